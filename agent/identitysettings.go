@@ -60,6 +60,7 @@ func istiod(c *config.Config, inUse *relay.InUse) identity.Istiod {
 	issuer := identity.Istiod{
 		Address: i.CAAddress, RootFile: i.RootCAFile, TokenFile: i.TokenFile,
 		ProvCertDir: i.ProvCertDir, Workload: c.Discovery.Auth == "mtls", ClusterID: n.ClusterID,
+		Joined:   config.IsJoinToken(i.TokenFile),
 		SpiffeID: pki.SpiffeID(n.TrustDomain, n.Namespace, n.ServiceAccount),
 		KeyType:  pki.KeyType(i.KeyType), PKCS8: i.PKCS8, TTL: i.TTL,
 	}

@@ -78,7 +78,7 @@ func (s *stopper) stop(ctx context.Context, why string) {
 		s.capture.Leave(ctx, 0)
 	} else {
 		s.log.Info("stopping", "by", why)
-		s.health.Leave() // the mesh sends nothing new while Envoy drains
+		s.health.Leave(health.Stops) // the mesh sends nothing new while Envoy drains
 		s.relay.Leave()
 		accepts := settings.TerminationDrainDuration // of Envoy, for new connections
 		if settings.ExitOnZeroActiveConnections {

@@ -44,7 +44,8 @@ type composed struct {
 
 // operations returns the operations on epochs.
 func (p composed) operations() operations.Epochs {
-	return operations.Epochs{Supervisor: p.epochs.supervisor, Proxy: p.proxy, Keeper: p.epochs.link}
+	return operations.Epochs{Supervisor: p.epochs.supervisor, Proxy: p.proxy,
+		Keeper: p.epochs.link, Health: p.health}
 }
 
 func newViews(b *base, c *config.Config, p composed) *views {

@@ -246,6 +246,9 @@ type ReloadResult struct {
 type DrainRequest struct {
 	// Wait delays the response until the listeners are closed and no connections remain.
 	Wait bool `json:"wait,omitempty"`
+	// Announce reports the workload as unhealthy upstream until Undrain, and drains nothing: the
+	// mesh stops calling it before it leaves.
+	Announce bool `json:"announce,omitempty"`
 }
 
 // DrainResult is the state of a drain when the request returns.

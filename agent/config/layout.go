@@ -79,14 +79,30 @@ func (o Options) Of(file string) Options {
 	return o
 }
 
-// Paths returns the main file and the directory of drop-ins, which need not exist.
-func (o Options) Paths() (main, dropIns string, err error) {
+// JoinFiles are the files of `outrider join`, which need not exist.
+type JoinFiles struct {
+	Main   string // main file of the configuration
+	DropIn string
+	Folder string // of the following
+	Token  string
+	Roots  string
+}
+
+const joinToken = "join/token"
+
+// JoinFiles returns the files of `outrider join`.
+func (o Options) JoinFiles() (JoinFiles, error) {
 	paths, p := o.layout()
 	if p != nil {
-		return "", "", p
+		return JoinFiles{}, p
 	}
-	return paths.main, paths.dropIns, nil
+	base := strings.TrimSuffix(paths.dropIns, "conf.d")
+	return JoinFiles{Main: paths.main, DropIn: filepath.Join(paths.dropIns, "90-join.toml"),
+		Folder: base + "join", Token: base + joinToken, Roots: base + "join/root.pem"}, nil
 }
+
+// IsJoinToken reports whether a token file is that of `outrider join`.
+func IsJoinToken(path string) bool { return strings.HasSuffix(path, joinToken) }
 
 // layout returns the paths of the configuration.
 func (o Options) layout() (layout, *Error) {

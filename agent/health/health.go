@@ -3,7 +3,7 @@
 //
 // The proxy is part of the workload: before it is ready, probes do not run and nothing is reported;
 // later, each check requires that it is ready. A drain makes the workload unhealthy at once, and so
-// does Leave, for good.
+// does Leave.
 package health
 
 import (
@@ -75,7 +75,7 @@ type Checker struct {
 	mu       sync.Mutex
 	settings Settings
 	status   Status
-	leaving  bool
+	leaving  string // reason of Leave; "": not called
 }
 
 // conditionUnhealthy is active while the workload is unhealthy and nobody requested it.
@@ -120,14 +120,38 @@ func (c *Checker) Configure(s Settings) {
 	c.again()
 }
 
-// Leave makes the workload unhealthy for good: the proxy stops.
-func (c *Checker) Leave() {
+// Reasons of Leave.
+const (
+	Stops      = "the proxy is stopping"
+	LeavesMesh = "the host leaves the mesh"
+)
+
+// Leave makes the workload unhealthy, for a reason above: LeavesMesh until Return is called, Stops
+// for good.
+func (c *Checker) Leave(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.settings.Enabled && !c.leaving {
-		c.set(Unhealthy, reasonStops)
+	if c.leaving == Stops {
+		return
 	}
-	c.leaving = true
+	if c.settings.Enabled {
+		c.set(Unhealthy, reason)
+	}
+	c.leaving = reason
+	c.again()
+}
+
+// Return ends the effect of Leave for LeavesMesh: checks decide again.
+func (c *Checker) Return() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leaving != LeavesMesh {
+		return
+	}
+	c.leaving = ""
+	if c.settings.Enabled {
+		c.status = Status{State: Unknown, Since: time.Now()}
+	}
 	c.again()
 }
 
@@ -142,7 +166,7 @@ func (c *Checker) Status() Status {
 func (c *Checker) reset() {
 	switch {
 	case !c.settings.Enabled:
-		if c.status.State == Unhealthy { // reports end with "healthy"
+		if c.status.State == Unhealthy && c.leaving == "" { // reports end with "healthy"
 			c.set(Healthy, "")
 		}
 		c.status = Status{}

@@ -247,13 +247,40 @@ func TestHealth_TimeoutAndConfigure(t *testing.T) {
 	})
 }
 
-func TestHealth_LeaveIsFinal(t *testing.T) {
+// Leave lasts until Return. With other settings it reports nothing: the mesh must not believe that
+// the workload is back.
+func TestHealth_LeaveLastsUntilReturn(t *testing.T) {
 	s := unit()
 	s.InitialDelay, s.SuccessThreshold = 0, 1
 	during(t, s, func(w *world) {
 		w.after(1)
-		w.Leave()
-		w.Leave()
+		w.Leave(LeavesMesh)
+		w.Leave(LeavesMesh)
+		w.after(100)
+		w.expect(t, "0 true", "1 false the host leaves the mesh")
+		w.Return()
+		w.after(101)
+		w.expect(t, "0 true", "1 false the host leaves the mesh", "100 true")
+		w.Leave(LeavesMesh)
+		w.Configure(Settings{})
+		w.Return()
+		w.after(200)
+		w.expect(t, "0 true", "1 false the host leaves the mesh", "100 true",
+			"101 false the host leaves the mesh")
+		if w.Status().State != Off {
+			t.Errorf("%+v", w.Status())
+		}
+	})
+}
+
+func TestHealth_StopIsFinal(t *testing.T) {
+	s := unit()
+	s.InitialDelay, s.SuccessThreshold = 0, 1
+	during(t, s, func(w *world) {
+		w.after(1)
+		w.Leave(Stops)
+		w.Leave(LeavesMesh)
+		w.Return()
 		w.after(100)
 		w.expect(t, "0 true", "1 false the proxy is stopping")
 	})

@@ -19,7 +19,7 @@ func (c *Checker) poll(ctx context.Context) {
 	c.mu.Lock()
 	s, leaving := c.settings, c.leaving
 	c.mu.Unlock()
-	if !s.Enabled || leaving || backoff.Sleep(ctx, s.InitialDelay) != nil {
+	if !s.Enabled || leaving != "" || backoff.Sleep(ctx, s.InitialDelay) != nil {
 		return
 	}
 	var successes, failures int
@@ -75,7 +75,7 @@ func (c *Checker) reached(ctx context.Context, state State, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case ctx.Err() != nil || c.leaving: // the settings have changed meanwhile
+	case ctx.Err() != nil || c.leaving != "": // the settings have changed meanwhile
 	case state == Healthy:
 		c.set(Healthy, "")
 	case c.status.State != Unhealthy || c.status.Reason == reasonDrains:
@@ -90,7 +90,7 @@ func (c *Checker) set(state State, reason string) {
 	}
 	c.status = Status{State: state, Since: time.Now(), Reason: reason}
 	c.options.Logger.Info("health of the workload has changed", "health", state, "reason", reason)
-	if state == Healthy || reason == reasonDrains || reason == reasonStops { // as requested
+	if state == Healthy || slices.Contains(requested, reason) {
 		c.options.Board.Clear(conditionUnhealthy)
 	} else {
 		c.options.Board.Raise(conditionUnhealthy, condition.Error,
@@ -99,11 +99,10 @@ func (c *Checker) set(state State, reason string) {
 	c.options.Report(state == Healthy, reason)
 }
 
-// Reasons that somebody requested.
-const (
-	reasonDrains = "the proxy drains"
-	reasonStops  = "the proxy is stopping"
-)
+const reasonDrains = "the proxy drains"
+
+// requested are reasons that somebody requested.
+var requested = []string{reasonDrains, Stops, LeavesMesh}
 
 var errDrains = errors.New(reasonDrains)
 

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -46,6 +48,7 @@ type Istiod struct {
 	TokenFile   string // JSON Web Token; "": none
 	ProvCertDir string // cert-chain.pem and key.pem to authenticate with, preferred to the token
 	Workload    bool   // without ProvCertDir: authenticate with the current certificate, once there is one
+	Joined      bool   // the token is that of "outrider join"
 	ClusterID   string
 	SpiffeID    string
 	KeyType     pki.KeyType
@@ -126,10 +129,19 @@ func (i Istiod) issueAt(
 	if tokenErr == nil {
 		return issued, nil
 	}
+	if i.Joined && needsToken(tokenErr) {
+		tokenErr = fmt.Errorf("%w; or run \"outrider join\" with a new token", tokenErr)
+	}
 	if err == nil || err.Error() == tokenErr.Error() {
 		return nil, tokenErr
 	}
 	return nil, fmt.Errorf("%w; with the client certificate: %w", tokenErr, err)
+}
+
+// needsToken reports whether an attempt failed because there is no valid token.
+func needsToken(err error) bool {
+	return errors.Is(err, pki.ErrExpired) || errors.Is(err, fs.ErrNotExist) ||
+		status.Code(err) == codes.Unauthenticated
 }
 
 // issue has a new key certified, and authenticates with the certificate, or with the token if that

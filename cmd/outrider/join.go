@@ -140,6 +140,8 @@ func (a *app) join(ctx context.Context, r joinRequest) error {
 	if err != nil {
 		if ctx.Err() != nil {
 			err = errors.New("interrupted")
+		} else {
+			err = h.withConditions(ctx, err)
 		}
 		return plan.undo(ctx, err, shown)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/identity"
 )
 
@@ -21,7 +22,7 @@ const undoTime = 5 * time.Minute
 
 // write writes the files.
 func (p *joinPlan) write() error {
-	if err := p.change.save(p.roots, p.copied, p.dropIn); err != nil {
+	if err := p.change.save(p.Roots, p.Token, p.DropIn); err != nil {
 		return err
 	}
 	for _, file := range p.files {
@@ -111,6 +112,20 @@ func (h *meshHost) reload(ctx context.Context, shown *progress) error {
 	return nil
 }
 
+// withConditions adds what the agent reports as errors to why a join failed.
+func (h *meshHost) withConditions(ctx context.Context, failed error) error {
+	now, err := h.client.Status(ctx)
+	if err != nil {
+		return failed
+	}
+	for _, c := range now.Conditions {
+		if c.Severity == condition.Error {
+			failed = fmt.Errorf("%w\n  %s", failed, c.Sentence)
+		}
+	}
+	return failed
+}
+
 // undo restores files and agent after a join that failed with an error, and returns that.
 func (p *joinPlan) undo(ctx context.Context, failed error, shown *progress) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
@@ -137,7 +152,7 @@ func (p *joinPlan) removeToken(ctx context.Context, r *joined) {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
 	if p.config.STS.Port != 0 {
-		r.Token = p.copied + " stays: [sts] uses it"
+		r.Token = p.Token + " stays: [sts] uses it"
 		return
 	}
 	for {
@@ -150,24 +165,24 @@ func (p *joinPlan) removeToken(ctx context.Context, r *joined) {
 		}
 		switch {
 		case err != nil:
-			r.Token = p.copied + " stays: " + err.Error()
+			r.Token = p.Token + " stays: " + err.Error()
 			return
 		case stored == api.StoredNot:
-			r.Token = p.copied + " stays: the certificate is not stored for the next start of the " +
+			r.Token = p.Token + " stays: the certificate is not stored for the next start of the " +
 				"agent ([identity] persist)"
 			return
 		case stored == api.StoredSealed:
-			if err := remove(p.copied); err != nil {
+			if err := remove(p.Token); err != nil {
 				r.Token = err.Error()
 				return
 			}
-			r.Files = slices.DeleteFunc(r.Files, func(path string) bool { return path == p.copied })
+			r.Files = slices.DeleteFunc(r.Files, func(path string) bool { return path == p.Token })
 			return
 		}
 		select {
 		case <-time.After(pollInterval):
 		case <-ctx.Done():
-			r.Token = p.copied + " stays: the certificate is not stored yet"
+			r.Token = p.Token + " stays: the certificate is not stored yet"
 			return
 		}
 	}

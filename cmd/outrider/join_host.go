@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 
@@ -19,16 +18,12 @@ import (
 
 // meshHost is the agent that joins or leaves a mesh, and the files of a join.
 type meshHost struct {
+	config.JoinFiles
 	a       *app
 	client  *api.Client
 	running bool
 	status  api.Status     // zero if the agent does not run
 	options config.Options // of its configuration
-	main    string         // main file of the configuration
-	dropIn  string         // written by join
-	folder  string         // of the two following, beside that of the drop-ins
-	copied  string         // copy of the token
-	roots   string         // copy of the root certificates
 	uid     int            // user of the agent
 	unit    string         // of the agent
 	unlock  func()
@@ -55,14 +50,10 @@ func (a *app) meshHost(ctx context.Context) (_ *meshHost, err error) {
 	case !absent || a.socket != "":
 		return nil, err
 	}
-	var dropIns string
-	if h.main, dropIns, err = h.options.Paths(); err != nil {
+	if h.JoinFiles, err = h.options.JoinFiles(); err != nil {
 		return nil, err
 	}
-	h.dropIn, h.folder = filepath.Join(dropIns, "90-join.toml"),
-		strings.TrimSuffix(dropIns, "conf.d")+"join"
-	h.copied, h.roots = filepath.Join(h.folder, "token"), filepath.Join(h.folder, "root.pem")
-	if h.unlock, err = lockFolder(filepath.Dir(h.main)); err != nil {
+	if h.unlock, err = lockFolder(filepath.Dir(h.Main)); err != nil {
 		return nil, err
 	}
 	h.uid, err = a.agentUser(ctx, h.status.PID, h.unit)
@@ -88,7 +79,7 @@ func (a *app) agentUser(ctx context.Context, pid int, unit string) (int, error) 
 
 // joined reports whether the host has joined a mesh.
 func (h *meshHost) joined() bool {
-	_, err := os.Lstat(h.dropIn)
+	_, err := os.Lstat(h.DropIn)
 	return err == nil
 }
 

@@ -68,16 +68,16 @@ func (h *meshHost) plan(r joinRequest, now time.Time) (*joinPlan, error) {
 	if err != nil {
 		return nil, err
 	}
-	info, err := os.Stat(h.main)
+	info, err := os.Stat(h.Main)
 	if err != nil {
 		return nil, err
 	}
 	group := groupOf(info)
 	p.spiffeID = pki.SpiffeID(p.config.Node.TrustDomain, p.token.namespace, p.token.account)
 	p.files = []targetFile{
-		{Path: h.roots, text: pki.EncodeCertificates(roots), mode: 0o644, uid: -1, gid: group},
-		{Path: h.copied, text: []byte(p.token.text + "\n"), mode: 0o400, uid: h.uid, gid: group},
-		{Path: h.dropIn, text: []byte(settings), mode: 0o640, uid: -1, gid: group}}
+		{Path: h.Roots, text: pki.EncodeCertificates(roots), mode: 0o644, uid: -1, gid: group},
+		{Path: h.Token, text: []byte(p.token.text + "\n"), mode: 0o400, uid: h.uid, gid: group},
+		{Path: h.DropIn, text: []byte(settings), mode: 0o640, uid: -1, gid: group}}
 	p.noteFiles()
 	return p, nil
 }
@@ -92,10 +92,10 @@ func (h *meshHost) mayJoin(now time.Time) error {
 	switch {
 	case !h.running:
 		return fmt.Errorf("%s: this host has joined a mesh already; start the agent, or run "+
-			"\"outrider leave\" first", h.dropIn)
+			"\"outrider leave\" first", h.DropIn)
 	case !until.IsZero():
 		return fmt.Errorf("%s: this host has joined the mesh of %s already, with a certificate until "+
-			"%s; run \"outrider leave\" first", h.dropIn, h.status.Discovery.Address, utc(until))
+			"%s; run \"outrider leave\" first", h.DropIn, h.status.Discovery.Address, utc(until))
 	}
 	return nil
 }
@@ -105,7 +105,7 @@ func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 	var errs config.Errors
 	elsewhere := func(key string) bool {
 		at, set := loaded.Sources[key]
-		return set && at.File != p.dropIn
+		return set && at.File != p.DropIn
 	}
 	refuse := func(key, message, fix string) {
 		errs = append(errs, &config.Error{Position: loaded.Sources[key], Key: key, Message: message,
@@ -154,11 +154,11 @@ func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 		addresses = p.request.addresses
 	}
 	text += "[discovery]\naddress = " + config.Render(addresses) +
-		"\nauth = \"mtls\"\nroot_ca_file = " + config.Render(p.roots) + "\n"
+		"\nauth = \"mtls\"\nroot_ca_file = " + config.Render(p.Roots) + "\n"
 	if p.request.serverName != "" {
 		text += "server_name = " + config.Render(p.request.serverName) + "\n"
 	}
-	return text + "[identity]\nprovider = \"istiod\"\ntoken_file = " + config.Render(p.copied) +
+	return text + "[identity]\nprovider = \"istiod\"\ntoken_file = " + config.Render(p.Token) +
 		"\n", nil
 }
 

@@ -46,16 +46,8 @@ func (p *joinPlan) tryServer(ctx context.Context) error {
 		ClusterID: p.config.Node.ClusterID, SpiffeID: p.spiffeID,
 		KeyType: pki.KeyType(p.config.Identity.KeyType), TTL: p.config.Identity.TTL}
 	issued, err := issuer.Issue(ctx, nil, nil)
-	switch grpcstatus.Code(err) {
-	case codes.OK:
-	case codes.Unauthenticated:
-		return fmt.Errorf("%s: the server does not accept the token: %s; get a new one for this server",
-			p.request.token, grpcstatus.Convert(err).Message())
-	case codes.PermissionDenied:
-		return fmt.Errorf("the server does not certify %s: %s; correct [node] trust_domain, or use "+
-			"another token", p.spiffeID, grpcstatus.Convert(err).Message())
-	default:
-		return err
+	if err != nil {
+		return p.explainRefusal(err)
 	}
 	now := time.Now()
 	if err := issued.Pair.CheckTime(now); err != nil {
@@ -64,6 +56,26 @@ func (p *joinPlan) tryServer(ctx context.Context) error {
 			utc(issued.Pair.Leaf().NotBefore), utc(issued.Pair.NotAfter()), utc(now))
 	}
 	return nil
+}
+
+// explainRefusal returns the error of the trial with its fix.
+func (p *joinPlan) explainRefusal(err error) error {
+	answer, ok := errors.AsType[interface {
+		error
+		GRPCStatus() *grpcstatus.Status
+	}](err)
+	if !ok {
+		return err
+	}
+	switch message := answer.GRPCStatus().Message(); answer.GRPCStatus().Code() {
+	case codes.Unauthenticated:
+		return fmt.Errorf("%s: the server does not accept the token: %s; get a new one for this server",
+			p.request.token, message)
+	case codes.PermissionDenied:
+		return fmt.Errorf("the server does not certify %s: %s; correct [node] trust_domain, or use "+
+			"another token", p.spiffeID, message)
+	}
+	return err
 }
 
 // unreachableError is the error of an address that does not answer.

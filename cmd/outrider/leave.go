@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,9 +19,11 @@ func (a *app) leaveCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "leave",
 		Short: "Leave the mesh that this host has joined",
-		Long: "Leave is the opposite of join. It removes the drop-in 90-join.toml, the copies of\n" +
-			"token and root certificates, and the stored certificate, and has the agent reload:\n" +
-			"a new epoch serves the host's own configuration, while the one before drains.\n\n" +
+		Long: "Leave is the opposite of join. A host whose health the mesh knows announces that it\n" +
+			"is not healthy any more, and waits for termination_drain_duration, so that others\n" +
+			"stop calling it. Then leave removes the drop-in 90-join.toml, the copies of token\n" +
+			"and root certificates, and the stored certificate, and has the agent reload: a new\n" +
+			"epoch serves the host's own configuration, while the one before drains.\n\n" +
 			"A host that has joined no mesh stays as it is.",
 		Args: cobra.NoArgs,
 		RunE: func(command *cobra.Command, _ []string) error {
@@ -73,12 +76,12 @@ func (a *app) leave(ctx context.Context) error {
 // leave removes the files and has the agent reload. If that fails, the host stays in the mesh.
 func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) error {
 	var change fileChange
-	if err := change.save(h.roots, h.copied, h.dropIn); err != nil {
+	if err := change.save(h.Roots, h.Token, h.DropIn); err != nil {
 		return err
 	}
 	result.Address = h.status.Discovery.Address
-	var err error
-	for _, path := range []string{h.dropIn, h.copied, h.roots} {
+	err := h.announce(ctx, shown)
+	for _, path := range []string{h.DropIn, h.Token, h.Roots} {
 		if _, missing := os.Lstat(path); err == nil && missing == nil {
 			if err = remove(path); err == nil {
 				result.Removed = append(result.Removed, path)
@@ -89,19 +92,47 @@ func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) err
 		err = h.removeStored()
 	}
 	if err == nil {
-		_ = os.Remove(h.folder) // unless somebody else has put a file there
+		_ = os.Remove(h.Folder) // unless somebody else has put a file there
 	}
 	ctx = context.WithoutCancel(ctx) // a reload completes in spite of an interruption
 	if err == nil && h.running {
 		err = h.reload(ctx, shown)
 	}
 	if err != nil {
-		return fmt.Errorf("%w\nthe host is still in the mesh", errors.Join(err, change.undo()))
+		err = fmt.Errorf("%w\nthe host is still in the mesh", errors.Join(err, change.undo()))
 	}
-	if status, err := h.client.Status(ctx); err == nil {
-		result.Epoch = status.CurrentEpoch
+	if !h.running {
+		return err
 	}
-	return nil
+	undrained, failed := h.client.Undrain(ctx, shown.report)
+	if failed == nil {
+		result.Epoch = &undrained.Epoch
+	}
+	return errors.Join(err, failed)
+}
+
+// announce announces in the mesh that the host leaves, and waits for the time that a stop would
+// take.
+func (h *meshHost) announce(ctx context.Context, shown *progress) error {
+	if !h.running || h.status.Health == nil { // nobody is told about its health
+		return nil
+	}
+	loaded, err := config.Load(h.options)
+	if err != nil {
+		return err
+	}
+	_, err = h.client.Drain(ctx, api.DrainRequest{Announce: true}, shown.report)
+	if err != nil {
+		return err
+	}
+	until := time.Now().Add(loaded.Config.Envoy.TerminationDrainDuration)
+	shown.report(api.Progress{Phase: "waiting until the mesh stops calling this host", Until: until})
+	select {
+	case <-time.After(time.Until(until)):
+		return nil
+	case <-ctx.Done():
+		return errors.New("interrupted")
+	}
 }
 
 // removeStored removes the stored certificate, which a running agent does itself.

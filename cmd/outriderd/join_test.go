@@ -1,7 +1,10 @@
 package main_test
 
 import (
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,36 +23,48 @@ type joinable struct {
 	*rig.Rig
 	t       *testing.T
 	program string // outrider-discoveryd
-	address string // with TLS
+	address string // of one that serves, with TLS
+	closed  string // of one that issues certificates, and refuses them for xDS
 	ca      string // folder of the trial authority
 }
 
-func newJoinable(t *testing.T) *joinable {
+// newJoinable starts both, the agent with more configuration.
+func newJoinable(t *testing.T, more string) *joinable {
 	t.Helper()
 	j := &joinable{Rig: rig.New(t, rig.Options{Race: true}), t: t,
 		program: parts.BuildProgram(t, "outrider-discoveryd")}
-	j.address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	j.ca = filepath.Join(j.Dir, "ca")
 	j.run("ca", "init", j.ca)
+	j.run("ca", "init", j.ca+"2")
 	j.Write("server.d/web.yaml", j.WebYAML(j.Ports.Backend))
 	for _, name := range []string{"join", "other"} {
 		j.openssl(name)
 	}
-	parts.StartProcess(t, parts.Discoveryd{Program: j.program,
-		Folder: filepath.Join(j.Dir, "server.d"), TLS: j.address, More: fmt.Sprintf(`
+	j.address, j.closed = j.serve(""), j.serve(`require = "token"`)
+	j.Write("conf.d/40-own.toml", more)
+	j.StartReady()
+	return j
+}
+
+// serve starts an outrider-discoveryd with more keys of [auth], and returns its address.
+func (j *joinable) serve(auth string) string {
+	j.t.Helper()
+	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(j.t))
+	parts.StartProcess(j.t, parts.Discoveryd{Program: j.program,
+		Folder: filepath.Join(j.Dir, "server.d"), TLS: address, More: fmt.Sprintf(`
 [tls]
 cert_file = "%[1]s/server.pem"
 key_file = "%[1]s/server.key"
 [auth]
 join_key_file = "%[2]s/join.pub"
+%[3]s
 [ca]
 enabled = true
 cert_file = "%[1]s/ca.pem"
 key_file = "%[1]s/ca.key"
 root_file = "%[1]s/root.pem"
-`, j.ca, j.Dir)}.Command(t))
-	j.StartReady()
-	return j
+`, j.ca, j.Dir, auth)}.Command(j.t))
+	return address
 }
 
 // run runs a command of outrider-discoveryd and returns its output.
@@ -73,11 +88,36 @@ func (j *joinable) openssl(name string) {
 	}
 }
 
+// read returns the content of a file.
+func (j *joinable) read(path string) string {
+	j.t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	return string(text)
+}
+
 // token writes a token for a service account, and returns its path.
 func (j *joinable) token(account, key string, ttl time.Duration) string {
 	j.t.Helper()
 	j.Write("token", j.run("token", "--service-account", account, "--key",
 		filepath.Join(j.Dir, key+".key"), "--ttl", ttl.String()))
+	return filepath.Join(j.Dir, "token")
+}
+
+// forged returns the path of a token that no key has signed.
+func (j *joinable) forged(claims map[string]any) string {
+	j.t.Helper()
+	all := map[string]any{"iss": "outrider-discoveryd", "aud": "istio-ca",
+		"sub": "system:serviceaccount:shop:web", "exp": time.Now().Add(time.Hour).Unix()}
+	maps.Copy(all, claims)
+	text, err := json.Marshal(all)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	encode := base64.RawURLEncoding.EncodeToString
+	j.Write("token", encode([]byte(`{"alg":"EdDSA"}`))+"."+encode(text)+".AAAA")
 	return filepath.Join(j.Dir, "token")
 }
 
@@ -116,7 +156,7 @@ func (j *joinable) files() map[string]string {
 // A host joins the mesh of outrider-discoveryd and leaves it, under load: no request is lost.
 func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	t.Parallel()
-	j := newJoinable(t)
+	j := newJoinable(t, "")
 	before := j.files()
 	load := j.StartLoad(0.1)
 	var joined struct {

@@ -8,6 +8,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
 )
 
 // drainPoll is the polling interval of a drain with wait.
@@ -29,21 +30,27 @@ func (o Epochs) BeginDrain(ctx context.Context) error {
 	return nil
 }
 
-// Drain starts draining the live epoch. With request.Wait it returns once no connections are left.
+// Drain starts draining the live epoch, or with request.Announce announces a drain only. With
+// request.Wait it returns once no connections are left.
 func (o Epochs) Drain(
 	ctx context.Context, request api.DrainRequest, progress func(api.Progress),
 ) (api.DrainResult, error) {
+	if request.Announce {
+		o.Health.Leave(health.LeavesMesh)
+		return api.DrainResult{}, nil
+	}
 	if err := o.BeginDrain(ctx); err != nil {
 		return api.DrainResult{}, err
 	}
 	return drainWait{clients{o.Proxy, o.Keeper}, progress}.until(ctx, request.Wait)
 }
 
-// Undrain ends a drain and returns the epoch that serves.
+// Undrain ends a drain, or its announcement, and returns the epoch that serves.
 func (o Epochs) Undrain(
 	ctx context.Context, progress func(api.Progress),
 ) (api.UndrainResult, error) {
 	begun := time.Now()
+	o.Health.Return()
 	result, err := o.Supervisor.Undrain(ctx, func(until time.Time, why string) {
 		progress(api.Progress{Phase: why, Until: until})
 	})

@@ -10,6 +10,7 @@ import (
 
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/epoch"
+	"outrider.org/outrider/agent/health"
 )
 
 // Epochs has the operations on the epochs.
@@ -17,6 +18,7 @@ type Epochs struct {
 	Supervisor *epoch.Supervisor
 	Proxy      *epoch.Proxy
 	Keeper     *epoch.Link
+	Health     *health.Checker
 }
 
 // measureTime bounds the keeper's measurement of the epochs' memory and connections.

@@ -1,0 +1,177 @@
+package main_test
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// Each mistake is an error with its fix. No file changes, and no epoch starts.
+func TestJoin_RefusesWithoutAChange(t *testing.T) {
+	t.Parallel()
+	j := newJoinable(t, "[reload]\nwatch = false\n")
+	good := j.token("shop/web", "join", time.Hour)
+	j.Write("good", j.read(good))
+	good = filepath.Join(j.Dir, "good")
+	j.token("shop/web", "other", time.Hour)
+	j.Write("foreign", j.read(filepath.Join(j.Dir, "token")))
+	silent := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
+	root, set := filepath.Join(j.ca, "root.pem"), filepath.Join(j.Dir, "conf.d/50-test.toml")
+	now := time.Now()
+	for _, test := range []struct {
+		name, config string
+		claims       map[string]any // of a forged token
+		arguments    []string       // in place of address, token and root
+		want         string
+	}{
+		{"expired", "", map[string]any{"exp": now.Add(-time.Hour).Unix()}, nil,
+			"; get a new token, or set the clock"},
+		{"clock behind", "", map[string]any{"iat": now.Add(3 * time.Hour).Unix()}, nil,
+			"; set the clock (timedatectl set-ntp true)"},
+		{"audience", "", map[string]any{"aud": []string{"other"}}, nil,
+			`the token is for audience "other", not "istio-ca"; get one with`},
+		{"subject", "", map[string]any{"sub": "somebody"}, nil, "not for a service account; get one"},
+		{"no signature", "", map[string]any{}, nil, "the server does not accept the token: "},
+		{"foreign key", "", nil, []string{j.address, filepath.Join(j.Dir, "foreign"), root},
+			"the server does not accept the token: token: no key of [auth] join_key_file has signed"},
+		{"no token", "", nil, []string{j.address, set, root}, set + ": the file has no JSON Web Token"},
+		{"no root", "", nil, []string{j.address, good, set}, set + ": "},
+		{"missing root", "", nil, []string{j.address, good, set + ".none"}, "no such file"},
+		{"other root", "", nil, []string{j.address, good, filepath.Join(j.ca+"2", "root.pem")},
+			"name the root certificates of this server with --ca"},
+		{"silent", "", nil, []string{silent, good, root},
+			silent + " does not answer: dial tcp " + silent + ": connect: connection refused; check"},
+		{"no TLS", "", nil, []string{fmt.Sprintf("127.0.0.1:%d", j.Ports.Backend), good, root},
+			"answers without TLS; name its port with TLS (15012)"},
+		{"other name", "", nil, []string{j.address, good, root, "--server-name", "other.test"},
+			"not for other.test; use one of these as ADDRESS, or name it with --server-name"},
+		{"other group", "", nil, []string{j.address, good, root, "--group", "other/web"},
+			"--group other/web is not in the namespace of the token, shop; "},
+		{"identity", "[identity]\nprovider = \"spire\"\n", nil, nil, set + ":2:1: identity.provider: " +
+			"is set already, and outrider join sets which mesh the host is in; remove the key"},
+		{"discovery", "\n[discovery]\naddress = \"" + silent + "\"\n", nil, nil,
+			set + ":3:1: discovery.address: is set already"},
+		{"service account", "[node]\nservice_account = \"db\"\n", nil, nil, set + `:2:1: ` +
+			`node.service_account: "db" is not the service account of the token, "web"; use a token`},
+		{"invalid", "[node]\nservice_acount = \"db\"\n", nil, nil,
+			"the configuration is not valid; correct it first:\n" + set + ":2:1: "},
+		{"trust domain", "[node]\ntrust_domain = \"other.test\"\n", nil, nil,
+			"does not certify spiffe://other.test/ns/shop/sa/web: "},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			j.Set(test.config)
+			token := good
+			if test.claims != nil {
+				token = j.forged(test.claims)
+			}
+			if test.arguments == nil {
+				test.arguments = []string{j.address, token, root}
+			}
+			before, epoch := j.files(), current(t, j.Rig)
+			got := j.Outrider(append([]string{"join", test.arguments[0], "--token", test.arguments[1],
+				"--ca", test.arguments[2]}, test.arguments[3:]...)...)
+			if got.Exit != api.ExitRefused || !strings.Contains(got.Err, test.want) {
+				t.Errorf("exit %d: %s\nwant %s", got.Exit, got.Err, test.want)
+			}
+			if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
+				t.Errorf("files %v, before the join %v", after, before)
+			}
+			if now := current(t, j.Rig); now.PID != epoch.PID {
+				t.Errorf("epoch %d serves, before the join %d", now.Number, epoch.Number)
+			}
+		})
+	}
+	j.Set("")
+}
+
+// A server that issues certificates but refuses them for xDS: the join is undone after the timeout,
+// and when it is interrupted.
+func TestJoin_IsUndone(t *testing.T) {
+	t.Parallel()
+	j := newJoinable(t, "")
+	token, before := j.token("shop/web", "join", time.Hour), j.files()
+	load := j.StartLoad(0.1)
+	arguments := []string{"join", j.closed, "--token", token, "--ca",
+		filepath.Join(j.ca, "root.pem")}
+	got := j.Outrider(append(arguments, "--timeout", "3s")...)
+	if got.Exit != api.ExitRefused || !strings.Contains(got.Err, "not in the mesh after 3s\n") ||
+		!strings.Contains(got.Err, "authentication required: show a token") ||
+		!strings.Contains(got.Err, "the join was undone: files and agent are as before") {
+		t.Errorf("exit %d: %s", got.Exit, got.Err)
+	}
+	j.isAsBefore(before)
+
+	command := exec.Command(j.Programs.Path("outrider"), append([]string{"--socket",
+		filepath.Join(j.Dir, "run", "outrider.sock")}, arguments...)...)
+	var said strings.Builder
+	command.Stderr = &said
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	parts.Eventually(t, time.Minute, "the files are written", func() bool {
+		return len(j.files()) > len(before)+2
+	})
+	_ = command.Process.Signal(syscall.SIGINT)
+	if err := command.Wait(); err == nil ||
+		!strings.Contains(said.String(), "interrupted\nthe join was undone") {
+		t.Errorf("%v: %s", err, said.String())
+	}
+	j.isAsBefore(before)
+	if lost := rig.Losses(load.Stop(), nil); len(lost) > 0 {
+		t.Errorf("lost: %v", lost)
+	}
+}
+
+// isAsBefore checks that files and agent are those of before a join.
+func (j *joinable) isAsBefore(before map[string]string) {
+	j.t.Helper()
+	if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
+		j.t.Errorf("files %v, before the join %v", after, before)
+	}
+	// The admin interface that the failed epoch took over is back after another epoch.
+	parts.EventuallySees(j.t, time.Minute, "the agent is as before", func() (bool, string) {
+		s := j.status()
+		return s.Discovery.State == "embedded" && len(s.Identities) == 0 && s.Ready &&
+			len(s.Conditions) == 0, fmt.Sprintf("%+v", s)
+	})
+}
+
+// A host without a valid certificate, whose token is not valid any more, says so, and joins again
+// with a new token.
+func TestJoin_AgainWithoutCertificate(t *testing.T) {
+	t.Parallel()
+	j := newJoinable(t, "")
+	if got := j.join(j.token("shop/web", "join", time.Hour), "--group", "shop/web"); got.Exit != 0 {
+		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	}
+	d := j.Daemon()
+	_ = d.Process.Kill()
+	d.Wait(t, time.Minute)
+	j.Write("join.pub", j.read(filepath.Join(j.Dir, "other.pub")))
+	j.Start()
+	parts.EventuallySees(t, time.Minute, "the agent asks for a new token", func() (bool, string) {
+		got := j.Outrider("status")
+		return strings.Contains(got.Out, `or run "outrider join" with a new token`), got.Out + got.Err
+	})
+	if got := j.join(j.token("shop/web", "join", time.Hour)); got.Exit != api.ExitRefused ||
+		!strings.Contains(got.Err, "no key of [auth] join_key_file") {
+		t.Errorf("exit %d: %s", got.Exit, got.Err)
+	}
+	var joined struct {
+		SPIFFEID string `json:"spiffe_id"`
+	}
+	j.JSON(&joined, "join", j.address, "--token", j.token("shop/web", "other", time.Hour), "--ca",
+		filepath.Join(j.ca, "root.pem"))
+	if group := `workload_group = "web"`; !strings.Contains(j.read(
+		filepath.Join(j.Dir, "conf.d/90-join.toml")), group) {
+		t.Errorf("the drop-in has no %s", group)
+	}
+}
