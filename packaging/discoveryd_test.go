@@ -30,6 +30,13 @@ var discoverydInstalled = map[string]string{
 	"/usr/sbin/outrider-discoveryd":           "-rwxr-xr-x root root",
 	"/usr/share/doc/outrider-discoveryd":      "drwxr-xr-x root root",
 	"/usr/share/licenses/outrider-discoveryd": "drwxr-xr-x root root",
+	"/usr/share/outrider":                     "drwxr-xr-x root root",
+	"/usr/share/outrider/grafana":             "drwxr-xr-x root root",
+	"/usr/share/outrider/prometheus":          "drwxr-xr-x root root",
+
+	"/usr/share/outrider/grafana/outrider-discoveryd.json":         "",
+	"/usr/share/outrider/prometheus/outrider-discoveryd.rules.yml": "",
+	"/usr/share/outrider/prometheus/prometheus-discoveryd.yml":     "",
 
 	"/usr/share/man/man5/discoveryd.toml.5.gz":                     "",
 	"/usr/share/man/man8/outrider-discoveryd.8.gz":                 "",

@@ -184,7 +184,9 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}
 	pages := web.New(web.Options{Version: version, Ready: p.reloader.readiness,
 		Streams: streams.Status, Inventory: server.Inventory, Problems: server.Problems,
-		Conditions: b.board.Conditions, Sources: func() []web.Source { return statuses(all) }})
+		Conditions: b.board.Conditions, Sources: func() []web.Source {
+			return append(filesStatus(c, p.reloader), statuses(all)...)
+		}})
 	p.monitoring = newMonitor(c.Listen.Monitoring, monitoring.Options{Ready: p.reloader.readiness,
 		Metrics: newMetrics(server, streams, authority, registrar, p.reloader.states, pages),
 		Pages:   pages.Register, Debug: debugger.Page, TLS: identity.current.Load,

@@ -7,7 +7,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"outrider.org/outrider/agent/admission"
+	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/ca"
@@ -65,7 +67,16 @@ func (m *monitor) Run(ctx context.Context) error {
 	return monitoring.Serve(ctx, listener, m.options)
 }
 
-// statuses returns the states of all sources.
+// filesStatus returns the state of the source of type files, which the discovery server reads
+// itself; nothing if there is none.
+func filesStatus(c *config.Discoveryd, r *reloader) []web.Source {
+	if len(filesOf(c)) == 0 {
+		return nil
+	}
+	return []web.Source{{Name: store.FilesSource, Synced: r.serving.Load()}}
+}
+
+// statuses returns the states of all other sources.
 func statuses(all []source.Source) []web.Source {
 	states := make([]web.Source, 0, len(all))
 	for _, s := range all {

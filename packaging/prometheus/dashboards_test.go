@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -64,7 +65,7 @@ func fill(expression string) string {
 func TestDashboards_HaveData(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	p := s.prometheus(t)
+	p := ofAgent.prometheus(t, "outrider", 15020, s.Ports.Status)
 	text, err := os.ReadFile("../grafana/outrider.json")
 	if err != nil {
 		t.Fatal(err)
@@ -86,42 +87,15 @@ func TestDashboards_HaveData(t *testing.T) {
 		}
 	}
 	t.Logf("%d queries, %d of them without data by reason", len(all), len(without))
-	pending := map[query]bool{}
-	for _, q := range all {
-		pending[q] = without[q] == ""
-	}
-	// Rates need two scrapes of a counter that exists.
-	deadline := time.Now().Add(2 * time.Minute)
-	for left := true; left; {
-		s.exercise(t)
-		left = false
-		for q, wanted := range pending {
-			if !wanted {
-				continue
-			}
-			found, err := p.query(fill(q.expression))
-			if err != nil {
-				t.Fatalf("%s, %s: %s: %v", q.dashboard, q.panel, q.expression, err)
-			}
-			pending[q] = found == 0
-			left = left || found == 0
-		}
-		if left && time.Now().After(deadline) {
-			for q, wanted := range pending {
-				if wanted {
-					t.Errorf("%s, %s: no data for %s", q.dashboard, q.panel, q.expression)
-				}
-			}
-			return
-		}
-	}
+	expected := slices.DeleteFunc(all, func(q query) bool { return without[q] != "" })
+	awaitData(t, p, expected, func() { s.exercise(t) })
 	for q, reason := range without {
 		if found, err := p.query(fill(q.expression)); err != nil || found > 0 {
 			t.Errorf("%s, %s: %s: %d samples, %v, though %s", q.dashboard, q.panel, q.expression,
 				found, err, reason)
 		}
 	}
-	checkMetrics(t, p)
+	checkMetrics(t, p, ofAgent)
 }
 
 // published returns the queries of the dashboards in scripts/get-dashboards.
@@ -160,4 +134,30 @@ func published(t *testing.T) []query {
 		}
 	}
 	return all
+}
+
+// awaitData calls exercise until all queries have data.
+func awaitData(t *testing.T, p server, all []query, exercise func()) {
+	t.Helper()
+	// Rates need two scrapes of a counter that exists.
+	deadline := time.Now().Add(2 * time.Minute)
+	for {
+		exercise()
+		all = slices.DeleteFunc(all, func(q query) bool {
+			found, err := p.query(fill(q.expression))
+			if err != nil {
+				t.Fatalf("%s, %s: %s: %v", q.dashboard, q.panel, q.expression, err)
+			}
+			return found > 0
+		})
+		if len(all) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			for _, q := range all {
+				t.Errorf("%s, %s: no data for %s", q.dashboard, q.panel, q.expression)
+			}
+			return
+		}
+	}
 }

@@ -2,6 +2,7 @@ package prometheus_test
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"testing"
@@ -14,26 +15,29 @@ import (
 
 func TestRules_Promtool(t *testing.T) {
 	t.Parallel()
-	promtool(t, ".", "check", "rules", "outrider.rules.yml")
-	promtool(t, ".", "check", "config", configuration(t))
-	promtool(t, "testdata", "test", "rules", "rules.yml")
-	tested, err := os.ReadFile("testdata/rules.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	named := regexp.MustCompile(`alertname(?:: |=")(\w+)`).FindAllStringSubmatch(string(tested), -1)
-	for _, rule := range rules(t) {
-		if !slices.ContainsFunc(named, func(n []string) bool { return n[1] == rule.Alert }) {
-			t.Errorf("testdata/rules.yml does not test %s", rule.Alert)
+	for tests, e := range map[string]example{"rules.yml": ofAgent,
+		"discoveryd-rules.yml": ofDiscoveryd} {
+		promtool(t, ".", "check", "rules", e.rules)
+		promtool(t, ".", "check", "config", e.configuration(t))
+		promtool(t, "testdata", "test", "rules", tests)
+		tested, err := os.ReadFile(filepath.Join("testdata", tests))
+		if err != nil {
+			t.Fatal(err)
+		}
+		named := regexp.MustCompile(`alertname(?:: |=")(\w+)`).FindAllStringSubmatch(string(tested), -1)
+		for _, rule := range e.alerts(t) {
+			if !slices.ContainsFunc(named, func(n []string) bool { return n[1] == rule.Alert }) {
+				t.Errorf("testdata/%s does not test %s", tests, rule.Alert)
+			}
 		}
 	}
 }
 
 type rule struct{ Alert, Expr string }
 
-func rules(t *testing.T) []rule {
+func (e example) alerts(t *testing.T) []rule {
 	t.Helper()
-	text, err := os.ReadFile("outrider.rules.yml")
+	text, err := os.ReadFile(e.rules)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,10 +49,10 @@ func rules(t *testing.T) []rule {
 }
 
 // checkMetrics fails for a metric of the alerts that Prometheus does not have.
-func checkMetrics(t *testing.T, p server) {
+func checkMetrics(t *testing.T, p server, e example) {
 	t.Helper()
 	metric := regexp.MustCompile(`\b((?:outrider|envoy)_[a-z_]+)(?:[{\[ )]|$)`)
-	for _, rule := range rules(t) {
+	for _, rule := range e.alerts(t) {
 		for _, found := range metric.FindAllStringSubmatch(rule.Expr, -1) {
 			parts.Eventually(t, time.Minute, "there is "+found[1], func() bool {
 				samples, err := p.query(found[1])

@@ -17,7 +17,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-const installedRules = "/usr/share/outrider/prometheus/outrider.rules.yml"
+// example is a scrape example of a package, with the rules that it names.
+type example struct{ scrape, rules string }
+
+var (
+	ofAgent      = example{"prometheus.yml", "outrider.rules.yml"}
+	ofDiscoveryd = example{"../discoveryd/prometheus/prometheus-discoveryd.yml",
+		"../discoveryd/prometheus/outrider-discoveryd.rules.yml"}
+)
 
 // script returns the first lines that a script of scripts/ prints.
 func script(t *testing.T, arguments ...string) []string {
@@ -49,19 +56,20 @@ func promtool(t *testing.T, folder string, arguments ...string) {
 	}
 }
 
-// configuration writes the packaged scrape example with changed values, and the rules beside it.
-func configuration(t *testing.T, changes ...string) string {
+// configuration writes the scrape example with changed values, and the path of the rules here.
+func (e example) configuration(t *testing.T, changes ...string) string {
 	t.Helper()
 	folder := t.TempDir()
-	text, err := os.ReadFile("prometheus.yml")
+	text, err := os.ReadFile(e.scrape)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules, err := filepath.Abs("outrider.rules.yml")
+	rules, err := filepath.Abs(e.rules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	changes = append([]string{installedRules, rules}, changes...)
+	changes = append([]string{"/usr/share/outrider/prometheus/" + filepath.Base(e.rules), rules},
+		changes...)
 	for i := 0; i < len(changes); i += 2 {
 		if !strings.Contains(string(text), changes[i]) {
 			t.Fatalf("the example has no %s", changes[i])
@@ -75,18 +83,20 @@ func configuration(t *testing.T, changes ...string) string {
 	return path
 }
 
-// server is a Prometheus that scrapes a scene with the packaged example.
+// server is a Prometheus that scrapes with a packaged example.
 type server struct{ address string }
 
-func (s *scene) prometheus(t *testing.T) server {
+// prometheus starts Prometheus for a port in place of the packaged one of a job.
+func (e example) prometheus(t *testing.T, job string, packaged, port int) server {
 	t.Helper()
-	path := configuration(t, "localhost:15020", fmt.Sprintf("localhost:%d", s.Ports.Status),
-		"- job_name: outrider", "- job_name: outrider\n  scrape_interval: 1s")
+	path := e.configuration(t, fmt.Sprintf("localhost:%d", packaged),
+		fmt.Sprintf("localhost:%d", port), "- job_name: "+job,
+		"- job_name: "+job+"\n  scrape_interval: 1s")
 	p := server{address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))}
 	parts.StartProcess(t, exec.Command(program(t, "prometheus"), "--config.file", path,
 		"--storage.tsdb.path", filepath.Dir(path)+"/data", "--web.listen-address", p.address))
 	parts.Eventually(t, time.Minute, "Prometheus has scraped", func() bool {
-		found, err := p.query(`up{job="outrider"} == 1`)
+		found, err := p.query(`up{job="` + job + `"} == 1`)
 		return err == nil && found > 0
 	})
 	return p

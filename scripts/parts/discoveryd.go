@@ -14,7 +14,9 @@ type Discoveryd struct {
 	Folder    string
 	Plaintext string // address; "": none
 	TLS       string // address; "": none
-	More      string // tables of its configuration
+	// address of pages and metrics; "": none
+	Monitoring string
+	More       string // tables of its configuration
 }
 
 // Command returns its command line, with a configuration and a state directory of its own.
@@ -26,8 +28,8 @@ func (d Discoveryd) Command(t testing.TB) *exec.Cmd {
 	}
 	file := filepath.Join(own, "discoveryd.toml")
 	text := fmt.Sprintf("[paths]\nstate_dir = %q\n[listen]\nplaintext = %q\ntls = %q\n"+
-		"monitoring = \"\"\n%s\n[[source]]\ntype = \"files\"\npaths = [%q]\n",
-		filepath.Join(own, "state"), d.Plaintext, d.TLS, d.More, d.Folder)
+		"monitoring = %q\n%s\n[[source]]\ntype = \"files\"\npaths = [%q]\n",
+		filepath.Join(own, "state"), d.Plaintext, d.TLS, d.Monitoring, d.More, d.Folder)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -35,7 +35,7 @@ type Source struct {
 	Synced  bool      `json:"synced"`
 	Since   time.Time `json:"since,omitzero"` // last successful contact
 	Error   string    `json:"error,omitempty"`
-	Inputs  int       `json:"inputs"`
+	Inputs  int       `json:"inputs,omitempty"` // unknown for files
 	Problem string    `json:"problem,omitempty"`
 }
 
