@@ -9,8 +9,6 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/store"
-
-	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
 // TestRegistry_FirstBatchHasAllDatacenters delivers the last services of two datacentres
@@ -31,7 +29,7 @@ func TestRegistry_FirstBatchHasAllDatacenters(t *testing.T) {
 		}
 		var finishing sync.WaitGroup
 		for _, w := range r.watchers {
-			w.listed, w.workloads.entries = true, []*registration.Entry{}
+			w.listed, w.workloads.read = true, true
 			finishing.Go(func() {
 				w.finish(time.Now(), []store.Input{{Path: w.path("web"),
 					Objects: []*object.Object{{}}}})

@@ -55,9 +55,10 @@ func (s *Store) Entries() ([]*registration.Entry, error) {
 	if err := s.watcher().health.failure(ofWorkloads); err != nil {
 		return nil, err
 	}
-	entries, ok := s.watcher().workloads.all()
-	if !ok {
-		return nil, errors.New("the registered workloads were not read yet")
+	entries, _ := s.watcher().workloads.all()
+	if entries == nil {
+		return nil, errors.New("the registered workloads were not read yet, or the token may not " +
+			"read all of them")
 	}
 	return entries, nil
 }

@@ -228,7 +228,8 @@ func TestStore_NeedsRights(t *testing.T) {
 	consul := catalog.Start(t, catalog.Options{ACL: true})
 	token := filepath.Join(t.TempDir(), "token")
 	const read = `node_prefix "" { policy = "read" } service_prefix "" { policy = "read" }`
-	write(t, token, consul.Token(t, read))
+	reader := consul.Token(t, read)
+	write(t, token, reader)
 	consul.Register(t, catalog.Instance{Service: "mail", Address: "10.0.0.2", Port: 25})
 	s := start(t, Options{Address: consul.Address, TokenFile: token})
 	s.awaitSynced() // a server that registers nobody needs no right to read keys
@@ -255,7 +256,18 @@ func TestStore_NeedsRights(t *testing.T) {
 		t.Error(err)
 	}
 	const path = "consul:WorkloadEntry/vm/web-10.0.0.1"
-	s.await("services", path+" consul:mail consul:shop consul:shop-tcp", s.paths)
+	const all = path + " consul:mail consul:shop consul:shop-tcp"
+	s.await("services", all, s.paths)
+
+	// a token that may read less removes nothing
+	write(t, token, reader)
+	consul.Do(t, http.MethodPut, "/v1/kv/"+workloadKeys+"vm/other", "no WorkloadEntry", nil)
+	s.await("problem", "the token may not read all registered workloads; permit read for "+
+		"key_prefix "+workloadKeys, s.problem)
+	if _, err := store.Entries(); s.paths() != all || err == nil {
+		t.Errorf("services %s, error %v", s.paths(), err)
+	}
+	write(t, token, created.SecretID)
 	e, err := store.Get(t.Context(), webWorkload("10.0.0.1").Key)
 	if err != nil {
 		t.Fatal(err)
@@ -326,9 +338,23 @@ func TestWatcher_RemovesWorkloads(t *testing.T) {
 	list(true, false)
 	w.removeLost(now.Add(lostWait))
 	expect("lost for too long")
-	if entries, ok := w.workloads.all(); !ok || len(entries) > 0 {
+	if entries, ok := w.workloads.all(); !ok || entries == nil || len(entries) > 0 {
 		t.Errorf("entries %v", entries)
 	}
+
+	list(false, false, "vm/a")
+	w.setWorkloads(answer[api.KVPairs]{filtered: true}, now)
+	if wait := w.removeLost(now.Add(2 * lostWait)); wait >= 0 {
+		t.Errorf("the wait is %v", wait)
+	}
+	expect("the token may not read it", "vm/a")
+	if entries, _ := w.workloads.all(); entries != nil ||
+		!strings.Contains(registry.Status().Problem, "may not read all registered workloads") {
+		t.Errorf("entries %v, problem %q", entries, registry.Status().Problem)
+	}
+	list(false, false)
+	w.removeLost(now.Add(lostWait))
+	expect("the token may read, and it is gone")
 }
 
 func TestStore_ValuesAreBounded(t *testing.T) {

@@ -29,11 +29,13 @@ const workloadInputs = ":" + string(object.WorkloadEntry) + "/"
 // workloads holds the registered workloads of one datacentre. Except for entries, the goroutine of
 // watcher.run owns it.
 type workloads struct {
-	known map[string]registered // by NAMESPACE/NAME
-	lost  map[string]time.Time  // those of known that are missing, with the time of their end
+	known    map[string]registered // by NAMESPACE/NAME
+	lost     map[string]time.Time  // those of known that are missing, with the time of their end
+	filtered bool                  // the token may not read all
 
 	mu      sync.Mutex
-	entries []*registration.Entry // those in Consul; nil: never read
+	read    bool                  // the list was read once
+	entries []*registration.Entry // those in Consul; nil: the token may not read all
 }
 
 // registered is a value in Consul. entry is nil if the value is no WorkloadEntry.
@@ -59,12 +61,16 @@ func (w *watcher) listWorkloads(o *api.QueryOptions) (api.KVPairs, *api.QueryMet
 }
 
 // setWorkloads processes a list of the registered workloads. Those that are missing after an
-// interruption stay for lostWait.
+// interruption stay for lostWait, and those that the token may not read any more until it may.
 func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 	var changed []store.Input
 	entries := make([]*registration.Entry, 0, len(found.value))
 	gone := maps.Clone(w.workloads.known)
 	problem := ""
+	if w.workloads.filtered = found.filtered; found.filtered {
+		problem = "the token may not read all registered workloads; permit read for key_prefix " +
+			workloadKeys
+	}
 	for _, pair := range found.value {
 		key := strings.TrimPrefix(pair.Key, workloadKeys)
 		next, known := w.workloads.known[key]
@@ -99,14 +105,17 @@ func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 	for key := range gone {
 		switch {
 		case w.workloads.isLost(key):
-		case found.again || found.lost:
+		case found.again || found.lost || found.filtered:
 			w.workloads.lost[key] = now.Add(lostWait)
 		default:
 			changed = append(changed, w.removeWorkload(key))
 		}
 	}
+	if found.filtered {
+		entries = nil
+	}
 	w.workloads.mu.Lock()
-	w.workloads.entries = entries
+	w.workloads.read, w.workloads.entries = true, entries
 	w.workloads.mu.Unlock()
 	w.health.note(ofWorkloads, problem)
 	w.finish(now, changed)
@@ -114,17 +123,20 @@ func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 
 func (w *workloads) isLost(key string) bool { _, ok := w.lost[key]; return ok }
 
-// all returns the entries in Consul; ok is false if they were never read.
-func (w *workloads) all() (entries []*registration.Entry, ok bool) {
+// all returns the entries in Consul, nil if they are not known, and whether the list was read once.
+func (w *workloads) all() (entries []*registration.Entry, read bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.entries, w.entries != nil
+	return w.entries, w.read
 }
 
 // removeLost removes the workloads that have been missing for lostWait, and returns how long to wait
 // for the next one; negative: there is none.
 func (w *watcher) removeLost(now time.Time) time.Duration {
 	wait := time.Duration(-1)
+	if w.workloads.filtered {
+		return wait
+	}
 	var changed []store.Input
 	for _, key := range slices.Sorted(maps.Keys(w.workloads.lost)) {
 		switch left := w.workloads.lost[key].Sub(now); {
