@@ -28,6 +28,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/monitoring"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/record"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/sources"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/web"
 )
@@ -50,7 +51,7 @@ type program struct {
 	control      *control
 	events       *journal.Events
 	certificates part.Part
-	registration part.Part // nil: [registration] is off
+	registration *registration.Server // nil: [registration] is off
 	files        part.Part
 	monitoring   part.Part
 	sources      []part.Part
@@ -159,9 +160,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	for _, s := range all {
 		p.sources = append(p.sources, &runningSource{Source: s})
 	}
-	if registrar != nil {
-		p.registration = registrar
-	}
+	p.registration = registrar
 	p.reports = newReporter(server, pushed, all)
 	p.reloader = newReloader(b, loaded, server, identity)
 	p.reloader.clients, p.reloader.streams, p.reloader.authority = clients, streams, authority

@@ -92,6 +92,9 @@ func (p *program) run(ctx context.Context) error {
 	}
 	if group.Await(p.listeners...) == nil {
 		p.reloader.ready()
+		if p.registration != nil {
+			p.registration.Serve()
+		}
 	}
 	if err := group.Wait(); err != nil {
 		return fmt.Errorf("outrider-discoveryd ends: %w", err)

@@ -35,7 +35,8 @@ func (s *Server) keepLease(ctx context.Context) {
 	for {
 		begun := time.Now()
 		all, err := s.renewLease(ctx)
-		s.leases.update(all, err, begun, time.Now())
+		now := time.Now()
+		s.leases.update(all, err, !s.serving.Load() || now.Sub(begun) > slow, now)
 		if backoff.Sleep(ctx, interval-time.Since(begun)) != nil {
 			return
 		}
@@ -57,16 +58,15 @@ func (s *Server) renewLease(ctx context.Context) (map[string]string, error) {
 func (s *Server) expiry() time.Duration { return s.options.Grace + interval }
 
 // update records the leases that were read. While the store cannot be used, nobody renews a lease,
-// so that all leases count as renewed after that.
-func (l *leases) update(all map[string]string, err error, begun, now time.Time) {
+// so that all leases count as renewed after that, and if restart is set.
+func (l *leases) update(all map[string]string, err error, restart bool, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	failed := l.err != nil
+	restart = restart || l.err != nil
 	if l.err = err; err != nil {
 		return
 	}
 	l.own = true
-	restart := failed || now.Sub(begun) > slow
 	next := make(map[string]observation, len(all))
 	for instance, mark := range all {
 		known, ok := l.others[instance]

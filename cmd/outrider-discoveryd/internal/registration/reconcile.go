@@ -21,6 +21,8 @@ const (
 	shortestRetry = 500 * time.Millisecond
 	longestRetry  = 30 * time.Second
 	reportDown    = 5 * time.Second // a store that fails for longer raises a condition
+	// healthPause is the least time between two writes of the health of a workload.
+	healthPause = time.Second
 )
 
 // conditionStore is active while the store of registered workloads cannot be used.
@@ -80,10 +82,29 @@ func (s *Server) stop(ctx context.Context) {
 	defer cancel()
 	s.mu.Lock()
 	s.ending = true
-	s.mu.Unlock()
-	for s.reconcile(ctx, time.Now()) > 0 && backoff.Sleep(ctx, gathered) == nil {
-		continue
+	for _, h := range s.hosts {
+		if h.ended.IsZero() {
+			h.ended = time.Now()
+		}
 	}
+	s.mu.Unlock()
+	for s.reconcile(ctx, time.Now()) > 0 || s.recent(time.Now()) {
+		if backoff.Sleep(ctx, gathered) != nil {
+			return
+		}
+	}
+}
+
+// recent reports whether Store.Entries may lack the last write for a host.
+func (s *Server) recent(now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.hosts {
+		if now.Sub(h.written) <= lag {
+			return true
+		}
+	}
+	return false
 }
 
 // job is a write that reconcile makes.
@@ -101,9 +122,10 @@ func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 		err = s.leases.problem()
 	}
 	var jobs []job
-	if err != nil {
+	if err != nil || !s.serving.Load() {
 		s.silent = nil // nobody can take an entry over now
-	} else {
+	}
+	if err == nil {
 		expired := s.leases.expired(s.expiry(), now)
 		jobs = append(s.due(entries, expired, now), s.unused(entries, now)...)
 	}
@@ -168,7 +190,7 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 		if s.tried[e.Key] == e.Version {
 			continue // what was read is not the newest state
 		}
-		if !e.connected() && !e.DisconnectedAt.IsZero() {
+		if !e.connected() && !e.DisconnectedAt.IsZero() && s.serving.Load() {
 			silent[e.Key] = s.silence(e, now)
 		}
 		if run := s.departed(e, silent[e.Key], expired, now); run != nil {
@@ -241,10 +263,11 @@ func (s *Server) claims(h *host, e *Entry, expired map[string]time.Time, now tim
 		return []job{{one: one, run: func(ctx context.Context) error { return s.claim(ctx, one) }}}
 	}
 	health := h.health()
-	if !own || health == nil || s.tried[e.Key] == e.Version ||
+	if !own || health == nil || s.tried[e.Key] == e.Version || now.Sub(h.reported) < healthPause ||
 		e.Health != nil && e.Health.Healthy == health.Healthy && e.Health.Message == health.Message {
 		return nil
 	}
+	h.reported = now
 	return []job{{entry: e, run: func(ctx context.Context) error {
 		return s.setHealth(ctx, e, *health)
 	}}}

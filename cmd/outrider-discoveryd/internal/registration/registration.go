@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -58,6 +59,7 @@ type Server struct {
 	rates    rates.Limiter
 	limiter  repeat.Limiter // limits log lines about refusals
 	wake     chan struct{}
+	serving  atomic.Bool
 	leases   leases
 	counters counters
 
@@ -81,6 +83,7 @@ type host struct {
 	sessions []*session // one for each stream, oldest first
 	ended    time.Time  // when the last stream ended; zero: there is one
 	written  time.Time  // when this instance last wrote the connection
+	reported time.Time  // when this instance last wrote the health
 	failures int
 	next     time.Time // no attempt to register it again before
 }
@@ -253,6 +256,10 @@ func (one *session) End() {
 	s.mu.Unlock()
 	s.signal()
 }
+
+// Serve says that clients can connect. Before, workloads that are not connected have no choice, so
+// that the server removes none.
+func (s *Server) Serve() { s.serving.Store(true) }
 
 // signal makes reconcile run soon.
 func (s *Server) signal() {

@@ -1,0 +1,250 @@
+package registration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/xds"
+)
+
+// memory is a Store that can fail. Its lists are as old as lag says, as those of a real store.
+type memory struct {
+	mu      sync.Mutex
+	entries map[Key]*Entry
+	list    []*Entry // result of Entries
+	groups  map[Key]*Group
+	leases  map[string]string
+	version int
+	down    error // result of all methods
+	history []string
+}
+
+func newMemory() *memory {
+	group := &networking.WorkloadGroup{Template: &networking.WorkloadEntry{ServiceAccount: "web"}}
+	return &memory{entries: map[Key]*Entry{}, leases: map[string]string{},
+		groups: map[Key]*Group{{"vm", "web"}: {Key: Key{"vm", "web"}, Spec: group}}}
+}
+
+func (m *memory) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		m.mu.Lock()
+		m.list = nil
+		for _, e := range m.entries {
+			m.list = append(m.list, new(*e))
+		}
+		m.mu.Unlock()
+		time.Sleep(100 * time.Millisecond)
+	}
+	return nil
+}
+
+func (m *memory) locked() (unlock func()) {
+	m.mu.Lock()
+	return m.mu.Unlock
+}
+
+// writes returns the number of writes so far.
+func (m *memory) writes() int {
+	defer m.locked()()
+	return m.version
+}
+
+// states returns the states that the entry had so far.
+func (m *memory) states() []string {
+	defer m.locked()()
+	return slices.Clone(m.history)
+}
+
+func (m *memory) setDown(err error) {
+	defer m.locked()()
+	m.down = err
+}
+
+func (m *memory) Group(_ context.Context, key Key) (*Group, error) {
+	defer m.locked()()
+	return m.groups[key], m.down
+}
+
+func (m *memory) Get(_ context.Context, key Key) (*Entry, error) {
+	defer m.locked()()
+	if e := m.entries[key]; e != nil && m.down == nil {
+		return new(*e), nil
+	}
+	return nil, m.down
+}
+
+func (m *memory) Entries() ([]*Entry, error) {
+	defer m.locked()()
+	return m.list, m.down
+}
+
+// put stores an entry with a new version, and records its state.
+func (m *memory) put(e Entry) {
+	m.version++
+	e.Version = fmt.Sprint(m.version)
+	m.entries[e.Key] = &e
+	state := "disconnected"
+	if e.connected() {
+		state = "connected to " + e.Controller
+	}
+	if n := len(m.history); n == 0 || m.history[n-1] != state {
+		m.history = append(m.history, state)
+	}
+}
+
+func (m *memory) Create(_ context.Context, w *Workload, c Connection) error {
+	defer m.locked()()
+	if m.down != nil {
+		return m.down
+	}
+	if m.entries[w.Key] != nil {
+		return ErrConflict
+	}
+	m.put(Entry{Key: w.Key, Group: w.Group.Name, ServiceAccount: w.Spec.ServiceAccount, Connection: c})
+	return nil
+}
+
+func (m *memory) change(e *Entry, change func(*Entry)) error {
+	defer m.locked()()
+	if m.down != nil {
+		return m.down
+	}
+	now := m.entries[e.Key]
+	if now == nil || now.Version != e.Version {
+		return ErrConflict
+	}
+	next := *now
+	change(&next)
+	m.put(next)
+	return nil
+}
+
+func (m *memory) Connect(_ context.Context, e *Entry, c Connection) error {
+	return m.change(e, func(e *Entry) { e.Connection = c })
+}
+
+func (m *memory) SetHealth(_ context.Context, e *Entry, h Health) error {
+	return m.change(e, func(e *Entry) { e.Health = &h })
+}
+
+func (m *memory) Delete(_ context.Context, e *Entry) error {
+	defer m.locked()()
+	if now := m.entries[e.Key]; now == nil || now.Version != e.Version {
+		return ErrConflict
+	}
+	delete(m.entries, e.Key)
+	m.history = append(m.history, "removed")
+	return m.down
+}
+
+func (m *memory) Renew(_ context.Context, instance string, _ time.Duration) error {
+	defer m.locked()()
+	if m.down == nil {
+		m.version++
+		m.leases[instance] = fmt.Sprint(m.version)
+	}
+	return m.down
+}
+
+func (m *memory) Leases(context.Context) (map[string]string, error) {
+	defer m.locked()()
+	all := map[string]string{}
+	for instance, mark := range m.leases {
+		all[instance] = mark
+	}
+	return all, m.down
+}
+
+func (m *memory) Release(_ context.Context, instance string) error {
+	defer m.locked()()
+	delete(m.leases, instance)
+	return m.down
+}
+
+// cuttable is the store of a server that can be killed: from then on, no write arrives.
+type cuttable struct {
+	Store
+	cut atomic.Bool
+}
+
+var errCut = errors.New("the process was killed")
+
+func (c *cuttable) Connect(ctx context.Context, e *Entry, to Connection) error {
+	if c.cut.Load() {
+		return errCut
+	}
+	return c.Store.Connect(ctx, e, to)
+}
+
+func (c *cuttable) Delete(ctx context.Context, e *Entry) error {
+	if c.cut.Load() {
+		return errCut
+	}
+	return c.Store.Delete(ctx, e)
+}
+
+const grace = 10 * time.Second
+
+// instance is a running Server. kill ends it without its last writes, stop with them.
+type instance struct {
+	*Server
+	t    *testing.T
+	kill func()
+	stop func()
+}
+
+// launch runs a Server, to which clients cannot connect yet.
+func launch(t *testing.T, store Store) *instance {
+	t.Helper()
+	c := &cuttable{Store: store}
+	s := New(Options{Store: c, Grace: grace, Board: condition.NewBoard(),
+		Logger: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Run(ctx) })
+	stop := sync.OnceFunc(func() { cancel(); running.Wait() })
+	t.Cleanup(stop)
+	synctest.Wait()
+	return &instance{s, t, func() { c.cut.Store(true); stop() }, stop}
+}
+
+func serving(t *testing.T, store Store) *instance {
+	t.Helper()
+	s := launch(t, store)
+	s.Serve()
+	return s
+}
+
+const webID = "spiffe://cluster.local/ns/vm/sa/web"
+
+var webKey = Key{"vm", "web-10.0.0.1"}
+
+func nodeOf(address string) *corev3.Node {
+	text := structpb.NewStringValue
+	return &corev3.Node{Id: "sidecar~" + address + "~a~b", Metadata: &structpb.Struct{
+		Fields: map[string]*structpb.Value{"NAMESPACE": text("vm"),
+			"AUTO_REGISTER_GROUP": text("web"), "INSTANCE_IPS": text(address)}}}
+}
+
+// open opens a stream of the workload 10.0.0.1.
+func (s *instance) open() xds.Registration {
+	s.t.Helper()
+	r, err := s.Register(context.Background(), xds.Peer{Identity: webID}, nodeOf("10.0.0.1"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return r
+}
