@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -164,6 +165,41 @@ grace_period = %q
 	return r
 }
 
+// permitted creates the objects of kubernetes-rbac.yaml, and returns the kubeconfig of the service
+// account.
+func permitted(t *testing.T, c *cluster.Cluster) (kubeconfig string) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "discoveryd",
+		"kubernetes-rbac.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const namespace, account = "outrider-system", "outrider-discoveryd"
+	rbac := "/apis/rbac.authorization.k8s.io/v1/"
+	paths := map[string]string{"Namespace": "/api/v1/namespaces",
+		"ServiceAccount":     "/api/v1/namespaces/" + namespace + "/serviceaccounts",
+		"ClusterRole":        rbac + "clusterroles",
+		"ClusterRoleBinding": rbac + "clusterrolebindings",
+		"Role":               rbac + "namespaces/" + namespace + "/roles",
+		"RoleBinding":        rbac + "namespaces/" + namespace + "/rolebindings"}
+	for object := range strings.SplitSeq(string(text), "\n---\n") {
+		_, kind, _ := strings.Cut(object, "\nkind: ")
+		kind, _, _ = strings.Cut(kind, "\n")
+		c.Create(paths[kind], object)
+	}
+	token := string(c.Create(paths["ServiceAccount"]+"/"+account+"/token",
+		"apiVersion: authentication.k8s.io/v1\nkind: TokenRequest"))
+	_, token, _ = strings.Cut(token, `"token":"`)
+	token, _, _ = strings.Cut(token, `"`)
+	kubeconfig = c.Kubeconfig(t, c.Address(), token)
+	if text, err = os.ReadFile(kubeconfig); err != nil {
+		t.Fatal(err)
+	}
+	write(t, kubeconfig, strings.Replace(string(text), "user: u}", "user: u, namespace: "+namespace+"}",
+		1))
+	return kubeconfig
+}
+
 // TestRegistration runs two servers, and a real istiod, that register workloads in one API server.
 func TestRegistration(t *testing.T) {
 	c := cluster.Start(t)
@@ -174,7 +210,7 @@ func TestRegistration(t *testing.T) {
 	}
 	r := &registrations{Cluster: c, istiod: istiod, token: c.Token(vmNamespace, "web")}
 	tables := fmt.Sprintf("[auth]\nkubernetes_token_review = true\n[[source]]\n"+
-		"type = \"kubernetes\"\nkubeconfig = %q\n", c.Kubeconfig(t, c.Address(), "secret"))
+		"type = \"kubernetes\"\nkubeconfig = %q\n", permitted(t, c))
 	r.one, r.two = startRegistrar(t, tables), startRegistrar(t, tables)
 	t.Run("refusals", r.testRefusals)
 	t.Run("beside istiod", r.testBesideIstiod)
