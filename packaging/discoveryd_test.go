@@ -43,6 +43,7 @@ var discoverydInstalled = map[string]string{
 	"/usr/share/doc/outrider-discoveryd/NOTICES.gz":                "",
 	"/usr/share/doc/outrider-discoveryd/changelog.gz":              "",
 	"/usr/share/doc/outrider-discoveryd/discoveryd.toml":           "",
+	"/usr/share/doc/outrider-discoveryd/kubernetes-rbac.yaml":      "",
 	"/usr/share/licenses/outrider-discoveryd/LICENSE":              "",
 	"/usr/lib/systemd/system/outrider-discoveryd.service":          "",
 	"/usr/lib/systemd/system-preset/90-outrider-discoveryd.preset": "",

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/xds"
 )
@@ -46,7 +47,7 @@ func (m *memory) Run(ctx context.Context) error {
 			m.list = append(m.list, new(*e))
 		}
 		m.mu.Unlock()
-		time.Sleep(100 * time.Millisecond)
+		_ = backoff.Sleep(ctx, 100*time.Millisecond)
 	}
 	return nil
 }

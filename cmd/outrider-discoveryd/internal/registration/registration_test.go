@@ -37,181 +37,180 @@ func (m *memory) removedAfter(t *testing.T, limit time.Duration) time.Duration {
 	return time.Since(begun)
 }
 
-// TestServer_Life follows a workload through all its states, in virtual time. Each case has two
-// servers.
-func TestServer_Life(t *testing.T) {
-	for name, test := range map[string]func(*testing.T, *memory, *instance, *instance){
-		"health and end": func(t *testing.T, m *memory, a, _ *instance) {
-			r := a.open()
-			r.Report(false, strings.Repeat("x", 2*maxMessage))
+// life runs a test in virtual time with two servers.
+func life(t *testing.T, name string, test func(*testing.T, *memory, *instance, *instance)) {
+	t.Run(name, func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			m := newMemory()
+			a, b := serving(t, m), serving(t, m)
 			time.Sleep(time.Second)
-			if h := m.entry().Health; h == nil || h.Healthy || len(h.Message) > maxMessage+3 {
-				t.Errorf("%+v", h)
-			}
-			r.Report(true, "")
-			time.Sleep(2 * healthPause)
-			if h := m.entry().Health; !h.Healthy || h.Message != "" {
-				t.Errorf("%+v", h)
-			}
-			r.End()
-			time.Sleep(time.Second)
-			if e := m.entry(); e.connected() || e.DisconnectedAt.IsZero() || e.Controller != a.instance {
-				t.Errorf("%+v", e)
-			}
-			if took := m.removedAfter(t, grace+time.Second); took < grace-time.Second {
-				t.Errorf("removed after %v", took)
-			}
-		},
-		"flapping health": func(t *testing.T, m *memory, a, _ *instance) {
-			r := a.open()
-			before := m.writes()
-			for i := range 1000 {
-				r.Report(i%2 == 0, "")
-				time.Sleep(10 * time.Millisecond)
-			}
-			// besides, two servers renew their leases twice a second
-			if writes := m.writes() - before; writes > 10+2+2*2*(10+1) {
-				t.Errorf("%d writes in 10 s", writes)
-			}
-		},
-		"dead server": func(t *testing.T, m *memory, a, b *instance) {
-			a.open()
-			a.kill()
-			if took := m.removedAfter(t, grace+2*time.Second); took < grace {
-				t.Errorf("removed after %v", took)
-			}
-			time.Sleep(3 * grace)
-			if all, _ := m.Leases(t.Context()); all[a.instance] != "" || all[b.instance] == "" {
-				t.Errorf("leases: %v", all)
-			}
-		},
-		"move from a dead server": func(t *testing.T, m *memory, a, b *instance) {
-			a.open()
-			a.kill()
-			time.Sleep(grace - time.Second)
-			b.open()
-			time.Sleep(later)
-			m.check(t, "connected to "+a.instance, "connected to "+b.instance)
-		},
-		"moves": func(t *testing.T, m *memory, a, b *instance) {
-			var want []string
-			r := a.open()
-			want = append(want, "connected to "+a.instance)
-			for range 20 {
-				for _, s := range []*instance{b, a} {
-					next := s.open()
-					r.End()
-					r = next
-					want = append(want, "connected to "+s.instance)
-					time.Sleep(500 * time.Millisecond)
-				}
-			}
-			time.Sleep(later)
-			m.check(t, want...)
-		},
-		"two streams": func(t *testing.T, m *memory, a, b *instance) {
-			a.open()
-			second := b.open()
-			second.End() // as b has the entry, it says that the workload is disconnected
-			time.Sleep(later)
-			m.check(t, "connected to "+a.instance, "connected to "+b.instance, "disconnected",
-				"connected to "+a.instance)
-		},
-		"stop": func(t *testing.T, m *memory, a, _ *instance) {
-			a.open()
+			test(t, m, a, b)
 			a.stop()
-			m.check(t, "connected to "+a.instance, "disconnected")
-			m.removedAfter(t, grace+2*time.Second)
-		},
-		"outage of the store": func(t *testing.T, m *memory, a, b *instance) {
-			r := a.open()
-			m.setDown(errors.New("down"))
-			time.Sleep(time.Second)
-			r.End()
-			b.open()
-			time.Sleep(time.Minute)
-			if len(a.options.Board.Conditions()) != 1 {
-				t.Errorf("%+v", a.options.Board.Conditions())
-			}
-			m.setDown(nil)
-			time.Sleep(later)
-			if all := m.states(); slices.Contains(all, "removed") ||
-				all[len(all)-1] != "connected to "+b.instance {
-				t.Errorf("states: %q", all)
-			}
-			if len(a.options.Board.Conditions()) != 0 {
-				t.Errorf("%+v", a.options.Board.Conditions())
-			}
-		},
-		"refused after an outage": func(t *testing.T, m *memory, a, _ *instance) {
-			m.setDown(errors.New("down"))
-			r := a.open()
-			m.locked()
-			m.groups = nil
-			m.mu.Unlock()
-			m.setDown(nil)
-			if err := <-r.Refused(); status.Code(err) != codes.FailedPrecondition {
-				t.Error(err)
-			}
-		},
-		"foreign removal": func(t *testing.T, m *memory, a, _ *instance) {
-			a.open()
-			time.Sleep(2 * lag)
-			if err := m.Delete(context.Background(), m.entry()); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(3 * lag)
-			m.check(t, "connected to "+a.instance, "removed", "connected to "+a.instance)
-		},
-		"istiod": func(t *testing.T, m *memory, a, _ *instance) {
-			// istiod's clock is an hour ahead
-			c := Connection{Controller: "istiod-1", ConnectedAt: time.Now().Add(time.Hour)}
-			m.locked()
-			m.put(Entry{Key: webKey, Group: "web", Connection: c})
-			m.mu.Unlock()
-			time.Sleep(later) // istiod alone knows whether the workload is connected
-			r := a.open()
-			if at := m.entry().ConnectedAt; !at.After(c.ConnectedAt) {
-				t.Errorf("connected at %v, before at %v", at, c.ConnectedAt)
-			}
-			if err := m.Connect(context.Background(), m.entry(), c); err != nil {
-				t.Fatal(err)
-			}
-			r.End() // the entry is istiod's again
-			time.Sleep(later)
-			c = Connection{Controller: "istiod-1", DisconnectedAt: time.Now().Add(-time.Hour)}
-			if err := m.Connect(context.Background(), m.entry(), c); err != nil {
-				t.Fatal(err)
-			}
-			if took := m.removedAfter(t, grace+2*time.Second); took < grace {
-				t.Errorf("removed after %v", took)
-			}
-		},
-		"start": func(t *testing.T, m *memory, a, b *instance) {
-			a.open()
-			a.kill()
-			b.kill()
-			c := launch(t, m)
-			time.Sleep(later)
-			c.Serve()
-			time.Sleep(grace - time.Second)
-			if m.entry() == nil {
-				t.Fatal("removed before the workload could connect")
-			}
-			m.removedAfter(t, 3*time.Second)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				m := newMemory()
-				a, b := serving(t, m), serving(t, m)
-				time.Sleep(time.Second)
-				test(t, m, a, b)
-				a.stop()
-				b.stop()
-			})
+			b.stop()
 		})
-	}
+	})
+}
+
+func TestServer_Life(t *testing.T) {
+	life(t, "health and end", func(t *testing.T, m *memory, a, _ *instance) {
+		r := a.open()
+		r.Report(false, strings.Repeat("x", 2*maxMessage))
+		time.Sleep(time.Second)
+		if h := m.entry().Health; h == nil || h.Healthy || len(h.Message) > maxMessage+3 {
+			t.Errorf("%+v", h)
+		}
+		r.Report(true, "")
+		time.Sleep(2 * healthPause)
+		if h := m.entry().Health; !h.Healthy || h.Message != "" {
+			t.Errorf("%+v", h)
+		}
+		r.End()
+		time.Sleep(time.Second)
+		if e := m.entry(); e.connected() || e.DisconnectedAt.IsZero() || e.Controller != a.instance {
+			t.Errorf("%+v", e)
+		}
+		if took := m.removedAfter(t, grace+time.Second); took < grace-time.Second {
+			t.Errorf("removed after %v", took)
+		}
+	})
+	life(t, "flapping health", func(t *testing.T, m *memory, a, _ *instance) {
+		r := a.open()
+		before := m.writes()
+		for i := range 1000 {
+			r.Report(i%2 == 0, "")
+			time.Sleep(10 * time.Millisecond)
+		}
+		// besides, two servers renew their leases twice a second
+		if writes := m.writes() - before; writes > 10+2+2*2*(10+1) {
+			t.Errorf("%d writes in 10 s", writes)
+		}
+	})
+	life(t, "dead server", func(t *testing.T, m *memory, a, b *instance) {
+		a.open()
+		a.kill()
+		if took := m.removedAfter(t, grace+2*time.Second); took < grace {
+			t.Errorf("removed after %v", took)
+		}
+		time.Sleep(3 * grace)
+		if all, _ := m.Leases(t.Context()); all[a.instance] != "" || all[b.instance] == "" {
+			t.Errorf("leases: %v", all)
+		}
+	})
+	life(t, "move from a dead server", func(t *testing.T, m *memory, a, b *instance) {
+		a.open()
+		a.kill()
+		time.Sleep(grace - time.Second)
+		b.open()
+		time.Sleep(later)
+		m.check(t, "connected to "+a.instance, "connected to "+b.instance)
+	})
+	life(t, "moves", func(t *testing.T, m *memory, a, b *instance) {
+		var want []string
+		r := a.open()
+		want = append(want, "connected to "+a.instance)
+		for range 20 {
+			for _, s := range []*instance{b, a} {
+				next := s.open()
+				r.End()
+				r = next
+				want = append(want, "connected to "+s.instance)
+				time.Sleep(500 * time.Millisecond)
+			}
+		}
+		time.Sleep(later)
+		m.check(t, want...)
+	})
+	life(t, "two streams", func(t *testing.T, m *memory, a, b *instance) {
+		a.open()
+		second := b.open()
+		second.End() // as b has the entry, it says that the workload is disconnected
+		time.Sleep(later)
+		m.check(t, "connected to "+a.instance, "connected to "+b.instance, "disconnected",
+			"connected to "+a.instance)
+	})
+	life(t, "stop", func(t *testing.T, m *memory, a, _ *instance) {
+		a.open()
+		a.stop()
+		m.check(t, "connected to "+a.instance, "disconnected")
+		m.removedAfter(t, grace+2*time.Second)
+	})
+	life(t, "outage of the store", func(t *testing.T, m *memory, a, b *instance) {
+		r := a.open()
+		m.setDown(errors.New("down"))
+		time.Sleep(time.Second)
+		r.End()
+		b.open()
+		time.Sleep(time.Minute)
+		if len(a.options.Board.Conditions()) != 1 {
+			t.Errorf("%+v", a.options.Board.Conditions())
+		}
+		m.setDown(nil)
+		time.Sleep(later)
+		if all := m.states(); slices.Contains(all, "removed") ||
+			all[len(all)-1] != "connected to "+b.instance {
+			t.Errorf("states: %q", all)
+		}
+		if len(a.options.Board.Conditions()) != 0 {
+			t.Errorf("%+v", a.options.Board.Conditions())
+		}
+	})
+	life(t, "refused after an outage", func(t *testing.T, m *memory, a, _ *instance) {
+		m.setDown(errors.New("down"))
+		r := a.open()
+		m.locked()
+		m.groups = nil
+		m.mu.Unlock()
+		m.setDown(nil)
+		if err := <-r.Refused(); status.Code(err) != codes.FailedPrecondition {
+			t.Error(err)
+		}
+	})
+	life(t, "foreign removal", func(t *testing.T, m *memory, a, _ *instance) {
+		a.open()
+		time.Sleep(2 * lag)
+		if err := m.Delete(context.Background(), m.entry()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * lag)
+		m.check(t, "connected to "+a.instance, "removed", "connected to "+a.instance)
+	})
+	life(t, "istiod", func(t *testing.T, m *memory, a, _ *instance) {
+		// istiod's clock is an hour ahead
+		c := Connection{Controller: "istiod-1", ConnectedAt: time.Now().Add(time.Hour)}
+		m.locked()
+		m.put(Entry{Key: webKey, Group: "web", Connection: c})
+		m.mu.Unlock()
+		time.Sleep(later) // istiod alone knows whether the workload is connected
+		r := a.open()
+		if at := m.entry().ConnectedAt; !at.After(c.ConnectedAt) {
+			t.Errorf("connected at %v, before at %v", at, c.ConnectedAt)
+		}
+		if err := m.Connect(context.Background(), m.entry(), c); err != nil {
+			t.Fatal(err)
+		}
+		r.End() // the entry is istiod's again
+		time.Sleep(later)
+		c = Connection{Controller: "istiod-1", DisconnectedAt: time.Now().Add(-time.Hour)}
+		if err := m.Connect(context.Background(), m.entry(), c); err != nil {
+			t.Fatal(err)
+		}
+		if took := m.removedAfter(t, grace+2*time.Second); took < grace {
+			t.Errorf("removed after %v", took)
+		}
+	})
+	life(t, "start", func(t *testing.T, m *memory, a, b *instance) {
+		a.open()
+		a.kill()
+		b.kill()
+		c := launch(t, m)
+		time.Sleep(later)
+		c.Serve()
+		time.Sleep(grace - time.Second)
+		if m.entry() == nil {
+			t.Fatal("removed before the workload could connect")
+		}
+		m.removedAfter(t, 3*time.Second)
+	})
 }
 
 // check compares the states that the entry had.
