@@ -24,11 +24,9 @@ type reference struct {
 	problems []Problem
 }
 
-// update checks the VirtualServices again that touched hosts and bindings may affect.
+// update checks the VirtualServices again that touched hosts may affect, and those that are new:
+// delegates have neither hosts nor gateways.
 func (r references) update(w *model.World, touched model.Touched) {
-	if len(touched.Hosts) == 0 && len(touched.Bindings) == 0 {
-		return
-	}
 	patterns := false // a touched wildcard may match any host
 	for host := range touched.Hosts {
 		patterns = patterns || model.IsWildcard(host)
