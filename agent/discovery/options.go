@@ -125,6 +125,8 @@ type Settings struct {
 	DebounceMax    time.Duration // longest delay of a push by further changes
 	// version of the proxies' Envoy, such as "1.40.0"; "": not newer than the linked API
 	EnvoyVersion string
+	// Workload is that of the host, which is compared with its WorkloadGroup.
+	Workload Workload
 	// no Envoy uses the server, so problems are listed but not reported
 	Unused bool
 }
