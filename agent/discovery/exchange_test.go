@@ -34,7 +34,8 @@ type exchange struct {
 }
 
 // options are the names in lines of a request that are not headers.
-var options = []string{"times", "parallel", "to", "http", "certificate", "tls", "cipher"}
+var options = []string{"times", "parallel", "to", "http", "certificate", "tls", "cipher",
+	"alpn"}
 
 func readExchanges(t *testing.T, path, text string) []*exchange {
 	var all []*exchange

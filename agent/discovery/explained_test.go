@@ -85,6 +85,8 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 	for _, line := range x.ask[1:] {
 		name, value, _ := strings.Cut(line, ": ")
 		switch {
+		case name == "alpn":
+			request.Identity = "spiffe://cluster.local/ns/shop/sa/client"
 		case name == "to":
 			to := netip.MustParseAddrPort(value)
 			request.Address, request.Port = to.Addr(), uint32(to.Port())

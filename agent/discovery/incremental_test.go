@@ -88,6 +88,11 @@ func randomObject(r *rand.Rand) string {
 				"'bank/b.test']}\n") +
 			"  - hosts: ['" + pick("*/*", "./*", "bank/*", "~/*", "*/c.test") + "']\n"
 	case 16:
+		if r.IntN(3) == 0 {
+			return head("ServiceEntry") + export + fmt.Sprintf("  hosts: ['%s']\n  resolution: "+
+				"DYNAMIC_DNS\n  ports: [{number: %s, name: p0, protocol: %s}]\n",
+				pick("*.test", "*.a.test"), pick("80", "81"), pick("HTTP", "TLS"))
+		}
 		return head("ServiceEntry") + export +
 			fmt.Sprintf("  hosts: ['%s']\n  addresses: [%s]\n  resolution: %s\n  ports: "+
 				"[{number: %s, name: p0%s}]\n",
@@ -104,16 +109,16 @@ func randomObject(r *rand.Rand) string {
 				host(), pick("80", "81"), pick("version: v1", "app: a", "app: a, version: v2"))
 	case 0, 1, 2:
 		text := head("ServiceEntry") + export +
-			fmt.Sprintf("  hosts: ['%s']\n  addresses: [10.1.0.%d]\n  resolution: STATIC\n  "+
-				"ports:\n", host(), r.IntN(4))
+			fmt.Sprintf("  hosts: ['%s']\n  addresses: [10.1.0.%d]\n  resolution: STATIC\n%s  "+
+				"ports:\n", host(), r.IntN(4), pick("", "  location: MESH_INTERNAL\n"))
 		for i, port := range []string{"80", "81", "82"} {
 			if i == 0 || r.IntN(2) == 0 {
 				text += fmt.Sprintf("  - {number: %s, name: p%d, protocol: %s}\n", port, i,
 					pick("HTTP", "HTTP", "HTTP", "GRPC", "TCP", "TLS"))
 			}
 		}
-		return text + fmt.Sprintf("  endpoints:\n  - {address: 10.0.0.%d, labels: {version: %s}}\n",
-			r.IntN(3), pick("v1", "v2"))
+		return text + fmt.Sprintf("  endpoints:\n  - {address: 10.0.0.%d, labels: {version: %s%s}}\n",
+			r.IntN(3), pick("v1", "v2"), pick("", ", security.istio.io/tlsMode: istio"))
 	case 3, 4:
 		return head("DestinationRule") + pick(export, export,
 			"  workloadSelector: {matchLabels: {app: edge}}\n") +
@@ -172,6 +177,8 @@ func randomObject(r *rand.Rand) string {
 						"tls: {mode: PASSTHROUGH}\n  - port: {number: 8443, name: t, protocol: "+
 						"TLS}\n    hosts: [b.test]\n    tls: {mode: SIMPLE, serverCertificate: "+
 						"/c, privateKey: /l}\n",
+					"  - port: {number: 8443, name: e, protocol: TLS}\n    hosts: ["+pick("'*.test'",
+						"bank/a.test")+"]\n    tls: {mode: AUTO_PASSTHROUGH}\n",
 					"  - port: {number: 8443, name: s, protocol: HTTPS}\n    hosts: ['*.test']\n "+
 						"   tls: {mode: SIMPLE, serverCertificate: /c, privateKey: /k}\n"))
 	}

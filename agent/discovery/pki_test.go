@@ -119,7 +119,10 @@ func clientTLS(host string, headers http.Header) (*tls.Config, error) {
 			}
 		}
 	}
-	for _, name := range []string{"certificate", "tls", "cipher"} {
+	if protocol := headers.Get("alpn"); protocol != "" {
+		config.NextProtos = []string{protocol, "http/1.1"}
+	}
+	for _, name := range []string{"certificate", "tls", "cipher", "alpn"} {
 		headers.Del(name)
 	}
 	return config, nil

@@ -190,6 +190,12 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		out.publish(c.Name, c.finish(), port.Object, origins)
 		return
 	}
+	out.sendTo(c, service, port, endpoints, origins)
+}
+
+// sendTo publishes a cluster with endpoints.
+func (out *Clusters) sendTo(c *draft, service *model.Service, port *model.Port,
+	endpoints []model.Endpoint, origins []resource.Origin) {
 	to := assignment(c.Name, c.prefer(service, byLocality(endpoints), out.node), c.mutual)
 	if port.ResolvesNames() && len(endpoints) > 0 {
 		c.resolveNames(port.Entry.Resolution)

@@ -21,6 +21,9 @@ type GatewayChain struct {
 	RouteName  string
 	StatPrefix string // prefix of statistics; "": that of the listener
 	Filters    []*listenerv3.Filter
+	// the chain is for connections of mutual TLS that AUTO_PASSTHROUGH passes on; as with istiod, no
+	// policy applies to them
+	Auto bool
 }
 
 // HTTPRouteName returns Istio's name of the route configuration of a plain HTTP port of a gateway:
@@ -68,6 +71,9 @@ func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh
 func (c GatewayChain) translate(statPrefix string, m *mesh.Config,
 	guards Guards) (*listenerv3.FilterChain, error) {
 	out := &listenerv3.FilterChain{Name: c.Name, Filters: guards.before(c.Filters...)}
+	if c.Auto {
+		out.Filters = c.Filters
+	}
 	if c.RouteName != "" {
 		if c.StatPrefix != "" {
 			statPrefix = c.StatPrefix
@@ -81,6 +87,9 @@ func (c GatewayChain) translate(statPrefix string, m *mesh.Config,
 	}
 	if len(c.ServerNames) > 0 && !slices.Contains(c.ServerNames, "*") {
 		out.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: c.ServerNames}
+	}
+	if c.Auto {
+		out.FilterChainMatch.ApplicationProtocols = meshALPN
 	}
 	if c.TLS == nil {
 		return out, nil

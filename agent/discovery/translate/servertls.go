@@ -16,9 +16,16 @@ import (
 // value is Envoy's default.
 const secretWait = 15 * time.Second
 
-// ServerSecrets returns the secrets of a gateway's server; none for PASSTHROUGH and ISTIO_MUTUAL.
+// ForwardsTLS reports whether a gateway's server forwards TLS without terminating it.
+func ForwardsTLS(in *networking.ServerTLSSettings) bool {
+	return in.GetMode() == networking.ServerTLSSettings_PASSTHROUGH ||
+		in.GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH
+}
+
+// ServerSecrets returns the secrets of a gateway's server; none for the modes that pass TLS on, and
+// for ISTIO_MUTUAL.
 func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
-	if in.GetMode() == networking.ServerTLSSettings_PASSTHROUGH || UsesMeshIdentity(in) {
+	if ForwardsTLS(in) || UsesMeshIdentity(in) {
 		return nil
 	}
 	secrets := serverCertificates(in, m)

@@ -65,7 +65,7 @@ func (c *checker) server(field string, s *networking.Server) {
 	}
 	c.serverProtocol(field, s)
 	if s.Name != "" && (!strings.EqualFold(s.Port.Protocol, "HTTPS") ||
-		s.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH) {
+		forwardsTLS(s.Tls)) {
 		c.warn(field+".name",
 			"has no effect: only metrics of HTTPS servers that end TLS have the server's name",
 			"remove it")

@@ -19,12 +19,18 @@ func usesCertificates(t *networking.ServerTLSSettings) bool {
 		t.CaCertCredentialName != "" || len(t.TlsCertificates)+len(t.CredentialNames) > 0
 }
 
+// forwardsTLS reports whether a server passes TLS on without terminating it.
+func forwardsTLS(t *networking.ServerTLSSettings) bool {
+	return t.GetMode() == networking.ServerTLSSettings_PASSTHROUGH ||
+		t.GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH
+}
+
 func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 	if t.HttpsRedirect {
 		c.warn(field+".httpsRedirect", "has no effect: only plain HTTP can be redirected to HTTPS",
 			"write it into the server of the HTTP port")
 	}
-	if t.Mode != networking.ServerTLSSettings_PASSTHROUGH {
+	if !forwardsTLS(t) {
 		c.protocolVersions(field, t)
 		c.cipherSuites(field+".cipherSuites", t.CipherSuites)
 	}
@@ -33,17 +39,13 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 		networking.ServerTLSSettings_OPTIONAL_MUTUAL:
 		c.serverCertificates(field, t)
 		c.clientCertificates(field, t)
-	case networking.ServerTLSSettings_PASSTHROUGH:
+	case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH:
+		what := t.Mode.String() + " passes TLS on as it comes"
 		if usesCertificates(t) {
-			c.warn(field,
-				"PASSTHROUGH passes TLS on as it comes, so the certificates have no effect",
+			c.warn(field, what+", so the certificates have no effect",
 				"remove them, or write mode: SIMPLE")
 		}
-		c.idleTLS(field, t, "PASSTHROUGH passes TLS on as it comes")
-	case networking.ServerTLSSettings_AUTO_PASSTHROUGH:
-		c.fail(field+".mode",
-			"AUTO_PASSTHROUGH belongs to meshes of several clusters and is not carried out",
-			"write PASSTHROUGH, and route by server name in a VirtualService")
+		c.idleTLS(field, t, what)
 	case networking.ServerTLSSettings_ISTIO_MUTUAL:
 		if usesCertificates(t) {
 			c.fail(field, "ISTIO_MUTUAL takes the workload's certificate and excludes others",
@@ -55,7 +57,7 @@ func (c *checker) serverTLS(field string, t *networking.ServerTLSSettings) {
 			VerifyCertificateHash: t.VerifyCertificateHash}, "ISTIO_MUTUAL does not take it")
 	default:
 		c.fail(field+".mode", fmt.Sprintf("%d is no mode", t.Mode),
-			"write SIMPLE, MUTUAL, OPTIONAL_MUTUAL, ISTIO_MUTUAL or PASSTHROUGH")
+			"write SIMPLE, MUTUAL, OPTIONAL_MUTUAL, ISTIO_MUTUAL, PASSTHROUGH or AUTO_PASSTHROUGH")
 	}
 }
 

@@ -103,8 +103,8 @@ func (c *checker) ingress(field string, l *networking.IstioIngressListener, port
 			}
 		}
 		switch l.Tls.Mode {
-		case networking.ServerTLSSettings_PASSTHROUGH:
-			c.fail(field+".tls.mode", "PASSTHROUGH ends no TLS",
+		case networking.ServerTLSSettings_PASSTHROUGH, networking.ServerTLSSettings_AUTO_PASSTHROUGH:
+			c.fail(field+".tls.mode", l.Tls.Mode.String()+" ends no TLS",
 				"remove tls: what comes in is passed on as it is")
 		case networking.ServerTLSSettings_ISTIO_MUTUAL:
 			c.fail(field+".tls.mode", "ISTIO_MUTUAL is not taken in a Sidecar",

@@ -111,8 +111,13 @@ func (c *connections) chain(s server, route translate.Connection, m *mesh.Config
 		chain.ServerNames, chain.TLS = names, s.spec.Tls
 	}
 	c.chains = append(c.chains, chain)
+	c.origin(route)
+	return nil
+}
+
+// origin adds the origin of a route to those of the listener.
+func (c *connections) origin(route translate.Connection) {
 	if origin := route.Object.Origin(); !slices.Contains(c.origins, origin) {
 		c.origins = append(c.origins, origin)
 	}
-	return nil
 }

@@ -19,6 +19,7 @@ type gatewayListener struct {
 	names   map[string]server   // which server terminates TLS for an SNI
 	reads   map[string]struct{} // hosts on which the filter chains depend
 	dirty   bool                // servers were added or removed
+	auto    autoPassthrough
 }
 
 // join adds a server to the listener. It returns a problem if the server is not compatible with
@@ -51,6 +52,9 @@ func (l *gatewayListener) join(s server) *object.Problem {
 		}
 	}
 	l.servers = append(l.servers, s)
+	if s.isAuto() {
+		l.auto.servers = append(l.auto.servers, s)
+	}
 	return nil
 }
 
@@ -63,6 +67,14 @@ func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched)
 	for host := range l.reads {
 		_, ok := touched.Hosts[host]
 		stale = stale || ok
+	}
+	if len(l.auto.servers) > 0 {
+		hosts := touched.Hosts
+		if l.dirty {
+			hosts = v.world.Everything().Hosts
+		}
+		changed := l.auto.update(v, hosts)
+		stale = stale || changed
 	}
 	if stale {
 		l.publish(v, name)
@@ -93,6 +105,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 				"set provider in [identity], or write MUTUAL with certificates")
 			problem.Severity = condition.Error
 			c.problems = append(c.problems, problem)
+		case s.isAuto(): // see below
 		case s.class() == model.HTTP:
 			c.chains = []translate.GatewayChain{{RouteName: s.routeName()}}
 		case s.routesRequests():
@@ -109,6 +122,12 @@ func (l *gatewayListener) publish(v *View, name string) {
 					s.problem("port", "Envoy would refuse its routes: "+err.Error(),
 						""))
 			}
+		}
+	}
+	if len(l.auto.servers) > 0 {
+		if err := c.addAuto(&l.auto); err != nil {
+			c.problems = append(c.problems, l.auto.servers[0].problem("port",
+				"Envoy would refuse its routes: "+err.Error(), ""))
 		}
 	}
 	l.reads = c.reads

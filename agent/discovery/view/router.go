@@ -13,6 +13,7 @@ import (
 type router struct {
 	listeners map[string]*gatewayListener // listeners of the gateway by name
 	routes    map[string]*gatewayRoutes   // route configurations of the gateway by name
+	auto      bool                        // a server has the mode AUTO_PASSTHROUGH
 }
 
 func newRouter() *router {
@@ -23,8 +24,16 @@ func (r *router) update(v *View, touched model.Touched) {
 	for host := range touched.Hosts {
 		v.clusters(host, v.world.Service(host, v.node.Namespace))
 	}
+	hosts := touched.Hosts
 	if touched.Gateways {
+		before := r.auto
 		r.regroup(v)
+		if r.auto != before {
+			hosts = v.world.Everything().Hosts
+		}
+	}
+	if r.auto || touched.Gateways {
+		r.passed(v, hosts)
 	}
 	if touched.Gateways || len(touched.Bindings) > 0 {
 		r.unmet(v)
@@ -47,6 +56,7 @@ func (r *router) relisten(v *View) {
 func (r *router) regroup(v *View) {
 	before, routesBefore := r.listeners, r.routes
 	r.listeners, r.routes = map[string]*gatewayListener{}, map[string]*gatewayRoutes{}
+	r.auto = false
 	var problems []object.Problem
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		for _, s := range serversOf(o) {
@@ -54,13 +64,17 @@ func (r *router) regroup(v *View) {
 			l := r.listeners[name]
 			if l == nil {
 				l = &gatewayListener{bind: s.spec.Bind, port: s.spec.Port.Number,
-					names: map[string]server{}, dirty: true}
+					names: map[string]server{}, dirty: true,
+					auto: autoPassthrough{routes: map[string][]translate.Connection{}}}
 				r.listeners[name] = l
 			}
 			s.bind = l.bind
 			if problem := l.join(s); problem != nil {
 				problems = append(problems, *problem)
-			} else if s.routesRequests() {
+				continue
+			}
+			r.auto = r.auto || s.isAuto()
+			if s.routesRequests() {
 				r.route(s, routesBefore)
 			}
 		}

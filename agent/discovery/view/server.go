@@ -51,8 +51,12 @@ func (s server) class() model.Protocol {
 
 // isPassthrough reports whether the server forwards TLS without terminating it.
 func (s server) isPassthrough() bool {
-	return s.class() == model.TLS &&
-		s.spec.Tls.GetMode() == networking.ServerTLSSettings_PASSTHROUGH
+	return s.class() == model.TLS && translate.ForwardsTLS(s.spec.Tls)
+}
+
+// isAuto reports whether the server forwards TLS to the service that its server name is of.
+func (s server) isAuto() bool {
+	return s.isPassthrough() && s.spec.Tls.Mode == networking.ServerTLSSettings_AUTO_PASSTHROUGH
 }
 
 // routesRequests reports whether the server routes HTTP requests.

@@ -32,7 +32,7 @@ func (r *router) unmet(v *View) {
 				!takes(func(s server) bool { return !s.isPassthrough() && !s.routesRequests() }) {
 				problems = append(problems, unmet(routing, "tcp", "TCP, or TLS that is ended,"))
 			}
-			if len(routing.Spec.Tls) > 0 && !takes(server.isPassthrough) {
+			if len(routing.Spec.Tls) > 0 && !takes(func(s server) bool { return s.isPassthrough() && !s.isAuto() }) {
 				problems = append(problems, unmet(routing, "tls", "TLS with mode PASSTHROUGH"))
 			}
 		}

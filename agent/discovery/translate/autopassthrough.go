@@ -1,0 +1,87 @@
+package translate
+
+import (
+	"slices"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/resource"
+)
+
+// PassthroughClusters returns the clusters of a service for gateways with AUTO_PASSTHROUGH: one for
+// each port and subset, named like the server name that proxies of the mesh use for it. They have
+// only endpoints that accept mutual TLS, because a gateway that passes TLS on cannot see whether it
+// is mutual.
+func PassthroughClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
+	node model.Node) []*resource.Resource {
+	out := Clusters{mesh: m, node: node}
+	eachPassed(service, rule, func(port *model.Port, subset *model.Subset) {
+		out.addPassed(service, port, rule, subset)
+	})
+	return out.Resources
+}
+
+// PassedConnections returns the routes of connections to a service that a gateway with
+// AUTO_PASSTHROUGH passes on by their server name. For an external service, or a wildcard host,
+// there are none.
+func (r *Router) PassedConnections(service *model.Service) []Connection {
+	var out []Connection
+	eachPassed(service, r.World.Rule(service, r.Node), func(port *model.Port, subset *model.Subset) {
+		name := ""
+		if subset != nil {
+			name = subset.Name
+		}
+		cluster := meshServerName(port.Number, name, service.Host)
+		proxy := r.proxy(service, port.Number, name, cluster)
+		proxy.TunnelingConfig = nil
+		out = append(out, Connection{Object: port.Object, Field: "hosts", proxy: proxy,
+			ServerNames: []string{cluster}})
+	})
+	return out
+}
+
+// eachPassed calls a function for each port and subset (nil: none) of a service that a gateway with
+// AUTO_PASSTHROUGH serves.
+func eachPassed(service *model.Service, rule *model.Rule,
+	do func(port *model.Port, subset *model.Subset)) {
+	if model.IsWildcard(service.Host) {
+		return
+	}
+	for i := range service.Ports {
+		port := &service.Ports[i]
+		if !port.Internal() {
+			continue
+		}
+		do(port, nil)
+		if rule != nil {
+			for j := range rule.Subsets {
+				do(port, &rule.Subsets[j])
+			}
+		}
+	}
+}
+
+func (out *Clusters) addPassed(service *model.Service, port *model.Port, rule *model.Rule,
+	subset *model.Subset) {
+	name, origins := "", []resource.Origin{port.Object.Origin()}
+	var labels map[string]string
+	if subset != nil {
+		name, labels = subset.Name, subset.Labels
+	}
+	if rule != nil {
+		for _, o := range rule.Objects {
+			origins = append(origins, o.Origin())
+		}
+	}
+	c := &draft{Cluster: &clusterv3.Cluster{Name: meshServerName(port.Number, name, service.Host)},
+		mesh: out.mesh, protocol: model.TCP, policy: policyFor(rule, port.Number, name)}
+	c.applyPool()
+	c.applyOutlier()
+	c.applyBalancer()
+	endpoints := slices.DeleteFunc(service.Endpoints(port, labels), func(e model.Endpoint) bool {
+		return !e.MutualTLS || e.PlainText
+	})
+	out.sendTo(c, service, port, endpoints, origins)
+}
