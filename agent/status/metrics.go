@@ -139,6 +139,7 @@ func (m *merger) write(ctx context.Context, envoyDone *sync.WaitGroup, merged *m
 	if envoy != nil {
 		var broken error
 		err := eachFamily(envoy, envoyLimits, func(family *dto.MetricFamily, _ []byte) error {
+			nameAsIstio(family)
 			broken = merged.write(sourceEnvoy, family)
 			return broken
 		}, m.malformed(sourceEnvoy))
@@ -162,6 +163,14 @@ func (m *merger) write(ctx context.Context, envoyDone *sync.WaitGroup, merged *m
 		}
 	}
 	return merged.end()
+}
+
+// nameAsIstio gives a family of Istio's metrics the name that it has in Istio. Envoy has a prefix
+// for names of statistics, which Istio's build of Envoy omits for the namespace istiocustom.
+func nameAsIstio(family *dto.MetricFamily) {
+	if name, ok := strings.CutPrefix(family.GetName(), "envoy_istiocustom_"); ok && name != "" {
+		family.Name = &name
+	}
 }
 
 // openEnvoy requests the live epoch's metrics. It returns nil if the request fails or there is no

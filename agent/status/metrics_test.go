@@ -41,6 +41,8 @@ envoy_time_sum{} 3.5
 envoy_time_count{} 2
 # TYPE envoy_http_requests gauge
 envoy_http_requests{cluster="again"} 1
+# TYPE envoy_istiocustom_istio_requests_total counter
+envoy_istiocustom_istio_requests_total{reporter="source"} 4
 bare 5
 `
 
