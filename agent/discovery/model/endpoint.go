@@ -16,6 +16,7 @@ type Endpoint struct {
 	Address  string // IP address, host name or unix:///path
 	Port     uint32 // port of the endpoint; ignored for Unix sockets
 	Labels   map[string]string
+	Workload string // name of the workload; "" if it has none
 	Locality Locality
 	Network  string
 	Weight   uint32 // weight for load balancing; at least 1
@@ -102,19 +103,23 @@ func (s *Service) Accounts() []string {
 
 // workloads returns the endpoints of one ServiceEntry: those that it lists, those that it selects,
 // or its own host.
-func (s *Service) workloads(index int, entry *networking.ServiceEntry) []*networking.WorkloadEntry {
+func (s *Service) workloads(index int, entry *networking.ServiceEntry) []listed {
 	switch {
 	case entry.WorkloadSelector != nil && index < len(s.chosen):
 		return s.chosen[index]
 	case entry.WorkloadSelector != nil:
 		return nil
 	case len(entry.Endpoints) == 0 && resolvesNames(entry.Resolution):
-		return []*networking.WorkloadEntry{{Address: s.Host}}
+		return []listed{{&networking.WorkloadEntry{Address: s.Host}, s.Entries[index].Name}}
 	}
-	return entry.Endpoints
+	all := make([]listed, len(entry.Endpoints))
+	for i, e := range entry.Endpoints {
+		all[i] = listed{e, e.Labels[WorkloadNameLabel]}
+	}
+	return all
 }
 
-func newEndpoint(e *networking.WorkloadEntry, port *networking.ServicePort) Endpoint {
+func newEndpoint(e listed, port *networking.ServicePort) Endpoint {
 	number := e.Ports[port.Name]
 	if number == 0 {
 		number = port.TargetPort
@@ -126,9 +131,9 @@ func newEndpoint(e *networking.WorkloadEntry, port *networking.ServicePort) Endp
 	if where == "" {
 		where = strings.ReplaceAll(e.Labels[LocalityLabel], ".", "/")
 	}
-	return Endpoint{Address: e.Address, Port: number, Labels: e.Labels,
+	return Endpoint{Address: e.Address, Port: number, Labels: e.Labels, Workload: e.workload,
 		Locality: ParseLocality(where), Network: e.Network, Weight: max(e.Weight, 1),
-		MutualTLS: takesMutualTLS(e)}
+		MutualTLS: takesMutualTLS(e.WorkloadEntry)}
 }
 
 // isUsable reports whether an endpoint is compatible with the service's resolution: host names

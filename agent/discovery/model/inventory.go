@@ -39,7 +39,7 @@ func (s *Service) Receivers() (count int) {
 func (s *Service) EachReceiver(yield func(*networking.WorkloadEntry) bool) {
 	for i, o := range s.Entries {
 		for _, e := range s.workloads(i, o.Spec.(*networking.ServiceEntry)) {
-			if !yield(e) {
+			if !yield(e.WorkloadEntry) {
 				return
 			}
 		}

@@ -19,7 +19,7 @@ type Service struct {
 	Shadowed  []Shadow
 
 	// workloads that the selector of each of Entries matches
-	chosen [][]*networking.WorkloadEntry
+	chosen [][]listed
 	peers  *peerPolicies
 }
 
@@ -83,10 +83,10 @@ func newServices(host string, entries []*object.Object, all workloads,
 	return services
 }
 
-func (s *Service) add(o *object.Object, chosen []*networking.WorkloadEntry) {
+func (s *Service) add(o *object.Object, chosen []listed) {
 	s.Entries = append(s.Entries, o)
 	if chosen != nil || s.chosen != nil {
-		s.chosen = append(append(s.chosen, make([][]*networking.WorkloadEntry,
+		s.chosen = append(append(s.chosen, make([][]listed,
 			len(s.Entries)-1-len(s.chosen))...), chosen)
 	}
 	entry := o.Spec.(*networking.ServiceEntry)

@@ -125,9 +125,15 @@ func firstPair(o *object.Object) pair {
 	return pair{o.Namespace, key, selector[key]}
 }
 
+// listed is an endpoint of a ServiceEntry, with the name of its workload; "" if it has none.
+type listed struct {
+	*networking.WorkloadEntry
+	workload string
+}
+
 // chosen returns the WorkloadEntries that a ServiceEntry selects, sorted by name. Their labels
 // include those of their metadata.
-func (w workloads) chosen(o *object.Object) []*networking.WorkloadEntry {
+func (w workloads) chosen(o *object.Object) []listed {
 	if !hasSelector(o) {
 		return nil
 	}
@@ -138,16 +144,27 @@ func (w workloads) chosen(o *object.Object) []*networking.WorkloadEntry {
 			candidates = fewer
 		}
 	}
-	var found []*networking.WorkloadEntry
+	var found []listed
 	for _, candidate := range candidates {
 		labels := WorkloadLabels(candidate)
 		if !Healthy(candidate) || !Selects(selector, labels) {
 			continue
 		}
 		in := candidate.Spec.(*networking.WorkloadEntry)
-		found = append(found, &networking.WorkloadEntry{Address: in.Address, Ports: in.Ports,
-			Labels: labels, Network: in.Network,
-			Locality: in.Locality, Weight: in.Weight, ServiceAccount: in.ServiceAccount})
+		found = append(found, listed{&networking.WorkloadEntry{Address: in.Address,
+			Ports: in.Ports, Labels: labels, Network: in.Network, Locality: in.Locality,
+			Weight: in.Weight, ServiceAccount: in.ServiceAccount}, workloadName(candidate, labels)})
 	}
 	return found
+}
+
+// WorkloadNameLabel is the label with the name of a workload, which otherwise is that of its object.
+const WorkloadNameLabel = "service.istio.io/workload-name"
+
+// groupAnnotation has the name of the WorkloadGroup to which a WorkloadEntry was registered.
+const groupAnnotation = "istio.io/autoRegistrationGroup"
+
+// workloadName returns the name of a WorkloadEntry's workload, as in Istio.
+func workloadName(o *object.Object, labels map[string]string) string {
+	return cmp.Or(o.Annotations[groupAnnotation], labels[WorkloadNameLabel], o.Name)
 }
