@@ -34,7 +34,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const bootstrap = `{
-  "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "locality": {"region": "eu", "zone": "a"}, "metadata": {"NAMESPACE": "shop", "ISTIO_VERSION": "1.30.2", "STAGE": "test", "CLUSTER_ID": "Kubernetes", "INTERCEPTION_MODE": "NONE", "LABELS": {"app": "edge"}}},
+  "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "locality": {"region": "eu", "zone": "a"}, "metadata": {"NAMESPACE": "shop", "ISTIO_VERSION": "1.30.2", "STAGE": "test", "WORKLOAD_NAME": "edge-v1", "CLUSTER_ID": "Kubernetes", "INTERCEPTION_MODE": "NONE", "LABELS": {"app": "edge"}}},
   "admin": {"address": {"pipe": {"path": %[2]q}}},
   "layered_runtime": {"layers": [{"name": "outrider", "static_layer": {"re2.max_program_size.error_level": 32768}}]},
   "dynamic_resources": {

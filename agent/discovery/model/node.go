@@ -27,6 +27,10 @@ type Node struct {
 	// whether the proxy's agent gets a table of names for its DNS proxy
 	NameTable bool
 
+	// Metrics reports whether the proxy counts Istio's metrics of what it sends, which have labels of
+	// the destination.
+	Metrics bool
+
 	Interception Interception
 	// IP addresses of the machine; nil if unknown or irrelevant
 	Addresses []string

@@ -49,6 +49,9 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 	for _, c := range []*clusterv3.Cluster{outbound, inbound, nowhere} {
 		c.ConnectTimeout = durationpb.New(m.ConnectTimeout)
 		c.AltStatName = mesh.StatName(c.Name)
+		if node.Metrics && c != inbound {
+			c.Metadata = serviceLabels("", c.Name)
+		}
 		if c != nowhere {
 			d := &draft{Cluster: c, mesh: m, protocol: model.Auto}
 			d.applyPool()
@@ -65,7 +68,8 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 
 // VirtualOutbound returns the listener that receives captured outbound connections. It passes each
 // to the listener with the original address and port, else to the cluster fallback.
-func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resource.Resource, error) {
+func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
+	metrics *Metrics) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualOutbound+"-blackhole", m.OutboundPort)
 	if err != nil {
 		return nil, err
@@ -74,9 +78,12 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resourc
 	if err != nil {
 		return nil, err
 	}
-	l := newListener(anyIPv4, m.OutboundPort, loop,
-		&listenerv3.FilterChain{Name: virtualOutbound + "-catchall-tcp",
-			Filters: []*listenerv3.Filter{rest}})
+	catchall := &listenerv3.FilterChain{Name: virtualOutbound + "-catchall-tcp",
+		Filters: []*listenerv3.Filter{rest}}
+	if err := metrics.addTo(catchall, stream{}); err != nil {
+		return nil, err
+	}
+	l := newListener(anyIPv4, m.OutboundPort, loop, catchall)
 	l.Name = virtualOutbound
 	l.UseOriginalDst = wrapperspb.Bool(true)
 	l.Transparent = transparent(node)
@@ -89,13 +96,14 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string) (*resourc
 // VirtualInbound returns the listener that receives captured inbound connections to declared ports
 // and to all others. policy has the modes of mutual TLS for the other ports, guards their filters.
 func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy model.PeerPolicy,
-	guards Guards, origins ...resource.Origin) (*resource.Resource, error) {
+	guards Guards, metrics *Metrics, origins ...resource.Origin) (*resource.Resource, error) {
 	loop, err := blackHole(m, virtualInbound+"-blackhole", m.InboundPort)
 	if err != nil {
 		return nil, err
 	}
 	l := newListener(anyIPv4, m.InboundPort, loop)
 	for _, in := range append(undeclared(node, ports, policy, guards), ports...) {
+		in.Metrics = metrics
 		chains, err := in.chains(m, true)
 		if err != nil {
 			return nil, err

@@ -133,6 +133,9 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	c := &draft{Cluster: &clusterv3.Cluster{Name: ClusterName(port.Number, subsetName,
 		service.Host)}, mesh: out.mesh, protocol: port.Protocol,
 		policy: policyFor(rule, port.Number, subsetName)}
+	if out.node.Metrics {
+		c.Metadata = serviceLabels(service.Host, service.Host)
+	}
 	endpoints := service.Endpoints(port, labels)
 	// the cluster forwards to the original destination
 	toOriginal := port.Entry.Resolution == networking.ServiceEntry_NONE
@@ -196,7 +199,8 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 // sendTo publishes a cluster with endpoints.
 func (out *Clusters) sendTo(c *draft, service *model.Service, port *model.Port,
 	endpoints []model.Endpoint, origins []resource.Origin) {
-	to := assignment(c.Name, c.prefer(service, byLocality(endpoints), out.node), c.mutual)
+	to := assignment(c.Name, c.prefer(service, byLocality(endpoints), out.node), c.mutual,
+		out.labels(service))
 	if port.ResolvesNames() && len(endpoints) > 0 {
 		c.resolveNames(port.Entry.Resolution)
 		c.LoadAssignment = to

@@ -5,6 +5,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"outrider.org/outrider/agent/discovery/model"
@@ -44,9 +45,10 @@ func addWeight(a, b uint32) uint32 {
 }
 
 // assignment returns a ClusterLoadAssignment with groups of endpoints. Endpoints for which mutual
-// returns true get the metadata for automatic mutual TLS; a nil function selects none.
-func assignment(name string, groups []group,
-	mutual func(*model.Endpoint) bool) *endpointv3.ClusterLoadAssignment {
+// returns true get the metadata for automatic mutual TLS; a nil function selects none. labels
+// returns the metadata for labels of metrics; nil: none.
+func assignment(name string, groups []group, mutual func(*model.Endpoint) bool,
+	labels func(*model.Endpoint) *structpb.Struct) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: name,
 		Endpoints: make([]*endpointv3.LocalityLbEndpoints, 0, len(groups))}
 	for _, g := range groups {
@@ -59,6 +61,9 @@ func assignment(name string, groups []group,
 			var metadata *corev3.Metadata
 			if mutual != nil && mutual(e) {
 				metadata = mutualEndpoint
+			}
+			if labels != nil {
+				metadata = withLabels(metadata, labels(e))
 			}
 			encoded.LbEndpoints = append(encoded.LbEndpoints, &endpointv3.LbEndpoint{
 				HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{

@@ -48,7 +48,7 @@ func bound(bind string) string {
 // GatewayListener returns the listener for all servers with the same address ("": 0.0.0.0) and
 // port. It has either one filter chain without TLS, or any number of chains that differ in SNI.
 func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh.Config,
-	guards Guards, origins ...resource.Origin) (*resource.Resource, error) {
+	guards Guards, metrics *Metrics, origins ...resource.Origin) (*resource.Resource, error) {
 	if address == "" {
 		address = anyIPv4
 	}
@@ -57,6 +57,9 @@ func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh
 	for _, c := range chains {
 		chain, err := c.translate("outbound_"+ListenerName(address, port), m, guards)
 		if err != nil {
+			return nil, err
+		}
+		if err := metrics.addTo(chain, stream{}); err != nil {
 			return nil, err
 		}
 		inspect = inspect || c.TLS != nil || chain.FilterChainMatch != nil

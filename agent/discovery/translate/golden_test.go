@@ -214,7 +214,7 @@ func TestGateways(t *testing.T) {
 				}
 			}
 			r, err := translate.GatewayListener(servers[0].Bind, servers[0].Port.Number, filters,
-				m.Mesh(), translate.Guards{}, gateway.Origin(), gateway.Origin())
+				m.Mesh(), translate.Guards{}, nil, gateway.Origin(), gateway.Origin())
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -40,6 +40,8 @@ type Inbound struct {
 	// Passthrough reports whether this is not a declared port, but stands for captured connections
 	// to undeclared ones: to Port, or to all of them if Port is 0
 	Passthrough bool
+	Service     string // host of the service that has the port; "": none
+	Metrics     *Metrics
 	// limits of connections to the application; nil: no limits
 	Pool *networking.ConnectionPoolSettings
 }
@@ -166,6 +168,9 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 		if chain.Filters, err = in.filters(m, a.http); err != nil {
 			return nil, err
 		}
+		if err := in.Metrics.addTo(chain, in.stream(a)); err != nil {
+			return nil, err
+		}
 		if a.ends {
 			context := mutualTLS(m)
 			if in.TLS != nil {
@@ -179,6 +184,18 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 		chains = append(chains, chain)
 	}
 	return chains, nil
+}
+
+// stream describes connections of a kind for metrics.
+func (in Inbound) stream(a accepted) stream {
+	at := stream{service: in.Service}
+	switch {
+	case a.ends && in.TLS != nil:
+		at.identities = otherIdentities
+	case a.ends:
+		at.identities = meshIdentities
+	}
+	return at
 }
 
 // filters returns the network filters of a filter chain. The last one forwards.

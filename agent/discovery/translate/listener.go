@@ -49,6 +49,7 @@ type Outbound struct {
 	Resolve     bool         // hosts of requests are resolved for clusters with dynamic DNS
 	Connections []Connection // routes of connections that are not parsed as HTTP
 	Rest        string       // cluster for captured connections that no route matches
+	Metrics     *Metrics
 }
 
 // Listener returns the Envoy listener for the outbound traffic.
@@ -88,6 +89,11 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 		}) {
 			l.DefaultFilterChain = &listenerv3.FilterChain{Name: o.Rest,
 				Filters: []*listenerv3.Filter{rest}}
+		}
+	}
+	for _, chain := range append(l.FilterChains, l.DefaultFilterChain) {
+		if err := o.Metrics.addTo(chain, stream{}); err != nil {
+			return nil, err
 		}
 	}
 	return resource.New(l.Name, l, compact(origins)...)

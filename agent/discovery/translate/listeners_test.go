@@ -144,9 +144,9 @@ func TestCapture(t *testing.T) {
 		for _, r := range all {
 			got = append(got, text(t, proxy.name+": "+r.Name, r, nil))
 		}
-		r, err := translate.VirtualOutbound(m, proxy.node, translate.PassthroughCluster)
+		r, err := translate.VirtualOutbound(m, proxy.node, translate.PassthroughCluster, nil)
 		got = append(got, text(t, proxy.name+": outbound", r, err))
-		r, err = translate.VirtualInbound(m, proxy.node, proxy.ports, strict, translate.Guards{}, origin)
+		r, err = translate.VirtualInbound(m, proxy.node, proxy.ports, strict, translate.Guards{}, nil, origin)
 		got = append(got, text(t, proxy.name+": inbound", r, err))
 	}
 	golden(t, "testdata/capture.txtar", got)

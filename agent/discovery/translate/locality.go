@@ -205,6 +205,9 @@ func withoutGaps(groups []group) []group {
 func ReaderKey(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) string {
 	key := fmt.Sprintf("%s captured=%t identity=%t", node.Type, node.Captured(), node.Identity)
+	if node.Metrics {
+		key += fmt.Sprintf(" metrics in cluster %q", node.Metadata[clusterKey])
+	}
 	near, labels := false, map[string]bool{}
 	// without a DestinationRule only the mesh's settings apply
 	policies := []*networking.TrafficPolicy{nil}

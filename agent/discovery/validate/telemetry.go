@@ -22,9 +22,6 @@ func (c *checker) telemetry(t *telemetry.Telemetry) {
 		c.warn("", "the Telemetry has neither accessLogging nor tracing nor metrics, and no effect",
 			"add one, or remove the object")
 	}
-	if len(t.Metrics) > 0 {
-		c.without("metrics")
-	}
 	c.most("accessLogging", len(t.AccessLogging), mostLogs)
 	for i, log := range t.AccessLogging {
 		field := fmt.Sprintf("accessLogging[%d]", i)
@@ -111,6 +108,9 @@ func (c *checker) metrics(field string, m *telemetry.Metrics) {
 	if d := m.GetReportingInterval(); d != nil && d.AsDuration() < time.Millisecond {
 		c.fail(field+".reportingInterval", fmt.Sprintf("%v is too short", d.AsDuration()),
 			"write at least 1ms")
+	} else if d != nil {
+		c.warn(field+".reportingInterval", "has no effect: connections are counted when they open "+
+			"and when they end", "remove it")
 	}
 	c.most(field+".overrides", len(m.GetOverrides()), mostTags)
 	for i, o := range m.GetOverrides() {
@@ -118,6 +118,15 @@ func (c *checker) metrics(field string, m *telemetry.Metrics) {
 		custom, is := o.GetMatch().GetMetricMatch().(*telemetry.MetricSelector_CustomMetric)
 		if is && custom.CustomMetric == "" {
 			c.fail(at+".match.customMetric", "is empty", "write the name of the metric")
+		} else if is {
+			c.warn(at+".match.customMetric", "has no effect: a Telemetry defines no metric",
+				"write one of Istio's as metric, such as REQUEST_COUNT")
+		}
+		switch o.GetMatch().GetMetric() {
+		case telemetry.MetricSelector_GRPC_REQUEST_MESSAGES,
+			telemetry.MetricSelector_GRPC_RESPONSE_MESSAGES:
+			c.warn(at+".match.metric", "has no effect: Envoy cannot count the messages of gRPC",
+				"remove the override")
 		}
 		c.most(at+".tagOverrides", len(o.GetTagOverrides()), mostTags)
 		for _, name := range slices.Sorted(maps.Keys(o.GetTagOverrides())) {
@@ -130,6 +139,12 @@ func (c *checker) metrics(field string, m *telemetry.Metrics) {
 				c.fail(field+".value", "is missing", "write an expression, or operation: REMOVE")
 			case tag.Operation == telemetry.MetricsOverrides_TagOverride_REMOVE && tag.Value != "":
 				c.fail(field+".value", "a removed tag has no value", "remove it")
+			case tag.Value != "":
+				c.longest(field+".value", tag.Value, longestFilter)
+				if err := checkCEL(tag.Value); err != nil {
+					c.fail(field+".value", "is no CEL expression: "+err.Error(),
+						"write one such as request.host, or a text in quotes")
+				}
 			}
 		}
 	}

@@ -171,6 +171,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 	ports, problems := in.ports(v, scope)
 	peers := v.world.PeerPolicy(v.node)
 	problems = append(problems, shadowedPeers(peers)...)
+	metrics := v.metrics(model.Server)
 	var captured []translate.Inbound
 	var origins []resource.Origin
 	wanted := map[translate.FileSecret][]resource.Origin{}
@@ -192,7 +193,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		}
 		origin := d.object.Origin()
 		mode, found := d.authenticate(peers, v.node)
-		d.Guards = v.guards.Guards
+		d.Guards, d.Metrics, d.Service = v.guards.Guards, metrics, d.host
 		problems = append(problems, found...)
 		if d.Closed() && d.Bind != "" {
 			v.closed[resource.Key{Type: resource.ListenerType,
@@ -224,7 +225,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 	}
 	if v.node.Captured() {
 		r, err := translate.VirtualInbound(v.world.Mesh(), v.node, captured, peers,
-			v.guards.Guards, slices.Concat(origins, peers.Origins(), v.guards.Origins)...)
+			v.guards.Guards, metrics, slices.Concat(origins, peers.Origins(), v.guards.Origins)...)
 		if err == nil {
 			resources = append(resources, r)
 		} else {

@@ -116,6 +116,12 @@ func (v *View) Update(touched model.Touched) {
 	if touched.Gateways || len(touched.Bindings) > 0 {
 		v.orphanedBindings()
 	}
+	if touched.Telemetries {
+		touched = v.relabel(touched)
+		if len(v.units) > 0 {
+			v.kind.relisten(v)
+		}
+	}
 	v.authorities()
 	v.guards.update(v, touched)
 	v.kind.update(v, touched)

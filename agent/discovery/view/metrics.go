@@ -1,0 +1,27 @@
+package view
+
+import (
+	"maps"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/translate"
+)
+
+// metrics returns Istio's metrics of the listeners of one mode.
+func (v *View) metrics(mode model.Mode) *translate.Metrics {
+	return translate.NewMetrics(v.world.Metrics(v.node, mode), v.node, mode)
+}
+
+// relabel makes clusters have labels for metrics if the proxy counts what it sends. It returns the
+// change with all hosts added if their clusters have to be translated again.
+func (v *View) relabel(touched model.Touched) model.Touched {
+	counts := v.world.Metrics(v.node, model.Client) != nil
+	if counts == v.node.Metrics {
+		return touched
+	}
+	v.node.Metrics = counts
+	hosts := v.world.Everything().Hosts
+	maps.Copy(hosts, touched.Hosts)
+	touched.Hosts = hosts
+	return touched
+}
