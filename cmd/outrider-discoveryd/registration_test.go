@@ -1,33 +1,21 @@
 package main
 
 import (
-	"context"
-	"crypto/tls"
 	"encoding/json"
 	"fmt"
-	"net"
+	"net/http"
 	"os"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"github.com/google/go-cmp/cmp"
-	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
-	"google.golang.org/grpc"
+	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/structpb"
 
-	"outrider.org/outrider/agent/identity/pkitest"
-	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/parts/cluster"
 )
@@ -35,7 +23,8 @@ import (
 const (
 	vmNamespace = "vm"
 	vmEntry     = "web-10.9.9.9"
-	vmGrace     = 3 * time.Second
+	vmGrace     = 5 * time.Second
+	entriesPath = "/apis/networking.istio.io/v1/namespaces/vm/workloadentries"
 	vmGroup     = `apiVersion: networking.istio.io/v1
 kind: WorkloadGroup
 metadata: {name: web, namespace: vm}
@@ -45,163 +34,9 @@ spec:
 `
 )
 
-// vm is a workload that registers itself with a token of a service account.
-type vm struct {
-	t     *testing.T
-	token string
-	node  *corev3.Node
-}
-
-func newVM(t *testing.T, token string, metadata map[string]any) *vm {
-	t.Helper()
-	all := map[string]any{"NAMESPACE": vmNamespace, "SERVICE_ACCOUNT": "web",
-		"AUTO_REGISTER_GROUP": "web", "INSTANCE_IPS": "10.9.9.9,10.9.9.10", "ISTIO_VERSION": "1.29.0",
-		"LABELS":       map[string]any{"tier": "vm", "istio-locality": "a.b.c"},
-		"PROXY_CONFIG": map[string]any{"readinessProbe": map[string]any{"periodSeconds": 1}}}
-	for key, value := range metadata {
-		all[key] = value
-	}
-	fields, err := structpb.NewStruct(all)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &vm{t, token, &corev3.Node{Id: "sidecar~10.9.9.9~web.vm~vm.svc.cluster.local",
-		Metadata: fields, Locality: &corev3.Locality{Region: "eu", Zone: "1"}}}
-}
-
-// vmStream is an open stream of a vm.
-type vmStream struct {
-	ads  discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
-	conn *grpc.ClientConn
-}
-
-// open opens a stream, and returns once the server has answered or refused.
-func (v *vm) open(address string, secure bool) (*vmStream, error) {
-	v.t.Helper()
-	transport := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a test
-	if !secure {
-		transport = insecure.NewCredentials()
-	}
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(transport))
-	if err != nil {
-		v.t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(metadata.AppendToOutgoingContext(context.Background(),
-		"authorization", "Bearer "+v.token))
-	v.t.Cleanup(cancel)
-	timer := time.AfterFunc(time.Minute, cancel)
-	defer timer.Stop()
-	s := &vmStream{conn: conn}
-	v.t.Cleanup(func() { _ = conn.Close() })
-	s.ads, err = discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx,
-		grpc.WaitForReady(true))
-	if err == nil {
-		err = s.ads.Send(&discoveryv3.DiscoveryRequest{Node: v.node, TypeUrl: resource.ClusterType})
-	}
-	if err == nil {
-		_, err = s.ads.Recv()
-	}
-	return s, err
-}
-
-// connect opens a stream that must not be refused.
-func (v *vm) connect(address string) *vmStream {
-	v.t.Helper()
-	s, err := v.open(address, true)
-	if err != nil {
-		v.t.Fatalf("connect to %s: %v", address, err)
-	}
-	return s
-}
-
-// report reports the health as an agent does.
-func (s *vmStream) report(problem string) {
-	r := &discoveryv3.DiscoveryRequest{TypeUrl: resource.HealthType}
-	if problem != "" {
-		r.ErrorDetail = &statusv3.Status{Code: 500, Message: problem}
-	}
-	_ = s.ads.Send(r)
-}
-
-// end ends the stream as a host that loses its power: without a word.
-func (s *vmStream) end() { _ = s.conn.Close() }
-
-// registrar is a running program with [registration].
-type registrar struct {
-	address, plaintext string
-	file               string
-	pid                int
-}
-
-// startRegistrar starts the program with more tables in its configuration.
-func startRegistrar(t *testing.T, more string) registrar {
-	t.Helper()
-	folder := parts.ShortDir(t)
-	authority := pkitest.NewAuthority(t, "server", nil)
-	template := pkitest.Leaf("server", time.Hour)
-	template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)}
-	chain, key := authority.Issue(t, template)
-	write(t, filepath.Join(folder, "cert"), string(chain))
-	write(t, filepath.Join(folder, "key"), string(key))
-	r := registrar{address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)),
-		plaintext: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)),
-		file:      filepath.Join(folder, "discoveryd.toml")}
-	monitoring := parts.FreePort(t)
-	write(t, r.file, fmt.Sprintf(`[paths]
-state_dir = "state"
-[listen]
-plaintext = %q
-tls = %q
-monitoring = "127.0.0.1:%d"
-[tls]
-cert_file = "cert"
-key_file = "key"
-[registration]
-enabled = true
-grace_period = %q
-%s`, r.plaintext, r.address, monitoring, vmGrace.String(), more))
-	program, _ := start(t, r.file, monitoring)
-	r.pid = program.Process.Pid
-	return r
-}
-
-// permitted creates the objects of kubernetes-rbac.yaml, and returns the kubeconfig of the service
-// account.
-func permitted(t *testing.T, c *cluster.Cluster) (kubeconfig string) {
-	t.Helper()
-	text, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "discoveryd",
-		"kubernetes-rbac.yaml"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	const namespace, account = "outrider-system", "outrider-discoveryd"
-	rbac := "/apis/rbac.authorization.k8s.io/v1/"
-	paths := map[string]string{"Namespace": "/api/v1/namespaces",
-		"ServiceAccount":     "/api/v1/namespaces/" + namespace + "/serviceaccounts",
-		"ClusterRole":        rbac + "clusterroles",
-		"ClusterRoleBinding": rbac + "clusterrolebindings",
-		"Role":               rbac + "namespaces/" + namespace + "/roles",
-		"RoleBinding":        rbac + "namespaces/" + namespace + "/rolebindings"}
-	for object := range strings.SplitSeq(string(text), "\n---\n") {
-		_, kind, _ := strings.Cut(object, "\nkind: ")
-		kind, _, _ = strings.Cut(kind, "\n")
-		c.Create(paths[kind], object)
-	}
-	token := string(c.Create(paths["ServiceAccount"]+"/"+account+"/token",
-		"apiVersion: authentication.k8s.io/v1\nkind: TokenRequest"))
-	_, token, _ = strings.Cut(token, `"token":"`)
-	token, _, _ = strings.Cut(token, `"`)
-	kubeconfig = c.Kubeconfig(t, c.Address(), token)
-	if text, err = os.ReadFile(kubeconfig); err != nil {
-		t.Fatal(err)
-	}
-	write(t, kubeconfig, strings.Replace(string(text), "user: u}", "user: u, namespace: "+namespace+"}",
-		1))
-	return kubeconfig
-}
-
 // TestRegistration runs two servers, and a real istiod, that register workloads in one API server.
 func TestRegistration(t *testing.T) {
+	t.Parallel()
 	c := cluster.Start(t)
 	istiod, _ := c.Istiod("PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=" + vmGrace.String())
 	c.Create("/api/v1/namespaces", "metadata: {name: vm}")
@@ -216,6 +51,10 @@ func TestRegistration(t *testing.T) {
 	t.Run("beside istiod", r.testBesideIstiod)
 	t.Run("moves", r.testMoves)
 	t.Run("dead server", r.testDeadServer)
+	if os.Getenv("OUTRIDER_TEST_FULL") != "" {
+		r.one = startRegistrar(t, tables)
+		t.Run("fleet", r.testFleet)
+	}
 }
 
 type registrations struct {
@@ -270,7 +109,7 @@ var volatile = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|lastP
 func (r *registrations) object(t *testing.T) string {
 	t.Helper()
 	var o map[string]any
-	if !r.Get("/apis/networking.istio.io/v1/namespaces/vm/workloadentries/"+vmEntry, &o) {
+	if !r.Get(entriesPath+"/"+vmEntry, &o) {
 		t.Fatal("there is no entry")
 	}
 	meta := o["metadata"].(map[string]any)
@@ -300,14 +139,13 @@ func (r *registrations) testBesideIstiod(t *testing.T) {
 			r.AwaitEntry(t, time.Minute, vmNamespace, vmEntry, want)
 			all = append(all, want, r.object(t))
 		}
-		begun := time.Now()
 		s.end()
 		parts.Eventually(t, time.Minute, "the entry is disconnected", func() bool {
 			e := r.Entry(vmNamespace, vmEntry)
 			return e != nil && e.ConnectedAt() == ""
 		})
 		all = append(all, "disconnected", r.object(t))
-		t.Logf("%s: removed %v after the end of the stream", address, r.gone(t, begun))
+		r.Send(http.MethodDelete, entriesPath+"/"+vmEntry, "")
 		return all
 	}
 	want := states(r.istiod)
@@ -395,4 +233,50 @@ func (r *registrations) testDeadServer(t *testing.T) {
 	if got := seen(); len(got) != 1 {
 		t.Errorf("states of the entry of the workload that moved: %q", got)
 	}
+}
+
+// testFleet measures workloads that register at once with one server, and their removal by the
+// other one after the server died with them.
+func (r *registrations) testFleet(t *testing.T) {
+	const size = 1000
+	count := func() (connected int) {
+		var list struct {
+			Items []cluster.Entry
+		}
+		r.Get(entriesPath, &list)
+		for _, e := range list.Items {
+			if e.ConnectedAt() != "" {
+				connected++
+			}
+		}
+		return connected
+	}
+	before := count()
+	begun := time.Now()
+	streams := make([]*vmStream, size)
+	var group errgroup.Group
+	for i := range size {
+		v := newVM(t, r.token, map[string]any{"INSTANCE_IPS": fmt.Sprintf("10.8.%d.%d", i>>8, i&255)})
+		group.Go(func() (err error) {
+			streams[i], err = v.open(r.one.address, true)
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d workloads are served after %v", size, time.Since(begun))
+	parts.Eventually(t, 3*time.Minute, "all are registered", func() bool {
+		return count() == before+size
+	})
+	t.Logf("all are registered after %v", time.Since(begun))
+	begun = time.Now()
+	if err := syscall.Kill(r.one.pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range streams {
+		s.end()
+	}
+	parts.Eventually(t, 3*time.Minute, "all are removed", func() bool { return count() <= before })
+	t.Logf("all are removed after %v, with a grace period of %v", time.Since(begun), vmGrace)
 }

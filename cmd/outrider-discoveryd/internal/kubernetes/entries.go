@@ -65,7 +65,8 @@ func (s *Entries) input(string) (store.Input, bool) { return store.Input{}, fals
 
 func (s *Entries) count() int { return len(s.entries) }
 
-// Entries implements registration.Store.
+// Entries implements registration.Store. What an empty list lacks is absent here: the servers of
+// connected workloads register these again.
 func (s *Entries) Entries() ([]*registration.Entry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,8 +79,13 @@ func (s *Entries) Entries() ([]*registration.Entry, error) {
 		}
 	}
 	all := make([]*registration.Entry, 0, len(s.entries))
-	for _, e := range s.entries {
-		all = append(all, e)
+	for key, e := range s.entries {
+		if !slices.ContainsFunc(s.collections, func(c *collection) bool {
+			_, stale := c.stale[key]
+			return stale
+		}) {
+			all = append(all, e)
+		}
 	}
 	return all, nil
 }

@@ -14,6 +14,25 @@ import (
 // the entry after the end of this one.
 var errLease = errors.New("the lease of this server has not been written yet")
 
+// errBusy is the reason why a workload is registered later.
+var errBusy = errors.New("too many workloads register at the same time")
+
+// claimInTurn calls claim for a new stream. Of many, the first are registered at once, because more
+// requests at the same time would only slow the store down.
+func (s *Server) claimInTurn(ctx context.Context, one *session) error {
+	timer := time.NewTimer(requestTime)
+	defer timer.Stop()
+	select {
+	case s.turns <- struct{}{}:
+		defer func() { <-s.turns }()
+		return s.claim(ctx, one)
+	case <-timer.C:
+		return errBusy
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // claim creates the entry of a session's workload, or makes this instance its controller. A gRPC
 // status as error is final.
 func (s *Server) claim(ctx context.Context, one *session) error {

@@ -52,35 +52,35 @@ func (m *memory) Run(ctx context.Context) error {
 	return nil
 }
 
-func (m *memory) locked() (unlock func()) {
-	m.mu.Lock()
-	return m.mu.Unlock
-}
-
 // writes returns the number of writes so far.
 func (m *memory) writes() int {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.version
 }
 
 // states returns the states that the entry had so far.
 func (m *memory) states() []string {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return slices.Clone(m.history)
 }
 
 func (m *memory) setDown(err error) {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.down = err
 }
 
 func (m *memory) Group(_ context.Context, key Key) (*Group, error) {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.groups[key], m.down
 }
 
 func (m *memory) Get(_ context.Context, key Key) (*Entry, error) {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if e := m.entries[key]; e != nil && m.down == nil {
 		return new(*e), nil
 	}
@@ -88,7 +88,8 @@ func (m *memory) Get(_ context.Context, key Key) (*Entry, error) {
 }
 
 func (m *memory) Entries() ([]*Entry, error) {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.list, m.down
 }
 
@@ -107,7 +108,8 @@ func (m *memory) put(e Entry) {
 }
 
 func (m *memory) Create(_ context.Context, w *Workload, c Connection) error {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.down != nil {
 		return m.down
 	}
@@ -119,7 +121,8 @@ func (m *memory) Create(_ context.Context, w *Workload, c Connection) error {
 }
 
 func (m *memory) change(e *Entry, change func(*Entry)) error {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.down != nil {
 		return m.down
 	}
@@ -142,7 +145,8 @@ func (m *memory) SetHealth(_ context.Context, e *Entry, h Health) error {
 }
 
 func (m *memory) Delete(_ context.Context, e *Entry) error {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if now := m.entries[e.Key]; now == nil || now.Version != e.Version {
 		return ErrConflict
 	}
@@ -152,7 +156,8 @@ func (m *memory) Delete(_ context.Context, e *Entry) error {
 }
 
 func (m *memory) Renew(_ context.Context, instance string, _ time.Duration) error {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.down == nil {
 		m.version++
 		m.leases[instance] = fmt.Sprint(m.version)
@@ -161,7 +166,8 @@ func (m *memory) Renew(_ context.Context, instance string, _ time.Duration) erro
 }
 
 func (m *memory) Leases(context.Context) (map[string]string, error) {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	all := map[string]string{}
 	for instance, mark := range m.leases {
 		all[instance] = mark
@@ -170,7 +176,8 @@ func (m *memory) Leases(context.Context) (map[string]string, error) {
 }
 
 func (m *memory) Release(_ context.Context, instance string) error {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	delete(m.leases, instance)
 	return m.down
 }

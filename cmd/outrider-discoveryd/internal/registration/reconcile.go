@@ -14,6 +14,7 @@ import (
 
 const (
 	writers  = 16                    // writes at the same time
+	maxJobs  = 256                   // writes of one call of reconcile for hosts with streams
 	gathered = 50 * time.Millisecond // events within this time are handled together
 	stopTime = 3 * time.Second       // bounds the last writes of a server that stops
 	// lag is how old the entries of Store.Entries may be
@@ -203,6 +204,7 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 			delete(s.tried, key)
 		}
 	}
+	owed := 0
 	for key, h := range s.hosts {
 		e := present[key]
 		if !h.live(s.ending) {
@@ -211,7 +213,13 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 			}
 			continue
 		}
-		jobs = append(jobs, s.claims(h, e, expired, now)...)
+		if own := s.claims(h, e, expired, now); len(own) > 0 {
+			if owed++; owed > maxJobs {
+				s.signal()
+				break
+			}
+			jobs = append(jobs, own...)
+		}
 	}
 	return jobs
 }

@@ -59,6 +59,7 @@ type Server struct {
 	rates    rates.Limiter
 	limiter  repeat.Limiter // limits log lines about refusals
 	wake     chan struct{}
+	turns    chan struct{} // of claims for new streams
 	serving  atomic.Bool
 	leases   leases
 	counters counters
@@ -104,6 +105,7 @@ type session struct {
 // New returns a Server.
 func New(options Options) *Server {
 	return &Server{options: options, instance: newInstance(), wake: make(chan struct{}, 1),
+		turns: make(chan struct{}, writers),
 		hosts: map[Key]*host{}, owned: map[string]int{}, tried: map[Key]string{}}
 }
 
@@ -136,7 +138,7 @@ func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Nod
 		one, err = s.enter(applied, client)
 	}
 	if err == nil {
-		err = s.claim(ctx, one)
+		err = s.claimInTurn(ctx, one)
 	}
 	if !isRefusal(err) {
 		s.retry(one, err)
@@ -145,7 +147,9 @@ func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Nod
 	if one != nil {
 		one.End()
 	}
-	s.logRefusal(client, node, err)
+	s.counters.refused.Add(1)
+	s.logRefusal([]any{"address", client.Address, "identity", client.Identity, "node",
+		auth.Shorten(node.GetId())}, err)
 	return nil, err
 }
 
@@ -209,19 +213,20 @@ func (s *Server) retry(one *session, err error) {
 	}
 	h.failures++
 	h.next = time.Now().Add(retryPause(h.failures))
-	s.options.Logger.Debug("cannot register workload yet", "namespace", h.key.Namespace, "entry",
-		h.key.Name, "error", err)
+	// errors of the store raise a condition
+	if isRefusal(err) {
+		s.logRefusal(one.fields(), err)
+	}
 }
 
-// logRefusal counts and logs a refused registration.
-func (s *Server) logRefusal(client xds.Peer, node *corev3.Node, err error) {
-	s.counters.refused.Add(1)
+// logRefusal logs a refused registration.
+func (s *Server) logRefusal(fields []any, err error) {
 	reason := status.Convert(err).Message()
 	omitted, ok := s.limiter.Allow(time.Now(), "", repeat.Class(reason),
 		repeat.Limits{Class: 3, All: 10})
 	if ok {
-		s.options.Logger.Warn("refused registration", "address", client.Address, "identity",
-			client.Identity, "node", auth.Shorten(node.GetId()), "error", reason, "omitted", omitted)
+		s.options.Logger.Warn("refused registration", append(fields, "error", reason, "omitted",
+			omitted)...)
 	}
 }
 

@@ -20,7 +20,8 @@ const later = 5 * grace
 
 // entry returns the entry of the workload, nil if there is none.
 func (m *memory) entry() *Entry {
-	defer m.locked()()
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.entries[webKey]
 }
 
@@ -157,7 +158,7 @@ func TestServer_Life(t *testing.T) {
 	life(t, "refused after an outage", func(t *testing.T, m *memory, a, _ *instance) {
 		m.setDown(errors.New("down"))
 		r := a.open()
-		m.locked()
+		m.mu.Lock()
 		m.groups = nil
 		m.mu.Unlock()
 		m.setDown(nil)
@@ -177,7 +178,7 @@ func TestServer_Life(t *testing.T) {
 	life(t, "istiod", func(t *testing.T, m *memory, a, _ *instance) {
 		// istiod's clock is an hour ahead
 		c := Connection{Controller: "istiod-1", ConnectedAt: time.Now().Add(time.Hour)}
-		m.locked()
+		m.mu.Lock()
 		m.put(Entry{Key: webKey, Group: "web", Connection: c})
 		m.mu.Unlock()
 		time.Sleep(later) // istiod alone knows whether the workload is connected
@@ -231,7 +232,7 @@ func TestServer_Refuses(t *testing.T) {
 			_, err := s.Register(context.Background(), xds.Peer{Identity: identity}, nodeOf(address))
 			return err
 		}
-		m.locked()
+		m.mu.Lock()
 		m.put(Entry{Key: Key{"vm", "web-10.0.0.9"}})
 		m.mu.Unlock()
 		for _, c := range []struct {
