@@ -106,11 +106,10 @@ func (u *upstream) offer(c *config.Config) {
 func (u *upstream) configure(c *config.Config) {
 	u.offer(c)
 	u.relay.SetCacheMaxAge(c.Discovery.CacheMaxAge)
+	u.relay.Configure(upstreamOf(c))
 	if len(c.Discovery.Addresses) == 0 {
 		u.identity.SetTrustBundle(resource.ProxyConfigType, nil)
-		return
 	}
-	u.relay.Configure(upstreamOf(c))
 }
 
 // applyProxyConfig trusts the roots of a ProxyConfig beside those of the identity provider.

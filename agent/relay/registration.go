@@ -45,7 +45,8 @@ func (s *Server) notifyOthers() {
 // renew reconnects, which makes this session the one that connected last. After Leave, it only
 // disconnects.
 func (s *session) renew() {
-	if s.node.GetMetadata().GetFields()["AUTO_REGISTER_GROUP"].GetStringValue() == "" {
+	if s.node.GetMetadata().GetFields()["AUTO_REGISTER_GROUP"].GetStringValue() == "" ||
+		len(s.upstream.Addresses) == 0 {
 		return
 	}
 	s.reconnect()

@@ -144,7 +144,8 @@ func (s *Server) Run(ctx context.Context) error {
 // Offer sets the upstream server that future streams use. Open streams are not changed.
 func (s *Server) Offer(upstream Upstream) { s.upstream.Store(&upstream) }
 
-// Configure sets the upstream server of all streams. Open streams reconnect if it has changed.
+// Configure sets the upstream server of all streams. Open streams reconnect if it has changed, or
+// end their connection if there is none.
 func (s *Server) Configure(upstream Upstream) {
 	s.Offer(upstream)
 	s.mu.Lock()

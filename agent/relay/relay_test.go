@@ -217,7 +217,8 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	above.send(deltaResponse("2", "b"))
 	envoy.next()
 	r.Configure(next)
-	first := decode(after.accept(), &discoveryv3.DeltaDiscoveryRequest{})
+	other := after.accept()
+	first := decode(other, &discoveryv3.DeltaDiscoveryRequest{})
 	if len(first.InitialResourceVersions) != 1 {
 		t.Errorf("the first request at the other server is %v", first)
 	}
@@ -226,6 +227,18 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	case <-after.accepted:
 		t.Error("the stream was opened again")
 	case <-time.After(200 * time.Millisecond):
+	}
+	r.Configure(Upstream{}) // Envoy's stream continues without a server
+	<-other.ended
+	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
+		ResourceNamesSubscribe: []string{"c"}})
+	if said := r.condition(conditionAway); said != "" {
+		t.Errorf("condition: %s", said)
+	}
+	r.Configure(next)
+	again := decode(after.accept(), &discoveryv3.DeltaDiscoveryRequest{})
+	if len(again.InitialResourceVersions) != 1 {
+		t.Errorf("the first request of a stream that returns is %v", again)
 	}
 }
 

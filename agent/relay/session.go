@@ -130,12 +130,20 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// reconfigure reconnects the session to another upstream server.
+// reconfigure reconnects the session to another upstream server. Without one, Envoy keeps what it
+// has until it ends, and nothing is reported.
 func (s *session) reconfigure(upstream Upstream) {
 	if s.upstream.Equal(upstream) {
 		return
 	}
 	s.upstream, s.targets = upstream, s.server.newTargets(upstream)
+	if len(upstream.Addresses) == 0 {
+		s.reconnect()
+		s.retry.Stop()
+		s.patience.Stop()
+		s.server.report(s, state{connected: true})
+		return
+	}
 	s.log.Info("connecting to the upstream server of the new configuration",
 		"address", upstream.Addresses)
 	s.reconnect()

@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/identity/pkitest"
 	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/parts/signer"
 	"outrider.org/outrider/scripts/rig"
 )
 
@@ -197,5 +199,42 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	if left = j.Outrider("leave"); left.Exit != 0 ||
 		!strings.Contains(left.Out, "has joined no mesh") {
 		t.Errorf("left again: exit %d: %s%s", left.Exit, left.Out, left.Err)
+	}
+}
+
+// A host joins the mesh of a real istiod with a token of another issuer, and leaves it.
+func TestJoin_Istiod(t *testing.T) {
+	t.Parallel()
+	// without an API server, this istiod registers no workload (--group)
+	authority := signer.Start(t, pkitest.NewAuthority(t, "root", nil))
+	r := rig.New(t, rig.Options{Race: true})
+	authority.Configure(t, "web.yaml", r.WebYAML(r.Ports.Backend))
+	r.Write("root.pem", string(pkitest.PEM(authority.Root.Certificate)))
+	r.Write("token", authority.Token(t, time.Hour))
+	r.StartReady()
+	load := r.StartLoad(0.1)
+	got := r.Outrider("join", authority.Address, "--token", filepath.Join(r.Dir, "token"), "--ca",
+		filepath.Join(r.Dir, "root.pem"))
+	if got.Exit != 0 {
+		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	}
+	var status api.Status
+	r.JSON(&status, "status")
+	if d := status.Discovery; d.State != "connected" || d.Address != authority.Address ||
+		!status.Ready {
+		t.Errorf("%+v", status)
+	}
+	parts.Eventually(t, time.Minute, "the service answers", func() bool {
+		code, _, err := r.Get("/")
+		return err == nil && code == 200
+	})
+	if got := r.Outrider("leave"); got.Exit != 0 {
+		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	}
+	if r.JSON(&status, "status"); len(status.Conditions) > 0 {
+		t.Errorf("%+v", status.Conditions)
+	}
+	if lost := rig.Losses(load.Stop(), nil); len(lost) > 0 {
+		t.Errorf("lost: %v", lost)
 	}
 }
