@@ -23,6 +23,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/ca"
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/clones"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/debug"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/kubernetes"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/mcp"
@@ -122,6 +123,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	options := xds.ForFleet(xds.Options{
 		Source: discovery.Share(server), Logger: b.logOf("xds"),
 		Admit: mcp.Guard(clients.Admit), Secrets: clients.Secrets,
+		Observer: clones.New(b.board),
 		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (
 			[]*resource.Resource, error) {
 			return debugger.Answer(ctx, client, typeURL, names)

@@ -1,0 +1,197 @@
+// Package clones reports hosts that use one identity as if they were one host: virtual machines
+// that were cloned after they joined.
+//
+// A clone has the certificate of the original until it renews it, and its name afterwards. A
+// certificate, or a name with an identity, that streams of two addresses use at the same time is a
+// condition, until one of them has gone. A host that changes its address has streams of both only
+// until the server notices, so that they must last for Patience.
+package clones
+
+import (
+	"fmt"
+	"iter"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/xds"
+)
+
+// conditionCloned is active while two hosts use one certificate, or one name and identity.
+const conditionCloned = "cloned-hosts"
+
+// Patience is how long streams of two hosts must exist side by side. Connections of hosts that are
+// gone end within ten seconds.
+const Patience = 30 * time.Second
+
+// maxListed bounds the hosts in the sentence of the condition.
+const maxListed = 10
+
+// Detector observes the streams of a server. It implements xds.Observer.
+type Detector struct {
+	board *condition.Board
+
+	mu    sync.Mutex
+	used  map[string]map[client]int // number of streams of a certificate or name, by client
+	since map[string]time.Time      // when two hosts used it; absent: one does
+	due   *time.Timer               // of the next report; nil: none
+}
+
+// client is the address of a host. The same host may use addresses of both families.
+type client struct {
+	address netip.Addr // of its connections
+	node    string     // the address that it claims to have
+}
+
+// differs reports whether two clients are those of two hosts.
+func (c client) differs(from client) bool {
+	return c.address != from.address &&
+		(c.node != from.node || c.address.Is4() == from.address.Is4())
+}
+
+// New returns a Detector without streams.
+func New(board *condition.Board) *Detector {
+	return &Detector{board: board, used: map[string]map[client]int{}, since: map[string]time.Time{}}
+}
+
+// uses returns the certificate and the name that a stream uses, for people, and its client. Streams
+// without identity use nothing.
+func uses(s xds.Stream) (what []string, from client) {
+	// ID of an Envoy's node: TYPE~ADDRESS~NAME~DOMAIN
+	node := strings.Split(s.Node.GetId(), "~")
+	host, _, _ := net.SplitHostPort(s.Peer.Address)
+	address, err := netip.ParseAddr(host)
+	if err != nil || s.Peer.Identity == "" || len(node) != 4 {
+		return nil, client{}
+	}
+	if c := s.Peer.Certificate; c != nil {
+		what = append(what, "certificate "+c.SerialNumber.Text(16)+" of "+s.Peer.Identity)
+	}
+	const longest = 256 // bytes of a name
+	name := node[2][:min(len(node[2]), longest)]
+	return append(what, fmt.Sprintf("name %q of %s", name, s.Peer.Identity)),
+		client{address.Unmap().WithZone(""), node[1]}
+}
+
+// Connected records a stream.
+func (d *Detector) Connected(s xds.Stream) {
+	what, from := uses(s)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, one := range what {
+		if d.used[one] == nil {
+			d.used[one] = map[client]int{}
+		}
+		d.used[one][from]++
+		d.check(one)
+	}
+}
+
+// Disconnected forgets a stream.
+func (d *Detector) Disconnected(s xds.Stream, _ error) {
+	what, from := uses(s)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, one := range what {
+		clients := d.used[one]
+		if clients[from]--; clients[from] <= 0 {
+			delete(clients, from)
+			d.check(one)
+		}
+		if len(clients) == 0 {
+			delete(d.used, one)
+		}
+	}
+}
+
+// check looks whether two hosts use a thing. Callers hold mu.
+func (d *Detector) check(what string) {
+	_, before := d.since[what]
+	_, _, found := pair(maps.Keys(d.used[what]))
+	switch {
+	case found && !before:
+		d.since[what] = time.Now()
+		if d.due == nil {
+			d.due = time.AfterFunc(Patience, d.report)
+		}
+	case !found && before:
+		delete(d.since, what)
+		d.publish()
+	}
+}
+
+// pair returns two clients of different hosts. Of three addresses, two always are.
+func pair(clients iter.Seq[client]) (a, b client, found bool) {
+	for a := range clients {
+		for b := range clients {
+			if a.differs(b) {
+				return a, b, true
+			}
+		}
+	}
+	return client{}, client{}, false
+}
+
+// report raises the condition for what is used for long enough.
+func (d *Detector) report() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.due = nil
+	d.publish()
+	next := time.Duration(-1)
+	for _, since := range d.since {
+		if left := Patience - time.Since(since); left > 0 && (next < 0 || left < next) {
+			next = left
+		}
+	}
+	if next > 0 {
+		d.due = time.AfterFunc(next, d.report)
+	}
+}
+
+// publish raises or clears the condition. Callers hold mu.
+func (d *Detector) publish() {
+	var listed []string
+	more := 0
+	for _, what := range slices.Sorted(maps.Keys(d.since)) {
+		if time.Since(d.since[what]) < Patience {
+			continue
+		}
+		if len(listed) == maxListed {
+			more++
+			continue
+		}
+		sorted := slices.SortedFunc(maps.Keys(d.used[what]), func(a, b client) int {
+			return a.address.Compare(b.address)
+		})
+		a, b, _ := pair(slices.Values(sorted)) // the first ones
+		listed = append(listed, fmt.Sprintf("%s is used by %s and %s", what, a.address, b.address))
+	}
+	if len(listed) == 0 {
+		d.board.Clear(conditionCloned)
+		return
+	}
+	if more > 0 {
+		listed = append(listed, fmt.Sprintf("%d more", more))
+	}
+	d.board.Raise(conditionCloned, condition.Warning, "hosts seem to be clones of each other: "+
+		strings.Join(listed, "; ")+"; on a clone, set its host name, run \"outrider leave\" and "+
+		"\"outrider join\" with a token of its own")
+}
+
+// Pushed implements xds.Observer.
+func (*Detector) Pushed(xds.Stream, xds.Push) {}
+
+// Accepted implements xds.Observer.
+func (*Detector) Accepted(xds.Stream, string, string) {}
+
+// Refused implements xds.Observer.
+func (*Detector) Refused(xds.Stream, xds.Refusal) {}
+
+// Recovered implements xds.Observer.
+func (*Detector) Recovered(xds.Stream, string, []string) {}
