@@ -30,6 +30,8 @@ type memory struct {
 	leases  map[string]string
 	version int
 	down    error // result of all methods
+	denied  error // result of Delete
+	deletes int   // calls of Delete
 	history []string
 }
 
@@ -147,6 +149,9 @@ func (m *memory) SetHealth(_ context.Context, e *Entry, h Health) error {
 func (m *memory) Delete(_ context.Context, e *Entry) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.deletes++; m.denied != nil {
+		return m.denied
+	}
 	if now := m.entries[e.Key]; now == nil || now.Version != e.Version {
 		return ErrConflict
 	}

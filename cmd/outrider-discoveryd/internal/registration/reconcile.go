@@ -2,14 +2,12 @@ package registration
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"outrider.org/outrider/agent/backoff"
-	"outrider.org/outrider/agent/condition"
 )
 
 const (
@@ -145,12 +143,15 @@ func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 	for i, j := range jobs {
 		if failure := failures[i]; j.one != nil {
 			s.finish(j.one, failure)
-		} else if errors.Is(failure, ErrConflict) {
-			s.tried[j.entry.Key] = j.entry.Version
+		} else if failure != nil {
+			s.failed(j.entry, failure, now)
 		}
 		if err == nil && unavailable(failures[i]) {
 			err = failures[i]
 		}
+	}
+	if err == nil {
+		err = s.failure()
 	}
 	s.reportStore(err, now)
 	return len(jobs)
@@ -188,19 +189,16 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 		if h := s.hosts[e.Key]; h != nil && h.live(s.ending) {
 			continue
 		}
-		if s.tried[e.Key] == e.Version {
-			continue // what was read is not the newest state
-		}
 		if !e.connected() && !e.DisconnectedAt.IsZero() && s.serving.Load() {
 			silent[e.Key] = s.silence(e, now)
 		}
-		if run := s.departed(e, silent[e.Key], expired, now); run != nil {
+		if run := s.departed(e, silent[e.Key], expired, now); run != nil && s.mayWrite(e, now) {
 			jobs = append(jobs, job{entry: e, run: run})
 		}
 	}
 	s.silent = silent
 	for key := range s.tried {
-		if e := present[key]; e == nil || e.Version != s.tried[key] {
+		if e := present[key]; e == nil || e.Version != s.tried[key].version {
 			delete(s.tried, key)
 		}
 	}
@@ -271,7 +269,7 @@ func (s *Server) claims(h *host, e *Entry, expired map[string]time.Time, now tim
 		return []job{{one: one, run: func(ctx context.Context) error { return s.claim(ctx, one) }}}
 	}
 	health := h.health()
-	if !own || health == nil || s.tried[e.Key] == e.Version || now.Sub(h.reported) < healthPause ||
+	if !own || health == nil || !s.mayWrite(e, now) || now.Sub(h.reported) < healthPause ||
 		e.Health != nil && e.Health.Healthy == health.Healthy && e.Health.Message == health.Message {
 		return nil
 	}
@@ -303,22 +301,4 @@ func (s *Server) unused(entries []*Entry, now time.Time) (jobs []job) {
 		}})
 	}
 	return jobs
-}
-
-// reportStore raises a condition if the store fails for some time.
-func (s *Server) reportStore(err error, now time.Time) {
-	if err == nil {
-		s.down = time.Time{}
-		s.counters.failing.Store(false)
-		s.options.Board.Clear(conditionStore)
-		return
-	}
-	if s.down.IsZero() {
-		s.down = now
-	}
-	if now.Sub(s.down) >= reportDown {
-		s.counters.failing.Store(true)
-		s.options.Board.Raise(conditionStore, condition.Error, "workloads are not registered, and "+
-			"those that are gone stay in the mesh: the store cannot be used: "+err.Error())
-	}
 }

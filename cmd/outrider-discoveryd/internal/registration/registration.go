@@ -72,8 +72,8 @@ type Server struct {
 
 	// fields of reconcile, which one goroutine calls
 	silent map[Key]silence
-	tried  map[Key]string // versions whose removal failed by a conflict
-	down   time.Time      // when the store began to fail; zero: it works
+	tried  map[Key]attempt
+	down   time.Time // when the store began to fail; zero: it works
 }
 
 // host is a registered workload. Its fields are guarded by the lock of the server.
@@ -87,6 +87,7 @@ type host struct {
 	reported time.Time  // when this instance last wrote the health
 	failures int
 	next     time.Time // no attempt to register it again before
+	err      error     // why the last attempt failed; nil: it did not, or the workload was refused
 }
 
 // session is one stream of a workload. It implements xds.Registration.
@@ -106,7 +107,7 @@ type session struct {
 func New(options Options) *Server {
 	return &Server{options: options, instance: newInstance(), wake: make(chan struct{}, 1),
 		turns: make(chan struct{}, writers),
-		hosts: map[Key]*host{}, owned: map[string]int{}, tried: map[Key]string{}}
+		hosts: map[Key]*host{}, owned: map[string]int{}, tried: map[Key]attempt{}}
 }
 
 // newInstance returns an ID that no other process has. It is the name of a lease.
@@ -208,10 +209,14 @@ func (s *Server) retry(one *session, err error) {
 	defer s.mu.Unlock()
 	h := one.host
 	if err == nil {
-		h.failures, h.next = 0, time.Time{}
+		h.failures, h.next, h.err = 0, time.Time{}, nil
 		return
 	}
 	h.failures++
+	h.err = nil
+	if unavailable(err) {
+		h.err = err
+	}
 	h.next = time.Now().Add(retryPause(h.failures))
 	// errors of the store raise a condition
 	if isRefusal(err) {

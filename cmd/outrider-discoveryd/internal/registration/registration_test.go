@@ -155,6 +155,22 @@ func TestServer_Life(t *testing.T) {
 			t.Errorf("%+v", a.options.Board.Conditions())
 		}
 	})
+	life(t, "forbidden removal", func(t *testing.T, m *memory, a, b *instance) {
+		m.mu.Lock()
+		m.denied = errors.New("forbidden")
+		m.mu.Unlock()
+		a.open().End()
+		time.Sleep(2 * time.Minute)
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if m.deletes < 2 || m.deletes > 2*12 {
+			t.Errorf("%d attempts of two servers", m.deletes)
+		}
+		if len(b.options.Board.Conditions()) != 1 {
+			t.Error("no condition")
+		}
+		m.denied = nil
+	})
 	life(t, "refused after an outage", func(t *testing.T, m *memory, a, _ *instance) {
 		m.setDown(errors.New("down"))
 		r := a.open()

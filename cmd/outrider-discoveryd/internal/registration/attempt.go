@@ -1,0 +1,67 @@
+package registration
+
+import (
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// attempt is a write of an entry that failed.
+type attempt struct {
+	version  string // version that was to be written
+	err      error  // after ErrConflict, there is no further attempt for this version
+	failures int
+	next     time.Time // no further attempt before
+}
+
+// failed records that the write of an entry failed.
+func (s *Server) failed(e *Entry, err error, now time.Time) {
+	last := s.tried[e.Key]
+	if last.version != e.Version {
+		last = attempt{version: e.Version}
+	}
+	last.failures++
+	last.err, last.next = err, now.Add(retryPause(last.failures))
+	s.tried[e.Key] = last
+}
+
+// mayWrite reports whether an entry may be written now.
+func (s *Server) mayWrite(e *Entry, now time.Time) bool {
+	last, ok := s.tried[e.Key]
+	return !ok || last.version != e.Version || unavailable(last.err) && !now.Before(last.next)
+}
+
+// failure returns why the last attempt to write some entry failed, nil if none failed.
+func (s *Server) failure() error {
+	for _, last := range s.tried {
+		if unavailable(last.err) {
+			return last.err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.hosts {
+		if h.err != nil && h.live(s.ending) {
+			return h.err
+		}
+	}
+	return nil
+}
+
+// reportStore raises a condition if the store fails for some time.
+func (s *Server) reportStore(err error, now time.Time) {
+	if err == nil {
+		s.down = time.Time{}
+		s.counters.failing.Store(false)
+		s.options.Board.Clear(conditionStore)
+		return
+	}
+	if s.down.IsZero() {
+		s.down = now
+	}
+	if now.Sub(s.down) >= reportDown {
+		s.counters.failing.Store(true)
+		s.options.Board.Raise(conditionStore, condition.Error, "workloads are not registered, and "+
+			"those that are gone stay in the mesh: the store cannot be used: "+err.Error())
+	}
+}
