@@ -28,6 +28,9 @@ const refusalsName = "mesh-refusals"
 // keySetsName is the file in the state directory with the key sets of issuers of tokens.
 const keySetsName = "mesh-key-sets"
 
+// modulesName is the file in the state directory with the Wasm modules of extensions.
+const modulesName = "mesh-wasm-modules"
+
 // newDiscovery returns the embedded discovery server. pushed is called after each change; nil:
 // nothing is.
 func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochParts,
@@ -44,6 +47,7 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName),
 		Refusals: filepath.Join(c.Paths.StateDir, refusalsName),
 		KeySets:  filepath.Join(c.Paths.StateDir, keySetsName), Board: b.board,
+		Modules: filepath.Join(c.Paths.StateDir, modulesName), FetchModules: true,
 		Logger: b.logOf("discovery"), Pushed: pushed,
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()

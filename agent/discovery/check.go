@@ -11,6 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/typedconfig"
+	"outrider.org/outrider/agent/wasm"
 )
 
 // CheckOptions describes the proxy for which files are checked.
@@ -74,6 +75,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	m.SystemRoots, m.Reserved = o.SystemRoots, options.Reserved
 	m.Credentials = options.Credentials
 	world := model.NewWorld(o.Domain, m)
+	world.SetModules(func(from wasm.Source) ([]byte, error) { return lookForModule(from, options.Local) })
 	var files *certificates
 	if options.Local {
 		files = newCertificates(options.Denied, options.AgentDenied, checkWait, nil)

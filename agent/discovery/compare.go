@@ -74,6 +74,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	}
 	world := model.NewWorld(p.domain, p.mesh)
 	world.SetKeySets(s.keySets.Keys)
+	s.setModules(world)
 	made, err := view.New(world, v.Node(), view.NewCache(), s.certificates.look)
 	if err != nil {
 		return Comparison{}, err

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
+	extensions "istio.io/api/extensions/v1alpha1"
 	meshapi "istio.io/api/mesh/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
@@ -78,6 +79,7 @@ func readAPI() *istioAPI {
 			"AuthorizationPolicy":   &security.AuthorizationPolicy{},
 			"RequestAuthentication": &security.RequestAuthentication{},
 			"Telemetry":             &telemetry.Telemetry{},
+			"WasmPlugin":            &extensions.WasmPlugin{},
 			"MeshConfig":            &meshapi.MeshConfig{}}}
 	for kind, message := range a.kinds {
 		a.walk(kind, message.ProtoReflect().Descriptor())

@@ -32,6 +32,7 @@ func (s *Server) isCurrent(v *served) bool {
 func (s *Server) newWorld() *model.World {
 	world := model.NewWorld(s.options.Domain, s.effectiveMesh())
 	world.SetKeySets(s.keySets.Keys)
+	s.setModules(world)
 	return world
 }
 

@@ -51,6 +51,13 @@ type Options struct {
 	KeySets       string
 	KeySetRefresh time.Duration // interval at which key sets are fetched again; 0: 20 minutes
 
+	// FetchModules makes the server fetch the Wasm modules of extensions, and pass them to proxies.
+	// If it is false, the clients are agents that fetch modules by themselves, as istiod's are.
+	FetchModules bool
+	// Modules is the file (mode 0600) that stores the fetched modules. "": after a start, every
+	// module is absent until it was fetched.
+	Modules string
+
 	// TypedConfigs checks typed_configs in EnvoyFilters whose types are not linked into this
 	// program. nil: only Envoy checks them.
 	TypedConfigs *typedconfig.Checker

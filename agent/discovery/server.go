@@ -26,6 +26,7 @@ import (
 	"outrider.org/outrider/agent/part"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/typedconfig"
+	"outrider.org/outrider/agent/wasm"
 )
 
 // Problem is an error, warning or note about the configuration.
@@ -38,6 +39,7 @@ type Server struct {
 	options      Options
 	certificates *certificates
 	keySets      *jwks.Fetcher
+	modules      *wasm.Fetcher // nil: clients fetch the modules of extensions
 	persisted    persisted
 	refusalsSeen [sha256.Size]byte // refusalsMark at the last write; only Run uses it
 	refusalsSum  [sha256.Size]byte // digest of the records in Options.Refusals; only Run uses it
@@ -103,6 +105,7 @@ func New(options Options) (*Server, error) {
 		views: map[string]*served{}, sharing: none{},
 	}
 	s.keySets = s.newKeySets(roots)
+	s.modules = s.newModules()
 	s.refusals = s.readRefusals()
 	s.reverted.Store(lastGood.Reverted)
 	s.newer.Store(typedconfig.Newer(options.Settings.EnvoyVersion))
@@ -134,6 +137,9 @@ func (s *Server) Run(ctx context.Context) error {
 	defer watching.Wait()
 	watching.Go(func() { s.certificates.run(ctx, s.options.Logger) })
 	watching.Go(func() { _ = s.keySets.Run(ctx) }) // Run of key sets always returns nil
+	if s.modules != nil {
+		watching.Go(func() { _ = s.modules.Run(ctx) }) // Run of modules always returns nil
+	}
 	started := time.Now()
 	s.read(func(of *store.Store) []object.Change {
 		return append(of.Load(), s.takeAccepted(of)...)
@@ -172,6 +178,8 @@ func (s *Server) Run(ctx context.Context) error {
 			s.read((*store.Store).Load, nil)
 		case <-s.keySets.Changed():
 			s.publishKeySets()
+		case <-s.modulesChanged():
+			s.publishModules()
 		case <-s.nacked:
 			s.refused()
 		case <-s.awaited():
@@ -235,6 +243,7 @@ func (s *Server) push(changes []object.Change, paths []string) {
 	s.dropIdle(time.Now())
 	if first || len(touched.Policies) > 0 {
 		s.requireKeySets()
+		s.requireModules()
 	}
 	if s.close(touched) {
 		s.reopen()
@@ -293,7 +302,11 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	s.applyMesh(read)
 	if retry {
 		s.retry()
+		if s.modules != nil {
+			s.modules.Reread()
+		}
 	}
+	s.requireModules()
 	s.reportProblems()
 	s.mu.Unlock()
 	s.wakeRun()

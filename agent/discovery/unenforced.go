@@ -8,8 +8,10 @@ import (
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/resource"
@@ -27,6 +29,7 @@ var restrictions = []struct {
 	// an invalid object of any of these kinds denies access by such a filter
 	{[]object.Kind{object.AuthorizationPolicy, object.RequestAuthentication,
 		object.PeerAuthentication}, admitsWithoutGuards},
+	{[]object.Kind{object.WasmPlugin}, admitsWithoutExtensions},
 }
 
 // notEnforced is the prefix of messages about policies that are not in force.
@@ -84,7 +87,7 @@ func (s *Server) likeliestPolicy(of *resource.Refused, kinds []object.Kind) (at 
 	for _, kind := range kinds {
 		for i := range of.Resource.Origins {
 			o := &of.Resource.Origins[i]
-			if o.Kind != string(kind) {
+			if o.Kind != string(kind) || !s.restricts(*o) {
 				continue
 			}
 			if changed, _ := s.changedSince(*o, of); changed {
@@ -96,6 +99,35 @@ func (s *Server) likeliestPolicy(of *resource.Refused, kinds []object.Kind) (at 
 		}
 	}
 	return at
+}
+
+// restricts reports whether the object of an origin restricts access, as extensions do in some
+// phases only. Callers hold mu.
+func (s *Server) restricts(o resource.Origin) bool {
+	of := s.config.world.Extension(object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace,
+		Name: o.Name})
+	return of == nil || of.Restricts()
+}
+
+// admitsWithoutExtensions reports whether the accepted version of a listener lacks an extension that
+// the newest version has.
+func admitsWithoutExtensions(accepted, newest *resource.Resource) bool {
+	before := extensionNames(accepted)
+	return slices.ContainsFunc(extensionNames(newest), func(name string) bool {
+		return !slices.Contains(before, name)
+	})
+}
+
+// extensionNames returns the names of the extensions in all filter chains of a listener.
+func extensionNames(r *resource.Resource) (names []string) {
+	for _, chain := range filterChains(r) {
+		eachFilter(chain, func(name string, _ *anypb.Any) {
+			if strings.HasPrefix(name, model.ExtensionPrefix) {
+				names = append(names, name)
+			}
+		})
+	}
+	return names
 }
 
 // notInForce returns why proxies are not ready: a policy is not in force. It returns nil if all

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"slices"
 
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -49,24 +50,28 @@ func missingGuards(accepted, newest *resource.Resource) []guard {
 // guards returns the filters that allow or deny, of all filter chains of a listener.
 func guards(r *resource.Resource) []guard {
 	var all []guard
-	add := func(name string, config *anypb.Any) {
-		if translate.IsGuard(name) {
-			all = append(all, guard{name, config})
-		}
-	}
 	for _, chain := range filterChains(r) {
-		for _, f := range chain.GetFilters() {
-			add(f.GetName(), f.GetTypedConfig())
-			var manager hcmv3.HttpConnectionManager
-			if f.GetTypedConfig().UnmarshalTo(&manager) != nil {
-				continue
+		eachFilter(chain, func(name string, config *anypb.Any) {
+			if translate.IsGuard(name) {
+				all = append(all, guard{name, config})
 			}
-			for _, f := range manager.GetHttpFilters() {
-				add(f.GetName(), f.GetTypedConfig())
-			}
-		}
+		})
 	}
 	return all
+}
+
+// eachFilter visits the network filters and HTTP filters of a filter chain.
+func eachFilter(chain *listenerv3.FilterChain, visit func(name string, config *anypb.Any)) {
+	for _, f := range chain.GetFilters() {
+		visit(f.GetName(), f.GetTypedConfig())
+		var manager hcmv3.HttpConnectionManager
+		if f.GetTypedConfig().UnmarshalTo(&manager) != nil {
+			continue
+		}
+		for _, f := range manager.GetHttpFilters() {
+			visit(f.GetName(), f.GetTypedConfig())
+		}
+	}
 }
 
 // rules returns the rules of a filter for AuthorizationPolicies, nil if the filter only evaluates

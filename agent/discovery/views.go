@@ -123,6 +123,7 @@ func (s *Server) viewFor(of class) (*served, error) {
 	})
 	s.inheritRefusals(v)
 	s.views[of.key()] = v
+	s.requireModules()
 	switch {
 	case !s.isCurrent(v):
 		s.outdated = true

@@ -101,20 +101,20 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 	}
 }
 
-// TestDenial_OfUnsupportedPolicy starts an agent with a policy that it cannot enforce: it is ready,
+// TestDenial_OfInvalidPolicy starts an agent with a policy that it cannot enforce: it is ready,
 // and says what is denied.
-func TestDenial_OfUnsupportedPolicy(t *testing.T) {
+func TestDenial_OfInvalidPolicy(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t,
 		rig.Options{Race: true,
 			Mesh: map[string]string{"policy.yaml": `apiVersion: extensions.istio.io/v1alpha1
 kind: WasmPlugin
 metadata: {name: authorizer, namespace: default}
-spec: {url: file:///authorizer.wasm, phase: AUTHZ}
+spec: {phase: AUTHZ}
 `}})
 	r.StartReady()
 	const named = "WasmPlugin default/authorizer: every request to its whole namespace is denied, " +
-		"because kind WasmPlugin restricts access"
+		"because no valid version of it is known"
 	if code, _, err := r.Get("/"); code != http.StatusOK {
 		t.Errorf("a request that goes out: %d, %v", code, err)
 	}

@@ -59,6 +59,17 @@ var kinds = []struct{ name, text string }{
 		"`envoy_http_rbac`, `authz_dry_run_result=\"denied\"`) and denies nothing.\n" +
 		"targetRefs select proxies with the label\n" +
 		"gateway.networking.k8s.io/gateway-name (`labels` in [node]). Nginx: `allow`, `deny`."},
+	{"WasmPlugin", "A Wasm module that Envoy runs for requests (`type: NETWORK`: connections), in the\n" +
+		"phase AUTHN, AUTHZ or STATS, or before routing, by `priority`. `match` names mode and\n" +
+		"ports. `url` is file:// (read by the agent, again at a reload), https://, http:// or\n" +
+		"oci://, the last with `imagePullSecret: NAME`: the credential NAME with the file\n" +
+		".dockerconfigjson. The agent fetches it beside everything else, and keeps it over a\n" +
+		"restart. Until it is there, everything that the plugin is for is denied; with\n" +
+		"`failStrategy: FAIL_OPEN` it passes without the plugin, except in the phases AUTHN and\n" +
+		"AUTHZ. A changed plugin whose module is not there leaves the former one in force.\n" +
+		"mesh-problems says why. A server at a loopback, link-local or metadata address is\n" +
+		"asked only if a ServiceEntry has its host or address. Its apiVersion is\n" +
+		"extensions.istio.io/v1alpha1."},
 	{"EnvoyFilter", "A patch of the resources that Outrider makes for Envoy, for what the other\n" +
 		"kinds cannot say: compression, limits, passwords, error pages,\n" +
 		"health checks, the PROXY protocol (see EXAMPLES). Nginx: `gzip`, `limit_req`,\n" +

@@ -29,9 +29,9 @@ var (
 	expected  = regexp.MustCompile(`(?m)^_err:.*\n`)
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
 		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
-	// kinds of security.istio.io and telemetry.istio.io, in the order in which tests support them
+	// kinds of other groups, in the order in which tests support them
 	policies = []string{"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy",
-		"Telemetry"}
+		"Telemetry", "WasmPlugin"}
 )
 
 // Objects returns the distinct objects in the YAML, JSON and txtar files below folders, in order.
@@ -97,7 +97,8 @@ func decode(document string) (map[string]any, string) {
 	apiVersion, _ := value["apiVersion"].(string)
 	kind, _ := value["kind"].(string)
 	group, kinds := "networking.istio.io/", supported
-	for _, other := range []string{"security.istio.io/", "telemetry.istio.io/"} {
+	for _, other := range []string{"security.istio.io/", "telemetry.istio.io/",
+		"extensions.istio.io/"} {
 		if strings.HasPrefix(apiVersion, other) {
 			group, kinds = other, policies
 		}

@@ -40,7 +40,7 @@ func (e *explanation) guard(f *hcmv3.HttpFilter, d *listener) (ended, known bool
 		e.external(to, d)
 		return false, true
 	}
-	return false, false
+	return e.extension(f.Name, f.GetConfigDiscovery(), d)
 }
 
 // guardConnection evaluates a network filter that controls access, as guard does for HTTP filters.
@@ -53,7 +53,7 @@ func (e *explanation) guardConnection(f *listenerv3.Filter, d *listener) (ended,
 			config.GetGrpcService().GetEnvoyGrpc().GetClusterName(), config.FailureModeAllow}, d)
 		return false, true
 	}
-	return false, false
+	return e.extension(f.Name, f.GetConfigDiscovery(), d)
 }
 
 // authorize evaluates the rules of an RBAC filter, and reports whether they deny the request.

@@ -18,7 +18,7 @@ const (
 	GatewayTargetKind  = "Gateway"
 )
 
-// policies indexes AuthorizationPolicies and RequestAuthentications by one of the labels that a
+// policies indexes AuthorizationPolicies, RequestAuthentications and extensions by one of the labels that a
 // policy selects, so that only few are compared with a proxy.
 type policies map[pair][]*object.Object
 
@@ -80,9 +80,9 @@ func isGateway(o *object.Object, t *types.PolicyTargetReference) bool {
 		(t.GetNamespace() == "" || t.GetNamespace() == o.Namespace)
 }
 
-// SecurityPolicies returns the AuthorizationPolicies or RequestAuthentications that apply to a
-// proxy: those without a namespace, then those of the root namespace and of the proxy's own, each
-// oldest first.
+// SecurityPolicies returns the objects of a kind that apply to a proxy (AuthorizationPolicies,
+// RequestAuthentications or extensions): those without a namespace, then those of the root
+// namespace and of the proxy's own, each oldest first.
 func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	namespaces := []string{"", w.mesh.RootNamespace}
 	if node.Namespace != w.mesh.RootNamespace {
@@ -103,8 +103,8 @@ func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	return all
 }
 
-// Selected reports whether an AuthorizationPolicy or RequestAuthentication applies to a proxy. A
-// policy in the root namespace applies to proxies of all namespaces, unless it has targets.
+// Selected reports whether an AuthorizationPolicy, RequestAuthentication or extension applies to a
+// proxy. A policy in the root namespace applies to proxies of all namespaces, unless it has targets.
 func (w *World) Selected(o *object.Object, node Node) bool {
 	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace ||
 		o.Namespace == "") && selects(o, node)

@@ -12,6 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/jwks"
+	"outrider.org/outrider/agent/wasm"
 )
 
 // World holds all objects of a mesh. It is not safe for concurrent use. The services, rules and
@@ -26,7 +27,8 @@ type World struct {
 	policies  policies
 	// returns the key set of a source; nil: no key set is known
 	keySets   func(jwks.Source) string
-	addresses map[string][]*object.Object // ServiceEntries by address, oldest first
+	modules   func(wasm.Source) ([]byte, error) // nil: clients fetch them
+	addresses map[string][]*object.Object       // ServiceEntries by address, oldest first
 	services  map[string][]*Service
 
 	servicePatterns []string // wildcard hosts of services, narrowest first
@@ -91,18 +93,20 @@ type Touched struct {
 	Sidecars bool
 	Filters  bool
 	Peers    bool // a PeerAuthentication changed
-	// AuthorizationPolicies and RequestAuthentications that changed, both before and after the
-	// change
+	// AuthorizationPolicies, RequestAuthentications and extensions that changed, both before and
+	// after the change
 	Policies    []*object.Object
 	Telemetries bool                // a Telemetry changed
 	KeySets     bool                // key sets of RequestAuthentications changed
+	Modules     bool                // modules of extensions changed
 	Bindings    map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
 // Everything returns a Touched that contains everything in the world, for a new reader.
 func (w *World) Everything() Touched {
 	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true,
-		Filters: true, Peers: true, Telemetries: true, Bindings: map[string]struct{}{}}
+		Filters: true, Peers: true, Telemetries: true, Modules: true,
+		Bindings: map[string]struct{}{}}
 	for host := range w.services {
 		t.Hosts[host] = struct{}{}
 	}
@@ -166,7 +170,7 @@ func (w *World) Apply(changes []object.Change) Touched {
 		case object.PeerAuthentication:
 			touched.Peers = true
 			w.changePeers(c, services)
-		case object.AuthorizationPolicy, object.RequestAuthentication:
+		case object.AuthorizationPolicy, object.RequestAuthentication, object.WasmPlugin:
 			w.policies.change(c)
 			for _, o := range []*object.Object{c.Old, c.New} {
 				if o != nil {

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 
+	extensions "istio.io/api/extensions/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
@@ -14,7 +15,7 @@ import (
 // Kind is the kind of an object, as in YAML.
 type Kind string
 
-// Kinds of networking.istio.io, security.istio.io and telemetry.istio.io.
+// Kinds of networking.istio.io, security.istio.io, telemetry.istio.io and extensions.istio.io.
 const (
 	ServiceEntry    Kind = "ServiceEntry"
 	VirtualService  Kind = "VirtualService"
@@ -30,7 +31,8 @@ const (
 	AuthorizationPolicy   Kind = "AuthorizationPolicy"
 	RequestAuthentication Kind = "RequestAuthentication"
 
-	Telemetry Kind = "Telemetry"
+	Telemetry  Kind = "Telemetry"
+	WasmPlugin Kind = "WasmPlugin"
 )
 
 // API groups of the kinds.
@@ -38,16 +40,19 @@ const (
 	NetworkingGroup = "networking.istio.io"
 	SecurityGroup   = "security.istio.io"
 	TelemetryGroup  = "telemetry.istio.io"
+	ExtensionsGroup = "extensions.istio.io"
 )
 
 // Groups returns the API groups that have supported kinds.
-func Groups() []string { return []string{NetworkingGroup, SecurityGroup, TelemetryGroup} }
+func Groups() []string {
+	return []string{NetworkingGroup, SecurityGroup, TelemetryGroup, ExtensionsGroup}
+}
 
 // definition says how objects of a kind are decoded and treated.
 type definition struct {
 	group     string
 	spec      func() proto.Message // returns an empty spec; nil: the kind is not supported
-	restricts bool                 // objects of the kind restrict access to workloads
+	restricts bool                 // objects of the kind can restrict access to workloads
 }
 
 // definitions is the table of kinds. It determines which kinds can be decoded, have last good
@@ -80,6 +85,8 @@ var definitions = map[Kind]definition{
 
 	Telemetry: {TelemetryGroup,
 		func() proto.Message { return &telemetry.Telemetry{} }, false},
+	WasmPlugin: {ExtensionsGroup,
+		func() proto.Message { return &extensions.WasmPlugin{} }, true},
 }
 
 // NewSpec returns an empty spec of a kind, nil if the kind is not supported.
@@ -102,5 +109,21 @@ func Kinds(group string) []string {
 	return names
 }
 
-// Restricts reports whether objects of a supported kind restrict access.
+// Group returns the API group of a kind, "" if it is unknown.
+func (k Kind) Group() string { return definitions[k].group }
+
+// Restricts reports whether objects of a supported kind can restrict access.
 func (k Kind) Restricts() bool { return definitions[k].restricts }
+
+// Restricts reports whether an object restricts access. An extension does in the phases AUTHN and
+// AUTHZ.
+func (o *Object) Restricts() bool { return o.Kind.Restricts() && !unrestrictive(o.Spec) }
+
+// unrestrictive reports whether a spec is an extension in a phase that restricts nothing.
+func unrestrictive(spec proto.Message) bool {
+	of, ok := spec.(*extensions.WasmPlugin)
+	return ok && of.Phase != extensions.PluginPhase_AUTHN && of.Phase != extensions.PluginPhase_AUTHZ
+}
+
+// SpecRestricts reports whether an object of a kind that can restrict access does, by its spec.
+func SpecRestricts(spec proto.Message) bool { return !unrestrictive(spec) }

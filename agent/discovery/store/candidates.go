@@ -83,7 +83,7 @@ func changesOf(had, has []*object.Object) (changes []object.Change) {
 // in force. ok is false if the policy in force restricts the same, or the other one restricts
 // nothing. number makes the names of denials of one key different.
 func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bool) {
-	if !o.Kind.Restricts() || isDryRun(o) ||
+	if !o.Restricts() || isDryRun(o) ||
 		!isDryRun(inForce) && proto.Equal(o.Spec, inForce.Spec) {
 		return denial{}, false
 	}

@@ -79,7 +79,7 @@ func (n denial) kinds() []object.Kind {
 		return []object.Kind{n.policy.Kind}
 	}
 	var all []object.Kind
-	for _, name := range securityKinds() {
+	for _, name := range supportedPolicies() {
 		all = append(all, object.Kind(name))
 	}
 	return all

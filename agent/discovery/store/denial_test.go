@@ -71,11 +71,13 @@ func TestDenials_OfWhatRestricts(t *testing.T) {
 		"apiVersion: v1\nkind: AuthorizationPolicy\nmetadata: {name: x}\n":                                                                   true,
 		"apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: 5}\n":                                                 true,
 		plugin("WasmPlugin",
-			"{url: file:///a, phase: AUTHZ}"): true,
+			"{url: file:///a, phase: AUTHZ, urls: file:///a}"): true,
 		plugin("WasmPlugin",
-			"{url: file:///a, phase: STATS}"): false,
+			"{phase: AUTHN}"): true,
 		plugin("WasmPlugin",
-			"{url: file:///a}"): false,
+			"{url: file:///a, phase: AUTHZ, verificationKey: a}"): false,
+		plugin("WasmPlugin",
+			"{url: file:///a, verificationKey: a}"): false,
 		plugin("TrafficExtension",
 			"{phase: AUTHN}"): true,
 		"apiVersion: security.istio.com/v1\nkind: AuthorizationPolicy\nmetadata: {name: x}": true,
@@ -119,9 +121,12 @@ func TestDenials_OfWhatIsSelected(t *testing.T) {
 			"shop app=a at 1"},
 		{"without a name", strings.Replace(policy("AuthorizationPolicy",
 			"{selector: {matchLabels: {app: a}}}"), "name: x, ", "", 1), "shop app=a at 1"},
-		{"unsupported", "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: " +
-			"{name: x}\nspec: {url: file:///a, phase: AUTHZ, selector: {matchLabels: {app: a}}}\n",
-			"ns app=a at 1"},
+		{"unsupported", "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: " +
+			"{name: x}\nspec: {phase: AUTHZ, selector: {matchLabels: {app: a}}}\n", "ns app=a at 1"},
+		{"without a module", "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: " +
+			"{name: x}\nspec: {phase: AUTHZ, selector: {matchLabels: {app: a}}}\n", "ns app=a at 1"},
+		{"without a module, restricts nothing", "apiVersion: extensions.istio.io/v1alpha1\n" +
+			"kind: WasmPlugin\nmetadata: {name: x}\nspec: {phase: STATS}\n", ""},
 		{"no selector", policy("AuthorizationPolicy", "{action: DENIED}"), "shop at 1"},
 		{"invalid selector", policy("AuthorizationPolicy",
 			"{selector: {matchlabels: {app: a}}, action: DENY}"), "shop at 1"},

@@ -199,7 +199,8 @@ func (r *reader) list(d *decoder, node *yaml.Node, h *header, found *document, d
 
 // versions lists the supported versions of each API group.
 var versions = map[string][]string{apiGroup: {"v1", "v1beta1", "v1alpha3"},
-	securityGroup: {"v1", "v1beta1"}, telemetryGroup: {"v1", "v1alpha1"}}
+	securityGroup: {"v1", "v1beta1"}, telemetryGroup: {"v1", "v1alpha1"},
+	extensionsGroup: {"v1alpha1"}}
 
 // supported reads an object of an API group that has supported kinds.
 func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *document, depth int) {

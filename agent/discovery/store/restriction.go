@@ -20,7 +20,7 @@ import (
 const (
 	securityGroup   = object.SecurityGroup
 	telemetryGroup  = object.TelemetryGroup
-	extensionsGroup = "extensions.istio.io"
+	extensionsGroup = object.ExtensionsGroup
 )
 
 // groups maps Istio's API groups to whether an unknown kind of the group may restrict access. A
@@ -59,27 +59,28 @@ func misgrouped(h *header) bool {
 // restrictions has Istio's kinds that can restrict access, by name: those that are not supported,
 // and those that package object supports.
 var restrictions = withSupported(map[string]restriction{
-	"WasmPlugin": {extensionsGroup,
-		func() proto.Message { return &extensions.WasmPlugin{} }, wasmRestricts},
 	"TrafficExtension": {extensionsGroup,
 		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts},
 })
 
 // withSupported adds the supported kinds that restrict access, which have no spec.
 func withSupported(all map[string]restriction) map[string]restriction {
-	for _, name := range object.Kinds(securityGroup) {
-		if object.Kind(name).Restricts() {
-			all[name] = restriction{group: securityGroup}
+	for _, group := range []string{securityGroup, extensionsGroup} {
+		for _, name := range object.Kinds(group) {
+			if object.Kind(name).Restricts() {
+				all[name] = restriction{group: group}
+			}
 		}
 	}
 	return all
 }
 
-// securityKinds returns the kinds of security.istio.io, from which misspelt kinds are corrected.
-func securityKinds() []string {
+// supportedPolicies returns the supported kinds that can restrict access, from which misspelt kinds
+// are corrected.
+func supportedPolicies() []string {
 	var names []string
 	for _, name := range slices.Sorted(maps.Keys(restrictions)) {
-		if restrictions[name].group == securityGroup {
+		if restrictions[name].spec == nil {
 			names = append(names, name)
 		}
 	}
@@ -157,7 +158,7 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	switch {
 	case !known:
 		fix := "remove it"
-		if near := spelling.Nearest(h.kind, securityKinds()); near != "" {
+		if near := spelling.Nearest(h.kind, supportedPolicies()); near != "" {
 			fix = fmt.Sprintf("did you mean %s?", near)
 		}
 		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("kind %s of %q is unknown, and may restrict "+
@@ -172,7 +173,7 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 		return
 	case kind.spec == nil:
 		r.supported(d, node, h, found, depth)
-		if d.failed {
+		if d.failed && mayRestrictBySpec(h) {
 			r.deny(node, h, found, neverValid)
 		}
 		return
@@ -192,9 +193,16 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 		"of Outrider", h.kind))
 }
 
-func wasmRestricts(spec proto.Message) bool {
-	phase := spec.(*extensions.WasmPlugin).Phase
-	return phase == extensions.PluginPhase_AUTHN || phase == extensions.PluginPhase_AUTHZ
+// mayRestrictBySpec reports whether an invalid object of a supported kind may restrict access: it
+// does, or its spec cannot be read.
+func mayRestrictBySpec(h *header) bool {
+	spec := object.NewSpec(object.Kind(h.kind))
+	if h.spec == nil {
+		return object.SpecRestricts(spec)
+	}
+	d := &decoder{problemAt: func(int, string) object.Problem { return object.Problem{} }}
+	d.message(h.spec, spec.ProtoReflect(), nil, 0)
+	return d.failed || object.SpecRestricts(spec)
 }
 
 func extensionRestricts(spec proto.Message) bool {

@@ -32,9 +32,11 @@ const (
 // Authorization holds the filters for the AuthorizationPolicies of a proxy. The filters precede
 // those for routing and forwarding: first external authorizers, then AUDIT, DENY and ALLOW.
 type Authorization struct {
-	External    []*hcmv3.HttpFilter  // filters that precede the verification of tokens
-	Requests    []*hcmv3.HttpFilter  // filters that follow the verification of tokens
-	Connections []*listenerv3.Filter // network filters for connections that are not parsed as HTTP
+	External []*hcmv3.HttpFilter // filters that precede the verification of tokens
+	Requests []*hcmv3.HttpFilter // filters that follow the verification of tokens
+	// network filters for connections that are not parsed as HTTP: external authorizers, and the rest
+	ExternalConnections, Connections []*listenerv3.Filter
+
 	Origins     []resource.Origin
 	Problems    []object.Problem
 	Reads       []string // sorted hosts of the external authorizers
@@ -247,6 +249,6 @@ func (a *Authorization) deny(requests, connections *rbacv3.RBAC) error {
 	forConnections, err := networkFilter(rbac.ConnectionFilter, &networkrbacv3.RBAC{
 		Rules: renamed(connections), StatPrefix: networkStatPrefix})
 	a.External = append(a.External, forRequests)
-	a.Connections = append(a.Connections, forConnections)
+	a.ExternalConnections = append(a.ExternalConnections, forConnections)
 	return err
 }

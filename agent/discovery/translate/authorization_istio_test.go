@@ -128,7 +128,7 @@ func TestAuthorize_EqualsIstio(t *testing.T) {
 					all = append(all, f)
 				}
 			}
-			for _, f := range got.Connections {
+			for _, f := range append(got.ExternalConnections, got.Connections...) {
 				if tcp {
 					all = append(all, f)
 				}

@@ -121,7 +121,7 @@ func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider,
 		if err != nil {
 			return err
 		}
-		a.Connections = append(a.Connections, filter)
+		a.ExternalConnections = append(a.ExternalConnections, filter)
 	}
 	return nil
 }

@@ -55,7 +55,7 @@ func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh
 	l := newListener(address, port)
 	inspect := false
 	for _, c := range chains {
-		chain, err := c.translate("outbound_"+ListenerName(address, port), m, guards)
+		chain, err := c.translate("outbound_"+ListenerName(address, port), m, guards, port)
 		if err != nil {
 			return nil, err
 		}
@@ -68,12 +68,12 @@ func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh
 	if inspect {
 		inspectTLS(l)
 	}
-	return resource.New(l.Name, l, compact(append(origins, guards.Origins...))...)
+	return resource.New(l.Name, l, compact(append(origins, guards.AllOrigins()...))...)
 }
 
-func (c GatewayChain) translate(statPrefix string, m *mesh.Config,
-	guards Guards) (*listenerv3.FilterChain, error) {
-	out := &listenerv3.FilterChain{Name: c.Name, Filters: guards.before(c.Filters...)}
+func (c GatewayChain) translate(statPrefix string, m *mesh.Config, guards Guards,
+	port uint32) (*listenerv3.FilterChain, error) {
+	out := &listenerv3.FilterChain{Name: c.Name, Filters: guards.before(outbound(port), c.Filters...)}
 	if c.Auto {
 		out.Filters = c.Filters
 	}
@@ -81,12 +81,12 @@ func (c GatewayChain) translate(statPrefix string, m *mesh.Config,
 		if c.StatPrefix != "" {
 			statPrefix = c.StatPrefix
 		}
-		manager, err := connectionManager(c.RouteName, statPrefix, managerOptions{gateway: true}, m,
-			guards)
+		manager, err := connectionManager(c.RouteName, statPrefix,
+			managerOptions{gateway: true, port: port}, m, guards)
 		if err != nil {
 			return nil, err
 		}
-		out.Filters = []*listenerv3.Filter{manager}
+		out.Filters = guards.Extensions.beforeRequests(outbound(port), manager)
 	}
 	if len(c.ServerNames) > 0 && !slices.Contains(c.ServerNames, "*") {
 		out.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: c.ServerNames}

@@ -8,18 +8,25 @@ import (
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
+	extensions "istio.io/api/extensions/v1alpha1"
+	types "istio.io/api/type/v1beta1"
 
 	"outrider.org/outrider/agent/discovery/rbac"
 	"outrider.org/outrider/agent/resource"
 )
 
 // Guards holds the filters of a proxy that allow or deny incoming requests and connections, with
-// the objects that they were translated from. The zero value allows everything.
+// the objects that they were translated from, and its extensions. The zero value allows everything.
 type Guards struct {
-	Requests []*hcmv3.HttpFilter // HTTP filters; they precede those for routing
-	// network filters; they precede the filter that forwards connections not parsed as HTTP
-	Connections []*listenerv3.Filter
-	Origins     []resource.Origin
+	// Filters of requests precede those for routing: External, Tokens, Requests.
+	External []*hcmv3.HttpFilter // external authorizers
+	Tokens   []*hcmv3.HttpFilter // verification of tokens
+	Requests []*hcmv3.HttpFilter // AuthorizationPolicies
+	// Network filters precede the filter that forwards connections not parsed as HTTP.
+	ExternalConnections, Connections []*listenerv3.Filter
+
+	Extensions Extensions
+	Origins    []resource.Origin
 }
 
 // DenyAll returns filters that deny everything: they have the action ALLOW and no rules.
@@ -42,12 +49,43 @@ func IsGuard(name string) bool {
 // with the prefix of authorizers decide whether an external authorizer is called.
 func IsDryRun(prefix string) bool { return prefix != authorizerShadow }
 
+// AllOrigins returns those of the filters and of the extensions.
+func (g Guards) AllOrigins() []resource.Origin {
+	return slices.Concat(g.Origins, g.Extensions.origins())
+}
+
+// at is where filters are: the port of a listener, in the direction of mode. Port 0 is any
+// undeclared port.
+type at struct {
+	mode types.WorkloadMode
+	port uint32
+}
+
+// outbound and inbound return a port of outbound listeners or gateways, and of inbound listeners.
+func outbound(port uint32) at { return at{types.WorkloadMode_CLIENT, port} }
+func inbound(port uint32) at  { return at{types.WorkloadMode_SERVER, port} }
+
 // addTo prepends the HTTP filters to those of a connection manager.
-func (g Guards) addTo(manager *hcmv3.HttpConnectionManager) {
-	manager.HttpFilters = slices.Concat(g.Requests, manager.HttpFilters)
+func (g Guards) addTo(manager *hcmv3.HttpConnectionManager, to at) {
+	of := func(phase extensions.TrafficExtension_ExecutionPhase) []*hcmv3.HttpFilter {
+		return g.Extensions.requests(phase, to.mode, to.port)
+	}
+	manager.HttpFilters = slices.Concat(g.External, of(extensions.TrafficExtension_AUTHN), g.Tokens,
+		of(extensions.TrafficExtension_AUTHZ), g.Requests, of(extensions.TrafficExtension_STATS),
+		of(extensions.TrafficExtension_UNSPECIFIED), manager.HttpFilters)
 }
 
 // before returns the network filters of g, followed by filters.
-func (g Guards) before(filters ...*listenerv3.Filter) []*listenerv3.Filter {
-	return slices.Concat(g.Connections, filters)
+func (g Guards) before(to at, filters ...*listenerv3.Filter) []*listenerv3.Filter {
+	of := func(phase extensions.TrafficExtension_ExecutionPhase) []*listenerv3.Filter {
+		return g.Extensions.connections(phase, to.mode, to.port)
+	}
+	return slices.Concat(g.ExternalConnections, of(extensions.TrafficExtension_AUTHN),
+		of(extensions.TrafficExtension_AUTHZ), g.Connections, of(extensions.TrafficExtension_STATS),
+		of(extensions.TrafficExtension_UNSPECIFIED), filters)
+}
+
+// beforeRequests returns the extensions' network filters, followed by a filter that parses HTTP.
+func (e Extensions) beforeRequests(to at, manager *listenerv3.Filter) []*listenerv3.Filter {
+	return Guards{Extensions: e}.before(to, manager)
 }

@@ -27,8 +27,9 @@ func httpFilter(name string, config proto.Message) *hcmv3.HttpFilter {
 
 // managerOptions are the settings of a connection manager that depend on its listener.
 type managerOptions struct {
-	gateway bool // the listener is a gateway's
-	resolve bool // hosts of requests are resolved for clusters with dynamic DNS
+	port    uint32 // port of the listener
+	gateway bool   // the listener is a gateway's
+	resolve bool   // hosts of requests are resolved for clusters with dynamic DNS
 }
 
 // connectionManager returns an HTTP connection manager that gets the named route configuration over
@@ -42,7 +43,7 @@ func connectionManager(routeName, statPrefix string, o managerOptions, m *mesh.C
 	if o.resolve {
 		resolveRequests(manager)
 	}
-	guards.addTo(manager)
+	guards.addTo(manager, outbound(o.port))
 	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{
 		Rds: &hcmv3.Rds{ConfigSource: adsSource(0), RouteConfigName: routeName}}
 	if o.gateway {

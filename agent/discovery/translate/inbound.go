@@ -206,10 +206,10 @@ func (in Inbound) filters(m *mesh.Config, http bool) ([]*listenerv3.Filter, erro
 	}
 	if http {
 		manager, err := in.manager(m, cluster)
-		return []*listenerv3.Filter{manager}, err
+		return in.Guards.Extensions.beforeRequests(inbound(in.Port), manager), err
 	}
 	forward, err := passOn(m.AccessLog, cluster)
-	return in.Guards.before(forward), err
+	return in.Guards.before(inbound(in.Port), forward), err
 }
 
 // manager returns an HTTP connection manager that sends every request to one cluster. As in Istio,
@@ -225,7 +225,7 @@ func (in Inbound) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, e
 	}
 	// inbound managers have no HTTP filter but the router
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
-	in.Guards.addTo(manager)
+	in.Guards.addTo(manager, inbound(in.Port))
 	asServer(manager)
 	route := &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{
 		Route: &routev3.RouteAction{

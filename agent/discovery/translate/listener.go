@@ -50,6 +50,7 @@ type Outbound struct {
 	Connections []Connection // routes of connections that are not parsed as HTTP
 	Rest        string       // cluster for captured connections that no route matches
 	Metrics     *Metrics
+	Extensions  Extensions
 }
 
 // Listener returns the Envoy listener for the outbound traffic.
@@ -57,11 +58,12 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 	l := newListener(o.Address, o.Port)
 	if o.Routes != "" {
 		manager, err := connectionManager(o.Routes, "outbound_"+l.Name,
-			managerOptions{resolve: o.Resolve}, m, Guards{})
+			managerOptions{port: o.Port, resolve: o.Resolve}, m, Guards{Extensions: o.Extensions})
 		if err != nil {
 			return nil, err
 		}
-		chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{manager}}
+		chain := &listenerv3.FilterChain{
+			Filters: o.Extensions.beforeRequests(outbound(o.Port), manager)}
 		if o.Sniff {
 			chain.FilterChainMatch = &listenerv3.FilterChainMatch{ApplicationProtocols: plainHTTP}
 		}
@@ -72,6 +74,7 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 		if err != nil {
 			return nil, err
 		}
+		chain.Filters = Guards{Extensions: o.Extensions}.before(outbound(o.Port), chain.Filters...)
 		l.FilterChains = append(l.FilterChains, chain)
 	}
 	inspect(l, m)
@@ -96,7 +99,7 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 			return nil, err
 		}
 	}
-	return resource.New(l.Name, l, compact(origins)...)
+	return resource.New(l.Name, l, compact(append(origins, o.Extensions.origins()...))...)
 }
 
 // inspectTLS adds the listener filter that detects the SNI of TLS.

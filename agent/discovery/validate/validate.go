@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
+	extensions "istio.io/api/extensions/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
@@ -55,6 +56,8 @@ func Object(o *object.Object) []object.Finding {
 		c.authorizationPolicy(o, spec)
 	case *telemetry.Telemetry:
 		c.telemetry(spec)
+	case *extensions.WasmPlugin:
+		c.wasmPlugin(spec)
 	}
 	slices.SortStableFunc(c.findings, func(a, b object.Finding) int {
 		return cmp.Compare(a.Field, b.Field)

@@ -17,6 +17,7 @@ type guards struct {
 	authorizers []translate.ExternalAuthorizer
 	made        bool
 	changed     bool // the filters were changed by the current update
+	extended    bool // so were the extensions
 }
 
 // update translates the filters again if a change affects them.
@@ -26,18 +27,23 @@ func (g *guards) update(v *View, touched model.Touched) {
 			_, ok := touched.Hosts[host]
 			return ok
 		})
+	g.extended = false
 	if g.changed {
 		g.make(v)
 	}
+	v.extend(touched)
 }
 
 func (g *guards) make(v *View) {
 	g.made = true
 	policies := translate.Authorize(v.world, v.node)
 	tokens := translate.Authenticate(v.world, v.node)
-	g.Guards = translate.Guards{
-		Requests:    slices.Concat(policies.External, tokens.Requests, policies.Requests),
-		Connections: policies.Connections, Origins: slices.Concat(tokens.Origins, policies.Origins)}
+	before := g.Extensions
+	g.Guards = translate.Guards{External: policies.External, Tokens: tokens.Requests,
+		Requests: policies.Requests, ExternalConnections: policies.ExternalConnections,
+		Connections: policies.Connections, Extensions: v.world.Extensions(v.node),
+		Origins: slices.Concat(tokens.Origins, policies.Origins)}
+	g.extended = g.extended || !g.Extensions.Equal(before)
 	g.reads, g.authorizers = policies.Reads, policies.Authorizers
 	v.report("authentication", dedupe(tokens.Problems))
 	v.report("authorization", dedupe(policies.Problems))

@@ -218,14 +218,15 @@ func (in inbound) make(v *View, scope *model.Scope) {
 			continue
 		}
 		r, err = d.Listener(v.world.Mesh(), slices.Concat([]resource.Origin{origin}, mode.Origins(),
-			d.Guards.Origins)...)
+			d.Guards.AllOrigins())...)
 		if publish(d, r, err) {
 			in.own[d.Port] = d
 		}
 	}
 	if v.node.Captured() {
 		r, err := translate.VirtualInbound(v.world.Mesh(), v.node, captured, peers,
-			v.guards.Guards, metrics, slices.Concat(origins, peers.Origins(), v.guards.Origins)...)
+			v.guards.Guards, metrics,
+			slices.Concat(origins, peers.Origins(), v.guards.AllOrigins())...)
 		if err == nil {
 			resources = append(resources, r)
 		} else {

@@ -118,7 +118,8 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 	oldest := l.members[0]
 	class := oldest.class()
 	out := translate.Outbound{Address: l.address, Port: p.number, Captured: l.captured,
-		IPv6: v.node.IPv6, Rest: s.fallback(v), Metrics: v.metrics(model.Client)}
+		IPv6: v.node.IPv6, Rest: s.fallback(v), Metrics: v.metrics(model.Client),
+		Extensions: v.guards.Extensions}
 	var problems []object.Problem
 	var claims translate.Claims
 	var connected *member // the oldest member whose routes match all connections

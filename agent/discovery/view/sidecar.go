@@ -45,6 +45,9 @@ func (s *sidecar) port(number uint32) *port {
 func (s *sidecar) update(v *View, touched model.Touched) {
 	touched = s.rescope(v, touched)
 	s.inbound.update(v, s.scope, touched)
+	for _, p := range s.ports {
+		p.listenerDirty = p.listenerDirty || v.guards.extended
+	}
 	hosts := make(map[string]struct{}, len(touched.Hosts))
 	for host := range touched.Hosts {
 		s.join(v, host)

@@ -38,6 +38,8 @@ type View struct {
 	guards    guards
 	published *mesh.Config // mesh config whose CA certificates were published
 
+	extensions map[string]publishedExtension // by unit
+
 	own        *OwnPorts // ports set by ServePorts; nil: those at the addresses of node
 	ownChanged bool      // ServePorts was called since the last update
 }

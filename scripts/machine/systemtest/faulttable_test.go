@@ -143,11 +143,11 @@ var faults = []fault{
 	{name: "wrong kind", fixes: noMeshIn, code: "mesh-problems", check: meshIn + ":",
 		breaks: yaml(object("VirtualServices", "x", "{hosts: [x.test]}")),
 		status: []string{meshIn + ":", "VirtualService"}},
-	{name: "kind of policy that is not supported",
-		breaks: yaml(object("WasmPlugin", "x", "{url: file:///x.wasm, phase: AUTHZ, selector: "+
+	{name: "plugin without a module",
+		breaks: yaml(object("WasmPlugin", "x", "{phase: AUTHZ, selector: "+
 			"{matchLabels: {app: other}}}")),
-		fixes: noMeshIn, code: "mesh-problems", check: meshIn + ":1: ",
-		status: []string{meshIn + ":1: ", "is denied", "restricts access", "remove it"}},
+		fixes: noMeshIn, code: "mesh-problems", check: meshIn + ":4: ",
+		status: []string{meshIn + ":1: ", "is denied", "no valid version", "remove it"}},
 	{name: "destination that does not exist", warns: true, fixes: noMeshIn,
 		breaks: yaml(object("VirtualService", "x", "{hosts: [x.test], gateways: [edge], http: [{route: "+
 			"[{destination: {host: nowhere.test}}]}]}")), code: "mesh-problems",

@@ -98,12 +98,12 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 			"-genkey -name prime256v1 -noout -out a.key 2>/dev/null",
 			"cd /etc/outrider/tls; mv old.key a.key", "/etc/outrider/tls/a.key: the private key is " +
 				"not that of the certificate in /etc/outrider/tls/a.crt; replace both files"},
-		{"a policy that is not supported", "printf 'apiVersion: extensions.istio.io/v1alpha1\nkind: " +
-			"WasmPlugin\nmetadata: {name: closed}\nspec: {url: file:///x.wasm, phase: AUTHZ, " +
+		{"a policy that is invalid", "printf 'apiVersion: extensions.istio.io/v1alpha1\nkind: " +
+			"WasmPlugin\nmetadata: {name: closed}\nspec: {phase: AUTHZ, " +
 			"selector: {matchLabels: {app: other}}}\n' " +
 			">/etc/outrider/mesh.d/closed.yaml", "rm /etc/outrider/mesh.d/closed.yaml",
-			"every request to the workloads that it selects is denied, because kind WasmPlugin " +
-				"restricts access"},
+			"every request to the workloads that it selects is denied, because no valid " +
+				"version of it is known"},
 		{"a folder that cannot be read", "chmod 000 /etc/outrider/mesh.d",
 			"chmod 755 /etc/outrider/mesh.d", "user outrider cannot read /etc/outrider/mesh.d; chgrp " +
 				"outrider /etc/outrider/mesh.d; chmod g+rx /etc/outrider/mesh.d"},

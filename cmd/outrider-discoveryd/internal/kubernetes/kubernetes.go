@@ -42,6 +42,7 @@ func versions() []schema.GroupVersion {
 		{Group: object.SecurityGroup, Version: "v1beta1"},
 		{Group: object.TelemetryGroup, Version: "v1"},
 		{Group: object.TelemetryGroup, Version: "v1alpha1"},
+		{Group: object.ExtensionsGroup, Version: "v1alpha1"},
 	}
 }
 

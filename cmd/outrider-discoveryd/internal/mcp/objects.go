@@ -53,8 +53,11 @@ func (o *objects) types() []string {
 // typeURL returns the type URL of a kind: GROUP/VERSION/KIND, with the version in which istiod
 // stores the kind.
 func typeURL(group string, kind object.Kind) string {
-	if kind == object.EnvoyFilter {
+	switch {
+	case kind == object.EnvoyFilter:
 		return group + "/v1alpha3/" + string(kind)
+	case group == object.ExtensionsGroup:
+		return group + "/v1alpha1/" + string(kind)
 	}
 	return group + "/v1/" + string(kind)
 }

@@ -1,0 +1,226 @@
+package discovery_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/explain"
+	"outrider.org/outrider/agent/wasm/wasmtest"
+)
+
+// extensionMesh has a gateway on port %[1]d, and one for connections on port %[2]d, that forward to
+// port %[3]d.
+const extensionMesh = `apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: edge}
+spec: {selector: {app: edge}, servers: [{port: {number: %[1]d, name: http, protocol: HTTP}, hosts: ["*"]}, {port: {number: %[2]d, name: tcp, protocol: TCP}, hosts: ["*"]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: edge}
+spec: {hosts: ["*"], gateways: [edge], http: [{route: [{destination: {host: a.test}}]}], tcp: [{route: [{destination: {host: a.test}}]}]}
+---
+apiVersion: networking.istio.io/v1
+kind: ServiceEntry
+metadata: {name: a}
+spec: {hosts: [a.test], addresses: [127.0.0.1], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: 127.0.0.1, ports: {http: %[3]d}}]}
+---
+`
+
+// plugin returns a WasmPlugin.
+func plugin(name, spec string) string {
+	return fmt.Sprintf("apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\n"+
+		"metadata: {name: %s}\nspec: {%s}\n---\n", name, spec)
+}
+
+// extensionRig is a gateway whose extensions change.
+type extensionRig struct {
+	t              *testing.T
+	server         *discovery.Server
+	changes        chan<- []string
+	file, mesh     string
+	port, tcp      int
+	requests       atomic.Int64 // of the modules' server
+	modules        *httptest.Server
+	handle         atomic.Pointer[http.HandlerFunc] // nil: the folder's files
+	folder, status string
+}
+
+func newExtensionRig(t *testing.T, state string) *extensionRig {
+	r := &extensionRig{t: t, folder: t.TempDir()}
+	ports := freePorts(t, 2)
+	r.port, r.tcp = ports[0], ports[1]
+	r.mesh = fmt.Sprintf(extensionMesh, r.port, r.tcp, headerBackend(t))
+	folder := t.TempDir()
+	r.file = filepath.Join(folder, "mesh.yaml")
+	write(t, r.file, r.mesh)
+	r.modules = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		r.requests.Add(1)
+		if h := r.handle.Load(); h != nil {
+			(*h)(w, q)
+			return
+		}
+		http.FileServer(http.Dir(r.folder)).ServeHTTP(w, q)
+	}))
+	t.Cleanup(r.modules.Close)
+	r.server, r.changes = start(t, discovery.Options{Files: []string{folder}, Namespace: "shop",
+		FetchModules: true, Modules: filepath.Join(state, "modules")})
+	return r
+}
+
+// module writes a module and returns its path.
+func (r *extensionRig) module(name string, content []byte) string {
+	path := filepath.Join(r.folder, name)
+	if err := os.WriteFile(path, content, 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	return path
+}
+
+// apply writes extensions.
+func (r *extensionRig) apply(plugins ...string) {
+	write(r.t, r.file, r.mesh+strings.Join(plugins, ""))
+	r.changes <- []string{r.file}
+}
+
+// answers waits for the answer to a request: the status and the header X-Order that the backend
+// received.
+func (r *extensionRig) answers(want string) {
+	r.t.Helper()
+	eventually(r.t, "the answer "+want, func() (bool, string) {
+		got := askWith(r.port, "/", nil)
+		return got == want, got
+	})
+}
+
+// reports waits for a problem that contains a text; "": for no problem.
+func (r *extensionRig) reports(part string) {
+	r.t.Helper()
+	eventually(r.t, "the problem "+part, func() (bool, string) {
+		var all []string
+		for _, p := range r.server.Problems() {
+			all = append(all, p.String())
+		}
+		got := strings.Join(all, "\n")
+		return part == "" && got == "" || part != "" && strings.Contains(got, part), got
+	})
+}
+
+// explains compares the explanation of a request with texts that it must contain.
+func (r *extensionRig) explains(parts ...string) {
+	r.t.Helper()
+	node := &corev3.Node{Id: "router~127.0.0.1~vm.shop~shop.svc.cluster.local"}
+	node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{
+		"NAMESPACE": textValue("shop"), "LABELS": structpb.NewStructValue(&structpb.Struct{
+			Fields: map[string]*structpb.Value{"app": textValue("edge")}})}}
+	said, err := r.server.Explain(node, explain.Request{Host: "any.test", Port: uint32(r.port)},
+		explain.State{})
+	text := fmt.Sprintf("%+v", said)
+	for _, part := range parts {
+		if err != nil || !strings.Contains(text, part) {
+			r.t.Errorf("%v, no %q in %s", err, part, text)
+		}
+	}
+}
+
+// headerBackend starts a server that answers with the header X-Order of a request.
+func headerBackend(t *testing.T) int {
+	b := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		_, _ = io.WriteString(w, strings.Join(q.Header.Values("X-Order"), " "))
+	})
+	server := httptest.NewServer(b)
+	t.Cleanup(server.Close)
+	var port int
+	_, _ = fmt.Sscanf(server.URL, "http://127.0.0.1:%d", &port)
+	return port
+}
+
+func TestExtensions_InEnvoy(t *testing.T) {
+	r := newExtensionRig(t, t.TempDir())
+	for _, name := range []string{"a", "b", "c", "d"} {
+		r.module(name, wasmtest.Tagger(wasmtest.RequestHeaders, "x-order", name))
+	}
+	file := func(name string) string { return "url: file://" + filepath.Join(r.folder, name) }
+	e := startEnvoy(t, "router", r.server)
+	e.listens(t)
+	r.answers("200 ")
+
+	r.apply(plugin("one", file("a")), plugin("two", file("b")+", phase: STATS"),
+		plugin("three", file("c")+", phase: AUTHN"),
+		plugin("four", file("d")+", phase: STATS, priority: 10"))
+	r.answers("200 c d b a")
+	r.reports("")
+	r.explains("WasmPlugin shop/one", "WasmPlugin shop/two", "runs its module")
+
+	// only the matching ports and modes
+	r.apply(plugin("one", file("a")+", match: [{mode: SERVER}]"),
+		plugin("two", fmt.Sprintf("%s, match: [{ports: [{number: %d}]}]", file("b"), r.port)),
+		plugin("three", file("c")+", match: [{mode: CLIENT, ports: [{number: 1}]}]"),
+		plugin("four", file("d")+", selector: {matchLabels: {app: other}}"))
+	r.answers("200 b")
+
+	// a module that is missing: as failStrategy says, and an authorizer never fails open
+	missing := file("none")
+	r.apply(plugin("one", file("a")), plugin("open", missing+", failStrategy: FAIL_OPEN"))
+	r.answers("200 a")
+	r.reports("WasmPlugin shop/open: spec.url: its module cannot be fetched: open")
+	r.apply(plugin("one", file("a")), plugin("closed", missing))
+	r.answers("403 RBAC: access denied")
+	r.reports("everything that it is for is denied")
+	r.explains("denied, as the module of WasmPlugin shop/closed is not there")
+	r.apply(plugin("one", file("a")),
+		plugin("authz", missing+", failStrategy: FAIL_OPEN, phase: AUTHZ"))
+	r.answers("403 RBAC: access denied")
+	r.apply(plugin("one", file("a")))
+	r.answers("200 a")
+	r.reports("")
+
+	// a changed extension whose module is missing: the version of before remains
+	r.apply(plugin("one", missing))
+	r.reports("its former version remains in force")
+	r.answers("200 a")
+	r.apply()
+	r.answers("200 ")
+
+	// what Envoy refuses is as what is missing
+	r.module("bad", []byte("\x00asm\x01\x00\x00\x00garbage"))
+	r.apply(plugin("bad", file("bad")+", phase: AUTHZ"))
+	r.reports("WasmPlugin shop/bad")
+	r.answers("403 RBAC: access denied")
+	r.apply(plugin("badopen", file("bad")+", failStrategy: FAIL_OPEN"))
+	r.answers("200 ")
+	r.apply()
+	r.reports("")
+
+	// connections
+	r.module("close", wasmtest.Closer())
+	eventually(t, "a connection is forwarded", func() (bool, string) {
+		got := askWith(r.tcp, "/", nil)
+		return got == "200 ", got
+	})
+	r.apply(plugin("close", file("close")+fmt.Sprintf(
+		", type: NETWORK, match: [{ports: [{number: %d}]}]", r.tcp)))
+	eventually(t, "a connection is closed", func() (bool, string) {
+		got := askWith(r.tcp, "/", nil)
+		return !strings.HasPrefix(got, "200"), got
+	})
+	r.answers("200 ")
+
+	// a VM that fails
+	r.module("fails", wasmtest.Failing())
+	r.apply(plugin("fails", file("fails")))
+	r.answers("503 ")
+	r.apply(plugin("failsopen", file("fails")+", failStrategy: FAIL_OPEN"))
+	r.answers("200 ")
+}

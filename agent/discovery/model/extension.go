@@ -1,0 +1,196 @@
+package model
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"math"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	extensions "istio.io/api/extensions/v1alpha1"
+	types "istio.io/api/type/v1beta1"
+
+	"outrider.org/outrider/agent/credential"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/wasm"
+)
+
+// Parts of Istio's names of extensions. A WasmPlugin is translated as a TrafficExtension whose name
+// no object can have.
+const (
+	ExtensionPrefix    = "extensions.istio.io/trafficextension/"
+	wasmPluginSuffix   = "~istio-translated-wasmplugin"
+	imageScheme        = "oci"
+	latestTag          = ":latest"
+	DockerConfigSecret = ".dockerconfigjson" // file of a credential, as in Kubernetes' secrets
+)
+
+// Extension is a WasmPlugin as a TrafficExtension, as in Istio.
+type Extension struct {
+	*extensions.TrafficExtension
+	Object *object.Object
+}
+
+// asExtension returns the extension of an object.
+func asExtension(o *object.Object) Extension {
+	p := o.Spec.(*extensions.WasmPlugin)
+	out := &extensions.TrafficExtension{
+		Phase:    extensions.TrafficExtension_ExecutionPhase(p.Phase), // the numbers are equal
+		Priority: p.Priority,
+		FilterConfig: &extensions.TrafficExtension_Wasm{Wasm: &extensions.WasmConfig{Url: p.Url,
+			Sha256: p.Sha256, ImagePullPolicy: p.ImagePullPolicy, ImagePullSecret: p.ImagePullSecret,
+			PluginConfig: p.PluginConfig, PluginName: p.PluginName, FailStrategy: p.FailStrategy,
+			VmConfig: p.VmConfig, Type: p.Type}}}
+	for _, m := range p.Match {
+		out.Match = append(out.Match, &extensions.TrafficSelector{Mode: m.GetMode(),
+			Ports: m.GetPorts()})
+	}
+	return Extension{out, o}
+}
+
+// Extensions returns the extensions that apply to a proxy, in the order of their filters within a
+// phase, which is Istio's: by priority, the highest first, then those of the proxy's own namespace,
+// then by age, then by name.
+func (w *World) Extensions(node Node) []Extension {
+	var all []Extension
+	for _, o := range w.SecurityPolicies(object.WasmPlugin, node) {
+		all = append(all, asExtension(o))
+	}
+	priority := func(e Extension) int32 {
+		if e.Priority == nil {
+			return math.MinInt32
+		}
+		return e.Priority.Value
+	}
+	own := func(e Extension) int {
+		if e.Object.Namespace == node.Namespace {
+			return 0
+		}
+		return 1
+	}
+	slices.SortStableFunc(all, func(a, b Extension) int {
+		return cmp.Or(cmp.Compare(priority(b), priority(a)), cmp.Compare(own(a), own(b)),
+			a.Object.Created.Compare(b.Object.Created), cmp.Compare(a.Name(), b.Name()))
+	})
+	return all
+}
+
+// Name returns Istio's name of the extension's filter.
+func (e Extension) Name() string {
+	name := ExtensionPrefix + e.Object.Namespace + "." + e.Object.Name
+	if e.Object.Kind == object.WasmPlugin {
+		name += wasmPluginSuffix
+	}
+	return name
+}
+
+// OfConnections reports whether the extension is a network filter, and not one of requests.
+func (e Extension) OfConnections() bool {
+	return e.GetWasm().GetType() == extensions.PluginType_NETWORK
+}
+
+// FailsOpen reports whether traffic passes without the extension while its module is not there. An
+// extension that restricts access never fails open.
+func (e Extension) FailsOpen() bool {
+	return e.GetWasm().GetFailStrategy() == extensions.FailStrategy_FAIL_OPEN && !e.Object.Restricts()
+}
+
+// Matches reports whether the extension is for a port of a listener. mode is CLIENT for outbound
+// listeners and those of gateways, SERVER for inbound ones. port 0 stands for any undeclared port.
+func (e Extension) Matches(mode types.WorkloadMode, port uint32) bool {
+	return len(e.Match) == 0 || slices.ContainsFunc(e.Match, func(m *extensions.TrafficSelector) bool {
+		anyMode := m.GetMode() == types.WorkloadMode_UNDEFINED ||
+			m.GetMode() == types.WorkloadMode_CLIENT_AND_SERVER
+		return (anyMode || m.GetMode() == mode) && (len(m.GetPorts()) == 0 ||
+			slices.ContainsFunc(m.GetPorts(), func(p *types.PortSelector) bool {
+				return port != 0 && p.GetNumber() == port
+			}))
+	})
+}
+
+// URL returns the URL of the module. One without a scheme is that of an image.
+func (e Extension) URL() string {
+	from := e.GetWasm().GetUrl()
+	if parsed, err := url.Parse(from); err == nil && parsed.Scheme != "" || strings.Contains(from, "://") {
+		return from
+	}
+	return imageScheme + "://" + from
+}
+
+// Version returns a text that changes with the object if its module must then be fetched again: by
+// imagePullPolicy, or, as in Istio, because of an image with the tag latest.
+func (e Extension) Version() string {
+	switch policy := e.GetWasm().GetImagePullPolicy(); {
+	case policy == extensions.PullPolicy_Always,
+		policy == extensions.PullPolicy_UNSPECIFIED_POLICY && isLatest(e.URL()):
+		return e.ResourceVersion()
+	}
+	return ""
+}
+
+// ResourceVersion returns a text that changes with the object, as Kubernetes' resource version does.
+func (e Extension) ResourceVersion() string {
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(object.Wire(e.Object.Spec))))
+}
+
+// isLatest reports whether a URL is one of an image with the tag latest, or without a tag.
+func isLatest(from string) bool {
+	image, ok := strings.CutPrefix(from, imageScheme+"://")
+	if !ok || strings.Contains(image, "@") {
+		return false
+	}
+	return strings.HasSuffix(image, latestTag) ||
+		!strings.Contains(image[strings.LastIndexByte(image, '/')+1:], ":")
+}
+
+// Source returns where the module comes from. folder has the credentials, "" if there are none.
+func (e Extension) Source(folder string) wasm.Source {
+	from := wasm.Source{URL: e.URL(), SHA256: e.GetWasm().GetSha256(), Version: e.Version()}
+	if name := e.GetWasm().GetImagePullSecret(); name != "" && credential.CheckName(name) == nil {
+		from.SecretFile = filepath.Join(folder, name, DockerConfigSecret)
+	}
+	return from
+}
+
+// Extension returns the object of an extension, nil if there is none.
+func (w *World) Extension(key object.Key) *object.Object {
+	for _, policies := range w.policies {
+		for _, o := range policies {
+			if o.Key == key && o.Kind == object.WasmPlugin {
+				return o
+			}
+		}
+	}
+	return nil
+}
+
+// ModuleSources returns where the Wasm modules come from that proxies of a namespace may need.
+func (w *World) ModuleSources(namespace string) map[wasm.Source]bool {
+	all := map[wasm.Source]bool{}
+	for _, policies := range w.policies {
+		for _, o := range policies {
+			if o.Kind == object.WasmPlugin &&
+				(o.Namespace == namespace || o.Namespace == w.mesh.RootNamespace) {
+				all[asExtension(o).Source(w.mesh.Credentials.Folder)] = true
+			}
+		}
+	}
+	return all
+}
+
+// SetModules sets the function that returns the module of a source; see wasm.Fetcher.Module.
+func (w *World) SetModules(modules func(wasm.Source) ([]byte, error)) { w.modules = modules }
+
+// Module returns the module of an extension; see wasm.Fetcher.Module.
+func (w *World) Module(e Extension) ([]byte, error) {
+	if w.modules == nil {
+		return nil, nil
+	}
+	return w.modules(e.Source(w.mesh.Credentials.Folder))
+}
+
+// RemoteModules reports whether clients fetch the modules themselves.
+func (w *World) RemoteModules() bool { return w.modules == nil }

@@ -1,0 +1,71 @@
+package discovery
+
+import (
+	"maps"
+	"slices"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/readfile"
+	"outrider.org/outrider/agent/wasm"
+)
+
+// newModules returns a fetcher for the modules of extensions, nil if clients fetch them.
+func (s *Server) newModules() *wasm.Fetcher {
+	if !s.options.FetchModules {
+		return nil
+	}
+	return wasm.NewFetcher(wasm.FetcherOptions{File: s.options.Modules, Allowed: s.mayBeLocal,
+		Board: s.options.Board, Logger: s.options.Logger})
+}
+
+// anyModule stands for the modules of a check, which fetches none.
+var anyModule = []byte{0}
+
+// lookForModule returns an error if the module of a source is in a file of this host (local) that
+// cannot be read.
+func lookForModule(from wasm.Source, local bool) ([]byte, error) {
+	if path, ok := from.Path(); ok && local {
+		file, err := readfile.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		_ = file.Close() // nothing was written
+	}
+	return anyModule, nil
+}
+
+// setModules makes a world use the fetched modules.
+func (s *Server) setModules(world *model.World) {
+	if s.modules != nil {
+		world.SetModules(s.modules.Module)
+	}
+}
+
+// modulesChanged receives after a change of the fetched modules.
+func (s *Server) modulesChanged() <-chan struct{} {
+	if s.modules == nil {
+		return nil
+	}
+	return s.modules.Changed()
+}
+
+// requireModules makes the fetcher fetch the modules that proxies of the served namespaces may need.
+// Callers hold mu.
+func (s *Server) requireModules() {
+	if s.modules == nil || !s.config.loaded {
+		return
+	}
+	all := s.config.world.ModuleSources(s.settings.Namespace)
+	for _, v := range s.views {
+		maps.Copy(all, v.World().ModuleSources(v.Node().Namespace))
+	}
+	s.modules.Require(slices.Collect(maps.Keys(all)))
+}
+
+// publishModules publishes changed modules. Only Run may call it.
+func (s *Server) publishModules() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.updateViews(model.Touched{Modules: true})
+	s.reportProblems()
+}

@@ -1,0 +1,96 @@
+package view
+
+import (
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
+	"outrider.org/outrider/agent/discovery/translate"
+	"outrider.org/outrider/agent/resource"
+)
+
+// publishedExtension is the configuration of an extension that a view has published.
+type publishedExtension struct {
+	object      *object.Object
+	module      *byte // first byte of the module; nil: it is not there
+	connections bool  // it is a network filter
+}
+
+// extend publishes the configurations of extensions that a change affects.
+func (v *View) extend(touched model.Touched) {
+	if !v.guards.extended && !touched.Modules {
+		return
+	}
+	before := v.extensions
+	v.extensions = map[string]publishedExtension{}
+	for _, e := range v.guards.Extensions {
+		unit := "extension/" + e.Name()
+		r, now, problems := v.extension(e, before[unit])
+		v.extensions[unit] = now
+		v.report(unit, problems)
+		if r != nil {
+			v.put(unit, r)
+		}
+	}
+	for unit := range before {
+		if _, still := v.extensions[unit]; !still {
+			v.put(unit)
+			v.report(unit, nil)
+		}
+	}
+}
+
+// extension returns the configuration of an extension. It returns no resource if that of before
+// stays in force: it is the same one, or the module of a changed one is not there yet.
+func (v *View) extension(e model.Extension, before publishedExtension) (*resource.Resource,
+	publishedExtension, []object.Problem) {
+	now := publishedExtension{object: e.Object, connections: e.OfConnections()}
+	problem := func(severity condition.Severity, field, message, fix string) []object.Problem {
+		return []object.Problem{e.Object.Problem(object.Finding{Field: field, Severity: severity,
+			Message: message, Fix: fix})}
+	}
+	refused := func(err error) []object.Problem {
+		return problem(condition.Error, "", "Envoy would refuse the extension: "+err.Error(),
+			"correct the value it names")
+	}
+	if v.world.RemoteModules() {
+		r, err := translate.Remote(e)
+		switch {
+		case err != nil:
+			return nil, before, refused(err)
+		case e.GetWasm().ImagePullSecret != "":
+			return r, now, problem(condition.Warning, "imagePullSecret", "has no effect: this server "+
+				"has no credentials for its clients", "use a registry that needs none")
+		}
+		return r, now, nil
+	}
+	code, fetching := v.world.Module(e)
+	if code != nil {
+		if now.module = &code[0]; now == before {
+			return nil, now, nil
+		}
+		r, err := translate.Inline(e, code)
+		if err != nil {
+			return nil, before, refused(err)
+		}
+		return r, now, nil
+	}
+	effect := "everything that it is for is denied"
+	if e.FailsOpen() {
+		effect = "everything passes without it"
+	}
+	var r *resource.Resource
+	if before.module != nil && before.connections == now.connections {
+		effect, now = "its former version remains in force", before
+	} else {
+		var err error
+		if r, err = translate.WithoutModule(e); err != nil {
+			return nil, before, refused(err)
+		}
+	}
+	if fetching == nil { // the first attempt has not ended
+		return r, now, problem(condition.Warning, "url", "its module is being fetched; until then "+
+			effect, "")
+	}
+	return r, now, problem(condition.Error, "url", "its module cannot be fetched: "+
+		fetching.Error()+"; "+effect, "correct url, sha256 or imagePullSecret, or the server")
+}

@@ -1,0 +1,270 @@
+package wasm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/singleflight"
+
+	"outrider.org/outrider/agent/backoff"
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/part"
+)
+
+// CodeNotStored is the condition that the file of a Fetcher cannot be written.
+const CodeNotStored = "wasm-modules-not-stored"
+
+const (
+	maxSources    = 64
+	maxConcurrent = 4
+	maxTotal      = 128 << 20 // bytes of all modules
+
+	fetchTime   = 30 * time.Second // of one attempt
+	firstRetry  = time.Second
+	lastRetry   = time.Minute
+	retryJitter = 0.1
+
+	maxErrorBytes = 300 // of an error, which may have text of a server
+	idle          = time.Hour
+)
+
+// Source is what a Fetcher fetches.
+type Source struct {
+	URL    string // file://, http://, https:// or oci://
+	SHA256 string // hexadecimal; "": any
+	// file with the credentials of registries, a Docker configuration (JSON); "": none
+	SecretFile string
+	// text that differs when a module must be fetched again; "": it is fetched once
+	Version string
+}
+
+func compareSources(a, b Source) int {
+	return slices.Compare([]string{a.URL, a.SHA256, a.SecretFile, a.Version},
+		[]string{b.URL, b.SHA256, b.SecretFile, b.Version})
+}
+
+// FetcherOptions configures a Fetcher.
+type FetcherOptions struct {
+	File string // (0600) with the modules for the next start; "": none
+
+	Allowed func(host string) bool // see Client
+	Board   *condition.Board       // nil: nothing is reported
+	Logger  *slog.Logger           // nil: nothing is logged
+}
+
+// Fetcher fetches the modules that Require names beside everything else: Module returns what is
+// there. A fetch that fails is repeated. Its methods may be called concurrently.
+type Fetcher struct {
+	part.Readiness
+	options  FetcherOptions
+	client   Client
+	fetches  singleflight.Group // by source; one may hang in a file system
+	required chan struct{}      // Require or Reread has changed the entries
+	changed  chan struct{}
+
+	// Of Run.
+	running  int
+	outdated bool      // the file has other modules than the entries
+	failed   time.Time // last failed attempt to write the file; zero: the last one succeeded
+
+	mu      sync.Mutex // guards the following fields
+	entries map[Source]*entry
+	omitted map[Source]bool // required beyond maxSources
+}
+
+// entry is a module.
+type entry struct {
+	code    []byte // nil: none yet
+	due     time.Time
+	busy    bool
+	retries backoff.Backoff
+	err     error // of the last attempt
+}
+
+// NewFetcher returns a Fetcher that has what an earlier one stored.
+func NewFetcher(options FetcherOptions) *Fetcher {
+	if options.Logger == nil {
+		options.Logger = slog.New(slog.DiscardHandler)
+	}
+	if options.Board == nil {
+		options.Board = condition.NewBoard()
+	}
+	f := &Fetcher{options: options, client: Client{Allowed: options.Allowed},
+		required: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		entries: map[Source]*entry{}}
+	f.restore()
+	return f
+}
+
+// Name is the part's name.
+func (f *Fetcher) Name() string { return "wasm" }
+
+// Changed delivers after a change of what Module returns.
+func (f *Fetcher) Changed() <-chan struct{} { return f.changed }
+
+// Module returns a module. If there is none yet, it returns nil, and the error of the last attempt
+// to fetch it, if any.
+func (f *Fetcher) Module(from Source) ([]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.omitted[from] {
+		return nil, fmt.Errorf("there are more than %d modules", maxSources)
+	}
+	e := f.entries[from]
+	switch {
+	case e == nil:
+		return nil, nil
+	case e.code != nil:
+		return e.code, nil
+	}
+	return nil, e.err
+}
+
+// Require sets the modules to fetch. It drops all others. It does not block.
+func (f *Fetcher) Require(sources []Source) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	maps.DeleteFunc(f.entries, func(from Source, e *entry) bool {
+		drop := !slices.Contains(sources, from)
+		f.outdated = f.outdated || drop && e.code != nil
+		return drop
+	})
+	f.omitted = map[Source]bool{}
+	for _, from := range slices.SortedFunc(slices.Values(sources), compareSources) {
+		switch {
+		case f.entries[from] != nil:
+		case len(f.entries) >= maxSources:
+			f.omitted[from] = true
+		default:
+			f.entries[from] = newEntry()
+		}
+	}
+	signal(f.required)
+}
+
+// Reread reads the modules in files again, and fetches those that failed. It does not block.
+func (f *Fetcher) Reread() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for from, e := range f.entries {
+		if from.isFile() || e.code == nil {
+			e.due = time.Time{}
+			e.retries.Reset()
+		}
+	}
+	signal(f.required)
+}
+
+func newEntry() *entry {
+	return &entry{retries: backoff.Backoff{Min: firstRetry, Max: lastRetry, Jitter: retryJitter}}
+}
+
+func signal(to chan struct{}) {
+	select {
+	case to <- struct{}{}:
+	default: // a signal is pending
+	}
+}
+
+// Run fetches until ctx ends.
+func (f *Fetcher) Run(ctx context.Context) error {
+	f.MarkReady()
+	results := make(chan result)
+	var fetches sync.WaitGroup
+	defer fetches.Wait()
+	for {
+		next := f.begin(func(from Source) {
+			fetches.Go(func() {
+				r := f.fetch(ctx, from)
+				select {
+				case results <- r:
+				case <-ctx.Done():
+				}
+			})
+		})
+		timer := time.NewTimer(min(next, f.store()))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return nil
+		case <-timer.C:
+		case <-f.required:
+		case r := <-results:
+			f.finish(r)
+		}
+		timer.Stop()
+	}
+}
+
+// begin starts the fetches that are due and returns the time until the next one.
+func (f *Fetcher) begin(start func(Source)) time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next := idle
+	for _, from := range slices.SortedFunc(maps.Keys(f.entries), compareSources) {
+		e := f.entries[from]
+		switch {
+		case e.busy:
+		case time.Until(e.due) > 0:
+			next = min(next, time.Until(e.due))
+		case f.running < maxConcurrent:
+			f.running++
+			e.busy = true
+			start(from)
+		}
+	}
+	return next
+}
+
+// finish takes the result of a fetch.
+func (f *Fetcher) finish(r result) {
+	f.running--
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	e := f.entries[r.from]
+	if e == nil || !e.busy {
+		return // Require has dropped it meanwhile
+	}
+	total := len(r.code)
+	for _, other := range f.entries {
+		if other != e {
+			total += len(other.code)
+		}
+	}
+	if r.err == nil && total > maxTotal {
+		r.err = fmt.Errorf("all modules together have more than %d MB", maxTotal>>20)
+	}
+	e.busy = false
+	if r.err != nil {
+		e.due = time.Now().Add(e.retries.Next())
+		if e.code == nil && (e.err == nil || e.err.Error() != r.err.Error()) {
+			signal(f.changed)
+		}
+		e.err = r.err
+		return
+	}
+	e.retries.Reset()
+	e.due, e.err = time.Now().Add(idle*24*365), nil
+	if string(e.code) != string(r.code) {
+		f.options.Logger.Info("Wasm module fetched", "url", WithoutSecrets(r.from.URL), "bytes",
+			len(r.code))
+		e.code, f.outdated = r.code, true
+		signal(f.changed)
+	}
+}
+
+// shorten bounds the text of an error and removes credentials.
+func shorten(err error) error {
+	text := WithoutSecrets(err.Error())
+	if len(text) > maxErrorBytes {
+		text = strings.ToValidUTF8(text[:maxErrorBytes], "") + "…"
+	}
+	return errors.New(text)
+}

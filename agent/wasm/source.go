@@ -1,0 +1,96 @@
+package wasm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+
+	"outrider.org/outrider/agent/readfile"
+)
+
+const (
+	filePrefix     = "file://"
+	maxSecretBytes = 64 << 10
+)
+
+// result is what a fetch returns.
+type result struct {
+	from Source
+	code []byte
+	err  error
+}
+
+// Path returns the path of a module in a file; ok is false for others.
+func (s Source) Path() (path string, ok bool) {
+	if !strings.HasPrefix(s.URL, filePrefix) {
+		return "", false
+	}
+	if parsed, err := url.Parse(s.URL); err == nil && parsed.Path != "" {
+		return parsed.Path, true
+	}
+	return strings.TrimPrefix(s.URL, filePrefix), true
+}
+
+func (s Source) isFile() bool {
+	_, ok := s.Path()
+	return ok
+}
+
+// fetch gets the module of a source. It ends with ctx, also if a file system does not answer.
+func (f *Fetcher) fetch(ctx context.Context, from Source) result {
+	ctx, cancel := context.WithTimeout(ctx, fetchTime)
+	defer cancel()
+	r := result{from: from}
+	done := f.fetches.DoChan(fmt.Sprintf("%q", from), func() (any, error) {
+		return f.get(ctx, from)
+	})
+	select {
+	case fetched := <-done:
+		if r.err = fetched.Err; r.err == nil {
+			r.code = fetched.Val.(Module).Code
+		}
+	case <-ctx.Done():
+		r.err = ctx.Err()
+	}
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) && r.err != nil {
+		r.err = fmt.Errorf("no module within %v", fetchTime)
+	}
+	if r.err != nil {
+		r.err = shorten(r.err)
+	}
+	return r
+}
+
+// get gets the module of a source and verifies it.
+func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error) {
+	var secret []byte
+	path, isFile := from.Path()
+	switch {
+	case isFile:
+		if found.Code, err = readfile.Read(path, MaxBytes); err == nil {
+			found.Sums = []string{sumOf(found.Code)}
+		}
+	case from.SecretFile != "":
+		if secret, err = readfile.Read(from.SecretFile, maxSecretBytes); err != nil {
+			return found, fmt.Errorf("image pull secret: %w", err)
+		}
+		fallthrough
+	default:
+		found, err = f.client.Fetch(ctx, from.URL, string(secret))
+	}
+	switch {
+	case err != nil:
+		return found, err
+	case !found.Has(from.SHA256):
+		// whoever names a module must not learn what an address serves
+		f.options.Logger.Warn("Wasm module does not match its sha256", "url",
+			WithoutSecrets(from.URL), "sha256", strings.Join(found.Sums, ", "), "want", from.SHA256)
+		return found, fmt.Errorf("%s does not have the SHA-256 %s; the log has its own", from.URL,
+			from.SHA256)
+	case !found.IsWasm():
+		return found, fmt.Errorf("%s is not a Wasm module", from.URL)
+	}
+	return found, nil
+}
