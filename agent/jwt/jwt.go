@@ -111,20 +111,37 @@ func (t *Token) Audiences() (all []string) {
 	return all
 }
 
-// Verify verifies the signature with the keys of a key set that the token may be signed with.
-func (t *Token) Verify(set string) Fault {
+// Keys are the keys of a key set. The zero value has none.
+type Keys struct{ all []jose.JSONWebKey }
+
+// NewKeys returns the keys as a key set.
+func NewKeys(keys []jose.JSONWebKey) Keys { return Keys{keys} }
+
+// ParseKeys parses a key set (JWKS). It leaves out keys that cannot be used; a text that is no key
+// set has none.
+func ParseKeys(set string) Keys {
 	var keys struct{ Keys []json.RawMessage }
 	if json.Unmarshal([]byte(set), &keys) != nil {
-		return NoKeys
+		return Keys{}
 	}
-	usable, fault := 0, NoMatchingKey
-	signed, err := jose.ParseSignedCompact(t.text, []jose.SignatureAlgorithm{t.algorithm})
+	var usable Keys
 	for _, text := range keys.Keys {
 		var key jose.JSONWebKey
-		if key.UnmarshalJSON(text) != nil {
-			continue
+		if key.UnmarshalJSON(text) == nil {
+			usable.all = append(usable.all, key)
 		}
-		usable++
+	}
+	return usable
+}
+
+// Verify verifies the signature with the keys that the token may be signed with.
+func (t *Token) Verify(keys Keys) Fault {
+	if len(keys.all) == 0 {
+		return NoKeys
+	}
+	signed, err := jose.ParseSignedCompact(t.text, []jose.SignatureAlgorithm{t.algorithm})
+	fault := NoMatchingKey
+	for _, key := range keys.all {
 		if key.KeyID != "" && t.key != "" && key.KeyID != t.key ||
 			key.Algorithm != "" && key.Algorithm != string(t.algorithm) {
 			continue
@@ -136,9 +153,6 @@ func (t *Token) Verify(set string) Fault {
 		if _, failed := signed.Verify(key.Key); failed == nil {
 			return Valid
 		}
-	}
-	if usable == 0 {
-		return NoKeys
 	}
 	return fault
 }

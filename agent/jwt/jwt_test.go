@@ -34,7 +34,7 @@ func TestVerify(t *testing.T) {
 	} {
 		token, fault := Parse(test.token, test.algorithms)
 		if fault == Valid {
-			fault = token.Verify(test.set)
+			fault = token.Verify(ParseKeys(test.set))
 		}
 		if fault != test.want {
 			t.Errorf("%s: %q, want %q", test.name, fault, test.want)

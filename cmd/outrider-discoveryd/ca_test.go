@@ -48,8 +48,15 @@ type signing struct {
 
 const ownID = "spiffe://cluster.local/ns/default/sa/web"
 
-// startSigning starts the program with [ca].
+// startSigning starts the program with [ca]. It limits the rate of its clients hardly.
 func startSigning(t *testing.T, with *pkitest.Authority, roots ...*pkitest.Authority) *signing {
+	t.Helper()
+	return startLimited(t, 10_000, with, roots...)
+}
+
+// startLimited starts the program with [ca] and a number of connects per second; 0: its default.
+func startLimited(t *testing.T, connects int, with *pkitest.Authority,
+	roots ...*pkitest.Authority) *signing {
 	t.Helper()
 	s := &signing{t: t, folder: parts.ShortDir(t), tokens: pkitest.NewKey(t),
 		server: pkitest.NewAuthority(t, "server", nil), roots: x509.NewCertPool()}
@@ -75,7 +82,7 @@ state_dir = "state"
 plaintext = "127.0.0.1:%d"
 tls = %q
 monitoring = "127.0.0.1:%d"
-max_connects_per_second = 10000
+max_connects_per_second = %d
 [tls]
 cert_file = "cert"
 key_file = "key"
@@ -90,7 +97,7 @@ root_file = "roots.pem"
 max_ttl = "1h"
 [[source]]
 paths = ["mesh"]
-`, plain, s.address, monitoring))
+`, plain, s.address, monitoring, connects))
 	program, _ := start(t, s.file, monitoring)
 	s.pid = program.Process.Pid
 	return s

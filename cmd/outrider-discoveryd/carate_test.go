@@ -1,13 +1,13 @@
 package main
 
 import (
-	"bytes"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -31,20 +31,24 @@ func TestCA_RateBesideIstiod(t *testing.T) {
 	}
 	t.Setenv("GOMAXPROCS", "1")
 	root := pkitest.NewAuthority(t, "root", nil)
-	istiod := signer.Start(t, root)
 	s := startSigning(t, root, root)
-	roots := x509.NewCertPool()
-	roots.AddCert(root.Certificate)
-	theirs := issueMany(t, istiod.Address, istiod.Token(t, time.Hour), roots, istiod.PID())
 	tokens, err := rsa.GenerateKey(rand.Reader, 2048) // as istiod's
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.verifyTokens(tokens)
-	ours := issueMany(t, s.address, s.token(tokens, nil), s.roots, s.pid)
-	t.Logf("processor time of a certificate: %v, istiod %v", ours, theirs)
-	if ours > theirs*5/4 { // measurements on a busy machine differ by a tenth
-		t.Errorf("a certificate costs %v, more than istiod's %v", ours, theirs)
+	s.verifyTokens(tokens) // a change that is seconds old when istiod has started
+	istiod := signer.Start(t, root)
+	roots := x509.NewCertPool()
+	roots.AddCert(root.Certificate)
+	var ours, theirs time.Duration
+	const rounds = 4
+	for range rounds { // in turn, as other work on the machine changes
+		theirs += issueMany(t, istiod.Address, istiod.Token(t, time.Hour), roots, istiod.PID())
+		ours += issueMany(t, s.address, s.token(tokens, nil), s.roots, s.pid)
+	}
+	t.Logf("processor time of a certificate: %v, istiod %v", ours/rounds, theirs/rounds)
+	if ours > theirs*11/10 { // measurements on a busy machine differ by as much
+		t.Errorf("a certificate costs %v, more than istiod's %v", ours/rounds, theirs/rounds)
 	}
 }
 
@@ -52,7 +56,7 @@ func TestCA_RateBesideIstiod(t *testing.T) {
 // costs the server.
 func issueMany(t *testing.T, address, token string, roots *x509.CertPool, pid int) time.Duration {
 	t.Helper()
-	const number, concurrent = 800, 4
+	const number, concurrent = 240, 4 // all rounds together are less than the burst of an identity
 	connection, err := grpc.NewClient("dns:///"+address, grpc.WithTransportCredentials(
 		credentials.NewTLS(&tls.Config{RootCAs: roots})))
 	if err != nil {
@@ -85,22 +89,24 @@ func issueMany(t *testing.T, address, token string, roots *x509.CertPool, pid in
 	return (processorTime(t, pid) - before) / number
 }
 
-// processorTime returns the processor time that a process has used.
-func processorTime(t *testing.T, pid int) time.Duration {
+// processorTime returns the processor time that the threads of a process have used.
+func processorTime(t *testing.T, pid int) (used time.Duration) {
 	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatal(err)
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("process %d has no statistics: %v", pid, err)
 	}
-	const user, system, hertz = 11, 12, 100 // fields after the name of the program; clock ticks
-	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+2:]))
-	var ticks int
-	for _, field := range []int{user, system} {
-		n, err := strconv.Atoi(fields[field])
+	for _, file := range files {
+		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
 		}
-		ticks += n
+		first, _, _ := strings.Cut(string(text), " ")
+		nanoseconds, err := strconv.ParseInt(first, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		used += time.Duration(nanoseconds)
 	}
-	return time.Duration(ticks) * time.Second / hertz
+	return used
 }

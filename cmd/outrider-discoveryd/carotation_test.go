@@ -22,7 +22,7 @@ type phase struct {
 // next one, while 100 renewals a second authenticate with the earlier certificate.
 func TestCA_RotationFailsNoRenewal(t *testing.T) {
 	t.Parallel()
-	const clients, perSecond = 10, 100
+	const clients, perSecond = 30, 100
 	old, next := pkitest.NewAuthority(t, "old", nil), pkitest.NewAuthority(t, "next", nil)
 	s := startSigning(t, old, old)
 	agent := s.agent()
@@ -82,7 +82,8 @@ func TestCA_RotationFailsNoRenewal(t *testing.T) {
 			t.Fatalf("%d renewals failed\n%s", failed.Load(), logOf(s.file))
 		}
 	}
-	t.Logf("%d renewals in %v", renewals, time.Since(begun))
+	t.Logf("%d renewals, %.0f a second", renewals,
+		float64(renewals)/time.Since(begun).Seconds())
 	if log := logOf(s.file); strings.Contains(log, "refused certificate request") ||
 		strings.Contains(log, "refused client certificate") {
 		t.Errorf("something was refused:\n%s", log)

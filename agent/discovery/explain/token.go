@@ -41,7 +41,7 @@ func checkToken(t *jwt.Token, p *jwtv3.JwtProvider, audiences []string) jwt.Faul
 	if set == "" {
 		set = string(p.GetLocalJwks().GetInlineBytes())
 	}
-	return t.Verify(set)
+	return t.Verify(jwt.ParseKeys(set))
 }
 
 // audience returns an audience without its scheme and trailing slash, which Envoy ignores in

@@ -40,15 +40,16 @@ const (
 type Settings struct {
 	Require string // what clients with TLS must present: Any, MTLS, Token or None
 	Issuers []Issuer
-	// JoinKeyFile has the public keys (PEM) of join tokens; "": join tokens are refused. It is read
-	// for each token, so it may be replaced at any time.
+	// JoinKeyFile has the public keys (PEM) of join tokens; "": join tokens are refused. It may be
+	// replaced at any time.
 	JoinKeyFile   string
 	JoinNotBefore time.Time // join tokens issued earlier are refused; zero: none are
 	// verifies tokens of issuers other than the configured ones; nil: these are refused
 	Review          Review
 	DebugIdentities []string // SPIFFE IDs of clients that may request debug information
 
-	reviews *reviews // cached results of Review
+	reviews *reviews  // cached results of Review
+	keys    *keyFiles // cached keys of Issuers and JoinKeyFile
 }
 
 // Authenticator determines the identities of clients. It is safe for concurrent use.
@@ -71,9 +72,9 @@ func New(settings Settings, trustDomains func() []string, log *slog.Logger) *Aut
 
 // Configure sets the settings for streams that begin from now on.
 func (a *Authenticator) Configure(settings Settings) {
-	settings.reviews = newReviews()
+	settings.reviews, settings.keys = newReviews(), newKeyFiles()
 	if settings.JoinKeyFile != "" {
-		if _, err := readJoinKeys(settings.JoinKeyFile); err != nil {
+		if _, err := settings.joinKeys(); err != nil {
 			a.log.Error("join tokens cannot be verified", "error", err)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/jwt"
-	"outrider.org/outrider/agent/readfile"
 	"outrider.org/outrider/agent/repeat"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/join"
@@ -18,7 +17,7 @@ import (
 type Issuer struct {
 	Name     string // required value of the claim iss
 	Audience string // required value in the claim aud
-	// file with the key set (JWKS). It is read for each token, so it may be replaced at any time
+	// file with the key set (JWKS), which may be replaced at any time
 	KeyFile string
 }
 
@@ -47,7 +46,7 @@ func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity,
 			continue
 		}
 		known = true
-		if err = issuer.verify(token); err == nil {
+		if err = issuer.verify(token, settings.keys); err == nil {
 			return a.ofClaims(token)
 		}
 	}
@@ -74,14 +73,11 @@ func (a *Authenticator) ofClaims(token *jwt.Token) (Identity, string, error) {
 	return id, "token", err
 }
 
-// readJoinKeys returns the public keys of join tokens, in PEM.
-func readJoinKeys(file string) ([]byte, error) {
-	keys, err := readfile.Read(file, maxKeySetBytes)
-	if err == nil {
-		err = join.CheckKeys(keys)
-	}
+// joinKeys returns the public keys of join tokens.
+func (s *Settings) joinKeys() (jwt.Keys, error) {
+	keys, err := s.keys.get(s.JoinKeyFile, join.ParseKeys)
 	if err != nil {
-		return nil, fmt.Errorf("cannot use the keys of [auth] join_key_file: %w", err)
+		return jwt.Keys{}, fmt.Errorf("cannot use the keys of [auth] join_key_file: %w", err)
 	}
 	return keys, nil
 }
@@ -92,7 +88,7 @@ var joinLimits = repeat.Limits{Class: 60, All: 60}
 // ofJoinToken returns the identity of a join token, and logs its use.
 func (a *Authenticator) ofJoinToken(settings *Settings, client *xds.Peer, token *jwt.Token) (
 	Identity, error) {
-	keys, err := readJoinKeys(settings.JoinKeyFile)
+	keys, err := settings.joinKeys()
 	if err != nil {
 		return Identity{}, &unavailable{err}
 	}
@@ -112,15 +108,15 @@ func (a *Authenticator) ofJoinToken(settings *Settings, client *xds.Peer, token 
 }
 
 // verify returns why a token of the issuer is refused, nil if it is valid.
-func (i Issuer) verify(token *jwt.Token) error {
+func (i Issuer) verify(token *jwt.Token, files *keyFiles) error {
 	if !slices.Contains(token.Audiences(), i.Audience) {
 		return fmt.Errorf("it is not for audience %q", i.Audience)
 	}
-	keys, err := readfile.Read(i.KeyFile, maxKeySetBytes)
+	keys, err := files.get(i.KeyFile, parseKeySet)
 	if err != nil {
 		return &unavailable{fmt.Errorf("cannot read the keys of issuer %s: %w", i.Name, err)}
 	}
-	if fault := token.Verify(string(keys)); fault != jwt.Valid {
+	if fault := token.Verify(keys); fault != jwt.Valid {
 		return fault
 	}
 	return nil

@@ -96,15 +96,10 @@ func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*Signe
 	return s, err
 }
 
-// Verify returns why a token of Issuer is refused, nil if it is valid. keys are the public keys in
-// PEM; tokens that were issued before notBefore are refused. The caller checks that the token has
-// not expired.
-func Verify(token *jwt.Token, keys []byte, notBefore, now time.Time) error {
-	set, err := keySet(keys)
-	if err != nil {
-		return err
-	}
-	if fault := token.Verify(set); fault != jwt.Valid {
+// Verify returns why a token of Issuer is refused, nil if it is valid. Tokens that were issued
+// before notBefore are refused. The caller checks that the token has not expired.
+func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
+	if fault := token.Verify(keys); fault != jwt.Valid {
 		return fmt.Errorf("no key of [auth] join_key_file has signed it: %w", fault)
 	}
 	if !slices.Equal(token.Audiences(), []string{Audience}) {
@@ -132,38 +127,31 @@ func ID(token *jwt.Token) string {
 	return id[:min(len(id), most)]
 }
 
-// CheckKeys returns why public keys in PEM cannot be used, nil if they can.
-func CheckKeys(text []byte) error {
-	_, err := keySet(text)
-	return err
-}
-
-// keySet returns public keys in PEM as a key set (JWKS).
-func keySet(text []byte) (string, error) {
-	var set jose.JSONWebKeySet
+// ParseKeys returns public keys in PEM as a key set. The error says why they cannot be used.
+func ParseKeys(text []byte) (jwt.Keys, error) {
+	var all []jose.JSONWebKey
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		if strings.HasSuffix(block.Type, "PRIVATE KEY") {
-			return "", errors.New("there is a private key in [auth] join_key_file; write public " +
-				"ones (openssl pkey -pubout)")
+			return jwt.Keys{}, errors.New("there is a private key in [auth] join_key_file; write " +
+				"public ones (openssl pkey -pubout)")
 		}
 		public, err := x509.ParsePKIXPublicKey(block.Bytes)
 		if err != nil {
-			return "", fmt.Errorf("a %s cannot be parsed: %w", block.Type, err)
+			return jwt.Keys{}, fmt.Errorf("a %s cannot be parsed: %w", block.Type, err)
 		}
 		if _, err := algorithmOf(public); err != nil {
-			return "", err
+			return jwt.Keys{}, err
 		}
 		id, err := keyIDOf(public)
 		if err != nil {
-			return "", err
+			return jwt.Keys{}, err
 		}
-		set.Keys = append(set.Keys, jose.JSONWebKey{Key: public, KeyID: id})
+		all = append(all, jose.JSONWebKey{Key: public, KeyID: id})
 	}
-	if len(set.Keys) == 0 {
-		return "", errors.New("there is no public key in PEM in [auth] join_key_file")
+	if len(all) == 0 {
+		return jwt.Keys{}, errors.New("there is no public key in PEM in [auth] join_key_file")
 	}
-	encoded, err := json.Marshal(set)
-	return string(encoded), err
+	return jwt.NewKeys(all), nil
 }
 
 // privateKey returns the private key in a PEM text.
