@@ -87,6 +87,10 @@ func TestIstiod_Issues(t *testing.T) {
 		"expired token": {func(i *identity.Istiod) {
 			writeFile(t, i.TokenFile, []byte(a.Token(t, -time.Hour)))
 		}, "token: the token expired on"},
+		"expired token of a join": {func(i *identity.Istiod) {
+			i.Joined = true
+			writeFile(t, i.TokenFile, []byte(a.Token(t, -time.Hour)))
+		}, `; or run "outrider join" with a new token`},
 		"no token":    {func(i *identity.Istiod) { i.TokenFile += ".not" }, "cannot read token: "},
 		"not a token": {func(i *identity.Istiod) { i.TokenFile = i.RootFile }, "no JSON Web Token"},
 		"token of another issuer": {func(i *identity.Istiod) {

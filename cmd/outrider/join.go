@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,6 +52,8 @@ func (a *app) joinCommand() *cobra.Command {
 			"expired: then join renews it with a new token.",
 		Example: "  outrider join mesh.example.com --token web.token --ca mesh-root.pem --group shop/web",
 		Args:    cobra.ExactArgs(1),
+		// file names are no addresses
+		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			var err error
 			if r.addresses, err = meshAddresses(arguments[0]); err != nil {
@@ -95,7 +98,8 @@ func meshAddresses(list string) ([]string, error) {
 		if err != nil {
 			host, port = strings.Trim(address, "[]"), meshPort
 		}
-		if host == "" || strings.ContainsAny(host, " /") {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil || host == "" ||
+			strings.ContainsAny(host, " /") {
 			return nil, usagef("%q is not HOST or HOST:PORT", address)
 		}
 		addresses[i] = net.JoinHostPort(host, port)
@@ -125,7 +129,7 @@ func (a *app) join(ctx context.Context, r joinRequest) error {
 	defer h.close()
 	shown := a.startProgress("checking token, server and clock", "")
 	defer shown.end()
-	plan, err := h.plan(r, time.Now())
+	plan, err := h.plan(ctx, r, time.Now())
 	if err == nil {
 		err = plan.tryServer(ctx)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"os"
@@ -41,10 +42,13 @@ type joinPlan struct {
 	disabled bool // the unit was not enabled before
 }
 
-// plan checks files, configuration, token and clock. It changes nothing.
-func (h *meshHost) plan(r joinRequest, now time.Time) (*joinPlan, error) {
+// plan checks agent, files, configuration, token and clock. It changes nothing.
+func (h *meshHost) plan(ctx context.Context, r joinRequest, now time.Time) (*joinPlan, error) {
 	p := &joinPlan{meshHost: h, request: r}
-	var err error
+	err := p.checkUnit(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if p.token, err = readJoinToken(r.token, now); err != nil {
 		return nil, err
 	}
@@ -80,6 +84,26 @@ func (h *meshHost) plan(r joinRequest, now time.Time) (*joinPlan, error) {
 		{Path: h.DropIn, text: []byte(settings), mode: 0o640, uid: -1, gid: group}}
 	p.noteFiles()
 	return p, nil
+}
+
+// checkUnit checks that the agent runs, or that its unit can be started, and stopped again without
+// an effect on others.
+func (p *joinPlan) checkUnit(ctx context.Context) error {
+	state := p.a.unit(ctx, p.unit)
+	switch {
+	case p.running && state.Active == "active" &&
+		systemctl(ctx, "is-enabled", "--quiet", p.unit) != nil:
+		p.notes = append(p.notes, p.unit+" does not start at boot: systemctl enable "+p.unit)
+	case p.running:
+	case state.Active == "":
+		return fmt.Errorf("the agent does not run, and systemd has no %s; start the agent", p.unit)
+	case state.Active != "inactive" && state.Active != "failed":
+		return fmt.Errorf("%s is %s; wait until the agent answers", p.unit, state.Active)
+	case p.a.serves(unitOf("outrider-envoy", p.a.instance) + ".service"):
+		return fmt.Errorf("the agent does not run while Envoy serves; start it first: systemctl "+
+			"start %s", p.unit)
+	}
+	return nil
 }
 
 // mayJoin returns why the host may not join now. One that has joined may join again if it has no

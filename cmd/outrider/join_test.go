@@ -1,0 +1,97 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/api/apitest"
+)
+
+// Calls that are refused before a server is needed. cmd/outriderd has the tests with servers.
+func TestJoin_Usage(t *testing.T) {
+	const files = " --token token --ca root.pem"
+	for arguments, want := range map[string]string{
+		"":                                "accepts 1 arg(s), received 0",
+		"mesh.test":                       "join needs --token FILE and --ca FILE",
+		"mesh.test --token token":         "join needs --token FILE and --ca FILE",
+		"http://mesh.test/" + files:       "is not HOST or HOST:PORT",
+		"mesh.test," + files:              "is not HOST or HOST:PORT",
+		"mesh.test --group web" + files:   "--group web is not NAMESPACE/NAME",
+		"mesh.test --group shop/" + files: "--group shop/ is not NAMESPACE/NAME",
+		"mesh.test --timeout 0s" + files:  "--timeout 0s is not positive",
+	} {
+		code, _, errors := newMachine(t, nil).outrider(append([]string{"join"},
+			strings.Fields(arguments)...)...)
+		if code != api.ExitUsage || !strings.Contains(errors, want) {
+			t.Errorf("join %s: exit %d: %s; want %s", arguments, code, errors, want)
+		}
+	}
+}
+
+func TestJoin_AddressesHaveAPort(t *testing.T) {
+	got, err := meshAddresses("mesh.test,10.0.0.1:15112,fd00::1,[fd00::2]:1")
+	want := "[mesh.test:15012 10.0.0.1:15112 [fd00::1]:15012 [fd00::2]:1]"
+	if text := strings.Join(got, " "); err != nil || "["+text+"]" != want {
+		t.Errorf("%s, %v; want %s", text, err, want)
+	}
+}
+
+// A unit that cannot be started, or whose stop would end an Envoy that serves, is refused.
+func TestJoin_StateOfTheUnit(t *testing.T) {
+	for _, test := range []struct {
+		active, group, want string
+	}{
+		{"", "", "systemd has no outrider.service; start the agent"},
+		{"activating", "", "outrider.service is activating; wait until the agent answers"},
+		{"failed", "0::/outrider.slice/outrider-envoy.service\n",
+			"while Envoy serves; start it first: systemctl start outrider.service"},
+		{"inactive", "", "cannot read the token: "},
+	} {
+		m := newMachine(t, nil)
+		m.unit.User, m.unit.Active, m.proc = "nobody", test.active, filepath.Join(m.dir, "proc")
+		m.write("etc/outrider.toml", "")
+		if test.group != "" {
+			m.write("proc/7/cgroup", test.group)
+			m.write("proc/7/comm", "envoy\n")
+		}
+		code, _, errors := m.outrider("join", "mesh.test", "--token", filepath.Join(m.dir, "token"),
+			"--ca", "root.pem")
+		if code != api.ExitRefused || !strings.Contains(errors, test.want) {
+			t.Errorf("%q: exit %d: %s; want %s", test.active, code, errors, test.want)
+		}
+	}
+}
+
+// A host that has joined does not join again while its certificate is valid, or may be.
+func TestJoin_Twice(t *testing.T) {
+	backend := &apitest.Backend{StatusValue: api.Status{PID: os.Getpid(),
+		Discovery:  api.Discovery{Address: "mesh.test:15012"},
+		Identities: []api.Identity{{Name: "default", NotAfter: time.Now().Add(time.Hour)}}}}
+	for _, running := range []bool{true, false} {
+		m := newMachine(t, nil)
+		want := "this host has joined a mesh already; start the agent, or run \"outrider leave\" first"
+		if running {
+			m = newMachine(t, backend)
+			want = "this host has joined the mesh of mesh.test:15012 already, with a certificate until "
+		}
+		backend.StatusValue.ConfigFiles = []string{m.write("etc/outrider.toml", "")}
+		m.write("etc/conf.d/90-join.toml", "")
+		m.unit.User, m.unit.Active = "nobody", "inactive"
+		h, err := m.app(nil, nil).meshHost(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := h.mayJoin(time.Now()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v; want %s", err, want)
+		}
+		if _, err := m.app(nil, nil).meshHost(t.Context()); err == nil ||
+			!strings.Contains(err.Error(), "another \"outrider join\"") {
+			t.Errorf("at the same time: %v", err)
+		}
+		h.close()
+	}
+}
