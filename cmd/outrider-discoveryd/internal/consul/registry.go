@@ -128,7 +128,7 @@ func (r *Registry) deliver(changed []store.Input, completed *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, input := range changed {
-		if len(input.Objects) == 0 {
+		if len(input.Objects) == 0 && input.Text == nil {
 			delete(r.inputs, input.Path)
 		} else {
 			r.inputs[input.Path] = input

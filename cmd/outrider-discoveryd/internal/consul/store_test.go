@@ -127,6 +127,12 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 		t.Errorf("other programs see %q", got)
 	}
 
+	late := start(t, Options{Address: consul.Address})
+	late.awaitSynced()
+	if got := late.paths(); got != one.paths() {
+		t.Errorf("the first batch of a registry that starts now has %s", got)
+	}
+
 	conflicts("Connect of an old version", b.Connect(ctx, first, connection("b", at)))
 	must(b.Connect(ctx, get(), connection("b", at.Add(time.Second))))
 	conflicts("SetHealth of the server before", a.SetHealth(ctx, first, registration.Health{}))

@@ -47,8 +47,10 @@ type registered struct {
 
 // listWorkloads queries all registered workloads. A token that may not read them is no error,
 // because not every server registers workloads: the answer is then an empty list after the time of
-// the blocking query.
+// the blocking query. The first list must be complete: a leader that was just elected may not have
+// applied its log yet.
 func (w *watcher) listWorkloads(o *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {
+	o.RequireConsistent = o.WaitIndex == 0
 	pairs, meta, err := w.registry.client.api.KV().List(workloadKeys, o)
 	var refused api.StatusError
 	if !errors.As(err, &refused) || refused.Code != http.StatusForbidden {
