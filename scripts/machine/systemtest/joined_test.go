@@ -117,13 +117,17 @@ spec:
   subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]
 `
 
-// canary sends all requests for web.test to a version.
-const canary = `apiVersion: networking.istio.io/v1
+// routing sends requests for web.test to a destination. It repeats attempts to connect ten times:
+// of the two by default, one in twenty requests makes all three at a dead one of two hosts, which has
+// the fewest active requests.
+const routing = `apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: web, namespace: vm}
 spec:
   hosts: [web.test]
-  http: [{route: [{destination: {host: web.test, subset: %s}}]}]
+  http:
+  - route: [{destination: {%s}}]
+    retries: {attempts: 10, retryOn: "connect-failure,refused-stream,unavailable,cancelled,503"}
 `
 
 // joinedFleet is a mesh of two machines that have only the package, and of a third with
@@ -182,7 +186,10 @@ func newJoinedFleet(t *testing.T) *joinedFleet {
 		h := &joinedHost{Host: boot(network), name: fmt.Sprintf("v%d", i+1),
 			address: network.Address, gateway: network.Peer}
 		h.Script("ip route add default via " + h.gateway)
-		h.Write("/etc/systemd/system/web.service", `[Service]
+		// it stops after the agent has left the mesh
+		h.Write("/etc/systemd/system/web.service", `[Unit]
+Before=outrider.service
+[Service]
 ExecStart=/opt/programs/backend -name `+h.name+` -http 127.0.0.1:8080
 [Install]
 WantedBy=multi-user.target
@@ -213,6 +220,7 @@ func (f *joinedFleet) startServer() {
 		s.Write("/etc/outrider/discoveryd.d/21-short.toml", "[ca]\nmax_ttl = \"1m\"\n")
 	}
 	s.Write("/etc/outrider/mesh.d/mesh.yaml", joinedMesh)
+	f.route("host: web.test")
 	s.Write("/etc/outrider/meshconfig.yaml", "accessLogFile: "+joinedLog+"\n")
 	s.Script(`set -eu
 umask 077
@@ -221,6 +229,12 @@ openssl ec -in /root/join.key -pubout -out /etc/outrider/join.pub 2>/dev/null
 chmod 0644 /etc/outrider/join.pub
 chown outrider-discoveryd /etc/outrider/ca/*.key
 systemctl enable --now outrider-discoveryd.service`)
+}
+
+// route replaces the destination of requests for web.test.
+func (f *joinedFleet) route(destination string) {
+	f.t.Helper()
+	f.server.Write("/etc/outrider/mesh.d/routing.yaml", fmt.Sprintf(routing, destination))
 }
 
 func (h *Host) installDiscoveryd() {

@@ -123,10 +123,10 @@ func (f *joinedFleet) flipHealth(client, flipping *joinedHost) {
 // shift sends all requests to one version, then to the other, then to both.
 func (f *joinedFleet) shift(client *joinedHost) {
 	for _, version := range []string{"v2", "v1"} {
-		f.server.Write("/etc/outrider/mesh.d/canary.yaml", fmt.Sprintf(canary, version))
+		f.route("host: web.test, subset: " + version)
 		client.awaitAnswering(version)
 	}
-	f.server.Script("rm /etc/outrider/mesh.d/canary.yaml")
+	f.route("host: web.test")
 	client.awaitAnswering("both")
 }
 
@@ -245,6 +245,10 @@ func (f *joinedFleet) expire() {
 	f.hosts[0].awaitAnswering(f.hosts[0].name)
 }
 
+// failedRequests prints the numbers of failed requests by second, status, flags and upstream host.
+const failedRequests = `grep -v '" 200 ' ` + joinedLog + ` |
+awk '{print substr($1, 13, 8), $5, $6, $NF}' | sort | uniq -c | tail -n 60`
+
 // startLoad starts the load on the first host.
 func (f *joinedFleet) startLoad() *joinedLoad {
 	start := func(rate float64, host string, port int) *Load {
@@ -285,7 +289,7 @@ func (l *joinedLoad) stop(t *testing.T) {
 		}
 		if lost := rig.Losses(report, permitted); len(lost) > 0 || report.Total == 0 {
 			t.Errorf("%s: lost of %d requests: %v\n%v\n%s", what, report.Total, lost, report,
-				running.h.Script("grep -v '\" 200 ' "+joinedLog+" | tail -n 30"))
+				running.h.Script(failedRequests))
 		}
 		lostAt(t, what, report)
 	}
