@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/parts/cluster"
 	"outrider.org/outrider/scripts/rig"
 )
@@ -79,6 +81,36 @@ func (r *registered) entry() *cluster.Entry { return r.cluster.Entry("vm", "web-
 func (r *registered) await(limit time.Duration, prefix string) *cluster.Entry {
 	r.t.Helper()
 	return r.cluster.AwaitEntry(r.t, limit, "vm", "web-127.0.0.1", prefix)
+}
+
+// discoveryd starts an outrider-discoveryd with the cluster's API server, which the agent trusts.
+func (r *registered) discoveryd(grace time.Duration) (address string, kill func()) {
+	r.t.Helper()
+	authority := pkitest.NewAuthority(r.t, "server", nil)
+	template := pkitest.Leaf("server", time.Hour)
+	template.DNSNames = []string{cluster.ServerName}
+	chain, key := authority.Issue(r.t, template)
+	for name, text := range map[string]string{"server.pem": string(chain), "server.key": string(key),
+		"root.pem":       r.cluster.Root("vm") + string(pkitest.PEM(authority.Certificate)),
+		"none/mesh.yaml": ""} {
+		r.Write(name, text)
+	}
+	address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(r.t))
+	process := parts.StartProcess(r.t, parts.Discoveryd{Folder: r.path("none"), TLS: address,
+		More: fmt.Sprintf(`[tls]
+cert_file = %q
+key_file = %q
+[auth]
+kubernetes_token_review = true
+[registration]
+enabled = true
+grace_period = %q
+[[source]]
+type = "kubernetes"
+kubeconfig = %q
+`, r.path("server.pem"), r.path("server.key"), grace.String(),
+			r.cluster.Kubeconfig(r.t, r.cluster.Address(), "secret"))}.Command(r.t))
+	return address, process.Kill
 }
 
 func TestRegistration_HealthReachesIstiod(t *testing.T) {
@@ -158,16 +190,17 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	}
 }
 
-// Of two istiods that share an API server, the one in use hands over: first it serves on while a
-// balancer moves the connection to the other one, then the other one is killed. The WorkloadEntry
-// stays, and reports reach it.
+// Of two istiods and an outrider-discoveryd that share an API server, the one in use hands over:
+// first it serves on while a balancer moves the connection to another one, then the other one is
+// killed. The WorkloadEntry stays, and reports reach it.
 func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 	t.Parallel()
-	const grace = 2 * time.Second // after which istiod removes what is disconnected
+	const grace = 2 * time.Second // after which servers remove what is disconnected
 	environment := "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=" + grace.String()
 	r := newRegistered(t, environment)
 	first := r.gate.target
 	second, killSecond := r.cluster.Istiod(environment)
+	third, killThird := r.discoveryd(grace)
 	r.StartReady()
 	now := r.await(20*time.Second, "True")
 	load := r.StartLoad(0.2)
@@ -177,10 +210,12 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 	}{
 		{"moved to the second", func() { r.gate.forward(second) }},
 		{"the second is killed", func() { killSecond(); r.gate.forward(first) }},
+		{"moved to outrider-discoveryd", func() { r.gate.forward(third) }},
+		{"outrider-discoveryd is killed", func() { killThird(); r.gate.forward(first) }},
 	} {
 		before, seen := now, r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.Entry.Identity)
 		step.change()
-		rig.Eventually(t, 20*time.Second, step.what+": connected to the other istiod", func() bool {
+		rig.Eventually(t, 20*time.Second, step.what+": connected to the other server", func() bool {
 			if now = r.entry(); now == nil {
 				t.Fatalf("%s: the WorkloadEntry has disappeared", step.what)
 			}
