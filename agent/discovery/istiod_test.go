@@ -148,6 +148,13 @@ func inNamespace(t *testing.T, mesh, namespace string) string {
 // address as a bootstrap has it.
 func startIstiod(t *testing.T, folder, meshConfig string) string {
 	t.Helper()
+	return fmt.Sprintf(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`,
+		startIstiodPort(t, folder, meshConfig))
+}
+
+// startIstiodPort does what startIstiod does, and returns the port.
+func startIstiodPort(t *testing.T, folder, meshConfig string) int {
+	t.Helper()
 	ports := [3]int(freePorts(t, 3))
 	istiod, err := parts.IstiodCommand(folder, meshConfig+"\n", t.TempDir(), ports)
 	if err != nil {
@@ -173,5 +180,5 @@ func startIstiod(t *testing.T, folder, meshConfig string) string {
 		}
 		return true, fmt.Sprint(connection.Close())
 	})
-	return fmt.Sprintf(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`, ports[0])
+	return ports[0]
 }

@@ -54,6 +54,7 @@ func (s *Server) effectiveMesh() *mesh.Config {
 	m.Credentials = s.settings.Credentials
 	if s.settings.AccessLog.File != "" {
 		m.AccessLog = s.settings.AccessLog
+		m.AccessLog.Local = true
 	}
 	m.AccessLog.Failures = s.settings.AccessLog.Failures
 	return &m

@@ -63,7 +63,7 @@ func parseNode(node *corev3.Node, namespace string) (model.Node, error) {
 	}
 	n.Network, n.IstioVersion = fields["NETWORK"].GetStringValue(),
 		fields["ISTIO_VERSION"].GetStringValue()
-	n.EnvoyVersion = EnvoyVersion(node)
+	n.EnvoyVersion, n.Cluster = EnvoyVersion(node), node.GetCluster()
 	n.IPv6 = fields[model.IPv6Key].GetStringValue() == "true"
 	for key, value := range fields {
 		text, ok := value.GetKind().(*structpb.Value_StringValue)
@@ -139,7 +139,7 @@ func namespaceOf(domain, otherwise string) string {
 // the node of a bootstrap. It ignores what Envoy's command line may set.
 func SameNode(known, node *corev3.Node) bool {
 	filled := &corev3.Node{Id: cmp.Or(known.GetId(), node.GetId()), Metadata: known.GetMetadata(),
-		Locality: known.GetLocality()}
+		Cluster: cmp.Or(known.GetCluster(), node.GetCluster()), Locality: known.GetLocality()}
 	if filled.Locality == nil {
 		filled.Locality = node.GetLocality()
 	}
@@ -163,7 +163,7 @@ func proxyName(node *corev3.Node) string {
 // version of Envoy.
 func nodeKey(n model.Node) string {
 	var key strings.Builder
-	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q\n%s\n%q", n.Type, n.Namespace, n.Network, n.Locality,
+	fmt.Fprintf(&key, "%s\n%s\n%q\n%q\n%q\n%q\n%s\n%q", n.Type, n.Namespace, n.Cluster, n.Network, n.Locality,
 		n.IstioVersion, n.Interception, n.Addresses)
 	for _, texts := range []map[string]string{n.Labels, n.Metadata} {
 		for _, name := range slices.Sorted(maps.Keys(texts)) {

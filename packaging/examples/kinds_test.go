@@ -80,7 +80,11 @@ var kinds = []struct{ name, text string }{
 		"Envoy refuses it. A type that Outrider does not know, such as one of contrib, is a\n" +
 		"warning: Envoy alone checks it. If Envoy is newer than the API that Outrider\n" +
 		"knows, what is unknown is a warning, too."},
-	{"Telemetry", "Which access logs and traces are written, by proxy and direction."},
+	{"Telemetry", "Access logs (file, OpenTelemetry, gRPC) and traces (OpenTelemetry, Zipkin, Datadog,\n" +
+		"SkyWalking), by host and direction, to providers of `extensionProviders` in\n" +
+		"mesh_config_file. A log has a filter in CEL. Without a selector it is for all hosts\n" +
+		"of its namespace. Nginx: `access_log`, `log_format`. The file of `access_log_file` in\n" +
+		"[telemetry] is written as well."},
 	{"WorkloadGroup", "Is checked and has no effect yet."},
 	{"ProxyConfig", "Has no effect; a warning says so."},
 }

@@ -4,9 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	withoutqueryv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/formatter/req_without_query/v3"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
+
+	"outrider.org/outrider/agent/resource"
 )
 
 // AccessLog configures the access log of listeners and the reporting of failed requests.
@@ -14,6 +19,13 @@ type AccessLog struct {
 	File   string // path of the log file; "": none
 	Format string // text format, or a JSON object of texts; "": the default format
 	JSON   bool   // use Istio's JSON fields if Format is empty
+	// Fields is the format as JSON fields in place of Format; nil: not set
+	Fields    *structpb.Struct
+	OmitEmpty bool // leave out values that are empty
+	Istio     bool // the default format is Istio's line, not Envoy's
+	// Local reports whether the log is set on this host. Telemetries add to it; they replace that
+	// of MeshConfig.
+	Local bool
 	// Failures is the static cluster of the service (envoy.service.accesslog.v3) that receives an
 	// entry for each request or connection that failed at a backend; "": none. It does not depend
 	// on File.
@@ -33,40 +45,75 @@ func (l AccessLog) Validate() error {
 
 // Substitution returns the format as Envoy's message; nil is Envoy's default.
 func (l AccessLog) Substitution() (*corev3.SubstitutionFormatString, error) {
+	fields := l.Fields
 	switch {
+	case l.JSON && l.Format == "" && len(fields.GetFields()) == 0:
+		fields = &structpb.Struct{Fields: make(map[string]*structpb.Value, len(istioFields))}
+		for name, value := range istioFields {
+			fields.Fields[name] = structpb.NewStringValue(value)
+		}
+	case l.Format == "" && !l.JSON && l.Istio:
+		l.Format = IstioFormat
 	case l.Format == "" && !l.JSON:
 		return nil, nil
-	case l.Format == "":
-		fields := make(map[string]any, len(istioFields))
-		for name, value := range istioFields {
-			fields[name] = value
+	case fields == nil && l.Format[0] == '{':
+		var err error
+		if fields, err = parseFields(l.Format); err != nil {
+			return nil, err
 		}
-		return jsonFormat(fields)
-	case l.Format[0] != '{':
-		line := l.Format
-		if line[len(line)-1] != '\n' {
-			line += "\n"
-		}
-		return &corev3.SubstitutionFormatString{
-			Format: &corev3.SubstitutionFormatString_TextFormatSource{
-				TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{
-					InlineString: line}}}}, nil
 	}
-	var fields map[string]any
-	if err := json.Unmarshal([]byte(l.Format), &fields); err != nil {
-		return nil, fmt.Errorf("access_log_format is no JSON object: %w", err)
+	format := &corev3.SubstitutionFormatString{OmitEmptyValues: l.OmitEmpty,
+		Formatters: Formatters(l.Format, fields)}
+	if fields != nil {
+		format.Format = &corev3.SubstitutionFormatString_JsonFormat{JsonFormat: fields}
+		return format, nil
 	}
-	return jsonFormat(fields)
+	line := l.Format
+	if line[len(line)-1] != '\n' {
+		line += "\n"
+	}
+	format.Format = &corev3.SubstitutionFormatString_TextFormatSource{
+		TextFormatSource: &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{
+			InlineString: line}}}
+	return format, nil
 }
 
-func jsonFormat(fields map[string]any) (*corev3.SubstitutionFormatString, error) {
-	object, err := structpb.NewStruct(fields)
+func parseFields(text string) (*structpb.Struct, error) {
+	var values map[string]any
+	if err := json.Unmarshal([]byte(text), &values); err != nil {
+		return nil, fmt.Errorf("access_log_format is no JSON object: %w", err)
+	}
+	fields, err := structpb.NewStruct(values)
 	if err != nil {
 		return nil, fmt.Errorf("access_log_format: %w", err)
 	}
-	return &corev3.SubstitutionFormatString{Format: &corev3.SubstitutionFormatString_JsonFormat{
-		JsonFormat: object}}, nil
+	return fields, nil
 }
+
+// Formatters returns the extensions of Envoy that a text format or the fields of a JSON format need.
+func Formatters(text string, fields *structpb.Struct) []*corev3.TypedExtensionConfig {
+	const command = "%REQ_WITHOUT_QUERY"
+	needs := strings.Contains(text, command)
+	for _, value := range fields.GetFields() {
+		needs = needs || strings.Contains(value.GetStringValue(), command)
+	}
+	if !needs {
+		return nil
+	}
+	message := &withoutqueryv3.ReqWithoutQuery{} // which has no fields
+	return []*corev3.TypedExtensionConfig{{Name: "envoy.formatter.req_without_query",
+		TypedConfig: &anypb.Any{TypeUrl: resource.TypePrefix +
+			string(message.ProtoReflect().Descriptor().FullName())}}}
+}
+
+// IstioFormat is the format of a line of Istio's access log.
+const IstioFormat = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% " +
+	"%PROTOCOL%\" %RESPONSE_CODE% %RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% " +
+	"%CONNECTION_TERMINATION_DETAILS% \"%UPSTREAM_TRANSPORT_FAILURE_REASON%\" %BYTES_RECEIVED% " +
+	"%BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% \"%REQ(X-FORWARDED-FOR)%\" " +
+	"\"%REQ(USER-AGENT)%\" \"%REQ(X-REQUEST-ID)%\" \"%REQ(:AUTHORITY)%\" \"%UPSTREAM_HOST%\" " +
+	"%UPSTREAM_CLUSTER_RAW% %UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% " +
+	"%DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%\n"
 
 // istioFields are the fields of Istio's JSON access log (accessLogEncoding: JSON).
 var istioFields = map[string]string{

@@ -25,6 +25,7 @@ type Observers struct {
 	// nor DefaultProviders sets a tracer.
 	EnableTracing bool
 	Tracing       *meshapi.Tracing // defaultConfig.tracing; nil: not set
+	LogFormat     AccessLog        // format of FileLogProvider, without a file
 }
 
 // NewObservers returns the observers of a MeshConfig, after Istio's own providers.
@@ -36,7 +37,8 @@ func NewObservers(in *meshapi.MeshConfig) Observers {
 			EnvoyFileAccessLog: &meshapi.
 				MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider{Path: "/dev/stdout"}}}},
 		DefaultProviders: in.DefaultProviders, EnableTracing: in.EnableTracing,
-		Tracing: in.DefaultConfig.GetTracing()}
+		Tracing: in.DefaultConfig.GetTracing(), LogFormat: AccessLog{Format: in.AccessLogFormat,
+			JSON: in.AccessLogEncoding == meshapi.MeshConfig_JSON, Istio: true}}
 	for _, p := range in.ExtensionProviders {
 		same := func(other *Provider) bool { return other.Name == p.Name }
 		if i := slices.IndexFunc(o.Providers, same); i >= 0 {
@@ -59,7 +61,7 @@ func (o *Observers) FindProvider(name string) *Provider {
 }
 
 func (o *Observers) equal(other *Observers) bool {
-	return o.EnableTracing == other.EnableTracing && proto.Equal(o.Tracing, other.Tracing) &&
+	return o.LogFormat == other.LogFormat && o.EnableTracing == other.EnableTracing && proto.Equal(o.Tracing, other.Tracing) &&
 		proto.Equal(o.DefaultProviders, other.DefaultProviders) &&
 		slices.EqualFunc(o.Providers, other.Providers,
 			func(x, y *Provider) bool { return proto.Equal(x, y) })

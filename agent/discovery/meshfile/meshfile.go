@@ -68,8 +68,6 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	}
 	m.UpgradeHTTP2 = in.H2UpgradePolicy == meshapi.MeshConfig_UPGRADE
 	m.PathNormalization = in.PathNormalization.GetNormalization()
-	m.AccessLog = mesh.AccessLog{File: in.AccessLogFile, Format: in.AccessLogFormat,
-		JSON: in.AccessLogEncoding == meshapi.MeshConfig_JSON}
 	if topology := in.DefaultConfig.GetGatewayTopology(); topology != nil {
 		m.TrustedProxies = topology.NumTrustedProxies
 	}
@@ -78,6 +76,8 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	m.TLS, m.TrustDomainAliases = in.TlsDefaults, in.TrustDomainAliases
 	m.Authorities, m.Bundles, m.OtherTrustDomains = authorities(in)
 	m.Authorizers, m.Observers = authorizers(in), mesh.NewObservers(in)
+	m.AccessLog = m.LogFormat
+	m.AccessLog.File = in.AccessLogFile
 	if in.TrustDomain != "" {
 		m.TrustDomain = in.TrustDomain
 	}

@@ -143,7 +143,8 @@ trustDomainAliases: [cluster.local]
 		MinProtocolVersion: meshapi.MeshConfig_TLSConfig_TLSV1_3, EcdhCurves: []string{"P-256"}}
 	want.TrustDomain, want.TrustDomainAliases = "example.com", []string{"cluster.local"}
 	want.AccessLog, want.OutboundPort, want.InboundPort = mesh.AccessLog{File: "/dev/stdout",
-		JSON: true}, 1, 2
+		JSON: true, Istio: true}, 1, 2
+	want.LogFormat.JSON = true
 	if !m.Equal(want) {
 		t.Errorf("got %+v, want %+v", m, want)
 	}

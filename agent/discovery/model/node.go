@@ -16,6 +16,7 @@ const (
 type Node struct {
 	Type         NodeType
 	Namespace    string
+	Cluster      string // name of the proxy's service in its spans
 	Labels       map[string]string
 	Locality     Locality
 	IstioVersion string            // version of Istio; "" if not set

@@ -1,18 +1,25 @@
 package translate
 
 import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
 	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
+	otellogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/open_telemetry/v3"
+	otlpv1 "go.opentelemetry.io/proto/otlp/common/v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshapi "istio.io/api/mesh/v1alpha1"
 
 	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
 )
-
-// AccessLog configures where listeners write a line for each request or connection.
-type AccessLog = mesh.AccessLog
 
 // logged says whether a filter logs requests or connections.
 type logged int
@@ -22,26 +29,133 @@ const (
 	ofConnections
 )
 
-// loggers returns the access loggers of a filter. The logger of failures is the last one, because
-// EnvoyFilters may refer to the others by index.
-func loggers(l AccessLog, what logged) ([]*accesslogv3.AccessLog, error) {
-	var all []*accesslogv3.AccessLog
-	if l.File != "" {
-		log := &filelogv3.FileAccessLog{Path: l.File}
-		format, err := l.Substitution()
-		if err != nil {
-			return nil, err
-		}
-		if format != nil {
-			log.AccessLogFormat = &filelogv3.FileAccessLog_LogFormat{LogFormat: format}
-		}
-		all = append(all, &accesslogv3.AccessLog{Name: "envoy.access_loggers.file",
-			ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed(log)}})
+// istiod's names of loggers, and of the logs of providers that name none
+const (
+	fileLogName = "envoy.access_loggers.file"
+	httpLogName = "envoy.access_loggers.http_grpc"
+	tcpLogName  = "envoy.tcp_grpc_access_log"
+	otelLogName = "envoy.access_loggers.open_telemetry"
+)
+
+// peerStates are objects that Istio's own filters know of peers, and that gRPC services get as with
+// istiod. Envoy leaves out those that do not exist.
+var peerStates = []string{"upstream_peer", "downstream_peer"}
+
+func accessLogger(name string, config proto.Message) *accesslogv3.AccessLog {
+	return &accesslogv3.AccessLog{Name: name,
+		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed(config)}}
+}
+
+// fileLogger returns the access logger of a file.
+func fileLogger(l mesh.AccessLog) (*accesslogv3.AccessLog, error) {
+	format, err := l.Substitution()
+	if err != nil {
+		return nil, err
 	}
-	if l.Failures != "" {
-		all = append(all, failures(l.Failures, what))
+	log := &filelogv3.FileAccessLog{Path: l.File}
+	if format != nil {
+		log.AccessLogFormat = &filelogv3.FileAccessLog_LogFormat{LogFormat: format}
 	}
-	return all, nil
+	return accessLogger(fileLogName, log), nil
+}
+
+// accessLogger returns the access logger of a provider. why says why there is none.
+func (o *observer) accessLogger(p *mesh.Provider) (logger *accesslogv3.AccessLog, why string) {
+	switch of := p.GetProvider().(type) {
+	case *meshapi.MeshConfig_ExtensionProvider_EnvoyFileAccessLog:
+		return o.fileProvider(p.Name, of.EnvoyFileAccessLog)
+	case *meshapi.MeshConfig_ExtensionProvider_EnvoyHttpAls:
+		als := of.EnvoyHttpAls
+		common, why := o.common(als, orElse(als.GetLogName(), "http_envoy_accesslog"),
+			als.GetFilterStateObjectsToLog())
+		return accessLogger(httpLogName, &grpclogv3.HttpGrpcAccessLogConfig{CommonConfig: common,
+			AdditionalRequestHeadersToLog:   als.GetAdditionalRequestHeadersToLog(),
+			AdditionalResponseHeadersToLog:  als.GetAdditionalResponseHeadersToLog(),
+			AdditionalResponseTrailersToLog: als.GetAdditionalResponseTrailersToLog()}), why
+	case *meshapi.MeshConfig_ExtensionProvider_EnvoyTcpAls:
+		als := of.EnvoyTcpAls
+		common, why := o.common(als, orElse(als.GetLogName(), "tcp_envoy_accesslog"),
+			als.GetFilterStateObjectsToLog())
+		return accessLogger(tcpLogName,
+			&grpclogv3.TcpGrpcAccessLogConfig{CommonConfig: common}), why
+	case *meshapi.MeshConfig_ExtensionProvider_EnvoyOtelAls:
+		return o.otelProvider(of.EnvoyOtelAls)
+	}
+	return nil, "it is no provider of access logs"
+}
+
+func orElse(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// common returns what the loggers of gRPC services have in common. Envoy's buffers are bounded; it
+// drops and counts the entries that a slow service does not read.
+func (o *observer) common(p interface {
+	GetService() string
+	GetPort() uint32
+}, name string, states []string) (*grpclogv3.CommonGrpcAccessLogConfig, string) {
+	cluster, host, why := o.cluster(p.GetService(), p.GetPort())
+	if len(states) == 0 {
+		states = peerStates
+	}
+	return &grpclogv3.CommonGrpcAccessLogConfig{LogName: name,
+		TransportApiVersion: corev3.ApiVersion_V3, GrpcService: grpcService(cluster, host),
+		FilterStateObjectsToLog: states}, why
+}
+
+func grpcService(cluster, authority string) *corev3.GrpcService {
+	return &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+		EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster, Authority: authority}}}
+}
+
+func (o *observer) fileProvider(name string,
+	p *meshapi.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider) (*accesslogv3.AccessLog,
+	string) {
+	log := o.world.Mesh().LogFormat // that of MeshConfig for Istio's own provider
+	if name != mesh.FileLogProvider || p.GetLogFormat() != nil || p.GetOmitEmptyValues() {
+		log = mesh.AccessLog{Format: p.GetLogFormat().GetText(), OmitEmpty: p.GetOmitEmptyValues()}
+		if labels, ok := p.GetLogFormat().GetLogFormat().(*meshapi.
+			MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider_LogFormat_Labels); ok {
+			log.JSON, log.Fields = true, labels.Labels
+		}
+	}
+	log.File = orElse(p.GetPath(), "/dev/stdout")
+	log.Istio = true
+	logger, err := fileLogger(log)
+	if err != nil {
+		return nil, err.Error()
+	}
+	return logger, ""
+}
+
+func (o *observer) otelProvider(
+	p *meshapi.MeshConfig_ExtensionProvider_EnvoyOpenTelemetryLogProvider) (*accesslogv3.AccessLog,
+	string) {
+	body, labels := orElse(p.GetLogFormat().GetText(), mesh.IstioFormat), p.GetLogFormat().GetLabels()
+	states := append(slices.Clip(peerStates), "wasm.upstream_peer", "wasm.upstream_peer_id",
+		"wasm.downstream_peer", "wasm.downstream_peer_id")
+	common, why := o.common(p, orElse(p.GetLogName(), "otel_envoy_accesslog"), states)
+	log := &otellogv3.OpenTelemetryAccessLogConfig{
+		CommonConfig:         common, //nolint:staticcheck // deprecated; istiod's form, same logs
+		DisableBuiltinLabels: true,
+		Body:                 &otlpv1.AnyValue{Value: &otlpv1.AnyValue_StringValue{StringValue: body}}}
+	if len(labels.GetFields()) > 0 {
+		log.Attributes = attributes(labels)
+	}
+	log.Formatters = mesh.Formatters(body, labels)
+	return accessLogger(otelLogName, log), why
+}
+
+func attributes(labels *structpb.Struct) *otlpv1.KeyValueList {
+	list := &otlpv1.KeyValueList{}
+	for _, name := range slices.Sorted(maps.Keys(labels.Fields)) {
+		list.Values = append(list.Values, &otlpv1.KeyValue{Key: name, Value: &otlpv1.AnyValue{
+			Value: &otlpv1.AnyValue_StringValue{StringValue: labels.Fields[name].GetStringValue()}}})
+	}
+	return list
 }
 
 // failureFlags are the response flags of a backend that refuses or does not answer: connection
@@ -56,19 +170,43 @@ const failureBuffer = 4 << 10
 // it to the access log service in a cluster.
 func failures(cluster string, what logged) *accesslogv3.AccessLog {
 	common := &grpclogv3.CommonGrpcAccessLogConfig{LogName: "failures",
-		TransportApiVersion: corev3.ApiVersion_V3,
-		GrpcService: &corev3.GrpcService{TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
-			EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster}}},
+		TransportApiVersion: corev3.ApiVersion_V3, GrpcService: grpcService(cluster, ""),
 		BufferSizeBytes: wrapperspb.UInt32(failureBuffer)}
-	name, config := "envoy.access_loggers.http_grpc",
-		proto.Message(&grpclogv3.HttpGrpcAccessLogConfig{CommonConfig: common})
+	log := accessLogger(httpLogName, &grpclogv3.HttpGrpcAccessLogConfig{CommonConfig: common})
 	if what == ofConnections {
-		name, config = "envoy.access_loggers.tcp_grpc",
-			&grpclogv3.TcpGrpcAccessLogConfig{CommonConfig: common}
+		log = accessLogger("envoy.access_loggers.tcp_grpc",
+			&grpclogv3.TcpGrpcAccessLogConfig{CommonConfig: common})
 	}
-	return &accesslogv3.AccessLog{Name: name,
-		ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: typed(config)},
-		Filter: &accesslogv3.AccessLogFilter{
-			FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
-				ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: failureFlags}}}}
+	log.Filter = &accesslogv3.AccessLogFilter{
+		FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
+			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: failureFlags}}}
+	return log
+}
+
+// providerCluster returns the cluster and the host of a provider's service, NAMESPACE/HOST or HOST.
+// why says why the service cannot be used.
+func providerCluster(w *model.World, service string, port uint32) (cluster, host, why string) {
+	namespace, host, qualified := strings.Cut(service, "/")
+	if !qualified {
+		host = service
+	}
+	host = strings.ToLower(host)
+	var found []string
+	listens := false
+	for _, s := range w.Services(host) {
+		if !qualified || s.Namespace == namespace {
+			found = append(found, s.Namespace)
+			listens = s.Port(port) != nil
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return "", host, fmt.Sprintf("no ServiceEntry has %s, its service", service)
+	case len(found) > 1:
+		return "", host, fmt.Sprintf("%s, its service, is in several namespaces: %s", service,
+			strings.Join(found, ", "))
+	case !listens:
+		return "", host, fmt.Sprintf("%s, its service, has no port %d", service, port)
+	}
+	return ClusterName(port, "", host), host, ""
 }

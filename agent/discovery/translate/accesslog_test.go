@@ -6,31 +6,40 @@ import (
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 
 	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
 )
 
 // TestLoggers_FailuresAreLast: an EnvoyFilter may patch the access log of a file by its index, so
 // the logger of failures must follow it.
 func TestLoggers_FailuresAreLast(t *testing.T) {
-	logs, err := loggers(AccessLog{File: "/dev/stdout", Failures: "xds-grpc"}, ofRequests)
-	if err != nil || len(logs) != 2 || logs[0].GetFilter() != nil ||
+	logs := observed(AccessLog{File: "/dev/stdout", Failures: "xds-grpc"}).loggers(ofRequests)
+	if len(logs) != 2 || logs[0].GetFilter() != nil ||
 		len(logs[1].GetFilter().GetResponseFlagFilter().GetFlags()) == 0 {
-		t.Errorf("%v %v", logs, err)
+		t.Error(logs)
 	}
 	for _, log := range logs {
 		if err := log.ValidateAll(); err != nil {
 			t.Error(err)
 		}
 	}
-	if logs, err := loggers(AccessLog{File: "/dev/stdout"}, ofRequests); err != nil || len(logs) != 1 {
-		t.Errorf("without failures: %v %v", logs, err)
+	if logs := observed(AccessLog{File: "/dev/stdout"}).loggers(ofRequests); len(logs) != 1 {
+		t.Errorf("without failures: %v", logs)
 	}
 }
 
-// TestBlackHole_ReportsNoFailures: outrider-capture checks Envoy by opening connections that the
-// virtual listeners close at once. Reported as failures, they would make the agent check backends.
+// observed returns the telemetry of a world without objects.
+func observed(log AccessLog) *Telemetry {
+	m := mesh.Default()
+	m.AccessLog = log
+	t := Observe(model.NewWorld("cluster.local", m), model.Node{Type: model.Sidecar}, model.Client)
+	return &t
+}
+
+// TestBlackHole_ReportsNoFailures: connections to a closed port would make the agent check backends
+// if they were reported as failures.
 func TestBlackHole_ReportsNoFailures(t *testing.T) {
-	m := &mesh.Config{AccessLog: AccessLog{File: "/dev/stdout", Failures: "xds-grpc"}}
-	chain, err := blackHole(m, "virtualOutbound-blackhole", 15001)
+	of := observed(AccessLog{File: "/dev/stdout", Failures: "xds-grpc"})
+	chain, err := blackHole(of, "0.0.0.0_80", 80)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,32 +55,11 @@ func (a *Authorization) authorizer(w *model.World, name string,
 	if provider == nil {
 		return "", "", fmt.Sprintf("MeshConfig has no external authorizer %q", name)
 	}
-	namespace, host, qualified := strings.Cut(service, "/")
-	if !qualified {
-		host = service
+	if cluster, host, why = providerCluster(w, service, port); why != "" {
+		why = "provider " + name + ": " + why
 	}
-	host = strings.ToLower(host)
 	a.Reads = append(a.Reads, host)
-	var found []string
-	listens := false
-	for _, s := range w.Services(host) {
-		if !qualified || s.Namespace == namespace {
-			found = append(found, s.Namespace)
-			listens = s.Port(port) != nil
-		}
-	}
-	switch len(found) {
-	case 0:
-		return "", "", fmt.Sprintf("no ServiceEntry has %s, the service of provider %s", service, name)
-	case 1:
-		if !listens {
-			return "", "", fmt.Sprintf("%s, the service of provider %s, has no port %d", service, name,
-				port)
-		}
-		return ClusterName(port, "", host), host, ""
-	}
-	return "", "", fmt.Sprintf("%s, the service of provider %s, is in several namespaces: %s",
-		service, name, strings.Join(found, ", "))
+	return cluster, host, why
 }
 
 // external adds the filters of an external authorizer. An authorizer over HTTP has no filter for

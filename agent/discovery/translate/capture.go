@@ -69,12 +69,12 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 // VirtualOutbound returns the listener that receives captured outbound connections. It passes each
 // to the listener with the original address and port, else to the cluster fallback.
 func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
-	metrics *Metrics) (*resource.Resource, error) {
-	loop, err := blackHole(m, virtualOutbound+"-blackhole", m.OutboundPort)
+	metrics *Metrics, t *Telemetry) (*resource.Resource, error) {
+	loop, err := blackHole(&Telemetry{}, virtualOutbound+"-blackhole", m.OutboundPort)
 	if err != nil {
 		return nil, err
 	}
-	rest, err := passOn(m.AccessLog, fallback)
+	rest, err := passOn(t, fallback)
 	if err != nil {
 		return nil, err
 	}
@@ -90,19 +90,20 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
 	if node.IPv6 {
 		dualStack(l, m.OutboundPort)
 	}
-	return resource.New(l.Name, l)
+	t.unmatched(l)
+	return resource.New(l.Name, l, t.Origins...)
 }
 
 // VirtualInbound returns the listener that receives captured inbound connections to declared ports
 // and to all others. policy has the modes of mutual TLS for the other ports, guards their filters.
 func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy model.PeerPolicy,
-	guards Guards, metrics *Metrics, origins ...resource.Origin) (*resource.Resource, error) {
-	loop, err := blackHole(m, virtualInbound+"-blackhole", m.InboundPort)
+	guards Guards, metrics *Metrics, t *Telemetry, origins ...resource.Origin) (*resource.Resource, error) {
+	loop, err := blackHole(&Telemetry{}, virtualInbound+"-blackhole", m.InboundPort)
 	if err != nil {
 		return nil, err
 	}
 	l := newListener(anyIPv4, m.InboundPort, loop)
-	for _, in := range append(undeclared(node, ports, policy, guards), ports...) {
+	for _, in := range append(undeclared(node, ports, policy, guards, t), ports...) {
 		in.Metrics = metrics
 		chains, err := in.chains(m, true)
 		if err != nil {
@@ -123,15 +124,16 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy mod
 			&originalsrcv3.OriginalSrc{Mark: originalSourceMark}))
 	}
 	inspect(l, m)
-	return resource.New(l.Name, l, origins...)
+	t.unmatched(l)
+	return resource.New(l.Name, l, append(origins, t.Origins...)...)
 }
 
 // undeclared returns the inbound ports that stand for all ports not declared: one for each port
 // with a mode of mutual TLS of its own, and one for all the rest.
 func undeclared(node model.Node, ports []Inbound, policy model.PeerPolicy,
-	guards Guards) []Inbound {
+	guards Guards, t *Telemetry) []Inbound {
 	all := []Inbound{{Passthrough: true, Protocol: model.Auto, Identity: node.Identity,
-		Mutual: policy.Default.Mode, Guards: guards}}
+		Mutual: policy.Default.Mode, Guards: guards, Telemetry: *t}}
 	for _, port := range slices.Sorted(maps.Keys(policy.Ports)) {
 		if !slices.ContainsFunc(ports, func(in Inbound) bool { return in.Port == port }) {
 			in := all[0]
@@ -152,12 +154,9 @@ func transparent(node model.Node) *wrapperspb.BoolValue {
 }
 
 // blackHole returns a filter chain that closes connections to a port (0: any), for example to the
-// capture port itself, which would loop. These are not logged as failures of a backend, because
-// outrider-capture opens such a connection once a second.
-func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChain, error) {
-	log := m.AccessLog
-	log.Failures = ""
-	filter, err := passOn(log, BlackHoleCluster)
+// capture port itself, which would loop. They are not logged as failures of a backend.
+func blackHole(t *Telemetry, name string, port uint32) (*listenerv3.FilterChain, error) {
+	filter, err := passOn(&Telemetry{Logs: t.Logs}, BlackHoleCluster)
 	if err != nil {
 		return nil, err
 	}
@@ -166,13 +165,9 @@ func blackHole(m *mesh.Config, name string, port uint32) (*listenerv3.FilterChai
 }
 
 // passOn returns a TCP proxy filter that forwards to a cluster.
-func passOn(log AccessLog, cluster string) (*listenerv3.Filter, error) {
-	logs, err := loggers(log, ofConnections)
-	if err != nil {
-		return nil, err
-	}
+func passOn(t *Telemetry, cluster string) (*listenerv3.Filter, error) {
 	return networkFilter("envoy.filters.network.tcp_proxy",
-		&tcpproxyv3.TcpProxy{StatPrefix: cluster, AccessLog: logs,
+		&tcpproxyv3.TcpProxy{StatPrefix: cluster, AccessLog: t.loggers(ofConnections),
 			ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
 }
 

@@ -36,15 +36,12 @@ type Connection struct {
 }
 
 // Filters returns the filters that forward the connection.
-func (c Connection) Filters(log AccessLog) ([]*listenerv3.Filter, error) {
-	logs, err := loggers(log, ofConnections)
-	if err != nil {
-		return nil, err
-	}
+func (c Connection) Filters(t *Telemetry) ([]*listenerv3.Filter, error) {
 	proxy := proto.Clone(c.proxy).(*tcpproxyv3.TcpProxy)
-	proxy.AccessLog = logs
+	proxy.AccessLog = t.loggers(ofConnections)
 	var filters []*listenerv3.Filter
 	if c.dynamicPort != 0 {
+		var err error
 		if filters, err = resolveServerNames(c.dynamicPort); err != nil {
 			return nil, err
 		}
@@ -54,8 +51,8 @@ func (c Connection) Filters(log AccessLog) ([]*listenerv3.Filter, error) {
 }
 
 // Chain returns a filter chain that matches and forwards the connection.
-func (c Connection) Chain(name string, log AccessLog) (*listenerv3.FilterChain, error) {
-	filters, err := c.Filters(log)
+func (c Connection) Chain(name string, t *Telemetry) (*listenerv3.FilterChain, error) {
+	filters, err := c.Filters(t)
 	if err != nil {
 		return nil, err
 	}

@@ -48,14 +48,15 @@ func bound(bind string) string {
 // GatewayListener returns the listener for all servers with the same address ("": 0.0.0.0) and
 // port. It has either one filter chain without TLS, or any number of chains that differ in SNI.
 func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh.Config,
-	guards Guards, metrics *Metrics, origins ...resource.Origin) (*resource.Resource, error) {
+	guards Guards, metrics *Metrics, t *Telemetry,
+	origins ...resource.Origin) (*resource.Resource, error) {
 	if address == "" {
 		address = anyIPv4
 	}
 	l := newListener(address, port)
 	inspect := false
 	for _, c := range chains {
-		chain, err := c.translate("outbound_"+ListenerName(address, port), m, guards, port)
+		chain, err := c.translate("outbound_"+ListenerName(address, port), m, guards, t, port)
 		if err != nil {
 			return nil, err
 		}
@@ -68,11 +69,13 @@ func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh
 	if inspect {
 		inspectTLS(l)
 	}
-	return resource.New(l.Name, l, compact(append(origins, guards.AllOrigins()...))...)
+	t.unmatched(l)
+	return resource.New(l.Name, l,
+		compact(slices.Concat(origins, guards.AllOrigins(), t.Origins))...)
 }
 
 func (c GatewayChain) translate(statPrefix string, m *mesh.Config, guards Guards,
-	port uint32) (*listenerv3.FilterChain, error) {
+	t *Telemetry, port uint32) (*listenerv3.FilterChain, error) {
 	out := &listenerv3.FilterChain{Name: c.Name, Filters: guards.before(outbound(port), c.Filters...)}
 	if c.Auto {
 		out.Filters = c.Filters
@@ -82,7 +85,7 @@ func (c GatewayChain) translate(statPrefix string, m *mesh.Config, guards Guards
 			statPrefix = c.StatPrefix
 		}
 		manager, err := connectionManager(c.RouteName, statPrefix,
-			managerOptions{gateway: true, port: port}, m, guards)
+			managerOptions{gateway: true, port: port}, m, guards, t)
 		if err != nil {
 			return nil, err
 		}

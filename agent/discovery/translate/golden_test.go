@@ -175,7 +175,7 @@ func chains(t *testing.T, routes []translate.Connection) string {
 	t.Helper()
 	var text strings.Builder
 	for _, route := range routes {
-		chain, err := route.Chain(route.Field, translate.AccessLog{})
+		chain, err := route.Chain(route.Field, &translate.Telemetry{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -214,7 +214,8 @@ func TestGateways(t *testing.T) {
 				}
 			}
 			r, err := translate.GatewayListener(servers[0].Bind, servers[0].Port.Number, filters,
-				m.Mesh(), translate.Guards{}, nil, gateway.Origin(), gateway.Origin())
+				m.Mesh(), translate.Guards{}, nil, &translate.Telemetry{},
+				gateway.Origin(), gateway.Origin())
 			if err != nil {
 				t.Fatal(err)
 			}

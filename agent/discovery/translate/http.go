@@ -35,11 +35,8 @@ type managerOptions struct {
 // connectionManager returns an HTTP connection manager that gets the named route configuration over
 // RDS.
 func connectionManager(routeName, statPrefix string, o managerOptions, m *mesh.Config,
-	guards Guards) (*listenerv3.Filter, error) {
-	manager, err := newManager(statPrefix, m)
-	if err != nil {
-		return nil, err
-	}
+	guards Guards, t *Telemetry) (*listenerv3.Filter, error) {
+	manager := newManager(statPrefix, m, t)
 	if o.resolve {
 		resolveRequests(manager)
 	}
@@ -62,11 +59,7 @@ func connectionManager(routeName, statPrefix string, o managerOptions, m *mesh.C
 const managerFilter = "envoy.filters.network.http_connection_manager"
 
 // newManager returns an HTTP connection manager with the settings that all have in common.
-func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager, error) {
-	logs, err := loggers(m.AccessLog, ofRequests)
-	if err != nil {
-		return nil, err
-	}
+func newManager(statPrefix string, m *mesh.Config, t *Telemetry) *hcmv3.HttpConnectionManager {
 	manager := &hcmv3.HttpConnectionManager{
 		StatPrefix: mesh.StatName(statPrefix),
 		HttpFilters: []*hcmv3.HttpFilter{httpFilter(faultFilter, &faultv3.HTTPFault{}),
@@ -76,10 +69,10 @@ func newManager(statPrefix string, m *mesh.Config) (*hcmv3.HttpConnectionManager
 		StreamIdleTimeout: durationpb.New(0),
 		UseRemoteAddress:  wrapperspb.Bool(false),
 		UpgradeConfigs:    []*hcmv3.HttpConnectionManager_UpgradeConfig{{UpgradeType: "websocket"}},
-		AccessLog:         logs,
 	}
+	t.addTo(manager)
 	normalizePath(manager, m.PathNormalization)
-	return manager, nil
+	return manager
 }
 
 // asServer makes a connection manager forward the application's server header.

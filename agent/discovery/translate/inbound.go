@@ -37,6 +37,8 @@ type Inbound struct {
 	Mutual   model.MutualTLS
 	Identity bool // the proxy has a certificate of the mesh
 	Guards   Guards
+	// what the port's filters log and trace
+	Telemetry Telemetry
 	// Passthrough reports whether this is not a declared port, but stands for captured connections
 	// to undeclared ones: to Port, or to all of them if Port is 0
 	Passthrough bool
@@ -141,7 +143,8 @@ func (in Inbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 	l := newListener(in.Bind, in.Port, chains...)
 	l.TrafficDirection = corev3.TrafficDirection_INBOUND
 	inspect(l, m)
-	return resource.New(l.Name, l, origins...)
+	in.Telemetry.unmatched(l)
+	return resource.New(l.Name, l, append(origins, in.Telemetry.Origins...)...)
 }
 
 // Check returns an error if Envoy would refuse the port's listener.
@@ -157,7 +160,7 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 		port = 0
 	}
 	if in.Closed() {
-		chain, err := blackHole(m, in.chainName(false), port)
+		chain, err := blackHole(&in.Telemetry, in.chainName(false), port)
 		return []*listenerv3.FilterChain{chain}, err
 	}
 	var chains []*listenerv3.FilterChain
@@ -208,7 +211,7 @@ func (in Inbound) filters(m *mesh.Config, http bool) ([]*listenerv3.Filter, erro
 		manager, err := in.manager(m, cluster)
 		return in.Guards.Extensions.beforeRequests(inbound(in.Port), manager), err
 	}
-	forward, err := passOn(m.AccessLog, cluster)
+	forward, err := passOn(&in.Telemetry, cluster)
 	return in.Guards.before(inbound(in.Port), forward), err
 }
 
@@ -219,10 +222,7 @@ func (in Inbound) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, e
 	if in.Passthrough {
 		port, portName, statPrefix = 0, "http", cluster
 	}
-	manager, err := newManager(statPrefix, m)
-	if err != nil {
-		return nil, err
-	}
+	manager := newManager(statPrefix, m, &in.Telemetry)
 	// inbound managers have no HTTP filter but the router
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
 	in.Guards.addTo(manager, inbound(in.Port))

@@ -51,6 +51,7 @@ type Outbound struct {
 	Rest        string       // cluster for captured connections that no route matches
 	Metrics     *Metrics
 	Extensions  Extensions
+	Telemetry   Telemetry
 }
 
 // Listener returns the Envoy listener for the outbound traffic.
@@ -58,7 +59,8 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 	l := newListener(o.Address, o.Port)
 	if o.Routes != "" {
 		manager, err := connectionManager(o.Routes, "outbound_"+l.Name,
-			managerOptions{port: o.Port, resolve: o.Resolve}, m, Guards{Extensions: o.Extensions})
+			managerOptions{port: o.Port, resolve: o.Resolve}, m, Guards{Extensions: o.Extensions},
+			&o.Telemetry)
 		if err != nil {
 			return nil, err
 		}
@@ -70,7 +72,7 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 		l.FilterChains = append(l.FilterChains, chain)
 	}
 	for _, route := range o.Connections {
-		chain, err := route.Chain(strings.Join(route.ServerNames, ","), m.AccessLog)
+		chain, err := route.Chain(strings.Join(route.ServerNames, ","), &o.Telemetry)
 		if err != nil {
 			return nil, err
 		}
@@ -83,7 +85,7 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 		if o.IPv6 && o.Address == anyIPv4 {
 			dualStack(l, o.Port)
 		}
-		rest, err := passOn(m.AccessLog, o.Rest)
+		rest, err := passOn(&o.Telemetry, o.Rest)
 		if err != nil {
 			return nil, err
 		}
@@ -99,7 +101,8 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 			return nil, err
 		}
 	}
-	return resource.New(l.Name, l, compact(append(origins, o.Extensions.origins()...))...)
+	return resource.New(l.Name, l, compact(slices.Concat(origins, o.Extensions.origins(),
+		o.Telemetry.Origins))...)
 }
 
 // inspectTLS adds the listener filter that detects the SNI of TLS.

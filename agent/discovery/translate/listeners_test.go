@@ -123,6 +123,7 @@ func TestCapture(t *testing.T) {
 	m := mesh.Default()
 	m.AccessLog = translate.AccessLog{File: "/dev/stdout", Format: "%PROTOCOL%\n",
 		Failures: "failures"}
+	observed := translate.Observe(model.NewWorld("cluster.local", m), redirected, model.Client)
 	strict := model.PeerPolicy{Default: model.PeerMode{Mode: model.Permissive},
 		Ports: map[uint32]model.PeerMode{80: {Mode: model.Strict}, 9000: {Mode: model.Strict},
 			9001: {Mode: model.Disable}}}
@@ -144,9 +145,14 @@ func TestCapture(t *testing.T) {
 		for _, r := range all {
 			got = append(got, text(t, proxy.name+": "+r.Name, r, nil))
 		}
-		r, err := translate.VirtualOutbound(m, proxy.node, translate.PassthroughCluster, nil)
+		r, err := translate.VirtualOutbound(m, proxy.node, translate.PassthroughCluster, nil,
+			&observed)
 		got = append(got, text(t, proxy.name+": outbound", r, err))
-		r, err = translate.VirtualInbound(m, proxy.node, proxy.ports, strict, translate.Guards{}, nil, origin)
+		for i := range proxy.ports {
+			proxy.ports[i].Telemetry = observed
+		}
+		r, err = translate.VirtualInbound(m, proxy.node, proxy.ports, strict, translate.Guards{},
+			nil, &observed, origin)
 		got = append(got, text(t, proxy.name+": inbound", r, err))
 	}
 	golden(t, "testdata/capture.txtar", got)

@@ -64,7 +64,7 @@ func (c *connections) addAuto(a *autoPassthrough) error {
 	}
 	for _, host := range slices.Sorted(maps.Keys(a.routes)) {
 		for _, route := range a.routes[host] {
-			filters, err := route.Filters(c.view.world.Mesh().AccessLog)
+			filters, err := route.Filters(&c.view.telemetry.client)
 			if err != nil {
 				return err
 			}

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -58,7 +57,7 @@ func (c *connections) add(s server) error {
 				"add one with "+kind+" routes, one of the server's hosts and the gateway"))
 	}
 	for _, route := range own.Routes {
-		if err := c.chain(s, route, c.view.world.Mesh()); err != nil {
+		if err := c.chain(s, route); err != nil {
 			return fmt.Errorf("%s of %s: %w", route.Field, route.Object.Key, err)
 		}
 	}
@@ -93,8 +92,8 @@ func (c *connections) free(s server, routes []translate.Connection) []translate.
 	return out
 }
 
-func (c *connections) chain(s server, route translate.Connection, m *mesh.Config) error {
-	filters, err := route.Filters(m.AccessLog)
+func (c *connections) chain(s server, route translate.Connection) error {
+	filters, err := route.Filters(&c.view.telemetry.client)
 	if err != nil {
 		return err
 	}

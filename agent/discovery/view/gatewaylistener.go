@@ -136,7 +136,8 @@ func (l *gatewayListener) publish(v *View, name string) {
 	if len(c.chains) > 0 {
 		var err error
 		if listener, err = translate.GatewayListener(l.bind, l.port, c.chains, v.world.Mesh(),
-			v.guards.Guards, v.metrics(model.Client), append(origins, c.origins...)...); err != nil {
+			v.guards.Guards, v.metrics(model.Client), &v.telemetry.client,
+			append(origins, c.origins...)...); err != nil {
 			c.problems = append(c.problems, l.servers[0].problem("port",
 				"Envoy would refuse the listener: "+err.Error(), ""))
 		}

@@ -194,6 +194,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		origin := d.object.Origin()
 		mode, found := d.authenticate(peers, v.node)
 		d.Guards, d.Metrics, d.Service = v.guards.Guards, metrics, d.host
+		d.Telemetry = v.telemetry.server
 		problems = append(problems, found...)
 		if d.Closed() && d.Bind != "" {
 			v.closed[resource.Key{Type: resource.ListenerType,
@@ -225,7 +226,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 	}
 	if v.node.Captured() {
 		r, err := translate.VirtualInbound(v.world.Mesh(), v.node, captured, peers,
-			v.guards.Guards, metrics,
+			v.guards.Guards, metrics, &v.telemetry.server,
 			slices.Concat(origins, peers.Origins(), v.guards.AllOrigins())...)
 		if err == nil {
 			resources = append(resources, r)

@@ -59,7 +59,7 @@ func (s *sidecar) capture(v *View) {
 	if err == nil {
 		var listener *resource.Resource
 		if listener, err = translate.VirtualOutbound(v.world.Mesh(), v.node,
-			s.fallback(v), v.metrics(model.Client)); err == nil {
+			s.fallback(v), v.metrics(model.Client), &v.telemetry.client); err == nil {
 			v.put(unit, append(clusters, listener)...)
 		}
 	}

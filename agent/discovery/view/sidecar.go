@@ -44,6 +44,7 @@ func (s *sidecar) port(number uint32) *port {
 
 func (s *sidecar) update(v *View, touched model.Touched) {
 	touched = s.rescope(v, touched)
+	s.read(telemetryReader, v.telemetry.reads())
 	s.inbound.update(v, s.scope, touched)
 	for _, p := range s.ports {
 		p.listenerDirty = p.listenerDirty || v.guards.extended
@@ -53,7 +54,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 		s.join(v, host)
 		hosts[host] = struct{}{}
 		for reader := range s.readers.of(host) {
-			if reader != egressProxy {
+			if reader != egressProxy && reader != telemetryReader {
 				hosts[reader] = struct{}{}
 			}
 		}

@@ -36,6 +36,7 @@ type View struct {
 	patches   patches
 	kind      kind
 	guards    guards
+	telemetry telemetry
 	published *mesh.Config // mesh config whose CA certificates were published
 
 	extensions map[string]publishedExtension // by unit
@@ -80,6 +81,7 @@ func (v *View) Move(world *model.World, cache *Cache) model.Touched {
 	v.world, v.cache = world, cache
 	if len(v.units) > 0 {
 		v.guards.make(v)
+		v.telemetry.make(v)
 		v.kind.relisten(v)
 	}
 	return touched
@@ -126,6 +128,7 @@ func (v *View) Update(touched model.Touched) {
 	}
 	v.authorities()
 	v.guards.update(v, touched)
+	v.telemetry.update(v, touched)
 	v.kind.update(v, touched)
 	v.reconcileAdded()
 	v.unused()
@@ -138,6 +141,7 @@ func (v *View) Reconfigure(everything model.Touched) {
 		return // nothing was translated yet; the first Update will do it
 	}
 	v.guards.make(v)
+	v.telemetry.make(v)
 	v.kind.relisten(v)
 	v.Update(everything)
 }

@@ -1,0 +1,61 @@
+package view
+
+import (
+	"fmt"
+	"slices"
+
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/translate"
+)
+
+// telemetryReader is the name of the services that get logs and spans among the readers of hosts.
+const telemetryReader = "\x00telemetry"
+
+// telemetry says what the listeners of a proxy log and trace. The listeners of a router are clients.
+type telemetry struct {
+	client, server translate.Telemetry
+	made           bool
+}
+
+// update translates the Telemetries again if a change affects them, and then all listeners if the
+// result differs.
+func (t *telemetry) update(v *View, touched model.Touched) {
+	stale := !t.made || touched.Telemetries || touched.Sidecars
+	for _, host := range slices.Concat(t.client.Reads, t.server.Reads) {
+		_, ok := touched.Hosts[host]
+		stale = stale || ok
+	}
+	if !stale {
+		return
+	}
+	first, before := !t.made, *t
+	t.make(v)
+	if !first && !(t.client.Same(&before.client) && t.server.Same(&before.server)) {
+		v.kind.relisten(v)
+	}
+}
+
+func (t *telemetry) make(v *View) {
+	t.made = true
+	t.client = translate.Observe(v.world, v.node, model.Client)
+	t.server = translate.Telemetry{}
+	if v.node.Type == model.Sidecar {
+		t.server = translate.Observe(v.world, v.node, model.Server)
+	}
+	problems := slices.Concat(t.client.Problems, t.server.Problems)
+	for o, by := range v.world.ShadowedTelemetries(v.node) {
+		problems = append(problems, o.Warning("selector", fmt.Sprintf("has no effect: %s at %s is "+
+			"for the same namespace, is older and takes precedence", by.Key, by.Position()),
+			"write one Telemetry without a selector in a namespace"))
+	}
+	v.report("telemetry", dedupe(problems))
+}
+
+// reads returns the hosts that get logs and spans.
+func (t *telemetry) reads() map[string]struct{} {
+	reads := map[string]struct{}{}
+	for _, host := range slices.Concat(t.client.Reads, t.server.Reads) {
+		reads[host] = struct{}{}
+	}
+	return reads
+}
