@@ -168,9 +168,16 @@ func (p *targets) write() ([]targetFile, error) {
 	return p.files, nil
 }
 
+// write writes a file, and makes its folder, which everyone may enter whatever the umask is.
 func write(file targetFile) error {
-	if err := os.MkdirAll(filepath.Dir(file.Path), 0o755); err != nil {
-		return err
+	folder := filepath.Dir(file.Path)
+	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+		if err := os.MkdirAll(folder, 0o755); err != nil {
+			return err
+		}
+		if err := os.Chmod(folder, 0o755); err != nil { //nolint:gosec // the agent's user reads in it
+			return err
+		}
 	}
 	pending, err := renameio.NewPendingFile(file.Path,
 		renameio.WithTempDir(filepath.Dir(file.Path)))

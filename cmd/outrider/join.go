@@ -47,7 +47,7 @@ func (a *app) joinCommand() *cobra.Command {
 			"on ^C, everything becomes what it was before.\n\n" +
 			"The copy of the token is removed once the certificate is stored, encrypted, for\n" +
 			"the next start: it renews itself. Without that (see [identity] persist) the copy\n" +
-			"stays, because a restart of the agent needs it.\n\n" +
+			"stays, because a restart of the agent needs it. FILE itself is not needed any more.\n\n" +
 			"A host that has joined leaves before it joins again, unless its certificate has\n" +
 			"expired: then join renews it with a new token.",
 		Example: "  outrider join mesh.example.com --token web.token --ca mesh-root.pem --group shop/web",

@@ -79,7 +79,7 @@ func TestJoin_FirstStartAndLeave(t *testing.T) {
 		t.Errorf("files:\n%s\nbefore the join:\n%s", after, before)
 	}
 
-	out = h.Script("outrider join localhost" + join)
+	out = h.Script("umask 077; outrider join localhost" + join)
 	t.Log(out)
 	unit("active", "enabled")
 	h.Serves()
