@@ -41,8 +41,10 @@ func (s *Server) failure() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, h := range s.hosts {
-		if h.err != nil && h.live(s.ending) {
-			return h.err
+		for _, one := range h.sessions {
+			if one.err != nil {
+				return one.err
+			}
 		}
 	}
 	return nil

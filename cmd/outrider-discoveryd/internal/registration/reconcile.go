@@ -2,6 +2,7 @@ package registration
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
@@ -262,11 +263,14 @@ func (s *Server) departed(e *Entry, quiet silence, expired map[string]time.Time,
 
 // claims returns the writes for a host with a stream. Callers hold mu.
 func (s *Server) claims(h *host, e *Entry, expired map[string]time.Time, now time.Time) []job {
-	one := h.sessions[len(h.sessions)-1]
 	own := e != nil && e.Controller == s.instance && e.connected()
-	lost := e == nil || !e.connected() || !own && !expired[e.Controller].IsZero()
-	if (!one.claimed || lost && now.Sub(h.written) > lag) && !now.Before(h.next) {
-		return []job{{one: one, run: func(ctx context.Context) error { return s.claim(ctx, one) }}}
+	lost := (e == nil || !e.connected() || !own && !expired[e.Controller].IsZero()) &&
+		now.Sub(h.written) > lag
+	for _, one := range slices.Backward(h.sessions) {
+		// a session that is refused in the end must not keep another one from its entry
+		if (lost || !one.claimed) && !now.Before(one.next) {
+			return []job{{one: one, run: func(ctx context.Context) error { return s.claim(ctx, one) }}}
+		}
 	}
 	health := h.health()
 	if !own || health == nil || !s.mayWrite(e, now) || now.Sub(h.reported) < healthPause ||

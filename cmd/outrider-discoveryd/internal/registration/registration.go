@@ -85,12 +85,10 @@ type host struct {
 	ended    time.Time  // when the last stream ended; zero: there is one
 	written  time.Time  // when this instance last wrote the connection
 	reported time.Time  // when this instance last wrote the health
-	failures int
-	next     time.Time // no attempt to register it again before
-	err      error     // why the last attempt failed; nil: it did not, or the workload was refused
 }
 
-// session is one stream of a workload. It implements xds.Registration.
+// session is one stream of a workload. It implements xds.Registration. The fields from claimed on
+// are guarded by the lock of the server.
 type session struct {
 	server   *Server
 	host     *host
@@ -101,6 +99,9 @@ type session struct {
 	refused  chan error
 	claimed  bool    // the entry has been this session's
 	health   *Health // last report; nil: none
+	failures int
+	next     time.Time // reconcile does not claim the entry before
+	err      error     // why the last claim failed; nil: it did not, or it was refused
 }
 
 // New returns a Server.
@@ -188,10 +189,10 @@ func (s *Server) enter(applied *applicant, client xds.Peer) (*session, error) {
 		s.owned[h.identity]++
 	}
 	one := &session{server: s, host: h, applied: applied, identity: id, address: client.Address,
-		since: time.Now(), refused: make(chan error, 1)}
+		since: time.Now(), refused: make(chan error, 1),
+		next: time.Now().Add(2 * requestTime)} // until then, Register claims the entry
 	h.sessions = append(h.sessions, one)
 	h.ended = time.Time{}
-	h.next = time.Now().Add(requestTime) // until then, Register claims it
 	return one, nil
 }
 
@@ -203,21 +204,19 @@ func (s *Server) leave(h *host) {
 	}
 }
 
-// retry records the result of claim: after an error, the host is claimed again later.
+// retry records the result of claim: after an error, the entry is claimed again later.
 func (s *Server) retry(one *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := one.host
 	if err == nil {
-		h.failures, h.next, h.err = 0, time.Time{}, nil
+		one.failures, one.next, one.err = 0, time.Time{}, nil
 		return
 	}
-	h.failures++
-	h.err = nil
+	one.failures++
+	one.next, one.err = time.Now().Add(retryPause(one.failures)), nil
 	if unavailable(err) {
-		h.err = err
+		one.err = err
 	}
-	h.next = time.Now().Add(retryPause(h.failures))
 	// errors of the store raise a condition
 	if isRefusal(err) {
 		s.logRefusal(one.fields(), err)
