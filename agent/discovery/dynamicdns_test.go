@@ -54,7 +54,7 @@ func TestDynamicDNS_AnswersOfIstiodAreTheSame(t *testing.T) {
 			write(t, filepath.Join(directory, c.name+".yaml"), inNamespace(t, c.mesh, "shop"))
 			admin := filepath.Join(parts.ShortDir(t), "admin.sock")
 			e := startEnvoyOn(t, admin, strings.Replace(fmt.Sprintf(bootstrap, c.node, admin,
-				startIstiod(t, directory, "enableAutoMtls: false"),
+				startIstiod(t, directory, "enableAutoMtls: false\n"+c.meshConfig),
 				fmt.Sprintf(secretsCluster, startSecrets(t, agentSecrets{}))), "~127.0.0.1~",
 				"~10.255.0.1~", 1))
 			e.listens(t)
@@ -83,7 +83,8 @@ func (s *suite) resolved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if name == "namedtls" {
-			listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{pair}})
+			listener = tls.NewListener(listener, &tls.Config{Certificates: []tls.Certificate{pair},
+				ClientAuth: tls.RequestClientCert})
 		}
 		b := &backend{name: name}
 		s.variables[strings.ToUpper(name)] = strconv.Itoa(run(t, b.server(), listener))

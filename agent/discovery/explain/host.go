@@ -104,7 +104,7 @@ func managerFacts(m *hcmv3.HttpConnectionManager) []string {
 
 // isFallback reports whether a virtual host is the one for unknown hosts.
 func (e *explanation) isFallback(host *routev3.VirtualHost) bool {
-	return host.Name == "block_all" || host.Name == "allow_any"
+	return host.Name == "block_all" || strings.HasPrefix(host.Name, "allow_any")
 }
 
 func (e *explanation) hostFix() string {

@@ -21,7 +21,11 @@ type Config struct {
 	ServiceExportTo, RoutingExportTo, RuleExportTo []string
 
 	// requests to unknown hosts are forwarded to their original destination
-	AllowAny     bool
+	AllowAny bool
+	// DynamicDNS makes requests to unknown hosts go to the addresses of the host, in place of the
+	// address that they were for; UnknownTLS is the TLS of these connections (nil: plain text).
+	DynamicDNS   bool
+	UnknownTLS   *networking.ClientTLSSettings
 	OutboundPort uint32 // port that receives captured outbound connections
 	InboundPort  uint32 // port that receives captured inbound connections
 	// how long to wait for the first bytes of a connection before treating it as TCP; 0: unlimited

@@ -58,8 +58,6 @@ func Supported(field protoreflect.FieldDescriptor) bool {
 	case "istio.mesh.v1alpha1.Tracing":
 		return slices.Contains([]protoreflect.Name{"custom_tags", "max_path_tag_length", "sampling",
 			"enable_istio_tags"}, field.Name())
-	case "istio.mesh.v1alpha1.MeshConfig.OutboundTrafficPolicy":
-		return field.Name() == "mode"
 	case "istio.mesh.v1alpha1.Topology":
 		return field.Name() == "num_trusted_proxies"
 	case "istio.mesh.v1alpha1.MeshConfig.ExtensionProvider":
@@ -110,16 +108,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 	if m.RootNamespace != "" && !namespace.MatchString(m.RootNamespace) {
 		c.fail("rootNamespace", fmt.Sprintf("%q is no namespace", m.RootNamespace), "")
 	}
-	if m.OutboundTrafficPolicy.GetMode() ==
-		meshapi.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS {
-		c.fail("outboundTrafficPolicy.mode",
-			"ALLOW_ANY_DYNAMIC_DNS is not supported by this version of Outrider",
-			"write ALLOW_ANY or REGISTRY_ONLY")
-	}
-	if m.OutboundTrafficPolicy.GetTls() != nil {
-		c.fail("outboundTrafficPolicy.tls", "is not supported by this version of Outrider",
-			"remove it; TLS to a host is said in a DestinationRule")
-	}
+	c.unknownHosts(m)
 	c.findings = append(c.findings, validate.Retries("defaultHttpRetryPolicy",
 		m.DefaultHttpRetryPolicy)...)
 	c.findings = append(c.findings, validate.Localities("localityLbSetting",

@@ -55,6 +55,9 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 		in.DefaultVirtualServiceExportTo, in.DefaultDestinationRuleExportTo
 	m.AllowAny = in.OutboundTrafficPolicy == nil ||
 		in.OutboundTrafficPolicy.Mode != meshapi.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
+	if dynamicDNS(in) {
+		m.DynamicDNS, m.UnknownTLS = true, in.OutboundTrafficPolicy.Tls
+	}
 	m.ProtocolDetection = in.ProtocolDetectionTimeout.AsDuration()
 	if in.ConnectTimeout != nil {
 		m.ConnectTimeout = in.ConnectTimeout.AsDuration()

@@ -203,7 +203,8 @@ func (p pattern) takes(namespace string) bool {
 
 // OutboundPolicy says where traffic to unknown destinations is sent.
 type OutboundPolicy struct {
-	AllowAny bool // traffic to unknown destinations is forwarded
+	AllowAny   bool // traffic to unknown destinations is forwarded
+	DynamicDNS bool // requests to unknown hosts are forwarded to the addresses of the host
 	// where such traffic is forwarded to; nil: its original destination
 	Proxy *networking.Destination
 }
@@ -218,5 +219,5 @@ func (s *Scope) Policy(w *World) OutboundPolicy {
 		}
 		return policy
 	}
-	return OutboundPolicy{AllowAny: w.mesh.AllowAny}
+	return OutboundPolicy{AllowAny: w.mesh.AllowAny, DynamicDNS: w.mesh.DynamicDNS}
 }

@@ -67,9 +67,10 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 }
 
 // VirtualOutbound returns the listener that receives captured outbound connections. It passes each
-// to the listener with the original address and port, else to the cluster fallback.
+// to the listener with the original address and port, else to the cluster fallback. With resolve,
+// requests go to the addresses of their host.
 func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
-	metrics *Metrics, t *Telemetry) (*resource.Resource, error) {
+	metrics *Metrics, t *Telemetry, resolve bool) (*resource.Resource, error) {
 	loop, err := blackHole(&Telemetry{}, virtualOutbound+"-blackhole", m.OutboundPort)
 	if err != nil {
 		return nil, err
@@ -84,6 +85,17 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
 		return nil, err
 	}
 	l := newListener(anyIPv4, m.OutboundPort, loop, catchall)
+	if resolve {
+		requests, err := captureUnknown(m, t)
+		if err == nil {
+			err = metrics.addTo(requests, stream{})
+		}
+		if err != nil {
+			return nil, err
+		}
+		l.FilterChains = append(l.FilterChains, requests)
+		detectRequests(l, m)
+	}
 	l.Name = virtualOutbound
 	l.UseOriginalDst = wrapperspb.Bool(true)
 	l.Transparent = transparent(node)

@@ -169,7 +169,6 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	switch {
 	case dynamic && c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL:
 		c.applyTLS(c.peers(service, port), "")
-		c.nameByHost()
 	case c.policy.tls != nil:
 		c.applyTLS(c.peers(service, port), serverName)
 	case !out.automatic(service, port):

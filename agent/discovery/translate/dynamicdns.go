@@ -1,7 +1,9 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
+	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -12,6 +14,8 @@ import (
 	dnscachev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/dynamic_forward_proxy/v3"
 	httpdfpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_forward_proxy/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
+	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	snidfpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/sni_dynamic_forward_proxy/v3"
@@ -19,8 +23,14 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/condition"
+	"outrider.org/outrider/agent/discovery/mesh"
+	"outrider.org/outrider/agent/discovery/model"
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/rbac"
+	"outrider.org/outrider/agent/resource"
 )
 
 // Dynamic DNS resolves the host of a request, or the server name of a connection, when it arrives.
@@ -31,6 +41,73 @@ const (
 	maxResolvedHosts = 1024 // Istio's limit of ALLOW_ANY_DYNAMIC_DNS
 )
 
+// Istio's names of the cluster for requests to unknown hosts, and of their route.
+const (
+	dynamicDNSCluster = "AllowAnyDynamicDNSCluster"
+	dynamicDNSRoute   = "allow_any_dynamic_dns"
+)
+
+// DynamicDNSClusters returns the cluster for requests to unknown hosts.
+func DynamicDNSClusters(m *mesh.Config, node model.Node) Clusters {
+	out := Clusters{mesh: m, node: node}
+	d := &draft{Cluster: &clusterv3.Cluster{Name: dynamicDNSCluster}, mesh: m,
+		protocol: model.Auto, policy: policy{tls: m.UnknownTLS}}
+	d.applyPool()
+	d.applyTLS(nil, "")
+	d.resolveDynamically()
+	out.Secrets = map[FileSecret][]resource.Origin{}
+	for _, secret := range d.secrets {
+		out.Secrets[secret] = nil // MeshConfig is not an object
+	}
+	r, err := resource.New(d.Name, d.finish())
+	if err != nil {
+		out.Problems = append(out.Problems, object.Problem{Severity: condition.Error,
+			Message: "cannot build the cluster for unknown hosts: " + err.Error()})
+		return out
+	}
+	out.Resources = append(out.Resources, r)
+	return out
+}
+
+// AllowDynamicDNS returns the virtual host that forwards requests to unknown hosts to the addresses
+// of the host.
+func AllowDynamicDNS() *routev3.VirtualHost {
+	host := AllowAny(dynamicDNSCluster)
+	host.Name, host.Routes[0].Name = dynamicDNSRoute, dynamicDNSRoute
+	denyLoopback(host.Routes[0])
+	return host
+}
+
+// captureUnknown returns the filter chain for captured requests to unknown hosts at addresses
+// without a listener.
+func captureUnknown(m *mesh.Config, t *Telemetry) (*listenerv3.FilterChain, error) {
+	manager := newManager("outbound_"+virtualOutbound+"_"+dynamicDNSRoute, m, t)
+	resolveRequests(manager)
+	manager.ServerHeaderTransformation = hcmv3.HttpConnectionManager_PASS_THROUGH
+	filter, err := withRoutes(manager, &routev3.RouteConfiguration{Name: dynamicDNSRoute,
+		ValidateClusters: wrapperspb.Bool(false), IgnorePortInHostMatching: true,
+		VirtualHosts: []*routev3.VirtualHost{AllowDynamicDNS()}})
+	return &listenerv3.FilterChain{Name: virtualOutbound + "-catchall-http",
+		FilterChainMatch: &listenerv3.FilterChainMatch{ApplicationProtocols: plainHTTP},
+		Filters:          []*listenerv3.Filter{filter}}, err
+}
+
+// detectRequests makes the listener of all captured connections detect HTTP. It does so before it
+// passes a connection to the listener of its address, so the wait for the client's first bytes,
+// which never come in protocols whose server sends first, is bounded. istiod closes these after 15
+// seconds.
+func detectRequests(l *listenerv3.Listener, m *mesh.Config) {
+	// the original destination comes first: the listener's own filter for it comes last, and would be
+	// left out when the wait has ended
+	l.ListenerFilters = append(l.ListenerFilters,
+		listenerFilter("original_dst", &originaldstv3.OriginalDst{}),
+		listenerFilter("http_inspector", &httpinspectorv3.HttpInspector{}))
+	detection(l, cmp.Or(m.ProtocolDetection, firstBytes))
+}
+
+// firstBytes is how long a captured connection waits for the client's first bytes.
+const firstBytes = 100 * time.Millisecond
+
 func dnsCache() *dnscachev3.DnsCacheConfig {
 	return &dnscachev3.DnsCacheConfig{Name: dnsCacheName,
 		DnsLookupFamily: clusterv3.Cluster_V4_PREFERRED,
@@ -38,8 +115,14 @@ func dnsCache() *dnscachev3.DnsCacheConfig {
 }
 
 // resolveDynamically makes the cluster forward to the host of each request or connection. The
-// server name and the expected name of TLS are the host, unless the policy has others.
+// server name of TLS is the host, unless the policy has another. As in Istio, certificates must have
+// the host, also if the policy has expected names.
 func (d *draft) resolveDynamically() {
+	if tls := d.policy.tls; tls != nil && tls.Mode != networking.ClientTLSSettings_DISABLE &&
+		!tls.GetInsecureSkipVerify().GetValue() {
+		d.options().UpstreamHttpProtocolOptions = &corev3.UpstreamHttpProtocolOptions{
+			AutoSni: tls.Sni == "", AutoSanValidation: true}
+	}
 	checked := d.http.GetUpstreamHttpProtocolOptions()
 	d.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{
 		ClusterType: &clusterv3.Cluster_CustomClusterType{
@@ -50,12 +133,6 @@ func (d *draft) resolveDynamically() {
 				AllowInsecureClusterOptions: !checked.GetAutoSni() ||
 					!checked.GetAutoSanValidation()})}}
 	d.LbPolicy, d.LbConfig = clusterv3.Cluster_CLUSTER_PROVIDED, nil
-}
-
-// nameByHost makes the server name and the expected name of TLS the host of each request.
-func (d *draft) nameByHost() {
-	d.options().UpstreamHttpProtocolOptions = &corev3.UpstreamHttpProtocolOptions{AutoSni: true,
-		AutoSanValidation: len(d.policy.tls.GetSubjectAltNames()) == 0}
 }
 
 // resolveRequests adds the filters that resolve the hosts of requests to a connection manager.
@@ -118,6 +195,11 @@ func resolvesHost(route *routev3.Route, port uint32) {
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
 			StringMatch: &matcherv3.StringMatcher{
 				MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: regex(expression)}}}})
+	denyLoopback(route)
+}
+
+// denyLoopback denies the requests of a route that were resolved to an address of the loopback.
+func denyLoopback(route *routev3.Route) {
 	if route.TypedPerFilterConfig == nil {
 		route.TypedPerFilterConfig = map[string]*anypb.Any{}
 	}

@@ -146,7 +146,7 @@ func TestCapture(t *testing.T) {
 			got = append(got, text(t, proxy.name+": "+r.Name, r, nil))
 		}
 		r, err := translate.VirtualOutbound(m, proxy.node, translate.PassthroughCluster, nil,
-			&observed)
+			&observed, false)
 		got = append(got, text(t, proxy.name+": outbound", r, err))
 		for i := range proxy.ports {
 			proxy.ports[i].Telemetry = observed

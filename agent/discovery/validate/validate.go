@@ -81,6 +81,13 @@ func Localities(field string, l *networking.LocalityLoadBalancerSetting) []objec
 	return c.findings
 }
 
+// ClientTLS returns the findings of TLS settings that are not in a DestinationRule.
+func ClientTLS(field string, t *networking.ClientTLSSettings) []object.Finding {
+	c := &checker{}
+	c.clientTLS(field, t)
+	return c.findings
+}
+
 // ServiceName returns the findings of the name of an extension provider's service: NAMESPACE/HOST,
 // or HOST.
 func ServiceName(field, service string) []object.Finding {

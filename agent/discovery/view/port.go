@@ -119,7 +119,8 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 	class := oldest.class()
 	out := translate.Outbound{Address: l.address, Port: p.number, Captured: l.captured,
 		IPv6: v.node.IPv6, Rest: s.fallback(v), Metrics: v.metrics(model.Client),
-		Extensions: v.guards.Extensions, Telemetry: v.telemetry.client}
+		Extensions: v.guards.Extensions, Telemetry: v.telemetry.client,
+		Resolve: s.scope.Policy(v.world).DynamicDNS}
 	var problems []object.Problem
 	var claims translate.Claims
 	var connected *member // the oldest member whose routes match all connections

@@ -49,8 +49,17 @@ func (s *sidecar) reportShadowed(v *View) {
 	v.report("sidecar", problems)
 }
 
-// capture publishes the listeners and clusters for captured connections.
+// capture publishes the cluster for requests to unknown hosts, and the listeners and clusters for
+// captured connections.
 func (s *sidecar) capture(v *View) {
+	var unknown translate.Clusters
+	policy := s.scope.Policy(v.world)
+	if policy.DynamicDNS {
+		unknown = translate.DynamicDNSClusters(v.world.Mesh(), v.node)
+	}
+	v.put("unknown", unknown.Resources...)
+	v.report("unknown", unknown.Problems)
+	v.secrets.need("unknown", unknown.Secrets)
 	const unit = "capture"
 	if !v.node.Captured() {
 		return
@@ -59,7 +68,8 @@ func (s *sidecar) capture(v *View) {
 	if err == nil {
 		var listener *resource.Resource
 		if listener, err = translate.VirtualOutbound(v.world.Mesh(), v.node,
-			s.fallback(v), v.metrics(model.Client), &v.telemetry.client); err == nil {
+			s.fallback(v), v.metrics(model.Client), &v.telemetry.client,
+			policy.DynamicDNS); err == nil {
 			v.put(unit, append(clusters, listener)...)
 		}
 	}
@@ -84,9 +94,11 @@ func (s *sidecar) fallback(v *View) string {
 }
 
 // unknown returns the virtual host for requests to unknown hosts. Without interception they can
-// only be sent to a proxy, because the original destination is not known.
+// only be sent to a proxy, or where DNS says, because the original destination is not known.
 func (s *sidecar) unknown(v *View) *routev3.VirtualHost {
 	switch policy := s.scope.Policy(v.world); {
+	case policy.DynamicDNS:
+		return translate.AllowDynamicDNS()
 	case policy.AllowAny && policy.Proxy != nil:
 		return translate.AllowAny(proxyCluster(policy))
 	case policy.AllowAny && v.node.Captured():
