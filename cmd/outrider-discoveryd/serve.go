@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
 	"outrider.org/outrider/agent/condition"
@@ -22,6 +23,10 @@ import (
 func serve(ctx context.Context, options config.Options) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
+	// Memory has private keys: no other process of this user may read it, and no core is dumped.
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("deny tracing: %w", err)
+	}
 	loaded, err := config.LoadDiscoveryd(options)
 	if err != nil {
 		return err
