@@ -143,6 +143,7 @@ func TestExtras(t *testing.T) {
 		})
 	}
 	t.Run("json-log", func(t *testing.T) { showJSONLog(t, e) })
+	t.Run("istio-metrics", func(t *testing.T) { showIstioMetrics(t, e) })
 	t.Run("together", func(t *testing.T) {
 		for _, x := range extras {
 			if !x.alone {
@@ -153,6 +154,23 @@ func TestExtras(t *testing.T) {
 		e.eventually("all act", func() bool { return e.ask(request{preface: header}).status == 403 })
 		e.check()
 	})
+}
+
+// showIstioMetrics installs the example, and looks for its metrics in those of the agent.
+func showIstioMetrics(t *testing.T, e *edge) {
+	was := e.t
+	e.t = t
+	defer func() { e.t = was }()
+	example := e.install("istio-metrics")
+	defer e.remove(example)
+	e.eventually("requests are counted", func() bool {
+		e.ask(request{})
+		got, err := e.send(request{url: "http://localhost/stats/prometheus", to: "127.0.0.1:15020"})
+		return err == nil && strings.Contains(got.body, "\nistio_requests_total{") &&
+			strings.Contains(got.body, `reporter="source"`) &&
+			strings.Contains(got.body, `request_method="GET"`)
+	})
+	e.check()
 }
 
 func showJSONLog(t *testing.T, e *edge) {

@@ -84,7 +84,12 @@ var kinds = []struct{ name, text string }{
 		"SkyWalking), by host and direction, to providers of `extensionProviders` in\n" +
 		"mesh_config_file. A log has a filter in CEL. Without a selector it is for all hosts\n" +
 		"of its namespace. Nginx: `access_log`, `log_format`. The file of `access_log_file` in\n" +
-		"[telemetry] is written as well."},
+		"[telemetry] is written as well.\n" +
+		"Istio's metrics (istio_requests_total and so on, at port 15020), if a Telemetry or\n" +
+		"defaultProviders of MeshConfig names the provider `prometheus`. Envoy knows of a\n" +
+		"caller only its certificate: at a server source_workload, source_app,\n" +
+		"source_version, source_cluster and source_canonical_service are `unknown`. It does\n" +
+		"not count the messages of gRPC, and the bytes of a connection once it ends."},
 	{"WorkloadGroup", "Is checked and has no effect yet."},
 	{"ProxyConfig", "Has no effect; a warning says so."},
 }

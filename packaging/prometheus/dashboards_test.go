@@ -70,11 +70,19 @@ func TestDashboards_HaveData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := queries(t, "outrider.json", text)
+	checkPanels(t, p, "published.yaml", published(t), queries(t, "outrider.json", text),
+		func() { s.exercise(t) })
+	checkMetrics(t, p, ofAgent)
+}
+
+// checkPanels checks that all queries have data, but for those of others for which a file of
+// testdata has a reason.
+func checkPanels(t *testing.T, p server, file string, others, all []query, exercise func()) {
+	t.Helper()
 	without := map[query]string{} // reasons
 	used := map[string]bool{}
-	known := readReasons(t)
-	for _, q := range published(t) {
+	known := readReasons(t, file)
+	for _, q := range others {
 		reason := known.apply(&q, used)
 		if reason != "" {
 			without[q] = reason
@@ -83,19 +91,18 @@ func TestDashboards_HaveData(t *testing.T) {
 	}
 	for line := range known.all() {
 		if !used[line] {
-			t.Errorf("testdata/published.yaml: nothing matches %s", line)
+			t.Errorf("testdata/%s: nothing matches %s", file, line)
 		}
 	}
 	t.Logf("%d queries, %d of them without data by reason", len(all), len(without))
 	expected := slices.DeleteFunc(all, func(q query) bool { return without[q] != "" })
-	awaitData(t, p, expected, func() { s.exercise(t) })
+	awaitData(t, p, expected, exercise)
 	for q, reason := range without {
 		if found, err := p.query(fill(q.expression)); err != nil || found > 0 {
 			t.Errorf("%s, %s: %s: %d samples, %v, though %s", q.dashboard, q.panel, q.expression,
 				found, err, reason)
 		}
 	}
-	checkMetrics(t, p, ofAgent)
 }
 
 // published returns the queries of the dashboards in scripts/get-dashboards.

@@ -16,9 +16,9 @@ type reasons struct {
 	None  []struct{ Expression, Reason string }
 }
 
-func readReasons(t *testing.T) *reasons {
+func readReasons(t *testing.T, name string) *reasons {
 	t.Helper()
-	text, err := os.ReadFile("testdata/published.yaml")
+	text, err := os.ReadFile("testdata/" + name)
 	if err != nil {
 		t.Fatal(err)
 	}
