@@ -243,7 +243,8 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 					"ask without --tls, or give the port the protocol TLS or HTTPS")
 				return
 			}
-			e.patched("network filter", f.Name, d, managerFacts(manager)...)
+			e.patched("network filter", f.Name, d, managerFacts(manager, len(telemetries(d)) == 0)...)
+			e.telemetry(manager, d)
 			e.manager(manager, d)
 			return
 		}

@@ -84,8 +84,9 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 	e.routes(host, origins)
 }
 
-// managerFacts describes the settings of a connection manager that affect requests.
-func managerFacts(m *hcmv3.HttpConnectionManager) []string {
+// managerFacts describes the settings of a connection manager that affect requests; with logs, its
+// log files, too.
+func managerFacts(m *hcmv3.HttpConnectionManager, logs bool) []string {
 	var facts []string
 	if n := m.XffNumTrustedHops; n > 0 {
 		facts = append(facts, fmt.Sprintf(
@@ -95,7 +96,7 @@ func managerFacts(m *hcmv3.HttpConnectionManager) []string {
 		facts = append(facts, "changes answers of its own, by "+count(n, "rule"))
 	}
 	for _, log := range m.AccessLog {
-		if file, ok := unpack(log.GetTypedConfig(), &filelogv3.FileAccessLog{}); ok {
+		if file, ok := unpack(log.GetTypedConfig(), &filelogv3.FileAccessLog{}); ok && logs {
 			facts = append(facts, "logs requests to "+file.Path)
 		}
 	}

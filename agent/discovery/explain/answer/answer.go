@@ -78,7 +78,7 @@ type Target struct {
 
 // Step is one decision in the handling of a request.
 type Step struct {
-	// What is decided: listener, filter chain, listener filter, network filter, filter, token,
+	// What is decided: listener, filter chain, listener filter, network filter, telemetry, filter, token,
 	// policy, routes, virtual host, route, fault, CORS, action, cluster or endpoints.
 	What  string   `json:"what"`
 	Name  string   `json:"name,omitempty"`  // name of the resource or of a part of it
