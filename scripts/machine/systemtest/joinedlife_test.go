@@ -265,7 +265,7 @@ func (f *joinedFleet) startLoad() *joinedLoad {
 
 // joinedRate is the part of the standard load that two processors carry with mutual TLS beside the
 // rest.
-const joinedRate = 0.25
+const joinedRate = 0.1
 
 func (l *joinedLoad) mark(label string) {
 	l.plain.Mark(label)
@@ -284,7 +284,9 @@ func (l *joinedLoad) stop(t *testing.T) {
 			at[mark.Label] = int(mark.At.Seconds())
 		}
 		permitted := map[int]bool{}
-		for second := at[dying]; running == l.mutual && second <= at[dead]; second++ {
+		// what is in flight at the kill may have begun seconds before on a busy machine, which may
+		// also notice closed connections late
+		for second := at[dying] - 5; running == l.mutual && second <= at[dead]+1; second++ {
 			permitted[second] = true
 		}
 		if lost := rig.Losses(report, permitted); len(lost) > 0 || report.Total == 0 {
