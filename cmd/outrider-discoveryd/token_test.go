@@ -64,7 +64,10 @@ func TestToken_FirstCertificate(t *testing.T) {
 		}
 		s.logs(`"serial":"` + issued.Pair.Leaf().SerialNumber.Text(16))
 	}
-	s.logs("accepted join token")
+	parts.EventuallySees(t, time.Minute, "each use is a line", func() (bool, string) {
+		log := logOf(s.file)
+		return strings.Count(log, `"msg":"accepted join token"`) == 3, log // one was for another account
+	})
 	s.logs(`"credential":"join token `)
 	text, err := os.ReadFile(s.file)
 	if err != nil {

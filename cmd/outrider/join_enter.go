@@ -53,9 +53,11 @@ func (p *joinPlan) enter(ctx context.Context, shown *progress) (joined, error) {
 		} else if reason == "" || ctx.Err() == nil {
 			reason = err.Error()
 		}
-		if unit := p.a.unit(ctx, p.unit); p.started && unit.Active == "failed" {
-			return joined{}, fmt.Errorf("%s failed: %s; see \"journalctl -u %[1]s\"", p.unit,
-				unit.Status)
+		if p.started {
+			if unit := p.a.unit(ctx, p.unit); unit.Active == "failed" {
+				return joined{}, fmt.Errorf("%s failed: %s; see \"journalctl -u %[1]s\"", p.unit,
+					unit.Status)
+			}
 		}
 		select {
 		case <-time.After(pollInterval):
@@ -91,6 +93,7 @@ func (p *joinPlan) load(ctx context.Context, shown *progress) error {
 	}
 	p.disabled = systemctl(ctx, "is-enabled", "--quiet", p.unit) != nil
 	p.started = true
+	_ = systemctl(ctx, "reset-failed", p.unit) // "failed" is of this start from now on
 	if err := systemctl(ctx, "enable", "--quiet", p.unit); err != nil {
 		return err
 	}
