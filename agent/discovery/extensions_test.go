@@ -46,15 +46,15 @@ func plugin(name, spec string) string {
 
 // extensionRig is a gateway whose extensions change.
 type extensionRig struct {
-	t              *testing.T
-	server         *discovery.Server
-	changes        chan<- []string
-	file, mesh     string
-	port, tcp      int
-	requests       atomic.Int64 // of the modules' server
-	modules        *httptest.Server
-	handle         atomic.Pointer[http.HandlerFunc] // nil: the folder's files
-	folder, status string
+	t          *testing.T
+	server     *discovery.Server
+	changes    chan<- []string
+	file, mesh string
+	port, tcp  int
+	requests   atomic.Int64 // of the modules' server
+	modules    *httptest.Server
+	handle     atomic.Pointer[http.HandlerFunc] // nil: the folder's files
+	folder     string
 }
 
 func newExtensionRig(t *testing.T, state string) *extensionRig {
@@ -161,7 +161,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 		plugin("four", file("d")+", phase: STATS, priority: 10"))
 	r.answers("200 c d b a")
 	r.reports("")
-	r.explains("WasmPlugin shop/one", "WasmPlugin shop/two", "runs its module")
+	r.explains("WasmPlugin shop/one", "WasmPlugin shop/two", "what WasmPlugin shop/one does")
 
 	// only the matching ports and modes
 	r.apply(plugin("one", file("a")+", match: [{mode: SERVER}]"),
@@ -200,6 +200,26 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.answers("403 RBAC: access denied")
 	r.apply(plugin("badopen", file("bad")+", failStrategy: FAIL_OPEN"))
 	r.answers("200 ")
+	r.apply()
+	r.reports("")
+
+	// Lua: a mistake does not cut off the listener, or denies what it guards
+	lua := func(name, spec string) string {
+		return strings.Replace(plugin(name, spec), "WasmPlugin", "TrafficExtension", 1)
+	}
+	const code = `lua: {inlineCode: "function envoy_on_request(h) h:headers():add('x-order', 'lua') end"}`
+	r.apply(lua("script", code), plugin("one", file("a")+", priority: 1"))
+	r.answers("200 a lua")
+	r.apply(lua("script", "lua: {inlineCode: 'function'}"), plugin("one", file("a")+", priority: 1"))
+	r.reports("TrafficExtension shop/script: ")
+	r.answers("200 a lua")
+	r.apply(lua("other", "lua: {inlineCode: 'function'}"))
+	r.reports("TrafficExtension shop/other: ")
+	r.answers("200 ")
+	r.apply(lua("guard", "lua: {inlineCode: 'function'}, phase: AUTHZ"))
+	r.answers("403 RBAC: access denied")
+	r.apply(lua("remote", "wasm: {"+file("b")+"}, phase: AUTHN"))
+	r.answers("200 b")
 	r.apply()
 	r.reports("")
 

@@ -80,6 +80,7 @@ func readAPI() *istioAPI {
 			"RequestAuthentication": &security.RequestAuthentication{},
 			"Telemetry":             &telemetry.Telemetry{},
 			"WasmPlugin":            &extensions.WasmPlugin{},
+			"TrafficExtension":      &extensions.TrafficExtension{},
 			"MeshConfig":            &meshapi.MeshConfig{}}}
 	for kind, message := range a.kinds {
 		a.walk(kind, message.ProtoReflect().Descriptor())

@@ -29,7 +29,7 @@ var restrictions = []struct {
 	// an invalid object of any of these kinds denies access by such a filter
 	{[]object.Kind{object.AuthorizationPolicy, object.RequestAuthentication,
 		object.PeerAuthentication}, admitsWithoutGuards},
-	{[]object.Kind{object.WasmPlugin}, admitsWithoutExtensions},
+	{[]object.Kind{object.WasmPlugin, object.TrafficExtension}, admitsWithoutExtensions},
 }
 
 // notEnforced is the prefix of messages about policies that are not in force.

@@ -17,9 +17,10 @@ import (
 	"outrider.org/outrider/agent/fetch"
 )
 
-const (
-	MaxBytes = 64 << 20 // maximum size of a module
+// MaxBytes is the maximum size of a module.
+const MaxBytes = 64 << 20
 
+const (
 	maxRedirects = 10
 	magic        = "\x00asm" // first bytes of a module
 )

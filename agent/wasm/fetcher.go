@@ -1,6 +1,7 @@
 package wasm
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -252,7 +253,7 @@ func (f *Fetcher) finish(r result) {
 	}
 	e.retries.Reset()
 	e.due, e.err = time.Now().Add(idle*24*365), nil
-	if string(e.code) != string(r.code) {
+	if !bytes.Equal(e.code, r.code) {
 		f.options.Logger.Info("Wasm module fetched", "url", WithoutSecrets(r.from.URL), "bytes",
 			len(r.code))
 		e.code, f.outdated = r.code, true

@@ -70,6 +70,11 @@ var kinds = []struct{ name, text string }{
 		"mesh-problems says why. A server at a loopback, link-local or metadata address is\n" +
 		"asked only if a ServiceEntry has its host or address. Its apiVersion is\n" +
 		"extensions.istio.io/v1alpha1."},
+	{"TrafficExtension", "A Wasm module (`wasm`, with the fields of a WasmPlugin), or Lua code\n" +
+		"(`lua.inlineCode`, for requests), in the phases and with the `priority` and `match` of a\n" +
+		"WasmPlugin. Code that Envoy refuses has no effect, or denies everything in the phases\n" +
+		"AUTHN and AUTHZ; of a changed extension the former code remains in force. Its\n" +
+		"apiVersion is extensions.istio.io/v1alpha1."},
 	{"EnvoyFilter", "A patch of the resources that Outrider makes for Envoy, for what the other\n" +
 		"kinds cannot say: compression, limits, passwords, error pages,\n" +
 		"health checks, the PROXY protocol (see EXAMPLES). Nginx: `gzip`, `limit_req`,\n" +

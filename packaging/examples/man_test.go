@@ -195,8 +195,8 @@ Of several policies of one kind, namespace and name the one in the file whose pa
 sorts first is in force, and each other one that differs from it denies what it
 selects, too. To replace a file, rename it, or edit the copy after the file is gone.
 
-In the phases AUTHN and AUTHZ a WasmPlugin is a policy. TrafficExtension is not supported,
-and denies in these phases what it selects. So does a policy's kind in an API group or version that is
+In the phases AUTHN and AUTHZ a WasmPlugin or TrafficExtension is a policy, too. An invalid
+policy denies what it selects. So does a policy's kind in an API group or version that is
 unknown, an unknown kind in a group of Istio (but networking, telemetry and install),
 and one of any group whose spec is that of a policy. Other kinds (HTTPRoute, Service
 and others) are ignored, and listed by "outrider mesh check".`)

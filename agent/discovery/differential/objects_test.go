@@ -31,7 +31,7 @@ var (
 		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
 	// kinds of other groups, in the order in which tests support them
 	policies = []string{"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy",
-		"Telemetry", "WasmPlugin"}
+		"Telemetry", "WasmPlugin", "TrafficExtension"}
 )
 
 // Objects returns the distinct objects in the YAML, JSON and txtar files below folders, in order.

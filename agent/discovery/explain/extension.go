@@ -42,8 +42,8 @@ func (e *explanation) extension(name string, source *corev3.ExtensionConfigSourc
 		e.step("extension", title, r.Origins, "has no effect, as its module is not there")
 		return false, true
 	}
-	e.step("extension", title, r.Origins, append(e.refusal(key), "runs its module")...)
-	e.unknown("what the module of %s does on listener %s", title, d.Name)
+	e.step("extension", title, r.Origins, append(e.refusal(key), "runs")...)
+	e.unknown("what %s does on listener %s", title, d.Name)
 	e.foreign = e.foreign || e.hcm != nil
 	return false, true
 }

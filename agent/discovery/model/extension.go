@@ -28,7 +28,7 @@ const (
 	DockerConfigSecret = ".dockerconfigjson" // file of a credential, as in Kubernetes' secrets
 )
 
-// Extension is a WasmPlugin as a TrafficExtension, as in Istio.
+// Extension is a TrafficExtension, or a WasmPlugin as one, as in Istio.
 type Extension struct {
 	*extensions.TrafficExtension
 	Object *object.Object
@@ -36,6 +36,9 @@ type Extension struct {
 
 // asExtension returns the extension of an object.
 func asExtension(o *object.Object) Extension {
+	if x, ok := o.Spec.(*extensions.TrafficExtension); ok {
+		return Extension{x, o}
+	}
 	p := o.Spec.(*extensions.WasmPlugin)
 	out := &extensions.TrafficExtension{
 		Phase:    extensions.TrafficExtension_ExecutionPhase(p.Phase), // the numbers are equal
@@ -56,8 +59,10 @@ func asExtension(o *object.Object) Extension {
 // then by age, then by name.
 func (w *World) Extensions(node Node) []Extension {
 	var all []Extension
-	for _, o := range w.SecurityPolicies(object.WasmPlugin, node) {
-		all = append(all, asExtension(o))
+	for _, kind := range []object.Kind{object.WasmPlugin, object.TrafficExtension} {
+		for _, o := range w.SecurityPolicies(kind, node) {
+			all = append(all, asExtension(o))
+		}
 	}
 	priority := func(e Extension) int32 {
 		if e.Priority == nil {
@@ -92,10 +97,11 @@ func (e Extension) OfConnections() bool {
 	return e.GetWasm().GetType() == extensions.PluginType_NETWORK
 }
 
-// FailsOpen reports whether traffic passes without the extension while its module is not there. An
-// extension that restricts access never fails open.
+// FailsOpen reports whether traffic passes without the extension while its module is not there, or
+// Envoy refuses it. An extension that restricts access never fails open.
 func (e Extension) FailsOpen() bool {
-	return e.GetWasm().GetFailStrategy() == extensions.FailStrategy_FAIL_OPEN && !e.Object.Restricts()
+	open := e.GetLua() != nil || e.GetWasm().GetFailStrategy() == extensions.FailStrategy_FAIL_OPEN
+	return open && !e.Object.Restricts()
 }
 
 // Matches reports whether the extension is for a port of a listener. mode is CLIENT for outbound
@@ -159,7 +165,7 @@ func (e Extension) Source(folder string) wasm.Source {
 func (w *World) Extension(key object.Key) *object.Object {
 	for _, policies := range w.policies {
 		for _, o := range policies {
-			if o.Key == key && o.Kind == object.WasmPlugin {
+			if o.Key == key && o.Kind.IsExtension() {
 				return o
 			}
 		}
@@ -172,9 +178,11 @@ func (w *World) ModuleSources(namespace string) map[wasm.Source]bool {
 	all := map[wasm.Source]bool{}
 	for _, policies := range w.policies {
 		for _, o := range policies {
-			if o.Kind == object.WasmPlugin &&
-				(o.Namespace == namespace || o.Namespace == w.mesh.RootNamespace) {
-				all[asExtension(o).Source(w.mesh.Credentials.Folder)] = true
+			if !o.Kind.IsExtension() || o.Namespace != namespace && o.Namespace != w.mesh.RootNamespace {
+				continue
+			}
+			if e := asExtension(o); e.GetWasm() != nil {
+				all[e.Source(w.mesh.Credentials.Folder)] = true
 			}
 		}
 	}

@@ -25,17 +25,19 @@ type policies map[pair][]*object.Object
 // targeted is the common interface of objects that may have targets.
 type targeted interface {
 	GetSelector() *types.WorkloadSelector
-	GetTargetRef() *types.PolicyTargetReference
 	GetTargetRefs() []*types.PolicyTargetReference
 }
 
 // Targets returns the targets of a security policy or Telemetry.
 func Targets(o *object.Object) []*types.PolicyTargetReference {
-	spec := o.Spec.(targeted)
-	if one := spec.GetTargetRef(); len(spec.GetTargetRefs()) == 0 && one != nil {
-		return []*types.PolicyTargetReference{one}
+	all := o.Spec.(targeted).GetTargetRefs()
+	former, ok := o.Spec.(interface {
+		GetTargetRef() *types.PolicyTargetReference
+	})
+	if ok && len(all) == 0 && former.GetTargetRef() != nil {
+		return []*types.PolicyTargetReference{former.GetTargetRef()}
 	}
-	return spec.GetTargetRefs()
+	return all
 }
 
 // change updates the index for a change of a policy.

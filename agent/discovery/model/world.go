@@ -170,7 +170,8 @@ func (w *World) Apply(changes []object.Change) Touched {
 		case object.PeerAuthentication:
 			touched.Peers = true
 			w.changePeers(c, services)
-		case object.AuthorizationPolicy, object.RequestAuthentication, object.WasmPlugin:
+		case object.AuthorizationPolicy, object.RequestAuthentication, object.WasmPlugin,
+			object.TrafficExtension:
 			w.policies.change(c)
 			for _, o := range []*object.Object{c.Old, c.New} {
 				if o != nil {

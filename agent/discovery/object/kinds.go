@@ -33,6 +33,8 @@ const (
 
 	Telemetry  Kind = "Telemetry"
 	WasmPlugin Kind = "WasmPlugin"
+
+	TrafficExtension Kind = "TrafficExtension"
 )
 
 // API groups of the kinds.
@@ -87,6 +89,8 @@ var definitions = map[Kind]definition{
 		func() proto.Message { return &telemetry.Telemetry{} }, false},
 	WasmPlugin: {ExtensionsGroup,
 		func() proto.Message { return &extensions.WasmPlugin{} }, true},
+	TrafficExtension: {ExtensionsGroup,
+		func() proto.Message { return &extensions.TrafficExtension{} }, true},
 }
 
 // NewSpec returns an empty spec of a kind, nil if the kind is not supported.
@@ -112,6 +116,9 @@ func Kinds(group string) []string {
 // Group returns the API group of a kind, "" if it is unknown.
 func (k Kind) Group() string { return definitions[k].group }
 
+// IsExtension reports whether objects of the kind are extensions of Envoy.
+func (k Kind) IsExtension() bool { return k.Group() == ExtensionsGroup }
+
 // Restricts reports whether objects of a supported kind can restrict access.
 func (k Kind) Restricts() bool { return definitions[k].restricts }
 
@@ -121,8 +128,14 @@ func (o *Object) Restricts() bool { return o.Kind.Restricts() && !unrestrictive(
 
 // unrestrictive reports whether a spec is an extension in a phase that restricts nothing.
 func unrestrictive(spec proto.Message) bool {
-	of, ok := spec.(*extensions.WasmPlugin)
-	return ok && of.Phase != extensions.PluginPhase_AUTHN && of.Phase != extensions.PluginPhase_AUTHZ
+	switch of := spec.(type) {
+	case *extensions.WasmPlugin:
+		return of.Phase != extensions.PluginPhase_AUTHN && of.Phase != extensions.PluginPhase_AUTHZ
+	case *extensions.TrafficExtension:
+		return of.Phase != extensions.TrafficExtension_AUTHN &&
+			of.Phase != extensions.TrafficExtension_AUTHZ
+	}
+	return false
 }
 
 // SpecRestricts reports whether an object of a kind that can restrict access does, by its spec.

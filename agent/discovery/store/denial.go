@@ -43,7 +43,7 @@ func denyEverything() *security.AuthorizationPolicy {
 
 // deny adds a denial, see the type, for an object that cannot be read. The object's last good
 // version remains in force. If the kind cannot be read, that version may be of any kind.
-func (r *reader) deny(node *yaml.Node, h *header, found *document, because string) {
+func (r *reader) deny(node *yaml.Node, h *header, found *document) {
 	namespace, ok := r.namespaceOf(node)
 	if !ok { // the line between two documents may be missing, so that the policy is not known
 		r.unidentified(found)
@@ -53,7 +53,7 @@ func (r *reader) deny(node *yaml.Node, h *header, found *document, because strin
 	n := denial{object.Key{Kind: object.Kind(h.kind), Namespace: namespace, Name: h.name},
 		&object.Object{Key: object.Key{Kind: object.AuthorizationPolicy, Namespace: namespace},
 			APIVersion: securityGroup + "/v1", File: r.file, Line: node.Line, Spec: selected(h.spec)},
-		because, correctIt}
+		neverValid, correctIt}
 	if namespace == "" {
 		n.object.Defaulted, n.object.Namespace, n.policy.Namespace = true, r.namespace, r.namespace
 	}
@@ -79,7 +79,7 @@ func (n denial) kinds() []object.Kind {
 		return []object.Kind{n.policy.Kind}
 	}
 	var all []object.Kind
-	for _, name := range supportedPolicies() {
+	for _, name := range policyKinds() {
 		all = append(all, object.Kind(name))
 	}
 	return all
@@ -138,9 +138,13 @@ func denyScope(spec proto.Message) *security.AuthorizationPolicy {
 	}
 	if of, ok := spec.(interface {
 		GetTargetRef() *api.PolicyTargetReference
+	}); ok {
+		denies.TargetRef = of.GetTargetRef()
+	}
+	if of, ok := spec.(interface {
 		GetTargetRefs() []*api.PolicyTargetReference
 	}); ok {
-		denies.TargetRef, denies.TargetRefs = of.GetTargetRef(), of.GetTargetRefs()
+		denies.TargetRefs = of.GetTargetRefs()
 	}
 	return denies
 }

@@ -80,6 +80,8 @@ func TestDenials_OfWhatRestricts(t *testing.T) {
 			"{url: file:///a, verificationKey: a}"): false,
 		plugin("TrafficExtension",
 			"{phase: AUTHN}"): true,
+		plugin("TrafficExtension",
+			"{wasm: {url: file:///a}, lua: {inlineCode: a}}"): true,
 		"apiVersion: security.istio.com/v1\nkind: AuthorizationPolicy\nmetadata: {name: x}": true,
 		"apiVersion: telemetry.istio.io/v1\nkind: Telemetry\nmetadata: {name: x}\nspec: {}": false,
 	} {
@@ -121,10 +123,12 @@ func TestDenials_OfWhatIsSelected(t *testing.T) {
 			"shop app=a at 1"},
 		{"without a name", strings.Replace(policy("AuthorizationPolicy",
 			"{selector: {matchLabels: {app: a}}}"), "name: x, ", "", 1), "shop app=a at 1"},
-		{"unsupported", "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: " +
+		{"without code", "apiVersion: extensions.istio.io/v1alpha1\nkind: TrafficExtension\nmetadata: " +
 			"{name: x}\nspec: {phase: AUTHZ, selector: {matchLabels: {app: a}}}\n", "ns app=a at 1"},
 		{"without a module", "apiVersion: extensions.istio.io/v1alpha1\nkind: WasmPlugin\nmetadata: " +
 			"{name: x}\nspec: {phase: AUTHZ, selector: {matchLabels: {app: a}}}\n", "ns app=a at 1"},
+		{"without code, restricts nothing", "apiVersion: extensions.istio.io/v1alpha1\n" +
+			"kind: TrafficExtension\nmetadata: {name: x}\nspec: {phase: STATS}\n", ""},
 		{"without a module, restricts nothing", "apiVersion: extensions.istio.io/v1alpha1\n" +
 			"kind: WasmPlugin\nmetadata: {name: x}\nspec: {phase: STATS}\n", ""},
 		{"no selector", policy("AuthorizationPolicy", "{action: DENIED}"), "shop at 1"},

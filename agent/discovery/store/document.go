@@ -148,7 +148,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 		d.refuse(h.items, &path{name: "items"}, "not the items of a list", "correct the object around "+
 			"them")
 	case d.failed && h.mayRestrict():
-		r.deny(node, h, found, neverValid)
+		r.deny(node, h, found)
 	case d.failed:
 		if _, ok := r.namespaceOf(node); !ok { // the line between two documents may be missing
 			r.unidentified(found)

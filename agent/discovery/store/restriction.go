@@ -8,11 +8,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
-	extensions "istio.io/api/extensions/v1alpha1"
 
-	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/spelling"
 )
@@ -27,14 +24,6 @@ const (
 // kind of an unknown group of Istio may.
 var groups = map[string]bool{securityGroup: true, extensionsGroup: true, apiGroup: false,
 	telemetryGroup: false, "install.istio.io": false}
-
-// restriction describes a kind that can restrict access. An unsupported kind has a spec.
-type restriction struct {
-	group string
-	spec  func() proto.Message
-	// reports whether an object with the spec restricts access; also called with an empty spec
-	restricts func(spec proto.Message) bool
-}
 
 // unrestricting has the kinds of each API group whose kinds do not restrict access.
 var unrestricting = map[string][]string{apiGroup: object.Kinds(apiGroup),
@@ -56,36 +45,23 @@ func misgrouped(h *header) bool {
 	return of != "" && of != group(h.apiVersion)
 }
 
-// restrictions has Istio's kinds that can restrict access, by name: those that are not supported,
-// and those that package object supports.
-var restrictions = withSupported(map[string]restriction{
-	"TrafficExtension": {extensionsGroup,
-		func() proto.Message { return &extensions.TrafficExtension{} }, extensionRestricts},
-})
+// restrictions has Istio's kinds that can restrict access, with their API groups.
+var restrictions = restrictingKinds()
 
-// withSupported adds the supported kinds that restrict access, which have no spec.
-func withSupported(all map[string]restriction) map[string]restriction {
-	for _, group := range []string{securityGroup, extensionsGroup} {
+func restrictingKinds() map[string]string {
+	all := map[string]string{}
+	for _, group := range object.Groups() {
 		for _, name := range object.Kinds(group) {
 			if object.Kind(name).Restricts() {
-				all[name] = restriction{group: group}
+				all[name] = group
 			}
 		}
 	}
 	return all
 }
 
-// supportedPolicies returns the supported kinds that can restrict access, from which misspelt kinds
-// are corrected.
-func supportedPolicies() []string {
-	var names []string
-	for _, name := range slices.Sorted(maps.Keys(restrictions)) {
-		if restrictions[name].spec == nil {
-			names = append(names, name)
-		}
-	}
-	return names
-}
+// policyKinds returns the kinds that can restrict access, from which misspelt kinds are corrected.
+func policyKinds() []string { return slices.Sorted(maps.Keys(restrictions)) }
 
 // mayRestrict reports whether an object has a kind that can restrict access, or is in an API group
 // that may have such kinds.
@@ -137,14 +113,14 @@ func restrictingKind(name string) string {
 	if groupOf(name) != "" {
 		return ""
 	}
-	return spelling.Nearest(name, slices.Sorted(maps.Keys(restrictions)))
+	return spelling.Nearest(name, policyKinds())
 }
 
 // mayRestrict reports whether a text mentions a kind that can restrict access, or the API group of
 // such kinds.
 func mayRestrict(text []byte) bool {
-	for kind, of := range restrictions {
-		if bytes.Contains(text, []byte(kind)) || bytes.Contains(text, []byte(of.group)) {
+	for kind, group := range restrictions {
+		if bytes.Contains(text, []byte(kind)) || bytes.Contains(text, []byte(group)) {
 			return true
 		}
 	}
@@ -152,45 +128,30 @@ func mayRestrict(text []byte) bool {
 }
 
 // restriction reads an object of a kind that can restrict access. It adds a denial if the object
-// restricts access and either is not supported or cannot be read.
+// restricts access and cannot be read.
 func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *document, depth int) {
-	kind, known := restrictions[h.kind]
+	of, known := restrictions[h.kind]
 	switch {
 	case !known:
 		fix := "remove it"
-		if near := spelling.Nearest(h.kind, supportedPolicies()); near != "" {
+		if near := spelling.Nearest(h.kind, policyKinds()); near != "" {
 			fix = fmt.Sprintf("did you mean %s?", near)
 		}
 		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("kind %s of %q is unknown, and may restrict "+
 			"access", h.kind, h.apiVersion), fix)
-		r.deny(node, h, found, neverValid)
+		r.deny(node, h, found)
 		return
-	case group(h.apiVersion) != kind.group:
+	case group(h.apiVersion) != of:
 		d.refuse(node, &path{name: "apiVersion"}, fmt.Sprintf("%q is not an API of %s",
 			h.apiVersion,
-			h.kind), "write "+kind.group+"/v1, or remove it")
-		r.deny(node, h, found, neverValid)
-		return
-	case kind.spec == nil:
-		r.supported(d, node, h, found, depth)
-		if d.failed && mayRestrictBySpec(h) {
-			r.deny(node, h, found, neverValid)
-		}
+			h.kind), "write "+of+"/"+versions[of][0]+", or remove it")
+		r.deny(node, h, found)
 		return
 	}
-	spec := kind.spec()
-	if h.spec != nil {
-		d.message(h.spec, spec.ProtoReflect(), &path{name: "spec"}, depth+1)
+	r.supported(d, node, h, found, depth)
+	if d.failed && mayRestrictBySpec(h) {
+		r.deny(node, h, found)
 	}
-	if !d.failed && !kind.restricts(spec) {
-		d.report(condition.Warning, node.Line, nil,
-			fmt.Sprintf("kind %s is not supported by this version of Outrider and has no effect",
-				h.kind),
-			"remove it; this one restricts nothing")
-		return
-	}
-	r.deny(node, h, found, fmt.Sprintf("kind %s restricts access and is not supported by this version "+
-		"of Outrider", h.kind))
 }
 
 // mayRestrictBySpec reports whether an invalid object of a supported kind may restrict access: it
@@ -203,9 +164,4 @@ func mayRestrictBySpec(h *header) bool {
 	d := &decoder{problemAt: func(int, string) object.Problem { return object.Problem{} }}
 	d.message(h.spec, spec.ProtoReflect(), nil, 0)
 	return d.failed || object.SpecRestricts(spec)
-}
-
-func extensionRestricts(spec proto.Message) bool {
-	phase := spec.(*extensions.TrafficExtension).Phase
-	return phase == extensions.TrafficExtension_AUTHN || phase == extensions.TrafficExtension_AUTHZ
 }

@@ -8,6 +8,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	luav3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/lua/v3"
 	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -16,7 +17,6 @@ import (
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	extensions "istio.io/api/extensions/v1alpha1"
@@ -69,10 +69,23 @@ func (e Extensions) connections(phase extensions.TrafficExtension_ExecutionPhase
 // extensionSource returns the reference to an extension's configuration. Without any, or if Envoy
 // refuses it, the default denies everything, unless the extension fails open.
 func extensionSource(e model.Extension) *corev3.ExtensionConfigSource {
+	filter := script(e)
+	if e.GetWasm() != nil {
+		filter = withModule(e, nil)
+	}
 	return &corev3.ExtensionConfigSource{ConfigSource: adsSource(0),
-		DefaultConfig: withoutModule(e), TypeUrls: []string{typeOf(withModule(e, nil)),
-			typeOf(absent(e))}}
+		DefaultConfig: typed(absent(e)), TypeUrls: []string{typeOf(filter), typeOf(absent(e))}}
 }
+
+// script returns the filter of an extension with Lua code.
+func script(e model.Extension) proto.Message {
+	return &luav3.Lua{DefaultSourceCode: &corev3.DataSource{
+		Specifier: &corev3.DataSource_InlineString{InlineString: e.GetLua().GetInlineCode()}}}
+}
+
+// Script returns the resource of an extension with Lua code. istiod has the code in the listener,
+// which Envoy would refuse as a whole for a mistake in it.
+func Script(e model.Extension) (*resource.Resource, error) { return extensionResource(e, script(e)) }
 
 func typeOf(m proto.Message) string {
 	return resource.TypePrefix + string(m.ProtoReflect().Descriptor().FullName())
@@ -89,8 +102,6 @@ func absent(e model.Extension) proto.Message {
 	}
 	return &httprbacv3.RBAC{Rules: rules}
 }
-
-func withoutModule(e model.Extension) *anypb.Any { return typed(absent(e)) }
 
 // withModule returns the filter of an extension with the code of its module.
 func withModule(e model.Extension, code *corev3.AsyncDataSource) proto.Message {

@@ -19,6 +19,7 @@ const (
 	maxVariableName = 256
 	maxPullSecret   = 253
 	maxMatches      = 4096
+	maxScript       = 64 << 10
 )
 
 var (
@@ -38,6 +39,30 @@ func (c *checker) wasmPlugin(p *extensions.WasmPlugin) {
 		c.trafficSelector(i, m.GetPorts())
 	}
 	c.most("match", len(p.Match), maxMatches)
+}
+
+// plural is a TrafficExtension, which has no targetRef.
+type plural struct{ *extensions.TrafficExtension }
+
+// GetTargetRef returns nil.
+func (plural) GetTargetRef() *types.PolicyTargetReference { return nil }
+
+func (c *checker) trafficExtension(x *extensions.TrafficExtension) {
+	c.targeted(plural{x})
+	switch {
+	case x.GetWasm() != nil:
+		c.module("wasm", x.GetWasm())
+	case x.GetLua() == nil:
+		c.fail("wasm", "there is neither wasm nor lua", "write one of them")
+	case x.GetLua().InlineCode == "":
+		c.fail("lua.inlineCode", "is missing", "write the code")
+	case len(x.GetLua().InlineCode) > maxScript:
+		c.fail("lua.inlineCode", fmt.Sprintf("has more than %d bytes", maxScript), "shorten it")
+	}
+	for i, m := range x.Match {
+		c.trafficSelector(i, m.GetPorts())
+	}
+	c.most("match", len(x.Match), maxMatches)
 }
 
 // module checks a module and its configuration; at is the path of the field that has them.

@@ -58,6 +58,8 @@ func Object(o *object.Object) []object.Finding {
 		c.telemetry(spec)
 	case *extensions.WasmPlugin:
 		c.wasmPlugin(spec)
+	case *extensions.TrafficExtension:
+		c.trafficExtension(spec)
 	}
 	slices.SortStableFunc(c.findings, func(a, b object.Finding) int {
 		return cmp.Compare(a.Field, b.Field)

@@ -52,6 +52,16 @@ func (v *View) extension(e model.Extension, before publishedExtension) (*resourc
 		return problem(condition.Error, "", "Envoy would refuse the extension: "+err.Error(),
 			"correct the value it names")
 	}
+	if e.GetLua() != nil {
+		if now == before {
+			return nil, now, nil
+		}
+		r, err := translate.Script(e)
+		if err != nil {
+			return nil, before, refused(err)
+		}
+		return r, now, nil
+	}
 	if v.world.RemoteModules() {
 		r, err := translate.Remote(e)
 		switch {
