@@ -176,7 +176,7 @@ func permitted(t *testing.T, c *cluster.Cluster) (kubeconfig string) {
 	if text, err = os.ReadFile(kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	write(t, kubeconfig, strings.Replace(string(text), "user: u}", "user: u, namespace: "+namespace+"}",
-		1))
+	write(t, kubeconfig, strings.Replace(string(text), "user: u}",
+		"user: u, namespace: "+namespace+"}", 1))
 	return kubeconfig
 }

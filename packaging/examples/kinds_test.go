@@ -95,6 +95,7 @@ var kinds = []struct{ name, text string }{
 		"caller only its certificate: at a server source_workload, source_app,\n" +
 		"source_version, source_cluster and source_canonical_service are `unknown`. It does\n" +
 		"not count the messages of gRPC, and the bytes of a connection once it ends."},
-	{"WorkloadGroup", "Is checked and has no effect yet."},
+	{"WorkloadGroup", "The template of workloads that register themselves with outrider-discoveryd\n" +
+		"([registration]). Elsewhere it has no effect, and a warning says so."},
 	{"ProxyConfig", "Has no effect; a warning says so."},
 }
