@@ -1,6 +1,7 @@
 package translate
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -37,6 +38,7 @@ const (
 	policyVariable  = variablePrefix + "IMAGE_PULL_POLICY"
 	versionVariable = variablePrefix + "PLUGIN_RESOURCE_VERSION"
 
+	noSum       = "nil" // SHA-256 of a module that is not verified, for Istio's agents
 	wasmRuntime = "envoy.wasm.runtime.v8"
 	// time-out of agents that fetch a module
 	moduleTime = 30 * time.Second
@@ -166,9 +168,10 @@ func extensionResource(e model.Extension, filter proto.Message) (*resource.Resou
 func Remote(e model.Extension) (*resource.Resource, error) {
 	from := e.Source("")
 	code := &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Remote{
-		Remote: &corev3.RemoteDataSource{Sha256: from.SHA256, HttpUri: &corev3.HttpUri{Uri: from.URL,
-			Timeout:          durationpb.New(moduleTime),
-			HttpUpstreamType: &corev3.HttpUri_Cluster{Cluster: "_"}}}}}
+		Remote: &corev3.RemoteDataSource{Sha256: cmp.Or(from.SHA256, noSum),
+			HttpUri: &corev3.HttpUri{Uri: from.URL,
+				Timeout:          durationpb.New(moduleTime),
+				HttpUpstreamType: &corev3.HttpUri_Cluster{Cluster: "_"}}}}}
 	if path, ok := from.Path(); ok {
 		code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
 			Local: &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}}}

@@ -116,6 +116,8 @@ func (c *checker) moduleURL(field, text string) {
 	case !slices.Contains(moduleSchemes, parsed.Scheme):
 		c.fail(field, fmt.Sprintf("the scheme of %q is not supported", text),
 			"write file://, http://, https:// or oci://")
+	case parsed.Scheme == "file" && parsed.Path == "":
+		c.fail(field, fmt.Sprintf("%q names no file", text), "write file:///PATH")
 	}
 }
 
