@@ -20,8 +20,9 @@ import (
 // extra examples are added one after the other.
 type edge struct {
 	*sandbox
-	ca   *authority
-	sick atomic.Bool // the second server fails its health check
+	ca    *authority
+	sick  atomic.Bool  // the second server fails its health check
+	spans atomic.Int64 // exports of spans that the collector got
 }
 
 const www, api = "https://www.example.com/", "https://www.example.com/api/"
@@ -52,6 +53,11 @@ func newEdge(t *testing.T) *edge {
 	}
 	e.writeUser("alice", "secret")
 	e.backend("127.0.0.1:9191", nil, authorize)
+	e.backend("127.0.0.1:4318", nil, func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/traces" {
+			e.spans.Add(1)
+		}
+	})
 	e.install("json-log")
 	e.do(func() {
 		out, err := exec.Command("ip", "addr", "add", stranger+"/32", "dev", "lo").CombinedOutput()
@@ -171,6 +177,14 @@ func showIstioMetrics(t *testing.T, e *edge) {
 			strings.Contains(got.body, `request_method="GET"`)
 	})
 	e.check()
+}
+
+func showTelemetryLog(t *testing.T, e *edge) {
+	parts.Eventually(t, time.Minute, "the log of the Telemetry is written", func() bool {
+		text, err := os.ReadFile(filepath.Join(e.logs, "telemetry.log"))
+		return err == nil && bytes.Contains(text, []byte(`"path":"/api/"`)) &&
+			bytes.Contains(text, []byte(`"status":200`))
+	})
 }
 
 func showJSONLog(t *testing.T, e *edge) {

@@ -128,6 +128,14 @@ var extras = []extra{
 		got := e.ask(headers("X-Forwarded-For", "203.0.113.9, 198.51.100.7"))
 		return got.header.Get("Saw-X-Envoy-External-Address") == "198.51.100.7"
 	}},
+	{name: "telemetry", alone: true, explains: "sends spans to opentelemetry, for 10 %",
+		acts: func(e *edge) bool {
+			before := e.spans.Load()
+			for range 100 {
+				e.ask(request{})
+			}
+			return e.spans.Load() > before
+		}, shows: showTelemetryLog},
 	{name: "proxy-protocol", explains: "listener filter envoy.filters.listener.proxy_protocol",
 		acts: func(e *edge) bool { return e.ask(request{}).status == 0 },
 		shows: func(t *testing.T, e *edge) {
