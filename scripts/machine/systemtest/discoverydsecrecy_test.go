@@ -86,6 +86,14 @@ func TestSecrecy_KeysOfDiscoverydAreNowhere(t *testing.T) {
 	// a certificate is issued, by the token and then by the certificate
 	h.Script("outrider join localhost --token /srv/web.token --ca /etc/outrider/ca/root.pem")
 	h.Serves()
+	h.Eventually(time.Minute, "the page knows the host, its agent and the end of its certificate",
+		func() bool {
+			page := h.MustRun(t, "bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/15014
+printf 'GET /hosts.json HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3; cat <&3`)
+			return strings.Contains(page, `"agent":"outriderd/`) &&
+				strings.Contains(page, `"certificateEnds":"2`) &&
+				strings.Contains(page, `"identity":"spiffe://cluster.local/ns/shop/sa/web"`)
+		})
 	pid := h.MainPID("outrider-discoveryd.service")
 	for _, user := range []string{"outrider-discoveryd", "nobody", "outrider"} {
 		if _, err := h.Run(t.Context(), "runuser", "-u", user, "--", "sh", "-c",
@@ -112,8 +120,9 @@ runuser -u nobody -- sh -c 'cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev
 	}
 	h.MustRun(t, "kill", "-s", "ABRT", fmt.Sprint(pid))
 	h.Eventually(time.Minute, "another process serves", func() bool {
-		return h.Script("systemctl is-active outrider-discoveryd || true") == "active" &&
-			h.MainPID("outrider-discoveryd.service") != pid
+		next := h.MainPID("outrider-discoveryd.service")
+		return next != pid && next != 0 &&
+			h.Script("systemctl is-active outrider-discoveryd || true") == "active"
 	})
 	h.Script("journalctl --sync; journalctl -a >/run/journal.log")
 	if issued := h.Script("grep -c 'issued certificate' /run/journal.log || true"); issued == "0" {
