@@ -112,11 +112,6 @@ func (h *host) hasClient() {
 		return h.MustRun(h.t, "bash", "-c",
 			fmt.Sprintf(monitored, "/metrics")+"sed -n 's/^pilot_xds //p'") == "1"
 	})
-	// its page knows the agent's version
-	if got := h.MustRun(h.t, "bash", "-c", fmt.Sprintf(monitored, "/hosts.json")+
-		"grep -o '\"agent\":\"outriderd/' | head -n 1"); got != `"agent":"outriderd/` {
-		h.t.Errorf("/hosts.json has %q", got)
-	}
 }
 
 // discoverydDebRuns installs the deb without that of the agent, starts and reloads it.
