@@ -11,7 +11,7 @@ import (
 const (
 	// interval is how often the lease is renewed, leases of others are read, and entries are compared.
 	interval = 500 * time.Millisecond
-	// slow is how long a renewal may take. After a longer one, other instances may not have been
+	// slow is how long two renewals may be apart. After more time, other instances may not have been
 	// able to renew their leases either.
 	slow = 2 * time.Second
 )
@@ -19,8 +19,9 @@ const (
 // leases holds the leases of all instances. Its zero value is ready for use.
 type leases struct {
 	mu     sync.Mutex
-	own    bool  // this instance's lease was written
-	err    error // error of the last renewal
+	own    bool      // this instance's lease was written
+	err    error     // error of the last renewal
+	read   time.Time // when the leases were last read
 	others map[string]observation
 }
 
@@ -35,8 +36,7 @@ func (s *Server) keepLease(ctx context.Context) {
 	for {
 		begun := time.Now()
 		all, err := s.renewLease(ctx)
-		now := time.Now()
-		s.leases.update(all, err, !s.serving.Load() || now.Sub(begun) > slow, now)
+		s.leases.update(all, err, !s.serving.Load(), time.Now())
 		if backoff.Sleep(ctx, interval-time.Since(begun)) != nil {
 			return
 		}
@@ -58,15 +58,16 @@ func (s *Server) renewLease(ctx context.Context) (map[string]string, error) {
 func (s *Server) expiry() time.Duration { return s.options.Grace + interval }
 
 // update records the leases that were read. While the store cannot be used, nobody renews a lease,
-// so that all leases count as renewed after that, and if restart is set.
+// so that all leases count as renewed after that, if restart is set, and after a time in which this
+// process, or its host, was stopped.
 func (l *leases) update(all map[string]string, err error, restart bool, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	restart = restart || l.err != nil
+	restart = restart || l.err != nil || now.Sub(l.read) > slow
 	if l.err = err; err != nil {
 		return
 	}
-	l.own = true
+	l.own, l.read = true, now
 	next := make(map[string]observation, len(all))
 	for instance, mark := range all {
 		known, ok := l.others[instance]
@@ -92,9 +93,10 @@ func (l *leases) problem() error {
 	return l.err
 }
 
-// expired returns the instances whose leases were not renewed for a duration, and since when. It
-// returns none while the store fails. Instances of istiod have no leases.
-func (l *leases) expired(duration time.Duration, now time.Time) map[string]time.Time {
+// expired returns the instances whose leases had not been renewed for a duration when the leases
+// were last read, and since when. It returns none while the store fails. Instances of istiod have
+// no leases.
+func (l *leases) expired(duration time.Duration) map[string]time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := map[string]time.Time{}
@@ -102,7 +104,7 @@ func (l *leases) expired(duration time.Duration, now time.Time) map[string]time.
 		return all
 	}
 	for instance, seen := range l.others {
-		if now.Sub(seen.at) > duration {
+		if l.read.Sub(seen.at) > duration {
 			all[instance] = seen.at
 		}
 	}

@@ -126,8 +126,8 @@ func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 		s.silent = nil // nobody can take an entry over now
 	}
 	if err == nil {
-		expired := s.leases.expired(s.expiry(), now)
-		jobs = append(s.due(entries, expired, now), s.unused(entries, now)...)
+		expired := s.leases.expired(s.expiry())
+		jobs = append(s.due(entries, expired, now), s.unused(entries)...)
 	}
 	var group errgroup.Group
 	group.SetLimit(writers)
@@ -294,8 +294,8 @@ func (h *host) health() (newest *Health) {
 }
 
 // unused returns the removals of leases that expired long ago, and that no entry needs.
-func (s *Server) unused(entries []*Entry, now time.Time) (jobs []job) {
-	gone := s.leases.expired(2*s.expiry(), now)
+func (s *Server) unused(entries []*Entry) (jobs []job) {
+	gone := s.leases.expired(2 * s.expiry())
 	for _, e := range entries {
 		delete(gone, e.Controller)
 	}

@@ -3,6 +3,7 @@ package registration
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/xds"
 )
 
@@ -227,6 +229,33 @@ func TestServer_Life(t *testing.T) {
 			t.Fatal("removed before the workload could connect")
 		}
 		m.removedAfter(t, 3*time.Second)
+	})
+}
+
+// A server that was stopped for a while, alone or with all others, takes nobody for dead: it has not
+// seen the renewals of that time.
+func TestServer_AfterItWasStopped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMemory()
+		a := serving(t, m)
+		defer a.stop()
+		time.Sleep(time.Second)
+		a.open()
+		time.Sleep(time.Second)
+		s := New(Options{Store: m, Grace: grace, Board: condition.NewBoard(),
+			Logger: slog.New(slog.DiscardHandler)})
+		s.Serve()
+		read := func(now time.Time) {
+			all, err := s.renewLease(t.Context())
+			s.leases.update(all, err, false, now)
+		}
+		now := time.Now()
+		read(now)
+		now = now.Add(time.Minute)
+		s.reconcile(t.Context(), now)
+		read(now)
+		s.reconcile(t.Context(), now)
+		m.check(t, "connected to "+a.instance)
 	})
 }
 
