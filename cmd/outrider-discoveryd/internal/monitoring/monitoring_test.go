@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -240,6 +241,39 @@ func TestServe_SilentConnections(t *testing.T) {
 	_ = silent.SetReadDeadline(time.Now().Add(time.Minute))
 	if _, err := silent.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 		t.Errorf("the silent connection: %v", err)
+	}
+}
+
+// exhausted is a listener that has no file descriptors for its first connections.
+type exhausted struct {
+	net.Listener
+	failures int
+}
+
+func (e *exhausted) Accept() (net.Conn, error) {
+	if e.failures > 0 {
+		e.failures--
+		return nil, &net.OpError{Op: "accept", Err: syscall.EMFILE}
+	}
+	return e.Listener.Accept()
+}
+
+// A program that had no file descriptors for a while serves again once it has.
+func TestServe_OutOfFileDescriptors(t *testing.T) {
+	t.Parallel()
+	bound, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := serve(t, &exhausted{bound, 3}, &atomic.Bool{}, nil)
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get(url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Error(response.Status)
 	}
 }
 

@@ -26,7 +26,7 @@ type splitter struct {
 
 	accepting sync.Once
 	accepted  chan net.Conn
-	failed    chan error // receives the error of the inner listener
+	failed    chan error // receives the errors of the inner listener
 	closed    context.Context
 	close     context.CancelFunc
 }
@@ -34,7 +34,7 @@ type splitter struct {
 // newSplitter returns a splitter for the connections of inner. current returns the configuration
 // for new connections with TLS; nil: they are refused.
 func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
-	s := &splitter{Listener: inner, accepted: make(chan net.Conn), failed: make(chan error, 1)}
+	s := &splitter{Listener: inner, accepted: make(chan net.Conn), failed: make(chan error)}
 	s.closed, s.close = context.WithCancel(context.Background())
 	s.config = &tls.Config{MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
@@ -54,7 +54,8 @@ func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
 	return s
 }
 
-// Accept implements net.Listener.
+// Accept implements net.Listener. After an error it may be called again, as http.Server does for
+// want of file descriptors.
 func (s *splitter) Accept() (net.Conn, error) {
 	s.accepting.Do(func() { go s.accept() })
 	select {
@@ -76,11 +77,15 @@ func (s *splitter) Close() error {
 func (s *splitter) accept() {
 	for {
 		c, err := s.Listener.Accept()
-		if err != nil {
-			s.failed <- err
+		if err == nil {
+			go s.split(c)
+			continue
+		}
+		select {
+		case s.failed <- err: // wait for a call of Accept before the next failure
+		case <-s.closed.Done():
 			return
 		}
-		go s.split(c)
 	}
 }
 
