@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -112,7 +111,9 @@ func TestCA_ReadsNoRequestOfAnUnknownCaller(t *testing.T) {
 	t.Parallel()
 	root := pkitest.NewAuthority(t, "root", nil)
 	s := startSigning(t, root, root)
-	client := &http2.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots}}
+	client := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: s.roots},
+		Protocols: &http.Protocols{}}
+	client.Protocols.SetHTTP2(true)
 	defer client.CloseIdleConnections()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
