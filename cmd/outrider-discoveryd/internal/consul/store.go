@@ -15,9 +15,9 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// maxValue is the largest value that Consul accepts, in bytes, with room for the catalogue's part of
-// the transaction.
-const maxValue = 256 << 10
+// maxRequest is the largest transaction, in bytes. Consul accepts 512 KiB (txn_max_req_len). The
+// value of an entry is part of it.
+const maxRequest = 500 << 10
 
 // Store stores registered workloads in the first datacentre of a registry. Each is a value in the
 // key/value store, and a node with instances in the catalogue, which are written together. The value
@@ -177,14 +177,15 @@ func (s *Store) write(ctx context.Context, w *workload, index uint64) error {
 	if err == nil {
 		_, err = parseWorkload(&api.KVPair{Key: keyOf(w.key()), Value: text})
 	}
-	if err == nil && len(text) > maxValue {
-		err = fmt.Errorf("%d bytes, more than %d", len(text), maxValue)
+	ops := append(api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCAS, Key: keyOf(w.key()), Value: text,
+		Index: index}}}, w.operations()...)
+	if request, _ := json.Marshal(ops); err == nil && len(request) > maxRequest {
+		err = fmt.Errorf("with its services it has %d bytes, more than %d", len(request), maxRequest)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: WorkloadEntry %s: %w", registration.ErrInvalid, w.key(), err)
 	}
-	return s.apply(ctx, append(api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCAS, Key: keyOf(w.key()),
-		Value: text, Index: index}}}, w.operations()...))
+	return s.apply(ctx, ops)
 }
 
 // apply applies operations together, or none of them. The first one is of the key/value store; if

@@ -371,7 +371,7 @@ func TestStore_ValuesAreBounded(t *testing.T) {
 	}
 	store := NewStore(registry, nil)
 	large, named := webWorkload("10.0.0.1"), webWorkload("10.0.0.1")
-	large.Annotations = map[string]string{"x": strings.Repeat("x", maxValue)}
+	large.Annotations = map[string]string{"x": strings.Repeat("x", maxRequest)}
 	named.Name = "a/b"
 	for _, w := range []*registration.Workload{large, named} {
 		err := store.Create(context.Background(), w, registration.Connection{})

@@ -38,11 +38,13 @@ type workloads struct {
 	entries []*registration.Entry // those in Consul; nil: the token may not read all
 }
 
-// registered is a value in Consul. entry is nil if the value is no WorkloadEntry.
+// registered is a value in Consul. If the value is no WorkloadEntry, entry is nil, problem says why,
+// and text is the last version that was one.
 type registered struct {
-	index uint64
-	text  string
-	entry *registration.Entry
+	index   uint64
+	text    string
+	entry   *registration.Entry
+	problem string
 }
 
 // listWorkloads queries all registered workloads. A token that may not read them is no error,
@@ -78,25 +80,14 @@ func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 		next, known := w.workloads.known[key]
 		if !known || next.index != pair.ModifyIndex || w.workloads.isLost(key) {
 			before := next.text
-			next = registered{index: pair.ModifyIndex}
-			one, err := parseWorkload(pair)
-			if err == nil {
-				var text []byte
-				text, err = json.Marshal(one)
-				next.text, next.entry = string(text), one.entry(pair.ModifyIndex)
-			}
-			if err != nil && problem == "" {
-				problem = fmt.Sprintf("%s: %v", pair.Key, err)
-			}
-			w.workloads.known[key] = next
-			switch next.text {
-			case before:
-			case "":
-				changed = append(changed, store.Input{Path: w.workloadPath(key)})
-			default:
+			next = readRegistered(pair, before)
+			if w.workloads.known[key] = next; next.text != before {
 				changed = append(changed, store.Input{Path: w.workloadPath(key),
 					Text: []byte(next.text)})
 			}
+		}
+		if problem == "" {
+			problem = next.problem
 		}
 		if next.entry != nil {
 			entries = append(entries, next.entry)
@@ -121,6 +112,25 @@ func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 	w.workloads.mu.Unlock()
 	w.health.note(ofWorkloads, problem)
 	w.finish(now, changed)
+}
+
+// readRegistered reads a value. last is the last version of the entry, "" if there is none.
+func readRegistered(pair *api.KVPair, last string) registered {
+	next := registered{index: pair.ModifyIndex, text: last}
+	one, err := parseWorkload(pair)
+	if err == nil {
+		var text []byte
+		if text, err = json.Marshal(one); err == nil {
+			next.text, next.entry = string(text), one.entry(pair.ModifyIndex)
+		}
+	}
+	if err != nil {
+		next.problem = fmt.Sprintf("%s: %.200v", pair.Key, err)
+		if last != "" {
+			next.problem += ": its last version stays"
+		}
+	}
+	return next
 }
 
 func (w *workloads) isLost(key string) bool { _, ok := w.lost[key]; return ok }

@@ -1,0 +1,67 @@
+package consul
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/consul/api"
+
+	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
+	"outrider.org/outrider/scripts/parts/catalog"
+)
+
+// A value that somebody breaks leaves the entry's last version in force, and is a problem for as long
+// as it is broken.
+func TestWatcher_KeepsTheLastVersionOfABrokenValue(t *testing.T) {
+	s := &sink{t: t}
+	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Take,
+		Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry.synced = true
+	const good, broken = `{"spec":{"address":"10.0.0.1"}}`, `{"spec":`
+	for index, step := range []struct{ value, problem string }{
+		{good, ""},
+		{broken, "vm/a: unexpected end of JSON input: its last version stays"},
+		{good, ""},
+	} {
+		for range 2 { // the second list has nothing new
+			registry.watchers[0].setWorkloads(answer[api.KVPairs]{value: api.KVPairs{{
+				Key: workloadKeys + "vm/a", Value: []byte(step.value),
+				ModifyIndex: uint64(index + 1)}}}, time.Now()) //nolint:gosec // small
+			if got := s.Text("consul:WorkloadEntry/vm/a"); !strings.Contains(got, "10.0.0.1") {
+				t.Errorf("%s: the entry is %q", step.value, got)
+			}
+			problem := registry.Status().Problem
+			if !strings.HasSuffix(problem, step.problem) || step.problem == "" && problem != "" {
+				t.Errorf("%s: problem %q, want %q", step.value, problem, step.problem)
+			}
+		}
+	}
+}
+
+// A workload whose services are too large for one request to Consul is refused. That does not mean
+// that Consul cannot be used.
+func TestStore_RefusesWhatConsulNeverAccepts(t *testing.T) {
+	t.Parallel()
+	consul := catalog.Start(t, catalog.Options{})
+	s := start(t, Options{Address: consul.Address})
+	s.awaitSynced()
+	web := webWorkload("10.0.0.1")
+	for i := range maxPorts {
+		web.Spec.Ports[fmt.Sprintf("tcp-%d", i)] = uint32(9000 + i) //nolint:gosec // small
+	}
+	for i := range maxLabels {
+		web.Spec.Labels[fmt.Sprintf("%sexample/%d", strings.Repeat(strings.Repeat("x", 60)+".", 4),
+			i)] = strings.Repeat("y", 63)
+	}
+	err := NewStore(s.registry, nil).Create(t.Context(), web, connection("a", time.Now()))
+	if !errors.Is(err, registration.ErrInvalid) {
+		t.Errorf("%.300v", err)
+	}
+}
