@@ -13,7 +13,7 @@ import (
 
 const (
 	writers  = 16                    // writes at the same time
-	maxJobs  = 256                   // writes of one call of reconcile for hosts with streams
+	maxJobs  = 256                   // writes of one call of reconcile: with streams, and without
 	gathered = 50 * time.Millisecond // events within this time are handled together
 	stopTime = 3 * time.Second       // bounds the last writes of a server that stops
 	// lag is how old the entries of Store.Entries may be
@@ -193,8 +193,13 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 		if !e.connected() && !e.DisconnectedAt.IsZero() && s.serving.Load() {
 			silent[e.Key] = s.silence(e, now)
 		}
-		if run := s.departed(e, silent[e.Key], expired, now); run != nil && s.mayWrite(e, now) {
+		run := s.departed(e, silent[e.Key], expired, now)
+		switch {
+		case run == nil || !s.mayWrite(e, now):
+		case len(jobs) < maxJobs:
 			jobs = append(jobs, job{entry: e, run: run})
+		default: // hosts with streams do not wait until all those of a dead server are removed
+			s.signal()
 		}
 	}
 	s.silent = silent

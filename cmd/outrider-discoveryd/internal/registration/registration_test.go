@@ -3,6 +3,7 @@ package registration
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"strings"
@@ -257,6 +258,21 @@ func TestServer_AfterItWasStopped(t *testing.T) {
 		s.reconcile(t.Context(), now)
 		m.check(t, "connected to "+a.instance)
 	})
+}
+
+// While the many workloads of a dead server are removed, others are served.
+func TestServer_RemovesInTurns(t *testing.T) {
+	s := New(Options{})
+	now := time.Now()
+	var entries []*Entry
+	for i := range 3 * maxJobs {
+		entries = append(entries, &Entry{Key: Key{"vm", fmt.Sprint(i)},
+			Connection: Connection{Controller: "dead", ConnectedAt: now}})
+	}
+	jobs := s.due(entries, map[string]time.Time{"dead": now}, now)
+	if len(jobs) != maxJobs || len(s.wake) != 1 {
+		t.Errorf("%d writes, %d signals for the next", len(jobs), len(s.wake))
+	}
 }
 
 // check compares the states that the entry had.
