@@ -2,6 +2,7 @@ package consul
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -49,6 +50,9 @@ func (w *workload) operations() api.TxnOps {
 			Service: s}})
 	}
 	status, output := w.check()
+	if c.ConnectedAt.IsZero() {
+		output = fmt.Sprintf("not connected since %s, before: %s", formatTime(c.DisconnectedAt), output)
+	}
 	return append(ops, &api.TxnOp{Check: &api.CheckTxnOp{Verb: api.CheckSet,
 		Check: api.HealthCheck{Node: node, CheckID: checkID, Name: "health reported by the agent",
 			Status: status, Output: output}}})

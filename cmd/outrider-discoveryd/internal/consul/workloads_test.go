@@ -45,6 +45,23 @@ func TestWatcher_KeepsTheLastVersionOfABrokenValue(t *testing.T) {
 	}
 }
 
+// The check of a workload does not say that it is connected, or healthy, after it has left.
+func TestWorkload_CheckSaysThatItIsNotConnected(t *testing.T) {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	web := webWorkload("10.0.0.1")
+	web.Annotations = nil // no health is reported
+	for want, c := range map[string]registration.Connection{
+		"connected": connection("a", at),
+		"not connected since 2026-01-02T03:04:05Z, before: connected": {Controller: "a",
+			DisconnectedAt: at},
+	} {
+		ops := newWorkload(web, c).operations()
+		if got := ops[len(ops)-1].Check.Check.Output; got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // A workload whose services are too large for one request to Consul is refused. That does not mean
 // that Consul cannot be used.
 func TestStore_RefusesWhatConsulNeverAccepts(t *testing.T) {
