@@ -244,3 +244,49 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.apply(plugin("failsopen", file("fails")+", failStrategy: FAIL_OPEN"))
 	r.answers("200 ")
 }
+
+// TestExtensions_WhileTheModuleIsFetched adds extensions whose server does not answer. The traffic of
+// a proxy goes on as before, and other changes take effect. That of a proxy that starts is denied.
+func TestExtensions_WhileTheModuleIsFetched(t *testing.T) {
+	live, starting := newExtensionRig(t, t.TempDir()), newExtensionRig(t, t.TempDir())
+	release := make(chan struct{})
+	added := map[*extensionRig]string{}
+	for _, r := range []*extensionRig{live, starting} {
+		r.module("a", wasmtest.Tagger(wasmtest.RequestHeaders, "x-order", "a"))
+		slow := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			select {
+			case <-release:
+			case <-q.Context().Done():
+			}
+			http.FileServer(http.Dir(r.folder)).ServeHTTP(w, q)
+		})
+		r.handle.Store(&slow)
+		added[r] = plugin("one", "url: "+r.modules.URL+"/a")
+	}
+	const pending = "WasmPlugin shop/one: spec.url: it takes effect once its module is there"
+
+	startEnvoy(t, "router", live.server).listens(t)
+	live.answers("200 ")
+	live.apply(added[live])
+	live.reports(pending)
+	live.answers("200 ")
+	live.apply(added[live], plugin("two", "url: file://"+filepath.Join(live.folder, "none")))
+	live.answers("403 RBAC: access denied")
+	live.apply(added[live])
+	live.answers("200 ")
+	live.apply()
+	live.reports("")
+	live.apply(added[live])
+	live.reports(pending)
+
+	starting.apply(added[starting])
+	startEnvoy(t, "router", starting.server).listens(t)
+	starting.answers("403 RBAC: access denied")
+	starting.reports("until then everything that it is for is denied")
+
+	close(release)
+	for _, r := range []*extensionRig{live, starting} {
+		r.answers("200 a")
+		r.reports("")
+	}
+}

@@ -64,7 +64,8 @@ var kinds = []struct{ name, text string }{
 		"ports. `url` is file:// (read by the agent, again at a reload), https://, http:// or\n" +
 		"oci://, the last with `imagePullSecret: NAME`: the credential NAME with the file\n" +
 		".dockerconfigjson. The agent fetches it beside everything else, and keeps it over a\n" +
-		"restart. Until it is there, everything that the plugin is for is denied; with\n" +
+		"restart. A new plugin takes effect once its module is there. If it cannot be fetched,\n" +
+		"and at a start of the agent, everything that the plugin is for is denied; with\n" +
 		"`failStrategy: FAIL_OPEN` it passes without the plugin, except in the phases AUTHN and\n" +
 		"AUTHZ. A changed plugin whose module is not there leaves the former one in force.\n" +
 		"mesh-problems says why. A server at a loopback, link-local or metadata address is\n" +

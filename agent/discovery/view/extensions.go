@@ -31,6 +31,12 @@ func (v *View) extend(touched model.Touched) {
 			v.put(unit, r)
 		}
 	}
+	for _, e := range v.guards.pending {
+		unit := "extension/" + e.Name()
+		v.extensions[unit] = publishedExtension{}
+		v.report(unit, []object.Problem{e.Object.Warning("url", "it takes effect once its module is "+
+			"there, or cannot be fetched", "")})
+	}
 	for unit := range before {
 		if _, still := v.extensions[unit]; !still {
 			v.put(unit)

@@ -18,11 +18,14 @@ type guards struct {
 	made        bool
 	changed     bool // the filters were changed by the current update
 	extended    bool // so were the extensions
+	// new extensions whose module is being fetched; they take effect with it
+	pending []model.Extension
 }
 
 // update translates the filters again if a change affects them.
 func (g *guards) update(v *View, touched model.Touched) {
 	g.changed = !g.made || v.world.AffectsSecurity(touched, v.node) ||
+		touched.Modules && len(g.pending) > 0 ||
 		slices.ContainsFunc(g.reads, func(host string) bool {
 			_, ok := touched.Hosts[host]
 			return ok
@@ -35,18 +38,39 @@ func (g *guards) update(v *View, touched model.Touched) {
 }
 
 func (g *guards) make(v *View) {
-	g.made = true
 	policies := translate.Authorize(v.world, v.node)
 	tokens := translate.Authenticate(v.world, v.node)
-	before := g.Extensions
+	before, pending := g.Extensions, g.pending
+	extensions := g.withModules(v.world, v.world.Extensions(v.node))
+	g.made = true
 	g.Guards = translate.Guards{External: policies.External, Tokens: tokens.Requests,
 		Requests: policies.Requests, ExternalConnections: policies.ExternalConnections,
-		Connections: policies.Connections, Extensions: v.world.Extensions(v.node),
+		Connections: policies.Connections, Extensions: extensions,
 		Origins: slices.Concat(tokens.Origins, policies.Origins)}
-	g.extended = g.extended || !g.Extensions.Equal(before)
+	g.extended = g.extended || !g.Extensions.Equal(before) || len(pending)+len(g.pending) > 0
 	g.reads, g.authorizers = policies.Reads, policies.Authorizers
 	v.report("authentication", dedupe(tokens.Problems))
 	v.report("authorization", dedupe(policies.Problems))
+}
+
+// withModules returns the extensions that listeners name. The others are pending: they are new for a
+// proxy that has listeners, and the first attempt to fetch their module has not ended. So traffic
+// goes on as before meanwhile, instead of being denied.
+func (g *guards) withModules(w *model.World, all []model.Extension) (named []model.Extension) {
+	g.pending = nil
+	for _, e := range all {
+		isNew := g.made && !slices.ContainsFunc(g.Extensions, func(b model.Extension) bool {
+			return b.Name() == e.Name()
+		})
+		if isNew && e.GetWasm() != nil && !w.RemoteModules() {
+			if code, err := w.Module(e); code == nil && err == nil {
+				g.pending = append(g.pending, e)
+				continue
+			}
+		}
+		named = append(named, e)
+	}
+	return named
 }
 
 // withoutInbound reports the policies of a proxy without inbound listeners: none of them is
