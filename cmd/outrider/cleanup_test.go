@@ -3,9 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -33,11 +31,6 @@ func (m *machine) deadSocket(path string) string {
 	listener.SetUnlinkOnClose(false)
 	_ = listener.Close()
 	return path
-}
-
-func exists(path string) bool {
-	_, err := os.Lstat(path)
-	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func TestCleanup(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -77,9 +78,15 @@ func (a *app) agentUser(ctx context.Context, pid int, unit string) (int, error) 
 	return int(status(info).Uid), nil
 }
 
-// joined reports whether the host has joined a mesh.
-func (h *meshHost) joined() bool {
-	_, err := os.Lstat(h.DropIn)
+// joined reports whether the host has joined a mesh: the drop-in exists, or the agent has loaded it,
+// and a leave was killed before the reload.
+func (h *meshHost) joined() bool { return exists(h.DropIn) || h.loaded() }
+
+// loaded reports whether the agent runs with the drop-in.
+func (h *meshHost) loaded() bool { return slices.Contains(h.status.ConfigFiles, h.DropIn) }
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
 	return err == nil
 }
 

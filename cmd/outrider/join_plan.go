@@ -120,6 +120,9 @@ func (h *meshHost) mayJoin(now time.Time) error {
 	case !until.IsZero():
 		return fmt.Errorf("%s: this host has joined the mesh of %s already, with a certificate until "+
 			"%s; run \"outrider leave\" first", h.DropIn, h.status.Discovery.Address, utc(until))
+	case !h.loaded():
+		return fmt.Errorf("%s: a join was interrupted before the agent loaded this file; run "+
+			"\"outrider leave\" first", h.DropIn)
 	}
 	return nil
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,5 +94,59 @@ func TestJoin_Twice(t *testing.T) {
 			t.Errorf("at the same time: %v", err)
 		}
 		h.close()
+	}
+}
+
+// A join or leave that was killed leaves files, or an agent with the configuration of the mesh: leave
+// removes all of it, and a join does not take them for the state to return to.
+func TestJoin_Killed(t *testing.T) {
+	for name, test := range map[string]struct {
+		files  []string
+		loaded bool // the agent has loaded the drop-in
+		mayNot string
+	}{
+		"join before the drop-in":    {[]string{"join/root.pem", "join/token"}, false, ""},
+		"join before the reload":     {[]string{"join/token", "conf.d/90-join.toml"}, false, "interrupted"},
+		"leave after the drop-in":    {[]string{"join/root.pem", "join/token"}, true, "has joined"},
+		"leave before the reload":    {nil, true, "has joined"},
+		"neither a join nor a leave": {nil, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			backend := &apitest.Backend{StatusValue: api.Status{PID: os.Getpid()}}
+			m := newMachine(t, backend)
+			main := m.write("etc/outrider.toml", "")
+			backend.StatusValue.ConfigFiles = []string{main}
+			if test.loaded {
+				backend.StatusValue.ConfigFiles = append(backend.StatusValue.ConfigFiles,
+					filepath.Join(filepath.Dir(main), "conf.d/90-join.toml"))
+				backend.StatusValue.Identities = []api.Identity{{Name: "default",
+					NotAfter: time.Now().Add(time.Hour)}}
+			}
+			var paths []string
+			for _, file := range test.files {
+				paths = append(paths, m.write("etc/"+file, ""))
+			}
+			h, err := m.app(nil, nil).meshHost(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = h.mayJoin(time.Now())
+			h.close()
+			if (err == nil) != (test.mayNot == "") ||
+				err != nil && !strings.Contains(err.Error(), test.mayNot) {
+				t.Errorf("join: %v, want %q", err, test.mayNot)
+			}
+			code, out, errors := m.outrider("leave")
+			reloads := 1
+			if len(test.files) == 0 && !test.loaded {
+				reloads = 0
+			}
+			if code != 0 || len(backend.Reloads()) != reloads {
+				t.Errorf("leave: exit %d, %d reloads: %s%s", code, len(backend.Reloads()), out, errors)
+			}
+			if slices.ContainsFunc(paths, exists) {
+				t.Errorf("some of %v are left: %s", paths, out)
+			}
+		})
 	}
 }

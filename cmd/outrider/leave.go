@@ -49,7 +49,7 @@ func (a *app) leave(ctx context.Context) error {
 	}
 	defer h.close()
 	result := left{Removed: []string{}}
-	if !h.joined() {
+	if !h.joined() && !exists(h.Token) && !exists(h.Roots) { // those of a join that was killed
 		return a.print(result, func() {
 			fmt.Fprintln(a.out, "this host has joined no mesh: nothing to do")
 		})
@@ -82,7 +82,7 @@ func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) err
 	result.Address = h.status.Discovery.Address
 	err := h.announce(ctx, shown)
 	for _, path := range []string{h.DropIn, h.Token, h.Roots} {
-		if _, missing := os.Lstat(path); err == nil && missing == nil {
+		if err == nil && exists(path) {
 			if err = remove(path); err == nil {
 				result.Removed = append(result.Removed, path)
 			}
