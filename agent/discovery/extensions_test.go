@@ -220,6 +220,11 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.answers("403 RBAC: access denied")
 	r.apply(lua("remote", "wasm: {"+file("b")+"}, phase: AUTHN"))
 	r.answers("200 b")
+	r.apply(lua("remote", code+", phase: AUTHN")) // a script takes the place of a module
+	r.answers("200 lua")
+	r.reports("")
+	r.apply(lua("remote", "wasm: {"+file("a")+"}, phase: AUTHN"))
+	r.answers("200 a")
 	r.apply()
 	r.reports("")
 

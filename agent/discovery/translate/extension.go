@@ -69,14 +69,15 @@ func (e Extensions) connections(phase extensions.TrafficExtension_ExecutionPhase
 }
 
 // extensionSource returns the reference to an extension's configuration. Without any, or if Envoy
-// refuses it, the default denies everything, unless the extension fails open.
+// refuses it, the default denies everything, unless the extension fails open. A filter of requests
+// may be of either type, as one may take the other's place before the listener changes.
 func extensionSource(e model.Extension) *corev3.ExtensionConfigSource {
-	filter := script(e)
-	if e.GetWasm() != nil {
-		filter = withModule(e, nil)
+	types := []string{typeOf(&httpwasmv3.Wasm{}), typeOf(&luav3.Lua{}), typeOf(absent(e))}
+	if e.OfConnections() {
+		types = []string{typeOf(&networkwasmv3.Wasm{}), typeOf(absent(e))}
 	}
 	return &corev3.ExtensionConfigSource{ConfigSource: adsSource(0),
-		DefaultConfig: typed(absent(e)), TypeUrls: []string{typeOf(filter), typeOf(absent(e))}}
+		DefaultConfig: typed(absent(e)), TypeUrls: types}
 }
 
 // script returns the filter of an extension with Lua code.
