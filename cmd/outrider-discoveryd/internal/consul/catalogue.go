@@ -22,7 +22,9 @@ const (
 	checkID  = "outrider:health"
 	metaFrom = "external-source" // the key that Consul's own integrations set; its UI shows it
 	maxMeta  = 512               // bytes of a value that Consul accepts
-	maxPorts = 32                // services of one workload; a transaction has at most 128 operations
+	// serviceAnnotation is the name of the workload's service.
+	serviceAnnotation = "outrider.org/consul-service"
+	maxPorts          = 32 // services of one workload; a transaction has at most 128 operations
 )
 
 // nodeName returns the name of a workload's node in the catalogue.
@@ -73,8 +75,8 @@ func (w *workload) check() (status, output string) {
 	return api.HealthCritical, health.Message
 }
 
-// services returns an instance for each port. The service of the lowest port has the workload's
-// canonical name, those of other ports also the name of the port. A workload without ports is an
+// services returns an instance for each port. The service of the lowest port has the name of the
+// workload's service, those of other ports also the name of the port. A workload without ports is an
 // instance without a port.
 func (w *workload) services() []api.AgentService {
 	base := w.serviceName()
@@ -129,14 +131,22 @@ func (w *workload) service(name, port string) api.AgentService {
 	return s
 }
 
-// serviceName returns the canonical name of the workload as Istio defines it, else the name of its
-// group.
+// serviceName returns the name of the workload's service: its group decides, and not the workload,
+// which would otherwise join any service of Consul.
 func (w *workload) serviceName() string {
+	return cmp.Or(w.Metadata.Annotations[serviceAnnotation],
+		w.Metadata.Annotations[registration.GroupAnnotation])
+}
+
+// serviceOf returns the canonical name of a group's workloads as Istio defines it, else the name of
+// the group.
+func serviceOf(g *registration.Group) string {
+	metadata, template := g.Spec.GetMetadata().GetLabels(), g.Spec.GetTemplate().GetLabels()
 	for _, label := range []string{"service.istio.io/canonical-name", "app.kubernetes.io/name",
 		"app"} {
-		if name := w.Metadata.Labels[label]; name != "" && isHost(name) {
+		if name := cmp.Or(metadata[label], template[label]); name != "" && isHost(name) {
 			return name
 		}
 	}
-	return w.Metadata.Annotations[registration.GroupAnnotation]
+	return g.Name
 }

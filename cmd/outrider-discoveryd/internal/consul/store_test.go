@@ -21,7 +21,9 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-var webGroup = &registration.Group{Key: registration.Key{Namespace: "vm", Name: "web"}}
+var webGroup = &registration.Group{Key: registration.Key{Namespace: "vm", Name: "web"},
+	Spec: &networking.WorkloadGroup{Metadata: &networking.WorkloadGroup_ObjectMeta{
+		Labels: map[string]string{"app": "shop"}}}}
 
 // webWorkload returns a workload of the group web.
 func webWorkload(address string) *registration.Workload {

@@ -61,6 +61,7 @@ func newWorkload(of *registration.Workload, c registration.Connection) *workload
 		w.Metadata.Annotations[key] = value
 	}
 	w.Metadata.Annotations[registration.GroupAnnotation] = of.Group.Name
+	w.Metadata.Annotations[serviceAnnotation] = serviceOf(of.Group)
 	w.name(of.Key)
 	w.connect(c)
 	return w

@@ -62,6 +62,22 @@ func TestWorkload_CheckSaysThatItIsNotConnected(t *testing.T) {
 	}
 }
 
+// A workload chooses its labels, and its group the service that it becomes an instance of.
+func TestWorkload_GroupNamesTheService(t *testing.T) {
+	web := webWorkload("10.0.0.1")
+	web.Spec.Labels["app"] = "payments"
+	named := *webGroup
+	named.Spec = nil
+	for want, group := range map[string]*registration.Group{"shop": webGroup, "web": &named} {
+		web.Group = group
+		for _, s := range newWorkload(web, connection("a", time.Now())).services() {
+			if name, _, _ := strings.Cut(s.Service, "-"); name != want {
+				t.Errorf("instance of %s, want %s", s.Service, want)
+			}
+		}
+	}
+}
+
 // A workload whose services are too large for one request to Consul is refused. That does not mean
 // that Consul cannot be used.
 func TestStore_RefusesWhatConsulNeverAccepts(t *testing.T) {

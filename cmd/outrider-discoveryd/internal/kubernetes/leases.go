@@ -3,6 +3,7 @@ package kubernetes
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"time"
@@ -45,6 +46,9 @@ func (s *Entries) Renew(ctx context.Context, instance string, duration time.Dura
 				Labels: map[string]string{leaseLabel: leaseOwner}},
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: &instance, AcquireTime: &now,
 				RenewTime: &now, LeaseDurationSeconds: &seconds}}).Do(ctx).Error()
+		if apierrors.IsNotFound(err) {
+			return fmt.Errorf("create a Lease in the namespace of the pod or kubeconfig: %w", err)
+		}
 	}
 	return s.failure(err)
 }
