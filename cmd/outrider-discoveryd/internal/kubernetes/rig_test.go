@@ -91,6 +91,7 @@ func TestAPIServer(t *testing.T) {
 		{"restart", testRestart},
 		{"compaction", testCompaction},
 		{"token", testToken},
+		{"lease", testLease},
 		{"cut lists", testCutLists},
 		{"slow", testSlow},
 		{"older data", testOlderData},
