@@ -16,7 +16,8 @@ type answer struct {
 	Version    string                   `json:"version"`
 	AsOf       time.Time                `json:"asOf"`
 	Ready      bool                     `json:"ready"`
-	Reason     string                   `json:"reason,omitempty"` // why it is not ready
+	Reason     string                   `json:"reason,omitempty"`  // why it is not ready
+	Partial    bool                     `json:"partial,omitempty"` // not all hosts have reported
 	Counts     counts                   `json:"counts"`
 	Conditions []condition.Condition    `json:"conditions"`
 	Sources    []Source                 `json:"sources"`
@@ -106,7 +107,7 @@ func (s *Server) answer(ctx context.Context, r request) (*answer, error) {
 		return nil, err
 	}
 	a := &answer{Version: s.options.Version, AsOf: now.at.UTC(), Ready: true,
-		Counts: now.counts(), Conditions: []condition.Condition{}, Sources: s.options.Sources()}
+		Partial: now.partial, Counts: now.counts(), Conditions: []condition.Condition{}, Sources: s.options.Sources()}
 	if err := s.options.Ready(); err != nil {
 		a.Ready, a.Reason = false, err.Error()
 	}

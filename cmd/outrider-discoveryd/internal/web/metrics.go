@@ -63,14 +63,17 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 		return // others have the slot
 	}
 	counts := now.counts()
-	for state, number := range counts.Hosts {
-		gauge(hostsDesc, float64(number), state)
-	}
 	for severity, number := range counts.Problems {
 		gauge(problemsDesc, float64(number), severity)
 	}
 	gauge(endpointsDesc, float64(counts.Endpoints))
 	gauge(unhealthyDesc, float64(counts.Unhealthy))
+	if now.partial {
+		return // fewer hosts than there are would look like an outage
+	}
+	for state, number := range counts.Hosts {
+		gauge(hostsDesc, float64(number), state)
+	}
 	for of, number := range versions(now.hosts) {
 		gauge(versionsDesc, float64(number), of.agent, of.envoy)
 	}

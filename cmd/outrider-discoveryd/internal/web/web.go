@@ -57,11 +57,12 @@ type snapshot struct {
 	services []*model.Service // sorted by host, then by namespace
 	of       model.Inventory
 	problems []discovery.Problem
+	partial  bool // some hosts have not reported within snapshotTime
 }
 
 const (
-	snapshotTime = 10 * time.Second // bounds the wait for streams that do not respond
-	snapshotAge  = time.Second      // snapshots are not made more often
+	snapshotTime = 8 * time.Second // bounds the wait for streams; Prometheus waits for ten seconds
+	snapshotAge  = time.Second     // snapshots are not made more often
 	// snapshotShare bounds the share of the time in which snapshots are made to one of so many parts.
 	snapshotShare = 10
 )
@@ -82,8 +83,9 @@ func (s *Server) snapshot(ctx context.Context) (*snapshot, error) {
 	// a client that gives up does not make the others' snapshot incomplete
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTime)
 	defer cancel()
-	now := &snapshot{at: started, hosts: hosts(s.options.Streams(ctx)),
-		of: s.options.Inventory(), problems: s.options.Problems()}
+	now := &snapshot{at: started, hosts: hosts(s.options.Streams(ctx))}
+	now.partial = ctx.Err() != nil
+	now.of, now.problems = s.options.Inventory(), s.options.Problems()
 	now.services = sortServices(now.of.Services)
 	ended := time.Now()
 	s.last, s.due = now, ended.Add(max(snapshotAge, snapshotShare*ended.Sub(started)))

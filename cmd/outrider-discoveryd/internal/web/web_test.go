@@ -9,12 +9,16 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"outrider.org/outrider/agent/condition"
@@ -250,4 +254,43 @@ func TestPages_SayWhatIsWrong(t *testing.T) {
 	if strings.Contains(page, discovery.ConditionProblems) {
 		t.Errorf("problems are a condition as well: %s", page)
 	}
+}
+
+// Hosts that do not report in time are missing, which pages say. Metrics do not count the others:
+// that would look like an outage.
+func TestPages_SayThatHostsAreMissing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, pages := serving(t, nil)
+		busy := true
+		s.options.Streams = func(ctx context.Context) []xds.StreamStatus {
+			if busy {
+				<-ctx.Done()
+			}
+			return []xds.StreamStatus{stream(1, "sidecar~10.0.0.1~web.shop~x", accepted(past))}
+		}
+		registry := prometheus.NewRegistry()
+		registry.MustRegister(s)
+		look := func() (missing, counted bool) {
+			families, err := registry.Gather()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Contains(get(t, pages, "/", http.StatusOK), "not all of them"),
+				slices.ContainsFunc(families, func(f *dto.MetricFamily) bool {
+					return f.GetName() == "outrider_discoveryd_hosts"
+				})
+		}
+		started := time.Now()
+		if missing, counted := look(); !missing || counted {
+			t.Errorf("some are missing: page says so %v, metrics count the others %v", missing, counted)
+		}
+		if took := time.Since(started); took >= 10*time.Second {
+			t.Errorf("a scrape took %v: Prometheus does not wait for so long", took)
+		}
+		busy = false
+		time.Sleep(snapshotShare * snapshotTime)
+		if missing, counted := look(); missing || !counted {
+			t.Errorf("all have reported: page misses some %v, metrics count them %v", missing, counted)
+		}
+	})
 }
