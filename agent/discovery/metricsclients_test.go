@@ -3,6 +3,7 @@ package discovery_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -180,7 +181,7 @@ func serveGRPC(t *testing.T) int {
 		answers := 0
 		for {
 			err := stream.RecvMsg(&emptypb.Empty{})
-			if err == io.EOF {
+			if errors.Is(err, io.EOF) {
 				break
 			}
 			if err != nil {
@@ -230,7 +231,7 @@ func callGRPC(t *testing.T, method string, messages int) string {
 	}
 	_ = stream.CloseSend()
 	for {
-		if err := stream.RecvMsg(&emptypb.Empty{}); err == io.EOF {
+		if err := stream.RecvMsg(&emptypb.Empty{}); errors.Is(err, io.EOF) {
 			return codes.OK.String()
 		} else if err != nil {
 			return status.Code(err).String()

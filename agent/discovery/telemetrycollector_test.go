@@ -183,10 +183,10 @@ func TestTelemetry_LogsAndTraces(t *testing.T) {
 		{"accessLogging: [{providers: [{name: otellog}]}]", "otlp-log",
 			[]string{"/path", `key:"proto"`, "HTTP/1.1"}, "logs requests to outbound|4317||otel.test"},
 		{"tracing: [{providers: [{name: otel}], randomSamplingPercentage: 100, customTags: " +
-			"{lit: {literal: {value: erally}}, head: {header: {name: x-head}}, " +
+			"{lit: {literal: {value: a-literal}}, head: {header: {name: x-head}}, " +
 			"none: {header: {name: x-none, defaultValue: otherwise}}, " +
 			"form: {formatter: {value: 'f-%REQ(x-head)%'}}}}]", "otlp-trace", []string{"/path",
-			"erally", "head-value", "otherwise", "f-head-value", "istio.canonical_service",
+			"a-literal", "head-value", "otherwise", "f-head-value", "istio.canonical_service",
 			`string_value:"test"`}, "sends spans to opentelemetry, for 100 % of requests"},
 		{"tracing: [{providers: [{name: otelhttp}], randomSamplingPercentage: 100}]", "/v1/traces",
 			[]string{"/path"}, "sends spans to opentelemetry, for 100 %"},
