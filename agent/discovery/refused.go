@@ -18,7 +18,8 @@ import (
 // reports refusals as problems of the objects that the resources were translated from.
 
 // refused processes a change of the refusals in feeds: it overrides the EnvoyFilters of refused
-// resources, and reports problems. Only Run may call it.
+// resources, omits the Telemetries of refused listeners, and reports problems. Only Run may call
+// it.
 func (s *Server) refused() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -27,6 +28,11 @@ func (s *Server) refused() {
 		for _, o := range v.Override(snapshot.AllRefused()) {
 			s.options.Logger.Warn("resource refused by proxy, using its previous EnvoyFilters",
 				"type", o.Key.Type, "name", o.Key.Name, "error", o.Reason)
+		}
+		snapshot, _ = v.Feed().Current()
+		for _, u := range v.Unobserve(snapshot.AllRefused()) {
+			s.options.Logger.Warn("listener refused by proxy, omitting its Telemetries", "name", u.Key.Name,
+				"error", u.Reason)
 		}
 	}
 	s.reportProblems()
@@ -48,6 +54,12 @@ func (s *Server) refusedProblems(v *served) (all []Problem) {
 	}
 	snapshot, _ := v.Feed().Current()
 	refused := snapshot.AllRefused()
+	unobserved := slices.DeleteFunc(v.Unobserved(), func(u view.Unobserved) bool {
+		return refused[u.Key] != nil
+	})
+	if len(unobserved) > 0 {
+		all = append(all, s.refusedTelemetry(v.View, unobserved))
+	}
 	for _, of := range refused {
 		if p, ok := s.unenforced(snapshot, of); ok {
 			all = append(all, p)
@@ -159,4 +171,34 @@ func refusedFilter(o view.Override, filter *object.Object) Problem {
 		Severity: condition.Error,
 		Message:  fmt.Sprintf("Envoy refused the %s: %s", described(&r), o.Reason),
 		Fix:      fix + " until it changes, or a reload tries it again"}
+}
+
+// refusedTelemetry returns the problem of listeners that are in use without Telemetries. Callers
+// hold mu.
+func (s *Server) refusedTelemetry(v *view.View, all []view.Unobserved) Problem {
+	message := fmt.Sprintf("Envoy refused the Listener %s", all[0].Name)
+	if len(all) > 1 {
+		message += fmt.Sprintf(" and %d more", len(all)-1)
+	}
+	message += ", in use without access logs, tracing and metrics of Telemetries: " + all[0].Reason
+	const fix = "correct it; a change of a Telemetry, or a reload, tries them again"
+	observers := v.Observers()
+	if len(observers) == 0 {
+		return Problem{File: s.settings.MeshConfigFile, Line: 1, Severity: condition.Error,
+			Message: message, Fix: fix}
+	}
+	return object.ProblemAt(s.newestEdit(observers), condition.Error, message, fix)
+}
+
+// newestEdit returns the origin whose object changed last, the first one if none did. Callers hold
+// mu.
+func (s *Server) newestEdit(origins []resource.Origin) resource.Origin {
+	for _, e := range slices.Backward(s.edits) {
+		for _, o := range origins {
+			if e.objects[object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace, Name: o.Name}] {
+				return o
+			}
+		}
+	}
+	return origins[0]
 }

@@ -187,6 +187,10 @@ func (v *View) Retry() {
 		}
 		v.publish()
 	}
+	if len(v.unobserved) > 0 {
+		v.observeAgain()
+		v.publish()
+	}
 	v.feed.Retry()
 }
 

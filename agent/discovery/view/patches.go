@@ -37,10 +37,10 @@ func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key
 
 // emit patches a resource and publishes the result.
 func (v *View) emit(r *resource.Resource) {
-	key, out := r.Key(), r
+	key, out := r.Key(), v.observed(r)
 	delete(v.patches.used, key)
 	if set := v.setOf(r); !set.Empty() {
-		result := set.Apply(r)
+		result := set.Apply(out)
 		v.report(patchUnit(key), dedupe(result.Problems))
 		if out = result.Resource; len(result.Used) > 0 {
 			v.patches.used[key] = result.Used
@@ -63,6 +63,7 @@ func (v *View) retract(key resource.Key) {
 	delete(v.patches.used, key)
 	delete(v.patches.overrides, key)
 	delete(v.patches.former, key)
+	delete(v.unobserved, key)
 	v.change[key] = nil
 }
 

@@ -31,6 +31,7 @@ func (t *telemetry) update(v *View, touched model.Touched) {
 	first, before := !t.made, *t
 	t.make(v)
 	if !first && !(t.client.Same(&before.client) && t.server.Same(&before.server)) {
+		v.observeAgain()
 		v.kind.relisten(v)
 	}
 }

@@ -37,7 +37,9 @@ type View struct {
 	kind      kind
 	guards    guards
 	telemetry telemetry
-	published *mesh.Config // mesh config whose CA certificates were published
+	// listeners that were refused with what Telemetries add
+	unobserved map[resource.Key]*Unobserved
+	published  *mesh.Config // mesh config whose CA certificates were published
 
 	extensions map[string]publishedExtension // by unit
 
@@ -60,7 +62,7 @@ func New(world *model.World, node model.Node, cache *Cache, inspect Inspect) (*V
 		units: map[string][]resource.Key{}, owners: map[resource.Key]string{},
 		problems: map[string][]object.Problem{},
 		change:   map[resource.Key]*resource.Resource{}, secrets: newSecrets(inspect),
-		patches: newPatches()}
+		patches: newPatches(), unobserved: map[resource.Key]*Unobserved{}}
 	switch node.Type {
 	case model.Sidecar:
 		v.kind = newSidecar()
@@ -80,6 +82,7 @@ func (v *View) Move(world *model.World, cache *Cache) model.Touched {
 	maps.Copy(touched.Bindings, v.world.Everything().Bindings)
 	v.world, v.cache = world, cache
 	if len(v.units) > 0 {
+		v.observeAgain()
 		v.guards.make(v)
 		v.telemetry.make(v)
 		v.kind.relisten(v)
@@ -121,6 +124,7 @@ func (v *View) Update(touched model.Touched) {
 		v.orphanedBindings()
 	}
 	if touched.Telemetries {
+		v.observeAgain()
 		touched = v.relabel(touched)
 		if len(v.units) > 0 {
 			v.kind.relisten(v)
@@ -140,6 +144,7 @@ func (v *View) Reconfigure(everything model.Touched) {
 	if current, _ := v.feed.Current(); current.Sequence == 0 {
 		return // nothing was translated yet; the first Update will do it
 	}
+	v.observeAgain()
 	v.guards.make(v)
 	v.telemetry.make(v)
 	v.kind.relisten(v)
