@@ -279,6 +279,14 @@ func TestExtensions_WhileTheModuleIsFetched(t *testing.T) {
 	live.answers("403 RBAC: access denied")
 	live.apply(added[live])
 	live.answers("200 ")
+
+	// one that takes the place of a guard denies at once
+	live.apply(plugin("guard", "phase: AUTHZ, url: file://"+filepath.Join(live.folder, "none")))
+	live.answers("403 RBAC: access denied")
+	live.apply(plugin("other", "phase: AUTHZ, url: "+live.modules.URL+"/a"))
+	live.reports("WasmPlugin shop/other: spec.url: its module is being fetched; until then " +
+		"everything that it is for is denied")
+	live.answers("403 RBAC: access denied")
 	live.apply()
 	live.reports("")
 	live.apply(added[live])

@@ -55,14 +55,20 @@ func (g *guards) make(v *View) {
 
 // withModules returns the extensions that listeners name. The others are pending: they are new for a
 // proxy that has listeners, and the first attempt to fetch their module has not ended. So traffic
-// goes on as before meanwhile, instead of being denied.
+// goes on as before meanwhile, instead of being denied. One that restricts access does not wait if
+// another one is gone: it may replace it, and what that closed stays closed.
 func (g *guards) withModules(w *model.World, all []model.Extension) (named []model.Extension) {
 	g.pending = nil
+	has := func(list []model.Extension, e model.Extension) bool {
+		return slices.ContainsFunc(list, func(b model.Extension) bool { return b.Name() == e.Name() })
+	}
+	opens := slices.ContainsFunc(g.Extensions, func(e model.Extension) bool {
+		return e.Object.Restricts() && !has(all, e)
+	})
 	for _, e := range all {
-		isNew := g.made && !slices.ContainsFunc(g.Extensions, func(b model.Extension) bool {
-			return b.Name() == e.Name()
-		})
-		if isNew && e.GetWasm() != nil && !w.RemoteModules() {
+		isNew := g.made && !has(g.Extensions, e)
+		waits := isNew && (!opens || !e.Object.Restricts())
+		if waits && e.GetWasm() != nil && !w.RemoteModules() {
 			if code, err := w.Module(e); code == nil && err == nil {
 				g.pending = append(g.pending, e)
 				continue
