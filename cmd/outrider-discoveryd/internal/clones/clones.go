@@ -125,13 +125,22 @@ func (d *Detector) check(what string) {
 	}
 }
 
-// pair returns two clients of different hosts. Of three addresses, two always are.
+// pair returns two clients of different hosts. It compares each client with at most two of each
+// address, as any other differs from one of them. Of three addresses, two are of different hosts.
 func pair(clients iter.Seq[client]) (a, b client, found bool) {
-	for a := range clients {
-		for b := range clients {
+	var before []client
+	for b := range clients {
+		same := 0 // clients of the same address
+		for _, a := range before {
 			if a.differs(b) {
 				return a, b, true
 			}
+			if a.address == b.address {
+				same++
+			}
+		}
+		if same < 2 {
+			before = append(before, b)
 		}
 	}
 	return client{}, client{}, false

@@ -131,3 +131,22 @@ func TestDetector_IsBounded(t *testing.T) {
 		}
 	})
 }
+
+// A host may claim a different address on each of its streams: they are not compared with each other.
+func TestDetector_ManyStreamsOfOneHost(t *testing.T) {
+	d := New(condition.NewBoard())
+	started := time.Now()
+	for i := range 3000 {
+		d.Connected(streamOf("10.0.0.1:1", fmt.Sprint(i), "a.shop", 17))
+	}
+	if len(d.since) > 0 {
+		t.Errorf("one address is taken for two hosts: %v", d.since)
+	}
+	d.Connected(streamOf("[fd00::1]:1", "1", "a.shop", 17))
+	if len(d.since) != 2 {
+		t.Errorf("the second host is not noticed: %v", d.since)
+	}
+	if took := time.Since(started); took > 30*time.Second {
+		t.Errorf("it took %v", took)
+	}
+}
