@@ -17,7 +17,7 @@ import (
 // A value that somebody breaks leaves the entry's last version in force, and is a problem for as long
 // as it is broken.
 func TestWatcher_KeepsTheLastVersionOfABrokenValue(t *testing.T) {
-	s := &sink{t: t}
+	s := &sink{}
 	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Take,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
