@@ -110,8 +110,8 @@ func (f *Fetcher) Name() string { return "wasm" }
 // Changed delivers after a change of what Module returns.
 func (f *Fetcher) Changed() <-chan struct{} { return f.changed }
 
-// Module returns a module. If there is none yet, it returns nil, and the error of the last attempt
-// to fetch it, if any.
+// Module returns a module, nil if there is none yet, and the error of the last attempt to fetch it,
+// if any: a file may be invalid when it is read again.
 func (f *Fetcher) Module(from Source) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,13 +119,10 @@ func (f *Fetcher) Module(from Source) ([]byte, error) {
 		return nil, fmt.Errorf("there are more than %d modules", maxSources)
 	}
 	e := f.entries[from]
-	switch {
-	case e == nil:
+	if e == nil {
 		return nil, nil
-	case e.code != nil:
-		return e.code, nil
 	}
-	return nil, e.err
+	return e.code, e.err
 }
 
 // Require sets the modules to fetch. It drops all others. It does not block.
@@ -245,13 +242,16 @@ func (f *Fetcher) finish(r result) {
 	e.busy = false
 	if r.err != nil {
 		e.due = time.Now().Add(e.retries.Next())
-		if e.code == nil && (e.err == nil || e.err.Error() != r.err.Error()) {
+		if e.err == nil || e.err.Error() != r.err.Error() {
 			signal(f.changed)
 		}
 		e.err = r.err
 		return
 	}
 	e.retries.Reset()
+	if e.err != nil {
+		signal(f.changed)
+	}
 	e.due, e.err = time.Now().Add(idle*24*365), nil
 	if !bytes.Equal(e.code, r.code) {
 		f.options.Logger.Info("Wasm module fetched", "url", WithoutSecrets(r.from.URL), "bytes",

@@ -197,6 +197,23 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 	parts.Eventually(t, 60*time.Second, "a reload reads the file again", func() bool {
 		return bytes.Equal(r.gets(file), first)
 	})
+	if err := os.WriteFile(path, []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.Reread()
+	parts.Eventually(t, 60*time.Second, "an invalid file is reported, and its module remains",
+		func() bool {
+			code, err := r.Module(file)
+			return bytes.Equal(code, first) && err != nil
+		})
+	if err := os.WriteFile(path, first, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.Reread()
+	parts.Eventually(t, 60*time.Second, "no error remains", func() bool {
+		_, err := r.Module(file)
+		return err == nil
+	})
 	r.stop()
 	if err := os.WriteFile(state, []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)

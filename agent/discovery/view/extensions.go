@@ -81,14 +81,19 @@ func (v *View) extension(e model.Extension, before publishedExtension) (*resourc
 	}
 	code, fetching := v.world.Module(e)
 	if code != nil {
+		var problems []object.Problem
+		if fetching != nil {
+			problems = problem(condition.Error, "url", "its module cannot be read again: "+
+				fetching.Error()+"; the former one remains in force", "correct the file")
+		}
 		if now.module = &code[0]; now == before {
-			return nil, now, nil
+			return nil, now, problems
 		}
 		r, err := translate.Inline(e, code)
 		if err != nil {
 			return nil, before, refused(err)
 		}
-		return r, now, nil
+		return r, now, problems
 	}
 	effect := "everything that it is for is denied"
 	if e.FailsOpen() {
