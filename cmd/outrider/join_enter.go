@@ -141,6 +141,7 @@ func (p *joinPlan) undo(ctx context.Context, failed error, shown *progress) erro
 		if p.disabled {
 			err = errors.Join(err, systemctl(ctx, "disable", "--quiet", p.unit))
 		}
+		err = errors.Join(err, p.removeStored())
 	case p.running:
 		err = errors.Join(err, p.reload(ctx, shown))
 	}

@@ -75,6 +75,9 @@ func TestJoin_FirstStartAndLeave(t *testing.T) {
 		t.Errorf("join: %s", out)
 	}
 	unit("inactive", "disabled")
+	if stored := h.Script("find /var/lib/outrider -name certificate.sealed"); stored != "" {
+		t.Errorf("the undone join left %s", stored)
+	}
 	if after := files(); after != before {
 		t.Errorf("files:\n%s\nbefore the join:\n%s", after, before)
 	}
