@@ -66,6 +66,9 @@ UPSTREAM_FILTER_STATE UPSTREAM_METADATA`
 // pattern matches a command operator: %NAME% or %NAME(parameter)%, either with :length.
 var pattern = regexp.MustCompile(`^%([A-Z0-9_]+)(\([^)]*\))?(:[0-9]+)?%`)
 
+// expression matches an operator whose parameter may contain parentheses.
+var expression = regexp.MustCompile(`^%(CEL|COALESCE)(\(.*?\))(:[0-9]+)?%`)
+
 // Check returns why Envoy refuses a text with command operators, and the fix; "" if it is valid.
 // %% is an escaped %. more are further operators with a required parameter.
 func Check(text string, more ...string) (why, fix string) {
@@ -79,6 +82,9 @@ func Check(text string, more ...string) (why, fix string) {
 			continue
 		}
 		match := pattern.FindStringSubmatch("%" + rest)
+		if match == nil {
+			match = expression.FindStringSubmatch("%" + rest)
+		}
 		if match == nil {
 			return fmt.Sprintf("%.60q begins no command operator of Envoy's", "%"+rest),
 				"write %OPERATOR%, %OPERATOR(PARAMETER)% or %OPERATOR(PARAMETER):LENGTH%, and %% " +

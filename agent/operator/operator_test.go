@@ -65,6 +65,7 @@ func TestCheck_EnvoyTakesWhatIsAllowed(t *testing.T) {
 		}
 		all = append(all, "%"+name+"("+parameter+")%")
 	}
+	all = append(all, "%CEL(size(request.path))%", "%CEL(has(request.path)):9%")
 	format := "100 %% " + strings.Join(all, " ")
 	if why, fix := Check(format); why != "" {
 		t.Errorf("refused: %s; %s", why, fix)

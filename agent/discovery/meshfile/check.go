@@ -185,6 +185,7 @@ func (c *checker) accessLog(m *meshapi.MeshConfig) {
 	if _, err := log.Substitution(); err != nil {
 		c.fail("accessLogFormat", err.Error(), "")
 	}
+	c.operators("accessLogFormat", m.AccessLogFormat)
 	if log.JSON && log.Format != "" && log.Format[0] != '{' {
 		c.fail("accessLogFormat", "is a line of text, and accessLogEncoding says JSON",
 			"write a JSON object of texts")

@@ -52,6 +52,7 @@ func TestFields(t *testing.T) {
 		{"accessLogFile: log", "!accessLogFile:1: no absolute path"},
 		{"accessLogFile: /dev/stdout\naccessLogEncoding: JSON\naccessLogFormat: '%PROTOCOL%'",
 			"!accessLogFormat:3: is a line of text"},
+		{"accessLogFormat: '%NOSUCH%'", "!accessLogFormat:1: NOSUCH"},
 		{"accessLogFormat: '{\"a\": '", "!accessLogFormat:1: no JSON object"},
 		{"trustDomain: example.com\ntrustDomainAliases: [cluster.local, a.b.]", ""},
 		{"trustDomain: spiffe://example.com", "!trustDomain:1: no trust domain"},

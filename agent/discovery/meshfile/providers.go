@@ -2,7 +2,9 @@ package meshfile
 
 import (
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -10,6 +12,7 @@ import (
 
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/validate"
+	"outrider.org/outrider/agent/operator"
 )
 
 // providers checks extensionProviders.
@@ -85,6 +88,20 @@ func (c *checker) fileLog(field string,
 	if path := p.GetPath(); path != "" && !filepath.IsAbs(path) {
 		c.fail(field+".path", fmt.Sprintf("%q is no absolute path", path),
 			"write /dev/stdout or a path in /var/log/outrider")
+	}
+	format := p.GetLogFormat()
+	c.operators(field+".logFormat.text", format.GetText())
+	for _, name := range slices.Sorted(maps.Keys(format.GetLabels().GetFields())) {
+		c.operators(fmt.Sprintf("%s.logFormat.labels[%q]", field, name),
+			format.GetLabels().Fields[name].GetStringValue())
+	}
+}
+
+// operators checks the command operators of a log's format. Envoy refuses every listener for an
+// unknown one. An extension of Envoy has the further operator.
+func (c *checker) operators(field, format string) {
+	if why, fix := operator.Check(format, "REQ_WITHOUT_QUERY"); why != "" {
+		c.fail(field, why, fix)
 	}
 }
 
