@@ -67,7 +67,13 @@ func groups(t *testing.T) (all []group) {
 			t.Fatal(err)
 		}
 		for _, f := range txtar.Parse(content).Files {
-			text := os.Expand(string(f.Data), func(name string) string { return variables[name] })
+			text := os.Expand(string(f.Data), func(name string) string {
+				value, ok := variables[name]
+				if !ok && strings.HasPrefix(f.Name, "mesh") { // requests may have others
+					t.Fatalf("%s: no value for $%s", file, name)
+				}
+				return value
+			})
 			switch f.Name {
 			case "mesh.yaml":
 				g.objects = append(g.objects, objectsOf(t, file, text)...)
@@ -93,7 +99,7 @@ func corpusVariables(t *testing.T) map[string]string {
 	variables := map[string]string{"HASH": strings.Repeat("0a", 32), "SPKI": strings.Repeat("A", 43) +
 		"=", "SOCKET": "/run/socket"}
 	for i, name := range []string{"A", "B", "C", "BAD", "SLOW", "TWO", "TCP", "GREET", "MUTE", "FULL",
-		"TLS", "LAPSED", "CONNECT", "CLOSED", "HERE", "UNKNOWN", "FAR"} {
+		"TLS", "LAPSED", "CONNECT", "CLOSED", "HERE", "UNKNOWN", "FAR", "NAMED", "NAMEDTLS"} {
 		variables[name] = strconv.Itoa(10000 + i)
 	}
 	directory := t.TempDir()

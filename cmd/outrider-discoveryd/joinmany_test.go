@@ -146,7 +146,8 @@ func transient(ctx context.Context, err error, retried *atomic.Int64) bool {
 	}
 }
 
-// configure opens a stream and accepts clusters and listeners.
+// configure opens a stream and accepts clusters and listeners. There are none until the server has
+// noticed the file with the service.
 func (h *joining) configure(ctx context.Context) error {
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(h.connection).
 		DeltaAggregatedResources(context.WithoutCancel(ctx))
@@ -159,16 +160,18 @@ func (h *joining) configure(ctx context.Context) error {
 			_, err = stream.Recv() // it has the reason
 			return err
 		}
-		answer, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		if answer.TypeUrl != typeURL || len(answer.Resources) == 0 {
-			return fmt.Errorf("%d resources of type %s", len(answer.Resources), answer.TypeUrl)
-		}
-		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
-			ResponseNonce: answer.Nonce}); err != nil {
-			return err
+		for accepted := 0; accepted == 0; {
+			answer, err := stream.Recv()
+			if err != nil {
+				return err
+			}
+			if answer.TypeUrl == typeURL {
+				accepted = len(answer.Resources)
+			}
+			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: answer.TypeUrl,
+				ResponseNonce: answer.Nonce}); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
