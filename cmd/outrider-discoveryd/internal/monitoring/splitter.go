@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"net"
-	"sync"
 	"time"
 )
 
@@ -24,18 +23,18 @@ type splitter struct {
 	net.Listener
 	config *tls.Config
 
-	accepting sync.Once
-	accepted  chan net.Conn
-	failed    chan error // receives the errors of the inner listener
-	closed    context.Context
-	close     context.CancelFunc
+	accepted chan net.Conn
+	failed   chan error      // receives the errors of the inner listener
+	closed   <-chan struct{} // closed by close
+	close    context.CancelFunc
 }
 
-// newSplitter returns a splitter for the connections of inner. current returns the configuration
-// for new connections with TLS; nil: they are refused.
+// newSplitter returns a splitter for the connections of inner, which it accepts until Close is
+// called. current returns the configuration for new connections with TLS; nil: they are refused.
 func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
-	s := &splitter{Listener: inner, accepted: make(chan net.Conn), failed: make(chan error)}
-	s.closed, s.close = context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &splitter{Listener: inner, accepted: make(chan net.Conn), failed: make(chan error),
+		closed: ctx.Done(), close: cancel}
 	s.config = &tls.Config{MinVersion: tls.VersionTLS12,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			var now *tls.Config
@@ -51,19 +50,19 @@ func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
 			now.SessionTicketsDisabled = true
 			return now, nil
 		}}
+	go s.accept(ctx)
 	return s
 }
 
 // Accept implements net.Listener. After an error it may be called again, as http.Server does for
 // want of file descriptors.
 func (s *splitter) Accept() (net.Conn, error) {
-	s.accepting.Do(func() { go s.accept() })
 	select {
 	case c := <-s.accepted:
 		return c, nil
 	case err := <-s.failed:
 		return nil, err
-	case <-s.closed.Done():
+	case <-s.closed:
 		return nil, net.ErrClosed
 	}
 }
@@ -74,24 +73,24 @@ func (s *splitter) Close() error {
 	return s.Listener.Close()
 }
 
-func (s *splitter) accept() {
+func (s *splitter) accept(ctx context.Context) {
 	for {
 		c, err := s.Listener.Accept()
 		if err == nil {
-			go s.split(c)
+			go s.split(ctx, c)
 			continue
 		}
 		select {
 		case s.failed <- err: // wait for a call of Accept before the next failure
-		case <-s.closed.Done():
+		case <-ctx.Done():
 			return
 		}
 	}
 }
 
 // split reads the first byte of a connection and passes the connection to Accept.
-func (s *splitter) split(c net.Conn) {
-	abandon := context.AfterFunc(s.closed, func() { _ = c.Close() })
+func (s *splitter) split(ctx context.Context, c net.Conn) {
+	abandon := context.AfterFunc(ctx, func() { _ = c.Close() })
 	_ = c.SetReadDeadline(time.Now().Add(firstByteTime))
 	first := &begun{Conn: c, first: make([]byte, 1)}
 	if _, err := c.Read(first.first); err != nil || c.SetReadDeadline(time.Time{}) != nil {
@@ -106,7 +105,7 @@ func (s *splitter) split(c net.Conn) {
 	select {
 	case s.accepted <- ready:
 		abandon()
-	case <-s.closed.Done():
+	case <-ctx.Done():
 		_ = c.Close()
 	}
 }
