@@ -75,7 +75,9 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	m.SystemRoots, m.Reserved = o.SystemRoots, options.Reserved
 	m.Credentials = options.Credentials
 	world := model.NewWorld(o.Domain, m)
-	world.SetModules(func(from wasm.Source) ([]byte, error) { return lookForModule(from, options.Local) })
+	world.SetModules(func(from wasm.Source) ([]byte, error) {
+		return lookForModule(from, options.Local)
+	})
 	var files *certificates
 	if options.Local {
 		files = newCertificates(options.Denied, options.AgentDenied, checkWait, nil)

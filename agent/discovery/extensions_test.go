@@ -250,8 +250,8 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.answers("200 ")
 }
 
-// TestExtensions_WhileTheModuleIsFetched adds extensions whose server does not answer. The traffic of
-// a proxy goes on as before, and other changes take effect. That of a proxy that starts is denied.
+// TestExtensions_WhileTheModuleIsFetched adds extensions whose server does not answer. A proxy that
+// runs serves as before, and other changes take effect. A proxy that starts denies requests.
 func TestExtensions_WhileTheModuleIsFetched(t *testing.T) {
 	live, starting := newExtensionRig(t, t.TempDir()), newExtensionRig(t, t.TempDir())
 	release := make(chan struct{})

@@ -114,7 +114,7 @@ func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) err
 // announce announces in the mesh that the host leaves, and waits for the time that a stop would
 // take.
 func (h *meshHost) announce(ctx context.Context, shown *progress) error {
-	if !h.running || h.status.Health == nil { // nobody is told about its health
+	if !h.running || h.status.Health == nil { // the mesh gets no health of this host
 		return nil
 	}
 	loaded, err := config.Load(h.options)

@@ -117,7 +117,8 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		Policies: in.Policies, Lost: in.Lost}
 	var wrong []error
 	if in.Lost {
-		wrong = append(wrong, fmt.Errorf("the last good versions in %s were too large or lost before", path))
+		wrong = append(wrong,
+			fmt.Errorf("the last good versions in %s were too large or lost before", path))
 	}
 	for _, r := range in.Objects {
 		o, err := r.Object(namespace, validate)

@@ -61,7 +61,8 @@ func (o *Observers) FindProvider(name string) *Provider {
 }
 
 func (o *Observers) equal(other *Observers) bool {
-	return o.LogFormat == other.LogFormat && o.EnableTracing == other.EnableTracing && proto.Equal(o.Tracing, other.Tracing) &&
+	return o.LogFormat == other.LogFormat && o.EnableTracing == other.EnableTracing &&
+		proto.Equal(o.Tracing, other.Tracing) &&
 		proto.Equal(o.DefaultProviders, other.DefaultProviders) &&
 		slices.EqualFunc(o.Providers, other.Providers,
 			func(x, y *Provider) bool { return proto.Equal(x, y) })

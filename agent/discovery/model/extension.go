@@ -120,7 +120,8 @@ func (e Extension) Matches(mode types.WorkloadMode, port uint32) bool {
 // URL returns the URL of the module. One without a scheme is that of an image.
 func (e Extension) URL() string {
 	from := e.GetWasm().GetUrl()
-	if parsed, err := url.Parse(from); err == nil && parsed.Scheme != "" || strings.Contains(from, "://") {
+	parsed, err := url.Parse(from)
+	if err == nil && parsed.Scheme != "" || strings.Contains(from, "://") {
 		return from
 	}
 	return imageScheme + "://" + from

@@ -54,9 +54,9 @@ func (g *guards) make(v *View) {
 }
 
 // withModules returns the extensions that listeners name. The others are pending: they are new for a
-// proxy that has listeners, and the first attempt to fetch their module has not ended. So traffic
-// goes on as before meanwhile, instead of being denied. One that restricts access does not wait if
-// another one is gone: it may replace it, and what that closed stays closed.
+// proxy that has listeners, and the first attempt to fetch their module has not ended. Meanwhile the
+// proxy serves its former listeners. An extension that restricts access is not pending if another one
+// was removed: it may replace that one, whose restrictions would end too early.
 func (g *guards) withModules(w *model.World, all []model.Extension) (named []model.Extension) {
 	g.pending = nil
 	has := func(list []model.Extension, e model.Extension) bool {
