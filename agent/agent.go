@@ -1,6 +1,6 @@
-// Package agent wires the parts of Outrider together. It orders start and stop, derives the
-// settings of each part from the configuration, and runs a reload as one transaction. Details of a
-// part stay in the part's own package.
+// Package agent composes the parts of Outrider. It orders their start and stop, derives the
+// settings of each part from the configuration, and runs a reload as one transaction. The details
+// of a part stay in the part's own package.
 package agent
 
 import (
@@ -26,7 +26,7 @@ import (
 type Options struct {
 	Config  config.Options
 	Version string
-	Output  io.Writer // receives the log unless it goes to the journal
+	Output  io.Writer // Output io.Writer // receives the log if it does not go to the journal
 }
 
 // Run runs the agent until a signal or a request stops it, or an error ends it. An *ExitError
@@ -36,18 +36,20 @@ func Run(ctx context.Context, options Options) (err error) {
 	options.Config.Unreadable = unreadable
 	b := &base{options: options, started: time.Now(), level: &slog.LevelVar{},
 		board: condition.NewBoard(), store: fdstore.Open()}
-	// Memory has private keys: no other process of this user may read it, and no core is dumped.
+	// The process has private keys in memory: forbid other processes of its user to read it, and
+	// core dumps.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return exit(ExitInternal, fmt.Errorf("deny tracing: %w", err))
 	}
 	b.log = slog.New(journal.NewStreamHandler(options.Output, "auto", b.level))
 	catching := sync.OnceValue(catchSignals)
-	// Runs while the configuration loads: Go changes the signal masks of its threads one signal at
-	// a time.
+	// In the background while the configuration loads: Go changes the signal masks of its threads
+	// one signal at a time, which takes a while.
 	go catching()
 	defer func() { catching().stop() }()
-	var composed *run // before the notifier, one of its parts, runs
-	notifier := systemd.New(systemd.Options{Environment: options.environment(),
+	// var composed *run // set before the notifier, which is one of its parts, runs
+	var composed *run
+	notifier := systemd.NewNotifier(systemd.Options{Environment: options.environment(),
 		Ping:   func(ctx context.Context) error { return composed.ping(ctx) },
 		Logger: b.logOf("systemd")})
 	defer func() { notifier.End(err) }()

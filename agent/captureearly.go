@@ -14,11 +14,11 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// closedName is the file in the state directory with the settings of the last start that closed
-// inbound connections.
+// closedName is the file in the state directory that stores the settings of the last start, if they
+// closed inbound connections.
 const closedName = "capture.json"
 
-// keepClosed persists settings that close inbound connections, and removes those of before if the
+// keepClosed stores settings that close inbound connections, or removes the stored ones if the
 // settings do not.
 func keepClosed(path string, s *capture.Settings) error {
 	if s == nil || !s.ClosesInbound() {
@@ -34,8 +34,8 @@ func keepClosed(path string, s *capture.Settings) error {
 	return renameio.WriteFile(path, text, 0o600)
 }
 
-// lastClosed returns the settings of keepClosed, for inbound connections alone; nil if there are
-// none.
+// lastClosed returns the settings stored by keepClosed, reduced to inbound connections; nil if
+// there are none.
 func lastClosed(path string) *capture.Settings {
 	var s capture.Settings
 	text, err := os.ReadFile(path)
@@ -46,11 +46,12 @@ func lastClosed(path string) *capture.Settings {
 	return &s
 }
 
-// CaptureEarly makes outrider-capture refuse what it would capture, until Envoy serves. It does
-// nothing unless the configuration closes connections. With an invalid configuration, inbound
-// connections are closed as at the last start, if it closed them.
+// CaptureEarly makes outrider-capture reject the connections that it would capture, until Envoy
+// serves. It does nothing unless the configuration closes connections. If the configuration is
+// invalid, inbound connections are closed if they were at the last start.
 func CaptureEarly(ctx context.Context, options Options) error {
-	options.Config.CheckOnly = true // credentials belong to the agent's unit
+	// options.Config.CheckOnly = true // credentials are only available to the agent's unit
+	options.Config.CheckOnly = true
 	options.Config.Unreadable = unreadable
 	loaded, err := config.Load(options.Config)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 // out. The error is an *ExitError with the exit code of such a start.
 func Check(ctx context.Context, options Options, out io.Writer) error {
 	options.Config.Unreadable = unreadable
-	report := blueprint.Check(ctx, options.Config, blueprint.Checker{Maker: blueprint.ThisHost()})
+	report := blueprint.Check(ctx, options.Config,
+		blueprint.CheckOptions{Maker: blueprint.MakerForThisHost()})
 	if len(report.Files) > 0 { // otherwise the configuration could not be read
 		clashes, err := checkConflicts(ctx, options.Config)
 		if err != nil {

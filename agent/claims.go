@@ -22,7 +22,7 @@ import (
 // on it.
 func hostOf(options config.Options) hostconflict.Host {
 	return hostconflict.Host{Directory: options.Directory, Query: queryAgent, EnvoyLives: envoyLives,
-		Sockets: sockdiag.Listening, Program: hostconflict.Program}
+		Sockets: sockdiag.ListeningSockets, Program: hostconflict.ProgramOf}
 }
 
 // queryAgent requests the status of the agent in a runtime directory from its socket, which every
@@ -46,7 +46,7 @@ func queryAgent(ctx context.Context, runtimeDir string) (hostconflict.Agent, boo
 const envoyLivesTime = 200 * time.Millisecond
 
 // envoyLives reports whether an Envoy accepts connections on an admin socket in the keeper's folder
-// of a runtime directory. A request to the keeper would start one by socket activation.
+// of a runtime directory. It does not ask the keeper, because socket activation would start one.
 func envoyLives(runtimeDir string) bool {
 	sockets, err := filepath.Glob(filepath.Join(keeperFolder(runtimeDir),
 		epoch.AdminSocketPrefix+"*.sock"))
@@ -62,16 +62,16 @@ func envoyLives(runtimeDir string) bool {
 	return false
 }
 
-// hostClaims checks what a configuration needs of this host against what other programs have.
+// hostClaims checks the claims of a configuration against those of other programs on this host.
 type hostClaims struct {
 	options  config.Options
 	state    *reloadState
 	link     *epoch.Link
-	presence *hostconflict.Presence
+	presence *hostconflict.PresenceTime
 }
 
-// check returns an error if a configuration needs something that another program on this host
-// holds. live reports whether an Envoy of this agent serves.
+// check returns an error if another program on this host holds a claim that the configuration
+// needs. live reports whether an Envoy of this agent serves.
 func (h *hostClaims) check(ctx context.Context, loaded *config.Loaded, live bool) error {
 	report := hostOf(h.options).Check(ctx, h.self(loaded, live))
 	if len(report.Conflicts) > 0 {
@@ -80,36 +80,36 @@ func (h *hostClaims) check(ctx context.Context, loaded *config.Loaded, live bool
 	return nil
 }
 
-// self describes this agent and the configuration it is about to apply for the conflict check.
-func (h *hostClaims) self(loaded *config.Loaded, live bool) hostconflict.Self {
+// self describes this agent, with the configuration to apply, for the conflict check.
+func (h *hostClaims) self(loaded *config.Loaded, live bool) hostconflict.OwnAgent {
 	wants := *loaded
-	wants.Config = config.Keep(h.state.started, loaded.Config)
-	return hostconflict.Self{
+	wants.Config = config.RetainStartKeys(h.state.started, loaded.Config)
+	return hostconflict.OwnAgent{
 		Agent: hostconflict.Agent{Started: h.presence.Since(), Serves: live,
 			Claims: h.state.InForce().Config.Claims()},
-		Name: h.options.Instance, Wants: &wants, EnvoyUID: h.link.Get().Info().UID,
+		Name: h.options.Instance, Wants: &wants, EnvoyUID: h.link.Connection().Info().UID,
 	}
 }
 
-// obstacle returns an error that names the programs listening on ports that Envoy needs, or nil. No
-// Envoy may be live.
+// obstacle returns an error that names the programs listening on ports that Envoy needs, or nil. It
+// must be called only while no Envoy of this agent is live.
 func (h *hostClaims) obstacle() error {
-	err := hostOf(h.options).Strangers(h.self(h.state.InForce(), false))
+	err := hostOf(h.options).OtherPrograms(h.self(h.state.InForce(), false))
 	if err == nil {
 		return nil
 	}
 	return errors.New(strings.Join(reasons(err), "; "))
 }
 
-// checkConflicts returns the conflicts of a configuration that is only checked. Claims of an agent
-// that already runs on this configuration are no conflicts.
+// checkConflicts returns the conflicts of a configuration that is checked and not applied. Claims
+// of an agent that already runs on this configuration do not count.
 func checkConflicts(ctx context.Context, options config.Options) (hostconflict.Report, error) {
 	options.CheckOnly = true
 	loaded, err := config.Load(options)
 	if err != nil {
 		return hostconflict.Report{}, err
 	}
-	self := hostconflict.Self{Name: options.Instance, Wants: loaded, EnvoyUID: os.Geteuid()}
+	self := hostconflict.OwnAgent{Name: options.Instance, Wants: loaded, EnvoyUID: os.Geteuid()}
 	self.Agent, _ = queryAgent(ctx, loaded.Config.Paths.RuntimeDir)
 	if envoys, err := user.Lookup(loaded.Config.Envoy.User); err == nil {
 		if uid, err := strconv.Atoi(envoys.Uid); err == nil {

@@ -12,11 +12,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// An agent that answers others has its time of presence. Without it, each of two agents that start
-// together would yield to the other.
+// An agent that answers queries also reports its presence time. Without it, each of two agents that
+// start together would yield to the other.
 func TestAPI_PresentBeforeItAnswers(t *testing.T) {
 	reachable := &part.Readiness{}
-	presence := hostconflict.NewPresence(reachable.Ready())
+	presence := hostconflict.NewPresenceTime(reachable.Ready())
 	b := &base{log: slog.New(slog.DiscardHandler), board: condition.NewBoard()}
 	c := &config.Config{}
 	c.Paths.RuntimeDir = parts.ShortDir(t)

@@ -33,9 +33,9 @@ func newClients(
 // agent and gRPC applications.
 const xdsGroup = "outrider-xds"
 
-// forApplications gives the xDS socket of an installed agent to xdsGroup. Envoy's group, whose
-// directory it is in, may connect too: an Envoy that was started before an upgrade is not in
-// xdsGroup, and applications were in Envoy's group before that existed.
+// forApplications gives the xDS socket of an installed agent to xdsGroup. Envoy's group may connect
+// as well: an Envoy that runs since before an upgrade is not in xdsGroup, and applications used
+// Envoy's group before xdsGroup existed.
 func forApplications(
 	inUnit bool, c *config.Config, sockets xds.SocketOptions,
 ) xds.SocketOptions {
@@ -48,7 +48,9 @@ func forApplications(
 		return sockets
 	}
 	if found, err := user.Lookup(c.Envoy.User); err == nil {
-		sockets.Also, _ = strconv.Atoi(found.Gid) // a number, on every system with a keeper
+		// sockets.Also, _ = strconv.Atoi(found.Gid) // GIDs are numbers on every system with a
+		// keeper
+		sockets.Also, _ = strconv.Atoi(found.Gid)
 	}
 	sockets.Group = gid
 	return sockets
@@ -62,19 +64,19 @@ func ownUsers(c *config.Config, link *epoch.Link) func(uid uint32) bool {
 		if slices.Contains(trusted, uid) {
 			return true
 		}
-		keeper := link.Get()
+		keeper := link.Connection()
 		return keeper != nil && keeper.Info().UID == int(uid)
 	}
 }
 
-// epochOf returns a function for xds.Options.Epoch. Streams of several epochs connect in any order
-// after a restart of the agent.
+// epochOf returns the function for xds.Options.Epoch, which maps a peer to its epoch: after a
+// restart of the agent, streams of several epochs connect in any order.
 func epochOf(supervisor *epoch.Supervisor) func(xds.Peer) int {
 	return func(client xds.Peer) int {
 		for _, e := range supervisor.Epochs() {
 			switch {
 			case e.PID != int(client.PID) || !e.Exited.IsZero():
-			case e.State == record.Draining:
+			case e.State == record.StateDraining:
 				return resource.Draining
 			default:
 				return e.Number
@@ -109,7 +111,7 @@ func (n *epochNodes) all() (nodes []*corev3.Node, all bool) {
 			continue
 		}
 		found, err := n.read(e.BootstrapPath)
-		if err != nil { // not written yet, or removed by others
+		if err != nil { // if err != nil { // the file is not written yet, or was removed
 			all = false
 			continue
 		}
@@ -120,7 +122,8 @@ func (n *epochNodes) all() (nodes []*corev3.Node, all bool) {
 	return nodes, all
 }
 
-// read returns the node of a bootstrap file. Numbers of epochs, and so paths, are used again.
+// read returns the node of a bootstrap file. It does not cache by path, because epoch numbers, and
+// so paths, are reused.
 func (n *epochNodes) read(path string) (bootstrapNode, error) {
 	file, err := os.Stat(path)
 	if err != nil {

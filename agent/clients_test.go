@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/epoch/record"
 )
 
-// The nodes are those of the files at the time: paths are used again. One that cannot be read is
-// not known.
+// The nodes are read from the files each time, because paths are reused. An epoch with an
+// unreadable file makes the nodes incomplete.
 func TestEpochNodes(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "envoy-rev1.json")
 	epochs := []record.Epoch{{BootstrapPath: path},

@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// base is what the constructors of all parts get: the options of the run, its log, its conditions
-// and the sockets that systemd has kept over a restart.
+// base has what all constructors of parts receive: the options of the run, its log, its conditions
+// and the sockets that systemd stored over a restart.
 type base struct {
 	options Options
 	started time.Time
@@ -32,14 +32,15 @@ type base struct {
 // journal). Package agent itself logs as "agent".
 func (b *base) logOf(part string) *slog.Logger { return b.log.With("component", part) }
 
-// compose creates all parts, each from those before it; none of them runs yet. The sockets are
-// bound: the lock of the runtime directory and xds.Listen keep them from another agent.
+// compose creates all parts, each from those created before it, and runs none. It also binds the
+// sockets; the lock of the runtime directory and xds.Listen protect them from another agent.
 func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loaded,
 	received signals, notifier *systemd.Notifier,
 ) (*run, error) {
 	c, state := loaded.Config, newReloadState(loaded)
 	reachable := &part.Readiness{} // of the private socket: other agents can query this one
-	e, connected, err := newEpochs(ctx, b, c, state, hostconflict.NewPresence(reachable.Ready()))
+	e, connected, err := newEpochs(ctx, b, c, state,
+		hostconflict.NewPresenceTime(reachable.Ready()))
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +58,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	}
 	proxy := epoch.NewProxy(e.supervisor, m.inForce.Closed)
 	if !c.Envoy.Enabled {
-		proxy.Replace(func() (bool, string) { return readyWithoutEnvoy(state, w.Manager, m.inForce) })
+		proxy.ReplaceReadiness(func() (bool, string) { return readyWithoutEnvoy(state, w.Manager, m.inForce) })
 	}
 	checker := newHealth(b, c, captured{proxy, m.capture}, m.relay)
 	disk := newDiskSpace(b, state, e.supervisor)
@@ -102,16 +103,18 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	return &run{base: b, life: life, state: state, link: e.link, capture: m.capture, dns: m.dns,
 		pings: []pinger{{"reloader", reloads.Ping}, {"supervisor", e.supervisor.Ping}},
 		stages: []stage{
-			{ // certificates are read while a keeper starts
+			{ // { // certificates are read while the keeper starts
 				parts: []part.Part{w, sdsSockets},
 				then:  func(ctx context.Context) error { return awaitKeeper(ctx, b, c, e.link, connected) },
 			},
-			{ // the reloader stops before the private socket, whose requests wait for it
+			// { // the reloader stops before the private socket, because its requests wait for the
+			// reloader
+			{
 				parts: []part.Part{notifier, handler, e.link, socket, reloads, newEvents(b, proxy)},
 				await: socket,
 			},
 			{parts: []part.Part{supervisor}, await: supervisor},
-			{ // parts that depend on the epochs of an earlier agent
+			{ // { // these parts need to know the epochs of an earlier agent
 				parts: slices.Concat([]part.Part{m.discovery, m.relay, xdsSockets, v.admin, m.watch,
 					m.tracker, m.unbound, m.exposure, m.endpoints, disk, checker}, optional,
 					[]part.Part{m.capture, &keyRights{state: state, board: b.board},

@@ -25,8 +25,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// conditionCodes returns the codes of all conditions: the string constants of the tree named
-// condition… or code…. Each call of Raise must have one, or a variable.
+// conditionCodes returns the codes of all conditions: the string constants of this repository whose
+// name begins with condition or code. It fails if a call of Raise has neither such a constant nor a
+// variable.
 func conditionCodes(t *testing.T) []string {
 	t.Helper()
 	codes, raised := map[string]string{}, map[string]token.Position{}
@@ -86,7 +87,7 @@ func conditionCodes(t *testing.T) []string {
 		conditionResourcesRefused("type.googleapis.com/envoy.config.cluster.v3.Cluster"))
 }
 
-// perMinute returns the largest number of times within any minute.
+// perMinute returns the largest number of the times that fall into one minute.
 func perMinute(all []time.Time) (most int) {
 	for i := range all {
 		n := 0
@@ -100,8 +101,8 @@ func perMinute(all []time.Time) (most int) {
 	return most
 }
 
-// Whatever a condition does, a minute has at most three lines and events about it; it is shown at
-// once, and its end is reported.
+// A condition that changes constantly causes at most three log lines and events a minute. Its state
+// is current at once, and its end is always reported.
 func TestConditions_RepeatNothingWithoutBound(t *testing.T) {
 	const failures, limit = 10_000, 3
 	errors := []string{"connection refused", "i/o timeout", "no route to host", "reset"}
@@ -146,7 +147,7 @@ func repeatCondition(t *testing.T, code string, failures, limit int,
 	defer synctest.Wait()
 	defer cancel()
 	go func() {
-		_ = (&journal.Events{Board: board, Log: logs.Agent, Logs: logs, Epochs: noEpochs{}}).Run(ctx)
+		_ = (&journal.EventLog{Board: board, Log: logs.Agent, Logs: logs, Epochs: noEpochs{}}).Run(ctx)
 	}()
 	for i := range failures {
 		fail(board, code, i)

@@ -17,13 +17,14 @@ import (
 )
 
 // watchPaths returns all files and directories whose change may require a reload: the
-// configuration, the sources of the bootstrap, and read, the files that Envoy reads at its start.
+// configuration, the sources of the bootstrap, and read, which are the files that Envoy reads at
+// its start.
 func watchPaths(loaded *config.Loaded, read []string) []string {
 	c := loaded.Config
 	paths := slices.Concat(loaded.Files, loaded.Dirs, read,
 		[]string{c.Envoy.CustomConfigFile, c.Envoy.TemplateFile, c.Envoy.BootstrapOverride,
 			c.Tracing.AccessTokenFile})
-	return blueprint.Unique(paths)
+	return blueprint.UniquePaths(paths)
 }
 
 // conditionFilesMissing is raised while the start waits for files, and if they are still missing
@@ -38,17 +39,17 @@ func (s *starter) awaitFiles(ctx context.Context, c *config.Config, paths []stri
 		return nil
 	}
 	until := time.Now().Add(c.Identity.Wait)
-	missing, err := watch.Await(ctx, paths, c.Identity.Wait, func(missing []string) {
+	missing, err := watch.AwaitFiles(ctx, paths, c.Identity.Wait, func(missing []string) {
 		if len(missing) == 0 {
 			return
 		}
 		sentence := fmt.Sprintf("waiting until %s for %s", until.Format(time.TimeOnly),
 			strings.Join(missing, ", "))
-		s.proxy.SetWaiting(sentence)
+		s.proxy.SetWaitingReason(sentence)
 		s.board.Raise(conditionFilesMissing, condition.Warning, sentence)
 		s.logOf("watch").Info("waiting for files", "until", until, "missing", missing)
 	})
-	s.proxy.SetWaiting("")
+	s.proxy.SetWaitingReason("")
 	if err != nil {
 		return err
 	}
@@ -64,8 +65,8 @@ func (s *starter) awaitFiles(ctx context.Context, c *config.Config, paths []stri
 	return nil
 }
 
-// maxFileReloads bounds the concurrent reloads that file changes trigger. One may wait for an older
-// epoch while a later, invalid change is reported at once.
+// maxFileReloads bounds the concurrent reloads caused by file changes. Several are needed: while
+// one waits for an older epoch, a later invalid change is reported at once.
 const maxFileReloads = 16
 
 // configWatch watches the files of the configuration.
@@ -98,8 +99,8 @@ func (w *configWatch) configure(loaded *config.Loaded, read []string) {
 	w.update()
 }
 
-// expect also watches the files that a reload is about to read, until over. ctx is that of the
-// preparation, which may continue after over if a file system hangs.
+// expect also watches the files that a reload is about to read, until over is called with its ID.
+// ctx is that of the preparation, which may outlast over if a file system hangs.
 func (w *configWatch) expect(
 	ctx context.Context, id uint64, loaded *config.Loaded, read []string,
 ) {
@@ -116,8 +117,8 @@ func (w *configWatch) expect(
 	w.update()
 }
 
-// over ends expect. If the newest reload was refused, its files remain watched: correcting one of
-// them may fix the configuration.
+// over ends expect. After a refused reload its files remain watched, because correcting one of them
+// may fix the configuration.
 func (w *configWatch) over(id uint64, refused bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -135,7 +136,7 @@ func (w *configWatch) update() {
 	for _, more := range w.expected {
 		paths = append(paths, more...)
 	}
-	if err := w.Set(blueprint.Unique(paths)); err != nil {
+	if err := w.Set(blueprint.UniquePaths(paths)); err != nil {
 		w.log.Warn("not all files can be watched", "error", err)
 	}
 }
@@ -165,8 +166,8 @@ func (w *fileReloads) Run(ctx context.Context) error {
 			}
 			reloads.Go(func() {
 				defer func() { <-slots }()
-				// The reloader logs the outcome and raises a condition if it refuses the
-				// configuration.
+				// Ignore the result: the reloader logs the outcome, and raises a condition if it
+				// refuses the configuration.
 				_, _ = w.reloader.do(ctx, &reload{
 					reason:    "changed: " + strings.Join(changed, ", "),
 					ifChanged: true, files: changed})

@@ -14,12 +14,12 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// runtimeRoot holds the runtime directories of packaged agents; the keeper's are in its sibling
-// /run/outrider-envoy.
+// runtimeRoot contains the runtime directories of packaged agents. Those of their keepers are in
+// its sibling /run/outrider-envoy.
 const runtimeRoot = "/run/outrider"
 
-// keeperSocket is the name of the keeper's socket: under systemd in the runtime directory, in the
-// foreground in the keeper's own.
+// keeperSocket is the name of the keeper's socket. Under systemd it is in the agent's runtime
+// directory, in the foreground in the keeper's.
 const keeperSocket = "keeper.sock"
 
 // keeperFolder returns the directory of the keeper and Envoy: /run/outrider-envoy beside
@@ -41,8 +41,8 @@ func envoyUser(c *config.Config) (*keeper.User, error) {
 	return &keeper.User{UID: found.Uid, GID: found.Gid}, nil
 }
 
-// prepare creates the directories and acquires the lock, which the end of the process or closing
-// the file releases. Under systemd the directories exist already.
+// prepare creates the directories and acquires the lock of the runtime directory, which lasts until
+// locked is closed or the process ends. Under systemd the directories already exist.
 func prepare(c *config.Config) (locked *os.File, err error) {
 	if err := os.MkdirAll(c.Paths.RuntimeDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the runtime folder: %w", err)
@@ -68,8 +68,8 @@ func prepare(c *config.Config) (locked *os.File, err error) {
 	return locked, nil
 }
 
-// envoyFolder creates a directory that the agent writes and Envoy's group can read. An existing one
-// is not changed.
+// envoyFolder creates a directory that the agent can write and Envoy's group can read. An existing
+// directory is not changed.
 func envoyFolder(c *config.Config, folder string) error {
 	_, err := os.Stat(folder)
 	if !errors.Is(err, fs.ErrNotExist) {

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// newDiskSpace returns the part that looks for full file systems and lost log lines.
+// newDiskSpace returns the checker of full file systems and lost log lines.
 func newDiskSpace(
 	b *base, state *reloadState, supervisor *epoch.Supervisor,
 ) *diskspace.Checker {
@@ -25,22 +25,22 @@ func newDiskSpace(
 	})
 }
 
-// diskFolders returns the paths that the agent and Envoy write.
+// diskFolders returns the paths in which the agent and Envoy write files.
 func diskFolders(c *config.Config) []diskspace.Folder {
 	all := []diskspace.Folder{
-		{Path: c.Paths.StateDir, Lost: "the last accepted configuration and the caches of the next " +
+		{Path: c.Paths.StateDir, IfFull: "the last accepted configuration and the caches of the next " +
 			"start cannot be written"},
-		{Path: c.Paths.RuntimeDir, Lost: "no new epoch can start"},
-		{Path: keeperFolder(c.Paths.RuntimeDir), Lost: "no new epoch can start"},
+		{Path: c.Paths.RuntimeDir, IfFull: "no new epoch can start"},
+		{Path: keeperFolder(c.Paths.RuntimeDir), IfFull: "no new epoch can start"},
 	}
 	for _, file := range logFiles(c) {
 		all = append(all, diskspace.Folder{Path: filepath.Dir(file),
-			Lost: "lines of " + file + " are lost"})
+			IfFull: "lines of " + file + " are lost"})
 	}
 	return all
 }
 
-// logFiles returns the files that Envoy logs to.
+// logFiles returns the log files that Envoy writes.
 func logFiles(c *config.Config) []string {
 	var files []string
 	for _, file := range []string{c.Telemetry.AccessLogFile, c.Envoy.OutlierLogPath} {
@@ -51,8 +51,8 @@ func logFiles(c *config.Config) []string {
 	return files
 }
 
-// failedWrites returns how many writes to log files of the live epoch failed, nil if it has no
-// files.
+// failedWrites returns how many writes of the live epoch to log files failed, or nil if it has no
+// log files.
 func failedWrites(
 	ctx context.Context, c *config.Config, supervisor *epoch.Supervisor,
 ) (*diskspace.Failures, error) {

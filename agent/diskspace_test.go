@@ -7,7 +7,7 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// Without a live epoch the count is unknown, which repairs nothing; without a log file it is none.
+// Without a live epoch the number is unknown, so a condition remains; without a log file it is nil.
 func TestFailedWrites_UnknownWithoutAnEpoch(t *testing.T) {
 	for file, unknown := range map[string]bool{"/var/log/access.log": true, "/dev/stdout": false} {
 		c := &config.Config{}

@@ -20,15 +20,15 @@ import (
 	"outrider.org/outrider/agent/relay"
 )
 
-// conditionNoBootstrap is active while the start waits for the bootstrap of the upstream server.
+// conditionNoBootstrap is active while the start waits for the upstream server's bootstrap.
 const conditionNoBootstrap = "bootstrap-missing"
 
-// bootstrapPause is the shortest pause between requests for a bootstrap, and the longest random
+// bootstrapPause is the minimum pause between requests for a bootstrap, and the maximum of a random
 // addition to it.
 const bootstrapPause = time.Second
 
-// certificateWait bounds the wait for the certificate that a request for a bootstrap needs. At the
-// start it is issued meanwhile.
+// certificateWait bounds the wait for the certificate with which a bootstrap is requested. At a
+// start, the certificate is issued at the same time.
 const certificateWait = 5 * time.Second
 
 // bootstraps requests bootstraps from the upstream server.
@@ -58,16 +58,16 @@ func (b *bootstraps) request(ctx context.Context, c *config.Config, node []byte,
 	return b.relay.Bootstrap(ctx, upstream, &parsed, start, use)
 }
 
-// firstBootstrap is the bootstrap from which a start knows its files. The first epoch uses it, too:
-// a server that does not respond delays a start once.
+// firstBootstrap is the bootstrap requested at the start to learn which files Envoy reads. The
+// first epoch uses it as well, so that a server that does not respond delays the start only once.
 type firstBootstrap struct {
 	upstream      relay.Upstream
 	node, content []byte
 	accepted      func()
 }
 
-// requestFirst implements blueprint.Maker.Upstream for startFiles. It retains the bootstrap so that
-// the first epoch does not request it again.
+// requestFirst implements blueprint.Maker.Upstream for startFiles. It stores the bootstrap for the
+// first epoch.
 func (b *bootstraps) requestFirst(ctx context.Context, c *config.Config, node []byte,
 	use func(content []byte) error,
 ) (accepted func(), err error) {
@@ -82,8 +82,7 @@ func (b *bootstraps) requestFirst(ctx context.Context, c *config.Config, node []
 	return first.accepted, err
 }
 
-// awaitCertificate returns once the workload has a certificate, at the latest after
-// certificateWait.
+// awaitCertificate returns once the workload has a certificate, or after certificateWait.
 func (b *bootstraps) awaitCertificate(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, certificateWait)
 	defer cancel()
@@ -101,12 +100,12 @@ func (b *bootstraps) awaitCertificate(ctx context.Context) {
 	}
 }
 
-// startFiles returns the files that Envoy reads at its start. It waits until the upstream server
-// sends a usable bootstrap ([discovery] dynamic_bootstrap), which a reload may make unnecessary. If
-// no bootstrap can be made from the configuration, only those of reload.files are known, and the
-// start reports the error. The error is that of ctx.
+// startFiles returns the files that Envoy reads at its start. With [discovery] dynamic_bootstrap it
+// waits until the upstream server sends a usable bootstrap or a reload disables the key. If the
+// configuration yields no bootstrap, the result contains reload.files only, and the start will
+// report the error. The error is that of ctx.
 func (s *starter) startFiles(ctx context.Context) ([]string, error) {
-	defer s.proxy.SetWaiting("")
+	defer s.proxy.SetWaitingReason("")
 	defer s.board.Clear(conditionNoBootstrap)
 	maker := s.maker
 	maker.Upstream = s.bootstraps.requestFirst
@@ -117,13 +116,13 @@ func (s *starter) startFiles(ctx context.Context) ([]string, error) {
 			return plan.Files(), nil
 		}
 		if !errors.Is(err, relay.ErrNoBootstrap) {
-			return blueprint.Unique(slices.Clone(current.Config.Reload.Files)), nil
+			return blueprint.UniquePaths(slices.Clone(current.Config.Reload.Files)), nil
 		}
 		if s.watched != nil { // a change may end the wait
 			s.watched.configure(current, nil)
 		}
 		sentence := "waiting for the bootstrap: " + err.Error()
-		s.proxy.SetWaiting(sentence)
+		s.proxy.SetWaitingReason(sentence)
 		s.board.Raise(conditionNoBootstrap, condition.Error, sentence)
 		select {
 		case <-time.After(bootstrapPause + rand.N(bootstrapPause)):

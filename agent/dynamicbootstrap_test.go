@@ -14,15 +14,15 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// slowIssuer implements identity.Issuer. It answers after a time.
+// slowIssuer implements identity.Issuer. It issues a certificate after a delay.
 type slowIssuer struct {
-	answer *identity.Issued
+	answer *identity.IssuedCertificate
 	after  time.Duration
 }
 
 func (s *slowIssuer) Issue(
 	ctx context.Context, _ []*x509.Certificate, _ *pki.Pair,
-) (*identity.Issued, error) {
+) (*identity.IssuedCertificate, error) {
 	select {
 	case <-time.After(s.after):
 		return s.answer, nil
@@ -33,23 +33,24 @@ func (s *slowIssuer) Issue(
 
 func (s *slowIssuer) Files() []string { return nil }
 
-// noFiles implements identity.Watcher: the real one does not run in a bubble.
+// noFiles implements identity.Watcher, because the real one cannot run in a synctest bubble.
 type noFiles struct{}
 
 func (noFiles) Run(context.Context) error            { return nil }
 func (noFiles) Watch([]string, func()) (stop func()) { return func() {} }
 
-// With auth = "mtls", the first request for a bootstrap waits for the workload's certificate.
+// With auth = "mtls", the first request for a bootstrap waits until the workload has a certificate.
 func TestDynamicBootstrap_AwaitsTheCertificate(t *testing.T) {
 	for _, issued := range []time.Duration{time.Second, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
 			root := pkitest.NewAuthority(t, "root", nil)
 			chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
-			pair, err := pki.ParsePair(pki.Input{PEM: chain}, pki.Input{PEM: key}, pki.Both)
+			pair, err := pki.ParsePair(pki.PEMInput{PEM: chain}, pki.PEMInput{PEM: key},
+				pki.UsageBoth)
 			if err != nil {
 				t.Fatal(err)
 			}
-			issuer := &slowIssuer{after: issued, answer: &identity.Issued{Pair: pair,
+			issuer := &slowIssuer{after: issued, answer: &identity.IssuedCertificate{Pair: pair,
 				Roots: []*x509.Certificate{root.Certificate}, Obtained: time.Now()}}
 			b := &bootstraps{identity: identity.New(identity.Options{Board: condition.NewBoard(),
 				Settings: identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer}, Watcher: noFiles{}})}

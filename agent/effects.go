@@ -17,7 +17,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// reloadSource implements specSource with the configuration files and the checks of this host.
+// reloadSource implements specSource: it loads the configuration files and checks them against this
+// host.
 type reloadSource struct {
 	options    config.Options
 	state      *reloadState
@@ -52,7 +53,7 @@ func (s reloadSource) LostCertificates(ctx context.Context) error {
 	return nil
 }
 
-// reloadEffects implements effects with the agent's parts.
+// reloadEffects implements effects: it applies a configuration to the agent's parts.
 type reloadEffects struct {
 	*base
 	state      *reloadState
@@ -87,7 +88,7 @@ func (e reloadEffects) Expect(
 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.held.hold(id, read.loaded.Config)
-	e.view.Hold(id, read.wanted.spec.AdminAddress(epoch.Launch{}))
+	e.view.HoldPort(id, read.wanted.spec.AdminAddress(epoch.LaunchInput{}))
 	c := read.loaded.Config
 	if err := e.sdsSockets.Hold(id, c.SDS.Socket); err != nil {
 		return socketFault(read.loaded, "sds.socket", c.SDS.Socket, err)
@@ -105,7 +106,7 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 	e.held.unhold(id, refused, e.state.InForce().Config)
 	e.sdsSockets.Release(id)
 	e.xdsSockets.Release(id)
-	e.view.Release(id)
+	e.view.ReleasePort(id)
 }
 
 func (e reloadEffects) AdjustEpoch(ctx context.Context, step func(string)) {
@@ -129,7 +130,8 @@ func (e reloadEffects) Enact(
 	e.identity.configure(c)
 	e.sdsSockets.Configure(c.SDS.Socket)
 	e.xdsSockets.Configure(c.XDS.Socket)
-	if c.Log.Level != old.Config.Log.Level { // a level set on request remains otherwise
+	// if c.Log.Level != old.Config.Log.Level { // otherwise keep a level that was set on request
+	if c.Log.Level != old.Config.Log.Level {
 		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}
 	step("Envoy's log levels")

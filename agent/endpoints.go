@@ -34,7 +34,7 @@ func newEndpoints(
 	})
 }
 
-// endpointCounters reads the counters of all endpoints from the live epoch.
+// endpointCounters reads the counters of all endpoints of the live epoch.
 func endpointCounters(
 	ctx context.Context, supervisor *epoch.Supervisor,
 ) (endpoints.Snapshot, error) {
@@ -51,7 +51,7 @@ func endpointCounters(
 	return endpoints.Parse(body, live.Number)
 }
 
-// emptyClusters returns by cluster how often the live epoch found no healthy endpoint in it.
+// emptyClusters returns, by cluster, how often the live epoch found no healthy endpoint.
 func emptyClusters(
 	ctx context.Context, supervisor *epoch.Supervisor,
 ) (map[string]uint64, error) {
@@ -61,7 +61,8 @@ func emptyClusters(
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	const suffix = ".upstream_cx_none_healthy" // after the semicolon that ends a cluster's name
+	// const suffix = ".upstream_cx_none_healthy" // the semicolon before it ends the cluster's name
+	const suffix = ".upstream_cx_none_healthy"
 	stats, err := envoy.NewAdmin(live.AdminAddress).Stats(ctx,
 		`^cluster\.(in|out)bound\|.*\`+suffix+"$")
 	found := map[string]uint64{}
@@ -74,7 +75,8 @@ func emptyClusters(
 	return found, err
 }
 
-// receiveFailures returns the function that registers the service for Envoy's failed requests.
+// receiveFailures returns the function that registers the gRPC service to which Envoy reports
+// failed requests.
 func receiveFailures(
 	tracker *endpoints.Tracker, own func(uid uint32) bool,
 ) func(grpc.ServiceRegistrar) {

@@ -26,7 +26,7 @@ type epochParts struct {
 // the result is received from opened.
 func newEpochs(
 	ctx context.Context, b *base, c *config.Config, state *reloadState,
-	presence *hostconflict.Presence,
+	presence *hostconflict.PresenceTime,
 ) (e *epochParts, opened <-chan error, err error) {
 	user, err := envoyUser(c)
 	if err != nil {
@@ -42,7 +42,7 @@ func newEpochs(
 		Explain:  envoy.ExplainExit,
 		Obstacle: claims.obstacle,
 	})
-	link.Supervise(supervisor)
+	link.SetSupervisor(supervisor)
 	return &epochParts{link: link, supervisor: supervisor, claims: claims, user: user,
 		own: ownUsers(c, link)}, connected, nil
 }
@@ -54,7 +54,9 @@ type supervision struct {
 }
 
 // Run implements part.Part.
-func (s supervision) Run(ctx context.Context) error { return s.Supervisor.Run(ctx, s.link.Get()) }
+func (s supervision) Run(ctx context.Context) error {
+	return s.Supervisor.Run(ctx, s.link.Connection())
+}
 
 // liveEpoch returns the epoch that serves; live is false if there is none.
 func liveEpoch(supervisor *epoch.Supervisor) (e epoch.Epoch, live bool) {
@@ -66,12 +68,12 @@ func liveEpoch(supervisor *epoch.Supervisor) (e epoch.Epoch, live bool) {
 // directory, in the foreground one that the agent starts.
 func newLink(b *base, c *config.Config, other *keeper.User) *epoch.Link {
 	folder := keeperFolder(c.Paths.RuntimeDir)
-	var dialer keeper.Dialer = keeper.Program{
-		Socket: keeper.Socket(filepath.Join(folder, keeperSocket)),
+	var dialer keeper.Dialer = keeper.ProgramDialer{
+		SocketDialer: keeper.SocketDialer(filepath.Join(folder, keeperSocket)),
 		Options: keeper.LaunchOptions{Folder: folder, BaseID: uint32(c.Envoy.BaseID), User: other,
 			Stderr: os.Stderr}}
 	if b.options.Config.InUnit {
-		dialer = keeper.Socket(filepath.Join(c.Paths.RuntimeDir, keeperSocket))
+		dialer = keeper.SocketDialer(filepath.Join(c.Paths.RuntimeDir, keeperSocket))
 	}
 	return epoch.NewLink(epoch.LinkOptions{Dialer: dialer, Logger: b.logOf("keeper"),
 		EnvoyLog: b.logs.Envoy, ForwardLog: c.Log.Envoy})

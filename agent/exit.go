@@ -77,5 +77,5 @@ func transient(err error) bool {
 	return errors.As(err, &slow) && slow.Timeout() ||
 		slices.ContainsFunc(transientErrors, func(one error) bool { return errors.Is(err, one) }) ||
 		slices.ContainsFunc(refusals,
-			func(code keeper.Code) bool { return keeper.IsCode(err, code) })
+			func(code keeper.Code) bool { return keeper.HasCode(err, code) })
 }

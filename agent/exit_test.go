@@ -20,7 +20,7 @@ import (
 func TestExit_WhatMayPassIsTriedAgain(t *testing.T) {
 	loaded := &config.Loaded{Config: &config.Config{}}
 	fault := func(cause error) *config.Error {
-		return loaded.Fault("envoy.binary", fmt.Sprint(cause), "").WithCause(cause)
+		return loaded.KeyError("envoy.binary", fmt.Sprint(cause), "").WithCause(cause)
 	}
 	for name, c := range map[string]struct {
 		err       error
@@ -71,7 +71,7 @@ func TestExit_EnvoyThatDoesNotAnswer(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), c.limit)
-		_, err := envoy.Inspect(ctx, envoy.Local{}, program)
+		_, err := envoy.Inspect(ctx, envoy.LocalRunner{}, program)
 		cancel()
 		if got := exit(ExitNoProgram, err); err == nil || (got.Code == ExitInternal) != c.transient {
 			t.Errorf("%s: %v, exit %d", c.script, err, got.Code)
@@ -83,7 +83,7 @@ func TestExit_WritableDoesNotAnswer(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 0)
 	defer cancel()
 	c := &config.Config{Envoy: config.Envoy{OutlierLogPath: "/var/log/outrider/outlier.log"}}
-	err := blueprint.CheckWritable(ctx, envoy.Local{}, &config.Loaded{Config: c})
+	err := blueprint.CheckWritable(ctx, envoy.LocalRunner{}, &config.Loaded{Config: c})
 	if got := exit(ExitConfiguration, err); err == nil || got.Code != ExitInternal {
 		t.Errorf("%v, exit %d", err, got.Code)
 	}

@@ -46,7 +46,7 @@ func newExposure(b *base, c *config.Config, state *reloadState, e *epochParts, m
 type meshPolicy struct {
 	relay     *relay.Server
 	discovery *discovery.Server
-	tracker   *ports.Tracker
+	tracker   *ports.PortTracker
 }
 
 // inForce returns the policy for this host's ports, nil while it is not known.
@@ -68,14 +68,14 @@ func (m *meshPolicy) inForce(state *reloadState) exposure.Policy {
 // ofOutrider reports whether a socket is one of Envoy or of an agent: by its user, in the
 // foreground, where applications may have the same one, by the addresses of the mesh's listeners.
 func ofOutrider(
-	s sockdiag.Socket, inUnit bool, link *epoch.Link, tracker *ports.Tracker,
+	s sockdiag.Socket, inUnit bool, link *epoch.Link, tracker *ports.PortTracker,
 ) bool {
 	port := s.Address.Port()
 	if port == capture.InboundPort || port == capture.OutboundPort {
 		return true
 	}
 	if inUnit {
-		keeper := link.Get()
+		keeper := link.Connection()
 		return s.UID == uint32(os.Geteuid()) || keeper != nil && s.UID == uint32(keeper.Info().UID)
 	}
 	at := s.Address.Addr().Unmap()

@@ -88,7 +88,7 @@ func envoysSecret(
 func (w *workloadIdentity) trust(authorities, bundles []string) {
 	var roots []*x509.Certificate
 	for _, text := range authorities {
-		in := pki.Input{File: "caCertificates", PEM: []byte(text)}
+		in := pki.PEMInput{File: "caCertificates", PEM: []byte(text)}
 		if found, err := pki.ParseRoots(in, time.Now()); err == nil { // the expired ones add nothing
 			roots = append(roots, found...)
 		}

@@ -77,11 +77,11 @@ func istiod(c *config.Config, inUse *relay.InUse) identity.Istiod {
 // sealed returns the store of the certificate across reboots, nil if it is not stored.
 func sealed(
 	c *config.Config, issuer identity.Istiod, seal []byte, log *slog.Logger,
-) *identity.Sealed {
+) *identity.SealedStore {
 	if c.Identity.Persist == "off" || seal == nil {
 		return nil
 	}
-	store, err := identity.NewSealed(filepath.Join(c.Paths.StateDir, sealedName),
+	store, err := identity.NewSealedStore(filepath.Join(c.Paths.StateDir, sealedName),
 		issuer.SpiffeID+" from "+issuer.Address, seal)
 	if err != nil {
 		log.Warn("cannot store certificate across reboots", "error", err)

@@ -47,7 +47,7 @@ func (k *keyRights) Run(ctx context.Context) error {
 }
 
 func (k *keyRights) check() {
-	me := blueprint.RunningReader(nil, os.Geteuid(), os.Getegid())
+	me := blueprint.RunningFileReader(nil, os.Geteuid(), os.Getegid())
 	var found []string
 	for _, path := range blueprint.SecretFiles(k.state.InForce().Config) {
 		if why := me.Shared(path); why != "" {

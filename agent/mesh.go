@@ -65,7 +65,7 @@ func cachedVersion(c *config.Config, cache string) string {
 	if err != nil {
 		return ""
 	}
-	known := envoy.Cached(path, cache)
+	known := envoy.ReadCachedBinary(path, cache)
 	if known == nil {
 		return ""
 	}
@@ -91,15 +91,15 @@ func envoyMayNotHave(link *epoch.Link, file *os.File) string {
 	return envoyReader(link).DeniedOpen(file)
 }
 
-// unreadable returns why this process cannot read a path, and the fix; see blueprint.Reader.
-func unreadable(path string) string { return blueprint.ThisUser().Denied(path) }
+// unreadable returns why this process cannot read a path, and the fix; see blueprint.FileReader.
+func unreadable(path string) string { return blueprint.FileReaderOfThisUser().Denied(path) }
 
 // accessTime bounds a question to the keeper about a file.
 const accessTime = 5 * time.Second
 
 // envoyReader returns the user of the keeper and Envoy, nil while the keeper is not connected.
-func envoyReader(link *epoch.Link) *blueprint.Reader {
-	keeper := link.Get()
+func envoyReader(link *epoch.Link) *blueprint.FileReader {
+	keeper := link.Connection()
 	if keeper == nil {
 		return nil
 	}
@@ -109,5 +109,5 @@ func envoyReader(link *epoch.Link) *blueprint.Reader {
 		return keeper.Access(ctx, path)
 	}
 	info := keeper.Info()
-	return blueprint.RunningReader(check, info.UID, append([]int{info.GID}, info.Groups...)...)
+	return blueprint.RunningFileReader(check, info.UID, append([]int{info.GID}, info.Groups...)...)
 }

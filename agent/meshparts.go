@@ -26,8 +26,8 @@ type meshParts struct {
 	upstream  *upstream // selects one of the two
 	grpc      *grpcBootstrap
 	dns       *dns.Server // nil if disabled
-	tracker   *ports.Tracker
-	unbound   *ports.Unbound
+	tracker   *ports.PortTracker
+	unbound   *ports.UnboundListeners
 	capture   *capture.Controller
 	exposure  *exposure.Checker
 	endpoints *endpoints.Tracker
@@ -57,7 +57,8 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 		return nil, err
 	}
 	listeners := make(chan struct{}, 1) // Envoy has accepted some
-	m.tracker = ports.NewTracker(hostOf(b.options.Config), m.discovery, c.Paths.RuntimeDir, b.board,
+	m.tracker = ports.NewPortTracker(hostOf(b.options.Config), m.discovery, c.Paths.RuntimeDir,
+		b.board,
 		func() { notify(listeners) })
 	m.relay = newRelay(b, c, e.own, w, m.dns, m.grpc, listeners)
 	if len(c.Discovery.Addresses) > 0 {
@@ -81,9 +82,9 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 // send listeners again that Envoy could not bind.
 func newXDS(
 	b *base, m *meshParts, e *epochParts, acknowledgements chan<- struct{},
-) (server *xds.Server, unbound *ports.Unbound, err error) {
+) (server *xds.Server, unbound *ports.UnboundListeners, err error) {
 	log, clients := b.logOf("xds"), newClients(b, m.discovery, e, m.grpc)
-	unbound = ports.NewUnbound(ports.UnboundOptions{Host: hostOf(b.options.Config),
+	unbound = ports.NewUnboundListeners(ports.UnboundOptions{Host: hostOf(b.options.Config),
 		Source: m.discovery, Epochs: e.supervisor.Changed, Board: b.board,
 		Live: func() (int, bool) {
 			live, ok := liveEpoch(e.supervisor)

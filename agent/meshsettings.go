@@ -47,7 +47,7 @@ func reportsFailures(c *config.Config) bool {
 func credentials(c *config.Config) discovery.Credentials {
 	found := discovery.Credentials{Folder: c.Identity.CredentialsDir}
 	if c.Identity.Provider == "spire" {
-		found.Cluster = credential.Cluster
+		found.Cluster = credential.SDSClusterName
 	}
 	return found
 }

@@ -28,7 +28,7 @@ type configuration struct {
 	options  config.Options
 	reloader *reloader
 	board    *condition.Board
-	checker  blueprint.Checker // its Folder is that of the configuration in force
+	checker  blueprint.CheckOptions // its Folder is that of the configuration in force
 }
 
 // Reload reloads like SIGHUP and returns the outcome.
@@ -53,7 +53,7 @@ func (o configuration) Reload(
 // ticket.
 func (o configuration) Config(context.Context) (api.Config, error) {
 	current := o.reloader.InForce()
-	return api.Config{Text: current.ShowEveryone(), Files: current.Files, Hash: current.Hash,
+	return api.Config{Text: current.ShowRedacted(), Files: current.Files, Hash: current.Hash,
 		Values: current.Values()}, nil
 }
 
@@ -62,7 +62,7 @@ func (o configuration) Config(context.Context) (api.Config, error) {
 func (o configuration) ConfigDiff(context.Context) (api.ConfigDiff, error) {
 	loaded, err := config.Load(o.options)
 	if err != nil {
-		return api.ConfigDiff{Errors: config.Reasons(err)}, nil
+		return api.ConfigDiff{Errors: config.ErrorLines(err)}, nil
 	}
 	changes := config.Compare(o.reloader.InForce().Config, loaded.Config)
 	return api.ConfigDiff{Changes: append([]api.Change{}, changes...)}, nil
@@ -80,7 +80,7 @@ func (o configuration) CheckConfig(ctx context.Context, path string) ([]string, 
 	if path != "" {
 		options = config.Options{Directory: options.Directory,
 			Environment: options.Environment, InUnit: options.InUnit,
-			Unreadable: options.Unreadable}.Of(path)
+			Unreadable: options.Unreadable}.ForFile(path)
 	}
 	checker := o.checker
 	checker.Folder = o.reloader.InForce().Config.Envoy.ConfigDir
@@ -88,7 +88,7 @@ func (o configuration) CheckConfig(ctx context.Context, path string) ([]string, 
 	if len(report.Errors) == 0 {
 		return nil, nil
 	}
-	return config.Reasons(report.Errors), nil
+	return config.ErrorLines(report.Errors), nil
 }
 
 // DumpConfig returns the effective configuration as TOML.

@@ -31,7 +31,7 @@ type overview struct {
 	instance string
 	started  time.Time
 	board    *condition.Board
-	presence *hostconflict.Presence
+	presence *hostconflict.PresenceTime
 	proxy    *epoch.Proxy
 	relay    *relay.Server
 	health   *health.Checker
@@ -44,7 +44,8 @@ type overview struct {
 func (o *overview) Status(ctx context.Context) (api.Status, error) {
 	status := o.State(ctx)
 	status.Epochs = o.epochs.Measure(ctx)
-	report := o.mesh.ProblemReport(ctx, o.mesh.Discovery.Stats().Services <= operations.MostCounted)
+	report := o.mesh.ProblemReport(ctx,
+		o.mesh.Discovery.Stats().Services <= operations.MaxCountedServices)
 	status.Discovery = o.discoveryStatus(report.Problems)
 	status.Problems = operations.MeshProblems(
 		report.Problems[:min(len(report.Problems), api.MaxMeshProblems)])
@@ -87,7 +88,7 @@ func (o *overview) State(ctx context.Context) api.Status {
 	if live, ok := o.proxy.Epoch(); ok {
 		status.CurrentEpoch, status.Envoy.Live = &live.Number, true
 	}
-	if h := o.health.Status(); h.State != health.Off {
+	if h := o.health.Status(); h.State != health.StateOff {
 		status.Health = &api.Health{State: string(h.State), Since: h.Since, Reason: h.Reason}
 	}
 	if binary := o.binary(); binary != nil {
@@ -103,7 +104,7 @@ func (o *overview) phase() api.State {
 	switch {
 	case o.life.stopping.Load():
 		return api.StateStopping
-	case !ok && !o.proxy.Absent():
+	case !ok && !o.proxy.WithoutEnvoy():
 		return api.StateStarting
 	case busy:
 		return api.StateReloading
@@ -133,8 +134,8 @@ func (o *overview) summary(announced bool) (api.State, string) {
 		return state, "stopping"
 	case state == api.StateReloading:
 		return state, o.state.Phase()
-	case !serves && !o.proxy.Absent():
-		return api.StateStarting, o.proxy.NotLive()
+	case !serves && !o.proxy.WithoutEnvoy():
+		return api.StateStarting, o.proxy.NotLiveReason()
 	}
 	if ready, reason := o.proxy.Ready(); !ready && state == api.StateRunning && !announced {
 		return api.StateStarting, reason
@@ -242,9 +243,9 @@ const maxOlder = 20
 // rules.
 func (o *overview) addOutside(status *api.Status) {
 	for _, o := range o.mesh.Exposure.Report().Outside {
-		status.OutsideMutualTLS = append(status.OutsideMutualTLS, api.OutsidePort(o))
+		status.OutsideMutualTLS = append(status.OutsideMutualTLS, api.PortOutsideMutualTLS(o))
 	}
-	older := o.mesh.Exposure.Older()
+	older := o.mesh.Exposure.OlderConnections()
 	for _, o := range older[:min(len(older), maxOlder)] {
 		status.OlderConnections = append(status.OlderConnections, api.OlderConnections{
 			Port: o.Port, Peer: o.Peer, Count: o.Count})

@@ -39,7 +39,7 @@ func (p *presented) Run(ctx context.Context) error {
 	p.MarkReady()
 	for {
 		changed := p.supervisor.Changed()
-		failed := part.Retry(p.look(ctx))
+		failed := part.RetryTimer(p.look(ctx))
 		pause := time.After(presentedPause)
 		select {
 		case <-ctx.Done():

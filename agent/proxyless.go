@@ -28,7 +28,7 @@ func (withoutEnvoy) Submit(epoch.Request) func(context.Context) (epoch.Result, e
 
 // specWithoutEnvoy returns the spec of a configuration without Envoy.
 func specWithoutEnvoy() *epoch.Spec {
-	return &epoch.Spec{AdminAddress: func(epoch.Launch) string { return "" }}
+	return &epoch.Spec{AdminAddress: func(epoch.LaunchInput) string { return "" }}
 }
 
 // newRequester returns the requester of epochs for a configuration.
@@ -57,7 +57,7 @@ func readyWithoutEnvoy(
 
 // endEnvoys ends Envoys of an earlier configuration that has no Envoy any more.
 func endEnvoys(ctx context.Context, link *epoch.Link, log *slog.Logger) error {
-	processes, err := link.Get().Client.Processes(ctx)
+	processes, err := link.Connection().Client.Processes(ctx)
 	if err != nil || len(processes) == 0 {
 		return err
 	}

@@ -248,8 +248,8 @@ func pendingKeys(started, next *config.Config) []string {
 
 // reasons splits an error into sentences, one per problem.
 func reasons(err error) []string {
-	if refused, ok := errors.AsType[*epoch.Refused](err); ok {
+	if refused, ok := errors.AsType[*epoch.RefusedError](err); ok {
 		return append([]string(nil), refused.Reasons...)
 	}
-	return config.Reasons(err)
+	return config.ErrorLines(err)
 }

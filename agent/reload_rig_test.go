@@ -158,7 +158,7 @@ func (r *reloads) serve(
 	r.applied++
 	r.number++
 	r.live = request.Spec.Hash
-	return epoch.Result{Epoch: r.number, Previous: previous, Mode: epoch.Hot}, nil
+	return epoch.Result{Epoch: r.number, Previous: previous, Mode: epoch.HotRestart}, nil
 }
 
 func (r *reloads) read() (*config.Loaded, error) {

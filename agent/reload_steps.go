@@ -76,7 +76,7 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	read := &prepared{id: request.id, loaded: loaded, first: request.first}
 	if !request.first {
 		read.pending = pendingKeys(r.started, loaded.Config)
-		loaded.Config = config.Keep(r.started, loaded.Config)
+		loaded.Config = config.RetainStartKeys(r.started, loaded.Config)
 	}
 	// Watched before the files are read, so that no change is missed while the epoch waits.
 	r.effects.Expect(ctx, request.id, loaded, nil)

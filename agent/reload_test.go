@@ -79,7 +79,7 @@ func TestRefusedEpochKeepsTheConfigurationInForce(t *testing.T) {
 	r := newReloads(t)
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	r.fail = &epoch.Refused{Number: 1, Remaining: 0, Reasons: []string{"it does not get live"}}
+	r.fail = &epoch.RefusedError{Number: 1, Remaining: 0, Reasons: []string{"it does not get live"}}
 	r.write(t, "[log]\nlevel = \"debug\"\n[envoy]\nconnect_timeout = \"3s\"\n")
 	before := len(r.enacted)
 	got := r.ask(t, reload{reason: "change", ifChanged: true})

@@ -88,7 +88,7 @@ func (r *run) end(err error) error {
 	case r.life.stopping.Load():
 		r.link.Shutdown()
 		if r.dns != nil {
-			r.dns.Forget()
+			r.dns.CloseStored()
 		}
 		r.capture.Stop(context.Background()) // the contexts of the parts have ended
 		tidy(r.state.InForce().Config, r.log)
@@ -107,8 +107,8 @@ func awaitKeeper(
 }
 
 // newEvents returns the part that logs conditions and events.
-func newEvents(b *base, proxy *epoch.Proxy) *journal.Events {
-	return &journal.Events{Board: b.board, Log: b.logOf("agent"), Logs: b.logs, Epochs: proxy,
-		Elsewhere: []string{conditionRefused, discovery.ConditionProblems,
+func newEvents(b *base, proxy *epoch.Proxy) *journal.EventLog {
+	return &journal.EventLog{Board: b.board, Log: b.logOf("agent"), Logs: b.logs, Epochs: proxy,
+		LoggedElsewhere: []string{conditionRefused, discovery.ConditionProblems,
 			epoch.ConditionGaveUp, conditionResourcesRefused(""), endpoints.ConditionFailing}}
 }

@@ -78,7 +78,7 @@ func signalName(received os.Signal) string {
 // reopenLogs makes every running epoch reopen its access logs.
 func (h *signalHandler) reopenLogs(ctx context.Context) {
 	for _, e := range h.supervisor.Epochs() {
-		if e.State == epoch.Exited {
+		if e.State == epoch.StateExited {
 			continue
 		}
 		if err := envoy.NewAdmin(e.AdminAddress).ReopenLogs(ctx); err != nil {

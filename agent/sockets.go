@@ -17,5 +17,5 @@ func socketFault(loaded *config.Loaded, key, path string, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		fix = "let the agent's user write the folder " + filepath.Dir(path)
 	}
-	return config.Errors{loaded.Fault(key, err.Error(), fix)}
+	return config.Errors{loaded.KeyError(key, err.Error(), fix)}
 }

@@ -122,23 +122,23 @@ func (m *specMaker) spec(
 	if err != nil {
 		return nil, err
 	}
-	info := m.link.Get().Info()
-	launched := func(l epoch.Launch) envoy.CommandLine {
+	info := m.link.Connection().Info()
+	launched := func(l epoch.LaunchInput) envoy.CommandLine {
 		line := plan.Command
 		line.ConfigFile, line.Epoch, line.HotRestart = l.BootstrapPath, l.RestartEpoch, l.HotRestart
 		line.Number = l.Number
 		line.BaseID, line.SocketPath = info.BaseIDOf(l.Lineage), info.SocketPath
 		return line
 	}
-	socket := func(l epoch.Launch) string { return epoch.AdminSocket(info.Folder, l.Number) }
+	socket := func(l epoch.LaunchInput) string { return epoch.AdminSocket(info.Folder, l.Number) }
 	spec := &epoch.Spec{
 		Hash:      digest,
-		Bootstrap: func(l epoch.Launch) ([]byte, error) { return plan.Render(socket(l)) },
-		Command: func(l epoch.Launch) (epoch.Command, error) {
+		Bootstrap: func(l epoch.LaunchInput) ([]byte, error) { return plan.Render(socket(l)) },
+		Command: func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: binary.Path, Args: launched(l).Args(binary),
 				Env: envoyEnvironment()}, nil
 		},
-		AdminAddress:      func(l epoch.Launch) string { return plan.AdminAddress(socket(l)) },
+		AdminAddress:      func(l epoch.LaunchInput) string { return plan.AdminAddress(socket(l)) },
 		HotRestartVersion: binary.HotRestartVersion,
 		Namespace:         c.Node.Namespace,
 		Own:               c.OwnListeners(),
@@ -147,7 +147,7 @@ func (m *specMaker) spec(
 		ParentShutdown:    c.Envoy.ParentShutdownDuration,
 	}
 	if c.Reload.Validate {
-		spec.Validation = func(l epoch.Launch) (epoch.Command, error) {
+		spec.Validation = func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: binary.Path, Args: launched(l).ValidateArgs(binary),
 				Env: envoyEnvironment()}, nil
 		}
@@ -166,7 +166,7 @@ const (
 func newSpecMaker(b *base, c *config.Config, link *epoch.Link, boots *bootstraps) *specMaker {
 	program := &bootstrap.Program{Cache: filepath.Join(c.Paths.StateDir, bootstrapCacheName),
 		Version: b.options.Version, Log: b.logOf("reload")}
-	maker := blueprint.ThisHost()
+	maker := blueprint.MakerForThisHost()
 	maker.Render, maker.Upstream = program.Render, boots.request
 	return &specMaker{Maker: maker, link: link, log: b.log,
 		cache: filepath.Join(c.Paths.StateDir, binaryCacheName)}

@@ -49,7 +49,7 @@ func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 			ExitNoProgram},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &specMaker{Maker: blueprint.ThisHost(), cache: cache}
+			m := &specMaker{Maker: blueprint.MakerForThisHost(), cache: cache}
 			m.Render = func(context.Context, bootstrap.Request) (*bootstrap.Rendered, error) {
 				return nil, test.err
 			}

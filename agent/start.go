@@ -77,7 +77,7 @@ func (s *starter) serves(ctx context.Context) bool {
 		if _, live := s.proxy.Epoch(); live || ctx.Err() != nil {
 			return true
 		}
-		if !s.supervisor.Recovers() {
+		if !s.supervisor.WillServe() {
 			return ctx.Err() != nil
 		}
 		select {

@@ -30,7 +30,7 @@ func restarted(ctx context.Context, log *slog.Logger) bool {
 		log.Warn("cannot determine whether this is a stop or a restart: stopping, Envoy included",
 			"error", err)
 	}
-	return job == systemd.Restart
+	return job == systemd.JobRestart
 }
 
 // lifecycle says how the agent ends.
@@ -78,7 +78,7 @@ func (s *stopper) stop(ctx context.Context, why string) {
 		s.capture.Leave(ctx, 0)
 	} else {
 		s.log.Info("stopping", "by", why)
-		s.health.Leave(health.Stops) // the mesh sends nothing new while Envoy drains
+		s.health.Leave(health.ReasonStopping) // the mesh sends nothing new while Envoy drains
 		s.relay.Leave()
 		accepts := settings.TerminationDrainDuration // of Envoy, for new connections
 		if settings.ExitOnZeroActiveConnections {

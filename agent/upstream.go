@@ -122,7 +122,7 @@ func (w *workloadIdentity) applyProxyConfig(resources []*anypb.Any, _ []string) 
 		var roots []*x509.Certificate
 		if all := proxy.GetCaCertificatesPem(); len(all) > 0 {
 			var err error
-			if roots, err = pki.ParseRoots(pki.Input{File: "ProxyConfig of the upstream server",
+			if roots, err = pki.ParseRoots(pki.PEMInput{File: "ProxyConfig of the upstream server",
 				PEM: []byte(strings.Join(all, "\n"))}, time.Now()); err != nil {
 				return err
 			}
@@ -150,7 +150,7 @@ func (w *workloadIdentity) certificate() (*tls.Certificate, error) {
 type meshInForce struct {
 	state     *reloadState
 	discovery *discovery.Server
-	unbound   *ports.Unbound
+	unbound   *ports.UnboundListeners
 	exposure  *exposure.Checker
 }
 
@@ -159,7 +159,7 @@ type meshInForce struct {
 func (m meshInForce) Closed() string {
 	why := ""
 	if len(m.state.InForce().Config.Discovery.Addresses) == 0 {
-		why = cmp.Or(m.discovery.Closed(), m.unbound.Closed())
+		why = cmp.Or(m.discovery.Closed(), m.unbound.NotReadyReason())
 	}
-	return cmp.Or(why, m.exposure.Closed())
+	return cmp.Or(why, m.exposure.NotReadyReason())
 }

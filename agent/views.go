@@ -106,7 +106,8 @@ func newBackend(b *base, p composed, v *views, maker *specMaker, r *reloader) *b
 			presence: e.claims.presence, proxy: p.proxy, relay: m.relay, health: p.health,
 			capture: m.capture, epochs: epochs, mesh: mesh},
 		configuration: configuration{options: b.options.Config, reloader: r, board: b.board,
-			checker: blueprint.Checker{Maker: maker.Maker, Runner: epoch.Runner{Link: e.link}}},
+			checker: blueprint.CheckOptions{Maker: maker.Maker,
+				Runner: epoch.Runner{Link: e.link}}},
 		Epochs: epochs, Mesh: mesh,
 		Interception: operations.Interception{Client: m.capture},
 		Levels:       operations.Levels{Level: b.level, Log: b.log, Proxy: p.proxy},
@@ -118,7 +119,7 @@ func newBackend(b *base, p composed, v *views, maker *specMaker, r *reloader) *b
 func newAPI(
 	b *base, c *config.Config, operations *backend, readiness *part.Readiness,
 ) *api.Server {
-	rule := api.Rule{UID: uint32(os.Geteuid()), Group: changersGroup}
+	rule := api.AccessRule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	return api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),
 		Rule: rule, Backend: operations, Board: b.board, Logger: b.logOf("api"),
 		Readiness: readiness})

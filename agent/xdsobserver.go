@@ -21,12 +21,12 @@ type xdsObserver struct {
 	log       *slog.Logger
 	discovery *discovery.Server
 	refused   *xds.Refusals
-	ports     *ports.Tracker
-	unbound   *ports.Unbound
+	ports     *ports.PortTracker
+	unbound   *ports.UnboundListeners
 }
 
 func newXDSObserver(board *condition.Board, log *slog.Logger, server *discovery.Server,
-	tracker *ports.Tracker, unbound *ports.Unbound) xdsObserver {
+	tracker *ports.PortTracker, unbound *ports.UnboundListeners) xdsObserver {
 	refused := xds.NewRefusals(board, conditionResourcesRefused, "")
 	return xdsObserver{board, log, server, refused, tracker, unbound}
 }
@@ -49,7 +49,7 @@ func (o xdsObserver) Connected(stream xds.Stream) {
 // Disconnected logs the end of a stream and removes its refusals.
 func (o xdsObserver) Disconnected(stream xds.Stream, err error) {
 	o.refused.Ended(stream.ID)
-	o.unbound.Ended(stream)
+	o.unbound.StreamEnded(stream)
 	o.discovery.Ended(stream.ID)
 	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID,
 		"error", err)

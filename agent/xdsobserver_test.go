@@ -20,7 +20,7 @@ func TestXDSObserver_ConditionLastsAsLongAsSomebodyRefuses(t *testing.T) {
 	}
 	board := condition.NewBoard()
 	o := newXDSObserver(board, slog.New(slog.DiscardHandler), server, nil,
-		ports.NewUnbound(ports.UnboundOptions{Source: server, Board: board}))
+		ports.NewUnboundListeners(ports.UnboundOptions{Source: server, Board: board}))
 	old, next := xds.Stream{ID: 1}, xds.Stream{ID: 2}
 	refuse := func(stream xds.Stream, name string, origins ...resource.Origin) {
 		o.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name},

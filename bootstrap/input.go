@@ -18,7 +18,7 @@ import (
 type Input struct {
 	Node Node
 
-	// AdminSocket is the path of the epoch's admin socket, or AnySocket.
+	// AdminSocket is the path of the epoch's admin socket, or AdminSocketPlaceholder.
 	AdminSocket string
 	Discovery   Discovery
 	SDSSocket   string // path of the SDS socket; "" = none
@@ -37,12 +37,12 @@ type Input struct {
 	MaxCaptured uint64
 
 	Prometheus string // host:port of the metrics listener; "" = none
-	Ready      Ready
+	Ready      ReadyListener
 
 	Stats            Stats
 	StatsdAddress    string   // IP:port, UDP; "" = none
-	MetricsService   *Service // nil = none
-	AccessLogService *Service // nil = none
+	MetricsService   *Server  // nil = none
+	AccessLogService *Server  // nil = none
 	Tracing          *Tracing // nil = none
 	OutlierLogPath   string   // "" = none
 
@@ -82,12 +82,12 @@ type Node struct {
 // directly. Without either, Envoy has only its bootstrap.
 type Discovery struct {
 	Socket   string
-	Upstream *Service
+	Upstream *Server
 	Delta    bool // incremental xDS
 }
 
-// Ready is the listener for readiness probes through Envoy.
-type Ready struct {
+// ReadyListener is the listener for readiness probes through Envoy.
+type ReadyListener struct {
 	Address string // host:port, without host all addresses; "" = no listener
 	Backend string // host:port of the agent's status server; "" = Envoy's admin interface answers
 }
@@ -99,29 +99,29 @@ type Stats struct {
 	Prefixes, Suffixes, Regexps []string
 }
 
-// Service is a server that Envoy connects to.
-type Service struct {
+// Server is a server that Envoy connects to.
+type Server struct {
 	Address   string // host:port
 	TLS       TLS
 	Keepalive time.Duration // TCP keep-alive: idle time before the first probe; 0 = none
 }
 
-// TLSMode is the TLS mode of a Service.
+// TLSMode is the TLS mode of a Server.
 type TLSMode string
 
-// The modes. "" is Disable.
+// The modes. "" is TLSDisable.
 const (
-	Disable TLSMode = "disable" // no TLS
-	Simple  TLSMode = "simple"  // the server has a certificate
-	Mutual  TLSMode = "mutual"  // both sides have a certificate
+	TLSDisable TLSMode = "disable" // no TLS
+	TLSSimple  TLSMode = "simple"  // the server has a certificate
+	TLSMutual  TLSMode = "mutual"  // both sides have a certificate
 )
 
-// TLS has the TLS settings of a Service.
+// TLS has the TLS settings of a Server.
 type TLS struct {
 	Mode              TLSMode
 	CAFile            string // "" = Input.SystemRoots
-	CertFile, KeyFile string // Mutual
-	// SDS, with Mutual: certificate and roots come from SDSSocket instead of the files.
+	CertFile, KeyFile string // TLSMutual
+	// SDS, with TLSMutual: certificate and roots come from SDSSocket instead of the files.
 	SDS bool
 	// ServerName is SNI, and must be in the server's certificate; "" = the host of the address.
 	ServerName string
@@ -129,17 +129,17 @@ type TLS struct {
 
 // The tracing providers.
 const (
-	Zipkin        = "zipkin"
-	Datadog       = "datadog"
-	OpenTelemetry = "opentelemetry"
-	Lightstep     = "lightstep" // over OpenTelemetry; Envoy has no client of its own any more
+	TracerZipkin        = "zipkin"
+	TracerDatadog       = "datadog"
+	TracerOpenTelemetry = "opentelemetry"
+	TracerLightstep     = "lightstep" // over OpenTelemetry; Envoy has no client of its own any more
 )
 
 // Tracing configures where spans are sent.
 type Tracing struct {
 	Provider    string // one of the tracing providers
-	Service     Service
-	AccessToken string  // Lightstep; becomes part of the bootstrap
+	Service     Server
+	AccessToken string  // TracerLightstep; becomes part of the bootstrap
 	Sampling    float64 // percent of requests, 0 to 100
 }
 

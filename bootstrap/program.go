@@ -48,7 +48,7 @@ type Program struct {
 // Render renders a bootstrap. The error is an *Error if a user's file is wrong, a *ProgramError if
 // the program does not answer.
 func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error) {
-	request.Input.AdminSocket = AnySocket
+	request.Input.AdminSocket = AdminSocketPlaceholder
 	question, err := json.Marshal(p.question(request))
 	if err != nil {
 		return nil, fmt.Errorf("bootstrap: %w", err)
@@ -119,8 +119,9 @@ func (p *Program) time() time.Duration { return cmp.Or(p.Time, defaultTime) }
 
 func (p *Program) memory() uint64 { return cmp.Or(p.Memory, defaultMemory) }
 
-func (p *Program) question(request Request) Question {
-	return Question{Protocol: Protocol, Time: p.time(), Memory: p.memory(), Request: request}
+func (p *Program) question(request Request) ProgramInput {
+	return ProgramInput{Protocol: ProgramProtocol, Time: p.time(), Memory: p.memory(),
+		Request: request}
 }
 
 // grace is how much longer than Wait the program may take to report its own time-out.
@@ -169,7 +170,7 @@ func TypedChecker() *typedconfig.Checker {
 // exchange runs the program for one question. purpose begins the text of errors.
 func (p *Program) exchange(
 	ctx context.Context, purpose string, question []byte,
-) (answer Answer, err error) {
+) (answer ProgramOutput, err error) {
 	path, err := p.find()
 	if err != nil {
 		return answer, err

@@ -55,10 +55,10 @@ func everything() bootstrap.Input {
 		},
 		Discovery:      bootstrap.Discovery{Socket: "/run/outrider/envoy/xds.sock", Delta: true},
 		ConnectTimeout: 1500 * time.Millisecond,
-		Prometheus:     "0.0.0.0:15090", Ready: bootstrap.Ready{Address: ":15021",
+		Prometheus:     "0.0.0.0:15090", Ready: bootstrap.ReadyListener{Address: ":15021",
 			Backend: "127.0.0.1:15020"},
-		Tracing: &bootstrap.Tracing{Provider: bootstrap.Zipkin,
-			Service: bootstrap.Service{Address: "zipkin:9411"}, Sampling: 12.5},
+		Tracing: &bootstrap.Tracing{Provider: bootstrap.TracerZipkin,
+			Service: bootstrap.Server{Address: "zipkin:9411"}, Sampling: 12.5},
 	}
 }
 
@@ -76,7 +76,7 @@ func TestProgram_RendersLikeThePackage(t *testing.T) {
 			"admin: {address: {socket_address: {address: 127.0.0.1, port_value: 9901}}}")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want, err := render.Render(request)
+			want, err := render.RenderRequest(request)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,12 +97,12 @@ func TestProgram_RendersLikeThePackage(t *testing.T) {
 }
 
 func TestRendered_HasTheSocketOfTheEpoch(t *testing.T) {
-	rendered, err := render.Render(bootstrap.Request{Input: everything()})
+	rendered, err := render.RenderRequest(bootstrap.Request{Input: everything()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const socket = `/run/a "folder"/admin-7.sock`
-	text, err := rendered.For(socket)
+	text, err := rendered.WithAdminSocket(socket)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,10 +115,11 @@ func TestRendered_HasTheSocketOfTheEpoch(t *testing.T) {
 		decoded.Admin.Address.Pipe.Path != socket {
 		t.Errorf("%+v, %v", decoded, err)
 	}
-	if strings.Contains(string(text), bootstrap.AnySocket) {
+	if strings.Contains(string(text), bootstrap.AdminSocketPlaceholder) {
 		t.Errorf("no epoch's socket is left in\n%s", text)
 	}
-	if _, err := rendered.For("/" + strings.Repeat("x", bootstrap.MaxSocketPath)); err == nil ||
+	if _, err := rendered.WithAdminSocket("/" + strings.Repeat("x",
+		bootstrap.MaxSocketPath)); err == nil ||
 		!strings.Contains(err.Error(), "runtime_dir") {
 		t.Errorf("a path that is too long: %v", err)
 	}

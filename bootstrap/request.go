@@ -37,13 +37,13 @@ type File struct {
 	Content []byte
 }
 
-// AnySocket is the placeholder for the admin socket in a Rendered.
-const AnySocket = "/path/of/the/admin/socket/of/an/epoch"
+// AdminSocketPlaceholder is the placeholder for the admin socket in a Rendered.
+const AdminSocketPlaceholder = "/path/of/the/admin/socket/of/an/epoch"
 
 // Rendered is the bootstrap of all epochs of a configuration. They differ only in the path of the
 // admin socket, so that restarting a crashed Envoy renders nothing.
 type Rendered struct {
-	Text []byte // JSON, with AnySocket
+	Text []byte // JSON, with AdminSocketPlaceholder
 	// Admin is the admin interface of a user's bootstrap: a path or host:port; "" = the epoch's
 	// socket.
 	Admin string
@@ -51,8 +51,8 @@ type Rendered struct {
 	Files []string
 }
 
-// For returns the bootstrap (JSON) of an epoch with an admin socket.
-func (r *Rendered) For(adminSocket string) ([]byte, error) {
+// WithAdminSocket returns the bootstrap (JSON) of an epoch with an admin socket.
+func (r *Rendered) WithAdminSocket(adminSocket string) ([]byte, error) {
 	if len(adminSocket) > MaxSocketPath {
 		return nil, fmt.Errorf("the socket's path %s is longer than %d bytes; choose a shorter "+
 			"[paths] runtime_dir", adminSocket, MaxSocketPath)
@@ -61,18 +61,18 @@ func (r *Rendered) For(adminSocket string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the path of the admin socket: %w", err)
 	}
-	return bytes.ReplaceAll(r.Text, []byte(AnySocket), quoted[1:len(quoted)-1]), nil
+	return bytes.ReplaceAll(r.Text, []byte(AdminSocketPlaceholder), quoted[1:len(quoted)-1]), nil
 }
 
 // MaxSocketPath is the longest path of a Unix socket on Linux, in bytes.
 const MaxSocketPath = 107
 
-// Protocol is the version of Question and Answer. An upgrade replaces the program while the agent
-// runs.
-const Protocol = 1
+// ProgramProtocol is the version of ProgramInput and ProgramOutput. An upgrade replaces the program
+// while the agent runs.
+const ProgramProtocol = 1
 
-// Question is the JSON on the standard input of outrider-bootstrap.
-type Question struct {
+// ProgramInput is the JSON on the standard input of outrider-bootstrap.
+type ProgramInput struct {
 	Protocol int
 	Time     time.Duration // maximum CPU time
 	Memory   uint64        // maximum memory in bytes
@@ -82,14 +82,14 @@ type Question struct {
 }
 
 // Wait returns the maximum duration, which allows for a busy machine.
-func (q Question) Wait() time.Duration { return q.Time + time.Minute }
+func (q ProgramInput) Wait() time.Duration { return q.Time + time.Minute }
 
-// Answer is the JSON on the standard output of outrider-bootstrap. One field is set.
-type Answer struct {
+// ProgramOutput is the JSON on the standard output of outrider-bootstrap. One field is set.
+type ProgramOutput struct {
 	Rendered *Rendered `json:",omitempty"`
 	Fault    *Error    `json:",omitempty"` // an error in a user's file
 	Failure  string    `json:",omitempty"` // another error in the request
 	Unable   string    `json:",omitempty"` // no result, see ProgramError
-	// Findings are those of each of Question.Typed.
+	// Findings are those of each of ProgramInput.Typed.
 	Findings [][]typedconfig.Finding `json:",omitempty"`
 }

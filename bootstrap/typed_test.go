@@ -53,7 +53,7 @@ func TestCheckTyped_IsBounded(t *testing.T) {
 	}
 }
 
-func hasError(t *testing.T, of typedconfig.Answer, message string) {
+func hasError(t *testing.T, of typedconfig.CheckResult, message string) {
 	t.Helper()
 	if len(of.Findings) == 0 || of.Findings[0].Severity != condition.Error ||
 		!strings.Contains(of.Findings[0].Message, message) {

@@ -108,7 +108,7 @@ func TestContents_ExamplesAreTested(t *testing.T) {
 	unpacked := t.TempDir()
 	run(t, "dpkg-deb", "-x", deb(shared.old(t), oldVersion), unpacked)
 	want := map[string]string{}
-	for _, example := range examples.All() {
+	for _, example := range examples.AllExamples() {
 		for _, file := range example.Files {
 			want[filepath.Join(examplesPlace, example.Name, file.Path)] = file.Text
 		}
@@ -151,7 +151,7 @@ func TestContents_ConfigurationIsAStub(t *testing.T) {
 		}
 	}
 	reference, err := os.ReadFile(filepath.Join(unpacked, "usr/share/doc/outrider/outrider.toml"))
-	if diff := cmp.Diff(config.Defaults(), string(reference)); err != nil || diff != "" {
+	if diff := cmp.Diff(config.DefaultsTOML(), string(reference)); err != nil || diff != "" {
 		t.Errorf("the document: %v -defaults +document:\n%s", err, diff)
 	}
 }
@@ -188,7 +188,7 @@ func files(t *testing.T) []string {
 		"/usr/share/doc/outrider/limits.md", "/usr/share/doc/outrider/tproxy.conf",
 		"/usr/share/bash-completion/completions/outrider",
 		"/usr/share/fish/vendor_completions.d/outrider.fish"}
-	for _, example := range examples.All() {
+	for _, example := range examples.AllExamples() {
 		for _, file := range example.Files {
 			names = append(names, examplesPlace+"/"+example.Name+"/"+file.Path)
 		}

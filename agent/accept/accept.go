@@ -1,5 +1,5 @@
-// Package accept accepts connections from a listener without giving up while the process or the host
-// is out of descriptors or memory.
+// Package accept accepts connections from a listener and retries after errors, such as a lack of
+// file descriptors or memory.
 package accept
 
 import (
@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Pause is the time between two attempts.
-const Pause = 100 * time.Millisecond
+// RetryPause is the pause after a failed accept.
+const RetryPause = 100 * time.Millisecond
 
-// Next calls accept until it returns a connection or the listener is closed, which is the only error
-// (net.ErrClosed). After another error it calls failed, if that is not nil, and pauses. The errors
-// repeat: failed must limit what it reports.
-func Next[C any](accept func() (C, error), failed func(error)) (C, error) {
+// NextConn calls accept until it returns a connection. It returns net.ErrClosed once the listener
+// is closed, and no other error: after another one it calls failed, if that is not nil, and pauses.
+// An error may repeat without end, so failed must limit what it reports.
+func NextConn[C any](accept func() (C, error), failed func(error)) (C, error) {
 	for {
 		connection, err := accept()
 		if err == nil || errors.Is(err, net.ErrClosed) {
@@ -23,16 +23,16 @@ func Next[C any](accept func() (C, error), failed func(error)) (C, error) {
 		if failed != nil {
 			failed(err)
 		}
-		time.Sleep(Pause)
+		time.Sleep(RetryPause)
 	}
 }
 
-// Listener is a net.Listener whose Accept is Next, for servers that retry at once or end at the first
-// error.
+// Listener is a net.Listener whose Accept retries after errors as NextConn does. It is for servers
+// that would retry without a pause, or end at the first error.
 type Listener struct {
 	net.Listener
-	Failed func(error) // may be nil
+	OnError func(error) // may be nil
 }
 
 // Accept implements net.Listener.
-func (l Listener) Accept() (net.Conn, error) { return Next(l.Listener.Accept, l.Failed) }
+func (l Listener) Accept() (net.Conn, error) { return NextConn(l.Listener.Accept, l.OnError) }

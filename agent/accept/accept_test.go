@@ -13,7 +13,7 @@ import (
 func TestNext_PausesWhileThereIsNoDescriptor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began, calls, failures := time.Now(), 0, 0
-		got, err := Next(func() (string, error) {
+		got, err := NextConn(func() (string, error) {
 			if calls++; time.Since(began) < 10*time.Second {
 				return "", &net.OpError{Op: "accept", Err: unix.EMFILE}
 			}

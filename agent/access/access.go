@@ -1,5 +1,6 @@
-// Package access finds out what a user may read, by the kernel's own rules (modes, access control
-// lists, read-only mounts). The result may be outdated at once: it serves messages and refusals.
+// Package access determines which files a user may read. The kernel decides, so that modes, access
+// control lists and read-only mounts count. The result may be outdated at once; use it for messages
+// and refusals only.
 package access
 
 import (
@@ -12,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result says whether a user may read a file, or list and enter a directory.
+// Result reports whether a user may read a file, or list and enter a directory.
 type Result struct {
 	Readable bool `json:"readable,omitempty"`
-	// Closed is the first directory on the way that the user may not enter; "": none.
-	Closed string `json:"closed,omitempty"`
-	// Final is the path without symbolic links, as far as the user can resolve them.
-	Final string `json:"final,omitempty"`
+	// ClosedDirectory is the first directory of the path that the user may not enter; "": none.
+	ClosedDirectory string `json:"closed,omitempty"`
+	// ResolvedPath is the path without symbolic links, as far as the user can resolve them.
+	ResolvedPath string `json:"final,omitempty"`
 	// Device and Inode identify the file, if it could be reached.
 	Device uint64 `json:"device,omitempty"`
 	Inode  uint64 `json:"inode,omitempty"`
 }
 
 // Check checks an absolute path for the user of this process. It does not open the file for
-// reading, so it has no effect on a device or a FIFO. It may block. The error is why the result is
-// unknown: the file is missing, for example.
+// reading, so a device or FIFO is not affected. It may block. An error means that the access could
+// not be determined, for example because the file is missing.
 func Check(path string) (Result, error) {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.EACCES) {
@@ -36,7 +37,7 @@ func Check(path string) (Result, error) {
 		return Result{}, &os.PathError{Op: "open", Path: path, Err: err}
 	}
 	defer func() { _ = unix.Close(fd) }()
-	// This is the opened file even if the path leads to another one by now.
+	// Refers to the opened file even if its path has been replaced since.
 	opened := fmt.Sprintf("/proc/self/fd/%d", fd)
 	var status unix.Stat_t
 	if err := unix.Fstat(fd, &status); err != nil {
@@ -50,13 +51,14 @@ func Check(path string) (Result, error) {
 	if status.Mode&unix.S_IFMT == unix.S_IFDIR {
 		rights |= unix.X_OK
 	}
-	// The real user is checked, which is also the effective one. With AT_EACCESS, kernels before
-	// 5.8 would need an emulation that knows nothing but the mode.
+	// Checks the real user, which is also the effective one: with AT_EACCESS on a kernel before
+	// 5.8, the library would emulate the check from the mode bits alone.
 	err = unix.Access(opened, rights)
 	if err != nil && !errors.Is(err, unix.EACCES) {
 		return Result{}, &os.PathError{Op: "access", Path: path, Err: err}
 	}
-	return Result{Readable: err == nil, Final: final, Device: status.Dev, Inode: status.Ino}, nil
+	return Result{Readable: err == nil, ResolvedPath: final, Device: status.Dev,
+		Inode: status.Ino}, nil
 }
 
 // maxLinks is the number of symbolic links that the kernel follows in a path.
@@ -68,7 +70,7 @@ func closedDirectory(path string) (Result, error) {
 	for names := split(path); len(names) > 0; {
 		if errors.Is(unix.Access(at, unix.X_OK), unix.EACCES) {
 			final := filepath.Join(append([]string{at}, names...)...)
-			return Result{Closed: at, Final: final}, nil
+			return Result{ClosedDirectory: at, ResolvedPath: final}, nil
 		}
 		next := filepath.Join(at, names[0])
 		names = names[1:]

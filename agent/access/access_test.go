@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// stranger has no right but those of everybody; 64322 is its supplementary group.
+// stranger has no rights but those of every user; 64322 is its supplementary group.
 var stranger = User{UID: 64321, GID: 64321, Groups: []uint32{64322}}
 
 // run runs a command, which must succeed.
@@ -58,28 +58,28 @@ func TestCheckAs(t *testing.T) {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for name, want := range map[string]Result{
-		"public":        {Readable: true, Final: "public"},
-		"private":       {Final: "private"},
-		"group":         {Readable: true, Final: "group"},
-		"acl-opens":     {Readable: true, Final: "acl-opens"},
-		"acl-closes":    {Final: "acl-closes"},
-		"acl-masked":    {Final: "acl-masked"},
-		"acl-group":     {Readable: true, Final: "acl-group"},
-		"closed":        {Final: "closed"},
-		"closed/file":   {Closed: "closed", Final: "closed/file"},
-		"acl-open/file": {Readable: true, Final: "acl-open/file"},
-		"acl-shut/file": {Closed: "acl-shut", Final: "acl-shut/file"},
-		"listless":      {Final: "listless"},
-		"listless/file": {Readable: true, Final: "listless/file"},
-		"link":          {Final: "private"},
-		"into":          {Closed: "closed", Final: "closed/file"},
-		"fifo":          {Final: "fifo"},
+		"public":        {Readable: true, ResolvedPath: "public"},
+		"private":       {ResolvedPath: "private"},
+		"group":         {Readable: true, ResolvedPath: "group"},
+		"acl-opens":     {Readable: true, ResolvedPath: "acl-opens"},
+		"acl-closes":    {ResolvedPath: "acl-closes"},
+		"acl-masked":    {ResolvedPath: "acl-masked"},
+		"acl-group":     {Readable: true, ResolvedPath: "acl-group"},
+		"closed":        {ResolvedPath: "closed"},
+		"closed/file":   {ClosedDirectory: "closed", ResolvedPath: "closed/file"},
+		"acl-open/file": {Readable: true, ResolvedPath: "acl-open/file"},
+		"acl-shut/file": {ClosedDirectory: "acl-shut", ResolvedPath: "acl-shut/file"},
+		"listless":      {ResolvedPath: "listless"},
+		"listless/file": {Readable: true, ResolvedPath: "listless/file"},
+		"link":          {ResolvedPath: "private"},
+		"into":          {ClosedDirectory: "closed", ResolvedPath: "closed/file"},
+		"fifo":          {ResolvedPath: "fifo"},
 	} {
 		path := filepath.Join(folder, name)
 		got, err := CheckAs(stranger, path)
-		want.Final = filepath.Join(folder, want.Final)
-		if want.Closed != "" {
-			want.Closed = filepath.Join(folder, want.Closed)
+		want.ResolvedPath = filepath.Join(folder, want.ResolvedPath)
+		if want.ClosedDirectory != "" {
+			want.ClosedDirectory = filepath.Join(folder, want.ClosedDirectory)
 		} else {
 			var status unix.Stat_t
 			if err := unix.Stat(path, &status); err != nil {
@@ -103,7 +103,7 @@ func TestCheckAs(t *testing.T) {
 	}
 }
 
-// A check leaves the other threads of the program alone.
+// CheckAs must not change the user of the program's other threads.
 func TestCheckAs_ChangesNoOtherThread(t *testing.T) {
 	if _, err := CheckAs(stranger, "/"); err != nil {
 		t.Fatal(err)

@@ -17,11 +17,12 @@ type User struct {
 	Groups   []uint32
 }
 
-// answerWait is the time for a file system to answer CheckAs.
+// answerWait limits how long CheckAs waits for the file system.
 const answerWait = 3 * time.Second
 
-// CheckAs is Check for any user. It needs root. It returns an error if the file system does not
-// answer; then a thread is left behind, so a program that runs for long must not call it.
+// CheckAs is Check for any user. Only root can call it. If the file system does not answer within
+// answerWait, it returns an error and leaves a blocked thread behind; a long-running program must
+// therefore not call it.
 func CheckAs(user User, path string) (Result, error) {
 	type answer struct {
 		Result
@@ -32,7 +33,9 @@ func CheckAs(user User, path string) (Result, error) {
 		var a answer
 		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
 		if unix.Gettid() == os.Getpid() {
-			defer runtime.UnlockOSThread() // the main thread cannot end; meanwhile it is not used
+			// defer runtime.UnlockOSThread() // the main thread must not end; it is blocked here
+			// until the check is done
+			defer runtime.UnlockOSThread()
 			a.Result, a.err = CheckAs(user, path)
 		} else if a.err = becomeUser(user); a.err == nil {
 			a.Result, a.err = Check(path)
@@ -47,7 +50,7 @@ func CheckAs(user User, path string) (Result, error) {
 	}
 }
 
-// becomeUser changes the user of the calling thread alone, unlike package syscall.
+// becomeUser changes the user of the calling thread only; package syscall would change all threads.
 func becomeUser(user User) error {
 	groups := append(slices.Clone(user.Groups), user.GID)
 	uid, gid := uintptr(user.UID), uintptr(user.GID)

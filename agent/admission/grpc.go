@@ -7,8 +7,9 @@ import (
 	"google.golang.org/grpc"
 )
 
-// ServeGRPC serves until ctx ends (nil) or the listener fails. It closes the listener and ends all
-// streams: those of xDS never end by themselves, so a graceful stop would wait forever.
+// ServeGRPC serves until ctx ends, then returns nil, or until the listener fails. It closes the
+// listener and cuts all streams: xDS streams never end by themselves, so a graceful stop would wait
+// forever.
 func ServeGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) error {
 	stopped := make(chan struct{})
 	stop := context.AfterFunc(ctx, func() {
@@ -21,7 +22,9 @@ func ServeGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) 
 		return nil
 	}
 	server.Stop()
-	if ctx.Err() != nil { // the listener ended with ctx, before the function above could begin
+	// if ctx.Err() != nil { // ctx ended and closed the listener before AfterFunc could stop the
+	// server
+	if ctx.Err() != nil {
 		return nil //nolint:nilerr // no failure
 	}
 	return err

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Key identifies clients that share a limit: a user of this host or, if Network is valid, a remote
-// network.
+// Key identifies the clients that share a limit: those of a user of this host (UID) or, if Network
+// is valid, those of a remote network.
 type Key struct {
 	UID     uint32
 	Network netip.Prefix
@@ -19,8 +19,8 @@ type Key struct {
 // it: chown(2) reserves it.
 const UnknownUser = ^uint32(0)
 
-// User returns the key of a user of this host.
-func User(uid uint32) Key { return Key{UID: uid} }
+// KeyOfUser returns the key of a user of this host.
+func KeyOfUser(uid uint32) Key { return Key{UID: uid} }
 
 // String returns the remote network, or the user as "user UID".
 func (k Key) String() string {
@@ -49,11 +49,11 @@ func AdmitTCP(local, remote *Pool) func(net.Conn) (*Pool, Key) {
 // or the /64 with IPv6, because a host may use all addresses of its /64.
 func KeyOfTCP(c net.Conn) Key {
 	local, remote := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
-	if uid, err := sockdiag.User(remote, local); err == nil {
-		return User(uid)
+	if uid, err := sockdiag.CreatorUID(remote, local); err == nil {
+		return KeyOfUser(uid)
 	}
 	if remote.Addr().IsLoopback() || remote.Addr() == local.Addr() {
-		return User(UnknownUser)
+		return KeyOfUser(UnknownUser)
 	}
 	bits := 32
 	if remote.Addr().Is6() {
@@ -61,7 +61,7 @@ func KeyOfTCP(c net.Conn) Key {
 	}
 	network, err := remote.Addr().WithZone("").Prefix(bits)
 	if err != nil { // not an IP address
-		return User(UnknownUser)
+		return KeyOfUser(UnknownUser)
 	}
 	return Key{Network: network}
 }

@@ -25,8 +25,8 @@ type Listener struct {
 	options Options
 }
 
-// Listen returns a Listener that accepts from inner.
-func Listen(inner net.Listener, options Options) *Listener { return &Listener{inner, options} }
+// NewListener returns a Listener that accepts from inner.
+func NewListener(inner net.Listener, options Options) *Listener { return &Listener{inner, options} }
 
 // Conn is an admitted connection.
 type Conn struct {
@@ -43,7 +43,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		pool, key := l.options.Admit(accepted)
-		slot, ok := pool.Enter(key, func() { _ = accepted.Close() })
+		slot, ok := pool.Acquire(key, func() { _ = accepted.Close() })
 		if ok {
 			if !l.options.Busy {
 				slot.SetIdle()
@@ -58,7 +58,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // Close closes the connection and releases its slot.
 func (c *Conn) Close() error {
-	c.slot.Leave()
+	c.slot.Release()
 	return c.Conn.Close()
 }
 
@@ -83,30 +83,31 @@ func ConnState(c net.Conn, state http.ConnState) {
 
 type contextKey struct{}
 
-// ConnContext is for http.Server.ConnContext. It makes the connection available to FromContext.
+// ConnContext is for http.Server.ConnContext. It makes the connection available to ConnFromContext.
 func ConnContext(ctx context.Context, c net.Conn) context.Context {
 	return context.WithValue(ctx, contextKey{}, c)
 }
 
-// FromContext returns the connection of a request, or nil if it was not accepted by a Listener.
-func FromContext(ctx context.Context) *Conn {
+// ConnFromContext returns the connection of a request, or nil if it was not accepted by a Listener.
+func ConnFromContext(ctx context.Context) *Conn {
 	c, _ := ctx.Value(contextKey{}).(*Conn)
 	return c
 }
 
-// KeyFrom returns the key of a request's connection, or that of UnknownUser if there is none.
-func KeyFrom(ctx context.Context) Key {
-	if c := FromContext(ctx); c != nil {
+// KeyFromContext returns the key of a request's connection, or that of UnknownUser if there is
+// none.
+func KeyFromContext(ctx context.Context) Key {
+	if c := ConnFromContext(ctx); c != nil {
 		return c.Key
 	}
-	return User(UnknownUser)
+	return KeyOfUser(UnknownUser)
 }
 
-// Handler aborts requests whose connection was evicted while they were read, because the client
-// could not receive the response.
-func Handler(next http.Handler) http.Handler {
+// AbortEvicted wraps a handler. It aborts requests whose connection was evicted while the request
+// was read, because the client could not receive the response.
+func AbortEvicted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c := FromContext(r.Context()); c != nil && !c.slot.Held() {
+		if c := ConnFromContext(r.Context()); c != nil && !c.slot.Held() {
 			panic(http.ErrAbortHandler)
 		}
 		next.ServeHTTP(w, r)

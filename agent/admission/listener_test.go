@@ -32,7 +32,7 @@ func serve(t *testing.T, limits Limits) (string, *Pool) {
 	pool := NewPool(limits)
 	ending := make(chan struct{})
 	server := &http.Server{ConnState: ConnState, ConnContext: ConnContext,
-		Handler: Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		Handler: AbortEvicted(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/hold" {
 				_ = http.NewResponseController(w).Flush()
 				<-ending
@@ -42,7 +42,7 @@ func serve(t *testing.T, limits Limits) (string, *Pool) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Serve(Listen(inner, Options{Refusal: []byte(refusal),
+		_ = server.Serve(NewListener(inner, Options{Refusal: []byte(refusal),
 			Admit: func(c net.Conn) (*Pool, Key) { return pool, KeyOfTCP(c) }}))
 	}()
 	t.Cleanup(func() {
@@ -85,9 +85,9 @@ func TestListener_IdleConnectionsGiveWayWithinTheirUser(t *testing.T) {
 			address, pool := serve(t, Limits{Total: 20, PerKey: 8})
 			kept := dialAs(t, 0, address, "")
 			for range 100 {
-				dialAs(t, parts.Nobody, address, text)
+				dialAs(t, parts.NobodyUID, address, text)
 			}
-			for _, uid := range []int{parts.Nobody, 0} {
+			for _, uid := range []int{parts.NobodyUID, 0} {
 				if got := answer(t, dialAs(t, uid, address,
 					"GET / HTTP/1.1\r\nHost: x\r\n\r\n")); got != "HTTP/1.1 200" {
 					t.Errorf("user %d: %s", uid, got)
@@ -108,12 +108,12 @@ func TestListener_BusyConnectionsStay(t *testing.T) {
 	address, pool := serve(t, Limits{Total: 20, PerKey: 8})
 	const hold = "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n"
 	for range 8 {
-		if got := answer(t, dialAs(t, parts.Nobody, address, hold)); got != "HTTP/1.1 200" {
+		if got := answer(t, dialAs(t, parts.NobodyUID, address, hold)); got != "HTTP/1.1 200" {
 			t.Fatal(got)
 		}
 	}
 	// Closing a connection with an unread request resets it, so no request is sent.
-	if got := answer(t, dialAs(t, parts.Nobody, address, "")); got != "HTTP/1.1 503" {
+	if got := answer(t, dialAs(t, parts.NobodyUID, address, "")); got != "HTTP/1.1 503" {
 		t.Errorf("one more: %s", got)
 	}
 	if got := answer(t,
@@ -130,18 +130,21 @@ func TestHandler_AbortsRequestsOfEvictedConnections(t *testing.T) {
 	pool := NewPool(Limits{Total: 1, PerKey: 1})
 	here, there := net.Pipe()
 	defer func() { _, _ = here.Close(), there.Close() }()
-	slot, _ := pool.Enter(User(1), func() {})
+	slot, _ := pool.Acquire(KeyOfUser(1), func() {})
 	slot.SetIdle()
-	c := &Conn{Conn: here, Key: User(1), slot: slot}
+	c := &Conn{Conn: here, Key: KeyOfUser(1), slot: slot}
 	called := false
-	handler := Handler(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called = true }))
+	handler := AbortEvicted(http.HandlerFunc(func(http.ResponseWriter,
+		*http.Request) {
+		called = true
+	}))
 	request, _ := http.NewRequestWithContext(ConnContext(t.Context(), c), http.MethodPost,
 		"/drain", nil)
 	handler.ServeHTTP(nil, request)
 	if !called {
 		t.Error("a request of an admitted connection was not handled")
 	}
-	if _, ok := pool.Enter(User(1), func() {}); !ok {
+	if _, ok := pool.Acquire(KeyOfUser(1), func() {}); !ok {
 		t.Fatal("the idle connection was not evicted")
 	}
 	called = false

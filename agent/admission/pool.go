@@ -1,11 +1,13 @@
 // Package admission limits concurrent connections and expensive operations, in total and per
 // client.
 //
-// A Pool has a total limit and a limit per Key, which is a local user or a remote network. At a
-// limit, the slot that has been idle longest is evicted, so only busy slots keep others out, and
-// one key cannot use more than its share. Separate pools isolate clients from each other; a
-// Listener selects the pool of each connection. ConnState, ConnContext and Handler connect a
-// Listener to an http.Server. NewServer, Bind, Serve and ServeGRPC are how servers begin and end.
+// A Pool has slots: a total limit, and a limit per Key, which is a local user or a remote network.
+// At a limit, the slot that has been idle longest is evicted. Only busy slots can therefore exhaust
+// a pool, and one key cannot use more than its share. Separate pools isolate clients from each
+// other; a Listener selects the pool of each connection.
+//
+// ConnState, ConnContext and AbortEvicted connect a Listener to an http.Server. NewServer, Bind,
+// Serve and ServeGRPC start and stop servers.
 package admission
 
 import (
@@ -23,11 +25,11 @@ type Limits struct {
 // Stats are the counters of a Pool since its creation.
 type Stats struct {
 	Evicted uint64 // idle slots that were evicted
-	Refused uint64 // calls of Enter without a free slot
+	Refused uint64 // Refused uint64 // calls of Acquire that found no free slot
 }
 
-// Sum returns the sum of the counters of pools.
-func Sum(pools ...*Pool) (all Stats) {
+// SumStats returns the sum of the counters of pools.
+func SumStats(pools ...*Pool) (all Stats) {
 	for _, pool := range pools {
 		stats := pool.Stats()
 		all.Evicted += stats.Evicted
@@ -40,15 +42,16 @@ func Sum(pools ...*Pool) (all Stats) {
 type Pool struct {
 	limits Limits
 
-	mu      sync.Mutex
-	slots   map[Key]map[*Slot]struct{}
-	size    int
-	idle    int           // of size
-	changed chan struct{} // closed when a slot is released or becomes idle; nil: no waiter
+	mu    sync.Mutex
+	slots map[Key]map[*Slot]struct{}
+	size  int
+	idle  int // of size
+	// changed chan struct{} // closed when a slot is released or becomes idle; nil: nobody waits
+	changed chan struct{}
 	stats   Stats
 }
 
-// Slot is one admission. It ends with Leave or its eviction.
+// Slot is the right of one connection or operation. It ends with Release or with its eviction.
 type Slot struct {
 	pool  *Pool
 	key   Key
@@ -61,9 +64,9 @@ func NewPool(limits Limits) *Pool {
 	return &Pool{limits: limits, slots: map[Key]map[*Slot]struct{}{}}
 }
 
-// Enter returns a busy slot and reports whether one was available. If the slot is evicted while
+// Acquire returns a busy slot and reports whether one was available. If the slot is evicted while
 // idle, evict is called from the goroutine of another caller; it must not block.
-func (p *Pool) Enter(key Key, evict func()) (*Slot, bool) {
+func (p *Pool) Acquire(key Key, evict func()) (*Slot, bool) {
 	slot, victim, _ := p.enter(key, evict, false)
 	if victim != nil {
 		victim.evict()
@@ -71,8 +74,8 @@ func (p *Pool) Enter(key Key, evict func()) (*Slot, bool) {
 	return slot, slot != nil
 }
 
-// Wait is like Enter but waits for a slot until ctx ends. Its error is that of ctx.
-func (p *Pool) Wait(ctx context.Context, key Key, evict func()) (*Slot, error) {
+// WaitAcquire is like Acquire but waits for a slot until ctx ends. Its error is that of ctx.
+func (p *Pool) WaitAcquire(ctx context.Context, key Key, evict func()) (*Slot, error) {
 	for {
 		slot, victim, changed := p.enter(key, evict, true)
 		if victim != nil {
@@ -117,8 +120,9 @@ func (p *Pool) enter(key Key, evict func(), wait bool) (slot, victim *Slot,
 	return nil, nil, p.changed
 }
 
-// victimFor returns the idle slot to evict for a key with own slots, or nil: the longest idle
-// slot of the keys with the most slots. Keys with fewer slots than own lose none.
+// victimFor returns the slot to evict for a key that has own slots: the longest idle slot of the
+// keys with the most slots. It returns nil if there is none; keys with fewer slots than own lose
+// none.
 func (p *Pool) victimFor(own int) (victim *Slot) {
 	if p.idle == 0 {
 		return nil
@@ -187,8 +191,8 @@ func (p *Pool) Stats() Stats {
 	return p.stats
 }
 
-// Leave releases the slot. Further calls have no effect.
-func (slot *Slot) Leave() {
+// Release releases the slot. Further calls have no effect.
+func (slot *Slot) Release() {
 	p := slot.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()

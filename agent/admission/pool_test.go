@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// crowd enters n slots for a key at intervals of one second, and returns them.
+// crowd acquires n slots of a key, one per second of fake time, and returns them.
 func crowd(t *testing.T, p *Pool, key Key, n int, idle bool,
 	evicted map[*Slot]bool) (slots []*Slot) {
 	t.Helper()
 	for range n {
 		time.Sleep(time.Second)
 		var slot *Slot
-		slot, ok := p.Enter(key, func() { evicted[slot] = true })
+		slot, ok := p.Acquire(key, func() { evicted[slot] = true })
 		if !ok {
 			t.Fatalf("no slot for %v after %d", key, len(slots))
 		}
@@ -58,9 +58,9 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 				p, evicted := NewPool(test.limits), map[*Slot]bool{}
 				var firsts []*Slot
 				for _, g := range test.groups {
-					firsts = append(firsts, crowd(t, p, User(g.uid), g.n, g.idle, evicted)[0])
+					firsts = append(firsts, crowd(t, p, KeyOfUser(g.uid), g.n, g.idle, evicted)[0])
 				}
-				slot, ok := p.Enter(User(test.uid), func() {})
+				slot, ok := p.Acquire(KeyOfUser(test.uid), func() {})
 				if ok != (test.group != -2) || ok != (slot != nil) {
 					t.Fatalf("admitted: %v", ok)
 				}
@@ -88,13 +88,13 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 func TestPool_LeavesNothingBehind(t *testing.T) {
 	p := NewPool(Limits{Total: 2, PerKey: 1})
 	for uid := range uint32(100) {
-		slot, ok := p.Enter(User(uid), func() {})
+		slot, ok := p.Acquire(KeyOfUser(uid), func() {})
 		if !ok {
 			t.Fatalf("no slot for %d", uid)
 		}
 		slot.SetIdle()
-		slot.Leave()
-		slot.Leave()
+		slot.Release()
+		slot.Release()
 		slot.SetIdle()
 	}
 	if p.size != 0 || p.idle != 0 || len(p.slots) != 0 {
@@ -103,19 +103,19 @@ func TestPool_LeavesNothingBehind(t *testing.T) {
 }
 
 func TestPool_WaitEndsWithAPlaceOrTheContext(t *testing.T) {
-	for name, free := range map[string]func(*Slot){"left": (*Slot).Leave,
+	for name, free := range map[string]func(*Slot){"left": (*Slot).Release,
 		"idle": (*Slot).SetIdle, "never": nil} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p, evicted := NewPool(Limits{Total: 1, PerKey: 1}), false
-				first, _ := p.Enter(User(1), func() { evicted = true })
+				first, _ := p.Acquire(KeyOfUser(1), func() { evicted = true })
 				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 				defer cancel()
 				if free != nil {
 					time.AfterFunc(time.Second, func() { free(first) })
 				}
 				began := time.Now()
-				slot, err := p.Wait(ctx, User(2), func() {})
+				slot, err := p.WaitAcquire(ctx, KeyOfUser(2), func() {})
 				if free == nil {
 					if slot != nil || !errors.Is(err, context.DeadlineExceeded) {
 						t.Errorf("%v, %v", slot, err)

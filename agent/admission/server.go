@@ -12,7 +12,7 @@ import (
 // Limits of the servers of NewServer.
 const (
 	headerTime    = 5 * time.Second
-	bodyTime      = 5 * time.Second // see BoundBody
+	bodyTime      = 5 * time.Second // see LimitBody
 	idleTime      = time.Minute
 	maximumHeader = 32 << 10
 	shutdownTime  = 2 * time.Second // for responses in progress
@@ -23,7 +23,7 @@ const (
 // expires, net/http cancels the context of running handlers.
 func NewServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	return &http.Server{
-		Handler:           Handler(handler),
+		Handler:           AbortEvicted(handler),
 		ConnState:         ConnState,
 		ConnContext:       ConnContext,
 		ReadHeaderTimeout: headerTime,
@@ -33,10 +33,11 @@ func NewServer(handler http.Handler, logger *slog.Logger) *http.Server {
 	}
 }
 
-// BoundBody limits the time to read a request's body. Handlers may ignore the body, but net/http
-// drains it afterwards, so a slow client would hold its connection. A handler that runs for long
-// after it has read the body must not be wrapped: the request's context is canceled at the limit.
-func BoundBody(next http.Handler) http.Handler {
+// LimitBody wraps a handler and limits the time to read a request's body. A handler may ignore the
+// body, but net/http drains it afterwards, so a slow client would hold its connection. Do not wrap
+// a handler that runs for long after reading the body: the request's context is cancelled at the
+// limit.
+func LimitBody(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTime))

@@ -12,18 +12,20 @@ import (
 	"time"
 )
 
-// Service is an HTTP service on loopback for some local users, not for web pages in their browsers.
+// Service is an HTTP service on loopback for selected local users. It refuses requests that a web
+// page makes in a user's browser.
 type Service struct {
-	Address      string // host:port
-	Handler      http.Handler
-	Users        []uint32 // the users that may connect
-	Refusal      string   // JSON, for connections of other users and beyond the limits
+	Address string // host:port
+	Handler http.Handler
+	Users   []uint32 // the users that may connect
+	// Refusal string // JSON response to connections of other users and beyond the limits
+	Refusal      string
 	WriteTimeout time.Duration
 	Bound        func(error) // receives the result of each attempt to bind the address
 	Logger       *slog.Logger
 }
 
-// serviceLimits are the limits of connections.
+// serviceLimits are the limits of a Service's connections.
 var serviceLimits = Limits{Total: 64, PerKey: 32}
 
 // Serve serves until ctx ends. While the address cannot be bound, it retries every second.
@@ -36,7 +38,7 @@ func (s Service) Serve(ctx context.Context) error {
 	allowed, refused := NewPool(serviceLimits), NewPool(Limits{})
 	refusal := fmt.Appendf(nil, "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\n"+
 		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(s.Refusal), s.Refusal)
-	bounded := Listen(listener, Options{Refusal: refusal,
+	bounded := NewListener(listener, Options{Refusal: refusal,
 		Admit: func(c net.Conn) (*Pool, Key) {
 			key := KeyOfTCP(c)
 			if key.Local() && slices.Contains(s.Users, key.UID) {
@@ -45,7 +47,7 @@ func (s Service) Serve(ctx context.Context) error {
 			return refused, key
 		}})
 	server := NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if FromPage(r) {
+		if FromWebPage(r) {
 			http.Error(w, "use an IP address or localhost, and no Origin: "+
 				"web pages are refused", http.StatusForbidden)
 			return
@@ -59,9 +61,9 @@ func (s Service) Serve(ctx context.Context) error {
 	return nil
 }
 
-// FromPage reports whether a web page may have made a browser send a request: to another origin, or
-// to its own name, which resolves to this host (DNS rebinding).
-func FromPage(r *http.Request) bool {
+// FromWebPage reports whether a web page may have made a browser send the request: it names another
+// origin, or a host name that resolves to this host (DNS rebinding).
+func FromWebPage(r *http.Request) bool {
 	host := r.Host
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		host = name

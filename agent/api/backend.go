@@ -6,9 +6,10 @@ import (
 	"io"
 )
 
-// Backend is implemented by the agent. Its methods must be safe for concurrent use. An *Error
-// determines the status of the response; any other error is sent as status 500 with its text. If
-// the context of a long operation ends, the method returns but the operation continues.
+// Backend performs the operations of the private socket; the agent implements it. Its methods must
+// be safe for concurrent use. An *Error sets the status of the response; any other error becomes
+// status 500 with its text. If the context of a long operation ends, the method returns and the
+// operation continues.
 type Backend interface {
 	Status(ctx context.Context) (Status, error)
 	// WaitReady returns nil once the proxy is ready. It calls progress with the reason whenever the
@@ -36,8 +37,8 @@ type Backend interface {
 	ResourceTypes(ctx context.Context) ([]ResourceType, error)
 	// UpstreamDebug returns istiod's response to GET /debug/NAME; name may have a query.
 	UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error)
-	// Report returns the parts of a bug report that no other method returns.
-	Report(ctx context.Context) ([]ReportPiece, error)
+	// Report returns the files of a bug report that no other method returns.
+	Report(ctx context.Context) ([]ReportFile, error)
 
 	MeshProblems(ctx context.Context) ([]MeshProblem, error)
 	// MeshExplain predicts how the live epoch would handle a request, without sending it.
@@ -50,7 +51,7 @@ type Backend interface {
 
 	Capture(ctx context.Context) (Capture, error)
 	CaptureExplain(ctx context.Context, request CaptureRequest) (CaptureExplanation, error)
-	// CaptureTry puts the rules in force for a time, until CaptureConfirm makes it permanent.
+	// CaptureTry puts the rules in force for a limited time. CaptureConfirm keeps them.
 	CaptureTry(ctx context.Context, request CaptureTrial) (Capture, error)
 	CaptureConfirm(ctx context.Context) (Capture, error)
 }

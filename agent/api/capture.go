@@ -25,7 +25,8 @@ type CaptureDNS struct {
 	Resolvers []netip.Addr `json:"resolvers,omitempty"` // whose queries are redirected
 }
 
-// CaptureCounter counts the first packets of connections that matched the rules of one key.
+// CaptureCounter counts connections, by their first packets, that matched the rules of one
+// configuration key.
 type CaptureCounter struct {
 	Rule    string `json:"rule"`
 	Packets uint64 `json:"packets"`
@@ -50,9 +51,9 @@ type CaptureExplanation struct {
 	State   string `json:"state"` // state of the rules: off, on, withdrawn, closed or trial
 }
 
-// CaptureTrial is the length of a trial.
+// CaptureTrial requests a trial of this duration.
 type CaptureTrial struct {
-	For time.Duration `json:"for"` // nanoseconds
+	Duration time.Duration `json:"for"` // nanoseconds
 }
 
 // Capture returns the state of the interception.

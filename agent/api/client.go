@@ -112,8 +112,8 @@ func (c *Client) MeshProblems(ctx context.Context) ([]MeshProblem, error) {
 }
 
 // Report returns the files of a bug report that only the agent can provide.
-func (c *Client) Report(ctx context.Context) ([]ReportPiece, error) {
-	return get[[]ReportPiece](ctx, c, "/report")
+func (c *Client) Report(ctx context.Context) ([]ReportFile, error) {
+	return get[[]ReportFile](ctx, c, "/report")
 }
 
 // Undrain restores service after a drain. progress may be nil.
@@ -155,8 +155,8 @@ func (c *Client) Admin(ctx context.Context, path string, query url.Values) (Admi
 		Body:        response.Body}, nil
 }
 
-// Events calls each for every event after a sequence number, oldest first. With stream it
-// continues with new events until ctx ends, each returns an error or the agent exits.
+// Events calls each for every event after a sequence number, oldest first. With stream it continues
+// with new events until ctx ends, the agent exits, or each returns an error.
 func (c *Client) Events(ctx context.Context, after uint64, stream bool,
 	each func(condition.Event) error) error {
 	response, err := c.do(ctx, http.MethodGet,
@@ -199,7 +199,7 @@ func (c *Client) do(ctx context.Context, method, target string, body any) (*http
 		content = bytes.NewReader(encoded)
 	}
 	request, err := http.NewRequestWithContext(ctx, method,
-		"http://outrider"+Prefix+target, content)
+		"http://outrider"+PathPrefix+target, content)
 	if err != nil {
 		return nil, fmt.Errorf("ask the agent: %w", err)
 	}
@@ -233,7 +233,7 @@ func get[T any](ctx context.Context, c *Client, target string) (T, error) {
 	return call[T](ctx, c, http.MethodGet, target, nil)
 }
 
-// maxAnswer bounds an answer in bytes: another program may be at the socket.
+// maxAnswer bounds a response in bytes, because a foreign program may listen on the socket.
 const maxAnswer = 256 << 20
 
 func call[T any](ctx context.Context, c *Client, method, target string, body any) (T, error) {

@@ -19,8 +19,8 @@ func (e *Error) Error() string {
 	return strings.Join(append([]string{e.Message}, e.Reasons...), "\n")
 }
 
-// Refuse returns an error with status 409: the request is valid but cannot be performed now.
-func Refuse(message string, reasons ...string) *Error {
+// NewRefusal returns an error with status 409: the request is valid but cannot be performed now.
+func NewRefusal(message string, reasons ...string) *Error {
 	return &Error{Status: http.StatusConflict, Message: message, Reasons: reasons}
 }
 

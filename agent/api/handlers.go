@@ -16,7 +16,7 @@ func handle[In, Out any](call func(context.Context, In) (Out, error)) http.Handl
 	return handleUpTo(maximumBody, call)
 }
 
-// handleUpTo is handle with another limit of the request in bytes.
+// handleUpTo is handle with a limit of the request's body, in bytes.
 func handleUpTo[In, Out any](limit int64,
 	call func(context.Context, In) (Out, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -111,7 +111,7 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// admin forwards a GET to the live epoch.
+// admin forwards a GET request to the admin interface of the live epoch.
 func (s *Server) admin(w http.ResponseWriter, r *http.Request) {
 	path := r.PathValue("path")
 	if !slices.Contains(AdminPaths, path) {
@@ -135,5 +135,5 @@ func (s *Server) admin(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// EpochHeader is the header of an admin response that names its epoch.
+// EpochHeader is the header of an admin response with the number of the epoch that answered.
 const EpochHeader = "X-Outrider-Epoch"

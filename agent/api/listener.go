@@ -14,15 +14,15 @@ import (
 	"outrider.org/outrider/agent/unixpeer"
 )
 
-// listener accepts connections and determines their peers.
+// listener accepts connections and reads the credentials of their peers.
 type listener struct {
 	*net.UnixListener
 	path string
 	file os.FileInfo // identity of the created socket file
 }
 
-// listen creates the socket with mode 0666 and replaces a stale one. The Rule authorises requests,
-// not the file mode.
+// listen creates the socket with mode 0666 and replaces a stale one. Any user may connect; the
+// AccessRule authorises each request.
 func listen(path string) (*listener, error) {
 	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = probe.Close()
@@ -58,7 +58,7 @@ func (l *listener) Close() error {
 	return l.UnixListener.Close()
 }
 
-// tooMany is the response to connections beyond the limits.
+// tooMany is the response to a connection beyond the limits.
 var tooMany = func() []byte {
 	body := `{"error":"the agent has too many connections of this user; try again later"}` + "\n"
 	return fmt.Appendf(nil,
@@ -72,22 +72,23 @@ type connection struct {
 	peer unixpeer.Peer
 }
 
-// Accept returns the next connection, of type *connection, and skips those with an unknown peer.
+// Accept returns the next connection, of type *connection. It skips connections whose peer cannot
+// be identified.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.AcceptUnix()
 		if err != nil {
 			return nil, err
 		}
-		if peer, err := unixpeer.Of(accepted); err == nil {
+		if peer, err := unixpeer.OfConn(accepted); err == nil {
 			return &connection{accepted, peer}, nil
 		}
 		_ = accepted.Close()
 	}
 }
 
-// Connection limits. Any local user may connect, so one user's connections cannot displace those of
-// others, and unprivileged ones cannot displace those of root.
+// Connection limits. Every local user may connect: one user's connections must not displace those
+// of others, nor an unprivileged user's those of root.
 var (
 	privilegedLimits = admission.Limits{Total: 64, PerKey: 64} // root and the agent's own user
 	everyoneLimits   = admission.Limits{Total: 128, PerKey: 16}
@@ -95,29 +96,29 @@ var (
 
 // gate limits connections per user.
 type gate struct {
-	rule                 Rule
+	rule                 AccessRule
 	privileged, everyone *admission.Pool
 }
 
-func newGate(rule Rule) *gate {
+func newGate(rule AccessRule) *gate {
 	return &gate{rule, admission.NewPool(privilegedLimits), admission.NewPool(everyoneLimits)}
 }
 
 func (g *gate) listen(inner net.Listener) net.Listener {
-	return admission.Listen(inner, admission.Options{Refusal: tooMany,
+	return admission.NewListener(inner, admission.Options{Refusal: tooMany,
 		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
 			peer := c.(*connection).peer
 			if g.rule.privileged(peer) {
-				return g.privileged, admission.User(peer.UID)
+				return g.privileged, admission.KeyOfUser(peer.UID)
 			}
-			return g.everyone, admission.User(peer.UID)
+			return g.everyone, admission.KeyOfUser(peer.UID)
 		}})
 }
 
 // peerOfRequest returns the peer that sent a request. It reports false for a request that did not
 // arrive through the private socket; such a request has no privileges.
 func peerOfRequest(r *http.Request) (unixpeer.Peer, bool) {
-	if admitted := admission.FromContext(r.Context()); admitted != nil {
+	if admitted := admission.ConnFromContext(r.Context()); admitted != nil {
 		if c, ok := admitted.Conn.(*connection); ok {
 			return c.peer, true
 		}

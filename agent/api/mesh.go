@@ -19,15 +19,15 @@ type MeshProblem struct {
 }
 
 type (
-	// MeshRequest is the request that an explanation is about.
+	// MeshRequest is the HTTP request or connection to explain.
 	MeshRequest = answer.Request
-	// MeshHeader is a header of the request.
+	// MeshHeader is a header of a MeshRequest.
 	MeshHeader = answer.Header
-	// MeshAnswer is how Envoy would handle the request.
+	// MeshAnswer is Envoy's predicted handling of a MeshRequest.
 	MeshAnswer = answer.Answer
-	// MeshTarget is a destination of the request.
+	// MeshTarget is a destination of a MeshRequest.
 	MeshTarget = answer.Target
-	// MeshStep is one decision on the way.
+	// MeshStep is one decision of Envoy about a MeshRequest.
 	MeshStep = answer.Step
 )
 
@@ -44,8 +44,8 @@ type MeshOrigin struct {
 	// VirtualHost limits the origins to one virtual host of a route configuration; "" = all.
 	VirtualHost string            `json:"virtual_host,omitempty"`
 	Origins     []resource.Origin `json:"origins"` // the deciding one first
-	// Routes are the places of the virtual host's routes, in order, before EnvoyFilters add or
-	// remove some; nil: those of Origins.
+	// Routes are the source objects of the virtual host's routes, in order, before EnvoyFilters add
+	// or remove routes; nil: all are from Origins.
 	Routes []resource.Origin `json:"routes,omitempty"`
 }
 
@@ -58,7 +58,8 @@ type MeshFiles struct {
 	Folders []string   `json:"folders,omitempty"` // of which Files has all files
 }
 
-// MeshFile is a file as the caller reads it: the agent may not be allowed to.
+// MeshFile is a file with its content, which the caller read, since the agent may lack the right
+// to.
 type MeshFile struct {
 	Path    string `json:"path"`
 	Content []byte `json:"content"`
@@ -67,12 +68,12 @@ type MeshFile struct {
 // MeshComparison lists the changes that MeshFiles would cause.
 type MeshComparison struct {
 	Changes []MeshChange `json:"changes"`
-	// Problems are those of the files, and those of others because of them.
+	// Problems are the problems of the files, and those that the files cause in other objects.
 	Problems []MeshProblem `json:"problems"`
 }
 
-// MeshChange is a resource of Envoy that would be another one. File, Line and Object name the
-// object that causes the change, if that is known.
+// MeshChange is a resource that Envoy would receive, lose or receive changed. File, Line and Object
+// name the object that causes the change, if known.
 type MeshChange struct {
 	Change string `json:"change"` // added, changed, removed
 	Type   string `json:"type"`   // Cluster, Listener, RouteConfiguration, …
@@ -82,7 +83,7 @@ type MeshChange struct {
 	Object string `json:"object,omitempty"` // Kind namespace/name
 }
 
-// MeshCompare returns the changes that files would cause. It needs the rights to see the
+// MeshCompare returns the changes that files would cause. The caller must be allowed to read the
 // configuration.
 func (c *Client) MeshCompare(ctx context.Context, files MeshFiles) (MeshComparison, error) {
 	return call[MeshComparison](ctx, c, http.MethodPost, "/mesh/compare", files)

@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/agent/unixpeer"
 )
 
-// Rule determines who may change the proxy and read the configuration. Everyone may read the
-// status.
-type Rule struct {
+// AccessRule decides which users may change the proxy and read the configuration. Every user may
+// read the status.
+type AccessRule struct {
 	UID   uint32 // user of the agent, always privileged
 	Group string // members are authorised; "" = none
 	// LookupGroup returns the GID of a group; nil = os/user. It is called for every restricted
@@ -20,16 +20,19 @@ type Rule struct {
 }
 
 // privileged reports whether the peer is root or the agent's own user.
-func (r Rule) privileged(peer unixpeer.Peer) bool { return peer.UID == 0 || peer.UID == r.UID }
+func (r AccessRule) privileged(peer unixpeer.Peer) bool {
+	return peer.UID == 0 ||
+		peer.UID == r.UID
+}
 
-// Restricted operations, as worded in refusals.
+// Restricted operations, as they appear in refusals.
 const (
 	changes = "changes the proxy"
 	shows   = "shows the configuration"
 )
 
 // refuse returns an error with status 403 if the peer may not perform the operation, else nil.
-func (r Rule) refuse(peer unixpeer.Peer, does string) *Error {
+func (r AccessRule) refuse(peer unixpeer.Peer, does string) *Error {
 	if r.privileged(peer) {
 		return nil
 	}

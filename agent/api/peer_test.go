@@ -17,8 +17,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// askAsAnotherUser runs in a copy of the test program as another user: it reads the status, changes
-// something, reads the configuration, compares files with it, and prints the exit codes and errors.
+// askAsAnotherUser runs in a copy of the test program as another user. It reads the status,
+// requests a change, reads the configuration, compares files with it, and prints each exit code and
+// error.
 func askAsAnotherUser(socket string) {
 	client := api.NewClient(socket)
 	_, readErr := client.Status(context.Background())
@@ -58,7 +59,7 @@ func TestWhoMayChange(t *testing.T) {
 	backend := &apitest.Backend{}
 	socket := apitest.ServeWith(t, api.Options{
 		Socket: filepath.Join(dir, api.SocketName),
-		Rule: api.Rule{UID: agent, Group: "outrider",
+		Rule: api.AccessRule{UID: agent, Group: "outrider",
 			LookupGroup: func(name string) (uint32, error) {
 				if name != "outrider" {
 					return 0, fmt.Errorf("asked for group %q", name)

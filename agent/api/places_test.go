@@ -70,7 +70,7 @@ func open(connections []net.Conn, most int) (count int) {
 	}
 }
 
-// Idle connections, with or without an earlier request, give way to others of the same user.
+// Idle connections, with or without an earlier request, are evicted for new ones of the same user.
 func TestIdleConnectionsGiveWay(t *testing.T) {
 	for name, request := range map[string]string{"silent": "", "answered": oneRequest,
 		"half a request": "GET /v1/status HTTP/1.1\r\nHost:"} {

@@ -27,7 +27,7 @@ func (c *counter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// Users cannot flood the journal with refusals.
+// Users cannot flood the journal with refused requests.
 func TestRefusals_DoNotFillTheLog(t *testing.T) {
 	var logged counter
 	dir := parts.ShortDir(t)
@@ -44,7 +44,7 @@ func TestRefusals_DoNotFillTheLog(t *testing.T) {
 		Board: condition.NewBoard(), Logger: logs.Agent,
 	})
 	var connection net.Conn
-	parts.RunAs(t, parts.Nobody, func() { connection, err = net.Dial("unix", socket) })
+	parts.RunAs(t, parts.NobodyUID, func() { connection, err = net.Dial("unix", socket) })
 	if err != nil {
 		t.Fatal(err)
 	}

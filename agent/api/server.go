@@ -30,16 +30,16 @@ const (
 // Options configure a Server.
 type Options struct {
 	Socket  string // path, in an existing directory
-	Rule    Rule
+	Rule    AccessRule
 	Backend Backend
 	Board   *condition.Board // source of the events that clients read
 	Logger  *slog.Logger
-	// Readiness is that of the Server; nil: it has a new one.
+	// Readiness becomes the Server's own; nil: the server creates one.
 	Readiness *part.Readiness
 }
 
-// Server serves the private socket. It is ready once the socket accepts connections, before it
-// answers any.
+// Server serves the private socket. It is ready once the socket accepts connections, possibly
+// before it answers requests.
 type Server struct {
 	*part.Readiness
 	options Options
@@ -62,7 +62,7 @@ func (s *Server) Name() string { return "api" }
 
 // Connections returns the admission counters of all connections.
 func (s *Server) Connections() admission.Stats {
-	return admission.Sum(s.gate.privileged, s.gate.everyone)
+	return admission.SumStats(s.gate.privileged, s.gate.everyone)
 }
 
 // Run serves until ctx ends, then lets active responses finish for up to two seconds and removes
@@ -84,30 +84,31 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	backend := s.options.Backend
-	mux.Handle("GET "+Prefix+"/status", read(backend.Status))
-	mux.Handle("GET "+Prefix+"/config", s.entitled(shows, read(backend.Config)))
-	mux.Handle("GET "+Prefix+"/config/diff", s.entitled(shows, read(backend.ConfigDiff)))
-	mux.Handle("GET "+Prefix+"/log-level", read(backend.LogLevels))
-	mux.Handle("GET "+Prefix+"/resource-types", read(backend.ResourceTypes))
-	mux.Handle("POST "+Prefix+"/upstream-debug", s.entitled(shows, handle(backend.UpstreamDebug)))
-	mux.Handle("GET "+Prefix+"/mesh-problems", read(backend.MeshProblems))
-	mux.Handle("GET "+Prefix+"/mesh/origins", read(backend.MeshOrigins))
-	// a request to explain does not fit into a URL
-	mux.HandleFunc("POST "+Prefix+"/mesh/explain", handle(backend.MeshExplain))
-	mux.Handle("POST "+Prefix+"/mesh/compare", s.entitled(shows,
+	mux.Handle("GET "+PathPrefix+"/status", read(backend.Status))
+	mux.Handle("GET "+PathPrefix+"/config", s.entitled(shows, read(backend.Config)))
+	mux.Handle("GET "+PathPrefix+"/config/diff", s.entitled(shows, read(backend.ConfigDiff)))
+	mux.Handle("GET "+PathPrefix+"/log-level", read(backend.LogLevels))
+	mux.Handle("GET "+PathPrefix+"/resource-types", read(backend.ResourceTypes))
+	mux.Handle("POST "+PathPrefix+"/upstream-debug",
+		s.entitled(shows, handle(backend.UpstreamDebug)))
+	mux.Handle("GET "+PathPrefix+"/mesh-problems", read(backend.MeshProblems))
+	mux.Handle("GET "+PathPrefix+"/mesh/origins", read(backend.MeshOrigins))
+	// POST, because the request to explain may be too long for a URL
+	mux.HandleFunc("POST "+PathPrefix+"/mesh/explain", handle(backend.MeshExplain))
+	mux.Handle("POST "+PathPrefix+"/mesh/compare", s.entitled(shows,
 		s.one(handleUpTo(maximumFiles, backend.MeshCompare))))
-	mux.Handle("GET "+Prefix+"/report", read(backend.Report))
-	mux.HandleFunc("GET "+Prefix+"/admin/{path...}", s.admin)
-	mux.HandleFunc("GET "+Prefix+"/events", s.events)
-	mux.HandleFunc("GET "+Prefix+"/wait", s.wait)
-	mux.Handle("POST "+Prefix+"/reload", s.change(begin(s, backend.Reload)))
-	mux.Handle("POST "+Prefix+"/drain", s.change(begin(s, backend.Drain)))
-	mux.Handle("POST "+Prefix+"/undrain", s.change(s.undrain))
-	mux.Handle("POST "+Prefix+"/log-level", s.change(handle(backend.SetLogLevels)))
-	mux.Handle("GET "+Prefix+"/capture", read(backend.Capture))
-	mux.HandleFunc("POST "+Prefix+"/capture/explain", handle(backend.CaptureExplain))
-	mux.Handle("POST "+Prefix+"/capture/try", s.change(handle(backend.CaptureTry)))
-	mux.Handle("POST "+Prefix+"/capture/confirm", s.change(handle(
+	mux.Handle("GET "+PathPrefix+"/report", read(backend.Report))
+	mux.HandleFunc("GET "+PathPrefix+"/admin/{path...}", s.admin)
+	mux.HandleFunc("GET "+PathPrefix+"/events", s.events)
+	mux.HandleFunc("GET "+PathPrefix+"/wait", s.wait)
+	mux.Handle("POST "+PathPrefix+"/reload", s.change(begin(s, backend.Reload)))
+	mux.Handle("POST "+PathPrefix+"/drain", s.change(begin(s, backend.Drain)))
+	mux.Handle("POST "+PathPrefix+"/undrain", s.change(s.undrain))
+	mux.Handle("POST "+PathPrefix+"/log-level", s.change(handle(backend.SetLogLevels)))
+	mux.Handle("GET "+PathPrefix+"/capture", read(backend.Capture))
+	mux.HandleFunc("POST "+PathPrefix+"/capture/explain", handle(backend.CaptureExplain))
+	mux.Handle("POST "+PathPrefix+"/capture/try", s.change(handle(backend.CaptureTry)))
+	mux.Handle("POST "+PathPrefix+"/capture/confirm", s.change(handle(
 		func(ctx context.Context, _ struct{}) (Capture, error) {
 			return backend.CaptureConfirm(ctx)
 		})))
@@ -152,7 +153,7 @@ func (s *Server) entitled(does string, next http.Handler) http.Handler {
 	})
 }
 
-// one forwards one request with files at a time, as they need memory.
+// one handles one request with files at a time, because each needs memory.
 func (s *Server) one(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
@@ -164,7 +165,7 @@ func (s *Server) one(next http.Handler) http.Handler {
 	})
 }
 
-// read returns a handler that encodes the result of a method of the backend.
+// read returns a handler that calls a method of the backend and encodes its result.
 func read[T any](method func(context.Context) (T, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), answerTime)

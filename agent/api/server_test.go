@@ -95,7 +95,7 @@ func TestAnErrorOfTheAgentKeepsItsReasons(t *testing.T) {
 		func(c *api.Client) error { _, err := c.Undrain(t.Context(), nil); return err },
 	} {
 		client, _ := serve(t, &apitest.Backend{
-			Err: fmt.Errorf("wrapped: %w", api.Refuse("no", "because", "and because"))})
+			Err: fmt.Errorf("wrapped: %w", api.NewRefusal("no", "because", "and because"))})
 		err := call(client)
 		refused, ok := errors.AsType[*api.Error](err)
 		if !ok {

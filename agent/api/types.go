@@ -1,6 +1,6 @@
 // Package api defines the agent's private socket: HTTP and JSON over a Unix socket, used by the
 // command `outrider`. It contains the types of requests and responses, the Server with its
-// authorisation Rule, and the Client. The agent implements Backend.
+// authorisation AccessRule, and the Client. The agent implements Backend.
 package api
 
 import (
@@ -12,10 +12,10 @@ import (
 	"outrider.org/outrider/agent/epoch/record"
 )
 
-// Prefix is the path prefix of all requests and the version of this protocol. New fields do not
+// PathPrefix is the path prefix of all requests and the version of this protocol. New fields do not
 // change the version: clients ignore unknown fields, and the agent rejects requests with unknown
 // fields.
-const Prefix = "/v1"
+const PathPrefix = "/v1"
 
 // SocketName is the file name of the socket in the instance's runtime directory.
 const SocketName = "outrider.sock"
@@ -39,8 +39,8 @@ type Status struct {
 	Instance string    `json:"instance,omitempty"`
 	PID      int       `json:"pid"`
 	Started  time.Time `json:"started"`
-	// Present is the time since which other agents can query this one. Of two agents that start,
-	// the earlier has priority.
+	// Present is the time since which other agents can query this one. If two agents with
+	// conflicting claims start, the one with the earlier time has priority.
 	Present     time.Time   `json:"present,omitzero"`
 	State       State       `json:"state"`
 	Ready       bool        `json:"ready"`
@@ -62,29 +62,33 @@ type Status struct {
 	ConfigHash  string   `json:"config_hash"`
 	// PendingKeys are keys whose change takes effect at the next start.
 	PendingKeys []string `json:"pending_keys,omitempty"`
-	// Claims are the resources that no other agent on the host can share.
+	// Claims are the ports, sockets and base IDs that no other agent on the host can use.
 	Claims     []config.Claim        `json:"claims"`
 	Conditions []condition.Condition `json:"conditions"`
-	// OutsideMutualTLS are ports of which the mesh requires mutual TLS, and which are excluded.
-	OutsideMutualTLS []OutsidePort `json:"outside_mutual_tls,omitempty"`
-	// OlderConnections bypass mutual TLS because they were established before the rules.
+	// OutsideMutualTLS are ports for which the mesh requires mutual TLS, but which the
+	// configuration excludes from interception.
+	OutsideMutualTLS []PortOutsideMutualTLS `json:"outside_mutual_tls,omitempty"`
+	// OlderConnections were established before the interception rules and therefore bypass mutual
+	// TLS.
 	OlderConnections []OlderConnections `json:"older_connections,omitempty"`
 	// FailingBackends are endpoints that have failed and had no success since.
 	FailingBackends []FailingBackend `json:"failing_backends,omitempty"`
-	// Problems holds at most MaxMeshProblems problems; Discovery counts all.
+	// Problems has at most MaxMeshProblems problems; Discovery states their total number.
 	Problems []MeshProblem `json:"mesh_problems,omitempty"`
 }
 
-// OutsidePort is a port outside mutual TLS; Reason is the key that excludes it, or a name.
-type OutsidePort struct {
+// PortOutsideMutualTLS is a port without mutual TLS. Reason is the configuration key that excludes
+// the port, or the name of the service on it.
+type PortOutsideMutualTLS struct {
 	Port   uint16 `json:"port"`
 	Reason string `json:"reason"`
 }
 
-// OlderConnections are connections of a peer to a port of an application.
+// OlderConnections counts the connections of one peer to a port of an application.
 type OlderConnections struct {
-	Port  uint16     `json:"port"`
-	Peer  netip.Addr `json:"peer,omitzero"` // invalid: peers that are not listed
+	Port uint16 `json:"port"`
+	// Peer netip.Addr `json:"peer,omitzero"` // invalid: all peers that are not listed by address
+	Peer  netip.Addr `json:"peer,omitzero"`
 	Count int        `json:"count"`
 }
 
@@ -141,14 +145,14 @@ type EpochState = record.State
 
 // The states of an epoch.
 const (
-	EpochStarting = record.Starting
-	EpochLive     = record.Live
-	EpochDraining = record.Draining
-	EpochExited   = record.Exited
+	EpochStarting = record.StateStarting
+	EpochLive     = record.StateLive
+	EpochDraining = record.StateDraining
+	EpochExited   = record.StateExited
 )
 
-// Identity describes a certificate that the agent holds, or that Envoy presents from files, without
-// its key.
+// Identity describes, without its key, a certificate that the agent holds or that Envoy presents
+// from files.
 type Identity struct {
 	Name      string    `json:"name"` // resource name: default, ROOTCA, file-cert:…
 	Subject   string    `json:"subject,omitempty"`
@@ -171,7 +175,7 @@ type Identity struct {
 
 // Values of Identity.Stored.
 const (
-	StoredNot    = ""
+	NotStored    = ""
 	StoredSealed = "sealed"
 )
 
@@ -198,9 +202,9 @@ type LastReload struct {
 type ReloadRequest struct {
 	// IfChanged starts a new epoch only if a change requires one.
 	IfChanged bool `json:"if_changed,omitempty"`
-	// Abort names draining epochs that are killed, with the connections of their clients, if the
-	// reload starts an epoch and Envoy accepts its configuration, so that it does not wait for
-	// them.
+	// Abort lists draining epochs to kill, together with their clients' connections, so that the
+	// reload need not wait for them. They are killed only if the reload starts an epoch and Envoy
+	// accepts its configuration.
 	Abort []int `json:"abort,omitempty"`
 	// Systemctl marks requests of ExecReload=, which are logged as systemctl reload.
 	Systemctl bool `json:"systemctl,omitempty"`
@@ -225,10 +229,10 @@ type ReloadResult struct {
 	Previous *int    `json:"previous,omitempty"` // epoch that served before
 	Epoch    *int    `json:"epoch,omitempty"`    // epoch that serves now
 	Mode     string  `json:"mode,omitempty"`     // first, hot-restart, side-by-side
-	// OnRequest reports whether the epoch was started because a reload always starts one
-	// ([reload] on_request), and not because a change needs it.
+	// OnRequest reports whether no change required the new epoch: it was started because [reload]
+	// on_request has every requested reload start one.
 	OnRequest bool `json:"on_request,omitempty"`
-	// Changes are the changes of the active configuration since the request.
+	// Changes are the configuration keys that this reload changed.
 	Changes []Change `json:"changes,omitempty"`
 	// Newer reports whether a different configuration, requested later, is active.
 	Newer bool `json:"newer,omitempty"`
@@ -246,8 +250,8 @@ type ReloadResult struct {
 type DrainRequest struct {
 	// Wait delays the response until the listeners are closed and no connections remain.
 	Wait bool `json:"wait,omitempty"`
-	// Announce reports the workload as unhealthy upstream until Undrain, and drains nothing: the
-	// mesh stops calling it before it leaves.
+	// Announce reports the workload as unhealthy upstream until Undrain, so that the mesh stops
+	// sending requests before the host leaves. Nothing is drained.
 	Announce bool `json:"announce,omitempty"`
 }
 
@@ -255,8 +259,8 @@ type DrainRequest struct {
 type DrainResult struct {
 	Connections uint64 `json:"connections"`       // left
 	Unknown     string `json:"unknown,omitempty"` // reason why connections cannot be counted
-	// Until is when the listeners close, and no new connection is accepted; zero: they have closed,
-	// or it is not known.
+	// Until is when the listeners close and stop accepting connections; zero: they are closed, or
+	// the time is unknown.
 	Until time.Time `json:"until,omitzero"`
 }
 
@@ -311,8 +315,8 @@ type ResourceType struct {
 	Source          string    `json:"source"` // upstream, cache, embedded
 }
 
-// ReportPiece is a file of a bug report that only the agent can provide.
-type ReportPiece struct {
+// ReportFile is a file of a bug report that only the agent can provide.
+type ReportFile struct {
 	Name string `json:"name"` // slash-separated path relative to the report
 	Text string `json:"text"`
 }

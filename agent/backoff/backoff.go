@@ -1,4 +1,4 @@
-// Package backoff spaces attempts that fail.
+// Package backoff computes the pauses between failed attempts.
 package backoff
 
 import (
@@ -10,7 +10,7 @@ import (
 // Backoff is a series of pauses that doubles from Min to Max. It belongs to one goroutine.
 type Backoff struct {
 	Min, Max time.Duration
-	Jitter   float64 // the share by which a pause is longer or shorter at random
+	Jitter   float64 // Jitter float64 // maximum random deviation of a pause, as a fraction of it
 	failures int
 }
 
@@ -21,14 +21,14 @@ func (b *Backoff) Next() time.Duration {
 	return time.Duration(float64(pause) * (1 + b.Jitter*(2*rand.Float64()-1)))
 }
 
-// Reset begins with Min again, after an attempt that succeeded.
+// Reset restarts the series at Min. Call it after a successful attempt.
 func (b *Backoff) Reset() { b.failures = 0 }
 
-// Wait counts a failed attempt and pauses for Next. The error is that of ctx.
+// Wait counts a failed attempt and sleeps for Next. It returns ctx's error if ctx ends first.
 func (b *Backoff) Wait(ctx context.Context) error { return Sleep(ctx, b.Next()) }
 
-// Exponential returns the pause after a number of failures in a row: none without one, shortest
-// after the first, then twice the one before, up to longest.
+// Exponential returns the pause after a number of consecutive failures: 0 after none, shortest
+// after the first, then twice the previous pause, up to longest.
 func Exponential(shortest, longest time.Duration, failures int) time.Duration {
 	if failures < 1 {
 		return 0
@@ -40,7 +40,7 @@ func Exponential(shortest, longest time.Duration, failures int) time.Duration {
 	return pause
 }
 
-// Sleep pauses. The error is that of ctx, at whose end it returns.
+// Sleep sleeps for pause. It returns ctx's error if ctx ends first.
 func Sleep(ctx context.Context, pause time.Duration) error {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()

@@ -1,7 +1,8 @@
-// Package blueprint makes the bootstrap and command line of Envoy from a configuration: it reads
-// the files that the bootstrap consists of, resolves names, renders the bootstrap and builds the
-// command line. Start, reload and check (outriderd --check, outrider config check, CheckConfig on
-// D-Bus) all use it, so that a check refuses what a reload would. Errors are config.Errors with the
+// Package blueprint makes Envoy's bootstrap and command line from a configuration: it reads the
+// files of the bootstrap, resolves names, renders the bootstrap and builds the command line.
+//
+// Start, reload and check (outriderd --check, outrider config check, CheckConfig on D-Bus) use it
+// alike, so that a check refuses what a reload would refuse. Errors are config.Errors with the
 // position of the key.
 package blueprint
 
@@ -30,25 +31,25 @@ type Maker struct {
 	// Resolve converts host:port to address:port.
 	Resolve func(ctx context.Context, address string) (netip.AddrPort, error)
 	Render  func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered, error)
-	Cloud   *cloud.Service
-	// Upstream passes the bootstrap (protobuf) of the upstream server for a node (JSON) to use, and
-	// maybe another one if that fails. accepted must be called once Envoy uses it. It is nil in a
-	// process without a connection to the server.
+	Cloud   *cloud.MetadataService
+	// Upstream fetches, for a node (JSON), the bootstrap (protobuf) that the upstream server
+	// provides. If the server is unreachable it may return an older one. accepted must be called
+	// once Envoy uses it. Upstream is nil in a process without a connection to the server.
 	Upstream func(ctx context.Context, c *config.Config, node []byte,
 		use func(content []byte) error) (accepted func(), err error)
 }
 
-// ThisHost returns a Maker for this host.
-func ThisHost() Maker {
-	return Maker{Host: config.ThisHost(), Resolve: Resolve, Cloud: &cloud.Service{},
+// MakerForThisHost returns a Maker that resolves names and renders with the programs of this host.
+func MakerForThisHost() Maker {
+	return Maker{Host: config.ThisHost(), Resolve: ResolveAddress, Cloud: &cloud.MetadataService{},
 		Render: (&bootstrap.Program{}).Render}
 }
 
-// Blueprint is the Envoy that a configuration describes, without what differs between epochs. Make
-// has read all its sources: the bootstrap does not change with the files.
+// Blueprint describes the Envoy of a configuration, without the values that differ between epochs.
+// Make has read all its sources, so later changes of the files do not change it.
 type Blueprint struct {
 	Command envoy.CommandLine
-	// Accepted must be called once Envoy uses the bootstrap; nil: nothing depends on that.
+	// Accepted must be called once Envoy uses the bootstrap; nil: no call is needed.
 	Accepted func()
 
 	loaded   *config.Loaded
@@ -57,7 +58,7 @@ type Blueprint struct {
 }
 
 // Make reads, resolves and renders a configuration. The error is config.Errors with all problems,
-// or a *bootstrap.ProgramError, which does not concern the configuration.
+// or a *bootstrap.ProgramError if outrider-bootstrap itself failed.
 func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
 	b := &Blueprint{loaded: loaded}
 	c := loaded.Config
@@ -88,7 +89,8 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	if fault := b.missingSecrets(); fault != nil {
 		return nil, config.Errors{fault}
 	}
-	b.files = Unique(slices.Concat(c.Reload.Files, b.rendered.Files, identityFiles(c.Identity)))
+	b.files = UniquePaths(slices.Concat(c.Reload.Files, b.rendered.Files,
+		identityFiles(c.Identity)))
 	return b, nil
 }
 
@@ -134,7 +136,7 @@ func (b *Blueprint) read() (request bootstrap.Request, errs config.Errors) {
 	return request, errs
 }
 
-// Keys: those of the files that the bootstrap consists of, and that of extra arguments.
+// Keys that errors of the bootstrap and of extra arguments refer to.
 const (
 	customKey   = "envoy.custom_config_file"
 	templateKey = "envoy.template_file"
@@ -147,7 +149,7 @@ const (
 // Render returns the bootstrap (JSON) of an epoch with its admin interface on the Unix socket
 // adminSocket.
 func (b *Blueprint) Render(adminSocket string) ([]byte, error) {
-	return b.rendered.For(adminSocket)
+	return b.rendered.WithAdminSocket(adminSocket)
 }
 
 // refused converts an error of the renderer to a fault at the key of the invalid file.
@@ -155,7 +157,7 @@ func (b *Blueprint) refused(err error) *config.Error {
 	override := b.loaded.Config.Envoy.BootstrapOverride
 	if wrong, ok := errors.AsType[*bootstrap.Error](err); ok && override != "" &&
 		wrong.File == override {
-		return b.loaded.Fault(overrideKey, err.Error(), "correct the file, or remove the key")
+		return b.loaded.KeyError(overrideKey, err.Error(), "correct the file, or remove the key")
 	}
 	return b.fault(err.Error())
 }
@@ -164,15 +166,15 @@ func (b *Blueprint) refused(err error) *config.Error {
 func (b *Blueprint) fault(message string) *config.Error {
 	switch e := b.loaded.Config.Envoy; {
 	case e.CustomConfigFile != "":
-		return b.loaded.Fault(customKey, message, "correct the file, or remove the key")
+		return b.loaded.KeyError(customKey, message, "correct the file, or remove the key")
 	case e.TemplateFile != "":
-		return b.loaded.Fault(templateKey, message, "correct the file, or remove the key")
+		return b.loaded.KeyError(templateKey, message, "correct the file, or remove the key")
 	case b.loaded.Config.Discovery.DynamicBootstrap:
-		return b.loaded.Fault(dynamicKey, message, "check the server, or remove the key")
+		return b.loaded.KeyError(dynamicKey, message, "check the server, or remove the key")
 	case e.BootstrapOverride != "":
-		return b.loaded.Fault(overrideKey, message, "correct the file, or remove the key")
+		return b.loaded.KeyError(overrideKey, message, "correct the file, or remove the key")
 	default:
-		return b.loaded.Fault("", message, "")
+		return b.loaded.KeyError("", message, "")
 	}
 }
 
@@ -193,7 +195,7 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 	command := b.Command
 	command.HotRestart, command.LogLevel, command.ComponentLogLevel =
 		binary.HotRestartVersion != "", "", ""
-	files, err := watch.Digest(slices.Clone(b.files))
+	files, err := watch.DigestFiles(slices.Clone(b.files))
 	if err != nil {
 		return "", fmt.Errorf("read the watched files: %w", err)
 	}
@@ -210,11 +212,11 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 func (b *Blueprint) CheckBinary(binary *envoy.Binary) error {
 	var errs config.Errors
 	if b.Command.StatNameLength != defaultStatNameLength && !binary.KnowsStatNameLength() {
-		errs = append(errs, b.loaded.Fault("envoy.stat_name_length",
+		errs = append(errs, b.loaded.KeyError("envoy.stat_name_length",
 			"Envoy "+binary.Version+" has no --max-obj-name-len", "remove the key"))
 	}
-	if unknown := binary.Unknown(b.Command.ExtraArgs); unknown != "" {
-		errs = append(errs, b.loaded.Fault(extraArgsKey, fmt.Sprintf("Envoy %s has no flag %s",
+	if unknown := binary.UnknownFlag(b.Command.ExtraArgs); unknown != "" {
+		errs = append(errs, b.loaded.KeyError(extraArgsKey, fmt.Sprintf("Envoy %s has no flag %s",
 			binary.Version, unknown), "remove it"))
 	}
 	if len(errs) > 0 {
@@ -242,8 +244,8 @@ func commandLine(c *config.Config, node config.Node) envoy.CommandLine {
 	}
 }
 
-// Unique sorts paths in place and removes empty ones and duplicates.
-func Unique(paths []string) []string {
+// UniquePaths sorts paths in place and removes empty ones and duplicates.
+func UniquePaths(paths []string) []string {
 	slices.Sort(paths)
 	return slices.DeleteFunc(slices.Compact(paths), func(path string) bool { return path == "" })
 }

@@ -14,25 +14,27 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Checker configures a check. Without a Runner, the check runs the Envoy of this host as a child
-// process, with the rights of [envoy] user if this process is root.
-type Checker struct {
-	Maker  Maker
-	Runner envoy.Runner // runs Envoy with the user and sandbox of the later start
-	Folder string       // directory shared with Envoy; only with a Runner
+// CheckOptions configures Check. Without a Runner, Check runs the Envoy of this host as a child
+// process, as [envoy] user if this process is root.
+type CheckOptions struct {
+	Maker Maker
+	// Runner envoy.Runner // runs Envoy as the user and in the sandbox of a real start
+	Runner envoy.Runner
+	Folder string // directory shared with Envoy; only with a Runner
 
-	// users of the agent and Envoy if they differ from this process; nil: unknown
-	Agent, Envoy *Reader
+	// Users of the agent and of Envoy, if they differ from the user of this process; nil: unknown.
+	Agent, Envoy *FileReader
 }
 
 // Report is the result of a check.
 type Report struct {
-	Files    []string      // of the configuration that were read
+	Files    []string      // Files []string // configuration files that were read
 	Errors   config.Errors // reasons for a start or a reload to fail
-	Warnings config.Errors // likely mistakes, and checks that were skipped
-	// Missing: one of Errors is that Envoy or outrider-bootstrap cannot be run.
+	Warnings config.Errors // Warnings config.Errors // likely mistakes, and notes on skipped checks
+	// Missing reports that one of Errors is a missing Envoy or outrider-bootstrap.
 	Missing bool
-	// Transient: one of Errors is a transient failure of the check itself.
+	// Transient reports that one of Errors is a failure of the check itself, which may succeed when
+	// repeated.
 	Transient bool
 }
 
@@ -45,15 +47,15 @@ func (r *Report) refuse(err error) {
 }
 
 func (r *Report) warn(loaded *config.Loaded, message, fix string) {
-	r.Warnings = append(r.Warnings, loaded.Fault("", message, fix))
+	r.Warnings = append(r.Warnings, loaded.KeyError("", message, fix))
 }
 
 // checkTime bounds the runs of Envoy in a check: three for Inspect, one for validation.
 const checkTime = 30 * time.Second
 
-// Check performs the steps of a start up to running Envoy, then validates the bootstrap with Envoy
-// if there is one.
-func Check(ctx context.Context, options config.Options, how Checker) Report {
+// Check performs the steps of a start without starting Envoy. If an Envoy is installed, it
+// validates the bootstrap.
+func Check(ctx context.Context, options config.Options, how CheckOptions) Report {
 	options.CheckOnly = true
 	loaded, err := config.Load(options)
 	if err != nil {
@@ -119,7 +121,7 @@ func Check(ctx context.Context, options config.Options, how Checker) Report {
 }
 
 // secretElsewhere returns the first key of the bootstrap whose file is a systemd credential, which
-// only the unit can read.
+// only the unit's processes can read.
 func secretElsewhere(c *config.Config) (key, credential string) {
 	for _, file := range []struct{ key, path string }{
 		{customKey, c.Envoy.CustomConfigFile}, {templateKey, c.Envoy.TemplateFile},
@@ -137,25 +139,25 @@ func secretElsewhere(c *config.Config) (key, credential string) {
 type environment struct {
 	runner envoy.Runner
 	folder string
-	envoys bool // runs as the user of the later start
+	envoys bool // envoys bool // runs as the user of a real start
 	remove func()
 }
 
-func (c Checker) environment(loaded *config.Loaded) (*environment, error) {
+func (c CheckOptions) environment(loaded *config.Loaded) (*environment, error) {
 	if c.Runner != nil {
 		return &environment{runner: c.Runner, folder: c.Folder, envoys: true, remove: func() {}}, nil
 	}
 	other, err := EnvoyUser(loaded.Config)
 	if err != nil {
-		return nil, config.Errors{loaded.Fault("envoy.user", err.Error(), "")}
+		return nil, config.Errors{loaded.KeyError("envoy.user", err.Error(), "")}
 	}
 	folder, err := os.MkdirTemp("", "outrider-check-")
 	if err != nil {
 		return nil, fmt.Errorf("make a folder for the bootstrap that is checked: %w", err)
 	}
-	p := &environment{runner: envoy.Local{}, folder: folder, remove: func() { _ = os.RemoveAll(folder) }}
+	p := &environment{runner: envoy.LocalRunner{}, folder: folder, remove: func() { _ = os.RemoveAll(folder) }}
 	if other != nil {
-		p.runner, p.envoys = envoy.Local{User: other}, true
+		p.runner, p.envoys = envoy.LocalRunner{User: other}, true
 		err = os.Chown(folder, int(other.Uid), int(other.Gid))
 	}
 	if err != nil {
@@ -178,7 +180,7 @@ func (p *environment) find(ctx context.Context, loaded *config.Loaded, report *R
 		if loaded.Config.Envoy.Binary == "" {
 			fix = "" // part of the error
 		}
-		report.Errors = append(report.Errors, loaded.Fault("envoy.binary", err.Error(), fix))
+		report.Errors = append(report.Errors, loaded.KeyError("envoy.binary", err.Error(), fix))
 		return nil
 	}
 	return binary
@@ -211,11 +213,12 @@ func (p *environment) validate(
 	case exit != 0:
 		if argument, why, ok := envoy.RefusedArgument(append(stdout, stderr...)); ok &&
 			len(plan.Command.ExtraArgs) > 0 {
-			report.Errors = append(report.Errors, plan.loaded.Fault(extraArgsKey, argument+": "+why,
-				"correct it, or remove it"))
+			report.Errors = append(report.Errors,
+				plan.loaded.KeyError(extraArgsKey, argument+": "+why,
+					"correct it, or remove it"))
 			return
 		}
-		complaint := strings.ReplaceAll(envoy.Complaint(append(stdout, stderr...)), path,
+		complaint := strings.ReplaceAll(envoy.ValidationError(append(stdout, stderr...)), path,
 			"the bootstrap")
 		report.Errors = append(report.Errors,
 			plan.fault("Envoy does not accept the bootstrap: "+complaint))
@@ -239,9 +242,9 @@ func (p *environment) write(plan *Blueprint) (path string, err error) {
 	return file.Name(), p.share(file)
 }
 
-// share makes a file readable for Envoy: by the group of its directory, or as its owner.
+// share lets Envoy read a file: through the group of the file's directory, or as the file's owner.
 func (p *environment) share(file *os.File) error {
-	if local, ok := p.runner.(envoy.Local); ok {
+	if local, ok := p.runner.(envoy.LocalRunner); ok {
 		if local.User == nil {
 			return nil
 		}

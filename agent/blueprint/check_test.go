@@ -37,9 +37,9 @@ func (h host) write(name, text string) string {
 
 // thisHost returns a Maker that does not need outrider-bootstrap.
 func thisHost() Maker {
-	return Maker{Host: config.ThisHost(), Resolve: Resolve, Cloud: &cloud.Service{},
+	return Maker{Host: config.ThisHost(), Resolve: ResolveAddress, Cloud: &cloud.MetadataService{},
 		Render: func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
-			return render.Render(request)
+			return render.RenderRequest(request)
 		}}
 }
 
@@ -49,7 +49,7 @@ func (h host) check(toml string) Report {
 	h.t.Helper()
 	h.write("outrider.toml", toml)
 	return Check(h.t.Context(), config.Options{Path: filepath.Join(h.dir, "outrider.toml"),
-		Environment: func(string) string { return "" }}, Checker{Maker: thisHost()})
+		Environment: func(string) string { return "" }}, CheckOptions{Maker: thisHost()})
 }
 
 func (h host) clean(errs config.Errors) string {
@@ -200,7 +200,7 @@ func TestWhatCannotBeCheckedIsSaid(t *testing.T) {
 	}
 }
 
-// late is a runner whose deadline has passed.
+// late is an envoy.Runner whose every run exceeds its deadline.
 type late struct{}
 
 func (late) Run(context.Context, string, []string) (stdout, stderr []byte, exit int, err error) {
@@ -243,8 +243,8 @@ func TestCheck_NeedsAnEnvoy(t *testing.T) {
 	}
 }
 
-// What the users of the units cannot read is refused at its key, as a start would, though root
-// reads it.
+// A file that the units' users cannot read is refused at its key, as at a start, even if root runs
+// the check.
 func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	h := newHost(t)
 	if err := os.Chmod(h.dir, 0o755); err != nil {
@@ -263,7 +263,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	stranger := newReader("outrider", "outrider", 64321)
 	report := Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
-	}}, Checker{Maker: thisHost(), Agent: stranger})
+	}}, CheckOptions{Maker: thisHost(), Agent: stranger})
 	want := "$DIR/outrider.toml:6:1: envoy.bootstrap_override: user outrider cannot read " +
 		"$DIR/override.yaml: chgrp outrider $DIR/override.yaml; chmod 640 $DIR/override.yaml\n" +
 		"$DIR/outrider.toml:8:1: reload.files: user outrider cannot read $DIR/ca.pem: chown outrider " +
@@ -274,7 +274,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	stranger.check = nil // as in a check of another user than root
 	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
-	}}, Checker{Maker: thisHost(), Agent: stranger})
+	}}, CheckOptions{Maker: thisHost(), Agent: stranger})
 	if got := report.Warnings.Error(); len(report.Errors) > 0 ||
 		!strings.Contains(got, "was not checked; run the check as root") {
 		t.Errorf("%s; warnings %s", h.clean(report.Errors), got)
@@ -282,7 +282,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	stranger = newReader("outrider", "outrider", 64321)
 	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
-	}}, Checker{Maker: thisHost(), Envoy: stranger})
+	}}, CheckOptions{Maker: thisHost(), Envoy: stranger})
 	_, want, _ = strings.Cut(want, "\n")
 	if got := h.clean(report.Errors); got != want {
 		t.Errorf("Envoy: %s\nwant %s", got, want)
@@ -292,7 +292,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	}
 	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
-	}}, Checker{Maker: thisHost(), Agent: stranger})
+	}}, CheckOptions{Maker: thisHost(), Agent: stranger})
 	if got := h.clean(report.Errors); !strings.HasPrefix(got,
 		"$DIR/outrider.toml: user outrider cannot read $DIR/outrider.toml: chgrp outrider "+
 			"$DIR/outrider.toml; chmod 640") {

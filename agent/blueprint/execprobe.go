@@ -11,11 +11,13 @@ import (
 	"outrider.org/outrider/agent/probe/execprobe"
 )
 
-// CheckExecProbe returns an error if another user could replace the program of [health] exec: in a
-// unit any but root, in the foreground any but root and the user of this process. A program that
-// does not exist is none: it may be installed later. before is the command in force, nil in a check
-// without an agent: an unchanged one fails as a probe, and refuses neither a start nor another
-// change, so that the owner of an application's files does not decide whether Envoy runs.
+// CheckExecProbe returns an error if a foreign user could replace the program of [health] exec.
+// Trusted are root and, outside a unit (inUnit), the user of this process. A missing program is no
+// error, because it may be installed later.
+//
+// before is the command in force, nil in a check without an agent. An unchanged command never
+// causes an error here; its probe fails instead. Otherwise the owner of an application's files
+// could prevent starts and reloads of Envoy.
 func CheckExecProbe(loaded *config.Loaded, before []string, inUnit bool) *config.Error {
 	command := loaded.Config.Health.Exec
 	if len(command) == 0 || slices.Equal(command, before) {
@@ -29,5 +31,5 @@ func CheckExecProbe(loaded *config.Loaded, before []string, inUnit bool) *config
 	if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, exec.ErrNotFound) {
 		return nil
 	}
-	return loaded.Fault("health.exec", err.Error(), "or use http, tcp or unit")
+	return loaded.KeyError("health.exec", err.Error(), "or use http, tcp or unit")
 }

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// Limits of file sizes, in bytes. A static bootstrap of a thousand services has about 2 MB, a
-// token a few kB.
+// Limits of file sizes, in bytes. For comparison: a static bootstrap of a thousand services is
+// about 2 MB, a token a few kB.
 const (
 	maxFile  = 64 << 20
 	maxToken = 64 << 10
@@ -33,14 +33,14 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 		fix = "create it, or remove the key"
 	case errors.Is(err, fs.ErrPermission):
 		fix = "let the agent's user read it"
-		if _, command, found := strings.Cut(ThisUser().Denied(path), path+": "); found {
+		if _, command, found := strings.Cut(FileReaderOfThisUser().Denied(path), path+": "); found {
 			fix = command
 		}
 	}
 	if wrong, ok := errors.AsType[*fs.PathError](err); ok {
 		err = wrong.Err // the message has the path
 	}
-	return nil, loaded.Fault(key, fmt.Sprintf("%s cannot be read: %v", path, err),
+	return nil, loaded.KeyError(key, fmt.Sprintf("%s cannot be read: %v", path, err),
 		fix).WithCause(err)
 }
 
@@ -52,7 +52,7 @@ func readRegular(path string, atMost int64) ([]byte, error) {
 	} else if !info.Mode().IsRegular() {
 		return nil, errNotRegular // opening a device may have side effects
 	}
-	// O_NONBLOCK: the file may have been replaced by a named pipe.
+	// O_NONBLOCK: a named pipe may have replaced the file since Stat.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

@@ -12,15 +12,15 @@ import (
 
 const grpcKey = "xds.grpc_bootstrap_file"
 
-// serverListeners is the name of the listener that a gRPC server subscribes to, by its address, as
-// istiod expects.
+// serverListeners is the name, as a format of the address, of the listener that a gRPC server
+// requests from istiod.
 const serverListeners = "xds.istio.io/grpc/lds/inbound/%s"
 
 // object is a JSON object.
 type object = map[string]any
 
-// GRPCBootstrap returns the file of [xds] grpc_bootstrap_file: the node of the bootstrap, the
-// agent's xDS socket and the workload's certificate files. It returns nil if the key is not set.
+// GRPCBootstrap returns the content of [xds] grpc_bootstrap_file: the bootstrap's node, the agent's
+// xDS socket and the workload's certificate files. It returns nil if the key is not set.
 func (b *Blueprint) GRPCBootstrap() ([]byte, error) {
 	c := b.loaded.Config
 	path := c.XDS.GRPCBootstrapFile
@@ -28,7 +28,7 @@ func (b *Blueprint) GRPCBootstrap() ([]byte, error) {
 		return nil, nil
 	}
 	if folder := filepath.Dir(path); unix.Access(folder, unix.W_OK) != nil {
-		return nil, config.Errors{b.loaded.Fault(grpcKey, "the agent may not write to "+folder,
+		return nil, config.Errors{b.loaded.KeyError(grpcKey, "the agent may not write to "+folder,
 			fmt.Sprintf("use a path in %s, or let the agent's user write %s and, under systemd, "+
 				"name it in ReadWritePaths= of a drop-in of outrider.service",
 				c.Paths.RuntimeDir, folder))}
@@ -39,7 +39,7 @@ func (b *Blueprint) GRPCBootstrap() ([]byte, error) {
 	}
 	metadata, ok := bootstrap.Node["metadata"].(object)
 	if !ok {
-		return nil, config.Errors{b.loaded.Fault(grpcKey, "the custom bootstrap has no node metadata",
+		return nil, config.Errors{b.loaded.KeyError(grpcKey, "the custom bootstrap has no node metadata",
 			"add it, or remove the key")}
 	}
 	metadata["GENERATOR"] = "grpc" // istiod generates resources for gRPC, not for Envoy

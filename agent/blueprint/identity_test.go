@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/bootstrap/render"
 )
 
-// The SDS socket serves credentials without a provider, too. An Envoy that waits for a certificate
-// of the mesh there starts 15 s late.
+// Without an identity provider the SDS socket serves credentials only. An Envoy that requested the
+// workload's certificate there would start 15 s late.
 func TestIdentity_NoneWithoutProvider(t *testing.T) {
 	h := newHost(t)
 	loaded, err := config.Load(config.Options{Path: h.write("outrider.toml", "")})
@@ -22,7 +22,7 @@ func TestIdentity_NoneWithoutProvider(t *testing.T) {
 		if r.Input.SDSSocket == "" || r.Input.Node.Identity {
 			t.Errorf("socket %q, identity %t", r.Input.SDSSocket, r.Input.Node.Identity)
 		}
-		return render.Render(r)
+		return render.RenderRequest(r)
 	}
 	if _, err := maker.Make(t.Context(), loaded); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ func (m Maker) input(
 	var errs config.Errors
 	addresses, err := nodeAddresses(node)
 	if err != nil {
-		errs = append(errs, loaded.Fault("node.ip", err.Error(), "write an IP address"))
+		errs = append(errs, loaded.KeyError("node.ip", err.Error(), "write an IP address"))
 	}
 	input := bootstrap.Input{
 		Node: bootstrap.Node{
@@ -65,11 +65,13 @@ func (m Maker) input(
 	}
 	if c.Capture.Mode != "none" {
 		input.MaxCaptured = uint64(c.Capture.MaxConnections)
-		// Envoy counts an outbound connection for the listener of its service, not for the one that
-		// captured it, so that only all connections together can be limited.
+		// Envoy counts an outbound connection at the listener of its service, not at the one that
+		// captured it. Only the number of all connections can therefore be limited.
 		input.MaxConnections = cmp.Or(input.MaxConnections, 2*input.MaxCaptured)
 	}
-	if len(c.Discovery.Addresses) > 0 { // as istiod expects; a change starts an epoch
+	// if len(c.Discovery.Addresses) > 0 { // istiod expects this metadata; a change of it starts an
+	// epoch
+	if len(c.Discovery.Addresses) > 0 {
 		input.Node.ProxyConfig = map[string]any{"discoveryAddress": c.Discovery.Addresses[0]}
 		if !c.Discovery.Proxy {
 			input.Discovery.Socket, input.Discovery.Upstream = "", upstream(c)
@@ -83,12 +85,12 @@ func (m Maker) input(
 		input.SDSSocket, input.CredentialSocket = c.Identity.SpireSocket, c.SDS.Socket
 	}
 	if ready := c.Status.ReadyAddress(); ready != "" {
-		input.Ready = bootstrap.Ready{Address: ready, Backend: loopback(c.Status.Address)}
+		input.Ready = bootstrap.ReadyListener{Address: ready, Backend: loopback(c.Status.Address)}
 	}
 	if c.Telemetry.StatsdUDPAddress != "" {
 		address, err := m.Resolve(ctx, c.Telemetry.StatsdUDPAddress)
 		if err != nil {
-			errs = append(errs, loaded.Fault("telemetry.statsd_udp_address",
+			errs = append(errs, loaded.KeyError("telemetry.statsd_udp_address",
 				"Envoy needs an IP address: "+err.Error(),
 				"write an address, or a name that this host can resolve").WithCause(err))
 		}
@@ -104,27 +106,27 @@ func (m Maker) input(
 }
 
 // upstream returns the xDS server to which Envoy connects itself ([discovery] proxy = false).
-func upstream(c *config.Config) *bootstrap.Service {
+func upstream(c *config.Config) *bootstrap.Server {
 	d, i := c.Discovery, c.Identity
-	s := &bootstrap.Service{Address: d.Addresses[0], Keepalive: upstreamKeepalive}
+	s := &bootstrap.Server{Address: d.Addresses[0], Keepalive: upstreamKeepalive}
 	if !d.TLS() {
 		return s
 	}
-	s.TLS = bootstrap.TLS{Mode: bootstrap.Simple, CAFile: cmp.Or(d.RootCAFile, i.RootCAFile),
+	s.TLS = bootstrap.TLS{Mode: bootstrap.TLSSimple, CAFile: cmp.Or(d.RootCAFile, i.RootCAFile),
 		ServerName: d.ServerName}
 	switch {
 	case i.ProvCertDir != "":
-		s.TLS.Mode = bootstrap.Mutual
+		s.TLS.Mode = bootstrap.TLSMutual
 		s.TLS.CertFile = filepath.Join(i.ProvCertDir, "cert-chain.pem")
 		s.TLS.KeyFile = filepath.Join(i.ProvCertDir, "key.pem")
 	case d.Auth == "mtls":
-		s.TLS.Mode, s.TLS.SDS = bootstrap.Mutual, true
+		s.TLS.Mode, s.TLS.SDS = bootstrap.TLSMutual, true
 	}
 	return s
 }
 
-// firstOf returns the first of the upstream server's addresses, "" if there is none. Templates know
-// one.
+// firstOf returns the first address of the upstream server, "" if there is none. Bootstrap
+// templates support only one.
 func firstOf(addresses config.Addresses) string {
 	if len(addresses) == 0 {
 		return ""
@@ -132,7 +134,7 @@ func firstOf(addresses config.Addresses) string {
 	return addresses[0]
 }
 
-// upstreamKeepalive is Istio's value.
+// upstreamKeepalive is Istio's default keep-alive time of connections to istiod.
 const upstreamKeepalive = 300 * time.Second
 
 // systemRoots returns the path of this system's CA bundle, or "".
@@ -145,11 +147,11 @@ func systemRoots() string {
 	return ""
 }
 
-func service(address string, tls config.TLSSettings) *bootstrap.Service {
+func service(address string, tls config.TLSSettings) *bootstrap.Server {
 	if address == "" {
 		return nil
 	}
-	return &bootstrap.Service{Address: address, Keepalive: tls.TCPKeepalive, TLS: bootstrap.TLS{
+	return &bootstrap.Server{Address: address, Keepalive: tls.TCPKeepalive, TLS: bootstrap.TLS{
 		Mode: bootstrap.TLSMode(tls.Mode), CAFile: tls.CAFile, CertFile: tls.CertFile,
 		KeyFile: tls.KeyFile, ServerName: tls.ServerName,
 	}}
@@ -161,9 +163,9 @@ func tracing(loaded *config.Loaded) (*bootstrap.Tracing, *config.Error) {
 		return nil, nil
 	}
 	t := &bootstrap.Tracing{Provider: c.Provider, Sampling: c.Sampling,
-		Service: bootstrap.Service{Address: c.Address}}
+		Service: bootstrap.Server{Address: c.Address}}
 	if c.Secure {
-		t.Service.TLS = bootstrap.TLS{Mode: bootstrap.Simple, CAFile: c.CAFile}
+		t.Service.TLS = bootstrap.TLS{Mode: bootstrap.TLSSimple, CAFile: c.CAFile}
 	}
 	if c.AccessTokenFile != "" {
 		token, fault := readFile(loaded, "tracing.access_token_file", c.AccessTokenFile, maxToken)
@@ -188,7 +190,7 @@ func nodeAddresses(node config.Node) ([]netip.Addr, error) {
 	return addresses, nil
 }
 
-// hasIPv6 reports whether the kernel has IPv6. Envoy refuses listeners of a family that it lacks.
+// hasIPv6 reports whether the kernel supports IPv6. Without it Envoy refuses IPv6 listeners.
 func hasIPv6() bool {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -197,7 +199,7 @@ func hasIPv6() bool {
 	return unix.Close(fd) == nil
 }
 
-// loopback returns the address at which this host reaches a listener of the agent.
+// loopback returns the loopback address at which Envoy reaches a listener of the agent.
 func loopback(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {

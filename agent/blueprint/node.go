@@ -8,14 +8,15 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// node returns the node of a configuration with the values that this host and its cloud supply.
+// node returns the configured node, completed with values from this host and its cloud.
 func (m Maker) node(ctx context.Context, loaded *config.Loaded) (config.Node, error) {
 	c := loaded.Config
 	node, err := c.Node.Resolve(m.Host)
 	if err != nil {
-		return node, config.Errors{loaded.Fault("node", err.Error(), "")}
+		return node, config.Errors{loaded.KeyError("node", err.Error(), "")}
 	}
-	if len(c.Discovery.Addresses) == 0 { // the embedded server needs one address only
+	// if len(c.Discovery.Addresses) == 0 { // the embedded server uses one address only
+	if len(c.Discovery.Addresses) == 0 {
 		node.ExtraIPs = c.Node.ExtraIPs
 	}
 	if node.Cloud == "" {
@@ -23,7 +24,7 @@ func (m Maker) node(ctx context.Context, loaded *config.Loaded) (config.Node, er
 	}
 	facts, err := m.Cloud.Read(ctx, node.Cloud)
 	if err != nil {
-		return node, config.Errors{loaded.Fault("node.cloud_platform", err.Error(),
+		return node, config.Errors{loaded.KeyError("node.cloud_platform", err.Error(),
 			"remove the key on a machine elsewhere").WithCause(err)}
 	}
 	node.Locality = cmp.Or(node.Locality, facts.Locality)

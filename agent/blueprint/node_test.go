@@ -19,7 +19,7 @@ func TestNode_CloudAndAddresses(t *testing.T) {
 			{"name": "app", "value": "tag"}]}`))
 	}))
 	defer server.Close()
-	maker := Maker{Cloud: &cloud.Service{URL: server.URL}, Host: config.Host{
+	maker := Maker{Cloud: &cloud.MetadataService{URL: server.URL}, Host: config.Host{
 		Hostname: func() (string, error) { return "vm", nil },
 		Interfaces: func() ([]config.Interface, error) {
 			return []config.Interface{{Name: "eth0", Up: true, Addresses: []netip.Addr{
@@ -47,7 +47,7 @@ func TestNode_CloudAndAddresses(t *testing.T) {
 	if n := node(); n.Locality != "here" {
 		t.Errorf("%+v", n)
 	}
-	maker.Cloud = &cloud.Service{URL: "http://127.0.0.1:1"}
+	maker.Cloud = &cloud.MetadataService{URL: "http://127.0.0.1:1"}
 	if _, err := maker.node(t.Context(), &config.Loaded{Config: c}); err == nil ||
 		!strings.Contains(err.Error(), "node.cloud_platform") {
 		t.Errorf("error %v", err)

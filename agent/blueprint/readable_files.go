@@ -9,18 +9,18 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// readable reports files of the configuration that the agent's user cannot read, although this
-// process may. Files without which a start continues are warnings.
-func (c Checker) readable(loaded *config.Loaded, report *Report) {
+// readable reports configuration files that the agent's user cannot read, although this process
+// can. Files that a start does not need cause warnings.
+func (c CheckOptions) readable(loaded *config.Loaded, report *Report) {
 	for _, path := range slices.Concat(loaded.Files, loaded.Dirs) {
 		if why := c.Agent.Denied(path); why != "" {
 			wrong := &config.Error{Position: config.Position{File: path}, Message: why}
 			report.Errors = append(report.Errors, wrong)
 		}
 	}
-	for _, file := range loaded.KeyFiles() {
+	for _, file := range loaded.FilesOfKeys() {
 		if why := c.Agent.Denied(file.Path); why != "" {
-			report.Errors = append(report.Errors, loaded.Fault(file.Key, why, ""))
+			report.Errors = append(report.Errors, loaded.KeyError(file.Key, why, ""))
 		}
 	}
 	if c.Agent != nil {
@@ -30,25 +30,25 @@ func (c Checker) readable(loaded *config.Loaded, report *Report) {
 			}
 		}
 	}
-	if c.Agent.Unknown() || c.Envoy.Unknown() {
+	if c.Agent.Uncheckable() || c.Envoy.Uncheckable() {
 		report.warn(loaded, "whether the users of the units can read the files was not checked",
 			"run the check as root")
 	}
 	const files = "discovery.files"
 	for _, path := range loaded.Config.Discovery.Files {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			missing := loaded.Fault(files, path+" does not exist", "create it, or remove it")
+			missing := loaded.KeyError(files, path+" does not exist", "create it, or remove it")
 			report.Warnings = append(report.Warnings, missing)
 		} else if why := c.Agent.Denied(path); why != "" {
-			report.Warnings = append(report.Warnings, loaded.Fault(files, why, ""))
+			report.Warnings = append(report.Warnings, loaded.KeyError(files, why, ""))
 		}
 	}
 }
 
 // readableByEnvoy reports files that Envoy's user cannot read at its start.
-func (c Checker) readableByEnvoy(plan *Blueprint, report *Report) {
+func (c CheckOptions) readableByEnvoy(plan *Blueprint, report *Report) {
 	byKey := map[string]string{}
-	for _, file := range plan.loaded.KeyFiles() {
+	for _, file := range plan.loaded.FilesOfKeys() {
 		byKey[file.Path] = file.Key
 	}
 	for _, path := range plan.files {
@@ -56,7 +56,7 @@ func (c Checker) readableByEnvoy(plan *Blueprint, report *Report) {
 		switch key, named := byKey[path]; {
 		case why == "":
 		case named:
-			report.Errors = append(report.Errors, plan.loaded.Fault(key, why, ""))
+			report.Errors = append(report.Errors, plan.loaded.KeyError(key, why, ""))
 		default:
 			report.Errors = append(report.Errors, plan.fault(why))
 		}

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/access"
 )
 
-// Reader is a user whose access to files is checked.
-type Reader struct {
+// FileReader is a user whose read access to files is checked.
+type FileReader struct {
 	Hidden []string // directories hidden by its unit, with the setting: "/home (ProtectHome=yes)"
 
 	name, group string
@@ -26,10 +26,10 @@ type Reader struct {
 // AccessCheck checks an absolute path for a user; see access.Check.
 type AccessCheck func(path string) (access.Result, error)
 
-// LookupReader looks up a user by name or number; it returns nil if there is none. groups, by name
-// or number, are additional groups of its unit (SupplementaryGroups=). Only root can check what
-// another user can read.
-func LookupReader(name string, groups ...string) *Reader {
+// LookupFileReader looks up a user by name or number; it returns nil if there is none. groups, by
+// name or number, are additional groups of its unit (SupplementaryGroups=). Only root can check
+// what another user can read.
+func LookupFileReader(name string, groups ...string) *FileReader {
 	found, err := user.Lookup(name)
 	if err != nil {
 		if found, err = user.LookupId(name); err != nil {
@@ -40,7 +40,7 @@ func LookupReader(name string, groups ...string) *Reader {
 	if err != nil {
 		return nil
 	}
-	r := &Reader{name: found.Username, group: found.Gid, uid: uint32(uid)}
+	r := &FileReader{name: found.Username, group: found.Gid, uid: uint32(uid)}
 	ids, err := found.GroupIds()
 	if err != nil {
 		ids = []string{found.Gid}
@@ -66,13 +66,13 @@ func LookupReader(name string, groups ...string) *Reader {
 	return r
 }
 
-// RunningReader returns the user of a process that has these groups. check checks paths for it;
-// nil: nothing can.
-func RunningReader(check AccessCheck, uid int, groups ...int) *Reader {
+// RunningFileReader returns the FileReader of a running process with this user and these groups.
+// check checks paths for it; nil: paths cannot be checked.
+func RunningFileReader(check AccessCheck, uid int, groups ...int) *FileReader {
 	number := strconv.Itoa(uid)
-	r := LookupReader(number)
+	r := LookupFileReader(number)
 	if r == nil {
-		r = &Reader{name: number, group: strconv.Itoa(groups[0])}
+		r = &FileReader{name: number, group: strconv.Itoa(groups[0])}
 	}
 	r.uid, r.groups, r.check = uint32(uid), nil, check
 	for _, gid := range groups {
@@ -81,19 +81,20 @@ func RunningReader(check AccessCheck, uid int, groups ...int) *Reader {
 	return r
 }
 
-// ThisUser returns the user of this process.
-func ThisUser() *Reader {
-	groups, _ := os.Getgroups() // without them the advice is the same
-	return RunningReader(access.Check, os.Geteuid(), append(groups, os.Getegid())...)
+// FileReaderOfThisUser returns the FileReader for the user of this process.
+func FileReaderOfThisUser() *FileReader {
+	// groups, _ := os.Getgroups() // on failure only the suggested fixes are less precise
+	groups, _ := os.Getgroups()
+	return RunningFileReader(access.Check, os.Geteuid(), append(groups, os.Getegid())...)
 }
 
-// Unknown reports whether nothing can check what the user can read: another user than root runs
-// this process.
-func (r *Reader) Unknown() bool { return r != nil && r.uid != 0 && r.check == nil }
+// Uncheckable reports whether the user's access cannot be checked because this process runs as a
+// third, unprivileged user.
+func (r *FileReader) Uncheckable() bool { return r != nil && r.uid != 0 && r.check == nil }
 
-// Denied returns why the user cannot read a file or directory and, after "; ", how to fix it. It
-// returns "" if the user can, or if that is unknown.
-func (r *Reader) Denied(path string) string {
+// Denied returns why the user cannot read a file or directory and, after "; ", the fix. It returns
+// "" if the user can read it, or if that is unknown.
+func (r *FileReader) Denied(path string) string {
 	if r == nil {
 		return ""
 	}
@@ -115,9 +116,9 @@ func (r *Reader) Denied(path string) string {
 	return r.explain(path, found, false)
 }
 
-// DeniedOpen is Denied for the decision whether the user may have the content of an open file. It
-// refuses what is unknown, and a file that the path does not lead to any more.
-func (r *Reader) DeniedOpen(file *os.File) string {
+// DeniedOpen is like Denied for a file that the agent has opened. It also refuses if the access is
+// unknown, or if the path leads to another file by now.
+func (r *FileReader) DeniedOpen(file *os.File) string {
 	if r.uid == 0 {
 		return ""
 	}
@@ -150,12 +151,13 @@ func isFile(file *os.File, checked access.Result) error {
 
 // explain returns why the user cannot read a path, with the fix; "" if the user can. open means
 // that the agent has opened the file for the user.
-func (r *Reader) explain(path string, found access.Result, open bool) string {
+func (r *FileReader) explain(path string, found access.Result, open bool) string {
 	switch {
-	case found.Closed != "":
+	case found.ClosedDirectory != "":
 		return r.closed(path, found)
 	case found.Readable:
 		return ""
 	}
-	return fmt.Sprintf("user %s cannot read %s: %s", r.name, path, r.fix(path, found.Final, open))
+	return fmt.Sprintf("user %s cannot read %s: %s", r.name, path,
+		r.fix(path, found.ResolvedPath, open))
 }

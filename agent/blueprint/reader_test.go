@@ -12,11 +12,11 @@ import (
 	"outrider.org/outrider/agent/access"
 )
 
-// newReader returns a user of this host, whose access is that of a thread of this process. Its
-// first group has the number of the user.
-func newReader(name, group string, uid uint32, groups ...uint32) *Reader {
+// newReader returns a FileReader that checks access in a thread of this process with the user's
+// rights. The name of its first group is group, its GID is uid.
+func newReader(name, group string, uid uint32, groups ...uint32) *FileReader {
 	as := access.User{UID: uid, GID: uid, Groups: groups}
-	return &Reader{name: name, group: group, uid: uid, groups: append([]uint32{uid}, groups...),
+	return &FileReader{name: name, group: group, uid: uid, groups: append([]uint32{uid}, groups...),
 		check: func(path string) (access.Result, error) { return access.CheckAs(as, path) }}
 }
 
@@ -63,7 +63,7 @@ func TestReader_Denied(t *testing.T) {
 	member := newReader("envoy", "envoys", 64321, uint32(os.Getgid()))
 	owner := newReader("owner", "owners", uint32(os.Getuid()))
 	for _, c := range []struct {
-		reader     *Reader
+		reader     *FileReader
 		path, want string
 	}{
 		{nil, private, ""},
@@ -83,7 +83,7 @@ func TestReader_Denied(t *testing.T) {
 		{member, shared, ""},
 		{member, private, "user envoy cannot read " + private + ": chown envoy " + private +
 			"; chmod 400 " + private},
-		// the agent reads it for Envoy, whose file it is
+		// the agent reads the file on behalf of Envoy, whose user owns it
 		{newReader("outrider", "outrider", 64322, 65534), nobodys, "user outrider cannot read " +
 			nobodys + ": chgrp nogroup " + nobodys + "; chmod 440 " + nobodys},
 		{stranger, hidden, "user envoy cannot read " + hidden + ": the user may not enter " + closed +
@@ -102,13 +102,13 @@ func TestReader_Denied(t *testing.T) {
 			public)+" (ProtectHome=yes); move it to another folder, such as /etc/outrider"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := LookupReader("nobody").Denied(shared); got == "" {
+	if got := LookupFileReader("nobody").Denied(shared); got == "" {
 		t.Error("nobody may read a file of another group")
 	}
-	if got := LookupReader("nobody", strconv.Itoa(os.Getgid())).Denied(shared); got != "" {
+	if got := LookupFileReader("nobody", strconv.Itoa(os.Getgid())).Denied(shared); got != "" {
 		t.Errorf("with the group of the file: %s", got)
 	}
-	if LookupReader("no-such-user") != nil || LookupReader("root") == nil {
+	if LookupFileReader("no-such-user") != nil || LookupFileReader("root") == nil {
 		t.Error("users are not found as they are")
 	}
 }
@@ -144,7 +144,7 @@ func TestReader_DeniedOpen(t *testing.T) {
 	stranger := newReader("64321", "64321", 64321)
 	for name, c := range map[string]struct {
 		path   string
-		opened func() // between the opening and the decision
+		opened func() // opened func() // called between the opening of the file and DeniedOpen
 		want   string // contained; "": it may have the file
 	}{
 		"public":           {path: public},
@@ -172,7 +172,7 @@ func TestReader_DeniedOpen(t *testing.T) {
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-		if got := RunningReader(nil, 0, 0).DeniedOpen(file); got != "" {
+		if got := RunningFileReader(nil, 0, 0).DeniedOpen(file); got != "" {
 			t.Errorf("%s: root: %s", name, got)
 		}
 		if err := file.Close(); err != nil {
@@ -181,11 +181,11 @@ func TestReader_DeniedOpen(t *testing.T) {
 	}
 }
 
-// A key is for one user: neither for the agent's group, whose members are people, nor for
-// everybody.
+// A key must be readable by one user only: not by the agent's group, whose members are people, and
+// not by everybody.
 func TestReader_SaysWhoElseMayReadAKey(t *testing.T) {
 	folder := t.TempDir()
-	agent := &Reader{name: "outrider", group: "outrider", uid: 64321, groups: []uint32{64321}}
+	agent := &FileReader{name: "outrider", group: "outrider", uid: 64321, groups: []uint32{64321}}
 	for _, c := range []struct {
 		mode os.FileMode
 		gid  int
@@ -215,9 +215,9 @@ func TestReader_SaysWhoElseMayReadAKey(t *testing.T) {
 	}
 }
 
-// Copies replace links in Outrider's folder alone, and no other folder is opened.
+// The suggested fix copies a file only into Outrider's own folder and opens no other folder.
 func TestReader_LeavesFoldersOfOthersClosed(t *testing.T) {
-	r := &Reader{name: "outrider"}
+	r := &FileReader{name: "outrider"}
 	const hook = " (\"outrider example show certbot\" has a deploy hook for certbot)"
 	link, key := ownFolder+"/credentials/c/tls.key", "/etc/letsencrypt/live/c/privkey.pem"
 	for _, c := range []struct{ path, final, closed, want string }{
@@ -231,7 +231,8 @@ func TestReader_LeavesFoldersOfOthersClosed(t *testing.T) {
 			"/credentials; chmod o+x " + ownFolder + "/credentials"},
 	} {
 		want := "user outrider cannot read " + c.path + ": " + c.want
-		if got := r.closed(c.path, access.Result{Final: c.final, Closed: c.closed}); got != want {
+		if got := r.closed(c.path,
+			access.Result{ResolvedPath: c.final, ClosedDirectory: c.closed}); got != want {
 			t.Errorf("%s: %q, want %q", c.path, got, want)
 		}
 	}

@@ -13,13 +13,13 @@ import (
 	"outrider.org/outrider/agent/access"
 )
 
-// configuration has the extensions of files that the operators' group may read. Others may be keys
-// and tokens, which are for one user.
+// configuration has the extensions of files that the operators' group may read. Other files may be
+// keys or tokens, which only one user may read.
 var configuration = []string{".toml", ".yaml", ".yml", ".json"}
 
-// fix returns the commands that let the user read a file or directory; path leads to final. If
-// open, the agent has opened the file for the user.
-func (r *Reader) fix(path, final string, open bool) string {
+// fix returns the commands that let the user read a file or directory. final is path without
+// symbolic links. open reports that the agent has opened the file on behalf of the user.
+func (r *FileReader) fix(path, final string, open bool) string {
 	direct := path == final
 	info, err := os.Stat(path)
 	if err != nil {
@@ -36,7 +36,8 @@ func (r *Reader) fix(path, final string, open bool) string {
 		return share(r.group, "640")
 	case open:
 		return share(r.group, "440")
-	case direct && group != "": // Envoy's, which the agent reads for it
+	// case direct && group != "": // a file of Envoy's user, which the agent reads on its behalf
+	case direct && group != "":
 		return share(group, "440")
 	case direct && (owner.Uid == 0 || owner.Uid == r.uid) && info.Mode()&0o077 == 0:
 		return fmt.Sprintf("chown %s %s; chmod 400 %s", r.name, path, path)
@@ -44,8 +45,9 @@ func (r *Reader) fix(path, final string, open bool) string {
 	return r.copyOf(path, final) // other programs use the file, or replace the target of the link
 }
 
-// groupOf returns the primary group of another user than root if the reader is a member; else "".
-func (r *Reader) groupOf(uid uint32) string {
+// groupOf returns the primary group of a user other than root if the reader is a member of it, else
+// "".
+func (r *FileReader) groupOf(uid uint32) string {
 	found, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil || uid == 0 || uid == r.uid {
 		return ""
@@ -67,24 +69,25 @@ const ownFolder = "/etc/outrider"
 // ours reports whether a path is Outrider's own.
 func ours(path string) bool { return path == ownFolder || strings.HasPrefix(path, ownFolder+"/") }
 
-// closed says that the user may not enter a folder on the way to a file. Folders of others stay as
-// they are: certbot's are closed because of the keys in them.
-func (r *Reader) closed(path string, found access.Result) string {
-	why := fmt.Sprintf("the user may not enter %s; ", found.Closed)
-	if found.Final != path {
-		why = "it leads to " + found.Final + ", and " + why
+// closed returns the fix if the user may not enter a folder on the way to the file. It does not
+// open folders of other programs: certbot, for example, closes its folders because they contain
+// keys.
+func (r *FileReader) closed(path string, found access.Result) string {
+	why := fmt.Sprintf("the user may not enter %s; ", found.ClosedDirectory)
+	if found.ResolvedPath != path {
+		why = "it leads to " + found.ResolvedPath + ", and " + why
 	}
-	if ours(found.Closed) {
-		why += "chmod o+x " + found.Closed
+	if ours(found.ClosedDirectory) {
+		why += "chmod o+x " + found.ClosedDirectory
 	} else {
-		why += r.copyOf(path, found.Final)
+		why += r.copyOf(path, found.ResolvedPath)
 	}
 	return fmt.Sprintf("user %s cannot read %s: %s", r.name, path, why)
 }
 
-// copyOf returns the command that gives the user a copy of a file that others use as well, or
-// replace. final is where path leads to.
-func (r *Reader) copyOf(path, final string) string {
+// copyOf returns the command that gives the user a copy of a file that other programs use or
+// replace. final is path without symbolic links.
+func (r *FileReader) copyOf(path, final string) string {
 	from, to, what := path, filepath.Join(ownFolder, filepath.Base(path)),
 		"install a copy, also after each change, and name it"
 	if path != final && ours(path) {

@@ -7,13 +7,14 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// secretCluster is the name of the cluster from which Envoy gets the workload's certificate. Mutual
-// TLS in resources of the mesh refers to it.
+// secretCluster is the name of the cluster from which Envoy fetches the workload's certificate.
+// Resources of the mesh that use mutual TLS refer to it by this name.
 const secretCluster = "sds-grpc"
 
-// missingSecrets returns a fault if a bootstrap of the user gets resources from Outrider's xDS
-// socket and nothing of the source of the certificate that some of them need: Envoy would refuse
-// those. A certificate that is written to output_dir may be for others.
+// missingSecrets returns an error if a user's own bootstrap gets resources from Outrider's xDS
+// socket but lacks the cluster from which some of them fetch the certificate: Envoy would refuse
+// these resources. A certificate written to output_dir does not matter, as it may be for other
+// programs.
 func (b *Blueprint) missingSecrets() *config.Error {
 	c := b.loaded.Config
 	file, key := cmp.Or(c.Envoy.CustomConfigFile, c.Envoy.TemplateFile), templateKey
@@ -29,7 +30,8 @@ func (b *Blueprint) missingSecrets() *config.Error {
 		!has(c.XDS.Socket) || has(socket) || has(`"`+secretCluster+`"`) {
 		return nil
 	}
-	return b.loaded.Fault(key, file+" has no cluster "+secretCluster+", from which Envoy gets the "+
-		"certificate of [identity] provider",
+	return b.loaded.KeyError(key,
+		file+" has no cluster "+secretCluster+", from which Envoy gets the "+
+			"certificate of [identity] provider",
 		"add the cluster, with HTTP/2 to the Unix socket "+socket)
 }

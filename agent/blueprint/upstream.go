@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// requestUpstream renders the bootstrap of the upstream server. It requests it for the node of the
-// bootstrap that b has.
+// requestUpstream fetches the bootstrap of the upstream server for the node of b's bootstrap, and
+// renders it.
 func (m Maker) requestUpstream(ctx context.Context, b *Blueprint, request bootstrap.Request) error {
 	var own struct{ Node json.RawMessage }
 	if err := json.Unmarshal(b.rendered.Text, &own); err != nil {

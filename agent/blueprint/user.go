@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// EnvoyUser returns the user that Envoy and its keeper run as in the foreground: [envoy] user if
-// this process is root and the user exists, otherwise nil, which means the user of this process.
+// EnvoyUser returns the user as which Envoy and its keeper run in the foreground: [envoy] user, if
+// this process is root and the user exists. nil means the user of this process.
 func EnvoyUser(c *config.Config) (*syscall.Credential, error) {
 	if os.Geteuid() != 0 || c.Envoy.User == "" {
 		return nil, nil

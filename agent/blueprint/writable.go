@@ -13,9 +13,9 @@ import (
 // testProgram is test(1) of coreutils. It checks whether a file is writable.
 const testProgram = "/usr/bin/test"
 
-// CheckWritable returns config.Errors for files that Envoy will write but may not: because of its
-// user, or the sandbox of its unit. runner must run in that sandbox. Envoy itself would fail only
-// at its first write.
+// CheckWritable returns config.Errors for files that Envoy will write, but which its user or the
+// sandbox of its unit does not allow it to write. runner must run in that sandbox. Without this
+// check Envoy would fail at its first write only.
 func CheckWritable(ctx context.Context, runner envoy.Runner, loaded *config.Loaded) error {
 	var errs config.Errors
 	for _, file := range []struct{ key, path string }{
@@ -26,16 +26,16 @@ func CheckWritable(ctx context.Context, runner envoy.Runner, loaded *config.Load
 			continue
 		}
 		folder := filepath.Dir(file.path)
-		// Checks the file itself if it exists, or else the directory that it would be created in.
+		// Checks the file if it exists, else the directory in which it would be created.
 		_, _, exit, err := runner.Run(ctx, testProgram, []string{"-w", file.path, "-o", "(", "!",
 			"-e", file.path, "-a", "-w", folder, ")"})
 		if err != nil {
 			errs = append(errs,
-				loaded.Fault(file.key,
+				loaded.KeyError(file.key,
 					fmt.Sprintf("whether Envoy may write %s could not be found out: %v", file.path,
 						err), "").WithCause(err))
 		} else if exit != 0 {
-			errs = append(errs, loaded.Fault(file.key, "Envoy may not write "+file.path,
+			errs = append(errs, loaded.KeyError(file.key, "Envoy may not write "+file.path,
 				fmt.Sprintf("use a path in /var/log/outrider, or let its "+
 					"user write %s and, under systemd, name it in ReadWritePaths=%s of a drop-in of "+
 					"outrider-envoy.service", folder, folder)))

@@ -14,7 +14,7 @@ import (
 const SystemAddress = "unix:path=/run/dbus/system_bus_socket"
 
 // dial connects to the first reachable address of a semicolon-separated list (as in
-// DBUS_SYSTEM_BUS_ADDRESS). It supports only Unix sockets, which system buses use.
+// DBUS_SYSTEM_BUS_ADDRESS). It supports Unix sockets only; system buses use no others.
 func dial(ctx context.Context, addresses string) (net.Conn, error) {
 	var failed []error
 	for address := range strings.SplitSeq(addresses, ";") {

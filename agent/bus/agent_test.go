@@ -28,8 +28,9 @@ type agent struct {
 	measured int
 	looks    int
 	reloads  uint64
-	hold     chan struct{} // if set, changes block until it is closed
-	err      error         // result of every change
+	// hold chan struct{} // if set, operations that change the agent block until it is closed
+	hold     chan struct{}
+	err      error // result of every change
 	problems []string
 }
 
@@ -117,7 +118,8 @@ func (a *agent) set(change func()) {
 	change()
 }
 
-// BeginReload publishes the end of the reload before it returns its ID, which is the worst order.
+// BeginReload publishes the end of the reload before it returns the ID. This is the hardest order
+// for the server.
 func (a *agent) BeginReload(ctx context.Context, ifChanged bool) (uint64, error) {
 	if err := a.do(ctx, "reload "+strconv.FormatBool(ifChanged)); err != nil {
 		return 0, err

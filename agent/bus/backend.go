@@ -7,9 +7,10 @@ import (
 	"outrider.org/outrider/agent/epoch/record"
 )
 
-// Backend is implemented by the agent. Its methods must be safe for concurrent use. Errors become
-// D-Bus errors org.outrider.Agent1.Error.NAME with the same text. NAME is Refused for an
-// *api.Error (InvalidArgument if its Status is 400, NoSuchEpoch if 404), and Failed for any other.
+// Backend performs the operations of D-Bus; the agent implements it. Its methods must be safe for
+// concurrent use. Errors become D-Bus errors org.outrider.Agent1.Error.NAME with the same text.
+// NAME is Refused for an *api.Error (InvalidArgument if its Status is 400, NoSuchEpoch if 404), and
+// Failed for any other.
 type Backend interface {
 	// State returns the current state, without resource usage of epochs. It may query Envoy and
 	// returns when ctx ends.

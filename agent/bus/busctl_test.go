@@ -120,10 +120,10 @@ func TestWhatIsWrongIsToldByName(t *testing.T) {
 			errorPrefix + "InvalidArgument"},
 		{manager, managerInterface + ".GetEpoch", []any{uint32(9)}, nil,
 			errorPrefix + "NoSuchEpoch"},
-		{manager, managerInterface + ".Undrain", nil, Refused("no"), errorPrefix + "Refused"},
-		{manager, managerInterface + ".Undrain", nil, Busy("no"), errorPrefix + "Busy"},
+		{manager, managerInterface + ".Undrain", nil, RefusedError("no"), errorPrefix + "Refused"},
+		{manager, managerInterface + ".Undrain", nil, BusyError("no"), errorPrefix + "Busy"},
 		{manager, managerInterface + ".Undrain", nil, errUndecodable, errorPrefix + "Failed"},
-		{manager + "/epoch/0", epochInterface + ".Abort", nil, NoSuchEpoch(0),
+		{manager + "/epoch/0", epochInterface + ".Abort", nil, NoSuchEpochError(0),
 			errorPrefix + "NoSuchEpoch"},
 		{manager, managerInterface + ".Reload", []any{"a string"}, nil, errorInvalidArgs},
 		{manager, managerInterface + ".Reload", nil, nil, errorInvalidArgs},
@@ -177,7 +177,7 @@ func TestInstancesHaveNamesOfTheirOwn(t *testing.T) {
 		"web-2": "org.outrider.Agent1.Instance._web_2d2",
 		"9":     "org.outrider.Agent1.Instance.__39", "a_b": "org.outrider.Agent1.Instance._a_5fb",
 	} {
-		if got := Name(instance); got != want {
+		if got := BusName(instance); got != want {
 			t.Errorf("%q: %s, want %s", instance, got, want)
 		}
 	}

@@ -24,8 +24,8 @@ func newCallers() *callers {
 		asking: make(chan string, mostUnknown)}
 }
 
-// identify sets the user of a call and reports whether it is known. Otherwise it queues the call
-// until the user is known; queued is false if the queue is full. It never blocks.
+// identify sets the user of a call and reports whether it is known. If it is not, the call is
+// queued until the user is known; queued is false if the queue is full. It never blocks.
 func (c *callers) identify(one *call) (known, queued bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

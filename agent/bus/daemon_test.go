@@ -83,7 +83,7 @@ func startDaemon(t *testing.T) *daemon {
 	return d
 }
 
-// configure replaces a part of the configuration before the start.
+// configure replaces a part of the bus configuration. Call it before start.
 func (d *daemon) configure(old, replacement string) {
 	d.t.Helper()
 	file := d.folder + "/bus.conf"
@@ -186,7 +186,7 @@ func (d *daemon) must(uid uint32, arguments ...string) string {
 	return out
 }
 
-// eventually waits until so returns true.
+// eventually waits until so returns true, and fails the test after testTime.
 func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
 	parts.Eventually(t, testTime, what, so)

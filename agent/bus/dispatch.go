@@ -8,7 +8,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// changeTime limits a changing method's call of the backend.
+// changeTime limits a call of the backend that changes the agent.
 const changeTime = 30 * time.Second
 
 // handler implements a method. The arguments have the types of the XML.
@@ -19,7 +19,8 @@ type handler func(ctx context.Context, c *call) ([]any, error)
 func (s *session) take(message *dbus.Message) {
 	c := newCall(message)
 	if !s.signatures[c.signature] {
-		c.args = nil // matches no method; drop the arguments to bound memory
+		// c.args = nil // its signature matches no method; drop the arguments to bound memory
+		c.args = nil
 	}
 	switch known, queued := s.callers.identify(c); {
 	case known:
@@ -33,7 +34,7 @@ func (s *session) take(message *dbus.Message) {
 func (s *session) admit(c *call) {
 	switch {
 	case c.uid == 0 && s.rootCalls.enter(c.sender):
-		// root has its own queue, so other users cannot block it
+		// root has its own queue, so that other users cannot block root
 		s.rootQueue <- c // does not block: capacity is mostRootCalls
 	case c.uid != 0 && s.calls.enter(c.uid):
 		s.queue <- c // does not block: capacity is mostCalls
@@ -42,7 +43,8 @@ func (s *session) admit(c *call) {
 	}
 }
 
-// turnAway queues a call for a Busy reply. Beyond mostRefusals the call gets no reply.
+// turnAway queues a call whose reply is the error Busy. Beyond mostRefusals calls it drops the
+// call, which then gets no reply.
 func (s *session) turnAway(c *call) {
 	if c.silent {
 		return
@@ -67,7 +69,7 @@ func consume[T any](ctx context.Context, queue <-chan T, handle func(T)) {
 
 // refuse sends a Busy reply.
 func (s *session) refuse(c *call) {
-	s.answer(c, nil, Busy("the agent has too many calls to answer; try again later"))
+	s.answer(c, nil, BusyError("the agent has too many calls to answer; try again later"))
 }
 
 // serve replies to a call. Methods with a polkit action run in a goroutine of their own.
@@ -95,10 +97,12 @@ func (s *session) serve(ctx context.Context, c *call) {
 	}
 	slots := s.changes
 	if uid == 0 {
-		slots = s.rootChanges // root has its own limit, so other users cannot block it
+		// slots = s.rootChanges // root has its own limit, so that other users cannot block root
+		slots = s.rootChanges
 	}
 	if !slots.enter(uid) {
-		s.answer(c, nil, Busy("too many requests of this user wait for an answer; try again later"))
+		s.answer(c, nil,
+			BusyError("too many requests of this user wait for an answer; try again later"))
 		return
 	}
 	s.running.Go(func() {

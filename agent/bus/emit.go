@@ -54,7 +54,7 @@ func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object
 	if !ok || old.id != o.id {
 		values := variants(o.values)
 		if o.kind == epochInterface {
-			// The usage of a new epoch is measured when a client reads it.
+			// Omit the resource usage of a new epoch: it is measured when a client reads it.
 			maps.Copy(values, variants(figureValues(Epoch{})))
 		}
 		return e.conn.Emit(managerPath, objectManagerName+".InterfacesAdded", path,
@@ -65,7 +65,8 @@ func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object
 		value, ok := o.values[property.Name]
 		known := old.values[property.Name]
 		if property.Name == conditionsProperty {
-			// the board limits events: a text that changes often is no signal each time
+			// The board limits how often an event repeats; a condition whose text changes often
+			// must not cause a signal each time.
 			ok = reported
 			known = e.conditions
 		}

@@ -46,19 +46,19 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Refused returns the error of a valid request that cannot be performed now.
-func Refused(message string) *Error { return own(nameRefused, message) }
+// RefusedError returns the error of a valid request that cannot be performed now.
+func RefusedError(message string) *Error { return own(nameRefused, message) }
 
-// InvalidArgument returns the error of a request with invalid arguments.
-func InvalidArgument(message string) *Error { return own(nameInvalidArgument, message) }
+// InvalidArgumentError returns the error of a request with invalid arguments.
+func InvalidArgumentError(message string) *Error { return own(nameInvalidArgument, message) }
 
-// NoSuchEpoch returns the error of a request about an unknown epoch.
-func NoSuchEpoch(number int) *Error {
+// NoSuchEpochError returns the error of a request about an unknown epoch.
+func NoSuchEpochError(number int) *Error {
 	return own(nameNoSuchEpoch, fmt.Sprintf("there is no epoch %d", number))
 }
 
-// Busy returns the error of a request that may succeed later.
-func Busy(message string) *Error { return own(nameBusy, message) }
+// BusyError returns the error of a request that exceeds a limit and may succeed later.
+func BusyError(message string) *Error { return own(nameBusy, message) }
 
 func notAuthorized(message string) *Error { return own(nameNotAuthorized, message) }
 
@@ -72,11 +72,11 @@ func asError(err error) *Error {
 	if e, ok := errors.AsType[*api.Error](err); ok {
 		switch e.Status {
 		case http.StatusBadRequest:
-			return InvalidArgument(e.Error())
+			return InvalidArgumentError(e.Error())
 		case http.StatusNotFound:
 			return own(nameNoSuchEpoch, e.Error())
 		}
-		return Refused(e.Error())
+		return RefusedError(e.Error())
 	}
 	return own(nameFailed, err.Error())
 }

@@ -39,7 +39,7 @@ func signalOf(event condition.Event) (s signal, ok bool) {
 	case condition.KindDraining:
 		return signal{"Draining", nil}, true
 	case condition.KindStopping:
-		// without an epoch there is nothing to drain
+		// a drain without an epoch has no signal
 		return signal{"Draining", nil}, event.Epoch != nil
 	case condition.KindSecretRotated:
 		return signal{"SecretRotated",

@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// flood sends calls at maximum rate over several connections until stop is called, which returns
-// the numbers of replies and of Busy errors.
+// flood sends calls at the maximum rate over several connections. stop ends it and returns the
+// numbers of replies and of Busy errors.
 func flood(t *testing.T, connect func() *dbus.Conn, connections int, method string,
 	arguments ...any) (stop func() (answered, busy int), refused *atomic.Int64) {
 	t.Helper()
@@ -72,7 +72,7 @@ func TestAFloodHoldsUpNobody(t *testing.T) {
 	for i := range 10 {
 		sent := time.Now()
 		a.change(func(s *api.Status) { s.LastReload = &api.LastReload{Reasons: []string{fmt.Sprint(i)}} })
-		// tolerates threads that are suspended for seconds
+		// generous, because the test's threads may be suspended for seconds
 		if spent := time.Since(sent); spent > 10*time.Second {
 			t.Errorf("a change took the agent %s", spent)
 		}
@@ -98,8 +98,8 @@ func TestAFloodHoldsUpNobody(t *testing.T) {
 	if answered == 0 {
 		t.Error("nobody was answered")
 	}
-	// godbus's client starts a goroutine per pending call in this process; the agent itself starts
-	// few.
+	// The limit covers godbus's client, which starts a goroutine per pending call in this process;
+	// the agent starts few.
 	if limit := 4*256 + 200; most > limit {
 		t.Errorf("%d more goroutines", most)
 	}
@@ -176,7 +176,7 @@ func TestWhatMakesNoSenseIsPassedOver(t *testing.T) {
 	}
 	before := descriptors()
 	for _, message := range []*dbus.Message{
-		// exceeds largestMessage
+		// the argument exceeds largestMessage
 		callTo(managerPath, managerInterface, "Reload", strings.Repeat("x", 16<<20)),
 		callTo(managerPath, managerInterface, "Reload", make([]dbus.ObjectPath, 0)),
 		callTo(managerPath, propertiesName, "Set", managerInterface, "Version", nested),

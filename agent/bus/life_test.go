@@ -87,9 +87,9 @@ func TestTheEndIsStillTold(t *testing.T) {
 func TestABusThatDoesNotReadEndsTheSessionOnly(t *testing.T) {
 	t.Parallel()
 	d, a := running(t)
-	resume := parts.Stop(t, d.command.Process.Pid)
+	resume := parts.PauseProcess(t, d.command.Process.Pid)
 	for range 100 {
-		// exceeds the socket buffer
+		// the text exceeds the socket buffer
 		a.change(func(s *api.Status) { s.LastReload = &api.LastReload{Reasons: []string{strings.Repeat("x", 1<<20)}} })
 		a.board.Publish(condition.Event{Kind: condition.KindDraining})
 	}

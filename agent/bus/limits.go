@@ -12,8 +12,8 @@ const (
 	mostRefusals    = 64  // queued Busy replies; more are dropped
 	readers         = 4   // goroutines that serve the other users
 	rootReaders     = 2   // goroutines that serve root
-	// mostUnknown limits the connections whose user is still to be looked up. Beyond that
-	// number only one call of each further connection is queued.
+	// mostUnknown limits the connections whose user is being looked up. Of each further connection
+	// only one call is queued.
 	mostUnknown     = 1024
 	mostEarly       = 8    // queued calls per connection to look up
 	mostKnown       = 4096 // cached users of connections

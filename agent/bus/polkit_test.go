@@ -65,7 +65,7 @@ func (p *polkit) CheckAuthorization(subject struct {
 	}
 	p.mu.Unlock()
 	if missed != 0 {
-		// polkit processes checks sequentially, and so does this fake
+		// block the whole fake: polkit processes checks sequentially as well
 		time.Sleep(missed) //house:sleep a fake that takes its time
 		answer = polkitResult{}
 	}
@@ -98,7 +98,7 @@ func (p *polkit) set(change func()) {
 	change()
 }
 
-// changing lists the calls that require authorisation, with their actions.
+// changing lists the calls that require authorisation, with their polkit actions.
 var changing = []struct {
 	object, action string
 	arguments      []string
@@ -200,7 +200,9 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 
 	hold := make(chan struct{})
 	p.set(func() { p.person = hold })
-	check.interactive = 50 * time.Millisecond // set late, so that it does not limit the replies above
+	// check.interactive = 50 * time.Millisecond // set only now, because the replies above take
+	// longer
+	check.interactive = 50 * time.Millisecond
 	want(allow(true), errorPrefix+"NotAuthorized")
 	eventually(t, "the question is taken back", func() (so bool) {
 		p.set(func() { so = len(p.canceled) == 1 })
@@ -218,7 +220,7 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 }
 
 // A denial that takes as long as polkit's script timeout may be an error of polkit (see ruleTime),
-// so the check is repeated.
+// so the agent repeats the check.
 func TestPolkitIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	d := startDaemon(t)

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// TestConditionsThatRepeatAreFewSignals checks that a condition whose text always changes is
-// signalled at most three times a minute, also while clients read, who get the current text.
+// TestConditionsThatRepeatAreFewSignals checks that a condition whose text changes constantly is
+// signalled at most three times a minute, while clients that read it get the current text.
 func TestConditionsThatRepeatAreFewSignals(t *testing.T) {
 	d, a := running(t)
 	signals := serveChanges(t, d)

@@ -25,7 +25,7 @@ const (
 	steadyTime   = 10 * time.Second
 )
 
-// Options configure a Server.
+// Options configures a Server.
 type Options struct {
 	Address  string // of the bus, in the format of DBUS_SYSTEM_BUS_ADDRESS; "" = SystemAddress
 	Instance string // "" = none
@@ -35,8 +35,8 @@ type Options struct {
 	Logger   *slog.Logger
 }
 
-// Server publishes the agent on the bus. It is ready once the agent first owns its name on the bus,
-// which may never happen: no part waits for it.
+// Server publishes the agent on the bus. It becomes ready when the agent first owns its name on the
+// bus. No part waits for that, since it may never happen.
 type Server struct {
 	part.Readiness
 	options    Options
@@ -82,7 +82,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // nameChanged updates the conditions when the agent gains or loses its name.
 func (s *Server) nameChanged(ours bool) {
-	name := Name(s.options.Instance)
+	name := BusName(s.options.Instance)
 	s.options.Board.Clear(conditionUnavailable)
 	if !ours {
 		s.options.Board.Raise(conditionNameOwned, condition.Warning,
@@ -96,8 +96,8 @@ func (s *Server) nameChanged(ours bool) {
 	s.MarkReady()
 }
 
-// unavailable raises the condition of a missing bus. Its severity is Info, because the bus is
-// optional, or Warning if the bus denies access.
+// unavailable raises the condition that the bus is unavailable. Its severity is Info, because the
+// bus is optional, or Warning if the bus denies access.
 func (s *Server) unavailable(err error) {
 	severity, fix := condition.Info, ""
 	if isNamed(err, "org.freedesktop.DBus.Error.AccessDenied") {

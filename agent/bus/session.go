@@ -16,13 +16,17 @@ import (
 // Timing of a session.
 const (
 	stateTime = 5 * time.Second // limit of reading the agent's state, which may query Envoy
-	// coalesce is how long related changes are collected: an epoch exits, another is live.
+	// coalesce delays signals to combine related changes, such as the exit of one epoch and the
+	// start of another.
 	coalesce = 10 * time.Millisecond
-	// stateAge is the age up to which clients read a cached state. It bounds the cost of reads.
+	// stateAge is the maximum age of the cached state that clients read. It bounds the cost of
+	// reads.
 	stateAge   = 50 * time.Millisecond
-	figuresAge = time.Second            // maximum age of figures of resource usage
-	patience   = 200 * time.Millisecond // limit of a read's wait for a refresh
-	// A live proxy that is not ready does not report when it becomes ready, so its state is polled.
+	figuresAge = time.Second // maximum age of figures of resource usage
+	// patience = 200 * time.Millisecond // limit of a reader's wait for a refreshed state
+	patience = 200 * time.Millisecond
+	// No event reports that a live proxy has become ready, so the state of one that is not ready is
+	// polled.
 	firstLook   = 250 * time.Millisecond
 	longestLook = 10 * time.Second
 )
@@ -37,10 +41,12 @@ type session struct {
 	conn      *dbus.Conn
 	authority *authority
 	emitter   *emitter
-	owned     chan bool // reports each gain or loss of the name
+	// owned chan bool // true when the bus name is gained, false when it is lost
+	owned chan bool
 
-	state    *shown[*snapshot]
-	reported uint64 // number of the last event about a condition; of the goroutine of run
+	state *shown[*snapshot]
+	// reported uint64 // number of the last event about a condition; used by run's goroutine only
+	reported uint64
 	figures  *shown[[]Epoch]
 
 	callers     *callers
@@ -173,7 +179,7 @@ func (s *session) serveChanges(
 			if s.conn.Context().Err() != nil {
 				return errLost
 			}
-			// the final events, such as the exit of the proxy
+			// Send the final events, such as the exit of the proxy.
 			_, err := s.emitter.events(s.options.Board)
 			return err
 		}

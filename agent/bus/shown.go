@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// shown is a cached value with one writer and many readers. Readers may request a refresh and wait
-// briefly; readers that arrive during a refresh share it.
+// shown caches a value for one writer and many readers. Readers may request a refresh and wait for
+// it briefly; readers that arrive during a refresh share it.
 type shown[T any] struct {
 	age      time.Duration // maximum age of a value that needs no refresh
 	patience time.Duration // how long readers wait before they use the old value

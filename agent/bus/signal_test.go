@@ -95,7 +95,7 @@ func TestEpochsComeAndGo(t *testing.T) {
 		t.Errorf("EpochStarted:\n%s", diff)
 	}
 
-	// A reused number: another object under the same path.
+	// The number is reused: the path is the same, but the object is another one.
 	a.change(func(s *api.Status) { s.Epochs[1].ID = "c" })
 	if removed := next(t, signals,
 		objectManagerName+".InterfacesRemoved"); removed.Body[0] != epochPath(1) {
@@ -130,7 +130,8 @@ func TestOfEpochsThatShareANumberTheLivingIsShown(t *testing.T) {
 	}
 }
 
-// TestAReloadsEndIsToldAfterItsID uses a fake that publishes the end before it returns the ID.
+// TestAReloadsEndIsToldAfterItsID uses a fake agent that publishes the end of a reload before it
+// returns the reload's ID.
 func TestAReloadsEndIsToldAfterItsID(t *testing.T) {
 	d, _ := running(t)
 	conn := d.connect()
@@ -157,7 +158,7 @@ func TestAReloadsEndIsToldAfterItsID(t *testing.T) {
 	}
 }
 
-// TestAProxyThatIsNotReadyIsAskedAgain checks the polling of readiness, for which no event exists.
+// TestAProxyThatIsNotReadyIsAskedAgain checks that readiness, for which no event exists, is polled.
 func TestAProxyThatIsNotReadyIsAskedAgain(t *testing.T) {
 	d, a := running(t)
 	signals := serveChanges(t, d)
@@ -174,18 +175,18 @@ func TestAnIdleAgentIsNotLookedAt(t *testing.T) {
 	d, a := running(t)
 	d.must(0, "get-property", wellKnownName, manager, managerInterface, "Version")
 	looks := func() (n int) { a.set(func() { n = a.looks }); return n }
-	// A refresh requested by the reader may follow its reply if the thread was suspended; then the
-	// next second counts.
+	// A refresh that the reader requested may follow its reply if the thread was suspended; then
+	// only the next second counts.
 	eventually(t, "a second without a look at an agent that does nothing", func() bool {
 		before, quiet := looks(), true
-		parts.During(time.Second, 50*time.Millisecond, func() {
+		parts.RepeatFor(time.Second, 50*time.Millisecond, func() {
 			quiet = quiet && looks() == before
 		})
 		return quiet
 	})
 }
 
-// TestManyChangesAreFewSignals checks that intermediate values are not sent.
+// TestManyChangesAreFewSignals checks that intermediate values cause no signals.
 func TestManyChangesAreFewSignals(t *testing.T) {
 	d, a := running(t)
 	signals := serveChanges(t, d)

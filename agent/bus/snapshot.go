@@ -13,14 +13,14 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// noEpoch is the epoch number that means none.
+// noEpoch is the epoch number that stands for "no epoch" on D-Bus.
 const noEpoch uint32 = math.MaxUint32
 
 // snapshot holds all objects at one time. It is immutable.
 type snapshot struct {
 	objects map[dbus.ObjectPath]object
 	epochs  []listedEpoch // result of ListEpochs
-	// reported is the number of the last event about a condition before the state was read.
+	// reported is the number of the last event about a condition that precedes the state.
 	reported uint64
 }
 
@@ -79,8 +79,8 @@ func newSnapshot(state api.Status, unit string) *snapshot {
 	return shown
 }
 
-// older compares epochs. Of epochs with the same number, the one to show sorts last: the running
-// one, or the newest.
+// older is a comparison for sorting. Of epochs with the same number, the one to publish is last:
+// the running one, or the newest.
 func older(a, b Epoch) int {
 	if a.Exited.IsZero() != b.Exited.IsZero() {
 		if b.Exited.IsZero() {
@@ -127,7 +127,7 @@ func managerValues(state api.Status, unit string) map[string]any {
 func epochValues(epoch Epoch) map[string]any {
 	return map[string]any{
 		"Number":           uint32(epoch.Number),
-		"State":            text(string(epoch.State.Shown())),
+		"State":            text(string(epoch.State.PublicState())),
 		"PID":              uint32(epoch.PID),
 		"Reason":           text(epoch.Reason),
 		"BootstrapPath":    text(epoch.BootstrapPath),

@@ -17,21 +17,20 @@ import (
 // Limits of the wire.
 const (
 	// largestMessage is the maximum size of a message. Longer ones are skipped and get no reply.
-	// The interfaces need a path at most (4 KB), and replies of polkit and the bus are a few lines,
-	// whereas the bus allows 32 MB.
+	// Calls of the interfaces contain a path at most (4 KB), replies of polkit and the bus a few
+	// lines; the bus itself allows 32 MB.
 	largestMessage = 16 << 10
-	// writeTime limits one write. If the bus does not read for so long, the connection is closed.
+	// writeTime limits one write. If the bus does not read for that long, the connection is closed.
 	writeTime = 10 * time.Second
 	// lastTime replaces writeTime while the agent shuts down.
 	lastTime = time.Second
 )
 
-// wire is the connection that godbus uses. It splits the input into messages, passes method calls
-// to take, and passes only replies and the bus's own signals to godbus. It drops messages that
-// cannot be decoded, because godbus would close the connection or panic.
+// wire is the connection that godbus uses. It splits the input into messages. Method calls go to
+// take; only replies and the bus's own signals go to godbus.
 //
-// It does not support file descriptors, so godbus does not negotiate them: those that clients
-// attach to calls would never be closed.
+// Messages that cannot be decoded are dropped, because godbus would close the connection or panic.
+// File descriptors are not negotiated: those that clients attach to calls would never be closed.
 type wire struct {
 	net.Conn
 	reader *bufio.Reader
@@ -67,7 +66,8 @@ func (w *wire) Write(data []byte) (int, error) {
 		return n, err
 	}
 	if !w.framed && bytes.HasPrefix(data, []byte("BEGIN")) {
-		w.framed = true // no concurrent Read: the same goroutine authenticates
+		// w.framed = true // needs no lock: the goroutine that authenticates also reads
+		w.framed = true
 	}
 	return n, nil
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// encode writes a message like a client.
+// encode writes a message in the wire format, as a client would.
 func encode(to io.Writer, message *dbus.Message) error {
 	var frame bytes.Buffer
 	if err := message.EncodeTo(&frame, binary.LittleEndian); err != nil {

@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An action replaces the statement of a rule's decision.
+// An action is a statement that replaces the one of a rule's decision.
 type action interface {
 	text() string
 	exprs() []expr.Any
 }
 
-// toSource redirects a connection of this host over IPv6 to Envoy's outbound listener at its source
-// address. A plain redirect takes it to ::1, which firewalld rejects on all interfaces but lo.
+// toSource redirects a connection of this host over IPv6 to Envoy's outbound listener at the
+// connection's own source address. A plain redirect would go to ::1, which firewalld rejects on all
+// interfaces but lo.
 type toSource struct{}
 
 func (toSource) text() string { return fmt.Sprintf("dnat ip6 to ip6 saddr:%d", OutboundPort) }

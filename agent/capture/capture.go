@@ -1,6 +1,6 @@
-// Package capture redirects connections of this host to Envoy. Settings say what to capture, Rules
-// turns them into a typed Table, and Explain evaluates tables for one connection. The helper
-// (Command, cmd/outrider-capture) owns the table in the kernel; Client is the agent's side.
+// Package capture redirects connections of this host to Envoy. Settings say what to capture,
+// BuildTable turns them into a typed Table, and Explain evaluates tables for one connection. The
+// helper (Main, cmd/outrider-capture) owns the table in the kernel; Client is the agent's side.
 //
 //	Settings -> Rules -> Table -> Table.String   nft text, for people
 //	                           -> kernel.install one transaction
@@ -24,8 +24,9 @@ const (
 	DNSPort      = 15053
 )
 
-// Users are those whose connections are never captured as outbound ones. They are arguments of the
-// helper, not settings: the agent cannot choose whose listener receives connections.
+// Users are the users whose own connections are never captured as outbound ones. They are arguments
+// of the helper, not Settings: otherwise the agent could choose which user's listener receives
+// connections.
 type Users struct {
 	Envoy uint32 `json:"envoy"`
 	Agent uint32 `json:"agent"`
@@ -37,7 +38,8 @@ func TableName(instance string) string { return tableName("outrider", instance) 
 // closedName is the name of the table that rejects connections; it has no owner.
 func closedName(instance string) string { return tableName("outrider-closed", instance) }
 
-// natName is the name of the table that continues to translate established connections.
+// natName is the name of the table that keeps translating established connections after the rules
+// are gone.
 func natName(instance string) string { return tableName("outrider-nat", instance) }
 
 func tableName(name, instance string) string {
@@ -47,20 +49,20 @@ func tableName(name, instance string) string {
 	return name + "_" + instance
 }
 
-// State is the value of the D-Bus property Capture.
+// State is the state of the interception, as in the D-Bus property Capture.
 type State string
 
 // The states.
 const (
-	Off       State = "off"       // no settings
-	On        State = "on"        // the rules are in force
-	Withdrawn State = "withdrawn" // settings, but no rules; Status.Reason says why
-	Closed    State = "closed"    // withdrawn, and inbound connections are rejected
-	Trial     State = "trial"     // in force until Status.Until, or until confirmed
+	StateOff       State = "off"       // no settings
+	StateOn        State = "on"        // the rules are in force
+	StateWithdrawn State = "withdrawn" // settings, but no rules; Status.Reason says why
+	StateClosed    State = "closed"    // withdrawn, and inbound connections are rejected
+	StateTrial     State = "trial"     // in force until Status.Until, or until confirmed
 )
 
 // InForce reports whether connections are captured.
-func (s State) InForce() bool { return s == On || s == Trial }
+func (s State) InForce() bool { return s == StateOn || s == StateTrial }
 
 // Status is the helper's report after each request and each change.
 type Status struct {
@@ -68,14 +70,15 @@ type Status struct {
 	Reason string    `json:"reason,omitempty"`
 	Until  time.Time `json:"until,omitzero"` // of a trial
 	Since  time.Time `json:"since,omitzero"`
-	// Families that Envoy serves and that are therefore captured.
+	// Families are the address families that are captured, because Envoy serves them.
 	Families Families `json:"families"`
-	// Closed: outbound connections that would be captured are rejected while they are not;
-	// ClosedInbound: inbound ones.
+	// Closed reports that outbound connections are rejected while they cannot be captured,
+	// ClosedInbound that inbound ones are.
 	Closed        bool      `json:"closed,omitempty"`
 	ClosedInbound bool      `json:"closed_inbound,omitempty"`
 	DNS           DNSStatus `json:"dns"`
-	// Unowned: this kernel (before 5.12) does not remove the rules when the helper ends.
+	// Unowned reports that this kernel (before 5.12) does not remove the rules when the helper
+	// ends.
 	Unowned  bool      `json:"unowned,omitempty"`
 	Settings *Settings `json:"settings,omitempty"`
 	Users    Users     `json:"users"`
@@ -92,8 +95,8 @@ type DNSStatus struct {
 	Resolvers []netip.Addr `json:"resolvers,omitempty"` // of redirected queries, if State is on
 }
 
-// Counter counts what matched the rules of one Rule.Key. Where connections are redirected, only the
-// first packet of each is counted.
+// Counter counts the packets that matched the rules of one Rule.Key. Of redirected connections only
+// the first packet counts.
 type Counter struct {
 	Rule    string `json:"rule"`
 	Packets uint64 `json:"packets"`

@@ -2,7 +2,7 @@ package capture
 
 import "testing"
 
-// The helper trusts the agent's settings no further than its configuration allows.
+// The helper accepts only settings that the configuration allows, whatever the agent sends.
 func TestSettings_ValidateAllowsNoMoreThanTheConfiguration(t *testing.T) {
 	for name, test := range map[string]struct {
 		settings Settings

@@ -10,18 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StateName is the name of a helper's state file.
-const StateName = "state.json"
+// StateFileName is the name of a helper's state file.
+const StateFileName = "state.json"
 
-// Cleanup deletes the tables that a helper which is gone has left, and its state file in folder,
-// which may be nil. It returns the names of the tables that it deleted. Those of a living helper
-// have an owner and stay, except the one that rejects connections, which that helper restores: an
-// error names the fix.
+// Cleanup deletes the tables of a helper that no longer runs, and its state file in folder, which
+// may be nil. It returns the names of the deleted tables. Tables of a running helper have an owner
+// and remain. The table that rejects connections has none, but a running helper restores it; then
+// the error names the fix.
 func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	socket, err := newOwnerSocket()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) ||
 		errors.Is(err, unix.EPROTONOSUPPORT) {
-		return nil, nil // no right to have made any, or a kernel without nftables
+		// return nil, nil // this user cannot have created tables, or the kernel lacks nftables
+		return nil, nil
 	}
 	if err != nil {
 		return nil, err
@@ -42,7 +43,8 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 			done = append(done, name)
 		case !errors.Is(err, unix.EPERM):
 			return done, err
-		case name != natName(instance): // systemd may retain that table, which captures nothing
+		// case name != natName(instance): // systemd may keep the nat table, which captures nothing
+		case name != natName(instance):
 			held = append(held, name)
 		}
 	}
@@ -51,7 +53,7 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 			"run \"systemctl kill -s KILL %s\", and clean up again", strings.Join(held, ", "),
 			unitOf(instance))
 	}
-	// Another instance in force may need them.
+	// Another running instance may need the policy routes.
 	if !slices.ContainsFunc(names, func(name string) bool {
 		return strings.HasPrefix(name, "outrider-nat") && name != natName(instance)
 	}) {
@@ -62,7 +64,7 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	if folder == nil {
 		return done, nil
 	}
-	if err := folder.Remove(StateName); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := folder.Remove(StateFileName); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return done, err
 	}
 	return done, nil

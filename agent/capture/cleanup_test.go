@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Cleanup cannot delete the table of a helper that hangs, so it does not report success.
+// Cleanup cannot delete the table of a helper that hangs, and therefore reports an error.
 func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -18,9 +18,9 @@ func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
 	r := newRig(t)
 	r.startEnvoy()
 	r.apply(captureAll)
-	r.captures(On)
-	parts.Stop(t, r.helper.Process.Pid)
-	state := filepath.Join(r.folder, StateName)
+	r.captures(StateOn)
+	parts.PauseProcess(t, r.helper.Process.Pid)
+	state := filepath.Join(r.folder, StateFileName)
 	folder := openRoot(t, r.folder)
 	const fix = `table inet outrider belongs to an outrider-capture that does not answer; run ` +
 		`"systemctl kill -s KILL outrider-capture.service"`

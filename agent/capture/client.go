@@ -37,10 +37,10 @@ func (c *Client) Close() { c.calls.Close() }
 // Done is closed when the connection is lost.
 func (c *Client) Done() <-chan struct{} { return c.calls.Done() }
 
-// Changes returns the status after each change. A slow reader gets only the newest.
+// Changes delivers the status after each change. A slow reader receives only the newest one.
 func (c *Client) Changes() <-chan Status { return c.changes }
 
-// Apply sends settings, which are in force while Envoy serves.
+// Apply sends settings to the helper. They take effect while Envoy serves.
 func (c *Client) Apply(ctx context.Context, settings Settings) (Status, error) {
 	return c.call(ctx, request{Operation: opApply, Settings: &settings})
 }
@@ -50,13 +50,13 @@ func (c *Client) Withdraw(ctx context.Context) (Status, error) {
 	return c.call(ctx, request{Operation: opWithdraw})
 }
 
-// Try puts the rules in force for a time, unless Confirm makes it permanent.
-func (c *Client) Try(ctx context.Context, limit time.Duration) (Status, error) {
+// StartTrial puts the rules in force for at most limit, unless ConfirmTrial keeps them.
+func (c *Client) StartTrial(ctx context.Context, limit time.Duration) (Status, error) {
 	return c.call(ctx, request{Operation: opTry, For: limit})
 }
 
-// Confirm ends a trial: the rules stay in force.
-func (c *Client) Confirm(ctx context.Context) (Status, error) {
+// ConfirmTrial ends a trial: the rules stay in force.
+func (c *Client) ConfirmTrial(ctx context.Context) (Status, error) {
 	return c.call(ctx, request{Operation: opConfirm})
 }
 
@@ -74,7 +74,8 @@ func (c *Client) Stop(ctx context.Context) error {
 	return err
 }
 
-// reload is the command that replaces a helper of an earlier version.
+// reload is the suggested command, which replaces a helper of an earlier version by the installed
+// one.
 const reload = `run "systemctl reload outrider-capture.service"`
 
 func (c *Client) call(ctx context.Context, r request) (Status, error) {
@@ -82,7 +83,7 @@ func (c *Client) call(ctx context.Context, r request) (Status, error) {
 		r.Protocol, r.Number = cmp.Or(r.Protocol, protocolVersion), number
 		return r
 	})
-	if errors.Is(err, rpc.ErrOtherFraming) {
+	if errors.Is(err, rpc.ErrUnframed) {
 		return Status{}, errors.New("outrider-capture is of an earlier version; " + reload)
 	}
 	if err != nil {

@@ -22,7 +22,7 @@ func TestClient_StoppedHelperBlocksNoCall(t *testing.T) {
 		return
 	}
 	r := newRig(t)
-	resume := parts.Stop(t, r.helper.Process.Pid)
+	resume := parts.PauseProcess(t, r.helper.Process.Pid)
 	defer resume()
 	large := captureAll
 	large.Instance = strings.Repeat("x", 64<<10)
@@ -31,7 +31,7 @@ func TestClient_StoppedHelperBlocksNoCall(t *testing.T) {
 		began := time.Now()
 		_, err := r.client.Apply(ctx, large)
 		cancel()
-		if took := time.Since(began); took >= rpc.Timeout {
+		if took := time.Since(began); took >= rpc.PeerTimeout {
 			t.Errorf("a call with a deadline of 10 ms took %v", took)
 		}
 		if errors.Is(err, ErrClosed) {
@@ -70,7 +70,7 @@ func TestClient_NamesHelperOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// A reload may follow another one before the next image handles signals.
+// A second reload may arrive before the helper's next image has installed its signal handler.
 func TestHelper_SurvivesReloadsInQuickSuccession(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -16,8 +16,8 @@ const (
 	keyFailInbound = "capture.fail_inbound"
 )
 
-// closedRules returns the table that rejects what Rules would redirect and that was not redirected,
-// in the directions that the settings close.
+// closedRules returns the table that rejects connections which BuildTable's rules would redirect
+// but have not, in the directions that the settings close.
 func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
 	start := b.start(Families{true, true})
@@ -41,7 +41,8 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 	}
 	if s.ClosesInbound() {
 		b.table.Chains = append(b.table.Chains, Chain{Name: "input", Type: "filter", Hook: "input",
-			// What another program redirects is never captured.
+			// Connections that another program redirects are never captured, so they are not
+			// rejected either.
 			Rules: slices.Concat(start, []Rule{rule(ruleRedirected, Direct, redirected{}),
 				rule(ruleLoopback, Direct, loopback{arriving: true})},
 				reject(keyFailInbound, b.inbound(s)))})
@@ -49,7 +50,7 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 	return b.table
 }
 
-// closes reports whether connections that are not redirected are rejected, in either direction.
+// closes reports, for each direction, whether connections that are not redirected are rejected.
 func (h *helper) closes() (outbound, inbound bool) {
 	if h.Settings == nil || h.Withdrawn || h.Expired {
 		return false, false
@@ -57,7 +58,8 @@ func (h *helper) closes() (outbound, inbound bool) {
 	return h.Settings.closesOutbound(), h.Settings.ClosesInbound()
 }
 
-// reconcileClosed keeps the table that rejects connections, which anyone may delete.
+// reconcileClosed installs the table that rejects connections, and restores it if another program
+// has deleted it.
 func (h *helper) reconcileClosed(now time.Time) error {
 	name := closedName(h.instance)
 	if outbound, inbound := h.closes(); !outbound && !inbound {
@@ -89,14 +91,14 @@ func (h *helper) reconcileClosed(now time.Time) error {
 	return err
 }
 
-// openPorts names the ports of applications that the settings capture inbound and that other hosts
-// reach.
+// openPorts returns a sentence part that names the application ports which are captured inbound and
+// which other hosts can reach.
 func openPorts(s *Settings, users Users) string {
-	sockets, err := sockdiag.Listening()
+	sockets, err := sockdiag.ListeningSockets()
 	if err != nil {
 		return err.Error()
 	}
-	table := Rules(s, users, Families{true, true}, nil)
+	table := BuildTable(s, users, Families{true, true}, nil)
 	var ports []int
 	for _, socket := range sockets {
 		at := Connection{Inbound: true, Local: true, Protocol: "tcp", Destination: netip.AddrPortFrom(

@@ -23,7 +23,7 @@ func closedInbound(s Settings) Settings {
 	return s
 }
 
-// linkLocal returns an address of a link of this host, as other hosts of the link reach it.
+// linkLocal returns a link-local address of this host that other hosts of the link can reach.
 func linkLocal(t *testing.T) string {
 	t.Helper()
 	interfaces, err := net.Interfaces()
@@ -46,8 +46,8 @@ func linkLocal(t *testing.T) string {
 	return ""
 }
 
-// inbound returns what another host gets from port 80 of this one over IPv4, IPv6 and a link-local
-// address.
+// inbound returns what another host receives from port 80 of this one over IPv4, over IPv6 and from
+// a link-local address.
 func (r *rig) inbound() (answers [3]string) {
 	r.t.Helper()
 	for i, address := range []string{here[0], here[1], linkLocal(r.t)} {
@@ -69,8 +69,8 @@ func (r *rig) inboundIs(want ...string) {
 	})
 }
 
-// With the settings that an identity implies, the application answers nobody past Envoy, whatever
-// happens to Envoy and the helper; outbound connections go direct.
+// With the settings that an identity implies, other hosts never reach the application except
+// through Envoy, whatever happens to Envoy and the helper. Outbound connections go direct.
 func TestHelper_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -78,7 +78,7 @@ func TestHelper_ClosedInbound(t *testing.T) {
 	r := newRig(t)
 	r.apply(closedInbound(captureAll))
 	r.inboundIs("refused")
-	r.captures(Closed)
+	r.captures(StateClosed)
 	r.answers(soon, "far 80")
 	r.startEnvoy()
 	r.inboundIs("15006")
@@ -86,17 +86,17 @@ func TestHelper_ClosedInbound(t *testing.T) {
 
 	r.kill(r.envoy)
 	r.inboundIs("refused")
-	r.captures(Closed)
+	r.captures(StateClosed)
 	r.answers(soon, "far 80")
 	r.kill(r.helper)
 	if got := r.inbound(); got != [3]string{"refused", "refused", "refused"} {
 		t.Errorf("without the helper: %q", got)
 	}
 	r.start()
-	r.captures(Closed)
+	r.captures(StateClosed)
 	r.startEnvoy()
 	r.inboundIs("15006")
-	r.captures(On)
+	r.captures(StateOn)
 	r.kill(r.envoy)
 	r.inboundIs("refused")
 	if err := r.client.Stop(t.Context()); err != nil {
@@ -109,7 +109,8 @@ func TestHelper_ClosedInbound(t *testing.T) {
 	}
 }
 
-// What Envoy does not serve (IPv6, with an istiod without dual stack) is refused, not sent past it.
+// Connections of a family that Envoy does not serve (IPv6, with an istiod without dual stack) are
+// rejected. They must not go directly to the application.
 func TestHelper_ClosedInboundInAFamilyWithoutEnvoy(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -125,7 +126,7 @@ func TestHelper_ClosedInboundInAFamilyWithoutEnvoy(t *testing.T) {
 }
 
 // The agent closes inbound connections before Envoy is live, throughout drain and stop, and opens
-// them when the stop has finished.
+// them once the stop has finished.
 func TestController_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -165,7 +166,8 @@ func TestController_ClosedInbound(t *testing.T) {
 	r.inboundIs("here 80")
 }
 
-// A trial that nobody confirms ends what is closed, too: the person may have no other way in.
+// The end of an unconfirmed trial also reopens closed inbound connections: the administrator may
+// have no other way to log in.
 func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -178,11 +180,11 @@ func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
 	trial.InboundOnly = false // Envoy is live: no new trial
 	r.apply(trial)
 	r.inboundIs("here 80")
-	r.captures(Withdrawn)
+	r.captures(StateWithdrawn)
 }
 
-// The state of an older helper closes both directions or none. An agent of another version is
-// refused with an error that says what to do, and changes nothing.
+// The state file of an older helper closes both directions or none. An agent of an incompatible
+// version gets an error with the fix, and changes nothing.
 func TestHelper_OtherVersions(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -203,7 +205,7 @@ func TestHelper_OtherVersions(t *testing.T) {
 	run(t, "", "nft", "flush", "ruleset")
 	r.start()
 	r.inboundIs("refused")
-	r.captures(Closed)
+	r.captures(StateClosed)
 	_, err = r.client.call(t.Context(), request{Protocol: protocolVersion + 1, Operation: opApply,
 		Settings: &captureNone})
 	const fix = `systemctl reload outrider-capture.service`
@@ -227,8 +229,8 @@ func TestHelper_OtherVersions(t *testing.T) {
 	r.inboundIs("refused")
 }
 
-// A helper that cannot read its settings leaves refused what an earlier one refused, until the
-// agent sends them or stops it.
+// A helper that cannot read its settings continues to reject what its predecessor rejected, until
+// the agent sends settings or stops it.
 func TestHelper_UnreadableStateOpensNothing(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -245,11 +247,12 @@ func TestHelper_UnreadableStateOpensNothing(t *testing.T) {
 		r.apply(closedInbound(captureAll))
 		r.inboundIs("refused")
 		r.kill(r.helper)
-		if err := os.WriteFile(filepath.Join(r.folder, StateName), []byte("{"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(r.folder, StateFileName), []byte("{"),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
 		r.start()
-		r.captures(Off) // after a tick
+		r.captures(StateOff) // after a tick
 		if got := r.inbound(); got != [3]string{"refused", "refused", "refused"} {
 			t.Errorf("without settings: %q", got)
 		}
@@ -258,7 +261,7 @@ func TestHelper_UnreadableStateOpensNothing(t *testing.T) {
 	}
 }
 
-// A socket that accepts connections to any address is Envoy's only with TPROXY.
+// With TPROXY, and only then, a socket that accepts connections to any address counts as Envoy's.
 func TestHelper_ClosedForTransparentSockets(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -37,8 +37,8 @@ const (
 
 func descriptorFlags() []string { return []string{flagListen, flagRules, flagNAT, flagDNS} }
 
-// Command runs outrider-capture and returns its exit code.
-func Command(arguments []string, version string, stdout, stderr io.Writer) int {
+// Main runs the program outrider-capture and returns its exit code.
+func Main(arguments []string, version string, stdout, stderr io.Writer) int {
 	o := options{version: version, log: stderr}
 	flags := flag.NewFlagSet("outrider-capture", flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -102,18 +102,18 @@ func userID(name string) (uint32, error) {
 	return uint32(id), err
 }
 
-// inheritance are descriptors of systemd or of the previous image.
+// inheritance has the descriptors that systemd or the previous image of the helper passed.
 type inheritance struct {
 	listener        *net.UnixListener
 	rules, nat, dns *ownerSocket
 }
 
-// inherit takes the descriptors, or listens on path.
+// inherit takes over the passed descriptors, or listens on path if there are none.
 func inherit(fds map[string]*int, path string) (in inheritance, err error) {
 	files := map[string]*os.File{}
 	for name, fd := range fds {
 		if *fd >= 0 {
-			files[name] = reexec.File(*fd, name)
+			files[name] = reexec.InheritedFile(*fd, name)
 		}
 	}
 	if files[flagListen] == nil {

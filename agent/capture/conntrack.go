@@ -24,13 +24,14 @@ const (
 	ctDestinationIPv6 = 4
 	ctProtocol        = 1 // in ctTupleProtocol
 	ctDestinationPort = 3
-	ctFilterTuple     = 1 // in ctFilter: what of ctTuple has to be equal
-	// Protocol and destination port. For addresses of IPv6, the kernel's filter is inverted.
+	ctFilterTuple     = 1 // ctFilterTuple = 1 // in ctFilter: the fields of ctTuple that must match
+	// Selects protocol and destination port. The kernel's filter for IPv6 addresses is inverted, so
+	// addresses are compared here.
 	ctFilterFlags = 1<<3 | 1<<5
 )
 
-// forgetQueries deletes queries over UDP to resolvers that were redirected, or were not, from the
-// kernel's connections. It would translate a socket in use as at its first query.
+// forgetQueries deletes conntrack entries of UDP queries whose redirection has changed. With such
+// an entry the kernel would translate a socket in use as at its first query.
 func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) error {
 	var deletions []netlink.Message
 	for _, r := range resolvers {
@@ -57,7 +58,9 @@ func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) err
 		for _, f := range found {
 			tuple, translated := connectionOf(f)
 			other := slices.ContainsFunc(parts, func(part []byte) bool {
-				return !bytes.Contains(tuple, part) // before Linux 5.8, all connections are listed
+				// return !bytes.Contains(tuple, part) // kernels before 5.8 ignore the filter and
+				// list all connections
+				return !bytes.Contains(tuple, part)
 			})
 			if !other && translated == redirected {
 				deletions = append(deletions, message(ctDelete, netlink.Acknowledge,
@@ -68,9 +71,10 @@ func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) err
 	return s.delete(deletions)
 }
 
-// delete sends messages that delete connections, some of which may be gone.
+// delete sends messages that delete conntrack entries. It ignores entries that no longer exist.
 func (s *ownerSocket) delete(messages []netlink.Message) error {
-	const atOnce = 256 // the acknowledgements have to fit into the socket's buffer
+	// const atOnce = 256 // the acknowledgements must fit into the socket's receive buffer
+	const atOnce = 256
 	for some := range slices.Chunk(messages, atOnce) {
 		s.failure = nil
 		if _, _ = s.exchange(some); s.failure != nil && !errors.Is(s.failure, unix.ENOENT) {
@@ -80,10 +84,12 @@ func (s *ownerSocket) delete(messages []netlink.Message) error {
 	return nil
 }
 
-// connectionOf returns the tuple of a connection, and whether its destination was translated.
+// connectionOf returns the tuple of a connection and reports whether the kernel translated its
+// destination.
 func connectionOf(m netlink.Message) (tuple []byte, translated bool) {
 	const header = 4
-	if len(m.Data) < header { // the end has an error number instead
+	// if len(m.Data) < header { // the final message has an error number instead
+	if len(m.Data) < header {
 		return nil, false
 	}
 	attributes, err := netlink.NewAttributeDecoder(m.Data[header:])

@@ -37,7 +37,8 @@ func TestForgetQueries_DNSSocketsInUseFollowTheRules(t *testing.T) {
 			}
 		}
 	}
-	for _, s := range used { // the other host's IPv6 may need a moment
+	// for _, s := range used { // retried, because the other host's IPv6 may not be ready yet
+	for _, s := range used {
 		parts.Eventually(t, 20*time.Second, "the resolver answers",
 			func() bool { return exchange(t, s) == "far" })
 	}
@@ -65,14 +66,14 @@ func TestForgetQueries_DNSSocketsInUseFollowTheRules(t *testing.T) {
 	check("direct again", "far")
 }
 
-// trackAll makes the kernel track and translate connections whatever Outrider does.
+// trackAll makes the kernel track and translate connections, independently of Outrider's rules.
 func trackAll(t *testing.T) {
 	t.Helper()
 	run(t, "table inet other { chain output { type nat hook output priority 0; ct state new; }; }",
 		"nft", "-f", "-")
 }
 
-// hold returns a UDP socket of the application to a resolver.
+// hold returns an open UDP socket of the application's user, connected to a resolver.
 func hold(t *testing.T, resolver string) (socket net.Conn) {
 	t.Helper()
 	parts.RunAs(t, appUser, func() {

@@ -20,27 +20,36 @@ const (
 	ConditionWithdrawn   = "capture-withdrawn"   // no rules, though Envoy is live
 	ConditionTrial       = "capture-trial"
 	ConditionFamily      = "capture-family"
-	ConditionUnowned     = "capture-unowned" // the rules would outlive the helper
-	ConditionDNS         = "capture-dns-withdrawn"
+	// ConditionUnowned = "capture-unowned" // the rules would remain if the helper ended
+	ConditionUnowned = "capture-unowned"
+	ConditionDNS     = "capture-dns-withdrawn"
 )
 
-// Envoy is the part of the supervisor that a Controller uses.
+// Envoy is the live epoch as seen by a Controller; the supervisor implements it.
 type Envoy interface {
-	// Serves reports whether an epoch is live, and when half of its drain on request has passed;
-	// zero: it does not drain.
+	// Serves reports whether an epoch is live. half is the time when half of its requested drain
+	// has passed; zero: it does not drain.
 	Serves() (live bool, half time.Time)
 	Changed() <-chan struct{} // closed at the next change
 }
 
-// ControllerOptions configure a Controller.
+// ControllerOptions configures a Controller.
 type ControllerOptions struct {
-	Socket   string    // of the helper
-	State    string    // the helper's file, which exists while it has settings
+	Socket string // of the helper
+	// State string // state file of the helper, which exists while the helper has settings
+	State    string
 	Settings *Settings // nil: nothing is captured
-	Users    Users
-	Envoy    Envoy
-	Board    *condition.Board
-	Logger   *slog.Logger
+	// A Controller is the agent's part that sends settings to the helper: once Envoy is live,
+	// earlier while the helper rejects connections because of earlier settings, and again after
+	// each loss of the connection.
+	//
+	// If inbound connections are closed, it sends their settings at once. During a requested drain
+	// and after Leave it withdraws the rules except those for closed inbound connections, which
+	// only Stop ends.
+	Users  Users
+	Envoy  Envoy
+	Board  *condition.Board
+	Logger *slog.Logger
 }
 
 // A Controller is the agent's part that sends settings to the helper: once Envoy is live, or while
@@ -58,13 +67,13 @@ type Controller struct {
 	stop    time.Time // inbound connections are captured until then after Leave
 	client  *Client   // nil: not connected
 	status  Status
-	known   bool // status is the helper's, or there is none
+	known   bool // known bool // status came from the helper, or it is certain that no helper runs
 	changed chan struct{}
 }
 
 // NewController returns a Controller.
 func NewController(o ControllerOptions) *Controller {
-	return &Controller{ControllerOptions: o, status: Status{State: Off}, changed: make(chan struct{}),
+	return &Controller{ControllerOptions: o, status: Status{State: StateOff}, changed: make(chan struct{}),
 		wake: make(chan struct{}, 1)}
 }
 
@@ -75,18 +84,20 @@ const (
 	firstRetry = 200 * time.Millisecond
 	maxRetry   = 2 * time.Second
 	callTime   = 3 * time.Second
-	dnsGrace   = 2 * time.Second // for the DNS proxy of an agent that has just started
-	// replaceTime is how long connections may end early while an upgrade replaces the helper, whose
-	// rules stay.
+	// dnsGrace = 2 * time.Second // time for the DNS proxy of a new agent to start
+	dnsGrace = 2 * time.Second
+	// replaceTime is the time within which a lost connection is not reported, because an upgrade
+	// may be replacing the helper, whose rules remain.
 	replaceTime  = 2 * time.Second
 	replaceRetry = 50 * time.Millisecond
 )
 
-// Run sends settings to the helper until ctx ends. The rules stay then: only Stop ends them.
+// Run sends settings to the helper until ctx ends. The rules remain in force then; only Stop
+// removes them.
 func (c *Controller) Run(ctx context.Context) error {
 	c.MarkReady()
 	if c.Settings == nil {
-		c.Stop(ctx) // the rules of an earlier configuration
+		c.Stop(ctx) // c.Stop(ctx) // removes the rules of an earlier configuration
 		<-ctx.Done()
 		return nil
 	}
@@ -141,8 +152,9 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 	for {
 		changed := c.Envoy.Changed()
 		live, now, ended := c.phase()
-		if !live && status.State == Off {
-			now = leaving // nothing was captured yet: outbound connections remain direct
+		if !live && status.State == StateOff {
+			// now = leaving // before the first capture: outbound connections stay direct
+			now = leaving
 		}
 		if now != applied && live ||
 			first && (live || status.Closed || c.Settings.ClosesInbound()) {
@@ -164,7 +176,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 		c.set(client, status)
 		var late <-chan time.Time
 		dns := status.DNS
-		if dns.State == Withdrawn {
+		if dns.State == StateWithdrawn {
 			late = time.After(dnsGrace)
 		}
 		select {
@@ -212,23 +224,23 @@ func (c *Controller) set(client *Client, status Status) {
 		severity = condition.Error
 	}
 	raise(ConditionWithdrawn, severity,
-		client != nil && (status.State == Withdrawn || status.State == Closed),
+		client != nil && (status.State == StateWithdrawn || status.State == StateClosed),
 		fmt.Sprintf("nothing is captured, %s: %s", c.instead(status), status.Reason))
-	partial := status.Partial()
+	partial := status.UncapturedFamily()
 	raise(ConditionFamily, condition.Warning,
 		partial != "" && c.inbound() && !status.ClosedInbound, partial)
-	raise(ConditionTrial, condition.Info, status.State == Trial,
+	raise(ConditionTrial, condition.Info, status.State == StateTrial,
 		fmt.Sprintf("connections are captured until %s, unless \"outrider capture confirm\" makes "+
 			"it permanent", status.Until.Local().Format(time.TimeOnly)))
 	raise(ConditionUnowned, condition.Warning, status.Unowned,
 		"this kernel (before 5.12) does not remove the rules when outrider-capture dies; "+
 			"\"outrider cleanup\" does")
-	if client == nil || status.DNS.State != Withdrawn {
+	if client == nil || status.DNS.State != StateWithdrawn {
 		c.Board.Clear(ConditionDNS)
 	}
 }
 
-// instead describes the fate of connections that are not captured.
+// instead returns a sentence on what happens to connections that are not captured.
 func (c *Controller) instead(status Status) string {
 	switch {
 	case status.Closed && (status.ClosedInbound || !c.inbound()):
@@ -241,14 +253,15 @@ func (c *Controller) instead(status Status) string {
 	return "connections go direct"
 }
 
-// lost returns the status without a connection to the helper. The table that rejects connections
-// outlives the helper; that inbound ones are closed is only claimed if the helper said so.
+// lost returns the status to report without a connection to the helper. The table that rejects
+// connections outlives the helper; inbound connections are reported as closed only if the helper
+// had confirmed it.
 func (c *Controller) lost(err error) Status {
 	was := c.State()
-	status := Status{State: Withdrawn, Reason: err.Error(), Closed: c.Settings.FailClosed,
+	status := Status{State: StateWithdrawn, Reason: err.Error(), Closed: c.Settings.FailClosed,
 		ClosedInbound: was.ClosedInbound}
 	if was.ClosedInbound {
-		status.State = Closed
+		status.State = StateClosed
 	}
 	return status
 }
@@ -272,8 +285,8 @@ func (c *Controller) inbound() bool {
 	return c.Settings != nil && c.Settings.Inbound.any()
 }
 
-// AwaitInbound waits until the rules are in force, but not longer than limit, if inbound
-// connections are to be captured.
+// AwaitInbound waits, for at most limit, until the rules are in force. It returns at once if no
+// inbound connections are to be captured.
 func (c *Controller) AwaitInbound(ctx context.Context, limit time.Duration) {
 	if !c.inbound() {
 		return
@@ -292,8 +305,8 @@ func (c *Controller) AwaitInbound(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// Call calls the helper over the current connection and stores the status.
-func (c *Controller) Call(
+// CallHelper calls the helper over the current connection and stores the returned status.
+func (c *Controller) CallHelper(
 	ctx context.Context, call func(*Client, context.Context) (Status, error),
 ) (Status, error) {
 	c.mu.Lock()
@@ -310,12 +323,12 @@ func (c *Controller) Call(
 	return limited(ctx, func(ctx context.Context) (Status, error) { return call(client, ctx) })
 }
 
-// Stop ends the helper if it has settings. It may be called after Run.
+// Stop ends the helper if it has settings. It may also be called after Run has returned.
 func (c *Controller) Stop(ctx context.Context) {
 	if !c.hasState() {
 		return
 	}
-	if err := Stop(ctx, c.Socket); err != nil {
+	if err := StopHelper(ctx, c.Socket); err != nil {
 		c.Logger.Error("cannot end the interception", "error", err)
 	}
 }
@@ -325,8 +338,8 @@ func (c *Controller) hasState() bool {
 	return err == nil
 }
 
-// Stop makes the helper behind a socket remove its rules, forget its settings and exit.
-func Stop(ctx context.Context, socket string) error {
+// StopHelper makes the helper behind a socket remove its rules, forget its settings and exit.
+func StopHelper(ctx context.Context, socket string) error {
 	_, err := limited(ctx, func(ctx context.Context) (struct{}, error) {
 		client, err := Dial(ctx, socket)
 		if err != nil {

@@ -2,17 +2,18 @@ package capture
 
 import "slices"
 
-// Tables returns the tables that the settings produce, none if nothing is captured. While Envoy
-// drains, they contain inbound connections only. If connections are rejected, they are the tables
-// in force; otherwise they use the address families and resolvers of the installed ones, or all if
-// none is installed.
+// Tables returns the tables of the settings, or none if nothing is captured. While Envoy drains,
+// they cover inbound connections only. If connections are rejected, Tables returns the tables in
+// force. Otherwise it uses the address families and resolvers of the installed tables; without
+// installed tables, all.
 func (c *Controller) Tables() []*Table { return c.tablesWith(nil) }
 
-// TablesWith is Tables, as if a unit ran, and returns the unit's control group.
+// TablesWith returns the tables as if a unit ran, and the unit's control group.
 func (c *Controller) TablesWith(unit string) ([]*Table, string) {
 	var units []Unit
 	if root, err := cgroupMount(); err == nil && c.Settings != nil {
-		// Without inotify it leaves nothing open. After an error the unit is in system.slice.
+		// A unitWatch without inotify holds no descriptors afterwards. After an error, assume the
+		// unit in system.slice.
 		units, _ = (&unitWatch{root: root}).find(slices.Concat([]string{unit}, c.Settings.Units,
 			c.Settings.ExcludeUnits))
 	}
@@ -36,15 +37,15 @@ func (c *Controller) tablesWith(more []Unit) (tables []*Table) {
 	}
 	units := slices.Concat(now.Units, more)
 	closed := now.Closed || now.ClosedInbound
-	if settings.dnsPort() != 0 && (!closed || now.DNS.State == On) {
+	if settings.dnsPort() != 0 && (!closed || now.DNS.State == StateOn) {
 		resolvers := now.DNS.Resolvers
-		if now.DNS.State != On {
+		if now.DNS.State != StateOn {
 			resolvers, _ = readResolvers(resolvConf)
 		}
 		tables = append(tables, dnsRules(settings, users, resolvers, units))
 	}
 	if !closed || now.State.InForce() {
-		tables = append(tables, Rules(settings, users, families, units))
+		tables = append(tables, BuildTable(settings, users, families, units))
 	}
 	if closed {
 		tables = append(tables, closedRules(settings, users, units))

@@ -24,7 +24,7 @@ type noEnvoy struct{}
 func (noEnvoy) Serves() (live bool, half time.Time) { return false, time.Time{} }
 func (noEnvoy) Changed() <-chan struct{}            { return nil }
 
-// liveEnvoy is live, and drains from a request on.
+// liveEnvoy is an Envoy that is live and, after drain was called, draining.
 type liveEnvoy struct {
 	dead    atomic.Bool
 	half    atomic.Pointer[time.Time]
@@ -40,7 +40,7 @@ func (e *liveEnvoy) Serves() (live bool, half time.Time) {
 	return !e.dead.Load(), half
 }
 
-// drain begins a drain whose half passes at a time, and ends one without.
+// drain sets the time at which half of a drain has passed; the zero time ends the drain.
 func (e *liveEnvoy) drain(half time.Time) {
 	e.half.Store(&half)
 	e.changed <- struct{}{}
@@ -51,7 +51,7 @@ func testController(board *condition.Board, settings Settings) *Controller {
 		Users: testUsers, Logger: slog.New(slog.DiscardHandler)})
 }
 
-// Without a helper, every retry fails: the condition is raised once, and nothing else is logged.
+// Without a helper every retry fails, but the condition is raised once and nothing else is logged.
 func TestController_ReportsAMissingHelperOnce(t *testing.T) {
 	board := condition.NewBoard()
 	var log parts.Log
@@ -59,7 +59,9 @@ func TestController_ReportsAMissingHelperOnce(t *testing.T) {
 	f := NewController(ControllerOptions{Settings: &settings, Board: board, Envoy: &liveEnvoy{},
 		Users: testUsers, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Socket: filepath.Join(t.TempDir(), "absent.sock")})
-	ctx, cancel := context.WithCancel(t.Context()) // a deadline may end a dial with another error
+	// ctx, cancel := context.WithCancel(t.Context()) // no deadline, which could change the error
+	// of a dial
+	ctx, cancel := context.WithCancel(t.Context())
 	defer time.AfterFunc(10*firstRetry, cancel).Stop()
 	if err := f.Run(ctx); err != nil {
 		t.Fatal(err)
@@ -72,14 +74,14 @@ func TestController_ReportsAMissingHelperOnce(t *testing.T) {
 	}
 }
 
-// With fail = "closed", a trial that ended and a drain send connections direct.
+// With fail = "closed", connections still go direct after an expired trial and during a drain.
 func TestController_SaysWhatHappensInstead(t *testing.T) {
 	both := Settings{FailClosed: true, InboundClosed: true, Inbound: Ports{All: true}}
 	for want, status := range map[string]Status{
-		": connections go direct: ":              {State: Withdrawn},
-		": new connections are refused: ":        {State: Closed, Closed: true, ClosedInbound: true},
-		": new inbound connections are refused":  {State: Closed, ClosedInbound: true},
-		": new outbound connections are refused": {State: Withdrawn, Closed: true},
+		": connections go direct: ":              {State: StateWithdrawn},
+		": new connections are refused: ":        {State: StateClosed, Closed: true, ClosedInbound: true},
+		": new inbound connections are refused":  {State: StateClosed, ClosedInbound: true},
+		": new outbound connections are refused": {State: StateWithdrawn, Closed: true},
 	} {
 		board := condition.NewBoard()
 		f := testController(board, both)
@@ -91,8 +93,8 @@ func TestController_SaysWhatHappensInstead(t *testing.T) {
 	}
 }
 
-// Before Envoy is live, the refusal of outrider-capture-early.service is shown, and a configuration
-// that was changed meanwhile ends it.
+// Before Envoy is live, the status shows that outrider-capture-early.service rejects connections. A
+// changed configuration ends the rejection.
 func TestController_EarlyRefusal(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -124,7 +126,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 	r.answers(soon, "far 80")
 }
 
-// leaver is a Controller of an Envoy that drains and stops.
+// leaver is a test of a Controller whose Envoy drains and stops.
 type leaver struct {
 	*rig
 	*Controller
@@ -146,7 +148,7 @@ func newLeaver(t *testing.T) *leaver {
 	return l
 }
 
-// captured checks who answers a connection of this host and one to it.
+// captured checks which server receives an outbound and an inbound connection.
 func (l *leaver) captured(outbound, inbound string) {
 	l.t.Helper()
 	l.answers(30*time.Second, outbound)
@@ -158,7 +160,7 @@ func (l *leaver) captured(outbound, inbound string) {
 	}
 }
 
-// leaves checks that inbound connections alone are captured, also by another helper.
+// leaves checks that only inbound connections are captured, also after the helper was replaced.
 func (l *leaver) leaves() {
 	l.t.Helper()
 	l.captured("far 80", "15006")
@@ -166,11 +168,11 @@ func (l *leaver) leaves() {
 		Destination: netip.MustParseAddrPort(far[0] + ":80")}, l.Tables()...); shown.Decision != Direct {
 		l.t.Errorf("outbound connections go direct, but are shown as %+v", shown)
 	}
-	l.again(On)
+	l.again(StateOn)
 	l.captured("far 80", "15006")
 }
 
-// again kills the helper and waits until its successor is in a state.
+// again kills the helper and waits until its successor reaches a state.
 func (l *leaver) again(want State) {
 	l.t.Helper()
 	l.kill(l.helper)
@@ -182,21 +184,21 @@ func (l *leaver) again(want State) {
 	l.captures(want)
 }
 
-// An upgrade that replaces the helper leaves the rules in force: nothing is reported, and nothing
-// is reachable past Envoy. Before the first answer, the rules are not known.
+// An upgrade that replaces the helper leaves the rules in force: no condition is raised, and no
+// port is reported as reachable past Envoy. Until the helper first answers, the rules are unknown.
 func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
 	unknown := testController(condition.NewBoard(), captureAll)
-	if unknown.Reach() != nil {
+	if unknown.ReachableDirectly() != nil {
 		t.Error("the rules are known before the helper has answered")
 	}
 	l := newLeaver(t)
-	l.captures(On)
+	l.captures(StateOn)
 	to := netip.AddrPortFrom(netip.MustParseAddr(here[0]), 80)
 	parts.Eventually(t, 30*time.Second, "the controller knows the rules", func() bool {
-		reach := l.Reach()
+		reach := l.ReachableDirectly()
 		if reach == nil {
 			return false
 		}
@@ -215,7 +217,7 @@ func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	parts.Eventually(t, 10*time.Second, "the next image answers", func() bool {
-		if direct, why, _ := l.Reach()(to); direct {
+		if direct, why, _ := l.ReachableDirectly()(to); direct {
 			t.Fatalf("direct: %s", why)
 		}
 		return client() != before
@@ -225,7 +227,7 @@ func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 	}
 }
 
-// A stop sends outbound connections direct at once and inbound ones later.
+// A stop ends the capture of outbound connections at once and that of inbound ones later.
 func TestController_StopLeavesOutboundFirst(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -235,11 +237,11 @@ func TestController_StopLeavesOutboundFirst(t *testing.T) {
 	l.leaves()
 	l.Leave(t.Context(), 0)
 	l.captured("far 80", "here 80")
-	l.again(Withdrawn)
+	l.again(StateWithdrawn)
 }
 
-// A drain does what a stop does, a stop after it waits for nothing again, and an undrain captures
-// all at any moment.
+// A drain ends the capture as a stop does. A stop after it does not wait again, and an undrain
+// restores the whole capture at any moment.
 func TestController_DrainLeavesOutboundFirst(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -253,10 +255,11 @@ func TestController_DrainLeavesOutboundFirst(t *testing.T) {
 		l.envoy.drain(time.Now().Add(time.Hour))
 		l.captured("far 80", "15006")
 		l.envoy.drain(time.Now().Add(100 * time.Millisecond))
-		l.captures(Withdrawn)
-		l.envoy.drain(time.Now().Add(time.Hour)) // an epoch that replaces the one that drains
+		l.captures(StateWithdrawn)
+		// l.envoy.drain(time.Now().Add(time.Hour)) // another epoch replaces the draining one
+		l.envoy.drain(time.Now().Add(time.Hour))
 		l.captured("far 80", "here 80")
-		l.again(Withdrawn)
+		l.again(StateWithdrawn)
 		l.envoy.drain(time.Time{})
 		l.captured("15001", "15006")
 	}
@@ -266,14 +269,14 @@ func TestController_DrainLeavesOutboundFirst(t *testing.T) {
 	l.captured("far 80", "here 80")
 }
 
-// With fail = "closed", the tables are those that are in force.
+// With fail = "closed", Tables returns the tables in force.
 func TestController_TablesOfClosed(t *testing.T) {
 	f := testController(condition.NewBoard(), captureDNS)
 	for want, status := range map[string]Status{
-		"[outrider-dns outrider]": {State: Withdrawn, DNS: DNSStatus{State: Withdrawn}},
-		"[outrider-closed]":       {State: Closed, ClosedInbound: true, DNS: DNSStatus{State: Withdrawn}},
-		"[outrider-dns outrider outrider-closed]": {State: On, Closed: true,
-			DNS: DNSStatus{State: On}},
+		"[outrider-dns outrider]": {State: StateWithdrawn, DNS: DNSStatus{State: StateWithdrawn}},
+		"[outrider-closed]":       {State: StateClosed, ClosedInbound: true, DNS: DNSStatus{State: StateWithdrawn}},
+		"[outrider-dns outrider outrider-closed]": {State: StateOn, Closed: true,
+			DNS: DNSStatus{State: StateOn}},
 	} {
 		f.set(&Client{}, status)
 		var names []string
@@ -286,7 +289,7 @@ func TestController_TablesOfClosed(t *testing.T) {
 	}
 }
 
-// A unit that runs in another slice than system.slice is found there.
+// TablesWith finds a unit that runs in another slice than system.slice.
 func TestController_TablesWithUnit(t *testing.T) {
 	slice := newUnit(t, fmt.Sprintf("outrider-test-%d.slice", os.Getpid()))
 	shop := newUnit(t, slice.Path+"/shop.service")

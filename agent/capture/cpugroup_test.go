@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// cpuGroup is a control group with a twentieth of a processor, of version 1 where version 2 has no
-// controller for it.
+// cpuGroup is a control group limited to a twentieth of a processor. It uses cgroup version 1 where
+// version 2 has no cpu controller.
 type cpuGroup struct {
 	t      *testing.T
 	folder string

@@ -2,7 +2,8 @@ package capture
 
 import "net/netip"
 
-// testResolvers are those of /etc/resolv.conf. Exclusions of networks do not limit DNS.
+// testResolvers are the nameservers of /etc/resolv.conf. Excluded networks do not exempt DNS
+// queries to them.
 var testResolvers = []netip.Addr{netip.MustParseAddr(far[0]), netip.MustParseAddr(far[1]),
 	netip.MustParseAddr(excludedNetwork[0]), netip.MustParseAddr(loopbackStub[0])}
 
@@ -34,7 +35,7 @@ var decisionsOfDNS = []decision{
 		want: Direct, key: ruleLoopback},
 }
 
-// Without the redirection of connections.
+// decisionsOfDNSAlone are the decisions if only DNS is redirected.
 var decisionsOfDNSAlone = []decision{
 	{name: "query", udp: true, user: appUser, to: far, port: 53, want: DNS, key: keyDNS},
 	{name: "query over TCP", user: appUser, to: far, port: 53, want: DNS, key: keyDNS},

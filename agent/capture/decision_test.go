@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Users of the tests. App is any other one.
+// Users of the tests; app is an application's user.
 const (
 	envoyUser = 2001
 	agentUser = 2002
@@ -25,10 +25,10 @@ const (
 
 var testUsers = Users{Envoy: envoyUser, Agent: agentUser}
 
-// both is a pair of addresses, IPv4 and IPv6; a case with a pair is two cases.
+// both has an IPv4 and an IPv6 address. A test case with a both is two cases.
 type both [2]string
 
-// Addresses. Those of other hosts answer on every port of otherPorts.
+// Addresses of this and other hosts. Those of other hosts answer on every port of otherPorts.
 var (
 	loopbackAddress = both{"127.0.0.1", "::1"}
 	loopbackOther   = both{"127.0.0.9", ""}
@@ -73,7 +73,7 @@ func prefixes(texts ...string) []netip.Prefix {
 	return all
 }
 
-// A decision is a connection and what must happen to it.
+// A decision is a test case: a connection and its expected treatment.
 type decision struct {
 	name    string
 	inbound bool // from another host
@@ -176,7 +176,7 @@ var decisionsOfIPv4AloneClosed = []decision{
 		key: keyFailInbound},
 }
 
-// Without redirection everything that would be captured is refused.
+// decisionsOfClosed are the decisions while nothing is redirected and both directions are closed.
 var decisionsOfClosed = []decision{
 	{name: "outside", user: appUser, to: far, port: 80, want: Refused, key: keyFail},
 	{name: "excluded port", user: appUser, to: far, port: 25, want: Direct,
@@ -212,7 +212,7 @@ func closedBoth(s Settings) *Table {
 	return closedRules(&s, testUsers, nil)
 }
 
-// TestDecisions compares the kernel and Explain with the specification.
+// TestDecisions compares the decisions of the kernel and of Explain with the expected ones.
 func TestDecisions(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -225,28 +225,31 @@ func TestDecisions(t *testing.T) {
 		name   string
 		tables []*Table // those that Explain evaluates
 		cases  []decision
-		beside []*Table // whose rules match nothing, since connections are redirected
+		// beside []*Table // tables whose rules must not match, because connections are redirected
+		beside []*Table
 	}{
-		{"all", []*Table{Rules(&captureAll, testUsers, dual, nil)}, decisionsOfAll, nil},
-		{"transparent", []*Table{Rules(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll,
+		{"all", []*Table{BuildTable(&captureAll, testUsers, dual, nil)}, decisionsOfAll, nil},
+		{"transparent", []*Table{BuildTable(&captureTransparent, testUsers, dual, nil)},
+			decisionsOfAll,
 			nil},
 		{"transparent and closed while Envoy serves", []*Table{
-			Rules(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll,
+			BuildTable(&captureTransparent, testUsers, dual, nil)}, decisionsOfAll,
 			[]*Table{closedBoth(captureTransparent)}},
-		{"some", []*Table{Rules(&captureSome, testUsers, dual, nil)}, decisionsOfSome, nil},
-		{"none", []*Table{Rules(&captureNone, testUsers, dual, nil)}, decisionsOfNone, nil},
-		{"IPv4 alone", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true}, nil)},
+		{"some", []*Table{BuildTable(&captureSome, testUsers, dual, nil)}, decisionsOfSome, nil},
+		{"none", []*Table{BuildTable(&captureNone, testUsers, dual, nil)}, decisionsOfNone, nil},
+		{"IPv4 alone", []*Table{BuildTable(&captureAll, testUsers, Families{IPv4: true}, nil)},
 			decisionsOfIPv4Alone, nil},
-		{"IPv4 alone, closed", []*Table{Rules(&captureAll, testUsers, Families{IPv4: true}, nil),
-			closedBoth(captureAll)}, decisionsOfIPv4AloneClosed, nil},
+		{"IPv4 alone, closed",
+			[]*Table{BuildTable(&captureAll, testUsers, Families{IPv4: true}, nil),
+				closedBoth(captureAll)}, decisionsOfIPv4AloneClosed, nil},
 		{"closed", []*Table{closedBoth(captureAll)}, decisionsOfClosed, nil},
 		{"closed inbound", []*Table{closedRules(&inboundAlone, testUsers, nil)},
 			decisionsOfClosedInbound, nil},
-		{"closed while Envoy serves", []*Table{Rules(&captureAll, testUsers, dual, nil)},
+		{"closed while Envoy serves", []*Table{BuildTable(&captureAll, testUsers, dual, nil)},
 			decisionsOfAll, []*Table{closedBoth(captureAll)}},
-		{"all and DNS", []*Table{dns, Rules(&captureDNS, testUsers, dual, nil)},
+		{"all and DNS", []*Table{dns, BuildTable(&captureDNS, testUsers, dual, nil)},
 			slices.Concat(decisionsOfAll, decisionsOfDNS), nil},
-		{"DNS and closed while Envoy serves", []*Table{dns, Rules(&captureDNS, testUsers, dual, nil)},
+		{"DNS and closed while Envoy serves", []*Table{dns, BuildTable(&captureDNS, testUsers, dual, nil)},
 			decisionsOfDNS, []*Table{closedBoth(captureDNS)}},
 		{"DNS and closed", []*Table{dns, closedBoth(captureDNS)},
 			decisionsOfDNSAlone, nil},
@@ -294,7 +297,7 @@ func (d *decision) check(t *testing.T, tables []*Table, other *parts.OtherHost, 
 	}
 	got := Explain(Connection{Inbound: d.inbound, Protocol: protocol, Source: source,
 		Destination: to, UID: uint32(d.user),
-		Local: local, Loopback: local}, tables...)
+		Local: local, ViaLoopback: local}, tables...)
 	if got.Decision != d.want || got.Key != d.key {
 		t.Errorf("explained as %s by %q (%s); want %s by %q", got.Decision, got.Key, got.Rule, d.want,
 			d.key)
@@ -314,7 +317,7 @@ func (d *decision) check(t *testing.T, tables []*Table, other *parts.OtherHost, 
 	}
 }
 
-// dial returns the first line of a server, or "refused".
+// dial connects and returns the first line that the server sends, or "refused".
 func dial(t *testing.T, protocol string, source netip.Addr, to netip.AddrPort) string {
 	t.Helper()
 	dialer := net.Dialer{Timeout: 3 * time.Second}

@@ -15,21 +15,22 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Queries to the host's resolvers are redirected by a table of its own, which is in force while the
-// agent is connected, its DNS proxy answers, and Settings are applied, whether Envoy serves or not.
-// The kernel closes the connection when the agent ends; queries find a proxy that hangs.
+// A table of its own redirects queries to the host's resolvers. It is in force while the agent is
+// connected, its DNS proxy answers and Settings are applied, whether Envoy serves or not. The
+// agent's end closes its connection; test queries detect a proxy that hangs.
 //
-// While the agent restarts, systemd has its sockets, in which queries wait. The table stays as long
-// as these exist, for agentGrace, until the next agent answers.
+// While the agent restarts, systemd keeps the proxy's sockets, in which queries wait. As long as
+// these sockets exist, and for at most agentGrace, the table remains until the next agent answers.
 
 const (
-	dnsEvery   = 1500 * time.Millisecond // between two queries to a DNS proxy that answers
+	// dnsEvery = 1500 * time.Millisecond // interval of test queries while the DNS proxy answers
+	dnsEvery   = 1500 * time.Millisecond
 	dnsTimeout = 50 * time.Millisecond
-	// dnsPatience is how long after its last answer a DNS proxy counts as one that hangs. One that is
-	// busy may miss a query.
+	// dnsPatience is the time without an answer after which a DNS proxy counts as hanging. It
+	// allows a busy proxy to miss one query.
 	dnsPatience = dnsEvery + time.Second
-	// agentGrace is how long an agent may take to restart, and to connect to a helper that has just
-	// started or was upgraded. It is the patience of most clients of DNS.
+	// agentGrace limits how long an agent may take to restart, and to connect to a helper that was
+	// just started or upgraded. Most DNS clients wait that long for an answer.
 	agentGrace = 5 * time.Second
 )
 
@@ -48,7 +49,8 @@ type dnsCapture struct {
 	resolvers  []netip.Addr // redirected
 	host       []netip.Addr // resolvers of the host
 	read       time.Time    // of host
-	stale      bool         // sockets in use may be redirected without rules
+	// stale bool // sockets in use may still be redirected although the rules are gone
+	stale bool
 }
 
 var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -82,11 +84,13 @@ func dnsRules(s *Settings, users Users, resolvers []netip.Addr, running []Unit) 
 		}
 	}
 	b.table.Chains = []Chain{{Name: "output", Type: "nat", Hook: "output",
-		Priority: natPriority - 1, Rules: rules}} // before connections are redirected to Envoy
+		// Priority: natPriority - 1, Rules: rules}} // precedes the redirection of connections to
+		// Envoy
+		Priority: natPriority - 1, Rules: rules}}
 	return b.table
 }
 
-// query holds for packets of a protocol to port 53.
+// query matches packets of its protocol (TCP or UDP) to port 53.
 type query byte
 
 func (q query) text() string {
@@ -103,11 +107,11 @@ func (q query) holds(c *Connection) bool {
 	return strings.HasPrefix(q.text(), c.Protocol+" ") && c.Destination.Port() == 53
 }
 
-// wantedDNS returns the wanted state of the redirection.
+// wantedDNS returns the state that the redirection of DNS should have.
 func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	d := &h.dns
 	if h.Settings == nil || h.Settings.dnsPort() == 0 {
-		return DNSStatus{State: Off}
+		return DNSStatus{State: StateOff}
 	}
 	if now.Sub(d.read) >= time.Second {
 		d.read = now
@@ -117,11 +121,11 @@ func (h *helper) wantedDNS(now time.Time) DNSStatus {
 		}
 	}
 	if reason := h.heldBack(); reason != "" {
-		return DNSStatus{State: Withdrawn, Reason: reason}
+		return DNSStatus{State: StateWithdrawn, Reason: reason}
 	}
 	restarts := now.Sub(h.left) < agentGrace
 	if len(h.clients) == 0 && !restarts {
-		return DNSStatus{State: Withdrawn, Reason: "the agent is not connected"}
+		return DNSStatus{State: StateWithdrawn, Reason: "the agent is not connected"}
 	}
 	if d.rules == nil || d.generation != h.generation || d.silent || restarts ||
 		now.Sub(d.checked) >= dnsEvery {
@@ -129,21 +133,21 @@ func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	}
 	families := d.families
 	if !families.any() {
-		return DNSStatus{State: Withdrawn, Reason: fmt.Sprintf(
+		return DNSStatus{State: StateWithdrawn, Reason: fmt.Sprintf(
 			"the DNS proxy does not answer at port %d", h.Settings.DNSPort)}
 	}
 	resolvers := slices.DeleteFunc(slices.Clone(d.host), func(r netip.Addr) bool {
 		return r.Is4() && !families.IPv4 || r.Is6() && !families.IPv6
 	})
 	if len(resolvers) == 0 {
-		return DNSStatus{State: Withdrawn, Reason: h.resolvConf +
+		return DNSStatus{State: StateWithdrawn, Reason: h.resolvConf +
 			" has no server whose queries can be redirected"}
 	}
-	return DNSStatus{State: On, Resolvers: resolvers}
+	return DNSStatus{State: StateOn, Resolvers: resolvers}
 }
 
-// checkDNS checks the DNS proxy. While rules are in force and the agent restarts, it need not
-// answer.
+// checkDNS queries the DNS proxy. restarts reports that the rules are in force and the agent
+// restarts; the proxy then need not answer.
 func (h *helper) checkDNS(now time.Time, restarts bool) {
 	d, connected := &h.dns, len(h.clients) > 0
 	d.families = dnsReceives(h.Settings.DNSPort, h.users.Agent)
@@ -163,7 +167,7 @@ func (h *helper) checkDNS(now time.Time, restarts bool) {
 // reconcileDNS redirects DNS while the proxy answers.
 func (h *helper) reconcileDNS(now time.Time) DNSStatus {
 	d, next := &h.dns, h.wantedDNS(now)
-	if next.State != On {
+	if next.State != StateOn {
 		h.dropDNS()
 		return next
 	}
@@ -174,14 +178,14 @@ func (h *helper) reconcileDNS(now time.Time) DNSStatus {
 	if d.rules == nil {
 		var err error
 		if d.rules, err = newOwnerSocket(); err != nil {
-			return DNSStatus{State: Withdrawn, Reason: err.Error()}
+			return DNSStatus{State: StateWithdrawn, Reason: err.Error()}
 		}
 	}
 	table := dnsRules(h.Settings, h.users, next.Resolvers, h.running)
 	table.Owned = !h.unowned
 	if err := d.rules.install(table); err != nil {
 		h.dropDNS()
-		return DNSStatus{State: Withdrawn, Reason: err.Error()}
+		return DNSStatus{State: StateWithdrawn, Reason: err.Error()}
 	}
 	h.forget.begin() // queries over TCP
 	left := slices.DeleteFunc(slices.Clone(d.resolvers), func(r netip.Addr) bool {
@@ -200,8 +204,8 @@ func (h *helper) forgetQueries(resolvers []netip.Addr, redirected bool) {
 	}
 }
 
-// dropDNS removes the table. Sockets in use are redirected no longer, also those that an earlier
-// helper redirected.
+// dropDNS removes the table and ends the redirection of sockets in use, including those that an
+// earlier helper redirected.
 func (h *helper) dropDNS() {
 	d := &h.dns
 	if d.rules != nil {
@@ -217,8 +221,8 @@ func (h *helper) dropDNS() {
 	}
 }
 
-// readResolvers returns the nameservers of a resolv.conf without link-local ones of IPv6: the
-// answers to redirected queries would not reach their senders.
+// readResolvers returns the nameservers of a resolv.conf. It omits IPv6 link-local ones, because
+// answers to their redirected queries would not reach the senders.
 func readResolvers(file string) (all []netip.Addr, err error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -237,12 +241,12 @@ func readResolvers(file string) (all []netip.Addr, err error) {
 	return all, nil
 }
 
-// dnsReceives returns the families in which sockets of the agent receive what is redirected to a
-// port.
+// dnsReceives returns the address families in which sockets of the agent's user receive packets
+// redirected to a port.
 func dnsReceives(port uint16, agent uint32) Families {
 	receives := func(address netip.Addr) bool {
 		for _, protocol := range []sockdiag.Protocol{sockdiag.TCP, sockdiag.UDP} {
-			user, err := sockdiag.Receiver(protocol, netip.AddrPortFrom(address, port))
+			user, err := sockdiag.ReceiverUID(protocol, netip.AddrPortFrom(address, port))
 			if err != nil || user != agent {
 				return false
 			}
@@ -252,8 +256,8 @@ func dnsReceives(port uint16, agent uint32) Families {
 	return Families{IPv4: receives(loopback4), IPv6: receives(netip.IPv6Loopback())}
 }
 
-// dnsAnswers reports whether a query of class CH is refused, as the DNS proxy does once it knows
-// the names of the mesh. One process has the sockets of both families.
+// dnsAnswers reports whether the DNS proxy refuses a query of class CH, as it does once it knows
+// the names of the mesh. It queries one family only, because one process has the sockets of both.
 func dnsAnswers(families Families, port uint16) bool {
 	address := loopback4
 	if !families.IPv4 {
@@ -264,7 +268,7 @@ func dnsAnswers(families Families, port uint16) bool {
 		return false
 	}
 	defer func() { _ = c.Close() }()
-	// one question, type TXT, class CH, for the root
+	// A query with one question: type TXT, class CH, name ".".
 	question := []byte{0x4f, 0x52, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 16, 0, 3}
 	answer := make([]byte, 512)
 	if c.SetDeadline(time.Now().Add(dnsTimeout)) != nil {

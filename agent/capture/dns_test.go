@@ -21,17 +21,18 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// proxyAnswer answers as the agent's DNS proxy: it refuses the helper's query of class CH.
+// proxyAnswer answers a query as the agent's DNS proxy does: it refuses the helper's queries of
+// class CH.
 func proxyAnswer(query []byte) []byte {
 	return append(query[:3:3], append([]byte{5}, query[4:]...)...)
 }
 
-// answerOf returns a function that answers a query with its identifier and a text.
+// answerOf returns a function that answers each query with the query's identifier and a text.
 func answerOf(text string) func(query []byte) []byte {
 	return func(query []byte) []byte { return append(query[:2:2], text...) }
 }
 
-// datagrams answers UDP until the test ends or the socket is closed.
+// datagrams serves UDP until the test ends or the socket is closed.
 func datagrams(t *testing.T, address string, answer func(query []byte) []byte) net.PacketConn {
 	t.Helper()
 	socket, err := net.ListenPacket("udp", address)
@@ -90,9 +91,9 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	gets("proxy")
 	usedGets("proxy")
 	s, err := r.client.Status(t.Context())
-	want := DNSStatus{State: On, Resolvers: []netip.Addr{netip.MustParseAddr(far[0]),
+	want := DNSStatus{State: StateOn, Resolvers: []netip.Addr{netip.MustParseAddr(far[0]),
 		netip.MustParseAddr(far[1])}}
-	if err != nil || s.State != Withdrawn || !reflect.DeepEqual(s.DNS, want) ||
+	if err != nil || s.State != StateWithdrawn || !reflect.DeepEqual(s.DNS, want) ||
 		len(s.Counters) != 1 || s.Counters[0].Rule != "capture.dns" || s.Counters[0].Packets == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -121,7 +122,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	if _, err := r.client.Status(t.Context()); err != nil { // it has checked the proxy
 		t.Error(err)
 	}
-	resume := parts.Stop(t, proxy.Process.Pid)
+	resume := parts.PauseProcess(t, proxy.Process.Pid)
 	t.Logf("direct %v after the proxy was silent", gets("far"))
 	usedGets("far")
 	resume()
@@ -137,13 +138,13 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	usedGets("far")
 	t.Logf("direct %v after the proxy was gone", gets("far"))
 	const gone = "the DNS proxy does not answer at port 15053"
-	if s, err := r.client.Status(t.Context()); err != nil || s.DNS.State != Withdrawn ||
+	if s, err := r.client.Status(t.Context()); err != nil || s.DNS.State != StateWithdrawn ||
 		s.DNS.Reason != gone {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
 
-// newDNSRig returns a rig with a resolver of the host, which answers far, and a DNS proxy.
+// newDNSRig returns a rig with a DNS proxy and a host resolver, which returns the address far.
 func newDNSRig(t *testing.T) (*rig, *exec.Cmd) {
 	t.Helper()
 	r := newRig(t)
@@ -155,8 +156,8 @@ func newDNSRig(t *testing.T) (*rig, *exec.Cmd) {
 	return r, proxy
 }
 
-// While the agent restarts, systemd has its sockets: queries wait in them, and are redirected as
-// long as they exist.
+// While the agent restarts, systemd keeps its sockets. Queries wait in these and are redirected as
+// long as the sockets exist.
 func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -169,11 +170,11 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	}
 	r.apply(captureDNS)
 	gets("proxy")
-	resume := parts.Stop(t, proxy.Process.Pid)
+	resume := parts.PauseProcess(t, proxy.Process.Pid)
 	left := time.Now()
 	waits := func() bool { return time.Since(left) < agentGrace } // also on a busy machine
 	r.client.Close()
-	parts.During(2*dnsEvery, 100*time.Millisecond, func() {
+	parts.RepeatFor(2*dnsEvery, 100*time.Millisecond, func() {
 		if got := ask(t, appUser, "udp", far[0]); got != "" && waits() { // no answer
 			t.Fatalf("without the agent: %q", got)
 		}
@@ -182,7 +183,7 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	if r.client, err = Dial(t.Context(), r.socket()); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := r.client.Status(t.Context()); err != nil || s.DNS.State != On && waits() {
+	if s, err := r.client.Status(t.Context()); err != nil || s.DNS.State != StateOn && waits() {
 		t.Errorf("the agent has started, and does not answer yet: %+v, %v", s.DNS, err)
 	}
 	resume()
@@ -190,7 +191,7 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	if _, err := r.client.Status(t.Context()); err != nil { // the helper checks the proxy
 		t.Fatal(err)
 	}
-	resume = parts.Stop(t, proxy.Process.Pid)
+	resume = parts.PauseProcess(t, proxy.Process.Pid)
 	began := time.Now()
 	gets("far")
 	t.Logf("direct %v after an agent that had restarted was silent", time.Since(began))
@@ -201,7 +202,7 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	gets("far")
 }
 
-// A stranger on the proxy's port receives nothing.
+// Another user's program on the proxy's port receives no queries.
 func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -281,7 +282,7 @@ func TestController_ReportsDNSThatIsNotRedirected(t *testing.T) {
 	}
 }
 
-// An agent that crashes again and again before its proxy answers does not hold queries for ever.
+// Queries are not redirected forever to an agent that keeps crashing before its proxy answers.
 func TestHelper_RedirectsNoDNSToAnAgentThatCrashesAgainAndAgain(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -290,7 +291,7 @@ func TestHelper_RedirectsNoDNSToAnAgentThatCrashesAgainAndAgain(t *testing.T) {
 	r.apply(captureDNS)
 	parts.Eventually(t, 20*time.Second, "the proxy answers",
 		func() bool { return ask(t, appUser, "udp", far[0]) == "proxy" })
-	parts.Stop(t, proxy.Process.Pid)
+	parts.PauseProcess(t, proxy.Process.Pid)
 	r.client.Close()
 	began := time.Now()
 	parts.Eventually(t, 4*agentGrace, "queries go direct", func() bool {

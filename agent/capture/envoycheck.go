@@ -10,13 +10,16 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Times of the check that Envoy serves. Together they bound how long a host waits for a dead Envoy:
+// Intervals of the check whether Envoy serves. They bound how long the host waits for a dead Envoy:
 // deadLimit + checkEvery for one that has exited, checkEvery + stallLimit + checkStall for one that
-// is stopped. An agent that is connected triggers a check when Envoy exits or becomes live.
+// is stopped. A connected agent triggers an extra check when Envoy exits or becomes live.
 const (
 	checkEvery = 800 * time.Millisecond
-	checkFast  = 20 * time.Millisecond  // while rules are in force without Envoy
-	checkStall = 200 * time.Millisecond // while a connection waits to be accepted
+	// checkFast = 20 * time.Millisecond // interval while rules are in force but no Envoy listens
+	checkFast = 20 * time.Millisecond
+	// checkStall = 200 * time.Millisecond // interval while a connection waits for Envoy to accept
+	// it
+	checkStall = 200 * time.Millisecond
 	deadLimit  = 800 * time.Millisecond
 )
 
@@ -24,16 +27,16 @@ const (
 // Envoy's admin interface.
 type envoyCheck struct {
 	user   uint32
-	gone   bool // nobody listens: Envoy has exited, and may be started again
+	gone   bool // gone bool // no socket listens: Envoy has exited and may be restarted
 	looked time.Time
 	serves Families // at the last look
 	stall  stall
 }
 
-// look returns the families for which sockets of Envoy's user listen on both ports on all addresses
-// and accept; if there are none, why.
+// look returns the families in which sockets of Envoy's user listen on both ports and all
+// addresses, and accept connections. If there are none, it returns the reason.
 func (c *envoyCheck) look(now time.Time) (Families, string) {
-	// Of a time in which this process did not run either, little counts.
+	// Limit the time that counts as passed: this process may have been suspended as well.
 	passed := min(now.Sub(c.looked), 2*checkEvery)
 	c.looked = now
 	sockets, err := listeners()
@@ -59,16 +62,17 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 	return families, reason
 }
 
-// listeners returns the sockets that listen on Envoy's ports. Users may have many others.
+// listeners returns the sockets that listen on Envoy's ports. The kernel filters them, as a host
+// may have many others.
 func listeners() (all []sockdiag.Socket, err error) {
-	err = sockdiag.EachAt(sockdiag.TCP, OutboundPort, InboundPort, func(s sockdiag.Socket) {
+	err = sockdiag.EachOnPorts(sockdiag.TCP, OutboundPort, InboundPort, func(s sockdiag.Socket) {
 		all = append(all, s)
 	}, sockdiag.Listen)
 	return all, err
 }
 
-// evaluate returns the families in which Envoy listens. A socket of another user voids the families
-// that it accepts.
+// evaluate returns the families in which Envoy listens. It excludes families in which another
+// user's socket accepts connections to Envoy's ports.
 func (c *envoyCheck) evaluate(sockets []sockdiag.Socket) (Families, string) {
 	listens := map[uint16]Families{}
 	var foreign Families
@@ -110,8 +114,8 @@ func accepts(s sockdiag.Socket) Families {
 		IPv6: address.Is6() && !address.Is4In6()}
 }
 
-// capturedConnections reports whether Envoy has connections that were captured: at its ports, or
-// with a client's address.
+// capturedConnections reports whether Envoy has captured connections: at its capture ports, or with
+// a client's address as their own (TPROXY).
 func capturedConnections(envoy uint32) (bool, error) {
 	own, err := net.InterfaceAddrs()
 	if err != nil {

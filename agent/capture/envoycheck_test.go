@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// A user can bind what Envoy leaves free, such as ::1. It must not end the capture of IPv4.
+// Any user can bind an address that Envoy leaves free, such as ::1. This must not end the capture
+// of IPv4.
 func TestEnvoyCheck_StrangersTakeOnlyTheirFamily(t *testing.T) {
 	listener := func(user uint32, address string) sockdiag.Socket {
 		return sockdiag.Socket{UID: user, Address: netip.MustParseAddrPort(address)}
@@ -82,7 +83,7 @@ func (e *slowEnvoy) dial(port uint16) net.Conn {
 	return c
 }
 
-// accept accepts as Envoy does.
+// accept accepts one connection as Envoy does.
 func (e *slowEnvoy) accept(port uint16) (c net.Conn) {
 	e.t.Helper()
 	parts.RunAs(e.t, envoyUser, func() {
@@ -95,8 +96,8 @@ func (e *slowEnvoy) accept(port uint16) (c net.Conn) {
 	return c
 }
 
-// serves calls step and looks, each checkEvery of a simulated time, and reports whether Envoy
-// served in all of its second half.
+// serves calls step and look every checkEvery of simulated time, and reports whether Envoy counted
+// as serving throughout the second half.
 func (e *slowEnvoy) serves(limit time.Duration, step func()) bool {
 	e.t.Helper()
 	serves := true
@@ -109,7 +110,8 @@ func (e *slowEnvoy) serves(limit time.Duration, step func()) bool {
 	return serves
 }
 
-// The length of an accept queue says nothing about the connections in it: 1, 1, 1, 1, 1.
+// The length of an accept queue does not show whether connections are accepted: it may read 1 each
+// time although each is another connection.
 func TestEnvoyCheck_QueueThatNeverEmptiesIsNoStall(t *testing.T) {
 	if !inNetwork(t) {
 		return

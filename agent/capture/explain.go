@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// A Connection is a connection that Explain evaluates.
+// A Connection is a connection for Explain to evaluate.
 type Connection struct {
 	Inbound     bool   // made by another host
 	Protocol    string // tcp, udp
 	Source      netip.Addr
 	Destination netip.AddrPort
-	Local       bool   // Destination is an address of this host
-	Loopback    bool   // of this host: routed over lo, as all to Local are
+	Local       bool // Destination is an address of this host
+	// Loopback bool // sent by this host over lo, as all connections to its own addresses are
+	ViaLoopback bool
 	UID         uint32 // of the caller, on this host
 	CGroup      string // of the caller, without a leading slash
 }
@@ -25,10 +26,12 @@ type Explanation struct {
 	Chain    string   `json:"chain,omitempty"`
 }
 
-// keyRoute is the key of ruleLoopback for an address of another host.
+// keyRoute is the key that Explain returns for ruleLoopback if the destination belongs to another
+// host.
 const keyRoute = "routed over lo"
 
-// Explain evaluates the chains of tables that the first packet of a connection passes, in order.
+// Explain evaluates the chains of tables in the order in which the first packet of a connection
+// passes them.
 func Explain(c Connection, tables ...*Table) Explanation {
 	last := Explanation{Decision: Direct, Key: "no rule matches"}
 	for _, t := range tables {
@@ -59,8 +62,8 @@ func Explain(c Connection, tables ...*Table) Explanation {
 	return last
 }
 
-// sees reports whether the chain is on the path of a connection. The nat chain of prerouting does
-// not see what this host sends itself.
+// sees reports whether connections like this one pass the chain. Connections of this host itself do
+// not pass the nat chain of prerouting.
 func (c *Chain) sees(connection *Connection) bool {
 	switch c.Hook {
 	case "output":

@@ -23,8 +23,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// strictBootstrap is an Envoy that demands a client's certificate on the inbound port. Certificate,
-// key and trusted certificate are to be filled in.
+// strictBootstrap is the bootstrap, with verbs for certificate, key and trusted certificate, of an
+// Envoy that requires client certificates on the inbound port.
 const strictBootstrap = `
 static_resources:
   listeners:
@@ -49,7 +49,7 @@ static_resources:
             validation_context: {trusted_ca: {inline_string: %[1]q}}
 `
 
-// strictRig is a rig with strictBootstrap.
+// strictRig is a rig whose Envoy runs with strictBootstrap.
 type strictRig struct {
 	*rig
 	certificate tls.Certificate // of Envoy and of its clients
@@ -90,13 +90,13 @@ func newStrictRig(t *testing.T, kind string) *strictRig {
 	r.bootstrap = fmt.Sprintf(strictBootstrap, certificate, secret)
 	r.startEnvoy()
 	r.apply(captureAll)
-	r.captures(On)
+	r.captures(StateOn)
 	return r
 }
 
 const application = "198.51.100.1:80"
 
-// plain is the answer to plain text from the other host, as an answer or an error.
+// plain sends plain text from the other host and returns the answer, or the error as text.
 func (r *strictRig) plain() (answer string) {
 	r.t.Helper()
 	r.other.Do(r.t, func() {
@@ -111,7 +111,7 @@ func (r *strictRig) plain() (answer string) {
 	return answer
 }
 
-// mutual is the answer over mutual TLS.
+// mutual sends a request over mutual TLS and returns the answer, or the error as text.
 func (r *strictRig) mutual(limit time.Duration) (answer string) {
 	r.t.Helper()
 	r.other.Do(r.t, func() {
@@ -133,8 +133,8 @@ func (r *strictRig) mutual(limit time.Duration) (answer string) {
 	return answer
 }
 
-// holds asks in plain text until the time has passed, and over mutual TLS. The application must not
-// answer plain text, and the rules stay.
+// holds checks for a duration that the application never receives plain text and that the rules
+// stay in force. It sends plain text and mutual TLS.
 func (r *strictRig) holds(duration time.Duration) {
 	r.t.Helper()
 	asked, plain, served := 0, 0, 0
@@ -171,8 +171,8 @@ func (r *strictRig) serves(limit time.Duration) {
 
 const floodEnv = "OUTRIDER_TEST_FLOOD"
 
-// flood makes connections in a process on the other host, so many at once, each of which sends a
-// ClientHello and waits for the answer.
+// flood starts a process on the other host that keeps a number of connections open, each of which
+// sends a ClientHello and waits for the answer.
 func (r *strictRig) flood(connections int, duration time.Duration) (wait func()) {
 	r.t.Helper()
 	program, err := os.Executable()
@@ -188,7 +188,7 @@ func (r *strictRig) flood(connections int, duration time.Duration) (wait func())
 	}
 }
 
-// floodApplication is the process of strictRig.flood.
+// floodApplication is the main function of the process that strictRig.flood starts.
 func floodApplication(arguments string) {
 	number, limit, _ := strings.Cut(arguments, " ")
 	connections, _ := strconv.Atoi(number)
@@ -237,11 +237,10 @@ func clientHello() []byte {
 	return hello[:n]
 }
 
-// full reports whether tests run at their full size.
+// full reports whether tests run at full size.
 func full() bool { return os.Getenv("OUTRIDER_TEST_FULL") != "" }
 
-// A client without a certificate that keeps Envoy busy with handshakes does not end the
-// interception.
+// Clients without certificates that keep Envoy busy with handshakes do not end the interception.
 func TestFlood_HandshakesOpenNothing(t *testing.T) {
 	for _, test := range []struct {
 		key         string
@@ -266,7 +265,7 @@ func TestFlood_HandshakesOpenNothing(t *testing.T) {
 	}
 }
 
-// An Envoy that has a twentieth of a processor serves slowly, but serves.
+// An Envoy limited to a twentieth of a processor is slow but counts as serving.
 func TestFlood_StarvedEnvoyIsServed(t *testing.T) {
 	if !inNetworkAlone(t) {
 		return
@@ -292,7 +291,7 @@ func TestFlood_StarvedEnvoyIsServed(t *testing.T) {
 	r.serves(afterwards())
 }
 
-// An Envoy that is stopped during a flood makes no progress.
+// An Envoy that is stopped during a flood is detected.
 func TestFlood_StoppedEnvoyIsFound(t *testing.T) {
 	if !inNetworkAlone(t) {
 		return
@@ -306,20 +305,20 @@ func TestFlood_StoppedEnvoyIsFound(t *testing.T) {
 	wait := r.flood(connections, 4*stallLimit)
 	defer wait()
 	r.holds(time.Second)
-	parts.Stop(t, r.envoy.Process.Pid)
+	parts.PauseProcess(t, r.envoy.Process.Pid)
 	began := time.Now()
 	parts.Eventually(t, 4*stallLimit, "the rules are withdrawn", func() bool {
 		s, err := r.client.Status(t.Context())
-		return err == nil && s.State == Withdrawn
+		return err == nil && s.State == StateWithdrawn
 	})
 	t.Logf("found after %v", time.Since(began))
 }
 
-// afterwards is the time within which a client is served after a load.
+// afterwards is the maximum time after a load until a client is served.
 func afterwards() time.Duration {
 	if full() {
 		return time.Second
 	}
-	// On a busy machine the handshakes in Envoy's queues, which come first, take a minute.
+	// On a busy machine Envoy needs up to a minute for the handshakes that wait in its queues.
 	return 2 * time.Minute
 }

@@ -35,15 +35,21 @@ type helper struct {
 	options
 	check envoyCheck
 	memory
-	rules *ownerSocket   // owns the table; nil: no rules are in force
-	nat   *ownerSocket   // owns the table that keeps translation on; nil: there is none
-	plain *ownerSocket   // for tables without owner
-	store *fdstore.Store // has a duplicate of the socket of nat, which outlives the helper
+	// rules *ownerSocket // owns the table of rules; nil: no rules are in force
+	rules *ownerSocket
+	// nat *ownerSocket // owns the table that continues address translation; nil: there is none
+	nat   *ownerSocket
+	plain *ownerSocket // for tables without owner
+	// store *fdstore.Store // holds a duplicate of nat's socket, so that the table outlives the
+	// helper
+	store *fdstore.Store
 
-	installed  installed
-	left       time.Time // when the last agent that answered left; at first, when this image started
-	gone       time.Time // when Envoy was first seen not to listen; zero: it listens
-	looked     time.Time // for captured connections and for the closed table
+	installed installed
+	// left time.Time // when the last working agent disconnected; initially the start of this image
+	left time.Time
+	gone time.Time // when Envoy was first seen not to listen; zero: it listens
+	// looked time.Time // last check for captured connections and of the closed table
+	looked     time.Time
 	reported   time.Time // to systemd's watchdog
 	forget     forget
 	status     Status
@@ -65,11 +71,11 @@ type installed struct {
 	table           *Table
 }
 
-// States of the table that rejects connections, beside the generation of its settings.
+// Special values of installed.closed, which otherwise is the generation of the table's settings.
 const (
-	closedUnknown = 0 // an earlier helper may have left one
+	closedUnknown = 0 // closedUnknown = 0 // an earlier helper may have left the table
 	closedRemoved = -1
-	closedLeft    = -2 // the rules of an earlier helper, whose settings are lost
+	closedLeft    = -2 // closedLeft = -2 // the table of an earlier helper, whose settings are lost
 )
 
 // call is a request of a connection.
@@ -81,17 +87,20 @@ type call struct {
 func newHelper(o options) (*helper, error) {
 	h := &helper{options: o, left: time.Now(), check: envoyCheck{user: o.users.Envoy}, generation: 1,
 		calls: make(chan call), clients: map[*connection]bool{}, dns: dnsCapture{stale: true}}
-	h.status = Status{State: Off, DNS: DNSStatus{State: Off}, Users: o.users, Version: o.version,
-		PID: os.Getpid(), Since: time.Now()}
+	h.status = Status{State: StateOff, DNS: DNSStatus{State: StateOff}, Users: o.users,
+		Version: o.version,
+		PID:     os.Getpid(), Since: time.Now()}
 	var err error
 	if h.plain, err = newOwnerSocket(); err != nil {
 		return nil, err
 	}
 	if err := h.memory.load(h.path()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		h.logf("cannot read the state: %v", err)
-		h.installed.closed = closedLeft // the refused connections may have to be refused further
+		// h.installed.closed = closedLeft // without settings, continue to reject what was rejected
+		h.installed.closed = closedLeft
 	}
-	// What an earlier helper on an older kernel left: a table with an owner cannot be made from it.
+	// This socket deletes what an earlier helper left on an older kernel: such a table has no
+	// owner.
 	h.plain.owned = false
 	if err := h.plain.remove(TableName(h.instance)); err != nil && !errors.Is(err, unix.EPERM) {
 		return nil, err
@@ -101,13 +110,12 @@ func newHelper(o options) (*helper, error) {
 
 func (h *helper) path() string { return filepath.Join(h.folder, "state.json") }
 
-// logf writes a message to the log. Messages that repeat are omitted.
+// logf writes a line to the log, unless it repeats an earlier one too often.
 func (h *helper) logf(format string, arguments ...any) {
 	h.logged.Fprintf(h.log, format, arguments...)
 }
 
-// run serves until the context ends or a client stops the helper. It calls replace for each
-// upgrade.
+// run serves until ctx ends or a client stops the helper. It calls replace for each upgrade.
 func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Signal) {
 	h.findUnits()
 	timer := time.NewTimer(0)
@@ -151,7 +159,8 @@ func (h *helper) answer(c call) {
 			if delete(h.clients, c.from); len(h.clients) == 0 && h.left.IsZero() {
 				h.left = time.Now()
 			}
-			h.tick(time.Now()) // its DNS proxy may have ended with it
+			// h.tick(time.Now()) // the agent's DNS proxy may have ended with the connection
+			h.tick(time.Now())
 			return
 		}
 		h.clients[c.from] = true
@@ -168,8 +177,8 @@ func (h *helper) answer(c call) {
 	c.from.send(response{Number: c.Number, Status: &status})
 }
 
-// counters returns those of the rules in force. Of DNS, only redirected queries count: others pass
-// the same rules of the other table as well.
+// counters returns the counters of the rules in force. Of DNS, only redirected queries count,
+// because other queries also pass the same rules of the other table.
 func (h *helper) counters() []Counter {
 	read := func(socket *ownerSocket, table *Table) []Counter {
 		if socket == nil {
@@ -201,7 +210,8 @@ func (h *helper) do(r request) error {
 				r.Settings.Instance, h.instance)
 		}
 		same := *r.Settings
-		if h.Settings != nil { // the two fields do not belong to [capture]
+		// if h.Settings != nil { // ignore the two fields that do not come from [capture]
+		if h.Settings != nil {
 			same.OwnPorts, same.InboundOnly = h.Settings.OwnPorts, h.Settings.InboundOnly
 		}
 		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {
@@ -235,9 +245,9 @@ func (h *helper) do(r request) error {
 	return nil
 }
 
-// tick brings the kernel's tables into the wanted state.
+// tick changes the kernel's tables to the wanted state.
 func (h *helper) tick(now time.Time) {
-	next := Status{State: Off, Users: h.users, Version: h.version, PID: os.Getpid(),
+	next := Status{State: StateOff, Users: h.users, Version: h.version, PID: os.Getpid(),
 		Units: h.running}
 	if !h.Until.IsZero() && bootTime() > h.Ends {
 		h.Until, h.Expired = time.Time{}, true
@@ -248,7 +258,7 @@ func (h *helper) tick(now time.Time) {
 	if h.Settings != nil {
 		next.State, next.Reason, next.Families = h.reconcileRules(now)
 	} else {
-		h.withdraw() // the rules of an earlier image whose settings are lost
+		h.withdraw() // h.withdraw() // the rules of an earlier image, whose settings are lost
 	}
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until
@@ -259,8 +269,8 @@ func (h *helper) tick(now time.Time) {
 	if h.installed.closed == h.generation {
 		next.Closed, next.ClosedInbound = h.closes()
 	}
-	if next.State == Withdrawn && next.ClosedInbound {
-		next.State = Closed
+	if next.State == StateWithdrawn && next.ClosedInbound {
+		next.State = StateClosed
 	}
 	next.DNS = h.reconcileDNS(now)
 	h.forgetUnanswered(now)
@@ -278,8 +288,8 @@ func (h *helper) notify(state string) {
 	}
 }
 
-// quit removes what the kernel does not remove itself when the helper ends. The table that rejects
-// connections stays: stop and outrider cleanup delete it.
+// quit removes what the kernel does not remove when the helper ends. The table that rejects
+// connections remains: only stop and outrider cleanup delete it.
 func (h *helper) quit() {
 	if h.unowned {
 		h.withdraw()
@@ -307,13 +317,13 @@ func (h *helper) stop() {
 	if err := os.Remove(h.path()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		h.logf("cannot forget the settings: %v", err)
 	}
-	h.status.State = Off
+	h.status.State = StateOff
 	if closed {
 		h.logf("inbound connections go direct, past Envoy: %s", openPorts(settings, h.users))
 	}
 }
 
-// publish sends the status to all clients if it changed.
+// publish sends a status to all clients if it differs from the last one.
 func (h *helper) publish(now time.Time, next Status) {
 	was := h.status
 	was.Since, next.Since = time.Time{}, time.Time{}

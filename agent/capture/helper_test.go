@@ -23,13 +23,14 @@ func TestHelper_CapturesOnlyWhileEnvoyServes(t *testing.T) {
 	r := newRig(t)
 	r.apply(captureAll)
 	r.answers(soon, "far 80")
-	if s, err := r.client.Status(t.Context()); err != nil || s.State != Withdrawn {
+	if s, err := r.client.Status(t.Context()); err != nil || s.State != StateWithdrawn {
 		t.Errorf("%+v, %v", s, err)
 	}
 	r.startEnvoy()
 	r.answers(30*time.Second, "15001")
 	s, err := r.client.Status(t.Context())
-	if err != nil || s.State != On || s.Families != (Families{true, true}) || len(s.Counters) == 0 {
+	if err != nil || s.State != StateOn || s.Families != (Families{true, true}) ||
+		len(s.Counters) == 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for range 3 {
@@ -38,8 +39,8 @@ func TestHelper_CapturesOnlyWhileEnvoyServes(t *testing.T) {
 		r.startEnvoy()
 		r.answers(30*time.Second, "15001")
 	}
-	// A stopped Envoy has its sockets and accepts nothing.
-	resume := parts.Stop(t, r.envoy.Process.Pid)
+	// A stopped Envoy still has its sockets but accepts nothing.
+	resume := parts.PauseProcess(t, r.envoy.Process.Pid)
 	t.Logf("direct %v after SIGSTOP", r.answers(30*time.Second, "far 80"))
 	resume()
 	r.answers(soon, "15001")
@@ -61,7 +62,7 @@ func TestHelper_RedirectsNothingToOthers(t *testing.T) {
 	r.answers(soon, "far 80")
 	s, err := r.client.Status(t.Context())
 	if want := fmt.Sprintf("user %d listens on port 1500", appUser); err != nil ||
-		s.State != Withdrawn || !strings.HasPrefix(s.Reason, want) {
+		s.State != StateWithdrawn || !strings.HasPrefix(s.Reason, want) {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
@@ -82,7 +83,7 @@ func TestHelper_KilledLeavesNothingAndRestores(t *testing.T) {
 		if answer := r.answer(); answer != "far 80" {
 			t.Errorf("answer %q", answer)
 		}
-		r.start() // without the agent: the settings are in the folder
+		r.start() // r.start() // no agent is needed: the settings are in the state folder
 		t.Logf("back after %v", r.answers(soon, "15001"))
 	}
 	run(t, "", "nft", "flush", "ruleset")
@@ -97,7 +98,7 @@ func TestHelper_KilledLeavesNothingAndRestores(t *testing.T) {
 		t.Errorf("left after stop: %s", left)
 	}
 	r.start()
-	if s, err := r.client.Status(t.Context()); err != nil || s.State != Off {
+	if s, err := r.client.Status(t.Context()); err != nil || s.State != StateOff {
 		t.Errorf("after stop: %+v, %v", s, err)
 	}
 }
@@ -137,8 +138,8 @@ func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
 	r.answers(soon, "far 80")
 }
 
-// An established connection stays redirected when the rules are withdrawn, and through an upgrade
-// of the helper nothing is ever direct.
+// Established connections stay redirected when the rules are withdrawn. During an upgrade of the
+// helper no connection goes direct.
 func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -149,7 +150,7 @@ func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 		echo(t, InboundPort)
 	})
 	r.apply(captureAll)
-	r.captures(On)
+	r.captures(StateOn)
 	connection, err := net.Dial("tcp", net.JoinHostPort(far[0], "80"))
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +182,7 @@ func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 	})
 	defer r.client.Close()
 	check("after the upgrade")
-	if s, err := r.client.Withdraw(t.Context()); err != nil || s.State != Withdrawn {
+	if s, err := r.client.Withdraw(t.Context()); err != nil || s.State != StateWithdrawn {
 		t.Fatalf("%+v, %v", s, err)
 	}
 	check("withdrawn")
@@ -250,7 +251,7 @@ func TestHelper_RefusesOthers(t *testing.T) {
 	}
 }
 
-// Units are found as they start and stop, whatever slice they are in.
+// The helper notices units that start and stop, in any slice.
 func TestHelper_FollowsUnits(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -264,7 +265,7 @@ func TestHelper_FollowsUnits(t *testing.T) {
 	only := captureAll
 	only.Units = []string{name}
 	r.apply(only)
-	r.captures(On)
+	r.captures(StateOn)
 	if answer := r.answer(); answer != "far 80" {
 		t.Errorf("the unit does not run: %q", answer)
 	}

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// newHosts is newHostsWithoutEnvoy with servers of DNS, and servers of Envoy's and of the agent's
-// user, whose answers are their ports.
+// newHosts is newHostsWithoutEnvoy with additional servers: of DNS, and of Envoy's and the agent's
+// user. The latter answer with their port.
 func newHosts(t *testing.T) *parts.OtherHost {
 	t.Helper()
 	other := newHostsWithoutEnvoy(t)
@@ -37,8 +37,8 @@ func newHosts(t *testing.T) *parts.OtherHost {
 	return other
 }
 
-// newHostsWithoutEnvoy makes another host, and servers here and there, whose answers are where they
-// are and their ports.
+// newHostsWithoutEnvoy makes another host, and servers on both hosts that answer with their
+// location and port.
 func newHostsWithoutEnvoy(t *testing.T) *parts.OtherHost {
 	t.Helper()
 	other := parts.NewOtherHost(t)
@@ -80,13 +80,13 @@ func newHostsWithoutEnvoy(t *testing.T) *parts.OtherHost {
 	return other
 }
 
-// serve answers TCP on all addresses until the test ends.
+// serve serves TCP on all addresses until the test ends.
 func serve(t *testing.T, port int, answer string) *net.TCPListener {
 	t.Helper()
 	return listen(t, port, func(c net.Conn) { _, _ = c.Write([]byte(answer)) })
 }
 
-// echo returns what it reads until the test ends.
+// echo serves on a port until the test ends and returns to clients what they send.
 func echo(t *testing.T, port int) {
 	t.Helper()
 	listen(t, port, func(c net.Conn) { _, _ = io.Copy(c, c) })
@@ -114,7 +114,7 @@ func listen(t *testing.T, port int, answer func(net.Conn)) *net.TCPListener {
 	return streams.(*net.TCPListener)
 }
 
-// acceptAnyAddress makes a listener fit for TPROXY.
+// acceptAnyAddress lets a listener accept connections to foreign addresses, as TPROXY requires.
 func acceptAnyAddress(t *testing.T, listener *net.TCPListener) {
 	t.Helper()
 	raw, err := listener.SyscallConn()
@@ -132,7 +132,7 @@ func acceptAnyAddress(t *testing.T, listener *net.TCPListener) {
 	}
 }
 
-// serveDatagrams answers UDP on a port of the addresses until the test ends.
+// serveDatagrams serves UDP on a port of the addresses until the test ends.
 func serveDatagrams(t *testing.T, port int, answer string, addresses ...string) {
 	t.Helper()
 	for _, address := range addresses {

@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// elementsAtOnce bounds the attribute of one message, which has at most 64 KiB.
+// elementsAtOnce is the maximum number of set elements in one message: an attribute has at most 64
+// KiB.
 const elementsAtOnce = 512
 
 var chainHooks = map[string]*nftables.ChainHook{"output": nftables.ChainHookOutput,
@@ -29,7 +30,7 @@ func (s *ownerSocket) install(t *Table) error {
 		return err
 	}
 	s.owned = t.Owned
-	// Deleting a table that does not exist fails, so it is added first. It has the same flags.
+	// Deleting a missing table is an error, so it is created first, with the same flags.
 	table := &nftables.Table{Name: t.Name, Family: nftables.TableFamilyINet}
 	conn.AddTable(table)
 	conn.DelTable(table)
@@ -132,7 +133,7 @@ func (s *ownerSocket) tables() ([]string, error) {
 	return names, nil
 }
 
-// counted returns the number of packets of the counter that rules of a table share.
+// counted returns the packets of the counter that a table's rules share.
 func (s *ownerSocket) counted(t *Table) (uint64, error) {
 	conn, err := s.conn()
 	if err != nil {

@@ -22,7 +22,7 @@ func TestInstall_OwnedTableIsWhatShowRenders(t *testing.T) {
 			netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("255.255.255.0/24"),
 			netip.MustParsePrefix("fd00::/8")},
 	}
-	table := Rules(settings, Users{1001, 1002}, Families{true, true}, nil)
+	table := BuildTable(settings, Users{1001, 1002}, Families{true, true}, nil)
 	socket, err := newOwnerSocket()
 	if err != nil {
 		t.Fatal(err)
@@ -58,7 +58,7 @@ func TestInstall_OwnedTableIsWhatShowRenders(t *testing.T) {
 	if left := run(t, "", "nft", "list", "ruleset"); left != "" {
 		t.Errorf("left: %s", left)
 	}
-	// nft reads what String renders, and then lists the same as after install.
+	// nft must accept what String renders, and then list the same table as after install.
 	plain := *table
 	plain.Owned = false
 	run(t, plain.String(), "nft", "-f", "-")
@@ -67,7 +67,7 @@ func TestInstall_OwnedTableIsWhatShowRenders(t *testing.T) {
 	}
 }
 
-// normal removes what differs without meaning from nft's list.
+// normal removes meaningless differences from the output of nft list.
 func normal(listed string) string {
 	var kept []string
 	for line := range strings.Lines(listed) {

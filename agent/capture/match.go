@@ -11,15 +11,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A match is a condition of a rule: as nft text, as expressions of the kernel, and evaluated for a
-// connection.
+// A match is a condition of a rule. It has three forms: nft text, expressions for the kernel, and a
+// Go function that evaluates it for a connection.
 type match interface {
 	text() string
 	exprs() []expr.Any
 	holds(c *Connection) bool
 }
 
-const loopbackIndex = 1 // of the interface lo, in every network namespace
+// const loopbackIndex = 1 // interface index of lo in every network namespace
+const loopbackIndex = 1
 
 // register holds the value that the next expression compares.
 const register = 1
@@ -40,8 +41,8 @@ func (isTCP) exprs() []expr.Any {
 
 func (isTCP) holds(c *Connection) bool { return c.Protocol == "tcp" }
 
-// notSYN matches packets that do not begin a connection. Connections that were established before
-// conntrack was loaded are new to it.
+// notSYN matches TCP packets other than the first SYN. conntrack considers connections new that
+// were established before it was loaded.
 type notSYN struct{}
 
 const (
@@ -63,7 +64,7 @@ func (notSYN) exprs() []expr.Any {
 
 func (notSYN) holds(*Connection) bool { return false }
 
-// family matches one address family.
+// family matches packets of one address family.
 type family struct{ ipv6 bool }
 
 func (f family) text() string {
@@ -96,8 +97,8 @@ func (m user) holds(c *Connection) bool {
 	return m.set.has(binaryutil.NativeEndian.PutUint32(c.UID))
 }
 
-// loopback matches packets that this host sends over lo, to addresses of its own or by a route of
-// an administrator's; arriving in chains that see it arrive.
+// loopback matches packets that this host sends over lo: to its own addresses, or because of an
+// administrator's route. With arriving it is for chains of incoming packets.
 type loopback struct{ arriving bool }
 
 func (l loopback) text() string {
@@ -116,9 +117,9 @@ func (l loopback) exprs() []expr.Any {
 		equal(binaryutil.NativeEndian.PutUint32(loopbackIndex)...)}
 }
 
-func (l loopback) holds(c *Connection) bool { return c.Loopback && !c.Inbound }
+func (l loopback) holds(c *Connection) bool { return c.ViaLoopback && !c.Inbound }
 
-// toHost matches packets to an address of this host, not for those that it forwards.
+// toHost matches packets to an address of this host, in contrast to those that it forwards.
 type toHost struct{}
 
 func (toHost) text() string { return "fib daddr type local" }
@@ -189,13 +190,14 @@ func (m address) holds(c *Connection) bool {
 	return isFamily && m.set.contains(a) != m.except
 }
 
-// unit matches sockets of processes in the control groups of a set, all at one level.
+// unit matches sockets of processes in the control groups of a set. All these groups are at one
+// level.
 type unit struct {
 	set   *Set
 	level int
 }
 
-// maxLevel is the kernel's limit for the level of a control group in a match.
+// maxLevel is the deepest level of a control group that the kernel can match.
 const maxLevel = 255
 
 func (m unit) text() string {
@@ -230,7 +232,7 @@ func (redirected) exprs() []expr.Any {
 
 func (redirected) holds(*Connection) bool { return false } // Explain ends with the redirection
 
-// probe matches connections with which the helper checks that Envoy accepts.
+// probe matches the connections by which the helper checks whether Envoy accepts.
 type probe struct{}
 
 // probeMark is the mark of the helper's sockets. It requires CAP_NET_ADMIN.
@@ -249,7 +251,7 @@ func lookup(set *Set, except bool) expr.Any {
 	return &expr.Lookup{SourceRegister: register, SetName: set.Name, Invert: except}
 }
 
-// has reports whether a set that is no interval set has a key.
+// has reports whether a set, which must not be an interval set, has a key.
 func (s *Set) has(key []byte) bool {
 	return slices.ContainsFunc(s.Elements, func(e Element) bool { return slices.Equal(e.Key, key) })
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is the state that survives a kill of the helper.
+// memory is the helper's state that persists when it is killed.
 type memory struct {
 	Protocol  int           `json:"protocol,omitempty"` // of the helper that wrote it; 0: 1
 	Settings  *Settings     `json:"settings,omitempty"`
@@ -19,12 +19,12 @@ type memory struct {
 	Expired   bool          `json:"expired,omitempty"`   // the trial was not confirmed
 }
 
-// try begins a trial.
+// try starts a trial that ends after limit.
 func (m *memory) try(limit time.Duration) {
 	m.Until, m.Ends, m.Expired = time.Now().Add(limit), bootTime()+limit, false
 }
 
-// endTrial lets the settings stay in force.
+// endTrial ends a trial; the settings stay in force.
 func (m *memory) endTrial() { m.Until, m.Expired = time.Time{}, false }
 
 // bootTime returns the time since the boot, which does not jump when the clock is set.

@@ -2,9 +2,9 @@ package capture
 
 import "time"
 
-// keepNAT makes a table that captures nothing, and policy routes for Settings.Transparent. The
-// kernel translates established connections only while there is a nat chain, and tracks them only
-// while a rule refers to conntrack.
+// keepNAT creates a table that captures nothing, and the policy routes for Settings.Transparent.
+// The kernel translates established connections only while a nat chain exists, and tracks
+// connections only while a rule refers to conntrack.
 func (h *helper) keepNAT() error {
 	if h.nat != nil && h.installed.nat == h.generation {
 		return nil
@@ -47,8 +47,8 @@ func (h *helper) keepNAT() error {
 	return nil
 }
 
-// reconcileNAT removes the table once no captured connection is left. Until then it restores policy
-// routes that another program deleted.
+// reconcileNAT removes the table once no captured connections are left. Until then it restores
+// policy routes that another program has deleted.
 func (h *helper) reconcileNAT(now time.Time) {
 	if now.Sub(h.looked) < checkEvery {
 		return

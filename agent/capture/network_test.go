@@ -8,17 +8,19 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// inNetwork is parts.InNetwork, beside other tests, with the helper that newRig runs.
+// inNetwork is parts.InNetwork, parallel to other tests, after it has built the helper that newRig
+// runs.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	t.Parallel()
 	return inNetworkAlone(t)
 }
 
-// inNetworkAlone is inNetwork while no other test runs: for tests of load.
+// inNetworkAlone is inNetwork for load tests, beside which no other test may run.
 func inNetworkAlone(t *testing.T) bool {
 	t.Helper()
-	parts.BuildProgram(t, "outrider-capture") // for all tests, which are processes of their own
+	// parts.BuildProgram(t, "outrider-capture") // built once: each test is a process of its own
+	parts.BuildProgram(t, "outrider-capture")
 	return parts.InNetwork(t)
 }
 

@@ -6,19 +6,20 @@ import (
 	"time"
 )
 
-// phase is the part of the settings that a Controller applies.
+// phase determines which part of the settings a Controller applies.
 type phase int
 
 const (
 	staying phase = iota
-	leaving       // inbound connections only; for as long as Envoy lives if these are closed
+	leaving       // leaving // inbound connections only; if these are closed, until Envoy exits
 	left          // nothing
 )
 
-// phase returns the current phase, and a channel that receives when it ends. In a mesh,
-// clients learn only when a drain or a stop begins that the host leaves, and the application cannot
-// end their TLS: inbound connections are captured for longer than outbound ones. A drain that
-// several epochs drain, and a stop after it, count from the first.
+// phase returns the current phase and a channel that receives when the phase ends.
+//
+// When a drain or stop begins, clients of the mesh still send requests, and the application cannot
+// terminate their TLS. Inbound connections are therefore captured for longer than outbound ones. If
+// a drain spans several epochs, or a stop follows it, the time counts from its start.
 func (c *Controller) phase() (live bool, now phase, ended <-chan time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +49,7 @@ func (c *Controller) settings(now phase) *Settings {
 	return &settings
 }
 
-// request returns the call to the helper that a phase needs.
+// request returns the call to the helper that puts a phase into effect.
 func (c *Controller) request(now phase) func(*Client, context.Context) (Status, error) {
 	if now == left {
 		return (*Client).Withdraw
@@ -58,9 +59,9 @@ func (c *Controller) request(now phase) func(*Client, context.Context) (Status, 
 	}
 }
 
-// Leave ends the interception for good, before Envoy's listeners close: outbound at once, inbound
-// after limit. Established connections stay redirected. If the helper cannot be reached, Run tries
-// again.
+// Leave ends the interception permanently, before Envoy's listeners close: for outbound connections
+// at once, for inbound ones after limit. Established connections stay redirected. If the helper
+// cannot be reached, Run retries.
 func (c *Controller) Leave(ctx context.Context, limit time.Duration) {
 	if c.Settings == nil {
 		return
@@ -69,7 +70,7 @@ func (c *Controller) Leave(ctx context.Context, limit time.Duration) {
 	c.stop = time.Now().Add(limit)
 	c.mu.Unlock()
 	_, now, _ := c.phase()
-	_, err := c.Call(ctx, c.request(now))
+	_, err := c.CallHelper(ctx, c.request(now))
 	if err != nil && !errors.Is(err, errNoSettings) {
 		c.Logger.Warn("cannot withdraw the interception", "error", err)
 	}

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// acceptProbe is a marked connection of the helper to a port of Envoy. It shows whether Envoy
-// accepts: the kernel completes the connection itself, and gives the socket at Envoy's end an inode
-// only when Envoy accepts it.
+// acceptProbe is a marked connection of the helper to a port of Envoy, which shows whether Envoy
+// accepts connections. The kernel completes the handshake itself; only when Envoy accepts the
+// connection does the socket at Envoy's end get an inode.
 type acceptProbe struct {
 	fd          int
 	local, peer netip.AddrPort
@@ -23,10 +23,11 @@ type probeState int
 const (
 	probeWaits    probeState = iota
 	probeAccepted            // accepted, or closed by Envoy or because nobody listens
-	probeLost                // unknown, such as while a local firewall drops it
+	// probeLost // unknown, for example because a local firewall drops the connection
+	probeLost
 )
 
-// newProbe begins a connection to a port of this host.
+// newProbe starts to connect to a port of this host.
 func newProbe(families Families, port uint16) (*acceptProbe, error) {
 	domain, address := unix.AF_INET, netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	if !families.IPv4 {
@@ -68,8 +69,8 @@ func (p *acceptProbe) connect() error {
 	return os.NewSyscallError("getsockname", err)
 }
 
-// state looks at both ends. Listeners with a full queue drop what arrives, so a connection that is
-// not established waits if others do.
+// state examines both ends of the connection. A listener with a full queue drops SYNs, so a
+// connection that is not established counts as waiting if others wait.
 func (p *acceptProbe) state(othersWait bool) probeState {
 	own, err := unix.GetsockoptTCPInfo(p.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	switch {
@@ -82,7 +83,7 @@ func (p *acceptProbe) state(othersWait bool) probeState {
 	case own.State != unix.BPF_TCP_ESTABLISHED:
 		return probeAccepted
 	}
-	switch end, err := sockdiag.Find(p.peer, p.local); {
+	switch end, err := sockdiag.FindTCP(p.peer, p.local); {
 	case err != nil:
 		return probeLost
 	case end.State == sockdiag.SynReceived, end.State == sockdiag.Established && end.Inode == 0:

@@ -25,7 +25,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// proxyEnv is set in a process that is the agent's DNS proxy.
+// proxyEnv is the environment variable of the test process that plays the agent's DNS proxy.
 const proxyEnv = "OUTRIDER_TEST_DNS_PROXY"
 
 func TestMain(m *testing.M) {
@@ -42,10 +42,10 @@ func TestMain(m *testing.M) {
 
 const meshName = "mesh.test."
 
-// meshAddress is what the DNS proxy answers for meshName.
+// meshAddress is the DNS proxy's answer to queries for meshName.
 var meshAddress = netip.MustParseAddr("10.9.9.9")
 
-// serveDNS is the DNS proxy with one name, until the process is killed.
+// serveDNS runs a DNS proxy with one name until the process is killed.
 func serveDNS() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	proxy := dns.New(dns.Options{Listen: fmt.Sprint("127.0.0.1:", DNSPort), Logger: log,
@@ -78,7 +78,7 @@ func (r *rig) resolvers(text string) {
 	}
 }
 
-// ask sends a query for meshName to a resolver as a user, from a socket of its own.
+// ask sends a query for meshName to a resolver, as a user and from a new socket.
 func ask(t *testing.T, uid int, network, resolver string) (answer string) {
 	t.Helper()
 	parts.RunAs(t, uid, func() {
@@ -93,9 +93,8 @@ func ask(t *testing.T, uid int, network, resolver string) (answer string) {
 	return answer
 }
 
-// exchange returns the answer to a query for meshName: "proxy" if it is that of the DNS proxy, else
-// its bytes, over UDP those after its identifier. An answer to an earlier query, which was late, is
-// left out.
+// exchange sends a query for meshName and returns the answer: "proxy" for that of the DNS proxy,
+// else its bytes, over UDP without the identifier. It skips late answers to earlier queries.
 func exchange(t *testing.T, c net.Conn) string {
 	t.Helper()
 	query, err := new(mdns.Msg).SetQuestion(meshName, mdns.TypeA).Pack()
@@ -139,7 +138,7 @@ func TestDNSProxy_AnswersRedirectedQueries(t *testing.T) {
 	}
 }
 
-// The places of redirected TCP connections are per user.
+// The limits of redirected TCP connections apply per user of the client.
 func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -163,10 +162,13 @@ func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 			return c
 		}
 		first := connect(appUser)
-		for i := range 200 { // most is 128 per user: the oldest ones are closed
+		// for i := range 200 { // the limit is 128 per user: the oldest connections are closed
+		for i := range 200 {
 			connect(otherUser)
 			if i%20 == 0 {
-				exchange(t, first) // the proxy closes connections that are idle for some seconds
+				// exchange(t, first) // keep it in use: the proxy closes connections that are idle
+				// for some seconds
+				exchange(t, first)
 			}
 		}
 		parts.Eventually(t, 30*time.Second, "one more user is served", func() bool {

@@ -7,9 +7,9 @@ import (
 	"net/netip"
 )
 
-// Partial returns a sentence about the address family in which nothing is captured while the other
-// one is, "" if there is none or other hosts do not reach this one in it.
-func (s Status) Partial() string {
+// UncapturedFamily returns a sentence if one address family is captured and the other is not
+// although other hosts can reach this one over it. Otherwise it returns "".
+func (s Status) UncapturedFamily() string {
 	if !s.State.InForce() || s.Families.IPv4 == s.Families.IPv6 || !hostHas(s.Families.IPv4) {
 		return ""
 	}
@@ -24,7 +24,7 @@ func (s Status) Partial() string {
 		"connections %s", family, instead)
 }
 
-// hostHas reports whether this host has an address of a family beside those of loopback.
+// hostHas reports whether this host has a non-loopback address of a family.
 func hostHas(ipv6 bool) bool {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -39,10 +39,10 @@ func hostHas(ipv6 bool) bool {
 	return false
 }
 
-// Reach returns a function that reports whether a connection of another host to an address of this
-// host is neither captured nor rejected by the rules that are in force now; why, and what to do. It
-// returns nil before the helper has answered, or has failed to.
-func (c *Controller) Reach() func(to netip.AddrPort) (direct bool, why, fix string) {
+// ReachableDirectly returns a function about connections of other hosts to an address of this host.
+// direct reports that the rules in force neither capture nor reject them; why and fix are for
+// people. It returns nil before the state of the helper is known.
+func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, why, fix string) {
 	if c.Settings == nil {
 		return func(netip.AddrPort) (direct bool, why, fix string) {
 			return true, `[capture] mode is "none"`,
@@ -61,10 +61,10 @@ func (c *Controller) Reach() func(to netip.AddrPort) (direct bool, why, fix stri
 	if now.PID != 0 {
 		users = now.Users
 	}
-	wanted := Rules(settings, users, Families{true, true}, nil)
+	wanted := BuildTable(settings, users, Families{true, true}, nil)
 	var tables []*Table
 	if now.State.InForce() {
-		tables = append(tables, Rules(settings, users, now.Families, nil))
+		tables = append(tables, BuildTable(settings, users, now.Families, nil))
 	}
 	if now.ClosedInbound {
 		tables = append(tables, closedRules(settings, users, nil))
@@ -81,7 +81,9 @@ func (c *Controller) Reach() func(to netip.AddrPort) (direct bool, why, fix stri
 		case found.Key == ruleFamily:
 			return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
 				"the other family"
-		case connected && settings.ClosesInbound(): // the connection would be closed otherwise
+		// case connected && settings.ClosesInbound(): // after a loss of the helper they would be
+		// rejected
+		case connected && settings.ClosesInbound():
 			return true, cmp.Or(now.Reason, "capture is "+string(now.State)),
 				`run "outrider capture confirm"`
 		case connected || now.Reason == "":

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// What other hosts reach follows from the rules in force, not from the configuration.
+// Which ports other hosts reach depends on the rules in force, not on the configuration.
 func TestController_Reach(t *testing.T) {
 	some := captureSome
 	some.InboundClosed = true
@@ -23,39 +23,40 @@ func TestController_Reach(t *testing.T) {
 		{name: "no interception", to: "192.0.2.1:80", why: `mode is "none"`,
 			fix: `mode = "redirect"`},
 		{name: "captured", settings: &captureAll, client: &Client{}, to: "192.0.2.1:80",
-			status: Status{State: On, Families: Families{true, true}}},
+			status: Status{State: StateOn, Families: Families{true, true}}},
 		{name: "captured in a trial", settings: &captureAll, client: &Client{}, to: "[fe80::1]:80",
-			status: Status{State: Trial, Families: Families{true, true}}},
+			status: Status{State: StateTrial, Families: Families{true, true}}},
 		{name: "a family without Envoy", settings: &captureAll, client: &Client{},
-			to: "[fe80::1]:80", status: Status{State: On, Families: Families{IPv4: true}},
+			to: "[fe80::1]:80", status: Status{State: StateOn, Families: Families{IPv4: true}},
 			why: "Envoy does not listen on this address family", fix: `fail_inbound = "closed"`},
 		{name: "a family without Envoy, closed", settings: new(closedInbound(captureAll)),
 			client: &Client{}, to: "[fe80::1]:80",
-			status: Status{State: On, Families: Families{IPv4: true}, ClosedInbound: true}},
+			status: Status{State: StateOn, Families: Families{IPv4: true}, ClosedInbound: true}},
 		{name: "withdrawn", settings: &captureAll, client: &Client{}, to: "192.0.2.1:80",
-			status: Status{State: Withdrawn, Reason: "Envoy drains"},
+			status: Status{State: StateWithdrawn, Reason: "Envoy drains"},
 			why:    "capture is withdrawn: Envoy drains", fix: `fail_inbound = "closed"`},
 		{name: "closed", settings: new(closedInbound(captureAll)), client: &Client{},
-			to: "192.0.2.1:80", status: Status{State: Closed, ClosedInbound: true}},
+			to: "192.0.2.1:80", status: Status{State: StateClosed, ClosedInbound: true}},
 		{name: "closed, but not in force", settings: new(closedInbound(captureAll)),
 			client: &Client{}, to: "192.0.2.1:80",
-			status: Status{State: Withdrawn, Reason: "the trial ended"}, why: "the trial ended",
+			status: Status{State: StateWithdrawn,
+				Reason: "the trial ended"}, why: "the trial ended",
 			fix: "outrider capture confirm"},
 		{name: "a port that is not captured", settings: &some, client: &Client{},
-			to: "192.0.2.1:80", status: Status{State: On, Families: Families{true, true},
+			to: "192.0.2.1:80", status: Status{State: StateOn, Families: Families{true, true},
 				ClosedInbound: true}, why: "inbound_ports does not contain it", fix: "add it"},
 		{name: "no helper", settings: new(closedInbound(captureAll)), to: "192.0.2.1:80",
-			status: Status{State: Withdrawn, Reason: "connection refused"},
+			status: Status{State: StateWithdrawn, Reason: "connection refused"},
 			why:    "outrider-capture does not answer: connection refused",
 			fix:    "systemctl status outrider-capture.service"},
 		{name: "a helper that is gone leaves what is closed",
 			settings: new(closedInbound(captureAll)), to: "192.0.2.1:80",
-			status: Status{State: Closed, ClosedInbound: true}},
+			status: Status{State: StateClosed, ClosedInbound: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			f := testController(condition.NewBoard(), Settings{})
 			f.Settings, f.status, f.client, f.known = test.settings, test.status, test.client, true
-			direct, why, fix := f.Reach()(netip.MustParseAddrPort(test.to))
+			direct, why, fix := f.ReachableDirectly()(netip.MustParseAddrPort(test.to))
 			if direct != (test.why != "") || !strings.Contains(why, test.why) ||
 				!strings.Contains(fix, test.fix) {
 				t.Errorf("%t, %q, %q", direct, why, fix)
@@ -64,8 +65,8 @@ func TestController_Reach(t *testing.T) {
 	}
 }
 
-// A family in which inbound connections go direct is a condition; one in which they are refused is
-// shown with the state.
+// A family whose inbound connections go direct raises a condition; one whose inbound connections
+// are rejected appears in the state's reason.
 func TestController_FamilyWithoutEnvoy(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -74,17 +75,18 @@ func TestController_FamilyWithoutEnvoy(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		board := condition.NewBoard()
 		f := testController(board, captureAll)
-		status := Status{State: On, Families: Families{IPv4: true}, ClosedInbound: closed}
+		status := Status{State: StateOn, Families: Families{IPv4: true}, ClosedInbound: closed}
 		f.set(&Client{}, status)
 		if all := board.Conditions(); (len(all) == 1 && all[0].Code == ConditionFamily) == closed {
 			t.Errorf("closed %t: %+v", closed, all)
 		}
 		if want := map[bool]string{true: "are refused", false: "go direct"}[closed]; !strings.
-			Contains(status.Partial(), "over IPv6") || !strings.HasSuffix(status.Partial(), want) {
-			t.Errorf("closed %t: %q", closed, status.Partial())
+			Contains(status.UncapturedFamily(), "over IPv6") ||
+			!strings.HasSuffix(status.UncapturedFamily(), want) {
+			t.Errorf("closed %t: %q", closed, status.UncapturedFamily())
 		}
 	}
-	if s := (Status{State: On, Families: Families{IPv6: true}}); s.Partial() != "" {
-		t.Errorf("without an address of IPv4: %q", s.Partial())
+	if s := (Status{State: StateOn, Families: Families{IPv6: true}}); s.UncapturedFamily() != "" {
+		t.Errorf("without an address of IPv4: %q", s.UncapturedFamily())
 	}
 }

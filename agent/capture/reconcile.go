@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// findUnits finds the units of the settings that run. Another set of units makes other rules.
+// findUnits updates the list of running units from the settings; a changed list changes the rules.
 func (h *helper) findUnits() {
 	if h.Settings == nil || len(h.Settings.Units)+len(h.Settings.ExcludeUnits) == 0 {
 		h.running = nil
@@ -42,7 +42,7 @@ func (h *helper) unitsChanged() <-chan struct{} {
 	return h.units.changed
 }
 
-// heldBack returns why nothing is captured even if Envoy serves, "" if that depends on Envoy.
+// heldBack returns the reason why nothing is captured regardless of Envoy, or "".
 func (h *helper) heldBack() string {
 	switch {
 	case h.Withdrawn:
@@ -67,7 +67,8 @@ func (h *helper) reconcileRules(now time.Time) (State, string, Families) {
 			h.gone = now
 		}
 		if h.rules != nil && h.check.gone && now.Sub(h.gone) < deadLimit {
-			families = h.installed.families // a new Envoy may listen in a moment
+			// families = h.installed.families // keep the rules: a new Envoy may listen soon
+			families = h.installed.families
 		}
 	}
 	if !families.any() {
@@ -77,16 +78,16 @@ func (h *helper) reconcileRules(now time.Time) (State, string, Families) {
 				"outrider-envoy.service"
 		}
 		h.withdraw()
-		return Withdrawn, reason, Families{}
+		return StateWithdrawn, reason, Families{}
 	}
 	if err := h.put(families); err != nil {
 		h.withdraw()
-		return Withdrawn, err.Error(), Families{}
+		return StateWithdrawn, err.Error(), Families{}
 	}
 	if !h.Until.IsZero() {
-		return Trial, "", families
+		return StateTrial, "", families
 	}
-	return On, "", families
+	return StateOn, "", families
 }
 
 // put installs the rules if they are not in force.
@@ -98,7 +99,7 @@ func (h *helper) put(families Families) error {
 	if err := h.keepNAT(); err != nil {
 		return err
 	}
-	table := Rules(h.Settings, h.users, families, h.running)
+	table := BuildTable(h.Settings, h.users, families, h.running)
 	socket := h.rules
 	if socket == nil {
 		var err error

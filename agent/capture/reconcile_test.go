@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Units that cannot be searched for do not end the capture of those that were found.
+// If units cannot be searched for, the capture of the units found before continues.
 func TestHelper_KeepsUnitsAfterAFailedSearch(t *testing.T) {
 	watch, err := newUnitWatch()
 	if err != nil {
@@ -29,7 +29,8 @@ func TestHelper_KeepsUnitsAfterAFailedSearch(t *testing.T) {
 	}
 }
 
-// A new image without readable settings does not keep rules that nobody watches.
+// A new image of the helper without readable settings removes the rules, because it cannot manage
+// them.
 func TestHelper_UpgradeWithoutStateWithdraws(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -51,12 +52,13 @@ func TestHelper_UpgradeWithoutStateWithdraws(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	if s, err := client.Status(t.Context()); err != nil || s.State != Off {
+	if s, err := client.Status(t.Context()); err != nil || s.State != StateOff {
 		t.Errorf("%+v, %v", s, err)
 	}
 }
 
-// A refusal that the kernel refuses is in the status, and once in the journal.
+// If the kernel rejects the table that closes connections, the status says so and the journal has
+// it once.
 func TestHelper_ReportsAFailedRefusal(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -10,22 +10,22 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// While the helper is killed again and again, new connections to a virtual address are answered by
-// Envoy: those opened while the rules were away with a SYN that is sent again.
+// While the helper is killed repeatedly, Envoy answers every new connection to a virtual address:
+// connections opened while the rules are missing are redirected at the SYN's retransmission.
 func TestHelper_KilledLosesNoConnection(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
 	trackAll(t)
 	r := newRig(t)
-	// Ports are used again soon.
+	// Make the kernel reuse ports soon.
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("40000 40999"),
 		0); err != nil {
 		t.Fatal(err)
 	}
 	r.startEnvoy()
 	r.apply(captureAll)
-	r.captures(On)
+	r.captures(StateOn)
 	kills := 3
 	if full() {
 		kills = 30
@@ -78,7 +78,7 @@ func TestHelper_KilledLosesNoConnection(t *testing.T) {
 		load(200)
 		r.kill(r.helper)
 		r.start()
-		r.captures(On)
+		r.captures(StateOn)
 	}
 	load(600)
 	close(done)

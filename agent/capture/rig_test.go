@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// bootstrap makes an Envoy that answers captured connections with the port.
+// bootstrap configures an Envoy that answers captured connections with the port on which it
+// received them.
 const bootstrap = `
 static_resources:
   listeners:
@@ -29,7 +30,8 @@ static_resources:
       response: {inline_string: "15006"}}}]}]
 `
 
-// rig is a helper in a network namespace of its own, another host and, once started, Envoy.
+// rig is a helper in a network namespace of its own, another host and, after it was started, an
+// Envoy.
 type rig struct {
 	t       *testing.T
 	other   *parts.OtherHost
@@ -45,7 +47,7 @@ type rig struct {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{t: t, program: parts.Program(t, "outrider-capture"), folder: parts.ShortDir(t),
+	r := &rig{t: t, program: parts.ProgramPath(t, "outrider-capture"), folder: parts.ShortDir(t),
 		bootstrap: bootstrap}
 	r.other = newHostsWithoutEnvoy(t)
 	r.start()
@@ -71,7 +73,9 @@ func (r *rig) start() {
 
 func (r *rig) startEnvoy() {
 	r.t.Helper()
-	program, err := os.Open(parts.Envoy(r.t)) // below a folder that its user cannot enter
+	// program, err := os.Open(parts.Envoy(r.t)) // opened by root: Envoy's user cannot enter its
+	// folder
+	program, err := os.Open(parts.Envoy(r.t))
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -104,7 +108,7 @@ func (r *rig) begin(command *exec.Cmd) {
 	})
 }
 
-// kill ends a program at once.
+// kill kills a program and waits for its end.
 func (r *rig) kill(command *exec.Cmd) {
 	r.t.Helper()
 	if err := command.Process.Kill(); err != nil {
@@ -120,11 +124,11 @@ func (r *rig) apply(settings Settings) {
 	}
 }
 
-// soon bounds what takes the helper a second or two on an idle machine. It is shorter than
-// stallLimit, within which every Envoy that is gone is found.
+// soon bounds actions that take the helper a second or two on an idle machine. It is shorter than
+// stallLimit, after which an Envoy counts as hung.
 const soon = stallLimit - time.Second
 
-// captures waits for a state.
+// captures waits until the helper has a state.
 func (r *rig) captures(want State) {
 	r.t.Helper()
 	parts.Eventually(r.t, 30*time.Second, "capture is "+string(want), func() bool {
@@ -133,7 +137,7 @@ func (r *rig) captures(want State) {
 	})
 }
 
-// answer calls another host as the application.
+// answer connects to another host as the application's user and returns what answers.
 func (r *rig) answer() (answer string) {
 	r.t.Helper()
 	parts.RunAs(r.t, appUser, func() {
@@ -153,7 +157,7 @@ func (r *rig) answer() (answer string) {
 	return answer
 }
 
-// answers waits until the answer is wanted, and returns how long that took.
+// answers waits until answer returns wanted, and returns how long that took.
 func (r *rig) answers(limit time.Duration, wanted string) time.Duration {
 	r.t.Helper()
 	began := time.Now()

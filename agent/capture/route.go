@@ -14,9 +14,10 @@ const (
 	routeTypeOffset = 7  // rtm_type in it
 )
 
-// Route returns how the kernel would send a packet of a local user to an address: local if it is an
-// address of this host, loopback if the packet passes lo. Both are false without a route.
-func Route(to netip.Addr, uid uint32) (local, loopback bool, err error) {
+// LookupRoute returns how the kernel would route a packet of a local user to an address: local
+// reports that the address belongs to this host, loopback that the packet passes lo. Both are false
+// if there is no route.
+func LookupRoute(to netip.Addr, uid uint32) (local, loopback bool, err error) {
 	to = to.Unmap()
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
@@ -63,7 +64,8 @@ func Route(to netip.Addr, uid uint32) (local, loopback bool, err error) {
 	return local, loopback || local, nil
 }
 
-// withoutRoute reports whether an error means that there is no route, or one that refuses.
+// withoutRoute reports whether an error means that no route exists, or that a route prohibits the
+// packet.
 func withoutRoute(err error) bool {
 	for _, one := range []error{unix.ENETUNREACH, unix.EHOSTUNREACH, unix.EACCES, unix.EINVAL} {
 		if errors.Is(err, one) {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestRoute_ExplainsWhatPassesLo compares the explanation of a captured network with the kernel's
-// routes: the rules leave alone what passes lo.
+// TestRoute_ExplainsWhatPassesLo compares explanations for a captured network with the kernel's
+// routes: connections that pass lo must not be captured.
 func TestRoute_ExplainsWhatPassesLo(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -25,10 +25,10 @@ func TestRoute_ExplainsWhatPassesLo(t *testing.T) {
 		ip(t, command)
 	}
 	parts.Eventually(t, 10*time.Second, "the link is up, and the IPv6 address local", func() bool {
-		local, _, err := Route(netip.MustParseAddr("2001:db8:1::1"), appUser)
+		local, _, err := LookupRoute(netip.MustParseAddr("2001:db8:1::1"), appUser)
 		return err == nil && local
 	})
-	table := Rules(&captureAll, testUsers, Families{true, true}, nil)
+	table := BuildTable(&captureAll, testUsers, Families{true, true}, nil)
 	for _, c := range []struct {
 		to        string
 		user      uint32
@@ -51,12 +51,12 @@ func TestRoute_ExplainsWhatPassesLo(t *testing.T) {
 		{"203.0.113.1", appUser, false, false, "capture.outbound_cidrs"}, // no route
 	} {
 		to := netip.MustParseAddr(c.to)
-		local, lo, err := Route(to, c.user)
+		local, lo, err := LookupRoute(to, c.user)
 		if err != nil || local != c.local || lo != c.lo {
 			t.Errorf("%s of %d: local %t, lo %t, %v", c.to, c.user, local, lo, err)
 		}
 		got := Explain(Connection{Protocol: "tcp", Destination: netip.AddrPortFrom(to.Unmap(), 80),
-			UID: c.user, Local: local, Loopback: lo}, table)
+			UID: c.user, Local: local, ViaLoopback: lo}, table)
 		if got.Key != c.key {
 			t.Errorf("%s of %d: %q, want %q", c.to, c.user, got.Key, c.key)
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/google/nftables/binaryutil"
 )
 
-// docker and podman translate at priority -100, firewalld at -90. Outbound connections are
-// redirected before that; inbound ones after it, so that published and forwarded ports are not this
-// host's.
+// Priorities of the chains. docker and podman translate at -100, firewalld at -90. Outbound
+// connections are redirected before these; inbound ones after, so that published and forwarded
+// ports are not captured as ports of this host.
 const (
 	natPriority     = -105
 	inboundPriority = -85
@@ -34,18 +34,18 @@ const (
 	ruleForwarded      = "not an address of this host"
 )
 
-// fromEnvoy are source addresses of Envoy's calls to the application: Istio's, and ::1, which every
-// host has.
+// fromEnvoy are the source addresses of Envoy's connections to the application: Istio's address,
+// and ::1.
 var fromEnvoy = []netip.Prefix{netip.MustParsePrefix("127.0.0.6/32"),
 	netip.MustParsePrefix("::1/128"), netip.MustParsePrefix("::6/128")}
 
 var loopbackNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
 	netip.MustParsePrefix("::1/128")}
 
-// Rules returns the table for the settings; running are the units of the settings that run. The
-// number of rules does not depend on the number of ports and networks, and on units only by the
-// number of levels of their control groups.
-func Rules(s *Settings, users Users, families Families, running []Unit) *Table {
+// BuildTable returns the nftables table for the settings; running are the units of the settings
+// that run. The number of rules is independent of the number of ports and networks. For units it
+// depends only on the number of levels of their control groups.
+func BuildTable(s *Settings, users Users, families Families, running []Unit) *Table {
 	b := &builder{table: &Table{Name: TableName(s.Instance), Owned: true}, running: running}
 	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
 	b.table.Chains = []Chain{
@@ -177,8 +177,8 @@ func (b *builder) both(name string, networks []netip.Prefix) []*Set {
 	return []*Set{four, six}
 }
 
-// networks returns the sets NAME4 and NAME6. Networks within others are left out: the kernel
-// refuses intervals that overlap.
+// networks returns the sets NAME4 and NAME6. It omits networks that others contain, because the
+// kernel rejects overlapping intervals.
 func (b *builder) networks(name string, networks []netip.Prefix) (four, six *Set) {
 	sorted := slices.Clone(networks)
 	for i := range sorted {
@@ -217,7 +217,7 @@ func after(n netip.Prefix) []byte {
 	return nil
 }
 
-// units returns a match for each level at which a unit has its control group.
+// units returns one match per level of the units' control groups.
 func (b *builder) units(name string, wanted []string) []match {
 	levels := map[int][]Element{}
 	for _, u := range b.running {

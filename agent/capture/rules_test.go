@@ -46,7 +46,7 @@ func ownCGroup(t *testing.T) string {
 	return ""
 }
 
-// newUnit makes a control group like a unit's until the test ends.
+// newUnit creates a control group like that of a unit, which exists until the test ends.
 func newUnit(t *testing.T, path string) Unit {
 	t.Helper()
 	folder := filepath.Join(cgroupRoot(t), path)
@@ -106,7 +106,7 @@ func TestDecisions_OfUnits(t *testing.T) {
 	} {
 		settings := captureAll
 		settings.Units, settings.ExcludeUnits = test.units, test.exclude
-		table := Rules(&settings, testUsers, Families{true, true}, []Unit{slice, web, batch})
+		table := BuildTable(&settings, testUsers, Families{true, true}, []Unit{slice, web, batch})
 		socket, err := newOwnerSocket()
 		if err != nil {
 			t.Fatal(err)
@@ -138,8 +138,8 @@ func TestDecisions_OfUnits(t *testing.T) {
 	enter(t, own)
 }
 
-// A connection that conntrack has not seen, such as one of ssh before the first rule of this host,
-// is new to it. It must not be redirected in the middle.
+// conntrack considers a connection new that was established before this host's first rule, such as
+// one of ssh. Such a connection must not be redirected.
 func TestRules_SpareEstablishedConnections(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -168,7 +168,8 @@ func TestRules_SpareEstablishedConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
-	if err := socket.install(Rules(&captureAll, testUsers, Families{true, true}, nil)); err != nil {
+	if err := socket.install(BuildTable(&captureAll, testUsers, Families{true, true},
+		nil)); err != nil {
 		t.Fatal(err)
 	}
 	buffer := make([]byte, 8)
@@ -182,7 +183,7 @@ func TestRules_SpareEstablishedConnections(t *testing.T) {
 	}
 }
 
-// Traffic that this host forwards, such as a container's, is not for Envoy.
+// Traffic that this host forwards, such as a container's, is not captured.
 func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -193,7 +194,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	third.Do(t, func() { ip(t, "route add default via "+third.Peer) })
-	table := Rules(&captureAll, testUsers, Families{true, true}, nil)
+	table := BuildTable(&captureAll, testUsers, Families{true, true}, nil)
 	socket, err := newOwnerSocket()
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +209,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 			t.Errorf("answer %q", answer)
 		}
 	})
-	// Ports that firewalld forwards to another host, as docker does, and to another port.
+	// firewalld forwards one port to another host, as docker does, and one to another port.
 	run(t, "table ip firewalld { chain prerouting { type nat hook prerouting priority -90; "+
 		"fib daddr type local tcp dport 8888 dnat to "+to.String()+"; "+
 		"tcp dport 8889 redirect to :80; }; "+
@@ -217,7 +218,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 	published := netip.AddrPortFrom(netip.MustParseAddr(third.Peer), 8888)
 	forwarded := netip.AddrPortFrom(published.Addr(), 8889)
 	for _, settings := range []*Settings{&captureAll, &captureTransparent} {
-		for _, table := range []*Table{Rules(settings, testUsers, Families{true, true}, nil),
+		for _, table := range []*Table{BuildTable(settings, testUsers, Families{true, true}, nil),
 			closedBoth(*settings)} {
 			if err := socket.install(table); err != nil {
 				t.Fatal(err)
@@ -238,10 +239,10 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 	}
 }
 
-// Ports and networks are elements of sets.
+// Ports and networks are set elements, so their number does not change the number of rules.
 func TestRules_NumberIsConstant(t *testing.T) {
 	count := func(s *Settings) (rules int) {
-		for _, c := range Rules(s, testUsers, Families{true, true}, nil).Chains {
+		for _, c := range BuildTable(s, testUsers, Families{true, true}, nil).Chains {
 			rules += len(c.Rules)
 		}
 		return rules
@@ -275,7 +276,7 @@ func TestInstall_OfManyPortsAndNetworks(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = socket.Close() }()
-	if err := socket.install(Rules(&many, testUsers, Families{true, true}, nil)); err != nil {
+	if err := socket.install(BuildTable(&many, testUsers, Families{true, true}, nil)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -17,8 +17,8 @@ import (
 const (
 	maxConnections = 8
 	queuedAnswers  = 16
-	// earlierWait is how long an agent of an earlier version, which an upgrade is about to restart,
-	// counts as connected. It is less than callTime.
+	// earlierWait is how long an agent of an incompatible earlier version still counts as
+	// connected: the upgrade is about to restart it. It is less than callTime.
 	earlierWait = 2 * time.Second
 )
 
@@ -28,7 +28,7 @@ type connection struct {
 	out  chan response
 }
 
-// send queues a response. A client that reads nothing is disconnected.
+// send queues a response. It disconnects a client that does not read.
 func (c *connection) send(r response) {
 	select {
 	case c.out <- r:
@@ -37,17 +37,17 @@ func (c *connection) send(r response) {
 	}
 }
 
-// accept serves clients until the listener is closed. Only users may connect. Root always has a
-// slot, to stop the helper.
+// accept accepts clients until the listener is closed. Only the users of Users and root may
+// connect. Root always has a slot, so that it can stop the helper.
 func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users []uint32) {
 	slots := make(chan struct{}, maxConnections)
 	failed := func(err error) { h.logf("accept an agent: %v", err) }
 	for {
-		socket, err := accept.Next(listener.AcceptUnix, failed)
+		socket, err := accept.NextConn(listener.AcceptUnix, failed)
 		if err != nil {
 			return
 		}
-		peer, err := unixpeer.Of(socket)
+		peer, err := unixpeer.OfConn(socket)
 		if err == nil && !slices.Contains(users, peer.UID) {
 			err = fmt.Errorf("user %d may not connect", peer.UID)
 		}
@@ -106,7 +106,7 @@ func (h *helper) serve(ctx context.Context, c *connection) {
 	for {
 		var r request
 		err := c.conn.Receive(time.Time{}, &r)
-		if errors.Is(err, rpc.ErrOtherFraming) {
+		if errors.Is(err, rpc.ErrUnframed) {
 			_ = backoff.Sleep(ctx, earlierWait)
 			_ = c.conn.SendUnframed(response{Number: 1, Error: "outrider-capture is of a later " +
 				"version than the agent; restart the agent"})

@@ -9,36 +9,37 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// Settings say what to capture: the message from the agent to outrider-capture, which reads no
-// configuration and validates them. They contain no rule text. The two programs may be of different
-// versions, so a field keeps its JSON name and meaning.
+// Settings define what to capture. The agent sends them to outrider-capture, which reads no
+// configuration and validates them. They contain no rule text.
+//
+// The two programs may have different versions, so a field must keep its JSON name and meaning.
 type Settings struct {
 	Instance string `json:"instance,omitempty"`
-	// Inbound ports of this host; nil: none.
+	// Inbound are the ports of this host to capture; nil: none.
 	Inbound        Ports    `json:"inbound"`
 	ExcludeInbound []uint16 `json:"exclude_inbound,omitempty"`
-	// Outbound networks; 0.0.0.0/0 and ::/0 are all.
+	// Outbound are the networks to capture; 0.0.0.0/0 and ::/0 mean all.
 	Outbound             []netip.Prefix `json:"outbound,omitempty"`
 	ExcludeOutbound      []netip.Prefix `json:"exclude_outbound,omitempty"`
 	ExcludeOutboundPorts []uint16       `json:"exclude_outbound_ports,omitempty"`
 	// OwnPorts are inbound ports of Envoy and the agent, which are never captured.
 	OwnPorts []uint16 `json:"own_ports,omitempty"`
-	// DNSPort is 15053 if the agent's DNS proxy receives queries to the resolvers of
-	// /etc/resolv.conf; 0: it does not.
+	// DNSPort is 15053 if queries to the resolvers of /etc/resolv.conf are redirected to the
+	// agent's DNS proxy, else 0.
 	DNSPort uint16 `json:"dns_port,omitempty"`
-	// Units restricts outbound capture to processes of these systemd units, if there are any.
+	// Units restricts outbound capture to processes of these systemd units; none: no restriction.
 	Units        []string `json:"units,omitempty"`
 	ExcludeUnits []string `json:"exclude_units,omitempty"`
 	// Transparent preserves the client's address in inbound connections.
 	Transparent bool `json:"transparent,omitempty"`
-	// FailClosed rejects outbound connections that would be captured while Envoy does not serve;
-	// InboundClosed does so for inbound ones, also in an address family that Envoy does not serve.
+	// FailClosed rejects outbound connections that cannot be captured because Envoy does not serve.
+	// InboundClosed does so for inbound ones, also if Envoy serves only the other address family.
 	FailClosed    bool `json:"fail_closed,omitempty"`
 	InboundClosed bool `json:"inbound_closed,omitempty"`
-	// InboundOnly: outbound connections and queries go direct, because Envoy drains or has not
-	// served yet. It does not belong to [capture] and begins no trial.
+	// InboundOnly captures neither outbound connections nor queries, because Envoy drains or has
+	// not served yet. It is not a key of [capture], and a change of it starts no trial.
 	InboundOnly bool `json:"inbound_only,omitempty"`
-	// Trial is the time after which new settings end unless confirmed; 0: they do not end.
+	// Trial is the time after which new settings expire unless confirmed; 0: they do not expire.
 	Trial time.Duration `json:"trial,omitempty"`
 }
 
@@ -50,7 +51,7 @@ type Ports struct {
 
 func (p Ports) any() bool { return p.All || len(p.List) > 0 }
 
-// outbound returns the networks that are captured now.
+// outbound returns the networks whose connections are captured in the current phase.
 func (s *Settings) outbound() []netip.Prefix {
 	if s.InboundOnly {
 		return nil
@@ -131,7 +132,7 @@ func portNumbers(ports []int) []uint16 {
 	return all
 }
 
-// networks parses validated texts: "*", networks and addresses.
+// networks parses texts that are already validated: "*", networks and addresses.
 func networks(texts []string) []netip.Prefix {
 	var all []netip.Prefix
 	for _, text := range texts {

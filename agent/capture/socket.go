@@ -14,13 +14,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ownerSocket is a netlink socket that owns the tables created through it. The kernel removes them
-// when the last descriptor of the socket is closed.
+// ownerSocket is a netlink socket that owns the tables created through it. The kernel removes the
+// tables when the last descriptor of the socket is closed.
 type ownerSocket struct {
 	file *os.File
-	// owned sets the flag of new tables, which google/nftables v0.3.0 clears.
+	// owned adds the owner flag to new tables, because google/nftables v0.3.0 clears it.
 	owned bool
-	// failure is why the kernel refused the last batch.
+	// failure is the kernel's error for the last batch.
 	failure error
 }
 
@@ -49,7 +49,8 @@ func newOwnerSocket() (*ownerSocket, error) {
 	return s, nil
 }
 
-// Close releases the socket, and with its last descriptor its tables.
+// Close closes this descriptor of the socket. If it is the last one, the kernel removes the
+// socket's tables.
 func (s *ownerSocket) Close() error { return s.file.Close() }
 
 // conn returns a connection whose messages pass through the socket.
@@ -57,7 +58,7 @@ func (s *ownerSocket) conn() (*nftables.Conn, error) {
 	return nftables.New(nftables.WithTestDial(s.exchange), nftables.AsLasting())
 }
 
-// flush sends the batch of a connection. Unlike Conn.Flush it returns the first error alone.
+// flush sends the batch of a connection. Unlike Conn.Flush it returns only the first error.
 func (s *ownerSocket) flush(conn *nftables.Conn) error {
 	s.failure = nil
 	return cmp.Or(conn.Flush(), s.failure)
@@ -69,7 +70,7 @@ func (s *ownerSocket) exchange(messages []netlink.Message) ([]netlink.Message, e
 	return s.exchangeSome(messages, nil)
 }
 
-// exchangeSome is exchange, but returns only the messages of a dump for which keep is true.
+// exchangeSome is like exchange but returns only those messages of a dump for which keep is true.
 func (s *ownerSocket) exchangeSome(messages []netlink.Message, keep func(data []byte) bool,
 ) ([]netlink.Message, error) {
 	if len(messages) == 0 {
@@ -108,14 +109,14 @@ func (s *ownerSocket) exchangeSome(messages []netlink.Message, keep func(data []
 	return received, err
 }
 
-// receive reads acknowledgements, or a dump to its end. The first error of the kernel ends it:
-// nothing of the batch was applied.
+// receive reads acknowledgements, or a dump to its end. It stops at the first error of the kernel,
+// which then has applied nothing of the batch.
 func receive(fd, count int, dump bool, first netlink.Header, keep func([]byte) bool,
 ) ([]netlink.Message, error) {
 	var replies []netlink.Message
 	size := 256 << 10 // a refusal contains the refused message
 	if dump {
-		size = 32 << 10 // the most that the kernel sends at once
+		size = 32 << 10 // size = 32 << 10 // the kernel sends at most that many bytes at once
 	}
 	buffer := make([]byte, size)
 	for {
@@ -152,7 +153,7 @@ func receive(fd, count int, dump bool, first netlink.Header, keep func([]byte) b
 	}
 }
 
-// drain discards the other errors of a batch that was refused.
+// drain discards further errors of a batch that the kernel refused.
 func drain(fd int) {
 	buffer := make([]byte, 1<<16)
 	for {

@@ -7,37 +7,38 @@ import (
 )
 
 const (
-	// stallLimit is how long Envoy may neither accept the probe nor any other connection, nor read
-	// from one. An Envoy that is merely slow does one of these within a second at seven busy
-	// processes per processor; the rest is for hosts that swap.
+	// stallLimit is the time after which an Envoy counts as hung that accepts neither the probe nor
+	// another connection and reads from none. Measured at seven busy processes per processor, a
+	// slow Envoy does one of these within a second; the rest is a margin for hosts that swap.
 	stallLimit = 5 * time.Second
-	// suspectAfter is how long a probe waits before other connections are looked at, which costs
-	// more. They are compared with those of progressEvery before.
+	// suspectAfter is how long a probe waits before other connections are examined, which is
+	// expensive. They are compared every progressEvery.
 	suspectAfter  = time.Second
 	progressEvery = time.Second
-	// maxSeen bounds the connections that are remembered meanwhile, 3 MB.
+	// maxSeen bounds the connections whose progress is recorded (about 3 MB).
 	maxSeen = 1 << 16
 )
 
-// stall finds an Envoy that is stopped or hangs, by the progress of single connections: the probe
-// first, others if it waits. The length of an accept queue shows neither: that of a busy Envoy is
-// never 0, and may not get shorter for as long as clients like.
+// stall detects an Envoy that is stopped or hangs, by the progress of individual connections: first
+// the probe, then others. The length of the accept queue is no criterion: it is never 0 at a busy
+// Envoy, and clients can keep it from shrinking.
 type stall struct {
 	probe    *acceptProbe // nil: the last one was accepted
 	probed   time.Time
 	waited   time.Duration // without progress
 	compared time.Time
-	seen     map[uint64]seen // connections when they were compared, by cookie
+	// seen map[uint64]seen // the connections at the last comparison, by cookie
+	seen map[uint64]seen
 }
 
-// seen records the lack of progress of a connection.
+// seen is the state of a connection that has made no progress since it was recorded.
 type seen struct {
 	accepted bool
 	unread   uint32
 }
 
-// check reports whether Envoy makes no progress. passed is the time since the last call.
-// queueWaits says that connections wait to be accepted.
+// check reports whether Envoy makes no progress. passed is the time since the last call; queueWaits
+// reports that connections wait to be accepted.
 func (s *stall) check(now time.Time, passed time.Duration, families Families, envoy uint32,
 	queueWaits bool) bool {
 	if s.probe != nil {
@@ -63,8 +64,8 @@ func (s *stall) check(now time.Time, passed time.Duration, families Families, en
 	return s.waited >= stallLimit
 }
 
-// progress reports whether Envoy has accepted or made a connection, has read from one, or has ended
-// one that it had to read from. A connection that ends before it is accepted is no progress.
+// progress reports whether Envoy has accepted or made a connection, read from one, or closed one
+// with unread data. A connection that ends before it is accepted is no progress.
 func (s *stall) progress(envoy uint32) (progress bool) {
 	next, first := map[uint64]seen{}, len(s.seen) == 0 || len(s.seen) == maxSeen
 	err := sockdiag.Each(sockdiag.TCP, func(c sockdiag.Socket) {

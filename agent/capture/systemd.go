@@ -16,13 +16,14 @@ import (
 // storedNAT is the name of the nat table's socket in systemd's store.
 const storedNAT = "nat"
 
-// versionTime bounds the start of the installed program. It is less than WatchdogSec= of the unit.
+// versionTime limits the run of the installed program that reports its version. It is less than
+// WatchdogSec= of the unit.
 const versionTime = 2 * time.Second
 
-// reexecute replaces the helper by the installed program. The tables stay: their sockets are
-// inherited. It returns only on failure, and then nothing has changed.
+// reexecute replaces the running program by the installed one. The tables remain, because their
+// sockets are inherited. It returns only after a failure, which changes nothing.
 func reexecute(h *helper, listener *net.UnixListener) error {
-	program, err := reexec.Program()
+	program, err := reexec.InstalledProgram()
 	if err != nil {
 		return err
 	}
@@ -39,7 +40,7 @@ func reexecute(h *helper, listener *net.UnixListener) error {
 			passed[name] = owner.file
 		}
 	}
-	var next reexec.Image
+	var next reexec.NextImage
 	defer next.Close()
 	descriptors := map[string]int{}
 	for name, file := range passed {

@@ -14,7 +14,7 @@ type Table struct {
 	Chains  []Chain
 }
 
-// A Set is named and has elements of one type. One without elements matches nothing.
+// A Set is a named set of elements of one type. An empty set matches nothing.
 type Set struct {
 	Name     string
 	Kind     setKind
@@ -61,7 +61,7 @@ type Rule struct {
 // Decision is the treatment of a connection.
 type Decision string
 
-// The decisions. Direct ends the evaluation of a chain.
+// The decisions. DecisionDirect ends the evaluation of a chain.
 const (
 	Direct   Decision = "direct"
 	Outbound Decision = "outbound" // redirected to OutboundPort

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// With Settings.Transparent Envoy calls the application from the client's address and marks these
-// connections. The mark returns with the answers, and routes them to Envoy instead of the client.
-// Mark and routing table are Istio's. The rule has a priority, because the kernel gives one without
-// it the next free one each time it is added.
+// With Settings.Transparent, Envoy calls the application from the client's address and marks these
+// connections. Policy routes lead answers with the mark to Envoy instead of the client. Mark and
+// routing table are Istio's. The policy rule has a fixed priority: without one the kernel would add
+// another rule each time.
 const (
 	originalSourceMark = 1337
 	routeTable         = 133
@@ -31,7 +31,7 @@ func (toProxy) exprs() []expr.Any {
 		Data: binaryutil.BigEndian.PutUint16(InboundPort)}, &expr.TProxy{RegPort: register}}
 }
 
-// marked holds for packets, or connections, with the mark.
+// marked matches packets with the mark, or packets of connections with the mark.
 type marked struct{ connection bool }
 
 func (m marked) text() string { return fmt.Sprintf("%s mark %#x", m.of(), originalSourceMark) }
@@ -69,7 +69,7 @@ func (m setMark) exprs() []expr.Any {
 		Data: binaryutil.NativeEndian.PutUint32(originalSourceMark)}, store}
 }
 
-// transparent holds for packets to a socket that accepts connections to any address.
+// transparent matches packets to a socket that accepts connections to any address.
 type transparent struct{}
 
 func (transparent) text() string { return "socket transparent 1" }
@@ -80,7 +80,7 @@ func (transparent) exprs() []expr.Any {
 
 func (transparent) holds(*Connection) bool { return false }
 
-// transparentChain is the chain of inbound rules that translates nothing.
+// transparentChain is the chain for inbound rules without address translation.
 func transparentChain(rules []Rule) Chain {
 	for i := range rules {
 		if rules[i].Decision == Inbound {
@@ -92,7 +92,7 @@ func transparentChain(rules []Rule) Chain {
 			rule(ruleRedirected, Direct, redirected{})}, rules...)}
 }
 
-// answersChain marks answers of the application.
+// answersChain marks the application's answers.
 func answersChain() Chain {
 	return Chain{Name: "answers", Type: "route", Hook: "output", Priority: manglePriority,
 		Rules: []Rule{
@@ -103,8 +103,8 @@ func answersChain() Chain {
 		}}
 }
 
-// policyRoutes adds, or deletes, the rules and routes by which marked packets stay on this host.
-// Their protocol is the kernel's, since systemd-networkd deletes others.
+// policyRoutes adds or deletes the rules and routes that keep marked packets on this host. Their
+// protocol is "kernel", because systemd-networkd deletes routes of others.
 func policyRoutes(add bool) error {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {

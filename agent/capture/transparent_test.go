@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// transparentBootstrap makes an Envoy that passes captured inbound connections to the application
-// from the client's address, like the listeners of the embedded discovery server.
+// transparentBootstrap configures an Envoy that passes captured inbound connections to the
+// application from the client's address, like the listeners of the embedded discovery server.
 const transparentBootstrap = `
 static_resources:
   listeners:
@@ -42,8 +42,8 @@ static_resources:
   - {name: original, type: ORIGINAL_DST, lb_policy: CLUSTER_PROVIDED, connect_timeout: 2s}
 `
 
-// The application sees the client's address, though Envoy is between, and established connections
-// survive a kill of the helper, a withdrawal and an upgrade.
+// The application sees the client's address although Envoy is in between. Established connections
+// survive a kill of the helper, a withdrawal of the rules and an upgrade.
 func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -57,7 +57,7 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 	r.bootstrap, r.capabilities = transparentBootstrap, []uintptr{unix.CAP_NET_ADMIN}
 	r.startEnvoy()
 	r.apply(captureTransparent)
-	r.captures(On)
+	r.captures(StateOn)
 	clients := both{r.other.Address, "2001:db8:2::2"}
 	var connections []net.Conn
 	exchange := func(c net.Conn, send, want string) {
@@ -71,7 +71,7 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 			t.Fatalf("%q, %v; want %q", answer[:n], err, want)
 		}
 	}
-	// rules that are replaced count from zero
+	// the counters of replaced rules start at zero
 	parts.Eventually(t, 30*time.Second, "both connections are captured", func() bool {
 		r.other.Do(t, func() {
 			for family, address := range here {
@@ -125,7 +125,8 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 	})
 }
 
-// What another program deletes is back, so that answers of the application reach Envoy again.
+// The helper restores policy routes that another program deletes, so that the application's answers
+// reach Envoy again.
 func TestTransparent_RestoresPolicyRoutes(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -133,7 +134,7 @@ func TestTransparent_RestoresPolicyRoutes(t *testing.T) {
 	r := newRig(t)
 	r.startEnvoy()
 	r.apply(captureTransparent)
-	r.captures(On)
+	r.captures(StateOn)
 	policy := func() (all string) {
 		for _, family := range []string{"-4", "-6"} {
 			all += run(t, "", "ip", family, "rule", "show", "table", "133") +
@@ -151,7 +152,7 @@ func TestTransparent_RestoresPolicyRoutes(t *testing.T) {
 	})
 }
 
-// On a host with IPv6 disabled the kernel refuses its routes.
+// On a host with IPv6 disabled the kernel refuses IPv6 routes.
 func TestTransparent_WithoutIPv6(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -162,11 +163,10 @@ func TestTransparent_WithoutIPv6(t *testing.T) {
 	}
 	r.startEnvoy()
 	r.apply(captureTransparent)
-	r.captures(On)
+	r.captures(StateOn)
 }
 
-// Marked packets find no policy route once the mode is redirect, and after a cleanup without a
-// state.
+// The policy routes are removed once the mode is redirect, and by a cleanup without a state file.
 func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -174,7 +174,7 @@ func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	r := newRig(t)
 	r.startEnvoy()
 	r.apply(captureTransparent)
-	r.captures(On)
+	r.captures(StateOn)
 	if rules := run(t, "", "ip", "rule"); !strings.Contains(rules, "fwmark") {
 		t.Fatalf("no policy rule: %s", rules)
 	}
@@ -192,7 +192,7 @@ func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	noPolicyRoutes(t)
 }
 
-// The kernel gives a rule without priority another one each time.
+// The kernel would add a rule without priority again each time.
 func TestPolicyRoutes_AreAddedOnce(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -13,23 +13,23 @@ func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
 	r := newRig(t)
 	r.startEnvoy()
 	ctx := t.Context()
-	if _, err := r.client.Try(ctx, time.Second); err == nil {
+	if _, err := r.client.StartTrial(ctx, time.Second); err == nil {
 		t.Error("a trial without settings")
 	}
 	r.apply(captureAll)
 	r.answers(30*time.Second, "15001")
-	if s, err := r.client.Try(ctx, time.Second); err != nil || s.State != Trial {
+	if s, err := r.client.StartTrial(ctx, time.Second); err != nil || s.State != StateTrial {
 		t.Errorf("%+v, %v", s, err)
 	}
 	r.answers(3*time.Second, "far 80")
-	r.apply(captureAll) // such as by an agent that was restarted
-	if s, err := r.client.Status(ctx); err != nil || s.State != Withdrawn {
+	r.apply(captureAll) // r.apply(captureAll) // as a restarted agent does
+	if s, err := r.client.Status(ctx); err != nil || s.State != StateWithdrawn {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := r.client.Try(ctx, time.Hour); err != nil {
+	if _, err := r.client.StartTrial(ctx, time.Hour); err != nil {
 		t.Error(err)
 	}
-	if s, err := r.client.Confirm(ctx); err != nil || s.State != On {
+	if s, err := r.client.ConfirmTrial(ctx); err != nil || s.State != StateOn {
 		t.Errorf("%+v, %v", s, err)
 	}
 	if _, err := r.client.Withdraw(ctx); err != nil {
@@ -38,7 +38,7 @@ func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
 	r.answers(soon, "far 80")
 }
 
-// With a trial in the settings nothing is ever captured for longer without a confirmation.
+// Settings with a trial are never in force for longer than the trial unless confirmed.
 func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -56,28 +56,28 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	trial.Trial, trial.FailClosed, trial.DNSPort = 2*time.Second, true, DNSPort
 	r.apply(trial)
 	r.answers(soon, "15001")
-	state(Trial)
+	state(StateTrial)
 	r.answers(3*time.Second, "far 80") // not refused
 	r.kill(r.helper)
 	r.start()
 	r.apply(trial) // by an agent that was restarted
-	state(Withdrawn)
+	state(StateWithdrawn)
 	trial.Trial, trial.ExcludeOutboundPorts = time.Minute, nil
 	r.apply(trial)
 	r.answers(soon, "15001")
-	state(Trial)
-	if _, err := r.client.Confirm(ctx); err != nil {
+	state(StateTrial)
+	if _, err := r.client.ConfirmTrial(ctx); err != nil {
 		t.Error(err)
 	}
 	trial.OwnPorts = append(trial.OwnPorts, 15090) // configured outside of [capture]
 	r.apply(trial)
-	state(On)
+	state(StateOn)
 	trial.Trial = 0 // no longer configured
 	r.apply(trial)
-	state(On)
+	state(StateOn)
 }
 
-// A trial that has ended is not one any more when it is removed from the configuration.
+// The end of a trial no longer has an effect once the trial is removed from the configuration.
 func TestHelper_ExpiredTrialEndsWithItsRemoval(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -87,16 +87,16 @@ func TestHelper_ExpiredTrialEndsWithItsRemoval(t *testing.T) {
 	trial := captureAll
 	trial.Trial = time.Second
 	r.apply(trial)
-	r.captures(Withdrawn)
+	r.captures(StateWithdrawn)
 	trial.Trial = 0
 	r.apply(trial)
-	r.captures(On)
+	r.captures(StateOn)
 	r.kill(r.helper)
 	r.start()
-	r.captures(On)
+	r.captures(StateOn)
 }
 
-// A clock that is set while the helper restarts does not end a trial.
+// Setting the clock while the helper restarts does not end a trial.
 func TestHelper_TrialOutlivesClockStep(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -106,7 +106,7 @@ func TestHelper_TrialOutlivesClockStep(t *testing.T) {
 	trial := captureAll
 	trial.Trial = time.Minute
 	r.apply(trial)
-	r.captures(Trial)
+	r.captures(StateTrial)
 	r.kill(r.helper)
 	path := filepath.Join(r.folder, "state.json")
 	var m memory
@@ -118,5 +118,5 @@ func TestHelper_TrialOutlivesClockStep(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start()
-	r.captures(Trial)
+	r.captures(StateTrial)
 }

@@ -25,12 +25,13 @@ const (
 // maxForgotten bounds the connections that are deleted at once.
 const maxForgotten = 1 << 14
 
-// forgetUnanswered deletes TCP connections from the kernel's table that have no answer and are not
-// translated, and returns their number. The kernel decides about translation at the first SYN only:
-// those sent again, and other connections of the same port, would stay direct for as long as the
-// entry lasts, which is two minutes after the latest of them. To be called after rules have come
-// into force. It does no harm to a connection that the rules leave direct: its next packet makes a
-// new entry.
+// forgetUnanswered deletes conntrack entries of TCP connections that have no answer and are not
+// translated, and returns their number. Call it after rules have come into force.
+//
+// The kernel decides about translation at the first SYN only. Retransmitted SYNs, and other
+// connections of the same port, would go direct until the entry expires two minutes after the last
+// of them. A connection that the rules leave direct is not harmed: its next packet creates a new
+// entry.
 func (s *ownerSocket) forgetUnanswered() (int, error) {
 	const decided = ctAnswered | ctSNAT | ctDNAT
 	var deletions []netlink.Message
@@ -43,7 +44,7 @@ func (s *ownerSocket) forgetUnanswered() (int, error) {
 		return false
 	}
 	number := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }
-	// Before Linux 5.18, all connections are listed.
+	// Kernels before 5.18 ignore the filter and list all connections.
 	_, err := s.exchangeSome([]netlink.Message{{Header: netlink.Header{Type: ctGet,
 		Flags: netlink.Request | netlink.Dump}, Data: slices.Concat(make([]byte, 4),
 		attribute(ctStatus, number(0)...), attribute(ctStatusMask, number(decided)...))}}, collect)
@@ -53,8 +54,8 @@ func (s *ownerSocket) forgetUnanswered() (int, error) {
 	return len(deletions), s.delete(deletions)
 }
 
-// unansweredID returns the attributes that identify a connection, if it is one of TCP with only
-// SYNs and none of the bits of status.
+// unansweredID returns the attributes that identify a connection if it is a TCP connection with
+// only SYNs and has none of the bits of status; else nil.
 func unansweredID(data []byte, status uint32) (id []byte) {
 	const header = 4
 	if len(data) < header {

@@ -14,11 +14,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// virtual are addresses that no host has. What is sent there gets no answer.
+// virtual are addresses that no host has; packets to them get no answer.
 var virtual = both{"203.0.113.7", "2001:db8:7::7"}
 
-// dialFrom is a connection of a user to port 80 of an address from a port of this host, as an
-// answer or an error. The kernel sends SYNs after 0, 1 and 3 seconds.
+// dialFrom connects, as a user, from a port of this host to port 80 of an address, and returns the
+// answer or the error as text. The kernel sends SYNs after 0, 1 and 3 seconds.
 func dialFrom(t *testing.T, user int, port uint16, to string, limit time.Duration) (answer string) {
 	t.Helper()
 	parts.RunAs(t, user, func() {
@@ -51,8 +51,8 @@ func reuseAddress(_, _ string, raw syscall.RawConn) (err error) {
 	}), err)
 }
 
-// A SYN that was sent while the rules were away keeps neither the next ones of its connection
-// direct nor other connections of its port. Established connections keep their path.
+// A SYN sent while the rules are missing must not make later SYNs of its connection, or other
+// connections of its port, go direct. Established connections keep their path.
 func TestUnanswered_RulesThatReturnApplyToSYNsSentAgain(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -61,7 +61,7 @@ func TestUnanswered_RulesThatReturnApplyToSYNsSentAgain(t *testing.T) {
 	r := newRig(t)
 	r.startEnvoy()
 	r.apply(captureAll)
-	r.captures(On)
+	r.captures(StateOn)
 	for i, away := range []struct {
 		name          string
 		begin, finish func()
@@ -74,7 +74,7 @@ func TestUnanswered_RulesThatReturnApplyToSYNsSentAgain(t *testing.T) {
 		{"helper killed", func() { r.kill(r.helper) }, r.start},
 		{"Envoy killed", func() {
 			r.kill(r.envoy)
-			r.captures(Withdrawn)
+			r.captures(StateWithdrawn)
 		}, r.startEnvoy},
 	} {
 		away.begin()
@@ -91,7 +91,7 @@ func TestUnanswered_RulesThatReturnApplyToSYNsSentAgain(t *testing.T) {
 			return strings.Contains(run(t, "", "cat", "/proc/net/tcp"), fmt.Sprintf(":%04X", 41000+i))
 		})
 		away.finish()
-		r.captures(On)
+		r.captures(StateOn)
 		if got := <-again; got != "15001" {
 			t.Errorf("%s: SYNs sent again: %q", away.name, got)
 		}
@@ -107,8 +107,8 @@ func TestUnanswered_RulesThatReturnApplyToSYNsSentAgain(t *testing.T) {
 	}
 }
 
-// What Envoy calls itself, such as an address for which it has no listener yet, keeps no later
-// connection of the application direct.
+// Connections of Envoy itself, such as to an address without a listener, must not make later
+// connections of the application go direct.
 func TestUnanswered_PassthroughOfEnvoyIsInNobodysWay(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -116,10 +116,10 @@ func TestUnanswered_PassthroughOfEnvoyIsInNobodysWay(t *testing.T) {
 	r := newRig(t)
 	r.startEnvoy()
 	r.apply(captureAll)
-	r.captures(On)
+	r.captures(StateOn)
 	closed := captureAll
 	closed.FailClosed = true
-	r.apply(closed) // its table is the newer one, whose chains see packets first
+	r.apply(closed) // r.apply(closed) // its table is newer, so its chains see packets first
 	for i, to := range virtual {
 		for _, user := range []int{envoyUser, agentUser} {
 			port := uint16(42000 + 10*i + user%10)

@@ -24,9 +24,9 @@ type Unit struct {
 // maxDepth bounds the slices that are searched for units.
 const maxDepth = 16
 
-// unitWatch finds the control groups of units and notices when units start and stop. It needs no
-// bus. It searches slices only, so units of users' own managers are not found.
-// It lives as long as the process.
+// unitWatch finds the control groups of units and notices when units start and stop, without D-Bus.
+// It searches slices only, so units of users' service managers are not found. It lives as long as
+// the process.
 type unitWatch struct {
 	root    string
 	file    *os.File      // inotify; watches every slice; nil: none
@@ -69,13 +69,13 @@ func newUnitWatch() (*unitWatch, error) {
 	return w, nil
 }
 
-// find returns the units of these names that run, sorted by path, and watches all slices.
+// find returns the running units of these names, sorted by path, and watches all slices.
 func (w *unitWatch) find(names []string) ([]Unit, error) {
 	var found []Unit
 	var search func(path string, depth int) error
 	search = func(path string, depth int) error {
 		folder := filepath.Join(w.root, path)
-		// Before the directory is read: what comes later is an event.
+		// Watch before reading the directory, so that later changes cause an event.
 		if err := w.watch(folder); err != nil {
 			return err
 		}

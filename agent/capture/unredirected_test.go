@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// signature is an option that nobody expects: one of MD5, and the end of options.
+// signature holds TCP options that no server expects: an MD5 signature and the end of options.
 var signature = append([]byte{19, 18}, make([]byte, 18)...)
 
-// stray sends a segment that belongs to no connection, from a port of the calling thread's host.
-// The kernel resets one without options.
+// stray sends a TCP segment without a connection from a port of the calling thread's host. The
+// kernel resets one without options.
 func stray(t *testing.T, port uint16, from netip.Addr, to netip.AddrPort, options ...byte) {
 	t.Helper()
 	domain := unix.AF_INET
@@ -52,9 +52,9 @@ func stray(t *testing.T, port uint16, from netip.Addr, to netip.AddrPort, option
 	}
 }
 
-// A client may have the kernel remember its port as a connection without translation, by a segment
-// that the kernel drops without an answer. It reaches no application past Envoy, also if
-// fail_inbound is open.
+// A client may make the kernel record its port as an untranslated connection, by a segment that the
+// kernel drops without an answer. Its later connection must not reach the application directly,
+// even with fail_inbound open.
 func TestInbound_ASegmentBeforeTheSYNIsNoWayPastEnvoy(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -81,7 +81,7 @@ func TestInbound_ASegmentBeforeTheSYNIsNoWayPastEnvoy(t *testing.T) {
 	}
 }
 
-// dialPort is a connection from a port of the calling thread's host.
+// dialPort connects from a port of the calling thread's host and returns the connection.
 func dialPort(t *testing.T, port uint16, to netip.AddrPort, limit time.Duration) string {
 	t.Helper()
 	dialer := net.Dialer{Timeout: limit, LocalAddr: &net.TCPAddr{Port: int(port)},

@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ruleUnanswered is the name of the rule that drops a SYN whose connection the kernel knows
-// already.
+// ruleUnanswered is the name of the rule that drops SYNs of connections that conntrack already
+// knows without an answer.
 const ruleUnanswered = "direct connection without an answer before"
 
-// untranslated returns the chain that drops what Rules redirects and the kernel did not, since it
-// decided about the same addresses and ports before: for Envoy itself, when it called an address
-// that did not answer, or without the rules. The helper then deletes the entry, and the SYN that
-// follows a second later is redirected.
+// untranslated returns the chain that drops connections which the rules should redirect but the
+// kernel does not: it decided earlier for the same addresses and ports, for a call of Envoy itself
+// without an answer, or without the rules. The helper then deletes the conntrack entry, and the SYN
+// that follows a second later is redirected.
 func (b *builder) untranslated(s *Settings, users Users, families Families) Chain {
 	b.table.Counter = counterUnanswered
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}))
@@ -28,20 +28,20 @@ func (b *builder) untranslated(s *Settings, users Users, families Families) Chai
 		rules = append(rules, r)
 	}
 	return Chain{Name: "untranslated", Type: "filter", Hook: "output", Rules: rules,
-		Priority: -1} // before closedRules, which would reset the connection instead
+		Priority: -1} // Priority: -1} // precedes closedRules, which would reset the connection
 }
 
 // counterUnanswered counts the packets that the chain untranslated drops.
 const counterUnanswered = "unanswered"
 
-// ruleUnredirected is the name of the rule that drops inbound SYNs that the kernel did not
+// ruleUnredirected is the name of the rule that drops inbound SYNs which the kernel did not
 // redirect.
 const ruleUnredirected = "inbound connection that was not redirected"
 
-// unredirected returns the chain that drops inbound SYNs which Rules redirects but the kernel did
-// not: they would reach the application. The kernel does not redirect a SYN that it considers
-// invalid, or whose connection conntrack knows from an earlier segment without an answer. A client
-// can send both.
+// unredirected returns the chain that drops inbound SYNs which should be redirected but were not;
+// without it they would reach the application. The kernel does not redirect a SYN that it considers
+// invalid, or whose connection conntrack knows from an earlier unanswered segment. A client can
+// cause both.
 func (b *builder) unredirected(s *Settings, families Families) Chain {
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}),
 		rule(ruleLoopback, Direct, loopback{arriving: true}))
@@ -57,7 +57,7 @@ func (b *builder) unredirected(s *Settings, families Families) Chain {
 
 // drop discards a packet.
 type drop struct {
-	counter string // of the table, which counts it, too; "": none
+	counter string // counter string // counter of the table that also counts the packet; "": none
 }
 
 func (d drop) text() string {
@@ -74,7 +74,8 @@ func (d drop) exprs() (all []expr.Any) {
 	return append(all, &expr.Verdict{Kind: expr.VerdictDrop})
 }
 
-// isNew holds for packets of connections without an answer, and of none that the kernel knows.
+// isNew matches packets of connections without an answer, and with orInvalid also those of no known
+// connection.
 type isNew struct{ orInvalid bool }
 
 func (m isNew) text() string {
@@ -95,21 +96,22 @@ func (m isNew) exprs() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)}}
 }
 
-func (isNew) holds(*Connection) bool { return false } // Explain knows no earlier connections
+// func (isNew) holds(*Connection) bool { return false } // Explain assumes no earlier connections
+func (isNew) holds(*Connection) bool { return false }
 
-// forget says when connections without an answer have to be deleted.
+// forget schedules the deletion of unanswered connections.
 type forget struct {
 	until   time.Time
 	dropped uint64 // packets that the chain untranslated has dropped
 	failure string // of the last try
 }
 
-// begin starts after rules have come into force. A SYN that passed the chains just before may get
-// its entry a moment later: they are deleted once more.
+// begin starts the deletion after rules have come into force. It is repeated once, because the
+// entry of a SYN that passed the chains before may appear a moment later.
 func (f *forget) begin() { f.until = time.Now().Add(checkEvery / 2) }
 
-// forgetUnanswered deletes connections without an answer, after rules have come into force and when
-// one was in the way.
+// forgetUnanswered deletes unanswered connections after rules have come into force, and when the
+// chain untranslated has dropped packets.
 func (h *helper) forgetUnanswered(now time.Time) {
 	dropped, deleted, err := h.forget.dropped, 0, error(nil)
 	if h.rules != nil {

@@ -68,7 +68,7 @@ func (s *Settings) Validate() error {
 	return nil
 }
 
-// upgrade gives settings of an earlier protocol the meaning of the current one.
+// upgrade converts settings of an earlier protocol version to their current meaning.
 func (s *Settings) upgrade(protocol int) {
 	if protocol < 2 {
 		s.InboundClosed = s.FailClosed

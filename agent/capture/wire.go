@@ -2,11 +2,11 @@ package capture
 
 import "time"
 
-// The client sends requests in the frames of package rpc. The helper answers each with its number,
-// and sends its status without a number when it changes.
+// The client sends requests in the frames of package rpc. The helper answers each request with the
+// request's number, and sends its status without a number when the status changes.
 
-// protocolVersion grows when a message changes its meaning. Up to 2, the messages were JSON lines.
-// In protocol 1, fail_closed has the meaning of inbound_closed, too.
+// protocolVersion grows when the meaning of a message changes. Up to version 2, messages were JSON
+// lines. In version 1, fail_closed includes the meaning of inbound_closed.
 const protocolVersion = 3
 
 type operation string
@@ -34,5 +34,5 @@ type response struct {
 	Status *Status `json:"status,omitempty"`
 }
 
-// Request implements rpc.Response.
-func (r response) Request() (uint64, bool) { return r.Number, false }
+// RequestNumber implements rpc.Response.
+func (r response) RequestNumber() (uint64, bool) { return r.Number, false }

@@ -1,4 +1,5 @@
-// Package cloud reads facts about this machine from the metadata service of its cloud.
+// Package cloud reads the locality and labels of this machine from the metadata service of its
+// cloud.
 package cloud
 
 import (
@@ -15,21 +16,24 @@ import (
 	"time"
 )
 
-// Facts are the metadata of the instance. Labels are those tags that are Kubernetes labels.
-type Facts struct {
+// Metadata describes this machine. Labels are the tags that are valid Kubernetes labels.
+type Metadata struct {
 	Locality string // region/zone
 	Labels   map[string]string
 }
 
-// Service is a metadata service. The first facts are retained. It is safe for concurrent use.
-type Service struct {
+// MetadataService reads the metadata service of a cloud. It caches the first result. It is safe for
+// concurrent use.
+// use.
+type MetadataService struct {
 	URL string // "" = http://169.254.169.254
 
 	mu    sync.Mutex
-	facts map[string]Facts // by cloud
+	facts map[string]Metadata // by cloud
 }
 
-// ErrUnavailable is the error of a metadata service that does not answer. It may answer later.
+// ErrUnavailable is the error of a metadata service that does not answer; a later request may
+// succeed.
 var ErrUnavailable = errors.New("cannot read the cloud's metadata")
 
 const (
@@ -39,8 +43,8 @@ const (
 	tagsAtMost = 64
 )
 
-// Read returns the facts of a machine in aws, gcp or azure. Errors wrap ErrUnavailable.
-func (s *Service) Read(ctx context.Context, cloud string) (Facts, error) {
+// Read returns the metadata of a machine in cloud aws, gcp or azure. Errors wrap ErrUnavailable.
+func (s *MetadataService) Read(ctx context.Context, cloud string) (Metadata, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if facts, ok := s.facts[cloud]; ok {
@@ -48,17 +52,19 @@ func (s *Service) Read(ctx context.Context, cloud string) (Facts, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	facts, err := map[string]func(context.Context) (Facts, error){
+	facts, err := map[string]func(context.Context) (Metadata, error){
 		"aws": s.aws, "gcp": s.gcp, "azure": s.azure}[cloud](ctx)
 	if err != nil {
-		return Facts{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return Metadata{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	for key, value := range facts.Labels {
 		if !label().MatchString(key + "=" + value) {
-			delete(facts.Labels, key) // istiod could not create the WorkloadEntry
+			// delete(facts.Labels, key) // with an invalid label istiod could not create the
+			// WorkloadEntry
+			delete(facts.Labels, key)
 		}
 	}
-	s.facts = map[string]Facts{cloud: facts}
+	s.facts = map[string]Metadata{cloud: facts}
 	return facts, nil
 }
 
@@ -70,24 +76,24 @@ var label = sync.OnceValue(func() *regexp.Regexp {
 		`=([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$`)
 })
 
-func (s *Service) aws(ctx context.Context) (Facts, error) {
+func (s *MetadataService) aws(ctx context.Context) (Metadata, error) {
 	token, err := s.request(ctx, http.MethodPut, "/latest/api/token",
 		"X-aws-ec2-metadata-token-ttl-seconds", "60")
 	if err != nil {
-		return Facts{}, err
+		return Metadata{}, err
 	}
 	get := func(at string) ([]byte, error) {
 		return s.request(ctx, http.MethodGet, at, "X-aws-ec2-metadata-token", string(token))
 	}
 	text, err := get("/latest/dynamic/instance-identity/document")
 	if err != nil {
-		return Facts{}, err
+		return Metadata{}, err
 	}
 	var document struct{ Region, AvailabilityZone string }
 	if err := json.Unmarshal(text, &document); err != nil {
-		return Facts{}, err
+		return Metadata{}, err
 	}
-	facts := Facts{document.Region + "/" + document.AvailabilityZone, map[string]string{}}
+	facts := Metadata{document.Region + "/" + document.AvailabilityZone, map[string]string{}}
 	const tags = "/latest/meta-data/tags/instance"
 	names, err := get(tags)
 	if err != nil {
@@ -101,32 +107,33 @@ func (s *Service) aws(ctx context.Context) (Facts, error) {
 	return facts, nil
 }
 
-// gcp returns no labels: the metadata service has none.
-func (s *Service) gcp(ctx context.Context) (Facts, error) {
+// gcp returns the metadata without labels, which this metadata service does not have.
+func (s *MetadataService) gcp(ctx context.Context) (Metadata, error) {
 	text, err := s.request(ctx, http.MethodGet, "/computeMetadata/v1/instance/zone",
 		"Metadata-Flavor", "Google")
 	if err != nil {
-		return Facts{}, err
+		return Metadata{}, err
 	}
 	zone := path.Base(string(text)) // of projects/N/zones/ZONE
 	region := zone[:max(0, strings.LastIndexByte(zone, '-'))]
-	return Facts{Locality: region + "/" + zone}, nil
+	return Metadata{Locality: region + "/" + zone}, nil
 }
 
-func (s *Service) azure(ctx context.Context) (Facts, error) {
+func (s *MetadataService) azure(ctx context.Context) (Metadata, error) {
 	text, err := s.request(ctx, http.MethodGet, "/metadata/instance/compute?api-version=2021-02-01",
 		"Metadata", "true")
 	if err != nil {
-		return Facts{}, err
+		return Metadata{}, err
 	}
 	var compute struct {
 		Location, Zone string
 		TagsList       []struct{ Name, Value string }
 	}
 	if err := json.Unmarshal(text, &compute); err != nil {
-		return Facts{}, err
+		return Metadata{}, err
 	}
-	facts := Facts{strings.TrimSuffix(compute.Location+"/"+compute.Zone, "/"), map[string]string{}}
+	facts := Metadata{strings.TrimSuffix(compute.Location+"/"+compute.Zone, "/"),
+		map[string]string{}}
 	for _, tag := range compute.TagsList {
 		facts.Labels[tag.Name] = tag.Value
 	}
@@ -134,7 +141,7 @@ func (s *Service) azure(ctx context.Context) (Facts, error) {
 }
 
 // request returns the body of a response.
-func (s *Service) request(
+func (s *MetadataService) request(
 	ctx context.Context, method, at, header, value string,
 ) ([]byte, error) {
 	url := s.URL
@@ -146,7 +153,7 @@ func (s *Service) request(
 		return nil, err
 	}
 	request.Header.Set(header, value)
-	// No proxy of the environment: the service is on this machine's link.
+	// Ignore the environment's proxy: the service is on this machine's link.
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// services answers like the metadata services of the clouds, as their manuals describe them.
+// services is a fake of the clouds' metadata services, according to their manuals.
 func services() http.Handler {
 	mux := http.NewServeMux()
 	answer := func(pattern, header, value, body string) {
@@ -39,9 +39,9 @@ func services() http.Handler {
 func TestRead(t *testing.T) {
 	server := httptest.NewServer(services())
 	defer server.Close()
-	service := &Service{URL: server.URL}
+	service := &MetadataService{URL: server.URL}
 	shop := map[string]string{"team": "shop"}
-	for cloud, want := range map[string]Facts{
+	for cloud, want := range map[string]Metadata{
 		"aws":   {"eu-west-1/eu-west-1b", shop},
 		"gcp":   {"europe-west4/europe-west4-a", nil},
 		"azure": {"westeurope/2", shop},
@@ -55,7 +55,7 @@ func TestRead(t *testing.T) {
 
 func TestRead_RetainsTheFactsButNoError(t *testing.T) {
 	server := httptest.NewServer(services())
-	service := &Service{URL: server.URL + "/none"}
+	service := &MetadataService{URL: server.URL + "/none"}
 	_, err := service.Read(t.Context(), "gcp")
 	if !errors.Is(err, ErrUnavailable) {
 		t.Errorf("error %v", err)

@@ -89,10 +89,12 @@ func NewBoard() *Board {
 	}
 }
 
-// Raise adds or updates a condition. An update retains Since. Conditions shows it at once. An event
-// is published when the condition begins and when its class changes (severity, or more of the
-// sentence than digits), at most three within a minute, and for other changes of the
-// sentence at most one. What was not published is published later, unless it has changed again.
+// Raise adds or updates a condition; an update retains Since. Conditions returns the new state at
+// once.
+//
+// Events are limited. At most three a minute announce that the condition begins or changes its
+// class (severity, or the sentence without digits); at most one a minute announces other changes of
+// the sentence. An event beyond a limit is published later, with the state at that time.
 func (b *Board) Raise(code string, severity Severity, sentence string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +115,7 @@ func (b *Board) Raise(code string, severity Severity, sentence string) {
 	b.publishChange(code, s)
 }
 
-// Clear removes a condition, if present. The event is subject to the limits of Raise.
+// Clear removes a condition, if present. Its event is subject to the limits of Raise.
 func (b *Board) Clear(code string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -124,8 +126,8 @@ func (b *Board) Clear(code string) {
 	}
 }
 
-// limits are those of events that a faulty peer or files can cause without end: of one sentence,
-// and of all of a kind. One change of the mesh configuration has 21 problems at most.
+// limits bound events that a faulty peer or file can cause without end: those with one sentence,
+// and all of a kind. A single change of the mesh configuration causes at most 21 problem events.
 var limits = map[string]repeat.Limits{
 	KindMeshProblem:      {Class: most, All: 3 * 21},
 	KindResourcesRefused: {Class: most, All: 20},
@@ -134,8 +136,8 @@ var limits = map[string]repeat.Limits{
 }
 
 // Publish stores an event and sends it to watchers. It sets Sequence and Time. Mesh problems,
-// refused resources and refused reloads that repeat are omitted, and counted in the field "omitted"
-// of the next one of the kind.
+// refused resources and refused reloads beyond limits are omitted; the next event of the kind has
+// their number in its field "omitted".
 func (b *Board) Publish(event Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

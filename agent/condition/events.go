@@ -7,31 +7,32 @@ import (
 	"outrider.org/outrider/agent/repeat"
 )
 
-// most is how many events about one condition are published within repeat.Span: for its begin, a
+// most is the maximum number of events about one condition within repeat.LimitPeriod: its begin, a
 // change of its class and its end.
 const most = 3
 
-// entry is a condition with the state of its events. Its fields are guarded by the board.
+// entry is a condition with the state of its events. The board's lock guards it.
 type entry struct {
-	now   *Condition // nil: cleared
-	said  *Condition // nil: no event, or that it is cleared
-	times repeat.Times
-	late  *time.Timer // publishes what was not published at once; nil: nothing is left
-	// omitted counts the changes since the last event that it does not mention.
+	now *Condition // nil: cleared
+	// said *Condition // the condition as last published; nil: never, or published as cleared
+	said  *Condition
+	times repeat.ReportTimes
+	late  *time.Timer // late *time.Timer // publishes a delayed event; nil: no event is delayed
+	// omitted is the number of changes since the last event that no event mentions.
 	omitted int
 }
 
-// class is the identity of a condition: texts that differ in ports, addresses, times or numbers are
-// of one class.
+// class identifies similar states of a condition: those whose texts differ only in digits, such as
+// ports, addresses and times.
 func (c *Condition) class() string {
 	if c == nil {
 		return ""
 	}
-	return string(c.Severity) + " " + repeat.Class(c.Sentence)
+	return string(c.Severity) + " " + repeat.ErrorClass(c.Sentence)
 }
 
 // publishChange publishes the difference between s.now and s.said, at once or as soon as the limits
-// allow. Callers hold mu.
+// allow it. The caller holds mu.
 func (b *Board) publishChange(code string, s *entry) {
 	if s.late != nil {
 		s.late.Stop()

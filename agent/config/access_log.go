@@ -46,7 +46,7 @@ func operatorsIn(value any) *problem {
 
 // operators checks the command operators in a text.
 func operators(text string) *problem {
-	if why, fix := operator.Check(text); why != "" {
+	if why, fix := operator.CheckCommandOperators(text); why != "" {
 		return problemf(fix, "%s", why)
 	}
 	return nil

@@ -31,10 +31,10 @@ const header = `# /etc/outrider/outrider.toml: the configuration of outriderd, w
 #   reports it as pending instead of ignoring it).
 `
 
-// Defaults returns the annotated file with all keys and their defaults: etc/outrider.toml.
+// DefaultsTOML returns the annotated file with all keys and their defaults: etc/outrider.toml.
 //
 //go:generate go test -run TestExampleIsWrittenFromTheDefinitions -update .
-func Defaults() string {
+func DefaultsTOML() string {
 	return annotatedFile(header, tables(defaultsWithProbe()))
 }
 
@@ -72,8 +72,8 @@ func annotatedFile(header string, tables []table) string {
 	return b.String()
 }
 
-// annotated writes a line of TOML and wraps its documentation. Role and effect follow the last line
-// in their own columns.
+// annotated writes a line of TOML followed by its documentation, wrapped. Role (the pilot-agent
+// equivalent) and effect stand in columns of their own after the last line.
 func annotated(b *strings.Builder, line, doc, role, effect string) {
 	if doc+role+effect == "" {
 		b.WriteString(line + "\n")
@@ -95,8 +95,8 @@ func annotated(b *strings.Builder, line, doc, role, effect string) {
 	b.WriteString(strings.TrimRight(marked, " ") + "\n")
 }
 
-// withMarks appends role and effect to a line, in their columns if these are free. A long role
-// begins further left.
+// withMarks appends role and effect to a line, in their columns if the line is short enough. A long
+// role begins further left.
 func withMarks(line, role, effect string) string {
 	if role != "" {
 		line = padded(line, min(roleColumn, effectColumn-1-columns(role)), 2) + role
@@ -126,15 +126,15 @@ const discoverydHeader = `# /etc/outrider/discoveryd.toml: the configuration of 
 # [[registry]] is where services and endpoints come from, beside ServiceEntry and WorkloadEntry of the sources.
 `
 
-// DiscoverydDefaults returns the annotated file with all keys of outrider-discoveryd and their
+// DiscoverydDefaultsTOML returns the annotated file with all keys of outrider-discoveryd and their
 // defaults: etc/discoveryd.toml.
 //
 //go:generate go test -run TestDiscoveryd_ExampleIsWrittenFromTheDefinitions -update .
-func DiscoverydDefaults() string {
+func DiscoverydDefaultsTOML() string {
 	return annotatedFile(discoverydHeader, annotatedDiscoveryd())
 }
 
-// annotatedDiscoveryd returns the tables of discoveryd.toml, with one of each array.
+// annotatedDiscoveryd returns the tables of discoveryd.toml; each array has one table.
 func annotatedDiscoveryd() (all []table) {
 	for _, t := range discoverydTables(defaultDiscoveryd()) {
 		if t.name == "registration" {

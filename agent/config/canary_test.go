@@ -53,7 +53,7 @@ var spellings = map[string]string{
 // and in a drop-in, and searches all public output for it. Keys come from the definitions.
 func TestCanary_NotInMessages(t *testing.T) {
 	valid := map[string]bool{}
-	for i, full := range Concealed() {
+	for i, full := range SecretKeys() {
 		for name, spelling := range spellings {
 			digits := fmt.Sprintf("9041735802%02d", i)
 			at := strings.LastIndexByte(full, '.')
@@ -76,7 +76,8 @@ func TestCanary_NotInMessages(t *testing.T) {
 	}
 }
 
-// everything returns all public output about a configuration, and whether it is valid.
+// everything returns all public output about a configuration, and reports whether the configuration
+// is valid.
 func everything(t *testing.T, file, text string) (string, bool) {
 	t.Helper()
 	dir := t.TempDir()
@@ -90,14 +91,14 @@ func everything(t *testing.T, file, text string) (string, bool) {
 		}
 	}
 	var shown strings.Builder
-	redacted, err := Redacted(text)
+	redacted, err := RedactText(text)
 	fmt.Fprintln(&shown, redacted, err)
 	loaded, err := Load(Options{Path: filepath.Join(dir, "outrider.toml")})
 	if err != nil {
 		fmt.Fprintln(&shown, err)
 		return shown.String(), false
 	}
-	fmt.Fprintln(&shown, loaded.Warnings, loaded.ShowEveryone(), loaded.Values())
+	fmt.Fprintln(&shown, loaded.Warnings, loaded.ShowRedacted(), loaded.Values())
 	fmt.Fprintln(&shown, Compare(defaults(), loaded.Config), Compare(loaded.Config, defaults()))
 	return shown.String(), true
 }
@@ -121,10 +122,10 @@ other.key = "[redacted]"
 status.probe."a.b".http = "[redacted]"
 status.probe."a.b".timeout = "2s"
 `
-	if got, err := Redacted(text); err != nil || got != want {
+	if got, err := RedactText(text); err != nil || got != want {
 		t.Errorf("%v\n%s", err, got)
 	}
-	if got, err := Redacted("a = secret"); err == nil || got != "" ||
+	if got, err := RedactText("a = secret"); err == nil || got != "" ||
 		strings.Contains(err.Error(), "secret") {
 		t.Errorf("%q, %v", got, err)
 	}

@@ -111,7 +111,7 @@ func notEmpty(value any) *problem {
 	return text("a text that is not empty", func(s string) bool { return s != "" })(value)
 }
 
-// expression checks a regular expression of Envoy's (RE2, as Go's).
+// expression checks a regular expression for Envoy (RE2, the syntax of Go).
 func expression(value any) *problem {
 	if _, err := regexp.Compile(value.(string)); err != nil || value == "" {
 		return problemf("write a regular expression (RE2)", "%s is not valid", brief(value))
@@ -224,7 +224,7 @@ const unitNameMax = 255
 
 var processUnit = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.(service|scope|slice)$`)
 
-// captureUnit checks the name of a unit that has processes and a control group of its own.
+// captureUnit checks the name of a unit that can have processes in a control group of its own.
 func captureUnit(value any) *problem {
 	return text(`the name of a service, a scope or a slice but -.slice, such as "myapp.service"`,
 		func(s string) bool {

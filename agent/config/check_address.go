@@ -42,7 +42,7 @@ func portOrOff(value any) *problem {
 	return nil
 }
 
-// address is like text but reports an invalid port with its own message.
+// address is like text, but names an invalid port in its message.
 func address(allowed string, ok func(string) bool) check {
 	return func(value any) *problem {
 		host, port, err := net.SplitHostPort(value.(string))
@@ -86,10 +86,11 @@ func dialAddress(value any) *problem {
 		func(s string) bool {
 			host, _, ok := splitAddress(s)
 			return ok && isHost(host)
+			// dialAddress checks an address to connect to: a host name or IP address, and a port.
 		})(value)
 }
 
-// eachAddress checks the addresses of an upstream server.
+// eachAddress checks each address of an upstream server.
 func eachAddress(value any) *problem {
 	for _, item := range value.(Addresses) {
 		if p := dialAddress(item); p != nil {

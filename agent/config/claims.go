@@ -13,11 +13,13 @@ import (
 // Claim is an exclusive resource of a host: a listening address, a directory, a socket or Envoy's
 // base ID.
 type Claim struct {
-	Key   string `json:"key"`             // configuration key
-	Host  string `json:"host,omitempty"`  // with Port; "" = all addresses, of both families
-	Port  int    `json:"port,omitempty"`  // TCP; 0 = the claim is Name
-	Name  string `json:"name,omitempty"`  // a path, or "base id 7"
-	Envoy bool   `json:"envoy,omitempty"` // Envoy listens there, not the agent
+	Key string `json:"key"` // configuration key
+	// Host string `json:"host,omitempty"` // address of Port; "" = all addresses of both families
+	Host string `json:"host,omitempty"`
+	Port int    `json:"port,omitempty"` // TCP; 0 = the claim is Name
+	Name string `json:"name,omitempty"` // a path, or "base id 7"
+	// Envoy bool `json:"envoy,omitempty"` // Envoy, not the agent, listens on Port
+	Envoy bool `json:"envoy,omitempty"`
 }
 
 // Text describes the claim: "port 15090 of 0.0.0.0".
@@ -38,7 +40,7 @@ func (c Claim) Setting() string {
 	return fmt.Sprintf("[%s] %s", table, key)
 }
 
-// Fix says how two agents with clashing claims get along.
+// Fix returns the advice for two agents whose claims conflict.
 func (c Claim) Fix() string {
 	if strings.HasPrefix(c.Key, "capture.") {
 		return `set capture.mode = "none" in one of the two`
@@ -78,8 +80,9 @@ func (c Claim) addresses() []netip.Addr {
 	return []netip.Addr{address.Unmap()}
 }
 
-// Claims returns the resources that no other agent on the host can share. The runtime directory is
-// not included, because a lock protects it. The listeners of a custom bootstrap are unknown.
+// Claims returns the ports, sockets, directories and base IDs that no other agent on this host can
+// use. It omits the runtime directory, which a lock protects, and the listeners of a custom
+// bootstrap, which are unknown.
 func (c *Config) Claims() []Claim {
 	claims := c.listening()
 	for _, path := range []struct{ key, path string }{
@@ -99,8 +102,8 @@ func (c *Config) Claims() []Claim {
 	return claims
 }
 
-// OwnListeners returns the addresses of Outrider's own listeners in Envoy, of readiness and
-// metrics.
+// OwnListeners returns the addresses of the listeners that Outrider adds to Envoy: for readiness
+// and metrics.
 func (c *Config) OwnListeners() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, claim := range c.listening() {

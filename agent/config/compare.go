@@ -18,7 +18,7 @@ type value struct {
 	shown     string // TOML, without secrets
 	effect    Effect
 	isDefault bool
-	derived   bool // computed from another key, which is listed itself
+	derived   bool // derived bool // computed from another key, whose change is reported itself
 }
 
 // values returns all values of tables in the order of the definitions.
@@ -106,9 +106,10 @@ func compare(from, to []table) []Change {
 	return changes
 }
 
-// Keep returns the configuration of a running agent after it loads next: the values of next, except
-// for [start] keys, which keep their running values. Derived paths follow the result.
-func Keep(running, next *Config) *Config {
+// RetainStartKeys returns the configuration of a running agent after it has loaded next: the values
+// of next, but running's values for [start] keys, which need a restart. Derived paths follow the
+// result.
+func RetainStartKeys(running, next *Config) *Config {
 	retained := *next
 	keep(tables(running), tables(&retained))
 	return &retained

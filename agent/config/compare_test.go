@@ -7,7 +7,7 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 )
 
-// of loads a configuration with one file.
+// of loads a configuration that consists of one file.
 func of(t *testing.T, text string) *Loaded {
 	t.Helper()
 	loaded, errs := buildAt([]txtar.File{{Name: "outrider.toml", Data: []byte(text)}}, Options{})
@@ -81,7 +81,7 @@ tcp = "127.0.0.1:80"`, []Change{
 	}
 }
 
-// Keep retains the [start] keys of the running configuration.
+// RetainStartKeys keeps the running values of [start] keys.
 func TestKeep(t *testing.T) {
 	running := of(t, `paths.runtime_dir = "/a"
 reload.watch = false`)
@@ -90,7 +90,7 @@ envoy.concurrency = 3
 status.probe.app.tcp = "127.0.0.1:1"
 discovery.files = ["/other"]
 xds.socket = "/s"`)
-	retained := Keep(running.Config, next.Config)
+	retained := RetainStartKeys(running.Config, next.Config)
 	want := of(t, `paths.runtime_dir = "/a"
 reload.watch = false
 envoy.concurrency = 3

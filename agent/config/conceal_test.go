@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// secretive has a secret, spelled hidden, wherever one is possible.
+// secretive is a configuration with the secret "hidden" in each key that may contain one.
 const secretive = `
 [node]
 metadata = { account = { key = "hidden1" }, list = ["hidden2"] }
@@ -33,7 +33,7 @@ func TestWhatMayBeASecretIsShownToNobody(t *testing.T) {
 	if strings.Count(loaded.Show(), "hidden") != 7 {
 		t.Errorf("what is for those who may read the file is not all: %s", loaded.Show())
 	}
-	shown := loaded.ShowEveryone()
+	shown := loaded.ShowRedacted()
 	for _, v := range loaded.Values() {
 		shown += v.Text + "\n"
 	}

@@ -51,9 +51,10 @@ type Node struct {
 	MeshID          string
 	Network         string
 	Locality        string // region, region/zone or region/zone/subzone
-	Cloud           string // aws, gcp, azure or "": whose metadata service is read
-	WorkloadGroup   string
-	Labels          map[string]string
+	// Cloud string // aws, gcp or azure, whose metadata service is read; "": none
+	Cloud         string
+	WorkloadGroup string
+	Labels        map[string]string
 	// Metadata holds values that fit into a protobuf Struct: string, bool, int64, float64, []any
 	// and map[string]any of those. TOML's dates and times are converted to strings.
 	Metadata map[string]any
@@ -189,8 +190,8 @@ type Health struct {
 	FailureThreshold int
 }
 
-// ReportsHealth reports whether the upstream server is sent the workload's health. A workload that
-// registers itself always has one: that of the proxy, without a probe.
+// ReportsHealth reports whether the agent sends the workload's health to the upstream server. A
+// workload that registers itself always has a health: without a probe, that of the proxy.
 func (c *Config) ReportsHealth() bool {
 	d, h := c.Discovery, c.Health
 	return len(d.Addresses) > 0 && d.Proxy && (c.Node.WorkloadGroup != "" || h.HTTP != "" ||
@@ -221,15 +222,15 @@ type Capture struct {
 	Trial                time.Duration
 }
 
-// Ports is a set of ports: all of them ("*"), those of Config.InboundPorts ("auto") or the listed
-// ones.
+// Ports is a set of ports: all ("*"), those that Config.InboundPorts derives ("auto"), or the
+// listed ones.
 type Ports struct {
 	All  bool
 	Auto bool
 	List []int
 }
 
-// InboundPorts returns the ports of [capture] inbound_ports: "auto" is all for a sidecar with an
+// InboundPorts returns the ports of [capture] inbound_ports. "auto" means all for a sidecar with an
 // identity, else none.
 func (c *Config) InboundPorts() Ports {
 	if !c.Capture.InboundPorts.Auto {
@@ -238,8 +239,8 @@ func (c *Config) InboundPorts() Ports {
 	return Ports{All: c.Node.Type == "sidecar" && c.Identity.Provider != "none"}
 }
 
-// ClosedInbound reports whether [capture] fail_inbound closes inbound connections: "auto" does with
-// an identity.
+// ClosedInbound reports whether [capture] fail_inbound closes inbound connections. "auto" closes
+// them if there is an identity.
 func (c *Config) ClosedInbound() bool {
 	if c.Capture.FailInbound == "auto" {
 		return c.Identity.Provider != "none"
@@ -247,8 +248,8 @@ func (c *Config) ClosedInbound() bool {
 	return c.Capture.FailInbound == "closed"
 }
 
-// Addresses are the addresses of an upstream server, of which one at a time is used: a string or a
-// list of them in the file.
+// Addresses are the addresses of an upstream server; one of them is used at a time. The file has a
+// string or a list of strings.
 type Addresses []string
 
 // TLS reports whether the upstream server is reached with TLS.

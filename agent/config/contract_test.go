@@ -53,12 +53,13 @@ func readAnnotated(text string) map[string]*contractKey {
 	return keys
 }
 
-// differences lists keys that the contract shows in another form or with an example value.
+// differences lists the keys that the contract shows in another form or with an example value.
 func differences() map[string]bool {
 	return map[string]bool{
 		"status.probe.NAME.http": true, "status.probe.NAME.tcp": true,
-		"status.probe.NAME.grpc":    true,
-		"status.probe.NAME.headers": true, // the definition says of which probes
+		"status.probe.NAME.grpc": true,
+		// "status.probe.NAME.headers": true, // the definition states to which probes it applies
+		"status.probe.NAME.headers": true,
 		"health.http":               true, "health.tcp": true, "health.grpc": true,
 		"health.exec": true, "health.unit": true,
 	}
@@ -78,7 +79,7 @@ func TestDefinitionsAreTheContract(t *testing.T) {
 		"tcp_keepalive"} {
 		contract["telemetry.access_log_service_tls."+name] = contract["telemetry.metrics_service_tls."+name]
 	}
-	ours := readAnnotated(Defaults())
+	ours := readAnnotated(DefaultsTOML())
 	c := defaults()
 	c.Status.Probes["NAME"] = Probe{}
 	defined := map[string]key{}
@@ -116,12 +117,12 @@ func TestDefinitionsAreTheContract(t *testing.T) {
 	}
 }
 
-// The generated file decodes to the defaults of the definitions.
+// The generated file, when loaded, yields the defaults of the definitions.
 func TestDefaultsLoadAsDefaults(t *testing.T) {
 	environment := func(string) string { return "" }
 	layout := layout{main: "/etc/outrider/outrider.toml", runtime: defaultRuntime,
 		state: defaultState}
-	written, errs := build([]source{{layout.main, Defaults()}}, true, layout,
+	written, errs := build([]source{{layout.main, DefaultsTOML()}}, true, layout,
 		Options{Environment: environment})
 	if len(errs) > 0 {
 		t.Fatal(errs)

@@ -8,12 +8,12 @@ import (
 // credentialPrefix is the prefix of a value that names a systemd credential instead of a file.
 const credentialPrefix = "credential:"
 
-// IsCredential reports whether path is an unresolved credential reference ("credential:NAME"). Load
-// leaves references unresolved only with Options.CheckOnly.
+// IsCredential reports whether path is an unresolved reference to a systemd credential
+// ("credential:NAME"). Load leaves references unresolved only with Options.CheckOnly.
 func IsCredential(path string) bool { return strings.HasPrefix(path, credentialPrefix) }
 
-// FromCredential reports whether path is in systemd's credentials directory, whose files are never
-// written to disk.
+// FromCredential reports whether path is in systemd's credentials directory, which is never written
+// to disk.
 func (l *Loaded) FromCredential(path string) bool {
 	return l.credentials != "" && filepath.Dir(path) == filepath.Clean(l.credentials)
 }

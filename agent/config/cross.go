@@ -11,7 +11,7 @@ type crossCheck struct {
 	*Config
 	keyCheck
 	options  Options
-	complete bool // all files could be read, so absent keys are really unset
+	complete bool // complete bool // all files were read, so that absent keys are certainly unset
 }
 
 // keyCheck collects the problems of keys that are checked together.
@@ -41,7 +41,7 @@ func (x *crossCheck) all() {
 	x.listeners()
 }
 
-// refuse records an error about keys, at the position of the first one that a file sets.
+// refuse records an error about keys, at the position of the first key that a file sets.
 func (x *keyCheck) refuse(keys []string, fix, format string, arguments ...any) {
 	if e := x.about(keys, fix, format, arguments...); e != nil {
 		x.errors = append(x.errors, e)
@@ -101,7 +101,7 @@ func (x *crossCheck) envoy() {
 
 const capturedDNSPort = 15053 // of package capture
 
-// captureDNS checks that the DNS proxy listens where queries are redirected to.
+// captureDNS checks that the DNS proxy listens where outrider-capture redirects queries to.
 func (x *crossCheck) captureDNS() {
 	host, port, _ := splitAddress(x.DNS.Listen)
 	switch {
@@ -131,7 +131,7 @@ func (x *crossCheck) captureTrial() {
 	}
 }
 
-// resolved checks that queries from systemd-resolved have a server, which does not send them back.
+// resolved checks that queries from systemd-resolved have an upstream that does not send them back.
 func (x *crossCheck) resolved() {
 	if !x.DNS.Resolved {
 		return

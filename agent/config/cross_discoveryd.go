@@ -43,13 +43,13 @@ func (x *discoverydCheck) all() {
 	}
 }
 
-// registration checks that registered workloads can be written and read.
+// registration checks that WorkloadEntries can be stored and are read.
 func (x *discoverydCheck) registration() {
 	where := []string{"registration.store", "registration.enabled"}
 	ofType := func(s *Source) bool { return s.Type == x.Registration.Store }
 	switch {
 	case x.Registration.Store == "kubernetes" && !slices.ContainsFunc(x.Sources, ofType):
-		// a registry of type kubernetes does not read WorkloadEntries
+		// a registry of type kubernetes reads no WorkloadEntries
 		x.refuse(where, "add a [[source]] of type kubernetes",
 			"needs a source of type kubernetes: registered workloads are written to its API server, "+
 				"and read from there")
@@ -124,14 +124,14 @@ func (x *discoverydCheck) source(name string, s *Source, registry bool) {
 	}
 }
 
-// isLoopback reports whether only processes of this host can connect to a listenAddress.
+// isLoopback reports whether an address to listen on is reachable only by processes of this host.
 func isLoopback(address string) bool {
 	host, _, _ := splitAddress(address)
 	ip, err := netip.ParseAddr(host)
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// secondFiles reports whether another source of type files precedes one.
+// secondFiles reports whether a source of type files precedes this one.
 func (x *discoverydCheck) secondFiles(s *Source) bool {
 	first := slices.IndexFunc(x.Sources, func(o *Source) bool { return o.Type == "files" })
 	return x.Sources[first] != s

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// identity checks that the keys required by the provider are set.
+// identity checks that the keys which the provider requires are set.
 func (x *crossCheck) identity() {
 	i := x.Identity
 	files := []struct{ key, value string }{
@@ -47,7 +47,7 @@ func (x *crossCheck) identity() {
 	}
 }
 
-// sts checks that the token exchange that the keys configure is enabled.
+// sts rejects keys of the token exchange if the exchange is disabled.
 func (x *crossCheck) sts() {
 	if x.STS.Port != 0 {
 		return
@@ -93,7 +93,8 @@ func (x *crossCheck) istiod() {
 	}
 }
 
-// PlaintextCA reports whether an authority is reached without TLS: on istiod's port 15010.
+// PlaintextCA reports whether the connection to a certificate authority has no TLS, as that to
+// istiod's port 15010.
 func PlaintextCA(address string) bool {
 	_, port, err := net.SplitHostPort(address)
 	return err == nil && port == "15010"

@@ -26,7 +26,7 @@ func (x *crossCheck) listeners() {
 	}
 }
 
-// listening returns the TCP ports that keys configure.
+// listening returns the TCP addresses that keys configure for the agent and Envoy.
 func (c *Config) listening() []Claim {
 	const loopback = "127.0.0.1"
 	envoys := []string{"status.ready_port", "telemetry.prometheus_address", "capture.mode"}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// pilotIdentity is a whole SPIFFE ID, or the last parts of its path.
+// pilotIdentity matches a whole SPIFFE ID, or the last segments of its path.
 var pilotIdentity = regexp.MustCompile(`^(spiffe://[^/]+)?(/[^/]+)+$`)
 
 // upstream checks the keys of the connection to the upstream xDS server (istiod).
@@ -93,7 +93,7 @@ func (x *crossCheck) upstream() {
 	}
 }
 
-// signs reports whether a key is also one of the connection to the certificate authority.
+// signs reports whether a key is also used for the connection to the certificate authority.
 func (x *crossCheck) signs(key string) bool {
 	return x.Identity.Provider == "istiod" &&
 		(key == "discovery.root_ca_file" || key == "discovery.server_name")

@@ -122,15 +122,15 @@ var (
 	number    = regexp.MustCompile(`(^|\s)[-+]?[0-9]\S*`)
 )
 
-// withoutText redacts file contents in a parser message. In invalid TOML the key of a value is
-// unknown, so every value may be a secret. Names of keys and delimiters stay.
+// withoutText redacts the file's content in a parser message. In invalid TOML it is unknown to
+// which key a value belongs, so each value may be a secret. Names of keys and delimiters remain.
 func withoutText(message string) string {
 	if strings.HasPrefix(message, "Key '") {
 		return message
 	}
 	message = number.ReplaceAllString(message, "${1}"+concealed)
 	return quotation.ReplaceAllStringFunc(message, func(quoted string) string {
-		// a delimiter is one character, possibly escaped
+		// keep it if it is a delimiter: one character, possibly escaped
 		text := strings.TrimPrefix(quoted[1:len(quoted)-1], `\`)
 		if utf8.RuneCountInString(text) > 1 && strings.ContainsFunc(text, isWord) {
 			return concealed

@@ -11,5 +11,5 @@ var update = flag.Bool("update", false,
 	"write etc/outrider.toml and the golden files from the definitions")
 
 func TestExampleIsWrittenFromTheDefinitions(t *testing.T) {
-	parts.Golden(t, "../../etc/outrider.toml", Defaults(), *update)
+	parts.Golden(t, "../../etc/outrider.toml", DefaultsTOML(), *update)
 }

@@ -25,7 +25,7 @@ type Discoveryd struct {
 	Log          DiscoverydLog
 }
 
-// DiscoverydListen is [listen]. An empty address is off.
+// DiscoverydListen is [listen]. An empty address disables the listener.
 type DiscoverydListen struct {
 	Plaintext            string
 	TLS                  string
@@ -68,8 +68,8 @@ type DiscoverydPush struct {
 
 // Source is one [[source]] or [[registry]]. Keys that are not of its type are unset.
 type Source struct {
-	// Name is unique: the type, for the second of a type with "-2". A registry that has the type of
-	// a source follows it: kubernetes, then kubernetes-2.
+	// Name is unique: the type, or for the second of a type the type with "-2". Registries are
+	// numbered after the sources of the same type: kubernetes, then kubernetes-2.
 	Name        string
 	Type        string   // files, kubernetes, mcp, memory; of a registry also consul
 	Paths       []string // files
@@ -111,11 +111,12 @@ type DiscoverydLog struct {
 
 // DiscoverydLoaded is a valid configuration of outrider-discoveryd.
 type DiscoverydLoaded struct {
-	Config  *Discoveryd
-	Files   []string            // that were read
-	Dirs    []string            // of drop-ins, to watch; they may not exist yet
-	Sources map[string]Position // of the values that a file sets, by dotted key
-	Hash    string              // SHA-256 of the effective values
+	Config *Discoveryd
+	Files  []string // that were read
+	Dirs   []string // of drop-ins, to watch; they may not exist yet
+	// Sources map[string]Position // position of each value that a file sets, by dotted key
+	Sources map[string]Position
+	Hash    string // SHA-256 of the effective values
 }
 
 const (
@@ -123,9 +124,9 @@ const (
 	discoverydState = "/var/lib/outrider-discoveryd"
 )
 
-// LoadDiscoveryd reads and checks a configuration of outrider-discoveryd. The default of
-// Options.Path is Directory/discoveryd.toml, and NAME.d beside NAME.toml has its drop-ins. An error
-// is of type Errors and lists all problems.
+// LoadDiscoveryd reads and checks a configuration of outrider-discoveryd. Options.Path defaults to
+// Directory/discoveryd.toml. Drop-ins of NAME.toml are in NAME.d beside it. An error is of type
+// Errors and lists all problems.
 func LoadDiscoveryd(options Options) (*DiscoverydLoaded, error) {
 	layout, p := options.discoverydLayout()
 	if p != nil {
@@ -147,7 +148,7 @@ func (o Options) discoverydLayout() (layout, *Error) {
 	return l, p
 }
 
-// buildDiscoveryd is build for outrider-discoveryd.
+// buildDiscoveryd is the counterpart of build for outrider-discoveryd.
 func buildDiscoveryd(sources []source, complete bool, layout layout, options Options) (
 	*DiscoverydLoaded, Errors) {
 	c := defaultDiscoveryd()
@@ -203,14 +204,14 @@ func defaultDiscoveryd() *Discoveryd {
 	return c
 }
 
-// CompareDiscoveryd is Compare for outrider-discoveryd.
+// CompareDiscoveryd is the counterpart of Compare for outrider-discoveryd.
 func CompareDiscoveryd(from, to *Discoveryd) []Change {
 	return compare(discoverydTables(from), discoverydTables(to))
 }
 
-// KeepDiscoveryd is Keep for outrider-discoveryd: sources and registries keep their running values,
-// too.
-func KeepDiscoveryd(running, next *Discoveryd) *Discoveryd {
+// RetainDiscoverydStartKeys is the counterpart of RetainStartKeys for outrider-discoveryd. Sources
+// and registries keep their running values as well.
+func RetainDiscoverydStartKeys(running, next *Discoveryd) *Discoveryd {
 	retained := *next
 	retained.Sources, retained.Registries = nil, nil
 	keep(discoverydTables(running), discoverydTables(&retained))

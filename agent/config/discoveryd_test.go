@@ -30,7 +30,8 @@ func TestDiscoveryd_Defaults(t *testing.T) {
 	}
 }
 
-// TestDiscoveryd_ListsAndDropIns loads lists of tables; that of a drop-in replaces the one before.
+// TestDiscoveryd_ListsAndDropIns loads lists of tables. The list of a drop-in replaces that of an
+// earlier file.
 func TestDiscoveryd_ListsAndDropIns(t *testing.T) {
 	loaded, folder, err := loadDiscoveryd(t, map[string]string{"discoveryd.toml": `
 [push]
@@ -122,7 +123,7 @@ func TestDiscoveryd_Errors(t *testing.T) {
 	}
 }
 
-// TestDiscoveryd_PendingKeysKeepTheirValues changes a live and a start key and the sources.
+// TestDiscoveryd_PendingKeysKeepTheirValues changes a live key, a start key and the sources.
 func TestDiscoveryd_PendingKeysKeepTheirValues(t *testing.T) {
 	load := func(text string) *Discoveryd {
 		loaded, _, err := loadDiscoveryd(t, map[string]string{"discoveryd.toml": text})
@@ -141,7 +142,7 @@ func TestDiscoveryd_PendingKeysKeepTheirValues(t *testing.T) {
 		"source.1.paths start"}, changes); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
-	retained := KeepDiscoveryd(before, next)
+	retained := RetainDiscoverydStartKeys(before, next)
 	if retained.Domain != "a.test" || retained.Push.DebounceMax.String() != "6s" ||
 		retained.Sources[0] != before.Sources[0] {
 		t.Errorf("retained %+v", retained)
@@ -149,8 +150,9 @@ func TestDiscoveryd_PendingKeysKeepTheirValues(t *testing.T) {
 }
 
 func TestDiscoveryd_ExampleIsWrittenFromTheDefinitions(t *testing.T) {
-	parts.Golden(t, "../../etc/discoveryd.toml", DiscoverydDefaults(), *update)
-	loaded, _, err := loadDiscoveryd(t, map[string]string{"discoveryd.toml": DiscoverydDefaults()})
+	parts.Golden(t, "../../etc/discoveryd.toml", DiscoverydDefaultsTOML(), *update)
+	loaded, _, err := loadDiscoveryd(t,
+		map[string]string{"discoveryd.toml": DiscoverydDefaultsTOML()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ type Errors []*Error
 
 // Error returns one line per problem.
 func (e Errors) Error() string {
-	return strings.Join(Reasons(e), "\n")
+	return strings.Join(ErrorLines(e), "\n")
 }
 
 // Unwrap returns the individual errors, for errors.As.
@@ -95,9 +95,9 @@ func (e Errors) sort(files []string) {
 	})
 }
 
-// Fault returns an error about a key whose value turned out invalid in use, at the position of the
+// KeyError returns an error about a key whose value proved invalid in use, at the position of the
 // key. If key is "" or no file sets it, the position is the main file.
-func (l *Loaded) Fault(key, message, fix string) *Error {
+func (l *Loaded) KeyError(key, message, fix string) *Error {
 	e := &Error{Position: l.Sources[key], Key: key, Message: message, Fix: fix}
 	if e.Position == (Position{}) && len(l.Files) > 0 {
 		e.Position = Position{File: l.Files[0]}
@@ -105,7 +105,7 @@ func (l *Loaded) Fault(key, message, fix string) *Error {
 	return e
 }
 
-// problem describes an invalid value before its key and position are known.
+// problem is the finding of a check, which does not know its key and position.
 type problem struct {
 	message, fix string
 	concealed    string   // message without the value; "" = notValid
@@ -116,8 +116,8 @@ func problemf(fix, format string, arguments ...any) *problem {
 	return &problem{message: fmt.Sprintf(format, arguments...), fix: fix}
 }
 
-// Reasons returns the text of an error, one line per problem if it is Errors.
-func Reasons(err error) []string {
+// ErrorLines returns the text of an error as lines: one per problem if it is of type Errors.
+func ErrorLines(err error) []string {
 	list, ok := errors.AsType[Errors](err)
 	if !ok {
 		return []string{err.Error()}

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// extraArguments rejects Envoy flags that the agent sets, that would redirect the log or disable
-// hot restart, or that keep Envoy from serving. It reports all of them at once.
+// extraArguments reports all Envoy flags that the agent sets itself, that would redirect the log or
+// disable hot restart, or that would keep Envoy from serving.
 func extraArguments(value any) *problem {
 	var found, fixes []string
 	for _, argument := range value.([]string) {

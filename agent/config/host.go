@@ -27,8 +27,8 @@ type Host struct {
 // ThisHost returns a Host that queries the operating system.
 func ThisHost() Host { return Host{os.Hostname, systemInterfaces} }
 
-// Resolve returns n with empty ID, IP and Domain filled in. With an empty IP, unset ExtraIPs get an
-// address of the other family, if there is one.
+// Resolve fills in an empty ID, IP and Domain. If IP was empty, unset ExtraIPs get an address of
+// the other family, if the host has one.
 func (n Node) Resolve(host Host) (Node, error) {
 	if n.ID == "" {
 		name, err := host.Hostname()
@@ -66,17 +66,17 @@ func (n Node) ServiceNode() string {
 	return strings.Join([]string{n.Type, n.IP, n.ID, n.Domain}, "~")
 }
 
-// virtualPrefixes returns name prefixes of interfaces to local containers and virtual machines,
-// whose addresses are not reachable from other hosts.
+// virtualPrefixes returns the name prefixes of interfaces to local containers and virtual machines.
+// Other hosts cannot reach their addresses.
 func virtualPrefixes() []string {
 	return []string{"docker", "br-", "veth", "virbr", "vmnet", "cni", "flannel", "cali", "cilium",
 		"podman", "lxc", "lxd",
 		"kube-", "nerdctl", "ovs-"}
 }
 
-// chooseAddresses returns the first global unicast address of a physical interface, else of a
-// virtual one, else the loopback address, followed by the first one of the other family if a
-// physical interface has it.
+// chooseAddresses returns a global unicast address: the first of a physical interface, else of a
+// virtual one, else a loopback address. If a physical interface has an address of the other family,
+// the first of these follows.
 func chooseAddresses(interfaces []Interface) []netip.Addr {
 	var physical, virtual []netip.Addr
 	for _, i := range interfaces {
@@ -135,7 +135,7 @@ func systemInterfaces() ([]Interface, error) {
 	return all, nil
 }
 
-// unstableFlags are those of IPv6 addresses that may disappear or do not work: IFA_F_TEMPORARY,
+// unstableFlags mark IPv6 addresses that may disappear or that do not work: IFA_F_TEMPORARY,
 // IFA_F_DADFAILED, IFA_F_DEPRECATED and IFA_F_TENTATIVE.
 const unstableFlags = 0x01 | 0x08 | 0x20 | 0x40
 

@@ -17,7 +17,8 @@ type index struct {
 	offsets map[string]int  // dotted key → byte offset of its first mention
 	written map[string]bool // keys that appear in the text, not only as a prefix of a longer one
 	lines   []int           // byte offset of the beginning of each line
-	// dotted key in a table of an array, with its number from 1 ("source.1.type") → byte offset
+	// byte offset of each key in a table of an array; the key has the table's number, from 1
+	// ("source.1.type")
 	elements map[string]int
 }
 

@@ -100,7 +100,8 @@ func seeds(f *testing.F) []string {
 	if err != nil || len(paths) == 0 {
 		f.Fatal(paths, err)
 	}
-	texts := []string{Defaults(), "a.b = { c = [ { d = 1 } ] } # e = 1\n[[f]]\n\"g\" = '''h'''\n",
+	texts := []string{DefaultsTOML(),
+		"a.b = { c = [ { d = 1 } ] } # e = 1\n[[f]]\n\"g\" = '''h'''\n",
 		"\ufeff[node]\nid = \"a\"",
 		"a = \"\\\"\" # \"\nb = 'c", "[a]\r\nb = 1\r\n[c.d]\r\n",
 		"x = 1_000\ny = [1,2,\n3]\nz = {a.b = 1,\n c = 2,}"}

@@ -62,9 +62,9 @@ func checkInstance(name string) *Error {
 	return nil
 }
 
-// Of returns options that load another main file. If it is the file of an instance in Directory,
-// the options select that instance with its drop-ins and directories.
-func (o Options) Of(file string) Options {
+// ForFile returns options that load another main file. If the file belongs to an instance in
+// Directory, the options select that instance with its drop-ins and directories.
+func (o Options) ForFile(file string) Options {
 	o.Path = file
 	absolute, err := filepath.Abs(file)
 	if err != nil {
@@ -79,7 +79,7 @@ func (o Options) Of(file string) Options {
 	return o
 }
 
-// JoinFiles are the files of `outrider join`, which need not exist.
+// JoinFiles are the paths of the files that `outrider join` writes. They need not exist.
 type JoinFiles struct {
 	Main   string // main file of the configuration
 	DropIn string
@@ -90,7 +90,7 @@ type JoinFiles struct {
 
 const joinToken = "join/token"
 
-// JoinFiles returns the files of `outrider join`.
+// JoinFiles returns the paths of the files that `outrider join` writes.
 func (o Options) JoinFiles() (JoinFiles, error) {
 	paths, p := o.layout()
 	if p != nil {
@@ -101,7 +101,7 @@ func (o Options) JoinFiles() (JoinFiles, error) {
 		Folder: base + "join", Token: base + joinToken, Roots: base + "join/root.pem"}, nil
 }
 
-// IsJoinToken reports whether a token file is that of `outrider join`.
+// IsJoinToken reports whether a path is that of the token which `outrider join` stores.
 func IsJoinToken(path string) bool { return strings.HasSuffix(path, joinToken) }
 
 // layout returns the paths of the configuration.
@@ -172,7 +172,8 @@ func readFile(path string) (string, error) {
 	defer func() { _ = file.Close() }()
 	if info, err := file.Stat(); err == nil && info.Mode()&fs.ModeNamedPipe != 0 &&
 		!strings.HasPrefix(path, "/dev/") {
-		// Pipes below /dev are allowed: /dev/stdin and a shell's /dev/fd/N have a writer.
+		// Pipes below /dev have a writer, so reading does not block: /dev/stdin and a shell's
+		// /dev/fd/N.
 		return "", errors.New("it is a named pipe")
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
@@ -185,7 +186,7 @@ func readFile(path string) (string, error) {
 	return string(text), nil
 }
 
-// fileError converts an error from reading path; see Options.Unreadable.
+// fileError describes an error from reading path. With Options.Unreadable it includes the fix.
 func fileError(p layout, path string, err error, unreadable func(string) string) *Error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// list is an array of tables. That of a file replaces that of the files before it.
+// list is an array of tables. The array in a file replaces that of earlier files.
 type list struct {
 	reset func()                  // removes all tables
 	add   func(name string) table // appends a table, see table.name

@@ -33,8 +33,8 @@ type Options struct {
 	// CheckOnly is set where the configuration is inspected but not run. References to credentials
 	// are not resolved.
 	CheckOnly bool
-	// Unreadable returns why this process may not read a path, and the fix: "user a cannot read
-	// /x: chgrp a /x"; "" if that is unknown. nil: always unknown.
+	// Unreadable returns why this process may not read a path, and the fix: "user a cannot read /x:
+	// chgrp a /x". It returns "" if the reason is unknown. nil: no reasons are known.
 	Unreadable func(path string) string
 }
 
@@ -79,8 +79,8 @@ func CheckText(name, text string) Errors {
 	return errs
 }
 
-// build decodes and checks sources. complete reports whether all files could be read; otherwise
-// cross-key checks are skipped. The result is non-nil even if there are errors.
+// build decodes and checks sources. complete reports whether all files were read; otherwise checks
+// across keys are skipped. The result is non-nil even if there are errors.
 func build(sources []source, complete bool, layout layout, options Options) (*Loaded, Errors) {
 	c := defaults()
 	if layout.meshFolder != "" {
@@ -139,8 +139,8 @@ func (l *Loaded) resolve(layout layout, options Options) {
 	}
 }
 
-// firstDirectory returns the first directory of a variable of systemd, which lists all directories
-// of a unit, separated by colons; "" if there is none.
+// firstDirectory returns the first of the colon-separated directories in a variable that systemd
+// sets, or "".
 func firstDirectory(list string) string {
 	first, _, _ := strings.Cut(list, ":")
 	if !filepath.IsAbs(first) {

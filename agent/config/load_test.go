@@ -231,7 +231,7 @@ func TestInstance(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// A file selected by path uses the default directories.
+	// A file selected by path, even with an instance name, uses the default directories.
 	c = load(t, Options{Path: folder + "/other.toml", Instance: "web"}).Config
 	if c.Paths != (Paths{"/srv/run", "/var/lib/outrider"}) {
 		t.Errorf("%+v", c.Paths)
@@ -310,7 +310,7 @@ func TestUserIsTheUnitsToDecide(t *testing.T) {
 	}
 }
 
-// The fix for a file that may not be read is a command.
+// For an unreadable file the error contains the command that grants access.
 func TestFileError_HasTheCommandThatLetsTheAgentRead(t *testing.T) {
 	refused := &fs.PathError{Op: "open", Path: "/x.toml", Err: fs.ErrPermission}
 	for want, unreadable := range map[string]func(string) string{

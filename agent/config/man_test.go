@@ -51,7 +51,8 @@ the sources.`)
 	return p.String()
 }
 
-// discoverydExample is validated by TestManExampleIsValid.
+// discoverydExample is the example in the man page of outrider-discoveryd; TestManExampleIsValid
+// validates it.
 const discoverydExample = `# /etc/outrider/discoveryd.toml
 [push]
 debounce_after = "50ms"
@@ -98,7 +99,7 @@ what is in force and where each value comes from, "outrider config diff" what a 
 	return p.String()
 }
 
-// example is validated by TestManExampleIsValid.
+// example is the example in the man page of outriderd; TestManExampleIsValid validates it.
 const example = `# /etc/outrider/conf.d/50-edge.toml
 [node]
 type = "router"

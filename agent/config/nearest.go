@@ -17,12 +17,12 @@ func enumerate(items []string) string {
 	return strings.Join(items[:len(items)-1], ", ") + " and " + items[len(items)-1]
 }
 
-// nearest returns the candidate with the most similar spelling, else one that begins with word, or
-// "".
+// nearest returns the candidate whose spelling is most similar to word, else one that begins with
+// word, else "".
 func nearest(word string, candidates []string) string {
 	const shortestBeginning = 4
 	word = normal(word)
-	near := spelling.Nearest(word, candidates)
+	near := spelling.NearestWord(word, candidates)
 	begins := func(candidate string) bool { return strings.HasPrefix(candidate, word) }
 	if i := slices.IndexFunc(candidates, begins); near == "" && i >= 0 &&
 		len(word) >= shortestBeginning {
@@ -33,7 +33,7 @@ func nearest(word string, candidates []string) string {
 
 var innerCapital = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 
-// normal converts drainDuration and drain-duration to drain_duration, the spelling of keys.
+// normal converts drainDuration and drain-duration to drain_duration, as keys are spelled.
 func normal(word string) string {
 	word = innerCapital.ReplaceAllString(word, "${1}_${2}")
 	return strings.ToLower(strings.ReplaceAll(word, "-", "_"))
@@ -72,8 +72,8 @@ func (v *vocabulary) name(table []string) string {
 	return dotted(table)
 }
 
-// fewKeys is the size of a table up to which listing all its keys helps more than suggesting keys
-// of other tables.
+// fewKeys is the number of keys up to which a table's keys are listed instead of suggesting keys of
+// other tables.
 const fewKeys = 8
 
 // unknown returns the problem of a key or table that parent does not define; parent is empty at the
@@ -144,9 +144,9 @@ func (v *vocabulary) table(parent, name string) string {
 	return ""
 }
 
-// elsewhere returns matching keys of other tables: by pilot-agent name, by the same name or, if the
-// table itself is unknown, by a similar name. It returns nil for a table of few keys, whose own
-// keys are listed instead.
+// elsewhere returns matching keys of other tables: those with this pilot-agent name, with the same
+// name or, if the table itself is unknown, with a similar name. It returns nil if the table has at
+// most fewKeys keys, because these are listed instead.
 func (v *vocabulary) elsewhere(name string, own []string) []string {
 	if key := v.roles[normal(name)]; key != "" {
 		return []string{key}

@@ -1,15 +1,15 @@
 package config
 
-// KeyFile is a file whose path is the value of a configuration key.
-type KeyFile struct{ Key, Path string }
+// FileOfKey is a file whose path is the value of a configuration key.
+type FileOfKey struct{ Key, Path string }
 
-// KeyFiles returns the files whose content is part of the configuration: bootstraps, certificates
-// and tokens. Unresolved credentials (IsCredential) are omitted.
-func (l *Loaded) KeyFiles() []KeyFile {
-	var all []KeyFile
+// FilesOfKeys returns the files whose content is part of the configuration: bootstraps,
+// certificates and tokens. It omits unresolved credentials (IsCredential).
+func (l *Loaded) FilesOfKeys() []FileOfKey {
+	var all []FileOfKey
 	add := func(key, path string) {
 		if path != "" && !IsCredential(path) {
-			all = append(all, KeyFile{key, path})
+			all = append(all, FileOfKey{key, path})
 		}
 	}
 	for name, k := range settings(l.Config) {

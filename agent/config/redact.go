@@ -7,10 +7,10 @@ import (
 	"github.com/BurntSushi/toml"
 )
 
-// Redacted returns the keys and values of a configuration file, one key per line, without comments.
-// The values of concealed and unknown keys are redacted. If text is not valid TOML, the error does
-// not quote it.
-func Redacted(text string) (string, error) {
+// RedactText returns the keys and values of a configuration file, one key per line, without
+// comments. The values of concealed and unknown keys are redacted. If text is not valid TOML, the
+// error does not quote it.
+func RedactText(text string) (string, error) {
 	var raw map[string]any
 	if _, err := toml.Decode(text, &raw); err != nil {
 		return "", syntaxError("", newIndex(text), err)
@@ -40,9 +40,9 @@ func Redacted(text string) (string, error) {
 	return b.String(), nil
 }
 
-// Concealed returns the keys whose values are redacted, in the order of the definitions, with NAME
+// SecretKeys returns the keys whose values are redacted, in the order of the definitions, with NAME
 // as the name of a probe.
-func Concealed() []string {
+func SecretKeys() []string {
 	var all []string
 	for name, k := range settings(defaultsWithProbe()) {
 		if k.conceal != nil {

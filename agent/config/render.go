@@ -21,8 +21,8 @@ func brief(value any) string {
 	return text
 }
 
-// Render returns a value as TOML.
-func Render(value any) string { return render(value) }
+// RenderTOML returns a value as TOML.
+func RenderTOML(value any) string { return render(value) }
 
 // render returns a value as TOML. It accepts the types of convert and of the TOML parser.
 func render(value any) string {

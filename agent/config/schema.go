@@ -17,17 +17,19 @@ const (
 	Start Effect = "start" // takes effect at the next start of the agent; pending until then
 )
 
-// table defines a table of the file, bound to the Config whose fields hold its values. The
-// definitions are the only source for decoding, defaults, checks, effects, suggestions and the
-// annotated file.
+// table defines a table of the file and binds it to the Config that stores its values. Decoding,
+// defaults, checks, effects, suggestions and the annotated file are all derived from these
+// definitions.
 type table struct {
 	name string // dotted
 	doc  string // documentation, one paragraph
-	// marked: doc states the effect of the first key, so it is omitted from all that have the same.
+	// marked means that doc states the effect of the first key; the annotated file then omits this
+	// effect at each key.
 	marked bool
-	// sample tables are commented out in the annotated file. A file may have any number of them.
+	// sample means that the table is commented out in the annotated file. A file may have any
+	// number of sample tables.
 	sample bool
-	// list: the file has any number of these tables, written [[name]].
+	// list means that a file may have any number of these tables, written [[name]].
 	list bool
 	keys []key
 }
@@ -58,12 +60,12 @@ type key struct {
 	sample bool // commented out in the annotated file
 
 	credentialAllowed bool // accepts "credential:NAME"
-	// conceal returns the part of a value that everyone may see; nil: the whole value. The values
-	// of a table with conceal are all redacted.
+	// conceal returns the public part of a value; nil: the whole value is public. If a table has
+	// conceal, all its values are redacted.
 	conceal func(value any) any
 }
 
-// form selects how Load resolves a string or the items of a list.
+// form selects how Load resolves a string, or the strings of a list.
 type form int
 
 const (
@@ -89,7 +91,7 @@ func duration(name string, field *time.Duration, spelled string, effect Effect, 
 	return k
 }
 
-// plays sets the equivalent pilot-agent flag or variable.
+// plays sets the pilot-agent flag or variable that the key corresponds to.
 func (k key) plays(role string) key { k.role = role; return k }
 
 // must adds checks.
@@ -101,10 +103,10 @@ func (k key) path() key { k.form = path; return k }
 // program marks the value as the path or name of a program.
 func (k key) program() key { k.form = program; return k }
 
-// file marks the value as a file to read, which may be a systemd credential.
+// file marks the value as the path of a file to read, or a systemd credential.
 func (k key) file() key { k.form, k.credentialAllowed = path, true; return k }
 
-// or sets the function that computes the replacement of an empty value.
+// or sets the function that computes a replacement for an empty value.
 func (k key) or(derived func() string) key { k.derived = derived; return k }
 
 // conceals sets the function that removes secrets from a value.
@@ -184,7 +186,7 @@ func defaultsWithProbe() *Config {
 	return c
 }
 
-// envoyFolder returns a function that computes the default path of name in Envoy's directory.
+// envoyFolder returns a function that returns the default path of a file in Envoy's directory.
 func envoyFolder(c *Config, name string) func() string {
 	return func() string { return filepath.Join(c.Paths.RuntimeDir, "envoy", name) }
 }

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// text returns the value of a key as TOML, a default in its preferred spelling.
+// text returns the value of a key as TOML. A default has its preferred spelling ("5m", not "300s").
 func (k key) text() string {
 	if k.spelled != "" && k.isDefault() {
 		return k.spelled
@@ -25,8 +25,8 @@ const originColumn = 48
 // the configuration files may see it.
 func (l *Loaded) Show() string { return l.show(false) }
 
-// ShowEveryone is like Show but redacts secrets.
-func (l *Loaded) ShowEveryone() string { return l.show(true) }
+// ShowRedacted is like Show but redacts secrets.
+func (l *Loaded) ShowRedacted() string { return l.show(true) }
 
 func (l *Loaded) show(everyone bool) string {
 	var b strings.Builder

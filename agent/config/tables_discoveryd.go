@@ -99,7 +99,7 @@ func discoverydAuthTable(a *DiscoverydAuth) table {
 	}}
 }
 
-// issuerTable returns the definition of one of [auth] jwt_issuers.
+// issuerTable returns the definition of one entry of [auth] jwt_issuers.
 func issuerTable(name string, i *JWTIssuer) table {
 	return table{name: name, list: true, keys: []key{
 		setting("issuer", &i.Issuer, "", Live, ""),
@@ -108,7 +108,7 @@ func issuerTable(name string, i *JWTIssuer) table {
 	}}
 }
 
-// Types of a [[source]] and of a [[registry]].
+// sourceTypes returns the valid types of a [[source]] or [[registry]].
 func sourceTypes(registry bool) []string {
 	if registry {
 		return []string{"kubernetes", "consul", "mcp", "memory"}
@@ -227,7 +227,7 @@ func newSource(registry bool) *Source {
 	return s
 }
 
-// ofType reports whether a key of a [[source]] or [[registry]] has a meaning for a type.
+// ofType reports whether a key of a [[source]] or [[registry]] applies to a type.
 func ofType(key, sourceType string) bool {
 	types := map[string][]string{"type": {sourceType}, "paths": {"files"},
 		"kubeconfig": {"kubernetes"}, "namespaces": {"kubernetes"},

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// convert converts raw, as returned by the TOML parser, to the type of current. Tables are merged
-// with current into a new map; current is not modified.
+// convert converts raw, a value of the TOML parser, to the type of current. Tables are merged with
+// current into a new map; current is not modified.
 func convert(current, raw any) (any, *problem) {
 	switch current := current.(type) {
 	case string:

@@ -28,8 +28,8 @@ func (l *Loaded) Values() []Value {
 	return all
 }
 
-// Nested returns values as nested tables with native numbers, booleans and lists.
-func Nested(values []Value) (map[string]any, error) {
+// NestedTables returns values as nested tables with native numbers, booleans and lists.
+func NestedTables(values []Value) (map[string]any, error) {
 	var text strings.Builder
 	for _, v := range values {
 		text.WriteString(v.Key + " = " + v.Text + "\n")

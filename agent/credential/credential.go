@@ -21,22 +21,22 @@ import (
 	"outrider.org/outrider/agent/ownership"
 )
 
-// Cluster is the name of Envoy's cluster for the secrets of credentials, if those of the workload
-// come from another server than the agent's.
-const Cluster = "sds-credentials"
+// SDSClusterName is the name of Envoy's cluster for the secrets of credentials, if another server
+// than the agent serves those of the workload.
+const SDSClusterName = "sds-credentials"
 
 const (
 	prefix      = "kubernetes://"
 	rootsSuffix = "-cacert"
 )
 
-// maxName is the length of a DNS subdomain at most, which Kubernetes requires of a secret's name.
+// maxName is the maximum length of a secret's name in Kubernetes, that of a DNS subdomain.
 const maxName = 253
 
 var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 
-// CheckName returns an error for a name that Kubernetes would not accept. A valid name is the name
-// of a folder, and no path.
+// CheckName returns an error for a name that Kubernetes would not accept. A valid name is a single
+// path element.
 func CheckName(name string) error {
 	if len(name) > maxName || !validName.MatchString(name) {
 		return fmt.Errorf("%.60q is no name of a credential: it has other characters than a-z, 0-9, "+
@@ -45,33 +45,35 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Pair returns the name of the secret with the certificate of a credential.
-func Pair(name string) string { return prefix + name }
+// PairSecretName returns the name of the secret that contains a credential's certificate and key.
+func PairSecretName(name string) string { return prefix + name }
 
-// Roots returns the name of the secret with a credential's authorities: NAME-cacert for credential
-// NAME or NAME-cacert.
-func Roots(name string) string {
+// RootsSecretName returns the name of the secret that contains a credential's authorities. The name
+// of the credential may be NAME or NAME-cacert.
+func RootsSecretName(name string) string {
 	return prefix + strings.TrimSuffix(name, rootsSuffix) + rootsSuffix
 }
 
-// Is reports whether a secret belongs to a credential.
-func Is(secret string) bool { return strings.HasPrefix(secret, prefix) }
+// IsCredential reports whether a secret, identified by its name, is one of a credential.
+func IsCredential(secret string) bool { return strings.HasPrefix(secret, prefix) }
 
-// Title returns what a secret of a credential is called in sentences for people: "credential NAME",
-// "credential NAME-cacert". ok is false for other secrets.
-func Title(secret string) (title string, ok bool) {
+// SecretTitle returns how a credential's secret is called in sentences for people: "credential
+// NAME" or "credential NAME-cacert". ok is false for other secrets.
+func SecretTitle(secret string) (title string, ok bool) {
 	name, ok := strings.CutPrefix(secret, prefix)
 	return "credential " + name, ok
 }
 
-// Files are the paths of a secret's files.
+// Files are the paths of a secret's files; each secret has either a pair (Cert, Key) or
+// authorities.
 type Files struct {
-	Cert, Key  string   // of a pair
-	Roots, CRL []string // of authorities: of each, the first whose folder exists is used
+	Cert, Key string // of a pair
+	// Roots, CRL []string // candidates for authorities: the first whose folder exists is used
+	Roots, CRL []string
 }
 
-// Locate returns the files of a secret in a directory of credentials.
-func Locate(dir, secret string) (Files, error) {
+// LocateFiles returns the paths of a secret's files in a directory of credentials.
+func LocateFiles(dir, secret string) (Files, error) {
 	name := strings.TrimPrefix(secret, prefix)
 	if err := CheckName(name); err != nil {
 		return Files{}, err
@@ -88,7 +90,7 @@ func Locate(dir, secret string) (Files, error) {
 	}, nil
 }
 
-// All returns all paths, including those that may not exist.
+// All returns all paths; some may not exist.
 func (f Files) All() []string {
 	if f.Cert != "" {
 		return []string{f.Cert, f.Key}
@@ -96,7 +98,7 @@ func (f Files) All() []string {
 	return slices.Concat(f.Roots, f.CRL)
 }
 
-// Authorities returns the first path of authorities, "" for a pair.
+// Authorities returns the first candidate for the authorities' file, "" for a pair.
 func (f Files) Authorities() string {
 	if len(f.Roots) == 0 {
 		return ""
@@ -104,7 +106,7 @@ func (f Files) Authorities() string {
 	return f.Roots[0]
 }
 
-// Required returns lists of paths; of each list, one file must exist. The last is the usual
+// Required returns lists of paths: of each list, one file must exist. The last path is the usual
 // location.
 func (f Files) Required() [][]string {
 	if f.Cert != "" {
@@ -113,8 +115,8 @@ func (f Files) Required() [][]string {
 	return [][]string{f.Roots}
 }
 
-// OwnFolder returns the folder of the first authorities, "" for a pair. If it exists, no others are
-// used, whatever it holds.
+// OwnFolder returns the folder of the first candidate for the authorities, "" for a pair. If this
+// folder exists, the other candidates are ignored, whatever it contains.
 func (f Files) OwnFolder() string {
 	if len(f.Roots) == 0 {
 		return ""
@@ -122,8 +124,8 @@ func (f Files) OwnFolder() string {
 	return filepath.Dir(f.Roots[0])
 }
 
-// Present returns the files that exist, of authorities those that are used. If files are missing,
-// the error is fs.ErrNotExist and names one of them.
+// Present returns the existing files; of authorities, those that are used. If a required file is
+// missing, the error is fs.ErrNotExist and names a missing file.
 func (f Files) Present() (Files, error) {
 	if f.Cert != "" {
 		for _, path := range f.All() {
@@ -135,7 +137,7 @@ func (f Files) Present() (Files, error) {
 	}
 	i := 0
 	if _, err := os.Lstat(f.OwnFolder()); errors.Is(err, fs.ErrNotExist) {
-		i = 1 // the folder of the credential itself
+		i = 1 // i = 1 // use the folder of the credential itself
 	}
 	if _, err := os.Stat(f.Roots[i]); err != nil {
 		return Files{}, err
@@ -147,8 +149,8 @@ func (f Files) Present() (Files, error) {
 	return found, nil
 }
 
-// CheckOwners returns an error if another user than root and the own one could replace a file: by
-// owning it, its folder or, for a symbolic link, the folder of the file that it leads to.
+// CheckOwners returns an error if a user other than root and this process's could replace a file,
+// because that user owns the file, its folder or, for a symbolic link, the folder of the target.
 func (f Files) CheckOwners() error {
 	for _, path := range f.All() {
 		final, err := filepath.EvalSymlinks(path)

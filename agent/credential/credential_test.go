@@ -26,14 +26,14 @@ func TestCheckName_AcceptsNoPaths(t *testing.T) {
 
 func TestLocate(t *testing.T) {
 	for secret, want := range map[string][]string{
-		Pair("web"):         {"/c/web/tls.crt", "/c/web/tls.key"},
-		Roots("web"):        {"/c/web-cacert/ca.crt", "/c/web/ca.crt", "/c/web-cacert/ca.crl", "/c/web/ca.crl"},
-		Roots("web-cacert"): {"/c/web-cacert/ca.crt", "/c/web/ca.crt", "/c/web-cacert/ca.crl", "/c/web/ca.crl"},
-		Pair("../web"):      nil,
-		Roots("../web"):     nil,
-		Pair("-cacert"):     nil,
+		PairSecretName("web"):         {"/c/web/tls.crt", "/c/web/tls.key"},
+		RootsSecretName("web"):        {"/c/web-cacert/ca.crt", "/c/web/ca.crt", "/c/web-cacert/ca.crl", "/c/web/ca.crl"},
+		RootsSecretName("web-cacert"): {"/c/web-cacert/ca.crt", "/c/web/ca.crt", "/c/web-cacert/ca.crl", "/c/web/ca.crl"},
+		PairSecretName("../web"):      nil,
+		RootsSecretName("../web"):     nil,
+		PairSecretName("-cacert"):     nil,
 	} {
-		files, err := Locate("/c", secret)
+		files, err := LocateFiles("/c", secret)
 		if diff := cmp.Diff(want, files.All()); diff != "" || (err == nil) != (want != nil) {
 			t.Errorf("%s: %v, -want +got:\n%s", secret, err, diff)
 		}
@@ -67,7 +67,7 @@ func TestPresent_AuthoritiesOfTheirOwnFolderComeFirst(t *testing.T) {
 	}
 	for _, c := range cases {
 		dir := write(t, c.files...)
-		files, err := Locate(dir, Roots("a"))
+		files, err := LocateFiles(dir, RootsSecretName("a"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +104,7 @@ func TestCheckOwners_RefusesWhatOthersCouldReplace(t *testing.T) {
 		if err := change(dir); err != nil {
 			t.Fatal(err)
 		}
-		files, err := Locate(dir, Pair("a"))
+		files, err := LocateFiles(dir, PairSecretName("a"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -115,14 +115,15 @@ func TestCheckOwners_RefusesWhatOthersCouldReplace(t *testing.T) {
 	}
 }
 
-// FuzzLocate locates arbitrary names: no file is outside the directory of credentials.
+// FuzzLocate checks for arbitrary names that no located file is outside the directory of
+// credentials.
 func FuzzLocate(f *testing.F) {
 	for _, name := range []string{"web", "web-cacert", "../web", "a/../../b", "..", "-cacert"} {
-		f.Add(Pair(name))
+		f.Add(PairSecretName(name))
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, secret string) {
-		files, err := Locate("/c", secret)
+		files, err := LocateFiles("/c", secret)
 		if err != nil {
 			return
 		}

@@ -90,7 +90,7 @@ func (s *Server) persist() {
 	if err != nil && s.persisted.again == nil {
 		s.options.Logger.Warn("cannot persist last-good mesh config", "error", err)
 	}
-	s.persisted.again = part.Retry(err)
+	s.persisted.again = part.RetryTimer(err)
 }
 
 func (s *Server) persistLastGood() error {

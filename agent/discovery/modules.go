@@ -25,7 +25,7 @@ var anyModule = []byte{0}
 // cannot be read.
 func lookForModule(from wasm.Source, local bool) ([]byte, error) {
 	if path, ok := from.Path(); ok && local {
-		file, err := readfile.Open(path)
+		file, err := readfile.OpenRegular(path)
 		if err != nil {
 			return nil, err
 		}

@@ -36,7 +36,7 @@ func (v *served) refusedState() refusedState {
 // retained.
 const maxRefusedStates = 64
 
-var refusalFormat = recordfile.Format{Header: "outrider-refusals 1\n", Most: 16 << 20}
+var refusalFormat = recordfile.Format{Header: "outrider-refusals 1\n", MaxBytes: 16 << 20}
 
 const kindRecord = 'k'
 
@@ -181,7 +181,7 @@ func (s *Server) persistRefusals() error {
 		records = append(records, recordfile.Record{Kind: kindRecord, Text: text})
 	}
 	slices.SortFunc(records, func(x, y recordfile.Record) int { return bytes.Compare(x.Text, y.Text) })
-	records, without := refusalFormat.Fit(records)
+	records, without := refusalFormat.DropExcess(records)
 	if sum := sumOf(records); sum != s.refusalsSum {
 		if without > 0 {
 			s.options.Logger.Warn("refused resources of some proxies too large to persist",

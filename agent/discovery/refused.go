@@ -131,7 +131,7 @@ func described(r *resource.Resource) string {
 	case r.Type == resource.SecretType && isRoot:
 		return "authorities in " + strings.ReplaceAll(authorities, "~", " and ")
 	}
-	if title, ok := credential.Title(r.Name); ok {
+	if title, ok := credential.SecretTitle(r.Name); ok {
 		return title
 	}
 	return r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + r.Name

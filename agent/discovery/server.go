@@ -108,7 +108,7 @@ func New(options Options) (*Server, error) {
 	s.modules = s.newModules()
 	s.refusals = s.readRefusals()
 	s.reverted.Store(lastGood.Reverted)
-	s.newer.Store(typedconfig.Newer(options.Settings.EnvoyVersion))
+	s.newer.Store(typedconfig.NewerThanLinkedAPI(options.Settings.EnvoyVersion))
 	if options.Local {
 		s.certificates = newCertificates(options.Denied, options.AgentDenied, inspectWait,
 			options.Logger)
@@ -284,7 +284,7 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	if settings.Namespace == "" {
 		settings.Namespace = s.options.Namespace
 	}
-	newer := typedconfig.Newer(settings.EnvoyVersion)
+	newer := typedconfig.NewerThanLinkedAPI(settings.EnvoyVersion)
 	again := s.newer.Swap(newer) != newer
 	if retry && s.reverted.Load() != nil && s.served() {
 		s.reverted.Store(nil) // a reverted version is tried again, because Envoy may accept it now

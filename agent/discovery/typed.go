@@ -40,7 +40,7 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 		if f.Unknown && c.newer() {
 			findings[i].Severity = condition.Warning
 			findings[i].Fix = "it has no effect: this version of Outrider has the API of Envoy " +
-				typedconfig.API
+				typedconfig.LinkedEnvoyAPI
 		}
 	}
 	if o.Kind == object.WorkloadGroup && !c.register {
@@ -102,7 +102,7 @@ func (c filterCheck) finding(f typedconfig.Finding, at string) object.Finding {
 	if f.Unknown && c.newer() {
 		out.Severity = condition.Warning
 		out.Fix = "Envoy alone checks it: this version of Outrider has the API of Envoy " +
-			typedconfig.API
+			typedconfig.LinkedEnvoyAPI
 	}
 	return out
 }

@@ -1,7 +1,6 @@
-// Package diskspace reports file systems that are full, and log lines that Envoy could not write.
-//
-// It looks once a minute, and after a reload: a file system fills slowly, and whoever frees space
-// sees the condition end by itself.
+// Package diskspace reports full file systems, and log lines that Envoy could not write. It checks
+// once a minute and after a reload, which suffices because file systems fill slowly. The conditions
+// end by themselves once there is space.
 package diskspace
 
 import (
@@ -21,14 +20,15 @@ import (
 const (
 	// ConditionFull is active while a file system that the agent or Envoy writes is full.
 	ConditionFull = "disk-full"
-	// ConditionLinesLost is active while Envoy cannot write lines of its log files.
+	// ConditionLinesLost is active while Envoy fails to write lines to its log files.
 	ConditionLinesLost = "log-lines-lost"
 )
 
 const period = time.Minute
 
-// A file system is full if less than this is free: bytes, or for a small file system a share.
-// The state for the next start takes some megabytes in a large mesh.
+// Thresholds below which the free space of a file system counts as none: in bytes, and for a small
+// file system as a share of its size. For comparison, the state for the next start takes some
+// megabytes in a large mesh.
 const (
 	reserve = 1 << 20
 	share   = 64
@@ -37,19 +37,21 @@ const (
 // Folder is a path that the agent or Envoy writes.
 type Folder struct {
 	Path string
-	Lost string // consequence of a full file system, as a sentence without a full stop
+	// Lost string // consequence of a full file system, a sentence without a full stop
+	IfFull string
 }
 
-// Failures is Envoy's count of failed writes to log files.
+// Failures is the number of an epoch's failed writes to log files, as counted by Envoy.
 type Failures struct {
 	Epoch int
 	Count uint64
 }
 
-// Options configure a Checker.
+// Options configures a Checker.
 type Options struct {
 	Folders func() []Folder
-	// Failures reads the count; nil, nil: Envoy writes no log file; an error: it is unknown.
+	// Failures reads the current number. It returns nil, nil if Envoy writes no log file, and an
+	// error if the number is unknown.
 	Failures func(ctx context.Context) (*Failures, error)
 	Board    *condition.Board
 	Logger   *slog.Logger
@@ -109,8 +111,8 @@ func (c *Checker) report(code, sentence string) {
 	c.options.Board.Raise(code, condition.Error, sentence)
 }
 
-// checkLogs compares Envoy's count of failed writes with that of the last check. The condition
-// stays while the count is unknown, and until the next check of a new epoch.
+// checkLogs compares the number of failed writes with that of the last check. The condition remains
+// while the number is unknown, and until the second check of a new epoch.
 func (c *Checker) checkLogs(ctx context.Context) {
 	now, err := c.options.Failures(ctx)
 	if err != nil {
@@ -132,8 +134,8 @@ func (c *Checker) checkLogs(ctx context.Context) {
 	}
 }
 
-// full returns a sentence for each folder whose file system is full. It does not change with each
-// byte that is written: every change of it is a line in the journal.
+// full returns a sentence for each folder whose file system is full. The sentence omits the exact
+// free space, because each change of a condition is a line in the journal.
 func full(folders []Folder) []string {
 	var sentences []string
 	for _, folder := range folders {
@@ -152,7 +154,7 @@ func full(folders []Folder) []string {
 			continue
 		}
 		sentences = append(sentences, fmt.Sprintf("the file system of %s is full (%s): %s; free "+
-			"space on it, which \"df %s\" names", folder.Path, left, folder.Lost, folder.Path))
+			"space on it, which \"df %s\" names", folder.Path, left, folder.IfFull, folder.Path))
 	}
 	return sentences
 }

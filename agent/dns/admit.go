@@ -8,32 +8,33 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// maxShared bounds queries to upstreams at the same time, without a limit per user.
+// maxShared is the number of concurrent queries to upstreams that are admitted without a limit per
+// user.
 const maxShared = 512
 
-// forwardLimits are the limits of more queries to upstreams at the same time. A user who closes
-// sockets early has a second share, of UnknownUser: Total is more than two.
+// forwardLimits limit the concurrent queries to upstreams beyond maxShared. A user who closes
+// sockets early also gets the share of UnknownUser, so Total must exceed two shares.
 var forwardLimits = admission.Limits{Total: 512, PerKey: 128}
 
 // tcpLimits are the limits of TCP connections, per user of this host.
 var tcpLimits = admission.Limits{Total: 256, PerKey: 128}
 
-// enter admits a query to upstreams over UDP and returns its release function, nil if there is no
-// slot. It looks up the user only if maxShared is reached, because that takes some 100 µs.
+// enter admits a UDP query to the upstreams and returns the function that releases its slot, or nil
+// if no slot is free. It looks up the user only beyond maxShared, because that takes about 100 µs.
 func (s *Server) enter(from netip.AddrPort) (leave func()) {
 	select {
 	case s.shared <- struct{}{}:
 		return func() { <-s.shared }
 	default:
 	}
-	if slot, ok := s.slots.Enter(keyOf(sockdiag.UDP, from), nil); ok {
-		return slot.Leave
+	if slot, ok := s.slots.Acquire(keyOf(sockdiag.UDP, from), nil); ok {
+		return slot.Release
 	}
 	return nil
 }
 
-// keyOfTCP returns the key of a connection's peer. A redirected connection comes from an address
-// of this host, and its socket has another peer, the resolver: the port identifies it.
+// keyOfTCP returns the key of the user at the other end of a connection. If the connection was
+// redirected, the user's socket has the resolver as its peer; only its own address identifies it.
 func (s *Server) keyOfTCP(c net.Conn) admission.Key {
 	key := admission.KeyOfTCP(c)
 	from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
@@ -43,14 +44,14 @@ func (s *Server) keyOfTCP(c net.Conn) admission.Key {
 	return keyOf(sockdiag.TCP, from)
 }
 
-// keyOf returns the key of the user whose socket has an address of this host. The peer does not
-// matter: it is another one if the query was redirected. Sockets of several users with the same
-// address are of UnknownUser, so that none can use the slots of another.
+// keyOf returns the key of the user whose socket has an address of this host. The socket's peer is
+// ignored, because that of a redirected query is the original resolver. If sockets of several users
+// have the address, the key is that of UnknownUser, so that no user can take slots of another.
 func keyOf(protocol sockdiag.Protocol, address netip.AddrPort) admission.Key {
-	key, rank := admission.User(admission.UnknownUser), 0
+	key, rank := admission.KeyOfUser(admission.UnknownUser), 0
 	ip := address.Addr().Unmap().WithZone("")
-	_ = sockdiag.EachAt(protocol, address.Port(), address.Port(), func(one sockdiag.Socket) {
-		this, owner := 0, admission.User(one.UID)
+	_ = sockdiag.EachOnPorts(protocol, address.Port(), address.Port(), func(one sockdiag.Socket) {
+		this, owner := 0, admission.KeyOfUser(one.UID)
 		switch {
 		case one.Address.Addr().Unmap() == ip:
 			this = 2
@@ -61,7 +62,7 @@ func keyOf(protocol sockdiag.Protocol, address netip.AddrPort) admission.Key {
 		if this > rank {
 			key, rank = owner, this
 		} else if this == rank && key != owner {
-			key = admission.User(admission.UnknownUser)
+			key = admission.KeyOfUser(admission.UnknownUser)
 		}
 	}, sockdiag.Established, sockdiag.Unconnected)
 	return key

@@ -12,15 +12,16 @@ import (
 
 // Bounds of a cache.
 const (
-	maxEntries  = 4096
-	maxCached   = 4096 // bytes of a response in all its orders
+	maxEntries = 4096
+	// maxCached = 4096 // bytes of a response, summed over its orders of addresses
+	maxCached   = 4096
 	maxPositive = time.Hour
 	maxNegative = 5 * time.Minute
 	maxOrders   = 16 // of the addresses in a response
 )
 
-// cache holds encoded responses by their query without its ID: everything else that the response
-// depends on (name, type, flags, EDNS) is in the query.
+// cache stores encoded responses by the query without its ID. The query contains everything that
+// the response depends on: name, type, flags, EDNS.
 type cache struct {
 	mu      sync.RWMutex
 	entries map[string]*entry
@@ -34,7 +35,7 @@ type entry struct {
 
 func newCache() *cache { return &cache{entries: map[string]*entry{}} }
 
-// get appends the response to a query to b; it returns nil if there is none.
+// get appends the cached response to a query to b; it returns nil if there is none.
 func (c *cache) get(b, query []byte) []byte {
 	c.mu.RLock()
 	e := c.entries[string(query[2:])]
@@ -60,7 +61,7 @@ func (c *cache) get(b, query []byte) []byte {
 	return b
 }
 
-// aged returns a response with its TTLs reduced.
+// aged returns a copy of a response whose TTLs are reduced by seconds.
 func aged(response []byte, seconds uint32) []byte {
 	var m dns.Msg
 	if m.Unpack(response) != nil {
@@ -80,8 +81,8 @@ func aged(response []byte, seconds uint32) []byte {
 	return response
 }
 
-// put stores a response. A lifetime of 0 means that it does not expire. If the cache is full, any
-// entry makes room.
+// put stores a response. With lifetime 0 it never expires. If the cache is full, put evicts an
+// arbitrary entry.
 func (c *cache) put(query []byte, lifetime time.Duration, orders ...[]byte) {
 	if len(orders[0]) > maxCached {
 		return
@@ -102,8 +103,8 @@ func (c *cache) put(query []byte, lifetime time.Duration, orders ...[]byte) {
 	c.entries[string(query[2:])] = e
 }
 
-// lifetime returns how long a response of an upstream may be cached (RFC 2308 for negative ones), 0
-// if it must not be.
+// lifetime returns how long an upstream's response may be cached (RFC 2308 for negative ones); 0:
+// not at all.
 func lifetime(m *dns.Msg) time.Duration {
 	if m.Truncated || m.Rcode != dns.RcodeSuccess && m.Rcode != dns.RcodeNameError {
 		return 0
@@ -130,11 +131,11 @@ func lifetime(m *dns.Msg) time.Duration {
 	return time.Duration(shortest) * time.Second
 }
 
-// rotated packs a response with each of its first maxOrders addresses in the first place, so that
-// clients that use the first one spread over all. If that is too much to cache, it returns one of
-// them at random and false.
+// rotated encodes a response several times, with each of its first maxOrders addresses in first
+// place, so that clients that use the first address spread over all of them. If that is too much to
+// cache, it returns one order, chosen at random, and false.
 func rotated(m *dns.Msg, size int) (orders [][]byte, all bool, err error) {
-	var first int // of the addresses: a CNAME may precede them
+	var first int // var first int // index of the first address record: a CNAME may precede it
 	for first < len(m.Answer) && m.Answer[first].Header().Rrtype == dns.TypeCNAME {
 		first++
 	}
@@ -160,7 +161,7 @@ func rotated(m *dns.Msg, size int) (orders [][]byte, all bool, err error) {
 	return orders, true, nil
 }
 
-// fit packs a response, truncated to size.
+// fit encodes a response and truncates it to size bytes.
 func fit(m *dns.Msg, size int) ([]byte, error) {
 	m.Truncate(size)
 	return m.Pack()

@@ -17,19 +17,20 @@ import (
 )
 
 const (
-	forwardTime = 5 * time.Second // for all upstreams together, the patience of most clients
-	// hedgeAfter is how long an upstream may take before the next one is queried as well.
+	// forwardTime = 5 * time.Second // for all upstreams together; most clients wait that long
+	forwardTime = 5 * time.Second
+	// hedgeAfter is how long an upstream may take before the next one is queried in parallel.
 	hedgeAfter = time.Second
 )
 
-// Conditions that a forwarder raises, and when each is cleared.
+// Conditions of a forwarder, and when each is cleared.
 const (
 	conditionNone   = "dns-upstream-missing" // until there is an upstream
 	conditionFailed = "dns-upstream-failed"  // until one responds
 	conditionLoop   = "dns-upstream-loop"    // until the upstreams change
 )
 
-// forwarder sends queries to upstreams. Equal queries at the same time share a response.
+// forwarder sends queries to upstreams. Concurrent equal queries share one response.
 type forwarder struct {
 	board *condition.Board
 	group singleflight.Group
@@ -38,8 +39,8 @@ type forwarder struct {
 	mu        sync.Mutex
 	upstreams []*upstream
 	parallel  bool
-	// inFlight counts the names in queries to upstreams. Their letters have random case: a query
-	// for exactly such a name comes from an upstream that forwards to this proxy.
+	// inFlight counts, by name, the queries in progress at upstreams. Their letters have random
+	// case. An incoming query with exactly such a name was therefore sent back by an upstream.
 	inFlight map[string]int
 }
 
@@ -49,8 +50,7 @@ func newForwarder(board *condition.Board) *forwarder {
 	return f
 }
 
-// use replaces the upstreams, which are addresses with port. Those that remain keep their
-// connections.
+// use replaces the upstreams, given as address:port. Remaining ones keep their connections.
 func (f *forwarder) use(addresses []string, parallel bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,7 +73,7 @@ func (f *forwarder) use(addresses []string, parallel bool) {
 	for _, u := range before {
 		u.close()
 	}
-	f.forget() // the new ones may have other answers
+	f.forget() // f.forget() // the new upstreams may respond differently
 	f.board.Clear(conditionLoop)
 	f.board.Clear(conditionFailed)
 	if len(addresses) > 0 {
@@ -96,7 +96,7 @@ func (f *forwarder) close() {
 // forget empties the cache.
 func (f *forwarder) forget() { f.cache.Store(newCache()) }
 
-// candidates returns the upstreams in the order of use: those that failed lately last.
+// candidates returns the upstreams in order of preference: those that failed recently are last.
 func (f *forwarder) candidates() (all []*upstream, parallel bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -112,11 +112,11 @@ func (f *forwarder) candidates() (all []*upstream, parallel bool) {
 	return append(all, failed...), f.parallel
 }
 
-// errLoop is the error of a query that an upstream sent back.
+// errLoop reports that an upstream forwards to this proxy.
 var errLoop = errors.New("the query is one of this proxy's own, sent back by an upstream")
 
-// forward returns the response of an upstream. Equal queries have the same key. The query is not
-// modified.
+// forward returns the response of an upstream. Equal queries must have the same key. The query is
+// not modified.
 func (f *forwarder) forward(ctx context.Context, key string, query *dns.Msg) (*dns.Msg, error) {
 	q := query.Question[0]
 	if f.isOwn(q.Name) {
@@ -144,7 +144,7 @@ func (f *forwarder) forward(ctx context.Context, key string, query *dns.Msg) (*d
 	return reply, nil
 }
 
-// race queries the upstreams until one responds: one after the other, or all at once.
+// race queries the upstreams, one after the other or all at once, until one responds.
 func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
 	upstreams, parallel := f.candidates()
 	if len(upstreams) == 0 {
@@ -153,9 +153,10 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 	q := query.Question[0]
 	lower := strings.ToLower(q.Name)
 	q.Name = randomCase(lower)
-	mixed := *query // its other sections are shared and not modified
+	// mixed := *query // a copy: only its question is changed, other sections are shared
+	mixed := *query
 	mixed.Question = []dns.Question{q}
-	if q.Name != lower { // a name without letters has no mixed case
+	if q.Name != lower { // if q.Name != lower { // a name without letters cannot have random case
 		ended := f.track(q.Name)
 		defer ended()
 	}
@@ -218,7 +219,7 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 	return nil, err
 }
 
-// track records a name in flight until the returned function is called.
+// track counts a name as in flight until the returned function is called.
 func (f *forwarder) track(name string) (end func()) {
 	add := func(n int) {
 		f.mu.Lock()
@@ -243,7 +244,7 @@ func (f *forwarder) isOwn(name string) bool {
 	return true
 }
 
-// randomCase changes the case of letters at random, that of the first one always.
+// randomCase changes the case of each letter at random; the first letter is always changed.
 func randomCase(name string) string {
 	b := []byte(name)
 	changed := false

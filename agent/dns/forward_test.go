@@ -106,7 +106,8 @@ func TestForward_UsesTheNextUpstream(t *testing.T) {
 			if took := time.Since(begun); took > test.within {
 				t.Errorf("took %s", took)
 			}
-			if name == "silent" { // the next query starts with the good one
+			// if name == "silent" { // an upstream that did not respond is last at the next query
+			if name == "silent" {
 				begun = time.Now()
 				if r.query(missing, dns.TypeA); time.Since(begun) > hedgeAfter/2 {
 					t.Errorf("the second query took %s", time.Since(begun))
@@ -134,7 +135,8 @@ func TestForward_ReportsUpstreamsThatFail(t *testing.T) {
 	}
 }
 
-// Users cause failures as often as they like. Texts of one kind of error are equal.
+// Users can cause failures without limit. The texts of similar errors must be equal, so that they
+// cause few events.
 func TestForward_ManyFailuresAreFewEvents(t *testing.T) {
 	r := start(t, fmt.Sprint("127.0.0.1:", parts.FreePort(t)), fmt.Sprint("127.0.0.1:",
 		parts.FreePort(t)))
@@ -156,7 +158,7 @@ func TestForward_ManyFailuresAreFewEvents(t *testing.T) {
 	}
 }
 
-// An upstream that forwards to the proxy must neither loop nor make clients wait.
+// A query that an upstream sends back neither loops nor delays its client.
 func TestForward_BreaksLoops(t *testing.T) {
 	looping, good := startResolver(t), startResolver(t)
 	r := start(t, looping.address, good.address)
@@ -187,7 +189,8 @@ func TestForward_BreaksLoops(t *testing.T) {
 	}
 }
 
-// Settings that come before the host's files are read do not mean that there is no upstream.
+// Settings that arrive before the host's files are read do not raise the condition that there is no
+// upstream.
 func TestForward_ReportsNoMissingUpstreamBeforeResolvConf(t *testing.T) {
 	board := condition.NewBoard()
 	s := New(Options{Listen: "127.0.0.1:0", Board: board, Logger: slog.New(slog.DiscardHandler)})
@@ -222,14 +225,14 @@ func TestForward_ReadsResolvConfAgain(t *testing.T) {
 	if !strings.Contains(got, "CNAME") {
 		t.Errorf("search domain: %s", got)
 	}
-	// systemd-resolved's stub stands for the upstreams of resolved
+	// in place of systemd-resolved's stub, the upstreams of resolved are used
 	r.write("nameserver 127.0.0.53\n")
 	err := os.WriteFile(r.resolvConf+"-of-resolved", []byte("nameserver 192.0.2.7\n"), 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
 	await("192.0.2.7:53")
-	// replaced as DHCP clients do
+	// replaced by renaming, as DHCP clients do
 	next := r.resolvConf + ".new"
 	if err := os.WriteFile(next, []byte("nameserver 192.0.2.8\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -31,8 +31,8 @@ type sockets struct {
 	tcp net.Listener
 }
 
-// retained are sockets that systemd has kept open while the agent restarted, by network and
-// address. Queries wait in their buffers.
+// retained are the sockets that systemd kept open while the agent restarted, by network and
+// address. Queries wait in their receive buffers.
 type retained map[string]io.Closer
 
 func open(files []*os.File) retained {
@@ -55,12 +55,14 @@ func (r retained) close() {
 	clear(r)
 }
 
-// take returns the socket of an address, which the caller owns then, nil if there is none.
+// take removes and returns the retained socket of an address, nil if there is none. The caller owns
+// it.
 func (r retained) take(network, address string) io.Closer {
 	host, port, _ := net.SplitHostPort(address)
 	hosts := []string{host}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		hosts = []string{"::", "0.0.0.0"} // as Go binds it with and without IPv6
+		// hosts = []string{"::", "0.0.0.0"} // Go binds one of these, depending on IPv6
+		hosts = []string{"::", "0.0.0.0"}
 	} else if err == nil {
 		hosts = []string{ip.Unmap().String()}
 	}
@@ -74,8 +76,8 @@ func (r retained) take(network, address string) io.Closer {
 	return nil
 }
 
-// bind retries until it can listen or ctx ends. It reports whether sockets were retained over a
-// restart.
+// bind listens on the address and retries until it succeeds or ctx ends. It also reports whether
+// retained sockets are used.
 func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err error) {
 	before := open(s.storedSockets)
 	stored := len(before)
@@ -83,7 +85,7 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 		if bound, err = s.listen(ctx, before); err == nil {
 			break
 		}
-		if len(before) > 0 { // perhaps the address that all addresses include
+		if len(before) > 0 { // if len(before) > 0 { // a retained socket may occupy the address
 			before.close()
 			continue
 		}
@@ -102,8 +104,9 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 	return bound, again, nil
 }
 
-// store has systemd keep the sockets, once there are names of the mesh, or have not been for
-// firstTable: queries must not wait for an agent that crashes before it answers.
+// store has systemd keep the sockets over a restart. It does so once the names of the mesh are
+// known, and not if that takes longer than firstTable: queries must not wait for an agent that
+// keeps crashing before it answers.
 func (s *Server) store(ctx context.Context, bound []sockets) {
 	select {
 	case <-s.first:
@@ -124,7 +127,7 @@ func (s *Server) store(ctx context.Context, bound []sockets) {
 	}
 }
 
-// listen binds the address, and ::1 beside 127.0.0.1 where the host has IPv6.
+// listen binds the address; for 127.0.0.1 also ::1 if the host has IPv6.
 func (s *Server) listen(ctx context.Context, before retained) (all []sockets, err error) {
 	host, port, err := net.SplitHostPort(s.options.Listen)
 	if err != nil {

@@ -8,22 +8,23 @@ import (
 	"time"
 )
 
-// localAddresses knows the addresses of this host.
+// localAddresses caches the addresses of this host.
 type localAddresses struct {
 	known atomic.Pointer[knownAddresses]
 	mu    sync.Mutex
 }
 
-// knownAddresses are the addresses at a time. They are immutable.
+// knownAddresses is the set of addresses at a time. It is immutable.
 type knownAddresses struct {
 	read time.Time
 	all  map[netip.Addr]bool
 }
 
 const (
-	// rereadAfter bounds how often addresses are read for a querier that is not known.
+	// rereadAfter is the minimum age at which the addresses are read again because a querier's
+	// address is unknown.
 	rereadAfter = time.Second
-	// staleAfter is how long an address counts that has moved to another host.
+	// staleAfter is the maximum time for which an address counts that has moved to another host.
 	staleAfter = 5 * time.Second
 )
 

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// An address that has moved to another host is not one of this host for long. The test runs again
-// in a network namespace of its own, as root.
+// An address that has moved to another host soon stops counting as local. The test runs in a
+// network namespace of its own and needs root.
 func TestLocalAddresses_ForgetAMovedAddress(t *testing.T) {
 	t.Parallel()
 	if !parts.InNetwork(t) {

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// errNameTable is the error of a message that is no NameTable.
+// errNameTable is the error of a message that is not a NameTable.
 var errNameTable = errors.New("not a NameTable")
 
-// ParseNameTable decodes an encoded NameTable: a map of hosts with ips (1), registry (2), shortname
-// (3) and namespace (4). It has no ports.
+// ParseNameTable decodes istiod's NameTable (protobuf): a map from host to ips (1), registry (2),
+// shortname (3) and namespace (4). It contains no ports.
 func ParseNameTable(message []byte) ([]Name, error) {
 	names := []Name{}
 	err := fields(message, func(number protowire.Number, entry []byte) error {
@@ -51,7 +51,7 @@ func ParseNameTable(message []byte) ([]Name, error) {
 		names = append(names, n)
 		return err
 	})
-	// a map has no order, and the first of two equal short names has precedence
+	// sorted, because a map has no order and the first of two equal short names wins
 	slices.SortFunc(names, func(a, b Name) int { return cmp.Compare(a.Host, b.Host) })
 	return names, err
 }

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// encode returns the NameTable of an istiod for names.
+// encode returns the encoded NameTable that an istiod would send for names.
 func encode(names []Name) []byte {
 	field := func(b []byte, number protowire.Number, value string) []byte {
 		return protowire.AppendString(protowire.AppendTag(b, number, protowire.BytesType), value)

@@ -12,8 +12,9 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// The files with the host's resolvers. If the first has systemd-resolved's stub only, the second,
-// which resolved writes, has its upstreams. Queries to the stub could return from there.
+// Files with the host's resolvers. If the first contains only systemd-resolved's stub, the second
+// is used, which resolved writes and which contains its upstreams. Queries to the stub could return
+// to this proxy.
 const (
 	resolvConf  = "/etc/resolv.conf"
 	resolvedOwn = "/run/systemd/resolve/resolv.conf"
@@ -24,13 +25,13 @@ func isStub(a netip.Addr) bool {
 	return a == netip.AddrFrom4([4]byte{127, 0, 0, 53}) || a == netip.AddrFrom4([4]byte{127, 0, 0, 54})
 }
 
-// resolvers are the host's settings.
+// resolvers are the DNS settings of this host.
 type resolvers struct {
 	addresses []string // with port
 	search    string   // first search domain
 }
 
-// readResolvers reads the host's resolvers without those for which own is true.
+// readResolvers reads the host's resolvers, except those for which own returns true.
 func readResolvers(files []string, own func(netip.AddrPort) bool) (resolvers, error) {
 	var r resolvers
 	for _, file := range files {

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// instance is a server of an agent that restarts.
+// instance is one of the successive servers of a restarting agent.
 type instance struct {
 	*Server
 	t    *testing.T
@@ -52,8 +52,8 @@ func (i *instance) stop() {
 	}
 }
 
-// Queries of a restart wait for the names of the next agent, over UDP and TCP. A query to an
-// upstream that is in progress at the end is answered.
+// Queries that arrive during a restart, over UDP or TCP, wait until the next agent knows the names
+// of the mesh. A query that is at an upstream when the agent ends is answered.
 func TestRestart_LosesNoQuery(t *testing.T) {
 	manager := fdstoretest.New(t)
 	upstream := startResolver(t)
@@ -125,7 +125,7 @@ func TestRestart_LosesNoQuery(t *testing.T) {
 	third.SetNames(names)
 	expect("another address", query("udp", "a.test."), mesh)
 	third.stop()
-	third.Forget()
+	third.CloseStored()
 	if n := manager.Count(storedSockets); n != 0 {
 		t.Errorf("%d sockets are left", n)
 	}
@@ -135,7 +135,7 @@ func TestRestart_LosesNoQuery(t *testing.T) {
 	}
 }
 
-// The route of the agent before lasts until that of the next one is in force.
+// The previous agent's route remains until the next agent's is in force.
 func TestRestart_KeepsTheRoute(t *testing.T) {
 	manager := fdstoretest.New(t)
 	socket := filepath.Join(t.TempDir(), "resolved.sock")
@@ -198,12 +198,12 @@ func TestRestart_KeepsTheRoute(t *testing.T) {
 	})
 	second.stop()
 	lasts(next)
-	second.Forget()
+	second.CloseStored()
 	manager.Count(storedRoute)
 	<-next
 }
 
-// The route ends if the next agent is configured without it.
+// The route is removed if the next agent is configured without one.
 func TestRestart_EndsTheRouteThatIsNotConfigured(t *testing.T) {
 	near, far, err := os.Pipe()
 	if err != nil {
@@ -233,8 +233,8 @@ func TestRestart_EndsTheRouteThatIsNotConfigured(t *testing.T) {
 	}
 }
 
-// An agent that crashes before it has the mesh's names leaves no queries waiting, as it may crash
-// again and again.
+// An agent that crashes before it knows the mesh's names leaves no queries waiting, because it may
+// keep crashing.
 func TestRestart_CrashBeforeTheNamesEndsTheSockets(t *testing.T) {
 	manager := fdstoretest.New(t)
 	options := Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t))}
@@ -271,7 +271,7 @@ func TestRestart_CrashBeforeTheNamesEndsTheSockets(t *testing.T) {
 	fourth.stop()
 }
 
-// Retained sockets are found however the address is written.
+// Retained sockets are found in any notation of their address.
 func TestTake_AnyNotation(t *testing.T) {
 	for listen, local := range map[string]string{"0.0.0.0:53": "0.0.0.0:53", ":53": "[::]:53",
 		"[0:0:0:0:0:0:0:1]:53": "[::1]:53", "127.0.0.1:53": "127.0.0.1:53"} {
@@ -282,8 +282,8 @@ func TestTake_AnyNotation(t *testing.T) {
 	}
 }
 
-// TestRestart_RightAfterNames: an agent that ends right after it has the first names stores its
-// sockets before it closes them.
+// TestRestart_RightAfterNames checks an agent that ends right after it received the first names: it
+// stores its sockets before it closes them.
 func TestRestart_RightAfterNames(t *testing.T) {
 	for range 20 {
 		manager := fdstoretest.New(t)

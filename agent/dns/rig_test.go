@@ -35,7 +35,7 @@ type resolver struct {
 	respond func(m, query *dns.Msg)
 }
 
-// zone has the records of the upstream servers.
+// zone contains the records that the upstream servers serve.
 const zone = `
 a.example.org.    300 IN A    198.51.100.1
 old.example.org.  300 IN MX   10 mail.example.org.
@@ -97,7 +97,7 @@ func startResolver(t testing.TB, more ...string) *resolver {
 	return r
 }
 
-// use sets what fills the responses.
+// use sets the function that fills in the responses.
 func (r *resolver) use(respond func(m, query *dns.Msg)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,7 +121,7 @@ func (r *resolver) serve(w dns.ResponseWriter, query *dns.Msg) {
 	_ = w.WriteMsg(m)
 }
 
-// rig is a server with its host's files.
+// rig is a DNS server with replaced host files.
 type rig struct {
 	*Server
 	t          testing.TB
@@ -130,8 +130,8 @@ type rig struct {
 	resolvConf string
 }
 
-// start runs a server. Instead of an upstream, "listen ADDRESS" makes it listen there, and
-// "resolved SOCKET" names the helper's socket.
+// start runs a server. Besides upstreams, the arguments may contain "listen ADDRESS" to set the
+// listening address and "resolved SOCKET" for the socket of the helper.
 func start(t testing.TB, upstreams ...string) *rig {
 	t.Helper()
 	r := &rig{t: t, board: condition.NewBoard(),
@@ -198,7 +198,7 @@ func (r *rig) over(network, name string, kind uint16, change ...func(*dns.Msg)) 
 	return reply
 }
 
-// summary describes a response: its code, flags and answers without TTL.
+// summary describes a response for comparison: code, flags, and answers without TTL.
 func summary(m *dns.Msg) string {
 	all := []string{dns.RcodeToString[m.Rcode]}
 	if m.Authoritative {
@@ -228,7 +228,7 @@ func addresses(texts ...string) (all []netip.Addr) {
 	return all
 }
 
-// meshNames are names as an istiod sends them and as files declare them.
+// meshNames are names of the mesh, as istiod sends them and as files define them.
 func meshNames() []Name {
 	return []Name{
 		{Host: "reviews.shop.svc.cluster.local", Addresses: addresses("10.96.0.1", "fd00::1"),

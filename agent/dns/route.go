@@ -41,9 +41,9 @@ func (s *Server) route(ctx context.Context, address netip.AddrPort) {
 	}
 }
 
-// connectHelper sends the domains to outrider-resolved, and again when they change, until the
-// connection ends. The route ends with the last descriptor of the connection, which systemd has
-// while the agent restarts, once the route was in force.
+// connectHelper sends the domains to outrider-resolved, and again after each change, until the
+// connection ends. The route is removed when the last descriptor of the connection is closed;
+// systemd holds one while the agent restarts.
 func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) error {
 	client, err := resolved.Dial(ctx, s.options.Resolved)
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 	for {
 		t := s.table.Load()
 		if t != nil && (sent == nil || !slices.Equal(t.domains, sent.domains)) {
-			route := resolved.Route{Server: address, Domains: t.domains}
+			route := resolved.DNSRoute{Server: address, Domains: t.domains}
 			if err := client.Apply(ctx, route); err != nil {
 				return err
 			}
@@ -70,15 +70,15 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 		select {
 		case <-s.changed:
 		case <-client.Done():
-			return resolved.ErrEnded
+			return resolved.ErrHelperEnded
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
 }
 
-// storeRoute has systemd keep the connection of a route that is in force, in place of the one of
-// the agent before a restart, whose route ends.
+// storeRoute has systemd keep the connection of the route in force. It replaces the stored
+// connection of the previous agent, whose route then ends.
 func (s *Server) storeRoute(client *resolved.Client) {
 	for _, file := range s.storedRoute {
 		_ = file.Close()
@@ -94,9 +94,10 @@ func (s *Server) storeRoute(client *resolved.Client) {
 // maxDomainName is the length of the longest domain name, without final dot.
 const maxDomainName = 253
 
-// routed returns the domains of names. Kubernetes hosts have one domain in common. It leaves out
-// domains below another one, and what resolved refuses: one such domain would make it refuse all.
-// If more than resolved.MaxDomains remain, it returns ".", which routes all names.
+// routed returns the domains of names for systemd-resolved. Kubernetes hosts share one domain. It
+// omits domains below another one, and those that resolved refuses, because one such domain would
+// make it refuse all. If more than resolved.MaxDomains remain, it returns ".", which routes all
+// names.
 func routed(names []Name) []string {
 	found := map[string]bool{}
 	for _, n := range names {
@@ -124,5 +125,5 @@ func routed(names []Name) []string {
 	return all
 }
 
-// unprintable reports whether a character is a control character, a space, or begins an escape.
+// unprintable reports whether a character is a space or control character, or begins an escape.
 func unprintable(r rune) bool { return r <= ' ' || r == 0x7f || r == '\\' }

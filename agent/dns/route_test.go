@@ -42,7 +42,7 @@ func TestRoute_Domains(t *testing.T) {
 	}
 }
 
-// The helper gets each change of the domains once. Its errors and its end are reported.
+// The helper receives each change of the domains once. Its errors and its end raise a condition.
 func TestRoute_SendsChangedDomains(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "resolved.sock")
 	listener, err := net.Listen("unix", socket)
@@ -58,7 +58,7 @@ func TestRoute_SendsChangedDomains(t *testing.T) {
 	connection := rpc.NewConn(helper)
 	var got struct {
 		Number uint64
-		Route  resolved.Route
+		Route  resolved.DNSRoute
 	}
 	next := func(want ...string) {
 		t.Helper()

@@ -23,11 +23,11 @@ const (
 	bufferSize = 4 << 20
 )
 
-// lastAnswers bounds how long queries to upstreams continue after the end. Their clients would wait
-// for seconds before they repeat them.
+// lastAnswers bounds how long queries at upstreams continue after the server's end. Without an
+// answer their clients would wait for seconds before they retry.
 const lastAnswers = time.Second
 
-// serve serves on the sockets until ctx ends, and closes them.
+// serve serves on the sockets until ctx ends, then closes them.
 func (s *Server) serve(ctx context.Context, all []sockets) error {
 	group, ctx := errgroup.WithContext(ctx)
 	upstream, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -36,11 +36,11 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 	local, remote := admission.NewPool(tcpLimits), admission.NewPool(admission.Limits{})
 	for _, one := range all {
 		group.Go(func() error { return s.serveUDP(ctx, upstream, one.udp) })
-		// miekg's server retries at once
-		tcp := accept.Listener{Listener: one.tcp, Failed: func(err error) {
+		// needed because miekg's server retries without a pause
+		tcp := accept.Listener{Listener: one.tcp, OnError: func(err error) {
 			s.options.Logger.Error("cannot accept a DNS client over TCP", "error", err)
 		}}
-		listener := admission.Listen(tcp, admission.Options{
+		listener := admission.NewListener(tcp, admission.Options{
 			Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
 				key := s.keyOfTCP(c)
 				if key.Local() {
@@ -67,7 +67,8 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 	return group.Wait()
 }
 
-// serveUDP answers from the table and the cache at once. Other queries are forwarded concurrently.
+// serveUDP answers queries from the table and the cache in the receiving goroutine. It forwards
+// others concurrently.
 func (s *Server) serveUDP(ctx, upstream context.Context, socket *net.UDPConn) error {
 	stop := context.AfterFunc(ctx, func() { _ = socket.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -84,7 +85,7 @@ func (s *Server) serveUDP(ctx, upstream context.Context, socket *net.UDPConn) er
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("read queries: %w", err)
 		case err != nil || n < headerSize:
-			continue // an ICMP error for an earlier answer
+			continue // continue // the error is an ICMP message about an earlier response
 		}
 		reply, rest := s.answer(answer[:0], buffer[:n], from.Addr(), false)
 		if rest == nil {
@@ -127,7 +128,7 @@ func (s *Server) serveTCP(ctx context.Context, w dns.ResponseWriter, query *dns.
 
 const headerSize = 12
 
-// query is a query that the table and the cache do not answer.
+// query is a query that neither the table nor the cache answers.
 type query struct {
 	message *dns.Msg
 	raw     []byte // normalised
@@ -136,13 +137,15 @@ type query struct {
 	cache   *cache // of the forwarder
 }
 
-// answer appends the response to b. If it needs an upstream, answer returns the query instead; if
-// both are nil, there is no response.
+// answer appends the response to b. If the query needs an upstream, answer returns the query
+// instead. If both results are nil, no response is sent.
 func (s *Server) answer(b, raw []byte, from netip.Addr, tcp bool) ([]byte, *query) {
 	if raw[2]&0x80 != 0 { // a response
 		return nil, nil
 	}
-	cache := s.forwards.cache.Load() // before the table, whose change empties the cache
+	// cache := s.forwards.cache.Load() // read before the table, because a new table empties the
+	// cache
+	cache := s.forwards.cache.Load()
 	t := s.table.Load()
 	allowed := s.local.has(from)
 	if allowed && !tcp && t != nil {
@@ -171,7 +174,9 @@ func (s *Server) answer(b, raw []byte, from netip.Addr, tcp bool) ([]byte, *quer
 	case t == nil && (s.port != 53 || class != dns.ClassINET):
 		return s.fail(q, dns.RcodeServerFailure), nil
 	case class != dns.ClassINET || kind == dns.TypeAXFR || kind == dns.TypeIXFR:
-		return s.fail(q, dns.RcodeRefused), nil // class CH: outrider-capture's check
+		// return s.fail(q, dns.RcodeRefused), nil // class CH: outrider-capture tests whether the
+		// proxy answers
+		return s.fail(q, dns.RcodeRefused), nil
 	case t == nil:
 		return nil, q
 	}
@@ -194,7 +199,7 @@ func (s *Server) answer(b, raw []byte, from netip.Addr, tcp bool) ([]byte, *quer
 	return append(b, orders[0]...), nil
 }
 
-// stored returns a response from the table's or the forwarder's cache, nil if there is none.
+// stored returns a cached response of the table or of an upstream, nil if there is none.
 func (s *Server) stored(b []byte, t *table, cache *cache, raw []byte) []byte {
 	if found := t.answers.get(b, raw); found != nil {
 		s.tableHits.Add(1)
@@ -207,8 +212,8 @@ func (s *Server) stored(b []byte, t *table, cache *cache, raw []byte) []byte {
 	return found
 }
 
-// resolve forwards a query and returns the response, nil if ctx has ended: the client repeats the
-// query.
+// resolve forwards a query and returns the response. It returns nil if ctx has ended: the client
+// will retry.
 func (s *Server) resolve(ctx context.Context, q *query) []byte {
 	reply, err := s.forwards.forward(ctx, string(q.raw[2:]), q.message)
 	switch {
@@ -221,7 +226,8 @@ func (s *Server) resolve(ctx context.Context, q *query) []byte {
 	s.forwarded.Add(1)
 	if q.table != nil && reply.Rcode == dns.RcodeNameError &&
 		q.table.knows(q.message.Question[0].Name) {
-		reply.Rcode = dns.RcodeSuccess // the mesh has other records of the name
+		// reply.Rcode = dns.RcodeSuccess // the name exists: the mesh has other records of it
+		reply.Rcode = dns.RcodeSuccess
 	}
 	until := lifetime(reply)
 	q.finish(reply)
@@ -235,8 +241,8 @@ func (s *Server) resolve(ctx context.Context, q *query) []byte {
 	return packed
 }
 
-// normalise removes what differs between queries for the same response, and returns the key of the
-// query in caches. It sets size.
+// normalise removes differences between queries that have the same response, and returns the
+// query's cache key. It sets size.
 func (q *query) normalise(tcp bool) []byte {
 	m := q.message
 	m.Answer, m.Ns, m.Extra = nil, nil, onlyOPT(m)
@@ -263,7 +269,7 @@ func onlyOPT(m *dns.Msg) []dns.RR {
 	return nil
 }
 
-// finish makes a response fit its query: EDNS only if the client uses it.
+// finish adapts a response to its query: it contains EDNS only if the client uses EDNS.
 func (q *query) finish(reply *dns.Msg) {
 	reply.Id, reply.RecursionAvailable, reply.Compress = q.message.Id, true, true
 	reply.Extra = withoutOPT(reply.Extra)
@@ -282,7 +288,7 @@ func withoutOPT(extra []dns.RR) []dns.RR {
 	return all
 }
 
-// fail returns a response with an error. Those to outrider-capture's checks are not counted.
+// fail returns an error response. It does not count responses to outrider-capture's test queries.
 func (s *Server) fail(q *query, code int) []byte {
 	if all := q.message.Question; len(all) == 0 || all[0].Qclass == dns.ClassINET {
 		s.failed.Add(1)

@@ -22,11 +22,11 @@ import (
 
 func TestServe_FailsBeforeTheFirstTable(t *testing.T) {
 	r := start(t, startResolver(t).address)
-	if got := summary(r.query("a.example.org.", dns.TypeA)); got != "SERVFAIL" || r.Answers() {
+	if got := summary(r.query("a.example.org.", dns.TypeA)); got != "SERVFAIL" || r.Serving() {
 		t.Errorf("got %s", got)
 	}
 	r.SetNames(nil)
-	if got := summary(r.query("a.example.org.", dns.TypeA)); got != found || !r.Answers() {
+	if got := summary(r.query("a.example.org.", dns.TypeA)); got != found || !r.Serving() {
 		t.Errorf("got %s", got)
 	}
 }
@@ -131,7 +131,7 @@ func TestServe_RefusesRemoteQueriers(t *testing.T) {
 	}
 }
 
-// A user whose queries get no answer leaves slots for others, whatever sockets both have.
+// A user whose queries stay unanswered leaves slots for other users, whatever sockets they use.
 func TestServe_QueriesArePerUser(t *testing.T) {
 	upstream := startResolver(t)
 	r := start(t, upstream.address)
@@ -171,7 +171,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	if got := r.Stats().Failed; got != refused {
 		t.Errorf("%d of %d queries are refused, want %d", got, sent, refused)
 	}
-	for range 400 { // the user of a closed socket is unknown
+	for range 400 { // for range 400 { // of closed sockets, whose user is unknown
 		c := dial()
 		send(c)
 		_ = c.Close()
@@ -201,11 +201,11 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	})
 	loopback := [4]byte{127, 0, 0, 1}
 	for address, want := range map[netip.AddrPort]admission.Key{
-		flooding.LocalAddr().(*net.UDPAddr).AddrPort():          admission.User(65534),
-		netip.AddrPortFrom(netip.AddrFrom4(loopback), port):     admission.User(0),
-		netip.AddrPortFrom(netip.AddrFrom4(loopback), fourPort): admission.User(0),
-		netip.AddrPortFrom(netip.IPv6Loopback(), fourPort):      admission.User(65534),
-		netip.MustParseAddrPort("127.0.0.1:1"):                  admission.User(admission.UnknownUser),
+		flooding.LocalAddr().(*net.UDPAddr).AddrPort():          admission.KeyOfUser(65534),
+		netip.AddrPortFrom(netip.AddrFrom4(loopback), port):     admission.KeyOfUser(0),
+		netip.AddrPortFrom(netip.AddrFrom4(loopback), fourPort): admission.KeyOfUser(0),
+		netip.AddrPortFrom(netip.IPv6Loopback(), fourPort):      admission.KeyOfUser(65534),
+		netip.MustParseAddrPort("127.0.0.1:1"):                  admission.KeyOfUser(admission.UnknownUser),
 	} {
 		if got := keyOf(sockdiag.UDP, address); got != want {
 			t.Errorf("the socket at %s is of %+v, want %+v", address, got, want)
@@ -213,7 +213,8 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	}
 }
 
-// withoutDescriptors is a listener whose accepts fail as without a free descriptor for a while.
+// withoutDescriptors is a listener whose Accept fails for a while, as without free file
+// descriptors.
 type withoutDescriptors struct {
 	net.Listener
 	until    time.Time
@@ -264,7 +265,7 @@ func TestServe_WaitsForItsAddress(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { done <- other.Run(ctx) }()
 	<-other.Ready()
-	if !first.has(conditionAddress) || other.Answers() {
+	if !first.has(conditionAddress) || other.Serving() {
 		t.Error("no condition for an address that is taken")
 	}
 	cancel()
@@ -273,7 +274,7 @@ func TestServe_WaitsForItsAddress(t *testing.T) {
 	}
 }
 
-// Nothing remains open after a server has ended.
+// A server that has ended leaves no open files.
 func TestServe_ClosesItsFiles(t *testing.T) {
 	count := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")

@@ -41,13 +41,13 @@ type Options struct {
 	Board    *condition.Board
 	Logger   *slog.Logger
 	// Resolved is the socket of the helper that has systemd-resolved send queries for names of the
-	// mesh to the server; "" = it does not.
+	// mesh to this server; "": none.
 	Resolved string
-	// Store keeps the sockets, and the connection to the helper, while the agent restarts; may be
-	// nil.
+	// Store keeps the sockets, and the connection to the helper, over a restart of the agent; may
+	// be nil.
 	Store *fdstore.Store
 
-	// ResolvConf replaces the host's files, in tests.
+	// ResolvConf replaces the paths of the host's resolv.conf files in tests.
 	ResolvConf []string
 }
 
@@ -57,7 +57,7 @@ type Stats struct {
 }
 
 // Server is the DNS proxy. It is ready once it listens, or has raised the condition that it cannot
-// yet. Its methods are safe for concurrent use.
+// listen yet. Its methods are safe for concurrent use.
 type Server struct {
 	part.Readiness
 	options  Options
@@ -69,8 +69,9 @@ type Server struct {
 
 	listening atomic.Bool
 	table     atomic.Pointer[table] // nil: unknown yet
-	changed   chan struct{}         // receives after a change of the table
-	first     chan struct{}         // closed when there is a table
+	// changed chan struct{} // receives after each change of the table
+	changed chan struct{}
+	first   chan struct{} // closed when there is a table
 
 	tableHits, forwarded, cached, refused, failed atomic.Uint64
 
@@ -93,7 +94,9 @@ func New(options Options) *Server {
 		shared: make(chan struct{}, maxShared), slots: admission.NewPool(forwardLimits),
 		forwards: newForwarder(options.Board), changed: make(chan struct{}, 1),
 		first: make(chan struct{}), storedSockets: options.Store.Take(storedSockets)}
-	if options.Resolved != "" { // else the store's owner discards it, and the route ends
+	// if options.Resolved != "" { // otherwise the store's owner discards the connection, which
+	// ends the route
+	if options.Resolved != "" {
 		s.storedRoute = options.Store.Take(storedRoute)
 	}
 	if _, port, err := net.SplitHostPort(options.Listen); err == nil {
@@ -106,8 +109,8 @@ func New(options Options) *Server {
 // Name returns the name of the part.
 func (s *Server) Name() string { return "dns" }
 
-// Answers reports whether the server listens and has a table.
-func (s *Server) Answers() bool { return s.listening.Load() && s.table.Load() != nil }
+// Serving reports whether the server listens and knows the names of the mesh.
+func (s *Server) Serving() bool { return s.listening.Load() && s.table.Load() != nil }
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
@@ -137,9 +140,9 @@ func (s *Server) Configure(settings config.DNS) {
 	s.apply()
 }
 
-// Forget has systemd close the sockets and the connection to the helper. To be called after Run, if
-// the agent is not to start again.
-func (s *Server) Forget() {
+// CloseStored has systemd close the stored sockets and the connection to the helper. Call it after
+// Run if the agent is not restarting.
+func (s *Server) CloseStored() {
 	if err := errors.Join(s.options.Store.Remove(storedSockets),
 		s.options.Store.Remove(storedRoute)); err != nil {
 		s.options.Logger.Warn("the DNS proxy's sockets stay open until the unit has stopped",
@@ -147,11 +150,12 @@ func (s *Server) Forget() {
 	}
 }
 
-// rebuild makes the table. Callers hold mu.
+// rebuild makes a table from the names. The caller holds mu.
 func (s *Server) rebuild() {
 	if s.known {
 		s.table.Store(newTable(s.names, s.options.Node, s.host.search))
-		s.forwards.forget() // a forwarded name may be one of the mesh now
+		// s.forwards.forget() // a cached response may be for a name that is now in the mesh
+		s.forwards.forget()
 		select {
 		case s.changed <- struct{}{}:
 		default: // a change is already pending
@@ -159,7 +163,7 @@ func (s *Server) rebuild() {
 	}
 }
 
-// apply chooses the upstreams, once the host's are known. Callers hold mu.
+// apply selects the upstreams once those of the host are known. The caller holds mu.
 func (s *Server) apply() {
 	var addresses []string
 	for _, text := range s.settings.Upstream {
@@ -197,8 +201,8 @@ func (s *Server) readHost() {
 	s.apply()
 }
 
-// firstTable bounds how long the clients that queried during a restart wait for the names of the
-// mesh. The patience of most is five seconds.
+// firstTable is the maximum time for which queries of a restart wait for the names of the mesh.
+// Most clients wait for five seconds.
 const firstTable = 3 * time.Second
 
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
@@ -236,12 +240,14 @@ func (s *Server) Run(ctx context.Context) error {
 				return nil
 			})
 		}
-		if again { // clients are waiting, and would be refused names that they had before
+		// if again { // clients wait, and must not get errors for names that were known before the
+		// restart
+		if again {
 			s.store(ctx, sockets)
 		}
 		serving, end := context.WithCancel(context.WithoutCancel(ctx))
 		group.Go(func() error {
-			defer end() // not before the sockets are stored, as serve closes them
+			defer end() // defer end() // after the sockets were stored, because serve closes them
 			if !again {
 				s.store(ctx, sockets)
 			}

@@ -15,8 +15,8 @@ type Name struct {
 	Host      string // without final dot; *.SUFFIX matches all names below SUFFIX
 	Addresses []netip.Addr
 	Ports     []Port // for SRV
-	// Kubernetes hosts have short names, as in Istio: Short.Namespace, Short.Namespace.svc and, in
-	// the node's namespace, Short. Short is "" for others.
+	// Short and Namespace form the short names of a Kubernetes host, as in Istio: Short.Namespace,
+	// Short.Namespace.svc and, in the node's namespace, Short. Short is "" for other hosts.
 	Short, Namespace string
 }
 
@@ -29,7 +29,7 @@ type Port struct {
 // Node has the properties of the proxy's node that the table uses.
 type Node struct{ Namespace, Domain string }
 
-// ttl is that of all answers from the table, in seconds, as in Istio.
+// ttl is the TTL, in seconds, of all answers from the table, as in Istio.
 const ttl = 30
 
 // table answers questions for names of the mesh. It is immutable.
@@ -65,7 +65,8 @@ func newTable(names []Name, node Node, search string) *table {
 			}
 		}
 	}
-	for _, n := range names { // after all full names, which have precedence
+	// for _, n := range names { // in a second pass, because full names have precedence
+	for _, n := range names {
 		for _, short := range n.shortNames(node) {
 			t.add(dns.CanonicalName(short), t.hosts[dns.CanonicalName(n.Host)])
 		}
@@ -85,7 +86,8 @@ func (t *table) add(name string, h *host) bool {
 	return true
 }
 
-// shortNames returns the names by which a node may call a host in its own domain.
+// shortNames returns the short names of a host for clients on a node, without the node's search
+// domain.
 func (n Name) shortNames(node Node) []string {
 	domain := strings.TrimPrefix(node.Domain, node.Namespace+".") // svc.cluster.local
 	if n.Short == "" || domain == "" || !strings.HasSuffix(n.Host, "."+domain) {
@@ -99,7 +101,7 @@ func (n Name) shortNames(node Node) []string {
 	return names
 }
 
-// find returns the entry of a canonical name: its own, else that of the longest wildcard.
+// find returns the entry of a canonical name, else that of the longest matching wildcard.
 func (t *table) find(name string) *host {
 	if h := t.hosts[name]; h != nil {
 		return h
@@ -116,10 +118,11 @@ func (t *table) find(name string) *host {
 	}
 }
 
-// knows reports whether the table has a name, so that no upstream may deny its existence.
+// knows reports whether the table has a name. If so, no upstream may answer that the name does not
+// exist.
 func (t *table) knows(name string) bool { return t.find(dns.CanonicalName(name)) != nil }
 
-// answer returns the response to a query, nil if the table does not answer it.
+// answer returns the response to a query, nil if the table has none.
 func (t *table) answer(query *dns.Msg) *dns.Msg {
 	q := query.Question[0]
 	name := dns.CanonicalName(q.Name)
@@ -157,8 +160,8 @@ func (t *table) answer(query *dns.Msg) *dns.Msg {
 	return reply
 }
 
-// service answers a question for _PORT._tcp.HOST, where PORT is a name or number; nil if there is
-// no such port.
+// service answers an SRV question for _PORT._tcp.HOST, where PORT is a name or number. It returns
+// nil if there is no such port.
 func (t *table) service(reply *dns.Msg, question, name string) *dns.Msg {
 	parts := strings.SplitN(name, ".", 3)
 	if len(parts) < 3 || parts[1] != "_tcp" {

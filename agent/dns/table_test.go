@@ -64,7 +64,7 @@ func TestTable_Answers(t *testing.T) {
 	}
 }
 
-// Go's resolver is a real client: it uses EDNS, and search domains of its own.
+// The test uses Go's resolver as a real client, with EDNS and search domains.
 func TestTable_GoResolver(t *testing.T) {
 	r := start(t)
 	r.SetNames(meshNames())

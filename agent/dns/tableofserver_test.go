@@ -19,8 +19,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestParseNameTable_OfDiscoveryServer reads the tables that a discovery server of a fleet serves:
-// to agents that answer DNS queries, one for all that see the same, and again if a name changes.
+// TestParseNameTable_OfDiscoveryServer reads the name tables of a fleet's discovery server. Agents
+// that answer DNS queries receive them; agents with the same view share one, and a changed name
+// produces another.
 func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 	server, err := discovery.New(discovery.Options{Sources: []string{"kubernetes"},
 		NameTables: true})

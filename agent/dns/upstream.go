@@ -13,8 +13,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// upstream is a resolver to which queries are forwarded. Its connections are used again, each by
-// one query at a time.
+// upstream is a resolver to which queries are forwarded. It reuses connections, each for one query
+// at a time.
 type upstream struct {
 	address string
 	failed  atomic.Int64 // Unix time in ns of the last failure; 0: the last query succeeded
@@ -30,10 +30,13 @@ type connection struct {
 }
 
 const (
-	maxIdle = 64              // connections of a network
-	maxUses = 256             // of a UDP socket, which is then replaced so that its port changes
-	maxRest = 5 * time.Second // of an idle connection; servers close theirs after some seconds
-	// avoided is how long an upstream that failed comes after the others.
+	maxIdle = 64 // connections of a network
+	// maxUses = 256 // queries over one UDP socket, which is then replaced to change its port
+	maxUses = 256
+	// maxRest = 5 * time.Second // idle time after which a connection is not reused; servers close
+	// theirs after some seconds
+	maxRest = 5 * time.Second
+	// avoided is how long an upstream is used last after a failure.
 	avoided = 10 * time.Second
 )
 
@@ -41,7 +44,8 @@ func newUpstream(address string) *upstream {
 	return &upstream{address: address, idle: map[string][]*connection{}}
 }
 
-// exchange sends a query and returns the response. A truncated one is requested again over TCP.
+// exchange sends a query and returns the response. It repeats the query over TCP if the response is
+// truncated.
 func (u *upstream) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
 	reply, err := u.over(ctx, "udp", query)
 	if err == nil && reply.Truncated {
@@ -50,7 +54,9 @@ func (u *upstream) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, erro
 	switch {
 	case err == nil:
 		u.failed.Store(0)
-	case !errors.Is(ctx.Err(), context.Canceled): // canceled: another upstream has responded
+	// case !errors.Is(ctx.Err(), context.Canceled): // cancelled means that another upstream has
+	// responded
+	case !errors.Is(ctx.Err(), context.Canceled):
 		u.fail()
 	}
 	return reply, err
@@ -74,12 +80,12 @@ func (u *upstream) over(ctx context.Context, network string, query *dns.Msg) (*d
 		if c.uses == 1 || ctx.Err() != nil {
 			return nil, fmt.Errorf("query to %s: %w", u.address, withoutAddresses(err))
 		}
-		// The server may have closed the connection while it was idle.
+		// Try again with a new connection: the server may have closed this one while it was idle.
 	}
 }
 
-// withoutAddresses returns the cause of a network error, whose text has no port of this host:
-// errors of one kind are equal.
+// withoutAddresses returns the cause of a network error without the local port, so that similar
+// errors have equal texts.
 func withoutAddresses(err error) error {
 	if failed, ok := errors.AsType[*net.OpError](err); ok {
 		return failed.Err
@@ -122,7 +128,7 @@ func (u *upstream) release(network string, c *connection) {
 	u.idle[network] = append(u.idle[network], c)
 }
 
-// close closes the connections, those in use after their query.
+// close closes the connections; those in use are closed after their query.
 func (u *upstream) close() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -134,9 +140,9 @@ func (u *upstream) close() {
 	u.idle = nil
 }
 
-// exchange sends a query with an ID of its own. It ignores messages that do not answer it.
+// exchange sends a query with a new ID. It ignores messages that are not the response.
 func (c *connection) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
-	own := *query // its sections are shared and not modified
+	own := *query // own := *query // a copy, whose sections are shared and not modified
 	own.Id = dns.Id()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

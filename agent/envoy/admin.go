@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// Limits of a request to the admin interface. Envoy answers on its main thread, which a hot restart
-// or a large configuration keeps busy, and which a hung parent can block for ever.
+// Limits of a request to the admin interface. Envoy answers on its main thread, which is busy
+// during a hot restart or with a large configuration, and which a hung parent can block forever.
 const (
 	adminDialTimeout = time.Second
 	// for the whole request, if the context has no deadline
@@ -22,8 +22,8 @@ const (
 	adminMaxResponse = 256 << 20 // bytes of one answer
 )
 
-// Admin is a client of one epoch's admin interface. Each request uses a new connection, so that it
-// never reaches another epoch over an old one, and there is nothing to close. Admin is safe for
+// Admin is a client of one epoch's admin interface. Each request uses a new connection: a retained
+// one could still lead to another epoch. An Admin therefore needs no Close. It is safe for
 // concurrent use.
 type Admin struct {
 	network, address string
@@ -39,7 +39,8 @@ func NewAdmin(address string) *Admin {
 		network = "unix"
 	}
 	a := &Admin{network: network, address: address}
-	// A Unix socket connects or fails at once, and a timer would wake an idle agent.
+	// The time-out is for TCP only: a Unix socket connects or fails at once, and a timer would wake
+	// an idle agent.
 	if network != "unix" {
 		a.dialer.Timeout = adminDialTimeout
 	}
@@ -73,7 +74,7 @@ func (a *Admin) RoundTrip(request *http.Request) (*http.Response, error) {
 	return a.transport.RoundTrip(request)
 }
 
-// StatusError is an answer with a status other than 200.
+// StatusError is a response with a status other than 200.
 type StatusError struct {
 	Code int    // HTTP status
 	Body string // the beginning of the body
@@ -111,8 +112,8 @@ func (a *Admin) do(ctx context.Context, method, path string) ([]byte, error) {
 	return body, nil
 }
 
-// send performs one exchange in the calling goroutine. An http.Transport would start goroutines per
-// connection, whose wake-ups dominate the CPU time of an idle agent.
+// send performs one HTTP exchange in the calling goroutine. An http.Transport would start
+// goroutines for each connection, whose wake-ups would dominate the CPU time of an idle agent.
 func (a *Admin) send(request *http.Request) (body []byte, err error) {
 	ctx := request.Context()
 	defer func() {
@@ -137,7 +138,9 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 		return nil, err
 	}
 	defer func() {
-		_ = connection.Close() // first, so that the rest of an oversized answer is not read
+		// _ = connection.Close() // before reading on: the rest of an oversized response is not
+		// needed
+		_ = connection.Close()
 		_ = response.Body.Close()
 	}()
 	body, err = io.ReadAll(io.LimitReader(response.Body, adminMaxResponse+1))
@@ -152,8 +155,8 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 	return body, nil
 }
 
-// Ready reports whether Envoy's state is LIVE. If not, state is the actual one (PRE_INITIALIZING,
-// INITIALIZING, DRAINING) and err is nil.
+// Ready reports whether Envoy's state is LIVE. If not, state is the state that Envoy reports
+// (PRE_INITIALIZING, INITIALIZING, DRAINING), and err is nil.
 func (a *Admin) Ready(ctx context.Context) (ready bool, state string, err error) {
 	body, err := a.Get(ctx, "/ready")
 	if status, ok := errors.AsType[*StatusError](err); ok &&

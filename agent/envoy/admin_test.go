@@ -27,7 +27,7 @@ func TestAdminOfARealEnvoy(t *testing.T) {
 		stats["server.concurrency"] != 1 {
 		t.Errorf("stats %v, %v", stats, err)
 	}
-	// one of them is a counter
+	// the filter also matches a counter, which must be skipped
 	gauges, err := e.Gauges(ctx, `^server\.(live|worker_watchdog_miss)$`)
 	if err != nil || len(gauges) != 1 || gauges["server.live"] != 1 {
 		t.Errorf("gauges %v, %v", gauges, err)
@@ -115,7 +115,7 @@ func TestActivityCountsRequestsAndTunnels(t *testing.T) {
 	want("one tunnel and one request", Activity{Connections: 2, Requests: 1, Tunnels: 1})
 
 	_ = tunnel.Close()
-	for range 2 { // the connections of the tunnel and of the request
+	for range 2 { // for range 2 { // two connections: of the tunnel and of the request
 		backend, err := e.Backend.Accept()
 		if err != nil {
 			t.Fatal(err)
@@ -185,7 +185,7 @@ func TestAdminPassesRequestsOn(t *testing.T) {
 	}
 }
 
-// The admin interface accepts connections and does not answer, as if Envoy's main thread hung.
+// The admin interface accepts connections but does not respond, as if Envoy's main thread hung.
 func TestAdminThatHangs(t *testing.T) {
 	socket := parts.ShortDir(t) + "/admin.sock"
 	silent, err := net.Listen("unix", socket)

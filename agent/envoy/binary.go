@@ -16,29 +16,29 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Runner runs the program at path to its end and returns its output. exit is its exit status, or
-// 128 + the number of the signal that ended it. err is set only if the program could not be run.
-// The keeper implements Runner with Envoy's own user and sandbox, and Local without them.
+// Runner runs the program at path until it exits and returns its output. exit is its exit status,
+// or 128 + the number of the signal that ended it. err is set only if the program could not be run.
+// The keeper implements Runner with Envoy's user and sandbox, LocalRunner without them.
 type Runner interface {
 	Run(ctx context.Context, path string, args []string) (stdout, stderr []byte,
 		exit int, err error)
 }
 
-// Binary describes an Envoy binary as it reports itself.
+// Binary describes an Envoy binary by its own output.
 type Binary struct {
 	Path    string `json:"path"`
 	Version string `json:"version"` // "1.40.0"
-	// from --version: "<commit>/1.40.0/Clean/RELEASE/BoringSSL"
+	// From --version: "<commit>/1.40.0/Clean/RELEASE/BoringSSL".
 	Build string `json:"build"`
-	// "11.104"; "" if built without hot restart
+	// For example "11.104"; "" if Envoy was built without hot restart.
 	HotRestartVersion string          `json:"hot_restart_version"`
 	Flags             map[string]bool `json:"flags"`    // long flags from --help, without dashes
-	Identity          Identity        `json:"identity"` // of the inspected file
+	Identity          FileIdentity    `json:"identity"` // of the inspected file
 }
 
-// Identity distinguishes files that were at the same path at different times. It is comparable and
-// can be stored as JSON.
-type Identity struct {
+// FileIdentity distinguishes successive files at one path. It is comparable and can be stored as
+// JSON.
+type FileIdentity struct {
 	Device   uint64 `json:"device"`
 	Inode    uint64 `json:"inode"`
 	Size     int64  `json:"size"`
@@ -46,12 +46,12 @@ type Identity struct {
 }
 
 // Identify returns the identity of the file at path. It follows symbolic links.
-func Identify(path string) (Identity, error) {
+func Identify(path string) (FileIdentity, error) {
 	info, err := os.Stat(path)
 	if err != nil {
-		return Identity{}, err
+		return FileIdentity{}, err
 	}
-	identity := Identity{Size: info.Size(), Modified: info.ModTime().UnixNano()}
+	identity := FileIdentity{Size: info.Size(), Modified: info.ModTime().UnixNano()}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		//nolint:unconvert // its type depends on GOARCH
 		identity.Device, identity.Inode = uint64(stat.Dev), stat.Ino
@@ -59,22 +59,22 @@ func Identify(path string) (Identity, error) {
 	return identity, nil
 }
 
-// ErrNotFound is wrapped by errors that mean there is no executable Envoy.
+// ErrNotFound is wrapped by errors about a missing executable Envoy.
 var ErrNotFound = errors.New("no Envoy that can be run")
 
-// ErrKilled is wrapped by errors of an Envoy that another process killed; a retry may succeed.
+// ErrKilled is wrapped by errors of an Envoy run that another process killed. A retry may succeed.
 var ErrKilled = errors.New("it was killed from outside")
 
-// Selected is the symbolic link to the Envoy selected with "outrider envoy use".
-const Selected = "/usr/lib/outrider/envoy"
+// SelectedPath is the symbolic link to the Envoy that "outrider envoy use" selects.
+const SelectedPath = "/usr/lib/outrider/envoy"
 
-// ServicePath is systemd's default $PATH of services.
+// ServicePath is the $PATH that systemd sets for services by default.
 const ServicePath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Find returns the path of the Envoy to run: binary, or if that is "" the first one among Selected,
-// /usr/local/bin, /usr/bin and $PATH. For Selected it returns the link's target, so that a later
-// change of the link has no effect. The error wraps ErrNotFound, lists the paths tried and names
-// the fix.
+// Find returns the path of the Envoy to run: binary, or if that is "" the first one among
+// SelectedPath, /usr/local/bin, /usr/bin and $PATH. For SelectedPath it returns the link's target,
+// so that a later change of the link has no effect. The error wraps ErrNotFound, lists the paths
+// tried and names the fix.
 func Find(binary string) (string, error) {
 	if binary != "" {
 		if err := executable(binary); err != nil {
@@ -82,11 +82,11 @@ func Find(binary string) (string, error) {
 		}
 		return binary, nil
 	}
-	return FindAt(Selected, os.Getenv("PATH"))
+	return FindAt(SelectedPath, os.Getenv("PATH"))
 }
 
-// FindAt is Find without a configured binary, with selected in place of Selected and search in
-// place of $PATH.
+// FindAt is Find without a configured binary. selected replaces SelectedPath, search replaces
+// $PATH.
 func FindAt(selected, search string) (string, error) {
 	candidates := []string{selected, "/usr/local/bin/envoy", "/usr/bin/envoy"}
 	for _, folder := range filepath.SplitList(search) {
@@ -105,7 +105,7 @@ func FindAt(selected, search string) (string, error) {
 	return path, nil
 }
 
-// installHint says how to get an Envoy into the folder of installed ones selected.
+// installHint returns the advice how to install an Envoy in a folder and select it.
 func installHint(folder string) string {
 	if versions, err := Installed(folder); err == nil && len(versions) > 0 {
 		return fmt.Sprintf("Envoy %[1]s is installed but not selected: "+
@@ -114,8 +114,8 @@ func installHint(folder string) string {
 	return "run \"outrider envoy install\" as root"
 }
 
-// firstExecutable returns the first candidate that can be executed, or "" and the candidates, each
-// with the reason if it exists.
+// firstExecutable returns the first executable candidate. If there is none, it returns "" and the
+// list of candidates; for each existing one, the list has the reason why it cannot be executed.
 func firstExecutable(candidates []string) (path, tried string) {
 	var reasons []string
 	seen := map[string]bool{}
@@ -160,8 +160,8 @@ var (
 	flagPattern       = regexp.MustCompile(`--([a-z][a-z0-9_-]+)`)
 )
 
-// Inspect runs the Envoy at path for its version, its hot-restart version and its flags. The three
-// runs are concurrent.
+// Inspect runs the Envoy at path three times, concurrently, for its version, hot-restart version
+// and flags.
 func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 	identity, err := Identify(path)
 	if err != nil {
@@ -187,7 +187,7 @@ func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 		if err != nil {
 			return err
 		}
-		// Envoys without hot restart print a word here.
+		// An Envoy without hot restart prints a word instead of a version, which does not match.
 		binary.HotRestartVersion = string(hotRestartPattern.Find(output))
 		return nil
 	})
@@ -243,13 +243,13 @@ func abbreviate(output []byte) string {
 	return string(output)
 }
 
-// Local runs Envoy as a child of this process.
-type Local struct {
+// LocalRunner runs Envoy as a child of this process.
+type LocalRunner struct {
 	User *syscall.Credential // nil: the user of this process
 }
 
 // Run implements Runner.
-func (l Local) Run(
+func (l LocalRunner) Run(
 	ctx context.Context, path string, args []string,
 ) (stdout, stderr []byte, exit int, err error) {
 	var out, errs bytes.Buffer

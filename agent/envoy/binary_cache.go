@@ -10,12 +10,13 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// InspectCached is Inspect with a cache file: the three runs of Envoy dominate the time of a start,
-// and their result changes only with the binary. A failure to write the cache is logged.
+// InspectCached is Inspect with a cache file, since the three runs of Envoy would dominate the time
+// of a start. The result is reused until the binary changes. If the cache cannot be written, that
+// is logged.
 func InspectCached(
 	ctx context.Context, runner Runner, path, cache string, log *slog.Logger,
 ) (*Binary, error) {
-	if known := Cached(path, cache); known != nil {
+	if known := ReadCachedBinary(path, cache); known != nil {
 		return known, nil
 	}
 	found, err := Inspect(ctx, runner, path)
@@ -34,8 +35,8 @@ func InspectCached(
 	return found, nil
 }
 
-// Cached returns the cached data of the binary at path, nil if there are none.
-func Cached(path, cache string) *Binary {
+// ReadCachedBinary returns the cached result for the binary at path, nil if there is none.
+func ReadCachedBinary(path, cache string) *Binary {
 	var known Binary
 	text, err := os.ReadFile(cache)
 	if err != nil || json.Unmarshal(text, &known) != nil || known.Path != path {

@@ -13,7 +13,7 @@ import (
 
 func TestInspectARealEnvoy(t *testing.T) {
 	path := parts.Envoy(t)
-	binary, err := Inspect(t.Context(), Local{}, path)
+	binary, err := Inspect(t.Context(), LocalRunner{}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestInspectARealEnvoy(t *testing.T) {
 	}
 }
 
-// fake is a Runner with fixed answers by flag.
+// fake is a Runner that returns a fixed result for each flag.
 type fake map[string]struct {
 	stdout string
 	exit   int
@@ -131,7 +131,8 @@ func TestFindSaysWhatWasTried(t *testing.T) {
 	}
 }
 
-// The selected Envoy precedes all others, and the result does not change with the link.
+// The selected Envoy precedes all others. The result names the target of the link, so a later
+// change of the link has no effect.
 func TestFindAt_PrefersTheSelectedEnvoy(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"envoy", "envoy-1.2.3"} {
@@ -151,7 +152,7 @@ func TestFindAt_PrefersTheSelectedEnvoy(t *testing.T) {
 	}
 }
 
-// Where no Envoy is found, the error names what is installed, the newest version first of all.
+// If no Envoy is found, the error lists the installed versions, newest first.
 func TestFindAt_CureKnowsWhatIsInstalled(t *testing.T) {
 	lib := t.TempDir()
 	for _, step := range []struct{ installed, fix string }{
@@ -175,18 +176,19 @@ func TestFindAt_CureKnowsWhatIsInstalled(t *testing.T) {
 }
 
 func TestLocalTellsSignals(t *testing.T) {
-	_, stderr, exit, err := Local{}.Run(t.Context(), "/bin/sh",
+	_, stderr, exit, err := LocalRunner{}.Run(t.Context(), "/bin/sh",
 		[]string{"-c", "echo no >&2; kill -9 $$"})
 	if exit != 128+9 || err != nil || string(stderr) != "no\n" {
 		t.Errorf("exit %d, %v, %q", exit, err, stderr)
 	}
-	if _, _, _, err := (Local{}).Run(t.Context(), "/nonesuch", nil); !errors.Is(err,
+	if _, _, _, err := (LocalRunner{}).Run(t.Context(), "/nonesuch", nil); !errors.Is(err,
 		os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, _, err := (Local{}).Run(ctx, "/bin/sh", []string{"-c", "exit 0"}); !errors.Is(err,
+	if _, _, _, err := (LocalRunner{}).Run(ctx, "/bin/sh",
+		[]string{"-c", "exit 0"}); !errors.Is(err,
 		context.Canceled) {
 		t.Errorf("got %v", err)
 	}

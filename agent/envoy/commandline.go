@@ -10,18 +10,18 @@ import (
 
 // CommandLine holds the arguments of one epoch.
 type CommandLine struct {
-	ConfigFile string // -c; the extension selects JSON or YAML
+	ConfigFile string // ConfigFile string // -c; the file's extension selects JSON or YAML
 	Epoch      int    // --restart-epoch
-	// Outrider's epoch number, in every log line; independent of Epoch
+	// Number is Outrider's epoch number, which is in every log line. It is independent of Epoch.
 	Number int
 
-	// HotRestart makes the epoch take over from its parent and hand over to its child.
+	// HotRestart makes the epoch take over the sockets of its parent and pass them to its child.
 	// Without it the epoch shares nothing with others (side by side), and BaseID, SocketPath and
 	// ParentShutdownTime are ignored.
 	HotRestart bool
 	BaseID     uint32 // --base-id; the shared memory is /dev/shm/envoy_shared_memory_<10 × BaseID>
-	// --socket-path: prefix of the hot-restart sockets' paths; "" = abstract sockets, open to every
-	// local user
+	// SocketPath is --socket-path, the prefix of the hot-restart sockets' paths; "" = abstract
+	// sockets, which every local user can open.
 	SocketPath string
 
 	DrainTime          time.Duration // --drain-time-s
@@ -29,22 +29,22 @@ type CommandLine struct {
 
 	ServiceCluster string
 	ServiceNode    string
-	// selects --local-address-ip-version; the zero Addr omits the flag
+	// NodeIP selects --local-address-ip-version; the zero Addr omits the flag.
 	NodeIP netip.Addr
 
 	LogLevel          string // -l; "" = Envoy's default
 	ComponentLogLevel string // "upstream:debug,misc:error"; "" omits the flag
-	Concurrency       int    // worker threads; 0 = Envoy's choice, one per core
+	Concurrency       int    // Concurrency int // worker threads; 0 = Envoy's default, one per core
 	StatNameLength    int    // --max-obj-name-len, if the binary lists it; 0 omits it
 	ExtraArgs         []string
 }
 
-// socketMode restricts the hot-restart sockets to Envoy's user: write access allows ending or
-// taking over an epoch.
+// socketMode is the mode of the hot-restart sockets. Only Envoy's user may write to them, because a
+// writer can end an epoch or take over its listeners.
 const socketMode = "0600"
 
-// flushFlag sets how long lines of an access log are buffered. Envoy's default, 10 s, hides a
-// request from whoever looks for it in the log.
+// flushFlag sets how long Envoy buffers lines of an access log. With Envoy's default of 10 s, a
+// request would appear in the log too late for a person who watches it.
 const (
 	flushFlag     = "file-flush-interval-msec"
 	flushInterval = "1000"
@@ -62,13 +62,13 @@ func (c CommandLine) Args(binary *Binary) []string {
 	} else {
 		args = append(args, "--disable-hot-restart")
 	}
-	// The default, gradual, spreads the closes over the drain time. With immediate some clients reuse
-	// a connection that is about to close.
+	// Envoy's default, gradual, spreads the closing of connections over the drain time. With
+	// immediate, some clients reuse a connection that Envoy is about to close.
 	args = append(args, "--drain-time-s", seconds(c.DrainTime), "--drain-strategy", "gradual")
 	if c.HotRestart {
 		args = append(args, "--parent-shutdown-time-s", seconds(c.ParentShutdownTime))
 		if binary.knows("skip-hot-restart-parent-stats") {
-			// Merging the parent's statistics blocks the child's main thread as long as the parent
+			// Merging the parent's statistics would block the child's main thread while the parent
 			// hangs.
 			args = append(args, "--skip-hot-restart-parent-stats")
 		}
@@ -92,7 +92,7 @@ func (c CommandLine) ValidateArgs(binary *Binary) []string {
 	return append(args, c.ExtraArgs...)
 }
 
-// common returns the arguments of both serving and validating: node and logs.
+// common returns the arguments that serving and validating share: those of the node and the logs.
 func (c CommandLine) common(binary *Binary) []string {
 	var args []string
 	if c.ServiceCluster != "" {
@@ -121,18 +121,18 @@ func (c CommandLine) common(binary *Binary) []string {
 	return args
 }
 
-// knows reports whether the binary has a flag that every current Envoy has.
+// knows reports whether the binary has a flag that all current Envoys have.
 func (b *Binary) knows(flag string) bool { return b == nil || b.Flags == nil || b.Flags[flag] }
 
-// lists reports whether the binary has a flag that current Envoys no longer have.
+// lists reports whether the binary has a flag that only earlier Envoys have.
 func (b *Binary) lists(flag string) bool { return b != nil && b.Flags[flag] }
 
 // KnowsStatNameLength reports whether the binary accepts --max-obj-name-len.
 func (b *Binary) KnowsStatNameLength() bool { return b.lists("max-obj-name-len") }
 
-// Unknown returns the first long flag in args that the binary does not list, or "". An argument
-// after a flag may be the flag's value and is skipped.
-func (b *Binary) Unknown(args []string) string {
+// UnknownFlag returns the first long flag in args that the binary does not list, or "". It skips an
+// argument after a flag, which may be the flag's value.
+func (b *Binary) UnknownFlag(args []string) string {
 	value := false
 	for _, arg := range args {
 		name, isLong := strings.CutPrefix(arg, "--")

@@ -112,9 +112,9 @@ func TestSecondsAreRoundedUp(t *testing.T) {
 	}
 }
 
-// Every flag that is passed is known to the pinned Envoy.
+// The pinned Envoy knows every flag that is passed to it.
 func TestOwnFlagsAreEnvoys(t *testing.T) {
-	binary, err := Inspect(t.Context(), Local{}, parts.Envoy(t))
+	binary, err := Inspect(t.Context(), LocalRunner{}, parts.Envoy(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestOwnFlagsAreEnvoys(t *testing.T) {
 	}
 }
 
-// An epoch takes over from the one before it, which exits by itself.
+// An epoch takes over the listeners of its parent, which then exits by itself.
 func TestHotRestartOfARealEnvoy(t *testing.T) {
 	sockets := parts.ShortDir(t)
 	first := start(t, CommandLine{
@@ -169,7 +169,8 @@ func TestHotRestartOfARealEnvoy(t *testing.T) {
 
 func TestValidateWithARealEnvoy(t *testing.T) {
 	command := CommandLine{ConfigFile: "/nonesuch.json", ServiceNode: "a", ServiceCluster: "b"}
-	_, stderr, exit, err := Local{}.Run(t.Context(), parts.Envoy(t), command.ValidateArgs(nil))
+	_, stderr, exit, err := LocalRunner{}.Run(t.Context(), parts.Envoy(t),
+		command.ValidateArgs(nil))
 	if err != nil || exit != 1 {
 		t.Fatalf("exit %d, %v", exit, err)
 	}
@@ -191,7 +192,7 @@ func TestUnknownArguments(t *testing.T) {
 		{[]string{"--stats-tag", "--value"}, ""},
 		{[]string{"--stats-tag", "a:b", "--nonsense"}, "--nonsense"},
 	} {
-		if got := binary.Unknown(c.args); got != c.want {
+		if got := binary.UnknownFlag(c.args); got != c.want {
 			t.Errorf("%q: %q, want %q", c.args, got, c.want)
 		}
 	}

@@ -12,12 +12,12 @@ import (
 // [time][thread][level][component].
 var logPrefix = regexp.MustCompile(`^(\[[^\]]*\]\s*)+`)
 
-// maxComplaint bounds the text of Complaint, in bytes.
+// maxComplaint bounds the result of ValidationError, in bytes.
 const maxComplaint = 1000
 
-// Complaint returns the reason why a validation failed: Envoy's output from its first error on,
-// without log prefixes and quotes of the configuration.
-func Complaint(output []byte) string {
+// ValidationError returns the reason why Envoy's validation failed: its output from the first error
+// on, without log prefixes and quotes of the configuration.
+func ValidationError(output []byte) string {
 	if argument, why, ok := RefusedArgument(output); ok {
 		return argument + ": " + why
 	}
@@ -43,8 +43,8 @@ func Complaint(output []byte) string {
 // parseError matches Envoy's error for an invalid command line; its usage text follows.
 var parseError = regexp.MustCompile(`PARSE ERROR:(?: Argument: (.*))?\n\s+(.*)\n`)
 
-// RefusedArgument returns the argument that Envoy's command line parser refused, and why. ok is
-// false if output has no such error.
+// RefusedArgument returns the argument that Envoy's command-line parser refused, and the reason. ok
+// is false if the output has no such error.
 func RefusedArgument(output []byte) (argument, why string, ok bool) {
 	match := parseError.FindSubmatch(output)
 	if match == nil {

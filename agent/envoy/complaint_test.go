@@ -14,7 +14,7 @@ func TestComplaint(t *testing.T) {
 			"             Couldn't read argument value from string 'x'\n\n": "--concurrency: Couldn't read argument value from string 'x'",
 		"something else\nlast words\n": "last words",
 	} {
-		if got := Complaint([]byte(output)); got != want {
+		if got := ValidationError([]byte(output)); got != want {
 			t.Errorf("complaint of %q is %q, should be %q", output, got, want)
 		}
 	}

@@ -7,8 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExplainExit describes how an Envoy ended, for people. code is ignored if signal ("SIGKILL", or
-// "killed") is set. last are the last log lines, oldest first; the most relevant one is quoted.
+// ExplainExit describes the end of an Envoy for people. code is ignored if signal ("SIGKILL", or
+// "killed") is set. last are the last log lines, oldest first, of which the most relevant one is
+// quoted.
 func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 	var text string
 	switch {
@@ -32,7 +33,7 @@ func ExplainExit(code int, signal string, coreDump bool, last []string) string {
 		return text
 	}
 	name := signalName(signal)
-	// Earlier log lines do not explain a signal from outside, unless they are errors.
+	// Earlier log lines, unless they are errors, do not explain a signal that another process sent.
 	fromOutside := name == "SIGKILL" || name == "SIGTERM"
 	for _, hint := range hints {
 		if line := lastWith(last, hint.text); line != "" && !fromOutside {
@@ -72,8 +73,8 @@ func signalName(signal string) string {
 	return signal
 }
 
-// meaningOf explains exit statuses. Envoy itself uses only 0 and 1; others come from the process
-// that starts it.
+// meaningOf returns the meaning of an exit status. Envoy itself exits with 0 or 1 only; other
+// statuses come from the process that starts it.
 func meaningOf(code int) string {
 	switch {
 	case code == 126:
@@ -88,7 +89,7 @@ func meaningOf(code int) string {
 	return ""
 }
 
-// hints maps parts of Envoy's messages to explanations. The first match wins.
+// hints explain parts of Envoy's messages. The first match is used.
 var hints = []struct{ text, explanation string }{
 	{"previous envoy process is still initializing",
 		"the flag of an epoch that failed to start is still set in shared memory"},
@@ -116,8 +117,8 @@ func lastWith(lines []string, text string) string {
 	return ""
 }
 
-// relevantMessage returns the message of the last critical line, or else of the last error. If
-// there is none and anyLine is set, it returns the last message.
+// relevantMessage returns the message of the last critical line, else of the last error. If there
+// is neither and anyLine is set, it returns the last message.
 func relevantMessage(lines []string, anyLine bool) string {
 	for _, level := range []string{"critical", "error"} {
 		for i := len(lines) - 1; i >= 0; i-- {

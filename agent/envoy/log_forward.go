@@ -5,8 +5,8 @@ import (
 	"log/slog"
 )
 
-// LevelTrace is the slog level of Envoy's trace lines. Handlers for Envoy's lines use it as their
-// minimum, because envoy.log_level and not log.level selects these lines.
+// LevelTrace is the slog level of Envoy's trace lines. It is the minimum level of handlers for
+// Envoy's lines, because envoy.log_level, not log.level, selects these lines.
 const LevelTrace = slog.LevelDebug - 4
 
 // levelCritical is the slog level of Envoy's critical lines.
@@ -34,7 +34,7 @@ type LogBatch struct {
 type logReader struct {
 	redactor LogRedactor
 	parser   LogParser
-	routine  Routine
+	routine  RoutineLines
 	pid      int // 0 if unknown
 }
 
@@ -51,7 +51,7 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 	}
 	reader := f.readers[batch.ID]
 	if batch.Dropped > 0 {
-		reader.redactor.Lost()
+		reader.redactor.MarkGap()
 		f.log.Warn("lines of Envoy's log were lost: the agent was too slow",
 			"epoch", batch.Epoch, "lines", batch.Dropped)
 	}
@@ -59,12 +59,12 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 		reader.pid = batch.PID
 	}
 	if !enabled {
-		reader.redactor.Lost()
+		reader.redactor.MarkGap()
 		return
 	}
-	for _, line := range reader.parser.Parse(reader.redactor.Take(batch.Lines)) {
+	for _, line := range reader.parser.Parse(reader.redactor.Redact(batch.Lines)) {
 		level := slogLevel(line.Level)
-		if reader.routine.Is(line) {
+		if reader.routine.Matches(line) {
 			level = min(level, slog.LevelDebug)
 			if !f.log.Enabled(context.Background(), level) { // log.level applies to routine lines
 				continue
@@ -72,13 +72,14 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 		}
 		f.write(level, batch.Epoch, reader.pid, line)
 	}
-	f.reportRedacted(reader.redactor.LeftOut(false), batch.Epoch)
+	f.reportRedacted(reader.redactor.RemovedLines(false), batch.Epoch)
 }
 
-// Exited ends the log of an epoch. Its last lines may follow, because exits are delivered first.
+// Exited ends the log of an epoch. The epoch's last lines may still follow, because exits are
+// delivered first.
 func (f *LogForwarder) Exited(id string, epoch int) {
 	if reader := f.readers[id]; reader != nil {
-		f.reportRedacted(reader.redactor.LeftOut(true), epoch)
+		f.reportRedacted(reader.redactor.RemovedLines(true), epoch)
 	}
 	delete(f.readers, f.ended)
 	f.ended = id

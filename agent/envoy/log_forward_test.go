@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Quotes of the configuration are removed regardless of how lines are split into batches.
+// Quotes of the configuration are removed however the lines are split into batches.
 func TestLogForwarder_RedactsAcrossBatches(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	var out bytes.Buffer
@@ -33,7 +33,7 @@ func TestLogForwarder_RedactsAcrossBatches(t *testing.T) {
 	}
 }
 
-// An exit is delivered before the last lines, which are still those of an Envoy that ends.
+// An exit is delivered before the last lines, which still count as those of an exiting Envoy.
 func TestLogForwarder_LinesAfterTheExit(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][warning][main] "
 	var out bytes.Buffer

@@ -7,56 +7,56 @@ import (
 )
 
 const (
-	// Envoy 1.40 quotes its whole input behind these marks
-	// (source/common/protobuf/utility.cc): a message in text format behind Abseil's mark of debug
-	// output, which ends with variable letters and spaces; input that is not JSON of a message
-	// behind the reason in parentheses. The list in agent/status/redact.go must have the same
-	// marks.
+	// Marks behind which Envoy 1.40 quotes its whole input (source/common/protobuf/utility.cc). A
+	// message in text format follows Abseil's mark of debug output, which ends with variable
+	// letters and spaces. JSON that does not match a message follows the reason, in parentheses.
+	// agent/status/redact.go must list the same marks.
 	messageMark = "goo.gle/debug"
 	jsonMark    = "Unable to parse JSON as proto"
 
-	// beforeNothing precedes an empty quote: Outrider starts no Envoy with a bootstrap message in
-	// memory (source/server/server.cc).
+	// beforeNothing precedes an empty quote: Outrider starts no Envoy with an in-memory bootstrap
+	// (source/server/server.cc).
 	beforeNothing = "initializing config '"
 
 	// notShown replaces a quote at the end of a message.
 	notShown = "(not shown)"
 
-	// quoteTime bounds a quote, from its first line on. Envoy writes a quote at once, so later
-	// lines are likely other output on the same pipe (an access log), which must not be lost. The
-	// bound is generous, because later lines of a quote would be logged.
+	// quoteTime bounds the duration of a quote from its first line. Envoy writes a quote at once,
+	// so later lines are probably other output on the same pipe (an access log), which must not be
+	// lost. The bound is generous, because lines of a quote that arrive later would be logged.
 	quoteTime = 5 * time.Second
 )
 
 var (
-	// A quoted message has lines of its own, from its mark up to an empty line or the reason.
-	// Invalid JSON extends to the end of Envoy's output.
+	// quotedJSON and quotedMessage begin quotes of several lines. A message extends from its mark
+	// to an empty line or the reason; invalid JSON extends to the end of Envoy's output.
 	quotedJSON = regexp.MustCompile(`(` + jsonMark + ` \(.*?\)): `)
 
-	// onOneLine matches the text behind messageMark if the whole message is on the same line.
+	// onOneLine matches the text after messageMark if the whole message is on one line.
 	onOneLine = regexp.MustCompile(`^[a-z]*\s+\S`)
 
-	// afterDebug matches the beginning of the line after a message: ": why", or ", the next: why".
-	// No line of a message begins like this.
+	// afterDebug matches the beginning of the line that follows a message: ": reason", or ", the
+	// next: reason". No line of a message begins like this.
 	afterDebug = regexp.MustCompile(`^[:,] `)
 
-	// likeQuoted matches lines of text-format messages and of JSON.
+	// likeQuoted matches lines that may be part of a text-format message or of JSON.
 	likeQuoted = regexp.MustCompile(`^[\s"]|^[}\]],?$|^[a-z0-9_]+: |[{\[,]$`)
 )
 
-// LogRedactor removes Envoy's quotes of its configuration from its log: the log is readable for
-// everybody, while the configuration may contain credentials. The zero value has no knowledge of
-// earlier lines, see Lost.
+// LogRedactor removes quotes of the configuration from Envoy's log. Everybody may read the log, but
+// the configuration may contain credentials. The zero value assumes that earlier lines were lost,
+// see MarkGap.
 type LogRedactor struct {
 	quoting quoting
-	begun   bool // a line outside a quote was read since the last loss
-	// until is the latest end of a quote, or of what looks like one after a loss. It is zero before
-	// the next line.
+	begun   bool // begun bool // a line outside a quote was read since the last gap
+	// until is the latest end of a quote, or of lines that may be one after a gap. It is zero
+	// before the next line.
 	until   time.Time
-	leftOut int // removed lines not reported by LeftOut yet
+	leftOut int // leftOut int // removed lines that RemovedLines has not returned yet
 }
 
-// quoting is the kind of quote that the last line left open: the next lines may belong to it.
+// quoting is the kind of quote that continues after the last line, so that the next lines may
+// belong to it.
 type quoting int
 
 const (
@@ -65,13 +65,13 @@ const (
 	quotesJSON
 )
 
-// Lost records a gap before the next line. Lines after it are removed as long as they look like a
-// quote.
-func (r *LogRedactor) Lost() { *r = LogRedactor{leftOut: r.leftOut} }
+// MarkGap records that lines were lost before the next one. The following lines are removed as long
+// as they look like a quote.
+func (r *LogRedactor) MarkGap() { *r = LogRedactor{leftOut: r.leftOut} }
 
-// LeftOut returns the number of lines removed since the last call, or 0 while a quote may continue.
-// ended says that no lines follow.
-func (r *LogRedactor) LeftOut(ended bool) int {
+// RemovedLines returns the number of lines removed since the last call, or 0 while a quote may
+// continue. ended reports that no more lines follow.
+func (r *LogRedactor) RemovedLines(ended bool) int {
 	if r.concealing() && !ended {
 		return 0
 	}
@@ -94,10 +94,10 @@ func (r *LogRedactor) expire() {
 	}
 }
 
-// Take returns the next lines without quotes.
-func (r *LogRedactor) Take(lines []string) []string {
+// Redact returns the lines without quotes.
+func (r *LogRedactor) Redact(lines []string) []string {
 	r.expire()
-	// cut: the last line of kept continues behind its quote
+	// cut reports that the last retained line continues after its quote
 	retained, cut := make([]string, 0, len(lines)), false
 	for _, line := range lines {
 		if r.concealing() {
@@ -124,7 +124,8 @@ func (r *LogRedactor) Take(lines []string) []string {
 	return retained
 }
 
-// withoutEnd marks the end of a message as not shown. cut says that the message is the last line.
+// withoutEnd marks the end of the last message as not shown. cut reports that this message is the
+// last line.
 func withoutEnd(lines []string, cut bool) []string {
 	if last := len(lines) - 1; cut {
 		lines[last] += " " + notShown
@@ -133,7 +134,7 @@ func withoutEnd(lines []string, cut bool) []string {
 	return append(lines, notShown)
 }
 
-// look reports whether a line belongs to a quote, or continues the message behind one.
+// look reports whether a line belongs to a quote, or continues a message after its quote.
 func (r *LogRedactor) look(line string) (quoted, continues bool) {
 	_, begins := ParseLogLine(line)
 	switch {
@@ -152,7 +153,7 @@ func (r *LogRedactor) look(line string) (quoted, continues bool) {
 }
 
 // cut removes the beginning of a quote from a line. It reports whether the message may continue
-// behind the quote.
+// after the quote.
 func (r *LogRedactor) cut(line string) (rest string, cut bool) {
 	if before, after, found := strings.Cut(line, messageMark); found {
 		before = strings.TrimSpace(before)
@@ -181,9 +182,9 @@ func RedactMessage(text string) string {
 	return strings.Join(known.takeAll(strings.Split(text, "\n")), "\n")
 }
 
-// takeAll is Take for lines after which none follow.
+// takeAll is Redact for a complete sequence of lines.
 func (r *LogRedactor) takeAll(lines []string) []string {
-	retained := r.Take(lines)
+	retained := r.Redact(lines)
 	if r.quoting == quotesMessage {
 		retained = withoutEnd(retained, true) // the last line began the quote
 	}

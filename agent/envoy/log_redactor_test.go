@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The reason why a running Envoy refused resources remains, without its quotes; other messages are
-// unchanged.
+// Of a refusal by a running Envoy, the reason remains and the quotes are removed. Other messages
+// are unchanged.
 func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	const credential, cluster = "s3cret-value",
 		`{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "a", "connect_timeout": "1s", ` +
@@ -60,7 +60,7 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 			for lines := bufio.NewScanner(said); lines.Scan() &&
 				!strings.Contains(lines.Text(), last); {
 				raw = append(raw, lines.Text())
-				retained = append(retained, redactor.Take([]string{lines.Text()})...)
+				retained = append(retained, redactor.Redact([]string{lines.Text()})...)
 			}
 			cancel()
 			_ = command.Wait()
@@ -74,8 +74,8 @@ func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	}
 }
 
-// The result does not depend on how lines are split into batches, even if the beginning of a
-// message was lost.
+// The result does not depend on how lines are split into batches, even if the first lines of a
+// message were lost.
 func TestLogRedactor_KeepsStateBetweenBatches(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	const hidden = "s3cret"
@@ -87,11 +87,11 @@ func TestLogRedactor_KeepsStateBetweenBatches(t *testing.T) {
 	for first := range lines {
 		for size := 1; size <= len(lines); size++ {
 			var redactor LogRedactor
-			redactor.Take([]string{prefix + "x: goo.gle/debugstr", "y {"})
-			redactor.Lost()
+			redactor.Redact([]string{prefix + "x: goo.gle/debugstr", "y {"})
+			redactor.MarkGap()
 			var retained []string
 			for batch := range slices.Chunk(lines[first:], size) {
-				retained = append(retained, redactor.Take(batch)...)
+				retained = append(retained, redactor.Redact(batch)...)
 			}
 			text := strings.Join(retained, "\n")
 			if strings.Contains(text, hidden) || first <= 5 && !strings.Contains(text, "why") ||
@@ -102,7 +102,7 @@ func TestLogRedactor_KeepsStateBetweenBatches(t *testing.T) {
 	}
 }
 
-// Other output on Envoy's pipe is removed with a quote for a bounded time only, and the number of
+// Other output on Envoy's pipe is removed with a quote for a bounded time only. The number of
 // removed lines is reported.
 func TestAQuoteIsBounded(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
@@ -115,20 +115,20 @@ func TestAQuoteIsBounded(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var redactor LogRedactor
-				redactor.Take(begin)
+				redactor.Redact(begin)
 				quoted := len(begin[min(len(begin), 1):]) + len(access)
-				if retained := redactor.Take(access); len(retained) > 0 || redactor.LeftOut(false) != 0 {
+				if retained := redactor.Redact(access); len(retained) > 0 || redactor.RemovedLines(false) != 0 {
 					t.Errorf("kept of what may be quoted: %q", retained)
 				}
 				time.Sleep(quoteTime + 1)
-				if diff := cmp.Diff(access, redactor.Take(access)); diff != "" {
+				if diff := cmp.Diff(access, redactor.Redact(access)); diff != "" {
 					t.Error(diff)
 				}
-				if number := redactor.LeftOut(false); number != quoted || redactor.LeftOut(true) != 0 {
+				if number := redactor.RemovedLines(false); number != quoted || redactor.RemovedLines(true) != 0 {
 					t.Errorf("%d lines are reported as left out, want %d", number, quoted)
 				}
-				redactor.Take([]string{prefix + "Unable to parse JSON as proto (e): {", "}"})
-				if number := redactor.LeftOut(true); number != 1 {
+				redactor.Redact([]string{prefix + "Unable to parse JSON as proto (e): {", "}"})
+				if number := redactor.RemovedLines(true); number != 1 {
 					t.Errorf("%d lines are reported at the end", number)
 				}
 			})
@@ -136,7 +136,7 @@ func TestAQuoteIsBounded(t *testing.T) {
 	}
 }
 
-// A message without a quote is passed on, whatever precedes it.
+// FuzzLogRedactor checks that a message without a quote remains, whatever lines precede it.
 func FuzzLogRedactor(f *testing.F) {
 	f.Add("[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] a: goo.gle/debugonly  \n"+
 		"node {\n  id: 1\n}\n: why\nrest", 3)
@@ -147,7 +147,7 @@ func FuzzLogRedactor(f *testing.F) {
 		var redactor LogRedactor
 		var retained []string
 		for batch := range slices.Chunk(lines, min(max(size, 1), len(lines))) {
-			retained = append(retained, redactor.Take(batch)...)
+			retained = append(retained, redactor.Redact(batch)...)
 		}
 		if got := strings.Join(retained, "\n"); len(got) > len(text) {
 			t.Errorf("%q became %q", text, got)
@@ -177,8 +177,8 @@ func TestRedactMessage(t *testing.T) {
 	}
 }
 
-// Every complaint of Envoy is reported without its quotes of the bootstrap, even if only the last
-// lines are known.
+// Every validation error of Envoy is reported without its quotes of the bootstrap, even if only the
+// last lines are known.
 func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	const credential = "s3cret-value"
 	path := parts.Envoy(t)
@@ -197,12 +197,12 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 				0o600); err != nil {
 				t.Fatal(err)
 			}
-			stdout, stderr, exit, err := Local{}.Run(t.Context(), path,
+			stdout, stderr, exit, err := LocalRunner{}.Run(t.Context(), path,
 				[]string{"--mode", "validate", "-c", file})
 			if err != nil || exit == 0 {
 				t.Fatalf("exit %d, %v", exit, err)
 			}
-			if _, started, _, err := (Local{}).Run(t.Context(), path,
+			if _, started, _, err := (LocalRunner{}).Run(t.Context(), path,
 				[]string{"--disable-hot-restart", "-c", file}); err != nil ||
 				strings.Contains(strings.Join(RedactLines(strings.Split(string(started), "\n")),
 					"\n"), credential) ||
@@ -210,7 +210,7 @@ func TestComplaintsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 					RedactLines(strings.Split(string(started), "\n"))), test.want) {
 				t.Errorf("%v: %s", err, started)
 			}
-			got := Complaint(append(stdout, stderr...))
+			got := ValidationError(append(stdout, stderr...))
 			if strings.Contains(got, credential) || !strings.Contains(got, test.want) {
 				t.Errorf("%s", got)
 			}

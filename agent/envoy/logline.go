@@ -20,7 +20,8 @@ type LogLine struct {
 	Level     string    // trace, debug, info, warning, error, critical; "" if unknown
 	Component string    // Envoy's logger: main, config, upstream, …; "" if unknown
 	Message   string    // may have several lines
-	Continued bool      // continues the previous message; shares its other fields
+	// Continued bool // the line continues the previous message and has its other fields
+	Continued bool
 }
 
 // MaxMessage bounds a message, in bytes. Longer ones are split.
@@ -29,7 +30,7 @@ const MaxMessage = 32 << 10
 const logTimeLayout = "2006-01-02 15:04:05.000"
 
 // ParseLogLine parses a line in the format of LogFormat, or in Envoy's default format, which Envoy
-// uses until it has parsed its command line. ok is false for other lines. Envoy writes times in the
+// uses before it has parsed its command line. ok is false for other lines. Envoy's times are in the
 // local time zone.
 func ParseLogLine(line string) (parsed LogLine, ok bool) {
 	number := int64(-1)
@@ -90,7 +91,7 @@ func isWord(s string) bool {
 // multi-line message, a backtrace, an access log on the same pipe) continues the previous message.
 // The zero value is ready to use.
 type LogParser struct {
-	last  LogLine // fields of the last message, without Message
+	last  LogLine // last LogLine // the last message, without its text
 	began bool
 }
 

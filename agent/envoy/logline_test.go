@@ -100,7 +100,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// The parser reads what a real Envoy writes in LogFormat.
+// The parser reads the lines of a real Envoy that logs in LogFormat.
 func TestLogOfARealEnvoy(t *testing.T) {
 	began := time.Now().Add(-time.Second)
 	e := start(t, CommandLine{Epoch: 4, Number: 4, LogLevel: "debug"})

@@ -47,7 +47,7 @@ const testBootstrap = `{
     "stat_prefix": "tunnel", "cluster": "backend"}}]}]}
  ]}}`
 
-// start runs an Envoy with an HTTP and a TCP listener. The test implements the backend behind them.
+// start runs an Envoy with an HTTP and a TCP listener. The test provides the backend of both.
 func start(t *testing.T, command CommandLine) *running {
 	t.Helper()
 	dir := parts.ShortDir(t)

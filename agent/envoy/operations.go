@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// FailHealthcheck makes Envoy announce its end: /ready and health-check filters answer 503,
-// responses carry Connection: close or GOAWAY. New connections are still accepted.
+// FailHealthcheck makes Envoy announce its end: /ready and health-check filters return 503, and
+// responses carry Connection: close or GOAWAY. Envoy still accepts connections.
 func (a *Admin) FailHealthcheck(ctx context.Context) error {
 	return a.act(ctx, "/healthcheck/fail")
 }
@@ -16,8 +16,8 @@ func (a *Admin) FailHealthcheck(ctx context.Context) error {
 // OKHealthcheck reverts FailHealthcheck.
 func (a *Admin) OKHealthcheck(ctx context.Context) error { return a.act(ctx, "/healthcheck/ok") }
 
-// DrainListeners closes the listeners: at once, or if graceful after the drain time. Requests in
-// flight are answered. Only the next epoch opens listeners again.
+// DrainListeners closes the listeners at once, or with graceful after the drain time. Requests in
+// flight complete. This epoch never opens listeners again.
 func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 	if graceful {
 		return a.act(ctx, "/drain_listeners?graceful")
@@ -25,7 +25,7 @@ func (a *Admin) DrainListeners(ctx context.Context, graceful bool) error {
 	return a.act(ctx, "/drain_listeners")
 }
 
-// ReopenLogs makes Envoy reopen its access-log files after a rotation.
+// ReopenLogs makes Envoy reopen its access-log files, as needed after a log rotation.
 func (a *Admin) ReopenLogs(ctx context.Context) error { return a.act(ctx, "/reopen_logs") }
 
 func (a *Admin) act(ctx context.Context, path string) error {
@@ -42,8 +42,8 @@ func (a *Admin) SetLogLevel(ctx context.Context, component, level string) error 
 	return a.act(ctx, "/logging?"+url.QueryEscape(component)+"="+url.QueryEscape(level))
 }
 
-// SetLogLevels sets the level of all components unless level is "", then the levels of some, in the
-// format of --component-log-level ("upstream:debug,misc:error").
+// SetLogLevels sets the level of all components unless level is "", then those of single
+// components, in the format of --component-log-level ("upstream:debug,misc:error").
 func (a *Admin) SetLogLevels(ctx context.Context, level, components string) error {
 	if level != "" {
 		if err := a.SetLogLevel(ctx, "", level); err != nil {

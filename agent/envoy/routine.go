@@ -2,16 +2,16 @@ package envoy
 
 import "strings"
 
-// terminated is Envoy's log message when SIGTERM ends it.
+// terminated is the message that Envoy logs when SIGTERM ends it.
 const terminated = "caught ENVOY_SIGTERM"
 
-// Routine recognises the log lines of one Envoy that duplicate Outrider's own: the steps of a hot
-// restart, an orderly stop, and refused resources. It also recognises lines that every Envoy logs
-// on a current host. The zero value is ready to use.
-type Routine struct{ ending bool }
+// RoutineLines recognises log lines of one Envoy that need no attention: those about events that
+// Outrider logs itself (the steps of a hot restart, an orderly stop, refused resources), and those
+// that every Envoy logs on a current host. The zero value is ready to use.
+type RoutineLines struct{ ending bool }
 
-// Is reports whether a line is routine.
-func (r *Routine) Is(line LogLine) bool {
+// Matches reports whether a line is routine. It must see all lines in order.
+func (r *RoutineLines) Matches(line LogLine) bool {
 	switch line.Message {
 	case "shutting down admin due to child startup", "terminating parent process":
 		return true
@@ -33,7 +33,8 @@ func (r *Routine) Is(line LogLine) bool {
 	}
 	if strings.HasPrefix(line.Message, "[source/server/cgroup_cpu_util.cc:") &&
 		strings.Contains(line.Message, "] Expected cgroup v1 files not accessible") {
-		return true // the host has cgroup v2, and Envoy looks for v1 first
+		// return true // logged on each host with cgroup v2, because Envoy tries v1 first
+		return true
 	}
 	return r.ending && strings.Contains(line.Message, " gRPC config stream to ")
 }

@@ -11,15 +11,15 @@ import (
 	"slices"
 )
 
-// Certificates returns the certificates of a secret that Envoy has from an SDS server: a chain, or
+// Certificates returns the certificates of one secret that Envoy received over SDS: a chain, or
 // trusted roots. It returns nil if Envoy has none.
 func (a *Admin) Certificates(ctx context.Context, secret string) ([]*x509.Certificate, error) {
 	found, err := a.SecretsNamed(ctx, regexp.QuoteMeta(secret))
 	return found[secret], err
 }
 
-// SecretsNamed returns the certificates of the secrets that Envoy has from SDS servers and whose
-// whole names match an expression (RE2), by name.
+// SecretsNamed returns, by name, the certificates of the secrets that Envoy received over SDS. It
+// selects the secrets whose whole name matches an expression (RE2).
 func (a *Admin) SecretsNamed(
 	ctx context.Context, expression string,
 ) (map[string][]*x509.Certificate, error) {
@@ -32,7 +32,7 @@ func (a *Admin) SecretsNamed(
 	return certificatesOf(body)
 }
 
-// certificatesOf returns the certificates of a dump of secrets, by name.
+// certificatesOf returns the certificates in a config dump of secrets, by name.
 func certificatesOf(dump []byte) (map[string][]*x509.Certificate, error) {
 	type source struct {
 		Bytes []byte `json:"inline_bytes"`
@@ -46,8 +46,10 @@ func certificatesOf(dump []byte) (map[string][]*x509.Certificate, error) {
 					Chain source `json:"certificate_chain"`
 				} `json:"tls_certificate"`
 				Validation struct {
-					Roots  source   `json:"trusted_ca"`
-					Custom struct { // SPIRE's: SPIFFECertValidatorConfig
+					Roots source `json:"trusted_ca"`
+					// Custom struct { // SPIFFECertValidatorConfig, in which SPIRE sends trusted
+					// roots
+					Custom struct {
 						Config struct {
 							Domains []struct {
 								Bundle source `json:"trust_bundle"`

@@ -9,8 +9,8 @@ import (
 // StateDraining is the state that Envoy reports after POST /healthcheck/fail.
 const StateDraining = "DRAINING"
 
-// RestartEpoch requests the --restart-epoch of the Envoy that answers. The answer has about 150 KB;
-// use Ready to poll the state.
+// RestartEpoch requests the --restart-epoch of the Envoy behind the interface. The response is
+// about 150 KB; to poll the state, use Ready.
 func (a *Admin) RestartEpoch(ctx context.Context) (int, error) {
 	var answer struct {
 		Options struct {

@@ -15,7 +15,7 @@ func (a *Admin) Stats(ctx context.Context, filter string) (map[string]uint64, er
 	return a.stats(ctx, "", filter)
 }
 
-// Gauges is Stats for gauges only, which makes Envoy scan far fewer statistics.
+// Gauges is like Stats but returns gauges only, for which Envoy scans far fewer statistics.
 func (a *Admin) Gauges(ctx context.Context, filter string) (map[string]uint64, error) {
 	return a.stats(ctx, "type=Gauges&", filter)
 }
@@ -42,24 +42,26 @@ func (a *Admin) stats(ctx context.Context, kind, filter string) (map[string]uint
 	return stats, nil
 }
 
-// Activity counts the open connections and requests of an epoch, without those of the admin
-// interface and Outrider's own listeners.
+// Activity is the number of open connections and requests of an epoch. It does not count those of
+// the admin interface and of Outrider's own listeners.
 type Activity struct {
 	Connections uint64 // from clients
-	Requests    uint64 // HTTP requests in flight, upgraded connections (WebSocket) included
-	// connections other than HTTP; only their close shows that they are idle
+	// Requests uint64 // HTTP requests in flight, including upgraded connections (WebSocket)
+	Requests uint64
+	// Tunnels counts connections other than HTTP, which are not idle until they close.
 	Tunnels uint64
 }
 
-// Idle reports whether nothing would be lost by ending Envoy now, except idle keep-alive
-// connections, whose clients retry.
+// Idle reports whether ending Envoy now would cut nothing but idle keep-alive connections, whose
+// clients retry.
 func (a Activity) Idle() bool { return a.Requests == 0 && a.Tunnels == 0 }
 
 // Statistics prefixes of Outrider's own listeners. The bootstrap sets them, and Activity excludes
 // them.
 const (
-	PrometheusStatPrefix = "outrider_prometheus" // the listener of Envoy's metrics (15090)
-	ReadyStatPrefix      = "outrider_ready"      // the listener of readiness (15021)
+	// PrometheusStatPrefix = "outrider_prometheus" // listener of Envoy's metrics (15090)
+	PrometheusStatPrefix = "outrider_prometheus"
+	ReadyStatPrefix      = "outrider_ready" // the listener of readiness (15021)
 )
 
 const activityFilter = `^(listener\..+\.downstream_cx_active|http\..+\.downstream_(cx|rq)_active)$`
@@ -68,17 +70,16 @@ var (
 	// threadStat matches a listener's statistics per thread.
 	threadStat = regexp.MustCompile(`\.(worker_\d+|main_thread)\.downstream_cx_active$`)
 
-	// ownHTTP and ownListeners are the prefixes of statistics that are not user traffic:
-	// Outrider's, and Istio's names for the same two listeners, which bootstrap templates and
-	// istiod use.
+	// Prefixes of statistics that are not traffic of users: those of Outrider's own listeners, and
+	// those that bootstrap templates and istiod give to the same two listeners.
 	ownHTTP      = []string{"admin", PrometheusStatPrefix, ReadyStatPrefix, "stats", "agent"}
 	ownListeners = []string{"admin", PrometheusStatPrefix, ReadyStatPrefix}
 	ownPorts     = []string{"_15021", "_15090"}
 )
 
-// Activity returns the epoch's activity. If all fields are zero, the epoch can end without losing
-// requests. An Envoy whose stats matcher excludes downstream_cx_active and downstream_rq_active
-// looks idle.
+// Activity returns the epoch's activity. If all fields are zero, the epoch can be ended without
+// losing requests. An Envoy whose stats matcher excludes downstream_cx_active and
+// downstream_rq_active always appears idle.
 func (a *Admin) Activity(ctx context.Context) (Activity, error) {
 	stats, err := a.Stats(ctx, activityFilter)
 	if err != nil {

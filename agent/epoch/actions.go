@@ -16,14 +16,15 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// The short actions on callers, board and log.
+// Short actions on callers, the board and the log.
 type (
-	// reply answers a call. Earlier changes have reached readers and the keeper by then.
+	// reply returns the result of a call. Readers and the keeper have received all earlier changes
+	// by then.
 	reply struct {
 		call   int
 		answer answer
 	}
-	// announceWait announces to a caller that it waits.
+	// announceWait notifies a caller that its request waits, and for what.
 	announceWait struct {
 		call  int
 		until time.Time
@@ -81,7 +82,7 @@ func (a publish) run(x *executor) {
 
 func (a logLine) run(x *executor) { x.logs(a.level, a.message, a.args...) }
 
-// The short actions on the keeper and on files.
+// Short actions on the keeper and on files.
 type (
 	// launch makes the keeper create a process.
 	launch struct {
@@ -114,7 +115,9 @@ func (a launch) run(x *executor) {
 		})
 		x.job(startJob(a.spec.ID), func(ctx context.Context) {
 			if err != nil && a.hot {
-				sleep(ctx, parentNews) // the exit of its parent, if that is the cause, comes first
+				// sleep(ctx, parentNews) // if its parent's exit is the cause, that event must
+				// arrive first
+				sleep(ctx, parentNews)
 			}
 			x.post(launched{a.spec.ID, process.PID, err})
 		})
@@ -163,7 +166,7 @@ func (a removeFile) run(x *executor) {
 	})
 }
 
-// cancelJob ends a job.
+// cancelJob cancels a job.
 type cancelJob struct{ name string }
 
 func (a cancelJob) run(x *executor) {
@@ -174,7 +177,7 @@ func (a cancelJob) run(x *executor) {
 	}
 }
 
-// The actions on a keeper that was connected or lost.
+// Actions after a keeper was connected or lost.
 type (
 	listProcesses  struct{ adoption int }
 	watchKeeper    struct{ adoption int }
@@ -199,7 +202,7 @@ func (a listProcesses) run(x *executor) {
 	})
 }
 
-// exitOf returns the event of a process that ended, or lives if its exit is nil.
+// exitOf returns the event of a process: its exit, or that it lives if the keeper reports no exit.
 func (x *executor) exitOf(p keeper.Process) processExited {
 	e := processExited{id: p.ID, pid: p.PID, exit: p.Exit, lastLines: envoy.RedactLines(p.LastLines)}
 	if e.exit != nil {

@@ -10,10 +10,10 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// loses names what an epoch may do that costs the one before it its admin interface.
+// loses are ways, by name, in which a new epoch can cost its parent the admin interface.
 var loses = map[string]behaviour{"port in use": {late: true}, "never live": {never: true}}
 
-// adminIsBack checks that the live epoch, if it can be started again, has its admin interface.
+// adminIsBack checks that a live epoch with a known spec regains an admin interface.
 func (h *harness) adminIsBack() {
 	h.t.Helper()
 	synctest.Wait()
@@ -38,14 +38,16 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))
 				h.w.behaviour["bad"] = bad
-				for round := range 3 { // the second and the third wait for the overlap's end
+				// for round := range 3 { // rounds after the first also wait for the end of the
+				// overlap
+				for round := range 3 {
 					refused := h.refused(specOf("bad"))
 					if refused.Remaining != round || refused.Number != round+1 {
 						t.Errorf("refused: %+v", refused)
 					}
 					h.wait(200 * time.Millisecond)
 					live, _, _ := h.s.Live()
-					if live.Hash != "a" || live.Number != round+1 || live.Mode != Hot ||
+					if live.Hash != "a" || live.Number != round+1 || live.Mode != HotRestart ||
 						!strings.Contains(live.Reason, "brings back the admin interface") {
 						t.Errorf("live: %+v", live)
 					}
@@ -53,7 +55,8 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 				}
 				h.wait(10 * time.Minute)
 				h.expect("3 live") // no more than that
-				if got := h.must(specOf("b")); got != (Result{Epoch: 4, Previous: 3, Mode: Hot}) {
+				if got := h.must(specOf("b")); got != (Result{Epoch: 4, Previous: 3,
+					Mode: HotRestart}) {
 					t.Errorf("the next: %+v", got)
 				}
 				if h.outage() != 0 || len(h.conditions()) != 0 {
@@ -65,7 +68,8 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 						raised++
 					}
 				}
-				if raised == 0 { // of three within a minute, not each is an event
+				// if raised == 0 { // at least one; the board limits events to three a minute
+				if raised == 0 {
 					t.Error("no event that the admin interface was lost")
 				}
 			})
@@ -84,7 +88,7 @@ func TestRepair_IsReplacedByAWaitingRequest(t *testing.T) {
 		if err := <-first; err == nil {
 			t.Error("it was not refused")
 		}
-		if got := <-second; got != (Result{Epoch: 1, Previous: 0, Mode: Hot}) {
+		if got := <-second; got != (Result{Epoch: 1, Previous: 0, Mode: HotRestart}) {
 			t.Errorf("what waited: %+v", got)
 		}
 		h.wait(time.Minute)
@@ -97,7 +101,9 @@ func TestRepair_IsRepeatedAfterAMinute(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.w.behaviour["bad"] = behaviour{late: true}
-		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} }) // what was good does not start any more
+		// h.do(func() { h.w.behaviour["a"] = behaviour{late: true} }) // the spec that worked now
+		// fails to start
+		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
 		h.refused(specOf("bad"))
 		starts := func() (n int) {
 			h.do(func() { n = len(h.w.all) })
@@ -122,8 +128,8 @@ func TestRepair_IsRepeatedAfterAMinute(t *testing.T) {
 	})
 }
 
-// An agent that finds an epoch without admin interface knows no way to start it as another epoch,
-// until it is told its configuration.
+// An agent that adopts an epoch without admin interface cannot replace it before it has the
+// configuration.
 func TestRepair_OfAnAdoptedEpochWaitsForItsConfiguration(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -149,8 +155,7 @@ func TestRepair_OfAnAdoptedEpochWaitsForItsConfiguration(t *testing.T) {
 	})
 }
 
-// Whoever asks the live epoch and finds no admin interface can tell, at any moment, that another
-// epoch is why.
+// While an epoch has lost its admin interface to another one, its record says so at every moment.
 func TestEpoch_SaysWhyItsAdminIsClosed(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +167,7 @@ func TestEpoch_SaysWhyItsAdminIsClosed(t *testing.T) {
 					changed := h.s.Changed()
 					live, admin, _ := h.s.Live()
 					if _, err := admin.State(h.t.Context()); err != nil {
-						if now, _, _ := h.s.Live(); now.ID == live.ID && !now.AdminLost && now.State != HandingOver {
+						if now, _, _ := h.s.Live(); now.ID == live.ID && !now.AdminLost && now.State != StateHandingOver {
 							t.Errorf("%s: %v, and %+v", time.Now().Format("05.000"), err, now)
 						}
 					}

@@ -8,17 +8,19 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// adoption is a list of the keeper's processes that was requested.
+// adoption is a pending request for the keeper's list of processes.
 type adoption struct {
-	number int // of the connection; an answer of an earlier one does not count
+	number int // number int // number of the connection; answers of earlier connections are ignored
 	call   int // of SetKeeper; 0: of Run
 }
 
-// keeperConnected is the event of Run and SetKeeper.
+// keeperConnected is the event of a new connection to a keeper, at the start of Run or by
+// SetKeeper.
 type keeperConnected struct{ call int }
 
 func (e keeperConnected) apply(m *machine) {
-	if m.link == connected { // the loss of the last one has not been reported yet
+	// if m.link == connected { // the loss of the previous connection has not been reported yet
+	if m.link == connected {
 		m.loseKeeper()
 	}
 	m.cancelAdoption()
@@ -27,14 +29,14 @@ func (e keeperConnected) apply(m *machine) {
 	m.do(listProcesses{m.adoption.number})
 }
 
-// cancelAdoption answers a SetKeeper that is overtaken.
+// cancelAdoption answers the SetKeeper call whose adoption is superseded.
 func (m *machine) cancelAdoption() {
 	if m.link == listing && m.adoption.call != 0 {
 		m.reply([]call{{id: m.adoption.call}}, answer{err: errKeeperLost})
 	}
 }
 
-// keeperGone is the event of a connection to the keeper that was lost.
+// keeperGone is the event of a lost connection to the keeper.
 type keeperGone struct{ adoption int }
 
 func (e keeperGone) apply(m *machine) {
@@ -43,7 +45,7 @@ func (e keeperGone) apply(m *machine) {
 	}
 }
 
-// loseKeeper takes in that no keeper is connected. Its Envoys end with it unless it re-executed
+// loseKeeper records that no keeper is connected. Its Envoys end with it, unless it re-executes
 // itself.
 func (m *machine) loseKeeper() {
 	m.cancelAdoption()
@@ -51,14 +53,15 @@ func (m *machine) loseKeeper() {
 	m.adoption.call = 0
 	m.raise(conditionKeeper, condition.Info,
 		"The keeper is being replaced, or has ended: its successor is awaited.")
-	if a := m.attempt; a != nil { // the next keeper reports whether its process lives
+	// if a := m.attempt; a != nil { // the next keeper reports whether the attempt's process lives
+	if a := m.attempt; a != nil {
 		m.do(cancelJob{startJob(a.process.ID)})
 		m.requeue(a)
 	}
 }
 
-// reconcileLost watches the processes of a lost keeper, and raises an error once it has been away
-// for longer than it takes to replace itself.
+// reconcileLost watches the processes of a lost keeper. It reports an error if the keeper is away
+// for longer than a re-execution takes.
 func (m *machine) reconcileLost() {
 	if len(m.processes) > 0 && !m.awaiting {
 		m.awaiting = true
@@ -77,7 +80,7 @@ func (m *machine) reconcileLost() {
 	}
 }
 
-// processEnded is the event of a process of a lost keeper that has ended.
+// processEnded is the event of a process that exited while its keeper was lost.
 type processEnded struct{ id string }
 
 func (e processEnded) apply(m *machine) {
@@ -91,18 +94,19 @@ func (e processEnded) apply(m *machine) {
 	}
 }
 
-// listed is the event of the keeper's list of processes.
+// listed is the event of the keeper's list of processes, or of the failure to get it.
 type listed struct {
 	adoption int
 	found    []foundProcess
 	err      error
 }
 
-// foundProcess is a process that the keeper has.
+// foundProcess is a process in the keeper's list.
 type foundProcess struct {
-	processExited          // exit is nil if it lives
-	adopted       *process // of its note; nil: it has none of ours
-	problem       error    // with the note
+	processExited // exit is nil if it lives
+	// adopted *process // as described by its note; nil: it has no valid note
+	adopted *process
+	problem error // with the note
 }
 
 func (e listed) apply(m *machine) {
@@ -133,8 +137,8 @@ func (e listed) apply(m *machine) {
 	}
 }
 
-// adopt takes over the keeper's processes: at the start of Run all of them, with a new keeper those
-// that differ from the known ones.
+// adopt takes over the keeper's processes: at the start of Run all, from a new keeper those that
+// differ from the known ones.
 func (m *machine) adopt(found []foundProcess) {
 	has := func(id string) bool {
 		return slices.ContainsFunc(found, func(f foundProcess) bool { return f.id == id })
@@ -148,7 +152,7 @@ func (m *machine) adopt(found []foundProcess) {
 		case known != nil:
 			m.startedAs(known, f.pid)
 			if f.exit == nil {
-				m.annotate(known) // the keeper before it may have lost a note
+				m.annotate(known) // m.annotate(known) // the previous keeper may have lost a note
 			}
 		case m.isUnreplaced(f.id):
 			continue
@@ -171,7 +175,7 @@ func (m *machine) adopt(found []foundProcess) {
 	m.assignRoles(dead)
 }
 
-// dropUnreplaced removes the files of epochs that the keeper does not know.
+// dropUnreplaced removes the files of exited epochs that the keeper no longer lists.
 func (m *machine) dropUnreplaced(has func(id string) bool) {
 	all := m.unreplaced
 	m.unreplaced = slices.DeleteFunc(slices.Clone(all), func(u unreplaced) bool {
@@ -184,7 +188,7 @@ func (m *machine) dropUnreplaced(has func(id string) bool) {
 	}
 }
 
-// assignRoles decides which adopted epoch is live, or was until it died; the others end.
+// assignRoles decides which adopted epoch is live, or was until it exited. All others are ended.
 func (m *machine) assignRoles(dead []processExited) {
 	var last *process
 	for _, p := range m.processes {
@@ -205,15 +209,15 @@ func (m *machine) assignRoles(dead []processExited) {
 		switch {
 		case p.State.Serves():
 			m.resumeLive(p)
-		case p.State == Starting:
+		case p.State == StateStarting:
 			starting = append(starting, p)
-		case p.State == Draining && p.endedBy == endedBySupervisor && !p.drainJob &&
+		case p.State == StateDraining && p.endedBy == endedBySupervisor && !p.drainJob &&
 			!p.Ends.IsZero():
 			m.drainSideBySide(p, p.Ends.Add(-p.spec.ParentShutdown))
 		}
 	}
 	for _, exited := range dead {
-		if p := m.find(exited.id); p != nil && p.State == Starting {
+		if p := m.find(exited.id); p != nil && p.State == StateStarting {
 			m.unseen(p)
 		}
 		m.exited(exited)
@@ -228,13 +232,15 @@ func (m *machine) assignRoles(dead []processExited) {
 	}
 }
 
-// resumeLive continues the drain or stop of an adopted epoch that serves.
+// resumeLive continues the drain or stop of the adopted epoch that serves.
 func (m *machine) resumeLive(p *process) {
 	m.drain.wanted = p.Drained
 	if p.Drained && p.DrainEnds.IsZero() { // Envoy has not confirmed the drain
 		m.drainAgain(p)
 	}
-	if p.stopBegun && m.stop == nil { // a stop cannot be undone: a new epoch takes over
+	// if p.stopBegun && m.stop == nil { // a begun stop cannot be undone: another epoch must
+	// replace it
+	if p.stopBegun && m.stop == nil {
 		m.replaceAt = m.now
 		m.backOff.reason = fmt.Sprintf("the agent before this one ended while it stopped epoch %d",
 			p.Number)
@@ -244,8 +250,8 @@ func (m *machine) resumeLive(p *process) {
 	}
 }
 
-// unseen handles an epoch that died while it was starting and no agent was there: it may have been
-// live, and the live one may refuse connections.
+// unseen handles an epoch that exited while it was starting and no agent was connected. It may have
+// been live, in which case the epoch before it may refuse connections.
 func (m *machine) unseen(p *process) {
 	if p.hot {
 		m.do(clearInitializing{p.Lineage, p.Number})
@@ -255,7 +261,8 @@ func (m *machine) unseen(p *process) {
 		p.Number)
 }
 
-// resumeStart waits for an epoch that another agent, or this one with another keeper, has started.
+// resumeStart continues to wait for an epoch that an earlier agent, or this one with an earlier
+// keeper, has started.
 func (m *machine) resumeStart(p *process) {
 	if m.attempt != nil { // two: never started by an agent
 		m.kill(p, "another epoch is starting")
@@ -269,13 +276,13 @@ func (m *machine) resumeStart(p *process) {
 		a.parent = m.live()
 	}
 	m.attempt = a
-	if m.live() == nil && p.Mode != First {
+	if m.live() == nil && p.Mode != FirstStart {
 		m.orphaned(a) // the parent died meanwhile
 	}
 	m.poll(a)
 }
 
-// disown ends a process that has no note of ours: it holds ports and names that Envoy needs.
+// disown ends a process without a valid note, because it occupies ports and names that Envoy needs.
 func (m *machine) disown(f foundProcess) {
 	m.warn("ending a process of the keeper that is no epoch", "pid", f.pid, "error", f.problem)
 	if f.exit == nil {

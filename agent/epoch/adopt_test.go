@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// unchanged asks as an agent does that has just started.
+// unchanged applies a spec as a restarted agent does.
 func (h *harness) unchanged(spec *Spec) Result {
 	h.t.Helper()
 	result, err := h.s.Apply(h.t.Context(), Request{Spec: spec, Reason: "start", IfChanged: true})
@@ -47,7 +47,7 @@ func TestAdoption(t *testing.T) {
 				if got := h.unchanged(specOf("b")); got.Mode != Unchanged {
 					t.Errorf("%+v", got)
 				}
-				if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != Hot {
+				if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != HotRestart {
 					t.Errorf("%+v", got)
 				}
 				h.wait(20 * time.Second)
@@ -81,7 +81,8 @@ func TestAdoptionDuringAStart(t *testing.T) {
 			h.wait(10 * time.Second)
 			h.unchanged(spec)
 			h.expect("1 live")
-			if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != Hot || h.outage() != 0 {
+			if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != HotRestart ||
+				h.outage() != 0 {
 				t.Errorf("%+v; nobody served for %s", got, h.outage())
 			}
 		})
@@ -104,13 +105,15 @@ func TestAdoptedStartThatFails(t *testing.T) {
 				done := make(chan Result, 1)
 				go func() { done <- h.unchanged(specOf("a")) }()
 				h.wait(25 * time.Second)
-				// If it died while nobody looked it may have closed the old one's listeners: that
-				// is replaced to be sure.
+				// It may have closed the old epoch's listeners before it died, so the old epoch is
+				// replaced.
 				if got := <-done; got.Mode != Unchanged {
 					t.Errorf("%+v", got)
 				}
 				h.wait(20 * time.Second)
-				h.expect("1 live") // the other one cost it its admin interface
+				// h.expect("1 live") // replaced, because the failed epoch took over its admin
+				// interface
+				h.expect("1 live")
 				h.adminIsBack()
 				h.must(specOf("b"))
 				if h.outage() != 0 {

@@ -12,16 +12,17 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// adoptedSpec is the known part of the spec of an adopted epoch: the file and the command line it
-// was started with. That is enough to start it again under its own number, until Apply provides the
-// functions that made them.
+// adoptedSpec is the part of an adopted epoch's spec that its note contains: bootstrap file and
+// command line. It suffices to start the epoch again under its own number, until Apply provides the
+// whole spec.
 type adoptedSpec struct{ number, lineage int }
 
-// errAdoptedSpec is why an adopted epoch cannot be started otherwise than it was.
+// errAdoptedSpec is the error of a start that would need more of an adopted epoch's spec than is
+// known.
 var errAdoptedSpec = errors.New(
 	"it was started by an agent before this one, and its configuration is not known yet")
 
-// foundProcess reads the note of a process that the keeper has.
+// foundProcess reads the note of a process in the keeper's list.
 func (x *executor) foundProcess(p keeper.Process) foundProcess {
 	found := foundProcess{processExited: x.exitOf(p)}
 	var n note
@@ -38,8 +39,8 @@ func (x *executor) foundProcess(p keeper.Process) foundProcess {
 	return found
 }
 
-// makeStartable makes the spec of an adopted epoch one that can be started again, if its file is
-// still there: another attempt of the same number may have written its own.
+// makeStartable completes the spec of an adopted epoch, if its bootstrap file is unchanged: another
+// attempt with the same number may have overwritten it.
 func makeStartable(p *process) {
 	content, err := os.ReadFile(p.BootstrapPath)
 	if err != nil || p.command.Path == "" {
@@ -50,14 +51,14 @@ func makeStartable(p *process) {
 	}
 	was, command, address := p.launch(), p.command, p.AdminAddress
 	p.spec.adopted = &adoptedSpec{number: p.Number, lineage: p.Lineage}
-	p.spec.AdminAddress = func(Launch) string { return address }
-	p.spec.Bootstrap = func(l Launch) ([]byte, error) {
+	p.spec.AdminAddress = func(LaunchInput) string { return address }
+	p.spec.Bootstrap = func(l LaunchInput) ([]byte, error) {
 		if l.Number != was.Number {
 			return nil, fmt.Errorf("as epoch %d: %w", l.Number, errAdoptedSpec)
 		}
 		return content, nil
 	}
-	p.spec.Command = func(l Launch) (Command, error) {
+	p.spec.Command = func(l LaunchInput) (Command, error) {
 		if l.Number != was.Number || l.Lineage != was.Lineage || l.HotRestart != was.HotRestart {
 			return Command{}, fmt.Errorf("as epoch %d in lineage %d: %w", l.Number, l.Lineage,
 				errAdoptedSpec)
@@ -68,8 +69,7 @@ func makeStartable(p *process) {
 	}
 }
 
-// withRestartEpoch replaces the restart epoch, the only part of a command line that changes when
-// nobody is left to take over from.
+// withRestartEpoch replaces --restart-epoch, the only argument that changes when no parent is left.
 func withRestartEpoch(args []string, epoch int) []string {
 	const flag = "--restart-epoch"
 	args = slices.Clone(args)

@@ -18,7 +18,7 @@ import (
 
 func TestFirstStartThenHotRestart(t *testing.T) {
 	onHost(t, func(h *harness) {
-		if got := h.must(specOf("a")); got != (Result{Epoch: 0, Previous: -1, Mode: First}) {
+		if got := h.must(specOf("a")); got != (Result{Epoch: 0, Previous: -1, Mode: FirstStart}) {
 			t.Errorf("first: %+v", got)
 		}
 		if h.w.runs != 0 {
@@ -32,7 +32,7 @@ func TestFirstStartThenHotRestart(t *testing.T) {
 		if err != nil || info.Mode().Perm() != 0o640 {
 			t.Errorf("mode of the bootstrap: %v, %v", info.Mode(), err)
 		}
-		if got := h.must(specOf("b")); got != (Result{Epoch: 1, Previous: 0, Mode: Hot}) {
+		if got := h.must(specOf("b")); got != (Result{Epoch: 1, Previous: 0, Mode: HotRestart}) {
 			t.Errorf("second: %+v", got)
 		}
 		if h.w.runs != 1 {
@@ -76,7 +76,7 @@ func TestRequestsInTheOverlapAreMerged(t *testing.T) {
 							until = u
 						}
 					}})
-				if err != nil || result != (Result{Epoch: 2, Previous: 1, Mode: Hot}) {
+				if err != nil || result != (Result{Epoch: 2, Previous: 1, Mode: HotRestart}) {
 					t.Errorf("%s: %+v, %v", hash, result, err)
 				}
 				if gap := until.Sub(overlapEnds); gap < -time.Second || gap > time.Second {
@@ -144,7 +144,8 @@ func TestUnchanged(t *testing.T) {
 		if err != nil || result != (Result{Epoch: 1, Previous: 1, Mode: Unchanged}) {
 			t.Errorf("%+v, %v", result, err)
 		}
-		// Changed, and back while it waits for the overlap's end: nothing is left to do.
+		// The spec changes, and changes back while the request waits for the end of the overlap: no
+		// epoch is needed.
 		ctx, cancel := context.WithCancel(h.t.Context())
 		go func() { _, _ = h.s.Apply(ctx, Request{Spec: specOf("c"), IfChanged: true}) }()
 		synctest.Wait()
@@ -170,10 +171,13 @@ func TestBrokenSpecsChangeNothing(t *testing.T) {
 		"refused by validation": {behaviour: behaviour{invalid: true}, want: "unknown cluster 'x'"},
 		"cannot be parsed":      {behaviour: behaviour{unparsed: true}, want: "exited with code 1"},
 		"no bootstrap": {spec: func(s *Spec) {
-			s.Bootstrap = func(Launch) ([]byte, error) { return nil, errors.New("template: line 3") }
+			s.Bootstrap = func(LaunchInput) ([]byte, error) { return nil, errors.New("template: line 3") }
 		}, want: "template: line 3"},
 		"no command": {spec: func(s *Spec) {
-			s.Command = func(Launch) (Command, error) { return Command{}, errors.New("extra_args") }
+			s.Command = func(LaunchInput) (Command, error) {
+				return Command{},
+					errors.New("extra_args")
+			}
 		}, want: "extra_args"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -199,7 +203,8 @@ func TestBrokenSpecsChangeNothing(t *testing.T) {
 						t.Errorf("files: %v", got)
 					}
 				}
-				if got := h.must(specOf("b")); got != (Result{Epoch: 1, Previous: 0, Mode: Hot}) {
+				if got := h.must(specOf("b")); got != (Result{Epoch: 1, Previous: 0,
+					Mode: HotRestart}) {
 					t.Errorf("the next one: %+v", got)
 				}
 				if got := h.conditions(); len(got) != 0 {
@@ -230,7 +235,7 @@ func TestAbortOfAStartingEpoch(t *testing.T) {
 		if err := h.s.Abort(h.t.Context(), 7); !errors.Is(err, ErrNoEpoch) {
 			t.Errorf("abort of an epoch that is not: %v", err)
 		}
-		// It brings back the admin interface; its first try dies on the stale reply in its socket.
+		// Restores the admin interface. Its first try exits because of a stale reply in its socket.
 		h.wait(time.Second)
 		h.expect("1 live, 0 draining")
 		h.adminIsBack()
@@ -238,7 +243,7 @@ func TestAbortOfAStartingEpoch(t *testing.T) {
 		if err := h.s.Abort(h.t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
-		if got := h.must(specOf("b")); got != (Result{Epoch: 2, Previous: 1, Mode: Hot}) {
+		if got := h.must(specOf("b")); got != (Result{Epoch: 2, Previous: 1, Mode: HotRestart}) {
 			t.Errorf("%+v", got)
 		}
 		h.wait(20 * time.Second)

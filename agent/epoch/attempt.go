@@ -11,18 +11,21 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// stage names how far an attempt is.
+// stage is the progress of an attempt.
 type stage string
 
 const (
 	preparing stage = "preparing" // bootstrap, validation; no process yet
-	clearing  stage = "clearing"  // the draining epochs to abort are being killed; no process yet
+	// clearing stage = "clearing" // the draining epochs to abort are ending; no process yet
+	clearing  stage = "clearing"
 	launching stage = "launching" // the keeper creates the process
 	polling   stage = "polling"   // the process runs and is polled until it is live
-	killing   stage = "killing"   // the attempt failed; its process is being killed
+	// killing stage = "killing" // the attempt has failed; its process is being killed
+	killing stage = "killing"
 )
 
-// attempt is one try to make a spec live: several processes in succession if a start is retried.
+// attempt is one try to make a spec live. It consists of several processes in succession if a start
+// is retried.
 type attempt struct {
 	spec    *Spec
 	reason  string
@@ -30,26 +33,30 @@ type attempt struct {
 	abort   []int // draining epochs to kill once Envoy has accepted the configuration
 	repair  bool  // started by the supervisor, not by a request
 	undrain bool  // for Undrain
-	adopted bool  // begun by an earlier agent; the spec has no functions
+	adopted bool  // adopted bool // started by an earlier agent; its spec has no functions
 
 	stage   stage
 	process *process
-	parent  *process // the process whose sockets it takes over; nil: none
-	mode    Mode
-	liveBy  time.Time
-	killBy  time.Time // stages killing and clearing: end of the wait for exits
+	// parent *process // the process whose listening sockets it takes over; nil: none
+	parent *process
+	mode   Mode
+	liveBy time.Time
+	// killBy time.Time // in stages killing and clearing: when the wait for exits ends
+	killBy time.Time
 
-	tries      int   // of this mode
-	sideBySide bool  // hot restart has failed: the next start is side by side
+	tries int // of this mode
+	// sideBySide bool // the hot restart has failed, so the next start is side by side
+	sideBySide bool
 	avoid      []int // lineages whose sockets are in use
 	started    bool  // process is among the supervisor's
-	answered   bool  // the admin interface answered: the handshake with the parent is over
-	parentGone bool  // the parent died before the child was live
+	// answered bool // its admin interface answers, so the handshake with the parent is complete
+	answered   bool
+	parentGone bool // the parent died before the child was live
 	orphanBy   time.Time
 	failure    error // why it ends; nil: it does not
 }
 
-// The causes of a failed attempt. A *Refused carries them as its cause.
+// Causes of a failed attempt. A *RefusedError wraps them.
 var (
 	errExited     = errors.New("Envoy exited before it was live")
 	errExitedLive = errors.New("Envoy exited as soon as it was live")
@@ -59,7 +66,7 @@ var (
 	errLingers    = errors.New("an aborted epoch does not exit on SIGKILL")
 )
 
-// begin plans the attempt's next process and prepares it.
+// begin plans and prepares the next process of an attempt.
 func (m *machine) begin(a *attempt) {
 	m.attempt = a
 	m.plan(a)
@@ -72,7 +79,7 @@ func (m *machine) begin(a *attempt) {
 	}
 	m.backOff.checked, m.backOff.checkBy = false, time.Time{}
 	p := prepare{id: a.process.ID, spec: a.spec, launch: a.process.launch()}
-	if a.mode == Hot && a.parent != nil {
+	if a.mode == HotRestart && a.parent != nil {
 		p.parent, p.parentAdmin = a.parent.ID, a.parent.AdminAddress
 	}
 	p.validate = m.live() != nil && a.spec.Validation != nil && a.tries == 0 && !a.repair &&
@@ -80,7 +87,7 @@ func (m *machine) begin(a *attempt) {
 	m.do(p)
 }
 
-// current returns the attempt if the event of a process belongs to it and it is at that stage.
+// current returns the attempt if it is at the given stage and id is that of its process, else nil.
 func (m *machine) current(id string, at stage) *attempt {
 	if a := m.attempt; a != nil && a.process.ID == id && a.stage == at {
 		return a
@@ -88,7 +95,8 @@ func (m *machine) current(id string, at stage) *attempt {
 	return nil
 }
 
-// prepared is the event of a bootstrap that is written and, where necessary, validated.
+// prepared is the event of a bootstrap file that was written and, if required, validated, or of the
+// error.
 type prepared struct {
 	id      string
 	command Command
@@ -118,16 +126,17 @@ func (m *machine) launch(a *attempt) {
 	p := a.process
 	a.stage, a.started, a.abort = launching, true, nil
 	p.Started = m.now
-	if a.tries == 0 { // validation is not part of live_timeout
+	// if a.tries == 0 { // live_timeout starts here, because it excludes the validation
+	if a.tries == 0 {
 		a.liveBy = m.now.Add(a.spec.LiveTimeout)
 	}
 	m.processes = append(m.processes, p)
 	m.do(launch{keeper.StartSpec{ID: p.ID, Number: p.Number, Epoch: p.RestartEpoch,
 		Lineage: p.Lineage, HotRestart: p.hot, Path: p.command.Path, Args: p.command.Args,
-		Env: p.command.Env, Note: noteOf(p), Own: a.spec.Own}, a.mode == Hot})
+		Env: p.command.Env, Note: noteOf(p), Own: a.spec.Own}, a.mode == HotRestart})
 }
 
-// launched is the event of a process that the keeper has created or could not create.
+// launched is the event of a process that the keeper has created or failed to create.
 type launched struct {
 	id  string
 	pid int
@@ -161,18 +170,18 @@ func (m *machine) startedAs(p *process, pid int) {
 		message:  "epoch started", args: []any{"pid", pid, "mode", p.Mode, "reason", p.Reason}})
 }
 
-// poll starts to poll the attempt's process until it is live.
+// poll polls the attempt's process until it is live.
 func (m *machine) poll(a *attempt) {
 	handshake := handshakeTimeout
 	if m.live() == nil {
 		handshake = handshakeTimeoutDown
 	}
-	m.do(awaitLive{id: a.process.ID, admin: a.process.AdminAddress, hot: a.mode == Hot,
+	m.do(awaitLive{id: a.process.ID, admin: a.process.AdminAddress, hot: a.mode == HotRestart,
 		restartEpoch: a.process.RestartEpoch, liveBy: a.liveBy, liveTimeout: a.spec.LiveTimeout,
 		handshake: min(handshake, a.spec.LiveTimeout)})
 }
 
-// answered is the event of a starting epoch's first answer on its admin interface.
+// answered is the event of the first answer on a starting epoch's admin interface.
 type answered struct{ id string }
 
 func (e answered) apply(m *machine) {
@@ -181,7 +190,7 @@ func (e answered) apply(m *machine) {
 	}
 }
 
-// polled is the event of a starting epoch that is live (err is nil) or will not be.
+// polled is the event of a starting epoch that is live (err is nil) or that failed.
 type polled struct {
 	id  string
 	err error
@@ -199,7 +208,7 @@ func (e polled) apply(m *machine) {
 	}
 }
 
-// abort ends the attempt, for a cause.
+// abort makes the attempt fail with a cause.
 func (m *machine) abort(cause error) {
 	a := m.attempt
 	switch {
@@ -207,20 +216,22 @@ func (m *machine) abort(cause error) {
 	case a.stage == preparing || a.stage == clearing:
 		m.do(cancelJob{startJob(a.process.ID)})
 		m.fail(a, cause)
-	default: // the start may have succeeded meanwhile: decide when its job reports
+	default: // default: // the epoch may be live already: the event polled decides
 		a.failure = cause
 		m.do(cancelJob{startJob(a.process.ID)})
 	}
 }
 
-// fail ends the attempt's process, if it runs, and concludes once it has exited.
+// fail ends the attempt's process, if it runs, and calls conclude once it has exited.
 func (m *machine) fail(a *attempt, cause error) {
 	p := a.process
 	a.failure = cause
 	switch {
 	case !a.started || !p.alive():
 		m.conclude(a)
-	case p.PID == 0: // the keeper has not started it, or does not know whether it has
+	// case p.PID == 0: // the process does not run, or it is unknown whether the keeper has started
+	// it
+	case p.PID == 0:
 		m.do(sendSignal{p.ID, p.Number, syscall.SIGKILL, cause.Error()})
 		m.remove(p)
 		m.conclude(a)
@@ -230,7 +241,7 @@ func (m *machine) fail(a *attempt, cause error) {
 	}
 }
 
-// reconcileAttempt ends an attempt whose time is over.
+// reconcileAttempt fails an attempt that exceeds its time.
 func (m *machine) reconcileAttempt() {
 	a := m.attempt
 	switch {
@@ -247,8 +258,8 @@ func (m *machine) reconcileAttempt() {
 	}
 }
 
-// orphaned allows an attempt whose parent died parentGrace to become live, then ends it: nobody
-// serves, and a child that lost its parent waits for it for ten seconds and aborts.
+// orphaned gives an attempt whose parent exited parentGrace to become live, then fails it. No epoch
+// serves meanwhile, and a child without its parent would wait for ten seconds and then abort.
 func (m *machine) orphaned(a *attempt) {
 	a.parentGone, a.orphanBy = true, m.now.Add(parentGrace)
 	if !a.started {
@@ -256,18 +267,19 @@ func (m *machine) orphaned(a *attempt) {
 	}
 }
 
-// lingers marks a process that survived SIGKILL: from now on the machine only waits for its exit.
+// lingers marks a process that survives SIGKILL. The machine then only waits for its exit.
 func (m *machine) lingers(p *process) {
-	p.State, p.endedBy, p.Ends = Draining, endedBySupervisor, m.now
+	p.State, p.endedBy, p.Ends = StateDraining, endedBySupervisor, m.now
 }
 
-// remove takes a process out of those that live.
+// remove removes a process from the living ones.
 func (m *machine) remove(p *process) {
 	m.processes = slices.DeleteFunc(m.processes, func(o *process) bool { return o == p })
 	m.removeBootstrap(p.BootstrapPath)
 }
 
-// removeBootstrap removes a file unless a living epoch or one without successor uses it.
+// removeBootstrap removes a bootstrap file unless a living epoch, or an exited one without
+// successor, uses it.
 func (m *machine) removeBootstrap(path string) {
 	needed := func(u unreplaced) bool { return u.bootstrap == path }
 	used := func(p *process) bool { return p.BootstrapPath == path }

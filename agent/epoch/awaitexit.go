@@ -9,18 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reapPause is the pause between two checks that a process which has exited was reaped.
+// reapPause is the pause between two checks whether an exited process was reaped.
 const reapPause = 20 * time.Millisecond
 
-// awaitExit blocks until a process, which need not be a child, has been reaped. It reports false if
-// ctx ends first, also where a process cannot be watched.
+// awaitExit blocks until a process, which need not be a child, has been reaped. It returns false if
+// ctx ends first; where processes cannot be watched, it waits for that.
 func awaitExit(ctx context.Context, pid int) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return true
 	}
 	if err == nil {
-		err = unix.SetNonblock(fd, true) // or reads would not wait in the poller
+		// err = unix.SetNonblock(fd, true) // required to wait for the descriptor in Go's poller
+		err = unix.SetNonblock(fd, true)
 	}
 	if err != nil {
 		<-ctx.Done()
@@ -35,13 +36,14 @@ func awaitExit(ctx context.Context, pid int) bool {
 		return false
 	}
 	ended := false
-	err = raw.Read(func(fd uintptr) bool { // called again once the descriptor is readable
+	// err = raw.Read(func(fd uintptr) bool { // called again when the descriptor is readable
+	err = raw.Read(func(fd uintptr) bool {
 		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(ready, 0)
 		ended = err == nil && n > 0
 		return ended
 	})
-	// A keeper that replaces itself reaps its child later, and reports the exit.
+	// A keeper that re-executes itself reaps its child only then, and reports the exit.
 	for ended && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 		ended = sleep(ctx, reapPause)
 	}

@@ -9,16 +9,16 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// Connection implements Keeper over one connection to a keeper.
+// Connection implements Keeper with one connection to a keeper.
 type Connection struct {
 	*keeper.Client
 	exits chan keeper.Process
 }
 
-// Exits returns the channel of ended processes (Keeper).
+// Exits implements Keeper.
 func (c *Connection) Exits() <-chan keeper.Process { return c.exits }
 
-// exitStatus returns an exit as a shell does: the code, or 128 + the signal number.
+// exitStatus returns the status of an exit as a shell would: the code, or 128 + the signal number.
 func exitStatus(exit keeper.Exit) int {
 	if exit.Signal != "" {
 		return 128 + int(unix.SignalNum(exit.Signal))
@@ -33,7 +33,7 @@ type Runner struct{ Link *Link }
 func (r Runner) Run(
 	ctx context.Context, path string, args []string,
 ) (stdout, stderr []byte, exit int, err error) {
-	return runCommand(ctx, r.Link.Get(), path, args)
+	return runCommand(ctx, r.Link.Connection(), path, args)
 }
 
 func runCommand(

@@ -9,28 +9,31 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// reasonUndrain is the reason of an epoch that is started for Undrain.
+// reasonUndrain is the reason of an epoch that an Undrain starts.
 const reasonUndrain = "undrain"
 
 var (
-	// errDrainedAgain is the error of an Undrain that a later Drain ended.
+	// errDrainedAgain is the error of an Undrain that a later Drain supersedes.
 	errDrainedAgain = errors.New("a later request to drain ended the undrain")
-	// errUnconfirmed is the error of a drain that Envoy may carry out later.
+	// errUnconfirmed is the error of a drain request that failed, but that Envoy may still execute.
 	errUnconfirmed = errors.New("it is not known whether Envoy drains")
 )
 
-// draining is the standing request to drain, and the calls of Drain and Undrain.
+// draining is the state of the requested drain, and of the calls of Drain and Undrain.
 type draining struct {
-	wanted   bool      // a drain was requested, and no Undrain has succeeded since
-	request  string    // process that is being requested to drain; "": none
-	number   int       // of that process
-	before   bool      // the epoch drained already
-	again    time.Time // the live epoch is requested again then, until it confirms
-	failed   string    // process for which a failed request was logged
-	calls    []call    // of Drain: they wait for the request
-	queued   []call    // of Drain: they wait for the next request
-	delayed  []call    // of Undrain: they wait for the end of the request
-	undrains []call    // of Undrain: they wait for the next epoch that becomes live
+	wanted  bool   // wanted bool // a drain was requested and not undone since
+	request string // request string // process to which a drain request is being sent; "": none
+	number  int    // of that process
+	before  bool   // the epoch drained already
+	// again time.Time // when the request is repeated to the live epoch, until Envoy confirms it
+	again  time.Time
+	failed string // failed string // process whose failed request was logged
+	calls  []call // calls []call // calls of Drain that wait for the current request
+	queued []call // queued []call // calls of Drain that wait for the next request
+	// delayed []call // calls of Undrain that wait for the end of the current request
+	delayed []call
+	// undrains []call // calls of Undrain that wait for the next epoch to become live
+	undrains []call
 }
 
 func (d draining) clone() draining {
@@ -39,17 +42,17 @@ func (d draining) clone() draining {
 	return d
 }
 
-// drainRequested is the event of Drain.
+// drainRequested is the event of a call of Drain.
 type drainRequested struct{ call call }
 
 func (e drainRequested) apply(m *machine) { m.drain.queued = append(m.drain.queued, e.call) }
 
-// undrainRequested is the event of Undrain.
+// undrainRequested is the event of a call of Undrain.
 type undrainRequested struct{ call call }
 
 func (e undrainRequested) apply(m *machine) { m.drain.delayed = append(m.drain.delayed, e.call) }
 
-// reconcileDrain requests the live epoch to drain if there is a reason. One request runs at a time.
+// reconcileDrain requests a drain from the live epoch if necessary. One request runs at a time.
 func (m *machine) reconcileDrain() {
 	d, live := &m.drain, m.live()
 	if d.request != "" {
@@ -72,7 +75,7 @@ func (m *machine) reconcileDrain() {
 	}
 }
 
-// drainAnswered is the event of a request to drain that has ended.
+// drainAnswered is the event of a completed drain request.
 type drainAnswered struct {
 	id  string
 	err error
@@ -88,14 +91,15 @@ func (e drainAnswered) apply(m *machine) {
 		m.requireDrain(e)
 	case d.before:
 		m.reply(d.calls, answer{err: fmt.Errorf("epoch %d: %w", d.number, e.err)})
-	default: // Envoy may have carried out a part, or does so when it answers again
+	// default: // Envoy may have executed a part, or may execute the request when it responds again
+	default:
 		m.do(restoreHealth{e.id, m.adminOf(e.id), e.err})
 		return
 	}
 	d.request, d.calls = "", nil
 }
 
-// healthRestored is the event of a refused drain that was undone.
+// healthRestored is the event of a refused drain request whose effect was undone.
 type healthRestored struct{ err error }
 
 func (e healthRestored) apply(m *machine) {
@@ -104,7 +108,7 @@ func (e healthRestored) apply(m *machine) {
 	d.request, d.calls = "", nil
 }
 
-// drainRepeated takes in the outcome of a request that nobody waits for.
+// drainRepeated handles the result of a repeated request, for which no caller waits.
 func (m *machine) drainRepeated(e drainAnswered) {
 	d, p := &m.drain, m.find(e.id)
 	switch {
@@ -120,11 +124,11 @@ func (m *machine) drainRepeated(e drainAnswered) {
 	}
 }
 
-// handsOver reports whether another epoch than was serves, or is about to. That one will be
-// requested to drain.
+// handsOver reports whether an epoch other than was serves or is about to. The drain will be
+// requested from that epoch.
 func (m *machine) handsOver(was string) bool {
 	now := m.live()
-	return now != nil && (now.ID != was || now.AdminLost || now.State == HandingOver)
+	return now != nil && (now.ID != was || now.AdminLost || now.State == StateHandingOver)
 }
 
 func (m *machine) adminOf(id string) string {
@@ -134,7 +138,8 @@ func (m *machine) adminOf(id string) string {
 	return ""
 }
 
-// requireDrain makes the request to drain permanent: Envoy has confirmed it, or it is repeated.
+// requireDrain makes the drain permanent: either Envoy has confirmed the request, or it will be
+// repeated.
 func (m *machine) requireDrain(e drainAnswered) {
 	d := &m.drain
 	d.wanted = true
@@ -160,8 +165,8 @@ func (m *machine) requireDrain(e drainAnswered) {
 	m.reply(d.calls, answer{})
 }
 
-// confirmDrain records when the listeners of an epoch close that drains. Envoy counts from the
-// first request; nothing ends that.
+// confirmDrain records when the listeners of a draining epoch close. Envoy counts from the first
+// request, and no later request changes that.
 func (m *machine) confirmDrain(p *process) {
 	if p.Drained && p.DrainEnds.IsZero() {
 		p.DrainEnds = m.now.Add(p.spec.Drain)
@@ -169,13 +174,14 @@ func (m *machine) confirmDrain(p *process) {
 	m.annotate(p)
 }
 
-// drainAgain repeats the standing request to drain for another epoch.
+// drainAgain requests the drain from another epoch.
 func (m *machine) drainAgain(p *process) {
 	p.Drained, m.drain.again = true, m.now
 	m.annotate(p)
 }
 
-// requestUndrain answers an Undrain, or makes it wait for the next epoch that becomes live.
+// requestUndrain completes an Undrain at once if possible. Otherwise the call waits for the next
+// epoch to become live.
 func (m *machine) requestUndrain(c call) {
 	a := answer{}
 	switch live := m.live(); {
@@ -194,7 +200,7 @@ func (m *machine) requestUndrain(c call) {
 	m.reply([]call{c}, a)
 }
 
-// undrained ends the standing drain: an epoch that was not requested to drain is live.
+// undrained ends the drain: an epoch that does not drain is live.
 func (m *machine) undrained(p *process, result Result) {
 	m.drain.wanted = false
 	m.publish(notice{kind: condition.KindUndrained, epoch: p.Number, message: "drain reverted",
@@ -203,7 +209,7 @@ func (m *machine) undrained(p *process, result Result) {
 	m.drain.undrains = nil
 }
 
-// refuseUndrain answers all who wait for an undrain that failed.
+// refuseUndrain returns an error to all callers of Undrain.
 func (m *machine) refuseUndrain(err error) {
 	m.reply(m.drain.undrains, answer{err: err})
 	m.drain.undrains = nil

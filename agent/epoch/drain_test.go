@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// expectDrained checks whether an Envoy drains: within its drain time it still listens.
+// expectDrained checks whether an Envoy drains. Within its drain time a draining Envoy still
+// listens.
 func (h *harness) expectDrained(e *fakeEnvoy, want bool) {
 	h.t.Helper()
 	h.wait(6 * time.Second)
@@ -18,7 +19,7 @@ func (h *harness) expectDrained(e *fakeEnvoy, want bool) {
 	}
 }
 
-// What was refused changes nothing, now or later.
+// A refused drain changes nothing, then or later.
 func TestDrain_ChangesNothingIfRefused(t *testing.T) {
 	for name, refuse := range map[string]func(h *harness) error{
 		"no epoch is live": func(h *harness) error {
@@ -64,7 +65,7 @@ func TestDrain_ChangesNothingIfRefused(t *testing.T) {
 	}
 }
 
-// A drain that is asked for again and then refused leaves the one before as it was.
+// If a repeated drain request is refused, the earlier drain remains.
 func TestDrain_StandsThoughRepetitionIsRefused(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -80,7 +81,8 @@ func TestDrain_StandsThoughRepetitionIsRefused(t *testing.T) {
 	})
 }
 
-// An epoch that becomes live while the one before is told to drain drains as well.
+// If an epoch becomes live while a drain is being requested from its predecessor, the new epoch
+// drains as well.
 func TestDrain_FollowsToANewEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -105,8 +107,8 @@ func TestDrain_FollowsToANewEpoch(t *testing.T) {
 	})
 }
 
-// When the listeners of an epoch that drains close is known, from the first time that it was told
-// on; also to the next agent.
+// The record of a draining epoch has the time when its listeners close, counted from the first
+// request. The next agent reports the same time.
 func TestDrain_ReportsItsEnd(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -138,7 +140,7 @@ func TestDrain_ReportsItsEnd(t *testing.T) {
 	})
 }
 
-// Half of a drain is over when half of the epoch's own drain time is, also for the next agent.
+// The half of a drain is determined by the epoch's own drain time, for the next agent as well.
 func TestDrain_HalfIsThatOfTheEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a")) // drains for 5 s

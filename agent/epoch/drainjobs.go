@@ -25,7 +25,7 @@ func (a probe) run(x *executor) {
 	})
 }
 
-// requestDrain requests an epoch to drain, for Drain.
+// requestDrain sends a drain request to an epoch, for Drain.
 type requestDrain struct{ id, admin string }
 
 func (a requestDrain) run(x *executor) {
@@ -61,15 +61,16 @@ func (a restoreHealth) run(x *executor) {
 	})
 }
 
-// drainOlder drains an epoch that another lineage has replaced and reports when it has no
-// connection. It gets no new one: one that it had not accepted when its listeners close would be
-// reset.
+// drainOlder drains an epoch that an epoch of another lineage has replaced. It reports when no
+// connections are left. New connections must be steered away first: those that the epoch has not
+// accepted when its listeners close are reset.
 type drainOlder struct {
 	id, admin    string
 	ends, closes time.Time
 	drainable    bool
-	brief        bool   // the drain is too short to accept the queued connections
-	steer        *steer // nil: no other epoch is live
+	// brief bool // the drain time is too short to accept the queued connections
+	brief bool
+	steer *steer // nil: no other epoch is live
 }
 
 func (a drainOlder) run(x *executor) {
@@ -90,8 +91,8 @@ func (a drainOlder) run(x *executor) {
 			x.post(drainedOlder{a.id, err})
 			return
 		}
-		// Until its drain time is over it may get new connections, so that zero means nothing
-		// before.
+		// Until the drain time is over it may get new connections, so an earlier count of zero
+		// means nothing.
 		for ok := sleep(ctx, time.Until(a.closes)); ok; ok = sleep(ctx, pollSlow) {
 			activity, err := x.activity(ctx, admin)
 			if err == nil && activity.Connections == 0 {
@@ -102,8 +103,8 @@ func (a drainOlder) run(x *executor) {
 	})
 }
 
-// insist makes a request to an epoch. One that hangs is continued first and gets it once more: it
-// may have been stopped.
+// insist sends a request to an epoch. If Envoy hangs it may have been stopped, so it is sent
+// SIGCONT, and the request once more.
 func (x *executor) insist(ctx context.Context, id string,
 	request func(context.Context) error) error {
 	once := func() error {
@@ -124,9 +125,9 @@ func (x *executor) activity(ctx context.Context, admin Admin) (envoy.Activity, e
 	return admin.Activity(ctx)
 }
 
-// steer makes the keeper direct new connections of the ports that two epochs share to one of them.
-// Where that is impossible the two share them, and a few are reset when the other closes its
-// listeners: no reason to do without the new epoch.
+// steer makes the keeper direct new connections of the ports that two epochs share to one of the
+// epochs. Where that is impossible the kernel distributes them, and a few are reset when the other
+// epoch closes its listeners. That is no reason to fail the new epoch.
 type steer struct {
 	from, to string
 	number   int
@@ -149,8 +150,8 @@ func (a steer) do(ctx context.Context, x *executor) {
 	}
 }
 
-// countConnections counts the connections of an epoch until it has none, countsQuiet times in a
-// row, or has exited. One that still has a listener is not idle.
+// countConnections counts the connections of an epoch until it has exited, or had none countsQuiet
+// times in a row. An epoch that still listens is not idle.
 type countConnections struct {
 	id   string
 	from time.Time
@@ -166,7 +167,8 @@ func (a countConnections) run(x *executor) {
 			p, ok := all[a.id]
 			left := int(p.Downstream)
 			switch {
-			case err != nil: // the keeper is busy, or replaces itself
+			// case err != nil: // the keeper is busy or re-executes itself: try again
+			case err != nil:
 				quiet, left = 0, -1
 			case !ok || p.Exit != nil:
 				return
@@ -183,7 +185,7 @@ func (a countConnections) run(x *executor) {
 	})
 }
 
-// measure returns the keeper's processes with their connections, by ID.
+// measure returns the keeper's processes with their connection counts, by ID.
 func (x *executor) measure(ctx context.Context) (map[string]keeper.Process, error) {
 	found := map[string]keeper.Process{}
 	err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
@@ -196,7 +198,8 @@ func (x *executor) measure(ctx context.Context) (map[string]keeper.Process, erro
 	return found, err
 }
 
-// drainToStop drains the live epoch for a stop and waits for the clients of the older ones.
+// drainToStop drains the live epoch for a stop, and waits for the connections of older epochs to
+// end.
 type drainToStop struct {
 	id, admin string
 	number    int
@@ -205,7 +208,7 @@ type drainToStop struct {
 	older     []leaving
 }
 
-// leaving is an epoch whose connections a stop waits for.
+// leaving is an older epoch whose connections a stop waits for.
 type leaving struct {
 	id   string
 	ends time.Time
@@ -232,8 +235,8 @@ func (a drainToStop) run(x *executor) {
 	})
 }
 
-// drain returns when no request is in flight and no tunnel open, when ctx ends, or with an error
-// when that is not known: no new connection is accepted then either.
+// drain returns when no request is in flight and no tunnel is open, or when ctx ends. It returns an
+// error if the activity is unknown. In each case Envoy accepts no new connections by then.
 func (a drainToStop) drain(ctx context.Context, x *executor) error {
 	admin := x.options.Admin(a.admin)
 	failing := x.insist(ctx, a.id, admin.FailHealthcheck)
@@ -253,7 +256,7 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 	} else if !sleep(ctx, a.config.TerminationDrainDuration) {
 		return nil
 	}
-	// Not ?graceful: that closes the listeners at the end of Envoy's drain time only.
+	// Without graceful, which would close the listeners only at the end of Envoy's drain time.
 	err := x.insist(ctx, a.id, func(ctx context.Context) error {
 		return admin.DrainListeners(ctx, false)
 	})
@@ -263,7 +266,7 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 	return x.awaitActivity(ctx, admin, quietFor, envoy.Activity.Idle)
 }
 
-// awaitActivity returns when done has been true for a time, or ctx has ended.
+// awaitActivity returns when done has returned true for a while, or when ctx has ended.
 func (x *executor) awaitActivity(ctx context.Context, admin Admin, lasting time.Duration,
 	done func(envoy.Activity) bool) error {
 	var since time.Time
@@ -288,8 +291,8 @@ func (x *executor) awaitActivity(ctx context.Context, admin Admin, lasting time.
 	return nil
 }
 
-// awaitConnections returns when no client is connected to epochs, or they should have ended. It is
-// for those whose admin interface is closed.
+// awaitConnections returns when no client is connected to the epochs, or when they should have
+// ended. It is for epochs whose admin interface is closed.
 func (x *executor) awaitConnections(ctx context.Context, epochs []leaving) {
 	for quiet := 0; len(epochs) > 0 && ctx.Err() == nil; sleep(ctx, countEvery) {
 		all, err := x.measure(ctx)

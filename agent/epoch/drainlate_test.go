@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A request that Envoy may carry out later stands, though its caller has left.
+// A drain request that Envoy may still execute remains in effect, even if its caller has given up.
 func TestDrain_StandsWhereEnvoyConfirmsTooLate(t *testing.T) {
 	for name, later := range map[string]func(h *harness, e *fakeEnvoy){
 		"it answers again": func(h *harness, e *fakeEnvoy) {
@@ -48,7 +48,7 @@ func TestDrain_StandsWhereEnvoyConfirmsTooLate(t *testing.T) {
 	}
 }
 
-// One failed try is not the last.
+// A failed request to a new epoch is repeated.
 func TestDrain_IsRepeatedForANewEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -71,8 +71,8 @@ func TestDrain_IsRepeatedForANewEpoch(t *testing.T) {
 	})
 }
 
-// The admin interface of the one that serves closes when another one takes over; a drain that is
-// asked for then is not lost.
+// When another epoch takes over, the admin interface of the serving one closes. A drain requested
+// at that moment is not lost.
 func TestDrain_DuringAHandover(t *testing.T) {
 	for name, test := range map[string]struct {
 		next behaviour
@@ -86,7 +86,8 @@ func TestDrain_DuringAHandover(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))
 				h.w.behaviour["b"] = test.next
-				if test.next.late { // nor is there a repair, for a while
+				// if test.next.late { // the failed epoch is not repaired for a while either
+				if test.next.late {
 					h.w.behaviour["a"] = behaviour{late: true}
 				}
 				done := make(chan struct{})

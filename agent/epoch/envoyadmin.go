@@ -11,33 +11,35 @@ import (
 	"outrider.org/outrider/agent/envoy"
 )
 
-// EnvoyAdmin implements Admin over Envoy's admin interface.
+// EnvoyAdmin implements Admin with Envoy's admin interface.
 type EnvoyAdmin struct {
 	*envoy.Admin
-	link    *Link       // to the keeper
-	own     bool        // the address belongs to one epoch, not to a custom bootstrap
-	started atomic.Bool // workersStarted was 1, which is final for an own address
+	link *Link // to the keeper
+	// own bool // only one epoch has this address; false: that of a custom bootstrap
+	own bool
+	// started atomic.Bool // workersStarted was 1, which never changes if own is set
+	started atomic.Bool
 }
 
 // AdminSocketPrefix is the prefix of the file names of admin sockets (interfaces.md, "Files").
 const AdminSocketPrefix = "admin-"
 
-// AdminSocket returns the path of an epoch's admin socket. Each epoch has its own, so that a closed
-// interface is never mistaken for the next epoch's.
+// AdminSocket returns the path of an epoch's admin socket. Each epoch has its own, so that the
+// interface of the next epoch is never mistaken for a closed one.
 func AdminSocket(directory string, number int) string {
 	return filepath.Join(directory, AdminSocketPrefix+strconv.Itoa(number)+".sock")
 }
 
-// Admin returns the admin interface of the epoch at an address.
+// Admin returns a client of the admin interface at an address.
 func (l *Link) Admin(address string) *EnvoyAdmin {
-	own := filepath.Dir(address) == l.Get().Info().Folder &&
+	own := filepath.Dir(address) == l.Connection().Info().Folder &&
 		strings.HasPrefix(filepath.Base(address), AdminSocketPrefix)
 	return &EnvoyAdmin{link: l, Admin: envoy.NewAdmin(address), own: own}
 }
 
-// stopAccepting makes the keeper refuse new connections for all Envoys.
+// stopAccepting makes the keeper refuse new connections to all Envoys.
 func (l *Link) stopAccepting(ctx context.Context) error {
-	err := l.Get().StopAccepting(ctx)
+	err := l.Connection().StopAccepting(ctx)
 	if err != nil {
 		l.log.Warn("cannot stop accepting: new connections may be reset",
 			"error", err)
@@ -48,8 +50,8 @@ func (l *Link) stopAccepting(ctx context.Context) error {
 // workersStarted is a gauge that is 1 once the listeners accept connections.
 const workersStarted = "listener_manager.workers_started"
 
-// State requests /ready and, until it is set, the gauge workersStarted. Both answers are small,
-// since State polls a live epoch permanently. On a shared address State also requests the large
+// State requests /ready and, until it is 1, the gauge workersStarted. Both responses are small,
+// because a live epoch is polled permanently. On a shared address State also requests the large
 // /server_info to learn which epoch answers; the gauge server.hot_restart_epoch is updated too
 // late.
 func (a *EnvoyAdmin) State(ctx context.Context) (ServerState, error) {
@@ -69,7 +71,7 @@ func (a *EnvoyAdmin) State(ctx context.Context) (ServerState, error) {
 		started = gauges[workersStarted] == 1
 		a.started.Store(started)
 	}
-	number := OwnAddress
+	number := EpochUnneeded
 	if !a.own {
 		if number, err = a.RestartEpoch(ctx); err != nil {
 			return ServerState{}, err
@@ -78,14 +80,13 @@ func (a *EnvoyAdmin) State(ctx context.Context) (ServerState, error) {
 	return ServerState{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
 }
 
-// DrainListeners closes the listeners. Unless graceful, it first makes the keeper refuse new
-// connections, so that Envoy accepts the waiting ones and none arrive even if Envoy does not
-// answer.
+// DrainListeners closes the listeners. Without graceful, the keeper first refuses new connections.
+// Envoy then accepts the queued ones, and no further ones arrive, even if Envoy does not respond.
 func (a *EnvoyAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 	if graceful {
 		return a.Admin.DrainListeners(ctx, true)
 	}
-	// A failure resets at most a few connections, so the drain continues.
+	// Continue after a failure, which resets a few connections at most.
 	refused := a.link.stopAccepting(ctx)
 	if err := a.Admin.DrainListeners(ctx, false); err != nil {
 		return errors.Join(err, refused)

@@ -10,21 +10,21 @@ type State = record.State
 
 // The states.
 const (
-	Starting    = record.Starting
-	Live        = record.Live
-	HandingOver = record.HandingOver
-	Draining    = record.Draining
-	Stopping    = record.Stopping
-	Exited      = record.Exited
+	StateStarting    = record.StateStarting
+	StateLive        = record.StateLive
+	StateHandingOver = record.StateHandingOver
+	StateDraining    = record.StateDraining
+	StateStopping    = record.StateStopping
+	StateExited      = record.StateExited
 )
 
-// Mode says how an epoch came to serve.
+// Mode is the way in which an epoch was started.
 type Mode = record.Mode
 
 // The modes.
 const (
-	First      = record.First
-	Hot        = record.Hot
+	FirstStart = record.FirstStart
+	HotRestart = record.HotRestart
 	SideBySide = record.SideBySide
 	Unchanged  = record.Unchanged
 )

@@ -8,11 +8,10 @@ import (
 	"time"
 )
 
-// executor carries out actions and posts their results as events. Its methods return at once.
-//
-// Short actions run one after the other in one goroutine for each thing that may hang: the keeper,
-// the files, and the parts that are notified. So the order of notes, signals and starts is that of
-// the decisions. What takes longer is a job, a goroutine of its own.
+// executor carries out actions and posts their results as events. Its methods return at once. Short
+// actions are queued, in a worker goroutine for each resource that may hang: the keeper, the files,
+// and the notified parts. Notes, signals and starts are therefore carried out in the order of the
+// decisions. Longer actions are jobs, each with its own goroutine.
 type executor struct {
 	options Options
 	log     *slog.Logger
@@ -21,9 +20,11 @@ type executor struct {
 	inbox   *mailbox[event]
 	ledger  worker // requests to the keeper
 	files   worker
-	notices worker          // board, log and callers
-	life    context.Context // of the jobs that events start; Run, which is called once, sets it
-	jobs    sync.WaitGroup
+	notices worker // board, log and callers
+	// life context.Context // context of all jobs; an executor serves exactly one Run, which sets
+	// it
+	life context.Context
+	jobs sync.WaitGroup
 
 	mu      sync.Mutex
 	keeper  Keeper
@@ -32,7 +33,7 @@ type executor struct {
 	callID  int
 }
 
-// caller is how a call is reached.
+// caller identifies a waiting call and has the channel for its result.
 type caller struct {
 	answer chan answer // holds one
 	onWait func(until time.Time, why string)
@@ -50,8 +51,8 @@ func newExecutor(options Options) executor {
 	}
 }
 
-// begin starts the goroutines. The function it returns ends them: it gives actions that are queued
-// requestTimeout to be carried out.
+// begin starts the worker goroutines. The returned function ends them; queued actions have
+// requestTimeout to complete.
 func (x *executor) begin(ctx context.Context, keeper Keeper) (end func()) {
 	x.setKeeper(keeper)
 	life, cancel := context.WithCancel(ctx)
@@ -82,21 +83,23 @@ func (x *executor) begin(ctx context.Context, keeper Keeper) (end func()) {
 	}
 }
 
-// post adds an event. It does not block.
+// post queues an event. It does not block.
 func (x *executor) post(t trigger) { x.inbox.add(event{trigger: t}) }
 
-// call posts the event of a call that is answered.
+// call queues the event of a call that expects a result.
 func (x *executor) call(onWait func(time.Time, string), trigger func(call) trigger) *caller {
 	c := &caller{answer: make(chan answer, 1), onWait: onWait}
 	x.mu.Lock()
-	defer x.mu.Unlock() // the order of the calls is that of their events
+	// defer x.mu.Unlock() // held while posting, so that numbers and events of calls have the same
+	// order
+	defer x.mu.Unlock()
 	x.callID++
 	x.callers[x.callID] = c
 	x.post(trigger(call{id: x.callID}))
 	return c
 }
 
-// await waits for the answer to a call.
+// await waits for the result of a call.
 func (x *executor) await(ctx context.Context, c *caller) answer {
 	select {
 	case a := <-c.answer:
@@ -106,14 +109,14 @@ func (x *executor) await(ctx context.Context, c *caller) answer {
 	case <-x.ended:
 	}
 	select {
-	case a := <-c.answer: // the answer came before the end of Run
+	case a := <-c.answer: // case a := <-c.answer: // the result arrived before the end of Run
 		return a
 	default:
 		return answer{err: ErrEnded}
 	}
 }
 
-// caller returns how to reach a call; nil if it was answered.
+// caller returns a waiting call by its number; nil if it has its result.
 func (x *executor) caller(id int) *caller {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -126,7 +129,7 @@ func (x *executor) setKeeper(keeper Keeper) {
 	x.keeper = keeper
 }
 
-// withKeeper makes a request to the keeper of now, within requestTimeout.
+// withKeeper sends a request to the current keeper, within requestTimeout.
 func (x *executor) withKeeper(ctx context.Context,
 	request func(context.Context, Keeper) error) error {
 	x.mu.Lock()
@@ -140,7 +143,8 @@ func (x *executor) withKeeper(ctx context.Context,
 	return request(ctx, keeper)
 }
 
-// requestKeeper queues a request to the keeper whose only result is a line in the log if it fails.
+// requestKeeper queues a request to the keeper. A failure is only logged, with message failure and
+// fields args.
 func (x *executor) requestKeeper(failure string, args []any,
 	request func(context.Context, Keeper) error) {
 	x.ledger.add(func(ctx context.Context) {
@@ -150,7 +154,7 @@ func (x *executor) requestKeeper(failure string, args []any,
 	})
 }
 
-// logs queues a line of the log.
+// logs queues a log line.
 func (x *executor) logs(level slog.Level, message string, args ...any) {
 	x.notices.add(func(ctx context.Context) { x.log.Log(ctx, level, message, args...) })
 }
@@ -158,7 +162,7 @@ func (x *executor) logs(level slog.Level, message string, args ...any) {
 // job is a goroutine that can be cancelled.
 type job struct{ cancel context.CancelFunc }
 
-// job runs a goroutine that cancelJob ends, and a later job of that name.
+// job starts a goroutine. cancelJob cancels it, and so does a later job of the same name.
 func (x *executor) job(name string, run func(ctx context.Context)) {
 	ctx, cancel := context.WithCancel(x.life)
 	j := &job{cancel}
@@ -188,7 +192,7 @@ const (
 func startJob(id string) string { return "start " + id }
 func drainJob(id string) string { return "drain " + id }
 
-// sleep reports false if ctx ended first.
+// sleep sleeps for duration. It returns false if ctx ended first.
 func sleep(ctx context.Context, duration time.Duration) bool {
 	if duration <= 0 {
 		return ctx.Err() == nil

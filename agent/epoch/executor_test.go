@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 )
 
-// TestExecutor_EndWaitsForJobsOfQueuedActions lets an action of the keeper's queue start a job
-// while the executor ends.
+// TestExecutor_EndWaitsForJobsOfQueuedActions has an action in the keeper's queue start a job while
+// the executor ends.
 func TestExecutor_EndWaitsForJobsOfQueuedActions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newExecutor(Options{})

@@ -13,15 +13,15 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// unreplaced is an epoch that served, exited and has no live successor yet. Its file and its note
-// in the keeper stay: without them the next agent could know neither that nobody serves nor what
-// worked last.
+// unreplaced is an epoch that served, exited and has no live successor yet. Its bootstrap file and
+// its note remain: without them the next agent would know neither that an epoch is missing nor
+// which spec worked last.
 type unreplaced struct{ id, bootstrap string }
 
-// remembered is how many exited epochs readers see.
+// remembered is the number of exited epochs that Epochs returns.
 const remembered = 16
 
-// processExited is the event of a process that ended.
+// processExited is the event of an exited process.
 type processExited struct {
 	id        string
 	pid       int
@@ -62,7 +62,7 @@ func (m *machine) isUnreplaced(id string) bool {
 	return slices.ContainsFunc(m.unreplaced, func(u unreplaced) bool { return u.id == id })
 }
 
-// forgetUnreplaced makes the keeper forget the epochs that have a live successor now.
+// forgetUnreplaced makes the keeper forget exited epochs, once a successor is live.
 func (m *machine) forgetUnreplaced() {
 	for _, u := range m.unreplaced {
 		m.do(forget{u.id})
@@ -70,7 +70,7 @@ func (m *machine) forgetUnreplaced() {
 	m.removeUnreplaced()
 }
 
-// removeUnreplaced removes the files of epochs without successor.
+// removeUnreplaced removes the bootstrap files of exited epochs without successor.
 func (m *machine) removeUnreplaced() {
 	gone := m.unreplaced
 	m.unreplaced = nil
@@ -79,10 +79,10 @@ func (m *machine) removeUnreplaced() {
 	}
 }
 
-// recordExit moves a process that ended into the history and decides what its end means.
+// recordExit moves an exited process to the history and decides what follows from its exit.
 func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	phase := p.State
-	p.State, p.exit, p.ExitCause, p.Exited = Exited, exit, cause, m.now
+	p.State, p.exit, p.ExitCause, p.Exited = StateExited, exit, cause, m.now
 	p.ExitStatus, p.ExitSignal = exit.Code, exit.Signal
 	if !exit.At.IsZero() {
 		p.Exited = exit.At
@@ -94,9 +94,10 @@ func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	switch {
 	case p.ending != "" && p.ExitCause == cause:
 		reason = p.ending
-	case phase == Draining && p.idle:
+	case phase == StateDraining && p.idle:
 		reason = "no client was connected to it any more"
-	case phase == Draining && p.endedBy == endedByChild && m.now.Before(p.Ends.Add(-time.Second)):
+	case phase == StateDraining && p.endedBy == endedByChild &&
+		m.now.Before(p.Ends.Add(-time.Second)):
 		reason = fmt.Sprintf("%s before it was to; the epoch after it continues to serve",
 			p.Ends.Sub(m.now).Round(time.Second))
 	}
@@ -113,7 +114,7 @@ func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	case a == nil:
 	case a.process == p && a.stage == killing:
 		m.conclude(a)
-	case a.process == p: // the process may have been live before it exited
+	case a.process == p: // case a.process == p: // the process may have been live for a moment
 		m.abort(errExited)
 	case a.parent == p:
 		m.orphaned(a)
@@ -126,7 +127,7 @@ func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	}
 }
 
-// publishExit publishes the exit of a process. reason says why, if the cause does not.
+// publishExit publishes the exit of a process. reason adds to the cause; it may be "".
 func (m *machine) publishExit(p *process, reason string) {
 	n := notice{kind: condition.KindEpochExited, epoch: p.Number, message: "epoch exited",
 		args: []any{"cause", p.ExitCause},
@@ -143,7 +144,8 @@ func (m *machine) publishExit(p *process, reason string) {
 	m.publish(n)
 }
 
-// vanish takes in that epochs have ended with their keeper, and reports whether one of them served.
+// vanish records the exit of epochs that have ended with their keeper, and reports whether one of
+// them served.
 func (m *machine) vanish(gone func(*process) bool) (served bool) {
 	for _, p := range slices.Clone(m.processes) {
 		if !gone(p) {
@@ -156,13 +158,13 @@ func (m *machine) vanish(gone func(*process) bool) (served bool) {
 	return served
 }
 
-// kill sends SIGKILL.
+// kill sends SIGKILL to a process. why is for the log.
 func (m *machine) kill(p *process, why string) {
 	p.killed = m.now
 	m.signal(p, syscall.SIGKILL, why)
 }
 
-// signal sends a signal that ends a process.
+// signal sends a signal that ends the process.
 func (m *machine) signal(p *process, signal syscall.Signal, why string) {
 	if p.ending == "" {
 		p.ending = why

@@ -12,41 +12,45 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// world is a model of Envoys on one host, as measured with Envoy 1.40: what shared memory, hot
-// restart, signals and the admin interface do, also when they are used wrongly. A decision that
-// would lose requests with real Envoys ends up in faults or in an outage.
+// world models the Envoys on one host as measured with Envoy 1.40: the effects of shared memory,
+// hot restart, signals and the admin interface, including their wrong use. A decision that would
+// lose requests of real Envoys shows up in faults or as an outage.
 type world struct {
 	t  testing.TB
 	mu sync.Mutex
 
-	all        []*fakeEnvoy
-	memory     map[int]*memory
-	keeper     *fakeKeeper // the agent's connection
-	behaviour  map[string]behaviour
-	rescue     bool          // the keeper takes the place of a parent that died too early
-	ending     bool          // the keeper ends: its Envoys end with it, and it starts none
+	all       []*fakeEnvoy
+	memory    map[int]*memory
+	keeper    *fakeKeeper // the agent's connection
+	behaviour map[string]behaviour
+	// rescue bool // the keeper replaces a parent that exits before its child is live
+	rescue bool
+	// ending bool // the keeper is stopping: its Envoys end, and it starts none
+	ending     bool
 	unsteered  bool          // the keeper cannot steer connections
-	unclear    bool          // the flag in shared memory cannot be cleared
-	allowed    bool          // an old epoch may be killed before its time (Abort)
+	unclear    bool          // unclear bool // the flag in shared memory cannot be cleared
+	allowed    bool          // allowed bool // killing an old epoch early is no fault (Abort)
 	unmeasured bool          // the keeper cannot measure
 	hungKeeper chan struct{} // not nil: the keeper answers nothing until it is closed
-	clients    uint64        // idle connections that each Envoy has until it ends
-	runs       int           // of --mode validate
-	cleaned    int
-	measured   int
+	// clients uint64 // idle connections that each Envoy has until it exits
+	clients  uint64
+	runs     int // of --mode validate
+	cleaned  int
+	measured int
 
 	faults  []string
-	down    time.Time // nobody has served since; zero = somebody serves
+	down    time.Time // down time.Time // since when no Envoy serves; zero = one serves
 	served  bool      // somebody ever did
 	outages []time.Duration
 	pid     int
 }
 
-// behaviour is what is special about an Envoy with a certain spec.
+// behaviour is the special behaviour of Envoys with a certain spec.
 type behaviour struct {
-	invalid   bool          // --mode validate refuses it
-	unparsed  bool          // it exits before it speaks to its parent
-	late      bool          // it exits after it took over the parent's admin
+	invalid  bool // --mode validate refuses it
+	unparsed bool // unparsed bool // it exits before it contacts its parent
+	// late bool // it exits after it has taken over the parent's admin address
+	late      bool
 	never     bool          // it never gets live
 	slow      time.Duration // to get live
 	crashWith string        // signal that ends it
@@ -58,33 +62,38 @@ type memory struct{ initializing, stale bool }
 
 type fakeEnvoy struct {
 	keeper.StartSpec
-	pid         int
-	started     time.Time
-	exit        *keeper.Exit
-	lastLines   []string
-	hash        string
-	drain       time.Duration
-	shutdown    time.Duration
-	handshaken  bool
-	live        time.Time
-	told        bool // to exit, by its child
-	listening   bool
-	admin       bool
-	closing     bool // stopped, with a message to close its admin in its socket
-	stopped     bool
-	stalls      bool                 // it stops when it is asked to drain its listeners
-	late        []func(e *fakeEnvoy) // what it was told while it was stopped: nobody waits any more, and it does it
-	wedged      bool                 // its main thread never comes back, whatever it is sent
-	unhealthy   bool
-	datagrams   bool          // it serves UDP, also after its child is live
-	undrainable bool          // its admin interface refuses to drain the listeners
-	slowAdmin   time.Duration // that its admin interface takes for its health
+	pid        int
+	started    time.Time
+	exit       *keeper.Exit
+	lastLines  []string
+	hash       string
+	drain      time.Duration
+	shutdown   time.Duration
+	handshaken bool
+	live       time.Time
+	told       bool // to exit, by its child
+	listening  bool
+	admin      bool
+	// closing bool // stopped, with a queued message that will close its admin interface
+	closing bool
+	stopped bool
+	// stalls bool // it stops when it is requested to drain its listeners
+	stalls bool
+	// late []func(e *fakeEnvoy) // requests received while stopped; executed when it continues
+	late []func(e *fakeEnvoy)
+	// wedged bool // its main thread hangs for good, whatever signal is sent
+	wedged    bool
+	unhealthy bool
+	datagrams bool // datagrams bool // it serves UDP, even after its child is live
+	// undrainable bool // its admin interface refuses to drain the listeners
+	undrainable bool
+	slowAdmin   time.Duration // slowAdmin time.Duration // delay of requests that change its health
 	steered     bool          // it gets no new connection
-	closes      time.Time     // when it is expected to close its listeners
+	closes      time.Time     // closes time.Time // when it will close its listeners
 	parent      *fakeEnvoy    // that it believes to have
 	forgotten   bool
 	levels      []string // that its admin interface was sent
-	unlevelled  bool     // its admin interface refuses levels
+	unlevelled  bool     // unlevelled bool // its admin interface refuses to set log levels
 	note        json.RawMessage
 
 	requests, tunnels, idle uint64
@@ -99,7 +108,7 @@ func newWorld(t testing.TB) *world {
 	return &world{t: t, memory: map[int]*memory{}, behaviour: map[string]behaviour{}, rescue: true, pid: 100}
 }
 
-// later runs f under the lock if the process lives then and is not stopped.
+// later calls f under the lock after delay, if the process then lives and is not stopped.
 func (w *world) later(e *fakeEnvoy, delay time.Duration, f func()) {
 	time.AfterFunc(delay, func() {
 		w.mu.Lock()
@@ -115,7 +124,7 @@ func (w *world) fault(format string, arguments ...any) {
 	w.faults = append(w.faults, fmt.Sprintf(format, arguments...))
 }
 
-// look keeps the account of outages.
+// look updates the total duration of outages.
 func (w *world) look() {
 	serving, alive := false, 0
 	for _, e := range w.all {
@@ -124,7 +133,8 @@ func (w *world) look() {
 			alive++
 		}
 	}
-	if alive > 3 { // a parent, its child, and one that a crash left behind
+	// if alive > 3 { // the maximum: a parent, its child, and one that a crash left behind
+	if alive > 3 {
 		w.fault("%d Envoys at the same time", alive)
 	}
 	switch {
@@ -146,7 +156,7 @@ func (w *world) find(lineage, restart int) *fakeEnvoy {
 	return nil
 }
 
-// start is what exec of an Envoy leads to.
+// start models the exec of an Envoy.
 func (w *world) start(spec keeper.StartSpec) *fakeEnvoy {
 	w.pid++
 	e := &fakeEnvoy{StartSpec: spec, pid: w.pid, started: time.Now(), note: spec.Note,
@@ -258,7 +268,7 @@ func (w *world) liven(e *fakeEnvoy, b behaviour, parent *fakeEnvoy) {
 	w.look()
 }
 
-// closeListeners is the end of a drain. What waits in the queues of the listeners is reset.
+// closeListeners models the end of a drain: connections in the listeners' queues are reset.
 func (w *world) closeListeners(e *fakeEnvoy) {
 	if !e.listening { // its child has them
 		return
@@ -271,7 +281,7 @@ func (w *world) closeListeners(e *fakeEnvoy) {
 	}
 }
 
-// end is the process's exit.
+// end models the exit of a process.
 func (w *world) end(e *fakeEnvoy, code int, signal string, lines ...string) {
 	if e.exit != nil {
 		return
@@ -337,7 +347,7 @@ func (w *world) wake(e *fakeEnvoy) {
 	w.look()
 }
 
-// hang stops a process for good.
+// hang stops a process permanently.
 func (w *world) hang(e *fakeEnvoy) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -13,14 +13,14 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// fakeKeeper is one agent's connection to the keeper.
+// fakeKeeper is an agent's connection to the modelled keeper.
 type fakeKeeper struct {
 	w     *world
 	exits chan keeper.Process
 	done  chan struct{}
 }
 
-// connect gives an agent the keeper; an agent before it has lost it.
+// connect connects an agent to the keeper and closes the connection of an earlier agent.
 func (w *world) connect() *fakeKeeper {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -28,7 +28,7 @@ func (w *world) connect() *fakeKeeper {
 	return w.keeper
 }
 
-// lose ends the agent's connection to the keeper, which replaces itself; its Envoys live on.
+// lose closes the agent's connection, as when the keeper re-executes itself; its Envoys continue.
 func (w *world) lose() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -37,7 +37,7 @@ func (w *world) lose() {
 	close(lost.done)
 }
 
-// die ends the keeper, and its Envoys with it.
+// die kills the keeper, whose Envoys end as well.
 func (w *world) die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +51,7 @@ func (w *world) die() {
 	close(lost.done)
 }
 
-// stopEnvoys is what a keeper does first that is to end: its Envoys end, and nothing starts.
+// stopEnvoys models how a keeper begins to stop: its Envoys end, and it starts no more.
 func (w *world) stopEnvoys() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,17 +62,17 @@ func (w *world) stopEnvoys() {
 	}
 }
 
-// exists reports whether an Envoy of this pid lives.
+// exists reports whether an Envoy with this PID lives.
 func (w *world) exists(pid int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.all, func(e *fakeEnvoy) bool { return e.pid == pid && e.exit == nil })
 }
 
-// exitPause is the pause between two checks of awaitExit.
+// exitPause is the interval at which awaitExit checks.
 const exitPause = 100 * time.Millisecond
 
-// awaitExit blocks until an Envoy has ended.
+// awaitExit blocks until an Envoy has exited, or ctx ends.
 func (w *world) awaitExit(ctx context.Context, pid int) bool {
 	for w.exists(pid) {
 		if !sleep(ctx, exitPause) {
@@ -250,7 +250,7 @@ func (k *fakeKeeper) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-// fakeAdmin is the admin interface that listens at an address, whoever's it is.
+// fakeAdmin is a client of the admin interface at an address, whichever Envoy listens there.
 type fakeAdmin struct {
 	w       *world
 	address string
@@ -258,7 +258,7 @@ type fakeAdmin struct {
 
 func (a fakeAdmin) with(ctx context.Context, f func(*fakeEnvoy)) error { return a.ask(ctx, f, false) }
 
-// change is with for what Envoy does also when it answers too late.
+// change is like with, for changes that Envoy executes even if its response comes too late.
 func (a fakeAdmin) change(ctx context.Context, f func(*fakeEnvoy)) error { return a.ask(ctx, f, true) }
 
 func (a fakeAdmin) ask(ctx context.Context, f func(*fakeEnvoy), late bool) error {
@@ -307,7 +307,7 @@ func (a fakeAdmin) OKHealthcheck(ctx context.Context) error {
 	return a.change(ctx, func(e *fakeEnvoy) { e.unhealthy = false })
 }
 
-// pause is what an admin interface takes to change the health, if it is slow.
+// pause delays a change of the health by slowAdmin.
 func (a fakeAdmin) pause() {
 	a.w.mu.Lock()
 	var slow time.Duration
@@ -321,7 +321,7 @@ func (a fakeAdmin) pause() {
 }
 
 func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
-	if !graceful { // the keeper closes the doors of all
+	if !graceful { // if !graceful { // the keeper first makes all Envoys stop accepting
 		a.w.mu.Lock()
 		for _, e := range a.w.all {
 			e.listening = false

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// hangKeeper makes the keeper answer nothing until the function it returns is called.
+// hangKeeper makes the keeper block all requests until resume is called.
 func (h *harness) hangKeeper() (resume func()) {
 	hung := make(chan struct{})
 	h.do(func() { h.w.hungKeeper = hung })
@@ -18,8 +18,8 @@ func (h *harness) hangKeeper() (resume func()) {
 	}
 }
 
-// responsive checks that readers, the watchdog and callers do not wait for what hangs. It takes no
-// time: the clock of a bubble stands still while something can run.
+// responsive checks that readers, the watchdog and callers are not blocked. It takes no time: in a
+// bubble the clock stands still while a goroutine can run.
 func (h *harness) responsive() {
 	h.t.Helper()
 	begun := time.Now()
@@ -39,7 +39,8 @@ func (h *harness) responsive() {
 	}
 }
 
-// awaits checks that a request is told at once what it waits for, and returns its outcome.
+// awaits checks that a request reports at once what it waits for. It returns the channel of the
+// request's result.
 func (h *harness) awaits(hash, want string) <-chan error {
 	h.t.Helper()
 	said, done := make(chan string, 100), make(chan error, 1)
@@ -64,8 +65,9 @@ func (h *harness) awaits(hash, want string) <-chan error {
 func TestHang_KeeperBlocksNobody(t *testing.T) {
 	for name, test := range map[string]struct {
 		validated bool
-		after     time.Duration // of the first request: the keeper hangs from then on
-		want      string
+		// after time.Duration // delay after the first request until the keeper hangs
+		after time.Duration
+		want  string
 	}{
 		"while it validates":        {true, 0, "preparing epoch 1"},
 		"while it starts a process": {false, 0, "the keeper to start epoch 1"},
@@ -135,13 +137,13 @@ func TestHang_AdminBlocksNobody(t *testing.T) {
 	})
 }
 
-// A folder that hangs holds up the start that needs it, and nobody else.
+// A file system that hangs blocks only the start that needs it.
 func TestHang_BootstrapBlocksNobody(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		hung := make(chan struct{})
 		spec := specOf("b")
-		spec.Bootstrap = func(Launch) ([]byte, error) { <-hung; return []byte("b"), nil }
+		spec.Bootstrap = func(LaunchInput) ([]byte, error) { <-hung; return []byte("b"), nil }
 		go func() { _, _ = h.apply(spec) }()
 		h.wait(time.Second)
 		h.responsive()

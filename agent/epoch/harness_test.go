@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// harness is one host with an agent, which can be replaced.
+// harness is one host with an agent, which a test can replace.
 type harness struct {
 	t        *testing.T
 	w        *world
@@ -37,7 +37,7 @@ type harness struct {
 	log      parts.Log
 }
 
-// defaults returns the defaults of [envoy] that the supervisor uses.
+// defaults returns the default values of the keys of [envoy] that the supervisor uses.
 func defaults(folder string) config.Envoy {
 	return config.Envoy{ConfigDir: folder, RestartBackoffMin: time.Second,
 		RestartBackoffMax: time.Minute, RestartLimit: 10, RestartWindow: 10 * time.Minute,
@@ -45,8 +45,8 @@ func defaults(folder string) config.Envoy {
 		MaximumDrainDuration: time.Minute}
 }
 
-// onHost runs a test in a bubble of time, with an agent that runs, and checks that no rule was
-// broken.
+// onHost runs a test in a synctest bubble with a running agent. At the end it checks that the world
+// saw no fault.
 func onHost(t *testing.T, test func(h *harness)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -88,7 +88,7 @@ func (h *harness) begin() {
 	synctest.Wait()
 }
 
-// inspection is an event that shows a test the state.
+// inspection is an event by which a test reads the state.
 type inspection struct {
 	look func(*state)
 	done chan struct{}
@@ -96,14 +96,14 @@ type inspection struct {
 
 func (i inspection) apply(m *machine) { i.look(&m.state); close(i.done) }
 
-// inspect calls look with the state.
+// inspect calls look with the current state.
 func (h *harness) inspect(look func(*state)) {
 	done := make(chan struct{})
 	h.s.executor.post(inspection{look, done})
 	<-done
 }
 
-// leave ends the agent as kill -9 does: Envoy goes on.
+// leave ends the agent as kill -9 does: its Envoys continue.
 func (h *harness) leave() {
 	h.cancel()
 	<-h.ended
@@ -116,12 +116,15 @@ func specOf(hash string) *Spec {
 	drain, shutdown := 5*time.Second, 8*time.Second
 	return &Spec{
 		Hash:      hash,
-		Bootstrap: func(l Launch) ([]byte, error) { return fmt.Appendf(nil, "%s %d", hash, l.Number), nil },
-		Command: func(l Launch) (Command, error) {
+		Bootstrap: func(l LaunchInput) ([]byte, error) { return fmt.Appendf(nil, "%s %d", hash, l.Number), nil },
+		Command: func(l LaunchInput) (Command, error) {
 			return Command{Path: "envoy", Args: []string{hash, drain.String(), shutdown.String()}}, nil
 		},
-		Validation:        func(Launch) (Command, error) { return Command{Path: "envoy", Args: []string{hash}}, nil },
-		AdminAddress:      func(l Launch) string { return fmt.Sprintf("admin-%d.sock", l.Number) },
+		Validation: func(LaunchInput) (Command, error) { return Command{Path: "envoy", Args: []string{hash}}, nil },
+		AdminAddress: func(l LaunchInput) string {
+			return fmt.Sprintf("admin-%d.sock",
+				l.Number)
+		},
 		HotRestartVersion: "11.104", LiveTimeout: 20 * time.Second, Drain: drain, ParentShutdown: shutdown,
 	}
 }
@@ -130,7 +133,7 @@ func (h *harness) apply(spec *Spec) (Result, error) {
 	return h.s.Apply(h.t.Context(), Request{Spec: spec, Reason: "test"})
 }
 
-// must applies a spec that has to be taken.
+// must applies a spec and fails the test if it is refused.
 func (h *harness) must(spec *Spec) Result {
 	h.t.Helper()
 	result, err := h.apply(spec)
@@ -140,18 +143,18 @@ func (h *harness) must(spec *Spec) Result {
 	return result
 }
 
-// refused applies a spec that has to be refused, and returns why.
-func (h *harness) refused(spec *Spec) *Refused {
+// refused applies a spec, fails the test if it is accepted, and returns the error.
+func (h *harness) refused(spec *Spec) *RefusedError {
 	h.t.Helper()
 	result, err := h.apply(spec)
-	var refused *Refused
+	var refused *RefusedError
 	if !errors.As(err, &refused) {
 		h.t.Fatalf("apply %q: %+v, %v; it should have been refused", spec.Hash, result, err)
 	}
 	return refused
 }
 
-// wait lets time pass and everything reconcile.
+// wait advances the time and lets all goroutines settle.
 func (h *harness) wait(duration time.Duration) {
 	time.Sleep(duration) //house:sleep of the bubble's clock
 	synctest.Wait()
@@ -171,7 +174,7 @@ func (h *harness) newest() *fakeEnvoy {
 	return h.w.all[len(h.w.all)-1]
 }
 
-// kill ends an Envoy from outside.
+// kill sends an Envoy a signal that the supervisor did not request.
 func (h *harness) kill(e *fakeEnvoy, signal string) {
 	h.w.mu.Lock()
 	h.w.end(e, -1, signal)
@@ -186,14 +189,14 @@ func (h *harness) do(f func()) {
 	synctest.Wait()
 }
 
-// state returns whether an Envoy takes connections, and whether its health checks fail.
+// state reports whether an Envoy accepts connections, and whether its health checks fail.
 func (h *harness) state(e *fakeEnvoy) (listening, unhealthy bool) {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
 	return e.listening, e.unhealthy
 }
 
-// outage returns the sum of all times in which nobody served, until now.
+// outage returns the total time in which no Envoy served.
 func (h *harness) outage() time.Duration {
 	h.w.mu.Lock()
 	defer h.w.mu.Unlock()
@@ -215,12 +218,12 @@ func (h *harness) conditions() []string {
 	return codes
 }
 
-// expect checks the living epochs ("1 live, 0 draining").
+// expect checks the living epochs, written as "1 live, 0 draining".
 func (h *harness) expect(want string) {
 	h.t.Helper()
 	var got []string
 	for _, e := range h.s.Epochs() {
-		if e.State != Exited {
+		if e.State != StateExited {
 			got = append(got, fmt.Sprintf("%d %s", e.Number, e.State))
 		}
 	}

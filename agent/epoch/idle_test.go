@@ -11,19 +11,20 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// Two counts in a row are two measurements: the keeper does not return the same one for both.
+// Two consecutive counts must use different measurements; the keeper must not return the same one
+// twice.
 func TestCounts_AreOfDifferentMeasurements(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"idleEvery": idleEvery,
 		"countEvery": countEvery} {
-		if pause <= keeper.MeasurementAge {
+		if pause <= keeper.MaxMeasurementAge {
 			t.Errorf("%s is %v, but the keeper returns a measurement again for %v", name, pause,
-				keeper.MeasurementAge)
+				keeper.MaxMeasurementAge)
 		}
 	}
 }
 
-// applyIn applies a spec that has to be taken and returns how long that took and what was said
-// meanwhile.
+// applyIn applies a spec, which must be accepted. It returns how long that took and the progress
+// that was reported.
 func (h *harness) applyIn(hash string) (took time.Duration, told []string) {
 	h.t.Helper()
 	begun := time.Now()
@@ -57,10 +58,11 @@ func TestIdle_ReloadsDoNotWaitForAnEpochWithoutClients(t *testing.T) {
 	})
 }
 
-// While clients are connected a reload waits, and says for what; once they have gone it goes on.
+// A reload waits while clients are connected to an older epoch, and reports that. It continues when
+// they have disconnected.
 func TestIdle_ReloadWaitsForClients(t *testing.T) {
 	for name, test := range map[string]struct {
-		leave time.Duration // when the clients leave; 0 = they stay
+		leave time.Duration // leave time.Duration // when the clients disconnect; 0 = never
 		least time.Duration
 		most  time.Duration
 	}{
@@ -94,8 +96,8 @@ func TestIdle_ReloadWaitsForClients(t *testing.T) {
 	}
 }
 
-// An epoch that still listens may get a connection that is not counted yet; so may one whose
-// connections are not known.
+// An epoch is not idle while it listens, because a connection may not be counted yet, nor while its
+// connections are unknown.
 func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
 	for name, unknown := range map[string]func(h *harness, old *fakeEnvoy){
 		"it listens":      func(_ *harness, old *fakeEnvoy) { old.datagrams = true },
@@ -118,7 +120,7 @@ func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
 	}
 }
 
-// An idle epoch that misses that it is to end is ended by force.
+// An idle epoch that does not end on request is killed.
 func TestIdle_EpochThatHangsIsKilled(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -136,7 +138,7 @@ func TestIdle_EpochThatHangsIsKilled(t *testing.T) {
 	})
 }
 
-// A refused reload has cost nothing but the idle epoch, and the next one does not wait either.
+// A refused reload ends only the idle epoch; the next reload does not wait either.
 func TestIdle_RefusedReload(t *testing.T) {
 	for name, bad := range map[string]behaviour{"before the handshake": {unparsed: true},
 		"after it": {late: true}} {
@@ -157,7 +159,7 @@ func TestIdle_RefusedReload(t *testing.T) {
 	}
 }
 
-// The next agent knows as well that nobody is connected.
+// The next agent also knows that an adopted epoch is idle.
 func TestIdle_Adopted(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -170,7 +172,7 @@ func TestIdle_Adopted(t *testing.T) {
 	})
 }
 
-// A request aborts the draining epochs that it names, and no other.
+// A request aborts exactly the draining epochs that it names.
 func TestIdle_RequestAbortsTheDrainingEpochsThatItNames(t *testing.T) {
 	for name, test := range map[string]struct {
 		abort []int
@@ -199,12 +201,12 @@ func TestIdle_RequestAbortsTheDrainingEpochsThatItNames(t *testing.T) {
 	}
 }
 
-// A request that Envoy does not accept aborts no epoch, and the next one still may.
+// A request whose configuration Envoy rejects aborts no epoch. The next request still can.
 func TestIdle_RefusedRequestAbortsNothing(t *testing.T) {
 	for name, change := range map[string]func(h *harness, bad *Spec){
 		"by validation": func(h *harness, _ *Spec) { h.w.behaviour["bad"] = behaviour{invalid: true} },
 		"without a bootstrap": func(_ *harness, bad *Spec) {
-			bad.Bootstrap = func(Launch) ([]byte, error) { return nil, errors.New("template: line 3") }
+			bad.Bootstrap = func(LaunchInput) ([]byte, error) { return nil, errors.New("template: line 3") }
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -217,7 +219,7 @@ func TestIdle_RefusedRequestAbortsNothing(t *testing.T) {
 				bad := specOf("bad")
 				change(h, bad)
 				_, err := h.s.Apply(h.t.Context(), Request{Spec: bad, Reason: "test", Abort: []int{0}})
-				if refused, ok := errors.AsType[*Refused](err); !ok || refused.Remaining != 1 {
+				if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Remaining != 1 {
 					t.Errorf("%v", err)
 				}
 				h.do(func() {
@@ -239,7 +241,7 @@ func TestIdle_RefusedRequestAbortsNothing(t *testing.T) {
 	}
 }
 
-// An attempt does not wait for ever for an aborted epoch to exit.
+// The wait for an aborted epoch to exit is bounded.
 func TestIdle_AbortedEpochThatDoesNotExit(t *testing.T) {
 	for name, test := range map[string]struct {
 		do    func(m *machine)

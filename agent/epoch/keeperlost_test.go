@@ -29,7 +29,7 @@ func TestKeeperDies(t *testing.T) {
 		if h.outage() > 300*time.Millisecond {
 			t.Errorf("nobody served for %s", h.outage())
 		}
-		if got := <-waiting; got.Epoch != 1 || got.Mode != Hot {
+		if got := <-waiting; got.Epoch != 1 || got.Mode != HotRestart {
 			t.Errorf("what waited: %+v", got)
 		}
 		if got := h.conditions(); len(got) != 0 {
@@ -38,7 +38,7 @@ func TestKeeperDies(t *testing.T) {
 	})
 }
 
-// A keeper that comes back in time is no error, unless Envoy has ended with it.
+// A keeper that returns in time is no error, unless its Envoy has ended with it.
 func TestKeeperLost_BecomesAnError(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -96,7 +96,7 @@ func TestKeeperDies_EnvoyIsNotLive(t *testing.T) {
 	})
 }
 
-// An Envoy that ends while its keeper replaces itself is listed by it as exited, and counts once.
+// An Envoy that exits while its keeper re-executes itself is listed as exited, and counts once.
 func TestKeeperReplacesItself_EnvoyEndsMeanwhile(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -108,7 +108,8 @@ func TestKeeperReplacesItself_EnvoyEndsMeanwhile(t *testing.T) {
 		}
 		h.wait(time.Second)
 		h.expect("0 live")
-		exited := slices.DeleteFunc(h.s.Epochs(), func(e Epoch) bool { return e.State != Exited })
+		exited := slices.DeleteFunc(h.s.Epochs(),
+			func(e Epoch) bool { return e.State != StateExited })
 		if got := h.conditions(); len(got) != 0 || len(exited) != 1 {
 			t.Errorf("conditions: %v; exited: %+v", got, exited)
 		}
@@ -167,8 +168,8 @@ func TestStop_WhileTheKeeperReplacesItself(t *testing.T) {
 	})
 }
 
-// TestRestartLimit_KeeperDoesNotCount lets an Envoy crash as often as the limit permits, and then
-// its keepers end.
+// TestRestartLimit_KeeperDoesNotCount lets an Envoy crash as often as the limit permits. Its
+// keepers end afterwards, which must not count.
 func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 	for name, end := range map[string]func(h *harness){
 		"killed":  func(h *harness) { h.w.die() },
@@ -214,7 +215,7 @@ func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 	}
 }
 
-// restarting kills Envoy, which the limit permits once more, while the next one starts slowly.
+// restarting kills Envoy, which the limit permits once more, while its replacement starts slowly.
 func (h *harness) restarting() {
 	h.do(func() { h.w.behaviour["a"] = behaviour{slow: time.Second} })
 	h.config.RestartLimit++
@@ -224,7 +225,7 @@ func (h *harness) restarting() {
 	h.expect("0 starting")
 }
 
-// Only exits of Envoy count: the limit stands after a keeper was lost.
+// Only exits of Envoy itself count; after a lost keeper the limit still applies.
 func TestRestartLimit_CountsAfterLostKeeper(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.config.RestartBackoffMin, h.config.RestartBackoffMax = time.Second, time.Second

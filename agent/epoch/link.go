@@ -44,11 +44,11 @@ func NewLink(options LinkOptions) *Link {
 	return l
 }
 
-// Configure sets whether Envoy's lines are logged.
+// Configure sets whether Envoy's log lines are forwarded.
 func (l *Link) Configure(forward bool) { l.forwardLog.Store(forward) }
 
-// Supervise sets the supervisor of the keeper's Envoys. It must be called before Run.
-func (l *Link) Supervise(supervisor *Supervisor) { l.supervisor = supervisor }
+// SetSupervisor sets the supervisor of the keeper's Envoys. It must be called before Run.
+func (l *Link) SetSupervisor(supervisor *Supervisor) { l.supervisor = supervisor }
 
 // Timing of connection attempts.
 const (
@@ -57,7 +57,7 @@ const (
 	keeperPauseMax = 2 * time.Second
 )
 
-// figuresAge is the maximum age of measurements for display.
+// figuresAge is the maximum age of measurements that are shown to people.
 const figuresAge = time.Second
 
 // Open connects for the first time. While the keeper serves another agent, which may be ending,
@@ -82,9 +82,9 @@ func (l *Link) Open(ctx context.Context) error {
 	}
 }
 
-// dial connects to the keeper. If the keeper speaks an older protocol, dial makes it re-execute the
-// installed program, unless *replaced, which it then sets. Its Envoys continue serving. A newer
-// keeper is left unchanged.
+// dial connects to the keeper. A keeper with an older protocol is made to re-execute the installed
+// program; its Envoys continue serving. This happens once: *replaced is then set. A newer keeper is
+// left unchanged.
 func (l *Link) dial(ctx context.Context, replaced *bool) (*keeper.Client, error) {
 	client, err := l.dialer.Dial(ctx)
 	version, ok := errors.AsType[*keeper.VersionError](err)
@@ -109,8 +109,8 @@ func (l *Link) set(client *keeper.Client) *Connection {
 	return c
 }
 
-// Get returns the current connection, which may be lost.
-func (l *Link) Get() *Connection {
+// Connection returns the current connection, which may be lost.
+func (l *Link) Connection() *Connection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.current
@@ -123,7 +123,7 @@ func (l *Link) Name() string { return "keeper" }
 func (l *Link) Run(ctx context.Context) error {
 	l.MarkReady()
 	for {
-		l.forward(ctx, l.Get())
+		l.forward(ctx, l.Connection())
 		if ctx.Err() != nil {
 			return nil //nolint:nilerr // normal end of a part
 		}
@@ -138,11 +138,11 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 }
 
-// reconnect connects again without a time limit. It logs an error once if that takes longer than
-// keeperPatience, and the outcome: a keeper that re-executes (systemctl reload outrider-envoy)
-// answers within moments. The error is that of ctx.
+// reconnect connects again, without a time limit. A keeper that re-executes itself (systemctl
+// reload outrider-envoy) answers within moments. If it takes longer than keeperPatience, an error
+// is logged once. The outcome is logged. The error is that of ctx.
 func (l *Link) reconnect(ctx context.Context) (*keeper.Client, error) {
-	before, lost := l.Get().Info(), time.Now()
+	before, lost := l.Connection().Info(), time.Now()
 	var replaced, late bool
 	pauses := backoff.Backoff{Min: keeperPause, Max: keeperPauseMax}
 	for {
@@ -223,11 +223,11 @@ func (l *Link) pid(id string) int {
 	return 0
 }
 
-// Measure returns the keeper's measurements by process ID. Errors are logged and yield fewer
-// entries.
+// Measure returns the keeper's measurements by process ID. On an error, which is logged, the result
+// has fewer entries or none.
 func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	measured := map[string]keeper.Process{}
-	processes, err := l.Get().Client.Measure(ctx, figuresAge)
+	processes, err := l.Connection().Client.Measure(ctx, figuresAge)
 	if err != nil {
 		l.log.Debug("cannot measure the epochs", "error", err)
 	}
@@ -237,9 +237,9 @@ func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	return measured
 }
 
-// Clients returns the present number of clients' connections of a process.
-func (l *Link) Clients(ctx context.Context, id string) (uint64, error) {
-	processes, err := l.Get().Client.Measure(ctx, 0)
+// ClientConnections returns the current number of clients' connections of a process.
+func (l *Link) ClientConnections(ctx context.Context, id string) (uint64, error) {
+	processes, err := l.Connection().Client.Measure(ctx, 0)
 	if err != nil {
 		return 0, err
 	}
@@ -255,21 +255,21 @@ func (l *Link) Clients(ctx context.Context, id string) (uint64, error) {
 func (l *Link) Shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
-	client := l.Get()
+	client := l.Connection()
 	if err := client.Shutdown(ctx); err != nil && !errors.Is(err, keeper.ErrClosed) {
 		l.log.Error("cannot end the keeper", "error", err)
 	}
 	client.Close()
 }
 
-// ShutdownIfIdle ends a connected keeper if it has no running Envoy.
+// ShutdownIfIdle ends the keeper if it is connected and has no running Envoy.
 func (l *Link) ShutdownIfIdle() {
-	if l.Get() == nil {
+	if l.Connection() == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
-	processes, err := l.Get().Client.Processes(ctx)
+	processes, err := l.Connection().Client.Processes(ctx)
 	if err != nil {
 		return
 	}

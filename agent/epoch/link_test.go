@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// fakeDialer implements keeper.Dialer.
+// fakeDialer is a fake keeper.Dialer.
 type fakeDialer struct {
 	dial    func() (*keeper.Client, error)
 	upgrade func() error
@@ -22,7 +22,8 @@ type fakeDialer struct {
 func (d fakeDialer) Dial(context.Context) (*keeper.Client, error) { return d.dial() }
 func (d fakeDialer) Upgrade(context.Context) error                { return d.upgrade() }
 
-// A keeper with an older protocol is upgraded once and connected to. A newer one is never upgraded.
+// A keeper with an older protocol is upgraded once, then connected to. A newer one is never
+// upgraded.
 func TestLinkDial_UpgradesAnOlderKeeper(t *testing.T) {
 	older, newer := &keeper.VersionError{Keeper: 1, Agent: 2},
 		&keeper.VersionError{Keeper: 2, Agent: 1}

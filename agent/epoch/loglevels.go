@@ -9,19 +9,21 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// LogLevels applies Envoy's log levels, which need no new epoch, to the live epoch and to later
-// ones. Its methods must not be called concurrently.
+// LogLevels applies Envoy's configured log levels to the live epoch and to later ones; they need no
+// new epoch. Its methods must not be called concurrently.
 type LogLevels struct {
 	supervisor *Supervisor
 	board      *condition.Board
 	log        *slog.Logger
 
-	level, components string // configured, as in Admin.SetLogLevels
-	spec              *Spec  // of the configuration in force; nil until Configure
-	applied           string // ID of the epoch that apply last examined
+	// level, components string // configured levels, as in Admin.SetLogLevels
+	level, components string
+	// spec *Spec // spec of the configuration in force; nil until Configure
+	spec    *Spec
+	applied string // ID of the epoch that apply last examined
 }
 
-// NewLogLevels returns the LogLevels of a supervisor's epochs.
+// NewLogLevels returns the LogLevels for a supervisor's epochs.
 func NewLogLevels(supervisor *Supervisor, board *condition.Board, log *slog.Logger) *LogLevels {
 	return &LogLevels{supervisor: supervisor, board: board, log: log}
 }
@@ -33,14 +35,14 @@ const (
 	conditionLevels = "log-level-not-applied"
 )
 
-// Configure applies the levels of the configuration in force, and its spec to later epochs.
+// Configure applies the levels of the configuration in force. spec is used for later epochs.
 func (l *LogLevels) Configure(ctx context.Context, level, components string, spec *Spec) {
 	l.level, l.components, l.spec = level, components, spec
 	live, admin, _ := l.supervisor.Live()
 	l.apply(ctx, live, admin)
 }
 
-// Update applies the configured levels to an epoch that became live after Configure.
+// Update applies the configured levels to an epoch that became live after the last Configure.
 func (l *LogLevels) Update(ctx context.Context) {
 	live, admin, ok := l.supervisor.Live()
 	if ok && l.spec != nil && live.ID != l.applied {
@@ -48,13 +50,13 @@ func (l *LogLevels) Update(ctx context.Context) {
 	}
 }
 
-// apply sets the levels of an epoch that was started with other ones. It leaves the others alone,
-// since a request may have set their levels.
+// apply sets the levels of an epoch that was started with other ones. An epoch with the configured
+// levels is not changed, because a request may have changed its levels since.
 func (l *LogLevels) apply(ctx context.Context, live Epoch, admin Admin) {
 	l.applied = live.ID
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
-	differs, err := l.supervisor.Renew(ctx, l.spec)
+	differs, err := l.supervisor.RenewSpec(ctx, l.spec)
 	if err != nil {
 		l.log.Warn("cannot update the log levels of epochs that start later", "error", err)
 		return
@@ -69,7 +71,7 @@ func (l *LogLevels) apply(ctx context.Context, live Epoch, admin Admin) {
 				live.Number, err))
 			return
 		}
-		if err := l.supervisor.Tuned(ctx, live.ID, l.spec); err != nil {
+		if err := l.supervisor.RecordAdjusted(ctx, live.ID, l.spec); err != nil {
 			l.log.Warn("cannot record Envoy's log levels", "epoch", live.Number, "error", err)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// mailbox is a queue without bound: add never blocks.
+// mailbox is an unbounded queue: add never blocks.
 type mailbox[T any] struct {
 	filled chan struct{} // holds one
 
@@ -24,7 +24,7 @@ func (m *mailbox[T]) add(item T) {
 	m.notify()
 }
 
-// close ends work once the mailbox is empty.
+// close makes the reader end once the mailbox is empty.
 func (m *mailbox[T]) close() {
 	m.mu.Lock()
 	m.closed = true
@@ -39,7 +39,7 @@ func (m *mailbox[T]) notify() {
 	}
 }
 
-// take returns the items and empties the mailbox.
+// take removes and returns all items.
 func (m *mailbox[T]) take() []T {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -55,7 +55,8 @@ type worker struct {
 
 func newWorker() worker { return worker{newMailbox[func(context.Context)]()} }
 
-// run calls the queued functions in order until close. When ctx ends, the rest is dropped.
+// run calls the queued functions in order until close. When ctx ends, remaining functions are
+// dropped.
 func (w worker) run(ctx context.Context) {
 	for {
 		for _, f := range w.take() {

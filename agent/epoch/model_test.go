@@ -14,10 +14,9 @@ import (
 
 var seeds = flag.Int("seeds", 40, "how many random lives are lived")
 
-// TestRandomLives lets a host live through failures at random moments and checks what must hold
-// whatever happens: the world saw no fault (no third generation, no parent signalled too early, no
-// number used twice), nobody serves only for as long as it takes to start one, no request waits for
-// ever, and at the end a reload works as ever.
+// TestRandomLives simulates a host with failures at random moments and checks invariants: the world
+// saw no fault (no third generation, no parent signalled too early, no number used twice), outages
+// last no longer than a start takes, every request completes, and a final reload succeeds.
 func TestRandomLives(t *testing.T) {
 	for seed := range *seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -44,7 +43,8 @@ func randomLife(h *harness, random *rand.Rand) {
 	}
 	broken := []string{"invalid", "unparsed", "late", "never"}
 	h.must(specOf("first"))
-	latest := specOf("first") // that was good; what a new agent asks for
+	// latest := specOf("first") // the last accepted spec, which a new agent applies
+	latest := specOf("first")
 	var callers sync.WaitGroup
 	asking, cancel := context.WithCancel(h.t.Context())
 	defer callers.Wait()
@@ -63,13 +63,15 @@ func randomLife(h *harness, random *rand.Rand) {
 	for step := range 30 {
 		h.t.Logf("%s step %d", time.Now().Format("15:04:05.000"), step)
 		before, alive := h.outage(), h.alive()
-		h.do(func() { // clients come to epochs that are started from now on; some leave
+		// h.do(func() { // epochs that start from now on have clients; some clients disconnect
+		h.do(func() {
 			h.w.clients = random.Uint64N(2)
 			for _, e := range alive {
 				e.idle = min(e.idle, random.Uint64N(2))
 			}
 		})
-		limit := time.Second // a parent's grace, a start, a retry or two
+		// limit := time.Second // a parent's grace period, a start, and up to two retries
+		limit := time.Second
 		switch random.IntN(12) {
 		case 0, 1, 2, 3:
 			latest = specOf(fmt.Sprintf("good %d", step))

@@ -10,39 +10,39 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// event is something that happened: a call, news of the keeper, the result of an action, or time
-// that has passed (tick).
+// event is an input of the state machine: a call, a message of the keeper, the result of an action,
+// or a tick.
 type event struct {
 	at      time.Time
 	trigger trigger
 }
 
-// trigger is the content of an event. Its method makes the transition.
+// trigger is the content of an event. Its method apply makes the transition.
 type trigger interface{ apply(m *machine) }
 
-// action is something that the executor carries out after a transition. It returns at once; its
-// result, if it has one, is an event.
+// action is an output of the state machine, which the executor carries out after a transition. run
+// returns at once; a result, if any, arrives as an event.
 type action interface{ run(x *executor) }
 
-// tick is the event of a time that the state requested (state.wake).
+// tick is the event at the time that the state requested (state.wake).
 type tick struct{}
 
 func (tick) apply(*machine) {}
 
-// configured is the event of Configure.
+// configured is the event of a call of Configure.
 type configured struct{ config config.Envoy }
 
 func (e configured) apply(m *machine) { m.config = e.config }
 
-// machine makes one transition.
+// machine has the state and the collected actions of one transition.
 type machine struct {
 	state
 	now     time.Time
 	actions []action
 }
 
-// next returns the state after an event, and what is to be done. It is a pure function: it reads no
-// clock, waits for nothing and leaves was unchanged.
+// next returns the state after an event, and the actions to carry out. It is a pure function: it
+// reads no clock, does not block and leaves was unchanged.
 func next(was state, e event) (state, []action) {
 	m := &machine{state: was.clone(), now: e.at}
 	e.trigger.apply(m)
@@ -50,7 +50,7 @@ func next(was state, e event) (state, []action) {
 	return m.state, m.actions
 }
 
-// reconcile makes the transitions that depend on the state and the time alone, and sets wake.
+// reconcile makes the transitions that depend only on the state and the time, and sets wake.
 func (m *machine) reconcile() {
 	m.wake = time.Time{}
 	m.reconcileAttempt()
@@ -76,7 +76,8 @@ func (m *machine) reconcile() {
 	}
 }
 
-// publishState copies the part of the supervisor's state that readers see into the serving epoch.
+// publishState copies those parts of the supervisor's state that readers need to the record of the
+// serving epoch.
 func (m *machine) publishState(p *process) {
 	p.Awaits, p.MayRefuse = "", false
 	if !p.State.Serves() {
@@ -85,25 +86,25 @@ func (m *machine) publishState(p *process) {
 	p.Awaits, p.MayRefuse = m.awaits, !m.replaceAt.IsZero()
 	switch {
 	case m.stop != nil:
-		p.State = Stopping
+		p.State = StateStopping
 	case m.attempt != nil || m.probe.examining:
-		p.State = HandingOver
+		p.State = StateHandingOver
 	default:
-		p.State = Live
+		p.State = StateLive
 	}
 }
 
-// do adds an action.
+// do adds an action to carry out.
 func (m *machine) do(a action) { m.actions = append(m.actions, a) }
 
-// wakeAt requests a tick.
+// wakeAt requests a tick at a time.
 func (m *machine) wakeAt(when time.Time) {
 	if m.wake.IsZero() || when.Before(m.wake) {
 		m.wake = when
 	}
 }
 
-// due reports whether a time has come, and requests a tick if it has not.
+// due reports whether a time has been reached. If not, it requests a tick at that time.
 func (m *machine) due(when time.Time) bool {
 	if m.now.Before(when) {
 		m.wakeAt(when)
@@ -126,14 +127,14 @@ func (m *machine) info(message string, args ...any) {
 	m.do(logLine{level: slog.LevelInfo, message: message, args: args})
 }
 
-// annotate stores the note of an epoch, for the next agent, in the keeper.
+// annotate stores the note of an epoch in the keeper, for the next agent.
 func (m *machine) annotate(p *process) {
 	if p.alive() {
 		m.do(storeNote{p.ID, p.Number, noteOf(p)})
 	}
 }
 
-// notice is an event of an epoch: a sentence for people, and a line of the log.
+// notice is an event of an epoch, with a sentence for people and a log line.
 type notice struct {
 	kind     string // of condition
 	epoch    int
@@ -141,7 +142,7 @@ type notice struct {
 	fields   map[string]string // of the event
 	level    slog.Level
 	message  string
-	args     []any // fields of the line, besides epoch and kind
+	args     []any // args []any // fields of the log line, in addition to epoch and kind
 }
 
 // publish announces an event on the board and in the log.
@@ -152,7 +153,7 @@ func (m *machine) publish(n notice) {
 		args: append([]any{"epoch", n.epoch, "event", n.kind}, n.args...)})
 }
 
-// finish ends Run.
+// finish ends Run with an outcome.
 func (m *machine) finish(outcome error) {
 	m.status, m.outcome = finished, outcome
 	m.removeUnreplaced()

@@ -14,10 +14,11 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// noon is the time of the events of TestNext.
+// noon is the time of all events in TestNext.
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// host returns a state with epochs ("1 live, 0 draining"), live for a minute, of one lineage.
+// host returns a state with epochs of one lineage, written as "1 live, 0 draining", that have been
+// live for a minute.
 func host(epochs string, changes ...func(*state)) state {
 	s := state{link: connected, config: defaults("/run/test"), idPrefix: "n"}
 	for one := range strings.SplitSeq(epochs, ", ") {
@@ -31,7 +32,7 @@ func host(epochs string, changes ...func(*state)) state {
 		p.Started, p.Live = noon.Add(-time.Minute), noon.Add(-time.Minute)
 		p.AdminAddress = fmt.Sprintf("admin-%d.sock", p.Number)
 		p.BootstrapPath = fmt.Sprintf("envoy-rev%d.json", p.Number)
-		if p.State == Draining {
+		if p.State == StateDraining {
 			p.endedBy, p.Ends = endedByChild, noon.Add(time.Second)
 		}
 		s.processes = append(s.processes, p)
@@ -54,17 +55,17 @@ func (s *state) setLastForTest(live *process) {
 	*s = m.state
 }
 
-// starts adds an attempt to start epoch 1 from epoch 0, or the first one, at a stage.
+// starts adds an attempt at a stage: to start epoch 1 from epoch 0, or the first epoch.
 func starts(at stage) func(*state) {
 	return func(s *state) {
 		live := s.live()
 		p := &process{launchState: launchState{spec: specOf("b"), hot: true}}
-		p.State, p.Hash, p.Mode, p.ID = Starting, "b", First, "first"
-		a := &attempt{spec: p.spec, stage: at, process: p, mode: First,
+		p.State, p.Hash, p.Mode, p.ID = StateStarting, "b", FirstStart, "first"
+		a := &attempt{spec: p.spec, stage: at, process: p, mode: FirstStart,
 			liveBy: noon.Add(20 * time.Second), calls: []call{{id: 1}}, parent: live, started: at != preparing}
 		if live != nil {
-			p.Number, p.RestartEpoch, p.Mode, p.ID = live.Number+1, live.RestartEpoch+1, Hot, "next"
-			a.mode = Hot
+			p.Number, p.RestartEpoch, p.Mode, p.ID = live.Number+1, live.RestartEpoch+1, HotRestart, "next"
+			a.mode = HotRestart
 		}
 		p.BootstrapPath = fmt.Sprintf("envoy-rev%d.json", p.Number)
 		if at == polling || at == killing {
@@ -81,11 +82,11 @@ func starts(at stage) func(*state) {
 	}
 }
 
-// failed marks the attempt's failure before its process ended.
+// failed records a failure of the attempt whose process has not exited yet.
 func failed(cause error, lines ...string) func(*state) {
 	return func(s *state) {
 		a := s.attempt
-		a.failure, a.process.State = cause, Exited
+		a.failure, a.process.State = cause, StateExited
 		a.process.exit, a.process.lastLines = &keeper.Exit{Code: 1}, lines
 		s.processes = s.processes[:len(s.processes)-1]
 	}
@@ -101,7 +102,7 @@ func drains(s *state) {
 	s.drain.wanted, s.live().Drained, s.live().DrainEnds = true, true, noon.Add(time.Second)
 }
 
-// shown returns the epochs of a state as host takes them, the newest first.
+// shown returns the epochs of a state in the notation of host, newest first.
 func shown(s state) string {
 	var all []string
 	for i := range s.processes {
@@ -111,7 +112,7 @@ func shown(s state) string {
 	return strings.Join(all, ", ")
 }
 
-// done returns what is to be done, but for lines of the log, events and notices of a wait.
+// done returns the actions as text, without log lines, events and notices of waiting.
 func done(actions []action) string {
 	var all []string
 	for _, a := range actions {
@@ -137,7 +138,7 @@ func exitOf(id string, signal syscall.Signal) processExited {
 		cause: "ended"}
 }
 
-// TestNext is the diagrams of the package comment as a table.
+// TestNext tests the state diagrams of the package comment as a table.
 func TestNext(t *testing.T) {
 	wants := func(hash string, ifChanged bool) requested {
 		return requested{call{id: 9, ifChanged: ifChanged}, specOf(hash), "test", nil}
@@ -309,7 +310,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestNext_SaysWhyNobodyServes has epochs of which nobody knows how they ended, or that do not end.
+// TestNext_SaysWhyNobodyServes has epochs that exited for an unknown reason, or that do not exit.
 func TestNext_SaysWhyNobodyServes(t *testing.T) {
 	for _, row := range []struct {
 		from  state

@@ -41,12 +41,14 @@ func noteOf(p *process) json.RawMessage {
 		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
 	})
 	if err != nil {
-		return nil // a time outside of the years 0 to 9999: there is none
+		// return nil // a time outside the years 0 to 9999 cannot be encoded: store no note
+		return nil
 	}
 	return encoded
 }
 
-// processOf is the inverse of noteOf. The spec cannot be started: see makeStartable.
+// processOf is the inverse of noteOf. The spec of the result cannot be started before
+// makeStartable.
 func processOf(n note) *process {
 	p := &process{
 		Epoch: n.Epoch,

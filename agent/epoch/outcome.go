@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// handshakeTroubles are Envoy's last lines when the hot restart failed and not the configuration.
-// Measured with 1.40; all but the last two pass once the flag in shared memory is cleared, at the
-// latest at the second try.
+// handshakeTroubles are Envoy's last log lines if the hot restart failed, not the configuration.
+// Measured with Envoy 1.40: all but the last two cease once the flag in shared memory is cleared,
+// at the latest at the second retry.
 var handshakeTroubles = []string{
 	"previous envoy process is still initializing",
 	"parent did not respond as expected",
@@ -32,20 +32,22 @@ func (m *machine) commit(a *attempt) {
 	m.attempt = nil
 	p := a.process
 	previous := -1
-	if a.parent != nil && a.mode != First {
+	if a.parent != nil && a.mode != FirstStart {
 		previous = a.parent.Number
 	}
 	p.Live = m.now
 	m.setLast(p)
 	m.replaceAt, m.backOff.at = time.Time{}, time.Time{}
 	if a.spec.Command != nil {
-		// The spec of a repair may be older than one that was renewed meanwhile.
+		// A repair may have used an older spec than the one that was renewed in the meantime.
 		if !a.repair || m.lastGood == nil || m.lastGood.Hash != a.spec.Hash {
 			m.lastGood = a.spec
 		}
 		m.lastTried = nil
 	}
-	if !p.alive() { // p was live for a moment: the epoch before it has closed its listeners
+	// if !p.alive() { // p was live for a moment, in which it made the epoch before close its
+	// listeners
+	if !p.alive() {
 		m.replaceOlder(p)
 		m.refuse(a, errExitedLive)
 		m.crashed(p)
@@ -53,7 +55,7 @@ func (m *machine) commit(a *attempt) {
 	}
 	m.forgetUnreplaced()
 	m.lastGoodFailed = false
-	p.State = Live
+	p.State = StateLive
 	m.annotate(p)
 	m.replaceOlder(p)
 	after := m.now.Sub(p.Started).Round(time.Millisecond)
@@ -79,47 +81,51 @@ func (m *machine) setLast(p *process) {
 	m.last = &last
 }
 
-// replaceOlder makes all epochs but the newest drain.
+// replaceOlder makes all epochs older than newest drain.
 func (m *machine) replaceOlder(newest *process) {
 	parent := m.parentOf(newest)
 	for _, p := range m.processes {
-		if p == newest || p.State == Starting {
+		if p == newest || p.State == StateStarting {
 			continue
 		}
 		served := p.State.Serves()
-		p.State = Draining
+		p.State = StateDraining
 		switch {
 		case newest.hot && p == parent:
-			// Its child ends it this long after the child became live.
+			// The child ends its parent this long after it became live.
 			p.endedBy, p.Ends = endedByChild, newest.Live.Add(newest.spec.ParentShutdown)
 		case served:
 			p.endedBy, p.Ends = endedBySupervisor, m.now.Add(p.spec.ParentShutdown)
 			m.drainSideBySide(p, m.now)
 		case p.idle && p.endedBy == endedByChild:
-			// Its child ended it when the child became a parent itself.
-			if newest.Mode == Hot && newest.Lineage == p.Lineage {
+			// The child ended it in the handshake with its own child.
+			if newest.Mode == HotRestart && newest.Lineage == p.Lineage {
 				p.Ends = newest.Live
 			}
 		case p.endedBy != endedBySupervisor || p.Ends.IsZero():
-			// It lost the child that would end it; its listeners and its admin are closed already.
+			// Its child, which would have ended it, has exited. Its listeners and admin interface
+			// are closed already.
 			p.endedBy, p.Ends = endedBySupervisor, newest.Live.Add(newest.spec.ParentShutdown)
 		case !p.closes.IsZero():
-			m.steer(p) // the epoch that got its connections has died
+			m.steer(p) // m.steer(p) // the epoch to which its connections were directed has exited
 		}
 		m.annotate(p)
 	}
 }
 
-// conclude decides what follows a failed process, which has exited: a retry, side by side or a
-// refusal.
+// conclude decides what follows the exit of a failed attempt's process: a retry, a start side by
+// side, or a refusal.
 func (m *machine) conclude(a *attempt) {
 	p := a.process
 	exit := p.exit
-	if a.spec == m.lastGood { // an exit by somebody else's SIGKILL says nothing of the spec
+	// if a.spec == m.lastGood { // killed from outside: no reason to doubt the spec
+	if a.spec == m.lastGood {
 		foreign := exit != nil && (exit.WithKeeper || exit.Signal == "SIGKILL" && p.ending == "")
 		m.lastGoodFailed = m.lastGoodFailed || !foreign
 	}
-	if p.hot && a.started { // its flag in shared memory would block later epochs
+	// if p.hot && a.started { // clear the flag that it left in shared memory, which would block
+	// later epochs
+	if p.hot && a.started {
 		m.do(clearInitializing{p.Lineage, p.Number})
 	}
 	trouble := handshakeTrouble(p) && errors.Is(a.failure, errExited)
@@ -128,15 +134,16 @@ func (m *machine) conclude(a *attempt) {
 	case a.parentGone:
 		m.requeue(a)
 		return
-	case a.mode == Hot && (errors.Is(a.failure, errSilent) || errors.Is(a.failure, errHandshake)),
-		a.mode == Hot && trouble && a.tries >= handshakeTries-1:
+	case a.mode == HotRestart &&
+		(errors.Is(a.failure, errSilent) || errors.Is(a.failure, errHandshake)),
+		a.mode == HotRestart && trouble && a.tries >= handshakeTries-1:
 		m.warn("no hot restart: starting side by side", "epoch", p.Number, "error", a.failure)
 		a.sideBySide, a.tries = true, 0
 		m.begin(a)
 		return
 	case trouble && a.tries < handshakeTries-1:
 		a.tries++
-		if a.mode != Hot {
+		if a.mode != HotRestart {
 			a.avoid = append(a.avoid, p.Lineage)
 		}
 		m.begin(a)
@@ -147,17 +154,17 @@ func (m *machine) conclude(a *attempt) {
 	live := m.live()
 	switch {
 	case live == nil && (m.stop != nil || a.started && a.parentGone):
-		// Nothing is started during a stop; the exit of the parent has scheduled a start.
+		// During a stop nothing is started; the parent's exit has already scheduled the next start.
 	case live == nil && a.started && p.PID != 0:
 		m.crashed(p)
 	case live == nil:
 		if !errors.Is(a.failure, ErrAborted) && (a.repair || m.backOff.at.IsZero()) {
 			m.unstarted(a)
 		}
-	case a.started && a.mode == Hot:
+	case a.started && a.mode == HotRestart:
 		m.examine(live)
-		// Ended by a signal of somebody else it may have been live between two polls; then the
-		// live epoch refuses connections.
+		// Killed from outside, it may have been live between two polls, in which case the live
+		// epoch refuses connections.
 		if exit != nil && exit.Signal != "" && p.ending == "" && a.answered {
 			m.replaceAt = m.now
 			if a.repair {
@@ -169,8 +176,8 @@ func (m *machine) conclude(a *attempt) {
 	}
 }
 
-// requeue makes a request wait again whose attempt failed through no fault of its own. A newer
-// request wins.
+// requeue queues the request of an attempt again that failed without its own fault. A newer request
+// has precedence.
 func (m *machine) requeue(a *attempt) {
 	m.attempt = nil
 	if len(a.calls) == 0 {
@@ -186,7 +193,7 @@ func (m *machine) requeue(a *attempt) {
 	m.pending.abort = slices.Concat(a.abort, m.pending.abort)
 }
 
-// refuse answers the callers of a failed attempt.
+// refuse returns an error to the callers of a failed attempt.
 func (m *machine) refuse(a *attempt, cause error) {
 	p := a.process
 	if !a.started {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// endOverdue ends the draining epochs that should have exited.
+// endOverdue ends draining epochs that should have exited by now.
 func (m *machine) endOverdue() {
 	for _, p := range m.older() {
 		if p.Ends.IsZero() || !p.killed.IsZero() {
@@ -29,18 +29,20 @@ func (m *machine) endOverdue() {
 	}
 }
 
-// drainSideBySide makes an epoch finish what is in flight that an epoch of another lineage has
-// replaced; p.Ends bounds it. An earlier agent may have begun that: Envoy ignores the repetition.
+// drainSideBySide drains an epoch that an epoch of another lineage has replaced, until p.Ends at
+// the latest. An earlier agent may have begun the drain; Envoy ignores the repetition.
 func (m *machine) drainSideBySide(p *process, begun time.Time) {
 	p.drainJob, p.closes = true, begun.Add(p.spec.Drain)
-	if p.AdminLost || p.closes.After(p.Ends) { // without admin it takes connections until it ends
+	// if p.AdminLost || p.closes.After(p.Ends) { // without admin interface it accepts connections
+	// until it exits
+	if p.AdminLost || p.closes.After(p.Ends) {
 		p.closes = p.Ends
 	}
 	m.do(drainOlder{id: p.ID, admin: p.AdminAddress, ends: p.Ends, closes: p.closes,
 		drainable: !p.AdminLost, brief: p.spec.Drain < acceptQueued, steer: m.steering(p)})
 }
 
-// steer moves new connections from a draining epoch to the live one.
+// steer directs new connections of a draining epoch's ports to the live one.
 func (m *machine) steer(p *process) {
 	if s := m.steering(p); s != nil {
 		m.do(*s)
@@ -55,7 +57,7 @@ func (m *machine) steering(p *process) *steer {
 	return &steer{from: p.ID, to: live.ID, number: p.Number, closes: p.closes}
 }
 
-// drainedOlder is the event of a draining epoch without connections, or of one that cannot drain.
+// drainedOlder is the event of a draining epoch that has no more connections, or that cannot drain.
 type drainedOlder struct {
 	id  string
 	err error
@@ -67,17 +69,17 @@ func (e drainedOlder) apply(m *machine) {
 	case p == nil:
 	case e.err == nil:
 		p.Ends = m.now
-	case hangs(e.err): // Envoy accepts connections and may never answer them
+	case hangs(e.err): // case hangs(e.err): // it may accept connections that it never serves
 		m.kill(p, fmt.Sprintf("replaced, and it does not answer: %v", e.err))
-	default: // Envoy serves what it accepts until its drain time is over
+	default: // default: // it serves what it accepts until its drain time is over
 		m.warn("epoch cannot be drained", "epoch", p.Number, "error", e.err)
 	}
 }
 
-// mayStart reports whether an epoch of a spec may be started beside the live one: no older epoch is
-// left, or only an idle one that the live epoch is to end. Envoy does that itself, before its time
-// and safely: in the handshake with its child the live epoch requests its own parent to exit. While
-// clients are connected to the parent that would cut them.
+// mayStart reports whether an epoch of a spec may start beside the live one. That is so if no older
+// epoch is left, or only an idle one that the live epoch will end: in the handshake with its child,
+// the live epoch requests its own parent to exit at once. If clients were still connected to the
+// parent, this would cut their connections.
 func (m *machine) mayStart(spec *Spec, live *process) bool {
 	if live == nil || len(m.processes) == 1 {
 		return true
@@ -87,28 +89,27 @@ func (m *machine) mayStart(spec *Spec, live *process) bool {
 		spec.HotRestartVersion == live.spec.HotRestartVersion
 }
 
-// mayAbort reports whether no epoch is in the way of a start once draining ones among numbers are
-// killed.
+// mayAbort reports whether killing the draining epochs among numbers would permit a start.
 func (m *machine) mayAbort(numbers []int) bool {
 	return !slices.ContainsFunc(m.older(),
 		func(p *process) bool { return !slices.Contains(numbers, p.Number) })
 }
 
-// endedByLive returns the only older epoch if it is the live one's parent in a hot restart, which
-// the live one ends.
+// endedByLive returns the only older epoch, if it is the live one's parent in a hot restart and
+// therefore ended by it; else nil.
 func (m *machine) endedByLive() *process {
 	live := m.live()
 	if live == nil || len(m.processes) != 2 {
 		return nil
 	}
 	parent := m.parentOf(live)
-	if parent != nil && parent.State == Draining && parent.endedBy == endedByChild {
+	if parent != nil && parent.State == StateDraining && parent.endedBy == endedByChild {
 		return parent
 	}
 	return nil
 }
 
-// watchIdle starts to count the connections of the older epoch that a new one waits for.
+// watchIdle starts to count the connections of the older epoch for whose end a request waits.
 func (m *machine) watchIdle() {
 	if parent := m.endedByLive(); parent != nil && !parent.idle && !parent.counting {
 		parent.counting = true
@@ -116,7 +117,7 @@ func (m *machine) watchIdle() {
 	}
 }
 
-// counted is the event of a count of the connections of an older epoch.
+// counted is the event of a connection count of an older epoch.
 type counted struct {
 	id         string
 	left       int

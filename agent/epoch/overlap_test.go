@@ -32,7 +32,8 @@ func TestSideBySideAndBackToHotRestart(t *testing.T) {
 		if old.exit.Signal != "" || time.Since(old.exit.At) > time.Second {
 			t.Errorf("the old one: %+v", old.exit)
 		}
-		if got := h.must(version("c", "12.1")); got != (Result{Epoch: 2, Previous: 1, Mode: Hot}) {
+		if got := h.must(version("c", "12.1")); got != (Result{Epoch: 2, Previous: 1,
+			Mode: HotRestart}) {
 			t.Errorf("the next: %+v", got)
 		}
 		if e := h.newest(); e.Epoch != 1 || e.Lineage != 1 {
@@ -61,7 +62,7 @@ func TestWithoutHotRestart(t *testing.T) {
 		if got := h.must(version("b", "")); got.Mode != SideBySide || h.newest().HotRestart {
 			t.Errorf("%+v", got)
 		}
-		// A tunnel holds the old one until parent_shutdown_duration.
+		// A tunnel keeps the old epoch alive until parent_shutdown_duration.
 		old := h.alive()[0]
 		h.do(func() { old.tunnels = 1 })
 		h.wait(7900 * time.Millisecond)
@@ -90,7 +91,7 @@ func TestStuckFlagThatCannotBeCleared(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 		h.wait(20 * time.Second)
-		if got := h.must(specOf("c")); got.Mode != Hot || got.Epoch != 2 {
+		if got := h.must(specOf("c")); got.Mode != HotRestart || got.Epoch != 2 {
 			t.Errorf("%+v", got)
 		}
 		if h.outage() != 0 {
@@ -108,7 +109,7 @@ func TestSideBySideThatFails(t *testing.T) {
 		if got := h.conditions(); len(got) != 0 {
 			t.Errorf("conditions: %v", got)
 		}
-		if got := h.must(specOf("b")); got.Mode != Hot {
+		if got := h.must(specOf("b")); got.Mode != HotRestart {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -120,7 +121,7 @@ func TestParentThatWasStopped(t *testing.T) {
 		old := h.newest()
 		h.do(func() { old.stopped = true })
 		begun := time.Now()
-		if got := h.must(specOf("b")); got.Mode != Hot || time.Since(begun) > 2*time.Second {
+		if got := h.must(specOf("b")); got.Mode != HotRestart || time.Since(begun) > 2*time.Second {
 			t.Errorf("%+v after %s", got, time.Since(begun))
 		}
 	})
@@ -138,7 +139,8 @@ func TestParentThatWasStopped(t *testing.T) {
 			t.Errorf("%+v", old.exit)
 		}
 	})
-	onHost(t, func(h *harness) { // after the preflight: the handshake hangs
+	// onHost(t, func(h *harness) { // the parent hangs after the preflight, in the handshake
+	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		old := h.newest()
 		spec := specOf("b")
@@ -153,7 +155,9 @@ func TestParentThatWasStopped(t *testing.T) {
 		h.wait(30 * time.Second)
 		h.expect("1 live")
 	})
-	onHost(t, func(h *harness) { // in the overlap: it is killed once it is overdue
+	// onHost(t, func(h *harness) { // the parent hangs in the overlap: it is killed once it is
+	// overdue
+	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.must(specOf("b"))
 		old := h.alive()[0]
@@ -162,7 +166,7 @@ func TestParentThatWasStopped(t *testing.T) {
 		h.expect("1 live, 0 draining")
 		h.wait(1500 * time.Millisecond)
 		h.expect("1 live")
-		if h.must(specOf("c")).Mode != Hot || h.outage() != 0 {
+		if h.must(specOf("c")).Mode != HotRestart || h.outage() != 0 {
 			t.Errorf("nobody served for %s", h.outage())
 		}
 	})
@@ -195,7 +199,8 @@ func TestRepair_ReplacesASilentEnvoy(t *testing.T) {
 			t.Errorf("conditions: %v", h.conditions())
 		}
 	})
-	onHost(t, func(h *harness) { // its socket is gone: replaced by hot restart
+	// onHost(t, func(h *harness) { // its admin socket is gone: it is replaced by a hot restart
+	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		live := h.newest()
 		h.do(func() { live.admin = false })

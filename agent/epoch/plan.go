@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// startNext begins the attempt that is due, if any: first the restart of the last good spec, then
-// the requested one, then a repair.
+// startNext begins the next attempt that is due, if any. A restart of the last good spec precedes a
+// request, and this a repair.
 func (m *machine) startNext() {
 	live := m.live()
 	due := m.replaceAt
@@ -15,7 +15,8 @@ func (m *machine) startNext() {
 		due = m.backOff.at
 	}
 	spec := m.lastGood
-	if spec == nil && m.pending == nil { // nothing ever worked: the last request is tried again
+	// if spec == nil && m.pending == nil { // no spec ever worked: try the last requested one again
+	if spec == nil && m.pending == nil {
 		spec = m.lastTried
 	}
 	if spec != nil && spec.adopted != nil && live != nil { // adopted: wait for Apply
@@ -53,11 +54,11 @@ func (m *machine) startNext() {
 	}
 }
 
-// plan decides number, lineage and mode of an attempt, and from which epoch it takes over.
+// plan decides an attempt's number, lineage and mode, and its parent.
 func (m *machine) plan(a *attempt) {
 	capable := a.spec.HotRestartVersion != ""
 	p := &process{launchState: launchState{spec: a.spec, hot: capable}}
-	p.State, p.Hash, p.Namespace, p.Reason = Starting, a.spec.Hash, a.spec.Namespace, a.reason
+	p.State, p.Hash, p.Namespace, p.Reason = StateStarting, a.spec.Hash, a.spec.Namespace, a.reason
 	p.DrainTime = a.spec.Drain
 	live := m.live()
 	a.parent, a.mode = live, SideBySide
@@ -65,14 +66,15 @@ func (m *machine) plan(a *attempt) {
 	case live != nil:
 		p.Number = live.Number + 1
 	case m.last != nil && len(m.processes) > 0:
-		// The newest died and an older one is left: it is the parent again.
+		// The newest epoch has exited and an older one is left, which becomes the parent again.
 		p.Number = m.last.Number
-		a.parent, a.mode = m.parentOf(m.last), First
-	case len(m.processes) > 0: // the epochs after these are unknown
-		a.parent, a.mode = m.processes[len(m.processes)-1], First
+		a.parent, a.mode = m.parentOf(m.last), FirstStart
+	// case len(m.processes) > 0: // which epochs followed these is unknown
+	case len(m.processes) > 0:
+		a.parent, a.mode = m.processes[len(m.processes)-1], FirstStart
 		p.Number = a.parent.Number + 1
 	default:
-		a.parent, a.mode = nil, First
+		a.parent, a.mode = nil, FirstStart
 		if a.spec.adopted != nil {
 			p.Number = a.spec.adopted.number
 		}
@@ -80,11 +82,11 @@ func (m *machine) plan(a *attempt) {
 	parent := a.parent
 	if parent != nil && !a.sideBySide && capable && parent.hot &&
 		parent.spec.HotRestartVersion == a.spec.HotRestartVersion {
-		a.mode = Hot
+		a.mode = HotRestart
 		p.RestartEpoch, p.Lineage, p.root = parent.RestartEpoch+1, parent.Lineage, parent.root
 	} else {
 		p.Lineage, p.root = m.freeLineage(a), p.Number
-		if a.mode == First {
+		if a.mode == FirstStart {
 			a.parent = nil
 		}
 	}
@@ -96,7 +98,8 @@ func (m *machine) plan(a *attempt) {
 	a.process = p
 }
 
-// freeLineage returns the lowest slot that no living epoch uses and that is not to be avoided.
+// freeLineage returns the lowest lineage slot that no living epoch uses and that the attempt need
+// not avoid.
 func (m *machine) freeLineage(a *attempt) int {
 	slot := 0
 	if a.spec.adopted != nil {

@@ -11,25 +11,27 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// reasonAdminLost is why a live epoch has no admin interface.
+// reasonAdminLost is the reason why a live epoch has no admin interface.
 const reasonAdminLost = "an epoch that failed took it over"
 
-// probing is the regular check of the live epoch's admin interface.
+// probing is the state of the regular probe of the live epoch's admin interface.
 type probing struct {
-	running   bool
-	examining bool // after an epoch that failed, which may have made it close
+	running bool
+	// examining bool // probe at once: a failed epoch may have made the live one close its
+	// interface
+	examining bool
 	at        time.Time
 }
 
-// hangs reports whether an error of an Admin means that Envoy's main thread does not answer, and
-// not that it has no admin interface.
+// hangs reports whether an error of an Admin means that Envoy's main thread does not respond. Other
+// errors mean that the admin interface does not exist.
 func hangs(err error) bool {
 	var network net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.EAGAIN) ||
 		errors.As(err, &network) && network.Timeout()
 }
 
-// reconcileProbe probes the live epoch from time to time.
+// reconcileProbe probes the live epoch at intervals.
 func (m *machine) reconcileProbe() {
 	live := m.live()
 	if live == nil || m.probe.running || m.attempt != nil || live.AdminLost || !m.due(m.probe.at) {
@@ -38,7 +40,7 @@ func (m *machine) reconcileProbe() {
 	m.startProbe(live, false)
 }
 
-// examine probes an epoch at once.
+// examine probes an epoch immediately.
 func (m *machine) examine(p *process) {
 	m.probe.examining = true
 	m.startProbe(p, true)
@@ -49,7 +51,7 @@ func (m *machine) startProbe(p *process, examine bool) {
 	m.do(probe{p.ID, p.AdminAddress, examine})
 }
 
-// probed is the event of a probe's end.
+// probed is the event of a completed probe.
 type probed struct {
 	id      string
 	examine bool
@@ -78,8 +80,8 @@ func (e probed) apply(m *machine) {
 	}
 }
 
-// unanswered counts the probes without answer. An Envoy that stays silent is continued; if that
-// does not help, startNext replaces it.
+// unanswered counts unanswered probes. An Envoy that stays silent is sent SIGCONT; if that does not
+// help, startNext replaces it.
 func (m *machine) unanswered(p *process, err error) {
 	p.misses++
 	switch {
@@ -96,8 +98,8 @@ func (m *machine) unanswered(p *process, err error) {
 	}
 }
 
-// wantsRepair reports whether a live epoch is to be replaced because its admin interface does not
-// answer or is gone.
+// wantsRepair reports whether a live epoch must be replaced because its admin interface does not
+// respond or is gone.
 func (m *machine) wantsRepair(p *process) bool {
 	if !p.AdminLost && (!p.Silent || p.misses == probeMisses) {
 		return false // the probe after SIGCONT decides
@@ -105,7 +107,7 @@ func (m *machine) wantsRepair(p *process) bool {
 	return p.repaired.IsZero() || m.due(p.repaired.Add(repairInterval))
 }
 
-// repairReason returns why an epoch is started that repairs p.
+// repairReason returns the reason for the epoch that replaces p.
 func repairReason(p *process) string {
 	if p.AdminLost && !p.Silent {
 		return fmt.Sprintf("it brings back the admin interface that epoch %d closed for one that "+
@@ -114,7 +116,7 @@ func repairReason(p *process) string {
 	return fmt.Sprintf("the admin interface of epoch %d does not answer", p.Number)
 }
 
-// adminLost records that a live epoch has no admin interface; startNext replaces it.
+// adminLost records that a live epoch has no admin interface. startNext will replace the epoch.
 func (m *machine) adminLost(p *process, why string) {
 	p.AdminLost = true
 	m.annotate(p)

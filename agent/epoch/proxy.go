@@ -13,7 +13,7 @@ import (
 // readyTime bounds one readiness request to Envoy.
 const readyTime = time.Second
 
-// Proxy gives the other parts access to the live epoch: readiness, admin interface, statistics.
+// Proxy provides the live epoch's readiness, admin interface and statistics to other parts.
 type Proxy struct {
 	supervisor *Supervisor
 	closed     func() string // see NewProxy
@@ -21,27 +21,27 @@ type Proxy struct {
 	without    func() (ready bool, reason string)
 }
 
-// NewProxy returns the Proxy of a supervisor's epochs. closed returns why the proxy is not ready
-// although Envoy is live, "" if nothing prevents it: the mesh configuration may serve nothing, or
-// may not be in force where it restricts access.
+// NewProxy returns the Proxy of a supervisor's epochs. closed returns a reason why the proxy is not
+// ready although Envoy is live, or "". Reasons are a mesh configuration that serves nothing, and
+// one that restricts access but is not in force.
 func NewProxy(supervisor *Supervisor, closed func() string) *Proxy {
 	return &Proxy{supervisor: supervisor, closed: closed}
 }
 
-// Epoch returns the epoch that serves; ok is false if there is none.
+// Epoch returns the serving epoch; ok is false if there is none.
 func (p *Proxy) Epoch() (e Epoch, ok bool) {
 	e, _, ok = p.supervisor.Live()
 	return e, ok
 }
 
-// Replace makes ready the readiness of an agent that runs no Envoy. It must be called before the
-// parts run.
-func (p *Proxy) Replace(ready func() (ready bool, reason string)) { p.without = ready }
+// ReplaceReadiness sets the readiness of an agent without Envoy. It must be called before the parts
+// run.
+func (p *Proxy) ReplaceReadiness(ready func() (ready bool, reason string)) { p.without = ready }
 
-// Absent reports whether the agent runs no Envoy.
-func (p *Proxy) Absent() bool { return p.without != nil }
+// WithoutEnvoy reports whether the agent runs no Envoy.
+func (p *Proxy) WithoutEnvoy() bool { return p.without != nil }
 
-// Number returns the number of the epoch that serves, -1 if there is none.
+// Number returns the number of the serving epoch, -1 if there is none.
 func (p *Proxy) Number() int {
 	if e, ok := p.Epoch(); ok {
 		return e.Number
@@ -49,19 +49,21 @@ func (p *Proxy) Number() int {
 	return -1
 }
 
-// Drains reports whether the epoch that serves drains on request.
-func (p *Proxy) Drains() bool {
+// Draining reports whether the serving epoch drains on request.
+func (p *Proxy) Draining() bool {
 	e, ok := p.Epoch()
 	return ok && e.Drained
 }
 
-// Changed returns a channel that is closed at the next change of an epoch.
+// Changed returns a channel that is closed when an epoch changes.
 func (p *Proxy) Changed() <-chan struct{} { return p.supervisor.Changed() }
 
-// SetWaiting sets a sentence on why the start waits before its first epoch; "" if it does not.
-func (p *Proxy) SetWaiting(sentence string) { p.waiting.Store(&sentence) }
+// SetWaitingReason sets the sentence that describes why the first epoch is not started yet; "" if
+// it need not wait.
+// not.
+func (p *Proxy) SetWaitingReason(sentence string) { p.waiting.Store(&sentence) }
 
-// Live implements status.Proxy: it returns a transport to the live epoch's admin interface, and the
+// Live implements status.Proxy. It returns a transport to the live epoch's admin interface, and the
 // epoch's number.
 func (p *Proxy) Live() (http.RoundTripper, int, error) {
 	e, ok := p.Epoch()
@@ -76,18 +78,18 @@ func (p *Proxy) Live() (http.RoundTripper, int, error) {
 	return envoy.NewAdmin(e.AdminAddress), e.Number, nil
 }
 
-// Ready implements status.Readiness: it reports whether Envoy is live and configured, and if not,
-// why. Each call queries Envoy, since only Envoy knows whether it drains.
+// Ready implements status.Readiness. It reports whether Envoy is live and configured; if not, it
+// returns the reason. Each call queries Envoy, because only Envoy knows whether it drains.
 func (p *Proxy) Ready() (bool, string) { return p.ReadyContext(context.Background()) }
 
 // ReadyContext is Ready with a context.
 func (p *Proxy) ReadyContext(ctx context.Context) (bool, string) {
-	if p.Absent() {
+	if p.WithoutEnvoy() {
 		return p.without()
 	}
 	e, ok := p.Epoch()
 	if !ok {
-		return false, p.NotLive()
+		return false, p.NotLiveReason()
 	}
 	s := proxyState{epoch: e, mesh: p.closed()}
 	if s.mesh == "" && needsAnswer(e) {
@@ -96,22 +98,22 @@ func (p *Proxy) ReadyContext(ctx context.Context) (bool, string) {
 		s.ready, s.says, s.err = envoy.NewAdmin(e.AdminAddress).Ready(ctx)
 		now, still := p.Epoch()
 		s.gone = !still
-		s.replaced = !still || now.ID != e.ID || now.AdminLost || now.State == HandingOver
+		s.replaced = !still || now.ID != e.ID || now.AdminLost || now.State == StateHandingOver
 	}
 	return s.readiness()
 }
 
-// NotLive returns why no epoch is live.
-func (p *Proxy) NotLive() string {
+// NotLiveReason returns the reason why no epoch is live.
+func (p *Proxy) NotLiveReason() string {
 	if why := p.waiting.Load(); why != nil && *why != "" {
 		return *why
 	}
 	var last *Epoch
 	for _, e := range p.supervisor.Epochs() {
-		if e.State == Starting {
+		if e.State == StateStarting {
 			return fmt.Sprintf("epoch %d is starting: it is not live yet", e.Number)
 		}
-		if e.State == Exited && (last == nil || e.Exited.After(last.Exited)) {
+		if e.State == StateExited && (last == nil || e.Exited.After(last.Exited)) {
 			last = &e
 		}
 	}
@@ -122,11 +124,11 @@ func (p *Proxy) NotLive() string {
 	return "no epoch was started yet"
 }
 
-// readyPoll is the polling interval of WaitReady: Envoy's readiness changes without an event.
+// readyPoll is the polling interval of WaitReady. No event announces a change of Envoy's readiness.
 const readyPoll = 100 * time.Millisecond
 
-// WaitReady returns "" once the proxy is ready, or the reason why it is not when ctx ends. It calls
-// progress whenever the reason changes.
+// WaitReady returns "" once the proxy is ready. If ctx ends first, it returns the reason why the
+// proxy is not ready. It calls progress whenever the reason changes.
 func (p *Proxy) WaitReady(ctx context.Context, progress func(reason string)) string {
 	for last := ""; ; {
 		changed := p.Changed()

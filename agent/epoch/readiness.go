@@ -4,26 +4,29 @@ import (
 	"fmt"
 )
 
-// proxyState is everything that the readiness of a proxy with a live epoch depends on. Other faults
-// are conditions of a proxy that is ready, and that a load balancer should send requests to.
+// proxyState has everything that determines the readiness of a proxy with a live epoch. Other
+// faults are conditions that do not affect readiness: a load balancer should still send requests.
 type proxyState struct {
 	epoch Epoch
-	mesh  string // why the mesh configuration makes the proxy not ready; see NewProxy
+	// mesh string // reason of the mesh configuration why the proxy is not ready; see NewProxy
+	mesh string
 
 	// Envoy's answer, if needsAnswer(epoch).
 	ready bool
-	says  string // the state that Envoy reports if it is not ready
+	says  string // says string // the state that Envoy reports if ready is false
 	err   error  // Envoy did not answer
-	// replaced: meanwhile another epoch has replaced it, or is about to; gone: and none serves.
+	// replaced reports that another epoch has replaced this one or is about to; gone that, in
+	// addition, none serves.
 	replaced, gone bool
 }
 
-// needsAnswer reports whether readiness depends on Envoy's answer: the supervisor does not know.
+// needsAnswer reports whether readiness depends on Envoy's answer, because the supervisor does not
+// know it.
 func needsAnswer(e Epoch) bool { return !e.Drained && !e.MayRefuse && !e.AdminLost && !e.Silent }
 
-// readiness reports whether the proxy is ready, and if not, why: Envoy serves, it has the mesh
-// configuration, and no policy of it is bypassed. A drain takes precedence, even if Envoy could not
-// be notified.
+// readiness reports whether the proxy is ready: Envoy serves, has the mesh configuration, and
+// enforces all its policies. If not, reason says why. A drain takes precedence over other reasons,
+// even if Envoy could not be notified of it.
 func (s proxyState) readiness() (ready bool, reason string) {
 	e := s.epoch
 	switch {
@@ -32,7 +35,8 @@ func (s proxyState) readiness() (ready bool, reason string) {
 	case e.Drained:
 		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain",
 			e.Number)
-	case e.MayRefuse: // its admin interface does not show that
+	// case e.MayRefuse: // its admin interface does not show that the listeners are closed
+	case e.MayRefuse:
 		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; "+
 			"it is being replaced", e.Number)
 	case e.AdminLost:
@@ -41,8 +45,8 @@ func (s proxyState) readiness() (ready bool, reason string) {
 		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer",
 			e.Number)
 	case s.err != nil && s.replaced:
-		// The old admin interface closes when the new epoch starts, but the old listeners
-		// continue serving.
+		// The old epoch's admin interface closes when the new epoch starts, but its listeners
+		// continue to serve.
 		return !s.gone, "an epoch is being replaced"
 	case s.err != nil:
 		return false, fmt.Sprintf("epoch %d does not say whether it is ready: %v", e.Number, s.err)

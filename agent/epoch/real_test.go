@@ -17,17 +17,19 @@ import (
 
 func TestRealRestartsLoseNothing(t *testing.T) {
 	r := newReal(t)
-	r.must(r.spec("a"), epoch.Result{Epoch: 0, Previous: -1, Mode: epoch.First})
+	r.must(r.spec("a"), epoch.Result{Epoch: 0, Previous: -1, Mode: epoch.FirstStart})
 	lost := r.load()
-	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.Hot})
+	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.HotRestart})
 
-	for _, bad := range []string{"broken", "port"} { // both wait for the overlap's end first
+	// for _, bad := range []string{"broken", "port"} { // both requests first wait for the end of
+	// the overlap
+	for _, bad := range []string{"broken", "port"} {
 		for _, validated := range []bool{true, false} {
 			spec := r.spec(bad)
 			if !validated {
 				spec.Validation = nil
 			}
-			var refused *epoch.Refused
+			var refused *epoch.RefusedError
 			if _, err := r.s.Apply(r.Context(), epoch.Request{Spec: spec}); !errors.As(err, &refused) ||
 				refused.Remaining != 1 {
 				t.Errorf("%s, validated %v: %v", bad, validated, err)
@@ -40,12 +42,13 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 
 	lost = r.load()
 	other := r.spec("c")
-	other.HotRestartVersion = "99.1" // says the test; it is the same binary
+	// other.HotRestartVersion = "99.1" // pretended; the binary is the same
+	other.HotRestartVersion = "99.1"
 	r.must(other, epoch.Result{Epoch: 2, Previous: 1, Mode: epoch.SideBySide})
 	r.settled("2 live")
 	other = r.spec("d")
 	other.HotRestartVersion = "99.1"
-	r.must(other, epoch.Result{Epoch: 3, Previous: 2, Mode: epoch.Hot})
+	r.must(other, epoch.Result{Epoch: 3, Previous: 2, Mode: epoch.HotRestart})
 	r.leave() // in the overlap
 	r.begin()
 	r.settled("3 live")
@@ -62,15 +65,17 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 
 func TestRealFailures(t *testing.T) {
 	r := newReal(t)
-	r.must(r.spec("a"), epoch.Result{Epoch: 0, Previous: -1, Mode: epoch.First})
+	r.must(r.spec("a"), epoch.Result{Epoch: 0, Previous: -1, Mode: epoch.FirstStart})
 	kill := func(pid int, signal syscall.Signal) {
 		if err := syscall.Kill(pid, signal); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.Hot})
+	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.HotRestart})
 	victim, began := r.live(), time.Now()
-	kill(victim.PID, syscall.SIGKILL) // in the overlap: nobody listens any more
+	// kill(victim.PID, syscall.SIGKILL) // in the overlap, when the older epoch has stopped
+	// listening
+	kill(victim.PID, syscall.SIGKILL)
 	parts.Eventually(t, 20*time.Second, "epoch 1 is back", func() bool {
 		live := r.live()
 		return live.Number == 1 && live.PID != victim.PID
@@ -84,24 +89,24 @@ func TestRealFailures(t *testing.T) {
 	r.settled("1 live")
 
 	lost := r.load()
-	r.must(r.spec("c"), epoch.Result{Epoch: 2, Previous: 1, Mode: epoch.Hot})
+	r.must(r.spec("c"), epoch.Result{Epoch: 2, Previous: 1, Mode: epoch.HotRestart})
 	for _, e := range r.s.Epochs() {
-		if e.State == epoch.Draining {
-			parts.Stop(t, e.PID) // it will miss its end
+		if e.State == epoch.StateDraining {
+			parts.PauseProcess(t, e.PID) // it will miss its end
 		}
 	}
 	r.settled("2 live")
 	r.lostNothing(lost)
 
-	parts.Stop(t, r.live().PID)
-	r.must(r.spec("d"), epoch.Result{Epoch: 3, Previous: 2, Mode: epoch.Hot}) // woken up
+	parts.PauseProcess(t, r.live().PID)
+	r.must(r.spec("d"), epoch.Result{Epoch: 3, Previous: 2, Mode: epoch.HotRestart}) // woken up
 	r.settled("3 live")
 
 	r.leave()
 	victim = r.live()
 	kill(victim.PID, syscall.SIGKILL)
 	parts.Eventually(t, 20*time.Second, "the keeper has seen it end", func() bool {
-		processes, err := r.link.Get().Client.Processes(t.Context())
+		processes, err := r.link.Connection().Client.Processes(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -111,7 +116,7 @@ func TestRealFailures(t *testing.T) {
 	began = time.Now()
 	r.begin()
 	parts.Eventually(t, 20*time.Second, "an Envoy serves",
-		func() bool { return r.live().State == epoch.Live })
+		func() bool { return r.live().State == epoch.StateLive })
 	t.Logf("live %s after the next agent began: %+v", time.Since(began), r.live())
 	if _, err := r.s.Apply(r.Context(), epoch.Request{Spec: r.spec("e")}); err != nil {
 		t.Error(err)

@@ -23,7 +23,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// realRig is a supervisor over the real keeper and the real Envoy.
+// realRig is a supervisor with the real keeper and the real Envoy.
 type realRig struct {
 	*testing.T
 	folder string
@@ -41,8 +41,8 @@ func newReal(t *testing.T) *realRig {
 	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(),
 		port: parts.FreePort(t)}
 	r.link = epoch.NewLink(epoch.LinkOptions{Logger: r.log(), EnvoyLog: r.log(), ForwardLog: true,
-		Dialer: keeper.Program{Options: keeper.LaunchOptions{
-			Folder: filepath.Join(r.folder, "keeper"), Binary: parts.Program(t, "outrider-keeper")}}})
+		Dialer: keeper.ProgramDialer{Options: keeper.LaunchOptions{
+			Folder: filepath.Join(r.folder, "keeper"), Binary: parts.ProgramPath(t, "outrider-keeper")}}})
 	if err := r.link.Open(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -62,18 +62,18 @@ func (r *realRig) config() config.Envoy {
 		TerminationDrainDuration: 200 * time.Millisecond, MaximumDrainDuration: 10 * time.Second}
 }
 
-// begin starts an agent's supervisor.
+// begin starts the supervisor of an agent.
 func (r *realRig) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.s = epoch.New(epoch.Options{Board: r.board, Config: r.config(), Explain: envoy.ExplainExit,
 		Logger: r.log(),
 		Admin:  func(address string) epoch.Admin { return r.link.Admin(address) }})
-	r.link.Supervise(r.s)
+	r.link.SetSupervisor(r.s)
 	r.ended = make(chan error, 1)
 	var all sync.WaitGroup
 	s, ended := r.s, r.ended
 	all.Go(func() { _ = r.link.Run(ctx) })
-	all.Go(func() { ended <- s.Run(ctx, r.link.Get()) })
+	all.Go(func() { ended <- s.Run(ctx, r.link.Connection()) })
 	r.leave = func() { cancel(); all.Wait() }
 }
 
@@ -85,9 +85,11 @@ const bootstrapFormat = `{"admin": {"address": {"pipe": {"path": %q, "mode": 432
 "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}]}}]}]}]}%s}`
 
 func (r *realRig) spec(body string) *epoch.Spec {
-	info := r.link.Get().Info()
-	path := func(l epoch.Launch) string { return filepath.Join(info.Folder, fmt.Sprintf("admin-%d.sock", l.Number)) }
-	args := func(l epoch.Launch) envoy.CommandLine {
+	info := r.link.Connection().Info()
+	path := func(l epoch.LaunchInput) string {
+		return filepath.Join(info.Folder, fmt.Sprintf("admin-%d.sock", l.Number))
+	}
+	args := func(l epoch.LaunchInput) envoy.CommandLine {
 		return envoy.CommandLine{ConfigFile: l.BootstrapPath, Epoch: l.RestartEpoch, Number: l.Number,
 			HotRestart: l.HotRestart, BaseID: info.BaseIDOf(l.Lineage), SocketPath: info.SocketPath,
 			DrainTime:          time.Second,
@@ -96,7 +98,7 @@ func (r *realRig) spec(body string) *epoch.Spec {
 	return &epoch.Spec{
 		Hash: body, HotRestartVersion: "11.104", LiveTimeout: 20 * time.Second, Drain: time.Second, ParentShutdown: 2 * time.Second,
 		AdminAddress: path,
-		Bootstrap: func(l epoch.Launch) ([]byte, error) {
+		Bootstrap: func(l epoch.LaunchInput) ([]byte, error) {
 			more := ""
 			if strings.HasPrefix(body, "broken") {
 				more = `, "no_such_field": 1`
@@ -107,10 +109,10 @@ func (r *realRig) spec(body string) *epoch.Spec {
 			}
 			return fmt.Appendf(nil, bootstrapFormat, path(l), port, body, more), nil
 		},
-		Command: func(l epoch.Launch) (epoch.Command, error) {
+		Command: func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: r.binary, Args: args(l).Args(nil)}, nil
 		},
-		Validation: func(l epoch.Launch) (epoch.Command, error) {
+		Validation: func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: r.binary, Args: args(l).ValidateArgs(nil)}, nil
 		},
 	}
@@ -124,11 +126,11 @@ func (r *realRig) must(spec *epoch.Spec, want epoch.Result) {
 	}
 }
 
-// phases are those of the epochs that live, oldest first.
+// phases returns the states of the living epochs, oldest first.
 func (r *realRig) phases() string {
 	var all []string
 	for _, e := range r.s.Epochs() {
-		if e.State != epoch.Exited {
+		if e.State != epoch.StateExited {
 			all = append(all, fmt.Sprintf("%d %s", e.Number, e.State))
 		}
 	}
@@ -140,8 +142,8 @@ func (r *realRig) settled(want string) {
 	parts.Eventually(r, 20*time.Second, want, func() bool { return r.phases() == want })
 }
 
-// load sends requests, each on a connection of its own, until the function it returns is called,
-// which counts those lost: those that were reset, and others.
+// load sends requests, each on its own connection, until lost is called. lost returns the number of
+// connections that were reset, and of those that failed otherwise.
 func (r *realRig) load() (lost func() (reset, other int64)) {
 	var failed, resets, sent atomic.Int64
 	ctx, cancel := context.WithCancel(r.Context())
@@ -196,7 +198,7 @@ func (r *realRig) stop() {
 		r.Errorf("stop: %v, run: %v", err, ended)
 	}
 	left, _ := filepath.Glob(filepath.Join(r.folder, "*.json"))
-	shm, _ := filepath.Glob(fmt.Sprintf("/dev/shm/envoy_shared_memory_%d*", r.link.Get().Info().BaseID))
+	shm, _ := filepath.Glob(fmt.Sprintf("/dev/shm/envoy_shared_memory_%d*", r.link.Connection().Info().BaseID))
 	if len(left)+len(shm) != 0 {
 		r.Errorf("left behind: %v %v", left, shm)
 	}

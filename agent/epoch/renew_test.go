@@ -11,7 +11,7 @@ import (
 func levelled(hash, level string) *Spec {
 	spec := specOf(hash)
 	command := spec.Command
-	spec.Command = func(l Launch) (Command, error) {
+	spec.Command = func(l LaunchInput) (Command, error) {
 		c, err := command(l)
 		c.Args = append(slices.Clone(c.Args), level)
 		return c, err
@@ -30,7 +30,7 @@ func (h *harness) expectLevel(want string) {
 // differs hands in a spec that is in force, and checks whether the live epoch has to be told.
 func (h *harness) differs(spec *Spec, want bool) {
 	h.t.Helper()
-	if got, err := h.s.Renew(h.t.Context(), spec); err != nil || got != want {
+	if got, err := h.s.RenewSpec(h.t.Context(), spec); err != nil || got != want {
 		h.t.Errorf("the live epoch has another command line: %t, %v; want %t", got, err, want)
 	}
 }
@@ -40,7 +40,7 @@ func (h *harness) renew(spec *Spec, differs bool) {
 	h.t.Helper()
 	h.differs(spec, differs)
 	if live, _, _ := h.s.Live(); differs {
-		if err := h.s.Tuned(h.t.Context(), live.ID, spec); err != nil {
+		if err := h.s.RecordAdjusted(h.t.Context(), live.ID, spec); err != nil {
 			h.t.Error(err)
 		}
 	}
@@ -126,7 +126,8 @@ func TestRenew_DiffersUntilTuned(t *testing.T) {
 		h.adoptAs(levelled("a", "info"))
 		h.renew(levelled("a", "info"), true)
 		h.renew(levelled("a", "info"), false)
-		if err := h.s.Tuned(h.t.Context(), "who has ended", levelled("a", "error")); err != nil {
+		if err := h.s.RecordAdjusted(h.t.Context(), "who has ended",
+			levelled("a", "error")); err != nil {
 			t.Error(err)
 		}
 		h.renew(levelled("a", "info"), false)

@@ -17,7 +17,7 @@ type call struct {
 type answer struct {
 	result  Result
 	err     error
-	differs bool // of Renew
+	differs bool // of RenewSpec
 }
 
 // pending is the request that waits for its turn: the newest spec, with all its callers.
@@ -77,9 +77,10 @@ func (m *machine) reply(calls []call, a answer) {
 }
 
 // refusal returns the error of a request for epoch number (-1: none was tried yet).
-func (m *machine) refusal(number int, cause error, more ...string) *Refused {
-	r := &Refused{Number: number, Remaining: -1, Reasons: append([]string{cause.Error()}, more...),
-		cause: cause}
+func (m *machine) refusal(number int, cause error, more ...string) *RefusedError {
+	r := &RefusedError{Number: number, Remaining: -1,
+		Reasons: append([]string{cause.Error()}, more...),
+		cause:   cause}
 	if live := m.live(); live != nil {
 		r.Remaining = live.Number
 	}
@@ -206,7 +207,7 @@ func (m *machine) abortDraining(numbers []int) bool {
 	return found
 }
 
-// renewed is the event of Renew.
+// renewed is the event of RenewSpec.
 type renewed struct {
 	call call
 	spec *Spec
@@ -238,7 +239,7 @@ func (m *machine) respecify(live *process, spec *Spec) {
 	}
 }
 
-// tuned is the event of Tuned.
+// tuned is the event of RecordAdjusted.
 type tuned struct {
 	call call
 	id   string
@@ -257,7 +258,7 @@ func (e tuned) apply(m *machine) {
 	m.reply([]call{e.call}, a)
 }
 
-func commandOf(spec *Spec, l Launch) (Command, error) {
+func commandOf(spec *Spec, l LaunchInput) (Command, error) {
 	command, err := spec.Command(l)
 	if err != nil {
 		err = fmt.Errorf("build the command line of epoch %d: %w", l.Number, err)

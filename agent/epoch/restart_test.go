@@ -29,7 +29,7 @@ func TestRestart_AfterACrash(t *testing.T) {
 		}
 		var exited *Epoch
 		for _, e := range h.s.Epochs() {
-			if e.State == Exited && e.Hash == "b" {
+			if e.State == StateExited && e.Hash == "b" {
 				exited = &e
 			}
 		}
@@ -54,7 +54,7 @@ func TestRestart_NewestDiesInTheOverlap(t *testing.T) {
 			}
 			h.wait(9 * time.Second)
 			h.expect("1 live")
-			if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != Hot {
+			if got := h.must(specOf("c")); got.Epoch != 2 || got.Mode != HotRestart {
 				t.Errorf("the next: %+v", got)
 			}
 		})
@@ -127,7 +127,7 @@ func TestFirstStart_RetriesWhileNothingCanBeWritten(t *testing.T) {
 		var full atomic.Bool
 		full.Store(true)
 		write := spec.Bootstrap
-		spec.Bootstrap = func(l Launch) ([]byte, error) {
+		spec.Bootstrap = func(l LaunchInput) ([]byte, error) {
 			if full.Load() {
 				return nil, unix.ENOSPC
 			}
@@ -233,7 +233,7 @@ func TestFirstStart_IsRetried(t *testing.T) {
 	onHost(t, func(h *harness) { // or replaced by what is right
 		h.w.behaviour["a"] = behaviour{late: true}
 		h.refused(specOf("a"))
-		if got := h.must(specOf("b")); got.Epoch != 0 || got.Mode != First {
+		if got := h.must(specOf("b")); got.Epoch != 0 || got.Mode != FirstStart {
 			t.Errorf("%+v", got)
 		}
 		h.wait(time.Minute)

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// Launch has the values, besides the configuration, that an epoch's bootstrap and command line
+// LaunchInput has the values, besides the configuration, that an epoch's bootstrap and command line
 // depend on.
-type Launch struct {
+type LaunchInput struct {
 	Number        int    // the epoch as users count it; names files and the admin socket
 	RestartEpoch  int    // --restart-epoch
 	Lineage       int    // slot from 0; lineages that live at the same time have different ones
@@ -28,13 +28,14 @@ type Command struct {
 // Spec is an Envoy that is wanted. Its functions are called by several goroutines and must be pure.
 type Spec struct {
 	// Hash is of everything that makes a difference: specs of equal hash are the same Envoy. They
-	// may differ in what Renew names.
+	// may differ in what RenewSpec names.
 	Hash string
 
-	Bootstrap    func(Launch) ([]byte, error)  // content of Launch.BootstrapPath
-	Command      func(Launch) (Command, error) // the command line that runs it
-	Validation   func(Launch) (Command, error) // the one of --mode validate; nil: no validation
-	AdminAddress func(Launch) string           // of its admin interface; see Options.Admin
+	Bootstrap  func(LaunchInput) ([]byte, error)  // content of LaunchInput.BootstrapPath
+	Command    func(LaunchInput) (Command, error) // the command line that runs it
+	Validation func(LaunchInput) (Command,
+		error) // the one of --mode validate; nil: no validation
+	AdminAddress func(LaunchInput) string // of its admin interface; see Options.Admin
 
 	HotRestartVersion string // of the binary ("11.104"); "": it has no hot restart
 
@@ -72,8 +73,8 @@ type Result struct {
 	Mode     Mode
 }
 
-// Refused is the error of a request that changed nothing.
-type Refused struct {
+// RefusedError is the error of a request that changed nothing.
+type RefusedError struct {
 	Number    int      // the epoch that was tried
 	Remaining int      // the epoch that continues to serve; -1: none
 	Reasons   []string // sentences, the deciding one first
@@ -83,7 +84,7 @@ type Refused struct {
 }
 
 // Error returns one line: what was tried, why it failed, what continues to serve.
-func (r *Refused) Error() string {
+func (r *RefusedError) Error() string {
 	serves := "no epoch is live"
 	if r.Remaining >= 0 {
 		serves = fmt.Sprintf("epoch %d continues to serve", r.Remaining)
@@ -92,7 +93,7 @@ func (r *Refused) Error() string {
 }
 
 // Unwrap returns the cause: ErrStopping, ErrAborted, or the error that made the attempt fail.
-func (r *Refused) Unwrap() error { return r.cause }
+func (r *RefusedError) Unwrap() error { return r.cause }
 
 // The errors of this package.
 var (

@@ -18,7 +18,7 @@ import (
 type prepare struct {
 	id       string
 	spec     *Spec
-	launch   Launch
+	launch   LaunchInput
 	validate bool
 	// Of a hot restart.
 	parent      string
@@ -138,7 +138,7 @@ func sumOf(content []byte) string {
 
 // validate has Envoy check the bootstrap. It finds what cannot be parsed and unknown clusters of
 // routes, not a port that is in use.
-func (x *executor) validate(ctx context.Context, spec *Spec, launch Launch) error {
+func (x *executor) validate(ctx context.Context, spec *Spec, launch LaunchInput) error {
 	command, err := spec.Validation(launch)
 	if err != nil {
 		return fmt.Errorf("build the command line that validates epoch %d: %w", launch.Number, err)
@@ -154,7 +154,7 @@ func (x *executor) validate(ctx context.Context, spec *Spec, launch Launch) erro
 	}
 	if exit != 0 {
 		return fmt.Errorf("Envoy does not accept %s: %s", launch.BootstrapPath,
-			envoy.Complaint(append(stdout, stderr...)))
+			envoy.ValidationError(append(stdout, stderr...)))
 	}
 	return nil
 }
@@ -184,7 +184,7 @@ func (a awaitLive) poll(ctx context.Context, x *executor) error {
 		now := time.Now()
 		switch {
 		case err == nil && (state.RestartEpoch == a.restartEpoch ||
-			state.RestartEpoch == OwnAddress || !state.Live()):
+			state.RestartEpoch == EpochUnneeded || !state.Live()):
 			if state.Live() {
 				return nil
 			}

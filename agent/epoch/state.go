@@ -75,8 +75,8 @@ type process struct {
 	adminState
 }
 
-// launchState is the spec and command with which a process was launched. Renew and Tuned replace
-// spec and command.
+// launchState is the spec and command with which a process was launched. RenewSpec and
+// RecordAdjusted replace spec and command.
 type launchState struct {
 	spec    *Spec // of an adopted one at first only hash and durations
 	root    int   // number of the first epoch of its lineage
@@ -120,10 +120,10 @@ const (
 	endedBySupervisor ender = "side" // the supervisor, by signals
 )
 
-func (p *process) alive() bool { return p.State != Exited }
+func (p *process) alive() bool { return p.State != StateExited }
 
-func (p *process) launch() Launch {
-	return Launch{Number: p.Number, RestartEpoch: p.RestartEpoch, Lineage: p.Lineage,
+func (p *process) launch() LaunchInput {
+	return LaunchInput{Number: p.Number, RestartEpoch: p.RestartEpoch, Lineage: p.Lineage,
 		HotRestart: p.hot, BootstrapPath: p.BootstrapPath}
 }
 
@@ -140,7 +140,7 @@ func (s *state) live() *process {
 // older returns the draining epochs, oldest first.
 func (s *state) older() []*process {
 	return slices.DeleteFunc(slices.Clone(s.processes), func(p *process) bool {
-		return p.State != Draining
+		return p.State != StateDraining
 	})
 }
 

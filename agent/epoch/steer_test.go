@@ -63,7 +63,7 @@ func TestSteerBriefDrain(t *testing.T) {
 	onHost(t, func(h *harness) {
 		spec := specOf("a")
 		spec.Drain = 0
-		spec.Command = func(Launch) (Command, error) {
+		spec.Command = func(LaunchInput) (Command, error) {
 			return Command{Path: "envoy", Args: []string{"a", "0s", "8s"}}, nil
 		}
 		h.must(spec)

@@ -118,7 +118,7 @@ func (s *Supervisor) Live() (Epoch, Admin, bool) {
 	return Epoch{}, nil, false
 }
 
-// Changed returns a channel that is closed when what Epochs or Live return has changed. Get it
+// Changed returns a channel that is closed when what Epochs or Live return has changed. Request it
 // before the call of either.
 func (s *Supervisor) Changed() <-chan struct{} {
 	s.mu.Lock()
@@ -126,8 +126,8 @@ func (s *Supervisor) Changed() <-chan struct{} {
 	return s.changed
 }
 
-// Recovers reports whether an epoch serves, is being started or will be restarted.
-func (s *Supervisor) Recovers() bool {
+// WillServe reports whether an epoch serves, is being started or will be restarted.
+func (s *Supervisor) WillServe() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.recovers
@@ -146,9 +146,9 @@ func (s *Supervisor) Ping(ctx context.Context) error {
 }
 
 // Apply requests an epoch with the request's spec and returns once it is live. Its error is
-// *Refused, ErrEnded or that of ctx. While an attempt runs, new requests are merged into one: its
-// spec is that of the newest, and all their callers get its outcome. The end of ctx ends the wait,
-// not the request.
+// *RefusedError, ErrEnded or that of ctx. While an attempt runs, new requests are merged into one:
+// its spec is that of the newest, and all their callers get its outcome. The end of ctx ends the
+// wait, not the request.
 func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
 	return s.Submit(request)(ctx)
 }
@@ -198,17 +198,17 @@ func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
 
-// Renew passes the spec of the configuration in force, though no epoch had to be started for it: an
-// older one of equal hash is not used any more, as it may differ in what needs no new epoch (log
-// levels in the command line, LiveTimeout). It reports whether the live epoch runs with another
-// command line; then the caller adjusts that epoch and calls Tuned.
-func (s *Supervisor) Renew(ctx context.Context, spec *Spec) (differs bool, err error) {
+// RenewSpec passes the spec of the configuration in force, though no epoch had to be started for
+// it: an older one of equal hash is not used any more, as it may differ in what needs no new epoch
+// (log levels in the command line, LiveTimeout). It reports whether the live epoch runs with
+// another command line; then the caller adjusts that epoch and calls RecordAdjusted.
+func (s *Supervisor) RenewSpec(ctx context.Context, spec *Spec) (differs bool, err error) {
 	a := s.call(ctx, func(c call) trigger { return renewed{c, spec} })
 	return a.differs, a.err
 }
 
-// Tuned records that an epoch was adjusted to the command line of a spec.
-func (s *Supervisor) Tuned(ctx context.Context, id string, spec *Spec) error {
+// RecordAdjusted records that an epoch was adjusted to the command line of a spec.
+func (s *Supervisor) RecordAdjusted(ctx context.Context, id string, spec *Spec) error {
 	return s.call(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
 }
 

@@ -50,7 +50,7 @@ func TestUndrain_RestoresServiceByANewEpoch(t *testing.T) {
 				h.drain()
 				h.wait(after)
 				a := <-h.undrain(nil)
-				if a.err != nil || a.result != (Result{Epoch: 1, Previous: 0, Mode: Hot}) {
+				if a.err != nil || a.result != (Result{Epoch: 1, Previous: 0, Mode: HotRestart}) {
 					t.Fatalf("%+v", a)
 				}
 				if listening, unhealthy := h.state(h.newest()); !listening || unhealthy {
@@ -81,7 +81,7 @@ func TestUndrain_ThatFailsChangesNothing(t *testing.T) {
 		h.drain()
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
 		a := <-h.undrain(nil)
-		var refused *Refused
+		var refused *RefusedError
 		if !errors.As(a.err, &refused) || refused.Remaining != 0 {
 			t.Fatalf("%+v", a)
 		}

@@ -23,25 +23,26 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Condition is active while an application is reachable past the mutual TLS that the mesh requires.
-const Condition = "mutual-tls-bypassed"
+// ConditionBypassed is active while an application is reachable past the mutual TLS that the mesh
+// requires.
+const ConditionBypassed = "mutual-tls-bypassed"
 
 // Policy reports whether mutual TLS is required of a port, by which object (zero: not known), and
 // whether the port is one of this node. A nil Policy requires none.
 type Policy = func(port uint16) (by resource.Origin, strict, own bool)
 
-// Rules are those of the interception.
-type Rules interface {
-	// Reach returns a function that reports whether other hosts reach an address of this host past
-	// Envoy now, why and what to do about it; nil: the rules are not known yet.
-	Reach() func(to netip.AddrPort) (direct bool, why, fix string)
+// InterceptionRules are those of the interception.
+type InterceptionRules interface {
+	// ReachableDirectly returns a function that reports whether other hosts reach an address of
+	// this host past Envoy now, why and what to do about it; nil: the rules are not known yet.
+	ReachableDirectly() func(to netip.AddrPort) (direct bool, why, fix string)
 	Changed() <-chan struct{} // closed at the next change
 }
 
 // Options configure a Checker.
 type Options struct {
 	Policy func() Policy
-	Rules  Rules
+	Rules  InterceptionRules
 	// Captures reports whether [capture] inbound_ports contains a port.
 	Captures func(port uint16) bool
 	// Excluded returns why a port is outside mutual TLS on purpose, "" if it is not.
@@ -57,13 +58,13 @@ type Options struct {
 
 // Report is the result of the last check.
 type Report struct {
-	Exposed []Exposed
-	Outside []Outside
+	Exposed []ExposedPort
+	Outside []PortOutsideMutualTLS
 	unknown bool // ports need mutual TLS, and the rules are not known yet
 }
 
-// Exposed is a port that other hosts reach past mutual TLS.
-type Exposed struct {
+// ExposedPort is a port that other hosts reach past mutual TLS.
+type ExposedPort struct {
 	Port      uint16
 	Addresses []netip.AddrPort // addresses that the application listens on
 	Families  []string         // IPv4, IPv6
@@ -72,7 +73,7 @@ type Exposed struct {
 }
 
 // String returns a sentence without the fix.
-func (e Exposed) String() string {
+func (e ExposedPort) String() string {
 	addresses := make([]string, len(e.Addresses))
 	for i, a := range e.Addresses {
 		addresses[i] = a.String()
@@ -86,8 +87,8 @@ func (e Exposed) String() string {
 		e.Why)
 }
 
-// Outside is a port that is outside mutual TLS on purpose.
-type Outside struct {
+// PortOutsideMutualTLS is a port that is outside mutual TLS on purpose.
+type PortOutsideMutualTLS struct {
 	Port   uint16
 	Reason string // key, or a name
 }
@@ -97,7 +98,7 @@ type Checker struct {
 	Options
 	part.Readiness
 	checking sync.Mutex
-	counting sync.Mutex // of Older, which lists all connections
+	counting sync.Mutex // of OlderConnections, which lists all connections
 	report   atomic.Pointer[Report]
 }
 
@@ -134,9 +135,9 @@ func (c *Checker) Run(ctx context.Context) error {
 // Report returns the result of the last check.
 func (c *Checker) Report() Report { return *c.report.Load() }
 
-// Closed returns why the agent is not ready: a port that is reachable past mutual TLS, or may be;
-// "" if there is none. It does not block.
-func (c *Checker) Closed() string {
+// NotReadyReason returns why the agent is not ready: a port that is reachable past mutual TLS, or
+// may be; "" if there is none. It does not block.
+func (c *Checker) NotReadyReason() string {
 	if c.report.Load().unknown {
 		return "waiting for outrider-capture: not known whether ports are reachable past mutual TLS"
 	}
@@ -165,7 +166,7 @@ func (c *Checker) Check() {
 	defer c.checking.Unlock()
 	var found Report
 	if policy := c.Policy(); policy != nil {
-		sockets, err := sockdiag.Listening()
+		sockets, err := sockdiag.ListeningSockets()
 		if err != nil {
 			return // the last report stays
 		}
@@ -173,17 +174,17 @@ func (c *Checker) Check() {
 	}
 	c.report.Store(&found)
 	if sentence := found.sentence(); sentence != "" {
-		c.Board.Raise(Condition, condition.Error, sentence)
+		c.Board.Raise(ConditionBypassed, condition.Error, sentence)
 	} else {
-		c.Board.Clear(Condition)
+		c.Board.Clear(ConditionBypassed)
 	}
 }
 
 // look is Check without its effects. host has an address of each family that this host has.
 func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Addr) Report {
-	ports := map[uint16]*Exposed{}
-	outside := map[uint16]Outside{}
-	reach := c.Rules.Reach()
+	ports := map[uint16]*ExposedPort{}
+	outside := map[uint16]PortOutsideMutualTLS{}
+	reach := c.Rules.ReachableDirectly()
 	for _, s := range sockets {
 		port := s.Address.Port()
 		by, counts := c.counts(policy, s)
@@ -191,7 +192,7 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 			continue
 		}
 		if reason := c.Excluded(port); reason != "" {
-			outside[port] = Outside{port, reason}
+			outside[port] = PortOutsideMutualTLS{port, reason}
 			continue
 		}
 		if c.Envoy(s) {
@@ -207,7 +208,7 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 			}
 			e := ports[port]
 			if e == nil {
-				e = &Exposed{Port: port, By: by, Why: why, Fix: fix}
+				e = &ExposedPort{Port: port, By: by, Why: why, Fix: fix}
 				ports[port] = e
 			}
 			e.add(s.Address, to)
@@ -222,8 +223,9 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 	for _, o := range outside {
 		r.Outside = append(r.Outside, o)
 	}
-	slices.SortFunc(r.Exposed, func(a, b Exposed) int { return int(a.Port) - int(b.Port) })
-	slices.SortFunc(r.Outside, func(a, b Outside) int { return int(a.Port) - int(b.Port) })
+	slices.SortFunc(r.Exposed, func(a, b ExposedPort) int { return int(a.Port) - int(b.Port) })
+	slices.SortFunc(r.Outside,
+		func(a, b PortOutsideMutualTLS) int { return int(a.Port) - int(b.Port) })
 	return r
 }
 
@@ -237,7 +239,7 @@ func (c *Checker) counts(policy Policy, s sockdiag.Socket) (by resource.Origin, 
 	return by, strict && (own || c.Captures(s.Address.Port()) || c.Excluded(s.Address.Port()) != "")
 }
 
-func (e *Exposed) add(at netip.AddrPort, to netip.Addr) {
+func (e *ExposedPort) add(at netip.AddrPort, to netip.Addr) {
 	if !slices.Contains(e.Addresses, at) {
 		e.Addresses = append(e.Addresses, at)
 	}

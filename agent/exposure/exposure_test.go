@@ -17,7 +17,7 @@ import (
 // rules reach what they name, an address or a family.
 type rules map[string]bool
 
-func (r rules) Reach() func(to netip.AddrPort) (direct bool, why, fix string) {
+func (r rules) ReachableDirectly() func(to netip.AddrPort) (direct bool, why, fix string) {
 	return func(to netip.AddrPort) (direct bool, why, fix string) {
 		return r[to.Addr().String()] || r[familyOf(to.Addr())], "the rules", "cure"
 	}
@@ -36,7 +36,7 @@ func policy(port uint16) (by resource.Origin, strict, own bool) {
 	return peers, true, port == 80
 }
 
-func checker(r Rules) *Checker {
+func checker(r InterceptionRules) *Checker {
 	return New(Options{Rules: r, Board: condition.NewBoard(),
 		Policy:   func() Policy { return policy },
 		Captures: func(port uint16) bool { return port == 8080 || port == 22 },
@@ -115,26 +115,26 @@ func TestCheck_Condition(t *testing.T) {
 	want := fmt.Sprintf("other hosts reach port %d (%s) over IPv4 without the mutual TLS that "+
 		"PeerAuthentication default/default at peers.yaml:3 requires: the rules; cure", at.Port(), at)
 	all := c.Board.Conditions()
-	if len(all) != 1 || all[0].Code != Condition || all[0].Severity != condition.Error ||
-		all[0].Sentence != want || c.Closed() != want {
-		t.Errorf("%+v, %q; want %q", all, c.Closed(), want)
+	if len(all) != 1 || all[0].Code != ConditionBypassed || all[0].Severity != condition.Error ||
+		all[0].Sentence != want || c.NotReadyReason() != want {
+		t.Errorf("%+v, %q; want %q", all, c.NotReadyReason(), want)
 	}
 	clear(r)
-	if c.Check(); len(c.Board.Conditions()) > 0 || c.Closed() != "" {
+	if c.Check(); len(c.Board.Conditions()) > 0 || c.NotReadyReason() != "" {
 		t.Errorf("closed now: %+v", c.Board.Conditions())
 	}
 	r["IPv4"] = true
 	c.Check()
 	_ = listener.Close()
-	if c.Check(); c.Closed() != "" {
-		t.Errorf("nobody listens any more: %q", c.Closed())
+	if c.Check(); c.NotReadyReason() != "" {
+		t.Errorf("nobody listens any more: %q", c.NotReadyReason())
 	}
 }
 
 // unknownRules are those of a helper that has not answered yet.
 type unknownRules struct{ rules }
 
-func (unknownRules) Reach() func(netip.AddrPort) (bool, string, string) { return nil }
+func (unknownRules) ReachableDirectly() func(netip.AddrPort) (bool, string, string) { return nil }
 
 // Before the rules are known, nothing is reported, and the agent is not ready if it matters.
 func TestCheck_RulesAreNotKnown(t *testing.T) {
@@ -152,8 +152,9 @@ func TestCheck_RulesAreNotKnown(t *testing.T) {
 			}
 		}
 		c.Check()
-		if len(c.Board.Conditions()) > 0 || strings.HasPrefix(c.Closed(), "waiting") != strict {
-			t.Errorf("STRICT %v: %+v, %q", strict, c.Board.Conditions(), c.Closed())
+		if len(c.Board.Conditions()) > 0 ||
+			strings.HasPrefix(c.NotReadyReason(), "waiting") != strict {
+			t.Errorf("STRICT %v: %+v, %q", strict, c.Board.Conditions(), c.NotReadyReason())
 		}
 	}
 }
@@ -161,7 +162,7 @@ func TestCheck_RulesAreNotKnown(t *testing.T) {
 func TestReport_IsBounded(t *testing.T) {
 	var r Report
 	for port := range uint16(100) {
-		r.Exposed = append(r.Exposed, Exposed{Port: port})
+		r.Exposed = append(r.Exposed, ExposedPort{Port: port})
 	}
 	if s := r.sentence(); !strings.HasSuffix(s, "and 95 more ports: run \"outrider mesh check\"") {
 		t.Error(s)
@@ -184,7 +185,7 @@ func TestOlder(t *testing.T) {
 		socket("127.0.0.1:80", "127.0.0.1:5001", 1),
 		socket("192.0.2.1:81", "198.51.100.9:4003", 1),
 	})
-	want := []Older{{80, netip.MustParseAddr("198.51.100.9"), 2}, {80, netip.MustParseAddr("fe80::2"), 1}}
+	want := []OlderConnections{{80, netip.MustParseAddr("198.51.100.9"), 2}, {80, netip.MustParseAddr("fe80::2"), 1}}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}

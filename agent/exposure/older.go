@@ -8,23 +8,23 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Older are connections of another host to an application that bypass Envoy: they were established
-// before the rules, and stay.
-type Older struct {
+// OlderConnections are connections of another host to an application that bypass Envoy: they were
+// established before the rules, and stay.
+type OlderConnections struct {
 	Port  uint16
 	Peer  netip.Addr
 	Count int
 }
 
-// Older returns the connections past mutual TLS, by port and peer.
-func (c *Checker) Older() []Older {
+// OlderConnections returns the connections past mutual TLS, by port and peer.
+func (c *Checker) OlderConnections() []OlderConnections {
 	c.counting.Lock()
 	defer c.counting.Unlock()
 	policy := c.Policy()
 	if policy == nil {
 		return nil
 	}
-	listening, err := sockdiag.Listening()
+	listening, err := sockdiag.ListeningSockets()
 	if err != nil {
 		return nil
 	}
@@ -46,9 +46,9 @@ func (c *Checker) Older() []Older {
 	return c.older(ports, all)
 }
 
-// older is Older without its inputs. A connection whose other end is on this host is Envoy's or a
-// local client's.
-func (c *Checker) older(ports map[uint16]bool, connections []sockdiag.Socket) []Older {
+// older is OlderConnections without its inputs. A connection whose other end is on this host is
+// Envoy's or a local client's.
+func (c *Checker) older(ports map[uint16]bool, connections []sockdiag.Socket) []OlderConnections {
 	type ends struct{ local, peer netip.AddrPort }
 	connected := map[ends]bool{}
 	for _, s := range connections {
@@ -66,11 +66,11 @@ func (c *Checker) older(ports map[uint16]bool, connections []sockdiag.Socket) []
 			counts[key{local.Port(), peer.Addr()}]++
 		}
 	}
-	var found []Older
+	var found []OlderConnections
 	for k, n := range counts {
-		found = append(found, Older{k.port, k.peer, n})
+		found = append(found, OlderConnections{k.port, k.peer, n})
 	}
-	slices.SortFunc(found, func(a, b Older) int {
+	slices.SortFunc(found, func(a, b OlderConnections) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(b.Count, a.Count), a.Peer.Compare(b.Peer))
 	})
 	return found

@@ -30,8 +30,8 @@ type Proxy interface {
 	// WaitReady returns "" once the proxy is ready, else the reason why not at the end of ctx.
 	WaitReady(ctx context.Context, progress func(reason string)) string
 	ReadyContext(ctx context.Context) (ready bool, reason string)
-	Drains() bool             // on request
-	Changed() <-chan struct{} // closed when Drains may have changed
+	Draining() bool           // on request
+	Changed() <-chan struct{} // closed when Draining may have changed
 }
 
 // Options configures a Checker.
@@ -54,10 +54,10 @@ type State string
 
 // The states.
 const (
-	Off       State = ""        // nothing is checked
-	Unknown   State = "unknown" // no threshold was reached yet
-	Healthy   State = "healthy"
-	Unhealthy State = "unhealthy"
+	StateOff       State = ""        // nothing is checked
+	StateUnknown   State = "unknown" // no threshold was reached yet
+	StateHealthy   State = "healthy"
+	StateUnhealthy State = "unhealthy"
 )
 
 // Status is the health of the workload.
@@ -122,35 +122,35 @@ func (c *Checker) Configure(s Settings) {
 
 // Reasons of Leave.
 const (
-	Stops      = "the proxy is stopping"
-	LeavesMesh = "the host leaves the mesh"
+	ReasonStopping    = "the proxy is stopping"
+	ReasonLeavingMesh = "the host leaves the mesh"
 )
 
-// Leave makes the workload unhealthy, for a reason above: LeavesMesh until Return is called, Stops
-// for good.
+// Leave makes the workload unhealthy, for a reason above: ReasonLeavingMesh until Return is called,
+// ReasonStopping for good.
 func (c *Checker) Leave(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.leaving == Stops {
+	if c.leaving == ReasonStopping {
 		return
 	}
 	if c.settings.Enabled {
-		c.set(Unhealthy, reason)
+		c.set(StateUnhealthy, reason)
 	}
 	c.leaving = reason
 	c.again()
 }
 
-// Return ends the effect of Leave for LeavesMesh: checks decide again.
+// Return ends the effect of Leave for ReasonLeavingMesh: checks decide again.
 func (c *Checker) Return() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.leaving != LeavesMesh {
+	if c.leaving != ReasonLeavingMesh {
 		return
 	}
 	c.leaving = ""
 	if c.settings.Enabled {
-		c.status = Status{State: Unknown, Since: time.Now()}
+		c.status = Status{State: StateUnknown, Since: time.Now()}
 	}
 	c.again()
 }
@@ -166,12 +166,12 @@ func (c *Checker) Status() Status {
 func (c *Checker) reset() {
 	switch {
 	case !c.settings.Enabled:
-		if c.status.State == Unhealthy && c.leaving == "" { // reports end with "healthy"
-			c.set(Healthy, "")
+		if c.status.State == StateUnhealthy && c.leaving == "" { // reports end with "healthy"
+			c.set(StateHealthy, "")
 		}
 		c.status = Status{}
-	case c.status.State == Off:
-		c.status = Status{State: Unknown, Since: time.Now()}
+	case c.status.State == StateOff:
+		c.status = Status{State: StateUnknown, Since: time.Now()}
 	}
 }
 

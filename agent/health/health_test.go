@@ -54,7 +54,7 @@ func (p *proxy) ReadyContext(context.Context) (bool, string) {
 	return p.ready && !p.drains, "epoch 0 is starting"
 }
 
-func (p *proxy) Drains() bool {
+func (p *proxy) Draining() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.drains
@@ -143,7 +143,7 @@ func TestHealth_Thresholds(t *testing.T) {
 			t.Error("checked during the initial delay")
 		}
 		w.after(3)
-		if s := w.Status(); s.State != Unknown || w.checks.Load() != 1 {
+		if s := w.Status(); s.State != StateUnknown || w.checks.Load() != 1 {
 			t.Errorf("%+v after %d checks", s, w.checks.Load())
 		}
 		w.after(15) // checks at 2, 12
@@ -155,12 +155,12 @@ func TestHealth_Thresholds(t *testing.T) {
 		w.state.Store("failed")
 		w.after(71) // 52, 62
 		w.expect(t, "12 true")
-		if s := w.Status(); s.State != Healthy || len(w.board.Conditions()) != 0 {
+		if s := w.Status(); s.State != StateHealthy || len(w.board.Conditions()) != 0 {
 			t.Errorf("%+v, %v", s, w.board.Conditions())
 		}
 		w.after(100) // 72, 82, 92: reported once
 		w.expect(t, "12 true", "72 false app.service is failed")
-		if s := w.Status(); s.State != Unhealthy || len(w.board.Conditions()) != 1 {
+		if s := w.Status(); s.State != StateUnhealthy || len(w.board.Conditions()) != 1 {
 			t.Errorf("%+v, %v", s, w.board.Conditions())
 		}
 		w.state.Store("reloading")
@@ -215,7 +215,7 @@ func TestHealth_NothingIsReportedBeforeTheProxyIsReady(t *testing.T) {
 		w.become(false, false)
 		w.Configure(s)
 		w.after(1000)
-		if w.checks.Load() > 0 || w.Status().State != Unknown {
+		if w.checks.Load() > 0 || w.Status().State != StateUnknown {
 			t.Errorf("%+v after %d checks", w.Status(), w.checks.Load())
 		}
 		w.expect(t)
@@ -241,7 +241,7 @@ func TestHealth_TimeoutAndConfigure(t *testing.T) {
 		w.Configure(Settings{})
 		w.after(50)
 		w.expect(t, "0 true", "11 false the probe has no answer within 1s", "15 true")
-		if w.Status().State != Off {
+		if w.Status().State != StateOff {
 			t.Errorf("%+v", w.Status())
 		}
 	})
@@ -254,20 +254,20 @@ func TestHealth_LeaveLastsUntilReturn(t *testing.T) {
 	s.InitialDelay, s.SuccessThreshold = 0, 1
 	during(t, s, func(w *world) {
 		w.after(1)
-		w.Leave(LeavesMesh)
-		w.Leave(LeavesMesh)
+		w.Leave(ReasonLeavingMesh)
+		w.Leave(ReasonLeavingMesh)
 		w.after(100)
 		w.expect(t, "0 true", "1 false the host leaves the mesh")
 		w.Return()
 		w.after(101)
 		w.expect(t, "0 true", "1 false the host leaves the mesh", "100 true")
-		w.Leave(LeavesMesh)
+		w.Leave(ReasonLeavingMesh)
 		w.Configure(Settings{})
 		w.Return()
 		w.after(200)
 		w.expect(t, "0 true", "1 false the host leaves the mesh", "100 true",
 			"101 false the host leaves the mesh")
-		if w.Status().State != Off {
+		if w.Status().State != StateOff {
 			t.Errorf("%+v", w.Status())
 		}
 	})
@@ -278,8 +278,8 @@ func TestHealth_StopIsFinal(t *testing.T) {
 	s.InitialDelay, s.SuccessThreshold = 0, 1
 	during(t, s, func(w *world) {
 		w.after(1)
-		w.Leave(Stops)
-		w.Leave(LeavesMesh)
+		w.Leave(ReasonStopping)
+		w.Leave(ReasonLeavingMesh)
 		w.Return()
 		w.after(100)
 		w.expect(t, "0 true", "1 false the proxy is stopping")

@@ -29,18 +29,18 @@ func (c *Checker) poll(ctx context.Context) {
 		switch {
 		case errors.Is(err, errDrains):
 			successes, failures = 0, 0
-			c.reached(ctx, Unhealthy, err)
+			c.reached(ctx, StateUnhealthy, err)
 			c.awaitReady(ctx)
 			continue
 		case err != nil:
 			successes, failures = 0, failures+1
 			if failures >= s.FailureThreshold {
-				c.reached(ctx, Unhealthy, err)
+				c.reached(ctx, StateUnhealthy, err)
 			}
 		default:
 			successes, failures = successes+1, 0
 			if successes >= s.SuccessThreshold {
-				c.reached(ctx, Healthy, nil)
+				c.reached(ctx, StateHealthy, nil)
 			}
 		}
 		c.awaitNext(ctx, started.Add(s.Period))
@@ -57,7 +57,7 @@ func (c *Checker) awaitNext(ctx context.Context, due time.Time) {
 	defer timer.Stop()
 	for {
 		changed := c.options.Proxy.Changed()
-		if c.options.Proxy.Drains() {
+		if c.options.Proxy.Draining() {
 			return
 		}
 		select {
@@ -76,10 +76,10 @@ func (c *Checker) reached(ctx context.Context, state State, why error) {
 	defer c.mu.Unlock()
 	switch {
 	case ctx.Err() != nil || c.leaving != "": // the settings have changed meanwhile
-	case state == Healthy:
-		c.set(Healthy, "")
-	case c.status.State != Unhealthy || c.status.Reason == reasonDrains:
-		c.set(Unhealthy, why.Error())
+	case state == StateHealthy:
+		c.set(StateHealthy, "")
+	case c.status.State != StateUnhealthy || c.status.Reason == reasonDrains:
+		c.set(StateUnhealthy, why.Error())
 	}
 }
 
@@ -90,25 +90,25 @@ func (c *Checker) set(state State, reason string) {
 	}
 	c.status = Status{State: state, Since: time.Now(), Reason: reason}
 	c.options.Logger.Info("health of the workload has changed", "health", state, "reason", reason)
-	if state == Healthy || slices.Contains(requested, reason) {
+	if state == StateHealthy || slices.Contains(requested, reason) {
 		c.options.Board.Clear(conditionUnhealthy)
 	} else {
 		c.options.Board.Raise(conditionUnhealthy, condition.Error,
 			"the workload is unhealthy and gets no traffic of the mesh: "+reason)
 	}
-	c.options.Report(state == Healthy, reason)
+	c.options.Report(state == StateHealthy, reason)
 }
 
 const reasonDrains = "the proxy drains"
 
 // requested are reasons that somebody requested.
-var requested = []string{reasonDrains, Stops, LeavesMesh}
+var requested = []string{reasonDrains, ReasonStopping, ReasonLeavingMesh}
 
 var errDrains = errors.New(reasonDrains)
 
 // check returns why the workload is unhealthy now, or nil.
 func (c *Checker) check(ctx context.Context, s Settings) error {
-	if c.options.Proxy.Drains() {
+	if c.options.Proxy.Draining() {
 		return errDrains
 	}
 	if ready, why := c.options.Proxy.ReadyContext(ctx); !ready {

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Self is the agent whose configuration is checked.
-type Self struct {
+// OwnAgent is the agent whose configuration is checked.
+type OwnAgent struct {
 	Agent // with the claims of the configuration in force
 	Name  string
 
@@ -33,7 +33,7 @@ type Report struct {
 }
 
 // Check compares what self wants with the claims of other agents and with the listening sockets.
-func (h Host) Check(ctx context.Context, self Self) Report {
+func (h Host) Check(ctx context.Context, self OwnAgent) Report {
 	var report Report
 	known := map[string]bool{} // keys whose owner is known
 	wants := self.Wants.Config.Claims()
@@ -50,7 +50,7 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 				case self.precedes(other, want):
 				default:
 					known[want.Key] = true
-					fault := self.Wants.Fault(want.Key, describeConflict(want, claim, other),
+					fault := self.Wants.KeyError(want.Key, describeConflict(want, claim, other),
 						want.Fix())
 					report.Conflicts = append(report.Conflicts, fault)
 				}
@@ -59,7 +59,7 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 		if len(shared) > 0 {
 			message := fmt.Sprintf("%s, which does not run, is configured with the same %s",
 				other, strings.Join(shared, ", "))
-			fault := self.Wants.Fault("", message, "the two cannot run at the same time")
+			fault := self.Wants.KeyError("", message, "the two cannot run at the same time")
 			report.Warnings = append(report.Warnings, fault)
 		}
 	}
@@ -67,9 +67,9 @@ func (h Host) Check(ctx context.Context, self Self) Report {
 	return report
 }
 
-// Strangers returns the programs that listen where self's Envoy is to listen, as an error. It
+// OtherPrograms returns the programs that listen where self's Envoy is to listen, as an error. It
 // queries only the kernel, not the other agents.
-func (h Host) Strangers(self Self) error {
+func (h Host) OtherPrograms(self OwnAgent) error {
 	if found := h.strangers(self, self.Wants.Config.Claims(), nil); len(found) > 0 {
 		return found
 	}
@@ -78,7 +78,7 @@ func (h Host) Strangers(self Self) error {
 
 // precedes reports whether self wins where both want the same: it serves with it already, or both
 // only start and self answered earlier. Both sides come to the same result.
-func (s Self) precedes(other otherAgent, want config.Claim) bool {
+func (s OwnAgent) precedes(other otherAgent, want config.Claim) bool {
 	switch {
 	case s.Serves && s.has(want):
 		return true
@@ -92,12 +92,12 @@ func (s Self) precedes(other otherAgent, want config.Claim) bool {
 }
 
 // has reports whether self's configuration in force already has a claim.
-func (s Self) has(want config.Claim) bool {
+func (s OwnAgent) has(want config.Claim) bool {
 	return slices.ContainsFunc(s.Claims, want.ConflictsWith)
 }
 
 // envoyHas reports whether self's Envoy listens there already.
-func (s Self) envoyHas(want config.Claim) bool {
+func (s OwnAgent) envoyHas(want config.Claim) bool {
 	return slices.ContainsFunc(s.Claims, func(claim config.Claim) bool {
 		return claim.Envoy && claim.ConflictsWith(want)
 	})
@@ -118,7 +118,7 @@ func describeConflict(want, claim config.Claim, other otherAgent) string {
 // strangers returns a conflict for each claim of Envoy on which another program listens. Sockets of
 // Envoy's user do not count: they are those of self's Envoy, of one that is ending, or of another
 // agent's, which Check knows by name.
-func (h Host) strangers(self Self, wants []config.Claim, known map[string]bool) config.Errors {
+func (h Host) strangers(self OwnAgent, wants []config.Claim, known map[string]bool) config.Errors {
 	sockets, err := h.Sockets()
 	if err != nil {
 		return nil //nolint:nilerr // Envoy reports an address that it cannot bind
@@ -141,7 +141,7 @@ func (h Host) strangers(self Self, wants []config.Claim, known map[string]bool) 
 				fix = "put the change of " + key +
 					" in force first, then this one, or give Envoy another port"
 			}
-			conflicts = append(conflicts, self.Wants.Fault(want.Key, message, fix).WithCause(ErrPortInUse))
+			conflicts = append(conflicts, self.Wants.KeyError(want.Key, message, fix).WithCause(ErrPortInUse))
 			break
 		}
 	}
@@ -149,7 +149,7 @@ func (h Host) strangers(self Self, wants []config.Claim, known map[string]bool) 
 }
 
 // listensBy returns the key that has the agent itself, not its Envoy, listen on a socket; "": none.
-func (s Self) listensBy(socket sockdiag.Socket) string {
+func (s OwnAgent) listensBy(socket sockdiag.Socket) string {
 	for _, claim := range s.Claims {
 		if !claim.Envoy && claim.ConflictsWith(claimOf(socket)) {
 			return claim.Key

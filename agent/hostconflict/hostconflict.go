@@ -19,7 +19,7 @@ import (
 
 // Agent is the state of a running agent.
 type Agent struct {
-	Started time.Time      // time of its first answer (Presence); zero: unknown
+	Started time.Time      // time of its first answer (PresenceTime); zero: unknown
 	Serves  bool           // the agent has a live Envoy
 	Claims  []config.Claim // of the configuration in force
 }
@@ -33,7 +33,7 @@ type Host struct {
 	Query func(ctx context.Context, runtimeDir string) (agent Agent, running bool)
 	// EnvoyLives reports whether an Envoy of a runtime folder lives, with or without its agent.
 	EnvoyLives func(runtimeDir string) bool
-	// Sockets returns the listening TCP sockets of the host (sockdiag.Listening).
+	// Sockets returns the listening TCP sockets of the host (sockdiag.ListeningSockets).
 	Sockets func() ([]sockdiag.Socket, error)
 	// Program describes who listens on a socket; "": unknown.
 	Program func(sockdiag.Socket) string

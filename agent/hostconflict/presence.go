@@ -5,22 +5,22 @@ import (
 	"time"
 )
 
-// Presence is the time from which other agents can query this one, which is later than its start.
-// Of two agents that start together, the one that found no other agent is therefore always the
-// earlier one, and both come to the same result, however slow either start is.
-type Presence struct {
+// PresenceTime is the time from which other agents can query this one, which is later than its
+// start. Of two agents that start together, the one that found no other agent is therefore always
+// the earlier one, and both come to the same result, however slow either start is.
+type PresenceTime struct {
 	answers <-chan struct{}
 	since   func() time.Time
 }
 
-// NewPresence returns the Presence of an agent that answers once answers is closed.
-func NewPresence(answers <-chan struct{}) *Presence {
-	return &Presence{answers: answers, since: sync.OnceValue(time.Now)}
+// NewPresenceTime returns the PresenceTime of an agent that answers once answers is closed.
+func NewPresenceTime(answers <-chan struct{}) *PresenceTime {
+	return &PresenceTime{answers: answers, since: sync.OnceValue(time.Now)}
 }
 
 // Since returns the time of its first call after the agent could answer, zero before. The agent
 // calls it before it queries other agents.
-func (p *Presence) Since() time.Time {
+func (p *PresenceTime) Since() time.Time {
 	select {
 	case <-p.answers:
 		return p.since()

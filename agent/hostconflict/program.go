@@ -19,12 +19,12 @@ const (
 	cgroupFolder = "/sys/fs/cgroup"
 )
 
-// Program describes the program that listens on a socket: "nginx (pid 12, nginx.service)". The
+// ProgramOf describes the program that listens on a socket: "nginx (pid 12, nginx.service)". The
 // agent's unit hides the processes of other users, so that often only the unit is known; "" is
 // nobody.
 //
 // A user chooses the names of its processes and control groups: what is not printable is left out.
-func Program(s sockdiag.Socket) string {
+func ProgramOf(s sockdiag.Socket) string {
 	unit := printable(unitOf(cgroupFolder, s.CGroup))
 	pid, name := processOf(procFolder, s.Inode)
 	name = printable(name)

@@ -24,7 +24,7 @@ func TestProgram_NamesWhoListens(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := fmt.Sprintf("%s (pid %d", strings.TrimSpace(string(comm)), os.Getpid())
-	sockets, err := sockdiag.Listening()
+	sockets, err := sockdiag.ListeningSockets()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +32,7 @@ func TestProgram_NamesWhoListens(t *testing.T) {
 	for _, s := range sockets {
 		if s.Address.String() == listener.Addr().String() {
 			found = true
-			if got := Program(s); !strings.HasPrefix(got, want) {
+			if got := ProgramOf(s); !strings.HasPrefix(got, want) {
 				t.Errorf("%q, want %q", got, want)
 			}
 		}
@@ -57,20 +57,20 @@ func TestProgram_NamesWhoListens(t *testing.T) {
 	defer func() { _, _ = child.Process.Kill(), child.Wait() }()
 	_ = file.Close()
 	_ = listener.Close()
-	sockets, err = sockdiag.Listening()
+	sockets, err = sockdiag.ListeningSockets()
 	if err != nil {
 		t.Fatal(err)
 	}
 	told := ""
 	for _, s := range sockets {
 		if s.Address.String() == listener.Addr().String() {
-			told = Program(s)
+			told = ProgramOf(s)
 		}
 	}
 	if want := fmt.Sprintf("x]0;evil (pid %d", child.Process.Pid); !strings.HasPrefix(told, want) {
 		t.Errorf("it is told as %q, want %q", told, want)
 	}
-	if got := Program(sockdiag.Socket{}); got != "" {
+	if got := ProgramOf(sockdiag.Socket{}); got != "" {
 		t.Errorf("of no socket: %q", got)
 	}
 }

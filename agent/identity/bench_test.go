@@ -17,7 +17,7 @@ func BenchmarkFiles_Start(b *testing.B) {
 			chain = r.issue(time.Hour)
 			b.StartTimer()
 		})
-		r.awaitChain(identity.Default, chain)
+		r.awaitChain(identity.DefaultSecret, chain)
 	}
 }
 
@@ -36,6 +36,6 @@ func BenchmarkFiles_Rotation(b *testing.B) {
 		r.write("cert.pem", pair[0])
 		b.StartTimer()
 		r.write("key.pem", pair[1])
-		r.awaitChain(identity.Default, pair[0])
+		r.awaitChain(identity.DefaultSecret, pair[0])
 	}
 }

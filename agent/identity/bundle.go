@@ -146,7 +146,8 @@ func fetchBundle(
 			roots = append(roots, root)
 		}
 	}
-	roots, err = pki.ParseRoots(pki.Input{File: "its content", PEM: pki.EncodeCertificates(roots)},
+	roots, err = pki.ParseRoots(pki.PEMInput{File: "its content",
+		PEM: pki.EncodeCertificates(roots)},
 		time.Now())
 	wait := bundleRefresh
 	if bundle.RefreshHint > 0 {

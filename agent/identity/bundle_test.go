@@ -50,7 +50,7 @@ func newBundleRig(
 ) *rig {
 	return newRig(t, func(r *rig, options *identity.Options) {
 		options.Settings = identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: &lateIssuer{
-			answer: &identity.Issued{Pair: issuePair(t, r.root, 200*time.Hour),
+			answer: &identity.IssuedCertificate{Pair: issuePair(t, r.root, 200*time.Hour),
 				Roots: roots(r.root), Obtained: time.Now(), Source: identity.FromIstiod}}}
 		options.HTTP, options.Watcher = &http.Client{Transport: server}, &fakeWatcher{}
 		if change != nil {
@@ -122,7 +122,7 @@ func TestBundle_DoesNotSealTheSameCertificateAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		server := &bundleServer{}
 		path := filepath.Join(t.TempDir(), "sealed")
-		sealed, err := identity.NewSealed(path, "me", []byte(strings.Repeat("a", 32)))
+		sealed, err := identity.NewSealedStore(path, "me", []byte(strings.Repeat("a", 32)))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -31,7 +31,8 @@ func TestSDS_SecretThatNobodyProvides(t *testing.T) {
 			r := newRig(t, func(_ *rig, options *identity.Options) {
 				options.Settings = identity.Settings{}
 			})
-			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.Default, identity.RootCA)
+			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.DefaultSecret,
+				identity.RootCASecret)
 			chain, key := r.root.Issue(t, pkitest.Leaf("client", time.Hour))
 			pool := x509.NewCertPool()
 			pool.AddCert(r.root.Certificate)
@@ -105,7 +106,7 @@ func TestNames_FilesThatEnvoyCannotRead(t *testing.T) {
 		}
 	})
 	r.await("configured files, which only the agent reads", func() bool {
-		return r.secret(identity.Default) != nil
+		return r.secret(identity.DefaultSecret) != nil
 	})
 	pair := fmt.Sprintf("file-cert:%s~%s", r.path("cert.pem"), r.path("key.pem"))
 	r.Subscribe([]string{pair})

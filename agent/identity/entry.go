@@ -27,7 +27,7 @@ type worker struct {
 
 // definition is the source for which a worker was started.
 type definition struct {
-	files  Files
+	files  SecretFiles
 	folder string // of credentials, for the secret of one
 	spire  bool
 	issuer Issuer

@@ -29,7 +29,7 @@ type report func(*material, error)
 
 // source locates the files that a worker reads.
 type source struct {
-	files  Files
+	files  SecretFiles
 	usage  pki.Usage
 	denied func(*os.File) string // why Envoy must not have a file; nil: it may have all
 	// credential is read instead of files, if they belong to nobody else; nil: none
@@ -45,16 +45,16 @@ func (s source) paths() []string {
 }
 
 // locate returns the files to read.
-func (s source) locate() (Files, error) {
+func (s source) locate() (SecretFiles, error) {
 	if s.credential != nil {
 		found, err := s.credential.Present()
 		if err == nil {
 			err = found.CheckOwners()
 		}
 		if err != nil {
-			return Files{}, fmt.Errorf("cannot read certificates: %w", err)
+			return SecretFiles{}, fmt.Errorf("cannot read certificates: %w", err)
 		}
-		files := Files{Cert: found.Cert, Key: found.Key, Root: found.Authorities()}
+		files := SecretFiles{Cert: found.Cert, Key: found.Key, Root: found.Authorities()}
 		if len(found.CRL) > 0 {
 			files.CRL = found.CRL[0]
 		}
@@ -128,7 +128,7 @@ func (m *Manager) watch(paths []string) (changes <-chan struct{}, stop func()) {
 }
 
 // paths returns the files of a pair or of roots.
-func (f Files) paths() []string {
+func (f SecretFiles) paths() []string {
 	if f.Cert != "" {
 		return []string{f.Cert, f.Key}
 	}
@@ -191,20 +191,20 @@ func (m *Manager) explain(err error) error {
 }
 
 // readFile reads a file unless denied, which may be nil, says why not.
-func readFile(path string, denied func(*os.File) string) (pki.Input, error) {
-	file, err := readfile.Open(path)
+func readFile(path string, denied func(*os.File) string) (pki.PEMInput, error) {
+	file, err := readfile.OpenRegular(path)
 	if err != nil {
-		return pki.Input{}, fmt.Errorf("cannot read certificates: %w", err)
+		return pki.PEMInput{}, fmt.Errorf("cannot read certificates: %w", err)
 	}
 	defer func() { _ = file.Close() }() // opened for reading only
 	if denied != nil {
 		if why := denied(file); why != "" {
-			return pki.Input{}, errors.New(why)
+			return pki.PEMInput{}, errors.New(why)
 		}
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxFileBytes))
 	if err != nil {
-		return pki.Input{}, fmt.Errorf("cannot read certificates: %w", err)
+		return pki.PEMInput{}, fmt.Errorf("cannot read certificates: %w", err)
 	}
-	return pki.Input{File: path, PEM: text}, nil
+	return pki.PEMInput{File: path, PEM: text}, nil
 }

@@ -20,10 +20,11 @@ func TestFiles_ArePublishedAheadOfTheFirstRequest(t *testing.T) {
 	t.Parallel()
 	var chain []byte
 	r := newRig(t, func(r *rig, _ *identity.Options) { chain = r.issue(time.Hour) })
-	r.awaitChain(identity.Default, chain)
+	r.awaitChain(identity.DefaultSecret, chain)
 	r.await("roots", func() bool { return r.roots() == pemOf(r.root.Certificate) })
 	about := r.Secrets()
-	if len(about) != 2 || about[0].Name != identity.RootCA || about[1].Name != identity.Default {
+	if len(about) != 2 || about[0].Name != identity.RootCASecret ||
+		about[1].Name != identity.DefaultSecret {
 		t.Fatalf("secrets: %+v", about)
 	}
 	web := about[1]
@@ -36,14 +37,15 @@ func TestFiles_ArePublishedAheadOfTheFirstRequest(t *testing.T) {
 func TestFiles_RotationIsAnEvent(t *testing.T) {
 	var chain []byte
 	r := newRig(t, func(r *rig, _ *identity.Options) { chain = r.issue(time.Hour) })
-	r.awaitChain(identity.Default, chain)
+	r.awaitChain(identity.DefaultSecret, chain)
 	if events := r.board.Events(0); len(events) > 0 {
 		t.Errorf("events before any rotation: %v", events)
 	}
-	r.awaitChain(identity.Default, r.issue(2*time.Hour))
+	r.awaitChain(identity.DefaultSecret, r.issue(2*time.Hour))
 	parts.Eventually(t, deadline, "there is an event", func() bool {
 		return slices.ContainsFunc(r.board.Events(0), func(e condition.Event) bool {
-			return e.Kind == condition.KindSecretRotated && e.Fields["resource"] == identity.Default
+			return e.Kind == condition.KindSecretRotated &&
+				e.Fields["resource"] == identity.DefaultSecret
 		})
 	})
 }
@@ -53,7 +55,7 @@ func TestFiles_KeepsTheLastGoodPair(t *testing.T) {
 	t.Parallel()
 	var chain []byte
 	r := newRig(t, func(r *rig, _ *identity.Options) { chain = r.issue(time.Hour) })
-	r.awaitChain(identity.Default, chain)
+	r.awaitChain(identity.DefaultSecret, chain)
 	later := pkitest.Leaf("web", 48*time.Hour)
 	later.NotBefore = time.Now().Add(24 * time.Hour)
 	for name, c := range map[string]struct {
@@ -71,11 +73,11 @@ func TestFiles_KeepsTheLastGoodPair(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c.write()
 			r.awaitCondition(identity.CodeNotRenewed, c.text)
-			if r.chain(identity.Default) != string(chain) {
+			if r.chain(identity.DefaultSecret) != string(chain) {
 				t.Error("the last good pair is not served any more")
 			}
 			chain = r.issue(time.Hour)
-			r.awaitChain(identity.Default, chain)
+			r.awaitChain(identity.DefaultSecret, chain)
 			if all := r.board.Conditions(); len(all) > 0 {
 				t.Errorf("conditions after the cure: %v", all)
 			}
@@ -124,7 +126,7 @@ func TestNames_NobodyProvides(t *testing.T) {
 		options.Settings.Provider = "none"
 	})
 	for name, text := range map[string]string{
-		identity.Default:         "no provider has this secret",
+		identity.DefaultSecret:   "no provider has this secret",
 		"kubernetes://cart-tls":  "no provider has this secret",
 		"file-cert:/a":           "not of the form",
 		"file-cert:a~/b":         "not of the form",
@@ -132,7 +134,7 @@ func TestNames_NobodyProvides(t *testing.T) {
 		"file-root:/nonexistent": "no such file",
 	} {
 		r.Subscribe([]string{name})
-		r.awaitCondition(identity.CodeUnavailable, identity.Describe(name)+": ")
+		r.awaitCondition(identity.CodeUnavailable, identity.DescribeSecret(name)+": ")
 		r.awaitCondition(identity.CodeUnavailable, text)
 		r.Unsubscribe([]string{name})
 		if all := r.board.Conditions(); len(all) > 0 {
@@ -203,9 +205,9 @@ func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
 	hanging := fmt.Sprintf("file-cert:%s~%s", r.path("hangs.pem"), r.path("key.pem"))
 	names := []string{hanging, "file-root:" + r.path("hangs.pem")}
 	r.Subscribe(names)
-	r.awaitChain(identity.Default, chain)
+	r.awaitChain(identity.DefaultSecret, chain)
 	chain = r.issue(2 * time.Hour)
-	r.awaitChain(identity.Default, chain)
+	r.awaitChain(identity.DefaultSecret, chain)
 	other := []string{"file-root:" + r.path("root.pem")}
 	r.Subscribe(other)
 	r.await("another", func() bool { return r.secret("file-root:"+r.path("root.pem")) != nil })

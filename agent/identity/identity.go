@@ -35,8 +35,8 @@ import (
 
 // The secrets of the workload.
 const (
-	Default = "default"
-	RootCA  = "ROOTCA"
+	DefaultSecret = "default"
+	RootCASecret  = "ROOTCA"
 )
 
 // Prefixes of the names of secrets in files.
@@ -45,12 +45,12 @@ const (
 	fileRootPrefix = "file-root:"
 )
 
-// Files are the paths of a certificate chain, its key, root certificates and their revocation
+// SecretFiles are the paths of a certificate chain, its key, root certificates and their revocation
 // lists. Empty: none.
-type Files struct{ Cert, Key, Root, CRL string }
+type SecretFiles struct{ Cert, Key, Root, CRL string }
 
 // empty reports whether no path is set.
-func (f Files) empty() bool { return f == Files{} }
+func (f SecretFiles) empty() bool { return f == SecretFiles{} }
 
 // Why a secret is not provided at all.
 var (
@@ -62,47 +62,48 @@ var (
 )
 
 // parseName returns the files that the name of a secret locates.
-func parseName(name string) (Files, error) {
+func parseName(name string) (SecretFiles, error) {
 	if pair, ok := strings.CutPrefix(name, fileCertPrefix); ok {
 		cert, key, _ := strings.Cut(pair, "~")
 		if filepath.IsAbs(cert) && filepath.IsAbs(key) {
-			return Files{Cert: cert, Key: key}, nil
+			return SecretFiles{Cert: cert, Key: key}, nil
 		}
-		return Files{}, fmt.Errorf("the name is not of the form %s/CERT~/KEY", fileCertPrefix)
+		return SecretFiles{}, fmt.Errorf("the name is not of the form %s/CERT~/KEY", fileCertPrefix)
 	}
 	if root, ok := strings.CutPrefix(name, fileRootPrefix); ok {
 		if filepath.IsAbs(root) {
-			return Files{Root: root}, nil
+			return SecretFiles{Root: root}, nil
 		}
-		return Files{}, fmt.Errorf("the name is not of the form %s/ROOTS", fileRootPrefix)
+		return SecretFiles{}, fmt.Errorf("the name is not of the form %s/ROOTS", fileRootPrefix)
 	}
-	return Files{}, errNoProvider
+	return SecretFiles{}, errNoProvider
 }
 
-// Source is where a secret comes from.
-type Source string
+// SecretSource is where a secret comes from.
+type SecretSource string
 
 // The sources.
 const (
-	FromFiles  Source = "files"
-	FromIstiod Source = "istiod"
-	FromCache  Source = "cache" // sealed by an earlier run
-	FromSpire  Source = "spire" // Envoy has it from SPIRE; not served by the agent
+	FromFiles  SecretSource = "files"
+	FromIstiod SecretSource = "istiod"
+	FromCache  SecretSource = "cache" // sealed by an earlier run
+	FromSpire  SecretSource = "spire" // Envoy has it from SPIRE; not served by the agent
 )
 
-// Issued is a certificate from an authority.
-type Issued struct {
+// IssuedCertificate is a certificate from an authority.
+type IssuedCertificate struct {
 	Pair     *pki.Pair
 	Roots    []*x509.Certificate // that the authority sent
 	Obtained time.Time           // by this machine's wall clock
-	Source   Source
+	Source   SecretSource
 }
 
 // Issuer obtains the workload's certificate from an authority. Issue makes one attempt, possibly
 // with quick retries; the Manager repeats it. trusted are roots that the mesh announced, or none;
 // current is the certificate to be replaced, nil if there is none.
 type Issuer interface {
-	Issue(ctx context.Context, trusted []*x509.Certificate, current *pki.Pair) (*Issued, error)
+	Issue(ctx context.Context, trusted []*x509.Certificate, current *pki.Pair) (*IssuedCertificate,
+		error)
 	Files() []string // a change of one of them is reason to repeat a failed attempt
 }
 
@@ -117,34 +118,34 @@ type Watcher interface {
 // Settings are the parts of the configuration that may change while the Manager runs.
 type Settings struct {
 	config.Identity
-	Issuer Issuer  // of provider "istiod"; nil: none. Compared by ==
-	Sealed *Sealed // nil: nothing survives a reboot
-	Stale  string  // file of Sealed in an earlier configuration, which is removed; "": none
+	Issuer Issuer       // of provider "istiod"; nil: none. Compared by ==
+	Sealed *SealedStore // nil: nothing survives a reboot
+	Stale  string       // file of an earlier SealedStore, to be removed; "": none
 }
 
 // files returns the files of provider "files".
-func (s Settings) files() Files {
+func (s Settings) files() SecretFiles {
 	if s.Provider != "files" {
-		return Files{}
+		return SecretFiles{}
 	}
-	return Files{Cert: s.CertFile, Key: s.KeyFile, Root: s.RootCAFile}
+	return SecretFiles{Cert: s.CertFile, Key: s.KeyFile, Root: s.RootCAFile}
 }
 
 // spire reports whether Envoy obtains the secrets itself.
 func (s Settings) spire() bool { return s.Provider == "spire" }
 
 // output returns where the certificate is written, nil if it stays in memory.
-func (s Settings) output() *Output {
+func (s Settings) output() *OutputFiles {
 	if s.OutputDir == "" {
 		return nil
 	}
-	return &Output{Dir: s.OutputDir}
+	return &OutputFiles{Dir: s.OutputDir}
 }
 
-// Info describes a secret to people. It never has key material.
-type Info struct {
+// SecretInfo describes a secret to people. It never has key material.
+type SecretInfo struct {
 	Name      string
-	Source    Source
+	Source    SecretSource
 	SpiffeID  string
 	Subject   string
 	Names     []string // DNS names and addresses
@@ -152,23 +153,23 @@ type Info struct {
 	Serial    string
 	NotBefore time.Time
 	NotAfter  time.Time
-	Renewal   time.Time // zero: when its file changes
-	Problem   string    // why there is no newer version; "" if there is no problem
-	File      string    // with the certificate or the roots; "": none
-	Users     []string  // objects of the mesh configuration, with FILE:LINE, that use it
-	Condition string    // code of the condition that lists it, "" if none does
-	Sentence  string    // of that condition
-	Stored    Stored    // of the workload's certificate
+	Renewal   time.Time   // zero: when its file changes
+	Problem   string      // why there is no newer version; "" if there is no problem
+	File      string      // with the certificate or the roots; "": none
+	Users     []string    // objects of the mesh configuration, with FILE:LINE, that use it
+	Condition string      // code of the condition that lists it, "" if none does
+	Sentence  string      // of that condition
+	Stored    StoredState // of the workload's certificate
 }
 
-// Stored is whether the workload's certificate is on the disk for the next start.
-type Stored string
+// StoredState is whether the workload's certificate is on the disk for the next start.
+type StoredState string
 
-// The values of Stored.
+// The values of StoredState.
 const (
-	NotStored   Stored = ""        // and will not be
-	StorePends  Stored = "pending" // it will be
-	StoreSealed Stored = "sealed"  // encrypted, see Sealed
+	NotStored    StoredState = ""        // and will not be
+	StorePending StoredState = "pending" // it will be
+	StoreSealed  StoredState = "sealed"  // encrypted, see SealedStore
 )
 
 // material is one version of a secret. It is immutable.
@@ -176,7 +177,7 @@ type material struct {
 	pair     *pki.Pair           // nil: roots only
 	roots    []*x509.Certificate // of a pair: those that its authority names
 	revoked  []byte              // revocation lists of roots, PEM; nil: none
-	source   Source
+	source   SecretSource
 	obtained time.Time
 	renewal  time.Time // zero: nothing renews it
 	issuer   Issuer    // nil: from files
@@ -208,8 +209,8 @@ func (v *material) validity() (from, until time.Time) {
 }
 
 // info describes a version.
-func (v *material) info(name string) Info {
-	about := Info{Name: name, Source: v.source, Renewal: v.renewal}
+func (v *material) info(name string) SecretInfo {
+	about := SecretInfo{Name: name, Source: v.source, Renewal: v.renewal}
 	about.NotBefore, about.NotAfter = v.validity()
 	var first *x509.Certificate
 	switch {

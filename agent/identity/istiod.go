@@ -40,15 +40,15 @@ const caRetries = `{"methodConfig": [{
 // connection of its own and reads all files anew: changed roots, tokens and client certificates
 // take effect without a restart. Equal values are equal issuers ([Settings]).
 type Istiod struct {
-	Address     string // host:port, or several of them with ", " between
-	InUse       InUse  // of several addresses: the one to try first; nil: none
-	ServerName  string // in istiod's certificate; "": the host of Address
-	Plaintext   bool   // no TLS
-	RootFile    string // roots of istiod's certificate; "": those of the system
-	TokenFile   string // JSON Web Token; "": none
-	ProvCertDir string // cert-chain.pem and key.pem to authenticate with, preferred to the token
-	Workload    bool   // without ProvCertDir: authenticate with the current certificate, once there is one
-	Joined      bool   // the token is that of "outrider join"
+	Address     string       // host:port, or several of them with ", " between
+	InUse       AddressInUse // of several addresses: the one to try first; nil: none
+	ServerName  string       // in istiod's certificate; "": the host of Address
+	Plaintext   bool         // no TLS
+	RootFile    string       // roots of istiod's certificate; "": those of the system
+	TokenFile   string       // JSON Web Token; "": none
+	ProvCertDir string       // cert-chain.pem and key.pem to authenticate with, preferred to the token
+	Workload    bool         // without ProvCertDir: authenticate with the current certificate, once there is one
+	Joined      bool         // the token is that of "outrider join"
 	ClusterID   string
 	SpiffeID    string
 	KeyType     pki.KeyType
@@ -56,8 +56,8 @@ type Istiod struct {
 	TTL         time.Duration
 }
 
-// InUse names the address of a control plane that the agent uses, "" if it uses none.
-type InUse interface{ Address() string }
+// AddressInUse names the address of a control plane that the agent uses, "" if it uses none.
+type AddressInUse interface{ Address() string }
 
 // addresses returns all addresses, the one in use first.
 func (i Istiod) addresses() []string {
@@ -92,7 +92,7 @@ func (i Istiod) Files() []string {
 // Issue implements Issuer. Of several addresses, each is tried until one issues a certificate.
 func (i Istiod) Issue(
 	ctx context.Context, trusted []*x509.Certificate, current *pki.Pair,
-) (*Issued, error) {
+) (*IssuedCertificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, issueTimeout)
 	defer cancel()
 	var failed error
@@ -114,10 +114,10 @@ func (i Istiod) Issue(
 // with the token, if one is configured.
 func (i Istiod) issueAt(
 	ctx context.Context, trusted []*x509.Certificate, current *pki.Pair,
-) (*Issued, error) {
+) (*IssuedCertificate, error) {
 	certificate, err := i.clientCertificate(current)
 	if certificate != nil {
-		var issued *Issued
+		var issued *IssuedCertificate
 		if issued, err = i.issue(ctx, trusted, certificate); err == nil {
 			return issued, nil
 		}
@@ -148,7 +148,7 @@ func needsToken(err error) bool {
 // is nil.
 func (i Istiod) issue(
 	ctx context.Context, trusted []*x509.Certificate, certificate *tls.Certificate,
-) (*Issued, error) {
+) (*IssuedCertificate, error) {
 	key, err := pki.GenerateKey(i.KeyType)
 	if err != nil {
 		return nil, err
@@ -157,7 +157,7 @@ func (i Istiod) issue(
 	if err != nil {
 		return nil, err
 	}
-	request, err := pki.Request(key, i.SpiffeID)
+	request, err := pki.NewCertificateRequest(key, i.SpiffeID)
 	if err != nil {
 		return nil, err
 	}
@@ -195,20 +195,20 @@ func (i Istiod) fix(err error) string {
 
 // accept checks an answer: it must certify the requested identity, by one of its roots. Its last
 // element has the roots, the others the chain.
-func (i Istiod) accept(chain []string, key []byte) (*Issued, error) {
+func (i Istiod) accept(chain []string, key []byte) (*IssuedCertificate, error) {
 	if len(chain) < 2 {
 		return nil, fmt.Errorf("%s answered with %d certificates; it must send chain and root",
 			i, len(chain))
 	}
 	last := len(chain) - 1
 	source := "answer of " + i.String()
-	roots, err := pki.ParseRoots(pki.Input{File: source, PEM: []byte(chain[last])}, time.Time{})
+	roots, err := pki.ParseRoots(pki.PEMInput{File: source, PEM: []byte(chain[last])}, time.Time{})
 	if err != nil {
 		return nil, err
 	}
 	pair, err := pki.ParsePair(
-		pki.Input{File: source, PEM: []byte(strings.Join(chain[:last], "\n"))},
-		pki.Input{File: "generated key", PEM: key}, pki.Both)
+		pki.PEMInput{File: source, PEM: []byte(strings.Join(chain[:last], "\n"))},
+		pki.PEMInput{File: "generated key", PEM: key}, pki.UsageBoth)
 	if err != nil {
 		return nil, err
 	}
@@ -219,5 +219,6 @@ func (i Istiod) accept(chain []string, key []byte) (*Issued, error) {
 	if !pair.IssuedBy(roots) {
 		return nil, fmt.Errorf("%s answered with a chain that none of its roots issued", i)
 	}
-	return &Issued{Pair: pair, Roots: roots, Obtained: time.Now(), Source: FromIstiod}, nil
+	return &IssuedCertificate{Pair: pair, Roots: roots, Obtained: time.Now(),
+		Source: FromIstiod}, nil
 }

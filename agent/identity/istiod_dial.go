@@ -86,10 +86,10 @@ func (i Istiod) clientCertificate(current *pki.Pair) (*tls.Certificate, error) {
 		}
 		return keyPair("the current certificate", current)
 	}
-	files := Files{
+	files := SecretFiles{
 		Cert: filepath.Join(i.ProvCertDir, chainFile), Key: filepath.Join(i.ProvCertDir, keyFile),
 	}
-	version, err := source{files: files, usage: pki.Either}.read(time.Now())
+	version, err := source{files: files, usage: pki.UsageEither}.read(time.Now())
 	if err != nil {
 		return nil, err
 	}

@@ -43,7 +43,7 @@ func TestIstiod_Issues(t *testing.T) {
 	t.Parallel()
 	root := pkitest.NewAuthority(t, "root", nil)
 	a := signer.Start(t, root)
-	issue := func(i *identity.Istiod) (*identity.Issued, error) {
+	issue := func(i *identity.Istiod) (*identity.IssuedCertificate, error) {
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
 		defer cancel()
 		return i.Issue(ctx, nil, nil)
@@ -130,7 +130,8 @@ func TestIstiod_SeveralAddresses(t *testing.T) {
 	a := signer.Start(t, pkitest.NewAuthority(t, "root", nil))
 	i := clientOf(t, a, t.TempDir(), time.Hour)
 	i.Address = "localhost:1, " + a.Address + ", localhost:2"
-	for _, inUse := range []identity.InUse{nil, usedAddress(a.Address), usedAddress("localhost:2"),
+	for _, inUse := range []identity.AddressInUse{nil, usedAddress(a.Address),
+		usedAddress("localhost:2"),
 		usedAddress("elsewhere:3")} {
 		i.InUse = inUse
 		ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -177,7 +178,7 @@ func TestIstiod_ShortLifetimes(t *testing.T) {
 	defer stop()
 	seen := map[string]bool{}
 	next := func() bool {
-		if chain := r.chain(identity.Default); chain != "" && !seen[chain] {
+		if chain := r.chain(identity.DefaultSecret); chain != "" && !seen[chain] {
 			seen[chain] = true
 			return true
 		}
@@ -226,7 +227,7 @@ func TestIstiod_RootRotation(t *testing.T) {
 	issuedBy := func(name string) func() bool {
 		return func() bool {
 			for _, about := range r.Secrets() {
-				if about.Name == identity.Default {
+				if about.Name == identity.DefaultSecret {
 					return about.Issuer == "O="+name
 				}
 			}
@@ -245,6 +246,6 @@ func TestIstiod_RootRotation(t *testing.T) {
 	a.Sign(t, next)
 	r.await("the new root alone", trusts(next))
 	writeFile(t, client.RootFile, pkitest.PEM(next.Certificate))
-	before := r.chain(identity.Default)
-	r.await("a renewal", func() bool { return r.chain(identity.Default) != before })
+	before := r.chain(identity.DefaultSecret)
+	r.await("a renewal", func() bool { return r.chain(identity.DefaultSecret) != before })
 }

@@ -41,7 +41,7 @@ type Options struct {
 	HTTP       *http.Client // fetches SPIFFE bundles; nil: one with the system's roots
 	Bundles    string       // file that stores their last roots across restarts; "": none
 	// Observe reads the secrets that Envoy has from SPIRE. Needed by provider "spire".
-	Observe Observe
+	Observe ObservePresented
 }
 
 // Manager holds the current version of each secret. Its methods may be called by any goroutine.
@@ -85,7 +85,7 @@ func New(options Options) *Manager {
 		settings: options.Settings, entries: map[string]*entry{}, published: map[string]string{},
 		waiting: map[string]bool{},
 		bundles: map[string][]*x509.Certificate{}, fetchers: map[string]*fetcher{},
-		stats: Stats{Renewals: map[string]uint64{}, Failures: map[Failure]uint64{}},
+		stats: Stats{Renewals: map[string]uint64{}, Failures: map[RenewalFailure]uint64{}},
 	}
 }
 
@@ -107,8 +107,8 @@ func (m *Manager) Run(ctx context.Context) error {
 	m.feed.Publish(resource.Change{})
 	m.mu.Lock()
 	if last != nil {
-		m.entry(RootCA)
-		m.setCurrent(m.entry(Default), last)
+		m.entry(RootCASecret)
+		m.setCurrent(m.entry(DefaultSecret), last)
 	}
 	for _, url := range m.bundleURLs {
 		m.bundles[url] = bundles[url]
@@ -209,7 +209,7 @@ func (m *Manager) Unsubscribe(names []string) {
 func (m *Manager) Pair() *pki.Pair {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if version := m.version(Default); version != nil && version.source != FromSpire {
+	if version := m.version(DefaultSecret); version != nil && version.source != FromSpire {
 		return version.pair
 	}
 	return nil
@@ -222,19 +222,19 @@ func (m *Manager) AnnouncedRoots() []*x509.Certificate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var announced []*x509.Certificate
-	if version := m.version(Default); version != nil && version.issuer != nil {
+	if version := m.version(DefaultSecret); version != nil && version.issuer != nil {
 		announced = version.roots
 	}
 	return m.withBundles(announced, false)
 }
 
 // Secrets describes all secrets, with those of SetPresented, sorted by name.
-func (m *Manager) Secrets() []Info {
+func (m *Manager) Secrets() []SecretInfo {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	var all []Info
+	var all []SecretInfo
 	for _, s := range m.statuses() {
-		about := Info{Name: s.name}
+		about := SecretInfo{Name: s.name}
 		if s.version != nil {
 			about = s.version.info(s.name)
 		}
@@ -243,8 +243,8 @@ func (m *Manager) Secrets() []Info {
 		}
 		about.File, about.Users = m.fileOf(s.name), m.users[s.name]
 		about.Condition, about.Sentence = s.condition, s.sentence
-		if s.name == Default && m.settings.Sealed != nil {
-			about.Stored = StorePends
+		if s.name == DefaultSecret && m.settings.Sealed != nil {
+			about.Stored = StorePending
 			if m.sealed.pair != nil && m.sealed == (stored{s.version, m.settings.Sealed}) {
 				about.Stored = StoreSealed
 			}
@@ -270,17 +270,17 @@ func (m *Manager) entry(name string) *entry {
 func (m *Manager) applySettings(missingOnly bool) {
 	wanted := map[string]definition{}
 	if files := m.settings.files(); !files.empty() {
-		wanted[Default] = definition{files: Files{Cert: files.Cert, Key: files.Key}}
-		wanted[RootCA] = definition{files: Files{Root: files.Root}}
+		wanted[DefaultSecret] = definition{files: SecretFiles{Cert: files.Cert, Key: files.Key}}
+		wanted[RootCASecret] = definition{files: SecretFiles{Root: files.Root}}
 	}
 	if m.settings.spire() {
-		wanted[Default], wanted[RootCA] = definition{spire: true}, definition{spire: true}
+		wanted[DefaultSecret], wanted[RootCASecret] = definition{spire: true}, definition{spire: true}
 	}
 	if issuer := m.settings.Issuer; issuer != nil {
-		wanted[Default] = definition{
+		wanted[DefaultSecret] = definition{
 			issuer: issuer, ratio: m.settings.GraceRatio, jitter: m.settings.GraceJitter,
 		}
-		wanted[RootCA] = definition{}
+		wanted[RootCASecret] = definition{}
 	}
 	for name := range wanted {
 		m.entry(name)
@@ -289,7 +289,7 @@ func (m *Manager) applySettings(missingOnly bool) {
 		if missingOnly && e.current != nil && e.current.source != FromSpire && !e.provisional {
 			continue
 		}
-		if name == Default || name == RootCA {
+		if name == DefaultSecret || name == RootCASecret {
 			d, configured := wanted[name]
 			if v := e.current; e.provisional && v != nil &&
 				(e.definition != d || v.issuer != m.settings.Issuer) {

@@ -28,18 +28,18 @@ const (
 	setPrefix   = "..set-"
 )
 
-// Output writes the workload's certificate into a folder ([identity] output_dir). The three files
-// are links through one link to a folder that holds the set, so that the set changes at once:
+// OutputFiles writes the workload's certificate into a folder ([identity] output_dir). The three
+// files are links through one link to a folder that holds the set, so that the set changes at once:
 //
 //	key.pem → ..data/key.pem    ..data → ..set-1234567
 //
 // The files belong to the owner of the folder where the agent may change owners. The folder's group
 // may read them if the folder has the set-group-ID bit. A folder that does not exist is created for
 // the agent alone.
-type Output struct{ Dir string }
+type OutputFiles struct{ Dir string }
 
 // Write replaces the set, unless it is the same.
-func (o *Output) Write(pair *pki.Pair, roots []*x509.Certificate) (err error) {
+func (o *OutputFiles) Write(pair *pki.Pair, roots []*x509.Certificate) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot write the certificate to %s: %w", o.Dir, err)
@@ -83,7 +83,7 @@ func (o *Output) Write(pair *pki.Pair, roots []*x509.Certificate) (err error) {
 }
 
 // removeOthers removes all sets but one: the one before, and those that a killed agent left.
-func (o *Output) removeOthers(set string) error {
+func (o *OutputFiles) removeOthers(set string) error {
 	entries, err := os.ReadDir(o.Dir)
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), setPrefix) && e.Name() != filepath.Base(set) {
@@ -95,7 +95,7 @@ func (o *Output) removeOthers(set string) error {
 
 // holds reports whether the folder holds a set already. The folder's owner may have put links in
 // it, to files that are large or do not end.
-func (o *Output) holds(content map[string][]byte) bool {
+func (o *OutputFiles) holds(content map[string][]byte) bool {
 	dir, err := os.OpenRoot(o.Dir)
 	if err != nil {
 		return false
@@ -116,7 +116,7 @@ func (o *Output) holds(content map[string][]byte) bool {
 
 // fill writes the files of a set into its folder, on the disk. The folder's owner can rename what
 // is in it at any time: no link leads out of it.
-func (o *Output) fill(set string, content map[string][]byte) error {
+func (o *OutputFiles) fill(set string, content map[string][]byte) error {
 	dir, err := os.OpenRoot(o.Dir)
 	if err != nil {
 		return err

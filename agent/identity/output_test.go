@@ -11,7 +11,7 @@ import (
 // The owner of the folder replaces the new set by a link.
 func TestOutput_FollowsNoLinkOfTheFoldersOwner(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
-	output := &Output{Dir: dir}
+	output := &OutputFiles{Dir: dir}
 	if err := os.Chmod(dir, 0o750|os.ModeSetgid); err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestOutput_ReadsNoFileOfTheFoldersOwner(t *testing.T) {
 		"FIFO":   func(path string) error { return syscall.Mkfifo(path, 0o600) },
 		"device": func(path string) error { return os.Symlink("/dev/zero", path) },
 	} {
-		output := &Output{Dir: t.TempDir()}
+		output := &OutputFiles{Dir: t.TempDir()}
 		if err := os.Mkdir(filepath.Join(output.Dir, "set"), 0o700); err != nil {
 			t.Fatal(err)
 		}

@@ -44,16 +44,16 @@ func (m *Manager) SetPresented(chains map[string][]*x509.Certificate, users map[
 // label returns how sentences for people call a secret: by its file or its credential, with an
 // object that uses it.
 func (m *Manager) label(name string) string {
-	label := Describe(name)
+	label := DescribeSecret(name)
 	if users := m.users[name]; len(users) > 0 {
 		label += " (" + users[0] + ")"
 	}
 	return label
 }
 
-// Describe returns the description of a secret in sentences for people.
-func Describe(name string) string {
-	if short, ok := credential.Title(name); ok {
+// DescribeSecret returns the description of a secret in sentences for people.
+func DescribeSecret(name string) string {
+	if short, ok := credential.SecretTitle(name); ok {
 		return short
 	}
 	if files, err := parseName(name); err == nil {
@@ -65,7 +65,7 @@ func Describe(name string) string {
 // fileOf returns the file with the certificate or the roots of a secret, "" if there is none.
 // Callers hold mu.
 func (m *Manager) fileOf(name string) string {
-	var files Files
+	var files SecretFiles
 	if e := m.entries[name]; e != nil {
 		files = e.definition.files
 	} else {

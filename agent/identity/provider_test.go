@@ -21,11 +21,11 @@ import (
 // lateIssuer implements identity.Issuer. It fails until it has an answer.
 type lateIssuer struct {
 	mu     sync.Mutex
-	answer *identity.Issued
+	answer *identity.IssuedCertificate
 }
 
 func (l *lateIssuer) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
-	*identity.Issued, error) {
+	*identity.IssuedCertificate, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.answer == nil {
@@ -41,21 +41,21 @@ func (l *lateIssuer) Files() []string { return nil }
 func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
-	r.awaitChain(identity.Default, r.issue(2*time.Hour))
+	r.awaitChain(identity.DefaultSecret, r.issue(2*time.Hour))
 	issuer, other := &lateIssuer{}, pkitest.NewAuthority(t, "other", nil)
 	r.Configure(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
 	r.awaitCondition(identity.CodeNotRenewed, "the authority is away")
-	r.awaitChain(identity.Default, r.issue(3*time.Hour))
+	r.awaitChain(identity.DefaultSecret, r.issue(3*time.Hour))
 	if r.roots() != pemOf(r.root.Certificate) {
 		t.Error("the roots are gone before the authority has answered")
 	}
 	pair := issuePair(t, other, time.Hour)
 	issuer.mu.Lock()
-	issuer.answer = &identity.Issued{
+	issuer.answer = &identity.IssuedCertificate{
 		Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
 	}
 	issuer.mu.Unlock()
-	r.awaitChain(identity.Default, pair.ChainPEM)
+	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
 	if r.roots() != pemOf(other.Certificate) {
 		t.Error("the authority's roots are not served with its certificate")
 	}
@@ -70,7 +70,7 @@ func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 		t.Error("the authority's roots are gone before the file exists")
 	}
 	chain := r.issue(5 * time.Hour)
-	r.awaitChain(identity.Default, chain)
+	r.awaitChain(identity.DefaultSecret, chain)
 	r.await("roots", func() bool { return r.roots() == pemOf(r.root.Certificate) })
 	r.Configure(identity.Settings{})
 	if left := r.Secrets(); len(left) > 0 {
@@ -82,24 +82,24 @@ func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
-	r.awaitChain(identity.Default, r.issue(2*time.Hour))
+	r.awaitChain(identity.DefaultSecret, r.issue(2*time.Hour))
 	r.await("the roots", func() bool { return r.roots() != "" })
 	other := pkitest.NewAuthority(t, "other", nil)
 	pair := issuePair(t, other, time.Hour)
-	issuer := &lateIssuer{answer: &identity.Issued{
+	issuer := &lateIssuer{answer: &identity.IssuedCertificate{
 		Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
 	}}
 	r.Prepare(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
-	r.awaitChain(identity.Default, r.issue(3*time.Hour))
+	r.awaitChain(identity.DefaultSecret, r.issue(3*time.Hour))
 	chain := r.issue(4 * time.Hour)
-	r.awaitChain(identity.Default, chain)
+	r.awaitChain(identity.DefaultSecret, chain)
 	r.Prepare(identity.Settings{})
-	if r.chain(identity.Default) != string(chain) || r.roots() != pemOf(r.root.Certificate) {
+	if r.chain(identity.DefaultSecret) != string(chain) || r.roots() != pemOf(r.root.Certificate) {
 		t.Error("pending settings removed or replaced what Envoy has")
 	}
 	r.Configure(identity.Settings{})
 	r.Prepare(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
-	r.awaitChain(identity.Default, pair.ChainPEM)
+	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
 }
 
 // Pending settings provide what is missing, and write nothing; a refusal takes it back.
@@ -115,27 +115,27 @@ func TestProvider_RefusedSettingsLeaveNothing(t *testing.T) {
 	other := pkitest.NewAuthority(t, "other", nil)
 	pair := issuePair(t, other, time.Hour)
 	pending := identity.Settings{Identity: config.Identity{GraceRatio: 0.5, OutputDir: refused},
-		Issuer: &lateIssuer{answer: &identity.Issued{
+		Issuer: &lateIssuer{answer: &identity.IssuedCertificate{
 			Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
 		}}}
 	r.Prepare(pending)
-	r.awaitChain(identity.Default, pair.ChainPEM)
+	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
 	r.Configure(inForce)
-	if r.secret(identity.Default) != nil || r.secret(identity.RootCA) != nil {
+	if r.secret(identity.DefaultSecret) != nil || r.secret(identity.RootCASecret) != nil {
 		t.Error("secrets of refused settings are still provided")
 	}
 	chain := r.issue(2 * time.Hour)
-	r.awaitChain(identity.Default, chain)
+	r.awaitChain(identity.DefaultSecret, chain)
 	r.awaitFile(filepath.Join(old, "cert-chain.pem"), chain)
 	if _, err := os.Stat(refused); err == nil {
 		t.Errorf("%s was written for refused settings", refused)
 	}
 	r.Configure(identity.Settings{})
 	r.Prepare(pending)
-	r.awaitChain(identity.Default, pair.ChainPEM)
+	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
 	r.Configure(pending)
 	r.awaitFile(filepath.Join(refused, "cert-chain.pem"), pair.ChainPEM)
-	if r.chain(identity.Default) != string(pair.ChainPEM) {
+	if r.chain(identity.DefaultSecret) != string(pair.ChainPEM) {
 		t.Error("the commit took the secret back")
 	}
 }

@@ -25,7 +25,7 @@ func (m *Manager) version(name string) *material {
 	if e == nil {
 		return nil
 	}
-	if name != RootCA || e.current == nil || e.current.source == FromSpire {
+	if name != RootCASecret || e.current == nil || e.current.source == FromSpire {
 		return e.current
 	}
 	merged := *e.current

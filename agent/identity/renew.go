@@ -26,7 +26,7 @@ type plan struct {
 // planRenewal renews when the share ratio of the lifetime is left. The lifetime counts from when
 // the certificate was obtained, because authorities antedate certificates. If the clocks of host
 // and authority differ so much that nothing would be left, the certificate's own span counts.
-func planRenewal(issued *Issued, ratio float64) plan {
+func planRenewal(issued *IssuedCertificate, ratio float64) plan {
 	leaf := issued.Pair.Leaf()
 	until := issued.Pair.NotAfter()
 	from := leaf.NotBefore
@@ -47,13 +47,14 @@ func (p plan) left(now time.Time) time.Duration {
 
 // renew has the workload's certificate issued, and again before it expires, until ctx ends. last is
 // the certificate from an earlier run, or nil.
-func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, report report) {
+func (m *Manager) renew(ctx context.Context, settings Settings, last *IssuedCertificate,
+	report report) {
 	var due plan
 	ratio := func() float64 {
 		spread := (2*rand.Float64() - 1) * settings.GraceJitter
 		return min(max(settings.GraceRatio+spread, 0), 1)
 	}
-	accept := func(issued *Issued) {
+	accept := func(issued *IssuedCertificate) {
 		due = planRenewal(issued, ratio())
 		last = issued
 		report(&material{
@@ -107,7 +108,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *Issued, re
 }
 
 // limitPause limits the pause after a failed attempt by the lifetime of the last certificate.
-func limitPause(pause time.Duration, last *Issued, now time.Time) time.Duration {
+func limitPause(pause time.Duration, last *IssuedCertificate, now time.Time) time.Duration {
 	if last != nil {
 		if left := last.Pair.NotAfter().Sub(now); left > 0 {
 			pause = min(pause, left/4)

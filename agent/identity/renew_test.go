@@ -56,7 +56,7 @@ func (w *world) count() int {
 
 // Issue implements identity.Issuer. Like istiod it antedates certificates by two minutes.
 func (w *world) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
-	*identity.Issued, error) {
+	*identity.IssuedCertificate, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.err != nil {
@@ -66,12 +66,12 @@ func (w *world) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
 	template := pkitest.Leaf("web", lifetime+w.skew)
 	template.NotBefore = time.Now().Add(w.skew - 2*time.Minute)
 	chain, key := w.root.Issue(w.t, template)
-	pair, err := pki.ParsePair(pki.Input{File: "chain", PEM: chain},
-		pki.Input{File: "key", PEM: key}, pki.Both)
+	pair, err := pki.ParsePair(pki.PEMInput{File: "chain", PEM: chain},
+		pki.PEMInput{File: "key", PEM: key}, pki.UsageBoth)
 	if err != nil {
 		return nil, err
 	}
-	return &identity.Issued{
+	return &identity.IssuedCertificate{
 		Pair: pair, Roots: roots(w.root), Obtained: time.Now().Add(w.jump),
 	}, nil
 }
@@ -156,7 +156,7 @@ func (w *world) valid(when string) {
 	w.t.Helper()
 	for _, about := range w.Secrets() {
 		now := time.Now().Add(w.skew)
-		if about.Name == identity.Default && !now.Before(about.NotAfter) {
+		if about.Name == identity.DefaultSecret && !now.Before(about.NotAfter) {
 			w.t.Errorf("%s: the certificate expired at %v, it is %v", when, about.NotAfter, now)
 		}
 	}
@@ -297,11 +297,11 @@ func TestRenewal_TheClockJumps(t *testing.T) {
 func TestRenewal_IsDueByTheWallClock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
-		options.Settings = identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: &lateIssuer{answer: &identity.Issued{
+		options.Settings = identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: &lateIssuer{answer: &identity.IssuedCertificate{
 			Pair: issuePair(t, r.root, lifetime), Roots: roots(r.root), Obtained: time.Now(),
 		}}}
 	})
-	r.await("a certificate", func() bool { return r.secret(identity.Default) != nil })
+	r.await("a certificate", func() bool { return r.secret(identity.DefaultSecret) != nil })
 	if at := r.Secrets()[1].Renewal.String(); strings.Contains(at, "m=") {
 		t.Errorf("due at %s", at)
 	}
@@ -334,7 +334,7 @@ func TestRenewal_ReconfigurationKeepsTheCertificate(t *testing.T) {
 func TestRenewal_KeptOverAReboot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sealed")
 	inWorld(t, func(w *world) {
-		sealed, err := identity.NewSealed(path, "spiffe://cluster.local/ns/default/sa/web",
+		sealed, err := identity.NewSealedStore(path, "spiffe://cluster.local/ns/default/sa/web",
 			make([]byte, 32))
 		if err != nil {
 			t.Fatal(err)
@@ -364,7 +364,7 @@ func TestRenewal_KeptOverAReboot(t *testing.T) {
 func TestRenewal_KeptWhileTheClockIsAhead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sealed")
 	inWorld(t, func(w *world) {
-		sealed, err := identity.NewSealed(path, "spiffe://cluster.local/ns/default/sa/web",
+		sealed, err := identity.NewSealedStore(path, "spiffe://cluster.local/ns/default/sa/web",
 			make([]byte, 32))
 		if err != nil {
 			t.Fatal(err)

@@ -116,7 +116,7 @@ func (r *rig) chain(name string) string {
 
 // roots returns the published roots.
 func (r *rig) roots() string {
-	context := r.secret(identity.RootCA).GetValidationContext()
+	context := r.secret(identity.RootCASecret).GetValidationContext()
 	return string(context.GetTrustedCa().GetInlineBytes())
 }
 

@@ -115,7 +115,7 @@ func TestFiles_EveryRotationIsServed(t *testing.T) {
 			for n := range rotations(t) {
 				pair := pairs[n%len(pairs)]
 				replace(r, n, pair[0], pair[1], pause)
-				r.awaitChain(identity.Default, pair[0])
+				r.awaitChain(identity.DefaultSecret, pair[0])
 				pause()
 			}
 		})
@@ -129,7 +129,7 @@ func (r *rig) inspect() (stop func()) {
 	wait.Go(func() {
 		for {
 			_, next := r.feed.Current()
-			r.checkPair(identity.Default)
+			r.checkPair(identity.DefaultSecret)
 			select {
 			case <-next:
 			case <-ended:

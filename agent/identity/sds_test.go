@@ -131,7 +131,8 @@ func TestSDS_EnvoyFetchesAndRotates(t *testing.T) {
 		t.Run(api, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, nil) // no file exists yet
-			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.Default, identity.RootCA)
+			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.DefaultSecret,
+				identity.RootCASecret)
 			e.until("Envoy waits for its secrets", func() bool {
 				return strings.Contains(e.Get("/config_dump"), "dynamic_warming_secrets")
 			})

@@ -28,9 +28,9 @@ const (
 // sealPurpose separates this use of the credential from others, and versions the format.
 const sealPurpose = "outrider sealed certificate 1"
 
-// Sealed stores the last issued certificate across reboots, encrypted with AES-256-GCM under a key
-// from a systemd credential. See NewSealed.
-type Sealed struct {
+// SealedStore stores the last issued certificate across reboots, encrypted with AES-256-GCM under a
+// key from a systemd credential. See NewSealedStore.
+type SealedStore struct {
 	path  string
 	owner string
 	keys  []cipher.AEAD // the first one seals, all open
@@ -42,10 +42,10 @@ type sealedContent struct {
 	Obtained          time.Time
 }
 
-// NewSealed returns a store in the file at path under the content of the credential "seal": one
-// key, or several of sealKey bytes, the newest first. owner names identity and authority: a
+// NewSealedStore returns a store in the file at path under the content of the credential "seal":
+// one key, or several of sealKey bytes, the newest first. owner names identity and authority: a
 // certificate of another owner is not used.
-func NewSealed(path, owner string, credential []byte) (*Sealed, error) {
+func NewSealedStore(path, owner string, credential []byte) (*SealedStore, error) {
 	if len(credential) < minSealKey {
 		return nil, fmt.Errorf("the credential seal has %d bytes; at least %d are needed",
 			len(credential), minSealKey)
@@ -54,7 +54,7 @@ func NewSealed(path, owner string, credential []byte) (*Sealed, error) {
 	if len(credential)%sealKey == 0 {
 		secrets = slices.Collect(slices.Chunk(credential, sealKey))
 	}
-	s := &Sealed{path: path, owner: owner}
+	s := &SealedStore{path: path, owner: owner}
 	for _, secret := range secrets {
 		key, err := hkdf.Key(sha256.New, secret, nil, sealPurpose, 32)
 		if err != nil {
@@ -74,7 +74,7 @@ func NewSealed(path, owner string, credential []byte) (*Sealed, error) {
 }
 
 // Save replaces the stored certificate.
-func (s *Sealed) Save(issued *Issued) error {
+func (s *SealedStore) Save(issued *IssuedCertificate) error {
 	plain, err := json.Marshal(sealedContent{
 		Chain: issued.Pair.ChainPEM, Key: issued.Pair.KeyPEM,
 		Roots: pki.EncodeCertificates(issued.Roots), Obtained: issued.Obtained,
@@ -94,7 +94,7 @@ func (s *Sealed) Save(issued *Issued) error {
 // Load returns the stored certificate, also one that has expired: the clock may be ahead at boot,
 // and be corrected later. It returns nil if there is none that can be used, with an error unless
 // none was stored.
-func (s *Sealed) Load() (*Issued, error) {
+func (s *SealedStore) Load() (*IssuedCertificate, error) {
 	text, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil //nolint:nilnil // none is stored
@@ -117,14 +117,14 @@ func (s *Sealed) Load() (*Issued, error) {
 	if err := json.Unmarshal(plain, &last); err != nil {
 		return nil, fmt.Errorf("%s: %w", s.path, err)
 	}
-	pair, err := pki.ParsePair(pki.Input{File: s.path, PEM: last.Chain},
-		pki.Input{File: s.path, PEM: last.Key}, pki.Both)
+	pair, err := pki.ParsePair(pki.PEMInput{File: s.path, PEM: last.Chain},
+		pki.PEMInput{File: s.path, PEM: last.Key}, pki.UsageBoth)
 	if err != nil {
 		return nil, err
 	}
-	roots, err := pki.ParseRoots(pki.Input{File: s.path, PEM: last.Roots}, time.Time{})
+	roots, err := pki.ParseRoots(pki.PEMInput{File: s.path, PEM: last.Roots}, time.Time{})
 	if err != nil {
 		return nil, err
 	}
-	return &Issued{Pair: pair, Roots: roots, Obtained: last.Obtained}, nil
+	return &IssuedCertificate{Pair: pair, Roots: roots, Obtained: last.Obtained}, nil
 }

@@ -18,8 +18,9 @@ const observeInterval = 2 * time.Second
 var errNotSeen = errors.New("Envoy does not have it from SPIRE; check that the SPIRE agent " +
 	"serves [identity] spire_socket and has an entry for Envoy's user")
 
-// Observe returns the certificates of a secret that Envoy has: a chain or roots, nil if none.
-type Observe func(ctx context.Context, name string) ([]*x509.Certificate, error)
+// ObservePresented returns the certificates of a secret that Envoy has: a chain or roots, nil if
+// none.
+type ObservePresented func(ctx context.Context, name string) ([]*x509.Certificate, error)
 
 // observe reports the secret that Envoy has from SPIRE, until ctx ends. The key is never read.
 func (m *Manager) observe(ctx context.Context, name string, report report) {
@@ -44,7 +45,7 @@ func (m *Manager) observed(ctx context.Context, name string) (*material, error) 
 		return nil, errNotSeen
 	}
 	version := &material{source: FromSpire, obtained: m.options.Now()}
-	if name == RootCA {
+	if name == RootCASecret {
 		version.roots = found
 		return version, nil
 	}

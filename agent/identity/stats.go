@@ -14,11 +14,11 @@ import (
 // Stats are counters since the start, or since somebody subscribed to the secret.
 type Stats struct {
 	Renewals map[string]uint64 // replaced versions, by resource
-	Failures map[Failure]uint64
+	Failures map[RenewalFailure]uint64
 }
 
-// Failure is a kind of failed attempt to obtain a secret.
-type Failure struct{ Resource, Reason string }
+// RenewalFailure is a kind of failed attempt to obtain a secret.
+type RenewalFailure struct{ Resource, Reason string }
 
 // Stats returns a copy of the counters.
 func (m *Manager) Stats() Stats {
@@ -34,7 +34,7 @@ func (m *Manager) Stats() Stats {
 // "other".
 func reason(err error) string {
 	switch problem, found := errors.AsType[*pki.Problem](err); {
-	case found && errors.Is(problem.Kind, pki.ErrToken):
+	case found && errors.Is(problem.Kind, pki.ErrNotJWT):
 		return "token"
 	case found && errors.Is(problem.Kind, pki.ErrExpired):
 		return "expired"

@@ -21,7 +21,7 @@ import (
 // stored is the last certificate that was sealed, and where.
 type stored struct {
 	pair *material
-	in   *Sealed
+	in   *SealedStore
 }
 
 // store writes the workload's certificate and the roots of SPIFFE bundles to disk, or removes them,
@@ -38,7 +38,7 @@ func (m *Manager) store(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-m.dirty:
-		case <-part.Retry(err):
+		case <-part.RetryTimer(err):
 		}
 	}
 }
@@ -51,7 +51,7 @@ func (m *Manager) storeOnce() error {
 	if output != nil && filepath.Dir(m.settings.files().Cert) == filepath.Clean(output.Dir) {
 		output = nil // the source itself
 	}
-	pair, roots := m.version(Default), m.version(RootCA)
+	pair, roots := m.version(DefaultSecret), m.version(RootCASecret)
 	if m.provisional {
 		pair = nil
 	}
@@ -76,7 +76,7 @@ func (m *Manager) storeOnce() error {
 	}
 	now := stored{pair, sealed}
 	if sealed != nil && last != now && pair.issuer == issuer { // else of an earlier authority
-		issued := &Issued{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
+		issued := &IssuedCertificate{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
 		err := sealed.Save(issued)
 		if err == nil {
 			m.mu.Lock()
@@ -136,7 +136,7 @@ func (m *Manager) restoreBundles() map[string][]*x509.Certificate {
 	}
 	restored := map[string][]*x509.Certificate{}
 	for url, text := range stored {
-		in := pki.Input{File: m.options.Bundles, PEM: text}
+		in := pki.PEMInput{File: m.options.Bundles, PEM: text}
 		if roots, err := pki.ParseRoots(in, m.options.Now()); err == nil { // expired ones add nothing
 			restored[url] = roots
 		}

@@ -19,7 +19,7 @@ import (
 func issuePair(t *testing.T, root *pkitest.Authority, lifetime time.Duration) *pki.Pair {
 	t.Helper()
 	chain, key := root.Issue(t, pkitest.Leaf("web", lifetime))
-	pair, err := pki.ParsePair(pki.Input{PEM: chain}, pki.Input{PEM: key}, pki.Both)
+	pair, err := pki.ParsePair(pki.PEMInput{PEM: chain}, pki.PEMInput{PEM: key}, pki.UsageBoth)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func read(t *testing.T, path string) []byte {
 func TestOutput_IsReplacedAsASet(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	dir := t.TempDir()
-	output := &identity.Output{Dir: dir}
+	output := &identity.OutputFiles{Dir: dir}
 	other := filepath.Join(dir, "key.pem") // of another agent
 	if err := os.WriteFile(other, []byte("key"), 0o644); err != nil {
 		t.Fatal(err)
@@ -58,7 +58,8 @@ func TestOutput_IsReplacedAsASet(t *testing.T) {
 				key, err2 := os.ReadFile(filepath.Join(set, "key.pem"))
 				if err1 == nil && err2 == nil { // a set that is gone is none
 					reads++
-					_, err := pki.ParsePair(pki.Input{PEM: chain}, pki.Input{PEM: key}, pki.Both)
+					_, err := pki.ParsePair(pki.PEMInput{PEM: chain}, pki.PEMInput{PEM: key},
+						pki.UsageBoth)
 					if err != nil {
 						t.Error(err)
 					}
@@ -110,7 +111,7 @@ func TestOutput_IsReplacedAsASet(t *testing.T) {
 
 func TestOutput_GroupOfSharedFolderMayRead(t *testing.T) {
 	root, dir := pkitest.NewAuthority(t, "root", nil), filepath.Join(t.TempDir(), "new")
-	output := &identity.Output{Dir: dir}
+	output := &identity.OutputFiles{Dir: dir}
 	if err := output.Write(issuePair(t, root, time.Hour), roots(root)); err != nil {
 		t.Fatal(err)
 	}
@@ -149,7 +150,7 @@ func TestOutput_NeverReplacesItsSource(t *testing.T) {
 		chain = r.issue(time.Hour)
 		options.Settings.OutputDir = r.dir
 	})
-	r.awaitChain(identity.Default, chain)
+	r.awaitChain(identity.DefaultSecret, chain)
 	if left, err := filepath.Glob(r.path("*key.pem*")); err != nil || len(left) != 1 {
 		t.Errorf("files: %v", left)
 	}
@@ -159,8 +160,8 @@ func TestSealed_SurvivesAReboot(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	path := filepath.Join(t.TempDir(), "sealed")
 	const id = "spiffe://cluster.local/ns/default/sa/web"
-	sealed := func(id, credential string) *identity.Sealed {
-		s, err := identity.NewSealed(path, id, []byte(credential))
+	sealed := func(id, credential string) *identity.SealedStore {
+		s, err := identity.NewSealedStore(path, id, []byte(credential))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +171,7 @@ func TestSealed_SurvivesAReboot(t *testing.T) {
 	if last, err := mine.Load(); last != nil || err != nil {
 		t.Errorf("nothing kept yet: %v, %v", last, err)
 	}
-	issued := &identity.Issued{
+	issued := &identity.IssuedCertificate{
 		Pair: issuePair(t, root, time.Hour), Roots: roots(root), Obtained: time.Now(),
 	}
 	if err := mine.Save(issued); err != nil {
@@ -191,7 +192,7 @@ func TestSealed_SurvivesAReboot(t *testing.T) {
 		t.Errorf("with the second key of a credential: %v, %v", last, err)
 	}
 	for name, c := range map[string]struct {
-		store *identity.Sealed
+		store *identity.SealedStore
 	}{
 		"another credential": {sealed(id, strings.Repeat("b", 32))},
 		"another identity":   {sealed(id+"x", strings.Repeat("a", 32))},
@@ -206,7 +207,7 @@ func TestSealed_SurvivesAReboot(t *testing.T) {
 	if last, err := mine.Load(); last != nil || err == nil {
 		t.Errorf("damaged: %v, %v", last, err)
 	}
-	if _, err := identity.NewSealed(path, id, []byte("short")); err == nil {
+	if _, err := identity.NewSealedStore(path, id, []byte("short")); err == nil {
 		t.Error("a short credential is accepted")
 	}
 }

@@ -19,7 +19,7 @@ func (m *Manager) start(name string) {
 	if state := e.state(); m.running == nil || state != idle && state != superseded {
 		return
 	}
-	if (name == Default || name == RootCA) && !e.configured && e.current != nil {
+	if (name == DefaultSecret || name == RootCASecret) && !e.configured && e.current != nil {
 		return // the provider was turned off, and an Envoy that drains has the secret
 	}
 	from, err := m.sourceOf(name, e)
@@ -50,9 +50,10 @@ func (m *Manager) start(name string) {
 		go m.readFiles(ctx, from, report)
 		return
 	}
-	var last *Issued
+	var last *IssuedCertificate
 	if v := e.current; v != nil && v.pair != nil && v.issuer == d.issuer {
-		last = &Issued{Pair: v.pair, Roots: v.roots, Obtained: v.obtained, Source: v.source}
+		last = &IssuedCertificate{Pair: v.pair, Roots: v.roots, Obtained: v.obtained,
+			Source: v.source}
 	}
 	go m.renew(ctx, m.settings, last, report)
 }
@@ -71,25 +72,26 @@ func (m *Manager) startWaiting() {
 // definition.
 func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 	switch {
-	case credential.Is(name) && m.settings.CredentialsDir != "":
-		found, err := credential.Locate(m.settings.CredentialsDir, name)
+	case credential.IsCredential(name) && m.settings.CredentialsDir != "":
+		found, err := credential.LocateFiles(m.settings.CredentialsDir, name)
 		if err != nil {
 			return source{}, err
 		}
-		from = source{usage: pki.Either, credential: &found, files: Files{
+		from = source{usage: pki.UsageEither, credential: &found, files: SecretFiles{
 			Cert: found.Cert, Key: found.Key, Root: found.Authorities(),
 		}}
 		e.definition = definition{files: from.files, folder: m.settings.CredentialsDir}
 		return from, nil
-	case name != Default && name != RootCA:
+	case name != DefaultSecret && name != RootCASecret:
 		e.definition.files, err = parseName(name)
-		return source{files: e.definition.files, usage: pki.Either, denied: m.options.Denied}, err
+		return source{files: e.definition.files, usage: pki.UsageEither,
+			denied: m.options.Denied}, err
 	case !e.configured:
 		return source{}, errNoProvider
 	case e.definition == (definition{}) && m.settings.Issuer == nil:
 		return source{}, errNoRoots
 	}
-	return source{files: e.definition.files, usage: pki.Both}, nil
+	return source{files: e.definition.files, usage: pki.UsageBoth}, nil
 }
 
 // remove drops a secret that is neither configured nor subscribed to, and reports whether it did.
@@ -107,7 +109,8 @@ func (m *Manager) remove(name string) bool {
 
 func (m *Manager) removeCounters(name string) {
 	delete(m.stats.Renewals, name)
-	maps.DeleteFunc(m.stats.Failures, func(f Failure, _ uint64) bool { return f.Resource == name })
+	maps.DeleteFunc(m.stats.Failures,
+		func(f RenewalFailure, _ uint64) bool { return f.Resource == name })
 }
 
 // report accepts the result of a worker. It takes mu.
@@ -121,7 +124,7 @@ func (m *Manager) report(
 	}
 	e := m.entries[name]
 	if err != nil && from == e.worker {
-		m.stats.Failures[Failure{Resource: name, Reason: reason(err)}]++
+		m.stats.Failures[RenewalFailure{Resource: name, Reason: reason(err)}]++
 		e.fail(err, m.options.Now(), e.current == nil && errors.Is(err, fs.ErrPermission))
 	}
 	if err == nil && from == e.worker {
@@ -139,7 +142,7 @@ func (m *Manager) report(
 // setCurrent makes a version the current one. An authority sends the roots with the certificate.
 func (m *Manager) setCurrent(e *entry, version *material) {
 	e.current = version
-	if roots := m.entries[RootCA]; version.issuer != nil && roots != nil {
+	if roots := m.entries[RootCASecret]; version.issuer != nil && roots != nil {
 		roots.attach(&material{
 			roots: version.roots, source: version.source, obtained: version.obtained,
 			issuer: version.issuer,

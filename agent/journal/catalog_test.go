@@ -26,8 +26,9 @@ func TestCatalog(t *testing.T) {
 		string(text), -1) {
 		found = append(found, match[1])
 	}
-	ids := []string{EpochStarted, EpochLive, EpochExited, ReloadRefused, Draining,
-		SecretRotated, GaveUp}
+	ids := []string{MessageIDEpochStarted, MessageIDEpochLive, MessageIDEpochExited,
+		MessageIDReloadRefused, MessageIDDraining,
+		MessageIDSecretRotated, MessageIDGaveUp}
 	slices.Sort(found)
 	slices.Sort(ids)
 	if diff := cmp.Diff(ids, found); diff != "" {

@@ -14,17 +14,17 @@ import (
 // fewer.
 const eventLogBuffer = 256
 
-// Events logs conditions and mesh problems, so that the journal has every problem that a person
+// EventLog logs conditions and mesh problems, so that the journal has every problem that a person
 // must act on, and sets the epoch of lines without one. The other events are logged where they
 // happen, with more detail.
-type Events struct {
+type EventLog struct {
 	part.Readiness
 	Board  *condition.Board
 	Log    *slog.Logger
 	Logs   Logs
 	Epochs Epochs // nil: there are none
-	// Elsewhere are prefixes of the codes of conditions that the part which raises them logs.
-	Elsewhere []string
+	// LoggedElsewhere are prefixes of the codes of conditions that the part which raises them logs.
+	LoggedElsewhere []string
 }
 
 // Epochs reports the live epoch. Changed returns a channel that is closed at its next change.
@@ -34,10 +34,10 @@ type Epochs interface {
 }
 
 // Name returns the name of the part.
-func (l *Events) Name() string { return "event log" }
+func (l *EventLog) Name() string { return "event log" }
 
 // Run logs until ctx ends.
-func (l *Events) Run(ctx context.Context) error {
+func (l *EventLog) Run(ctx context.Context) error {
 	events, cancel := l.Board.Watch(eventLogBuffer)
 	defer cancel()
 	l.MarkReady()
@@ -73,7 +73,7 @@ func (l *Events) Run(ctx context.Context) error {
 
 // write logs one event at the level of its severity. Events other than conditions and mesh problems
 // are skipped.
-func (l *Events) write(event condition.Event) {
+func (l *EventLog) write(event condition.Event) {
 	code, severity := event.Fields["code"], condition.Severity(event.Fields["severity"])
 	attributes := []any{"event", event.Kind}
 	switch event.Kind {
@@ -97,7 +97,7 @@ func (l *Events) write(event condition.Event) {
 	l.Log.Log(context.Background(), severityLevel(severity), event.Sentence, attributes...)
 }
 
-// ofEvents reports whether Events logs a kind of event.
+// ofEvents reports whether EventLog logs a kind of event.
 func ofEvents(kind string) bool {
 	switch kind {
 	case condition.KindConditionRaised, condition.KindConditionCleared, condition.KindMeshProblem:
@@ -107,8 +107,8 @@ func ofEvents(kind string) bool {
 }
 
 // elsewhere reports whether the part that raises a condition logs the same problem itself.
-func (l *Events) elsewhere(code string) bool {
-	return slices.ContainsFunc(l.Elsewhere,
+func (l *EventLog) elsewhere(code string) bool {
+	return slices.ContainsFunc(l.LoggedElsewhere,
 		func(prefix string) bool { return strings.HasPrefix(code, prefix) })
 }
 

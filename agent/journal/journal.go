@@ -113,9 +113,9 @@ func (j *Journal) constant(entry []byte, level int, component string) []byte {
 	return appendField(entry, fieldComponent, component)
 }
 
-// Connected reports whether file is connected to the journal according to $JOURNAL_STREAM, so that
-// output to it is logged there anyway.
-func Connected(file *os.File, environment func(string) string) bool {
+// IsJournalStream reports whether file is connected to the journal according to $JOURNAL_STREAM, so
+// that output to it is logged there anyway.
+func IsJournalStream(file *os.File, environment func(string) string) bool {
 	var device, inode uint64 // systemd.exec(5)
 	_, err := fmt.Sscanf(environment("JOURNAL_STREAM"), "%d:%d", &device, &inode)
 	var status unix.Stat_t

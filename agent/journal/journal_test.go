@@ -182,13 +182,13 @@ func TestFields(t *testing.T) {
 		{"epoch is named", func(l *slog.Logger) {
 			l.Info("epoch 3 is live", "epoch", 3, "event", condition.KindEpochLive)
 		}, map[string]string{"MESSAGE": "epoch 3 is live", "OUTRIDER_EPOCH": "3",
-			"MESSAGE_ID": EpochLive}},
+			"MESSAGE_ID": MessageIDEpochLive}},
 		{"epochs in words", func(l *slog.Logger) { l.Info("reload", "epoch", "epoch 0 → 1") },
 			map[string]string{"MESSAGE": `reload epoch="epoch 0 → 1"`, "OUTRIDER_EPOCH": ""}},
 		{"a stop drains", func(l *slog.Logger) {
 			l.Info("stopping: epoch 3 drains", "epoch", 3, "event", condition.KindStopping)
 		}, map[string]string{"MESSAGE": "stopping: epoch 3 drains", "OUTRIDER_EPOCH": "3",
-			"MESSAGE_ID": Draining}},
+			"MESSAGE_ID": MessageIDDraining}},
 		{"an event without an ID",
 			func(l *slog.Logger) { l.Info("x", "event", condition.KindUndrained) },
 			map[string]string{"MESSAGE": "x", "MESSAGE_ID": ""}},
@@ -307,7 +307,7 @@ func TestConnected(t *testing.T) {
 	}
 	for text, want := range map[string]bool{fmt.Sprintf("%d:%d", status.Dev, status.Ino): true,
 		fmt.Sprintf("%d:%d", status.Dev, status.Ino+1): false, "": false, "x:y": false, "1:y": false} {
-		if got := Connected(file, func(string) string { return text }); got != want {
+		if got := IsJournalStream(file, func(string) string { return text }); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
 	}

@@ -18,7 +18,7 @@ var (
 
 // limited bounds the lines of a handler, so that no error in a loop and no request of others fills
 // the journal. A line has the number of omitted ones with the same message before it. Debug lines
-// are not limited, nor those of Events, whose board has limits.
+// are not limited, nor those of EventLog, whose board has limits.
 type limited struct {
 	slog.Handler
 	limiter *repeat.Limiter
@@ -65,7 +65,7 @@ func (l *limited) Handle(ctx context.Context, record slog.Record) error {
 	if free {
 		return l.Handler.Handle(ctx, record)
 	}
-	omitted, ok := l.limiter.Allow(time.Now(), repeat.Class(record.Message), class, limits)
+	omitted, ok := l.limiter.Allow(time.Now(), repeat.ErrorClass(record.Message), class, limits)
 	if !ok {
 		return nil
 	}
@@ -86,6 +86,6 @@ func classOf(a slog.Attr) string {
 		}
 		return " " + a.Key + "=" + a.Value.String()
 	default:
-		return " " + a.Key + "=" + repeat.Class(a.Value.String())
+		return " " + a.Key + "=" + repeat.ErrorClass(a.Value.String())
 	}
 }

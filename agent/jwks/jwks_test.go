@@ -204,7 +204,7 @@ func TestFetcher_RetainsOldKeys(t *testing.T) {
 		return recordfile.Record{Kind: 'k', Text: fmt.Appendf(nil,
 			`{"uri":%q,"fetched":"2020-01-01T00:00:00Z","text":%q}`, i.URL+path, set("old"))}
 	}
-	format := recordfile.Format{Header: "outrider key sets 1\n", Most: 1 << 20}
+	format := recordfile.Format{Header: "outrider key sets 1\n", MaxBytes: 1 << 20}
 	if err := format.Write(file, slices.Values([]recordfile.Record{record("/a"),
 		record("/b")})); err != nil {
 		t.Fatal(err)

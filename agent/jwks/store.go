@@ -11,7 +11,7 @@ import (
 )
 
 // format is that of the file; records have up to maxTotal of key sets, which JSON may escape.
-var format = recordfile.Format{Header: "outrider key sets 1\n", Most: 6*maxTotal + 1<<20}
+var format = recordfile.Format{Header: "outrider key sets 1\n", MaxBytes: 6*maxTotal + 1<<20}
 
 const (
 	recordKeySet = 'k'

@@ -19,30 +19,32 @@ func (f Fault) Error() string { return string(f) }
 
 // The faults of a token.
 const (
-	Valid              Fault = ""
-	NoKeys             Fault = "Jwks doesn't have any valid public key"
-	NoMatchingKey      Fault = "Jwks doesn't have key to match kid or alg from Jwt"
-	VerificationFailed Fault = "Jwt verification fails"
-	NotThreeParts      Fault = "Jwt is not in the form of Header.Payload.Signature " +
+	NoFault            Fault = ""
+	FaultNoKeys        Fault = "Jwks doesn't have any valid public key"
+	FaultNoMatchingKey Fault = "Jwks doesn't have key to match kid or alg from Jwt"
+	FaultVerification  Fault = "Jwt verification fails"
+	FaultNotThreeParts Fault = "Jwt is not in the form of Header.Payload.Signature " +
 		"with two dots and 3 sections"
-	HeaderNoBase64    Fault = "Jwt header is an invalid Base64url encoded"
-	HeaderNoJSON      Fault = "Jwt header is an invalid JSON"
-	HeaderNoAlgorithm Fault = "Jwt header [alg] field is required and must be a string"
-	HeaderAlgorithm   Fault = "Jwt header [alg] is not supported"
-	PayloadNoBase64   Fault = "Jwt payload is an invalid Base64url encoded"
-	PayloadNoJSON     Fault = "Jwt payload is an invalid JSON"
-	SignatureNoBase64 Fault = "Jwt signature is an invalid Base64url encoded"
+	FaultHeaderNotBase64    Fault = "Jwt header is an invalid Base64url encoded"
+	FaultHeaderNotJSON      Fault = "Jwt header is an invalid JSON"
+	FaultHeaderNoAlgorithm  Fault = "Jwt header [alg] field is required and must be a string"
+	FaultHeaderAlgorithm    Fault = "Jwt header [alg] is not supported"
+	FaultPayloadNotBase64   Fault = "Jwt payload is an invalid Base64url encoded"
+	FaultPayloadNotJSON     Fault = "Jwt payload is an invalid JSON"
+	FaultSignatureNotBase64 Fault = "Jwt signature is an invalid Base64url encoded"
 )
 
-// Asymmetric are the algorithms of signatures that only the owner of a private key can make.
-var Asymmetric = []jose.SignatureAlgorithm{jose.ES256, jose.ES384, jose.ES512, jose.RS256,
+// AsymmetricAlgorithms are the algorithms of signatures that only the owner of a private key can
+// make.
+var AsymmetricAlgorithms = []jose.SignatureAlgorithm{jose.ES256, jose.ES384, jose.ES512, jose.RS256,
 	jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.EdDSA}
 
-// All are Asymmetric and those with a shared key: what Envoy verifies.
-var All = slices.Concat(Asymmetric, []jose.SignatureAlgorithm{jose.HS256, jose.HS384, jose.HS512})
+// AllAlgorithms are AsymmetricAlgorithms and those with a shared key: what Envoy verifies.
+var AllAlgorithms = slices.Concat(AsymmetricAlgorithms,
+	[]jose.SignatureAlgorithm{jose.HS256, jose.HS384, jose.HS512})
 
-// MaxBytes bounds the length of a token.
-const MaxBytes = 64 << 10
+// MaxTokenBytes bounds the length of a token.
+const MaxTokenBytes = 64 << 10
 
 // Token is a JWT.
 type Token struct {
@@ -55,8 +57,8 @@ type Token struct {
 
 // Parse parses a token as Envoy does. It must be signed by one of the algorithms.
 func Parse(text string, algorithms []jose.SignatureAlgorithm) (*Token, Fault) {
-	if len(text) > MaxBytes || strings.Count(text, ".") != 2 {
-		return nil, NotThreeParts
+	if len(text) > MaxTokenBytes || strings.Count(text, ".") != 2 {
+		return nil, FaultNotThreeParts
 	}
 	parts := strings.Split(text, ".")
 	var header struct {
@@ -67,27 +69,27 @@ func Parse(text string, algorithms []jose.SignatureAlgorithm) (*Token, Fault) {
 	decoded, err := base64.RawURLEncoding.DecodeString(parts[0])
 	switch {
 	case err != nil:
-		return nil, HeaderNoBase64
+		return nil, FaultHeaderNotBase64
 	case !json.Valid(decoded):
-		return nil, HeaderNoJSON
+		return nil, FaultHeaderNotJSON
 	case json.Unmarshal(decoded, &header) != nil || header.Algorithm == nil:
-		return nil, HeaderNoAlgorithm
+		return nil, FaultHeaderNoAlgorithm
 	}
 	t.algorithm, t.key = jose.SignatureAlgorithm(*header.Algorithm), header.Key
 	if !slices.Contains(algorithms, t.algorithm) {
-		return nil, HeaderAlgorithm
+		return nil, FaultHeaderAlgorithm
 	}
 	decoded, err = base64.RawURLEncoding.DecodeString(parts[1])
 	switch {
 	case err != nil:
-		return nil, PayloadNoBase64
+		return nil, FaultPayloadNotBase64
 	case json.Unmarshal(decoded, &t.Claims) != nil:
-		return nil, PayloadNoJSON
+		return nil, FaultPayloadNotJSON
 	}
 	if _, err = base64.RawURLEncoding.DecodeString(parts[2]); err != nil {
-		return nil, SignatureNoBase64
+		return nil, FaultSignatureNotBase64
 	}
-	return t, Valid
+	return t, NoFault
 }
 
 // Issuer returns the issuer, "" if there is none.
@@ -137,21 +139,21 @@ func ParseKeys(set string) Keys {
 // Verify verifies the signature with the keys that the token may be signed with.
 func (t *Token) Verify(keys Keys) Fault {
 	if len(keys.all) == 0 {
-		return NoKeys
+		return FaultNoKeys
 	}
 	signed, err := jose.ParseSignedCompact(t.text, []jose.SignatureAlgorithm{t.algorithm})
-	fault := NoMatchingKey
+	fault := FaultNoMatchingKey
 	for _, key := range keys.all {
 		if key.KeyID != "" && t.key != "" && key.KeyID != t.key ||
 			key.Algorithm != "" && key.Algorithm != string(t.algorithm) {
 			continue
 		}
-		fault = VerificationFailed
+		fault = FaultVerification
 		if err != nil {
 			continue
 		}
 		if _, failed := signed.Verify(key.Key); failed == nil {
-			return Valid
+			return NoFault
 		}
 	}
 	return fault

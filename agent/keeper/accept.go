@@ -33,7 +33,7 @@ func (s *server) stopAccepting() error {
 	open, err := findSockets(s.livingPIDs())
 	defer open.close()
 	failures := []error{err}
-	sockets, err := sockdiag.Listening()
+	sockets, err := sockdiag.ListeningSockets()
 	if err != nil {
 		return errors.Join(append(failures, err)...)
 	}

@@ -31,7 +31,7 @@ func (c *Client) Access(ctx context.Context, path string) (access.Result, error)
 		return access.Result{}, ctx.Err()
 	}
 	r, err := c.call(ctx, request{Operation: operationAccess, Path: path})
-	if IsCode(err, CodeInvalid) && checkable(path) == nil {
+	if HasCode(err, CodeInvalid) && checkable(path) == nil {
 		return access.Result{}, fmt.Errorf("the keeper is older than the agent; "+
 			"reload outrider-envoy: %w", err)
 	}

@@ -15,15 +15,15 @@ func TestAccess(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	result, err := l.client.Access(l.context(), "/dev/null")
-	if err != nil || !result.Readable || result.Final != "/dev/null" || result.Inode == 0 {
+	if err != nil || !result.Readable || result.ResolvedPath != "/dev/null" || result.Inode == 0 {
 		t.Errorf("/dev/null: %+v, %v", result, err)
 	}
 	_, err = l.client.Access(l.context(), "/dev/no-such-file")
-	if err == nil || IsCode(err, CodeInvalid) || !strings.Contains(err.Error(), "no such file") {
+	if err == nil || HasCode(err, CodeInvalid) || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("missing: %v", err)
 	}
 	for _, path := range []string{"", "dev/null", "/" + strings.Repeat("a", 4096)} {
-		if _, err = l.client.Access(l.context(), path); !IsCode(err, CodeInvalid) {
+		if _, err = l.client.Access(l.context(), path); !HasCode(err, CodeInvalid) {
 			t.Errorf("%.20q: %v", path, err)
 		}
 	}
@@ -42,7 +42,7 @@ func TestAccess(t *testing.T) {
 func TestAccess_UnknownOperation(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	if _, err := l.client.call(l.context(), request{Operation: "of-a-later-version"}); !IsCode(err,
+	if _, err := l.client.call(l.context(), request{Operation: "of-a-later-version"}); !HasCode(err,
 		CodeInvalid) {
 		t.Error(err)
 	}
@@ -68,7 +68,7 @@ func TestAccess_HangingFileSystem(t *testing.T) {
 	for i := range maxRequests - 1 {
 		hung.Go(func() {
 			_, err := l.client.Access(l.context(), filepath.Join(folder, fmt.Sprint(i)))
-			if !IsCode(err, CodeInternal) || !strings.Contains(err.Error(), "does not answer") {
+			if !HasCode(err, CodeInternal) || !strings.Contains(err.Error(), "does not answer") {
 				t.Error(err)
 			}
 		})
@@ -82,7 +82,7 @@ func TestAccess_HangingFileSystem(t *testing.T) {
 		}
 	}
 	hung.Wait()
-	if err := l.client.Reexecute(l.context()); !IsCode(err, CodeReexecute) {
+	if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecute) {
 		t.Errorf("re-execution during a check: %v", err)
 	}
 	if result, err := l.client.Access(l.context(), file); err != nil || !result.Readable {

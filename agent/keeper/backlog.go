@@ -61,24 +61,24 @@ func (b *backlog) wake() {
 	}
 }
 
-// Bounds of one batch, far below rpc.MaxFrame even when JSON escapes every byte.
+// Bounds of one batch, far below rpc.MaxMessageBytes even when JSON escapes every byte.
 const (
 	batchLines = 256
 	batchBytes = 64 << 10
 )
 
 // take removes the next batch, grouped by process. It leaves a token in waiting if lines remain.
-func (b *backlog) take() []Log {
+func (b *backlog) take() []LogLines {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var logs []Log
-	of := func(from origin) *Log {
+	var logs []LogLines
+	of := func(from origin) *LogLines {
 		for i := range logs {
 			if logs[i].ID == from.ID {
 				return &logs[i]
 			}
 		}
-		logs = append(logs, Log{ID: from.ID, Epoch: from.Epoch, Dropped: b.dropped[from]})
+		logs = append(logs, LogLines{ID: from.ID, Epoch: from.Epoch, Dropped: b.dropped[from]})
 		delete(b.dropped, from)
 		return &logs[len(logs)-1]
 	}
@@ -100,7 +100,7 @@ func (b *backlog) take() []Log {
 }
 
 // putBack returns lines that could not be sent to the head of the queue.
-func (b *backlog) putBack(logs []Log) {
+func (b *backlog) putBack(logs []LogLines) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	later := b.entries
@@ -113,29 +113,29 @@ func (b *backlog) putBack(logs []Log) {
 
 // snapshot returns all lines without removing them. restore adds those of a snapshot after a
 // re-execution.
-func (b *backlog) snapshot() []Log {
+func (b *backlog) snapshot() []LogLines {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var logs []Log
+	var logs []LogLines
 	for from, count := range b.dropped {
-		logs = append(logs, Log{ID: from.ID, Epoch: from.Epoch, Dropped: count})
+		logs = append(logs, LogLines{ID: from.ID, Epoch: from.Epoch, Dropped: count})
 	}
 	for _, e := range b.entries {
 		if last := len(logs) - 1; last < 0 || logs[last].ID != e.ID {
-			logs = append(logs, Log{ID: e.ID, Epoch: e.Epoch})
+			logs = append(logs, LogLines{ID: e.ID, Epoch: e.Epoch})
 		}
 		logs[len(logs)-1].Lines = append(logs[len(logs)-1].Lines, e.line)
 	}
 	return logs
 }
 
-func (b *backlog) restore(logs []Log) {
+func (b *backlog) restore(logs []LogLines) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.put(logs)
 }
 
-func (b *backlog) put(logs []Log) {
+func (b *backlog) put(logs []LogLines) {
 	for _, log := range logs {
 		from := origin{log.ID, log.Epoch}
 		for _, line := range log.Lines {

@@ -106,9 +106,9 @@ func checkStart(spec *StartSpec) error {
 		return refuse(CodeInvalid, "start: an id has 1 to 64 bytes, not %d", len(spec.ID))
 	case spec.Epoch < 0:
 		return refuse(CodeInvalid, "start: epoch %d is negative", spec.Epoch)
-	case spec.Lineage < 0 || spec.Lineage >= Lineages:
+	case spec.Lineage < 0 || spec.Lineage >= MaxLineages:
 		return refuse(CodeInvalid, "start: there is no lineage %d, only 0 to %d", spec.Lineage,
-			Lineages-1)
+			MaxLineages-1)
 	case !filepath.IsAbs(spec.Path):
 		return refuse(CodeInvalid, "start: %q is not an absolute path", spec.Path)
 	case len(spec.Own) > maxOwn:
@@ -127,22 +127,24 @@ func (s *server) mayStart(spec *StartSpec) *Error {
 		return refuse(CodeStopping, "the keeper is stopping: nothing is started any more")
 	}
 	if _, missing := s.byID(spec.ID); missing == nil {
-		return refuse(CodeExists, "there is a process %q already", spec.ID)
+		return refuse(CodeIDInUse, "there is a process %q already", spec.ID)
 	}
 	if !spec.HotRestart {
 		return nil
 	}
 	parent := spec.Epoch == 0
 	if exists, ours := s.memory.own(s.info.BaseIDOf(spec.Lineage)); exists && !ours {
-		return refuse(CodeEpoch, "epoch %d cannot start: %s belongs to another user; remove it, "+
-			"or choose another base_id", spec.Epoch, s.memory.path(s.info.BaseIDOf(spec.Lineage)))
+		return refuse(CodeSocketsInUse,
+			"epoch %d cannot start: %s belongs to another user; remove it, "+
+				"or choose another base_id", spec.Epoch, s.memory.path(s.info.BaseIDOf(spec.Lineage)))
 	}
 	for _, c := range s.lineage(spec.Lineage) {
 		// With --socket-path Envoy unlinks the sockets of the epoch that shares its names, even if
 		// that epoch lives.
 		if c.process.Epoch%generations == spec.Epoch%generations {
-			return refuse(CodeEpoch, "epoch %d cannot start: epoch %d (pid %d) lives and uses "+
-				"the same hot-restart sockets", spec.Epoch, c.process.Epoch, c.process.PID)
+			return refuse(CodeSocketsInUse,
+				"epoch %d cannot start: epoch %d (pid %d) lives and uses "+
+					"the same hot-restart sockets", spec.Epoch, c.process.Epoch, c.process.PID)
 		}
 		parent = parent || c.process.Epoch == spec.Epoch-1
 	}
@@ -207,7 +209,7 @@ func (s *server) forget(id string) error {
 		return refusal
 	}
 	if c.lives() {
-		return refuse(CodeLiving, "process %q (pid %d) lives: it cannot be forgotten", id,
+		return refuse(CodeEnvoysLive, "process %q (pid %d) lives: it cannot be forgotten", id,
 			c.process.PID)
 	}
 	s.drop(c)

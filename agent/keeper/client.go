@@ -34,8 +34,8 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return dial(ctx, socket, roleAgent)
 }
 
-// Upgrade makes a keeper of any protocol version replace itself by the installed program. Socket,
-// pid and Envoys stay the same.
+// Upgrade makes a keeper of any protocol version replace itself by the installed program.
+// SocketDialer, pid and Envoys stay the same.
 func Upgrade(ctx context.Context, socket string) error {
 	client, err := dial(ctx, socket, roleUpgrade)
 	if err != nil {
@@ -149,7 +149,7 @@ const measureTimeout = 10 * time.Second
 
 // Measure is Processes with the memory and connections of the living ones. A measurement takes up
 // to a third of a second with 20,000 connections on a busy machine. One runs at a time and is
-// shared by all callers. The result is at most maxAge + MeasurementAge old.
+// shared by all callers. The result is at most maxAge + MaxMeasurementAge old.
 func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, error) {
 	processes, err := c.measured.get(ctx, maxAge)
 	if err != nil {
@@ -193,7 +193,8 @@ func (c *Client) Run(ctx context.Context, path string, args []string) (RunResult
 }
 
 // ClearInitializing resets the flag that a failed epoch leaves in the shared memory of its lineage,
-// and reports whether it was set. The error has CodeLayout if the layout of the memory is unknown.
+// and reports whether it was set. The error has CodeUnknownLayout if the layout of the memory is
+// unknown.
 func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, error) {
 	r, err := c.call(ctx, request{Operation: operationClearInitializing, Lineage: lineage})
 	return r.Done, err

@@ -23,9 +23,9 @@ const (
 	exitLocked = 3 // another keeper lives in the folder
 )
 
-// Command runs outrider-keeper and returns its exit code. It must be called by the main goroutine,
+// Main runs outrider-keeper and returns its exit code. It must be called by the main goroutine,
 // locked to the main thread by an init function.
-func Command(arguments []string, version string, stdout, stderr io.Writer) int {
+func Main(arguments []string, version string, stdout, stderr io.Writer) int {
 	// One thread that runs Go keeps idle memory and wake-ups low; if it is set explicitly the
 	// runtime does not poll the cgroup limit. Collecting at 1 MB instead of 4 MB of garbage has no
 	// measurable cost.
@@ -85,7 +85,7 @@ func Command(arguments []string, version string, stdout, stderr io.Writer) int {
 	}
 	var state *os.File
 	if stateFD >= 0 {
-		state = reexec.File(stateFD, "state")
+		state = reexec.InheritedFile(stateFD, "state")
 	} else {
 		options.Listener = activated()
 	}
@@ -112,7 +112,7 @@ func activated() *os.File {
 	if !isActivated() {
 		return nil
 	}
-	return reexec.File(first, "listener")
+	return reexec.InheritedFile(first, "listener")
 }
 
 func isActivated() bool {

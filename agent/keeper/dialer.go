@@ -11,24 +11,25 @@ type Dialer interface {
 	Upgrade(ctx context.Context) error
 }
 
-// Socket is the path of the keeper's socket. It implements Dialer for a keeper that systemd starts.
-type Socket string
+// SocketDialer is the path of the keeper's socket. It implements Dialer for a keeper that systemd
+// starts.
+type SocketDialer string
 
 // Dial connects to the keeper.
-func (s Socket) Dial(ctx context.Context) (*Client, error) {
+func (s SocketDialer) Dial(ctx context.Context) (*Client, error) {
 	return Dial(ctx, string(s))
 }
 
 // Upgrade implements Dialer.
-func (s Socket) Upgrade(ctx context.Context) error { return Upgrade(ctx, string(s)) }
+func (s SocketDialer) Upgrade(ctx context.Context) error { return Upgrade(ctx, string(s)) }
 
-// Program implements Dialer for a keeper that the agent starts.
-type Program struct {
-	Socket
+// ProgramDialer implements Dialer for a keeper that the agent starts.
+type ProgramDialer struct {
+	SocketDialer
 	Options LaunchOptions
 }
 
 // Dial connects to the keeper, which it starts unless one runs.
-func (p Program) Dial(ctx context.Context) (*Client, error) {
+func (p ProgramDialer) Dial(ctx context.Context) (*Client, error) {
 	return StartKeeper(ctx, p.Options)
 }

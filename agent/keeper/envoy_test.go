@@ -181,7 +181,7 @@ func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 			second := l.startEnvoy(1, envoyOptions{port: port})
 			time.Sleep(delay) //house:sleep the moment varies
 			if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil &&
-				!IsCode(err, CodeExited) {
+				!HasCode(err, CodeExited) {
 				t.Fatal(err)
 			}
 			killed := time.Now()
@@ -200,7 +200,7 @@ func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
 	first := l.startEnvoy(0, envoyOptions{port: port}).live()
-	parts.Stop(t, first.PID)
+	parts.PauseProcess(t, first.PID)
 	second := l.startEnvoy(1, envoyOptions{port: port})
 	l.eventually("the child waits for an answer", func() bool {
 		call, err := os.ReadFile(fmt.Sprintf("/proc/%d/syscall", second.PID))

@@ -42,23 +42,23 @@ type Code string
 
 // The codes.
 const (
-	CodeInvalid   Code = "invalid"   // the request makes no sense
-	CodeBusy      Code = "busy"      // another agent is connected
-	CodeVersion   Code = "version"   // no common protocol version
-	CodeForbidden Code = "forbidden" // the user or role may not request this
-	CodeExists    Code = "exists"    // the ID is in use
-	CodeNotFound  Code = "not-found" // no such process
-	CodeExited    Code = "exited"    // the process has exited already
-	CodeEpoch     Code = "epoch"     // an epoch that uses the same hot-restart sockets lives
-	CodeNoParent  Code = "no-parent" // a hot restart needs the epoch before, which does not live
+	CodeInvalid      Code = "invalid"   // the request makes no sense
+	CodeBusy         Code = "busy"      // another agent is connected
+	CodeVersion      Code = "version"   // no common protocol version
+	CodeForbidden    Code = "forbidden" // the user or role may not request this
+	CodeIDInUse      Code = "exists"    // the ID is in use
+	CodeNotFound     Code = "not-found" // no such process
+	CodeExited       Code = "exited"    // the process has exited already
+	CodeSocketsInUse Code = "epoch"     // an epoch that uses the same hot-restart sockets lives
+	CodeNoParent     Code = "no-parent" // a hot restart needs the epoch before, which does not live
 	// The program could not be started: missing, not executable, wrong format.
-	CodeExecute   Code = "execute"
-	CodeLiving    Code = "living"     // impossible while Envoys live
-	CodeLayout    Code = "layout"     // shared memory of an Envoy whose layout is unknown
-	CodeStopping  Code = "stopping"   // the keeper is about to exit
-	CodeLimit     Code = "limit"      // too many at once
-	CodeReexecute Code = "re-execute" // the keeper could not replace itself and continues
-	CodeInternal  Code = "internal"   // a system call failed
+	CodeExecute       Code = "execute"
+	CodeEnvoysLive    Code = "living"     // impossible while Envoys live
+	CodeUnknownLayout Code = "layout"     // shared memory of an Envoy whose layout is unknown
+	CodeStopping      Code = "stopping"   // the keeper is about to exit
+	CodeLimit         Code = "limit"      // too many at once
+	CodeReexecute     Code = "re-execute" // the keeper could not replace itself and continues
+	CodeInternal      Code = "internal"   // a system call failed
 )
 
 // Error is a refusal by the keeper.
@@ -71,8 +71,8 @@ type Error struct {
 
 func (e *Error) Error() string { return "keeper: " + e.Message }
 
-// IsCode reports whether the keeper refused with this code.
-func IsCode(err error, code Code) bool {
+// HasCode reports whether the keeper refused with this code.
+func HasCode(err error, code Code) bool {
 	var refusal *Error
 	return errors.As(err, &refusal) && refusal.Code == code
 }

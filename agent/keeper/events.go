@@ -21,7 +21,7 @@ func (q *eventQueue) add(event Event) {
 		q.lines.wake()
 	}
 	if event.Log != nil {
-		q.lines.restore([]Log{*event.Log})
+		q.lines.restore([]LogLines{*event.Log})
 	}
 }
 

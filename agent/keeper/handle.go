@@ -25,7 +25,7 @@ func (s *server) handle(c *connection, r request) {
 		s.answerList(c, r.Number, s.list())
 	case operationMeasure:
 		s.call(c, r.Number, func(ctx context.Context) {
-			processes, err := s.measured.get(ctx, MeasurementAge)
+			processes, err := s.measured.get(ctx, MaxMeasurementAge)
 			if err != nil {
 				s.answerDone(c, r.Number, false, err)
 				return
@@ -60,9 +60,10 @@ func (s *server) handle(c *connection, r request) {
 		c.stop(r.Cancel)
 		s.answerDone(c, r.Number, false, nil)
 	case operationClearInitializing:
-		if r.Lineage < 0 || r.Lineage >= Lineages {
+		if r.Lineage < 0 || r.Lineage >= MaxLineages {
 			s.answerDone(c, r.Number, false,
-				refuse(CodeInvalid, "there is no lineage %d, only 0 to %d", r.Lineage, Lineages-1))
+				refuse(CodeInvalid, "there is no lineage %d, only 0 to %d", r.Lineage,
+					MaxLineages-1))
 			return
 		}
 		cleared, err := s.memory.clearInitializing(s.info.BaseIDOf(r.Lineage))
@@ -111,8 +112,8 @@ func (s *server) answerDone(c *connection, number uint64, done bool, err error) 
 	c.answer(r)
 }
 
-// answerList sends one message for each process, so that none exceeds rpc.MaxFrame, and an empty
-// one at the end.
+// answerList sends one message for each process, so that none exceeds rpc.MaxMessageBytes, and an
+// empty one at the end.
 func (s *server) answerList(c *connection, number uint64, processes []Process) {
 	for i := range processes {
 		c.answer(response{Number: number, More: true, Process: &processes[i]})
@@ -136,14 +137,14 @@ func (s *server) cleanup() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if living := s.find((*child).lives); len(living) > 0 {
-		return refuse(CodeLiving, "%d Envoys live (pid %d): their files stay", len(living),
+		return refuse(CodeEnvoysLive, "%d Envoys live (pid %d): their files stay", len(living),
 			living[0].process.PID)
 	}
 	if err := removeSockets(s.info); err != nil {
 		return err
 	}
 	var failures []error
-	for lineage := range Lineages {
+	for lineage := range MaxLineages {
 		if exists, ours := s.memory.own(s.info.BaseIDOf(lineage)); exists && ours {
 			failures = append(failures, s.memory.remove(s.info.BaseIDOf(lineage)))
 		}

@@ -1,4 +1,4 @@
-// Package keeper owns the Envoy processes. The server (Command, cmd/outrider-keeper) forks every
+// Package keeper owns the Envoy processes. The server (Main, cmd/outrider-keeper) forks every
 // Envoy from its main thread, reaps and signals them, reads their log pipes, repairs what a failed
 // hot restart leaves behind, and re-executes itself for upgrades. The client (Dial, StartKeeper) is
 // the agent's side of a versioned protocol over a Unix socket. Envoys and their logs survive the
@@ -22,7 +22,7 @@ const ProtocolVersion = 1
 const (
 	MaxNote        = 64 << 10  // bytes of an agent's note on a process
 	MaxLine        = 4 << 10   // bytes of one log line; the rest is cut
-	LastLines      = 20        // lines stored of each process until it is forgotten
+	MaxLastLines   = 20        // lines stored of each process until it is forgotten
 	MaxQueuedLines = 4096      // lines queued in total while no agent reads
 	MaxQueuedBytes = 1 << 20   // bytes of these lines
 	MaxOutput      = 256 << 10 // bytes of stdout, and of stderr, of a command that Run ran
@@ -48,9 +48,9 @@ type Info struct {
 	// <SocketPath>_{parent,child,udp_parent,udp_child}_<base id*10 + epoch%3>.
 }
 
-// Lineages is the maximum number of lineages. A lineage is a chain of Envoys that hot-restart from
-// one another; an Envoy started side by side founds the next.
-const Lineages = 8
+// MaxLineages is the maximum number of lineages. A lineage is a chain of Envoys that hot-restart
+// from one another; an Envoy started side by side founds the next.
+const MaxLineages = 8
 
 // lineageStride keeps the base IDs of lineages far from those that people and other keepers choose.
 const lineageStride = 53_687_091
@@ -68,7 +68,7 @@ type StartSpec struct {
 	Epoch int `json:"epoch"`
 	// Number is the visible number of the epoch, across lineages; log lines carry it.
 	Number  int    `json:"number"`
-	Lineage int    `json:"lineage,omitempty"` // with HotRestart: 0 to Lineages-1
+	Lineage int    `json:"lineage,omitempty"` // with HotRestart: 0 to MaxLineages-1
 	Path    string `json:"path"`              // absolute
 	// Args are the arguments after the program's name. They must agree with Epoch, HotRestart, the
 	// base ID of the lineage and SocketPath.
@@ -119,8 +119,8 @@ type Exit struct {
 	WithKeeper bool `json:"with_keeper,omitempty"`
 }
 
-// Log is a batch of lines of one process.
-type Log struct {
+// LogLines is a batch of lines of one process.
+type LogLines struct {
 	ID    string   `json:"id"`
 	Epoch int      `json:"epoch"`           // the Number of its process
 	Lines []string `json:"lines,omitempty"` // oldest first, without line ends
@@ -131,8 +131,8 @@ type Log struct {
 // Event is pushed to the connected agent; one of its fields is set. An exit may precede log lines
 // of the same process; it includes the last ones.
 type Event struct {
-	Exited *Process `json:"exited,omitempty"`
-	Log    *Log     `json:"log,omitempty"`
+	Exited *Process  `json:"exited,omitempty"`
+	Log    *LogLines `json:"log,omitempty"`
 }
 
 // RunResult is the result of a short command.

@@ -56,9 +56,9 @@ func text(line []byte) string {
 type tail struct{ lines []string }
 
 func (t *tail) add(line string) {
-	if len(t.lines) >= LastLines {
+	if len(t.lines) >= MaxLastLines {
 		copy(t.lines, t.lines[1:])
-		t.lines = t.lines[:LastLines-1]
+		t.lines = t.lines[:MaxLastLines-1]
 	}
 	t.lines = append(t.lines, line)
 }

@@ -34,7 +34,7 @@ func init() {
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(keeperEnvironment) != "":
-		os.Exit(Command(os.Args[1:], "test", os.Stdout, os.Stderr))
+		os.Exit(Main(os.Args[1:], "test", os.Stdout, os.Stderr))
 	case os.Getenv(fakeEnvironment) != "":
 		os.Exit(fake(os.Args[1:]))
 	}

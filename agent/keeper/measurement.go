@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// MeasurementAge is the maximum age of a measurement that the keeper reuses. It is shorter than the
-// interval at which an agent polls while it waits for clients to leave.
-const MeasurementAge = 250 * time.Millisecond
+// MaxMeasurementAge is the maximum age of a measurement that the keeper reuses. It is shorter than
+// the interval at which an agent polls while it waits for clients to leave.
+const MaxMeasurementAge = 250 * time.Millisecond
 
 // measurement shares results among callers: one measurement runs at a time, and a recent result is
 // returned again. A caller that leaves does not end a measurement.

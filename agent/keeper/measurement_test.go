@@ -88,7 +88,7 @@ func TestDial_IgnoresRunningCallsOfPreviousAgent(t *testing.T) {
 	address := fmt.Sprintf("127.0.0.1:%d", port)
 	p := l.startFake(0, false, "sockets=1", "listen="+address, "handle=listening", "wait")
 	l.says(p.ID, "listening")
-	parts.Stop(t, p.PID)
+	parts.PauseProcess(t, p.PID)
 	waiting, err := net.Dial("tcp", address) // nobody takes it, so closing the doors takes its time
 	if err != nil {
 		t.Fatal(err)

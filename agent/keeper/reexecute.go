@@ -50,7 +50,7 @@ func (s *server) reexecute() error {
 			c.pipe.resume()
 		}
 	}()
-	var next reexec.Image
+	var next reexec.NextImage
 	defer next.Close()
 	state, err := s.save(&next)
 	if err != nil {

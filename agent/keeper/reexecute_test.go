@@ -169,7 +169,7 @@ func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 		if err := os.WriteFile(program, []byte(broken), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.client.Reexecute(l.context()); !IsCode(err, CodeReexecute) {
+		if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecute) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -178,7 +178,7 @@ func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.client.Reexecute(l.context()); !IsCode(err, CodeReexecute) {
+	if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecute) {
 		t.Errorf("a program that vanishes: %v", err)
 	}
 	if err := l.client.Signal(l.context(), p.ID, unix.SIGTERM); err != nil {

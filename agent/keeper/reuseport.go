@@ -35,7 +35,7 @@ func (s *server) steer(from, to string, closes time.Duration) error {
 	}
 	s.steered = &steering{from, time.AfterFunc(max(closes-closingLead, 0), func() {
 		err := s.divert(from, to, true)
-		if err != nil && !IsCode(err, CodeNotFound) { // not found: one has exited
+		if err != nil && !HasCode(err, CodeNotFound) { // not found: one has exited
 			s.logf("%v", err)
 		}
 	})}
@@ -90,7 +90,7 @@ func (s *server) release() {
 	}
 	open, err := findSockets(s.livingPIDs())
 	defer open.close()
-	listeners, listErr := sockdiag.Listening()
+	listeners, listErr := sockdiag.ListeningSockets()
 	if err = errors.Join(err, listErr); err != nil {
 		s.logf("detach programs from listeners: %v", err)
 	}
@@ -117,7 +117,7 @@ type group struct {
 
 // sharedGroups returns the groups that an Envoy, target, shares with other processes.
 func sharedGroups(open *openSockets, target int) (map[groupKey]group, error) {
-	listeners, err := sockdiag.Listening()
+	listeners, err := sockdiag.ListeningSockets()
 	groups := map[groupKey]group{}
 	for _, l := range listeners {
 		key := groupKey{l.Address, l.Device, l.UID}
@@ -139,7 +139,7 @@ func sharedGroups(open *openSockets, target int) (map[groupKey]group, error) {
 		case len(g.old) == 0 || len(g.fresh) == 0:
 			delete(groups, key)
 		case !g.isIPv6:
-			slices.Reverse(g.members) // see sockdiag.Listening
+			slices.Reverse(g.members) // see sockdiag.ListeningSockets
 		}
 	}
 	return groups, err

@@ -88,7 +88,7 @@ func (l *lab) answers(address string, connections int) map[string]int {
 // unplugged counts the listening sockets of an address to which the kernel gives nothing.
 func (l *lab) unplugged(address string) (count int) {
 	l.Helper()
-	listeners, err := sockdiag.Listening()
+	listeners, err := sockdiag.ListeningSockets()
 	if err != nil {
 		l.Fatal(err)
 	}

@@ -95,7 +95,7 @@ func (s *server) logf(format string, arguments ...any) {
 func (s *server) accept() {
 	failed := func(err error) { s.logf("accept an agent: %v", err) }
 	for {
-		socket, err := accept.Next(s.listener.AcceptUnix, failed)
+		socket, err := accept.NextConn(s.listener.AcceptUnix, failed)
 		if err != nil {
 			return
 		}
@@ -105,7 +105,7 @@ func (s *server) accept() {
 			_ = socket.Close()
 			continue
 		}
-		peer, err := unixpeer.Of(socket)
+		peer, err := unixpeer.OfConn(socket)
 		c := newConnection(socket, "", peer.PID)
 		s.all[c] = true
 		s.serving.Add(1)
@@ -131,7 +131,7 @@ func (s *server) accept() {
 // or a request is malformed.
 func (s *server) serveConnection(c *connection) {
 	var theirs hello
-	if err := c.conn.Receive(time.Now().Add(rpc.Timeout), &theirs); err != nil {
+	if err := c.conn.Receive(time.Now().Add(rpc.PeerTimeout), &theirs); err != nil {
 		return
 	}
 	c.role = theirs.Role

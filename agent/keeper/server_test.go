@@ -56,7 +56,7 @@ func TestExits(t *testing.T) {
 		}
 		l.eventually("the last lines", func() bool {
 			p = l.process(p.ID)
-			return len(p.LastLines) == LastLines && p.LastLines[0] == "line 30" ||
+			return len(p.LastLines) == MaxLastLines && p.LastLines[0] == "line 30" ||
 				test.step == "kill=6"
 		})
 		if err := l.client.Forget(l.context(), p.ID); err != nil {
@@ -139,7 +139,7 @@ func TestDial_OneAgentAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer upgrader.Close()
-	if err := upgrader.Shutdown(l.context()); !IsCode(err, CodeForbidden) {
+	if err := upgrader.Shutdown(l.context()); !HasCode(err, CodeForbidden) {
 		t.Errorf("role %q ends the keeper: %v", roleUpgrade, err)
 	}
 	for range 20 { // the next agent right behind the one before
@@ -167,16 +167,16 @@ func TestRefusals(t *testing.T) {
 		spec StartSpec
 		want Code
 	}{
-		{"id is taken", spec(first.ID, 1, true), CodeExists},
-		{"epoch lives", spec("x", 0, true), CodeEpoch},
-		{"same sockets", spec("x", 3, true), CodeEpoch},
+		{"id is taken", spec(first.ID, 1, true), CodeIDInUse},
+		{"epoch lives", spec("x", 0, true), CodeSocketsInUse},
+		{"same sockets", spec("x", 3, true), CodeSocketsInUse},
 		{"no parent", spec("x", 2, true), CodeNoParent},
 		{"no id", spec("", 0, false), CodeInvalid},
 		{"no program", missing, CodeExecute},
 		{"relative path", relative, CodeInvalid},
 		{"long note", long, CodeInvalid},
 	} {
-		if _, err := l.client.Start(l.context(), test.spec); !IsCode(err, test.want) {
+		if _, err := l.client.Start(l.context(), test.spec); !HasCode(err, test.want) {
 			t.Errorf("%s: %v, want %s", test.name, err, test.want)
 		}
 	}
@@ -186,10 +186,10 @@ func TestRefusals(t *testing.T) {
 	}{
 		"signal unknown":  {l.client.Signal(l.context(), "x", unix.SIGTERM), CodeNotFound},
 		"no such signal":  {l.client.Signal(l.context(), first.ID, 0), CodeInvalid},
-		"forget living":   {l.client.Forget(l.context(), first.ID), CodeLiving},
-		"clean up living": {l.client.Cleanup(l.context()), CodeLiving},
+		"forget living":   {l.client.Forget(l.context(), first.ID), CodeEnvoysLive},
+		"clean up living": {l.client.Cleanup(l.context()), CodeEnvoysLive},
 	} {
-		if !IsCode(test.err, test.want) {
+		if !HasCode(test.err, test.want) {
 			t.Errorf("%s: %v, want %s", name, test.err, test.want)
 		}
 	}
@@ -208,7 +208,7 @@ func TestRun(t *testing.T) {
 	if err != nil || len(result.Stdout) != MaxOutput || !result.Truncated || result.Exit.Code != 0 {
 		t.Errorf("%d bytes, %v, %v", len(result.Stdout), result.Truncated, err)
 	}
-	if _, err = l.client.Run(l.context(), "/nowhere", nil); !IsCode(err, CodeExecute) {
+	if _, err = l.client.Run(l.context(), "/nowhere", nil); !HasCode(err, CodeExecute) {
 		t.Errorf("nothing to run: %v", err)
 	}
 	replaced := filepath.Join(t.TempDir(), "replaced")
@@ -217,7 +217,7 @@ func TestRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = writer.Close() }()
-	if _, err = l.client.Run(l.context(), replaced, nil); !IsCode(err, CodeInternal) {
+	if _, err = l.client.Run(l.context(), replaced, nil); !HasCode(err, CodeInternal) {
 		t.Errorf("a program that is being written: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(l.context(), 200*time.Millisecond)
@@ -344,7 +344,7 @@ func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 	l := newLab(t)
 	p := l.startFake(0, false, "wait")
 	pid := l.client.Info().PID
-	resume := parts.Stop(t, pid)
+	resume := parts.PauseProcess(t, pid)
 	defer resume()
 	note := json.RawMessage(`"` + strings.Repeat("n", MaxNote-2) + `"`)
 	lost := make(chan error, 1)
@@ -354,7 +354,7 @@ func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 			began := time.Now()
 			err := l.client.Annotate(ctx, p.ID, note)
 			cancel()
-			if took := time.Since(began); took >= rpc.Timeout {
+			if took := time.Since(began); took >= rpc.PeerTimeout {
 				t.Errorf("a call with a deadline of 10 ms took %v", took)
 			}
 			if errors.Is(err, ErrClosed) || !errors.Is(err, context.DeadlineExceeded) {
@@ -368,7 +368,7 @@ func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 		if !errors.Is(err, ErrClosed) {
 			t.Errorf("with a full socket: %v", err)
 		}
-	case <-time.After(6 * rpc.Timeout):
+	case <-time.After(6 * rpc.PeerTimeout):
 		t.Error("a call blocks")
 	}
 	select {

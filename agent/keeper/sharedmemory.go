@@ -53,7 +53,7 @@ func (m sharedMemory) clearInitializing(baseID uint32) (bool, error) {
 	size, version := binary.LittleEndian.Uint64(content[0:]),
 		binary.LittleEndian.Uint64(content[8:])
 	if n != sharedMemorySize || size != sharedMemorySize || version != sharedMemoryVersion {
-		return false, refuse(CodeLayout,
+		return false, refuse(CodeUnknownLayout,
 			"%s has an unknown layout (%d bytes, size %d, version %d; known is size %d, version "+
 				"%d): "+
 				"Envoy's flag is left alone, start one side by side instead (%v)", path, n, size,

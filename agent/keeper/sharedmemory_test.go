@@ -24,17 +24,17 @@ func TestClearInitializing_RefusesUnknownLayout(t *testing.T) {
 		"set":           {content(104, 11, 1, 104), true, ""},
 		"not set":       {content(104, 11, 0, 104), false, ""},
 		"reserved":      {nil, false, ""},
-		"other size":    {content(112, 11, 1, 112), false, CodeLayout},
-		"other version": {content(104, 12, 1, 104), false, CodeLayout},
-		"cut":           {content(104, 11, 1, 100), false, CodeLayout},
-		"longer":        {content(104, 11, 1, 105), false, CodeLayout},
+		"other size":    {content(112, 11, 1, 112), false, CodeUnknownLayout},
+		"other version": {content(104, 12, 1, 104), false, CodeUnknownLayout},
+		"cut":           {content(104, 11, 1, 100), false, CodeUnknownLayout},
+		"longer":        {content(104, 11, 1, 105), false, CodeUnknownLayout},
 	} {
 		if err := os.WriteFile(memory.path(5), test.content, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		cleared, err := memory.clearInitializing(5)
 		if cleared != test.cleared || (err != nil) != (test.code != "") || err != nil &&
-			!IsCode(err, test.code) {
+			!HasCode(err, test.code) {
 			t.Errorf("%s: %v, %v", name, cleared, err)
 		}
 		after, err := os.ReadFile(memory.path(5))

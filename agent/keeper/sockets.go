@@ -35,7 +35,7 @@ func removeSockets(info Info) error {
 		}
 	}
 	for _, role := range hotRestartRoles {
-		for i := range Lineages * generations {
+		for i := range MaxLineages * generations {
 			remove(hotRestartSocket(info.SocketPath, role, info.BaseIDOf(i/generations),
 				i%generations))
 		}

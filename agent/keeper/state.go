@@ -26,7 +26,7 @@ type savedState struct {
 	Lock     int          `json:"lock"`
 	Children []savedChild `json:"children"`
 	Commands []int        `json:"commands"` // pids, only to be reaped
-	Lines    []Log        `json:"lines"`
+	Lines    []LogLines   `json:"lines"`
 }
 
 type savedChild struct {
@@ -41,7 +41,7 @@ type savedChild struct {
 
 // save writes the state to a memory file that survives exec. The caller holds the lock and has
 // paused the pipes.
-func (s *server) save(to *reexec.Image) (stateFD int, err error) {
+func (s *server) save(to *reexec.NextImage) (stateFD int, err error) {
 	state := savedState{
 		Format: stateFormat, Info: s.info, Program: s.program,
 		Commands: slices.Collect(maps.Keys(s.commands)), Lines: s.lines.snapshot(),
@@ -84,10 +84,10 @@ func (s *server) restore(file *os.File) error {
 	s.info, s.program = state.Info, state.Program
 	s.info.Protocol, s.info.Version = ProtocolVersion, s.options.Version
 	var err error
-	if s.listener, err = listenerOf(reexec.File(state.Listener, "listener")); err != nil {
+	if s.listener, err = listenerOf(reexec.InheritedFile(state.Listener, "listener")); err != nil {
 		return err
 	}
-	s.lock = reexec.File(state.Lock, lockName)
+	s.lock = reexec.InheritedFile(state.Lock, lockName)
 	s.lines.restore(state.Lines)
 	for _, saved := range state.Children {
 		s.children = append(s.children, s.restoreChild(saved))
@@ -106,12 +106,12 @@ func (s *server) restoreChild(saved savedChild) *child {
 	if saved.Pipe < 0 {
 		close(c.pipe.closed)
 	} else {
-		c.pipe.file = reexec.File(saved.Pipe, "log pipe")
+		c.pipe.file = reexec.InheritedFile(saved.Pipe, "log pipe")
 		c.pipe.splitter = lineSplitter{partial: saved.Partial, cut: saved.Cut}
 		c.pipe.start()
 	}
 	if saved.Rescue >= 0 {
-		file := reexec.File(saved.Rescue, "stand-in")
+		file := reexec.InheritedFile(saved.Rescue, "stand-in")
 		if socket, err := net.FilePacketConn(file); err == nil {
 			c.standIn = newStandIn(s.info, saved.Parent, socket.(*net.UnixConn))
 			go c.standIn.serve()

@@ -83,7 +83,7 @@ func countTraffic(own map[int][]netip.AddrPort, folder string,
 			}
 		}
 	}, sockdiag.Unconnected))
-	err = errors.Join(err, sockdiag.EachUnix("/proc/self", func(s sockdiag.UnixSocket) {
+	err = errors.Join(err, sockdiag.EachUnixSocket("/proc/self", func(s sockdiag.UnixSocket) {
 		owner := found[open.owner(s.Inode)]
 		if owner != nil && s.Accepted && filepath.Dir(s.Path) != folder {
 			owner.downstream++
@@ -127,7 +127,7 @@ type listenedPorts struct {
 
 // look adds the present ports and returns all. With an error, ports may be missing.
 func (l *listenedPorts) look() (map[uint16]bool, error) {
-	listening, err := sockdiag.Listening()
+	listening, err := sockdiag.ListeningSockets()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.ports == nil {

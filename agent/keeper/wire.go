@@ -85,5 +85,5 @@ type response struct {
 	Event   *Event         `json:"event,omitempty"`
 }
 
-// Request implements rpc.Response.
-func (r response) Request() (uint64, bool) { return r.Number, r.More }
+// RequestNumber implements rpc.Response.
+func (r response) RequestNumber() (uint64, bool) { return r.Number, r.More }

@@ -69,9 +69,9 @@ var pattern = regexp.MustCompile(`^%([A-Z0-9_]+)(\([^)]*\))?(:[0-9]+)?%`)
 // expression matches an operator whose parameter may contain parentheses.
 var expression = regexp.MustCompile(`^%(CEL|COALESCE)(\(.*?\))(:[0-9]+)?%`)
 
-// Check returns why Envoy refuses a text with command operators, and the fix; "" if it is valid.
-// %% is an escaped %. more are further operators with a required parameter.
-func Check(text string, more ...string) (why, fix string) {
+// CheckCommandOperators returns why Envoy refuses a text with command operators, and the fix; "" if
+// it is valid. %% is an escaped %. more are further operators with a required parameter.
+func CheckCommandOperators(text string, more ...string) (why, fix string) {
 	for {
 		_, rest, found := strings.Cut(text, "%")
 		if !found {
@@ -111,7 +111,7 @@ func known(match, more []string) (why, fix string) {
 		return "", ""
 	}
 	fix = "Envoy's documentation of access logs lists them"
-	if near := spelling.Nearest(name, slices.Concat(alone, either, with)); near != "" {
+	if near := spelling.NearestWord(name, slices.Concat(alone, either, with)); near != "" {
 		fix = "did you mean %" + near + "%?"
 	}
 	return whole + " is not a command operator of Envoy", fix

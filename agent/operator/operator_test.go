@@ -67,7 +67,7 @@ func TestCheck_EnvoyTakesWhatIsAllowed(t *testing.T) {
 	}
 	all = append(all, "%CEL(size(request.path))%", "%CEL(has(request.path)):9%")
 	format := "100 %% " + strings.Join(all, " ")
-	if why, fix := Check(format); why != "" {
+	if why, fix := CheckCommandOperators(format); why != "" {
 		t.Errorf("refused: %s; %s", why, fix)
 	}
 	if ok, says := envoyTakes(t, format, format); !ok {
@@ -78,7 +78,7 @@ func TestCheck_EnvoyTakesWhatIsAllowed(t *testing.T) {
 func TestCheck_EnvoyRefusesWhatIsRefused(t *testing.T) {
 	for _, text := range []string{"%NOPE%", "%DURATION", "100 %", "%%%", "%req(a)%", "%REQ%",
 		"%DURATION(x)%", "%UPSTREAM_HOST:4%", "%REQ(a):x%", "%REQ(:PATH%", "%REQ(a)b)%"} {
-		if why, _ := Check(text); why == "" {
+		if why, _ := CheckCommandOperators(text); why == "" {
 			t.Errorf("%s is accepted", text)
 		}
 		for _, ok := range []func() (bool, string){

@@ -1,5 +1,6 @@
 // Package ports watches the addresses of the mesh's listeners on this host: those that Envoy could
-// not bind (Unbound), and those that it shares with the Envoy of another agent (Tracker).
+// not bind (UnboundListeners), and those that it shares with the Envoy of another agent
+// (PortTracker).
 package ports
 
 import (
@@ -28,10 +29,10 @@ const conditionPortShared = "port-shared"
 // sharedAgain is the polling interval while a port is shared.
 const sharedAgain = 30 * time.Second
 
-// Tracker tracks the ports of mesh listeners and raises a condition while another agent's Envoy
+// PortTracker tracks the ports of mesh listeners and raises a condition while another agent's Envoy
 // uses the same port. Such a mesh configuration is not refused: the faulty one of the two is not
 // always the newer one.
-type Tracker struct {
+type PortTracker struct {
 	part.Readiness
 	host     hostconflict.Host
 	source   xds.Source
@@ -47,18 +48,19 @@ type Tracker struct {
 	claims []config.Claim
 }
 
-// NewTracker returns the Tracker of the mesh configuration that source serves. folder is the
-// agent's runtime directory. notify is called after Envoy has accepted listeners, and must not
+// NewPortTracker returns the PortTracker of the mesh configuration that source serves. folder is
+// the agent's runtime directory. notify is called after Envoy has accepted listeners, and must not
 // block.
-func NewTracker(host hostconflict.Host, source xds.Source, folder string, board *condition.Board,
+func NewPortTracker(host hostconflict.Host, source xds.Source, folder string,
+	board *condition.Board,
 	notify func(),
-) *Tracker {
-	return &Tracker{host: host, source: source, folder: folder, board: board, notify: notify,
+) *PortTracker {
+	return &PortTracker{host: host, source: source, folder: folder, board: board, notify: notify,
 		accepted: make(chan struct{}, 1)}
 }
 
 // Accepted records that an Envoy has accepted resources. It does not block.
-func (t *Tracker) Accepted(node *corev3.Node, typeURL string) {
+func (t *PortTracker) Accepted(node *corev3.Node, typeURL string) {
 	if typeURL != resource.ListenerType {
 		return
 	}
@@ -73,14 +75,14 @@ func (t *Tracker) Accepted(node *corev3.Node, typeURL string) {
 }
 
 // LastNode returns the node of the Envoy that last accepted listeners, or nil.
-func (t *Tracker) LastNode() *corev3.Node {
+func (t *PortTracker) LastNode() *corev3.Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.node
 }
 
 // Claims returns the addresses of the mesh listeners; nil before Envoy accepted any.
-func (t *Tracker) Claims() []config.Claim {
+func (t *PortTracker) Claims() []config.Claim {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.node == nil {
@@ -126,10 +128,10 @@ func binds(listener *listenerv3.Listener) bool {
 }
 
 // Name returns the name of the part.
-func (t *Tracker) Name() string { return "mesh ports" }
+func (t *PortTracker) Name() string { return "mesh ports" }
 
 // Run checks for shared ports whenever Envoy accepts listeners, until ctx ends.
-func (t *Tracker) Run(ctx context.Context) error {
+func (t *PortTracker) Run(ctx context.Context) error {
 	t.MarkReady()
 	var again <-chan time.Time // due while a port is shared
 	for {

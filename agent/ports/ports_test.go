@@ -47,7 +47,7 @@ func TestTracker_SharedPort(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var theirs atomic.Int32
 		theirs.Store(80)
-		m := &Tracker{
+		m := &PortTracker{
 			host: hostconflict.Host{Directory: directory, EnvoyLives: func(string) bool {
 				return true
 			}, Query: func(context.Context, string) (hostconflict.Agent, bool) {

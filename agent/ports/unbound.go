@@ -34,7 +34,7 @@ const (
 	bindPause = time.Minute
 )
 
-// UnboundOptions configure Unbound.
+// UnboundOptions configure UnboundListeners.
 type UnboundOptions struct {
 	Host   hostconflict.Host
 	Source xds.Source
@@ -47,12 +47,12 @@ type UnboundOptions struct {
 	Board  *condition.Board
 }
 
-// Unbound tracks the listeners that Envoy cannot bind. That is a state of the host, not a fault of
-// the mesh object: the object stays in force, and the listener is sent again once its address is
-// free. Unbound also tracks whether Envoy refused its first resources.
+// UnboundListeners tracks the listeners that Envoy cannot bind. That is a state of the host, not a
+// fault of the mesh object: the object stays in force, and the listener is sent again once its
+// address is free. UnboundListeners also tracks whether Envoy refused its first resources.
 //
 // Those of the live Envoy count; while there is none, those of all.
-type Unbound struct {
+type UnboundListeners struct {
 	part.Readiness
 	UnboundOptions
 	wake     chan struct{}
@@ -82,15 +82,16 @@ type unbound struct {
 	problem discovery.Problem
 }
 
-// NewUnbound returns an Unbound.
-func NewUnbound(o UnboundOptions) *Unbound {
-	return &Unbound{UnboundOptions: o, wake: make(chan struct{}, 1),
+// NewUnboundListeners returns an UnboundListeners.
+func NewUnboundListeners(o UnboundOptions) *UnboundListeners {
+	return &UnboundListeners{UnboundOptions: o, wake: make(chan struct{}, 1),
 		programs: map[uint64]string{}, streams: map[uint64]*answers{}}
 }
 
 // Refused records the listeners of a refusal that Envoy cannot bind, and returns the refusal
 // without them. fresh reports whether there is anything that was not known.
-func (u *Unbound) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal, fresh bool) {
+func (u *UnboundListeners) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal,
+	fresh bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	of := u.of(stream)
@@ -139,7 +140,7 @@ func without(message, name string) string {
 }
 
 // of returns the answers of a stream. Callers hold mu.
-func (u *Unbound) of(stream xds.Stream) *answers {
+func (u *UnboundListeners) of(stream xds.Stream) *answers {
 	if u.streams[stream.ID] == nil {
 		u.streams[stream.ID] = &answers{stream: stream.ID, pid: stream.Peer.PID, node: stream.Node,
 			unbound: map[string]*unbound{}, first: map[string]string{}}
@@ -148,7 +149,7 @@ func (u *Unbound) of(stream xds.Stream) *answers {
 }
 
 // add records a listener and reports whether that is new. Callers hold mu.
-func (u *Unbound) add(of *answers, name, reason string) (fresh bool) {
+func (u *UnboundListeners) add(of *answers, name, reason string) (fresh bool) {
 	r := u.listeners(of.node)[name]
 	listener := &listenerv3.Listener{}
 	if r == nil || proto.Unmarshal(r.Value(), listener) != nil {
@@ -175,7 +176,7 @@ func cause(origins []resource.Origin) resource.Origin {
 }
 
 // listeners returns the current listeners of a node.
-func (u *Unbound) listeners(node *corev3.Node) map[string]*resource.Resource {
+func (u *UnboundListeners) listeners(node *corev3.Node) map[string]*resource.Resource {
 	feed, err := u.Source.Feed(node)
 	if err != nil {
 		return nil // Envoy receives nothing, either
@@ -185,7 +186,7 @@ func (u *Unbound) listeners(node *corev3.Node) map[string]*resource.Resource {
 }
 
 // Accepted records that a client accepted resources of a type.
-func (u *Unbound) Accepted(stream xds.Stream, typeURL string) {
+func (u *UnboundListeners) Accepted(stream xds.Stream, typeURL string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if of := u.streams[stream.ID]; of != nil {
@@ -194,7 +195,7 @@ func (u *Unbound) Accepted(stream xds.Stream, typeURL string) {
 }
 
 // Recovered records that a client accepts listeners that it had refused.
-func (u *Unbound) Recovered(stream xds.Stream, typeURL string, names []string) {
+func (u *UnboundListeners) Recovered(stream xds.Stream, typeURL string, names []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	of := u.streams[stream.ID]
@@ -207,8 +208,8 @@ func (u *Unbound) Recovered(stream xds.Stream, typeURL string, names []string) {
 	u.look()
 }
 
-// Ended forgets a stream.
-func (u *Unbound) Ended(stream xds.Stream) {
+// StreamEnded forgets a stream.
+func (u *UnboundListeners) StreamEnded(stream xds.Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.streams[stream.ID] != nil {
@@ -218,7 +219,7 @@ func (u *Unbound) Ended(stream xds.Stream) {
 }
 
 // look triggers a check.
-func (u *Unbound) look() {
+func (u *UnboundListeners) look() {
 	select {
 	case u.wake <- struct{}{}:
 	default: // one check covers both
@@ -226,7 +227,7 @@ func (u *Unbound) look() {
 }
 
 // counting returns the answers that count. Callers hold mu.
-func (u *Unbound) counting() []*answers {
+func (u *UnboundListeners) counting() []*answers {
 	pid, live := u.Live()
 	var all []*answers
 	for _, id := range slices.Sorted(maps.Keys(u.streams)) {
@@ -238,15 +239,15 @@ func (u *Unbound) counting() []*answers {
 }
 
 // Problems returns a problem for each listener that the live Envoy cannot bind.
-func (u *Unbound) Problems() []discovery.Problem {
+func (u *UnboundListeners) Problems() []discovery.Problem {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return slices.Clone(u.problems)
 }
 
-// Closed returns why the live Envoy serves nothing of the mesh configuration: it could bind none of
-// its listeners, or refused its first resources; "" otherwise.
-func (u *Unbound) Closed() string {
+// NotReadyReason returns why the live Envoy serves nothing of the mesh configuration: it could bind
+// none of its listeners, or refused its first resources; "" otherwise.
+func (u *UnboundListeners) NotReadyReason() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, of := range u.counting() {
@@ -261,7 +262,7 @@ func (u *Unbound) Closed() string {
 }
 
 // bindsNone reports whether a client could bind none of its listeners. Callers hold mu.
-func (u *Unbound) bindsNone(of *answers) bool {
+func (u *UnboundListeners) bindsNone(of *answers) bool {
 	if len(of.unbound) == 0 {
 		return false
 	}
@@ -291,10 +292,10 @@ func (of *answers) sentence() string {
 }
 
 // Name returns the name of the part.
-func (u *Unbound) Name() string { return "mesh listeners" }
+func (u *UnboundListeners) Name() string { return "mesh listeners" }
 
 // Run reports listeners that cannot be bound and has them sent again once they can, until ctx ends.
-func (u *Unbound) Run(ctx context.Context) error {
+func (u *UnboundListeners) Run(ctx context.Context) error {
 	u.MarkReady()
 	for {
 		epochs := u.Epochs()

@@ -23,7 +23,7 @@ import (
 
 // check updates the condition and retries the listeners whose address is free. It reports whether
 // there are listeners that cannot be bound.
-func (u *Unbound) check(ctx context.Context) (found bool) {
+func (u *UnboundListeners) check(ctx context.Context) (found bool) {
 	host := u.host()
 	u.mu.Lock()
 	var problems []discovery.Problem
@@ -71,15 +71,15 @@ func sentenceOf(problems []discovery.Problem) string {
 
 // addresses are the sockets and addresses of the host at a check.
 type addresses struct {
-	*Unbound
+	*UnboundListeners
 	sockets map[sockdiag.Protocol][]sockdiag.Socket
 	own     []net.Addr
 	known   map[uint64]string // descriptions of the last check
 }
 
 // host returns the addresses in use; none if there are no listeners to look for.
-func (u *Unbound) host() addresses {
-	found := addresses{Unbound: u, known: u.programs,
+func (u *UnboundListeners) host() addresses {
+	found := addresses{UnboundListeners: u, known: u.programs,
 		sockets: map[sockdiag.Protocol][]sockdiag.Socket{}}
 	u.programs = map[uint64]string{}
 	u.mu.Lock()
@@ -118,7 +118,7 @@ func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
 	case err != nil:
 		message += one.reason
 	case one.reason == addressInUse:
-		holder, found := hostconflict.Holder(netip.AddrPortFrom(at, uint16(one.address.GetPortValue())),
+		holder, found := hostconflict.SocketBlocking(netip.AddrPortFrom(at, uint16(one.address.GetPortValue())),
 			one.address.GetIpv4Compat(), a.sockets[protocol])
 		if blocked = found; found {
 			message += "the port is taken by " + a.describe(holder)

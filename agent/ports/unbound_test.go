@@ -24,7 +24,7 @@ import (
 
 // street is a host on which Envoy cannot bind listeners.
 type street struct {
-	*Unbound
+	*UnboundListeners
 	mesh   map[string]bool // refused for other reasons
 	epochs chan struct{}
 
@@ -36,7 +36,7 @@ type street struct {
 
 func newStreet(feed *resource.Feed) *street {
 	s := &street{mesh: map[string]bool{}, epochs: make(chan struct{}, 1)}
-	s.Unbound = NewUnbound(UnboundOptions{
+	s.UnboundListeners = NewUnboundListeners(UnboundOptions{
 		Host: hostconflict.Host{Sockets: func() ([]sockdiag.Socket, error) {
 			s.lock.Lock()
 			defer s.lock.Unlock()
@@ -138,11 +138,11 @@ func TestUnbound(t *testing.T) {
 		if len(s.mesh) != 1 || !s.mesh["api"] {
 			t.Errorf("the discovery server reverts %v", s.mesh)
 		}
-		if why := s.Closed(); why != "" {
+		if why := s.NotReadyReason(); why != "" {
 			t.Errorf("not ready: %s", why)
 		}
 		s.refuse(old, "api: cannot bind '127.0.0.1:81': Permission denied\n", "api")
-		if why := s.Closed(); !strings.HasPrefix(why, "none of the listeners") ||
+		if why := s.NotReadyReason(); !strings.HasPrefix(why, "none of the listeners") ||
 			!strings.Contains(why, "127.0.0.1:81 (Permission denied), 0.0.0.0:80 (Address already in use)") {
 			t.Errorf("ready without a listener: %q", why)
 		}
@@ -162,7 +162,7 @@ func TestUnbound(t *testing.T) {
 		if got := s.condition(); got != taken {
 			t.Errorf("next epoch: %q", got)
 		}
-		if why := s.Closed(); why != "" {
+		if why := s.NotReadyReason(); why != "" {
 			t.Errorf("next epoch: not ready: %s", why)
 		}
 		s.with(func() { s.sockets = nil })
@@ -182,11 +182,11 @@ func TestUnbound(t *testing.T) {
 		feed.Publish(resource.Change{Remove: []resource.Key{{Type: resource.ListenerType, Name: "web"},
 			{Type: resource.ListenerType, Name: "api"}}})
 		time.Sleep(2 * unboundPause)
-		if got := s.condition(); got != "" || s.Closed() != "" {
-			t.Errorf("removed: %q %q", got, s.Closed())
+		if got := s.condition(); got != "" || s.NotReadyReason() != "" {
+			t.Errorf("removed: %q %q", got, s.NotReadyReason())
 		}
-		s.Ended(old)
-		s.Ended(next)
+		s.StreamEnded(old)
+		s.StreamEnded(next)
 		if len(s.streams) > 0 {
 			t.Errorf("%d streams", len(s.streams))
 		}
@@ -200,16 +200,16 @@ func TestUnbound_FirstResourcesRefused(t *testing.T) {
 	s := newStreet(feed)
 	stream := xds.Stream{ID: 1}
 	s.refuse(stream, "web: bad filter\n", "web")
-	if why := s.Closed(); why != "Envoy refused all of its first Listeners: Error adding/updating "+
+	if why := s.NotReadyReason(); why != "Envoy refused all of its first Listeners: Error adding/updating "+
 		"listener(s) web: bad filter" {
 		t.Errorf("%q", why)
 	}
 	s.Accepted(stream, resource.ClusterType)
-	if s.Closed() == "" {
+	if s.NotReadyReason() == "" {
 		t.Error("it has accepted only clusters")
 	}
 	s.Accepted(stream, resource.ListenerType)
-	if why := s.Closed(); why != "" {
+	if why := s.NotReadyReason(); why != "" {
 		t.Errorf("%q", why)
 	}
 }

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Entries returns at most most+1 entries of a directory, sorted by name. They may come with an
-// error.
-func Entries(path string, most int) ([]fs.DirEntry, error) {
+// ReadDirectory returns at most most+1 entries of a directory, sorted by name. They may come with
+// an error.
+func ReadDirectory(path string, most int) ([]fs.DirEntry, error) {
 	// a FIFO that takes the directory's place must not be waited for
 	directory, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
@@ -33,8 +33,9 @@ func Entries(path string, most int) ([]fs.DirEntry, error) {
 // flags have a FIFO or device opened, too, but not waited for.
 const flags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 
-// Open opens a regular file, following symbolic links. It does not wait for a FIFO or a device.
-func Open(path string) (*os.File, error) { return regular(os.OpenFile(path, flags, 0)) }
+// OpenRegular opens a regular file, following symbolic links. It does not wait for a FIFO or a
+// device.
+func OpenRegular(path string) (*os.File, error) { return regular(os.OpenFile(path, flags, 0)) }
 
 // regular returns an error and closes the file unless it is regular.
 func regular(file *os.File, err error) (*os.File, error) {
@@ -52,8 +53,8 @@ func regular(file *os.File, err error) (*os.File, error) {
 	return file, nil
 }
 
-// Read is Open for the content of a file. One of more than most bytes is an error.
-func Read(path string, most int64) ([]byte, error) { return content(most)(Open(path)) }
+// Read is OpenRegular for the content of a file. One of more than most bytes is an error.
+func Read(path string, most int64) ([]byte, error) { return content(most)(OpenRegular(path)) }
 
 // ReadIn is Read for a file in a directory of another user. A link out of the directory is an
 // error.

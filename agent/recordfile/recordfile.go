@@ -23,8 +23,8 @@ import (
 
 // Format is the header of a kind of file, and its limit in bytes.
 type Format struct {
-	Header string // one line
-	Most   int
+	Header   string // one line
+	MaxBytes int
 }
 
 // Record is a record of a file.
@@ -38,11 +38,11 @@ func (r Record) head() []byte {
 	return append(binary.AppendUvarint(nil, uint64(len(r.Text)+1)), r.Kind)
 }
 
-// Fit leaves out the records that would make a file too large, and returns how many.
-func (f Format) Fit(records []Record) (fitting []Record, without int) {
+// DropExcess leaves out the records that would make a file too large, and returns how many.
+func (f Format) DropExcess(records []Record) (fitting []Record, without int) {
 	total := len(f.Header)
 	for _, r := range records {
-		if size := len(r.head()) + len(r.Text); total+size <= f.Most {
+		if size := len(r.head()) + len(r.Text); total+size <= f.MaxBytes {
 			fitting, total = append(fitting, r), total+size
 		}
 	}
@@ -65,8 +65,8 @@ func (f Format) Write(path string, records iter.Seq[Record]) (err error) {
 	total := len(f.Header)
 	for r := range records {
 		head := r.head()
-		if total += len(head) + len(r.Text); total > f.Most {
-			return fmt.Errorf("write %s: it has more than %d MB", path, f.Most>>20)
+		if total += len(head) + len(r.Text); total > f.MaxBytes {
+			return fmt.Errorf("write %s: it has more than %d MB", path, f.MaxBytes>>20)
 		}
 		for _, part := range [][]byte{head, r.Text} {
 			if _, err := out.Write(part); err != nil {
@@ -85,7 +85,7 @@ func (f Format) Write(path string, records iter.Seq[Record]) (err error) {
 
 // Read returns the records of a file; none if there is no file. They share one buffer.
 func (f Format) Read(path string) ([]Record, error) {
-	file, err := readfile.Open(path)
+	file, err := readfile.OpenRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
@@ -97,8 +97,8 @@ func (f Format) Read(path string) ([]Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	if info.Size() > int64(f.Most+sha256.Size) {
-		return nil, fmt.Errorf("%s: it has more than %d MB", path, f.Most>>20)
+	if info.Size() > int64(f.MaxBytes+sha256.Size) {
+		return nil, fmt.Errorf("%s: it has more than %d MB", path, f.MaxBytes>>20)
 	}
 	text := make([]byte, info.Size()) // io.ReadAll needs up to twice as much
 	if _, err := io.ReadFull(file, text); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-var format = Format{Header: "test 1\n", Most: 100}
+var format = Format{Header: "test 1\n", MaxBytes: 100}
 
 // file returns a file with a header and a body, whose checksum is right.
 func file(header, body string) string {
@@ -83,7 +83,7 @@ func TestWrite_ReplacesTheFileOrLeavesIt(t *testing.T) {
 	if got, err := format.Read(path); len(got) != len(want) || err != nil {
 		t.Errorf("after a failed write: %d records, %v", len(got), err)
 	}
-	fitting, without := format.Fit(large)
+	fitting, without := format.DropExcess(large)
 	if without != 1 || len(fitting) != 4 || format.Write(path, slices.Values(fitting)) != nil {
 		t.Errorf("%d records fit, without %d", len(fitting), without)
 	}

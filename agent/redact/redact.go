@@ -13,8 +13,8 @@ import (
 	"unicode"
 )
 
-// Text replaces a credential.
-const Text = "[redacted]"
+// Placeholder replaces a credential.
+const Placeholder = "[redacted]"
 
 // Redactor removes credentials from JSON as it passes, in constant memory: a configuration dump may
 // have tens of megabytes. Envoy redacts what its API marks as sensitive (private keys, passwords),
@@ -147,7 +147,7 @@ func (r *Redactor) skips(c byte) bool {
 	}
 	if !r.bare {
 		r.bare = true
-		_, _ = r.out.WriteString(`"` + Text + `"`)
+		_, _ = r.out.WriteString(`"` + Placeholder + `"`)
 	}
 	return true
 }
@@ -232,7 +232,7 @@ func (r *Redactor) end() {
 		}
 	}
 	if r.hidden {
-		_, _ = r.out.WriteString(Text)
+		_, _ = r.out.WriteString(Placeholder)
 	}
 	_ = r.out.WriteByte('"')
 	top := r.top()

@@ -22,8 +22,8 @@ import (
 // maxState bounds a state in bytes.
 const maxState = 1 << 30
 
-// Program returns the path of the installed program, also after it has been replaced.
-func Program() (string, error) {
+// InstalledProgram returns the path of the installed program, also after it has been replaced.
+func InstalledProgram() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
 		return "", fmt.Errorf("cannot find the program: %w", err)
@@ -31,12 +31,12 @@ func Program() (string, error) {
 	return strings.TrimSuffix(path, " (deleted)"), nil
 }
 
-// Image has the descriptors and state that the next image inherits. Close must be called after a
-// failure.
-type Image struct{ numbers []int }
+// NextImage has the descriptors and state that the next image inherits. Close must be called after
+// a failure.
+type NextImage struct{ numbers []int }
 
 // Add duplicates a descriptor and returns its number in the next image.
-func (i *Image) Add(file syscall.Conn) (int, error) {
+func (i *NextImage) Add(file syscall.Conn) (int, error) {
 	raw, err := file.SyscallConn()
 	if err != nil {
 		return -1, fmt.Errorf("cannot duplicate a descriptor: %w", err)
@@ -52,7 +52,7 @@ func (i *Image) Add(file syscall.Conn) (int, error) {
 }
 
 // AddState writes a state as JSON to a memory file, and returns its descriptor in the next image.
-func (i *Image) AddState(name string, state any) (int, error) {
+func (i *NextImage) AddState(name string, state any) (int, error) {
 	content, err := json.Marshal(state)
 	if err != nil {
 		return -1, fmt.Errorf("cannot encode the state: %w", err)
@@ -73,7 +73,7 @@ func (i *Image) AddState(name string, state any) (int, error) {
 }
 
 // Close closes the descriptors of the next image.
-func (i *Image) Close() {
+func (i *NextImage) Close() {
 	for _, number := range i.numbers {
 		_ = unix.Close(number)
 	}
@@ -83,7 +83,7 @@ func (i *Image) Close() {
 // Exec replaces the program. The next image gets the environment and the arguments of this one,
 // and flags with descriptors; flags of these names that this image got itself, and of dropped, are
 // left out. Exec returns only on failure.
-func (i *Image) Exec(program string, descriptors map[string]int, dropped ...string) error {
+func (i *NextImage) Exec(program string, descriptors map[string]int, dropped ...string) error {
 	err := unix.Exec(program, arguments(os.Args, descriptors, dropped), os.Environ())
 	return fmt.Errorf("cannot execute %s: %w", program, err)
 }
@@ -100,9 +100,9 @@ func arguments(own []string, descriptors map[string]int, dropped []string) []str
 	return next
 }
 
-// File returns a descriptor that the previous image passed. Programs that this one starts do not
-// inherit it.
-func File(number int, name string) *os.File {
+// InheritedFile returns a descriptor that the previous image passed. Programs that this one starts
+// do not inherit it.
+func InheritedFile(number int, name string) *os.File {
 	unix.CloseOnExec(number)
 	return os.NewFile(uintptr(number), name)
 }

@@ -39,24 +39,24 @@ func image(number int) error {
 			if err != nil {
 				return err
 			}
-			if err := ReadState(File(fd, "state"), &inherited); err != nil {
+			if err := ReadState(InheritedFile(fd, "state"), &inherited); err != nil {
 				return err
 			}
-			output = File(inherited.Pipe, "pipe")
+			output = InheritedFile(inherited.Pipe, "pipe")
 		}
 	}
 	_, _ = fmt.Fprintln(output, os.Getpid(), number, inherited.Text, len(os.Args), os.Args[1])
 	if number == 2 {
 		return nil
 	}
-	program, err := Program()
+	program, err := InstalledProgram()
 	if err != nil {
 		return err
 	}
 	if err := os.Setenv(generation, strconv.Itoa(number+1)); err != nil {
 		return err
 	}
-	var next Image
+	var next NextImage
 	defer next.Close()
 	pipe, err := next.Add(output)
 	if err != nil {
@@ -97,7 +97,7 @@ func TestExec_FailureLeavesNothing(t *testing.T) {
 		return len(entries)
 	}
 	before := open()
-	var next Image
+	var next NextImage
 	number, err := next.Add(os.Stdin)
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func classOf(err error) string {
 			return "closes connections"
 		}
 	}
-	return repeat.Class(text)
+	return repeat.ErrorClass(text)
 }
 
 // showAway raises or clears conditionAway for the session with the worst state. Callers hold mu.

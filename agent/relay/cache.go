@@ -252,7 +252,7 @@ func (c *Cache) run(ctx context.Context) error {
 			}
 			return nil
 		}
-		again = part.Retry(c.write())
+		again = part.RetryTimer(c.write())
 		pause = writeInterval
 	}
 }

@@ -21,7 +21,7 @@ const (
 	maxFileBytes = 128 << 20
 )
 
-var fileFormat = recordfile.Format{Header: fileHeader, Most: maxFileBytes}
+var fileFormat = recordfile.Format{Header: fileHeader, MaxBytes: maxFileBytes}
 
 // fit returns as many of the first nodes as fit in most bytes. If not even the first node fits, it
 // is returned alone, without its largest extension configurations, which may contain Wasm modules;

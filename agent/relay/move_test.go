@@ -100,7 +100,7 @@ func TestMove_KilledServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	var sent atomic.Int64
-	parts.Forward(t, metered{listener, &sent}, behind)
+	parts.ForwardConnections(t, metered{listener, &sent}, behind)
 	run, err := load.Start(context.Background(), load.Config{
 		HTTP: "127.0.0.1:" + strconv.Itoa(port), Host: "a.test", Rate: 0.2})
 	if err != nil {

@@ -23,7 +23,7 @@ func elsewhere(t *testing.T, host *parts.OtherHost, address string) string {
 			t.Fatal(err)
 		}
 	})
-	parts.Forward(t, listener, address)
+	parts.ForwardConnections(t, listener, address)
 	return listener.Addr().String()
 }
 

@@ -89,7 +89,7 @@ func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption
 		if err != nil {
 			return nil, fmt.Errorf("cannot read roots: %w", err)
 		}
-		roots, err := pki.ParseRoots(pki.Input{File: u.RootFile, PEM: text}, time.Now())
+		roots, err := pki.ParseRoots(pki.PEMInput{File: u.RootFile, PEM: text}, time.Now())
 		if err != nil {
 			return nil, err
 		}

@@ -11,30 +11,30 @@ import (
 	"time"
 )
 
-// Span is the time in which reports are counted.
-const Span = time.Minute
+// LimitPeriod is the time in which reports are counted.
+const LimitPeriod = time.Minute
 
-// Times are the times of the last reports.
-type Times []time.Time
+// ReportTimes are the times of the last reports.
+type ReportTimes []time.Time
 
-// Next returns when a further report is allowed if there may be most of them within any Span: now,
-// or later.
-func (t *Times) Next(now time.Time, most int) time.Time {
-	for len(*t) > 0 && now.Sub((*t)[0]) >= Span {
+// Next returns when a further report is allowed if there may be most of them within any
+// LimitPeriod: now, or later.
+func (t *ReportTimes) Next(now time.Time, most int) time.Time {
+	for len(*t) > 0 && now.Sub((*t)[0]) >= LimitPeriod {
 		*t = (*t)[1:]
 	}
 	if len(*t) < most {
 		return now
 	}
-	return (*t)[len(*t)-most].Add(Span)
+	return (*t)[len(*t)-most].Add(LimitPeriod)
 }
 
 // Add records a report.
-func (t *Times) Add(now time.Time) { *t = append(*t, now) }
+func (t *ReportTimes) Add(now time.Time) { *t = append(*t, now) }
 
-// Class returns a text without digits. Errors of one class differ in ports, addresses, times or
-// numbers only.
-func Class(text string) string {
+// ErrorClass returns a text without digits. Errors of one class differ in ports, addresses, times
+// or numbers only.
+func ErrorClass(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
 			return -1
@@ -43,7 +43,7 @@ func Class(text string) string {
 	}, text)
 }
 
-// Limits are how many reports within Span are allowed.
+// Limits are how many reports within LimitPeriod are allowed.
 type Limits struct {
 	Class int // of one class of a subject
 	All   int // of all classes of a subject
@@ -56,12 +56,12 @@ const maxSubjects = 1000
 type Limiter struct {
 	mu       sync.Mutex
 	subjects map[string]*subject
-	swept    time.Time // last removal of subjects without a report in Span
+	swept    time.Time // last removal of subjects without a report in LimitPeriod
 }
 
 type subject struct {
-	all     Times
-	classes map[string]*Times
+	all     ReportTimes
+	classes map[string]*ReportTimes
 	omitted int
 }
 
@@ -73,7 +73,7 @@ func (l *Limiter) Allow(now time.Time, name, class string, limits Limits) (omitt
 	s := l.subject(now, name)
 	of := s.classes[class]
 	if of == nil {
-		of = &Times{}
+		of = &ReportTimes{}
 	}
 	if s.all.Next(now, limits.All).After(now) || of.Next(now, limits.Class).After(now) {
 		s.omitted++
@@ -95,7 +95,7 @@ func (l *Limiter) Allow(now time.Time, name, class string, limits Limits) (omitt
 // with the number of omitted ones with its format before it. Write errors are ignored.
 func (l *Limiter) Fprintf(out io.Writer, format string, arguments ...any) {
 	text := fmt.Sprintf(format, arguments...)
-	omitted, ok := l.Allow(time.Now(), format, Class(text), Limits{Class: 3, All: 20})
+	omitted, ok := l.Allow(time.Now(), format, ErrorClass(text), Limits{Class: 3, All: 20})
 	if !ok {
 		return
 	}
@@ -110,7 +110,7 @@ func (l *Limiter) subject(now time.Time, name string) *subject {
 	if s := l.subjects[name]; s != nil {
 		return s
 	}
-	if len(l.subjects) >= maxSubjects && now.Sub(l.swept) >= Span {
+	if len(l.subjects) >= maxSubjects && now.Sub(l.swept) >= LimitPeriod {
 		l.swept = now
 		for other, s := range l.subjects {
 			if s.all.Next(now, 1).Equal(now) {
@@ -125,7 +125,7 @@ func (l *Limiter) subject(now time.Time, name string) *subject {
 		l.subjects = map[string]*subject{}
 	}
 	if l.subjects[name] == nil {
-		l.subjects[name] = &subject{classes: map[string]*Times{}}
+		l.subjects[name] = &subject{classes: map[string]*ReportTimes{}}
 	}
 	return l.subjects[name]
 }

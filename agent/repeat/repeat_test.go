@@ -9,21 +9,21 @@ import (
 func TestClass_LeavesOutPortsAddressesAndTimes(t *testing.T) {
 	const one = "query to 10.0.0.1:53: read udp 10.0.0.9:41231->10.0.0.1:53: i/o timeout after 5s"
 	const other = "query to 10.0.0.2:53: read udp 10.0.0.9:9->10.0.0.2:53: i/o timeout after 12s"
-	if Class(one) != Class(other) {
-		t.Errorf("%q and %q", Class(one), Class(other))
+	if ErrorClass(one) != ErrorClass(other) {
+		t.Errorf("%q and %q", ErrorClass(one), ErrorClass(other))
 	}
-	if refused := "query to 10.0.0.1:53: connection refused"; Class(one) == Class(refused) {
-		t.Errorf("%q for two errors", Class(one))
+	if refused := "query to 10.0.0.1:53: connection refused"; ErrorClass(one) == ErrorClass(refused) {
+		t.Errorf("%q for two errors", ErrorClass(one))
 	}
 }
 
 func TestTimes_AreOfAnySpan(t *testing.T) {
-	var times Times
+	var times ReportTimes
 	now := time.Unix(0, 0)
 	reported := []time.Time{}
 	for range 1000 {
 		if next := times.Next(now, 3); next.After(now) {
-			if next.Sub(now) > Span {
+			if next.Sub(now) > LimitPeriod {
 				t.Fatalf("the next one only after %v", next.Sub(now))
 			}
 		} else {
@@ -33,7 +33,7 @@ func TestTimes_AreOfAnySpan(t *testing.T) {
 		now = now.Add(time.Second)
 	}
 	for i := range len(reported) - 3 {
-		if within := reported[i+3].Sub(reported[i]); within < Span {
+		if within := reported[i+3].Sub(reported[i]); within < LimitPeriod {
 			t.Errorf("four reports within %v", within)
 		}
 	}
@@ -65,7 +65,7 @@ func TestLimiter_BoundsClassesAndSubjects(t *testing.T) {
 	if got := count(each, same); got > maxSubjects+1 {
 		t.Errorf("%d reports of %d subjects", got, maxSubjects)
 	}
-	now = now.Add(Span)
+	now = now.Add(LimitPeriod)
 	if omitted, ok := l.Allow(now, "same", "same", limits); !ok || omitted != 10_000-19 {
 		t.Errorf("after a minute: %v, %d omitted", ok, omitted)
 	}

@@ -10,9 +10,9 @@ import (
 
 // Response is a message of a helper.
 type Response interface {
-	// Request returns the number of the request that the message answers, 0 for an event, and
+	// RequestNumber returns the number of the request that the message answers, 0 for an event, and
 	// whether further messages answer it.
-	Request() (number uint64, more bool)
+	RequestNumber() (number uint64, more bool)
 }
 
 // maxMessages bounds the messages that answer one request, so that a faulty helper does not make
@@ -58,8 +58,8 @@ func (c *Client[R]) Close() {
 func (c *Client[R]) Done() <-chan struct{} { return c.done }
 
 // Call sends the request that the function returns for a number, and returns the messages that
-// answer it, at least one. It returns at the end of ctx; the deadline of ctx and Timeout bound the
-// time for sending.
+// answer it, at least one. It returns at the end of ctx; the deadline of ctx and PeerTimeout bound
+// the time for sending.
 func (c *Client[R]) Call(ctx context.Context, request func(number uint64) any) ([]R, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (c *Client[R]) receive() {
 			c.end(fmt.Errorf("%w: %w", c.lost, err))
 			return
 		}
-		number, more := r.Request()
+		number, more := r.RequestNumber()
 		if number == 0 {
 			c.event(r)
 		} else if err := c.answer(number, r, more); err != nil {

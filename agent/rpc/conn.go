@@ -1,13 +1,14 @@
 // Package rpc is the protocol between the agent and its helpers: outrider-keeper, outrider-capture
 // and outrider-resolved.
 //
-// A message is a frame on a Unix stream socket: its length (4 bytes, big endian, 1 to MaxFrame) and
-// that many bytes of JSON. What the messages mean, and their versions, is defined by the package
-// that uses a Conn. The client numbers its requests; the helper answers each with its number, in
-// any order and possibly in several frames, and sends events without a number (Client).
+// A message is a frame on a Unix stream socket: its length (4 bytes, big endian, 1 to
+// MaxMessageBytes) and that many bytes of JSON. What the messages mean, and their versions, is
+// defined by the package that uses a Conn. The client numbers its requests; the helper answers each
+// with its number, in any order and possibly in several frames, and sends events without a number
+// (Client).
 //
 // No peer blocks the other one: a message must be received, and once begun be complete, within
-// Timeout. An error ends the connection.
+// PeerTimeout. An error ends the connection.
 package rpc
 
 import (
@@ -20,9 +21,9 @@ import (
 	"time"
 )
 
-// Timeout bounds the time for which a peer may receive nothing while a message is sent to it, or
-// leave a message that it sends incomplete.
-const Timeout = 5 * time.Second
+// PeerTimeout bounds the time for which a peer may receive nothing while a message is sent to it,
+// or leave a message that it sends incomplete.
+const PeerTimeout = 5 * time.Second
 
 // Conn sends and receives messages. Send may be called concurrently, Receive by one goroutine at a
 // time.
@@ -54,8 +55,8 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 // Close ends the connection and unblocks Send and Receive.
 func (c *Conn) Close() error { return c.socket.Close() }
 
-// Send sends a message before the deadline of ctx, and within Timeout. After an error the caller
-// must close the connection, since a part of the message may have been sent.
+// Send sends a message before the deadline of ctx, and within PeerTimeout. After an error the
+// caller must close the connection, since a part of the message may have been sent.
 func (c *Conn) Send(ctx context.Context, message any) error {
 	frame, err := encode(message)
 	if err != nil {
@@ -79,7 +80,7 @@ func (c *Conn) reserve(ctx context.Context) error {
 
 func (c *Conn) write(ctx context.Context, frame []byte) error {
 	defer func() { <-c.sending }()
-	deadline := time.Now().Add(Timeout)
+	deadline := time.Now().Add(PeerTimeout)
 	if earlier, ok := ctx.Deadline(); ok && earlier.Before(deadline) {
 		deadline = earlier
 	}
@@ -93,7 +94,7 @@ func (c *Conn) write(ctx context.Context, frame []byte) error {
 	return nil
 }
 
-// SendUnframed sends a message as a line to a peer whose message was ErrOtherFraming.
+// SendUnframed sends a message as a line to a peer whose message was ErrUnframed.
 func (c *Conn) SendUnframed(message any) error {
 	line, err := json.Marshal(message)
 	if err != nil {
@@ -114,7 +115,7 @@ func (c *Conn) Receive(deadline time.Time, message any) error {
 	if _, err := c.reader.Peek(1); err != nil {
 		return err
 	}
-	end := time.Now().Add(Timeout)
+	end := time.Now().Add(PeerTimeout)
 	if !deadline.IsZero() && deadline.Before(end) {
 		end = deadline
 	}

@@ -9,14 +9,14 @@ import (
 	"io"
 )
 
-// MaxFrame is the length of the longest message in bytes.
-const MaxFrame = 1 << 20
+// MaxMessageBytes is the length of the longest message in bytes.
+const MaxMessageBytes = 1 << 20
 
 const headerLength = 4
 
-// ErrOtherFraming reports that the peer sends JSON without frames, as earlier versions of
+// ErrUnframed reports that the peer sends JSON without frames, as earlier versions of
 // outrider-capture, outrider-resolved and their agents do.
-var ErrOtherFraming = errors.New("the peer speaks an earlier version of the protocol")
+var ErrUnframed = errors.New("the peer speaks an earlier version of the protocol")
 
 // encode returns a message as a frame.
 func encode(message any) ([]byte, error) {
@@ -24,9 +24,9 @@ func encode(message any) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot encode a message: %w", err)
 	}
-	if len(body) > MaxFrame {
+	if len(body) > MaxMessageBytes {
 		return nil, fmt.Errorf("a message of %d bytes is longer than the %d allowed", len(body),
-			MaxFrame)
+			MaxMessageBytes)
 	}
 	frame := make([]byte, headerLength, headerLength+len(body))
 	binary.BigEndian.PutUint32(frame, uint32(len(body)))
@@ -41,10 +41,10 @@ func decode(r io.Reader, message any) error {
 	}
 	length := binary.BigEndian.Uint32(header[:])
 	if bytes.HasPrefix(header[:], []byte(`{"`)) {
-		return ErrOtherFraming
+		return ErrUnframed
 	}
-	if length == 0 || length > MaxFrame {
-		return fmt.Errorf("a message of %d bytes: 1 to %d are allowed", length, MaxFrame)
+	if length == 0 || length > MaxMessageBytes {
+		return fmt.Errorf("a message of %d bytes: 1 to %d are allowed", length, MaxMessageBytes)
 	}
 	body, err := io.ReadAll(io.LimitReader(r, int64(length)))
 	if err != nil {

@@ -19,7 +19,7 @@ func TestFrames(t *testing.T) {
 		"cut":                 {"\x00\x00\x00\x03{}", nil},
 		"no JSON":             {"\x00\x00\x00\x02xx", nil},
 		"no header":           {"\x00\x00", nil},
-		"JSON without frames": {`{"protocol":2}` + "\n", ErrOtherFraming},
+		"JSON without frames": {`{"protocol":2}` + "\n", ErrUnframed},
 	} {
 		var got any
 		err := decode(strings.NewReader(test.bytes), &got)
@@ -32,7 +32,7 @@ func TestFrames(t *testing.T) {
 		string(frame) != "\x00\x00\x00\x0e"+`{"protocol":1}` {
 		t.Errorf("%q, %v", frame, err)
 	}
-	longest := strings.Repeat("x", MaxFrame-2)
+	longest := strings.Repeat("x", MaxMessageBytes-2)
 	frame, err := encode(longest)
 	if err != nil {
 		t.Fatal(err)

@@ -17,7 +17,7 @@ type message struct {
 	Text   string
 }
 
-func (m message) Request() (uint64, bool) { return m.Number, m.More }
+func (m message) RequestNumber() (uint64, bool) { return m.Number, m.More }
 
 var errLost = errors.New("lost")
 
@@ -91,10 +91,10 @@ func TestClient_BoundsAnswers(t *testing.T) {
 	})
 }
 
-// A peer that reads nothing blocks a caller until its deadline, and none beyond Timeout.
+// A peer that reads nothing blocks a caller until its deadline, and none beyond PeerTimeout.
 func TestCall_EndsAtDeadlineIfPeerReadsNothing(t *testing.T) {
 	for name, test := range map[string]struct{ deadline, want time.Duration }{
-		"with deadline": {time.Second, time.Second}, "without": {time.Hour, Timeout},
+		"with deadline": {time.Second, time.Second}, "without": {time.Hour, PeerTimeout},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -152,7 +152,7 @@ func TestReceive_BoundsTheRestOfAMessage(t *testing.T) {
 		}()
 		var m message
 		err := c.Receive(time.Time{}, &m)
-		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Hour+Timeout {
+		if !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Hour+PeerTimeout {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 	})

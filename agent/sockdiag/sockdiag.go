@@ -88,16 +88,16 @@ const (
 	attributeCGroup   = 21 // since Linux 5.8
 )
 
-// Listening returns the listening TCP sockets of this network namespace. Sockets with the same
-// address are in the kernel's order: newest first for IPv4, newest last for IPv6 (__inet_hash in
-// net/ipv4/inet_hashtables.c).
-func Listening() ([]Socket, error) {
+// ListeningSockets returns the listening TCP sockets of this network namespace. Sockets with the
+// same address are in the kernel's order: newest first for IPv4, newest last for IPv6 (__inet_hash
+// in net/ipv4/inet_hashtables.c).
+func ListeningSockets() ([]Socket, error) {
 	var all []Socket
 	err := Each(TCP, func(s Socket) { all = append(all, s) }, Listen)
 	return all, err
 }
 
-// ListeningAddresses returns the addresses of Listening; nil if they cannot be listed.
+// ListeningAddresses returns the addresses of ListeningSockets; nil if they cannot be listed.
 func ListeningAddresses() []netip.AddrPort {
 	var all []netip.AddrPort
 	_ = Each(TCP, func(s Socket) {
@@ -109,11 +109,12 @@ func ListeningAddresses() []netip.AddrPort {
 // Each calls visit for each socket of a protocol in one of the states, in this network namespace. A
 // socket may appear twice if the kernel's table changes meanwhile.
 func Each(protocol Protocol, visit func(Socket), states ...State) error {
-	return EachAt(protocol, 0, 0, visit, states...)
+	return EachOnPorts(protocol, 0, 0, visit, states...)
 }
 
-// EachAt is Each for the sockets with a local port from first to last. The kernel filters them.
-func EachAt(protocol Protocol, first, last uint16, visit func(Socket), states ...State) error {
+// EachOnPorts is Each for the sockets with a local port from first to last. The kernel filters
+// them.
+func EachOnPorts(protocol Protocol, first, last uint16, visit func(Socket), states ...State) error {
 	mask := uint32(0)
 	for _, state := range states {
 		mask |= 1 << state

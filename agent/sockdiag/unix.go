@@ -16,8 +16,9 @@ type UnixSocket struct {
 	Path     string // begins with "@" if abstract
 }
 
-// EachUnix calls visit for each Unix socket with a path, read from net/unix in the directory proc.
-func EachUnix(proc string, visit func(UnixSocket)) error {
+// EachUnixSocket calls visit for each Unix socket with a path, read from net/unix in the directory
+// proc.
+func EachUnixSocket(proc string, visit func(UnixSocket)) error {
 	file, err := os.Open(filepath.Join(proc, "net", "unix"))
 	if err != nil {
 		return fmt.Errorf("list Unix sockets: %w", err)

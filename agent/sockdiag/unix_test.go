@@ -22,7 +22,7 @@ func TestEachUnix(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []UnixSocket
-	if err := EachUnix(proc, func(s UnixSocket) { got = append(got, s) }); err != nil {
+	if err := EachUnixSocket(proc, func(s UnixSocket) { got = append(got, s) }); err != nil {
 		t.Fatal(err)
 	}
 	want := []UnixSocket{

@@ -12,9 +12,10 @@ import (
 // errNoUser reports that a socket is closed or belongs to another network namespace.
 var errNoUser = errors.New("no process has the socket")
 
-// User returns the UID of the creator of an established TCP connection's socket, identified by its
-// local and peer address. A closed socket is an error, although the kernel reports user 0 for it.
-func User(socket, peer netip.AddrPort) (uint32, error) {
+// CreatorUID returns the UID of the creator of an established TCP connection's socket, identified
+// by its local and peer address. A closed socket is an error, although the kernel reports user 0
+// for it.
+func CreatorUID(socket, peer netip.AddrPort) (uint32, error) {
 	uid, err := user(exactRequest(TCP, socket, peer), Established)
 	if err != nil {
 		return 0, fmt.Errorf("look for the user of %s: %w", socket, err)
@@ -22,9 +23,9 @@ func User(socket, peer netip.AddrPort) (uint32, error) {
 	return uid, nil
 }
 
-// Find returns a TCP socket in any state, identified by its local and peer address. Before a
+// FindTCP returns a TCP socket in any state, identified by its local and peer address. Before a
 // listener has accepted the connection, Inode is 0.
-func Find(socket, peer netip.AddrPort) (Socket, error) {
+func FindTCP(socket, peer netip.AddrPort) (Socket, error) {
 	found, err := one(exactRequest(TCP, socket, peer))
 	if err != nil {
 		return Socket{}, fmt.Errorf("look for socket %s: %w", socket, err)
@@ -32,9 +33,10 @@ func Find(socket, peer netip.AddrPort) (Socket, error) {
 	return found, nil
 }
 
-// Receiver returns the UID of the creator of the socket that gets what new peers send to an address
-// of this host: a TCP listener or an unconnected UDP socket, which may be bound to all addresses.
-func Receiver(protocol Protocol, address netip.AddrPort) (uid uint32, err error) {
+// ReceiverUID returns the UID of the creator of the socket that gets what new peers send to an
+// address of this host: a TCP listener or an unconnected UDP socket, which may be bound to all
+// addresses.
+func ReceiverUID(protocol Protocol, address netip.AddrPort) (uid uint32, err error) {
 	socket, peer, state := address, netip.AddrPortFrom(address.Addr(), 0), Listen
 	if protocol == UDP { // the kernel exchanges the two
 		socket, peer, state = peer, socket, Unconnected

@@ -34,7 +34,7 @@ func accepted(t *testing.T, uid int, listen, dial string) (server, client net.Co
 
 func userOf(server net.Conn) (uint32, error) {
 	end := func(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
-	return User(end(server.RemoteAddr()), end(server.LocalAddr()))
+	return CreatorUID(end(server.RemoteAddr()), end(server.LocalAddr()))
 }
 
 func TestUser(t *testing.T) {
@@ -42,10 +42,10 @@ func TestUser(t *testing.T) {
 		name, listen, dial string
 		uid                int
 	}{
-		{"IPv4", "127.0.0.1:0", "127.0.0.1", parts.Nobody},
+		{"IPv4", "127.0.0.1:0", "127.0.0.1", parts.NobodyUID},
 		{"IPv4 of root", "127.0.0.1:0", "127.0.0.7", 0},
 		{"IPv6", "[::1]:0", "::1", 12345},
-		{"IPv4 in IPv6", "[::]:0", "127.0.0.1", parts.Nobody},
+		{"IPv4 in IPv6", "[::]:0", "127.0.0.1", parts.NobodyUID},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.dial == "127.0.0.7" {
@@ -61,7 +61,7 @@ func TestUser(t *testing.T) {
 
 // The kernel reports user 0 for a closed socket, which must not be mistaken for root.
 func TestUser_OfClosedSocketIsUnknown(t *testing.T) {
-	server, client := accepted(t, parts.Nobody, "127.0.0.1:0", "127.0.0.1")
+	server, client := accepted(t, parts.NobodyUID, "127.0.0.1:0", "127.0.0.1")
 	if err := client.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestUser_OfClosedSocketIsUnknown(t *testing.T) {
 }
 
 func TestUser_OfNoConnectionIsAnError(t *testing.T) {
-	if _, err := User(netip.MustParseAddrPort("127.0.0.1:1"),
+	if _, err := CreatorUID(netip.MustParseAddrPort("127.0.0.1:1"),
 		netip.MustParseAddrPort("127.0.0.1:2")); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("%v", err)
 	}

@@ -6,14 +6,14 @@ import "strings"
 // longest bounds the work on nonsense, in bytes: no name is longer.
 const longest = 64
 
-// Nearest returns the candidate with the fewest edits from word, ignoring case. At most a third of
-// the letters of word may differ, and at least one may. It returns "" if no candidate is near.
-func Nearest(word string, candidates []string) string {
-	return NearestWithin(word, candidates, max(1, len(word)/3))
+// NearestWord returns the candidate with the fewest edits from word, ignoring case. At most a third
+// of the letters of word may differ, and at least one may. It returns "" if no candidate is near.
+func NearestWord(word string, candidates []string) string {
+	return NearestWordWithin(word, candidates, max(1, len(word)/3))
 }
 
-// NearestWithin is Nearest with at most most edits.
-func NearestWithin(word string, candidates []string, most int) string {
+// NearestWordWithin is NearestWord with at most most edits.
+func NearestWordWithin(word string, candidates []string, most int) string {
 	best, bestDistance := "", most+1
 	for _, candidate := range candidates {
 		d := distance(strings.ToLower(word), strings.ToLower(candidate))

@@ -16,11 +16,11 @@ func TestNearest(t *testing.T) {
 		"":                       "",
 		strings.Repeat("id", 40): "",
 	} {
-		if got := Nearest(word, candidates); got != want {
+		if got := NearestWord(word, candidates); got != want {
 			t.Errorf("%q: %q, want %q", word, got, want)
 		}
 	}
-	if got := NearestWithin("crittcal", candidates, 0); got != "" {
+	if got := NearestWordWithin("crittcal", candidates, 0); got != "" {
 		t.Errorf("%q with no edit allowed", got)
 	}
 }

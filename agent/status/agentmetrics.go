@@ -63,12 +63,12 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 		return 0
 	})
 	gauge("epochs_running", "Epochs whose process lives.", func() float64 {
-		return float64(m.epochs(func(e epoch.Epoch) bool { return e.State != epoch.Exited }))
+		return float64(m.epochs(func(e epoch.Epoch) bool { return e.State != epoch.StateExited }))
 	})
 	gauge("epochs_draining", "Epochs that drain: replaced ones, and a live one on request.",
 		func() float64 {
 			return float64(m.epochs(func(e epoch.Epoch) bool {
-				return e.State == epoch.Draining || e.State == epoch.Live && e.Drained
+				return e.State == epoch.StateDraining || e.State == epoch.StateLive && e.Drained
 			}))
 		})
 	gauge("conditions", "Degraded states that stand.",
@@ -104,7 +104,7 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 		})
 	gauge("workload_healthy", "1 if the workload is reported as healthy to the upstream server.",
 		func() float64 {
-			if m.Health.Status().State == health.Healthy {
+			if m.Health.Status().State == health.StateHealthy {
 				return 1
 			}
 			return 0

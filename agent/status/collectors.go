@@ -81,7 +81,7 @@ func (m captureMetrics) Describe(out chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (m captureMetrics) Collect(out chan<- prometheus.Metric) {
-	status, err := m.controller.Call(context.Background(), (*capture.Client).Status)
+	status, err := m.controller.CallHelper(context.Background(), (*capture.Client).Status)
 	if err != nil {
 		status = m.controller.State()
 	}

@@ -88,7 +88,7 @@ func (d *dumps) roundTrip(
 		err = body.fill(response)
 	}
 	if err != nil {
-		body.slot.Leave()
+		body.slot.Release()
 		return nil, err
 	}
 	body.timer = time.AfterFunc(d.slow, body.slot.SetIdle)
@@ -97,13 +97,13 @@ func (d *dumps) roundTrip(
 
 // enter waits for a place. The eviction of body closes the reader's connection.
 func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
-	key, conn, pool := admission.KeyFrom(ctx), admission.FromContext(ctx), d.others
+	key, conn, pool := admission.KeyFromContext(ctx), admission.ConnFromContext(ctx), d.others
 	if d.gate.isTrusted(key) {
 		pool = d.trusted
 	}
 	waiting, cancel := context.WithTimeout(ctx, d.waitFor)
 	defer cancel()
-	body.slot, err = pool.Wait(waiting, key, func() {
+	body.slot, err = pool.WaitAcquire(waiting, key, func() {
 		body.evicted.Store(true)
 		if conn != nil {
 			_ = conn.Close()
@@ -159,7 +159,7 @@ func (b *dumpBody) Read(p []byte) (int, error) {
 // Close implements io.Closer.
 func (b *dumpBody) Close() error {
 	b.timer.Stop()
-	b.slot.Leave()
+	b.slot.Release()
 	return b.text.Close()
 }
 

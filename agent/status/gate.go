@@ -34,7 +34,7 @@ func newGate(trusted []uint32) *gate {
 }
 
 func (g *gate) listen(inner net.Listener) net.Listener {
-	return admission.Listen(inner, admission.Options{Refusal: []byte(tooMany),
+	return admission.NewListener(inner, admission.Options{Refusal: []byte(tooMany),
 		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
 			key := admission.KeyOfTCP(c)
 			return g.pool(key), key
@@ -57,5 +57,5 @@ func (g *gate) isTrusted(key admission.Key) bool {
 
 // stats returns the sum of the statistics of all groups.
 func (g *gate) stats() admission.Stats {
-	return admission.Sum(g.privileged, g.local, g.remote)
+	return admission.SumStats(g.privileged, g.local, g.remote)
 }

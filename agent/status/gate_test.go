@@ -56,7 +56,9 @@ func asked(t *testing.T, in func(func()), who, url string) {
 
 func here(do func()) { do() }
 
-func nobody(t *testing.T) func(func()) { return func(do func()) { parts.RunAs(t, parts.Nobody, do) } }
+func nobody(t *testing.T) func(func()) {
+	return func(do func()) { parts.RunAs(t, parts.NobodyUID, do) }
+}
 
 const wholeRequest = "GET /healthz/ready HTTP/1.1\r\nHost: x\r\n\r\n"
 

@@ -91,7 +91,7 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), timeFor(r))
 	defer cancel()
-	slot, err := m.slots.Wait(ctx, admission.KeyFrom(ctx), func() {})
+	slot, err := m.slots.WaitAcquire(ctx, admission.KeyFromContext(ctx), func() {})
 	if err != nil {
 		say(w, http.StatusServiceUnavailable, fmt.Sprintf("%d scrapes are under way already",
 			scrapesAtATime))
@@ -99,7 +99,7 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	// Envoy completes its answer even if the scraper disconnects; hold the place until then.
 	var envoyDone sync.WaitGroup
-	defer func() { go func() { envoyDone.Wait(); slot.Leave() }() }()
+	defer func() { go func() { envoyDone.Wait(); slot.Release() }() }()
 	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
 	if t := format.FormatType(); t != expfmt.TypeOpenMetrics && t != expfmt.TypeTextPlain {
 		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(

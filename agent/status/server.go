@@ -91,7 +91,7 @@ func (s *Server) Run(ctx context.Context) error {
 	address := listener.Addr().String()
 	s.address.Store(&address)
 	s.MarkReady()
-	server := newHTTPServer(admission.BoundBody(s.routes()), s.options.Logger)
+	server := newHTTPServer(admission.LimitBody(s.routes()), s.options.Logger)
 	if err := admission.Serve(ctx, server, s.gate.listen(listener)); err != nil {
 		return fmt.Errorf("serve the status address: %w", err)
 	}

@@ -49,7 +49,7 @@ func (v *View) Handler() http.Handler {
 // configuration. Its answers may be shown to every user.
 func (v *View) ReadHandler() http.Handler {
 	pass := v.reverseProxy(redactedDumps{v.dumps})
-	return admission.BoundBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return admission.LimitBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Every user may read, so bound the time that a slow reader holds a connection.
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
 		if r.Method != http.MethodGet && r.Method != http.MethodHead {

@@ -43,7 +43,7 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	}
 	_, dump, _ := ask(t, "GET", url+"/config_dump", "Accept-Encoding", "gzip")
 	if !json.Valid([]byte(dump)) || strings.Contains(dump, "hunter2") || strings.Count(dump,
-		redact.Text) < 3 {
+		redact.Placeholder) < 3 {
 		t.Errorf("not redacted, or not JSON:\n%s", dump)
 	}
 	if !strings.Contains(dump, "public-roots") {
@@ -56,7 +56,7 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	content, err := io.ReadAll(answer.Body)
 	_ = answer.Body.Close()
 	if err != nil || epoch != 4 || !json.Valid(content) || strings.Contains(string(content),
-		"hunter2") || !strings.Contains(string(content), redact.Text) {
+		"hunter2") || !strings.Contains(string(content), redact.Placeholder) {
 		t.Errorf("Get: %v, epoch %d, %s", err, epoch, content)
 	}
 	if _, masked, _ := ask(t, "GET", url+"/config_dump?resource=static_clusters"); strings.Contains(

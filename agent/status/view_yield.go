@@ -17,17 +17,17 @@ type Epochs interface {
 	Changed() <-chan struct{}
 }
 
-// Hold makes the view yield its port to the admin address of the epoch that a reload requests,
-// until Release. The port is free when Hold returns.
-func (v *View) Hold(reload uint64, address string) {
+// HoldPort makes the view yield its port to the admin address of the epoch that a reload requests,
+// until ReleasePort. The port is free when HoldPort returns.
+func (v *View) HoldPort(reload uint64, address string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.held[reload] = address
 	v.update()
 }
 
-// Release undoes Hold of a reload: the view takes its port back unless an epoch uses it.
-func (v *View) Release(reload uint64) {
+// ReleasePort undoes HoldPort of a reload: the view takes its port back unless an epoch uses it.
+func (v *View) ReleasePort(reload uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.held, reload)
@@ -44,7 +44,7 @@ func (v *View) update() {
 		switch {
 		case e.State.Serves():
 			live = &e
-		case e.State == record.Starting:
+		case e.State == record.StateStarting:
 			starting = &e
 		}
 	}

@@ -13,7 +13,7 @@ func TestView_YieldsItsPort(t *testing.T) {
 	port := parts.FreePort(t)
 	view, board := startView(t, ViewConfig{Port: port}, &proxy{})
 	address := view.Address()
-	view.Hold(1, address)
+	view.HoldPort(1, address)
 	reserved, err := net.Listen("tcp", address) // at once
 	if err != nil {
 		t.Fatal(err)
@@ -29,7 +29,7 @@ func TestView_YieldsItsPort(t *testing.T) {
 	if conditions := board.Conditions(); len(conditions) > 0 {
 		t.Errorf("%v", conditions)
 	}
-	view.Release(1)
+	view.ReleasePort(1)
 	eventually(t, "a condition that the port is not free",
 		func() bool { return len(board.Conditions()) == 1 })
 	_ = reserved.Close()
@@ -39,7 +39,7 @@ func TestView_YieldsItsPort(t *testing.T) {
 
 func TestView_YieldsBeforeItListens(t *testing.T) {
 	port := parts.FreePort(t)
-	live := record.Epoch{State: record.Live, AdminAddress: viewAddress(port)}
+	live := record.Epoch{State: record.StateLive, AdminAddress: viewAddress(port)}
 	view, _ := startViewOf(t, ViewConfig{Port: port}, &proxy{}, &epochs{all: []record.Epoch{live}})
 	if address := view.Address(); address != "" {
 		t.Errorf("it listens on %s", address)
@@ -67,30 +67,33 @@ func TestView_YieldsToEnvoysOwnAdmin(t *testing.T) {
 		present bool // the condition
 	}{
 		{what: "no epoch"},
-		{what: "a reload that will be refused", do: func() { view.Hold(1, port) }, yields: true},
-		{what: "it is refused", do: func() { view.Release(1) }},
-		{what: "a reload", do: func() { view.Hold(2, port) },
-			epochs: []record.Epoch{one(record.Live, socket)}, yields: true},
-		{what: "its epoch starts", epochs: []record.Epoch{one(record.Live, socket),
-			one(record.Starting, port)}, yields: true},
-		{what: "it is live", epochs: []record.Epoch{one(record.Draining, socket),
-			one(record.Live, port)}, yields: true, present: true},
-		{what: "the reload has ended", do: func() { view.Release(2) },
-			epochs: []record.Epoch{one(record.Live, port)}, yields: true, present: true},
+		{what: "a reload that will be refused", do: func() { view.HoldPort(1, port) },
+			yields: true},
+		{what: "it is refused", do: func() { view.ReleasePort(1) }},
+		{what: "a reload", do: func() { view.HoldPort(2, port) },
+			epochs: []record.Epoch{one(record.StateLive, socket)}, yields: true},
+		{what: "its epoch starts", epochs: []record.Epoch{one(record.StateLive, socket),
+			one(record.StateStarting, port)}, yields: true},
+		{what: "it is live", epochs: []record.Epoch{one(record.StateDraining, socket),
+			one(record.StateLive, port)}, yields: true, present: true},
+		{what: "the reload has ended", do: func() { view.ReleasePort(2) },
+			epochs: []record.Epoch{one(record.StateLive, port)}, yields: true, present: true},
 		{what: "Envoy crashed and will be restarted",
-			epochs: []record.Epoch{one(record.Exited, port)}, yields: true, present: true},
-		{what: "it starts", epochs: []record.Epoch{one(record.Starting, port)}, yields: true,
+			epochs: []record.Epoch{one(record.StateExited, port)}, yields: true, present: true},
+		{what: "it starts", epochs: []record.Epoch{one(record.StateStarting, port)}, yields: true,
 			present: true},
-		{what: "a reload to another address", do: func() { view.Hold(3, socket) },
-			epochs: []record.Epoch{one(record.Live, port)}, yields: true, present: true},
-		{what: "its epoch starts while the old one serves", epochs: []record.Epoch{one(record.Live,
-			port), one(record.Starting, socket)}, yields: true, present: true},
-		{what: "it is live", epochs: []record.Epoch{one(record.Draining, port),
-			one(record.Live, socket)}},
-		{what: "an epoch with the port starts", epochs: []record.Epoch{one(record.Live, socket),
-			one(record.Starting, port)}, yields: true},
-		{what: "it has failed", epochs: []record.Epoch{one(record.Live, socket),
-			one(record.Exited, port)}},
+		{what: "a reload to another address", do: func() { view.HoldPort(3, socket) },
+			epochs: []record.Epoch{one(record.StateLive, port)}, yields: true, present: true},
+		{what: "its epoch starts while the old one serves",
+			epochs: []record.Epoch{one(record.StateLive,
+				port), one(record.StateStarting, socket)}, yields: true, present: true},
+		{what: "it is live", epochs: []record.Epoch{one(record.StateDraining, port),
+			one(record.StateLive, socket)}},
+		{what: "an epoch with the port starts",
+			epochs: []record.Epoch{one(record.StateLive, socket),
+				one(record.StateStarting, port)}, yields: true},
+		{what: "it has failed", epochs: []record.Epoch{one(record.StateLive, socket),
+			one(record.StateExited, port)}},
 	} {
 		if step.epochs != nil {
 			all.set(step.epochs...)

@@ -271,7 +271,7 @@ func TestToken_ExchangesAreBounded(t *testing.T) {
 
 func TestToken_RefusesOtherUsers(t *testing.T) {
 	r := start(t, "")
-	parts.RunAs(t, parts.Nobody, func() {
+	parts.RunAs(t, parts.NobodyUID, func() {
 		c, err := net.Dial("tcp", strings.TrimPrefix(r.url, "http://"))
 		if err != nil {
 			t.Error(err)

@@ -15,14 +15,14 @@ import (
 	"outrider.org/outrider/agent/backoff"
 )
 
-// Job is the type of the systemd job that stops the agent.
-type Job string
+// UnitJob is the type of the systemd job that stops the agent.
+type UnitJob string
 
 // Jobs that the agent distinguishes.
 const (
-	Stop Job = "stop" // Envoy terminates too
-	// Restart is restart or try-restart, also during a package upgrade: Envoy continues serving.
-	Restart Job = "restart"
+	JobStop UnitJob = "stop" // Envoy terminates too
+	// JobRestart is restart or try-restart, also during a package upgrade: Envoy continues serving.
+	JobRestart UnitJob = "restart"
 )
 
 // StopTimeout is TimeoutStopSec= of the agent's units. The agent extends it while it is stopping.
@@ -86,14 +86,14 @@ func unitOf(content string) (string, error) {
 }
 
 // Job returns the current systemd job of the agent's unit. If systemd does not reply, it retries
-// for half of StopTimeout. If there is no job, no bus or no reply, it returns Stop and an error
+// for half of StopTimeout. If there is no job, no bus or no reply, it returns JobStop and an error
 // with the reason.
-func (m Manager) Job(ctx context.Context) (Job, error) { return m.jobWithin(ctx, jobTime) }
+func (m Manager) Job(ctx context.Context) (UnitJob, error) { return m.jobWithin(ctx, jobTime) }
 
-func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (Job, error) {
+func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (UnitJob, error) {
 	unit, err := m.Unit()
 	if err != nil {
-		return Stop, err
+		return JobStop, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -102,17 +102,17 @@ func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (Job, error
 		kind, err = m.jobType(ctx, unit)
 	}
 	if err != nil {
-		return Stop, fmt.Errorf("ask systemd for the job of %s: %w", unit, err)
+		return JobStop, fmt.Errorf("ask systemd for the job of %s: %w", unit, err)
 	}
 	switch kind {
 	case "restart", "try-restart":
-		return Restart, nil
+		return JobRestart, nil
 	case "stop":
-		return Stop, nil
+		return JobStop, nil
 	case "":
-		return Stop, fmt.Errorf("%s has no job: the signal came from somebody else", unit)
+		return JobStop, fmt.Errorf("%s has no job: the signal came from somebody else", unit)
 	default:
-		return Stop, fmt.Errorf(
+		return JobStop, fmt.Errorf(
 			"ask systemd for the job of %s: it has one of type %s, which stops nothing", unit, kind)
 	}
 }

@@ -128,15 +128,15 @@ func TestJob(t *testing.T) {
 	const ours = "0::/outrider.slice/outrider.service\n"
 	for _, c := range []struct {
 		name, kind, cgroup string
-		want               Job
+		want               UnitJob
 		problem            string
 	}{
-		{"restart", "restart", ours, Restart, ""},
-		{"try-restart", "try-restart", ours, Restart, ""},
-		{"stop", "stop", ours, Stop, ""},
-		{"start", "start", ours, Stop, "type start"},
-		{"none", "", ours, Stop, "has no job"},
-		{"no unit", "restart", "0::/init.scope\n", Stop, "not of a service"},
+		{"restart", "restart", ours, JobRestart, ""},
+		{"try-restart", "try-restart", ours, JobRestart, ""},
+		{"stop", "stop", ours, JobStop, ""},
+		{"start", "start", ours, JobStop, "type start"},
+		{"none", "", ours, JobStop, "has no job"},
+		{"no unit", "restart", "0::/init.scope\n", JobStop, "not of a service"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			socket := startBus(t)
@@ -180,7 +180,7 @@ func TestJobUnknown(t *testing.T) {
 		began := time.Now()
 		job, err := Manager{Bus: socket, CGroup: cgroup}.jobWithin(t.Context(), limit)
 		took := time.Since(began)
-		if job != Stop || err == nil {
+		if job != JobStop || err == nil {
 			t.Errorf("%s: %q, %v", name, job, err)
 		}
 		if waits := name != "no bus"; waits && took < limit || !waits && took >= limit ||
@@ -201,7 +201,7 @@ func TestJob_AsksUntilSystemdAnswers(t *testing.T) {
 	answer := make(chan error, 1)
 	go func() {
 		job, err := manager.Job(t.Context())
-		if err == nil && job != Restart {
+		if err == nil && job != JobRestart {
 			err = fmt.Errorf("job %q", job)
 		}
 		answer <- err

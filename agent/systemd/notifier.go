@@ -27,17 +27,17 @@ type State string
 
 // The states.
 const (
-	Starting  State = "starting"  // Envoy is not yet live and configured
-	Running   State = "running"   // Envoy is live; the first time sends READY=1
-	Reloading State = "reloading" // a reload is under way
-	Draining  State = "draining"  // requested drain; the agent continues running
-	Stopping  State = "stopping"  // the agent stops; only Failed may follow
-	Failed    State = "failed"    // the agent stops because of an error
+	StateStarting  State = "starting"  // Envoy is not yet live and configured
+	StateRunning   State = "running"   // Envoy is live; the first time sends READY=1
+	StateReloading State = "reloading" // a reload is under way
+	StateDraining  State = "draining"  // requested drain; the agent continues running
+	StateStopping  State = "stopping"  // the agent stops; only StateFailed may follow
+	StateFailed    State = "failed"    // the agent stops because of an error
 )
 
 // lasts reports whether a state may outlast the timeouts of the unit.
 func (s State) lasts() bool {
-	return s == Starting || s == Reloading || s == Draining || s == Stopping
+	return s == StateStarting || s == StateReloading || s == StateDraining || s == StateStopping
 }
 
 // Options configure a Notifier.
@@ -69,8 +69,8 @@ type Notifier struct {
 	retry     chan struct{} // capacity 1: messages are pending
 }
 
-// New returns a notifier for the manager in the environment. It sends nothing yet.
-func New(options Options) *Notifier {
+// NewNotifier returns a notifier for the manager in the environment. It sends nothing yet.
+func NewNotifier(options Options) *Notifier {
 	n := &Notifier{address: options.Environment("NOTIFY_SOCKET"), ping: options.Ping,
 		log: options.Logger, socket: -1, retry: make(chan struct{}, 1)}
 	if n.ping == nil {
@@ -112,13 +112,13 @@ func watchdogInterval(environment func(string) string) time.Duration {
 }
 
 // Set sets the state and a one-sentence status, and notifies the manager if they changed. READY=1
-// is sent with the first Running (or Draining, for an Envoy adopted while it drains) and after each
-// reload, whatever its outcome. After Stopping or Failed the state no longer changes, only the
-// sentence.
+// is sent with the first StateRunning (or StateDraining, for an Envoy adopted while it drains) and
+// after each reload, whatever its outcome. After StateStopping or StateFailed the state no longer
+// changes, only the sentence.
 func (n *Notifier) Set(state State, sentence string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.state == Stopping || n.state == Failed {
+	if n.state == StateStopping || n.state == StateFailed {
 		state = n.state
 	}
 	if state == n.state && sentence == n.sentence {
@@ -140,13 +140,14 @@ func (n *Notifier) Set(state State, sentence string) {
 func (n *Notifier) transition(state State) []string {
 	var lines []string
 	switch {
-	case state == Reloading && n.announced:
+	case state == StateReloading && n.announced:
 		lines = append(lines, "RELOADING=1",
 			"MONOTONIC_USEC="+strconv.FormatInt(monotonic().Microseconds(), 10))
-	case (state == Running || state == Draining) && (!n.announced || n.state == Reloading):
+	case (state == StateRunning || state == StateDraining) &&
+		(!n.announced || n.state == StateReloading):
 		n.announced = true
 		lines = append(lines, "READY=1")
-	case state == Stopping:
+	case state == StateStopping:
 		lines = append(lines, "STOPPING=1")
 	}
 	if state.lasts() {
@@ -162,12 +163,12 @@ func (n *Notifier) Announced() bool {
 	return n.announced
 }
 
-// Fail sets the state Failed and sends the error's text with its errno (ERRNO=) or D-Bus name
+// Fail sets the state StateFailed and sends the error's text with its errno (ERRNO=) or D-Bus name
 // (BUSERROR=), if any.
 func (n *Notifier) Fail(err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.state, n.sentence = Failed, err.Error()
+	n.state, n.sentence = StateFailed, err.Error()
 	lines := []string{"STATUS=" + oneLine(n.sentence)}
 	if errno, ok := errors.AsType[syscall.Errno](err); ok && errno != 0 {
 		lines = append(lines, "ERRNO="+strconv.Itoa(int(errno)))

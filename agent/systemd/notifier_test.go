@@ -100,7 +100,7 @@ func newNotifier(t *testing.T, options Options) *Notifier {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	n := New(options)
+	n := NewNotifier(options)
 	t.Cleanup(func() { n.Close(t.Context()) })
 	return n
 }
@@ -127,22 +127,23 @@ func TestSet(t *testing.T) {
 		sentence string
 		want     []string // nil: no message
 	}{
-		{Starting, "waiting for /etc/cert.pem", []string{extended, "STATUS=waiting for /etc/cert.pem"}},
-		{Starting, "waiting for /etc/cert.pem", nil},
-		{Starting, "epoch 0 is starting", []string{"STATUS=epoch 0 is starting"}},
-		{Reloading, "reading anew", []string{extended, "STATUS=reading anew"}}, // before READY=1
-		{Starting, "epoch 0 is starting", []string{extended, "STATUS=epoch 0 is starting"}},
-		{Running, "epoch 0 serves", []string{"READY=1", "STATUS=epoch 0 serves"}},
-		{Running, "epoch 0 does not answer", []string{"STATUS=epoch 0 does not answer"}},
-		{Reloading, "epoch 1 is starting", []string{"RELOADING=1", extended, "STATUS=epoch 1 is starting"}},
-		{Running, "refused; epoch 0 continues serving\nreally",
+		{StateStarting, "waiting for /etc/cert.pem", []string{extended, "STATUS=waiting for /etc/cert.pem"}},
+		{StateStarting, "waiting for /etc/cert.pem", nil},
+		{StateStarting, "epoch 0 is starting", []string{"STATUS=epoch 0 is starting"}},
+		{StateReloading, "reading anew",
+			[]string{extended, "STATUS=reading anew"}}, // before READY=1
+		{StateStarting, "epoch 0 is starting", []string{extended, "STATUS=epoch 0 is starting"}},
+		{StateRunning, "epoch 0 serves", []string{"READY=1", "STATUS=epoch 0 serves"}},
+		{StateRunning, "epoch 0 does not answer", []string{"STATUS=epoch 0 does not answer"}},
+		{StateReloading, "epoch 1 is starting", []string{"RELOADING=1", extended, "STATUS=epoch 1 is starting"}},
+		{StateRunning, "refused; epoch 0 continues serving\nreally",
 			[]string{"READY=1", "STATUS=refused; epoch 0 continues serving; really"}},
-		{Draining, "told to drain", []string{extended, "STATUS=told to drain"}},
-		{Reloading, "again", []string{"RELOADING=1", extended, "STATUS=again"}},
-		{Draining, "still", []string{"READY=1", extended, "STATUS=still"}},
-		{Running, "back", []string{"STATUS=back"}},
-		{Stopping, "3 connections left", []string{"STOPPING=1", extended, "STATUS=3 connections left"}},
-		{Running, "2 connections left", []string{"STATUS=2 connections left"}},
+		{StateDraining, "told to drain", []string{extended, "STATUS=told to drain"}},
+		{StateReloading, "again", []string{"RELOADING=1", extended, "STATUS=again"}},
+		{StateDraining, "still", []string{"READY=1", extended, "STATUS=still"}},
+		{StateRunning, "back", []string{"STATUS=back"}},
+		{StateStopping, "3 connections left", []string{"STOPPING=1", extended, "STATUS=3 connections left"}},
+		{StateRunning, "2 connections left", []string{"STATUS=2 connections left"}},
 	} {
 		before := monotonic()
 		n.Set(step.state, step.sentence)
@@ -173,7 +174,7 @@ func TestSet(t *testing.T) {
 func TestDrainingIsStarted(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
-	n.Set(Draining, "adopted")
+	n.Set(StateDraining, "adopted")
 	if got := m.next(); got[0] != "READY=1" {
 		t.Errorf("%q", got)
 	}
@@ -202,7 +203,7 @@ func TestFail(t *testing.T) {
 func TestLongSentence(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
-	n.Set(Running, strings.Repeat("ä", 5000)+"\xff")
+	n.Set(StateRunning, strings.Repeat("ä", 5000)+"\xff")
 	if got := m.next()[1]; len(got) > longestLine+len("STATUS=") ||
 		!strings.HasSuffix(got, "ä…") {
 		t.Errorf("%d bytes: …%q", len(got), got[len(got)-20:])
@@ -212,7 +213,7 @@ func TestLongSentence(t *testing.T) {
 func TestNoManager(t *testing.T) {
 	n := newNotifier(t, Options{Environment: func(string) string { return "" }})
 	run(t, n)
-	n.Set(Running, "in the foreground")
+	n.Set(StateRunning, "in the foreground")
 	n.Fail(errors.New("x"))
 	if pending := n.pendingNow(); pending > 0 {
 		t.Errorf("%d messages wait for nobody", pending)
@@ -224,18 +225,18 @@ func TestFullSocket(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
 	run(t, n)
-	n.Set(Running, "start")
+	n.Set(StateRunning, "start")
 	filled := 0
 	for ; n.pendingNow() == 0; filled++ {
-		n.Set(Running, fmt.Sprint("sentence ", filled))
+		n.Set(StateRunning, fmt.Sprint("sentence ", filled))
 	}
 	began := time.Now()
-	n.Set(Reloading, "reload 1")
+	n.Set(StateReloading, "reload 1")
 	for i := range 1000 {
-		n.Set(Reloading, fmt.Sprint("phase ", i))
+		n.Set(StateReloading, fmt.Sprint("phase ", i))
 	}
-	n.Set(Running, "reload 1 done")
-	n.Set(Running, "last sentence")
+	n.Set(StateRunning, "reload 1 done")
+	n.Set(StateRunning, "last sentence")
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("a full socket held the agent up for %v", took)
 	}
@@ -263,15 +264,15 @@ func TestKeptIsBounded(t *testing.T) {
 	}
 	n := newNotifier(t, Options{Environment: m.environment()})
 	for i := range 3 * maxPending {
-		n.Set(Reloading, fmt.Sprint(i))
-		n.Set(Running, fmt.Sprint(i))
+		n.Set(StateReloading, fmt.Sprint(i))
+		n.Set(StateRunning, fmt.Sprint(i))
 	}
 	if kept := n.pendingNow(); kept > maxPending {
 		t.Errorf("%d messages wait", kept)
 	}
 	m.listen() // the manager restarts
 	run(t, n)
-	n.Set(Stopping, "bye")
+	n.Set(StateStopping, "bye")
 	var last []string
 	for len(last) == 0 || last[0] != "STOPPING=1" {
 		last = m.next()
@@ -286,20 +287,20 @@ func TestAbstractSocket(t *testing.T) {
 	}
 	defer socket.Close()
 	m := &manager{t: t, path: name, socket: socket}
-	newNotifier(t, Options{Environment: m.environment()}).Set(Running, "x")
+	newNotifier(t, Options{Environment: m.environment()}).Set(StateRunning, "x")
 	m.next()
 }
 
 func TestClose(t *testing.T) {
 	m := newManager(t)
-	n := New(Options{Environment: m.environment(), Logger: slog.New(slog.DiscardHandler)})
+	n := NewNotifier(Options{Environment: m.environment(), Logger: slog.New(slog.DiscardHandler)})
 	for i := 0; n.pendingNow() == 0; i++ {
-		n.Set(Running, fmt.Sprint(i))
+		n.Set(StateRunning, fmt.Sprint(i))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	n.Close(ctx)
-	n.Set(Running, "after the end")
+	n.Set(StateRunning, "after the end")
 	if pending := n.pendingNow(); pending > 0 {
 		t.Errorf("%d messages are pending after the end", pending)
 	}

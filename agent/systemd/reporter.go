@@ -44,16 +44,16 @@ func (r *Reporter) Run(ctx context.Context) error {
 		begun := r.Agent.Reported()
 		state, sentence := r.Agent.Summary(r.Notifier.Announced())
 		switch {
-		case state == Reloading:
+		case state == StateReloading:
 			begun = r.Agent.Reported() // one RELOADING covers all of them
 		case begun != reported && r.Notifier.Announced():
 			// a reload that ended before this poll, such as a refused one
-			r.Notifier.Set(Reloading, "reloading")
+			r.Notifier.Set(StateReloading, "reloading")
 		}
 		reported = begun
 		r.Notifier.Set(state, sentence)
 		var tick <-chan time.Time
-		if state != Running {
+		if state != StateRunning {
 			tick = time.After(statusInterval)
 		}
 		for again := true; again; {
@@ -79,7 +79,7 @@ func (n *Notifier) End(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		n.Fail(err)
 	} else {
-		n.Set(Stopping, "stopped")
+		n.Set(StateStopping, "stopped")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()

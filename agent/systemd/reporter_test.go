@@ -11,7 +11,7 @@ import (
 // summaries is an Agent that counts calls of Summary.
 type summaries int
 
-func (s *summaries) Summary(bool) (State, string) { *s++; return Running, "" }
+func (s *summaries) Summary(bool) (State, string) { *s++; return StateRunning, "" }
 func (s *summaries) Changed() <-chan struct{}     { return nil }
 func (s *summaries) Reported() uint64             { return 0 }
 

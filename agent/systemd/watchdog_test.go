@@ -16,8 +16,9 @@ import (
 func TestExtensionLeavesTheWatchdog(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment("WATCHDOG_USEC=2000000")})
-	for _, state := range []State{Starting, Running, Reloading, Draining, Reloading, Running,
-		Stopping} {
+	for _, state := range []State{StateStarting, StateRunning, StateReloading, StateDraining,
+		StateReloading, StateRunning,
+		StateStopping} {
 		n.Set(state, "x")
 		message := m.next()
 		if fed, extends := slices.Contains(message, "WATCHDOG=1"),
@@ -43,7 +44,7 @@ func TestWatchdog(t *testing.T) {
 			return nil
 		},
 	})
-	n.Set(Running, "up")
+	n.Set(StateRunning, "up")
 	m.next()
 	run(t, n)
 	for range 5 {
@@ -72,7 +73,7 @@ func TestWatchdog(t *testing.T) {
 func TestExtension(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment("WATCHDOG_USEC=40000")})
-	n.Set(Starting, "up")
+	n.Set(StateStarting, "up")
 	m.next()
 	run(t, n)
 	for range 3 {
@@ -80,7 +81,7 @@ func TestExtension(t *testing.T) {
 			t.Fatal(diff)
 		}
 	}
-	n.Set(Running, "up")
+	n.Set(StateRunning, "up")
 	for message := m.next(); message[0] != "READY=1"; message = m.next() {
 	}
 	if diff := cmp.Diff([]string{"WATCHDOG=1"}, m.next()); diff != "" {

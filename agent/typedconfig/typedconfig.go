@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// API is the Envoy whose API is linked: the version of go-control-plane/envoy.
-const API = "1.40"
+// LinkedEnvoyAPI is the Envoy whose API is linked: the version of go-control-plane/envoy.
+const LinkedEnvoyAPI = "1.40"
 
 // Config is the content of a typed_config.
 type Config struct {
@@ -32,7 +32,7 @@ type Finding struct {
 	Severity condition.Severity
 	Message  string
 	Fix      string `json:"Cure"` // the name of earlier versions
-	// Unknown means a field, value or type that API does not have.
+	// Unknown means a field, value or type that LinkedEnvoyAPI does not have.
 	Unknown bool
 }
 
@@ -57,15 +57,15 @@ type Checker struct {
 	retry  time.Time
 }
 
-// Answer has the findings of one Config. Err says why it could not be checked.
-type Answer struct {
+// CheckResult has the findings of one Config. Err says why it could not be checked.
+type CheckResult struct {
 	Findings []Finding
 	Err      error
 }
 
-// remembered is a cached Answer; one with Err is requested again after retry.
+// remembered is a cached CheckResult; one with Err is requested again after retry.
 type remembered struct {
-	Answer
+	CheckResult
 	retry time.Time
 }
 
@@ -73,7 +73,7 @@ type remembered struct {
 type question struct {
 	Config
 	sum    [sha256.Size]byte
-	answer *Answer
+	answer *CheckResult
 }
 
 // probe is a question that every working process can answer.
@@ -81,16 +81,16 @@ var probe = []question{{Config: Config{Type: "google.protobuf.Empty", Value: jso
 
 // Check returns an answer for each Config. It starts processes for those that are not known, one
 // unless that fails, and waits for them at most timeout.
-func (c *Checker) Check(configs []Config) []Answer {
+func (c *Checker) Check(configs []Config) []CheckResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	answers := make([]Answer, len(configs))
+	answers := make([]CheckResult, len(configs))
 	var questions []question
 	for i, config := range configs {
 		sum := sha256.Sum256([]byte(config.Type + "\n" + string(config.Value)))
 		if known, ok := c.known[sum]; ok && (known.Err == nil || now.Before(known.retry)) {
-			answers[i] = known.Answer
+			answers[i] = known.CheckResult
 		} else if now.Before(c.retry) { // each change would wait for the process to fail
 			answers[i].Err = c.failed
 		} else {
@@ -174,11 +174,11 @@ func (c *Checker) run(ctx context.Context, questions []question) ([][]Finding, e
 	return found, err
 }
 
-// Newer reports whether an Envoy's version ("1.41.0") is newer than API, so that it may have what
-// API lacks.
-func Newer(version string) bool {
+// NewerThanLinkedAPI reports whether an Envoy's version ("1.41.0") is newer than LinkedEnvoyAPI, so
+// that it may have what LinkedEnvoyAPI lacks.
+func NewerThanLinkedAPI(version string) bool {
 	major, minor := parse(version)
-	apiMajor, apiMinor := parse(API)
+	apiMajor, apiMinor := parse(LinkedEnvoyAPI)
 	return major > apiMajor || major == apiMajor && minor > apiMinor
 }
 

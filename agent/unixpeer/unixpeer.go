@@ -22,9 +22,9 @@ type Peer struct {
 // maximumGroups is NGROUPS_MAX of Linux (limits.h).
 const maximumGroups = 65536
 
-// Of returns the peer of a connection (SO_PEERCRED, SO_PEERGROUPS). The peer is meaningless if err
-// is not nil: its user would be root.
-func Of(socket *net.UnixConn) (Peer, error) {
+// OfConn returns the peer of a connection (SO_PEERCRED, SO_PEERGROUPS). The peer is meaningless if
+// err is not nil: its user would be root.
+func OfConn(socket *net.UnixConn) (Peer, error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
 		return Peer{}, fmt.Errorf("cannot identify the peer: %w", err)

@@ -24,7 +24,7 @@ func TestOf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer, err := Of(server.(*net.UnixConn))
+	peer, err := OfConn(server.(*net.UnixConn))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func TestOf(t *testing.T) {
 		t.Errorf("%+v", peer)
 	}
 	_ = server.Close()
-	if peer, err := Of(server.(*net.UnixConn)); err == nil {
+	if peer, err := OfConn(server.(*net.UnixConn)); err == nil {
 		t.Errorf("of a closed connection: %+v", peer)
 	}
 }

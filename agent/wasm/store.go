@@ -11,7 +11,7 @@ import (
 )
 
 // format is that of the file: the source of each module precedes the module.
-var format = recordfile.Format{Header: "outrider wasm modules 1\n", Most: maxTotal + 1<<20}
+var format = recordfile.Format{Header: "outrider wasm modules 1\n", MaxBytes: maxTotal + 1<<20}
 
 const (
 	recordSource = 's'

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Await waits until all paths exist, at most wait. It calls missing (unless nil) with the missing
-// paths, each once: first if there are any, then whenever they become fewer. It returns those that
-// are still missing at the end; the error is that of ctx.
-func Await(
+// AwaitFiles waits until all paths exist, at most wait. It calls missing (unless nil) with the
+// missing paths, each once: first if there are any, then whenever they become fewer. It returns
+// those that are still missing at the end; the error is that of ctx.
+func AwaitFiles(
 	ctx context.Context, paths []string, wait time.Duration, missing func([]string),
 ) ([]string, error) {
 	timeout := time.After(wait)
-	watcher := New(Options{Unread: true})
+	watcher := New(Options{WithoutReading: true})
 	if err := watcher.Set(paths); err != nil {
 		return nil, err
 	}

@@ -15,16 +15,17 @@ func TestAwait_ReportsMissingFiles(t *testing.T) {
 	here, one, two := dir+"/here", dir+"/later/one", dir+"/later/two"
 	write(t, here, "")
 	var told [][]string
-	left, err := Await(t.Context(), []string{one, here, two, one}, patience, func(paths []string) {
-		told = append(told, paths)
-		switch len(told) {
-		case 1:
-			mkdir(t, dir+"/later")
-			write(t, one, "")
-		case 2:
-			write(t, two, "")
-		}
-	})
+	left, err := AwaitFiles(t.Context(), []string{one, here, two, one}, patience,
+		func(paths []string) {
+			told = append(told, paths)
+			switch len(told) {
+			case 1:
+				mkdir(t, dir+"/later")
+				write(t, one, "")
+			case 2:
+				write(t, two, "")
+			}
+		})
 	if err != nil || left != nil {
 		t.Errorf("left %q, error %v", left, err)
 	}
@@ -36,13 +37,13 @@ func TestAwait_ReportsMissingFiles(t *testing.T) {
 func TestAwait_EndsWithTimeAndContext(t *testing.T) {
 	dir := tempDir(t)
 	for _, wait := range []time.Duration{0, 50 * time.Millisecond} {
-		left, err := Await(t.Context(), []string{dir, dir + "/never"}, wait, nil)
+		left, err := AwaitFiles(t.Context(), []string{dir, dir + "/never"}, wait, nil)
 		if diff := cmp.Diff([]string{dir + "/never"}, left); diff != "" || err != nil {
 			t.Errorf("after %v: error %v, left (-want +got):\n%s", wait, err, diff)
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := Await(ctx, []string{dir + "/never"}, time.Hour, func([]string) { cancel() })
+	_, err := AwaitFiles(ctx, []string{dir + "/never"}, time.Hour, func([]string) { cancel() })
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
@@ -56,7 +57,7 @@ func TestDigest(t *testing.T) {
 	write(t, dir+"/d/ignored", "1")
 	paths := []string{dir + "/a", dir + "/b", dir + "/d/..."}
 	seen := map[string]string{}
-	same, err := Digest(paths, ".pem")
+	same, err := DigestFiles(paths, ".pem")
 	must(t, err)
 	steps := []struct {
 		name    string
@@ -74,7 +75,7 @@ func TestDigest(t *testing.T) {
 	for _, step := range steps {
 		seen[same] = step.name
 		step.do()
-		digest, err := Digest([]string{paths[2], paths[1], paths[0], paths[1]}, ".pem")
+		digest, err := DigestFiles([]string{paths[2], paths[1], paths[0], paths[1]}, ".pem")
 		must(t, err)
 		if before, known := seen[digest]; known == step.changes {
 			t.Errorf("%s: changed %v (same as before %q)", step.name, !known, before)
@@ -82,7 +83,7 @@ func TestDigest(t *testing.T) {
 		same = digest
 	}
 	must(t, mkfifo(dir+"/fifo"))
-	if _, err := Digest([]string{dir + "/fifo"}); err == nil {
+	if _, err := DigestFiles([]string{dir + "/fifo"}); err == nil {
 		t.Error("the digest of a FIFO is no error")
 	}
 }

@@ -28,7 +28,7 @@ type content struct {
 	kind  kind
 	sum   [sha256.Size]byte // of a file
 	stamp stamp             // of a regular file that is not hashed
-	looks int               // counts possible changes that the stamp does not show (Options.Unread)
+	looks int               // counts possible changes that the stamp does not show (Options.WithoutReading)
 }
 
 // stamp has the metadata that the kernel changes whenever a file's content may have changed. The

@@ -11,10 +11,11 @@ import (
 	"slices"
 )
 
-// Digest returns the SHA-256, in hexadecimal, of the names, existence and content of all paths,
-// which are files or directories as for Set; suffixes are those of Options. Order and repetition of
-// the paths do not matter. A missing file is part of the digest, an unreadable one an error.
-func Digest(paths []string, suffixes ...string) (string, error) {
+// DigestFiles returns the SHA-256, in hexadecimal, of the names, existence and content of all
+// paths, which are files or directories as for Set; suffixes are those of Options. Order and
+// repetition of the paths do not matter. A missing file is part of the digest, an unreadable one an
+// error.
+func DigestFiles(paths []string, suffixes ...string) (string, error) {
 	all, err := readAll(paths, suffixes)
 	if err != nil {
 		return "", err

@@ -69,7 +69,7 @@ func TestUnread_ReportsUndoneChange(t *testing.T) {
 	path := filepath.Join(tempDir(t), "f")
 	write(t, path, "old")
 	options := testOptions()
-	options.Unread = true
+	options.WithoutReading = true
 	watcher := run(t, options, path)
 	replace(t, path, "new")
 	replace(t, path, "old")

@@ -7,7 +7,7 @@ import "os"
 type job struct {
 	root    *root
 	scan    bool
-	access  bool // count files as changed (Options.Unread)
+	access  bool // count files as changed (Options.WithoutReading)
 	written []*entry
 	done    chan struct{}
 	late    bool // nobody waits for the job

@@ -26,7 +26,7 @@ type user struct {
 
 // NewNotifier returns a Notifier that merges changes within delays. logger may be nil.
 func NewNotifier(delays Delays, logger *slog.Logger) *Notifier {
-	watcher := New(Options{Delays: delays, Unread: true, Logger: logger})
+	watcher := New(Options{Delays: delays, WithoutReading: true, Logger: logger})
 	return &Notifier{watcher: watcher, logger: watcher.options.Logger,
 		rewatch: make(chan struct{}, 1), users: map[*user]bool{}}
 }

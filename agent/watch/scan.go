@@ -161,7 +161,7 @@ func (s *scanner) list(f folder) {
 	s.seen[self] = true
 	s.watch(f.path, true)
 	s.nodes[f.path] = node{watched: true, entries: true, listed: true}
-	entries, err := readfile.Entries(f.path, s.left)
+	entries, err := readfile.ReadDirectory(f.path, s.left)
 	if err != nil {
 		s.folders.warn(f.path, err)
 	}

@@ -112,7 +112,7 @@ func TestUnread_ReportsAccessOfFolders(t *testing.T) {
 	mkdir(t, dir+"/a/b")
 	write(t, dir+"/a/b/f", "1")
 	options := testOptions()
-	options.Unread = true
+	options.WithoutReading = true
 	watcher := run(t, options, dir+"/a/b/f")
 	for folder, mode := range map[string]os.FileMode{dir + "/a": 0o711, dir + "/a/b": 0o750} {
 		must(t, os.Chmod(folder, mode))

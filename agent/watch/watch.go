@@ -1,8 +1,8 @@
 // Package watch turns file system activity into debounced changes of file content.
 //
 // Content decides, never the event: a file has changed if it appeared, disappeared or has another
-// SHA-256. Touching a file, or replacing it with an equal one, is no change.
-// A file that cannot be read counts by inode, size and change time, with Options.Unread any file.
+// SHA-256. Touching a file, or replacing it with an equal one, is no change. A file that cannot be
+// read counts by inode, size and change time, with Options.WithoutReading any file.
 //
 // Paths need not exist. A scan resolves each path link by link, watches the folders on its way and
 // in the listed directories with inotify, and reads the files whose inode, size or change time
@@ -68,10 +68,10 @@ type Options struct {
 	Delays Delays // see SetDelays
 	// Suffixes selects the files of directories (".yaml"); none: all files.
 	Suffixes []string
-	// Unread leaves reading to the receiver. A file that is written is reported even if its content
-	// is equal, and once more when its change time can be trusted.
-	Unread bool
-	Logger *slog.Logger // nil: silent
+	// WithoutReading leaves reading to the receiver. A file that is written is reported even if its
+	// content is equal, and once more when its change time can be trusted.
+	WithoutReading bool
+	Logger         *slog.Logger // nil: silent
 }
 
 // Watcher reports which files changed. Any goroutine may call Set at any time; call Run once.
@@ -101,7 +101,7 @@ func New(options Options) *Watcher {
 		wake:     make(chan struct{}, 1),
 		tree:     newTree(options.Suffixes, options.Logger),
 	}
-	w.tree.unread = options.Unread
+	w.tree.unread = options.WithoutReading
 	w.SetDelays(options.Delays)
 	return w
 }
@@ -142,7 +142,7 @@ func (w *Watcher) begin(roots []*root) (jobs []*job) {
 }
 
 func (w *Watcher) run(j *job) {
-	found := j.run(w.tree.folders, w.options.Unread)
+	found := j.run(w.tree.folders, w.options.WithoutReading)
 	w.mu.Lock()
 	w.tree.apply(j, found)
 	again := j.late || j.root.due()

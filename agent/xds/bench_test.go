@@ -41,17 +41,17 @@ func benchClients(target string) error {
 		return err
 	}
 	load, err := adsload.Start(ctx, adsload.Options{Targets: []string{target}, Clients: clients,
-		Delta: os.Getenv(benchDelta) == "true", Same: true})
+		Delta: os.Getenv(benchDelta) == "true", SameNodeID: true})
 	if err != nil {
 		return err
 	}
-	if _, err := load.Full(ctx); err != nil {
+	if _, err := load.WaitFull(ctx); err != nil {
 		return err
 	}
 	fmt.Println(time.Now().UnixNano())
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
-		mark := load.Mark(adsload.EndpointType, lines.Bytes())
+		mark := load.WatchBytes(adsload.EndpointType, lines.Bytes())
 		fmt.Println("ready")
 		at, err := mark.Wait(ctx)
 		if err != nil {

@@ -104,7 +104,8 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 		if got := send(0, fmt.Sprint("invented", i)); got != codes.PermissionDenied {
 			t.Fatalf("Envoy's user, an invented node: %v", got)
 		}
-		if got := send(parts.Nobody, fmt.Sprint("invented", i)); got != codes.FailedPrecondition {
+		if got := send(parts.NobodyUID,
+			fmt.Sprint("invented", i)); got != codes.FailedPrecondition {
 			t.Fatalf("another user: %v", got)
 		}
 	}
@@ -122,7 +123,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 
 	// The streams of other users leave half of the limit to Envoy.
 	for range 12 {
-		stream, err := clientAs(t, parts.Nobody, socket).DeltaAggregatedResources(t.Context())
+		stream, err := clientAs(t, parts.NobodyUID, socket).DeltaAggregatedResources(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +236,7 @@ func TestXDS_ConnectionsOfOthersAreApart(t *testing.T) {
 		}
 	}()
 	for range 3 * userConnections {
-		dialAs(t, parts.Nobody, socket)
+		dialAs(t, parts.NobodyUID, socket)
 	}
 	own := dialAs(t, 0, socket)
 	_, _ = own.Write([]byte("x"))

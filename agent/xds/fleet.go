@@ -38,7 +38,7 @@ func LimitTCP(inner net.Listener) net.Listener {
 }
 
 func limitTCP(inner net.Listener, local, remote *admission.Pool) net.Listener {
-	return limited{admission.Listen(inner, admission.Options{
+	return limited{admission.NewListener(inner, admission.Options{
 		Admit: admission.AdmitTCP(local, remote)})}
 }
 

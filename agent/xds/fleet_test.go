@@ -261,7 +261,7 @@ func TestFleet_StrangersDoNotUseUpTheRate(t *testing.T) {
 	feed.Publish(resource.Change{})
 	_, address := serveFleet(t, Options{Source: oneFeed{feed}, ConnectsPerSecond: 4}, LimitTCP)
 	var strangers sync.WaitGroup
-	for _, user := range []int{parts.Nobody, 1, 2, 3} {
+	for _, user := range []int{parts.NobodyUID, 1, 2, 3} {
 		connection, err := grpc.NewClient(address,
 			grpc.WithTransportCredentials(insecure.NewCredentials()),
 			grpc.WithContextDialer(func(_ context.Context, to string) (c net.Conn, err error) {

@@ -48,7 +48,7 @@ func ownConnections() int { return hostConnections + 4*runtime.NumCPU() }
 // limit limits the connections to a socket. It never closes an established connection, because an
 // xDS stream may be silent for days.
 func (c *connections) limit(bound net.Listener) net.Listener {
-	return admission.Listen(bound, admission.Options{Busy: true, Admit: c.admit})
+	return admission.NewListener(bound, admission.Options{Busy: true, Admit: c.admit})
 }
 
 // admit returns the pool and the key of a connection that was accepted by a listener of Listen.
@@ -57,5 +57,5 @@ func (c *connections) admit(from net.Conn) (*admission.Pool, admission.Key) {
 	if c.own == nil || c.own(uid) {
 		return c.ours, admission.Key{}
 	}
-	return c.other, admission.User(uid)
+	return c.other, admission.KeyOfUser(uid)
 }

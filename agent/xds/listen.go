@@ -155,7 +155,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		who, err := unixpeer.Of(accepted)
+		who, err := unixpeer.OfConn(accepted)
 		switch {
 		case err != nil:
 			l.logger.Warn("cannot read peer credentials, closing xDS connection", "socket", l.path,

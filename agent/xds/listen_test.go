@@ -148,12 +148,12 @@ func TestListen_LetsAFurtherGroupConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(folder, "xds.sock")
-	bound, err := Listen(ListenOptions{Path: path, Group: 4711, AlsoGroup: parts.Nobody})
+	bound, err := Listen(ListenOptions{Path: path, Group: 4711, AlsoGroup: parts.NobodyUID})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = bound.Close() }()
-	for group, may := range map[int]bool{4711: true, parts.Nobody: true, 4712: false} {
+	for group, may := range map[int]bool{4711: true, parts.NobodyUID: true, 4712: false} {
 		out, err := exec.CommandContext(t.Context(), "setpriv", "--reuid=4713",
 			fmt.Sprint("--regid=", group), "--clear-groups", "test", "-w", path).CombinedOutput()
 		if may != (err == nil) {

@@ -35,7 +35,7 @@ func (s *Switch) Serve(
 	group.Go(func() error { return s.Relay.Serve(ctx, relay, options...) })
 	group.Go(func() error {
 		for {
-			connection, err := accept.Next(bound.Accept, func(err error) {
+			connection, err := accept.NextConn(bound.Accept, func(err error) {
 				s.Logger.Error("cannot accept connection on xDS socket", "error", err)
 			})
 			if err != nil {

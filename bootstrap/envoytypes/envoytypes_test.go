@@ -25,8 +25,8 @@ const (
 func TestAPI_IsThatOfTheModule(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}",
 		strings.TrimSuffix(api, "/")).Output()
-	if err != nil || !strings.HasPrefix(string(out), "v"+typedconfig.API+".") {
-		t.Errorf("typedconfig.API is %s, the module %s (%v)", typedconfig.API, out, err)
+	if err != nil || !strings.HasPrefix(string(out), "v"+typedconfig.LinkedEnvoyAPI+".") {
+		t.Errorf("typedconfig.API is %s, the module %s (%v)", typedconfig.LinkedEnvoyAPI, out, err)
 	}
 }
 

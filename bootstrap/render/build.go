@@ -69,8 +69,8 @@ func (b *builder) pack(message proto.Message) *anypb.Any {
 	return packed
 }
 
-// Build returns the bootstrap for the input, or all errors.
-func Build(in bootstrap.Input) (*bootstrapv3.Bootstrap, error) {
+// BuildBootstrap returns the bootstrap for the input, or all errors.
+func BuildBootstrap(in bootstrap.Input) (*bootstrapv3.Bootstrap, error) {
 	b := &builder{in: in}
 	built := &bootstrapv3.Bootstrap{
 		Node:             b.node(),
@@ -147,7 +147,7 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 		clusters = append(clusters, b.pipeCluster(adminCluster, b.in.AdminSocket, localTimeout))
 	}
 	if b.in.Ready.Address != "" && b.in.Ready.Backend != "" {
-		backend := b.serviceCluster(agentCluster, &bootstrap.Service{Address: b.in.Ready.Backend},
+		backend := b.serviceCluster(agentCluster, &bootstrap.Server{Address: b.in.Ready.Backend},
 			false)
 		backend.ConnectTimeout = durationpb.New(localTimeout)
 		clusters = append(clusters, backend)
@@ -156,8 +156,9 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 		clusters = append(clusters, b.grpcPipeCluster(SecretCluster, b.in.SDSSocket, secretTimeout))
 	}
 	if b.in.CredentialSocket != "" {
-		clusters = append(clusters, b.grpcPipeCluster(credential.Cluster, b.in.CredentialSocket,
-			secretTimeout))
+		clusters = append(clusters,
+			b.grpcPipeCluster(credential.SDSClusterName, b.in.CredentialSocket,
+				secretTimeout))
 	}
 	switch {
 	case b.in.Discovery.Socket != "":

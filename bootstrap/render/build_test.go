@@ -27,7 +27,7 @@ func defaults() bootstrap.Input {
 		SystemRoots:    "tls/root.pem",
 		ConnectTimeout: time.Second, DNSRefreshRate: 300 * time.Second,
 		Prometheus: "0.0.0.0:15090",
-		Ready:      bootstrap.Ready{Address: ":15021", Backend: "127.0.0.1:15020"},
+		Ready:      bootstrap.ReadyListener{Address: ":15021", Backend: "127.0.0.1:15020"},
 	}
 }
 
@@ -69,10 +69,10 @@ var inputs = map[string]func(*bootstrap.Input){
 	},
 	"telemetry": func(in *bootstrap.Input) {
 		in.StatsdAddress = "[fd00::2]:8125"
-		in.MetricsService = &bootstrap.Service{Address: "metrics.example.com:15000",
-			TLS: files(bootstrap.Mutual), Keepalive: 10 * time.Second}
-		in.AccessLogService = &bootstrap.Service{Address: "10.0.0.9:9000",
-			TLS: bootstrap.TLS{Mode: bootstrap.Simple, ServerName: "als.example.com"}}
+		in.MetricsService = &bootstrap.Server{Address: "metrics.example.com:15000",
+			TLS: files(bootstrap.TLSMutual), Keepalive: 10 * time.Second}
+		in.AccessLogService = &bootstrap.Server{Address: "10.0.0.9:9000",
+			TLS: bootstrap.TLS{Mode: bootstrap.TLSSimple, ServerName: "als.example.com"}}
 		in.OutlierLogPath = "outlier.log"
 		in.Prometheus = "127.0.0.1:9090"
 		in.ConnectTimeout, in.DNSRefreshRate = 1500*time.Millisecond, time.Minute
@@ -93,33 +93,33 @@ var inputs = map[string]func(*bootstrap.Input){
 	},
 	"zipkin": zipkin,
 	"datadog": func(in *bootstrap.Input) {
-		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Datadog,
-			Service: bootstrap.Service{Address: "127.0.0.1:8126"}, Sampling: 100}
+		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.TracerDatadog,
+			Service: bootstrap.Server{Address: "127.0.0.1:8126"}, Sampling: 100}
 	},
 	"opentelemetry": func(in *bootstrap.Input) {
-		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.OpenTelemetry, Sampling: 0.5,
-			Service: bootstrap.Service{
-				Address: "otel.example.com:4317", TLS: bootstrap.TLS{Mode: bootstrap.Simple,
+		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.TracerOpenTelemetry, Sampling: 0.5,
+			Service: bootstrap.Server{
+				Address: "otel.example.com:4317", TLS: bootstrap.TLS{Mode: bootstrap.TLSSimple,
 					CAFile: "tls/root.pem"}}}
 	},
 	"lightstep": func(in *bootstrap.Input) {
-		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Lightstep, AccessToken: "token",
-			Sampling: 1, Service: bootstrap.Service{
-				Address: "ingest.lightstep.com:443", TLS: bootstrap.TLS{Mode: bootstrap.Simple}}}
+		in.Tracing = &bootstrap.Tracing{Provider: bootstrap.TracerLightstep, AccessToken: "token",
+			Sampling: 1, Service: bootstrap.Server{
+				Address: "ingest.lightstep.com:443", TLS: bootstrap.TLS{Mode: bootstrap.TLSSimple}}}
 	},
 	"upstream": func(in *bootstrap.Input) {
 		in.Discovery = bootstrap.Discovery{Delta: true,
-			Upstream: &bootstrap.Service{Address: "istiod.istio-system.svc:15012",
+			Upstream: &bootstrap.Server{Address: "istiod.istio-system.svc:15012",
 				Keepalive: 300 * time.Second,
-				TLS: bootstrap.TLS{Mode: bootstrap.Mutual, SDS: true,
+				TLS: bootstrap.TLS{Mode: bootstrap.TLSMutual, SDS: true,
 					ServerName: "spiffe://cluster.local/ns/istio-system/sa/istiod"}}}
-		in.Prometheus, in.Ready = "", bootstrap.Ready{}
+		in.Prometheus, in.Ready = "", bootstrap.ReadyListener{}
 	},
 }
 
 func zipkin(in *bootstrap.Input) {
-	in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Zipkin,
-		Service: bootstrap.Service{Address: "zipkin.example.com:9411"}, Sampling: 1}
+	in.Tracing = &bootstrap.Tracing{Provider: bootstrap.TracerZipkin,
+		Service: bootstrap.Server{Address: "zipkin.example.com:9411"}, Sampling: 1}
 }
 
 func input(change func(*bootstrap.Input)) bootstrap.Input {
@@ -164,13 +164,13 @@ func TestBuild_ReturnsAllErrors(t *testing.T) {
 	in.Prometheus = "localhost:15090"
 	in.Ready.Address = ":70000"
 	in.StatsdAddress = "statsd.example.com:8125"
-	in.MetricsService = &bootstrap.Service{Address: "metrics"}
-	in.AccessLogService = &bootstrap.Service{Address: "als:1", TLS: bootstrap.TLS{Mode: "strict"}}
-	in.Discovery = bootstrap.Discovery{Upstream: &bootstrap.Service{Address: ":15012",
-		TLS: bootstrap.TLS{Mode: bootstrap.Mutual, CertFile: "a"}}}
+	in.MetricsService = &bootstrap.Server{Address: "metrics"}
+	in.AccessLogService = &bootstrap.Server{Address: "als:1", TLS: bootstrap.TLS{Mode: "strict"}}
+	in.Discovery = bootstrap.Discovery{Upstream: &bootstrap.Server{Address: ":15012",
+		TLS: bootstrap.TLS{Mode: bootstrap.TLSMutual, CertFile: "a"}}}
 	in.Tracing = &bootstrap.Tracing{Provider: "jaeger", Sampling: 101}
 	in.Node.Metadata = map[string]any{"f": func() {}}
-	_, err := Build(in)
+	_, err := BuildBootstrap(in)
 	if err == nil {
 		t.Fatal("it was built")
 	}
@@ -203,7 +203,7 @@ func TestBuild_ReturnsAllErrors(t *testing.T) {
 func TestBuild_TLSNeedsRoots(t *testing.T) {
 	in := input(inputs["lightstep"])
 	in.SystemRoots = ""
-	if _, err := Build(in); err == nil ||
+	if _, err := BuildBootstrap(in); err == nil ||
 		!strings.Contains(err.Error(), "cluster lightstep: TLS needs a CA file") {
 		t.Errorf("got %v", err)
 	}
@@ -212,7 +212,8 @@ func TestBuild_TLSNeedsRoots(t *testing.T) {
 func TestBuild_SDSNeedsItsSocket(t *testing.T) {
 	in := input(inputs["upstream"])
 	in.SDSSocket = ""
-	if _, err := Build(in); err == nil || !strings.Contains(err.Error(), "there is no SDS socket") {
+	if _, err := BuildBootstrap(in); err == nil ||
+		!strings.Contains(err.Error(), "there is no SDS socket") {
 		t.Errorf("got %v", err)
 	}
 }

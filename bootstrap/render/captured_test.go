@@ -21,7 +21,7 @@ func TestBuild_CapturedListenersHaveALimit(t *testing.T) {
 	in := live(t, dir, "admin.sock")
 	discovery(t, in.Discovery.Socket)
 	in.MaxCaptured = 2
-	built, err := Build(in)
+	built, err := BuildBootstrap(in)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,7 +39,7 @@ func TestBuild_CapturedListenersHaveALimit(t *testing.T) {
 				FilterChains: []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{{Name: "echo",
 					ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: b.pack(&echov3.Echo{})}}}}}})
 	}
-	rendered, err := JSON(built)
+	rendered, err := EncodeJSON(built)
 	if err != nil {
 		t.Fatal(err)
 	}

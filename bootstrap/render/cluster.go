@@ -73,7 +73,7 @@ func (b *builder) http2(cluster *clusterv3.Cluster) {
 
 // serviceCluster returns the cluster of host:port: static for an IP address, otherwise resolved by
 // DNS.
-func (b *builder) serviceCluster(name string, service *bootstrap.Service,
+func (b *builder) serviceCluster(name string, service *bootstrap.Server,
 	http2 bool) *clusterv3.Cluster {
 	host, port, err := splitAddress(service.Address)
 	if err == nil && host == "" {

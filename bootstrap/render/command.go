@@ -20,10 +20,10 @@ const cpuCheckInterval = 20 * time.Millisecond
 // Checker returns the findings of each typed_config.
 type Checker func([]typedconfig.Config) [][]typedconfig.Finding
 
-// Command runs outrider-bootstrap: it reads a bootstrap.Question, writes a bootstrap.Answer and
-// returns the exit code. It bounds the CPU time and the memory of a user's template, and of check.
-// Only outriderd and outrider call the program.
-func Command(arguments []string, version string, in io.Reader, out, stderr io.Writer,
+// Main runs outrider-bootstrap: it reads a bootstrap.ProgramInput, writes a bootstrap.ProgramOutput
+// and returns the exit code. It bounds the CPU time and the memory of a user's template, and of
+// check. Only outriderd and outrider call the program.
+func Main(arguments []string, version string, in io.Reader, out, stderr io.Writer,
 	check Checker) int {
 	fail := func(err error) int {
 		_, _ = fmt.Fprintln(stderr, "outrider-bootstrap:", err)
@@ -37,7 +37,7 @@ func Command(arguments []string, version string, in io.Reader, out, stderr io.Wr
 		return fail(fmt.Errorf("unexpected argument %q: outriderd calls it, with a question "+
 			"on the standard input", arguments[0]))
 	}
-	var question bootstrap.Question
+	var question bootstrap.ProgramInput
 	decoder := json.NewDecoder(in)
 	decoder.UseNumber() // keep all digits in the node's metadata
 	if err := decoder.Decode(&question); err != nil {
@@ -69,18 +69,18 @@ func limitMemory(bytes uint64) error {
 }
 
 // answerInTime answers a question within its time. Longer work ends with the process.
-func answerInTime(question bootstrap.Question, check Checker) bootstrap.Answer {
-	if question.Protocol != bootstrap.Protocol {
-		return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its "+
+func answerInTime(question bootstrap.ProgramInput, check Checker) bootstrap.ProgramOutput {
+	if question.Protocol != bootstrap.ProgramProtocol {
+		return bootstrap.ProgramOutput{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its "+
 			"protocol and outriderd version %d: restart outriderd",
-			bootstrap.Protocol, question.Protocol)}
+			bootstrap.ProgramProtocol, question.Protocol)}
 	}
-	answers := make(chan bootstrap.Answer, 1)
+	answers := make(chan bootstrap.ProgramOutput, 1)
 	go func() {
 		if question.Typed != nil {
-			answers <- bootstrap.Answer{Findings: check(question.Typed)}
+			answers <- bootstrap.ProgramOutput{Findings: check(question.Typed)}
 		} else {
-			answers <- answerOf(Render(question.Request))
+			answers <- answerOf(RenderRequest(question.Request))
 		}
 	}()
 	deadline := time.After(question.Wait())
@@ -91,11 +91,11 @@ func answerInTime(question bootstrap.Question, check Checker) bootstrap.Answer {
 		case found := <-answers:
 			return found
 		case <-deadline:
-			return bootstrap.Answer{Unable: fmt.Sprintf("outrider-bootstrap is not done after %v "+
+			return bootstrap.ProgramOutput{Unable: fmt.Sprintf("outrider-bootstrap is not done after %v "+
 				"with %v of CPU time", question.Wait(), cpuTime().Round(time.Millisecond))}
 		case <-tick.C:
 			if cpuTime() > question.Time && question.Typed != nil {
-				return bootstrap.Answer{Unable: fmt.Sprintf("checking typed_configs takes more "+
+				return bootstrap.ProgramOutput{Unable: fmt.Sprintf("checking typed_configs takes more "+
 					"than %v", question.Time)}
 			} else if cpuTime() > question.Time {
 				return answerOf(nil, question.Request.LimitError(
@@ -115,15 +115,15 @@ func cpuTime() time.Duration {
 }
 
 // answerOf returns the answer with the result of rendering.
-func answerOf(rendered *bootstrap.Rendered, err error) bootstrap.Answer {
+func answerOf(rendered *bootstrap.Rendered, err error) bootstrap.ProgramOutput {
 	if fault, ok := errors.AsType[*bootstrap.Error](err); ok {
-		return bootstrap.Answer{Fault: fault}
+		return bootstrap.ProgramOutput{Fault: fault}
 	}
 	if _, ok := errors.AsType[*bootstrap.ProgramError](err); ok {
-		return bootstrap.Answer{Unable: err.Error()}
+		return bootstrap.ProgramOutput{Unable: err.Error()}
 	}
 	if err != nil {
-		return bootstrap.Answer{Failure: err.Error()}
+		return bootstrap.ProgramOutput{Failure: err.Error()}
 	}
-	return bootstrap.Answer{Rendered: rendered}
+	return bootstrap.ProgramOutput{Rendered: rendered}
 }

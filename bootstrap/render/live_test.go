@@ -246,23 +246,23 @@ func TestBuild_EnvoyLogsNoWarningByDefault(t *testing.T) {
 const deprecated = "Using deprecated option 'envoy.config.bootstrap.v3.Bootstrap.tracing'"
 
 func TestBuild_EnvoyAcceptsEveryField(t *testing.T) {
-	for _, provider := range []string{"", bootstrap.Zipkin, bootstrap.Datadog,
-		bootstrap.OpenTelemetry, bootstrap.Lightstep} {
+	for _, provider := range []string{"", bootstrap.TracerZipkin, bootstrap.TracerDatadog,
+		bootstrap.TracerOpenTelemetry, bootstrap.TracerLightstep} {
 		t.Run(provider, func(t *testing.T) {
 			dir := folder(t)
 			in := live(t, dir, "admin.sock")
 			discovery(t, in.Discovery.Socket)
 			in.StatsdAddress = "127.0.0.1:1"
 			in.OutlierLogPath = filepath.Join(dir, "outlier.log")
-			in.MetricsService = &bootstrap.Service{Address: "localhost:1",
-				TLS: files(bootstrap.Mutual), Keepalive: 1}
-			in.AccessLogService = &bootstrap.Service{Address: "localhost:1",
-				TLS: files(bootstrap.Simple)}
+			in.MetricsService = &bootstrap.Server{Address: "localhost:1",
+				TLS: files(bootstrap.TLSMutual), Keepalive: 1}
+			in.AccessLogService = &bootstrap.Server{Address: "localhost:1",
+				TLS: files(bootstrap.TLSSimple)}
 			in.Node.Metadata = map[string]any{"ANNOTATIONS": map[string]any{
 				"sidecar.istio.io/statsInclusionPrefixes": "http."}}
 			if provider != "" {
 				in.Tracing = &bootstrap.Tracing{Provider: provider, Sampling: 2.5, AccessToken: "t",
-					Service: bootstrap.Service{Address: "localhost:1"}}
+					Service: bootstrap.Server{Address: "localhost:1"}}
 			}
 			said := run(t, dir, in.AdminSocket, render(t, in))
 			for line := range strings.Lines(said.String()) {

@@ -95,11 +95,11 @@ func eventually(t *testing.T, what string, holds func() bool) {
 
 func render(t *testing.T, in bootstrap.Input) []byte {
 	t.Helper()
-	built, err := Build(in)
+	built, err := BuildBootstrap(in)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rendered, err := JSON(built)
+	rendered, err := EncodeJSON(built)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ import (
 // other values replaced.
 //
 // Protobuf cannot distinguish an explicit false, 0 or "" from an absent one, so such a value never
-// replaces another. Envoy ignores it silently; Build returns an error, like everything else that
-// would have no effect. Errors are of type *Error.
+// replaces another. Envoy ignores it silently; BuildBootstrap returns an error, like everything
+// else that would have no effect. Errors are of type *Error.
 func override(into *value, file string, content []byte) error {
 	from, err := parse(file, content)
 	if err != nil {
@@ -241,5 +241,5 @@ func nearest(descriptor protoreflect.MessageDescriptor, name string) string {
 		field := descriptor.Fields().Get(i)
 		known = append(known, field.TextName(), field.JSONName())
 	}
-	return spelling.NearestWithin(name, known, 2)
+	return spelling.NearestWordWithin(name, known, 2)
 }

@@ -3,19 +3,19 @@
 //
 // There are four sources, and a merge that applies to all of them:
 //
-//	Build and JSON      from bootstrap.Input
-//	expand              a text/template of the user's, with Istio's names for the data
-//	custom              a complete bootstrap of the user's
-//	fromUpstream        a bootstrap of the upstream server, with Outrider's own parts
-//	override            merges a file of the user's into any of them, by Envoy's rules
+//	BuildBootstrap, EncodeJSON  bootstrap.Input
+//	expand                      a user's text/template, whose data have Istio's names
+//	custom                      a user's complete bootstrap
+//	fromUpstream                the upstream server's bootstrap, plus Outrider's own parts
+//	override                    merges a user's file into any of these, by Envoy's rules
 package render
 
 import "outrider.org/outrider/bootstrap"
 
-// Render renders a request with the admin socket bootstrap.AnySocket. Errors in a user's file are
-// of type *bootstrap.Error.
-func Render(request bootstrap.Request) (*bootstrap.Rendered, error) {
-	request.Input.AdminSocket = bootstrap.AnySocket
+// RenderRequest renders a request with the admin socket bootstrap.AdminSocketPlaceholder. Errors in
+// a user's file are of type *bootstrap.Error.
+func RenderRequest(request bootstrap.Request) (*bootstrap.Rendered, error) {
+	request.Input.AdminSocket = bootstrap.AdminSocketPlaceholder
 	document, text, err := base(request)
 	if err != nil {
 		return nil, err
@@ -38,7 +38,7 @@ func Render(request bootstrap.Request) (*bootstrap.Rendered, error) {
 		if err != nil {
 			return nil, err
 		}
-		if network != "unix" || address != bootstrap.AnySocket {
+		if network != "unix" || address != bootstrap.AdminSocketPlaceholder {
 			rendered.Admin = address
 		}
 	}
@@ -54,14 +54,14 @@ func base(request bootstrap.Request) (document *value, text []byte, err error) {
 		document, err = expand(request.Template.Path, request.Template.Content, request.Input)
 		return document, nil, err
 	}
-	built, err := Build(request.Input)
+	built, err := BuildBootstrap(request.Input)
 	if err == nil && request.Upstream != nil {
 		built, err = fromUpstream(built, request.Upstream)
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	if text, err = JSON(built); err != nil {
+	if text, err = EncodeJSON(built); err != nil {
 		return nil, nil, err
 	}
 	document, err = parseJSON("bootstrap", text)

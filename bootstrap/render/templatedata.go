@@ -133,19 +133,20 @@ func (b *builder) serviceData(data map[string]any) error {
 	if tracing := b.in.Tracing; tracing != nil {
 		data[tracing.Provider] = addressText(tracing.Service.Address)
 		socket, err := b.socketText(tracing.Provider, &tracing.Service,
-			tracing.Provider == bootstrap.OpenTelemetry || tracing.Provider == bootstrap.Lightstep)
+			tracing.Provider == bootstrap.TracerOpenTelemetry ||
+				tracing.Provider == bootstrap.TracerLightstep)
 		if err != nil {
 			return err
 		}
 		data["tracing_tls"] = socket
-		if tracing.Provider == bootstrap.Lightstep {
+		if tracing.Provider == bootstrap.TracerLightstep {
 			data["lightstepToken"] = tracing.AccessToken
 			data["lightstepSecure"] = onlyIf(tracing.Service.TLS.Mode != "" &&
-				tracing.Service.TLS.Mode != bootstrap.Disable, "true")
+				tracing.Service.TLS.Mode != bootstrap.TLSDisable, "true")
 			data["lightstepCacertPath"] = tracing.Service.TLS.CAFile
 		}
 	}
-	for name, service := range map[string]*bootstrap.Service{metricsCluster: b.in.MetricsService,
+	for name, service := range map[string]*bootstrap.Server{metricsCluster: b.in.MetricsService,
 		accessLogCluster: b.in.AccessLogService} {
 		data[name+"_address"], data[name+"_tls"], data[name+"_tcp_keepalive"] = "", "", ""
 		if service == nil {
@@ -170,7 +171,7 @@ func (b *builder) serviceData(data map[string]any) error {
 	return nil
 }
 
-func (b *builder) socketText(cluster string, service *bootstrap.Service,
+func (b *builder) socketText(cluster string, service *bootstrap.Server,
 	http2 bool) (string, error) {
 	host, _, err := splitAddress(service.Address)
 	if err != nil {
@@ -254,7 +255,7 @@ func onlyIf(condition bool, text string) string {
 }
 
 // readyPort returns the port of the readiness listener, 0 without one.
-func readyPort(ready bootstrap.Ready) int {
+func readyPort(ready bootstrap.ReadyListener) int {
 	_, port, err := splitAddress(ready.Address)
 	if err != nil {
 		return 0

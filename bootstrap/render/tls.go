@@ -23,9 +23,9 @@ const (
 func (b *builder) transportSocket(cluster, host string, settings bootstrap.TLS,
 	http2 bool) *corev3.TransportSocket {
 	switch settings.Mode {
-	case "", bootstrap.Disable:
+	case "", bootstrap.TLSDisable:
 		return nil
-	case bootstrap.Simple, bootstrap.Mutual:
+	case bootstrap.TLSSimple, bootstrap.TLSMutual:
 	default:
 		b.fail("cluster %s: TLS mode %q is none of disable, simple, mutual", cluster, settings.Mode)
 		return nil
@@ -36,7 +36,7 @@ func (b *builder) transportSocket(cluster, host string, settings bootstrap.TLS,
 		common.AlpnProtocols = []string{"h2"}
 	}
 	b.validation(common, cluster, settings, serverName)
-	if settings.Mode == bootstrap.Mutual {
+	if settings.Mode == bootstrap.TLSMutual {
 		b.certificate(common, cluster, settings)
 	}
 	context := &tlsv3.UpstreamTlsContext{CommonTlsContext: common}

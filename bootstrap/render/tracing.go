@@ -29,7 +29,7 @@ func (b *builder) tracing() *tracev3.Tracing {
 		}}
 	}
 	switch b.in.Tracing.Provider {
-	case bootstrap.Zipkin:
+	case bootstrap.TracerZipkin:
 		return provider("envoy.tracers.zipkin", &tracev3.ZipkinConfig{
 			CollectorCluster:         zipkinCluster,
 			CollectorEndpoint:        "/api/v2/spans",
@@ -38,18 +38,18 @@ func (b *builder) tracing() *tracev3.Tracing {
 			TraceId_128Bit:           true,
 			SharedSpanContext:        wrapperspb.Bool(false),
 		})
-	case bootstrap.Datadog:
+	case bootstrap.TracerDatadog:
 		return provider("envoy.tracers.datadog", &tracev3.DatadogConfig{
 			CollectorCluster:  datadogCluster,
 			CollectorHostname: b.in.Tracing.Service.Address,
 			ServiceName:       b.in.Node.ServiceCluster,
 		})
-	case bootstrap.OpenTelemetry:
+	case bootstrap.TracerOpenTelemetry:
 		return provider("envoy.tracers.opentelemetry", &tracev3.OpenTelemetryConfig{
 			GrpcService: grpcService(otlpCluster),
 			ServiceName: b.in.Node.ServiceCluster,
 		})
-	case bootstrap.Lightstep:
+	case bootstrap.TracerLightstep:
 		service := grpcService(lightstepCluster)
 		if b.in.Tracing.AccessToken != "" {
 			service.InitialMetadata = []*corev3.HeaderValue{{Key: lightstepHeader,
@@ -68,13 +68,13 @@ func (b *builder) tracing() *tracev3.Tracing {
 func (b *builder) tracingCluster() *clusterv3.Cluster {
 	service := &b.in.Tracing.Service
 	switch b.in.Tracing.Provider {
-	case bootstrap.Zipkin:
+	case bootstrap.TracerZipkin:
 		return b.serviceCluster(zipkinCluster, service, false)
-	case bootstrap.Datadog:
+	case bootstrap.TracerDatadog:
 		return b.serviceCluster(datadogCluster, service, false)
-	case bootstrap.OpenTelemetry:
+	case bootstrap.TracerOpenTelemetry:
 		return b.serviceCluster(otlpCluster, service, true)
-	case bootstrap.Lightstep:
+	case bootstrap.TracerLightstep:
 		return b.serviceCluster(lightstepCluster, service, true)
 	}
 	return nil // reported by tracing

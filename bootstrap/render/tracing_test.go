@@ -42,8 +42,9 @@ func TestTracing_SendsSampledSpans(t *testing.T) {
 			in := input(inputs["minimal"])
 			in.AdminSocket = filepath.Join(dir, "admin.sock")
 			in.Stats.All = true
-			in.Tracing = &bootstrap.Tracing{Provider: bootstrap.Zipkin, Sampling: test.sampling,
-				Service: bootstrap.Service{Address: strings.TrimPrefix(collector.URL, "http://")}}
+			in.Tracing = &bootstrap.Tracing{Provider: bootstrap.TracerZipkin,
+				Sampling: test.sampling,
+				Service:  bootstrap.Server{Address: strings.TrimPrefix(collector.URL, "http://")}}
 			port := parts.FreePort(t)
 			merged, err := Override(render(t, in), "bootstrap", "traced.json",
 				fmt.Appendf(nil, traced, port))

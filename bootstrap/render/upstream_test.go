@@ -23,7 +23,7 @@ func fromServer(t *testing.T, sent string, override *bootstrap.File) *bootstrapv
 	if err != nil {
 		t.Fatal(err)
 	}
-	rendered, err := Render(bootstrap.Request{Input: defaults(), Upstream: content,
+	rendered, err := RenderRequest(bootstrap.Request{Input: defaults(), Upstream: content,
 		Override: override})
 	if err != nil {
 		t.Fatal(err)
@@ -49,9 +49,9 @@ func TestUpstream_OwnPartsReplaceThoseOfTheServer(t *testing.T) {
 				{"address": {"socket_address": {"address": "0.0.0.0", "port_value": 15021}}},
 				{"name": "outrider_prometheus"}, {"address": {"pipe": {"path": "/theirs"}}}]}}`,
 		&bootstrap.File{Path: "o.yaml", Content: []byte("static_resources: {clusters: [{name: mine}]}")})
-	own, err := Build(func() bootstrap.Input {
+	own, err := BuildBootstrap(func() bootstrap.Input {
 		in := defaults()
-		in.AdminSocket = bootstrap.AnySocket
+		in.AdminSocket = bootstrap.AdminSocketPlaceholder
 		return in
 	}())
 	if err != nil {
@@ -85,7 +85,7 @@ func TestUpstream_OwnPartsReplaceThoseOfTheServer(t *testing.T) {
 func TestUpstream_UnknownFieldsAreRefused(t *testing.T) {
 	for what, content := range map[string][]byte{
 		"unknown field": {0xfa, 0x3f, 1, 'x'}, "cannot parse": []byte("not a message")} {
-		_, err := Render(bootstrap.Request{Input: defaults(), Upstream: content})
+		_, err := RenderRequest(bootstrap.Request{Input: defaults(), Upstream: content})
 		if err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}

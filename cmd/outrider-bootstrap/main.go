@@ -14,6 +14,6 @@ var version = "development"
 
 func main() {
 	render.PreferOOMKill()
-	os.Exit(render.Command(os.Args[1:], version, os.Stdin, os.Stdout, os.Stderr,
+	os.Exit(render.Main(os.Args[1:], version, os.Stdin, os.Stdout, os.Stderr,
 		typedcheck.Check))
 }

@@ -23,7 +23,7 @@ func main() {
 		}
 		return
 	}
-	os.Exit(capture.Command(os.Args[1:], version, os.Stdout, os.Stderr))
+	os.Exit(capture.Main(os.Args[1:], version, os.Stdout, os.Stderr))
 }
 
 // serveResolved serves the connection on standard input.
@@ -32,5 +32,5 @@ func serveResolved() error {
 	if err != nil {
 		return fmt.Errorf("standard input is no socket: %w", err)
 	}
-	return resolved.Serve(connection)
+	return resolved.ServeHelper(connection)
 }

@@ -26,7 +26,7 @@ func TestCA_RotationFailsNoRenewal(t *testing.T) {
 	old, next := pkitest.NewAuthority(t, "old", nil), pkitest.NewAuthority(t, "next", nil)
 	s := startSigning(t, old, old)
 	agent := s.agent()
-	var current [clients]*identity.Issued
+	var current [clients]*identity.IssuedCertificate
 	for i := range current {
 		var err error
 		if current[i], err = agent.Issue(t.Context(), nil, nil); err != nil {

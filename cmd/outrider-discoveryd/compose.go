@@ -50,7 +50,7 @@ type program struct {
 	notifier     *systemd.Notifier
 	reloader     *reloader
 	control      *control
-	events       *journal.Events
+	events       *journal.EventLog
 	certificates part.Part
 	registration *registration.Server // nil: [registration] is off
 	files        part.Part
@@ -158,7 +158,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}
 	p := &program{certificates: &certificateWatch{Notifier: certificates}, files: files,
 		recorder: recorder, discovery: server, streams: streams,
-		events: &journal.Events{Board: b.board, Log: b.log, Logs: b.logs}}
+		events: &journal.EventLog{Board: b.board, Log: b.log, Logs: b.logs}}
 	for _, s := range all {
 		p.sources = append(p.sources, &runningSource{Source: s})
 	}
@@ -168,7 +168,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	p.reloader.clients, p.reloader.streams, p.reloader.authority = clients, streams, authority
 	p.reloader.states = newSourceStates(all, b.board)
 	p.control = newControl(controlSocket(os.Getenv, ""), p.reloader.Reload, b.logOf("control"))
-	p.notifier = systemd.New(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
+	p.notifier = systemd.NewNotifier(systemd.Options{Environment: os.Getenv, Ping: p.reloader.ping,
 		Logger: b.logOf("systemd")})
 	p.reloader.notifier, p.reloader.sources = p.notifier, all
 	p.reloader.recorder = recorder

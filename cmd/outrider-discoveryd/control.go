@@ -71,7 +71,7 @@ func (c *control) Run(ctx context.Context) error {
 	}
 	c.MarkReady()
 	server := admission.NewServer(http.HandlerFunc(c.serve), c.logger)
-	return admission.Serve(ctx, server, admission.Listen(listener, admission.Options{
+	return admission.Serve(ctx, server, admission.NewListener(listener, admission.Options{
 		Admit: func(net.Conn) (*admission.Pool, admission.Key) {
 			return c.requests, admission.Key{}
 		}}))

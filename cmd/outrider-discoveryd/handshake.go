@@ -43,7 +43,7 @@ func (l loggedHandshakes) ServerHandshake(from net.Conn) (net.Conn, credentials.
 	client := xds.PeerOf(from.RemoteAddr())
 	reason := auth.Shorten(unverified.Err.Error())
 	omitted, ok := l.identity.refusals.Allow(time.Now(), client.Key().String(),
-		repeat.Class(reason), handshakeLimits)
+		repeat.ErrorClass(reason), handshakeLimits)
 	if ok {
 		identity := ""
 		if shown := unverified.UnverifiedCertificates[0]; len(shown.URIs) > 0 {

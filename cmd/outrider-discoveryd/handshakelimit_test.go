@@ -74,13 +74,13 @@ func TestHandshakes_SilentConnectionsDelayOnlyTheirOwn(t *testing.T) {
 	parts.Eventually(t, time.Minute, "the handshakes of the first two begin", func() bool {
 		limited.mu.Lock()
 		defer limited.mu.Unlock()
-		of := limited.turns[admission.User(0)]
+		of := limited.turns[admission.KeyOfUser(0)]
 		return of != nil && len(of.slots) == 2
 	})
 	own := make(chan error, 1)
 	third := tls.Client(dialAs(t, 0, address), config)
 	go func() { own <- third.Handshake() }()
-	if err := tls.Client(dialAs(t, parts.Nobody, address), config).Handshake(); err != nil {
+	if err := tls.Client(dialAs(t, parts.NobodyUID, address), config).Handshake(); err != nil {
 		t.Errorf("another user: %v", err)
 	}
 	if err := <-results; err != nil {

@@ -103,7 +103,7 @@ func (s *signing) newJoining(t *testing.T, key crypto.Signer, account string, i 
 // join gets a certificate and the configuration. It repeats what is refused for the moment, as the
 // agent does; the stream stays open.
 func (h *joining) join(ctx context.Context, retried *atomic.Int64) error {
-	var issued *identity.Issued
+	var issued *identity.IssuedCertificate
 	var err error
 	for again := true; again; {
 		issued, err = h.agent.Issue(ctx, nil, nil)

@@ -78,7 +78,7 @@ func exitCode(err error) int {
 		return exitProblems
 	}
 	if invalid, ok := errors.AsType[config.Errors](err); ok {
-		for _, line := range config.Reasons(invalid) {
+		for _, line := range config.ErrorLines(invalid) {
 			fmt.Fprintln(os.Stderr, line)
 		}
 		return exitConfig

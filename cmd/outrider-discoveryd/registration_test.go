@@ -157,7 +157,7 @@ func (r *registrations) testBesideIstiod(t *testing.T) {
 	s := r.connect(t, web, r.istiod)
 	r.awaitHealth(t, s, "", "True")
 	entry := r.Entry(vmNamespace, vmEntry)
-	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.Entry.Identity)
+	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.Identity)
 	for _, address := range []string{r.one.address, r.istiod, r.two.address} {
 		controller := r.Entry(vmNamespace, vmEntry).Controller()
 		next := r.connect(t, web, address)
@@ -212,7 +212,7 @@ func (r *registrations) testMoves(t *testing.T) {
 	s := web.connect(r.one.address)
 	s.report("")
 	entry := r.AwaitEntry(t, time.Minute, vmNamespace, vmEntry, "True")
-	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.Entry.Identity)
+	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.Identity)
 	for i := range 20 {
 		address := []string{r.two.address, r.one.address}[i%2]
 		if i%4 < 2 { // the new stream begins before the old one ends, or after it
@@ -244,7 +244,7 @@ func (r *registrations) testDeadServer(t *testing.T) {
 	moving := newVM(t, r.token, map[string]any{"INSTANCE_IPS": "10.9.9.20"})
 	s := web.connect(r.one.address)
 	moving.connect(r.one.address)
-	seen := r.WatchEntry(vmNamespace, "web-10.9.9.20", cluster.Entry.Identity)
+	seen := r.WatchEntry(vmNamespace, "web-10.9.9.20", cluster.WorkloadEntry.Identity)
 	begun := time.Now()
 	if err := syscall.Kill(r.one.pid, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -266,7 +266,7 @@ func (r *registrations) testFleet(t *testing.T) {
 	const size = 1000
 	count := func() (connected int) {
 		var list struct {
-			Items []cluster.Entry
+			Items []cluster.WorkloadEntry
 		}
 		r.Get(entriesPath, &list)
 		for _, e := range list.Items {

@@ -137,14 +137,14 @@ func (r *reloader) report() {
 		return
 	}
 	if !r.serving.Load() {
-		r.notifier.Set(systemd.Starting, strings.TrimSuffix("starting; "+problems, "; "))
+		r.notifier.Set(systemd.StateStarting, strings.TrimSuffix("starting; "+problems, "; "))
 		return
 	}
 	sentence := fmt.Sprintf("serving %d clients", r.streams.Stats().Streams)
 	if why := r.server.Closed(); why != "" {
 		sentence = "serving nothing: " + why
 	}
-	r.notifier.Set(systemd.Running, strings.TrimSuffix(sentence+"; "+problems, "; "))
+	r.notifier.Set(systemd.StateRunning, strings.TrimSuffix(sentence+"; "+problems, "; "))
 }
 
 // ready records that all listeners serve, so that the service manager is notified.
@@ -182,7 +182,7 @@ func (r *reloader) ping(ctx context.Context) error {
 // error says why the configuration was refused.
 func (r *reloader) reload(requested bool) error {
 	if r.serving.Load() && !r.stopping.Load() {
-		r.notifier.Set(systemd.Reloading, "reloading")
+		r.notifier.Set(systemd.StateReloading, "reloading")
 		defer r.report()
 	}
 	log := r.base.log
@@ -190,14 +190,14 @@ func (r *reloader) reload(requested bool) error {
 	if err != nil {
 		r.base.board.Raise(conditionRefused, condition.Error,
 			"the configuration was refused, that in force stays: "+
-				strings.Join(config.Reasons(err), "; "))
-		return errors.New(strings.Join(config.Reasons(err), "\n"))
+				strings.Join(config.ErrorLines(err), "; "))
+		return errors.New(strings.Join(config.ErrorLines(err), "\n"))
 	}
 	r.base.board.Clear(conditionRefused)
 	if err := r.watcher.Set(slices.Concat(next.Files, next.Dirs)); err != nil {
 		log.Warn("cannot watch configuration files", "error", err)
 	}
-	applied := config.KeepDiscoveryd(r.running.Config, next.Config)
+	applied := config.RetainDiscoverydStartKeys(r.running.Config, next.Config)
 	r.log(config.CompareDiscoveryd(r.running.Config, next.Config))
 	if applied.TLS != r.running.Config.TLS && hasCertificate(applied.TLS) {
 		r.identity.use(applied.TLS)

@@ -48,7 +48,7 @@ func serve(ctx context.Context, options config.Options) error {
 	if err != nil {
 		return err
 	}
-	p.notifier.Set(systemd.Starting, "starting")
+	p.notifier.Set(systemd.StateStarting, "starting")
 	err = p.run(ctx)
 	p.notifier.End(err)
 	return err
@@ -75,7 +75,7 @@ func (p *program) run(ctx context.Context) error {
 	group := part.NewGroup(running)
 	abandon := context.AfterFunc(ctx, func() {
 		p.reloader.stopping.Store(true)
-		p.notifier.Set(systemd.Stopping, "clients move to other servers")
+		p.notifier.Set(systemd.StateStopping, "clients move to other servers")
 		p.streams.Drain(running, drainTime)
 		end()
 	})

@@ -15,5 +15,5 @@ var version = "devel"
 func init() { runtime.LockOSThread() }
 
 func main() {
-	os.Exit(keeper.Command(os.Args[1:], version, os.Stdout, os.Stderr))
+	os.Exit(keeper.Main(os.Args[1:], version, os.Stdout, os.Stderr))
 }

@@ -46,7 +46,7 @@ func (a *app) collectFiles(ctx context.Context, r *report, status api.Status) {
 			return
 		}
 		if err == nil && strings.HasSuffix(path, ".toml") {
-			content, err = config.Redacted(content)
+			content, err = config.RedactText(content)
 		}
 		r.addOr("files"+path, content, err)
 	}

@@ -174,7 +174,7 @@ func (a *app) captureTryCommand() *cobra.Command {
 			"running: nobody locks themselves out.",
 		Args: cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
-			if trial.For <= 0 {
+			if trial.Duration <= 0 {
 				return usagef("--for: the time must be positive")
 			}
 			shown, err := client.CaptureTry(ctx, trial)
@@ -184,7 +184,7 @@ func (a *app) captureTryCommand() *cobra.Command {
 			return a.print(shown, func() { a.printCapture(shown) })
 		}),
 	}
-	command.Flags().DurationVar(&trial.For, "for", time.Minute, "the `time` of the trial")
+	command.Flags().DurationVar(&trial.Duration, "for", time.Minute, "the `time` of the trial")
 	return command
 }
 

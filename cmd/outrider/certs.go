@@ -84,7 +84,7 @@ func (a *app) left(i api.Identity) cell {
 
 // titleOf returns the title of an identity: "credential shop", "file www.crt", or its name.
 func titleOf(i api.Identity) string {
-	if title, ok := credential.Title(i.Name); ok {
+	if title, ok := credential.SecretTitle(i.Name); ok {
 		return title
 	}
 	if i.File != "" && strings.HasPrefix(i.Name, "file-") {

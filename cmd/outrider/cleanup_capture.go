@@ -34,11 +34,11 @@ func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	defer folder.close()
 	// The socket starts a helper that is gone, also one that hung and was killed meanwhile.
 	for range 2 {
-		if !folder.has(capture.StateName) {
+		if !folder.has(capture.StateFileName) {
 			break
 		}
 		failed = stopCapture(ctx, agents)
-		if !folder.has(capture.StateName) {
+		if !folder.has(capture.StateFileName) {
 			c.report("ended the interception")
 		}
 	}
@@ -68,5 +68,5 @@ func stopCapture(ctx context.Context, in *folder) error {
 		return err
 	}
 	defer func() { _ = socket.Close() }()
-	return capture.Stop(ctx, fmt.Sprintf("/proc/self/fd/%d", socket.Fd()))
+	return capture.StopHelper(ctx, fmt.Sprintf("/proc/self/fd/%d", socket.Fd()))
 }

@@ -31,7 +31,7 @@ func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	defer memory.close()
 	info := keeper.Info{BaseID: baseID}
 	var failed []error
-	for lineage := range keeper.Lineages {
+	for lineage := range keeper.MaxLineages {
 		name := fmt.Sprintf("envoy_shared_memory_%d", uint64(info.BaseIDOf(lineage))*10)
 		info, err := memory.root.Lstat(name)
 		if err != nil || status(info).Uid != owner || c.mapped(filepath.Join(c.sharedMemory, name)) {
@@ -101,7 +101,7 @@ func (c *cleaner) removeSockets(in *folder, pattern string) error {
 		return nil
 	}
 	open := map[string]bool{}
-	err = sockdiag.EachUnix(c.processes, func(s sockdiag.UnixSocket) { open[s.Path] = true })
+	err = sockdiag.EachUnixSocket(c.processes, func(s sockdiag.UnixSocket) { open[s.Path] = true })
 	if err != nil {
 		return err
 	}

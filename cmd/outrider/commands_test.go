@@ -145,7 +145,7 @@ func TestReload(t *testing.T) {
 			Reasons: []string{"a.toml:1:2: x: wrong", "b.toml:3:4: y: wrong\nand more"}}, code: 1,
 			errors: "outrider: reload refused; epoch 1 continues serving\n" +
 				"  a.toml:1:2: x: wrong\n  b.toml:3:4: y: wrong\n  and more\n"},
-		{name: "an error", err: api.Refuse("the agent is stopping"), code: 1,
+		{name: "an error", err: api.NewRefusal("the agent is stopping"), code: 1,
 			errors: "outrider: the agent is stopping\n"},
 		{name: "not authorised", err: &api.Error{Status: 403, Message: "not authorised: no"},
 			code: 1, errors: "outrider: not authorised: no\n"},
@@ -173,7 +173,7 @@ func TestReload(t *testing.T) {
 func TestExitCodes(t *testing.T) {
 	running := newMachine(t, &apitest.Backend{StatusValue: someStatus()})
 	stopped := newMachine(t, nil)
-	saysNo := newMachine(t, &apitest.Backend{Err: api.Refuse("no epoch is live")})
+	saysNo := newMachine(t, &apitest.Backend{Err: api.NewRefusal("no epoch is live")})
 	forbids := newMachine(t, &apitest.Backend{Err: &api.Error{Status: 403,
 		Message: "not authorised"}})
 	tests := []struct {

@@ -30,13 +30,13 @@ func (a *app) configCheckCommand() *cobra.Command {
 			"start\". A file that does not exist yet, and that a start waits for, is a\n" +
 			"warning.",
 		RunE: func(command *cobra.Command, arguments []string) error {
-			options, checker := a.onDisk(arguments), blueprint.Checker{Maker: a.maker}
+			options, checker := a.onDisk(arguments), blueprint.CheckOptions{Maker: a.maker}
 			if options.Path == "" {
 				a.inUnit(command.Context(), &options, &checker)
 			}
 			report := blueprint.Check(command.Context(), options, checker)
 			result := checkResult{OK: len(report.Errors) == 0,
-				Warnings: config.Reasons(report.Warnings), Errors: config.Reasons(report.Errors)}
+				Warnings: config.ErrorLines(report.Warnings), Errors: config.ErrorLines(report.Errors)}
 			if result.OK {
 				result.Files = report.Files
 			}
@@ -46,7 +46,8 @@ func (a *app) configCheckCommand() *cobra.Command {
 }
 
 // inUnit changes a check to that of a systemd unit, if the unit is installed.
-func (a *app) inUnit(ctx context.Context, options *config.Options, checker *blueprint.Checker) {
+func (a *app) inUnit(ctx context.Context, options *config.Options,
+	checker *blueprint.CheckOptions) {
 	agent := a.unit(ctx, unitOf("outrider", options.Instance)+".service")
 	if agent.User == "" {
 		return
@@ -61,7 +62,7 @@ func (a *app) onDisk(arguments []string) config.Options {
 	options := config.Options{Instance: a.instance, Directory: a.paths.configuration,
 		CheckOnly: true}
 	if len(arguments) > 0 {
-		options = options.Of(arguments[0])
+		options = options.ForFile(arguments[0])
 	}
 	return options
 }
@@ -110,7 +111,7 @@ func (a *app) configShowCommand() *cobra.Command {
 
 // printConfig prints a configuration as JSON, its values also as nested tables.
 func (a *app) printConfig(shown api.Config) error {
-	nested, err := config.Nested(shown.Values)
+	nested, err := config.NestedTables(shown.Values)
 	if err != nil {
 		return err
 	}
@@ -160,7 +161,7 @@ func (a *app) configDefaultsCommand() *cobra.Command {
 			shown := struct {
 				Text   string         `json:"text"`
 				Values []config.Value `json:"values"`
-			}{config.Defaults(), config.DefaultValues()}
+			}{config.DefaultsTOML(), config.DefaultValues()}
 			return a.print(shown, func() { fmt.Fprint(a.out, shown.Text) })
 		},
 	}

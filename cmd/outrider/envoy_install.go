@@ -59,7 +59,7 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 	var binary *envoy.Binary
 	var err error
 	if o.file != "" {
-		binary, err = installer.File(command.Context(), o.file, o.sum)
+		binary, err = installer.InstallFile(command.Context(), o.file, o.sum)
 	} else {
 		version := installer.Releases[0].Version
 		if len(arguments) > 0 {
@@ -67,7 +67,7 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 		}
 		bar := a.startBar("fetching Envoy " + version)
 		installer.Progress = bar.show
-		binary, err = installer.Fetch(command.Context(), version, o.sum)
+		binary, err = installer.InstallVersion(command.Context(), version, o.sum)
 		bar.end()
 	}
 	if err != nil {

@@ -19,7 +19,7 @@ func (a *app) exampleListCommand() *cobra.Command {
 		Short: "List the examples",
 		Args:  cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
-			return a.print(examples.All(), func() {
+			return a.print(examples.AllExamples(), func() {
 				for _, group := range examples.Groups {
 					a.writeExamples(group)
 				}
@@ -51,7 +51,7 @@ func (a *app) exampleShowCommand() *cobra.Command {
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: exampleNames,
 		RunE: func(_ *cobra.Command, arguments []string) error {
-			example, err := examples.Find(arguments[0])
+			example, err := examples.FindExample(arguments[0])
 			switch {
 			case err != nil:
 				return usageError{err}
@@ -88,7 +88,7 @@ func exampleNames(
 ) ([]string, cobra.ShellCompDirective) {
 	var names []string
 	if len(arguments) == 0 {
-		for _, example := range examples.All() {
+		for _, example := range examples.AllExamples() {
 			names = append(names, example.Name)
 		}
 	}

@@ -17,7 +17,7 @@ func TestExample_MatchesPackage(t *testing.T) {
 	if code != api.ExitDone {
 		t.Errorf("list: exit %d", code)
 	}
-	for _, example := range examples.All() {
+	for _, example := range examples.AllExamples() {
 		name, file := example.Name, example.Files[0].Path
 		if !strings.Contains(list, "\n  "+name+" ") {
 			t.Errorf("%s is not listed:\n%s", name, list)
@@ -48,7 +48,7 @@ func TestExample_MatchesPackage(t *testing.T) {
 	}
 	_, text, _ := m.outrider("example", "list", "--json")
 	var listed []examples.Example
-	if err := json.Unmarshal([]byte(text), &listed); err != nil || len(listed) != len(examples.All()) ||
+	if err := json.Unmarshal([]byte(text), &listed); err != nil || len(listed) != len(examples.AllExamples()) ||
 		listed[0].Group != "edge" {
 		t.Errorf("--json: %v, %d examples: %s", err, len(listed), text)
 	}

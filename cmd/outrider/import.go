@@ -117,7 +117,7 @@ func parseCredentials(directory string, source *istiovm.Source) error {
 	}
 	if len(source.Root) > 0 {
 		roots, err := pki.ParseRoots(
-			pki.Input{File: filepath.Join(directory, "root-cert.pem"), PEM: source.Root}, time.Now())
+			pki.PEMInput{File: filepath.Join(directory, "root-cert.pem"), PEM: source.Root}, time.Now())
 		if err != nil {
 			return err
 		}

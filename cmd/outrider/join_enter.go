@@ -163,7 +163,7 @@ func (p *joinPlan) removeToken(ctx context.Context, r *joined) {
 		status, err := p.client.Status(ctx)
 		stored := ""
 		for _, i := range status.Identities {
-			if i.Name == identity.Default {
+			if i.Name == identity.DefaultSecret {
 				stored = i.Stored
 			}
 		}
@@ -171,7 +171,7 @@ func (p *joinPlan) removeToken(ctx context.Context, r *joined) {
 		case err != nil:
 			r.Token = p.Token + " stays: " + err.Error()
 			return
-		case stored == api.StoredNot:
+		case stored == api.NotStored:
 			r.Token = p.Token + " stays: the certificate is not stored for the next start of the " +
 				"agent ([identity] persist)"
 			return

@@ -46,7 +46,7 @@ func (a *app) meshHost(ctx context.Context) (_ *meshHost, err error) {
 	case err == nil:
 		h.running = true
 		if len(h.status.ConfigFiles) > 0 {
-			h.options = h.options.Of(h.status.ConfigFiles[0])
+			h.options = h.options.ForFile(h.status.ConfigFiles[0])
 		}
 	case !absent || a.socket != "":
 		return nil, err
@@ -93,7 +93,7 @@ func exists(path string) bool {
 // certified returns until when an agent has a valid certificate, the zero time if it has none.
 func certified(s api.Status, now time.Time) time.Time {
 	for _, i := range s.Identities {
-		if i.Name == identity.Default && now.Before(i.NotAfter) {
+		if i.Name == identity.DefaultSecret && now.Before(i.NotAfter) {
 			return i.NotAfter
 		}
 	}

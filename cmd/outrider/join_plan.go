@@ -56,7 +56,7 @@ func (h *meshHost) plan(ctx context.Context, r joinRequest, now time.Time) (*joi
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the root certificates: %w", err)
 	}
-	roots, err := pki.ParseRoots(pki.Input{File: r.roots, PEM: text}, now)
+	roots, err := pki.ParseRoots(pki.PEMInput{File: r.roots, PEM: text}, now)
 	if err != nil {
 		return nil, err
 	}
@@ -166,9 +166,10 @@ func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 		switch {
 		case k.want == "":
 		case !elsewhere(key):
-			text += k.key + " = " + config.Render(k.want) + "\n"
+			text += k.key + " = " + config.RenderTOML(k.want) + "\n"
 		case k.is != k.want:
-			refuse(key, fmt.Sprintf("%s is not the %s, %q", config.Render(k.is), k.what, k.want),
+			refuse(key,
+				fmt.Sprintf("%s is not the %s, %q", config.RenderTOML(k.is), k.what, k.want),
 				fmt.Sprintf("use a token for service account %s/%s, or correct the key",
 					node.Namespace, node.ServiceAccount))
 		}
@@ -180,12 +181,12 @@ func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 	if len(p.request.addresses) > 1 {
 		addresses = p.request.addresses
 	}
-	text += "[discovery]\naddress = " + config.Render(addresses) +
-		"\nauth = \"mtls\"\nroot_ca_file = " + config.Render(p.Roots) + "\n"
+	text += "[discovery]\naddress = " + config.RenderTOML(addresses) +
+		"\nauth = \"mtls\"\nroot_ca_file = " + config.RenderTOML(p.Roots) + "\n"
 	if p.request.serverName != "" {
-		text += "server_name = " + config.Render(p.request.serverName) + "\n"
+		text += "server_name = " + config.RenderTOML(p.request.serverName) + "\n"
 	}
-	return text + "[identity]\nprovider = \"istiod\"\ntoken_file = " + config.Render(p.Token) +
+	return text + "[identity]\nprovider = \"istiod\"\ntoken_file = " + config.RenderTOML(p.Token) +
 		"\n", nil
 }
 
@@ -207,7 +208,7 @@ func (p *joinPlan) inMesh(s api.Status, types []api.ResourceType, now time.Time)
 	reason := "the agent has no certificate yet"
 	for _, i := range s.Identities {
 		switch {
-		case i.Name != identity.Default:
+		case i.Name != identity.DefaultSecret:
 		case i.SPIFFEID == p.spiffeID && now.Before(i.NotAfter):
 			reason = ""
 		case i.Problem != "":

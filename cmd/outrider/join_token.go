@@ -31,8 +31,8 @@ func readJoinToken(file string, now time.Time) (joinToken, error) {
 	if err != nil {
 		return joinToken{}, err
 	}
-	parsed, fault := jwt.Parse(plain.Raw, jwt.Asymmetric)
-	if fault != jwt.Valid {
+	parsed, fault := jwt.Parse(plain.Raw, jwt.AsymmetricAlgorithms)
+	if fault != jwt.NoFault {
 		return joinToken{}, fmt.Errorf("%s: %w; write the token as the issuer returned it", file, fault)
 	}
 	subject, _ := parsed.Claims["sub"].(string)

@@ -105,7 +105,7 @@ func TestJSON_ConfigDefaults(t *testing.T) {
 
 // TestJSON_Errors checks that errors are objects on standard error with --json.
 func TestJSON_Errors(t *testing.T) {
-	refusing := &apitest.Backend{Err: api.Refuse("the agent is stopping")}
+	refusing := &apitest.Backend{Err: api.NewRefusal("the agent is stopping")}
 	for _, test := range []struct {
 		backend *apitest.Backend
 		command string

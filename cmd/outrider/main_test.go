@@ -61,9 +61,9 @@ func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 }
 
 func (m *machine) app(out, err *bytes.Buffer) *app {
-	maker := blueprint.ThisHost()
+	maker := blueprint.MakerForThisHost()
 	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
-		return render.Render(request)
+		return render.RenderRequest(request)
 	}
 	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour,
 		width: m.width, maker: maker, indexTime: time.Minute,

@@ -140,7 +140,7 @@ func (a *app) checkOptions(ctx context.Context,
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
 	options.NewerEnvoy = sync.OnceValue(func() bool {
-		return typedconfig.Newer(envoyVersion(ctx, loaded.Config.Envoy.Binary))
+		return typedconfig.NewerThanLinkedAPI(envoyVersion(ctx, loaded.Config.Envoy.Binary))
 	})
 	if reader := a.unit(ctx, unitOf("outrider-envoy",
 		a.instance)+".service").reader(); reader != nil {
@@ -153,9 +153,9 @@ func (a *app) checkOptions(ctx context.Context,
 }
 
 // denied returns Reader.Denied, which records in a.unchecked that it knows nothing.
-func (a *app) denied(reader *blueprint.Reader) discovery.Denied {
+func (a *app) denied(reader *blueprint.FileReader) discovery.Denied {
 	return func(path string) string {
-		if reader.Unknown() {
+		if reader.Uncheckable() {
 			a.unchecked.Store(true)
 		}
 		return reader.Denied(path)
@@ -168,7 +168,7 @@ func envoyVersion(ctx context.Context, binary string) string {
 	if err != nil {
 		return ""
 	}
-	found, err := envoy.Inspect(ctx, envoy.Local{}, path)
+	found, err := envoy.Inspect(ctx, envoy.LocalRunner{}, path)
 	if err != nil {
 		return ""
 	}

@@ -59,13 +59,13 @@ type paths struct {
 
 func newApp(in, out, err *os.File) *app {
 	a := &app{
-		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.ThisHost(),
-		unit: querySystemd, indexTime: envoys.IndexTime,
+		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.MakerForThisHost(),
+		unit: querySystemd, indexTime: envoys.IndexTimeout,
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err), width: columns(out),
 		paths: paths{configuration: "/etc/outrider", runtime: "/run/outrider",
 			keeper:       "/run/outrider-envoy",
-			sharedMemory: "/dev/shm", processes: "/proc", envoys: filepath.Dir(envoy.Selected),
+			sharedMemory: "/dev/shm", processes: "/proc", envoys: filepath.Dir(envoy.SelectedPath),
 			capture: "/run/outrider-capture", state: "/var/lib/outrider", hosts: "/etc/hosts"},
 	}
 	if isTerminal(in) && a.terminal {

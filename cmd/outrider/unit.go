@@ -25,7 +25,7 @@ type unitState struct {
 	User   string   // User=
 	Groups []string // Group= and SupplementaryGroups=
 	Path   string   // PATH of Environment=; "": systemd's default
-	Hidden []string // inaccessible folders, see blueprint.Reader
+	Hidden []string // inaccessible folders, see blueprint.FileReader
 }
 
 // querySystemd returns the state of a unit, the zero value without systemd or the unit.
@@ -82,11 +82,11 @@ func stopping(ctx context.Context, unit string) bool {
 }
 
 // reader returns the user of the unit and what it can read; nil if that is unknown.
-func (u unitState) reader() *blueprint.Reader {
+func (u unitState) reader() *blueprint.FileReader {
 	if u.User == "" {
 		return nil
 	}
-	reader := blueprint.LookupReader(u.User, u.Groups...)
+	reader := blueprint.LookupFileReader(u.User, u.Groups...)
 	if reader != nil {
 		reader.Hidden = u.Hidden
 	}

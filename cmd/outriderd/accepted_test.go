@@ -143,7 +143,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			r.StartReady()
 			change()
 			refused(true)
-			r.Set(toml + "[node]\nlabels = {tier = \"other\"}\n") // a proxy of another kind
+			r.SetTOML(toml + "[node]\nlabels = {tier = \"other\"}\n") // a proxy of another kind
 			reload()
 			change()
 			refused(true)

@@ -26,7 +26,7 @@ func TestBackendDown_BehindIstiod(t *testing.T) {
 		t.Helper()
 		rig.Eventually(t, 90*time.Second, what, func() bool {
 			_, _, _ = u.Get("/hello")
-			u.Set(upstream + levels[turn%2])
+			u.SetTOML(upstream + levels[turn%2])
 			turn++
 			_ = u.Outrider("reload", "--if-changed")
 			return done(u.Outrider("status").Out)

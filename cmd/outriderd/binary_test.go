@@ -44,7 +44,7 @@ func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
 		}
 	}
 	use := func(path string) rig.Result {
-		r.Set(fmt.Sprintf("[reload]\nwatch = false\n[envoy]\nbinary = %q\n", path))
+		r.SetTOML(fmt.Sprintf("[reload]\nwatch = false\n[envoy]\nbinary = %q\n", path))
 		return r.Outrider("reload")
 	}
 	r.StartReady()

@@ -31,7 +31,7 @@ func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 	}
 	log := filepath.Join(r.Dir, "logs", "access.log")
 	settings := fmt.Sprintf("[telemetry]\naccess_log_file = %q\n[log]\nlevel = ", log)
-	r.Set(settings + `"info"`)
+	r.SetTOML(settings + `"info"`)
 	r.StartReady()
 	for _, fill := range fills {
 		if err := os.WriteFile(fill, make([]byte, 2<<20), 0o600); err == nil {
@@ -44,7 +44,7 @@ func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 		t.Helper()
 		rig.Eventually(t, 60*time.Second, what, func() bool {
 			_, _, _ = r.Get("/hello")
-			r.Set(settings + levels[turn%2])
+			r.SetTOML(settings + levels[turn%2])
 			turn++
 			_ = r.Outrider("reload", "--if-changed")
 			return done(r.Outrider("status").Out)

@@ -71,7 +71,8 @@ func TestDNS_FollowsIstiod(t *testing.T) {
 	t.Parallel()
 	u := newUpstreamed(t)
 	address := fmt.Sprint("127.0.0.1:", parts.FreePort(t))
-	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[dns]\nlisten = %q\n", u.address,
+	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[dns]\nlisten = %q\n",
+		u.address,
 		address))
 	entry := func(address string) { u.Write("istio.d/shop.yaml", shopEntry(address)) }
 	entry("240.240.0.1")

@@ -70,7 +70,7 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 			t.Fatalf("undrain: exit %d: %s%s; should say %q", undrained.Exit, undrained.Out,
 				undrained.Err, want)
 		}
-		parts.During(3*drainTime, 50*time.Millisecond, func() {
+		parts.RepeatFor(3*drainTime, 50*time.Millisecond, func() {
 			if lacking := serves(); lacking != "" {
 				t.Fatalf("listeners were closed %t, epoch %d: %s", closed, number+1, lacking)
 			}

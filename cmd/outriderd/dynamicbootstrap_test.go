@@ -197,7 +197,7 @@ func TestDynamicBootstrap_AnotherConfigurationEndsTheWait(t *testing.T) {
 	parts.Eventually(t, 20*time.Second, "the start waits", func() bool {
 		return strings.Contains(r.Outrider("status").Out, "waiting for the bootstrap")
 	})
-	r.Set("")
+	r.SetTOML("")
 	r.WaitReady(20 * time.Second)
 	parts.Eventually(t, 20*time.Second, "the condition is cleared", func() bool {
 		var status api.Status

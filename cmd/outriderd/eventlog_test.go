@@ -59,7 +59,7 @@ func TestLog_NamesConditions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = taken.Close() }()
-	r.Set("[status]\naddress = \"" + taken.Addr().String() + "\"\n")
+	r.SetTOML("[status]\naddress = \"" + taken.Addr().String() + "\"\n")
 	daemon := r.Start()
 	rig.Eventually(t, time.Minute, "the log has the condition", func() bool {
 		return strings.Contains(daemon.Output(), `"status-address-unavailable"`)
@@ -109,7 +109,7 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 		t.Errorf("systemctl reload logs:\n%s", log)
 	}
 
-	r.Set(toml + "concurrency = \"a\"\n")
+	r.SetTOML(toml + "concurrency = \"a\"\n")
 	if reload := r.Outrider("reload"); reload.Exit != 1 {
 		t.Fatalf("a broken configuration: %+v", reload)
 	}

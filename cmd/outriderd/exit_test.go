@@ -26,7 +26,7 @@ func TestExitCodes(t *testing.T) {
 		{"invalid configuration", "[envoy]\nlog_level = \"loud\"\n", 78, "log_level"},
 		{"no Envoy", "[envoy]\nbinary = \"/nonexistent/envoy\"\n", 69, "/nonexistent/envoy"},
 	} {
-		r.Set(c.toml)
+		r.SetTOML(c.toml)
 		daemon := r.Start()
 		if exit := daemon.Wait(t, 30*time.Second); exit != c.exit ||
 			!strings.Contains(daemon.Output(), c.says) {
@@ -48,7 +48,7 @@ func TestExitCodes(t *testing.T) {
 			"[envoy]\nbinary = \"/nonexistent/envoy\"\ncustom_config_file = \"missing.json\"\n", 78,
 			"50-test.toml:3:1: envoy.custom_config_file"},
 	} {
-		r.Set(c.toml)
+		r.SetTOML(c.toml)
 		daemon := r.Start("--check")
 		if exit := daemon.Wait(t, 60*time.Second); exit != c.exit ||
 			!strings.Contains(daemon.Output(), c.says) {
@@ -60,7 +60,7 @@ func TestExitCodes(t *testing.T) {
 	if err := os.WriteFile(dying, []byte(parts.FailingEnvoy), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r.Set(fmt.Sprintf("[envoy]\nbinary = %q\nrestart_limit = 2\nrestart_backoff_min = \"10ms\"\n",
+	r.SetTOML(fmt.Sprintf("[envoy]\nbinary = %q\nrestart_limit = 2\nrestart_backoff_min = \"10ms\"\n",
 		dying))
 	daemon := r.Start()
 	if exit := daemon.Wait(t, 30*time.Second); exit != 75 || !strings.Contains(daemon.Output(),
@@ -92,7 +92,7 @@ func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 	recovers(live, "a crash of Envoy")
 	for _, signal := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGTERM} {
 		live := current(t, r)
-		keepers := r.Pids("outrider-keeper")
+		keepers := r.ProcessIDs("outrider-keeper")
 		if len(keepers) != 1 {
 			t.Fatalf("keepers: %v", keepers)
 		}
@@ -109,12 +109,12 @@ func TestStart_NoticesACorrectionOfWhatItRefuses(t *testing.T) {
 	r.StartReady()
 	before := current(t, r)
 	r.KillAgent()
-	r.Set("[envoy]\ntemplate_file = \"missing.tmpl\"\n")
-	keepers := r.Pids("outrider-keeper")
+	r.SetTOML("[envoy]\ntemplate_file = \"missing.tmpl\"\n")
+	keepers := r.ProcessIDs("outrider-keeper")
 	if len(keepers) != 1 {
 		t.Fatalf("keepers: %v", keepers)
 	}
-	resume := parts.Stop(t, keepers[0])
+	resume := parts.PauseProcess(t, keepers[0])
 	defer resume()
 	daemon := r.Start()
 	lock := filepath.Join(r.Dir, "run", "outriderd.lock")
@@ -122,7 +122,7 @@ func TestStart_NoticesACorrectionOfWhatItRefuses(t *testing.T) {
 		holder, err := os.ReadFile(lock)
 		return err == nil && strings.TrimSpace(string(holder)) == strconv.Itoa(daemon.Process.Pid)
 	})
-	r.Set("[log]\nlevel = \"info\"\n")
+	r.SetTOML("[log]\nlevel = \"info\"\n")
 	resume()
 	r.WaitReady(time.Minute)
 	rig.Eventually(t, time.Minute, "the correction is in force", func() bool {

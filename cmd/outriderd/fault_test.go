@@ -40,7 +40,7 @@ func try(t *testing.T, one fault.Fault, options fault.Options) {
 		outcome := fault.Run(t, one, options)
 		t.Logf("%d requests, lost %d, pardoned %d, reuse %d, recovered after %v; slowest answer "+
 			"%v, start of Envoy %v. %s", outcome.Requests, outcome.AllLost(),
-			outcome.Pardoned, outcome.Reuse, outcome.Recovered.Round(time.Millisecond),
+			outcome.AllowedLosses, outcome.Reuse, outcome.Recovered.Round(time.Millisecond),
 			outcome.Slowest.Round(time.Millisecond),
 			outcome.Start.Round(time.Millisecond), outcome.Figure)
 		if outcome.OK() {

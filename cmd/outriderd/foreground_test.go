@@ -31,13 +31,13 @@ func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	r.StartReady()
 	folder := "-folder " + filepath.Join(r.Dir, "run", "keeper")
-	keepers := r.Pids("outrider-keeper")
+	keepers := r.ProcessIDs("outrider-keeper")
 	if len(keepers) != 1 || !strings.Contains(arguments(t, keepers[0]), folder) {
 		t.Fatalf("keepers %v", keepers)
 	}
 	r.KillAgent()
 	daemon := r.StartReady()
-	if now := r.Pids("outrider-keeper"); len(now) != 1 || now[0] != keepers[0] {
+	if now := r.ProcessIDs("outrider-keeper"); len(now) != 1 || now[0] != keepers[0] {
 		t.Fatalf("keepers after a restart: %v, want %v", now, keepers)
 	}
 	r.Signal(keepers[0], syscall.SIGUSR2) // replaces its image
@@ -53,7 +53,7 @@ func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 		t.Errorf("exit %d:\n%s", exit, daemon.Output())
 	}
 	rig.Eventually(t, 20*time.Second, "the keeper ends", func() bool {
-		return len(r.Pids("outrider-keeper")) == 0
+		return len(r.ProcessIDs("outrider-keeper")) == 0
 	})
 }
 

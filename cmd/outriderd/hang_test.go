@@ -74,10 +74,10 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 			watchdog := newWatchdog(t)
 			r := rig.New(t, rig.Options{TOML: unwatched})
 			r.StartReady()
-			pid := r.Pids(hangs.program)[0]
-			resume := parts.Stop(t, pid)
+			pid := r.ProcessIDs(hangs.program)[0]
+			resume := parts.PauseProcess(t, pid)
 			defer resume()
-			r.Set(unwatched + hangs.toml)
+			r.SetTOML(unwatched + hangs.toml)
 			ended := make(chan rig.Result, 1)
 			go func() { ended <- r.Outrider("reload", "--if-changed", "--json") }()
 			rig.Eventually(t, time.Minute, "the status says what is waited for", func() bool {
@@ -99,7 +99,7 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 			}
 			resume()
 			r.WaitReady(time.Minute)
-			r.Set(unwatched + "[log]\nlevel = \"info\"\n")
+			r.SetTOML(unwatched + "[log]\nlevel = \"info\"\n")
 			if got := r.Outrider("reload"); got.Exit != 0 {
 				t.Errorf("the next reload: %+v", got)
 			}
@@ -127,7 +127,7 @@ kind: DestinationRule
 metadata: {name: far}
 spec: {host: far.test, trafficPolicy: {tls: {mode: SIMPLE, caCertificates: ` + mount + `/ca.pem}}}
 `}})
-	r.Set("")
+	r.SetTOML("")
 	r.StartReady()
 	watchdog.isFed(t)
 	var status api.Status
@@ -138,7 +138,7 @@ spec: {host: far.test, trafficPolicy: {tls: {mode: SIMPLE, caCertificates: ` + m
 	if got := r.Outrider("reload", "--if-changed"); got.Exit != 0 {
 		t.Errorf("reload: %+v", got)
 	}
-	r.Set("[envoy]\nconnect_timeout = \"3s\"\n")
+	r.SetTOML("[envoy]\nconnect_timeout = \"3s\"\n")
 	if got := r.Outrider("reload"); got.Exit != 0 {
 		t.Errorf("a reload that starts an epoch: %+v", got)
 	}

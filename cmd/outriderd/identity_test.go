@@ -61,7 +61,7 @@ func newIdentified(t *testing.T) *identified {
 }
 
 func (i *identified) configure(provider string) {
-	i.Set(fmt.Sprintf(`[identity]
+	i.SetTOML(fmt.Sprintf(`[identity]
 provider = %q
 cert_file = %q
 key_file = %q
@@ -219,7 +219,7 @@ func TestIdentity_FilesComeLate(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
 	i.Start()
-	i.InState(api.EpochStarting, time.Minute)
+	i.AwaitEpochState(api.EpochStarting, time.Minute)
 	i.awaitCondition("secret-unavailable", i.path("cert.pem"))
 	i.awaitPresented(i.issue())
 }
@@ -228,7 +228,7 @@ func TestIdentity_FilesComeLate(t *testing.T) {
 func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
-	i.Set("") // neither provider nor listener
+	i.SetTOML("") // neither provider nor listener
 	chain := i.issue()
 	i.StartReady()
 	i.configure("files")
@@ -236,7 +236,7 @@ func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
 	}
 	i.awaitPresented(chain)
-	i.Set("")
+	i.SetTOML("")
 	if result := i.Outrider("reload"); result.Exit != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
 	}

@@ -51,7 +51,7 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	}
 	// The last epoch has its parent end its own one, which takes moments.
 	rig.Eventually(t, 30*time.Second, "two Envoys run at most", func() bool {
-		return len(r.Pids("envoy")) <= 2
+		return len(r.ProcessIDs("envoy")) <= 2
 	})
 }
 

@@ -42,7 +42,7 @@ func TestIstiod_AwayForMostOfALifetime(t *testing.T) {
 		t.Fatal(err)
 	}
 	reported := false
-	parts.During(time.Until(first.Add(-ttl/5)), 200*time.Millisecond, func() {
+	parts.RepeatFor(time.Until(first.Add(-ttl/5)), 200*time.Millisecond, func() {
 		until, err := i.expiry()
 		if err != nil || time.Now().After(until) {
 			t.Fatalf("while istiod is away: certificate until %v: %v", until, err)
@@ -153,7 +153,7 @@ func TestIstiod_RenewsWithItsOwnCertificate(t *testing.T) {
 func TestIstiod_ControlPlaneIsTheAuthority(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "")
-	i.Set(fmt.Sprintf(`[node]
+	i.SetTOML(fmt.Sprintf(`[node]
 service_account = "web"
 [envoy]
 bootstrap_override = %q

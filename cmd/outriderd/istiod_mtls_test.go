@@ -111,7 +111,7 @@ spec:
 		}
 		r.Write("root.pem", string(pkitest.PEM(authority.Root.Certificate)))
 		r.Write("token", authority.Token(t, time.Hour))
-		r.Set(override + fmt.Sprintf(`[node]
+		r.SetTOML(override + fmt.Sprintf(`[node]
 service_account = "web"
 [identity]
 provider = "istiod"
@@ -129,7 +129,7 @@ ttl = "10s"
 
 	flow := client.StartLoad(rate)
 	least := time.Hour // of validity left
-	parts.During(duration, 500*time.Millisecond, func() {
+	parts.RepeatFor(duration, 500*time.Millisecond, func() {
 		for _, r := range []*rig.Rig{server, client} {
 			var identities []api.Identity
 			r.JSON(&identities, "certs", "--json")

@@ -43,7 +43,7 @@ func newIssued(t *testing.T, token time.Duration, more string) *issued {
 }
 
 func (i *issued) set(more string) {
-	i.Set(fmt.Sprintf(`[node]
+	i.SetTOML(fmt.Sprintf(`[node]
 service_account = "web"
 [envoy]
 bootstrap_override = %q

@@ -67,7 +67,7 @@ func TestJoin_RefusesWithoutAChange(t *testing.T) {
 			"does not certify spiffe://other.test/ns/shop/sa/web: "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			j.Set(test.config)
+			j.SetTOML(test.config)
 			token := good
 			if test.claims != nil {
 				token = j.forged(test.claims)
@@ -89,7 +89,7 @@ func TestJoin_RefusesWithoutAChange(t *testing.T) {
 			}
 		})
 	}
-	j.Set("")
+	j.SetTOML("")
 }
 
 // A server that issues certificates but refuses them for xDS: the join is undone after the timeout,

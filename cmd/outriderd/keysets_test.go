@@ -95,7 +95,7 @@ func TestKeySets_OutliveAgent(t *testing.T) {
 		t.Errorf("without the agent: %d", got)
 	}
 	r.StartReady()
-	r.Set("[node]\ntype = \"router\"\n[envoy]\nconcurrency = 2\n")
+	r.SetTOML("[node]\ntype = \"router\"\n[envoy]\nconcurrency = 2\n")
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: %s%s", told.Out, told.Err)
 	}

@@ -24,7 +24,7 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 			return levels.Envoy == want
 		})
 	}
-	r.Set("[envoy]\nlog_level = \"info\"\n")
+	r.SetTOML("[envoy]\nlog_level = \"info\"\n")
 	eventually("info")
 	before := current(t, r)
 	if err := syscall.Kill(before.PID, syscall.SIGKILL); err != nil {
@@ -40,7 +40,7 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	eventually("info")
 
 	r.KillAgent()
-	r.Set("[envoy]\nlog_level = \"error\"\n")
+	r.SetTOML("[envoy]\nlog_level = \"error\"\n")
 	r.StartReady()
 	eventually("error")
 	if result := r.Outrider("log-level", "envoy=debug"); result.Exit != 0 {

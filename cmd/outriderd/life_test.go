@@ -53,7 +53,7 @@ func TestEnvoy_RunsAsItsUser(t *testing.T) {
 		wanted, _ = strconv.Atoi(nobody.Uid)
 	}
 	r := rig.New(t, rig.Options{})
-	r.Set(fmt.Sprintf("[envoy]\nuser = \"nobody\"\nbinary = %q\n", everyonesEnvoy(t, r.Dir)))
+	r.SetTOML(fmt.Sprintf("[envoy]\nuser = \"nobody\"\nbinary = %q\n", everyonesEnvoy(t, r.Dir)))
 	daemon := r.Start("--check")
 	if exit := daemon.Wait(t, 60*time.Second); exit != 0 || strings.Contains(daemon.Output(),
 		"warning") {
@@ -71,7 +71,7 @@ func TestEnvoy_RunsAsItsUser(t *testing.T) {
 			t.Fatalf("reload: %s", result.Err)
 		}
 	}
-	for _, pid := range r.Pids("outrider-keeper") {
+	for _, pid := range r.ProcessIDs("outrider-keeper") {
 		if got := owner(t, pid); got != wanted {
 			t.Errorf("the keeper runs as %d, not %d", got, wanted)
 		}
@@ -102,7 +102,7 @@ func TestReload_DetectsReplacedEnvoy(t *testing.T) {
 	}
 	same := strings.TrimSpace(string(version))
 	replace(wrapped(t, "first", same))
-	r.Set(fmt.Sprintf("[envoy]\nbinary = %q\n", filepath.Join(r.Dir, "bin/envoy")))
+	r.SetTOML(fmt.Sprintf("[envoy]\nbinary = %q\n", filepath.Join(r.Dir, "bin/envoy")))
 	r.StartReady()
 	for i, next := range []struct{ zone, version, mode string }{
 		{"second", same, "hot-restart"},
@@ -154,7 +154,7 @@ func TestStop_EndsWithLastConnection(t *testing.T) {
 	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains",
 		func() bool { ready, _ := r.Ready(); return !ready })
 	// past the minimum: it waits for this connection
-	parts.During(1500*time.Millisecond, 100*time.Millisecond, exchange)
+	parts.RepeatFor(1500*time.Millisecond, 100*time.Millisecond, exchange)
 	_ = connection.Close()
 	if exit := daemon.Wait(t, 60*time.Second); exit != 0 {
 		t.Errorf("exit %d: %s", exit, daemon.Output())
@@ -229,7 +229,7 @@ func TestTemplate_ServesAndReloads(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	path := filepath.Join(r.Dir, "bootstrap.tmpl")
 	r.Write("bootstrap.tmpl", template)
-	r.Set(fmt.Sprintf("[envoy]\ntemplate_file = %q\n", path))
+	r.SetTOML(fmt.Sprintf("[envoy]\ntemplate_file = %q\n", path))
 	daemon := r.Start("--check")
 	if exit := daemon.Wait(t, 60*time.Second); exit != 0 || strings.Contains(daemon.Output(),
 		"warning") {

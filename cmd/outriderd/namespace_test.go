@@ -29,7 +29,7 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	follows("at first")
 	move := func(namespace string) {
 		t.Helper()
-		r.Set(toml + watch + fmt.Sprintf("[node]\nnamespace = %q\n", namespace))
+		r.SetTOML(toml + watch + fmt.Sprintf("[node]\nnamespace = %q\n", namespace))
 		if told := r.Outrider("reload"); told.Exit != 0 {
 			t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 		}
@@ -37,10 +37,10 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	}
 	move("shop")
 	rig.Eventually(t, 30*time.Second, "the older epoch has ended",
-		func() bool { return len(r.Pids("envoy")) == 1 })
+		func() bool { return len(r.ProcessIDs("envoy")) == 1 })
 	follows("once the older epoch has ended")
 
-	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)) + watch +
+	r.SetTOML(toml + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)) + watch +
 		"[node]\nnamespace = \"bank\"\n")
 	if told := r.Outrider("reload"); told.Exit != api.ExitRefused {
 		t.Errorf("a bad reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
@@ -70,13 +70,13 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	// The next agent has a different namespace than the Envoy that it adopts.
 	adopted := r.Live().PID
 	r.KillAgent()
-	r.Set(toml + watch + "[node]\nnamespace = \"attic\"\n")
+	r.SetTOML(toml + watch + "[node]\nnamespace = \"attic\"\n")
 	r.StartReady()
 	rig.Eventually(t, 30*time.Second, "the Envoy of the next agent is live",
 		func() bool { return r.Live().PID != adopted })
 	follows("while Envoys of both agents live")
 	rig.Eventually(t, 30*time.Second, "the older epoch has ended",
-		func() bool { return len(r.Pids("envoy")) == 1 })
+		func() bool { return len(r.ProcessIDs("envoy")) == 1 })
 	follows("of the next agent's alone")
 	if lost := stop(); len(lost) > 0 {
 		t.Errorf("%d requests were lost: %q", len(lost), lost)

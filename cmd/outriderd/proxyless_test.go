@@ -60,7 +60,7 @@ spec:
 `, p.serve(root)))
 	p.Write("root.pem", string(pkitest.PEM(root.Certificate)))
 	p.Write("token", istiod.Token(t, time.Hour))
-	p.Set(p.configuration(istiod.Address) + "[envoy]\nenabled = false\nbinary = \"/none\"\n" +
+	p.SetTOML(p.configuration(istiod.Address) + "[envoy]\nenabled = false\nbinary = \"/none\"\n" +
 		"[reload]\nwatch = false\n") // the test reloads
 	return p
 }
@@ -156,7 +156,7 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 	var status api.Status
 	p.JSON(&status, "status", "--json")
 	if status.State != api.StateRunning || !status.Ready || len(status.Epochs) > 0 ||
-		status.Envoy.Enabled || len(p.Pids("envoy")) > 0 {
+		status.Envoy.Enabled || len(p.ProcessIDs("envoy")) > 0 {
 		t.Errorf("status: %+v", status)
 	}
 
@@ -165,7 +165,8 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.Set(strings.Replace(string(config), "[node]\n", "[node]\nlabels = { app = \"web\" }\n", 1))
+	p.SetTOML(strings.Replace(string(config), "[node]\n",
+		"[node]\nlabels = { app = \"web\" }\n", 1))
 	if result := p.Outrider("reload"); result.Exit != 0 ||
 		!strings.Contains(result.Out, "applied in place") {
 		t.Errorf("reload: %+v\n%s", result, daemon.Output())
@@ -189,9 +190,9 @@ func TestProxyless_EndsTheEnvoyOfBefore(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	r.KillAgent()
-	r.Set("[envoy]\nenabled = false\n")
+	r.SetTOML("[envoy]\nenabled = false\n")
 	r.StartReady()
-	if pids := r.Pids("envoy"); len(pids) > 0 {
+	if pids := r.ProcessIDs("envoy"); len(pids) > 0 {
 		t.Errorf("Envoys run: %v\n%s", pids, r.Daemon().Output())
 	}
 }

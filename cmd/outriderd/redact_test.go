@@ -21,7 +21,7 @@ func TestLog_RedactsEnvoysQuotes(t *testing.T) {
 		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
 			"@type": "type.googleapis.com/envoy.config.core.v3.HeaderValue", "key": "x", "value": "`+credential+`"}}}]}}`)
 	override := fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "override.json"))
-	r.Set("[envoy]\nrestart_limit = 1\nrestart_backoff_min = \"10ms\"\n" + override)
+	r.SetTOML("[envoy]\nrestart_limit = 1\nrestart_backoff_min = \"10ms\"\n" + override)
 	daemon := r.Start()
 	if exit := daemon.Wait(t, time.Minute); exit != 75 {
 		t.Errorf("exit %d", exit)
@@ -30,9 +30,9 @@ func TestLog_RedactsEnvoysQuotes(t *testing.T) {
 		t.Errorf("told: %s", said)
 	}
 
-	r.Set("[reload]\nwatch = false\nvalidate = false\n")
+	r.SetTOML("[reload]\nwatch = false\nvalidate = false\n")
 	daemon = r.StartReady()
-	r.Set("[reload]\nwatch = false\nvalidate = false\n[envoy]\n" + override)
+	r.SetTOML("[reload]\nwatch = false\nvalidate = false\n[envoy]\n" + override)
 	reload := r.Outrider("reload")
 	if reload.Exit != 1 || !strings.Contains(reload.Err, why) {
 		t.Errorf("reload: exit %d: %s", reload.Exit, reload.Err)

@@ -51,7 +51,7 @@ func newRegistered(t *testing.T, environment ...string) *registered {
 	r.Write("token", c.Token("vm", "web"))
 	r.Write("mesh.d/web.yaml", "")
 	r.Write("up", "")
-	r.Set(fmt.Sprintf(`[node]
+	r.SetTOML(fmt.Sprintf(`[node]
 ip = "127.0.0.1"
 namespace = "vm"
 service_account = "web"
@@ -68,17 +68,20 @@ token_file = %q
 exec = ["test", "-e", %q]
 period = "200ms"
 timeout = "10s"
-`, r.gate.address, r.path("root.pem"), cluster.ServerName, r.path("token"), r.path("up")))
+`, r.gate.address, r.path("root.pem"), cluster.IstiodServerName, r.path("token"), r.path("up")))
 	return r
 }
 
 func (r *registered) path(name string) string { return filepath.Join(r.Dir, name) }
 
 // entry returns the WorkloadEntry, nil if there is none.
-func (r *registered) entry() *cluster.Entry { return r.cluster.Entry("vm", "web-127.0.0.1") }
+func (r *registered) entry() *cluster.WorkloadEntry {
+	return r.cluster.Entry("vm",
+		"web-127.0.0.1")
+}
 
 // await waits until the WorkloadEntry has a health, and returns it.
-func (r *registered) await(limit time.Duration, prefix string) *cluster.Entry {
+func (r *registered) await(limit time.Duration, prefix string) *cluster.WorkloadEntry {
 	r.t.Helper()
 	return r.cluster.AwaitEntry(r.t, limit, "vm", "web-127.0.0.1", prefix)
 }
@@ -88,7 +91,7 @@ func (r *registered) discoveryd(grace time.Duration) (address string, kill func(
 	r.t.Helper()
 	authority := pkitest.NewAuthority(r.t, "server", nil)
 	template := pkitest.Leaf("server", time.Hour)
-	template.DNSNames = []string{cluster.ServerName}
+	template.DNSNames = []string{cluster.IstiodServerName}
 	chain, key := authority.Issue(r.t, template)
 	for name, text := range map[string]string{"server.pem": string(chain), "server.key": string(key),
 		"root.pem":       r.cluster.Root("vm") + string(pkitest.PEM(authority.Certificate)),
@@ -166,7 +169,7 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	r := newRegistered(t)
 	r.StartReady()
 	now := r.await(20*time.Second, "True")
-	seen := r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.Entry.Identity)
+	seen := r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.WorkloadEntry.Identity)
 	load := r.StartLoad(0.2)
 	for range 2 {
 		if result := r.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
@@ -213,7 +216,8 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 		{"moved to outrider-discoveryd", func() { r.gate.forward(third) }},
 		{"outrider-discoveryd is killed", func() { killThird(); r.gate.forward(first) }},
 	} {
-		before, seen := now, r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.Entry.Identity)
+		before, seen := now, r.cluster.WatchEntry("vm", "web-127.0.0.1",
+			cluster.WorkloadEntry.Identity)
 		step.change()
 		rig.Eventually(t, 20*time.Second, step.what+": connected to the other server", func() bool {
 			if now = r.entry(); now == nil {

@@ -59,7 +59,7 @@ func TestAgent_ServesReloadsAndStops(t *testing.T) {
 		t.Errorf("GET through the second epoch: %d %v", code, err)
 	}
 
-	keepers := r.Pids("outrider-keeper")
+	keepers := r.ProcessIDs("outrider-keeper")
 	if len(keepers) != 1 {
 		t.Errorf("keepers: %v", keepers)
 	}
@@ -70,7 +70,7 @@ func TestAgent_ServesReloadsAndStops(t *testing.T) {
 		t.Errorf("exit %d\n%s", exit, daemon.Output())
 	}
 	rig.Eventually(t, 30*time.Second, "no process is left", func() bool {
-		return len(r.Pids("envoy")) == 0 && len(r.Pids("outrider-keeper")) == 0
+		return len(r.ProcessIDs("envoy")) == 0 && len(r.ProcessIDs("outrider-keeper")) == 0
 	})
 	left, _ := filepath.Glob(filepath.Join(r.Dir, "run", "*"))
 	more, _ := filepath.Glob(filepath.Join(r.Dir, "run", "*", "*"))
@@ -91,7 +91,7 @@ func TestReload_BrokenChangeHasNoEffect(t *testing.T) {
 		{"bootstrap Envoy refuses", "[reload]\nwatch = false\n[envoy]\nbootstrap_override = \"" +
 			badBootstrap(r) + "\"\n", "malformed IP address"},
 	} {
-		r.Set(broken.toml)
+		r.SetTOML(broken.toml)
 		result := r.Outrider("reload")
 		if result.Exit != 1 || !strings.Contains(result.Err, broken.says) ||
 			!strings.Contains(result.Err, "epoch 0") {
@@ -104,7 +104,7 @@ func TestReload_BrokenChangeHasNoEffect(t *testing.T) {
 			t.Errorf("%s: GET: %d %v", broken.name, code, err)
 		}
 	}
-	r.Set("[reload]\nwatch = false\n")
+	r.SetTOML("[reload]\nwatch = false\n")
 	if result := r.Outrider("reload"); result.Exit != 0 {
 		t.Errorf("reload after three refused ones: exit %d: %s", result.Exit, result.Err)
 	}
@@ -115,8 +115,8 @@ func TestReload_EpochOnlyIfNeeded(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
 	epochs := func() int { return current(t, r).Number }
-	r.Set("# a comment\n")
-	r.Set("[log]\nlevel = \"info\"\n")
+	r.SetTOML("# a comment\n")
+	r.SetTOML("[log]\nlevel = \"info\"\n")
 	rig.Eventually(t, 30*time.Second, "the log level is applied", func() bool {
 		var levels api.LogLevels
 		r.JSON(&levels, "log-level")
@@ -125,7 +125,7 @@ func TestReload_EpochOnlyIfNeeded(t *testing.T) {
 	if n := epochs(); n != 0 {
 		t.Errorf("a [live] key started epoch %d", n)
 	}
-	r.Set("[envoy]\nconnect_timeout = \"2s\"\n")
+	r.SetTOML("[envoy]\nconnect_timeout = \"2s\"\n")
 	rig.Eventually(t, 20*time.Second, "epoch 1 is live", func() bool { return epochs() == 1 })
 }
 
@@ -159,7 +159,7 @@ func TestKeeper_ReplacedInPlace(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	daemon := r.StartReady()
 	before := current(t, r)
-	if err := syscall.Kill(r.Pids("outrider-keeper")[0], syscall.SIGUSR2); err != nil {
+	if err := syscall.Kill(r.ProcessIDs("outrider-keeper")[0], syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
 	rig.Eventually(t, 20*time.Second, "the agent says so",
@@ -200,7 +200,7 @@ func TestBootstrapFiles_AwaitedAndWatched(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	certificate := filepath.Join(r.Dir, "certificate.pem")
-	r.Set(fmt.Sprintf("[reload]\nfiles = [%q, %q]\n[identity]\nwait = "+
+	r.SetTOML(fmt.Sprintf("[reload]\nfiles = [%q, %q]\n[identity]\nwait = "+
 		"\"30s\"\n[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n",
 		certificate, certificate))
 	r.Start()

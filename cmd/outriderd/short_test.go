@@ -59,15 +59,15 @@ func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	r.Signal(first, syscall.SIGKILL)
 	rig.Eventually(t, 30*time.Second, "the guard has brought Envoy back", func() bool {
 		ready, _ := r.Ready()
-		now := r.Pids("envoy") // the first one may still be exiting
+		now := r.ProcessIDs("envoy") // the first one may still be exiting
 		return ready && len(now) == 1 && now[0] != first
 	})
 	r.Signal(r.Live().PID, syscall.SIGKILL)
 	rig.Eventually(t, 30*time.Second, "the guard waits",
-		func() bool { return len(r.Pids("envoy")) == 0 })
+		func() bool { return len(r.ProcessIDs("envoy")) == 0 })
 	r.KillAgent()
 	r.Write("bad.json", "{")
-	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json")))
+	r.SetTOML(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json")))
 	daemon := r.StartReady()
 	if code, _, err := r.Get("/hello"); code != 200 {
 		t.Errorf("what worked: %d, %v", code, err)
@@ -78,7 +78,7 @@ func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	if !daemon.Running() {
 		t.Error("the agent has exited")
 	}
-	r.Set(toml)
+	r.SetTOML(toml)
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Errorf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}

@@ -53,7 +53,7 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n",
 			badBootstrap(r))), "malformed IP address", ""},
 	} {
-		r.Set(refused.toml)
+		r.SetTOML(refused.toml)
 		told := r.Outrider("reload")
 		if told.Exit != api.ExitRefused || !strings.Contains(told.Err, refused.says) ||
 			!strings.Contains(told.Err, refused.fix) ||
@@ -66,7 +66,7 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	}
 	follows("after what was refused")
 
-	r.Set(at(path("xds2.sock"), ""))
+	r.SetTOML(at(path("xds2.sock"), ""))
 	if told := r.Outrider("reload"); told.Exit != 0 || !strings.Contains(told.Out, "0 → 1") {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
@@ -77,14 +77,14 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	follows("at its new socket")
 	// Back again, and the agent dies while both epochs live: the draining one continues to serve
 	// without a stream.
-	r.Set(at(path("xds.sock"), ""))
+	r.SetTOML(at(path("xds.sock"), ""))
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	r.KillAgent()
 	r.StartReady()
 	follows("of the next agent")
-	r.Set(at(path("xds2.sock"), "")) // where the killed agent left a socket
+	r.SetTOML(at(path("xds2.sock"), "")) // where the killed agent left a socket
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}

@@ -123,7 +123,7 @@ func TestIdentity_EnvoyGetsItsCertificateFromSPIRE(t *testing.T) {
 		"[identity]\nprovider = \"spire\"\ncert_file = \"\"\nkey_file = \"\"\nroot_ca_file = \"\"\n"+
 			"spire_socket = \""+dir+"/spire.sock\"\n")
 	i.Start()
-	i.InState(api.EpochStarting, time.Minute)
+	i.AwaitEpochState(api.EpochStarting, time.Minute)
 	i.awaitCondition("secret-unavailable", "spire_socket")
 	i.startSPIRE(dir)
 	shown := func() api.Identity {

@@ -34,7 +34,8 @@ func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 	}
 	for name, class := range report.Classes {
 		t.Logf("%s: %v", name, class.Outcomes)
-		if name != "tcp" && class.Outcomes[load.HardReset]+class.Outcomes[load.Timeout] > 0 {
+		if name != "tcp" &&
+			class.Outcomes[load.OutcomeHardReset]+class.Outcomes[load.OutcomeTimeout] > 0 {
 			t.Errorf("the stop cut exchanges of %s: %v", name, class.Outcomes)
 		}
 	}
@@ -61,11 +62,12 @@ func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = blackHole.Close() }()
-	r.Write("override.json", fault.NeverLive(blackHole.Addr().(*net.TCPAddr).Port))
-	r.Set(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "override.json")))
+	r.Write("override.json", fault.NeverLiveConfig(blackHole.Addr().(*net.TCPAddr).Port))
+	r.SetTOML(toml + fmt.Sprintf("bootstrap_override = %q\n",
+		filepath.Join(r.Dir, "override.json")))
 	reloaded := make(chan rig.Result, 1)
 	go func() { reloaded <- r.Outrider("reload") }()
-	r.InState(api.EpochStarting, 15*time.Second)
+	r.AwaitEpochState(api.EpochStarting, 15*time.Second)
 	rig.Eventually(t, 15*time.Second, "the admin interface is closed",
 		func() bool { return r.AdminAnswers() != nil })
 

@@ -169,7 +169,7 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 			r.Write("override.json", s.override(r.Ports.Backend))
 			with := toml + fmt.Sprintf("bootstrap_override = %q\n",
 				filepath.Join(r.Dir, "override.json"))
-			r.Set(with)
+			r.SetTOML(with)
 			daemon := r.StartReady()
 			// opens a pooled connection to a backend
 			if _, _, err := r.Get("/"); err != nil {
@@ -186,7 +186,7 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 			if test.removed {
 				next = toml
 			}
-			r.Set(next + "concurrency = 1\n")
+			r.SetTOML(next + "concurrency = 1\n")
 			if told := r.Outrider("reload"); told.Exit != 0 {
 				t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 			}

@@ -57,20 +57,20 @@ func TestReload_NotifiesManagerOfRefusal(t *testing.T) {
 		}
 	}
 	r := rig.New(t, rig.Options{Race: true})
-	r.Set("")
+	r.SetTOML("")
 	r.StartReady()
 	// The keeper, which is a child here, reports READY=1 too, possibly after it has started Envoy.
 	for told := until("serves"); len(told) < 2; {
 		told = append(told, until("READY=1")...)
 	}
 	for i, broken := range []string{"concurrency = \"many\"\n", "concurrency = false\n"} {
-		r.Set("[envoy]\n" + broken)
+		r.SetTOML("[envoy]\n" + broken)
 		if diff := cmp.Diff([]string{"RELOADING=1", "READY=1"},
 			until([]string{`"many"`, "false"}[i])); diff != "" {
 			t.Errorf("refused: %s", diff)
 		}
 	}
-	r.Set("# nothing\n")
+	r.SetTOML("# nothing\n")
 	rig.Eventually(t, time.Minute, "the cure is read", func() bool {
 		var status api.Status
 		r.JSON(&status, "status")

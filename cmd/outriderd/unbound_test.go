@@ -12,7 +12,7 @@ import (
 
 // edge returns a Gateway with a port of an address that answers 204.
 func edge(name string, port int, address string) string {
-	return parts.Gateway(name, name+".test", fmt.Sprintf(
+	return parts.GatewayYAML(name, name+".test", fmt.Sprintf(
 		"- {port: {number: %d, name: http, protocol: HTTP}, bind: %s, hosts: [%s.test]}", port, address,
 		name), "- directResponse: {status: 204}")
 }
@@ -20,10 +20,11 @@ func edge(name string, port int, address string) string {
 // healthCheck returns a filter that changes all listeners of Gateways. Envoy refuses it with a
 // cache time unless it passes requests through.
 func healthCheck(settings string) string {
-	return parts.GatewayFilter("alive", `{name: envoy.filters.http.health_check, typed_config: {`+
-		`"@type": type.googleapis.com/envoy.extensions.filters.http.health_check.v3.HealthCheck, `+
-		`headers: [{name: ":path", string_match: {exact: /alive}}], `+
-		`pass_through_mode: false`+settings+`}}`)
+	return parts.GatewayFilterYAML("alive",
+		`{name: envoy.filters.http.health_check, typed_config: {`+
+			`"@type": type.googleapis.com/envoy.extensions.filters.http.health_check.v3.HealthCheck, `+
+			`headers: [{name: ":path", string_match: {exact: /alive}}], `+
+			`pass_through_mode: false`+settings+`}}`)
 }
 
 // TestGateway_PortTaken has ports of Gateways that another program has when the agent starts, when

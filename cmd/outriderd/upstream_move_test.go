@@ -26,7 +26,7 @@ func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 		servers[address] = parts.StartProcess(t, parts.Discoveryd{
 			Folder: filepath.Join(r.Dir, "istio.d"), Plaintext: address}.Command(t))
 	}
-	r.Set(fmt.Sprintf("[discovery]\naddress = [%q, %q]\nauth = \"none\"\n", addresses[0],
+	r.SetTOML(fmt.Sprintf("[discovery]\naddress = [%q, %q]\nauth = \"none\"\n", addresses[0],
 		addresses[1]))
 	daemon := r.StartReady()
 	connected := func(other string) api.Discovery {

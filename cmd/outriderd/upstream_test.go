@@ -39,7 +39,7 @@ func newUpstreamed(t *testing.T) *upstreamed {
 	u.Write("mesh.d/web.yaml", "not: [valid") // no problem while istiod is in use
 	u.mesh, u.env = "enableAutoMtls: false\n", nil
 	u.startIstiod()
-	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address))
+	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address))
 	return u
 }
 
@@ -142,12 +142,12 @@ func TestUpstream_ReloadSwitchesBetweenServers(t *testing.T) {
 	u := newUpstreamed(t)
 	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address)
 	u.Write("mesh.d/web.yaml", u.WebYAML(u.Ports.Backend))
-	u.Set("")
+	u.SetTOML("")
 	u.StartReady()
 	u.serves()
 	load := u.StartLoad(0.2)
 	for _, step := range []struct{ toml, state string }{{upstream, "connected"}, {"", "embedded"}} {
-		u.Set(step.toml)
+		u.SetTOML(step.toml)
 		if result := u.Outrider("reload"); result.Exit != 0 {
 			t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 		}
@@ -162,7 +162,7 @@ func TestUpstream_ReloadSwitchesBetweenServers(t *testing.T) {
 func TestUpstream_EnvoyConnectsItself(t *testing.T) {
 	t.Parallel()
 	u := newUpstreamed(t)
-	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\nproxy = false\n", u.address))
+	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\nproxy = false\n", u.address))
 	u.StartReady()
 	u.serves()
 	_, metrics, err := u.GetHost("localhost", u.Ports.Status, "/stats/prometheus")
@@ -206,7 +206,7 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 		"cert_file = %[2]q\nkey_file = %[3]q\nroot_ca_file = %[4]q\noutput_dir = %[5]q\n", u.address,
 		filepath.Join(u.Dir, "cert.pem"), filepath.Join(u.Dir, "key.pem"),
 		filepath.Join(u.Dir, "root.pem"), output)
-	u.Set(configuration)
+	u.SetTOML(configuration)
 	daemon := u.StartReady()
 	want := string(pkitest.PEM(root.Certificate, other.Certificate))
 	awaitRoots := func() {
@@ -223,15 +223,15 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	if err := os.RemoveAll(output); err != nil {
 		t.Fatal(err)
 	}
-	u.Set(configuration + "[envoy]\nenabled = false\n") // so that none connects
+	u.SetTOML(configuration + "[envoy]\nenabled = false\n") // so that none connects
 	daemon = u.StartReady()
 	awaitRoots()
 	u.Signal(daemon.Process.Pid, syscall.SIGTERM)
 	daemon.Wait(t, time.Minute)
 	u.startIstiod()
-	u.Set(configuration)
+	u.SetTOML(configuration)
 	u.StartReady()
-	u.Set("")
+	u.SetTOML("")
 	if result := u.Outrider("reload"); result.Exit != 0 {
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 	}

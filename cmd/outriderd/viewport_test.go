@@ -47,7 +47,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		r.Write("custom.yaml", fmt.Sprintf(customFormat, r.Ports.Admin, port, number))
 		return short + fmt.Sprintf("custom_config_file = %q\n", filepath.Join(r.Dir, "custom.yaml"))
 	}
-	r.Set(custom(1, r.Ports.HTTP))
+	r.SetTOML(custom(1, r.Ports.HTTP))
 	if checked := r.Outrider("config", "check",
 		filepath.Join(r.Dir, "outrider.toml")); checked.Exit != 0 {
 		t.Errorf("config check: %s%s", checked.Out, checked.Err)
@@ -92,7 +92,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	}
 	reload := func(exit int, toml string) {
 		t.Helper()
-		r.Set(toml)
+		r.SetTOML(toml)
 		if result := r.Outrider("reload"); result.Exit != exit {
 			t.Fatalf("reload: exit %d, should be %d: %s%s", result.Exit, exit, result.Out,
 				result.Err)

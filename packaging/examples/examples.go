@@ -49,8 +49,8 @@ type File struct {
 	Text string `json:"text"`
 }
 
-// All returns every example, in the order of the list.
-func All() []Example {
+// AllExamples returns every example, in the order of the list.
+func AllExamples() []Example {
 	var all []Example
 	for _, group := range Groups {
 		all = append(all, group.Examples()...)
@@ -69,10 +69,10 @@ func (g Group) Examples() []Example {
 	return all
 }
 
-// Find returns the example of that name.
-func Find(name string) (Example, error) {
+// FindExample returns the example of that name.
+func FindExample(name string) (Example, error) {
 	var names []string
-	for _, example := range All() {
+	for _, example := range AllExamples() {
 		if example.Name == name {
 			return example, nil
 		}

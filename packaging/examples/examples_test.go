@@ -37,7 +37,7 @@ func TestExamples_AreAllDocumentedAndTested(t *testing.T) {
 		own = append(own, text...)
 	}
 	router := load("canary").Files[1].Text
-	for _, example := range All() {
+	for _, example := range AllExamples() {
 		if !strings.Contains(string(own), `"`+example.Name+`"`) {
 			t.Errorf("%s: no test starts it", example.Name)
 		}
@@ -61,7 +61,7 @@ func TestExamples_AreAllDocumentedAndTested(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, entry := range entries {
-		if _, err := Find(entry.Name()); entry.IsDir() && err != nil {
+		if _, err := FindExample(entry.Name()); entry.IsDir() && err != nil {
 			t.Errorf("the folder %s is in no group", entry.Name())
 		}
 	}

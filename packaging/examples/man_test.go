@@ -286,7 +286,7 @@ belongs to one server of a port, and a TCP port to one server.`)
 	p.Text(`The package has them as files, with instructions, in
 /usr/share/doc/outrider/examples; "outrider example show" NAME prints them.
 Each comes with conf.d/10-router.toml, which sets the type.`)
-	for _, example := range All() {
+	for _, example := range AllExamples() {
 		p.Subsection(example.Name + ": " + lowerFirst(example.Summary))
 		for i, file := range example.Files {
 			if i > 0 && file.Path != "conf.d/10-router.toml" {

@@ -75,7 +75,7 @@ func newSandbox(t *testing.T, name string) *sandbox {
 // install copies the files of an example.
 func (s *sandbox) install(name string) Example {
 	s.t.Helper()
-	example, err := Find(name)
+	example, err := FindExample(name)
 	if err != nil {
 		s.t.Fatal(err)
 	}

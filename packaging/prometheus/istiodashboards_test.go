@@ -69,7 +69,7 @@ func TestDashboards_OfIstioHaveData(t *testing.T) {
 		r.Write(name, string(text))
 		toml += fmt.Sprintf("%s = %q\n", name, filepath.Join(r.Dir, name))
 	}
-	r.Set(toml)
+	r.SetTOML(toml)
 	r.Write("meshconfig.yaml", "defaultProviders: {metrics: [prometheus]}\n")
 	ports := make([]int, 6)
 	for i := range ports {

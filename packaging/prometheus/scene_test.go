@@ -35,7 +35,7 @@ func newScene(t *testing.T) *scene {
 	t.Helper()
 	r := rig.New(t, rig.Options{Race: true})
 	s := &scene{Rig: r, file: parts.FreePort(t), credential: parts.FreePort(t)}
-	r.Set(fmt.Sprintf("[node]\ntype = %q\n[identity]\ncredentials_dir = %q\n", "router",
+	r.SetTOML(fmt.Sprintf("[node]\ntype = %q\n[identity]\ncredentials_dir = %q\n", "router",
 		r.Dir+"/credentials"))
 	s.writeCertificates(t)
 	var mesh strings.Builder

@@ -41,7 +41,7 @@ var streamDescription = grpc.StreamDesc{StreamName: "ads", ServerStreams: true, 
 func (c *client) runEach(ctx context.Context) error {
 	targets := c.load.options.Targets
 	begin := c.index
-	if c.load.options.First {
+	if c.load.options.AllAtFirstTarget {
 		begin = 0
 	}
 	pause := backoff.Backoff{Min: firstPause, Max: longestPause, Jitter: 1}

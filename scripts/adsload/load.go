@@ -20,9 +20,9 @@ import (
 type Options struct {
 	// Targets are "unix:///path" or "host:port". A client whose connection is lost continues at the
 	// next one, as an agent does: with the versions that it has (Delta only). One target: it fails.
-	Targets []string
-	First   bool // all begin at the first target; else they are spread over them
-	Clients int  // with one connection each
+	Targets          []string
+	AllAtFirstTarget bool // all begin at the first target; else they are spread over them
+	Clients          int  // with one connection each
 	// Connecting is the number of clients that connect at the same time; 0: all. Clients of one
 	// process have no more CPUs than one host of a fleet.
 	Connecting int
@@ -32,7 +32,7 @@ type Options struct {
 	// nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, in istiod's format
 	Node func(i int) *corev3.Node
 	// all clients get the same resources, so that only one parses the names
-	Same bool
+	SameNodeID bool
 }
 
 // Load is a set of running clients.
@@ -49,13 +49,13 @@ type Load struct {
 	fullIn   []time.Duration // per client, since its stream was opened; 0: not complete yet
 	full     int
 	allFull  chan struct{}
-	received map[string]Received
-	marks    map[*Mark]struct{}
+	received map[string]ReceivedCounts
+	marks    map[*BytesWatch]struct{}
 	moved    int // connections that replaced a lost one, and have a response
 }
 
-// Received counts the resources of a type that all clients received.
-type Received struct{ Responses, Resources, Removed, Bytes int }
+// ReceivedCounts counts the resources of a type that all clients received.
+type ReceivedCounts struct{ Responses, Resources, Removed, Bytes int }
 
 // maxMessage limits a response, in bytes. The state of the world of many thousands of resources
 // fits.
@@ -74,17 +74,17 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 	l := &Load{
 		options: options, cancel: cancel, group: group, failed: make(chan struct{}),
 		fullIn: make([]time.Duration, options.Clients), allFull: make(chan struct{}),
-		received: map[string]Received{}, marks: map[*Mark]struct{}{},
+		received: map[string]ReceivedCounts{}, marks: map[*BytesWatch]struct{}{},
 	}
 	if options.Connecting > 0 {
 		l.slots = make(chan struct{}, options.Connecting)
 	}
-	if options.Same {
+	if options.SameNodeID {
 		l.learnt = &lessons{known: map[string][]string{}}
 	}
 	for i := range options.Clients {
 		c := &client{load: l, index: i, wanted: map[string][]string{}, missing: map[string]int{}}
-		if options.Same {
+		if options.SameNodeID {
 			c.versions = &l.learnt.versions
 		} else {
 			c.versions = &versions{}
@@ -115,9 +115,9 @@ func (l *Load) Stop() error {
 	return l.group.Wait()
 }
 
-// Full waits until every client has everything, and returns the time that each took since its
+// WaitFull waits until every client has everything, and returns the time that each took since its
 // stream was opened.
-func (l *Load) Full(ctx context.Context) ([]time.Duration, error) {
+func (l *Load) WaitFull(ctx context.Context) ([]time.Duration, error) {
 	select {
 	case <-l.allFull:
 		l.mu.Lock()
@@ -142,18 +142,18 @@ func (l *Load) isFull(client int, took time.Duration) {
 	}
 }
 
-// Moved returns how many clients have continued on another connection.
-func (l *Load) Moved() int {
+// MovedClients returns how many clients have continued on another connection.
+func (l *Load) MovedClients() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.moved
 }
 
 // Received returns the counts of all clients so far, by type.
-func (l *Load) Received() map[string]Received {
+func (l *Load) Received() map[string]ReceivedCounts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	all := make(map[string]Received, len(l.received))
+	all := make(map[string]ReceivedCounts, len(l.received))
 	for typeURL, r := range l.received {
 		all[typeURL] = r
 	}
@@ -178,8 +178,8 @@ func (l *Load) count(client int, r Response, moved bool) {
 	}
 }
 
-// Mark waits for bytes to reach every client, or one.
-type Mark struct {
+// BytesWatch waits for bytes to reach every client, or one.
+type BytesWatch struct {
 	load    *Load
 	only    int // client; -1: every one
 	typeURL string
@@ -189,19 +189,19 @@ type Mark struct {
 	reached chan struct{}
 }
 
-// Mark watches the responses of a type for bytes, for example the address of a changed endpoint.
-// Call it before the change.
-func (l *Load) Mark(typeURL string, bytes []byte) *Mark {
+// WatchBytes watches the responses of a type for bytes, for example the address of a changed
+// endpoint. Call it before the change.
+func (l *Load) WatchBytes(typeURL string, bytes []byte) *BytesWatch {
 	return l.mark(-1, typeURL, bytes)
 }
 
-// MarkAt is Mark for one client.
-func (l *Load) MarkAt(client int, typeURL string, bytes []byte) *Mark {
+// WatchBytesAt is WatchBytes for one client.
+func (l *Load) WatchBytesAt(client int, typeURL string, bytes []byte) *BytesWatch {
 	return l.mark(client, typeURL, bytes)
 }
 
-func (l *Load) mark(only int, typeURL string, bytes []byte) *Mark {
-	m := &Mark{load: l, only: only, typeURL: typeURL, bytes: bytes,
+func (l *Load) mark(only int, typeURL string, bytes []byte) *BytesWatch {
+	m := &BytesWatch{load: l, only: only, typeURL: typeURL, bytes: bytes,
 		at: make([]time.Time, l.options.Clients), reached: make(chan struct{})}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -210,7 +210,7 @@ func (l *Load) mark(only int, typeURL string, bytes []byte) *Mark {
 }
 
 // see is called with load.mu held.
-func (m *Mark) see(client int, r Response, now time.Time) {
+func (m *BytesWatch) see(client int, r Response, now time.Time) {
 	if r.TypeURL != m.typeURL || !m.at[client].IsZero() || !r.Contains(m.bytes) {
 		return
 	}
@@ -222,7 +222,7 @@ func (m *Mark) see(client int, r Response, now time.Time) {
 }
 
 // Wait returns when each client received the mark; zero for those that it does not wait for.
-func (m *Mark) Wait(ctx context.Context) ([]time.Time, error) {
+func (m *BytesWatch) Wait(ctx context.Context) ([]time.Time, error) {
 	select {
 	case <-m.reached:
 		return m.at, nil

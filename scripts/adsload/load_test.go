@@ -63,11 +63,11 @@ func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 			go func() { ended <- server.Serve(serving, unixListener) }()
 
 			load, err := Start(ctx, Options{Targets: []string{"unix://" + socket}, Clients: 5, Delta: delta,
-				Same: true})
+				SameNodeID: true})
 			if err != nil {
 				t.Fatal(err)
 			}
-			full, err := load.Full(ctx)
+			full, err := load.WaitFull(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -82,7 +82,7 @@ func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 					t.Errorf("%s: %+v, want %d resources", typeURL, got, want)
 				}
 			}
-			mark := load.Mark(EndpointType, []byte("generation 2"))
+			mark := load.WatchBytes(EndpointType, []byte("generation 2"))
 			feed.Publish(
 				resource.Change{Set: []*resource.Resource{resource.FromEncoded(EndpointType, "e",
 					append(nested("e", 1), nested("generation 2", 2)...))}})
@@ -92,7 +92,7 @@ func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 			}
 
 			// A new cluster makes the clients request its endpoints.
-			mark = load.Mark(EndpointType, []byte("generation 3"))
+			mark = load.WatchBytes(EndpointType, []byte("generation 3"))
 			feed.Publish(resource.Change{Set: []*resource.Resource{
 				resource.FromEncoded(ClusterType, "new",
 					append(nested("new", 1), nested("new", 3, 2)...)),
@@ -119,7 +119,7 @@ func TestStart_ReportsMissingServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.Full(t.Context()); err == nil {
+	if _, err := load.WaitFull(t.Context()); err == nil {
 		t.Error("it is full")
 	}
 	if err := load.Stop(); err == nil {

@@ -64,28 +64,29 @@ func TestLoad_MovesWithVersions(t *testing.T) {
 		})
 	}
 	const clients = 10
-	load, err := Start(ctx, Options{Targets: targets, Clients: clients, Delta: true, Same: true,
-		TLS: func(int) *tls.Config {
-			return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair},
-				ServerName: "web.test"}
-		}})
+	load, err := Start(ctx,
+		Options{Targets: targets, Clients: clients, Delta: true, SameNodeID: true,
+			TLS: func(int) *tls.Config {
+				return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair},
+					ServerName: "web.test"}
+			}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.Full(ctx); err != nil {
+	if _, err := load.WaitFull(ctx); err != nil {
 		t.Fatal(err)
 	}
 	before := load.Received()
 	stops[0]()
 	parts.Eventually(t, time.Minute, "half of the clients have moved",
-		func() bool { return load.Moved() == clients/2 })
+		func() bool { return load.MovedClients() == clients/2 })
 	for typeURL, now := range load.Received() {
 		if now.Resources != before[typeURL].Resources {
 			t.Errorf("%s: %d resources were sent again", typeURL,
 				now.Resources-before[typeURL].Resources)
 		}
 	}
-	mark := load.Mark(EndpointType, []byte("generation 2"))
+	mark := load.WatchBytes(EndpointType, []byte("generation 2"))
 	feed.Publish(resource.Change{Set: []*resource.Resource{resource.FromEncoded(EndpointType, "e",
 		append(nested("e", 1), nested("generation 2", 2)...))}})
 	if _, err := mark.Wait(ctx); err != nil {

@@ -111,8 +111,9 @@ func (r agentsRun) measure() *agentsResult {
 	ctx, cancel := context.WithTimeout(context.Background(), connectedAgentTime)
 	defer cancel()
 	load := func(clients int, servers ...*discoveryServer) *adsload.Load {
-		options := adsload.Options{First: true, Clients: clients, Delta: true, Same: true,
-			TLS: secure.client, Node: r.node, Connecting: r.connecting}
+		options := adsload.Options{AllAtFirstTarget: true, Clients: clients, Delta: true,
+			SameNodeID: true,
+			TLS:        secure.client, Node: r.node, Connecting: r.connecting}
 		for _, server := range servers {
 			options.Targets = append(options.Targets, server.address)
 		}
@@ -120,7 +121,7 @@ func (r agentsRun) measure() *agentsResult {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := running.Full(ctx); err != nil {
+		if _, err := running.WaitFull(ctx); err != nil {
 			t.Fatal(err)
 		}
 		return running
@@ -176,9 +177,9 @@ func (r agentsRun) kill(running *adsload.Load, servers []*discoveryServer) *move
 	result, received := &moveResult{}, running.Received()
 	clock := startClock(t, servers[1])
 	servers[0].stop()
-	for running.Moved() < r.agents {
+	for running.MovedClients() < r.agents {
 		if time.Since(clock.begun) > longestAgentChange {
-			t.Fatalf("%d of %d agents have moved", running.Moved(), r.agents)
+			t.Fatalf("%d of %d agents have moved", running.MovedClients(), r.agents)
 		}
 		time.Sleep(time.Millisecond)
 	}

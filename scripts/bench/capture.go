@@ -66,7 +66,7 @@ func captured(t *stage, s settings) any {
 	apply := func(settings capture.Settings) {
 		parts.Eventually(t, 30*time.Second, "connections are captured", func() bool {
 			status, err := client.Apply(context.Background(), settings)
-			return err == nil && status.State == capture.On
+			return err == nil && status.State == capture.StateOn
 		})
 	}
 	direct := fmt.Sprintf("127.0.0.1:%d", benchDirectPort)

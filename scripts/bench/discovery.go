@@ -145,11 +145,11 @@ func connect(t *stage, server *discoveryServer, clients int, while func(*adsload
 	defer cancel()
 	before, begun := server.processor(t), time.Now()
 	load, err := adsload.Start(ctx, adsload.Options{Targets: []string{server.address},
-		Clients: clients, Delta: true, Same: true})
+		Clients: clients, Delta: true, SameNodeID: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.Full(ctx); err != nil {
+	if _, err := load.WaitFull(ctx); err != nil {
 		t.Fatal(err)
 	}
 	took, processor = time.Since(begun), server.processor(t)-before
@@ -166,7 +166,7 @@ func change(t *stage, load *adsload.Load, folder string, i int) time.Duration {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	address := fmt.Sprintf("10.201.%d.%d", i>>8&255, i&255)
-	mark := load.Mark(adsload.EndpointType, []byte(address))
+	mark := load.WatchBytes(adsload.EndpointType, []byte(address))
 	begun := time.Now()
 	writeService(t, folder, 7, address)
 	at, err := mark.Wait(ctx)

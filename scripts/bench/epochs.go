@@ -66,7 +66,7 @@ func epochs(t *stage, s settings) any {
 		result.Live = append(result.Live, now.Live.Sub(now.Started))
 		rig.Eventually(t, s.parentShutdown+10*time.Second, "the epoch before has ended",
 			func() bool {
-				if rig.Alive(before.PID) {
+				if rig.ProcessExists(before.PID) {
 					time.Sleep(20 * time.Millisecond)
 					return false
 				}
@@ -79,7 +79,7 @@ func epochs(t *stage, s settings) any {
 		time.Sleep(2500 * time.Millisecond)
 	}
 	result.Load = running.Stop()
-	result.Blip, result.Quiet = result.Load.Blip(markSwitch)
+	result.Blip, result.Quiet = result.Load.CompareMarkLatency(markSwitch)
 	result.LiveMedian, result.AloneMedian, result.ReloadMedian = median(result.Live),
 		median(result.Alone), median(reloads)
 	result.Ratio = float64(result.LiveMedian) / float64(max(1, result.AloneMedian))

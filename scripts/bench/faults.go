@@ -65,7 +65,7 @@ func inject(t *stage, one fault.Fault, options fault.Options, rounds int) *fault
 		result.Outcomes = append(result.Outcomes, outcome)
 		result.Requests += outcome.Requests
 		result.Lost += outcome.AllLost()
-		result.Pardoned += outcome.Pardoned
+		result.Pardoned += outcome.AllowedLosses
 		result.Recovered = max(result.Recovered, outcome.Recovered)
 		if outcome.Figure != "" {
 			figures = append(figures, outcome.Figure)

@@ -63,7 +63,7 @@ func newUpstreamRig(t *stage, services int) *upstreamRig {
 	u.Write("istio.d/services.yaml", mesh(services, u.Ports.HTTP, u.Ports.Backend))
 	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend)) // the host of the load
 	u.startIstiod()
-	u.Set(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n"+
+	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n"+
 		"[envoy]\ntermination_drain_duration = \"0s\"\n", u.address()))
 	return u
 }
@@ -143,7 +143,7 @@ func fleet(t *stage, s settings) any {
 	many := newUpstreamRig(t, manyServices)
 	daemon := many.StartReady()
 	time.Sleep(warmUp)
-	for _, pid := range append(many.Pids("outrider-keeper"), daemon.Process.Pid) {
+	for _, pid := range append(many.ProcessIDs("outrider-keeper"), daemon.Process.Pid) {
 		result.RSS += memory(t, pid).RSS
 	}
 	stopOnce(t, many.Rig)

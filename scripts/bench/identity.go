@@ -201,7 +201,7 @@ func (w sdsWatch) send(t *stage, to *discoveryv3.DiscoveryResponse) {
 	t.Helper()
 	if err := w.stream.Send(&discoveryv3.DiscoveryRequest{
 		Node:    &corev3.Node{Id: "sidecar~127.0.0.1~vm.default~default.svc.cluster.local"},
-		TypeUrl: xds.SecretType, ResourceNames: []string{identity.Default},
+		TypeUrl: xds.SecretType, ResourceNames: []string{identity.DefaultSecret},
 		VersionInfo: to.VersionInfo, ResponseNonce: to.Nonce,
 	}); err != nil {
 		t.Fatal(err)

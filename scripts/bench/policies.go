@@ -75,19 +75,19 @@ func policiesOnce(t *stage, s settings, name string) *policiesResult {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.Full(ctx); err != nil {
+	if _, err := load.WaitFull(ctx); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(afterConnect)
 	r := &policiesResult{Server: name, Policies: policyCount, Clients: s.clients}
-	r.Policy, r.PolicyProcessor = changes(t, s, server, func(version string) *adsload.Mark {
-		mark := load.MarkAt(changedPolicy, adsload.ListenerType, []byte(version))
+	r.Policy, r.PolicyProcessor = changes(t, s, server, func(version string) *adsload.BytesWatch {
+		mark := load.WatchBytesAt(changedPolicy, adsload.ListenerType, []byte(version))
 		replaceFile(t, folder, fmt.Sprintf("policy-%d.yaml", changedPolicy),
 			policyText(changedPolicy, version))
 		return mark
 	})
-	r.Route, r.RouteProcessor = changes(t, s, server, func(version string) *adsload.Mark {
-		mark := load.Mark(adsload.RouteType, []byte(version))
+	r.Route, r.RouteProcessor = changes(t, s, server, func(version string) *adsload.BytesWatch {
+		mark := load.WatchBytes(adsload.RouteType, []byte(version))
 		replaceFile(t, folder, "route.yaml", routeText(version))
 		return mark
 	})
@@ -101,7 +101,7 @@ func policiesOnce(t *stage, s settings, name string) *policiesResult {
 // changes makes changes one after the other. It returns the median time until the last client had
 // one, and the server's processor time of one.
 func changes(t *stage, s settings, server *discoveryServer,
-	change func(version string) *adsload.Mark) (took, processor time.Duration) {
+	change func(version string) *adsload.BytesWatch) (took, processor time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()

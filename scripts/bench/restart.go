@@ -32,11 +32,11 @@ func restart(t *stage, s settings) any {
 	})
 	_ = daemon.Process.Kill()
 	daemon.Wait(t, 10*time.Second)
-	for _, pid := range r.Pids("outrider-keeper") {
+	for _, pid := range r.ProcessIDs("outrider-keeper") {
 		r.Signal(pid, 9)
 	}
 	rig.Eventually(t, 10*time.Second, "Outrider's Envoys are gone",
-		func() bool { return len(r.Pids("envoy")) == 0 })
+		func() bool { return len(r.ProcessIDs("envoy")) == 0 })
 
 	folder := parts.ShortDir(t)
 	defer removeSharedMemory(baseIDAlone())
@@ -50,7 +50,7 @@ func restart(t *stage, s settings) any {
 		name   string
 		report load.Report
 	}{{"outrider reload", result.Outrider}, {"stop and start of a plain Envoy", result.Plain}} {
-		blip, quiet := one.report.Blip(markSwitch)
+		blip, quiet := one.report.CompareMarkLatency(markSwitch)
 		fmt.Printf("%-32s %d requests, lost %d, to be tried again %d; blip %s, quiet maximum %s\n",
 			one.name, one.report.Total, one.report.Lost,
 			one.report.Reuse, millis(blip), millis(quiet))

@@ -113,7 +113,7 @@ func stopOnce(t *stage, r *rig.Rig) {
 		t.Errorf("outriderd ended with %d:\n%s", exit, daemon.Output())
 	}
 	rig.Eventually(t, 5*time.Second, "nothing is left",
-		func() bool { return len(r.Pids("envoy"))+len(r.Pids("outrider-keeper")) == 0 })
+		func() bool { return len(r.ProcessIDs("envoy"))+len(r.ProcessIDs("outrider-keeper")) == 0 })
 }
 
 type idleResult struct {
@@ -142,19 +142,20 @@ func idle(t *stage, s settings) any {
 	r := withServices(t, s.services)
 	daemon := r.StartReady()
 	time.Sleep(warmUp)
-	keepers := r.Pids("outrider-keeper")
+	keepers := r.ProcessIDs("outrider-keeper")
 	if len(keepers) != 1 {
 		t.Fatalf("keepers: %v", keepers)
 	}
 	result := &idleResult{Services: s.services, Over: s.idle}
 	before := []int{ticks(t, daemon.Process.Pid), ticks(t, keepers[0])}
-	switches := []int{parts.Switches(t, daemon.Process.Pid), parts.Switches(t, keepers[0])}
+	switches := []int{parts.ContextSwitches(t, daemon.Process.Pid),
+		parts.ContextSwitches(t, keepers[0])}
 	time.Sleep(s.idle)
 	result.Agent, result.Keeper = memory(t, daemon.Process.Pid), memory(t, keepers[0])
 	result.Agent.Ticks = ticks(t, daemon.Process.Pid) - before[0]
 	result.Keeper.Ticks = ticks(t, keepers[0]) - before[1]
-	result.Agent.Switches = parts.Switches(t, daemon.Process.Pid) - switches[0]
-	result.Keeper.Switches = parts.Switches(t, keepers[0]) - switches[1]
+	result.Agent.Switches = parts.ContextSwitches(t, daemon.Process.Pid) - switches[0]
+	result.Keeper.Switches = parts.ContextSwitches(t, keepers[0]) - switches[1]
 	result.RSS, result.Anonymous = result.Agent.RSS+result.Keeper.RSS, result.Agent.Anonymous+
 		result.Keeper.Anonymous
 	info, err := os.Stat(r.Programs.Path("outriderd"))

@@ -18,7 +18,7 @@ const sleepExcuse = "//house:sleep "
 
 // TestTests_DoNotSleep refuses time.Sleep in tests, except in the bubbles of testing/synctest and
 // in functions that are only called there: a test that waits for a time instead of an event is slow
-// on an idle machine and fails on a busy one. parts.Eventually waits for an event; parts.During
+// on an idle machine and fails on a busy one. parts.Eventually waits for an event; parts.RepeatFor
 // looks at what must not change for a while.
 func TestTests_DoNotSleep(t *testing.T) {
 	for folder, files := range parseTests(t) {

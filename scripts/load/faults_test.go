@@ -88,16 +88,16 @@ func serveHTTP1(f *faulty, conn net.Conn) {
 			return
 		}
 		if !f.next() {
-			f.expect(OK)
+			f.expect(OutcomeOK)
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 			if request.Close {
 				return
 			}
 			continue
 		}
-		early := Reuse
+		early := OutcomeReuseEOF
 		if first {
-			early = HardReset
+			early = OutcomeHardReset
 		}
 		switch f.fault {
 		case "close":
@@ -106,24 +106,24 @@ func serveHTTP1(f *faulty, conn net.Conn) {
 			f.expect(early)
 			reset(conn)
 		case "half an answer":
-			f.expect(HardReset)
+			f.expect(OutcomeHardReset)
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nonly this")
 		case "half a head":
-			f.expect(HardReset)
+			f.expect(OutcomeHardReset)
 			_, _ = io.WriteString(conn, "HTTP/1.1 200 O")
 		case "no HTTP":
-			f.expect(Malformed)
+			f.expect(OutcomeMalformed)
 			_, _ = io.WriteString(conn, "SSH-2.0-OpenSSH_9.2\r\n\r\n")
 		case "503":
-			f.expect(Status)
+			f.expect(OutcomeStatus)
 			_, _ = io.WriteString(conn,
 				"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: "+
 					"0\r\n\r\n")
 		case "silence":
-			f.expect(Timeout)
+			f.expect(OutcomeTimeout)
 			_, _ = io.Copy(io.Discard, reader) // until the client gives up
 		case "connection: close":
-			f.expect(OK)
+			f.expect(OutcomeOK)
 			_, _ = io.WriteString(conn,
 				"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
 		}
@@ -138,7 +138,7 @@ func TestHTTP1_CountsFaultsExactly(t *testing.T) {
 			server := startFaulty(t, fault, 20, serveHTTP1)
 			report := runFaults(t, Config{HTTP: server.listener.Addr().String(), Rate: 0.2,
 				Timeout: patience(fault)})
-			compare(t, server, report, KeepAlive, Connecting)
+			compare(t, server, report, ClassKeepAlive, ClassNewConnections)
 		})
 	}
 }
@@ -196,17 +196,17 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 	lost, total := 0, 0
 	for outcome, n := range got {
 		total += n
-		if outcome != OK && outcome != Reuse {
+		if outcome != OutcomeOK && outcome != OutcomeReuseEOF {
 			lost += n
 		}
 	}
 	if len(got) < 2 && server.fault != "connection: close" {
 		t.Errorf("the fault did not strike: %v", got)
 	}
-	if report.Classes[TCP].Requests == 0 && (report.Lost != lost || report.Total != total ||
-		report.Reuse != got[Reuse]) {
+	if report.Classes[ClassTCP].Requests == 0 && (report.Lost != lost || report.Total != total ||
+		report.Reuse != got[OutcomeReuseEOF]) {
 		t.Errorf("report: %d lost, %d reuse, %d in all; not %d, %d, %d", report.Lost, report.Reuse,
-			report.Total, lost, got[Reuse], total)
+			report.Total, lost, got[OutcomeReuseEOF], total)
 	}
 }
 
@@ -218,7 +218,7 @@ func TestNobodyListens(t *testing.T) {
 		t.Errorf("%d of %d lost", report.Lost, report.Total)
 	}
 	for name, class := range report.Classes {
-		if class.Outcomes[Refused] != class.Requests || class.Requests == 0 {
+		if class.Outcomes[OutcomeDialRefused] != class.Requests || class.Requests == 0 {
 			t.Errorf("%s: %+v", name, class)
 		}
 	}
@@ -249,29 +249,29 @@ func serveHTTP2(f *faulty, conn net.Conn) {
 		strikes := f.next()
 		switch {
 		case away:
-			f.expect(Reuse) // sent before the client read it
+			f.expect(OutcomeReuseEOF) // sent before the client read it
 		case !strikes:
-			f.expect(OK)
+			f.expect(OutcomeOK)
 			answerHTTP2(framer, id, 200)
 		case f.fault == "GOAWAY":
-			f.expect(Reuse)
+			f.expect(OutcomeReuseEOF)
 			away = true
 			_ = framer.WriteGoAway(id-2, http2.ErrCodeNo, nil)
 		case f.fault == "graceful GOAWAY":
-			f.expect(OK)
+			f.expect(OutcomeOK)
 			_ = framer.WriteGoAway(1<<31-1, http2.ErrCodeNo, nil)
 			answerHTTP2(framer, id, 200)
 		case f.fault == "REFUSED_STREAM":
-			f.expect(Reuse)
+			f.expect(OutcomeReuseEOF)
 			_ = framer.WriteRSTStream(id, http2.ErrCodeRefusedStream)
 		case f.fault == "RST_STREAM":
-			f.expect(HardReset)
+			f.expect(OutcomeHardReset)
 			_ = framer.WriteRSTStream(id, http2.ErrCodeInternal)
 		case f.fault == "503":
-			f.expect(Status)
+			f.expect(OutcomeStatus)
 			answerHTTP2(framer, id, 503)
 		case f.fault == "silence":
-			f.expect(Timeout)
+			f.expect(OutcomeTimeout)
 		}
 	}
 }
@@ -300,7 +300,7 @@ func TestHTTP2_CountsFaultsExactly(t *testing.T) {
 			if fault == "graceful GOAWAY" {
 				server.fault = "connection: close" // all requests are answered
 			}
-			compare(t, server, report, HTTP2)
+			compare(t, server, report, ClassHTTP2)
 		})
 	}
 }
@@ -319,8 +319,8 @@ func TestHTTP2_EndWithoutGoAway(t *testing.T) {
 	})
 	report := runFaults(t, Config{HTTP2: server.listener.Addr().String(),
 		Rate: 0.2})
-	if class := report.Classes[HTTP2]; class.Requests == 0 ||
-		class.Outcomes[HardReset] != class.Requests {
+	if class := report.Classes[ClassHTTP2]; class.Requests == 0 ||
+		class.Outcomes[OutcomeHardReset] != class.Requests {
 		t.Errorf("%+v", class)
 	}
 }
@@ -334,15 +334,15 @@ func TestTCP_CountsCutsExactly(t *testing.T) {
 				return
 			}
 			if f.next() {
-				f.expect(Cut)
+				f.expect(OutcomeCut)
 				return
 			}
-			f.expect(OK)
+			f.expect(OutcomeOK)
 			_, _ = io.WriteString(conn, line)
 		}
 	})
 	report := runFaults(t, Config{TCP: server.listener.Addr().String()})
-	compare(t, server, report, TCP)
+	compare(t, server, report, ClassTCP)
 	if report.Lost != 0 || report.Total != 0 {
 		t.Errorf("tcp counts as HTTP: %s", report)
 	}

@@ -35,16 +35,16 @@ func newHTTP1(address, host, path string, keepAlive bool) *http1 {
 func (h *http1) exchange(deadline time.Time) Outcome {
 	if h.conn == nil {
 		conn, outcome := dial(h.address, deadline)
-		if outcome != OK {
+		if outcome != OutcomeOK {
 			return outcome
 		}
 		h.conn, h.reader, h.used = conn, bufio.NewReader(conn), false
 	} else if err := h.conn.SetDeadline(deadline); err != nil {
 		h.close()
-		return HardReset
+		return OutcomeHardReset
 	}
 	outcome, again := h.roundTrip()
-	if outcome != OK && outcome != Status || !again || !h.keepAlive {
+	if outcome != OutcomeOK && outcome != OutcomeStatus || !again || !h.keepAlive {
 		h.close()
 	}
 	h.used = true
@@ -54,16 +54,16 @@ func (h *http1) exchange(deadline time.Time) Outcome {
 // roundTrip sends the request and reads the answer. It also reports whether the connection can be
 // used again.
 func (h *http1) roundTrip() (outcome Outcome, again bool) {
-	// A failure before the first byte of an answer is Reuse on an idle connection, and a loss on a
-	// new one.
-	early := HardReset
+	// A failure before the first byte of an answer is OutcomeReuseEOF on an idle connection, and a
+	// loss on a new one.
+	early := OutcomeHardReset
 	if h.used {
-		early = Reuse
+		early = OutcomeReuseEOF
 	}
 	_, writeErr := h.conn.Write(h.request)
 	if writeErr != nil && !errors.Is(writeErr, syscall.EPIPE) &&
 		!errors.Is(writeErr, syscall.ECONNRESET) {
-		return failed(writeErr, HardReset), false
+		return failed(writeErr, OutcomeHardReset), false
 	}
 	// Read even if writing failed: the server may have answered before it closed.
 	if _, err := h.reader.Peek(1); err != nil {
@@ -72,19 +72,19 @@ func (h *http1) roundTrip() (outcome Outcome, again bool) {
 	response, err := http.ReadResponse(h.reader, nil)
 	if err != nil {
 		if ended(err) {
-			return failed(err, HardReset), false
+			return failed(err, OutcomeHardReset), false
 		}
-		return failed(err, Malformed), false
+		return failed(err, OutcomeMalformed), false
 	}
 	_, err = io.Copy(io.Discard, response.Body)
 	_ = response.Body.Close() // read to its end
 	if err != nil {
-		return failed(err, HardReset), false
+		return failed(err, OutcomeHardReset), false
 	}
 	if response.StatusCode >= http.StatusBadRequest {
-		return Status, !response.Close
+		return OutcomeStatus, !response.Close
 	}
-	return OK, !response.Close
+	return OutcomeOK, !response.Close
 }
 
 // ended reports whether err means that the connection ended.

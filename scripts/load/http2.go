@@ -45,14 +45,14 @@ func newHTTP2Slot(address, host, path string) *http2Slot {
 func (s *http2Slot) exchange(deadline time.Time) Outcome {
 	for range attempts {
 		conn, outcome := s.get(deadline)
-		if outcome != OK {
+		if outcome != OutcomeOK {
 			return outcome
 		}
 		if outcome, sent := conn.exchange(s.headers, deadline); sent {
 			return outcome
 		}
 	}
-	return Reuse
+	return OutcomeReuseEOF
 }
 
 // get returns a connection that accepts requests.
@@ -60,19 +60,19 @@ func (s *http2Slot) get(deadline time.Time) (*http2Conn, Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.conn != nil && s.conn.usable() {
-		return s.conn, OK
+		return s.conn, OutcomeOK
 	}
 	conn, outcome := dial(s.address, deadline)
-	if outcome != OK {
+	if outcome != OutcomeOK {
 		return nil, outcome
 	}
 	made, err := newHTTP2Conn(conn)
 	if err != nil {
 		_ = conn.Close()
-		return nil, failed(err, HardReset)
+		return nil, failed(err, OutcomeHardReset)
 	}
 	s.conn = made
-	return made, OK
+	return made, OutcomeOK
 }
 
 func (s *http2Slot) close() {
@@ -135,7 +135,7 @@ func (c *http2Conn) exchange(headers []byte, deadline time.Time) (outcome Outcom
 	if c.leaving {
 		c.mu.Unlock()
 		c.writing.Unlock()
-		return Reuse, false
+		return OutcomeReuseEOF, false
 	}
 	id := c.next
 	c.next += 2
@@ -147,14 +147,14 @@ func (c *http2Conn) exchange(headers []byte, deadline time.Time) (outcome Outcom
 	})
 	c.writing.Unlock()
 	if err != nil {
-		c.finish(id, failed(err, HardReset))
+		c.finish(id, failed(err, OutcomeHardReset))
 	}
 	timer := time.NewTimer(time.Until(deadline))
 	defer timer.Stop()
 	select {
 	case outcome = <-stream.done:
 	case <-timer.C:
-		c.finish(id, Timeout)
+		c.finish(id, OutcomeTimeout)
 		outcome = <-stream.done // of the first of both
 		c.writing.Lock()
 		_ = c.write(time.Now().Add(time.Second),
@@ -191,5 +191,5 @@ func (c *http2Conn) retire() {
 	c.mu.Lock()
 	c.leaving = true
 	c.mu.Unlock()
-	c.finish(0, OK)
+	c.finish(0, OutcomeOK)
 }

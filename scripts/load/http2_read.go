@@ -18,7 +18,7 @@ func (c *http2Conn) read() {
 		}
 		var broken http2.StreamError
 		if errors.As(err, &broken) {
-			c.finish(broken.StreamID, Malformed)
+			c.finish(broken.StreamID, OutcomeMalformed)
 			continue
 		}
 		if err != nil {
@@ -38,7 +38,7 @@ func (c *http2Conn) end() {
 	}
 	c.mu.Unlock()
 	for _, id := range left {
-		c.finish(id, HardReset)
+		c.finish(id, OutcomeHardReset)
 	}
 	_ = c.conn.Close()
 }
@@ -67,9 +67,9 @@ func (c *http2Conn) take(frame http2.Frame) error {
 		}
 	case *http2.RSTStreamFrame:
 		if frame.ErrCode == http2.ErrCodeRefusedStream {
-			c.finish(id, Reuse)
+			c.finish(id, OutcomeReuseEOF)
 		} else {
-			c.finish(id, HardReset)
+			c.finish(id, OutcomeHardReset)
 		}
 	case *http2.GoAwayFrame:
 		c.goAway(frame.LastStreamID)
@@ -123,11 +123,11 @@ func (c *http2Conn) answered(id uint32) {
 	switch {
 	case stream == nil:
 	case stream.status == 0:
-		c.finish(id, Malformed)
+		c.finish(id, OutcomeMalformed)
 	case stream.status >= http.StatusBadRequest:
-		c.finish(id, Status)
+		c.finish(id, OutcomeStatus)
 	default:
-		c.finish(id, OK)
+		c.finish(id, OutcomeOK)
 	}
 }
 
@@ -143,7 +143,7 @@ func (c *http2Conn) goAway(last uint32) {
 	}
 	c.mu.Unlock()
 	for _, id := range untouched {
-		c.finish(id, Reuse)
+		c.finish(id, OutcomeReuseEOF)
 	}
-	c.finish(0, OK)
+	c.finish(0, OutcomeOK)
 }

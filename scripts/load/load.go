@@ -37,10 +37,10 @@ type Config struct {
 
 // Classes of load. Each HTTP stream sends 25 requests/s, each tcp stream 10/s, times Config.Rate.
 const (
-	KeepAlive  = "ka"
-	Connecting = "nc"
-	HTTP2      = "h2"
-	TCP        = "tcp"
+	ClassKeepAlive      = "ka"
+	ClassNewConnections = "nc"
+	ClassHTTP2          = "h2"
+	ClassTCP            = "tcp"
 
 	keepAliveStreams  = 32
 	connectingStreams = 8
@@ -92,25 +92,26 @@ func Start(ctx context.Context, config Config) (*Run, error) {
 	r.stopped = sync.OnceValue(time.Now)
 	r.report = sync.OnceValue(r.finish)
 	if config.HTTP != "" {
-		r.spread(ctx, KeepAlive, requestsPerSecond, keepAliveStreams, func(int) exchanger {
+		r.spread(ctx, ClassKeepAlive, requestsPerSecond, keepAliveStreams, func(int) exchanger {
 			return newHTTP1(config.HTTP, config.host(config.HTTP), config.Path, true)
 		})
-		r.spread(ctx, Connecting, requestsPerSecond, connectingStreams, func(int) exchanger {
-			return newHTTP1(config.HTTP, config.host(config.HTTP), config.Path, false)
-		})
+		r.spread(ctx, ClassNewConnections, requestsPerSecond, connectingStreams,
+			func(int) exchanger {
+				return newHTTP1(config.HTTP, config.host(config.HTTP), config.Path, false)
+			})
 	}
 	if config.HTTP2 != "" {
 		connections := make([]*http2Slot, http2Connections)
 		for i := range connections {
 			connections[i] = newHTTP2Slot(config.HTTP2, config.host(config.HTTP2), config.Path)
 		}
-		r.spread(ctx, HTTP2, requestsPerSecond, http2Connections*http2Streams,
+		r.spread(ctx, ClassHTTP2, requestsPerSecond, http2Connections*http2Streams,
 			func(i int) exchanger {
 				return connections[i%http2Connections]
 			})
 	}
 	if config.TCP != "" {
-		r.spread(ctx, TCP, messagesPerSecond, tcpStreams, func(i int) exchanger {
+		r.spread(ctx, ClassTCP, messagesPerSecond, tcpStreams, func(i int) exchanger {
 			return &echoStream{address: config.TCP, stream: i}
 		})
 	}

@@ -49,8 +49,9 @@ func TestStandardLoad(t *testing.T) {
 		t.Errorf("%d lost, %d cut before an answer, by a server that answers all", report.Lost,
 			report.Reuse)
 	}
-	for class, perSecond := range map[string]float64{KeepAlive: 800, Connecting: 200, HTTP2: 800,
-		TCP: 500} {
+	for class, perSecond := range map[string]float64{ClassKeepAlive: 800, ClassNewConnections: 200,
+		ClassHTTP2: 800,
+		ClassTCP:   500} {
 		// A busy machine sleeps longer, and may stop the load late.
 		least, most := perSecond*rate*report.Marks[0].At.Seconds(),
 			perSecond*rate*report.Duration.Seconds()
@@ -103,7 +104,7 @@ func TestLoad_NoCoordinatedOmission(t *testing.T) {
 	run.await(t, 200)
 	report := run.Stop()
 	slow := 0
-	for i, n := range run.recorder.classes[KeepAlive].latency.buckets {
+	for i, n := range run.recorder.classes[ClassKeepAlive].latency.buckets {
 		if upper(i) > 100*time.Millisecond {
 			slow += int(n)
 		}
@@ -113,7 +114,7 @@ func TestLoad_NoCoordinatedOmission(t *testing.T) {
 	if slow < want*7/10 {
 		t.Errorf("%d slow answers, not about %d", slow, want)
 	}
-	if longest := report.Classes[KeepAlive].Max; longest < pause-50*time.Millisecond {
+	if longest := report.Classes[ClassKeepAlive].Max; longest < pause-50*time.Millisecond {
 		t.Errorf("the longest took %v, with a pause of %v", longest, pause)
 	}
 }

@@ -13,19 +13,19 @@ import (
 // Outcome is the result of a request.
 type Outcome string
 
-// All outcomes except OK and Reuse are lost requests.
+// All outcomes except OutcomeOK and OutcomeReuseEOF are lost requests.
 const (
-	OK Outcome = "ok"
-	// Reuse: a keep-alive connection was closed before the first byte of an answer, or an HTTP/2
-	// server reported that it did not process the request (GOAWAY, REFUSED_STREAM). Ordinary
+	OutcomeOK Outcome = "ok"
+	// OutcomeReuseEOF: a keep-alive connection was closed before the first byte of an answer, or an
+	// HTTP/2 server reported that it did not process the request (GOAWAY, REFUSED_STREAM). Ordinary
 	// clients retry.
-	Reuse     Outcome = "reuse-eof"
-	HardReset Outcome = "hard-reset"   // the connection or stream ended during an exchange
-	Timeout   Outcome = "timeout"      // no complete answer in time
-	Refused   Outcome = "dial-refused" // nothing listens
-	Status    Outcome = "status"       // status 400 or above
-	Malformed Outcome = "malformed"    // an invalid answer
-	Cut       Outcome = "cut"          // tcp: the peer closed a long-lived connection
+	OutcomeReuseEOF    Outcome = "reuse-eof"
+	OutcomeHardReset   Outcome = "hard-reset"   // the connection or stream ended during an exchange
+	OutcomeTimeout     Outcome = "timeout"      // no complete answer in time
+	OutcomeDialRefused Outcome = "dial-refused" // nothing listens
+	OutcomeStatus      Outcome = "status"       // status 400 or above
+	OutcomeMalformed   Outcome = "malformed"    // an invalid answer
+	OutcomeCut         Outcome = "cut"          // tcp: the peer closed a long-lived connection
 )
 
 // network returns the network of an address. The path of a Unix socket begins with a slash, or with
@@ -43,25 +43,25 @@ func dial(address string, deadline time.Time) (net.Conn, Outcome) {
 	conn, err := dialer.DialContext(context.Background(), network(address), address)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, os.ErrNotExist) {
-			return nil, Refused
+			return nil, OutcomeDialRefused
 		}
-		return nil, failed(err, HardReset)
+		return nil, failed(err, OutcomeHardReset)
 	}
 	if err := conn.SetDeadline(deadline); err != nil {
 		_ = conn.Close()
-		return nil, HardReset
+		return nil, OutcomeHardReset
 	}
-	return conn, OK
+	return conn, OutcomeOK
 }
 
-// failed returns the outcome of an error: Timeout, or otherwise.
+// failed returns the outcome of an error: OutcomeTimeout, or otherwise.
 func failed(err error, otherwise Outcome) Outcome {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		return Timeout
+		return OutcomeTimeout
 	}
 	var network net.Error
 	if errors.As(err, &network) && network.Timeout() {
-		return Timeout
+		return OutcomeTimeout
 	}
 	return otherwise
 }

@@ -26,7 +26,7 @@ func newTally() *tally { return &tally{outcomes: map[Outcome]int{}} }
 
 func (t *tally) add(latency time.Duration, outcome Outcome) {
 	t.outcomes[outcome]++
-	if outcome == OK || outcome == Status {
+	if outcome == OutcomeOK || outcome == OutcomeStatus {
 		t.latency.add(latency)
 	}
 }
@@ -61,7 +61,7 @@ func (r *recorder) add(class string, intended, ended time.Time, outcome Outcome,
 	latency := ended.Sub(intended)
 	r.classes[class].add(latency, outcome)
 	r.stall = max(r.stall, stall)
-	if class == TCP {
+	if class == ClassTCP {
 		return
 	}
 	r.second(int(intended.Sub(r.start)/time.Second)).add(latency, outcome)

@@ -45,7 +45,7 @@ type Class struct {
 type Second struct {
 	Second   int             `json:"second"` // since the start
 	Requests int             `json:"requests"`
-	Errors   map[Outcome]int `json:"errors,omitempty"` // all but OK
+	Errors   map[Outcome]int `json:"errors,omitempty"` // all but OutcomeOK
 	Marks    []string        `json:"marks,omitempty"`  // labels of marks in this second
 	Latency
 }
@@ -73,12 +73,12 @@ func (r *recorder) report(now time.Time) Report {
 	for name, class := range r.classes {
 		report.Classes[name] = Class{Requests: class.total(), Unsent: class.unsent,
 			Outcomes: maps.Clone(class.outcomes), Latency: class.latencies()}
-		if name == TCP {
+		if name == ClassTCP {
 			continue
 		}
 		report.Total += class.total()
-		report.Reuse += class.outcomes[Reuse]
-		report.Lost += class.total() - class.outcomes[OK] - class.outcomes[Reuse]
+		report.Reuse += class.outcomes[OutcomeReuseEOF]
+		report.Lost += class.total() - class.outcomes[OutcomeOK] - class.outcomes[OutcomeReuseEOF]
 	}
 	for i := range r.seconds {
 		report.Seconds = append(report.Seconds, r.describe(i))
@@ -91,7 +91,7 @@ func (r *recorder) describe(i int) Second {
 	t := r.second(i)
 	second := Second{Second: i, Requests: t.total(), Latency: t.latencies()}
 	for outcome, n := range t.outcomes {
-		if outcome != OK {
+		if outcome != OutcomeOK {
 			if second.Errors == nil {
 				second.Errors = map[Outcome]int{}
 			}
@@ -139,10 +139,10 @@ func (r *Run) print(ctx context.Context) {
 	flush(max(printed, all))
 }
 
-// Blip compares maximum latencies: during in the seconds with a mark of this label and the next
-// ones, quiet in the seconds away from any mark, without the first second, which makes all
-// connections.
-func (r Report) Blip(label string) (during, quiet time.Duration) {
+// CompareMarkLatency compares maximum latencies: during in the seconds with a mark of this label
+// and the next ones, quiet in the seconds away from any mark, without the first second, which makes
+// all connections.
+func (r Report) CompareMarkLatency(label string) (during, quiet time.Duration) {
 	near, nearAny := map[int]bool{}, map[int]bool{0: true}
 	for _, mark := range r.Marks {
 		second := int(mark.At / time.Second)
@@ -175,7 +175,7 @@ func (r Report) String() string {
 		fmt.Fprintf(&text, "  %-3s %7d  p50 %s  p99 %s  max %s ms", name, class.Requests,
 			millis(class.P50), millis(class.P99), millis(class.Max))
 		for _, outcome := range slices.Sorted(maps.Keys(class.Outcomes)) {
-			if outcome != OK {
+			if outcome != OutcomeOK {
 				fmt.Fprintf(&text, "  %s %d", outcome, class.Outcomes[outcome])
 			}
 		}

@@ -43,14 +43,15 @@ func TestHistogram(t *testing.T) {
 
 func TestBlip(t *testing.T) {
 	r := newRecorder(time.Now())
-	r.class(KeepAlive)
+	r.class(ClassKeepAlive)
 	for i, millis := range []int{90, 3, 4, 20, 7, 5, 30, 2} { // second 0 makes connections
 		intended := r.start.Add(time.Duration(i) * time.Second)
-		r.add(KeepAlive, intended, intended.Add(time.Duration(millis)*time.Millisecond), OK, 0)
+		r.add(ClassKeepAlive, intended, intended.Add(time.Duration(millis)*time.Millisecond),
+			OutcomeOK, 0)
 	}
 	r.mark("switch", r.start.Add(2500*time.Millisecond))
 	r.mark("other", r.start.Add(6*time.Second))
-	during, quiet := r.report(r.start.Add(8 * time.Second)).Blip("switch")
+	during, quiet := r.report(r.start.Add(8 * time.Second)).CompareMarkLatency("switch")
 	if during != 20*time.Millisecond || quiet != 7*time.Millisecond {
 		t.Errorf("during %v, quiet %v", during, quiet)
 	}

@@ -20,30 +20,30 @@ type echoStream struct {
 func (e *echoStream) exchange(deadline time.Time) Outcome {
 	if e.conn == nil {
 		conn, outcome := dial(e.address, deadline)
-		if outcome != OK {
+		if outcome != OutcomeOK {
 			return outcome
 		}
 		e.conn = conn
 	} else if err := e.conn.SetDeadline(deadline); err != nil {
 		e.close()
-		return Cut
+		return OutcomeCut
 	}
 	e.sent++
 	message := fmt.Appendf(nil, "stream %3d message %10d\n", e.stream, e.sent)
 	if _, err := e.conn.Write(message); err != nil {
 		e.close()
-		return failed(err, Cut)
+		return failed(err, OutcomeCut)
 	}
 	echo := make([]byte, len(message))
 	if _, err := io.ReadFull(e.conn, echo); err != nil {
 		e.close()
-		return failed(err, Cut)
+		return failed(err, OutcomeCut)
 	}
 	if !bytes.Equal(message, echo) {
 		e.close()
-		return Malformed
+		return OutcomeMalformed
 	}
-	return OK
+	return OutcomeOK
 }
 
 func (e *echoStream) close() {

@@ -56,7 +56,7 @@ func TestBoot_HidesOutriderOfThisMachine(t *testing.T) {
 	write("var/lib/dpkg/status", "\nPackage: outrider\nStatus: install ok installed\n"+
 		"Architecture: all\nMaintainer: nobody\nVersion: 1\nDescription: mine\n")
 
-	m := Test(t, Options{Root: root})
+	m := BootForTest(t, Options{Root: root})
 	const search = `find /etc /usr /var -xdev -iname '*outrider*'; ls /var/tmp | grep -v ^systemd-private
 		getent passwd outrider; getent group outrider; dpkg-query -W outrider 2>/dev/null; dpkg -s dpkg | head -n 1`
 	if got := m.MustRun(t, "sh", "-c", search); got != "Package: dpkg" {

@@ -67,7 +67,7 @@ func TestMachine_BootAndPowerOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	m := Test(t, Options{Bind: []string{shared + ":/opt/build"}})
+	m := BootForTest(t, Options{Bind: []string{shared + ":/opt/build"}})
 	t.Logf("booted in %v", time.Since(start))
 	if state := m.MustRun(t, "systemctl", "is-system-running", "--wait"); state != "running" {
 		t.Errorf("the system is %s:\n%s", state, m.MustRun(t, "systemctl", "--failed"))
@@ -113,7 +113,7 @@ func TestMachine_BootAndPowerOff(t *testing.T) {
 
 // A reboot stops processes, keeps files, and starts enabled units.
 func TestReboot(t *testing.T) {
-	m := Test(t, Options{})
+	m := BootForTest(t, Options{})
 	const unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo booted >>/var/boots'\n" +
 		"[Install]\nWantedBy=multi-user.target\n"
 	if err := m.WriteFile(t.Context(), "/etc/systemd/system/boots.service", []byte(unit),

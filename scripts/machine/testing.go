@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// Test boots a machine and removes it after the test.
-func Test(t testing.TB, options Options) *Machine {
+// BootForTest boots a machine and removes it after the test.
+func BootForTest(t testing.TB, options Options) *Machine {
 	t.Helper()
 	m, err := Boot(t.Context(), options)
 	if err != nil {

@@ -37,9 +37,9 @@ func Poll(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// During calls look every period for a duration: it is for events that must not happen, or states
-// that must not change.
-func During(duration, period time.Duration, look func()) {
+// RepeatFor calls look every period for a duration: it is for events that must not happen, or
+// states that must not change.
+func RepeatFor(duration, period time.Duration, look func()) {
 	for end := time.Now().Add(duration); time.Now().Before(end); time.Sleep(period) {
 		look()
 	}

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// Forward forwards the connections of a listener to an address. The returned function, and the end
-// of the test, close the listener and all connections.
-func Forward(t testing.TB, listener net.Listener, address string) (stop func()) {
+// ForwardConnections forwards the connections of a listener to an address. The returned function,
+// and the end of the test, close the listener and all connections.
+func ForwardConnections(t testing.TB, listener net.Listener, address string) (stop func()) {
 	t.Helper()
 	var opened []net.Conn
 	done := make(chan struct{})

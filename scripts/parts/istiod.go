@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Istiod returns the path of the real istiod. The first call builds it, which takes minutes.
-var Istiod = sync.OnceValues(func() (string, error) {
+// IstiodPath returns the path of the real istiod. The first call builds it, which takes minutes.
+var IstiodPath = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-istiod")).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		err = fmt.Errorf("get istiod: %w: %s", err, exit.Stderr)
@@ -24,7 +24,7 @@ var Istiod = sync.OnceValues(func() (string, error) {
 // IstiodCommand returns the command of a real istiod for a directory of YAML and the text of a
 // MeshConfig. work holds its files; ports are on 127.0.0.1, the first one for proxies.
 func IstiodCommand(folder, meshConfig, work string, ports [3]int) (*exec.Cmd, error) {
-	path, err := Istiod()
+	path, err := IstiodPath()
 	if err != nil {
 		return nil, err
 	}

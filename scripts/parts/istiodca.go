@@ -20,7 +20,7 @@ type IstiodCA struct {
 
 // Command returns the command, yet to be started, that keeps its files in work.
 func (i IstiodCA) Command(work string) (*exec.Cmd, error) {
-	path, err := Istiod()
+	path, err := IstiodPath()
 	if err != nil {
 		return nil, err
 	}

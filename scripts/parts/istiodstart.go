@@ -46,7 +46,7 @@ func StartIstiod(t testing.TB, folder, meshConfig string, ports [3]int, environm
 		if err != nil {
 			t.Fatal(err)
 		}
-		stop := Forward(t, listener, address)
+		stop := ForwardConnections(t, listener, address)
 		return sync.OnceFunc(func() { stop(); process.Kill() })
 	}
 	t.Fatal("istiod never has endpoints")

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// Gateway returns a Gateway of namespace default for all proxies and a VirtualService of the same
-// name for a host: servers and http are the YAML of their lists, an element a line or more.
-func Gateway(name, host, servers, http string) string {
+// GatewayYAML returns a Gateway of namespace default for all proxies and a VirtualService of the
+// same name for a host: servers and http are the YAML of their lists, an element a line or more.
+func GatewayYAML(name, host, servers, http string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: %[1]s, namespace: default}
@@ -26,9 +26,9 @@ spec:
 `, name, host, indent(servers), indent(http))
 }
 
-// GatewayFilter returns an EnvoyFilter of namespace default that inserts an HTTP filter, its YAML,
-// into all listeners of Gateways.
-func GatewayFilter(name, filter string) string {
+// GatewayFilterYAML returns an EnvoyFilter of namespace default that inserts an HTTP filter, its
+// YAML, into all listeners of Gateways.
+func GatewayFilterYAML(name, filter string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
 metadata: {name: %s, namespace: default}

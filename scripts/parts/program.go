@@ -13,8 +13,8 @@ import (
 // programs has the build function of each program, by name.
 var programs sync.Map
 
-// Program returns the path of a copy of the program cmd/NAME that belongs to the test.
-func Program(t testing.TB, name string) string {
+// ProgramPath returns the path of a copy of the program cmd/NAME that belongs to the test.
+func ProgramPath(t testing.TB, name string) string {
 	t.Helper()
 	built := BuildProgram(t, name)
 	path := filepath.Join(ShortDir(t), name)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Stop sends SIGSTOP to a process and returns once all of its threads are stopped: until then, one
-// that runs on another processor may still answer. resume sends SIGCONT, once.
-func Stop(t testing.TB, pid int) (resume func()) {
+// PauseProcess sends SIGSTOP to a process and returns once all of its threads are stopped: until
+// then, one that runs on another processor may still answer. resume sends SIGCONT, once.
+func PauseProcess(t testing.TB, pid int) (resume func()) {
 	t.Helper()
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
 		t.Fatalf("SIGSTOP to %d: %v", pid, err)

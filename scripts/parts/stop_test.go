@@ -10,7 +10,7 @@ func TestStop_ReturnsOnceTheProcessIsStopped(t *testing.T) {
 	p := StartProcess(t, exec.Command("sh", "-c", "while :; do echo x; done"))
 	Eventually(t, time.Minute, "it writes", func() bool { return len(p.String()) > 0 })
 	for range 20 {
-		resume := Stop(t, p.command.Process.Pid)
+		resume := PauseProcess(t, p.command.Process.Pid)
 		if !isStopped(p.command.Process.Pid) {
 			t.Error("it runs")
 		}

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// Switches returns the number of voluntary and involuntary context switches of all threads of a
-// process since they started.
-func Switches(t testing.TB, pid int) (n int) {
+// ContextSwitches returns the number of voluntary and involuntary context switches of all threads
+// of a process since they started.
+func ContextSwitches(t testing.TB, pid int) (n int) {
 	t.Helper()
 	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(threads) == 0 {

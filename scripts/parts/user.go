@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Nobody is a user other than root.
-const Nobody = 65534
+// NobodyUID is a user other than root.
+const NobodyUID = 65534
 
 // RunAs calls do as another user: files and sockets that the calling goroutine creates belong to
 // that user. It requires root.

@@ -86,9 +86,9 @@ func get(host string, port int, path string, limit time.Duration) (int, string, 
 	return answer.StatusCode, string(body), err
 }
 
-// Pids returns the processes whose command line holds the rig's folder and the given program's
-// name: Envoys, keepers.
-func (r *Rig) Pids(program string) []int {
+// ProcessIDs returns the processes whose command line holds the rig's folder and the given
+// program's name: Envoys, keepers.
+func (r *Rig) ProcessIDs(program string) []int {
 	entries, _ := os.ReadDir("/proc")
 	var found []int
 	for _, entry := range entries {

@@ -69,7 +69,7 @@ func Losses(report load.Report, seconds map[int]bool,
 			for _, one := range allowed {
 				pardoned = pardoned || seconds[second.Second] && outcome == one
 			}
-			if outcome != load.Reuse && !pardoned {
+			if outcome != load.OutcomeReuseEOF && !pardoned {
 				lost[outcome] += n
 			}
 		}

@@ -36,8 +36,8 @@ func (r *Rig) Epochs() ([]api.Epoch, error) {
 	return epochs, err
 }
 
-// InState waits for an epoch in a state, for at most limit, and returns the newest one.
-func (r *Rig) InState(state api.EpochState, limit time.Duration) api.Epoch {
+// AwaitEpochState waits for an epoch in a state, for at most limit, and returns the newest one.
+func (r *Rig) AwaitEpochState(state api.EpochState, limit time.Duration) api.Epoch {
 	r.t.Helper()
 	deadline := time.Now().Add(limit)
 	for {
@@ -62,7 +62,7 @@ func (r *Rig) InState(state api.EpochState, limit time.Duration) api.Epoch {
 // Live returns the live epoch.
 func (r *Rig) Live() api.Epoch {
 	r.t.Helper()
-	return r.InState(api.EpochLive, 15*time.Second)
+	return r.AwaitEpochState(api.EpochLive, 15*time.Second)
 }
 
 // Signal sends a signal to a process.
@@ -73,8 +73,8 @@ func (r *Rig) Signal(pid int, signal syscall.Signal) {
 	}
 }
 
-// Alive reports whether a process exists and is not a zombie.
-func Alive(pid int) bool {
+// ProcessExists reports whether a process exists and is not a zombie.
+func ProcessExists(pid int) bool {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return false
@@ -83,8 +83,8 @@ func Alive(pid int) bool {
 	return found && rest[0] != 'Z' && rest[0] != 'X'
 }
 
-// BaseID returns an Envoy's --base-id, "" without one.
-func BaseID(pid int) string {
+// BaseIDOfProcess returns an Envoy's --base-id, "" without one.
+func BaseIDOfProcess(pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
 		return ""
@@ -98,8 +98,10 @@ func BaseID(pid int) string {
 	return ""
 }
 
-// SharedMemory returns the path of the shared memory of an Envoy's lineage.
-func SharedMemory(pid int) string { return "/dev/shm/envoy_shared_memory_" + BaseID(pid) + "0" }
+// SharedMemoryPath returns the path of the shared memory of an Envoy's lineage.
+func SharedMemoryPath(pid int) string {
+	return "/dev/shm/envoy_shared_memory_" + BaseIDOfProcess(pid) + "0"
+}
 
 // AdminAnswers returns an error if the live epoch's admin interface does not answer through the
 // agent.

@@ -129,8 +129,8 @@ func (r *Rig) Write(name, text string) {
 	}
 }
 
-// Set replaces the rig's drop-in.
-func (r *Rig) Set(toml string) { r.Write("conf.d/50-test.toml", toml) }
+// SetTOML replaces the rig's drop-in.
+func (r *Rig) SetTOML(toml string) { r.Write("conf.d/50-test.toml", toml) }
 
 func (r *Rig) startBackend() {
 	r.t.Helper()
@@ -194,4 +194,7 @@ func (r *Rig) cleanup() {
 }
 
 // left returns the processes that outlive an agent.
-func (r *Rig) left() []int { return append(r.Pids("outrider-keeper"), r.Pids("envoy")...) }
+func (r *Rig) left() []int {
+	return append(r.ProcessIDs("outrider-keeper"),
+		r.ProcessIDs("envoy")...)
+}

@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// Backend is an api.Backend that returns its fields. If Err is set, every method returns it.
+// Backend is an api.Backend whose methods return its fields. If Err is set, every method returns
+// that error.
 type Backend struct {
 	mu sync.Mutex
 
@@ -26,7 +27,7 @@ type Backend struct {
 	Comparison   api.MeshComparison
 	Explanation  api.MeshExplanation
 	Origins      []api.MeshOrigin
-	Pieces       []api.ReportPiece
+	Pieces       []api.ReportFile
 	ReloadValue  api.ReloadResult
 	ReloadSteps  []api.Progress
 	Left         []uint64 // connection counts reported during a drain
@@ -242,4 +243,4 @@ func (b *Backend) Explained() []api.MeshRequest {
 func (b *Backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) { return b.Origins, b.Err }
 
 // Report implements api.Backend.
-func (b *Backend) Report(context.Context) ([]api.ReportPiece, error) { return b.Pieces, b.Err }
+func (b *Backend) Report(context.Context) ([]api.ReportFile, error) { return b.Pieces, b.Err }

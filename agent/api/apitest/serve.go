@@ -16,7 +16,7 @@ func Serve(t testing.TB, dir string, backend *Backend, board *condition.Board) s
 	t.Helper()
 	return ServeWith(t, api.Options{
 		Socket:  filepath.Join(dir, api.SocketName),
-		Rule:    api.Rule{UID: uint32(os.Getuid())},
+		Rule:    api.AccessRule{UID: uint32(os.Getuid())},
 		Backend: backend,
 		Board:   board,
 		Logger:  slog.New(slog.DiscardHandler),

@@ -9,13 +9,13 @@ import (
 	"outrider.org/outrider/agent/capture"
 )
 
-// Interception has the operations on the rules of [capture].
+// InterceptionOperations performs the operations on the rules of [capture].
 type Interception struct{ Client *capture.Controller }
 
 // Capture returns the state of the interception.
 func (o Interception) Capture(ctx context.Context) (api.Capture, error) {
-	status, err := o.Client.Call(ctx, (*capture.Client).Status)
-	if err != nil { // the rules are shown without outrider-capture, too
+	status, err := o.Client.CallHelper(ctx, (*capture.Client).Status)
+	if err != nil { // if err != nil { // outrider-capture is not needed to show the rules
 		status = o.Client.State()
 		status.Reason = err.Error()
 	}
@@ -23,12 +23,12 @@ func (o Interception) Capture(ctx context.Context) (api.Capture, error) {
 }
 
 func (o Interception) captureForAPI(s capture.Status) api.Capture {
-	shown := api.Capture{State: string(s.State), Reason: cmp.Or(s.Reason, s.Partial()),
+	shown := api.Capture{State: string(s.State), Reason: cmp.Or(s.Reason, s.UncapturedFamily()),
 		Until: s.Until}
 	for _, table := range o.Client.Tables() {
 		shown.Rules += table.String()
 	}
-	if s.DNS.State == capture.On || s.DNS.State == capture.Withdrawn {
+	if s.DNS.State == capture.StateOn || s.DNS.State == capture.StateWithdrawn {
 		shown.DNS = &api.CaptureDNS{State: string(s.DNS.State), Reason: s.DNS.Reason,
 			Resolvers: s.DNS.Resolvers}
 	}
@@ -44,7 +44,7 @@ func (o Interception) CaptureExplain(
 ) (api.CaptureExplanation, error) {
 	to, err := netip.ParseAddrPort(r.To)
 	if err != nil {
-		return api.CaptureExplanation{}, api.Refuse("write ADDRESS:PORT: " + err.Error())
+		return api.CaptureExplanation{}, api.NewRefusal("write ADDRESS:PORT: " + err.Error())
 	}
 	tables, group, protocol := o.Client.Tables(), "", "tcp"
 	if r.Unit != "" {
@@ -55,41 +55,41 @@ func (o Interception) CaptureExplain(
 	}
 	if len(tables) == 0 {
 		return api.CaptureExplanation{Verdict: string(capture.Direct), Key: "capture.mode",
-			State: string(capture.Off)}, nil
+			State: string(capture.StateOff)}, nil
 	}
-	local, loopback, err := capture.Route(to.Addr(), r.UID)
+	local, loopback, err := capture.LookupRoute(to.Addr(), r.UID)
 	if err != nil {
 		return api.CaptureExplanation{}, err
 	}
 	found := capture.Explain(capture.Connection{Inbound: r.Inbound, Protocol: protocol,
-		Destination: to, Local: local, Loopback: loopback, UID: r.UID, CGroup: group}, tables...)
+		Destination: to, Local: local, ViaLoopback: loopback, UID: r.UID, CGroup: group}, tables...)
 	now := o.Client.State()
 	explained := api.CaptureExplanation{Verdict: string(found.Decision), Key: found.Key,
 		Rule: found.Rule, Chain: found.Chain, State: string(now.State)}
 	if found.Decision == capture.DNS {
-		explained.State = string(cmp.Or(now.DNS.State, capture.Off))
+		explained.State = string(cmp.Or(now.DNS.State, capture.StateOff))
 	}
 	return explained, nil
 }
 
-// CaptureTry puts the rules in force for a time.
+// CaptureTry puts the rules in force for a limited time.
 func (o Interception) CaptureTry(ctx context.Context, trial api.CaptureTrial) (api.Capture, error) {
 	return o.changeCapture(ctx, func(c *capture.Client, ctx context.Context) (capture.Status, error) {
-		return c.Try(ctx, trial.For)
+		return c.StartTrial(ctx, trial.Duration)
 	})
 }
 
 // CaptureConfirm ends a trial: the rules stay in force.
 func (o Interception) CaptureConfirm(ctx context.Context) (api.Capture, error) {
-	return o.changeCapture(ctx, (*capture.Client).Confirm)
+	return o.changeCapture(ctx, (*capture.Client).ConfirmTrial)
 }
 
 func (o Interception) changeCapture(
 	ctx context.Context, call func(*capture.Client, context.Context) (capture.Status, error),
 ) (api.Capture, error) {
-	status, err := o.Client.Call(ctx, call)
+	status, err := o.Client.CallHelper(ctx, call)
 	if err != nil {
-		return api.Capture{}, api.Refuse(err.Error())
+		return api.Capture{}, api.NewRefusal(err.Error())
 	}
 	return o.captureForAPI(status), nil
 }

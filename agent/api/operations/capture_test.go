@@ -35,7 +35,7 @@ func TestCaptureExplain_ClosedRefuses(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- follower.Run(ctx) }()
 		parts.Eventually(t, 30*time.Second, "the helper is missed", func() bool {
-			return follower.State().State == capture.Withdrawn
+			return follower.State().State == capture.StateWithdrawn
 		})
 		o := Interception{Client: follower}
 		got, err := o.CaptureExplain(ctx, api.CaptureRequest{To: "192.0.2.1:80"})

@@ -10,10 +10,11 @@ import (
 	"outrider.org/outrider/agent/identity"
 )
 
-// certificateProblems returns a problem for each certificate that objects of the mesh configuration
-// use and a condition lists, unless one of the known problems names its file.
+// certificateProblems returns a problem for each certificate that has a condition and is used by
+// objects of the mesh configuration. It omits certificates whose file a known problem names
+// already.
 func certificateProblems(
-	secrets []identity.Info, known []discovery.Problem,
+	secrets []identity.SecretInfo, known []discovery.Problem,
 ) []discovery.Problem {
 	var problems []discovery.Problem
 	for _, s := range secrets {
@@ -24,7 +25,7 @@ func certificateProblems(
 			continue
 		}
 		p := discovery.Problem{Severity: condition.Error,
-			Message: identity.Describe(s.Name) + ": " + s.Sentence}
+			Message: identity.DescribeSecret(s.Name) + ": " + s.Sentence}
 		if s.Condition == identity.CodeNotRenewed {
 			p.Severity = condition.Warning
 		}

@@ -11,7 +11,7 @@ import (
 )
 
 func TestCertificateProblems(t *testing.T) {
-	secrets := []identity.Info{
+	secrets := []identity.SecretInfo{
 		{Name: "default", Condition: identity.CodeUnavailable, Sentence: "no answer"},
 		{Name: "kubernetes://well", Users: []string{"/m/a.yaml:3 Gateway d/a"}},
 		{Name: "kubernetes://x", Users: []string{"/m/a.yaml:3 Gateway d/a", "/m/b.yaml:9 Gateway d/b"},

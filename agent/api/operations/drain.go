@@ -14,29 +14,30 @@ import (
 // drainPoll is the polling interval of a drain with wait.
 const drainPoll = 500 * time.Millisecond
 
-// listenersClose is how long after the end of a drain a count includes every client. The count may
-// be 250 ms old.
+// listenersClose is the delay after the end of a drain until a connection count is final: the
+// workers close their listeners, and a count may be 250 ms old.
 const listenersClose = 500 * time.Millisecond
 
-// drainBlind bounds how long the connection count of the draining epoch may be unavailable before
-// the wait fails.
+// drainBlind bounds how long the connections of the draining epoch may stay uncountable before the
+// wait fails.
 const drainBlind = 10 * time.Second
 
-// BeginDrain starts draining the live epoch and returns (status.Control, bus.Backend).
+// BeginDrain starts to drain the live epoch and does not wait. It implements status.Control and
+// bus.Backend.
 func (o Epochs) BeginDrain(ctx context.Context) error {
 	if err := o.Supervisor.Drain(ctx); err != nil {
-		return api.Refuse(err.Error())
+		return api.NewRefusal(err.Error())
 	}
 	return nil
 }
 
-// Drain starts draining the live epoch, or with request.Announce announces a drain only. With
+// Drain starts to drain the live epoch; with request.Announce it only announces a drain. With
 // request.Wait it returns once no connections are left.
 func (o Epochs) Drain(
 	ctx context.Context, request api.DrainRequest, progress func(api.Progress),
 ) (api.DrainResult, error) {
 	if request.Announce {
-		o.Health.Leave(health.LeavesMesh)
+		o.Health.Leave(health.ReasonLeavingMesh)
 		return api.DrainResult{}, nil
 	}
 	if err := o.BeginDrain(ctx); err != nil {
@@ -54,16 +55,16 @@ func (o Epochs) Undrain(
 	result, err := o.Supervisor.Undrain(ctx, func(until time.Time, why string) {
 		progress(api.Progress{Phase: why, Until: until})
 	})
-	if refused, ok := errors.AsType[*epoch.Refused](err); ok {
+	if refused, ok := errors.AsType[*epoch.RefusedError](err); ok {
 		remaining := "no epoch is live"
 		if refused.Remaining >= 0 {
 			remaining = fmt.Sprintf("epoch %d still drains", refused.Remaining)
 		}
-		return api.UndrainResult{}, api.Refuse("the undrain was refused; "+remaining,
+		return api.UndrainResult{}, api.NewRefusal("the undrain was refused; "+remaining,
 			refused.Reasons...)
 	}
 	if err != nil {
-		return api.UndrainResult{}, api.Refuse(err.Error())
+		return api.UndrainResult{}, api.NewRefusal(err.Error())
 	}
 	restored := api.UndrainResult{Epoch: result.Epoch, Mode: string(result.Mode),
 		Duration: time.Since(begun)}
@@ -79,16 +80,16 @@ type drainWait struct {
 	progress func(api.Progress)
 }
 
-// drained is the draining proxy.
+// drained gives access to the draining proxy.
 type drained interface {
 	Epoch() (live epoch.Epoch, ok bool)
 	// Connections returns the number of clients' connections of an epoch.
 	Connections(ctx context.Context, e epoch.Epoch) (uint64, error)
 }
 
-// until returns the number of connections left: at once, or with wait once there are none and none
-// can come. A draining epoch accepts connections until its drain time ends, so a count of zero
-// before that is not final. Failed counts are ignored while another epoch takes over.
+// until returns the number of connections left. Without wait it returns at once, else when none are
+// left and none can arrive: a draining epoch accepts connections until its drain time ends, so an
+// earlier count of zero is not final. Failed counts are ignored while another epoch takes over.
 func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error) {
 	last, counted := api.Progress{}, time.Now()
 	for {
@@ -97,7 +98,7 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 			return api.DrainResult{}, nil // the epoch has ended
 		}
 		if !e.Drained {
-			return api.DrainResult{}, api.Refuse("the drain was cancelled by an undrain")
+			return api.DrainResult{}, api.NewRefusal("the drain was cancelled by an undrain")
 		}
 		if !wait && e.DrainEnds.IsZero() {
 			return api.DrainResult{Unknown: fmt.Sprintf(
@@ -141,10 +142,10 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 	}
 }
 
-// replaced reports whether an epoch cannot answer because another one replaces it, or because it
-// has not confirmed the drain yet. The supervisor resolves both.
+// replaced reports whether the epoch cannot answer because another one is replacing it, or because
+// it has not confirmed the drain yet. The supervisor ends both states.
 func (w drainWait) replaced(was epoch.Epoch) bool {
 	now, ok := w.proxy.Epoch()
-	return !ok || now.ID != was.ID || now.State == epoch.HandingOver || now.AdminLost ||
+	return !ok || now.ID != was.ID || now.State == epoch.StateHandingOver || now.AdminLost ||
 		now.DrainEnds.IsZero()
 }

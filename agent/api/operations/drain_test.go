@@ -68,9 +68,9 @@ func TestDrain_WaitsUntilListenersClose(t *testing.T) {
 			}},
 		"another epoch takes over": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s",
 			"0 until 30s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
-			e.State = epoch.Live
+			e.State = epoch.StateLive
 			if after > 3*time.Second && after < 18*time.Second {
-				e.State = epoch.HandingOver
+				e.State = epoch.StateHandingOver
 			}
 			if after > 18*time.Second {
 				e.ID, e.DrainEnds = "1", e.DrainEnds.Add(10*time.Second)

@@ -1,5 +1,5 @@
-// Package operations implements the operations of the private socket (api.Backend) and of D-Bus
-// (bus.Backend) on the parts that own the state. Each type has the parts that its methods need.
+// Package operations performs the operations of the private socket (api.Backend) and of D-Bus
+// (bus.Backend) on the parts that own the state. Each type holds the parts that its methods use.
 package operations
 
 import (
@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/health"
 )
 
-// Epochs has the operations on the epochs.
+// EpochOperations performs the operations on epochs.
 type Epochs struct {
 	Supervisor *epoch.Supervisor
 	Proxy      *epoch.Proxy
@@ -38,7 +38,7 @@ func (o Epochs) Measure(ctx context.Context) []api.Epoch {
 	return all
 }
 
-// Changed returns a channel that is closed when the epochs change. All other changes are events of
+// Changed returns a channel that is closed when an epoch changes. All other changes are events of
 // the board.
 func (o Epochs) Changed() <-chan struct{} { return o.Supervisor.Changed() }
 
@@ -60,10 +60,10 @@ func (o Epochs) Abort(ctx context.Context, number int) error {
 	case errors.Is(err, epoch.ErrNoEpoch):
 		return &api.Error{Status: http.StatusNotFound, Message: err.Error()}
 	}
-	return api.Refuse(err.Error())
+	return api.NewRefusal(err.Error())
 }
 
-// clients implements drained. It counts connections as the status does.
+// clients implements drained with the connection counts that the status shows.
 type clients struct {
 	*epoch.Proxy
 	keeper *epoch.Link
@@ -73,5 +73,5 @@ type clients struct {
 func (c clients) Connections(ctx context.Context, e epoch.Epoch) (uint64, error) {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
-	return c.keeper.Clients(ctx, e.ID)
+	return c.keeper.ClientConnections(ctx, e.ID)
 }

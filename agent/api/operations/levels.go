@@ -14,15 +14,15 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// Levels has the operations on log levels.
+// LogLevelOperations performs the operations on log levels.
 type Levels struct {
 	Level *slog.LevelVar // of the agent's log
 	Log   *slog.Logger
 	Proxy *epoch.Proxy
 }
 
-// LogLevels returns the current levels: the agent's, those of Envoy's loggers, and as Envoy's the
-// most common one of its loggers.
+// LogLevels returns the current levels: the agent's, those of each Envoy logger, and as Envoy's
+// level the one that most of its loggers have.
 func (o Levels) LogLevels(ctx context.Context) (api.LogLevels, error) {
 	levels := api.LogLevels{Agent: strings.ToLower(o.Level.Level().String())}
 	e, ok := o.Proxy.Epoch()
@@ -71,7 +71,7 @@ func (o Levels) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.Log
 	if levels.Envoy != "" || len(components) > 0 {
 		e, ok := o.Proxy.Epoch()
 		if !ok {
-			return api.LogLevels{}, api.Refuse("no epoch is live whose log level could be set")
+			return api.LogLevels{}, api.NewRefusal("no epoch is live whose log level could be set")
 		}
 		admin := envoy.NewAdmin(e.AdminAddress)
 		if err := knownLoggers(ctx, admin, levels.Components); err != nil {
@@ -79,7 +79,8 @@ func (o Levels) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.Log
 		}
 		if err := admin.SetLogLevels(ctx, levels.Envoy, strings.Join(components, ",")); err != nil {
 			return api.LogLevels{},
-				api.Refuse(fmt.Sprintf("cannot set the log level of epoch %d: %v", e.Number, err))
+				api.NewRefusal(fmt.Sprintf("cannot set the log level of epoch %d: %v", e.Number,
+					err))
 		}
 	}
 	if levels.Agent != "" {
@@ -97,7 +98,7 @@ func knownLoggers(ctx context.Context, admin *envoy.Admin, wanted map[string]str
 	}
 	known, err := admin.LogLevels(ctx)
 	if err != nil {
-		return api.Refuse(fmt.Sprintf("cannot list the loggers of Envoy: %v", err))
+		return api.NewRefusal(fmt.Sprintf("cannot list the loggers of Envoy: %v", err))
 	}
 	for _, component := range slices.Sorted(maps.Keys(wanted)) {
 		if _, ok := known[component]; !ok {

@@ -19,11 +19,11 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Mesh has the operations on the mesh configuration.
+// MeshOperations performs the operations on the mesh configuration.
 type Mesh struct {
 	Discovery *discovery.Server
-	Ports     *ports.Tracker
-	Unbound   *ports.Unbound
+	Ports     *ports.PortTracker
+	Unbound   *ports.UnboundListeners
 	Exposure  *exposure.Checker
 	Endpoints *endpoints.Tracker
 	Identity  *identity.Manager
@@ -41,14 +41,14 @@ func (o *Mesh) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 	ctx, cancel := context.WithTimeout(ctx, rescanTime)
 	defer cancel()
 	if err := o.Discovery.Rescan(ctx); err != nil {
-		return nil, api.Refuse(fmt.Sprintf("the mesh configuration could not be read within %v",
+		return nil, api.NewRefusal(fmt.Sprintf("the mesh configuration could not be read within %v",
 			rescanTime))
 	}
 	o.Exposure.Check()
 	return MeshProblems(o.ProblemReport(ctx, true).Problems), nil
 }
 
-// MeshProblems returns problems in the types of the private socket.
+// MeshProblems converts problems to the type of the private socket.
 func MeshProblems(found []discovery.Problem) []api.MeshProblem {
 	problems := []api.MeshProblem{}
 	for _, p := range found {
@@ -67,7 +67,7 @@ func (o *Mesh) meshNode() (*corev3.Node, error) {
 	if node := o.Ports.LastNode(); node != nil {
 		return node, nil
 	}
-	return nil, api.Refuse(
+	return nil, api.NewRefusal(
 		"no Envoy has taken listeners of the embedded discovery server yet; see outrider proxy status")
 }
 
@@ -88,7 +88,7 @@ func (o *Mesh) MeshCompare(ctx context.Context,
 	found, err := o.Discovery.Compare(ctx, node, texts, files.Folders,
 		sockdiag.ListeningAddresses())
 	if err != nil {
-		return api.MeshComparison{}, api.Refuse(err.Error())
+		return api.MeshComparison{}, api.NewRefusal(err.Error())
 	}
 	comparison := api.MeshComparison{Changes: []api.MeshChange{},
 		Problems: MeshProblems(found.Problems)}
@@ -113,7 +113,7 @@ func (o *Mesh) MeshExplain(
 	}
 	state := explain.State{Live: o.counted(ctx)}
 	for _, s := range o.Identity.Secrets() {
-		if s.Name == identity.Default {
+		if s.Name == identity.DefaultSecret {
 			state.Identity = s.SpiffeID
 		}
 	}

@@ -18,14 +18,14 @@ import (
 // countTime bounds the request to Envoy for its cluster statistics.
 const countTime = time.Second
 
-// Up to MostCounted services each status requests cluster statistics from Envoy, beyond it once in
-// countPeriod: the filter makes Envoy scan all its statistics.
+// A status request reads cluster statistics from Envoy, whose filter scans all statistics. With
+// more than MaxCountedServices services it reads them at most once in countPeriod.
 const (
-	MostCounted = 1000
-	countPeriod = time.Minute
+	MaxCountedServices = 1000
+	countPeriod        = time.Minute
 )
 
-// liveProblems are the last problems that only the statistics of a running Envoy show.
+// liveProblems caches the problems that only the statistics of a running Envoy show.
 type liveProblems struct {
 	mu      sync.Mutex
 	counted time.Time
@@ -114,7 +114,8 @@ func backendProblems(failing []endpoints.Problem) []discovery.Problem {
 	return problems
 }
 
-// exposed returns a problem for each port that other hosts reach past mutual TLS.
+// exposed returns a problem for each port that other hosts can reach without mutual TLS although
+// the mesh requires it.
 func (o *Mesh) exposed() []discovery.Problem {
 	var problems []discovery.Problem
 	for _, e := range o.Exposure.Report().Exposed {

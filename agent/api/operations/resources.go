@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Resources has the operations on Envoy's resources and admin interface.
+// ResourceOperations performs the operations on Envoy's resources and its admin interface.
 type Resources struct {
 	Supervisor *epoch.Supervisor
 	Discovery  *discovery.Server
@@ -34,7 +34,7 @@ func (o Resources) ResourceTypes(ctx context.Context) ([]api.ResourceType, error
 	defer cancel()
 	numbers := map[int]int{} // PID → epoch number
 	for _, e := range o.Supervisor.Epochs() {
-		if e.State != epoch.Exited {
+		if e.State != epoch.StateExited {
 			numbers[e.PID] = e.Number
 		}
 	}
@@ -92,7 +92,7 @@ func relayedType(number int, t relay.TypeStatus) api.ResourceType {
 func (o Resources) UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error) {
 	text, err := o.Relay.Debug(ctx, name)
 	if err != nil {
-		return nil, api.Refuse(err.Error())
+		return nil, api.NewRefusal(err.Error())
 	}
 	if !json.Valid(text) {
 		return json.Marshal(string(text))
@@ -100,23 +100,23 @@ func (o Resources) UpstreamDebug(ctx context.Context, name string) (json.RawMess
 	return text, nil
 }
 
-// Admin sends a GET to the live epoch's admin interface. The view removes credentials from the
-// answer.
+// Admin sends a GET to the live epoch's admin interface. The admin view removes credentials from
+// the response.
 func (o Resources) Admin(ctx context.Context, path, query string) (api.AdminResponse, error) {
 	answer, number, err := o.View.Get(ctx, "/"+path, query) //nolint:bodyclose // closed by the server
 	if err != nil {
-		return api.AdminResponse{}, api.Refuse(err.Error())
+		return api.AdminResponse{}, api.NewRefusal(err.Error())
 	}
 	return api.AdminResponse{Epoch: number, Status: answer.StatusCode,
 		ContentType: answer.Header.Get("Content-Type"), Body: answer.Body}, nil
 }
 
 // Report returns the agent's own part of a bug report.
-func (o Resources) Report(context.Context) ([]api.ReportPiece, error) {
+func (o Resources) Report(context.Context) ([]api.ReportFile, error) {
 	build := "not known"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		build = info.String()
 	}
-	return []api.ReportPiece{{Name: "build.txt", Text: build},
+	return []api.ReportFile{{Name: "build.txt", Text: build},
 		{Name: "xds-counters.txt", Text: fmt.Sprintf("%+v\n", o.XDS.Stats())}}, nil
 }

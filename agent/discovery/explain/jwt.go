@@ -31,9 +31,9 @@ var adviceFor = map[jwt.Fault]string{
 	earlyToken:             "use the token later, or correct the clock of its issuer",
 	audienceNotAllowed:     "request a token for one of the audiences of the jwtRule",
 	unknownIssuer:          "add a jwtRule for the token's issuer (iss)",
-	jwt.NoKeys:             "look at outrider status: the keys of the issuer cannot be had",
-	jwt.NoMatchingKey:      "look whether the issuer's key set has the token's kid and alg",
-	jwt.VerificationFailed: "look whether the token is from the issuer: another key signed it",
+	jwt.FaultNoKeys:        "look at outrider status: the keys of the issuer cannot be had",
+	jwt.FaultNoMatchingKey: "look whether the issuer's key set has the token's kid and alg",
+	jwt.FaultVerification:  "look whether the token is from the issuer: another key signed it",
 }
 
 // authenticate evaluates the configuration of a JWT filter, and reports whether the filter ends the
@@ -56,7 +56,7 @@ func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener)
 		case fault == requirementExternal:
 			e.unknown("what requirement of filter state the token has to meet")
 			return false
-		case fault != jwt.Valid:
+		case fault != jwt.NoFault:
 			status := http.StatusUnauthorized
 			if fault == audienceNotAllowed {
 				status = http.StatusForbidden
@@ -121,7 +121,7 @@ type authentication struct {
 func (a *authentication) require(r *jwtv3.JwtRequirement) (fault jwt.Fault, by []string) {
 	switch of := r.GetRequiresType().(type) {
 	case nil:
-		return jwt.Valid, nil
+		return jwt.NoFault, nil
 	case *jwtv3.JwtRequirement_ProviderName:
 		return a.verify(of.ProviderName, nil), []string{of.ProviderName}
 	case *jwtv3.JwtRequirement_ProviderAndAudiences:
@@ -130,12 +130,12 @@ func (a *authentication) require(r *jwtv3.JwtRequirement) (fault jwt.Fault, by [
 	case *jwtv3.JwtRequirement_RequiresAll:
 		for _, one := range of.RequiresAll.Requirements {
 			fault, these := a.require(one)
-			if fault != jwt.Valid {
+			if fault != jwt.NoFault {
 				return fault, these
 			}
 			by = append(by, these...)
 		}
-		return jwt.Valid, by
+		return jwt.NoFault, by
 	case *jwtv3.JwtRequirement_RequiresAny:
 		return a.requireAny(of.RequiresAny.Requirements)
 	}
@@ -151,8 +151,8 @@ func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) (final jwt.Fault
 		}
 		fault, these := a.require(one)
 		switch {
-		case fault == jwt.Valid:
-			return jwt.Valid, these
+		case fault == jwt.NoFault:
+			return jwt.NoFault, these
 		case fault == final:
 			by = append(by, these...)
 		case fault != missingToken && fault != unknownIssuer || final == missingToken:
@@ -160,7 +160,7 @@ func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) (final jwt.Fault
 		}
 	}
 	if allowMissing && final == missingToken {
-		return jwt.Valid, nil
+		return jwt.NoFault, nil
 	}
 	return final, by
 }
@@ -173,11 +173,11 @@ func (a *authentication) verify(name string, audiences []string) jwt.Fault {
 		return missingToken
 	}
 	for _, text := range slices.Backward(tokens) {
-		t, fault := jwt.Parse(text, jwt.All)
-		if fault == jwt.Valid {
+		t, fault := jwt.Parse(text, jwt.AllAlgorithms)
+		if fault == jwt.NoFault {
 			fault = checkToken(t, p, audiences)
 		}
-		if fault != jwt.Valid {
+		if fault != jwt.NoFault {
 			return fault
 		}
 		a.issuer = t.Issuer()
@@ -190,7 +190,7 @@ func (a *authentication) verify(name string, audiences []string) jwt.Fault {
 			a.payload[p.PayloadInMetadata] = claims
 		}
 	}
-	return jwt.Valid
+	return jwt.NoFault
 }
 
 // tokens returns the tokens in the locations of a provider: headers, parameters, then cookies.

@@ -100,7 +100,7 @@ func (c *checker) fileLog(field string,
 // operators checks the command operators of a log's format. Envoy refuses every listener for an
 // unknown one. An extension of Envoy has the further operator.
 func (c *checker) operators(field, format string) {
-	if why, fix := operator.Check(format, "REQ_WITHOUT_QUERY"); why != "" {
+	if why, fix := operator.CheckCommandOperators(format, "REQ_WITHOUT_QUERY"); why != "" {
 		c.fail(field, why, fix)
 	}
 }

@@ -227,7 +227,7 @@ func (d *decoder) unknownField(key *yaml.Node, of protoreflect.MessageDescriptor
 		}
 	}
 	fix := "remove it"
-	if near := spelling.Nearest(key.Value, known); near != "" {
+	if near := spelling.NearestWord(key.Value, known); near != "" {
 		fix = fmt.Sprintf("did you mean %s?", near)
 	}
 	if d.envoy {

@@ -213,7 +213,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 			fmt.Sprintf("unknown version %q of %s", version, apiGroup),
 			"write "+oneOf(versions[apiGroup]))
 	case spec == nil:
-		if near := spelling.Nearest(h.kind, unrestricting[apiGroup]); near != h.kind {
+		if near := spelling.NearestWord(h.kind, unrestricting[apiGroup]); near != h.kind {
 			fix := ""
 			if near != "" {
 				fix = fmt.Sprintf("did you mean %s?", near)
@@ -301,7 +301,7 @@ func (r *reader) refused(h *header, found *document) {
 func foreign(apiVersion string) bool {
 	g := group(apiVersion)
 	return strings.Contains(g, ".") && g != "istio.io" && !strings.HasSuffix(g, ".istio.io") &&
-		spelling.Nearest(g, []string{apiGroup, securityGroup, telemetryGroup,
+		spelling.NearestWord(g, []string{apiGroup, securityGroup, telemetryGroup,
 			extensionsGroup}) == ""
 }
 

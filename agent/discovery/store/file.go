@@ -119,7 +119,7 @@ func (f *file) parse(path string, content []byte, previous *file, options Option
 }
 
 func readAll(path string, into *file) ([]byte, error) {
-	f, err := readfile.Open(path)
+	f, err := readfile.OpenRegular(path)
 	if err != nil {
 		return nil, err
 	}

@@ -102,7 +102,7 @@ func (r *reader) metadata(d *decoder, h *header, key, value *yaml.Node, at *path
 	}
 	if !slices.Contains(metadataKeys, key.Value) {
 		fix := "remove it"
-		if near := spelling.Nearest(key.Value, metadataKeys); near != "" {
+		if near := spelling.NearestWord(key.Value, metadataKeys); near != "" {
 			fix = fmt.Sprintf("did you mean %s?", near)
 		}
 		d.refuse(key, at, fmt.Sprintf("unknown key %q in metadata", key.Value), fix)

@@ -77,7 +77,8 @@ func restrictingGroup(name string) bool {
 		return restricting
 	}
 	const typos = 3
-	if near := spelling.NearestWithin(name, slices.Sorted(maps.Keys(groups)), typos); near != "" {
+	if near := spelling.NearestWordWithin(name, slices.Sorted(maps.Keys(groups)),
+		typos); near != "" {
 		return groups[near]
 	}
 	return strings.HasSuffix("."+name, ".istio.io")
@@ -113,7 +114,7 @@ func restrictingKind(name string) string {
 	if groupOf(name) != "" {
 		return ""
 	}
-	return spelling.Nearest(name, policyKinds())
+	return spelling.NearestWord(name, policyKinds())
 }
 
 // mayRestrict reports whether a text mentions a kind that can restrict access, or the API group of
@@ -134,7 +135,7 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	switch {
 	case !known:
 		fix := "remove it"
-		if near := spelling.Nearest(h.kind, policyKinds()); near != "" {
+		if near := spelling.NearestWord(h.kind, policyKinds()); near != "" {
 			fix = fmt.Sprintf("did you mean %s?", near)
 		}
 		d.refuse(node, &path{name: "kind"}, fmt.Sprintf("kind %s of %q is unknown, and may restrict "+

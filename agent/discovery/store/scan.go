@@ -110,7 +110,7 @@ func (s *scanner) visit(d directory) {
 		return
 	}
 	s.visited[identity] = true
-	entries, err := readfile.Entries(d.path, s.left)
+	entries, err := readfile.ReadDirectory(d.path, s.left)
 	complete := err == nil
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		s.failed = cmp.Or(s.failed, err)

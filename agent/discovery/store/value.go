@@ -189,7 +189,7 @@ func (d *decoder) enum(node *yaml.Node, s scalar, field protoreflect.FieldDescri
 		return protoreflect.Value{}, false
 	}
 	fix := ""
-	if near := spelling.Nearest(s.text, names); near != "" {
+	if near := spelling.NearestWord(s.text, names); near != "" {
 		fix = fmt.Sprintf("did you mean %s?", near)
 	}
 	if len(names) > maxNames {

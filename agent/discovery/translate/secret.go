@@ -29,11 +29,11 @@ type FileSecret struct {
 // pairOf and rootsOf return the secrets of a credential: its certificate with key, and its CA
 // certificates.
 func pairOf(name string, m *mesh.Config) FileSecret {
-	return FileSecret{Credential: credential.Pair(name), From: m.Credentials}
+	return FileSecret{Credential: credential.PairSecretName(name), From: m.Credentials}
 }
 
 func rootsOf(name string, m *mesh.Config) FileSecret {
-	return FileSecret{Credential: credential.Roots(name), From: m.Credentials}
+	return FileSecret{Credential: credential.RootsSecretName(name), From: m.Credentials}
 }
 
 // Name returns Istio's name of the secret: file-cert:CERTIFICATE~KEY, file-root:AUTHORITIES or
@@ -56,7 +56,7 @@ func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
 	if s.Credential == "" || s.From.Folder == "" {
 		return credential.Files{}, false
 	}
-	files, err := credential.Locate(s.From.Folder, s.Credential)
+	files, err := credential.LocateFiles(s.From.Folder, s.Credential)
 	return files, err == nil
 }
 

@@ -51,7 +51,7 @@ func unknownType(field, name string) typedconfig.Finding {
 		fix = fmt.Sprintf("did you mean %s?", near)
 	}
 	return typedconfig.Finding{Field: field, Severity: condition.Warning,
-		Message: "is checked by Envoy alone: the API of Envoy " + typedconfig.API +
+		Message: "is checked by Envoy alone: the API of Envoy " + typedconfig.LinkedEnvoyAPI +
 			" has no type " + name, Fix: fix}
 }
 
@@ -70,7 +70,7 @@ func nearestType(name string) string {
 		}
 		return true
 	})
-	if found := spelling.Nearest(string(wanted.Name()), near); found != "" {
+	if found := spelling.NearestWord(string(wanted.Name()), near); found != "" {
 		return string(wanted.Parent().Append(protoreflect.Name(found)))
 	}
 	return elsewhere

@@ -15,5 +15,5 @@ func headerValue(value string) (why, fix string) {
 		}
 	}
 	// this operator is only valid outside of access logs
-	return operator.Check(value, "PER_REQUEST_STATE")
+	return operator.CheckCommandOperators(value, "PER_REQUEST_STATE")
 }

@@ -13,21 +13,23 @@ import (
 const protocolVersion = 1
 
 type request struct {
-	Protocol int    `json:"protocol"`
-	Number   uint64 `json:"number"`
-	Route    Route  `json:"route"`
+	Protocol int      `json:"protocol"`
+	Number   uint64   `json:"number"`
+	Route    DNSRoute `json:"route"`
 }
 
 type response struct {
 	Number uint64 `json:"number"`
-	Error  string `json:",omitempty"` // "" = the route is in force; read by earlier agents, too
+	// Error string `json:",omitempty"` // "" = the route is in force; earlier agents read this
+	// field as well
+	Error string `json:",omitempty"`
 }
 
-// Request implements rpc.Response.
-func (r response) Request() (uint64, bool) { return r.Number, false }
+// RequestNumber implements rpc.Response.
+func (r response) RequestNumber() (uint64, bool) { return r.Number, false }
 
-// ErrEnded reports that the connection to the helper was lost.
-var ErrEnded = errors.New("its helper, outrider-resolved@.service, has ended")
+// ErrHelperEnded reports that the connection to the helper was lost.
+var ErrHelperEnded = errors.New("its helper, outrider-resolved@.service, has ended")
 
 // Client is the agent's connection to its helper.
 type Client struct {
@@ -41,26 +43,27 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{rpc.NewClient(connection, ErrEnded, func(response) {}), connection}, nil
+	return &Client{rpc.NewClient(connection, ErrHelperEnded, func(response) {}), connection}, nil
 }
 
 // SyscallConn implements syscall.Conn.
 func (c *Client) SyscallConn() (syscall.RawConn, error) { return c.socket.SyscallConn() }
 
-// Close closes the connection. With its last descriptor, the helper ends the route.
+// Close closes this descriptor of the connection. When the last one is closed, the helper removes
+// the route.
 func (c *Client) Close() { c.calls.Close() }
 
 // Done is closed when the connection is lost.
 func (c *Client) Done() <-chan struct{} { return c.calls.Done() }
 
 // Apply puts a route in force.
-func (c *Client) Apply(ctx context.Context, route Route) error {
+func (c *Client) Apply(ctx context.Context, route DNSRoute) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTime+time.Second)
 	defer cancel()
 	answers, err := c.calls.Call(ctx, func(number uint64) any {
 		return request{Protocol: protocolVersion, Number: number, Route: route}
 	})
-	if errors.Is(err, rpc.ErrOtherFraming) {
+	if errors.Is(err, rpc.ErrUnframed) {
 		return errors.New("its helper, outrider-resolved@.service, is of an earlier version")
 	}
 	if err != nil {

@@ -23,19 +23,20 @@ import (
 	"outrider.org/outrider/agent/rpc"
 )
 
-// Route is a request: queries for names in Domains go to Server. It replaces the previous one.
-type Route struct {
+// DNSRoute is the request to the helper to have resolved send queries for names in Domains to
+// Server. It replaces the previous route.
+type DNSRoute struct {
 	Server  netip.AddrPort
 	Domains []string // without final dot; "." = all
 }
 
-// MaxDomains is resolved's limit.
+// MaxDomains is resolved's limit of domains per link.
 const MaxDomains = 256
 
 const applyTime = 10 * time.Second
 
-// Serve responds to the requests of one connection until it ends or a request fails.
-func Serve(socket net.Conn) error {
+// ServeHelper responds to the requests of one connection until it ends or a request fails.
+func ServeHelper(socket net.Conn) error {
 	connection := rpc.NewConn(socket)
 	defer func() { _ = connection.Close() }()
 	var link string
@@ -44,7 +45,7 @@ func Serve(socket net.Conn) error {
 		switch err := connection.Receive(time.Time{}, &r); {
 		case errors.Is(err, io.EOF):
 			return nil
-		case errors.Is(err, rpc.ErrOtherFraming):
+		case errors.Is(err, rpc.ErrUnframed):
 			return errors.Join(err, connection.SendUnframed(response{Error: "outrider-resolved " +
 				"is of a later version than the agent; restart the agent"}))
 		case err != nil:
@@ -73,8 +74,8 @@ func serve(link *string, r request) (err error) {
 	return apply(*link, r.Route)
 }
 
-// newLink creates the link of this process. Resolved uses it only with an address that is neither a
-// loopback one nor of scope link, as the kernel gives to this one.
+// newLink creates this process's TUN link. resolved only uses a link that has an address other than
+// a loopback or link-local one, which is why it gets one.
 func newLink() (string, error) {
 	tun, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -97,7 +98,9 @@ func newLink() (string, error) {
 		}
 	}
 	if err == nil {
-		link.SetUint16(unix.IFF_UP | unix.IFF_NOARP) // without multicast, hence no LLMNR and mDNS
+		// link.SetUint16(unix.IFF_UP | unix.IFF_NOARP) // no multicast, so that resolved uses
+		// neither LLMNR nor mDNS
+		link.SetUint16(unix.IFF_UP | unix.IFF_NOARP)
 		err = unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, link)
 	}
 	if err != nil {
@@ -107,7 +110,7 @@ func newLink() (string, error) {
 }
 
 // apply configures resolved for the link.
-func apply(link string, route Route) error {
+func apply(link string, route DNSRoute) error {
 	ctx, cancel := context.WithTimeout(context.Background(), applyTime)
 	defer cancel()
 	domains := []string{"domain", link}

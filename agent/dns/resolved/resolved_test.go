@@ -12,12 +12,12 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// serving runs Serve and returns the agent's end of its connection.
+// serving runs ServeHelper and returns the agent's end of its connection.
 func serving(t *testing.T) (net.Conn, <-chan error) {
 	t.Helper()
 	near, far := net.Pipe()
 	served := make(chan error, 1)
-	go func() { served <- Serve(far) }()
+	go func() { served <- ServeHelper(far) }()
 	t.Cleanup(func() { _ = near.Close() })
 	return near, served
 }
@@ -29,7 +29,7 @@ func TestServe_AnswersAgentsOfEarlierVersions(t *testing.T) {
 	if err != nil || !strings.Contains(string(answer), `"Error":"outrider-resolved is of a later`) {
 		t.Errorf("%q, %v", answer, err)
 	}
-	if err := <-served; !errors.Is(err, rpc.ErrOtherFraming) {
+	if err := <-served; !errors.Is(err, rpc.ErrUnframed) {
 		t.Error(err)
 	}
 }
@@ -50,7 +50,7 @@ func TestServe_RefusesOtherProtocols(t *testing.T) {
 	}
 }
 
-// Without systemd-resolved, the agent gets the error of resolvectl.
+// Without systemd-resolved the agent receives the error message of resolvectl.
 func TestApply_ReportsErrors(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "resolved.sock")
 	listener, err := net.Listen("unix", socket)
@@ -69,15 +69,15 @@ func TestApply_ReportsErrors(t *testing.T) {
 	}
 	host, served := parts.NewOtherHost(t), make(chan error, 1)
 	go func() {
-		parts.InNamespace(t, host.Namespace(), func() { served <- Serve(accepted) })
+		parts.InNamespace(t, host.Namespace(), func() { served <- ServeHelper(accepted) })
 	}()
-	if err := client.Apply(t.Context(), Route{Domains: []string{"a.test"}}); err == nil ||
+	if err := client.Apply(t.Context(), DNSRoute{Domains: []string{"a.test"}}); err == nil ||
 		!strings.Contains(err.Error(), "resolvectl") {
 		t.Error(err)
 	}
 	<-served
 	<-client.Done()
-	if err := client.Apply(t.Context(), Route{}); !errors.Is(err, ErrEnded) {
+	if err := client.Apply(t.Context(), DNSRoute{}); !errors.Is(err, ErrHelperEnded) {
 		t.Error(err)
 	}
 }

@@ -7,37 +7,40 @@ import "time"
 // State is the state of an epoch.
 type State string
 
-// The states. Shown maps them to the four that users see.
+// The states. PublicState maps them to the four that users see.
 const (
-	Starting    State = "starting"     // the process is started and not live yet
-	Live        State = "live"         // the epoch serves
-	HandingOver State = "handing over" // serves; a successor starts or has failed
-	Draining    State = "draining"     // the epoch was replaced and ends its connections
-	Stopping    State = "stopping"     // completes requests in flight for the agent's stop
-	Exited      State = "exited"       // the process has ended
+	StateStarting    State = "starting"     // the process is started and not live yet
+	StateLive        State = "live"         // the epoch serves
+	StateHandingOver State = "handing over" // serves; a successor starts or has failed
+	StateDraining    State = "draining"     // the epoch was replaced and ends its connections
+	StateStopping    State = "stopping"     // completes requests in flight for the agent's stop
+	StateExited      State = "exited"       // the process has ended
 )
 
 // Serves reports whether an epoch of this state is the one that serves.
-func (s State) Serves() bool { return s == Live || s == HandingOver || s == Stopping }
+func (s State) Serves() bool {
+	return s == StateLive || s == StateHandingOver ||
+		s == StateStopping
+}
 
-// Shown returns the state as users see it: starting, live, draining or exited.
-func (s State) Shown() State {
+// PublicState returns the state as users see it: starting, live, draining or exited.
+func (s State) PublicState() State {
 	if s.Serves() {
-		return Live
+		return StateLive
 	}
 	return s
 }
 
 // MarshalText encodes the state as users see it.
-func (s State) MarshalText() ([]byte, error) { return []byte(s.Shown()), nil }
+func (s State) MarshalText() ([]byte, error) { return []byte(s.PublicState()), nil }
 
 // Mode says how an epoch came to serve.
 type Mode string
 
 // The modes.
 const (
-	First      Mode = "first"        // nobody served before it
-	Hot        Mode = "hot-restart"  // hot restart from the previous epoch
+	FirstStart Mode = "first"        // nobody served before it
+	HotRestart Mode = "hot-restart"  // hot restart from the previous epoch
 	SideBySide Mode = "side-by-side" // beside the previous epoch, which is drained
 	Unchanged  Mode = "unchanged"    // no new epoch: the live one is what was requested
 )

@@ -25,7 +25,7 @@ func FuzzPair(f *testing.F) {
 		[]byte("-----BEGIN EC PRIVATE KEY-----\nDEK-Info: a\n\nAAAA\n-----END EC PRIVATE KEY-----\n"))
 	f.Fuzz(func(t *testing.T, chain, key []byte) {
 		now := time.Now()
-		pair, err := parsePair(chain, key, pki.Either)
+		pair, err := parsePair(chain, key, pki.UsageEither)
 		if err != nil {
 			body := strings.Join(strings.Split(string(key), "\n")[1:], "")
 			if len(body) > 20 && strings.Contains(err.Error(), body) {
@@ -35,14 +35,14 @@ func FuzzPair(f *testing.F) {
 			if _, err := tls.X509KeyPair(pair.ChainPEM, pair.KeyPEM); err != nil {
 				t.Errorf("accepted, and not usable: %v", err)
 			}
-			if again, err := parsePair(pair.ChainPEM, pair.KeyPEM, pki.Either); err != nil ||
+			if again, err := parsePair(pair.ChainPEM, pair.KeyPEM, pki.UsageEither); err != nil ||
 				!again.Leaf().Equal(pair.Leaf()) {
 				t.Errorf("refused once encoded: %v", err)
 			}
 			_ = pair.CheckTime(now)
 			_, _ = pair.SpiffeID(), pair.NotAfter()
 		}
-		in := pki.Input{File: "r", PEM: chain}
+		in := pki.PEMInput{File: "r", PEM: chain}
 		if roots, err := pki.ParseRoots(in, now); err == nil && len(roots) == 0 {
 			t.Error("no roots, and no error")
 		}

@@ -83,8 +83,9 @@ func SpiffeID(trustDomain, namespace, serviceAccount string) string {
 	}).String()
 }
 
-// Request returns a certificate signing request for a SPIFFE ID as PEM, signed with key.
-func Request(key crypto.Signer, spiffeID string) ([]byte, error) {
+// NewCertificateRequest returns a certificate signing request for a SPIFFE ID as PEM, signed with
+// key.
+func NewCertificateRequest(key crypto.Signer, spiffeID string) ([]byte, error) {
 	id, err := url.Parse(spiffeID)
 	if err != nil {
 		return nil, fmt.Errorf("SPIFFE ID: %w", err)

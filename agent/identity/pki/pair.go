@@ -26,9 +26,9 @@ type Usage int
 
 // The usages.
 const (
-	Either    Usage = iota // TLS servers or clients
-	Both                   // TLS servers and clients: the identity of a workload
-	Authority              // signing certificates
+	UsageEither    Usage = iota // TLS servers or clients
+	UsageBoth                   // TLS servers and clients: the identity of a workload
+	UsageAuthority              // signing certificates
 )
 
 // Pair is a certificate chain and its private key. It is immutable.
@@ -37,12 +37,12 @@ type Pair struct {
 	ChainPEM []byte
 	KeyPEM   []byte
 
-	certificate, key Input
+	certificate, key PEMInput
 }
 
 // ParsePair parses a chain and its key, and checks that they belong together, that the leaf comes
 // first and the chain is complete, and that the key and the signatures are strong enough.
-func ParsePair(certificate, key Input, usage Usage) (*Pair, error) {
+func ParsePair(certificate, key PEMInput, usage Usage) (*Pair, error) {
 	chain, err := certificate.certificates()
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (p *Pair) CheckTime(now time.Time) error {
 func (p *Pair) mismatch(key crypto.Signer) error {
 	for i, c := range p.Chain {
 		if i > 0 && matches(key, c) {
-			return p.certificate.problem(ErrOrder, "write the certificate of the key first",
+			return p.certificate.problem(ErrChainOrder, "write the certificate of the key first",
 				"the key belongs to certificate %d of the chain", i+1)
 		}
 	}
@@ -122,12 +122,13 @@ func (p *Pair) mismatch(key crypto.Signer) error {
 // checkSize returns a Problem if the signatures of the chain may take long to verify.
 func (p *Pair) checkSize() error {
 	if len(p.Chain) > maxChain {
-		return p.certificate.problem(ErrOrder, "write the certificate and those that issued it",
+		return p.certificate.problem(ErrChainOrder,
+			"write the certificate and those that issued it",
 			"the chain has %d certificates, more than %d", len(p.Chain), maxChain)
 	}
 	for _, c := range p.Chain {
 		if largeKey(c) {
-			return p.certificate.problem(ErrWeak, "use ECDSA P-256 or RSA with 2048 bits",
+			return p.certificate.problem(ErrWeakKey, "use ECDSA P-256 or RSA with 2048 bits",
 				"the certificate of %s has an RSA key of more than %d bits", subject(c), maxRSABits)
 		}
 	}
@@ -166,7 +167,7 @@ func (p *Pair) sortChain() error {
 		})
 	}
 	if len(rest) > 0 {
-		return p.certificate.problem(ErrOrder,
+		return p.certificate.problem(ErrChainOrder,
 			"add the missing intermediate certificate, or remove that certificate",
 			"the certificate of %s did not issue any other of the chain", subject(rest[0]))
 	}
@@ -176,13 +177,13 @@ func (p *Pair) sortChain() error {
 
 func (p *Pair) checkChain(usage Usage) error {
 	leaf := p.Leaf()
-	if usage == Authority {
+	if usage == UsageAuthority {
 		if !signsCertificates(leaf) {
-			return p.certificate.problem(ErrUsage, "name the certificate of an authority",
+			return p.certificate.problem(ErrKeyUsage, "name the certificate of an authority",
 				"the certificate of %s may not sign certificates", subject(leaf))
 		}
 	} else if detail := unusable(leaf, usage); detail != "" {
-		return p.certificate.problem(ErrUsage, "issue a certificate for TLS servers and clients",
+		return p.certificate.problem(ErrKeyUsage, "issue a certificate for TLS servers and clients",
 			"%s", detail)
 	}
 	if err := p.sortChain(); err != nil {
@@ -190,7 +191,7 @@ func (p *Pair) checkChain(usage Usage) error {
 	}
 	for _, c := range p.Chain {
 		if detail := weakness(c); detail != "" {
-			return p.certificate.problem(ErrWeak,
+			return p.certificate.problem(ErrWeakKey,
 				"use ECDSA P-256 or RSA with 2048 bits or more, and SHA-256",
 				"the certificate of %s has %s", subject(c), detail)
 		}
@@ -208,7 +209,7 @@ func signsCertificates(c *x509.Certificate) bool {
 // self-signed certificate of an authority, which "openssl req -x509" makes.
 func unusable(leaf *x509.Certificate, usage Usage) string {
 	selfSigned := bytes.Equal(leaf.RawIssuer, leaf.RawSubject)
-	if leaf.IsCA && (usage != Either || !selfSigned) {
+	if leaf.IsCA && (usage != UsageEither || !selfSigned) {
 		return "the certificate is that of an authority"
 	}
 	if leaf.KeyUsage != 0 && leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0 {
@@ -225,9 +226,9 @@ func unusable(leaf *x509.Certificate, usage Usage) string {
 	switch {
 	case !server && !client:
 		return "the certificate's extended key usage allows neither TLS servers nor clients"
-	case usage == Both && !server:
+	case usage == UsageBoth && !server:
 		return "the certificate's extended key usage does not allow TLS servers"
-	case usage == Both && !client:
+	case usage == UsageBoth && !client:
 		return "the certificate's extended key usage does not allow TLS clients"
 	}
 	return ""

@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// Input is the content of a file.
-type Input struct {
+// PEMInput is the content of a file.
+type PEMInput struct {
 	File string // path, for messages
 	PEM  []byte
 }
 
-func (in Input) problem(kind error, fix, detail string, arguments ...any) *Problem {
+func (in PEMInput) problem(kind error, fix, detail string, arguments ...any) *Problem {
 	detail = fmt.Sprintf(detail, arguments...)
 	return &Problem{Kind: kind, File: in.File, Detail: detail, Fix: fix}
 }
 
 // blocks returns the PEM blocks. A block that begins and does not end is an error: the file is
 // being written, or was cut off.
-func (in Input) blocks() ([]*pem.Block, error) {
+func (in PEMInput) blocks() ([]*pem.Block, error) {
 	var all []*pem.Block
 	rest := in.PEM
 	for {
@@ -43,7 +43,7 @@ func (in Input) blocks() ([]*pem.Block, error) {
 
 // certificates returns all certificates, at least one. Blocks of other types are ignored: a file
 // may hold the key too.
-func (in Input) certificates() ([]*x509.Certificate, error) {
+func (in PEMInput) certificates() ([]*x509.Certificate, error) {
 	blocks, err := in.blocks()
 	if err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func (in Input) certificates() ([]*x509.Certificate, error) {
 }
 
 // key returns the first private key.
-func (in Input) key() (crypto.Signer, error) {
+func (in PEMInput) key() (crypto.Signer, error) {
 	blocks, err := in.blocks()
 	if err != nil {
 		return nil, err

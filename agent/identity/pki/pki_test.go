@@ -22,7 +22,8 @@ import (
 )
 
 func parsePair(chain, key []byte, usage pki.Usage) (*pki.Pair, error) {
-	return pki.ParsePair(pki.Input{File: "c", PEM: chain}, pki.Input{File: "k", PEM: key}, usage)
+	return pki.ParsePair(pki.PEMInput{File: "c", PEM: chain}, pki.PEMInput{File: "k", PEM: key},
+		usage)
 }
 
 func TestKeys_AreGeneratedEncodedAndParsed(t *testing.T) {
@@ -41,7 +42,7 @@ func TestKeys_AreGeneratedEncodedAndParsed(t *testing.T) {
 				t.Errorf("%s: PKCS#8: %v, want %v", kind, got, pkcs8)
 			}
 			leaf := authority.Sign(t, pkitest.Leaf("web", time.Hour), key.Public())
-			pair, err := parsePair(pkitest.PEM(leaf), text, pki.Both)
+			pair, err := parsePair(pkitest.PEM(leaf), text, pki.UsageBoth)
 			if err != nil {
 				t.Fatalf("%s: %v", kind, err)
 			}
@@ -65,7 +66,7 @@ func TestRequest_NamesTheSpiffeID(t *testing.T) {
 		t.Fatal(err)
 	}
 	id := pki.SpiffeID("example.org", "shop", "cart")
-	text, err := pki.Request(key, id)
+	text, err := pki.NewCertificateRequest(key, id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,7 @@ func TestRequest_NamesTheSpiffeID(t *testing.T) {
 	if len(request.URIs) != 1 || request.URIs[0].String() != want {
 		t.Errorf("SANs %v, want %s", request.URIs, want)
 	}
-	if _, err := pki.Request(key, "spiffe://\x00"); err == nil {
+	if _, err := pki.NewCertificateRequest(key, "spiffe://\x00"); err == nil {
 		t.Error("an invalid SPIFFE ID is accepted")
 	}
 }
@@ -126,41 +127,48 @@ func findings(t *testing.T) []finding {
 		selfSignedTemplate(), key.Public())
 	server, client := only(x509.ExtKeyUsageServerAuth), only(x509.ExtKeyUsageClientAuth)
 	return []finding{
-		{"good", nil, "", pki.Both,
+		{"good", nil, "", pki.UsageBoth,
 			[]*x509.Certificate{good, middle.Certificate, root.Certificate}, key},
-		{"no usage named", nil, "", pki.Both, one(only()), key},
-		{"server only, for a gateway", nil, "", pki.Either, one(server), key},
+		{"no usage named", nil, "", pki.UsageBoth, one(only()), key},
+		{"server only, for a gateway", nil, "", pki.UsageEither, one(server), key},
 		{"other key", pki.ErrMismatch, "k: the private key is not that of the certificate in c",
-			pki.Both, one(good), other},
-		{"long chain", pki.ErrOrder, "the chain has 17 certificates, more than 16", pki.Both,
+			pki.UsageBoth, one(good), other},
+		{"long chain", pki.ErrChainOrder, "the chain has 17 certificates, more than 16",
+			pki.UsageBoth,
 			append(one(good), slices.Repeat(one(middle.Certificate), 16)...), key},
-		{"key that takes long to verify with", pki.ErrWeak, "an RSA key of more than 8192 bits",
-			pki.Both, []*x509.Certificate{good, middle.Certificate, root.Sign(t,
+		{"key that takes long to verify with", pki.ErrWeakKey, "an RSA key of more than 8192 bits",
+			pki.UsageBoth, []*x509.Certificate{good, middle.Certificate, root.Sign(t,
 				pkitest.Leaf("large", time.Hour), &rsa.PublicKey{E: 65537,
 					N: new(big.Int).SetBit(big.NewInt(1), 9000, 1)})}, key},
-		{"leaf last", pki.ErrOrder, "the key belongs to certificate 2", pki.Both,
+		{"leaf last", pki.ErrChainOrder, "the key belongs to certificate 2", pki.UsageBoth,
 			[]*x509.Certificate{middle.Certificate, good}, key},
-		{"intermediate missing", pki.ErrOrder, "the certificate of O=root did not issue any other",
-			pki.Both, []*x509.Certificate{good, root.Certificate}, key},
-		{"server only", pki.ErrUsage, "does not allow TLS clients", pki.Both, one(server), key},
-		{"client only", pki.ErrUsage, "does not allow TLS servers", pki.Both, one(client), key},
-		{"neither", pki.ErrUsage, "neither TLS servers nor clients", pki.Either,
+		{"intermediate missing", pki.ErrChainOrder,
+			"the certificate of O=root did not issue any other",
+			pki.UsageBoth, []*x509.Certificate{good, root.Certificate}, key},
+		{"server only", pki.ErrKeyUsage, "does not allow TLS clients", pki.UsageBoth, one(server),
+			key},
+		{"client only", pki.ErrKeyUsage, "does not allow TLS servers", pki.UsageBoth, one(client),
+			key},
+		{"neither", pki.ErrKeyUsage, "neither TLS servers nor clients", pki.UsageEither,
 			one(only(x509.ExtKeyUsageCodeSigning)), key},
-		{"no signatures", pki.ErrUsage, "no digital signature", pki.Both,
+		{"no signatures", pki.ErrKeyUsage, "no digital signature", pki.UsageBoth,
 			one(sign(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCRLSign })), key},
-		{"as openssl req -x509 makes it, for a gateway", nil, "", pki.Either, one(selfSigned), key},
-		{"as openssl req -x509 makes it", pki.ErrUsage, "that of an authority", pki.Both,
+		{"as openssl req -x509 makes it, for a gateway", nil, "", pki.UsageEither, one(selfSigned),
+			key},
+		{"as openssl req -x509 makes it", pki.ErrKeyUsage, "that of an authority", pki.UsageBoth,
 			one(selfSigned), key},
-		{"an authority, for a gateway", pki.ErrUsage, "that of an authority", pki.Either,
+		{"an authority, for a gateway", pki.ErrKeyUsage, "that of an authority", pki.UsageEither,
 			one(middle.Certificate), middle.Key},
-		{"an authority", pki.ErrUsage, "that of an authority", pki.Both, one(middle.Certificate),
+		{"an authority", pki.ErrKeyUsage, "that of an authority", pki.UsageBoth,
+			one(middle.Certificate),
 			middle.Key},
-		{"SHA-1", pki.ErrWeak, "signature by ECDSA-SHA1", pki.Both, []*x509.Certificate{sign(
-			func(c *x509.Certificate) { c.SignatureAlgorithm = x509.ECDSAWithSHA1 }),
-			middle.Certificate}, key},
-		{"short RSA key", pki.ErrWeak, "short RSA key", pki.Both,
+		{"SHA-1", pki.ErrWeakKey, "signature by ECDSA-SHA1", pki.UsageBoth,
+			[]*x509.Certificate{sign(
+				func(c *x509.Certificate) { c.SignatureAlgorithm = x509.ECDSAWithSHA1 }),
+				middle.Certificate}, key},
+		{"short RSA key", pki.ErrWeakKey, "short RSA key", pki.UsageBoth,
 			one(middle.Sign(t, pkitest.Leaf("web", time.Hour), short.Public())), short},
-		{"short curve", pki.ErrWeak, "short elliptic curve", pki.Both,
+		{"short curve", pki.ErrWeakKey, "short elliptic curve", pki.UsageBoth,
 			one(middle.Sign(t, pkitest.Leaf("web", time.Hour), curve.Public())), curve},
 	}
 }
@@ -174,7 +182,7 @@ func TestPair_ChainIsServedInOrder(t *testing.T) {
 	for _, chain := range [][]byte{
 		ordered, pkitest.PEM(leaf, root.Certificate, middle.Certificate),
 	} {
-		pair, err := parsePair(chain, pkitest.KeyPEM(t, key), pki.Both)
+		pair, err := parsePair(chain, pkitest.KeyPEM(t, key), pki.UsageBoth)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,7 +209,7 @@ func TestPair_Findings(t *testing.T) {
 func TestPair_CheckTime(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
-	pair, err := parsePair(chain, key, pki.Both)
+	pair, err := parsePair(chain, key, pki.UsageBoth)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +226,7 @@ func TestPair_MalformedFiles(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
 	both := slices.Concat(chain, key)
-	if pair, err := parsePair(both, both, pki.Both); err != nil ||
+	if pair, err := parsePair(both, both, pki.UsageBoth); err != nil ||
 		!bytes.Equal(pair.ChainPEM, chain) || !bytes.Equal(pair.KeyPEM, key) {
 		t.Errorf("one file with both: %v", err)
 	}
@@ -235,12 +243,12 @@ func TestPair_MalformedFiles(t *testing.T) {
 		"encrypted key":     {chain, encrypted, pki.ErrNoKey},
 		"key cut off":       {chain, key[:len(key)-10], pki.ErrNotPEM},
 	} {
-		if _, err := parsePair(c.chain, c.key, pki.Both); !errors.Is(err, c.kind) {
+		if _, err := parsePair(c.chain, c.key, pki.UsageBoth); !errors.Is(err, c.kind) {
 			t.Errorf("%s: %v, want %v", name, err, c.kind)
 		}
 	}
 	for cut := 1; cut < len(chain)-1; cut++ { // the last byte is a line feed
-		if _, err := parsePair(chain[:cut], key, pki.Both); err == nil {
+		if _, err := parsePair(chain[:cut], key, pki.UsageBoth); err == nil {
 			t.Fatalf("a certificate cut off after %d of %d bytes is accepted", cut, len(chain))
 		}
 	}
@@ -249,7 +257,7 @@ func TestPair_MalformedFiles(t *testing.T) {
 func TestRoots(t *testing.T) {
 	old, current := pkitest.NewAuthority(t, "old", nil), pkitest.NewAuthority(t, "current", nil)
 	parse := func(now time.Time, roots ...*x509.Certificate) ([]*x509.Certificate, error) {
-		return pki.ParseRoots(pki.Input{File: "r", PEM: pkitest.PEM(roots...)}, now)
+		return pki.ParseRoots(pki.PEMInput{File: "r", PEM: pkitest.PEM(roots...)}, now)
 	}
 	both, err := parse(time.Now(), old.Certificate, current.Certificate)
 	if err != nil {

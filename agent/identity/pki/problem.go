@@ -9,10 +9,10 @@ var (
 	ErrMismatch    = errors.New("key and certificate do not match")
 	ErrExpired     = errors.New("expired")
 	ErrNotYetValid = errors.New("not yet valid")
-	ErrUsage       = errors.New("wrong key usage")
-	ErrWeak        = errors.New("too weak")
-	ErrOrder       = errors.New("chain in the wrong order")
-	ErrToken       = errors.New("not a JSON Web Token")
+	ErrKeyUsage    = errors.New("wrong key usage")
+	ErrWeakKey     = errors.New("too weak")
+	ErrChainOrder  = errors.New("chain in the wrong order")
+	ErrNotJWT      = errors.New("not a JSON Web Token")
 )
 
 // Problem is a finding in a file or an answer.

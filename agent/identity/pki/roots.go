@@ -9,7 +9,7 @@ import (
 )
 
 // ParseRoots parses root certificates. It fails if all have expired at now.
-func ParseRoots(in Input, now time.Time) ([]*x509.Certificate, error) {
+func ParseRoots(in PEMInput, now time.Time) ([]*x509.Certificate, error) {
 	roots, err := in.certificates()
 	if err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func ParseRoots(in Input, now time.Time) ([]*x509.Certificate, error) {
 }
 
 // ParseRevocations returns the revocation lists (CRL) of a file, at least one, as PEM.
-func ParseRevocations(in Input) ([]byte, error) {
+func ParseRevocations(in PEMInput) ([]byte, error) {
 	blocks, err := in.blocks()
 	if err != nil {
 		return nil, err

@@ -26,9 +26,9 @@ type Token struct {
 
 // ParseToken reads a token and its expiry. White space around it is removed.
 func ParseToken(file string, text []byte) (Token, error) {
-	in := Input{File: file}
+	in := PEMInput{File: file}
 	malformed := func(detail string) (Token, error) {
-		return Token{}, in.problem(ErrToken, "write the token as the issuer returned it",
+		return Token{}, in.problem(ErrNotJWT, "write the token as the issuer returned it",
 			"%s", detail)
 	}
 	if len(text) > maxTokenBytes {
@@ -64,6 +64,6 @@ func (t Token) CheckTime(file string, now time.Time) error {
 	if t.Expiry.IsZero() || now.Before(t.Expiry) {
 		return nil
 	}
-	return Input{File: file}.problem(ErrExpired, "write a new token into the file",
+	return PEMInput{File: file}.problem(ErrExpired, "write a new token into the file",
 		"the token expired on %s UTC", t.Expiry.UTC().Format(time.DateTime))
 }

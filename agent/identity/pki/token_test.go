@@ -33,7 +33,7 @@ func TestToken(t *testing.T) {
 	for _, text := range []string{"", "secret", "a.b", "a.!.c", "a.e30.c\x00", "é.e30.c",
 		token("[]"), token(`{"exp":"x"}`), token(`{"exp":1e300}`), strings.Repeat("a", 1<<17)} {
 		_, err := pki.ParseToken("t", []byte(text))
-		if !errors.Is(err, pki.ErrToken) {
+		if !errors.Is(err, pki.ErrNotJWT) {
 			t.Errorf("%.20q: %v", text, err)
 		}
 		if text != "" && strings.Contains(err.Error(), text) {

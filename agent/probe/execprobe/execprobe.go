@@ -109,7 +109,7 @@ func call(connection *net.UnixConn, arguments []string) error {
 // Serve runs the command of a connection, if its peer is root or the agent's user and root alone
 // can replace its program. It returns when the command or the connection ends.
 func Serve(connection *net.UnixConn, agent int) error {
-	switch peer, err := unixpeer.Of(connection); {
+	switch peer, err := unixpeer.OfConn(connection); {
 	case err != nil:
 		return err
 	case peer.UID != 0 && int(peer.UID) != agent:

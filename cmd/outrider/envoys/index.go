@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// IndexTime is how long Available waits for the index of Python packages.
-	IndexTime = 3 * time.Second
+	// IndexTimeout is how long Available waits for the index of Python packages.
+	IndexTimeout = 3 * time.Second
 
 	pipMemory   = 512 << 20 // address space of pip, which reads all that an index answers
 	mostSaid    = 128 << 10 // bytes of pip's output

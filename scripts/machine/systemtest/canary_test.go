@@ -46,7 +46,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 			"; chmod 0640 /etc/outrider/conf.d/" + name)
 	}
 	var probes []string // of [health], which has one at a time
-	for i, key := range config.Concealed() {
+	for i, key := range config.SecretKeys() {
 		text := validCanary(t, i, key)
 		if strings.HasPrefix(key, "health.") {
 			probes = append(probes, text)
@@ -71,7 +71,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	h.Script("rm /etc/outrider/conf.d/*")
 	h.MustRun(t, "outrider", "reload")
 	for n, value := range brokenValues {
-		for i, key := range config.Concealed() {
+		for i, key := range config.SecretKeys() {
 			plant(fmt.Sprintf("%d.toml", i), canaryFile(i, key, value))
 		}
 		if out, err := h.Run(t.Context(), "outrider", "reload"); err == nil {

@@ -91,7 +91,7 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 		report := l.Stop()
 		t.Logf("%d requests, %d lost", report.Total, report.Lost)
 		if lost := rig.Losses(report, nil); len(lost) > 0 ||
-			report.Classes[load.Connecting].Requests == 0 {
+			report.Classes[load.ClassNewConnections].Requests == 0 {
 			t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 		}
 	}

@@ -16,7 +16,7 @@ type exampleHost struct{ *Host }
 // install runs the commands of an example. change, if not empty, is a sed script for its files.
 func (h exampleHost) install(name, change string) {
 	h.t.Helper()
-	example, err := examples.Find(name)
+	example, err := examples.FindExample(name)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func (h exampleHost) remove(names ...string) {
 	h.t.Helper()
 	h.Script("systemctl stop outrider.slice; systemctl disable outrider")
 	for _, name := range names {
-		example, err := examples.Find(name)
+		example, err := examples.FindExample(name)
 		if err != nil {
 			h.t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-var faultMesh = parts.Gateway("edge", "web.test", `
+var faultMesh = parts.GatewayYAML("edge", "web.test", `
 - {port: {number: 80, name: http, protocol: HTTP}, hosts: [web.test]}
 `+httpsServer, "- route: [{destination: {host: backend.test}}]") + `---
 apiVersion: networking.istio.io/v1

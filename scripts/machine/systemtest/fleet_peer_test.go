@@ -27,7 +27,7 @@ type member struct {
 func (m *member) entry() string { return m.name + "-" + m.address }
 
 // step measures the time from an action to a state of the member's WorkloadEntry.
-func (m *member) step(action string, reached func(*cluster.Entry) bool) {
+func (m *member) step(action string, reached func(*cluster.WorkloadEntry) bool) {
 	m.t.Helper()
 	began := time.Now()
 	m.Script(action)
@@ -37,9 +37,11 @@ func (m *member) step(action string, reached func(*cluster.Entry) bool) {
 	m.took = append(m.took, time.Since(began).Round(time.Millisecond))
 }
 
-func healthy(e *cluster.Entry) bool   { return e != nil && e.Health() == "True" }
-func unhealthy(e *cluster.Entry) bool { return e != nil && strings.HasPrefix(e.Health(), "False ") }
-func gone(e *cluster.Entry) bool      { return e == nil }
+func healthy(e *cluster.WorkloadEntry) bool { return e != nil && e.Health() == "True" }
+func unhealthy(e *cluster.WorkloadEntry) bool {
+	return e != nil && strings.HasPrefix(e.Health(), "False ")
+}
+func gone(e *cluster.WorkloadEntry) bool { return e == nil }
 
 // listens waits until istiod has sent the inbound listener of the service, at its next full push.
 // Until then, connections pass through another one, with mutual TLS but without the headers of
@@ -70,7 +72,7 @@ func (m *member) object() string {
 }
 
 // state returns the conditions and annotations of a WorkloadEntry, without times and messages.
-func state(e cluster.Entry) string {
+func state(e cluster.WorkloadEntry) string {
 	var names []string
 	for _, c := range e.Status.Conditions {
 		names = append(names, c.Type+" "+c.Status)
@@ -165,7 +167,7 @@ func (m *member) files(istiod string) {
 	}
 	m.Write("/root/vm/root-cert.pem", m.f.cluster.Root("vm"))
 	m.Write("/root/vm/istio-token", m.f.cluster.Token("vm", m.name))
-	m.Write("/root/vm/hosts", istiod+" "+cluster.ServerName+"\n")
+	m.Write("/root/vm/hosts", istiod+" "+cluster.IstiodServerName+"\n")
 }
 
 // installSidecar installs pilot-agent like the package istio-sidecar, from Istio's source, and

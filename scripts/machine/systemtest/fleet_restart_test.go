@@ -47,7 +47,7 @@ spec:
 func (f *fleet) restart(times int, from *Host, service, address string, machines ...*Host) {
 	f.t.Helper()
 	now := f.await("True")
-	seen := f.cluster.WatchEntry("vm", "web-"+f.address, cluster.Entry.Identity)
+	seen := f.cluster.WatchEntry("vm", "web-"+f.address, cluster.WorkloadEntry.Identity)
 	load := from.StartLoad(standard(), "-host", service, "-http", address+":80", "-http2",
 		address+":80", "-tcp", address+":81")
 	for _, step := range []string{"systemctl reload outrider.service",

@@ -127,7 +127,7 @@ service_account = "`+account+`"
 `+node+`[discovery]
 address = "`+f.networks[n].Peer+`:15012"
 root_ca_file = "/etc/outrider/root.pem"
-server_name = "`+cluster.ServerName+`"
+server_name = "`+cluster.IstiodServerName+`"
 [identity]
 provider = "istiod"
 token_file = "/etc/outrider/token"
@@ -144,7 +144,7 @@ func (f *fleet) connect() {
 			if err != nil {
 				f.t.Fatal(err)
 			}
-			f.away = append(f.away, parts.Forward(f.t, listener, f.istiod))
+			f.away = append(f.away, parts.ForwardConnections(f.t, listener, f.istiod))
 		}
 	}
 	listen(0)()
@@ -162,7 +162,7 @@ func (f *fleet) start() {
 }
 
 // await waits until the health of the server's WorkloadEntry has a prefix.
-func (f *fleet) await(prefix string) *cluster.Entry {
+func (f *fleet) await(prefix string) *cluster.WorkloadEntry {
 	f.t.Helper()
 	return f.cluster.AwaitEntry(f.t, 20*time.Second, "vm", "web-"+f.address, prefix)
 }

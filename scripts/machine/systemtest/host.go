@@ -115,7 +115,7 @@ func newHost(t testing.TB, options machine.Options) *Host {
 	options.Bind = append(options.Bind, rig.Build(t, false).Dir+":"+programs,
 		filepath.Join(root, "units")+":"+units, filepath.Join(root, "packaging")+":"+packaging,
 		filepath.Dir(parts.Envoy(t))+":"+envoy)
-	h := &Host{t: t, Machine: machine.Test(t, options)}
+	h := &Host{t: t, Machine: machine.BootForTest(t, options)}
 	h.Script(installScript)
 	h.startBackend()
 	h.Write("/etc/outrider/outrider.toml", configuration)

@@ -52,12 +52,12 @@ func TestIdle_FewContextSwitches(t *testing.T) {
 		before, sum := map[string]int{}, 0
 		begun := time.Now()
 		for unit, pid := range pids {
-			before[unit] = parts.Switches(t, pid)
+			before[unit] = parts.ContextSwitches(t, pid)
 		}
 		time.Sleep(over) //house:sleep what happens in this time is measured
 		took := time.Since(begun).Seconds()
 		for _, unit := range units {
-			n := parts.Switches(t, pids[unit]) - before[unit]
+			n := parts.ContextSwitches(t, pids[unit]) - before[unit]
 			t.Logf("%s: %.1f context switches per second", unit, float64(n)/took)
 			sum += n
 		}

@@ -166,9 +166,10 @@ func newJoinedFleet(t *testing.T) *joinedFleet {
 		}
 	})
 	boot := func(network *parts.OtherHost, more ...string) *Host {
-		h := &Host{t: t, Machine: machine.Test(t, machine.Options{Network: network.Namespace(),
-			Bind: append(more, debs(t)+":"+debPlace, rig.Build(t, false).Dir+":"+programs,
-				filepath.Dir(parts.Envoy(t))+":"+envoy)})}
+		h := &Host{t: t,
+			Machine: machine.BootForTest(t, machine.Options{Network: network.Namespace(),
+				Bind: append(more, debs(t)+":"+debPlace, rig.Build(t, false).Dir+":"+programs,
+					filepath.Dir(parts.Envoy(t))+":"+envoy)})}
 		h.Script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
 		t.Cleanup(func() {
 			if t.Failed() {

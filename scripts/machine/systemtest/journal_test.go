@@ -137,14 +137,14 @@ func TestJournalFields(t *testing.T) {
 	h.MustRun(t, "rm", "/etc/outrider/conf.d/50-broken.toml")
 	h.MustRun(t, "outrider", "drain")
 	h.Eventually(20*time.Second, "the first epoch has ended", func() bool {
-		return strings.Contains(h.Journal("-o", "cat", "MESSAGE_ID="+journal.EpochExited),
+		return strings.Contains(h.Journal("-o", "cat", "MESSAGE_ID="+journal.MessageIDEpochExited),
 			"epoch=0")
 	})
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	component := map[string]string{"refused": "reload"}
-	for name, id := range map[string]string{"started": journal.EpochStarted,
-		"live": journal.EpochLive, "exited": journal.EpochExited,
-		"refused": journal.ReloadRefused, "draining": journal.Draining} {
+	for name, id := range map[string]string{"started": journal.MessageIDEpochStarted,
+		"live": journal.MessageIDEpochLive, "exited": journal.MessageIDEpochExited,
+		"refused": journal.MessageIDReloadRefused, "draining": journal.MessageIDDraining} {
 		entries := h.journal("MESSAGE_ID=" + id)
 		if len(entries) == 0 {
 			t.Errorf("nothing has the message ID of %s", name)
@@ -167,7 +167,8 @@ func TestJournalFields(t *testing.T) {
 			t.Errorf("journalctl -x does not explain %s:\n%s", name, out)
 		}
 	}
-	if drains := h.Journal("-o", "cat", "MESSAGE_ID="+journal.Draining); !strings.Contains(drains,
+	if drains := h.Journal("-o", "cat",
+		"MESSAGE_ID="+journal.MessageIDDraining); !strings.Contains(drains,
 		"stopping: the live epoch drains epoch=1") {
 		t.Errorf("the stop does not carry the message ID of draining: %s", drains)
 	}

@@ -187,8 +187,8 @@ func TestStopUnderLoad(t *testing.T) {
 	resets := 0
 	for name, class := range report.Classes {
 		t.Logf("%s: %v", name, class.Outcomes)
-		resets += class.Outcomes[load.HardReset]
-		if class.Outcomes[load.Timeout] > 0 {
+		resets += class.Outcomes[load.OutcomeHardReset]
+		if class.Outcomes[load.OutcomeTimeout] > 0 {
 			t.Errorf("the stop cut exchanges of %s: %v", name, class.Outcomes)
 		}
 	}
@@ -216,7 +216,7 @@ func TestEnvoyLogFlood(t *testing.T) {
 	agent, before := h.MainPID("outrider"), h.memory("outrider", "RssAnon")
 	h.MustRun(t, "outrider", "log-level", "agent=debug", "envoy=debug")
 	most := before
-	parts.During(floodTime, 200*time.Millisecond, func() {
+	parts.RepeatFor(floodTime, 200*time.Millisecond, func() {
 		most = max(most, h.memory("outrider", "RssAnon"))
 	})
 	h.MustRun(t, "outrider", "log-level", "agent=info", "envoy=warning")

@@ -30,9 +30,10 @@ func (h *Host) certificate(days int) {
 }
 
 // refusedFilter can be refused by Envoy only: its Lua script does not compile.
-var refusedFilter = parts.GatewayFilter("script", `{name: envoy.filters.http.lua, typed_config: {`+
-	`"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, `+
-	`default_source_code: {inline_string: "this is no Lua"}}}`)
+var refusedFilter = parts.GatewayFilterYAML("script",
+	`{name: envoy.filters.http.lua, typed_config: {`+
+		`"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, `+
+		`default_source_code: {inline_string: "this is no Lua"}}}`)
 
 // What Envoy refused remains an error of mesh check, as of status, and a check sends Envoy nothing.
 func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
@@ -40,7 +41,7 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 	h := NewHost(t)
 	h.certificate(9)
 	h.Write("/etc/outrider/conf.d/10-router.toml", "[node]\ntype = \"router\"\n")
-	h.Write("/etc/outrider/mesh.d/web.yaml", parts.Gateway("edge", "web.test", httpsServer,
+	h.Write("/etc/outrider/mesh.d/web.yaml", parts.GatewayYAML("edge", "web.test", httpsServer,
 		"- directResponse: {status: 204}"))
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	serves := func() bool {

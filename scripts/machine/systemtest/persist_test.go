@@ -24,7 +24,7 @@ type certified struct {
 // newCertified boots a host that authenticates to istiod with a client certificate.
 func newCertified(t *testing.T) *certified {
 	t.Helper()
-	path, err := parts.Istiod()
+	path, err := parts.IstiodPath()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// ServerName is in istiod's certificate.
-const ServerName = "istiod.istio-system.svc"
+// IstiodServerName is in istiod's certificate.
+const IstiodServerName = "istiod.istio-system.svc"
 
 // Cluster is a running control plane.
 type Cluster struct {
@@ -105,7 +105,7 @@ func (c *Cluster) Define() {
 // with the test.
 func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
 	c.t.Helper()
-	path, err := parts.Istiod()
+	path, err := parts.IstiodPath()
 	if err != nil {
 		c.t.Fatal(err)
 	}

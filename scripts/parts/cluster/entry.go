@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Entry is a WorkloadEntry.
-type Entry struct {
+// WorkloadEntry is a WorkloadEntry.
+type WorkloadEntry struct {
 	Metadata struct {
 		UID         string
 		Labels      map[string]string
@@ -26,13 +26,15 @@ type Entry struct {
 }
 
 // ConnectedAt returns when istiod saw the newest connection.
-func (e Entry) ConnectedAt() string { return e.Metadata.Annotations["istio.io/connectedAt"] }
+func (e WorkloadEntry) ConnectedAt() string { return e.Metadata.Annotations["istio.io/connectedAt"] }
 
 // Controller returns the istiod that has the newest connection.
-func (e Entry) Controller() string { return e.Metadata.Annotations["istio.io/workloadController"] }
+func (e WorkloadEntry) Controller() string {
+	return e.Metadata.Annotations["istio.io/workloadController"]
+}
 
 // Health returns the status of the condition Healthy with its message.
-func (e Entry) Health() string {
+func (e WorkloadEntry) Health() string {
 	for _, c := range e.Status.Conditions {
 		if c.Type == "Healthy" {
 			return strings.TrimSpace(c.Status + " " + c.Message)
@@ -46,8 +48,8 @@ func entries(namespace string) string {
 }
 
 // Entry returns a WorkloadEntry, nil if there is none.
-func (c *Cluster) Entry(namespace, name string) *Entry {
-	var e Entry
+func (c *Cluster) Entry(namespace, name string) *WorkloadEntry {
+	var e WorkloadEntry
 	if !c.Get(entries(namespace)+"/"+name, &e) {
 		return nil
 	}
@@ -56,9 +58,9 @@ func (c *Cluster) Entry(namespace, name string) *Entry {
 
 // AwaitEntry waits until the health of a WorkloadEntry has a prefix, and returns it.
 func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
-	namespace, name, prefix string) *Entry {
+	namespace, name, prefix string) *WorkloadEntry {
 	t.Helper()
-	var e *Entry
+	var e *WorkloadEntry
 	parts.Eventually(t, limit, "the WorkloadEntry's health is "+prefix, func() bool {
 		e = c.Entry(namespace, name)
 		return e != nil && strings.HasPrefix(e.Health(), prefix)
@@ -67,12 +69,12 @@ func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
 }
 
 // Identity returns the UID and the health.
-func (e Entry) Identity() string { return e.Metadata.UID + " " + e.Health() }
+func (e WorkloadEntry) Identity() string { return e.Metadata.UID + " " + e.Health() }
 
 // WatchEntry watches a WorkloadEntry until the returned function is called, which returns the
 // states that it had, as state describes them, without repetitions; "none" after a deletion.
 func (c *Cluster) WatchEntry(namespace, name string,
-	state func(Entry) string) (stop func() []string) {
+	state func(WorkloadEntry) string) (stop func() []string) {
 	c.t.Helper()
 	const none = "none"
 	ctx, cancel := context.WithCancel(context.Background())
@@ -97,7 +99,7 @@ func (c *Cluster) WatchEntry(namespace, name string,
 		for decoder := json.NewDecoder(response.Body); ; {
 			var event struct {
 				Type   string
-				Object Entry
+				Object WorkloadEntry
 			}
 			if err := decoder.Decode(&event); err != nil {
 				record("the watch ends: " + err.Error())

@@ -17,17 +17,17 @@ import (
 
 func keeperKilled(s *Scene) {
 	before := s.Live()
-	s.Strike()
+	s.MarkFault()
 	s.killKeeper()
 	s.recovers(before)
-	if rig.Alive(before.PID) {
+	if rig.ProcessExists(before.PID) {
 		s.Errorf("Envoy %d outlived its keeper", before.PID)
 	}
 }
 
 func (s *Scene) killKeeper() {
 	s.Helper()
-	keepers := s.Pids("outrider-keeper")
+	keepers := s.ProcessIDs("outrider-keeper")
 	if len(keepers) != 1 {
 		s.Fatalf("keepers: %v", keepers)
 	}
@@ -71,7 +71,7 @@ func agentKilledAtStart(s *Scene) {
 func agentThenEnvoyKilled(s *Scene) {
 	before := s.Live()
 	s.KillAgent()
-	s.Strike()
+	s.MarkFault()
 	s.Signal(before.PID, syscall.SIGKILL)
 	s.StartReady()
 	if now := s.Live(); now.PID == before.PID {
@@ -82,10 +82,10 @@ func agentThenEnvoyKilled(s *Scene) {
 func agentAndKeeperKilled(s *Scene) {
 	before := s.Live()
 	s.KillAgent()
-	s.Strike()
+	s.MarkFault()
 	s.killKeeper()
 	s.StartReady()
-	if rig.Alive(before.PID) {
+	if rig.ProcessExists(before.PID) {
 		s.Errorf("Envoy %d outlived its keeper", before.PID)
 	}
 }
@@ -117,7 +117,7 @@ func agentKilledAtRandom(s *Scene) {
 	for kill := range s.Options.Kills {
 		// from the start of an agent to a complete change of epochs
 		time.Sleep(rand.N(s.Options.ParentShutdown + time.Second))
-		before := slices.DeleteFunc(s.Pids("envoy"), validates)
+		before := slices.DeleteFunc(s.ProcessIDs("envoy"), validates)
 		if len(before) > 1 {
 			overlaps++
 		}
@@ -134,7 +134,7 @@ func agentKilledAtRandom(s *Scene) {
 				known[epoch.PID] = true
 			}
 			for _, pid := range before {
-				if rig.Alive(pid) && !known[pid] {
+				if rig.ProcessExists(pid) && !known[pid] {
 					s.Errorf("kill %d: Envoy %d was not adopted: %+v", kill, pid, epochs)
 				}
 			}
@@ -146,7 +146,7 @@ func agentKilledAtRandom(s *Scene) {
 	stop()
 	s.WaitReady(30 * time.Second)
 	rig.Eventually(s.TB, 2*s.Options.ParentShutdown+10*time.Second, "one Envoy is left",
-		func() bool { return len(s.Pids("envoy")) == 1 })
+		func() bool { return len(s.ProcessIDs("envoy")) == 1 })
 	s.figure = fmt.Sprintf("%d kills, %d of them while two epochs ran", s.Options.Kills, overlaps)
 }
 

@@ -17,7 +17,7 @@ const initializingFlag = 96
 
 func flagLeftSet(s *Scene) {
 	before := s.Live()
-	memory, err := os.OpenFile(rig.SharedMemory(before.PID), os.O_RDWR, 0)
+	memory, err := os.OpenFile(rig.SharedMemoryPath(before.PID), os.O_RDWR, 0)
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func flagLeftSet(s *Scene) {
 
 func sharedMemoryGone(s *Scene) {
 	before := s.Live()
-	if err := os.Remove(rig.SharedMemory(before.PID)); err != nil {
+	if err := os.Remove(rig.SharedMemoryPath(before.PID)); err != nil {
 		s.Fatal(err)
 	}
 	if _, now := s.reloaded(); now.Mode != "side-by-side" {
@@ -62,7 +62,7 @@ func (s *Scene) recovers(from api.Epoch) {
 // strikeAt kills the live Envoy and waits for the next one.
 func (s *Scene) strikeAt(victim api.Epoch, signal syscall.Signal) {
 	s.Helper()
-	s.Strike()
+	s.MarkFault()
 	s.Signal(victim.PID, signal)
 	s.recovers(victim)
 }
@@ -90,7 +90,7 @@ func parentTerminated(s *Scene) { s.parentEnds(syscall.SIGTERM) }
 func (s *Scene) parentEnds(signal syscall.Signal) {
 	s.Helper()
 	parent, child := s.overlap()
-	s.Strike()
+	s.MarkFault()
 	s.Signal(parent.PID, signal)
 	time.Sleep(time.Until(child.Live.Add(s.Options.ParentShutdown + time.Second)))
 	if err := s.AdminAnswers(); err != nil {
@@ -105,7 +105,7 @@ func parentKilledAtStart(s *Scene) {
 	before := s.Live()
 	child, outcome := s.initialising()
 	s.sound()
-	s.Strike()
+	s.MarkFault()
 	s.Signal(before.PID, syscall.SIGKILL)
 	rig.Eventually(s.TB, 30*time.Second, "an Envoy that works is live", func() bool {
 		now := s.Live()
@@ -129,9 +129,9 @@ func parentStopped(s *Scene) {
 	parent, child := s.reloaded()
 	// after its drain it holds no HTTP connections
 	time.Sleep(time.Until(child.Live.Add(s.Options.Drain + quiet)))
-	parts.Stop(s, parent.PID)
+	parts.PauseProcess(s, parent.PID)
 	end := child.Live.Add(s.Options.ParentShutdown + 10*time.Second)
-	for rig.Alive(parent.PID) {
+	for rig.ProcessExists(parent.PID) {
 		if err := s.AdminAnswers(); err != nil {
 			s.Errorf("the child's admin while its parent hangs: %v", err)
 		}
@@ -148,8 +148,8 @@ func parentStopped(s *Scene) {
 
 func parentStoppedBefore(s *Scene) {
 	before := s.Live()
-	s.Strike()
-	parts.Stop(s, before.PID)
+	s.MarkFault()
+	parts.PauseProcess(s, before.PID)
 	// without asking first: the answer would wait for the stopped epoch
 	if result := s.Outrider("reload"); result.Exit != 0 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)

@@ -17,12 +17,12 @@ import (
 
 // Fault is one kind of failure.
 type Fault struct {
-	Name   string
-	What   string // description with the expected result
-	Envoy  string // keys of [envoy] in addition to those of Options
-	Blind  bool   // without envoy --mode validate
-	Harm   Harm
-	Inject func(*Scene)
+	Name         string
+	What         string // description with the expected result
+	Envoy        string // keys of [envoy] in addition to those of Options
+	NoValidation bool   // without envoy --mode validate
+	Harm         Harm
+	Inject       func(*Scene)
 }
 
 // Harm is the worst effect on clients that a fault may have.
@@ -30,13 +30,13 @@ type Harm int
 
 // Harms.
 const (
-	// None: an Envoy serves all the time; nothing may be lost.
-	None Harm = iota
-	// Cut: an Envoy serves, but one that still holds connections is killed. Requests on these
+	// HarmNone: an Envoy serves all the time; nothing may be lost.
+	HarmNone Harm = iota
+	// HarmCut: an Envoy serves, but one that still holds connections is killed. Requests on these
 	// connections may be lost; new connections never fail.
-	Cut
-	// Outage: no Envoy is left. Service is restored within a second.
-	Outage
+	HarmCut
+	// HarmOutage: no Envoy is left. Service is restored within a second.
+	HarmOutage
 )
 
 func (h Harm) String() string {
@@ -82,8 +82,8 @@ func (s *Scene) Errorf(format string, arguments ...any) {
 // Error is Errorf without a format.
 func (s *Scene) Error(arguments ...any) { s.Errorf("%s", fmt.Sprint(arguments...)) }
 
-// Strike records that the fault is about to take effect.
-func (s *Scene) Strike() {
+// MarkFault records that the fault is about to take effect.
+func (s *Scene) MarkFault() {
 	s.strike = time.Now()
 	s.Load.Mark(strikeMark)
 }
@@ -92,11 +92,11 @@ const strikeMark = "fault"
 
 // Outcome is the result of a run.
 type Outcome struct {
-	Requests  int                  `json:"requests"`
-	Lost      map[load.Outcome]int `json:"lost"` // beyond what the fault's Harm allows
-	Pardoned  int                  `json:"pardoned"`
-	Reuse     int                  `json:"reuse"`
-	Recovered time.Duration        `json:"recovered"` // see rig.Probe
+	Requests      int                  `json:"requests"`
+	Lost          map[load.Outcome]int `json:"lost"` // beyond what the fault's Harm allows
+	AllowedLosses int                  `json:"pardoned"`
+	Reuse         int                  `json:"reuse"`
+	Recovered     time.Duration        `json:"recovered"` // see rig.Probe
 	// maximum time from spawn to LIVE without the fault: the noise of the machine
 	Start   time.Duration `json:"start"`
 	Slowest time.Duration `json:"slowest"` // slowest answer in the load
@@ -140,11 +140,11 @@ func (o Options) dropIn(fault Fault, more string) string {
 	return fmt.Sprintf(
 		"[reload]\nwatch = false\nvalidate = %t\n[envoy]\nrestart_limit = 0\ndrain_duration = "+
 			"%q\nparent_shutdown_duration = %q\n%s%s",
-		!fault.Blind, o.Drain, o.ParentShutdown, fault.Envoy, more)
+		!fault.NoValidation, o.Drain, o.ParentShutdown, fault.Envoy, more)
 }
 
 // sound restores a valid configuration.
-func (s *Scene) sound() { s.Set(s.Options.dropIn(s.fault, "")) }
+func (s *Scene) sound() { s.SetTOML(s.Options.dropIn(s.fault, "")) }
 
 // Run runs a fault once under load: the fault happens, service recovers, the next reload works.
 func Run(t testing.TB, fault Fault, options Options) Outcome {
@@ -192,17 +192,17 @@ func (s *Scene) evaluate(outcome *Outcome) {
 	}
 	all := rig.Losses(report, nil)
 	switch s.fault.Harm {
-	case None:
+	case HarmNone:
 		outcome.Lost = all
-	case Cut:
-		outcome.Lost = rig.Losses(report, excused, load.HardReset)
-	case Outage:
+	case HarmCut:
+		outcome.Lost = rig.Losses(report, excused, load.OutcomeHardReset)
+	case HarmOutage:
 		outcome.Lost = rig.Losses(report, excused)
 	}
 	for _, n := range all {
-		outcome.Pardoned += n
+		outcome.AllowedLosses += n
 	}
-	outcome.Pardoned -= outcome.AllLost()
+	outcome.AllowedLosses -= outcome.AllLost()
 	if s.strike.IsZero() {
 		return
 	}

@@ -18,7 +18,7 @@ import (
 func (s *Scene) override(content string) {
 	s.Helper()
 	s.Write("override.json", content)
-	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("bootstrap_override = %q\n",
+	s.SetTOML(s.Options.dropIn(s.fault, fmt.Sprintf("bootstrap_override = %q\n",
 		filepath.Join(s.Dir, "override.json"))))
 }
 
@@ -70,7 +70,7 @@ func unparsableForEnvoy(s *Scene) {
 	s.Write("custom.json",
 		`{"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}},
   "no_such_field": 1}`)
-	s.Set(s.Options.dropIn(s.fault, fmt.Sprintf("custom_config_file = %q\n",
+	s.SetTOML(s.Options.dropIn(s.fault, fmt.Sprintf("custom_config_file = %q\n",
 		filepath.Join(s.Dir, "custom.json"))))
 	s.refused("no_such_field")
 	s.stillServes(before)
@@ -144,9 +144,9 @@ func (s *Scene) blackHole() int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// NeverLive returns a bootstrap_override with which Envoy waits forever for the endpoints of a
-// cluster from a port that never answers.
-func NeverLive(blackHole int) string {
+// NeverLiveConfig returns a bootstrap_override with which Envoy waits forever for the endpoints of
+// a cluster from a port that never answers.
+func NeverLiveConfig(blackHole int) string {
 	return fmt.Sprintf(`{"static_resources": {"clusters": [
   {"name": "black-hole", "type": "STATIC", "connect_timeout": "1s",
    "typed_extension_protocol_options": {"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
@@ -164,7 +164,7 @@ func NeverLive(blackHole int) string {
 // neverInitialises makes the next epoch one that never becomes live.
 func (s *Scene) neverInitialises() {
 	s.Helper()
-	s.override(NeverLive(s.blackHole()))
+	s.override(NeverLiveConfig(s.blackHole()))
 }
 
 // initialising starts an epoch that never becomes live, and returns it after the hand-over from the
@@ -174,7 +174,7 @@ func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
 	s.neverInitialises()
 	answer := make(chan rig.Result, 1)
 	go func() { answer <- s.Outrider("reload") }()
-	child = s.InState(api.EpochStarting, 10*time.Second)
+	child = s.AwaitEpochState(api.EpochStarting, 10*time.Second)
 	time.Sleep(quiet) // the new Envoy has initialised what it can
 	return child, answer
 }
@@ -187,7 +187,7 @@ func killedWhileInitialising(s *Scene) {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
 	// The killed epoch may have been live for a moment; the live one is then its replacement.
-	if now := s.Live(); !rig.Alive(now.PID) {
+	if now := s.Live(); !rig.ProcessExists(now.PID) {
 		s.Errorf("the epoch that is said to be live is gone: %+v, before %+v", now, before)
 	}
 }

@@ -214,7 +214,7 @@ func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.N
 	a.refused.Add(1)
 	refused := refusal(code, err)
 	reason := refused.Error()
-	omitted, ok := a.limiter.Allow(time.Now(), "", repeat.Class(reason), reportLimits)
+	omitted, ok := a.limiter.Allow(time.Now(), "", repeat.ErrorClass(reason), reportLimits)
 	if ok {
 		fields := []any{"address", client.Address, "node", Shorten(node.GetId()), "error", reason,
 			"omitted", omitted}

@@ -145,7 +145,7 @@ func TestReview_OfOneAddressIsBounded(t *testing.T) {
 			return "", ctx.Err()
 		}
 		expiry := time.Now().Add(time.Hour)
-		bad, good := admission.User(1), admission.User(2)
+		bad, good := admission.KeyOfUser(1), admission.KeyOfUser(2)
 		if _, err := r.review(accept, bad, "known", expiry); err != nil {
 			t.Fatal(err)
 		}
@@ -190,13 +190,13 @@ func TestAddresses_AreBounded(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		a := newAddresses()
 		for i := range uint32(maxAddresses) {
-			a.of(admission.User(i)).refused()
+			a.of(admission.KeyOfUser(i)).refused()
 		}
-		if a.of(admission.User(maxAddresses)) != a.other || len(a.known) != maxAddresses {
+		if a.of(admission.KeyOfUser(maxAddresses)) != a.other || len(a.known) != maxAddresses {
 			t.Errorf("%d addresses", len(a.known))
 		}
 		time.Sleep(time.Minute)
-		if a.of(admission.User(maxAddresses)) == a.other || len(a.known) != 1 {
+		if a.of(admission.KeyOfUser(maxAddresses)) == a.other || len(a.known) != 1 {
 			t.Errorf("%d addresses after a minute", len(a.known))
 		}
 	})

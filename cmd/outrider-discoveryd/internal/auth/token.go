@@ -28,8 +28,8 @@ const (
 
 // ofToken returns the identity of a client's token, and a description of the token for logs.
 func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity, string, error) {
-	token, fault := jwt.Parse(client.Token, jwt.Asymmetric)
-	if fault != jwt.Valid {
+	token, fault := jwt.Parse(client.Token, jwt.AsymmetricAlgorithms)
+	if fault != jwt.NoFault {
 		return Identity{}, "", fault
 	}
 	expiry, err := checkTime(token, time.Now())
@@ -116,7 +116,7 @@ func (i Issuer) verify(token *jwt.Token, files *keyFiles) error {
 	if err != nil {
 		return &unavailable{fmt.Errorf("cannot read the keys of issuer %s: %w", i.Name, err)}
 	}
-	if fault := token.Verify(keys); fault != jwt.Valid {
+	if fault := token.Verify(keys); fault != jwt.NoFault {
 		return fault
 	}
 	return nil

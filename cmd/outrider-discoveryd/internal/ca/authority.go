@@ -38,9 +38,9 @@ type authority struct {
 
 // readAuthority reads the files of [ca], and checks that they can be used together at the time now.
 func readAuthority(s Settings, now time.Time) (*authority, error) {
-	read := func(path string) (pki.Input, error) {
+	read := func(path string) (pki.PEMInput, error) {
 		text, err := readfile.Read(path, maxFileBytes)
-		return pki.Input{File: path, PEM: text}, err
+		return pki.PEMInput{File: path, PEM: text}, err
 	}
 	certificate, err := read(s.CertFile)
 	if err != nil {
@@ -50,7 +50,7 @@ func readAuthority(s Settings, now time.Time) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	pair, err := pki.ParsePair(certificate, key, pki.Authority)
+	pair, err := pki.ParsePair(certificate, key, pki.UsageAuthority)
 	if err != nil {
 		return nil, err
 	}

@@ -225,7 +225,7 @@ func (s *Server) refuse(client xds.Peer, caller auth.Caller, err error) error {
 	if caller == (auth.Caller{}) || refusal.Code() == codes.ResourceExhausted {
 		var ok bool
 		omitted, ok = s.limiter.Allow(time.Now(), client.Key().String(),
-			repeat.Class(refusal.Message()), unknownLimits)
+			repeat.ErrorClass(refusal.Message()), unknownLimits)
 		if !ok {
 			return refusal.Err()
 		}

@@ -99,7 +99,7 @@ func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*Signe
 // Verify returns why a token of Issuer is refused, nil if it is valid. Tokens that were issued
 // before notBefore are refused. The caller checks that the token has not expired.
 func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
-	if fault := token.Verify(keys); fault != jwt.Valid {
+	if fault := token.Verify(keys); fault != jwt.NoFault {
 		return fmt.Errorf("no key of [auth] join_key_file has signed it: %w", fault)
 	}
 	if !slices.Equal(token.Audiences(), []string{Audience}) {

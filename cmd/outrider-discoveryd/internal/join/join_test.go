@@ -44,8 +44,8 @@ func publicPEM(t *testing.T, key crypto.PublicKey) []byte {
 
 func parse(t *testing.T, text string) *jwt.Token {
 	t.Helper()
-	token, fault := jwt.Parse(text, jwt.Asymmetric)
-	if fault != jwt.Valid {
+	token, fault := jwt.Parse(text, jwt.AsymmetricAlgorithms)
+	if fault != jwt.NoFault {
 		t.Fatal(fault)
 	}
 	return token

@@ -192,11 +192,11 @@ func connect(t *testing.T, s fleetServer, clients int) fleet {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	load, err := adsload.Start(ctx, adsload.Options{
 		Targets: []string{s.address}, Clients: clients,
-		Delta: true, Same: true})
+		Delta: true, SameNodeID: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.Full(ctx); err != nil {
+	if _, err := load.WaitFull(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return fleet{load, cancel}
@@ -217,7 +217,7 @@ func measureChanges(t *testing.T, c *cluster.Cluster, name string, s fleetServer
 	var took []time.Duration
 	for i := range fleetChanges {
 		address := fmt.Sprintf("10.%d.0.%d", 200+len(name), i)
-		mark := f.Mark(adsload.EndpointType, []byte(address))
+		mark := f.WatchBytes(adsload.EndpointType, []byte(address))
 		begun := time.Now()
 		c.Merge(slicePath+"default/endpointslices/s7-x",
 			`{"endpoints": [{"addresses": ["10.9.0.1"]}, {"addresses": ["`+address+`"]}]}`)

@@ -38,7 +38,7 @@ func (s *Source) dial() (*grpc.ClientConn, error) {
 			if err != nil {
 				return nil, fmt.Errorf("ca_file: %w", err)
 			}
-			roots, err := pki.ParseRoots(pki.Input{File: file, PEM: text}, time.Now())
+			roots, err := pki.ParseRoots(pki.PEMInput{File: file, PEM: text}, time.Now())
 			if err != nil {
 				return nil, err
 			}

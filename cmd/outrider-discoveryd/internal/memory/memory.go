@@ -80,9 +80,9 @@ func (m *Memory) Run(ctx context.Context) error {
 	}
 	m.bound(nil)
 	pool := admission.NewPool(limits)
-	server := admission.NewServer(admission.BoundBody(http.TimeoutHandler(m.handler(), maxTime,
+	server := admission.NewServer(admission.LimitBody(http.TimeoutHandler(m.handler(), maxTime,
 		"too slow\n")), m.log)
-	return admission.Serve(ctx, server, admission.Listen(listener, admission.Options{
+	return admission.Serve(ctx, server, admission.NewListener(listener, admission.Options{
 		Admit: admission.AdmitTCP(pool, pool)}))
 }
 

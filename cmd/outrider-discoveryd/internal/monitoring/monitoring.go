@@ -49,7 +49,7 @@ const (
 // Serve serves on the listener until ctx ends (nil) or the listener fails. It closes the listener.
 func Serve(ctx context.Context, listener net.Listener, o Options) error {
 	local, remote := admission.NewPool(localLimits), admission.NewPool(remoteLimits)
-	bounded := admission.Listen(listener, admission.Options{
+	bounded := admission.NewListener(listener, admission.Options{
 		Refusal: []byte("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n" +
 			"Content-Length: 0\r\n\r\n"),
 		Admit: admission.AdmitTCP(local, remote)})
@@ -77,7 +77,7 @@ func handler(o Options) http.Handler {
 	if o.Pages != nil {
 		o.Pages(routes, o.guard)
 	}
-	return admission.BoundBody(routes)
+	return admission.LimitBody(routes)
 }
 
 // guard returns a handler that calls next for those who may look. Web pages of other sites may not,
@@ -87,9 +87,9 @@ func (o Options) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		why := ""
 		switch {
-		case !admission.KeyFrom(r.Context()).Local():
+		case !admission.KeyFromContext(r.Context()).Local():
 			why = o.refusal(r)
-		case r.TLS == nil && admission.FromPage(r):
+		case r.TLS == nil && admission.FromWebPage(r):
 			why = "use an IP address or localhost, and no Origin: web pages are refused"
 		}
 		if why == "" && acrossSites(r) {

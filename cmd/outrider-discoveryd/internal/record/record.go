@@ -38,7 +38,7 @@ const (
 	retryDelay = time.Minute     // wait after a state could not be written
 )
 
-var format = recordfile.Format{Header: "outrider-discoveryd source 1\n", Most: 512 << 20}
+var format = recordfile.Format{Header: "outrider-discoveryd source 1\n", MaxBytes: 512 << 20}
 
 // Kinds of records: an input with a text, or with decoded objects as JSON. Each record begins with
 // the input's path and a zero byte.

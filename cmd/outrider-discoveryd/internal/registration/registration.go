@@ -226,7 +226,7 @@ func (s *Server) retry(one *session, err error) {
 // logRefusal logs a refused registration.
 func (s *Server) logRefusal(fields []any, err error) {
 	reason := status.Convert(err).Message()
-	omitted, ok := s.limiter.Allow(time.Now(), "", repeat.Class(reason),
+	omitted, ok := s.limiter.Allow(time.Now(), "", repeat.ErrorClass(reason),
 		repeat.Limits{Class: 3, All: 10})
 	if ok {
 		s.options.Logger.Warn("refused registration", append(fields, "error", reason, "omitted",

@@ -33,7 +33,7 @@ func run() error {
 		})
 	flag.IntVar(&options.Clients, "clients", 1, "how many clients")
 	flag.BoolVar(&options.Delta, "delta", true, "incremental xDS; false: state of the world")
-	flag.BoolVar(&options.Same, "same", true,
+	flag.BoolVar(&options.SameNodeID, "same", true,
 		"all clients get the same: one reads it, the others only count")
 	flag.StringVar(&mark, "mark", "",
 		"then wait until endpoints with these bytes (an address) have come to every client")
@@ -50,7 +50,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	full, err := within(ctx, wait, load.Full)
+	full, err := within(ctx, wait, load.WaitFull)
 	if err != nil {
 		return fmt.Errorf("%w; %w", err, load.Stop())
 	}
@@ -69,7 +69,7 @@ func run() error {
 			r.Bytes)
 	}
 	if mark != "" {
-		m := load.Mark(adsload.EndpointType, []byte(mark))
+		m := load.WatchBytes(adsload.EndpointType, []byte(mark))
 		at, err := within(ctx, wait, m.Wait)
 		if err != nil {
 			return fmt.Errorf("%w; %w", err, load.Stop())
