@@ -20,6 +20,9 @@ func TestStatus_ExplainsFailedUnit(t *testing.T) {
 	}{
 		{unitState{Active: "inactive", Status: "stopped"},
 			"Start it with \"systemctl start outrider\".\nNo Envoy serves.\n"},
+		{unitState{Active: "inactive", Masked: true}, "outrider.service is masked; permit it with " +
+			"\"systemctl unmask outrider\".\nStart it with \"systemctl start outrider\".\n" +
+			"No Envoy serves.\n"},
 		{unitState{Active: "activating", Status: "starting Envoy"},
 			"outrider.service is starting: starting Envoy\nNo Envoy serves.\n"},
 		{unitState{Active: "failed", Result: "exit-code", Exit: "78",

@@ -91,10 +91,16 @@ func (h *meshHost) plan(ctx context.Context, r joinRequest, now time.Time) (*joi
 func (p *joinPlan) checkUnit(ctx context.Context) error {
 	state := p.a.unit(ctx, p.unit)
 	switch {
+	case p.running && state.Masked:
+		p.notes = append(p.notes, p.unit+" is masked and does not start at boot: systemctl unmask "+
+			p.unit)
 	case p.running && state.Active == "active" &&
 		systemctl(ctx, "is-enabled", "--quiet", p.unit) != nil:
 		p.notes = append(p.notes, p.unit+" does not start at boot: systemctl enable "+p.unit)
 	case p.running:
+	case state.Masked:
+		return fmt.Errorf("the agent does not run, and %s is masked; permit it first: systemctl "+
+			"unmask %[1]s", p.unit)
 	case state.Active == "":
 		return fmt.Errorf("the agent does not run, and systemd has no %s; start the agent", p.unit)
 	case state.Active != "inactive" && state.Active != "failed":

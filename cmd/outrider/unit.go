@@ -19,6 +19,7 @@ const unitTime = 2 * time.Second
 // unitState is the state of a unit in systemd; the zero value if it is unknown.
 type unitState struct {
 	Active string   // ActiveState: failed, inactive, activating, …
+	Masked bool     // systemd does not start it
 	Result string   // exit-code, signal, timeout, …
 	Exit   string   // status or signal of the main process
 	Status string   // STATUS= of sd_notify
@@ -44,10 +45,11 @@ func querySystemd(ctx context.Context, unit string) unitState {
 		name, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "=")
 		values[name] = value
 	}
-	if values["LoadState"] != "loaded" {
+	masked := values["LoadState"] == "masked"
+	if values["LoadState"] != "loaded" && !masked {
 		return unitState{}
 	}
-	state := unitState{Active: values["ActiveState"], Result: values["Result"],
+	state := unitState{Active: values["ActiveState"], Masked: masked, Result: values["Result"],
 		Exit: values["ExecMainStatus"], Status: values["StatusText"], User: values["User"],
 		Groups: strings.Fields(values["Group"] + " " + values["SupplementaryGroups"])}
 	for _, assignment := range strings.Fields(values["Environment"]) {
@@ -112,6 +114,9 @@ func (a *app) printWhyNotRunning(ctx context.Context) {
 	said := ""
 	if state.Status != "" {
 		said = ": " + state.Status
+	}
+	if state.Masked {
+		fmt.Fprintf(a.err, "%s.service is masked; permit it with \"systemctl unmask %[1]s\".\n", name)
 	}
 	switch state.Active {
 	case "failed":

@@ -70,7 +70,15 @@ func TestJoin_FirstStartAndLeave(t *testing.T) {
 		"--token", "/root/web.token", "--ca", "/root/ca/root.pem"); err == nil {
 		t.Errorf("nobody joins: %s", out)
 	}
-	out := h.Script("outrider join localhost:15112" + join + " --timeout 10s 2>&1; echo exit $?")
+	h.Script("systemctl mask outrider")
+	out := h.Script("outrider join localhost" + join + " 2>&1; echo exit $?; outrider status 2>&1; true")
+	const permit = "systemctl unmask outrider"
+	if !strings.Contains(out, "outrider.service is masked; permit it first: "+permit) ||
+		!strings.Contains(out, "exit 1") || strings.Count(out, permit) != 2 {
+		t.Errorf("with a masked unit: %s", out)
+	}
+	h.Script(permit)
+	out = h.Script("outrider join localhost:15112" + join + " --timeout 10s 2>&1; echo exit $?")
 	if !strings.Contains(out, "the join was undone") || !strings.HasSuffix(out, "exit 1") {
 		t.Errorf("join: %s", out)
 	}
