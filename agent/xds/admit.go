@@ -37,9 +37,7 @@ func (s *Server) reserved(client Peer) bool {
 // resources it gets.
 func (s *Server) admit(st *stream, client *Peer, node *corev3.Node) error {
 	if s.options.Admit != nil {
-		var admitted *corev3.Node
-		var err error
-		st.during(func() { admitted, err = s.options.Admit(client, node) })
+		admitted, err := s.options.Admit(client, node)
 		if err != nil {
 			return err
 		}
@@ -51,6 +49,8 @@ func (s *Server) admit(st *stream, client *Peer, node *corev3.Node) error {
 	if client.connection != nil && !client.connection.SetBusy() {
 		return status.Error(codes.Unavailable, "this connection was closed for others")
 	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	st.Node, st.Peer = node, client.withoutToken()
 	return nil
 }

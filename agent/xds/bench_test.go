@@ -225,29 +225,33 @@ func BenchmarkChange(b *testing.B) {
 				feed.Publish(resource.Change{Set: fleet(b, size.services)})
 				socket := socketPath(b)
 				serve(b, socket, Options{Source: oneFeed{feed}})
-				load := startLoad(b, socket, size.clients, delta)
-				load.time()
-				var took time.Duration
-				used := cpu(b)
-				generation := 0
-				for b.Loop() {
-					generation++
-					if _, err := fmt.Fprintln(load.stdin, marker(7, generation)); err != nil {
-						b.Fatal(err)
-					}
-					if got := load.line(); got != "ready" {
-						b.Fatal(got)
-					}
-					changed := encoded(b, "outbound|80||service-0007.ns.svc.cluster.local",
-						fleetEndpoints(7, generation))
-					begun := time.Now()
-					feed.Publish(resource.Change{Set: []*resource.Resource{changed}})
-					took += load.time().Sub(begun)
-				}
-				b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), "ms/last-client")
-				b.ReportMetric(float64((cpu(b)-used).Microseconds())/1000/float64(b.N),
-					"cpu-ms/change")
+				measureChanges(b, feed, startLoad(b, socket, size.clients, delta))
 			})
 		})
 	}
+}
+
+// measureChanges changes an endpoint again and again, and waits for the last client each time.
+func measureChanges(b *testing.B, feed *resource.Feed, load *loadProcess) {
+	b.Helper()
+	load.time()
+	var took time.Duration
+	used := cpu(b)
+	generation := 0
+	for b.Loop() {
+		generation++
+		if _, err := fmt.Fprintln(load.stdin, marker(7, generation)); err != nil {
+			b.Fatal(err)
+		}
+		if got := load.line(); got != "ready" {
+			b.Fatal(got)
+		}
+		changed := encoded(b, "outbound|80||service-0007.ns.svc.cluster.local",
+			fleetEndpoints(7, generation))
+		begun := time.Now()
+		feed.Publish(resource.Change{Set: []*resource.Resource{changed}})
+		took += load.time().Sub(begun)
+	}
+	b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), "ms/last-client")
+	b.ReportMetric(float64((cpu(b)-used).Microseconds())/1000/float64(b.N), "cpu-ms/change")
 }

@@ -8,8 +8,6 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	"outrider.org/outrider/agent/resource"
 )
 
 // DebugType is the type URL of debug information, as in istiod. The name of such a resource is the
@@ -31,11 +29,10 @@ func (st *stream) debug(ctx context.Context, r *request) error {
 	for ; ; r = nil {
 		for r == nil || r.nonce != "" { // acknowledgements get no answer
 			select {
-			case r = <-st.requests:
-			case do := <-st.inspect:
-				do(st)
-			case err := <-st.ended:
-				return err
+			case got := <-st.next():
+				if r = got.request; r == nil {
+					return got.err
+				}
 			case <-st.server.drain.started:
 				return errDraining
 			case <-ctx.Done():
@@ -54,12 +51,7 @@ func (st *stream) debug(ctx context.Context, r *request) error {
 		if st.Delta {
 			names = r.subscribe
 		}
-		var found []*resource.Resource
-		var err error
-		client := st.Peer
-		st.during(func() {
-			found, err = st.server.options.Debug(ctx, client, r.typeURL, names)
-		})
+		found, err := st.server.options.Debug(ctx, st.Peer, r.typeURL, names)
 		if err != nil {
 			return err
 		}
@@ -72,44 +64,18 @@ func (st *stream) debug(ctx context.Context, r *request) error {
 	}
 }
 
-// during runs call, which may wait for other streams, and meanwhile handles inspections of this
-// stream.
-func (st *stream) during(call func()) {
-	done := make(chan struct{})
-	var cause any
-	go func() {
-		defer close(done)
-		defer func() { cause = recover() }()
-		call()
-	}()
-	for {
-		select {
-		case <-done:
-			if cause != nil {
-				panic(cause) // a panic ends this stream only
-			}
-			return
-		case do := <-st.inspect:
-			do(st)
-		}
-	}
-}
-
 // deliver sends a response and waits until the client has read it.
 func (st *stream) deliver(ctx context.Context, r *response) error {
-	st.send(r)
+	sent := make(chan error, 1)
+	go func() { sent <- st.carrier.SendMsg(r.frame(st.Delta, st.server.options.ControlPlane)) }()
 	timer := time.NewTimer(st.server.options.SendTimeout)
 	defer timer.Stop()
-	for {
-		select {
-		case err := <-st.sent:
-			return err
-		case do := <-st.inspect:
-			do(st)
-		case <-timer.C:
-			return st.stuckError()
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		}
+	select {
+	case err := <-sent:
+		return err
+	case <-timer.C:
+		return st.stuckError()
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
 	}
 }

@@ -23,8 +23,8 @@ type Stream struct {
 	Since   time.Time
 }
 
-// Observer receives the events of all streams. The goroutine of each stream calls the methods, so
-// they must be safe for concurrent use. A method that blocks delays its stream.
+// Observer receives the events of all streams, those of one stream one after the other. The methods
+// must be safe for concurrent use. A method that blocks delays its stream.
 type Observer interface {
 	Connected(Stream) // called after the first request of a stream
 	// Disconnected reports the end of a stream. The error is nil if the client disconnected or the

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"cmp"
+	"math/rand/v2"
 	"strconv"
 	"time"
 
@@ -101,8 +102,9 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 // sending records that a response is being sent.
 func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	s.nonce++
-	r.typeURL, r.nonce, r.version = w.typeURL, strconv.FormatUint(s.nonce, 10),
-		strconv.FormatUint(s.snapshot.Sequence, 10)
+	r.typeURL, r.version = w.typeURL, strconv.FormatUint(s.snapshot.Sequence, 10)
+	// only a client that has read the response knows its nonce (see stream.unread)
+	r.nonce = strconv.FormatUint(s.nonce, 10) + "-" + strconv.FormatUint(rand.Uint64(), 36)
 	r.sequence = s.snapshot.Sequence
 	r.published, r.sent, r.trial = s.snapshot.Published, now, w.trial
 	w.inflight, w.lastNonce, w.answer = r, r.nonce, false

@@ -23,7 +23,7 @@ func (st *stream) register(ctx context.Context) (err error) {
 	if register == nil || st.Service != ServiceADS {
 		return nil
 	}
-	st.during(func() { st.registration, err = register(ctx, st.Peer, st.Node) })
+	st.registration, err = register(ctx, st.Peer, st.Node)
 	if err == nil && st.registration != nil {
 		st.denied = st.registration.Refused()
 	}

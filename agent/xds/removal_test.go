@@ -149,8 +149,8 @@ func TestRemoval_ListenerWithSameAddress(t *testing.T) {
 		p := newTable(t, delta)
 		p.publish(listener("old", 80), listener("moved", 81))
 		p.ask(&request{typeURL: lds})
-		p.session.next(p.now)
-		p.ask(&request{typeURL: lds, nonce: "1"})
+		first := p.session.next(p.now)
+		p.ask(&request{typeURL: lds, nonce: first.nonce})
 		p.feed.Publish(resource.Change{
 			Set:    []*resource.Resource{listener("new", 80), listener("elsewhere", 82)},
 			Remove: []resource.Key{{Type: lds, Name: "old"}, {Type: lds, Name: "moved"}}})

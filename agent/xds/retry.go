@@ -3,7 +3,9 @@ package xds
 import (
 	"cmp"
 	"context"
+	"maps"
 	"slices"
+	"time"
 
 	"outrider.org/outrider/agent/resource"
 )
@@ -20,31 +22,31 @@ func (s *Server) Retry(ctx context.Context, id uint64, typeURL string, names []s
 				r.again = true
 			}
 		}
+		st.setAlarm(time.Now())
 	})
 }
 
-// each calls do for each open stream, by ID, on the goroutine that owns the stream's session. It
-// returns early if ctx ends.
+// each calls do for each open stream, by ID, with the lock of its session. It returns early if ctx
+// ends.
 func (s *Server) each(ctx context.Context, do func(*stream)) {
 	s.mu.Lock()
-	streams := make([]*stream, 0, len(s.streams))
-	for _, st := range s.streams {
-		streams = append(streams, st)
-	}
+	streams := slices.Collect(maps.Values(s.streams))
 	s.mu.Unlock()
 	slices.SortFunc(streams, func(x, y *stream) int { return cmp.Compare(x.ID, y.ID) })
 	for _, st := range streams {
-		done := make(chan struct{})
-		select {
-		case st.inspect <- func(st *stream) { do(st); close(done) }:
-			select {
-			case <-done:
-			case <-st.done: // a panic ended the stream
-			}
-		case <-st.done:
-		case <-ctx.Done():
+		if ctx.Err() != nil {
 			return
 		}
+		st.locked(do)
+	}
+}
+
+// locked calls do with the lock of the stream, unless the stream has ended.
+func (st *stream) locked(do func(*stream)) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if !st.closed {
+		do(st)
 	}
 }
 

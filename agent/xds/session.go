@@ -12,7 +12,7 @@ import (
 )
 
 // session implements the xDS protocol of one stream without I/O: it receives requests and
-// snapshots, and returns responses. It belongs to one goroutine, and never blocks.
+// snapshots, and returns responses. It is used by one goroutine at a time, and never blocks.
 //
 // Each type has at most one response in flight; changes are merged until it is answered, so that a
 // refusal belongs to a known response. Types are sent in the order of their references.

@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -24,14 +25,15 @@ type streamKind struct {
 	delta   bool
 }
 
-// stream connects a session to gRPC. The handler's goroutine owns the session and never waits for
-// the client: one goroutine receives requests, another one sends each response. While a response is
-// being sent, changes merge in the session.
+// stream connects a session to gRPC. Two goroutines work for it: the handler's waits for changes,
+// deadlines and the end of the stream, the other one receives requests. Each of them locks the
+// session, lets it process an event, and sends the responses that are due (push). Neither waits for
+// the client: a response that the transport may not take at once is sent by a goroutine of its own.
+// While a response is being sent, changes merge in the session.
 type stream struct {
-	Stream
+	Stream  // Node and Peer are guarded by mu until the session exists
 	server  *Server
 	carrier grpc.ServerStream
-	session *session
 	other   bool   // nothing is reserved for the client
 	owner   string // identity for which the stream counts; "": none
 
@@ -45,11 +47,17 @@ type stream struct {
 	registration Registration // nil: the client does not register a workload
 	denied       <-chan error // see Registration.Refused
 
-	requests chan *request
-	ended    chan error         // error with which receiving ended
-	sent     chan error         // result of sending a response
-	inspect  chan func(*stream) // functions that the owner of the session runs
-	done     chan struct{}      // closed when the handler returns
+	ended chan error  // error with which receiving, processing or sending ended
+	alarm *time.Timer // wakes the handler's goroutine
+
+	mu        sync.Mutex // guards the fields below
+	session   *session   // nil until the first request was admitted
+	closed    bool       // the stream has ended: the session must not be used any more
+	sending   bool       // a response is being sent
+	unread    int        // bytes sent since the client last had read everything
+	lastNonce string     // of the last response
+	stuck     time.Time  // deadline of a response that may block; zero: none
+	alarmAt   time.Time  // time for which alarm is set; zero: it is not
 }
 
 // run serves a stream until it ends. The error is a gRPC status.
@@ -58,8 +66,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	st := &stream{
 		Stream: Stream{Service: kind.service, Delta: kind.delta, Since: time.Now()},
 		server: s, carrier: carrier,
-		requests: make(chan *request), ended: make(chan error, 1), sent: make(chan error, 1),
-		inspect: make(chan func(*stream)), done: make(chan struct{}),
+		ended: make(chan error, 1),
 	}
 	client := PeerFrom(ctx)
 	st.Peer = client.withoutToken()
@@ -73,12 +80,8 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	connected := false
 	defer func() {
 		if cause := recover(); cause != nil { // a panic ends one stream, not the server
-			s.counters.panics.Add(1)
-			s.logger.Error("panic ended an xDS stream", "stream", st.ID, "cause", cause, "stack",
-				string(debug.Stack()))
-			err = status.Error(codes.Internal, "a defect of the server ended this stream")
+			err = st.panicked(cause)
 		}
-		close(st.done)
 		s.leave(st)
 		if connected {
 			reason := err
@@ -89,8 +92,6 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 			s.observer.Disconnected(st.Stream, reason)
 		}
 	}()
-	go st.receive(ctx, carrier)
-
 	first, err := st.first(ctx)
 	if err != nil {
 		return err
@@ -98,8 +99,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if err := s.admit(st, &client, first.node); err != nil {
 		return withStatus(err)
 	}
-	st.during(func() { err = s.Wait(ctx, client, true) })
-	if err != nil {
+	if err := s.Wait(ctx, client, true); err != nil {
 		return err
 	}
 	if s.options.Debug != nil && isDebug(first.typeURL) {
@@ -113,27 +113,48 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if err := st.subscribe(); err != nil {
 		return err
 	}
-	snapshot, newer := st.snapshot()
-	st.session = &session{
-		delta: kind.delta, only: kind.only, patience: s.options.AnswerTimeout, snapshot: snapshot,
-		feed: st.feed, client: st.client(), visible: st.visible,
-		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
-			bytes: s.options.MaxSubscriptionBytes},
-		epoch:  func() int { return s.options.Epoch(st.Peer) },
-		shared: st.shared, sets: s.sets, report: st, redactor: s.options.Redact,
-		watches: map[string]*watch{},
-	}
+	newer := st.begin(kind)
 	connected = true
 	s.observer.Connected(st.Stream)
 	defer st.unsubscribe()
+	defer st.close()
 	if err := st.handle(first); err != nil {
 		return err
 	}
+	go st.receive()
 	return st.loop(ctx, newer)
 }
 
+// begin creates the session, and returns a channel that is closed when there is a newer snapshot.
+func (st *stream) begin(kind streamKind) <-chan struct{} {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	snapshot, newer := st.snapshot()
+	options := &st.server.options
+	st.session = &session{
+		delta: kind.delta, only: kind.only, patience: options.AnswerTimeout, snapshot: snapshot,
+		feed: st.feed, client: st.client(), visible: st.visible,
+		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
+			bytes: options.MaxSubscriptionBytes},
+		epoch:  func() int { return options.Epoch(st.Peer) },
+		shared: st.shared, sets: st.server.sets, report: st, redactor: options.Redact,
+		watches: map[string]*watch{},
+	}
+	st.alarm = time.NewTimer(time.Hour)
+	st.alarm.Stop()
+	return newer
+}
+
+// panicked counts and logs a panic, and returns the error that ends the stream.
+func (st *stream) panicked(cause any) error {
+	st.server.counters.panics.Add(1)
+	st.server.logger.Error("panic ended an xDS stream", "stream", st.ID, "cause", cause, "stack",
+		string(debug.Stack()))
+	return status.Error(codes.Internal, "a defect of the server ended this stream")
+}
+
 // snapshot returns the newest snapshot that the client may get, and a channel that is closed when
-// there is a newer one.
+// there is a newer one. Callers hold mu, so that the session's snapshots never get older.
 func (st *stream) snapshot() (*resource.Snapshot, <-chan struct{}) {
 	snapshot, newer := st.feed.Current()
 	return st.visible(snapshot), newer
@@ -149,8 +170,13 @@ func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
 
 // handle processes a request, and notifies the subscriber of names of secrets.
 func (st *stream) handle(r *request) error {
-	if st.report(r) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed || st.report(r) {
 		return nil
+	}
+	if r.nonce == st.lastNonce {
+		st.unread = 0
 	}
 	err := st.session.handle(r)
 	subscribed, unsubscribed := st.session.takeDemand()
@@ -173,89 +199,65 @@ func (st *stream) unsubscribe() {
 	}
 }
 
+// close ends the use of the session.
+func (st *stream) close() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.closed = true
+	st.alarm.Stop()
+}
+
 // first waits for the first request of the stream, which has the client's node.
 func (st *stream) first(ctx context.Context) (*request, error) {
 	timer := time.NewTimer(st.server.options.FirstRequestTimeout)
 	defer timer.Stop()
-	for {
-		select {
-		case r := <-st.requests:
-			if r.node == nil {
-				return nil, status.Error(codes.InvalidArgument,
-					"the first request of a stream must carry the node")
-			}
-			if size := proto.Size(r.node); size > maxNodeBytes {
-				return nil, status.Errorf(codes.InvalidArgument,
-					"the node has %d bytes, more than %d", size, maxNodeBytes)
-			}
+	select {
+	case got := <-st.next():
+		switch r := got.request; {
+		case r == nil:
+			return nil, got.err
+		case r.node == nil:
+			return nil, status.Error(codes.InvalidArgument,
+				"the first request of a stream must carry the node")
+		case proto.Size(r.node) > maxNodeBytes:
+			return nil, status.Errorf(codes.InvalidArgument,
+				"the node has %d bytes, more than %d", proto.Size(r.node), maxNodeBytes)
+		default:
 			return r, nil
-		case do := <-st.inspect:
-			do(st)
-		case err := <-st.ended:
-			return nil, err
-		case <-timer.C:
-			return nil, status.Errorf(codes.DeadlineExceeded, "no request within %v",
-				st.server.options.FirstRequestTimeout)
-		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
 		}
+	case <-timer.C:
+		return nil, status.Errorf(codes.DeadlineExceeded, "no request within %v",
+			st.server.options.FirstRequestTimeout)
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
 	}
 }
 
-// loop processes requests and snapshots until the stream ends.
+// loop waits for changes, deadlines and the end of the stream.
 func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	var stuck time.Time // deadline of the response being sent; zero: none
 	draining := st.server.drain.started
 	var leave <-chan time.Time
 	for {
-		now := time.Now()
-		st.expire(now)
-		if stuck.IsZero() {
-			if err := st.checkUnanswered(); err != nil {
-				return err
-			}
-			if r := st.next(now); r != nil {
-				st.send(r)
-				stuck = now.Add(st.server.options.SendTimeout)
-			}
-		}
-		if wake := earlier(stuck, st.session.wake(now)); !wake.IsZero() {
-			timer.Reset(time.Until(wake))
-		} else {
-			timer.Stop()
+		if err := st.push(); err != nil {
+			return err
 		}
 		select {
-		case r := <-st.requests:
-			if err := st.handle(r); err != nil {
-				return err
-			}
-		case err := <-st.sent:
-			if err != nil {
-				return err
-			}
-			stuck = time.Time{}
 		case <-newer:
-			var snapshot *resource.Snapshot
-			snapshot, newer = st.snapshot()
-			st.session.advance(snapshot)
+			newer = st.advance()
 		case <-st.moved:
 			var err error
 			if newer, err = st.server.options.move(st, newer); err != nil {
 				return err
 			}
-		case do := <-st.inspect:
-			do(st)
 		case <-draining:
 			draining, leave = nil, time.After(rand.N(st.server.drain.within))
 		case <-leave:
 			return errDraining
 		case err := <-st.denied:
 			return withStatus(err)
-		case <-timer.C:
-			if !stuck.IsZero() && !time.Now().Before(stuck) {
-				return st.stuckError()
+		case <-st.alarm.C:
+			if err := st.alarmed(); err != nil {
+				return err
 			}
 		case err := <-st.ended:
 			return err
@@ -265,69 +267,89 @@ func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 	}
 }
 
-// next returns the response to send now, nil if there is none. At most Options.Concurrency streams
-// make one at a time.
-func (st *stream) next(now time.Time) *response {
-	if turns := st.server.turns; turns != nil {
-		turns <- struct{}{}
-		defer func() { <-turns }()
-	}
-	r := st.session.next(now)
-	if r != nil {
-		st.pushed(r)
-	}
-	return r
+// advance makes the session continue with the newest snapshot, and returns a channel that is closed
+// when there is a newer one.
+func (st *stream) advance() <-chan struct{} {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	snapshot, newer := st.snapshot()
+	st.session.advance(snapshot)
+	return newer
 }
 
-// expire stops the wait for overdue answers.
-func (st *stream) expire(now time.Time) {
-	for _, r := range st.session.expire(now) {
-		st.server.counters.unanswered.Add(1)
-		st.server.logger.Debug("no ACK or NACK from client in time",
-			"stream", st.ID, "node", st.Node.GetId(),
-			"type", r.typeURL, "nonce", r.nonce, "waited", now.Sub(r.sent))
+// received is the result of receiving a request. Without a request and an error, the client has
+// closed its side of the stream.
+type received struct {
+	request *request
+	err     error
+}
+
+// next returns a channel that receives the next request. It is for a stream that has no session.
+func (st *stream) next() <-chan received {
+	next := make(chan received, 1)
+	go func() {
+		r, err := st.receiveOne()
+		next <- received{r, err}
+	}()
+	return next
+}
+
+// receive processes requests until the client or the stream ends.
+func (st *stream) receive() {
+	st.work(func() error {
+		for {
+			r, err := st.receiveOne()
+			if r == nil {
+				st.finish(err)
+				return nil
+			}
+			if err := st.handle(r); err != nil {
+				return err
+			}
+			if err := st.push(); err != nil {
+				return err
+			}
+		}
+	})
+}
+
+// work runs a function for the stream outside of the handler's goroutine. An error or a panic ends
+// the stream.
+func (st *stream) work(do func() error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			st.finish(st.panicked(cause))
+		}
+	}()
+	if err := do(); err != nil {
+		st.finish(err)
 	}
 }
 
-// receive passes requests to loop until the client or the stream ends.
-func (st *stream) receive(ctx context.Context, carrier grpc.ServerStream) {
-	for {
-		r, err := st.receiveOne(carrier)
-		if errors.Is(err, io.EOF) {
-			err = nil // the client has closed its side of the stream
-		}
-		if r == nil {
-			st.ended <- err
-			return
-		}
-		select {
-		case st.requests <- r:
-		case <-st.done:
-			return
-		case <-ctx.Done():
-			return
-		}
+// finish makes the handler's goroutine end the stream. The first error counts.
+func (st *stream) finish(err error) {
+	select {
+	case st.ended <- err:
+	default:
 	}
 }
 
-func (st *stream) receiveOne(carrier grpc.ServerStream) (*request, error) {
+func (st *stream) receiveOne() (*request, error) {
+	var err error
+	var r *request
 	if st.Delta {
 		message := new(discoveryv3.DeltaDiscoveryRequest)
-		if err := carrier.RecvMsg(message); err != nil {
-			return nil, err
+		if err = st.carrier.RecvMsg(message); err == nil {
+			r = fromDelta(message)
 		}
-		return fromDelta(message), nil
+	} else {
+		message := new(discoveryv3.DiscoveryRequest)
+		if err = st.carrier.RecvMsg(message); err == nil {
+			r = fromState(message)
+		}
 	}
-	message := new(discoveryv3.DiscoveryRequest)
-	if err := carrier.RecvMsg(message); err != nil {
-		return nil, err
+	if errors.Is(err, io.EOF) {
+		err = nil
 	}
-	return fromState(message), nil
-}
-
-// send passes a response to the transport, which blocks until the client has read enough. The
-// result is sent to the channel sent.
-func (st *stream) send(r *response) {
-	frame := r.frame(st.Delta, st.server.options.ControlPlane)
-	go func() { st.sent <- st.carrier.SendMsg(frame) }()
+	return r, err
 }

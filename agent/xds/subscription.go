@@ -73,6 +73,8 @@ func (st *stream) move(newer <-chan struct{}) (<-chan struct{}, error) {
 	if feed == st.feed {
 		return newer, nil
 	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
 	st.detach()
 	st.attach(feed)
 	snapshot, newer := st.snapshot()

@@ -1,0 +1,115 @@
+package xds
+
+import "time"
+
+// inlineBytes is the number of unread bytes up to which sending does not block: gRPC accepts any
+// response while less than 64 KB of the stream's earlier responses wait to be written.
+const inlineBytes = 32 << 10
+
+// push sends the responses that are due, and sets the alarm. It does not wait for the client.
+func (st *stream) push() error { return st.pushAfter(false) }
+
+// pushAfter is push. sent: the caller has just sent a response that take returned.
+func (st *stream) pushAfter(sent bool) error {
+	for ; ; sent = true {
+		due, mayBlock, err := st.take(sent)
+		if due == nil || err != nil {
+			return err
+		}
+		if mayBlock {
+			go st.work(func() error {
+				if err := st.carrier.SendMsg(due); err != nil {
+					return err
+				}
+				return st.pushAfter(true)
+			})
+			return nil
+		}
+		if err := st.carrier.SendMsg(due); err != nil {
+			return err
+		}
+	}
+}
+
+// take returns the response to send now, nil if there is none or another one is being sent. It
+// reports whether sending the response may block.
+func (st *stream) take(sent bool) (due *frame, mayBlock bool, err error) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed {
+		return nil, false, nil
+	}
+	if sent {
+		st.sending, st.stuck = false, time.Time{}
+	}
+	now := time.Now()
+	st.expire(now)
+	if !st.sending {
+		if err := st.checkUnanswered(); err != nil {
+			return nil, false, err
+		}
+		if r := st.respond(now); r != nil {
+			due = r.frame(st.Delta, st.server.options.ControlPlane)
+			mayBlock = st.unread > inlineBytes
+			st.sending, st.lastNonce = true, r.nonce
+			st.unread += due.buffers.Len()
+		}
+	}
+	if mayBlock {
+		st.stuck = now.Add(st.server.options.SendTimeout)
+	}
+	st.setAlarm(earlier(st.stuck, st.session.wake(now)))
+	return due, mayBlock, nil
+}
+
+// respond returns the response that is due, nil if there is none. At most Options.Concurrency
+// streams make one at a time.
+func (st *stream) respond(now time.Time) *response {
+	if turns := st.server.turns; turns != nil {
+		turns <- struct{}{}
+		defer func() { <-turns }()
+	}
+	r := st.session.next(now)
+	if r != nil {
+		st.pushed(r)
+	}
+	return r
+}
+
+// expire stops the wait for overdue answers.
+func (st *stream) expire(now time.Time) {
+	for _, r := range st.session.expire(now) {
+		st.server.counters.unanswered.Add(1)
+		st.server.logger.Debug("no ACK or NACK from client in time",
+			"stream", st.ID, "node", st.Node.GetId(),
+			"type", r.typeURL, "nonce", r.nonce, "waited", now.Sub(r.sent))
+	}
+}
+
+// setAlarm wakes the handler's goroutine at a time, or earlier; zero: it need not be woken. Callers
+// hold mu.
+func (st *stream) setAlarm(at time.Time) {
+	switch {
+	case at.IsZero():
+		if !st.alarmAt.IsZero() {
+			st.alarm.Stop()
+		}
+	case !st.alarmAt.IsZero() && !at.Before(st.alarmAt):
+		return
+	default:
+		st.alarm.Reset(time.Until(at))
+	}
+	st.alarmAt = at
+}
+
+// alarmed records that the alarm has fired. The error ends the stream of a client that does not
+// read.
+func (st *stream) alarmed() error {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.alarmAt = time.Time{}
+	if !st.stuck.IsZero() && !time.Now().Before(st.stuck) {
+		return st.stuckError()
+	}
+	return nil
+}
