@@ -54,7 +54,7 @@ func (s *Server) restoreMesh(text []byte) {
 func (s *Server) logRestored() {
 	now, waiting := s.lastGood(), s.config.store.Waiting()
 	if objects := len(now.Objects) - waiting; objects+len(now.Mesh) > 0 {
-		s.options.Logger.Info("restored last-good objects from previous run",
+		s.options.Logger.Info("last-good objects of previous run in force",
 			"objects", objects, "mesh_config", len(now.Mesh) > 0)
 	}
 	if waiting > 0 {

@@ -282,7 +282,7 @@ func TestLastGood_MissingFolder(t *testing.T) {
 	if err := os.Rename(l.objects, away); err != nil {
 		t.Fatal(err)
 	}
-	const inForce = "restored last-good objects from previous run"
+	const inForce = "last-good objects of previous run in force"
 	for range 2 {
 		l.next()
 		l.expect("without the folder", "", true, "does not exist")

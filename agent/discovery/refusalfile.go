@@ -184,7 +184,7 @@ func (s *Server) persistRefusals() error {
 	records, without := refusalFormat.DropExcess(records)
 	if sum := sumOf(records); sum != s.refusalsSum {
 		if without > 0 {
-			s.options.Logger.Warn("refused resources of some proxies too large to persist",
+			s.options.Logger.Warn("cannot persist refused resources of some proxies: too large",
 				"kinds", without)
 		}
 		if err := refusalFormat.Write(s.options.Refusals, slices.Values(records)); err != nil {

@@ -26,13 +26,13 @@ func (s *Server) refused() {
 	for _, v := range s.views {
 		snapshot, _ := v.Feed().Current()
 		for _, o := range v.Override(snapshot.AllRefused()) {
-			s.options.Logger.Warn("resource refused by proxy, using its previous EnvoyFilters",
+			s.options.Logger.Warn("resource refused by proxy, publishing it with earlier EnvoyFilters",
 				"type", o.Key.Type, "name", o.Key.Name, "error", o.Reason)
 		}
 		snapshot, _ = v.Feed().Current()
 		for _, u := range v.Unobserve(snapshot.AllRefused()) {
-			s.options.Logger.Warn("listener refused by proxy, omitting its Telemetries", "name", u.Key.Name,
-				"error", u.Reason)
+			s.options.Logger.Warn("listener refused by proxy, publishing it without Telemetry",
+				"name", u.Key.Name, "error", u.Reason)
 		}
 	}
 	s.reportProblems()

@@ -146,7 +146,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}, nil)
 	s.MarkReady()
 	s.mu.Lock()
-	s.options.Logger.Info("mesh config loaded", "services", s.config.world.Hosts(), "problems",
+	s.options.Logger.Info("mesh configuration loaded", "services", s.config.world.Hosts(), "problems",
 		len(s.problems), "took", time.Since(started))
 	s.mu.Unlock()
 	s.logRestored()

@@ -75,7 +75,7 @@ func (t *Tracker) check(ctx context.Context) {
 	t.findEmpty(ctx)
 	seen, err := t.options.Read(ctx)
 	if err != nil {
-		t.options.Logger.Debug("cannot read the counters of endpoints", "error", err)
+		t.options.Logger.Debug("cannot read counters of endpoints from Envoy", "error", err)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -154,7 +154,7 @@ func (t *Tracker) findEmpty(ctx context.Context) {
 	}
 	now, err := t.options.Empty(ctx)
 	if err != nil {
-		t.options.Logger.Debug("cannot read which clusters have no endpoint", "error", err)
+		t.options.Logger.Debug("cannot read from Envoy which clusters have no endpoint", "error", err)
 		return
 	}
 	t.mu.Lock()

@@ -294,7 +294,7 @@ func (f *Fetcher) finish(r result) {
 	e.due = e.fetched.Add(f.options.Refresh)
 	f.outdated = true
 	if !equal(e.text, r.text) {
-		f.options.Logger.Info("key set changed", "from", r.from.redacted())
+		f.options.Logger.Info("JWT key set changed", "from", r.from.redacted())
 		e.text = r.text
 		f.changedKeys = true
 		signal(f.changed)

@@ -36,7 +36,7 @@ func (f *Fetcher) restore() {
 	}
 	records, err := format.Read(f.options.File)
 	if err != nil {
-		f.options.Logger.Warn("cannot read stored key sets", "error", err)
+		f.options.Logger.Warn("cannot read stored JWT key sets", "error", err)
 		return
 	}
 	for _, r := range records {

@@ -82,7 +82,8 @@ func (s *Server) uses(session *session, now target) {
 		return
 	}
 	if before.address == "" {
-		s.options.Logger.Info("using upstream server", "address", now.address, "ip", now.dial)
+		s.options.Logger.Info("first connection to upstream server", "address", now.address,
+			"ip", now.dial)
 		return
 	}
 	s.options.Logger.Info("moved to another upstream server", "address", now.address,

@@ -144,7 +144,7 @@ func (s *session) reconfigure(upstream Upstream) {
 		s.server.report(s, state{connected: true})
 		return
 	}
-	s.log.Info("connecting to the upstream server of the new configuration",
+	s.log.Info("upstream server changed in configuration, reconnecting",
 		"address", upstream.Addresses)
 	s.reconnect()
 }

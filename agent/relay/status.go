@@ -139,7 +139,7 @@ func (s *session) refused(typeURL, version, message string) {
 	if redact := s.server.options.RedactError; redact != nil {
 		message = redact(message)
 	}
-	s.log.Warn("NACK for resources of upstream server", "type", typeURL, "version", version,
+	s.log.Warn("resources of upstream server refused (NACK)", "type", typeURL, "version", version,
 		"error", message)
 	s.server.options.Board.Publish(condition.Event{Kind: condition.KindResourcesRefused,
 		Sentence: refusedPrefix + message,

@@ -122,7 +122,7 @@ func (s *session) applyCached() {
 			resources = append(resources, one)
 		}
 		if err := own.apply(resources, nil); err != nil {
-			s.log.Warn("cannot use cached resources", "type", own.TypeURL, "error", err)
+			s.log.Warn("cannot apply cached resources of upstream server", "type", own.TypeURL, "error", err)
 		}
 	}
 }
@@ -139,7 +139,8 @@ func (s *Server) ApplyCached(nodeID, typeURL string) {
 			continue
 		}
 		if err := own.apply(known, nil); err != nil {
-			s.options.Logger.Warn("cannot use cached resources", "type", typeURL, "error", err)
+			s.options.Logger.Warn("cannot apply cached resources of upstream server",
+				"type", typeURL, "error", err)
 		}
 	}
 }

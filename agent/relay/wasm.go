@@ -162,7 +162,7 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 		want = ""
 	}
 	if strings.HasPrefix(from, "http://") && want == "" {
-		m.log.Warn("Wasm module is fetched over http:// and has no sha256 to verify it",
+		m.log.Warn("Wasm module is fetched over http:// without a sha256 to verify it",
 			"url", wasm.WithoutSecrets(from))
 	}
 	done := m.fetches.DoChan(from+" "+secret, func() (any, error) {
@@ -183,7 +183,7 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 	case !found.Has(want):
 		// The upstream server receives the returned error. It must not learn what an address
 		// serves, so the sum is only logged.
-		m.log.Warn("Wasm module does not match its sha256", "url", wasm.WithoutSecrets(from), "sha256",
+		m.log.Warn("Wasm module does not match its configured sha256", "url", wasm.WithoutSecrets(from), "sha256",
 			strings.Join(found.Sums, ", "), "want", want)
 		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; the log has its own",
 			from, want)

@@ -85,7 +85,7 @@ func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error
 		return found, err
 	case !found.Has(from.SHA256):
 		// whoever names a module must not learn what an address serves
-		f.options.Logger.Warn("Wasm module does not match its sha256", "url",
+		f.options.Logger.Warn("Wasm module does not match its configured sha256", "url",
 			WithoutSecrets(from.URL), "sha256", strings.Join(found.Sums, ", "), "want", from.SHA256)
 		return found, fmt.Errorf("%s does not have the SHA-256 %s; the log has its own", from.URL,
 			from.SHA256)

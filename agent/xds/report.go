@@ -17,7 +17,7 @@ func (st *stream) accepted(r *response) {
 // refused implements reporter.
 func (st *stream) refused(r Refusal) {
 	st.server.counters.refused(r.Type)
-	st.server.logger.Warn("client refuses resources", "stream", st.ID, "node", st.Node.GetId(),
+	st.server.logger.Warn("xDS client refuses resources", "stream", st.ID, "node", st.Node.GetId(),
 		"type", r.Type,
 		"resources", first(r.Resources, 10), "count", len(r.Resources), "error", r.Error)
 	st.server.observer.Refused(st.Stream, r)
@@ -30,7 +30,7 @@ func (st *stream) recovered(typeURL string, names []string) {
 
 // notOffered implements reporter.
 func (st *stream) notOffered(typeURL string) {
-	st.server.logger.Warn("client requested unsupported type, sending empty response",
+	st.server.logger.Warn("xDS client requested unsupported type, sending empty response",
 		"stream", st.ID, "node", st.Node.GetId(), "type", typeURL)
 }
 

@@ -80,7 +80,7 @@ func (st *stream) respond(now time.Time) *response {
 func (st *stream) expire(now time.Time) {
 	for _, r := range st.session.expire(now) {
 		st.server.counters.unanswered.Add(1)
-		st.server.logger.Debug("no ACK or NACK from client in time",
+		st.server.logger.Debug("xDS client sent no ACK or NACK in time",
 			"stream", st.ID, "node", st.Node.GetId(),
 			"type", r.typeURL, "nonce", r.nonce, "waited", now.Sub(r.sent))
 	}

@@ -104,7 +104,7 @@ func (s *serverIdentity) update() {
 	s.board.Clear(conditionCertificate)
 	if before := s.current.Swap(c); before != nil &&
 		!before.Certificates[0].Leaf.Equal(c.Certificates[0].Leaf) {
-		s.log.Info("replaced server certificate",
+		s.log.Info("new server certificate in use",
 			"serial", c.Certificates[0].Leaf.SerialNumber.String(),
 			"not_after", c.Certificates[0].Leaf.NotAfter)
 	}

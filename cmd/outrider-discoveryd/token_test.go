@@ -50,7 +50,7 @@ func TestToken_FirstCertificate(t *testing.T) {
 		}
 		s.put("token", []byte(token))
 	}
-	s.logs("join tokens cannot be verified") // there was no file when the program started
+	s.logs("cannot verify join tokens") // there was no file when the program started
 	issue("default/other")
 	if _, err := agent.Issue(t.Context(), nil, nil); err == nil ||
 		!strings.Contains(err.Error(), "another identity") {

@@ -75,7 +75,7 @@ func (a *Authenticator) Configure(settings Settings) {
 	settings.reviews, settings.keys = newReviews(), newKeyFiles()
 	if settings.JoinKeyFile != "" {
 		if _, err := settings.joinKeys(); err != nil {
-			a.log.Error("join tokens cannot be verified", "error", err)
+			a.log.Error("cannot verify join tokens", "error", err)
 		}
 	}
 	a.settings.Store(&settings)

@@ -61,7 +61,7 @@ func (h *health) note(subject, problem string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if problem != "" && h.problems[subject] != problem {
-		h.logger.Warn("Consul registry has a problem", "problem", problem)
+		h.logger.Warn("cannot use a part of Consul's catalogue", "problem", problem)
 	}
 	h.problems[subject] = problem
 }

@@ -167,7 +167,7 @@ func (s *Source) connected(synced bool) {
 	defer s.mu.Unlock()
 	if synced {
 		if s.failed {
-			s.options.Logger.Info("reconnected to xDS configuration source",
+			s.options.Logger.Info("reads configuration from xDS server again",
 				"source", s.options.Name)
 			s.failed = false
 		}
@@ -177,7 +177,7 @@ func (s *Source) connected(synced bool) {
 	s.status.Inputs = s.objects.count()
 	if problem := s.objects.problem(); problem != s.status.Problem {
 		if s.status.Problem = problem; problem != "" {
-			s.options.Logger.Warn("xDS configuration source has a problem",
+			s.options.Logger.Warn("cannot use a part of the configuration from xDS server",
 				"source", s.options.Name, "problem", problem)
 		}
 	}

@@ -248,7 +248,7 @@ func (r *Recorder) write() (ok bool) {
 			for _, path := range slices.Sorted(maps.Keys(inputs)) {
 				one, err := encode(inputs[path])
 				if err != nil {
-					r.log.Warn("cannot store input of source", "source", name, "error", err)
+					r.log.Warn("cannot store one object of source", "source", name, "error", err)
 				} else if !yield(one) {
 					return
 				}

@@ -170,7 +170,7 @@ func (s *Server) remove(ctx context.Context, e *Entry, reason string) error {
 func (s *Server) setHealth(ctx context.Context, e *Entry, h Health) error {
 	err := s.options.Store.SetHealth(ctx, e, h)
 	if err == nil {
-		s.options.Logger.Debug("health of workload has changed", append(e.fields(), "healthy",
+		s.options.Logger.Debug("reported health of workload changed", append(e.fields(), "healthy",
 			h.Healthy, "message", fmt.Sprintf("%.200s", h.Message))...)
 	}
 	return err

@@ -56,7 +56,7 @@ func (s *Server) Run(ctx context.Context) error {
 	running.Go(func() { s.keepLease(working) })
 	defer running.Wait()
 	defer end()
-	s.options.Logger.Info("registering workloads", "instance", s.instance, "grace_period",
+	s.options.Logger.Info("registration of workloads is on", "instance", s.instance, "grace_period",
 		s.options.Grace)
 	s.MarkReady()
 	tick := time.NewTicker(interval)
