@@ -25,8 +25,8 @@ func newClients(
 	b *base, server *discovery.Server, e *epochParts, grpc *grpcBootstrap,
 ) *xds.Clients {
 	nodes := epochNodes{epochs: e.supervisor.Epochs}
-	return &xds.Clients{Server: server, Same: discovery.SameNode, Own: e.own, Envoys: nodes.all,
-		Application: grpc.node.Load, Board: b.board}
+	return &xds.Clients{Server: server, SameNode: discovery.SameNode, IsOwnUser: e.own, Envoys: nodes.all,
+		ApplicationNode: grpc.node.Load, Board: b.board}
 }
 
 // xdsGroup is the group of an installed machine whose members may use the xDS socket: Envoy, the
@@ -48,9 +48,8 @@ func forApplications(
 		return sockets
 	}
 	if found, err := user.Lookup(c.Envoy.User); err == nil {
-		// sockets.Also, _ = strconv.Atoi(found.Gid) // GIDs are numbers on every system with a
-		// keeper
-		sockets.Also, _ = strconv.Atoi(found.Gid)
+		// GIDs are numbers on every system with a keeper
+		sockets.ExtraGroup, _ = strconv.Atoi(found.Gid)
 	}
 	sockets.Group = gid
 	return sockets
@@ -77,7 +76,7 @@ func epochOf(supervisor *epoch.Supervisor) func(xds.Peer) int {
 			switch {
 			case e.PID != int(client.PID) || !e.Exited.IsZero():
 			case e.State == record.StateDraining:
-				return resource.Draining
+				return resource.DrainingEpoch
 			default:
 				return e.Number
 			}

@@ -90,10 +90,10 @@ func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.held.hold(id, read.loaded.Config)
 	e.view.HoldPort(id, read.wanted.spec.AdminAddress(epoch.LaunchInput{}))
 	c := read.loaded.Config
-	if err := e.sdsSockets.Hold(id, c.SDS.Socket); err != nil {
+	if err := e.sdsSockets.HoldSocket(id, c.SDS.Socket); err != nil {
 		return socketFault(read.loaded, "sds.socket", c.SDS.Socket, err)
 	}
-	if err := e.xdsSockets.Hold(id, c.XDS.Socket); err != nil {
+	if err := e.xdsSockets.HoldSocket(id, c.XDS.Socket); err != nil {
 		return socketFault(read.loaded, "xds.socket", c.XDS.Socket, err)
 	}
 	return nil
@@ -104,8 +104,8 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 		e.watched.over(id, refused)
 	}
 	e.held.unhold(id, refused, e.state.InForce().Config)
-	e.sdsSockets.Release(id)
-	e.xdsSockets.Release(id)
+	e.sdsSockets.ReleaseReload(id)
+	e.xdsSockets.ReleaseReload(id)
 	e.view.ReleasePort(id)
 }
 
@@ -166,7 +166,7 @@ func (e reloadEffects) Enact(
 		e.dns.Configure(c.DNS)
 		publishNames(e.state, e.discovery, e.dns)
 	}
-	e.endpoints.Wake()
+	e.endpoints.CheckSoon()
 	e.diskSpace.Wake()
 	step("watch of the configuration")
 	if e.watched != nil {

@@ -20,13 +20,13 @@ func newEndpoints(
 	b *base, state *reloadState, supervisor *epoch.Supervisor,
 ) *endpoints.Tracker {
 	return endpoints.New(endpoints.Options{
-		Read: func(ctx context.Context) (endpoints.Snapshot, error) {
+		ReadCounters: func(ctx context.Context) (endpoints.Snapshot, error) {
 			return endpointCounters(ctx, supervisor)
 		},
-		Empty: func(ctx context.Context) (map[string]uint64, error) {
+		EmptyClusters: func(ctx context.Context) (map[string]uint64, error) {
 			return emptyClusters(ctx, supervisor)
 		},
-		Blind: func() bool {
+		NoFailureLog: func() bool {
 			c := state.InForce().Config
 			return c.Envoy.Enabled && !reportsFailures(c)
 		},
@@ -48,7 +48,7 @@ func endpointCounters(
 	if err != nil {
 		return endpoints.Snapshot{}, err
 	}
-	return endpoints.Parse(body, live.Number)
+	return endpoints.ParseClusters(body, live.Number)
 }
 
 // emptyClusters returns, by cluster, how often the live epoch found no healthy endpoint.
@@ -80,7 +80,7 @@ func emptyClusters(
 func receiveFailures(
 	tracker *endpoints.Tracker, own func(uid uint32) bool,
 ) func(grpc.ServiceRegistrar) {
-	service := &endpoints.Service{Report: tracker.Report,
-		Own: func(peer net.Addr) bool { return own(xds.PeerOf(peer).UID) }}
+	service := &endpoints.FailureService{OnFailure: tracker.Report,
+		IsOwnEnvoy: func(peer net.Addr) bool { return own(xds.PeerOfAddress(peer).UID) }}
 	return func(to grpc.ServiceRegistrar) { alsv3.RegisterAccessLogServiceServer(to, service) }
 }

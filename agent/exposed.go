@@ -52,13 +52,13 @@ type meshPolicy struct {
 // inForce returns the policy for this host's ports, nil while it is not known.
 func (m *meshPolicy) inForce(state *reloadState) exposure.Policy {
 	if len(state.InForce().Config.Discovery.Addresses) > 0 {
-		return m.relay.Strict()
+		return m.relay.StrictPorts()
 	}
 	node := m.tracker.LastNode()
 	if node == nil {
 		return nil
 	}
-	policy, err := m.discovery.Strict(node)
+	policy, err := m.discovery.StrictPorts(node)
 	if err != nil {
 		return nil // Envoy receives nothing, either
 	}

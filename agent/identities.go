@@ -26,9 +26,9 @@ const adminTime = 2 * time.Second
 // workloadIdentity has the secrets of the workload and serves them to Envoy.
 type workloadIdentity struct {
 	*identity.Manager
-	seal         []byte        // credential; nil if there is none
-	inUse        *relay.InUse  // the address of the upstream server
-	acknowledged chan struct{} // receives after an ACK of secrets, or of resources that may use them
+	seal         []byte              // credential; nil if there is none
+	inUse        *relay.AddressInUse // the address of the upstream server
+	acknowledged chan struct{}       // receives after an ACK of secrets, or of resources that may use them
 	sds          *xds.Server
 	log          *slog.Logger
 }
@@ -36,7 +36,7 @@ type workloadIdentity struct {
 // newIdentity creates the identity manager and the SDS server.
 func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, error) {
 	log := b.logOf("identity")
-	w := &workloadIdentity{seal: readSeal(b, c), inUse: &relay.InUse{},
+	w := &workloadIdentity{seal: readSeal(b, c), inUse: &relay.AddressInUse{},
 		acknowledged: make(chan struct{}, 1), log: log}
 	w.Manager = identity.New(identity.Options{
 		Settings: identitySettings(c, w.seal, w.inUse, log), Board: b.board, Logger: log,

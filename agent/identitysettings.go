@@ -39,7 +39,7 @@ func readSeal(b *base, c *config.Config) []byte {
 
 // identitySettings returns the settings of the identity manager in a configuration.
 func identitySettings(
-	c *config.Config, seal []byte, inUse *relay.InUse, log *slog.Logger,
+	c *config.Config, seal []byte, inUse *relay.AddressInUse, log *slog.Logger,
 ) identity.Settings {
 	settings := identity.Settings{Identity: c.Identity}
 	// Without the credential the file stays: it may be of use after the next boot.
@@ -55,7 +55,7 @@ func identitySettings(
 
 // istiod returns the authority of provider istiod. inUse has the address of the control plane that
 // is in use.
-func istiod(c *config.Config, inUse *relay.InUse) identity.Istiod {
+func istiod(c *config.Config, inUse *relay.AddressInUse) identity.Istiod {
 	i, n := c.Identity, c.Node
 	issuer := identity.Istiod{
 		Address: i.CAAddress, RootFile: i.RootCAFile, TokenFile: i.TokenFile,

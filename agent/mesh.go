@@ -38,21 +38,21 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 ) (*discovery.Server, error) {
 	cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
 	options := discovery.Options{
-		Files: c.Discovery.Files, OwnAddresses: true, Changes: changes,
-		Await:    len(c.Discovery.Addresses) == 0,
-		Settings: discoverySettings(c), Local: true, MaxViews: maxViews,
-		Denied:      func(path string) string { return envoyReader(e.link).Denied(path) },
-		AgentDenied: unreadable,
-		Namespaces:  func() []string { return namespaces(e.supervisor) }, TrustBundle: w.trust,
-		LastGood: filepath.Join(c.Paths.StateDir, lastGoodName),
-		Refusals: filepath.Join(c.Paths.StateDir, refusalsName),
-		KeySets:  filepath.Join(c.Paths.StateDir, keySetsName), Board: b.board,
-		Modules: filepath.Join(c.Paths.StateDir, modulesName), FetchModules: true,
-		Logger: b.logOf("discovery"), Pushed: pushed,
+		Files: c.Discovery.Files, OwnAddresses: true, ChangedPaths: changes,
+		AwaitFiles: len(c.Discovery.Addresses) == 0,
+		Settings:   discoverySettings(c), FilesAreLocal: true, MaxViews: maxViews,
+		ProxyReadCheck: func(path string) string { return envoyReader(e.link).Denied(path) },
+		AgentReadCheck: unreadable,
+		Namespaces:     func() []string { return namespaces(e.supervisor) }, OnTrustChange: w.trust,
+		LastGoodFile: filepath.Join(c.Paths.StateDir, lastGoodName),
+		RefusalFile:  filepath.Join(c.Paths.StateDir, refusalsName),
+		KeySetFile:   filepath.Join(c.Paths.StateDir, keySetsName), Board: b.board,
+		ModuleFile: filepath.Join(c.Paths.StateDir, modulesName), FetchModules: true,
+		Logger: b.logOf("discovery"), OnPush: pushed,
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
 	if _, err := os.Stat(cache); err == nil { // the file of an earlier start
-		options.Served = true
+		options.ServedBefore = true
 	}
 	options.Settings.EnvoyVersion = cachedVersion(c, cache)
 	return discovery.New(options)

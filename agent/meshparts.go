@@ -94,12 +94,12 @@ func newXDS(
 			server.Retry(ctx, stream, resource.ListenerType, names)
 		}})
 	server, err = xds.NewServer(xds.ForHost(xds.Options{
-		Source: clients, Admit: clients.Admit, Reserved: clients.IsOwn,
+		Source: clients, Admit: clients.Admit, HasReservedStreams: clients.IsOwn,
 		Epoch: epochOf(e.supervisor),
 		Observer: acknowledged{
 			newXDSObserver(b.board, log, m.discovery, m.tracker, unbound), acknowledgements},
 		Logger: log, ControlPlane: "outriderd " + b.options.Version, Redact: envoy.RedactMessage,
-		Also: receiveFailures(m.endpoints, e.own),
+		RegisterAlso: receiveFailures(m.endpoints, e.own),
 	}))
 	return server, unbound, err
 }
@@ -108,7 +108,7 @@ func newXDS(
 func newSockets(b *base, c *config.Config, e *epochParts, server xds.Service, w *workloadIdentity,
 ) (xdsSockets, sdsSockets *xds.Sockets, err error) {
 	options := xds.SocketOptions{Name: "xds.socket", Path: c.XDS.Socket, Server: server,
-		Logger: b.logOf("xds"), Own: e.own}
+		Logger: b.logOf("xds"), IsOwnUser: e.own}
 	if e.user != nil {
 		options.Group = int(e.user.GID)
 	}

@@ -21,9 +21,9 @@ func discoverySettings(c *config.Config) discovery.Settings {
 		Workload: discovery.Workload{Group: c.Node.WorkloadGroup, Labels: c.Node.Labels,
 			ServiceAccount: c.Node.ServiceAccount, Network: c.Node.Network},
 		DebounceAfter: c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
-		Unused: len(c.Discovery.Addresses) > 0,
+		NoEnvoy: len(c.Discovery.Addresses) > 0,
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile,
-			Format: c.Telemetry.AccessLogFormat, Failures: failures(c)},
+			Format: c.Telemetry.AccessLogFormat, FailureCluster: failures(c)},
 	}
 }
 
@@ -53,12 +53,12 @@ func credentials(c *config.Config) discovery.Credentials {
 }
 
 // reservedByAgent returns the addresses that the agent and its bootstrap listen on.
-func reservedByAgent(c *config.Config) []discovery.Reserved {
-	var reserved []discovery.Reserved
+func reservedByAgent(c *config.Config) []discovery.ReservedAddress {
+	var reserved []discovery.ReservedAddress
 	for _, claim := range c.Claims() {
 		if claim.Port != 0 {
-			reserved = append(reserved, discovery.Reserved{Address: claim.Host, Port: uint32(claim.Port),
-				By: claim.Setting() + " of the agent", Envoy: claim.Envoy})
+			reserved = append(reserved, discovery.ReservedAddress{Address: claim.Host, Port: uint32(claim.Port),
+				Owner: claim.Setting() + " of the agent", IsEnvoys: claim.Envoy})
 		}
 	}
 	return reserved

@@ -21,7 +21,7 @@ func publishNames(state *reloadState, server *discovery.Server, resolver *dns.Se
 		return
 	}
 	names := []dns.Name{}
-	for _, found := range server.Names(c.Node.Labels) {
+	for _, found := range server.DNSNames(c.Node.Labels) {
 		n := dns.Name{Host: found.Host, Addresses: found.Addresses}
 		for _, p := range found.Ports {
 			n.Ports = append(n.Ports, dns.Port{Name: p.Name, Number: uint16(p.Number)})

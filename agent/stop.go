@@ -79,7 +79,7 @@ func (s *stopper) stop(ctx context.Context, why string) {
 	} else {
 		s.log.Info("stopping", "by", why)
 		s.health.Leave(health.ReasonStopping) // the mesh sends nothing new while Envoy drains
-		s.relay.Leave()
+		s.relay.EndStreams()
 		accepts := settings.TerminationDrainDuration // of Envoy, for new connections
 		if settings.ExitOnZeroActiveConnections {
 			accepts = settings.MinimumDrainDuration

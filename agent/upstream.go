@@ -62,11 +62,11 @@ func newRelay(b *base, c *config.Config, own func(uid uint32) bool, w *workloadI
 		Logger:      b.logOf("relay"),
 		UserAgent:   "outriderd/" + b.options.Version,
 		RedactError: envoy.RedactMessage, Certificate: w.certificate,
-		PID:         func(from net.Addr) int32 { return xds.PeerOf(from).PID },
-		Envoy:       func(from net.Addr) bool { return own(xds.PeerOf(from).UID) },
-		Application: grpc.node.Load,
-		Listeners:   func() { notify(listeners) },
-		Roots:       w.AnnouncedRoots,
+		EnvoyPID:        func(from net.Addr) int32 { return xds.PeerOfAddress(from).PID },
+		IsEnvoy:         func(from net.Addr) bool { return own(xds.PeerOfAddress(from).UID) },
+		ApplicationNode: grpc.node.Load,
+		OnListeners:     func() { notify(listeners) },
+		ExtraRoots:      w.AnnouncedRoots,
 		Subscriptions: []relay.Subscription{{TypeURL: resource.ProxyConfigType,
 			Apply: w.applyProxyConfig}}}
 	if resolver != nil {
@@ -99,7 +99,7 @@ type upstream struct {
 // has none.
 func (u *upstream) offer(c *config.Config) {
 	u.xdsSwitch.UseRelay(len(c.Discovery.Addresses) > 0)
-	u.relay.Offer(upstreamOf(c))
+	u.relay.SetUpstream(upstreamOf(c))
 }
 
 // configure does the same for all streams of the relay.
@@ -159,7 +159,7 @@ type meshInForce struct {
 func (m meshInForce) Closed() string {
 	why := ""
 	if len(m.state.InForce().Config.Discovery.Addresses) == 0 {
-		why = cmp.Or(m.discovery.Closed(), m.unbound.NotReadyReason())
+		why = cmp.Or(m.discovery.WithheldReason(), m.unbound.NotReadyReason())
 	}
 	return cmp.Or(why, m.exposure.NotReadyReason())
 }

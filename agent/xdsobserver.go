@@ -50,7 +50,7 @@ func (o xdsObserver) Connected(stream xds.Stream) {
 func (o xdsObserver) Disconnected(stream xds.Stream, err error) {
 	o.refused.Ended(stream.ID)
 	o.unbound.StreamEnded(stream)
-	o.discovery.Ended(stream.ID)
+	o.discovery.RecordStreamEnd(stream.ID)
 	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID,
 		"error", err)
 }
@@ -64,7 +64,7 @@ func (o xdsObserver) Pushed(stream xds.Stream, push xds.Push) {
 
 // Accepted logs an ACK and notifies the discovery server and the trackers of ports.
 func (o xdsObserver) Accepted(stream xds.Stream, typeURL, version string) {
-	o.discovery.Accepted(stream.ID, stream.Node)
+	o.discovery.RecordAccepted(stream.ID, stream.Node)
 	o.ports.Accepted(stream.Node, typeURL)
 	o.unbound.Accepted(stream, typeURL)
 	o.log.Debug("xDS response accepted", "pid", stream.Peer.PID, "type",

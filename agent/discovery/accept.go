@@ -18,7 +18,7 @@ type accepted struct {
 	pending map[string]*pending // pending batches by source
 }
 
-// pending is the sum of a source's batches since the last push.
+// pending merges all batches that a source has delivered since the last push.
 type pending struct {
 	all    bool
 	inputs map[string]store.Input // newest inputs that the batches contain, by path
@@ -32,8 +32,8 @@ func (a *accepted) add(b Batch) {
 		a.pending = map[string]*pending{}
 	}
 	p := a.pending[b.Source]
-	if p == nil || b.All {
-		p = &pending{b.All, make(map[string]store.Input, len(b.Inputs))}
+	if p == nil || b.Complete {
+		p = &pending{b.Complete, make(map[string]store.Input, len(b.Inputs))}
 		a.pending[b.Source] = p
 	}
 	for _, in := range b.Inputs {
@@ -48,7 +48,7 @@ func (a *accepted) take() []Batch {
 	var all []Batch
 	for _, source := range slices.Sorted(maps.Keys(a.pending)) {
 		p := a.pending[source]
-		all = append(all, Batch{Source: source, All: p.all,
+		all = append(all, Batch{Source: source, Complete: p.all,
 			Inputs: slices.Collect(maps.Values(p.inputs))})
 	}
 	a.pending = nil

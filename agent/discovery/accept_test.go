@@ -17,7 +17,7 @@ import (
 
 // batch returns a batch of source memory with a ServiceEntry for each address.
 func batch(all bool, addresses ...string) discovery.Batch {
-	b := discovery.Batch{Source: "memory", All: all}
+	b := discovery.Batch{Source: "memory", Complete: all}
 	for i, address := range addresses {
 		name := fmt.Sprintf("web%d", i)
 		b.Inputs = append(b.Inputs, store.Input{Path: "memory:" + name,
@@ -83,7 +83,7 @@ func TestAccept_SameResourcesAsFiles(t *testing.T) {
 	directory := t.TempDir()
 	texts := []string{fmt.Sprintf(webEntry, "web", "10.0.0.1"), fmt.Sprintf(webRule, "web", "RANDOM"),
 		fmt.Sprintf(webRoute, "web", "3s")}
-	b := discovery.Batch{Source: "memory", All: true}
+	b := discovery.Batch{Source: "memory", Complete: true}
 	for i, text := range texts {
 		name := fmt.Sprintf("%d.yaml", i)
 		write(t, filepath.Join(directory, name), text)

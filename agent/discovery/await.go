@@ -6,10 +6,10 @@ import "time"
 // file system was mounted.
 const awaitPause = time.Second
 
-// awaited returns a channel that receives when it is time to look again for paths that are missing
-// or away, nil if there are none. Only Run may call awaited and appeared.
+// awaited returns a channel that receives when missing paths, and those that are away, must be
+// checked again; nil if there are none. Only Run may call awaited and appeared.
 func (s *Server) awaited() <-chan time.Time {
-	if awaits, _ := s.config.store.Awaits(); awaits {
+	if awaits, _ := s.config.store.AwaitsPaths(); awaits {
 		return time.After(awaitPause)
 	}
 	return nil
@@ -17,6 +17,6 @@ func (s *Server) awaited() <-chan time.Time {
 
 // appeared reports whether a path that was missing or away may exist now.
 func (s *Server) appeared() bool {
-	_, appeared := s.config.store.Awaits()
+	_, appeared := s.config.store.AwaitsPaths()
 	return appeared
 }

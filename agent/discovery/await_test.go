@@ -27,11 +27,11 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 				wrong = "cannot be read"
 			}
 			server, _ := start(t, discovery.Options{Files: []string{file, missing},
-				Namespace: "shop", OwnAddresses: true, Await: true})
+				Namespace: "shop", OwnAddresses: true, AwaitFiles: true})
 			feed := feedOf(t, server, "REDIRECT identity")
 			served := func() int {
 				snapshot, _ := feed.Current()
-				return len(snapshot.Set(resource.ListenerType))
+				return len(snapshot.ByType(resource.ListenerType))
 			}
 			if n := served(); n > 0 {
 				t.Errorf("%d listeners", n)
@@ -40,7 +40,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 			must(t, server.Rescan(t.Context()))
 			for _, want := range []string{missing + ":1: " + wrong,
 				"create an empty file " + missing + "/empty.yaml"} {
-				if why := server.Closed(); !strings.Contains(why, want) {
+				if why := server.WithheldReason(); !strings.Contains(why, want) {
 					t.Errorf("closed: %q lacks %q", why, want)
 				}
 			}
@@ -55,10 +55,10 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 				must(t, os.Mkdir(missing, 0o700))
 			}
 			eventually(t, "listeners are served", func() (bool, string) {
-				return served() > 0 && server.Closed() == "", server.Closed()
+				return served() > 0 && server.WithheldReason() == "", server.WithheldReason()
 			})
 			must(t, os.RemoveAll(missing))
-			if why := server.Closed(); why != "" {
+			if why := server.WithheldReason(); why != "" {
 				t.Errorf("it existed once: %q", why)
 			}
 		})
@@ -69,7 +69,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 // serving.
 func TestAwait_NotWithoutIdentity(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{filepath.Join(t.TempDir(), "none")}})
-	if why := server.Closed(); why != "" {
+	if why := server.WithheldReason(); why != "" {
 		t.Error(why)
 	}
 }
@@ -82,10 +82,10 @@ func TestAwait_OfFoldersWithPolicies(t *testing.T) {
 	shared := filepath.Join(folder, "shared")
 	must(t, os.Mkdir(shared, 0o700))
 	write(t, filepath.Join(shared, "policy.yaml"), deniedPolicies["AuthorizationPolicy"])
-	options := discovery.Options{Files: []string{folder}, Namespace: "shop", Await: true,
-		LastGood: filepath.Join(t.TempDir(), "last-good.json")}
+	options := discovery.Options{Files: []string{folder}, Namespace: "shop", AwaitFiles: true,
+		LastGoodFile: filepath.Join(t.TempDir(), "last-good.json")}
 	first, end := deniedRun(t, options)
-	if why := first.Closed(); why != "" {
+	if why := first.WithheldReason(); why != "" {
 		t.Errorf("the first agent serves nothing: %s", why)
 	}
 	end()
@@ -96,18 +96,18 @@ func TestAwait_OfFoldersWithPolicies(t *testing.T) {
 		t.Helper()
 		next, end := deniedRun(t, options)
 		defer end()
-		if why := next.Closed(); !strings.Contains(why, want) {
+		if why := next.WithheldReason(); !strings.Contains(why, want) {
 			t.Errorf("%s: closed by %q, want %q", when, why, want)
 		}
 	}
 	closed("the next agent")
-	write(t, options.LastGood, "{")
+	write(t, options.LastGoodFile, "{")
 	closed("with a damaged record")
 	closed("after a damaged record")
 	write(t, filepath.Join(shared, "empty.yaml"), "")
 	last, end := deniedRun(t, options)
 	defer end()
-	if why := last.Closed(); why != "" {
+	if why := last.WithheldReason(); why != "" {
 		t.Errorf("with a file: %s", why)
 	}
 }

@@ -83,8 +83,8 @@ func write(tb testing.TB, path, content string) {
 func newServer(tb testing.TB, options discovery.Options) (*discovery.Server, chan<- []string) {
 	tb.Helper()
 	changes := make(chan []string)
-	if options.Changes == nil {
-		options.Changes = changes
+	if options.ChangedPaths == nil {
+		options.ChangedPaths = changes
 	}
 	server, err := discovery.New(options)
 	if err != nil {
@@ -154,9 +154,9 @@ func BenchmarkLoad(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if snapshot, _ := feed.Current(); len(snapshot.Set(resource.ClusterType)) != n ||
-					len(snapshot.Set(resource.EndpointType)) != n {
-					b.Fatalf("%d clusters", len(snapshot.Set(resource.ClusterType)))
+				if snapshot, _ := feed.Current(); len(snapshot.ByType(resource.ClusterType)) != n ||
+					len(snapshot.ByType(resource.EndpointType)) != n {
+					b.Fatalf("%d clusters", len(snapshot.ByType(resource.ClusterType)))
 				}
 				cancel()
 				if err := <-done; err != nil {

@@ -34,7 +34,7 @@ func (s *Server) edited(e edit) {
 
 // likeliest returns the object that most likely caused a refusal: one that changed since the last
 // accepted version, else the first that candidates returns; zero if none is known. Callers hold mu.
-func (s *Server) likeliest(v *view.View, of *resource.Refused) resource.Origin {
+func (s *Server) likeliest(v *view.View, of *resource.RefusedVersion) resource.Origin {
 	likely := candidates(v, of.Resource, of.Reason)
 	mesh := false
 	for _, origins := range [][]resource.Origin{likely, of.Resource.Origins} {
@@ -55,9 +55,10 @@ func (s *Server) likeliest(v *view.View, of *resource.Refused) resource.Origin {
 	return resource.Origin{}
 }
 
-// changedSince reports whether an object has changed since the last accepted version of a refused
-// resource, and whether MeshConfig has changed before the object did. Callers hold mu.
-func (s *Server) changedSince(o resource.Origin, of *resource.Refused) (changed, mesh bool) {
+// changedSince reports whether an object changed since the last accepted version of a refused
+// resource (changed), and whether MeshConfig changed between that version and the object's change
+// (mesh). Callers hold mu.
+func (s *Server) changedSince(o resource.Origin, of *resource.RefusedVersion) (changed, mesh bool) {
 	key := object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace, Name: o.Name}
 	for _, e := range s.edits {
 		if e.at.Before(of.Since) || of.Since.IsZero() {
@@ -80,7 +81,7 @@ func candidates(v *view.View, r *resource.Resource, reason string) []resource.Or
 		return r.Origins
 	}
 	routes := &routev3.RouteConfiguration{}
-	if err := proto.Unmarshal(r.Value(), routes); err != nil {
+	if err := proto.Unmarshal(r.EncodedMessage(), routes); err != nil {
 		return r.Origins
 	}
 	if host := quotedHost(routes.VirtualHosts, reason); host != nil && len(host.Domains) > 0 {

@@ -38,7 +38,7 @@ func TestCertificates_CostNoGoroutineEach(t *testing.T) {
 	versions := func() map[string]string {
 		found := map[string]string{}
 		snapshot, _ := feed.Current()
-		for name, r := range snapshot.Set(resource.SecretType) {
+		for name, r := range snapshot.ByType(resource.SecretType) {
 			found[name] = r.Version
 		}
 		return found

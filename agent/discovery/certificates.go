@@ -21,7 +21,7 @@ import (
 const (
 	// inspectWait is how long the server waits for the file system of a certificate file.
 	inspectWait = 100 * time.Millisecond
-	// inspectWait during a reload, which fails without an answer of the file system
+	// inspectWait during a reload, which fails if the file system does not respond
 	reloadWait = 2 * time.Second
 	checkWait  = 10 * time.Second // inspectWait in Check, which runs once
 )
@@ -30,13 +30,12 @@ const (
 // replaced together.
 var certificateDelays = watch.Delays{Debounce: 100 * time.Millisecond, MaxDelay: time.Second}
 
-// certificates watches and inspects the files from which proxies on this host read certificates and
-// CA certificates. A file is inspected in a goroutine of its own, so that a file system that hangs
-// delays only the secrets that use the file. A nil value has no files: the proxies are on other
-// hosts.
+// certificates watches and inspects the certificate files that proxies on this host read. Each file
+// is inspected in a goroutine of its own, so that a hanging file system delays only the secrets
+// that use its files. A nil value has no files: the proxies are on other hosts.
 type certificates struct {
-	denied Denied        // reports files that proxies cannot read; nil: unknown
-	agents Denied        // reports files of credentials that the agent cannot read; nil: unknown
+	denied ReadCheck     // reports files that proxies cannot read; nil: unknown
+	agents ReadCheck     // reports files of credentials that the agent cannot read; nil: unknown
 	wait   time.Duration // longest wait for the inspection of files
 	signal chan struct{} // receives when there are changed files
 	files  *watch.Notifier
@@ -47,7 +46,7 @@ type certificates struct {
 }
 
 func newCertificates(
-	denied, agents Denied, wait time.Duration, log *slog.Logger,
+	denied, agents ReadCheck, wait time.Duration, log *slog.Logger,
 ) *certificates {
 	return &certificates{denied: denied, agents: agents, wait: wait, signal: make(chan struct{}, 1),
 		files: watch.NewNotifier(certificateDelays, log), byPath: map[string]*certificateFile{}}
@@ -63,7 +62,7 @@ func (c *certificates) run(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-// look inspects the files of secrets. It implements view.Inspect.
+// look returns the state of the files of secrets. It implements view.InspectSecrets.
 func (c *certificates) look(secrets []translate.FileSecret) []view.SecretFiles {
 	found := make([]view.SecretFiles, len(secrets))
 	if c == nil {
@@ -88,11 +87,11 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.SecretFiles {
 			held = binary.BigEndian.AppendUint64(held, file.changes)
 			switch {
 			case !file.inspected:
-				insert(&found[i].Unread, path)
+				insert(&found[i].NotReadYet, path)
 			case file.missing:
 				insert(&found[i].Missing, path)
 			case file.denied != "":
-				insert(&found[i].Denied, file.denied)
+				insert(&found[i].Unreadable, file.denied)
 			}
 		}
 		// a fingerprint is never 0, which means "unknown"
@@ -101,8 +100,8 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.SecretFiles {
 	return found
 }
 
-// credential returns which files of a credential are missing, or cannot be read by the agent.
-// Callers hold mu.
+// credential returns which files of a credential are missing or unreadable for the agent. Callers
+// hold mu.
 func (c *certificates) credential(files credential.Files) (held view.SecretFiles) {
 	required, because := files.Required(), ""
 	if own := c.byPath[files.OwnFolder()]; own != nil && own.inspected && !own.missing {
@@ -113,11 +112,11 @@ func (c *certificates) credential(files credential.Files) (held view.SecretFiles
 		missing := 0
 		for _, path := range choice {
 			if file := c.byPath[path]; file != nil && !file.inspected {
-				insert(&held.Unread, path)
+				insert(&held.NotReadYet, path)
 			} else if file != nil && file.missing {
 				missing++
 			} else if file != nil && file.denied != "" {
-				insert(&held.Denied, file.denied)
+				insert(&held.Unreadable, file.denied)
 			}
 		}
 		if missing == len(choice) {
@@ -134,7 +133,7 @@ func insert(texts *[]string, text string) {
 	}
 }
 
-// add adds the files of secrets, and returns those that are new.
+// add adds the files of secrets, and returns the new ones.
 func (c *certificates) add(secrets []translate.FileSecret) (added []*certificateFile) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -237,7 +236,7 @@ func (s *Server) reread(paths []string) bool {
 		return false
 	}
 	for _, v := range s.views {
-		v.Reread(files)
+		v.RereadSecrets(files)
 	}
 	return true
 }

@@ -16,28 +16,28 @@ import (
 
 // CheckOptions describes the proxy for which files are checked.
 type CheckOptions struct {
-	Type string // type of the proxy, sidecar or router; "": sidecar
+	NodeType string // type of the proxy, sidecar or router; "": sidecar
 	// namespace of the proxy, and of objects that name none; "": default
 	Namespace string
 	Labels    map[string]string // labels of the proxy, by which Gateways select it
 	Domain    string            // suffix of short host names; "": cluster.local
 	Identity  bool              // the proxy gets a certificate of the mesh over SDS
 
-	MeshConfigFile string     // file with Istio's MeshConfig; "": its defaults
-	Reserved       []Reserved // addresses that listeners of the mesh cannot use
+	MeshConfigFile string            // file with Istio's MeshConfig; "": its defaults
+	Reserved       []ReservedAddress // addresses that listeners of the mesh cannot use
 	Credentials    Credentials
 
-	Listening []netip.AddrPort // addresses on which the host listens; nil: unknown
+	ListenAddresses []netip.AddrPort // addresses on which the host listens; nil: unknown
 
 	TypedConfigs *typedconfig.Checker // checks typed_configs of EnvoyFilters; see Options
 	// NewerEnvoy reports whether the proxy's Envoy is newer than the linked version of Envoy's API;
 	// nil: it is not.
 	NewerEnvoy func() bool
 
-	Local  bool   // certificate files are on this host, so missing ones are reported
-	Denied Denied // reports certificate files that the proxy cannot read; nil: unknown
-	// AgentDenied reports files of credentials that the agent cannot read; nil: unknown.
-	AgentDenied Denied
+	FilesAreLocal  bool      // certificate files are on this host, so missing ones are reported
+	ProxyReadCheck ReadCheck // reports certificate files that the proxy cannot read; nil: unknown
+	// AgentReadCheck reports files of credentials that the agent cannot read; nil: unknown.
+	AgentReadCheck ReadCheck
 }
 
 // Check reads files and directories as the server does, and returns their problems, sorted by
@@ -63,7 +63,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if options.NewerEnvoy == nil {
 		options.NewerEnvoy = func() bool { return false }
 	}
-	node := model.Node{Type: model.NodeType(options.Type), Namespace: o.Namespace,
+	node := model.Node{Type: model.NodeType(options.NodeType), Namespace: o.Namespace,
 		Labels: options.Labels, Identity: options.Identity}
 	if node.Type == "" {
 		node.Type = model.Sidecar
@@ -76,11 +76,11 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	m.Credentials = options.Credentials
 	world := model.NewWorld(o.Domain, m)
 	world.SetModules(func(from wasm.Source) ([]byte, error) {
-		return lookForModule(from, options.Local)
+		return lookForModule(from, options.FilesAreLocal)
 	})
 	var files *certificates
-	if options.Local {
-		files = newCertificates(options.Denied, options.AgentDenied, checkWait, nil)
+	if options.FilesAreLocal {
+		files = newCertificates(options.ProxyReadCheck, options.AgentReadCheck, checkWait, nil)
 	}
 	v, err := view.New(world, node, view.NewCache(), files.look)
 	if err != nil {
@@ -93,6 +93,6 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	refs, views := references{}, map[string]*served{"": {View: v}}
 	refs.update(world, touched)
 	problems = slices.Concat(problems, refs.problems(), unselected(world, views),
-		v.Exposed(options.Listening))
+		v.ExposedPorts(options.ListenAddresses))
 	return checked{world, v, gather(s.Problems(), problems, views)}, nil
 }

@@ -59,7 +59,7 @@ spec:
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if _, err := discovery.Check(nil, discovery.CheckOptions{Type: "waypoint"}); err == nil {
+	if _, err := discovery.Check(nil, discovery.CheckOptions{NodeType: "waypoint"}); err == nil {
 		t.Error("a type that is none was accepted")
 	}
 }
@@ -78,7 +78,7 @@ func TestCheck_ReadsMeshConfig(t *testing.T) {
 	write(t, file, "defaultServiceExportTo: [.]\n")
 	said, err := discovery.Explain([]string{entry}, discovery.CheckOptions{Namespace: "bank",
 		MeshConfigFile: file}, explain.Request{Host: "web.test", Port: 80})
-	if err != nil || said.Outcome != explain.Refused {
+	if err != nil || said.Outcome != explain.OutcomeConnectionRefused {
 		t.Errorf("%s %v", said.Outcome, err)
 	}
 }
@@ -107,7 +107,7 @@ func TestExplain_NamesObjects(t *testing.T) {
 	deciding := map[string]string{}
 	for _, s := range said.Steps {
 		for _, o := range s.Origins {
-			deciding[s.What] += filepath.Base(o.File) + " "
+			deciding[s.Kind] += filepath.Base(o.File) + " "
 		}
 	}
 	want := map[string]string{"virtual host": "route.yaml ", "route": "route.yaml ",
@@ -116,7 +116,7 @@ func TestExplain_NamesObjects(t *testing.T) {
 	delete(deciding, "listener")
 	// Among the problems of TestConformance, the oldest service on the port is reported.
 	delete(deciding, "filter chain")
-	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.Forwarded {
+	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.OutcomeForwarded {
 		t.Errorf("%s %s", said.Outcome, diff)
 	}
 	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80},
@@ -137,8 +137,8 @@ func TestExplain_NamesObjects(t *testing.T) {
 	eventually(t, "a refused cluster", func() (bool, string) {
 		said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80},
 			explain.State{})
-		return err == nil && len(said.Unknown) == 1 && len(said.Problems) > 0,
-			fmt.Sprintf("%q %v %v", said.Unknown, said.Problems, err)
+		return err == nil && len(said.UnknownFacts) == 1 && len(said.Problems) > 0,
+			fmt.Sprintf("%q %v %v", said.UnknownFacts, said.Problems, err)
 	})
 
 	origins, err := server.Origins(proxy)
@@ -180,9 +180,9 @@ func TestCheck_UndefinedReferences(t *testing.T) {
 		objects []string
 		want    []string
 	}{
-		{"all is there", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "shop"},
+		{"all is there", discovery.CheckOptions{NodeType: "router", Labels: edge, Namespace: "shop"},
 			[]string{service, gateway, route("host: web.test")}, nil},
-		{"a host", discovery.CheckOptions{Type: "router", Labels: edge, Namespace: "shop"},
+		{"a host", discovery.CheckOptions{NodeType: "router", Labels: edge, Namespace: "shop"},
 			[]string{service, gateway, route("host: nowhere.test")},
 			[]string{"warning VirtualService shop/v: spec.http[0].route[0].destination.host: " +
 				unknown}},
@@ -201,7 +201,7 @@ func TestCheck_UndefinedReferences(t *testing.T) {
 			"selector: {app: edge}, ", "", 1)},
 			[]string{"warning Gateway shop/edge: has no effect here: this proxy is a sidecar, " +
 				"and Gateways are for routers; set type = \"router\" in [node]"}},
-		{"a subset", discovery.CheckOptions{Type: "router"}, []string{service, rule, gateway,
+		{"a subset", discovery.CheckOptions{NodeType: "router"}, []string{service, rule, gateway,
 			route("host: web.test, subset: v2")},
 			[]string{"warning Gateway shop/edge: spec.selector: has no effect here: its selector " +
 				"is app=edge, the labels of this proxy are none; set [node] labels, or correct " +
@@ -209,10 +209,10 @@ func TestCheck_UndefinedReferences(t *testing.T) {
 				"warning VirtualService shop/v: spec.http[0].route[0].destination.subset: no " +
 					"DestinationRule for web.test has a subset v2; requests get 503; add the " +
 					"subset or correct its name"}},
-		{"a subset of a pattern's rule", discovery.CheckOptions{Type: "router", Labels: edge,
+		{"a subset of a pattern's rule", discovery.CheckOptions{NodeType: "router", Labels: edge,
 			Namespace: "bank"}, []string{service, rule, gateway,
 			route("host: web.test, subset: v1")}, nil},
-		{"a mirror", discovery.CheckOptions{Type: "router", Labels: edge}, []string{service,
+		{"a mirror", discovery.CheckOptions{NodeType: "router", Labels: edge}, []string{service,
 			gateway,
 			"VirtualService shop/v: {hosts: [v.test], gateways: [edge], http: [{route: " +
 				"[{destination: {host: web.test}}], mirrors: [{destination: {host: " +

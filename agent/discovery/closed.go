@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// close decides after a change whether resources are served, and reports whether that begins now.
-// While nothing is served, proxies retain what they have. Callers of all functions in this file
+// close determines after a change whether resources are served, and reports whether that starts
+// now. While none are served, proxies retain their resources. Callers of all functions in this file
 // hold mu.
 func (s *Server) close(touched model.Touched) (opened bool) {
 	c, was := s.config, s.config.closed
@@ -25,9 +25,9 @@ func (s *Server) close(touched model.Touched) (opened bool) {
 	return was != nil && c.closed == nil
 }
 
-// withoutMesh returns the index of the error in MeshConfig because of which nothing may be served:
-// there are policies whose scope depends on MeshConfig (rootNamespace, trustDomainAliases, …), and
-// no valid version of it is known. It returns nil if there is none.
+// withoutMesh returns the index, in meshProblems, of the error in MeshConfig that prevents serving:
+// no valid version is known, and there are policies whose scope depends on MeshConfig
+// (rootNamespace, trustDomainAliases, …). It returns nil if there is no such error.
 func (s *Server) withoutMesh() *int {
 	if s.meshKnown {
 		return nil
@@ -55,14 +55,14 @@ func (s *Server) reportedMesh() []Problem {
 	return all
 }
 
-// reopen makes all current views publish their resources after a time in which nothing was served.
+// reopen makes all current views publish their resources, once resources are served again.
 func (s *Server) reopen() {
 	c := s.config
 	for _, v := range s.views {
 		if s.isCurrent(v) {
-			touched := v.Move(c.world, c.cache)
+			touched := v.SetWorld(c.world, c.cache)
 			maps.Copy(touched.Hosts, c.withheld.Hosts)
-			maps.Copy(touched.Bindings, c.withheld.Bindings)
+			maps.Copy(touched.RoutedGateways, c.withheld.RoutedGateways)
 			s.update(v, touched)
 		}
 	}
@@ -74,14 +74,14 @@ func (s *Server) reopen() {
 // withhold records a change that happens while nothing is served.
 func (c *configuration) withhold(touched model.Touched) {
 	if c.withheld.Hosts == nil {
-		c.withheld.Hosts, c.withheld.Bindings = map[string]struct{}{}, map[string]struct{}{}
+		c.withheld.Hosts, c.withheld.RoutedGateways = map[string]struct{}{}, map[string]struct{}{}
 	}
 	maps.Copy(c.withheld.Hosts, touched.Hosts)
-	maps.Copy(c.withheld.Bindings, touched.Bindings)
+	maps.Copy(c.withheld.RoutedGateways, touched.RoutedGateways)
 }
 
-// update updates a view. While nothing is served it publishes an empty change, so that a proxy that
-// waits for its first resources gets an answer without any.
+// update updates a view. While no resources are served, it publishes an empty change, so that a
+// waiting proxy gets a response without resources.
 func (s *Server) update(v *served, touched model.Touched) {
 	if s.config.closed != nil {
 		v.Feed().Publish(resource.Change{})

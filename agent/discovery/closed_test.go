@@ -27,7 +27,7 @@ spec: {}
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(deniedGateway, "edge", port, "a"))
 	options := discovery.Options{Files: []string{directory}, Namespace: "shop",
-		LastGood: filepath.Join(t.TempDir(), "last-good.json"), Board: condition.NewBoard(),
+		LastGoodFile: filepath.Join(t.TempDir(), "last-good.json"), Board: condition.NewBoard(),
 		Settings: discovery.Settings{Namespace: "shop", MeshConfigFile: config}}
 	put := func(root string) { write(t, config, "accessLogFile: ''\nrootNamespace: "+root+"\n") }
 	listeners := func(server *discovery.Server) int {
@@ -35,8 +35,8 @@ spec: {}
 	}
 	put("MESH")
 	server, end := deniedRun(t, options)
-	if server.Closed() != "" || listeners(server) == 0 {
-		t.Errorf("without policies: %q, %d resources", server.Closed(), listeners(server))
+	if server.WithheldReason() != "" || listeners(server) == 0 {
+		t.Errorf("without policies: %q, %d resources", server.WithheldReason(), listeners(server))
 	}
 	end()
 
@@ -50,7 +50,7 @@ spec: {}
 	if n := listeners(server); n > 0 {
 		t.Errorf("%d resources are served", n)
 	}
-	for _, text := range []string{server.Closed(), options.Board.Conditions()[0].Sentence} {
+	for _, text := range []string{server.WithheldReason(), options.Board.Conditions()[0].Sentence} {
 		for _, want := range []string{config + ":2: ", "rootNamespace"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q lacks %q", text, want)
@@ -67,13 +67,13 @@ spec: {}
 	changes <- nil
 	denied := func() bool {
 		snapshot, _ := feed.Current()
-		for _, r := range snapshot.Set(resource.ListenerType) {
-			return strings.Contains(string(r.Value()), "rbac")
+		for _, r := range snapshot.ByType(resource.ListenerType) {
+			return strings.Contains(string(r.EncodedMessage()), "rbac")
 		}
 		return false
 	}
-	if !denied() || server.Closed() != "" || len(options.Board.Conditions()) > 0 {
-		t.Errorf("corrected: the policy is in force: %v, closed: %q, %v", denied(), server.Closed(),
+	if !denied() || server.WithheldReason() != "" || len(options.Board.Conditions()) > 0 {
+		t.Errorf("corrected: the policy is in force: %v, closed: %q, %v", denied(), server.WithheldReason(),
 			options.Board.Conditions())
 	}
 	put("MESH")
@@ -84,8 +84,8 @@ spec: {}
 	defer end()
 	for what, server := range map[string]*discovery.Server{"running": server, "next": next} {
 		if got := resourcesOf(t, server, node); len(got) == 0 || fmt.Sprint(got) !=
-			fmt.Sprint(want) || server.Closed() != "" {
-			t.Errorf("invalid again, %s: %v, closed: %q", what, got, server.Closed())
+			fmt.Sprint(want) || server.WithheldReason() != "" {
+			t.Errorf("invalid again, %s: %v, closed: %q", what, got, server.WithheldReason())
 		}
 	}
 }
@@ -119,14 +119,14 @@ func TestClosed_ByNewPolicy(t *testing.T) {
 	push(policy)
 	gateway("second", 8002)
 	push(routes)
-	if got := names(); !slices.Equal(got, before) || server.Closed() == "" {
-		t.Errorf("%v, want %v; closed: %q", got, before, server.Closed())
+	if got := names(); !slices.Equal(got, before) || server.WithheldReason() == "" {
+		t.Errorf("%v, want %v; closed: %q", got, before, server.WithheldReason())
 	}
 	write(t, config, "rootNamespace: mesh\n")
 	push(config)
 	if got := strings.Join(names(), " "); strings.Contains(got, "8001") ||
-		!strings.Contains(got, "8002") || server.Closed() != "" {
-		t.Errorf("corrected: %v, closed: %q", got, server.Closed())
+		!strings.Contains(got, "8002") || server.WithheldReason() != "" {
+		t.Errorf("corrected: %v, closed: %q", got, server.WithheldReason())
 	}
 }
 
@@ -134,8 +134,8 @@ func TestClosed_ByNewPolicy(t *testing.T) {
 // delivered its complete state, which may be empty.
 func TestClosed_WithoutRequiredSource(t *testing.T) {
 	server, err := discovery.New(discovery.Options{Files: []string{t.TempDir()},
-		Sources:  []string{"memory", "kubernetes", store.FilesSource},
-		Required: []string{"memory", "kubernetes"}})
+		Sources:         []string{"memory", "kubernetes", store.FilesSource},
+		RequiredSources: []string{"memory", "kubernetes"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -145,11 +145,11 @@ func TestClosed_WithoutRequiredSource(t *testing.T) {
 	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{{
 		Path: "kubernetes:ServiceEntry/shop/web", Text: []byte(fmt.Sprintf(webEntry, "a", "10.0.0.2"))}}})
 	if n := len(versions(feed)); n > 0 ||
-		!strings.Contains(server.Closed(), "kubernetes: this source has not delivered") {
-		t.Errorf("%d resources are served: %q", n, server.Closed())
+		!strings.Contains(server.WithheldReason(), "kubernetes: this source has not delivered") {
+		t.Errorf("%d resources are served: %q", n, server.WithheldReason())
 	}
-	server.Accept(discovery.Batch{Source: "kubernetes", All: true})
+	server.Accept(discovery.Batch{Source: "kubernetes", Complete: true})
 	parts.EventuallySees(t, time.Minute, "served", func() (bool, string) {
-		return len(versions(feed)) > 0, server.Closed()
+		return len(versions(feed)) > 0, server.WithheldReason()
 	})
 }

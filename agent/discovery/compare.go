@@ -33,10 +33,10 @@ type Comparison struct {
 
 // ResourceChange describes a resource that differs from the one that is served.
 type ResourceChange struct {
-	Change string // kind of change: "added", "changed" or "removed"
+	Action string // kind of change: "added", "changed" or "removed"
 	Type   string // type URL of the resource
 	Name   string
-	By     resource.Origin // changed object that causes the difference; zero: unknown
+	Cause  resource.Origin // changed object that causes the difference; zero: unknown
 }
 
 // proposed is a proxy's configuration translated from the proposed files.
@@ -47,12 +47,12 @@ type proposed struct {
 	mesh          *mesh.Config
 	served        *resource.Snapshot
 	hosts         []view.HostOrigin
-	overrides     []view.Override
+	overrides     []view.FilterOverride
 }
 
-// Compare returns what files would change for a proxy, without publishing anything. Which files
-// they replace is described at store.Store.With. listening has the addresses on which the host
-// listens, see CheckOptions.
+// Compare returns what proposed files would change for a proxy. It publishes nothing.
+// store.Store.WithProposal describes which files they replace. listening has the addresses on which
+// the host listens; see CheckOptions.
 func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, folders []string,
 	listening []netip.AddrPort) (Comparison, error) {
 	v, err := s.viewOf(node)
@@ -80,7 +80,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 		return Comparison{}, err
 	}
 	touched := world.Apply(additions(slices.SortedFunc(maps.Values(p.after), object.CompareAge)))
-	made.Restore(p.overrides)
+	made.RestoreOverrides(p.overrides)
 	made.Update(touched)
 	next, _ := made.Feed().Current()
 	refs, views := references{}, map[string]*served{"": {View: made}}
@@ -105,9 +105,9 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 		known[problem] = true
 	}
 	problems := gather(p.problems, slices.Concat(refs.problems(), unselected(world, views),
-		made.Exposed(listening)), views)
+		made.ExposedPorts(listening)), views)
 	problems = slices.DeleteFunc(slices.Clone(problems), func(problem Problem) bool {
-		return known[problem] && !proposal.Has(problem.File)
+		return known[problem] && !proposal.HasFile(problem.File)
 	})
 	return Comparison{Changes: p.changes(next, made.Hosts()),
 		Problems: gather(problems, refused, nil)}, nil
@@ -122,10 +122,10 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 	if !c.loaded {
 		return proposed{}, errors.New("the mesh configuration has not been read yet")
 	}
-	if s.settings.Unused {
+	if s.settings.NoEnvoy {
 		return proposed{}, errors.New("the upstream server decides what Envoy gets")
 	}
-	next := c.store.With(proposal)
+	next := c.store.WithProposal(proposal)
 	p := proposed{before: map[object.Key]*object.Object{}, after: map[object.Key]*object.Object{},
 		problems: next.Problems(), domain: s.options.Domain, mesh: c.world.Mesh(),
 		hosts: v.Hosts(), overrides: v.Overrides()}
@@ -139,8 +139,8 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 	return p, nil
 }
 
-// changes returns the differences between the served resources and those of the snapshot next.
-// hosts are the virtual hosts of that.
+// changes returns the differences between the served resources and those of the snapshot next,
+// whose virtual hosts are hosts.
 func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []ResourceChange {
 	cause := p.cause()
 	now, then := originsOf(hosts), originsOf(p.hosts)
@@ -149,8 +149,8 @@ func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []Re
 		all = append(all, ResourceChange{change, r.Type, r.Name, cause(origins)})
 	}
 	for _, kind := range next.Types() {
-		for name, r := range next.Set(kind) {
-			switch old := p.served.Set(kind)[name]; {
+		for name, r := range next.ByType(kind) {
+			switch old := p.served.ByType(kind)[name]; {
 			case old == nil:
 				add("added", r, now.of(r))
 			case old.Version != r.Version:
@@ -159,21 +159,21 @@ func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []Re
 		}
 	}
 	for _, kind := range p.served.Types() {
-		for name, r := range p.served.Set(kind) {
-			if next.Set(kind)[name] == nil && !p.served.Retained(r.Key()) {
+		for name, r := range p.served.ByType(kind) {
+			if next.ByType(kind)[name] == nil && !p.served.Retained(r.Key()) {
 				add("removed", r, then.of(r))
 			}
 		}
 	}
 	slices.SortFunc(all, func(a, b ResourceChange) int {
-		return cmp.Or(cmp.Compare(a.Change, b.Change), cmp.Compare(a.Type, b.Type),
+		return cmp.Or(cmp.Compare(a.Action, b.Action), cmp.Compare(a.Type, b.Type),
 			cmp.Compare(a.Name, b.Name))
 	})
 	return all
 }
 
-// cause returns a function that returns the first one of a resource's origins that is a changed
-// object. If only one object has changed, it is always that.
+// cause returns a function that finds the changed object among a resource's origins: the first one
+// that changed, or, if only one object changed at all, that one.
 func (p proposed) cause() func(origins []resource.Origin) resource.Origin {
 	changed := map[object.Key]object.Change{}
 	for _, objects := range []map[object.Key]*object.Object{p.before, p.after} {

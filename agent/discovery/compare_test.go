@@ -34,10 +34,10 @@ func compared(t *testing.T, server *discovery.Server, proxy *corev3.Node,
 	}
 	for _, c := range result.Changes {
 		by := ""
-		if c.By.File != "" {
-			by = fmt.Sprintf("%s:%d %s", filepath.Base(c.By.File), c.By.Line, c.By.Object())
+		if c.Cause.File != "" {
+			by = fmt.Sprintf("%s:%d %s", filepath.Base(c.Cause.File), c.Cause.Line, c.Cause.Object())
 		}
-		changes = append(changes, fmt.Sprintf("%s %s %s %s", c.Change,
+		changes = append(changes, fmt.Sprintf("%s %s %s %s", c.Action,
 			c.Type[strings.LastIndexByte(c.Type, '.')+1:], c.Name, by))
 	}
 	for _, p := range result.Problems {

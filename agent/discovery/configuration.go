@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery/view"
 )
 
-// configuration is the mesh configuration read from the files, with the state in force.
+// configuration holds the objects read from the files, and what is derived from them.
 type configuration struct {
 	store *store.Store // store of the files' objects; only Run uses it
 
@@ -31,7 +31,7 @@ type configuration struct {
 	unlisted *string // why the policies of a path are unknown; nil: all are known
 	// why nothing is served although the files were read; nil: resources are served
 	closed *string
-	// changes made while nothing was served; only Hosts and Bindings are set
+	// changes made while nothing was served; only Hosts and RoutedGateways are set
 	withheld model.Touched
 }
 
@@ -71,9 +71,9 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 // recordStore copies the problems and the last good versions of the store. Only Run may call it.
 func (c *configuration) recordStore() {
 	c.loaded, c.stored, c.unlisted = true, c.store.Problems(), nil
-	c.held, c.away, c.folders = c.store.Held(), c.store.Away(), c.store.Folders()
-	c.policies, c.lost = c.store.Policies(), c.store.FoldersLost()
-	if p, ok := c.store.Unlisted(); ok {
+	c.held, c.away, c.folders = c.store.LastGoodObjects(), c.store.AwayPaths(), c.store.PolicyFolders()
+	c.policies, c.lost = c.store.PolicyCounts(), c.store.FoldersLost()
+	if p, ok := c.store.UnlistedProblem(); ok {
 		c.unlisted = nothingServed(p)
 	}
 }

@@ -23,13 +23,13 @@ spec:
 	denied := ""
 	check := func() string {
 		t.Helper()
-		problems, err := discovery.Check([]string{directory}, discovery.CheckOptions{Type: "router",
-			Namespace: "shop", AgentDenied: func(path string) string {
+		problems, err := discovery.Check([]string{directory}, discovery.CheckOptions{NodeType: "router",
+			Namespace: "shop", AgentReadCheck: func(path string) string {
 				if filepath.Base(path) == "tls.key" {
 					return denied
 				}
 				return ""
-			}, Local: true, Credentials: discovery.Credentials{Folder: folder}})
+			}, FilesAreLocal: true, Credentials: discovery.Credentials{Folder: folder}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -39,10 +39,10 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 		case <-ctx.Done():
 			quiet.Stop()
 			return paths
-		case more, ok := <-s.options.Changes:
+		case more, ok := <-s.options.ChangedPaths:
 			quiet.Stop()
 			if !ok {
-				s.options.Changes = nil
+				s.options.ChangedPaths = nil
 			}
 			paths = append(paths, more...)
 		case <-s.received:

@@ -65,7 +65,7 @@ func TestDelegates_AreBounded(t *testing.T) {
 			server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 			snapshot, _ := feedOf(t, server, "sidecar").Current()
 			if size := len(snapshot.Get(resource.Key{Type: resource.RouteType,
-				Name: "80"}).Value()); size < test.leastBytes || size > test.most {
+				Name: "80"}).EncodedMessage()); size < test.leastBytes || size > test.most {
 				t.Errorf("%d bytes of routes", size)
 			}
 			reported := false

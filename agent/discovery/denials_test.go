@@ -126,7 +126,7 @@ func resourcesOf(t *testing.T, server *discovery.Server, node *corev3.Node) map[
 	found := map[resource.Key]string{}
 	snapshot, _ := feed.Current()
 	for _, kind := range snapshot.Types() {
-		for name, r := range snapshot.Set(kind) {
+		for name, r := range snapshot.ByType(kind) {
 			if kind != resource.RouteType {
 				found[resource.Key{Type: kind, Name: name}] = r.Version
 			}
@@ -143,11 +143,11 @@ func denies(t *testing.T, server *discovery.Server, app string) bool {
 		t.Fatal(err)
 	}
 	snapshot, _ := feed.Current()
-	listeners := slices.Collect(maps.Values(snapshot.Set(resource.ListenerType)))
+	listeners := slices.Collect(maps.Values(snapshot.ByType(resource.ListenerType)))
 	if len(listeners) != 1 {
 		t.Fatalf("%d listeners of %s", len(listeners), app)
 	}
-	text := string(listeners[0].Value())
+	text := string(listeners[0].EncodedMessage())
 	return strings.Contains(text, "(invalid ") || strings.Contains(text, "(unreadable ")
 }
 
@@ -200,7 +200,7 @@ func breakPolicy(t *testing.T, kind string) {
 	}
 	put("first")
 	options := discovery.Options{Files: []string{directory}, Namespace: "shop",
-		LastGood: filepath.Join(t.TempDir(), "last-good.json")}
+		LastGoodFile: filepath.Join(t.TempDir(), "last-good.json")}
 	server, changes := start(t, options)
 	startDenied(t, "edge", server)
 	startDenied(t, "other", server)
@@ -238,15 +238,15 @@ func breakPolicy(t *testing.T, kind string) {
 		end()
 
 		firstOptions := options
-		firstOptions.LastGood, firstOptions.Board = "", condition.NewBoard()
+		firstOptions.LastGoodFile, firstOptions.Board = "", condition.NewBoard()
 		first, end := deniedRun(t, firstOptions)
 		if !denies(t, first, "edge") || denies(t, first, "other") != edit.whole {
 			t.Errorf("%s: at the first start, edge is denied: %v, other: %v", edit.name,
 				denies(t, first, "edge"), denies(t, first, "other"))
 		}
 		if c := firstOptions.Board.Conditions(); len(c) != 1 || c[0].Severity != condition.Error ||
-			!strings.Contains(c[0].Sentence, policy+":") || first.Closed() != "" {
-			t.Errorf("%s: conditions %v, not ready because of %q", edit.name, c, first.Closed())
+			!strings.Contains(c[0].Sentence, policy+":") || first.WithheldReason() != "" {
+			t.Errorf("%s: conditions %v, not ready because of %q", edit.name, c, first.WithheldReason())
 		}
 		end()
 	}

@@ -28,8 +28,8 @@ type Explanation struct {
 // beyond which a step's origins are ignored.
 const mostRelated = 10
 
-// Explain returns how the proxy with a node would handle a request. The error says why such a proxy
-// gets no resources.
+// Explain returns how a proxy with a node would handle a request. It returns an error if the proxy
+// would get no resources.
 func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	state explain.State) (Explanation, error) {
 	v, err := s.viewOf(node)
@@ -43,17 +43,17 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	s.mu.Lock()
 	proxy := proxyOf(v.View, n.Addresses) // the view may be of several hosts
 	request = addressed(request, v.Node(), v.World())
-	proxy.Idle, proxy.IdleFix = idleGateway(v.World(), v.Node(), request.Port)
+	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(v.World(), v.Node(), request.Port)
 	problems, peer := s.problems, peerOf(v.World(), v.Node())
 	why, fix := lostGateway(v.World(), request.Host)
 	s.mu.Unlock()
 
-	proxy.Origins = func(routes, domain string) []resource.Origin {
+	proxy.HostOrigins = func(routes, domain string) []resource.Origin {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return v.HostOrigins(routes, domain)
 	}
-	proxy.Filters = func(listener, filter string) []resource.Origin {
+	proxy.FilterOrigins = func(listener, filter string) []resource.Origin {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return v.FilterOrigins(listener, filter)
@@ -65,12 +65,12 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		}
 		return ""
 	}
-	proxy.Peer = func(cluster, endpoint string) explain.Peer {
+	proxy.PeerMode = func(cluster, endpoint string) explain.PeerMode {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return peer(cluster, endpoint)
 	}
-	proxy.Live, proxy.Identity = state.Live, state.Identity
+	proxy.LiveClusters, proxy.Identity = state.LiveClusters, state.Identity
 	return explained(explain.Explain(proxy, request), request, problems, why, fix), nil
 }
 
@@ -82,9 +82,9 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 		return Explanation{}, err
 	}
 	proxy := proxyOf(c.view, c.view.Node().Addresses)
-	proxy.Origins, proxy.Peer = c.view.HostOrigins, peerOf(c.world, c.view.Node())
-	proxy.Filters = c.view.FilterOrigins
-	proxy.Idle, proxy.IdleFix = idleGateway(c.world, c.view.Node(), request.Port)
+	proxy.HostOrigins, proxy.PeerMode = c.view.HostOrigins, peerOf(c.world, c.view.Node())
+	proxy.FilterOrigins = c.view.FilterOrigins
+	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(c.world, c.view.Node(), request.Port)
 	why, fix := lostGateway(c.world, request.Host)
 	answer := explain.Explain(proxy, addressed(request, c.view.Node(), c.world))
 	return explained(answer, request, c.problems, why, fix), nil
@@ -103,19 +103,18 @@ func explained(answer explain.Answer, request explain.Request, problems []Proble
 // proxyOf returns the current resources of a view's proxy at some addresses.
 func proxyOf(v *view.View, addresses []string) explain.Proxy {
 	snapshot, _ := v.Feed().Current()
-	proxy := explain.Proxy{Resources: snapshot, Router: v.Node().Type == model.Router,
+	proxy := explain.Proxy{Resources: snapshot, IsGateway: v.Node().Type == model.Router,
 		Captured: v.Node().Captured()}
 	for _, text := range addresses {
 		if address, err := netip.ParseAddr(text); err == nil {
-			proxy.Own = append(proxy.Own, address)
+			proxy.OwnAddresses = append(proxy.OwnAddresses, address)
 		}
 	}
 	return proxy
 }
 
-// addressed sets the destination address of a captured outbound connection, unless the request has
-// one: to the request's host if that is an address, else to the first address of the host's
-// service.
+// addressed sets the destination address of a captured outbound connection, if the request has
+// none: the request's host if that is an address, else the first address of the host's service.
 func addressed(request explain.Request, node model.Node, world *model.World) explain.Request {
 	if request.Address.IsValid() || !node.Captured() || request.Inbound() {
 		return request
@@ -140,36 +139,36 @@ func addressed(request explain.Request, node model.Node, world *model.World) exp
 }
 
 // peerOf returns a function that returns the mode of mutual TLS of an endpoint.
-func peerOf(world *model.World, node model.Node) func(cluster, endpoint string) explain.Peer {
-	return func(cluster, endpoint string) explain.Peer {
+func peerOf(world *model.World, node model.Node) func(cluster, endpoint string) explain.PeerMode {
+	return func(cluster, endpoint string) explain.PeerMode {
 		// the name of a cluster: outbound|80|v1|reviews.example.com
 		parts := strings.SplitN(cluster, "|", 4)
 		if len(parts) < 4 {
-			return explain.Peer{}
+			return explain.PeerMode{}
 		}
 		service := world.Service(parts[3], node.Namespace)
 		number, _ := strconv.ParseUint(parts[1], 10, 16)
 		if service == nil || service.Port(uint32(number)) == nil {
-			return explain.Peer{}
+			return explain.PeerMode{}
 		}
 		port := service.Port(uint32(number))
 		for _, e := range service.Endpoints(port, nil) {
-			if net.JoinHostPort(e.Address, fmt.Sprint(e.Port)) == endpoint && port.Internal() {
+			if net.JoinHostPort(e.Address, fmt.Sprint(e.Port)) == endpoint && port.IsMeshInternal() {
 				mode := service.PeerMode(e)
 				if mode.Object == nil {
 					break
 				}
-				return explain.Peer{Mode: mode.Mode.String(), By: mode.Object.Origin().String(),
+				return explain.PeerMode{Mode: mode.Mode.String(), Policy: mode.Object.Origin().String(),
 					Identity: e.MutualTLS}
 			}
 		}
-		return explain.Peer{}
+		return explain.PeerMode{}
 	}
 }
 
 // related returns the problems of the objects that determine an answer, and those that mention the
-// request's host. If the request fails, it also returns those that mention its port or a file that
-// cannot be read, because an invalid object may be missing.
+// request's host. If the request fails, it adds those that mention its port, or an unreadable file:
+// the object that is missing may be in it.
 func related(answer explain.Answer, request explain.Request, problems []Problem) []Problem {
 	deciding := map[string]bool{}
 	for _, step := range answer.Steps {
@@ -186,7 +185,7 @@ func related(answer explain.Answer, request explain.Request, problems []Problem)
 	for _, p := range problems {
 		speaks := slices.ContainsFunc(strings.Fields(p.Message),
 			func(word string) bool { return strings.Trim(word, ",;:[]()") == request.Host }) ||
-			answer.Outcome == explain.Refused &&
+			answer.Outcome == explain.OutcomeConnectionRefused &&
 				strings.Contains(p.Message, fmt.Sprintf("port %d ", request.Port)) ||
 			answer.Reason != "" && p.Object == ""
 		if p.Severity != condition.Info && (deciding[p.Object] || speaks) &&

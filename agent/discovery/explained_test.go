@@ -77,7 +77,7 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 		scheme, rest = "http", target
 	}
 	host, path, _ := strings.Cut(rest, "/")
-	request.TLS, request.Path, request.Literal, request.Host = scheme == "https", "/"+path, host,
+	request.TLS, request.Path, request.Authority, request.Host = scheme == "https", "/"+path, host,
 		host
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		request.Host = name
@@ -101,29 +101,29 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 func (e explainer) differs(said discovery.Explanation, r reply) string {
 	answered := r.seen.Backend != ""
 	switch {
-	case len(said.Unknown) > 0 && said.Outcome != explain.Forwarded:
+	case len(said.UnknownFacts) > 0 && said.Outcome != explain.OutcomeForwarded:
 		return "" // the reason may be a fact that the explanation does not know
-	case answered && said.Outcome != explain.Forwarded:
+	case answered && said.Outcome != explain.OutcomeForwarded:
 		return "backend " + r.seen.Backend + " answered"
 	case answered:
 		return e.elsewhere(said, r)
-	case said.Outcome == explain.Closed || said.Outcome == explain.Refused:
+	case said.Outcome == explain.OutcomeConnectionClosed || said.Outcome == explain.OutcomeConnectionRefused:
 		if r.err == nil {
 			return fmt.Sprintf("there was an answer of status %d", r.status)
 		}
-	case said.Outcome == explain.Forwarded:
+	case said.Outcome == explain.OutcomeForwarded:
 		// The explanation does not predict the response of a backend. If no backend has responded,
 		// the explanation must have a reason for the proxy's own response.
-		if r.err == nil && r.status < 500 && r.status != 0 && len(said.Unknown) == 0 &&
+		if r.err == nil && r.status < 500 && r.status != 0 && len(said.UnknownFacts) == 0 &&
 			!slices.ContainsFunc(said.Steps,
-				func(s explain.Step) bool { return s.What == "fault" }) {
+				func(s explain.Step) bool { return s.Kind == "fault" }) {
 			return fmt.Sprintf("the proxy answered with status %d", r.status)
 		}
 	case r.err != nil:
 		return fmt.Sprintf("there was no answer: %v", r.err)
 	case r.status != said.Status:
 		return fmt.Sprintf("the status was %d", r.status)
-	case said.Outcome == explain.Redirect && r.header.Get("location") != said.Location:
+	case said.Outcome == explain.OutcomeRedirect && r.header.Get("location") != said.Location:
 		return "it was redirected to " + r.header.Get("location")
 	case said.Body != "" && r.body != said.Body:
 		return fmt.Sprintf("the body was %q", r.body)
@@ -139,7 +139,7 @@ func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 	}
 	var endpoints []string
 	for _, s := range said.Steps {
-		if s.What == "endpoints" && slices.ContainsFunc(said.Clusters,
+		if s.Kind == "endpoints" && slices.ContainsFunc(said.Clusters,
 			func(c explain.Target) bool { return c.Cluster == s.Name }) {
 			endpoints = append(endpoints, s.Facts...)
 		}
@@ -169,7 +169,7 @@ func described(said discovery.Explanation) string {
 	text := fmt.Sprintf("%s %d %s %v (%s)", said.Outcome, said.Status, said.Location, said.Clusters,
 		said.Reason)
 	for _, s := range said.Steps {
-		text += fmt.Sprintf("\n   %s %s: %s", s.What, s.Name, strings.Join(s.Facts, "; "))
+		text += fmt.Sprintf("\n   %s %s: %s", s.Kind, s.Name, strings.Join(s.Facts, "; "))
 	}
-	return text + fmt.Sprintf("\n   unknown: %q", said.Unknown)
+	return text + fmt.Sprintf("\n   unknown: %q", said.UnknownFacts)
 }

@@ -99,16 +99,16 @@ func TestExplain_FiltersOfEnvoyFilters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	said, err := discovery.Explain([]string{dir}, discovery.CheckOptions{Type: "router"},
+	said, err := discovery.Explain([]string{dir}, discovery.CheckOptions{NodeType: "router"},
 		explain.Request{Host: "a.test", Port: 80})
 	if err != nil || len(said.Problems) > 0 {
 		t.Fatalf("%v, %v", err, said.Problems)
 	}
 	var got []string
 	for _, step := range said.Steps {
-		switch step.What {
+		switch step.Kind {
 		case "listener filter", "network filter", "filter":
-			got = append(got, fmt.Sprintf("%s %s %q from", step.What, step.Name, step.Facts))
+			got = append(got, fmt.Sprintf("%s %s %q from", step.Kind, step.Name, step.Facts))
 			for _, o := range step.Origins {
 				got = append(got, fmt.Sprintf("%s:%d %s", filepath.Base(o.File), o.Line, o.Kind))
 			}
@@ -128,7 +128,7 @@ func TestExplain_FiltersOfEnvoyFilters(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	if len(said.Unknown) != 2 {
-		t.Errorf("what the filters do is known: %q", said.Unknown)
+	if len(said.UnknownFacts) != 2 {
+		t.Errorf("what the filters do is known: %q", said.UnknownFacts)
 	}
 }

@@ -31,8 +31,8 @@ func (p peer) explainPlain(t *testing.T, address string, port int, mode string) 
 	}
 	said := p.explain(t, explain.Request{Host: address, Port: uint32(port),
 		Address: netip.MustParseAddr(address)})
-	if mode != "STRICT" && said.Outcome == explain.Forwarded ||
-		mode == "STRICT" && said.Outcome == explain.Closed &&
+	if mode != "STRICT" && said.Outcome == explain.OutcomeForwarded ||
+		mode == "STRICT" && said.Outcome == explain.OutcomeConnectionClosed &&
 			strings.Contains(said.Reason, "mesh.yaml:") {
 		return
 	}
@@ -68,21 +68,21 @@ func TestExplain_NamesMutualTLSThatDoesNotFit(t *testing.T) {
 		reason, unknown, effect string // parts of the expected answer
 	}{
 		"fits": {mutualCase{endpoint: withAccount, more: peerPolicy("p", "bank", "", "STRICT", "")},
-			true, explain.Forwarded, "", "", "presents its certificate of the mesh, expects a " +
+			true, explain.OutcomeForwarded, "", "", "presents its certificate of the mesh, expects a " +
 				"certificate by ROOTCA of spiffe://cluster.local/ns/bank/sa/far"},
 		"disabled by rule": {mutualCase{endpoint: withAccount, rule: disable,
-			more: peerPolicy("p", "bank", "", "STRICT", "")}, true, explain.Answered,
+			more: peerPolicy("p", "bank", "", "STRICT", "")}, true, explain.OutcomeLocalReply,
 			"requires mutual TLS by", "", "in plain text"},
 		"no identity": {mutualCase{endpoint: withAccount,
-			more: peerPolicy("p", "bank", "", "STRICT", "")}, false, explain.Answered,
+			more: peerPolicy("p", "bank", "", "STRICT", "")}, false, explain.OutcomeLocalReply,
 			"requires mutual TLS by", "", "in plain text"},
 		"unknown endpoint": {mutualCase{more: peerPolicy("p", "bank", "", "STRICT", "")}, true,
-			explain.Forwarded, "", "requires mutual TLS by", "in plain text"},
+			explain.OutcomeForwarded, "", "requires mutual TLS by", "in plain text"},
 		"external": {mutualCase{entry: "location: MESH_EXTERNAL",
-			more: peerPolicy("p", "bank", "", "STRICT", "")}, true, explain.Forwarded, "", "",
+			more: peerPolicy("p", "bank", "", "STRICT", "")}, true, explain.OutcomeForwarded, "", "",
 			"in plain text"},
 		"server in plain text": {mutualCase{endpoint: withAccount, rule: "tls: {mode: ISTIO_MUTUAL}",
-			more: peerPolicy("p", "bank", "", "DISABLE", "")}, true, explain.Answered,
+			more: peerPolicy("p", "bank", "", "DISABLE", "")}, true, explain.OutcomeLocalReply,
 			"does not end mutual TLS by", "", "presents its certificate"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,8 +97,8 @@ func TestExplain_NamesMutualTLSThatDoesNotFit(t *testing.T) {
 			if said.Outcome != c.outcome || !strings.Contains(text, c.effect) ||
 				!strings.Contains(said.Reason, c.reason) || c.reason != "" &&
 				!(strings.Contains(said.Reason, by) && said.Status == 503) ||
-				(c.unknown == "") != (len(said.Unknown) == 0) ||
-				!strings.Contains(fmt.Sprint(said.Unknown), c.unknown) {
+				(c.unknown == "") != (len(said.UnknownFacts) == 0) ||
+				!strings.Contains(fmt.Sprint(said.UnknownFacts), c.unknown) {
 				t.Error(text)
 			}
 		})

@@ -34,7 +34,7 @@ func TestStrict_ReportsApplicationsPastEnvoy(t *testing.T) {
 		port := listener.Addr().(*net.TCPAddr).Port
 		write(t, file, fmt.Sprintf(onePort, 7301, port, "", c.mode))
 		problems, err := discovery.Check([]string{file}, discovery.CheckOptions{Identity: true,
-			Listening: sockdiag.ListeningAddresses()})
+			ListenAddresses: sockdiag.ListeningAddresses()})
 		must(t, err)
 		want := fmt.Sprintf("where clients reach it without the mutual TLS that "+
 			"PeerAuthentication default/default at %s:", file)
@@ -112,7 +112,7 @@ func TestStrict_OfPorts(t *testing.T) {
 
 func strictPorts(t *testing.T, server *discovery.Server, n *corev3.Node) string {
 	t.Helper()
-	strict, err := server.Strict(n)
+	strict, err := server.StrictPorts(n)
 	must(t, err)
 	if strict == nil {
 		return "nothing"

@@ -123,9 +123,9 @@ func TestExtensions_OrderIsIstiods(t *testing.T) {
 	}
 	snapshot, _ := feed.Current()
 	ours := map[string][]string{}
-	for name, r := range snapshot.Set(resource.ListenerType) {
+	for name, r := range snapshot.ByType(resource.ListenerType) {
 		var l listenerv3.Listener
-		if err := proto.Unmarshal(r.Value(), &l); err != nil {
+		if err := proto.Unmarshal(r.EncodedMessage(), &l); err != nil {
 			t.Fatal(err)
 		}
 		ours[name] = filterOrder(t, &l)

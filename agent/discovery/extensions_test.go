@@ -75,7 +75,7 @@ func newExtensionRig(t *testing.T, state string) *extensionRig {
 	}))
 	t.Cleanup(r.modules.Close)
 	r.server, r.changes = start(t, discovery.Options{Files: []string{folder}, Namespace: "shop",
-		FetchModules: true, Modules: filepath.Join(state, "modules")})
+		FetchModules: true, ModuleFile: filepath.Join(state, "modules")})
 	return r
 }
 

@@ -97,7 +97,7 @@ func (a *istioAPI) walk(kind string, root protoreflect.MessageDescriptor) {
 		fields := waiting[0].Fields()
 		for i := range fields.Len() {
 			field := fields.Get(i)
-			if !meshfile.Supported(field) {
+			if !meshfile.IsSupportedField(field) {
 				continue
 			}
 			path := paths[waiting[0].FullName()] + "." + field.JSONName()

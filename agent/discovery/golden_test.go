@@ -105,9 +105,9 @@ func readable(t *testing.T, feed *resource.Feed) []txtar.File {
 	var files []txtar.File
 	snapshot, _ := feed.Current()
 	for _, typeURL := range snapshot.Types() {
-		for name, r := range snapshot.Set(typeURL) {
+		for name, r := range snapshot.ByType(typeURL) {
 			var packed anypb.Any
-			if err := proto.Unmarshal(r.Any(), &packed); err != nil {
+			if err := proto.Unmarshal(r.EncodedAny(), &packed); err != nil {
 				t.Fatal(err)
 			}
 			message, err := packed.UnmarshalNew()

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Workload is the workload of a host that registers itself.
+// Workload describes this host's workload, if it registers itself in a WorkloadGroup.
 type Workload struct {
 	Group          string // name of its WorkloadGroup; "": it does not register itself
 	ServiceAccount string
@@ -34,7 +34,7 @@ func (c *configuration) group(namespace, name string) *object.Object {
 	return c.groups[object.Key{Kind: object.WorkloadGroup, Namespace: namespace, Name: name}]
 }
 
-// groupProblems reports where the WorkloadGroup of this host differs from the host's node. Callers
+// groupProblems reports differences between this host's WorkloadGroup and the host's node. Callers
 // hold mu.
 func (s *Server) groupProblems() (problems []Problem) {
 	w := s.settings.Workload

@@ -39,7 +39,7 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	timed("a new proxy", func() { feed = feedOf(t, server, "router") })
 	secret := func(folder string) string {
 		snapshot, _ := feed.Current()
-		for name, r := range snapshot.Set(resource.SecretType) {
+		for name, r := range snapshot.ByType(resource.SecretType) {
 			if strings.Contains(name, folder) {
 				return r.Version
 			}
@@ -50,8 +50,8 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 		t.Helper()
 		eventually(t, fmt.Sprint(want, " listeners"), func() (bool, string) {
 			snapshot, _ := feed.Current()
-			return len(snapshot.Set(resource.ListenerType)) == want,
-				fmt.Sprint(snapshot.Set(resource.ListenerType))
+			return len(snapshot.ByType(resource.ListenerType)) == want,
+				fmt.Sprint(snapshot.ByType(resource.ListenerType))
 		})
 	}
 	listeners(2)
@@ -67,7 +67,7 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	}
 	timed("the problems", func() { eventually(t, "the problem", reported) })
 	timed("the readiness", func() {
-		if why := server.Closed(); why != "" {
+		if why := server.WithheldReason(); why != "" {
 			t.Errorf("closed: %s", why)
 		}
 	})

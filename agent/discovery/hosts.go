@@ -21,8 +21,8 @@ func newAddressIndex(w *model.World) *addressIndex {
 	return index
 }
 
-// update indexes changed hosts again, and returns the addresses of their endpoints before and
-// after.
+// update replaces the index entries of changed hosts, and returns the addresses of their endpoints
+// before and after the change.
 func (i *addressIndex) update(w *model.World, hosts map[string]struct{}) map[string]struct{} {
 	changed := map[string]struct{}{}
 	for host := range hosts {
@@ -55,7 +55,7 @@ func (i *addressIndex) set(host string, served map[string][]view.ServedPort) {
 	}
 }
 
-// of returns the ports of services with an endpoint at one of some addresses.
+// of returns the service ports that have an endpoint at one of the addresses.
 func (i *addressIndex) of(addresses []string) (all []view.ServedPort) {
 	for _, address := range addresses {
 		all = append(all, i.served[address]...)

@@ -29,7 +29,7 @@ func TestExplain_NamesGatewayOfOtherProxies(t *testing.T) {
 			"add a server with port 80 to a Gateway", 80},
 	} {
 		said, err := discovery.Explain([]string{file},
-			discovery.CheckOptions{Type: c.nodeType, Namespace: "default"},
+			discovery.CheckOptions{NodeType: c.nodeType, Namespace: "default"},
 			explain.Request{Host: "127.0.0.1", Port: c.port})
 		if err != nil || !strings.HasPrefix(said.Reason, c.reason) ||
 			!strings.HasPrefix(said.Fix, c.fix) {

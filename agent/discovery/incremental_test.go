@@ -24,7 +24,7 @@ func versions(feed *resource.Feed) map[string]string {
 	all := map[string]string{}
 	snapshot, _ := feed.Current()
 	for _, typeURL := range snapshot.Types() {
-		for name, r := range snapshot.Set(typeURL) {
+		for name, r := range snapshot.ByType(typeURL) {
 			all[typeURL[strings.LastIndexByte(typeURL, '.')+1:]+" "+name] = r.Version
 		}
 	}

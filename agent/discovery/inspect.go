@@ -11,21 +11,22 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// Denied is a function that returns why proxies cannot read a file, and the fix: "user envoy cannot
-// read /x: chmod 644 /x". It returns "" if they can read it, or if that is unknown. It may block.
-type Denied func(path string) string
+// ReadCheck returns why a process cannot read a file, and the fix: "user envoy cannot read /x:
+// chmod 644 /x". It returns "" if the process can read the file, or if that is unknown. It may
+// block.
+type ReadCheck func(path string) string
 
 // of calls d. It returns "" if d is nil.
-func (d Denied) of(path string) string {
+func (d ReadCheck) of(path string) string {
 	if d == nil {
 		return ""
 	}
 	return d(path)
 }
 
-// reach reports whether a certificate file is missing. Otherwise it returns why its reader, the
-// proxy or for a credential the agent, cannot read the file or list its folder, which Envoy
-// watches.
+// reach reports whether a certificate file is missing. If it exists, reach returns why it cannot be
+// read, or its folder, which Envoy watches, cannot be listed: by the proxy, or by the agent if the
+// file is a credential's.
 func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
 	if _, err := os.Stat(file.Path); errors.Is(err, fs.ErrNotExist) {
 		return true, ""
@@ -39,7 +40,7 @@ func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
 // certificateFile is a certificate file, with the result of its last inspection.
 type certificateFile struct {
 	watch.File      // used only by the goroutine that inspects the file
-	credential bool // the agent reads the file, and not a proxy
+	credential bool // the agent reads the file; proxies do not
 	unwatch    func()
 
 	// Fields guarded by certificates.mu:
@@ -51,13 +52,13 @@ type certificateFile struct {
 	missing   bool
 	denied    string // why the reader cannot read the file, with the fix; "": it can
 	held      uint64 // hash of the file's content
-	// changes counts the changes of the content. It makes restored content differ from its first
-	// version, because Envoy must read the file again after it refused the version between.
+	// changes counts the changes of the content. It is part of the fingerprint: if content changes
+	// and is then restored, Envoy must read the file again, because it refused the version between.
 	changes uint64
 }
 
-// inspect inspects files and returns once that is done, or after the longest wait. Files whose
-// inspection ends later count as changed. inspect does not wait for files that are overdue already.
+// inspect inspects files, and returns once that is done or the wait has ended. A file whose
+// inspection ends later counts as changed. It does not wait for overdue files.
 func (c *certificates) inspect(files []*certificateFile, wait time.Duration) {
 	pending := map[*certificateFile]<-chan struct{}{}
 	c.mu.Lock()
@@ -102,7 +103,7 @@ func (c *certificates) request(file *certificateFile) <-chan struct{} {
 	return done
 }
 
-// serve inspects a file again and again until no inspection is requested any more.
+// serve inspects a file, and repeats that while further inspections are requested.
 func (c *certificates) serve(file *certificateFile) {
 	for {
 		c.mu.Lock()

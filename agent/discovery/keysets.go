@@ -11,7 +11,7 @@ import (
 // newKeySets returns a fetcher for the key sets of RequestAuthentications. roots is a file with
 // trusted CA certificates, or "" for the system's.
 func (s *Server) newKeySets(roots string) *jwks.Fetcher {
-	options := jwks.Options{File: s.options.KeySets, Allowed: s.mayBeLocal,
+	options := jwks.Options{File: s.options.KeySetFile, Allowed: s.mayBeLocal,
 		Board: s.options.Board, Logger: s.options.Logger, Refresh: s.options.KeySetRefresh}
 	if roots != "" {
 		options.Roots = func() *x509.CertPool {
@@ -27,8 +27,8 @@ func (s *Server) newKeySets(roots string) *jwks.Fetcher {
 	return jwks.New(options)
 }
 
-// mayBeLocal reports whether a host may have a local address: one of this machine, a link-local
-// one, or that of a metadata service. It may if a ServiceEntry names the host.
+// mayBeLocal reports whether a host is permitted to have a local address (of this machine,
+// link-local, or of a metadata service). It is if a ServiceEntry names the host.
 func (s *Server) mayBeLocal(host string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,7 +38,7 @@ func (s *Server) mayBeLocal(host string) bool {
 // requireKeySets makes the fetcher fetch the key sets that the objects in force need. Callers hold
 // mu.
 func (s *Server) requireKeySets() {
-	s.keySets.Require(s.config.world.KeySources())
+	s.keySets.Require(s.config.world.KeySetSources())
 }
 
 // publishKeySets publishes changed key sets. Only Run may call it.

@@ -129,7 +129,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	write(t, file, objects)
 	board := condition.NewBoard()
 	options := discovery.Options{Files: []string{folder}, Namespace: "shop", SystemRoots: roots,
-		KeySets: filepath.Join(state, "key-sets"), KeySetRefresh: 20 * time.Millisecond, Board: board}
+		KeySetFile: filepath.Join(state, "key-sets"), KeySetRefresh: 20 * time.Millisecond, Board: board}
 	server, changes := start(t, options)
 	e := startEnvoy(t, "router", server)
 	e.listens(t)
@@ -179,7 +179,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	issuer.Close()
 	reports("remain in use")
 	eventually(t, "the keys are stored", func() (bool, string) {
-		text, err := os.ReadFile(options.KeySets)
+		text, err := os.ReadFile(options.KeySetFile)
 		return err == nil && strings.Contains(string(text), `"kid\":\"2\"`) &&
 			!strings.Contains(string(text), `"kid\":\"1\"`), string(text)
 	})
@@ -189,7 +189,7 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	write(t, filepath.Join(folder, "mesh.yaml"), fmt.Sprintf(keySetMesh, port, issuer.URL,
 		tokenBackend(t, "b"))+namedIssuer)
 	again, _ := start(t, discovery.Options{Files: []string{folder}, Namespace: "shop",
-		SystemRoots: roots, KeySets: copyOf(t, options.KeySets)})
+		SystemRoots: roots, KeySetFile: copyOf(t, options.KeySetFile)})
 	startEnvoy(t, "router", again)
 	for token, want := range map[string]string{second.sign(t, claims): "200 b",
 		first.sign(t, claims): "401"} {

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// persisted is the state stored in Options.LastGood. Only Run uses it.
+// persisted is the state stored in Options.LastGoodFile. Only Run uses it.
 type persisted struct {
 	state lastgood.State // state in the file, or in the last attempt to write it
 	stale bool           // the file does not have this state
@@ -22,20 +22,20 @@ type persisted struct {
 	again <-chan time.Time
 }
 
-// readLastGood reads the last good versions that the previous server had in force. The result stale
-// reports whether some of them cannot be used.
+// readLastGood reads the last good versions from Options.LastGoodFile. stale reports whether some
+// of them cannot be used, so that the file must be written again.
 func readLastGood(o Options) (state lastgood.State, stale bool) {
-	if o.LastGood == "" {
+	if o.LastGoodFile == "" {
 		return lastgood.State{}, false
 	}
-	state, wrong := lastgood.Read(o.LastGood, o.Settings.Namespace, validate.Object)
+	state, wrong := lastgood.Read(o.LastGoodFile, o.Settings.Namespace, validate.Object)
 	for _, err := range wrong {
 		o.Logger.Warn("cannot use stored last-good version of object", "error", err)
 	}
 	return state, len(wrong) > 0
 }
 
-// restoreMesh puts the MeshConfig in force that was so in the previous server.
+// restoreMesh puts the previous server's MeshConfig in force.
 func (s *Server) restoreMesh(text []byte) {
 	if len(text) == 0 {
 		return
@@ -52,7 +52,7 @@ func (s *Server) restoreMesh(text []byte) {
 // logRestored logs the number of last good versions in force, and how many of their files are
 // missing. Only Run may call it.
 func (s *Server) logRestored() {
-	now, waiting := s.lastGood(), s.config.store.Waiting()
+	now, waiting := s.lastGood(), s.config.store.CountMissing()
 	if objects := len(now.Objects) - waiting; objects+len(now.Mesh) > 0 {
 		s.options.Logger.Info("last-good objects of previous run in force",
 			"objects", objects, "mesh_config", len(now.Mesh) > 0)
@@ -68,8 +68,8 @@ func (s *Server) lastGood() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.config
-	state := lastgood.State{Objects: c.held, Away: c.away, Folders: c.folders, Policies: c.policies,
-		Lost: c.lost, Checked: c.store.Has(object.EnvoyFilter)}
+	state := lastgood.State{Objects: c.held, AwayPaths: c.away, PolicyFolders: c.folders, PolicyCounts: c.policies,
+		FoldersLost: c.lost, ChecksUnknownFields: c.store.HasKind(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
 		state.Mesh = s.meshText
 		if len(state.Mesh) == 0 { // empty text: Istio's defaults are in force
@@ -84,7 +84,7 @@ func (s *Server) lastGood() lastgood.State {
 // it.
 func (s *Server) persist() {
 	err := s.persistRefusals()
-	if s.options.LastGood != "" {
+	if s.options.LastGoodFile != "" {
 		err = errors.Join(err, s.persistLastGood())
 	}
 	if err != nil && s.persisted.again == nil {
@@ -95,14 +95,14 @@ func (s *Server) persist() {
 
 func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
-	if !s.persisted.stale && now.Checked == last.Checked && now.Lost == last.Lost &&
-		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.Away, last.Away) &&
-		maps.Equal(now.Folders, last.Folders) && maps.Equal(now.Policies, last.Policies) &&
+	if !s.persisted.stale && now.ChecksUnknownFields == last.ChecksUnknownFields && now.FoldersLost == last.FoldersLost &&
+		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.AwayPaths, last.AwayPaths) &&
+		maps.Equal(now.PolicyFolders, last.PolicyFolders) && maps.Equal(now.PolicyCounts, last.PolicyCounts) &&
 		bytes.Equal(now.Mesh, last.Mesh) &&
 		now.Reverted == last.Reverted {
 		return nil
 	}
-	err := lastgood.Write(s.options.LastGood, now)
+	err := lastgood.Write(s.options.LastGoodFile, now)
 	s.persisted.state, s.persisted.stale = now, err != nil
 	return err
 }

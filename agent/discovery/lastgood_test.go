@@ -53,8 +53,8 @@ func (l *runs) next() {
 	l.changes = make(chan []string)
 	var err error
 	l.server, err = discovery.New(discovery.Options{Files: []string{l.objects},
-		Settings: l.settings(), LastGood: l.lastGood, Refusals: l.refusals, Await: l.await,
-		Namespaces: func() []string { return []string{"bank"} }, Changes: l.changes,
+		Settings: l.settings(), LastGoodFile: l.lastGood, RefusalFile: l.refusals, AwaitFiles: l.await,
+		Namespaces: func() []string { return []string{"bank"} }, ChangedPaths: l.changes,
 		Logger: slog.New(slog.NewTextHandler(&l.log, nil))})
 	if err != nil {
 		l.t.Fatal(err)
@@ -97,9 +97,9 @@ func (l *runs) expect(what, hosts string, persists bool, problems ...string) {
 	snapshot, _ := feedOf(l.t, l.server, "sidecar").Current()
 	got := ""
 	for _, host := range []string{"a", "b"} {
-		if r := snapshot.Set(resource.ClusterType)["outbound|80||"+host+".test"]; r != nil {
+		if r := snapshot.ByType(resource.ClusterType)["outbound|80||"+host+".test"]; r != nil {
 			var cluster clusterv3.Cluster
-			if err := proto.Unmarshal(r.Value(), &cluster); err != nil {
+			if err := proto.Unmarshal(r.EncodedMessage(), &cluster); err != nil {
 				l.t.Fatal(err)
 			}
 			got += fmt.Sprintf("%s %v ", host, cluster.ConnectTimeout.AsDuration())
@@ -316,7 +316,7 @@ func TestLastGood_IsWrittenAgainAfterAFailure(t *testing.T) {
 	write(t, path, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 	synctest.Test(t, func(t *testing.T) {
 		server, changes := start(t, discovery.Options{Files: []string{files},
-			LastGood: filepath.Join(folder, "last-good.json")})
+			LastGoodFile: filepath.Join(folder, "last-good.json")})
 		write(t, path, fmt.Sprintf(webEntry, "web", "nonsense"))
 		changes <- []string{path}
 		changes <- nil // the server receives this once it has processed the change before

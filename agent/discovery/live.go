@@ -11,11 +11,11 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// LiveProblems returns problems of a proxy's clusters that are visible in the statistics of its
-// Envoy: names that cannot be resolved, servers whose certificates are refused. live has the
-// counters by cluster.
+// LiveProblems returns problems of a proxy's clusters that its Envoy's statistics show: names that
+// cannot be resolved, and servers whose certificates are refused. live has the statistics by
+// cluster.
 func (s *Server) LiveProblems(node *corev3.Node,
-	live map[string]explain.LiveState) ([]Problem, error) {
+	live map[string]explain.LiveCluster) ([]Problem, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return nil, err
@@ -24,7 +24,7 @@ func (s *Server) LiveProblems(node *corev3.Node,
 	var problems []Problem
 	for r, findings := range explain.Findings(snapshot, live) {
 		for _, f := range findings {
-			if origin, ok := writtenIn(r, f.Rule); ok {
+			if origin, ok := writtenIn(r, f.InDestinationRule); ok {
 				problems = append(problems, object.ProblemAt(origin, condition.Warning, f.Message,
 					f.Fix))
 			}
@@ -34,8 +34,8 @@ func (s *Server) LiveProblems(node *corev3.Node,
 	return problems, nil
 }
 
-// Strict returns for which ports of a proxy's host mutual TLS is required; see view.View.Strict.
-func (s *Server) Strict(
+// StrictPorts returns for which ports of a proxy's host mutual TLS is required; see view.View.StrictPorts.
+func (s *Server) StrictPorts(
 	node *corev3.Node,
 ) (func(port uint16) (by resource.Origin, strict, own bool), error) {
 	v, err := s.viewOf(node)
@@ -44,11 +44,12 @@ func (s *Server) Strict(
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return v.Strict(), nil
+	return v.StrictPorts(), nil
 }
 
-// writtenIn returns an origin of a cluster: its DestinationRule if rule is set and it has one, else
-// the first one. ok is false if the cluster has no origin.
+// writtenIn returns the object in which a cluster's problem can be fixed: the DestinationRule if
+// rule is set and there is one, else the cluster's first origin. ok is false if the cluster has no
+// origin.
 func writtenIn(r *resource.Resource, rule bool) (resource.Origin, bool) {
 	for _, o := range r.Origins {
 		if !rule || o.Kind == string(object.DestinationRule) {

@@ -22,7 +22,7 @@ func TestExplain_NamesGatewayThatDoesNotExist(t *testing.T) {
 			"there is no Gateway default/egde",
 		"other.test": "",
 	} {
-		said, err := discovery.Explain([]string{folder}, discovery.CheckOptions{Type: "router"},
+		said, err := discovery.Explain([]string{folder}, discovery.CheckOptions{NodeType: "router"},
 			explain.Request{Host: host, Port: 8080})
 		must(t, err)
 		if said.Status != 404 || !strings.HasSuffix(said.Reason, want) ||

@@ -56,7 +56,7 @@ func (s *Server) effectiveMesh() *mesh.Config {
 		m.AccessLog = s.settings.AccessLog
 		m.AccessLog.Local = true
 	}
-	m.AccessLog.Failures = s.settings.AccessLog.Failures
+	m.AccessLog.FailureCluster = s.settings.AccessLog.FailureCluster
 	return &m
 }
 
@@ -86,7 +86,7 @@ func (s *Server) reconfigure() bool {
 	if s.close(model.Touched{}) {
 		s.reopen()
 	}
-	s.options.TrustBundle(m.Authorities, m.Bundles)
+	s.options.OnTrustChange(m.Authorities, m.BundleURLs)
 	s.reportProblems()
 	return changed
 }

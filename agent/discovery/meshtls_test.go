@@ -147,7 +147,7 @@ func upstreamTLS(t *testing.T, server *discovery.Server) *tlsv3.UpstreamTlsConte
 		t.Fatal("there is no cluster")
 	}
 	var cluster clusterv3.Cluster
-	if err := proto.Unmarshal(r.Value(), &cluster); err != nil {
+	if err := proto.Unmarshal(r.EncodedMessage(), &cluster); err != nil {
 		t.Fatal(err)
 	}
 	var context tlsv3.UpstreamTlsContext
@@ -289,14 +289,14 @@ func serveXDS(t *testing.T, source xds.Source) *grpc.ClientConn {
 	return connection
 }
 
-// TestMeshTLS_ReportsBundlesOfMeshConfig: Options.TrustBundle receives the SPIFFE bundles of
+// TestMeshTLS_ReportsBundlesOfMeshConfig: Options.OnTrustChange receives the SPIFFE bundles of
 // MeshConfig at the start and when they change.
 func TestMeshTLS_ReportsBundlesOfMeshConfig(t *testing.T) {
 	config, reported := filepath.Join(t.TempDir(), "mesh.yaml"), make(chan []string, 10)
 	write(t, config, "caCertificates: [{spiffeBundleUrl: one.test/bundle}]")
 	_, changes := start(t, discovery.Options{Files: []string{t.TempDir()},
-		TrustBundle: func(_, bundles []string) { reported <- bundles },
-		Settings:    discovery.Settings{MeshConfigFile: config}})
+		OnTrustChange: func(_, bundles []string) { reported <- bundles },
+		Settings:      discovery.Settings{MeshConfigFile: config}})
 	for _, want := range []string{"https://one.test/bundle", "https://two.test"} {
 		if got := <-reported; len(got) != 1 || got[0] != want {
 			t.Errorf("reported %v, want %s", got, want)

@@ -14,14 +14,14 @@ func (s *Server) newModules() *wasm.Fetcher {
 	if !s.options.FetchModules {
 		return nil
 	}
-	return wasm.NewFetcher(wasm.FetcherOptions{File: s.options.Modules, Allowed: s.mayBeLocal,
+	return wasm.NewFetcher(wasm.FetcherOptions{File: s.options.ModuleFile, Allowed: s.mayBeLocal,
 		Board: s.options.Board, Logger: s.options.Logger})
 }
 
-// anyModule stands for the modules of a check, which fetches none.
+// anyModule is the content of every module in a check, which fetches no modules.
 var anyModule = []byte{0}
 
-// lookForModule returns an error if the module of a source is in a file of this host (local) that
+// lookForModule returns an error if a source's module is a file on this host (local is set) that
 // cannot be read.
 func lookForModule(from wasm.Source, local bool) ([]byte, error) {
 	if path, ok := from.Path(); ok && local {

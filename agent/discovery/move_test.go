@@ -48,7 +48,7 @@ func versionsOf(feed *resource.Feed) map[string]map[string]string {
 	all := map[string]map[string]string{}
 	for _, typeURL := range snapshot.Types() {
 		all[typeURL] = map[string]string{}
-		for name, r := range snapshot.Set(typeURL) {
+		for name, r := range snapshot.ByType(typeURL) {
 			all[typeURL][name] = r.Version
 		}
 	}

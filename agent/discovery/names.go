@@ -15,16 +15,16 @@ type DNSName struct {
 	Ports     []model.Port
 }
 
-// Names returns the sorted hosts with addresses that are imported by a sidecar with these labels,
+// DNSNames returns the sorted hosts with addresses that are imported by a sidecar with these labels,
 // in the settings' namespace.
-func (s *Server) Names(labels map[string]string) []DNSName {
+func (s *Server) DNSNames(labels map[string]string) []DNSName {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.names(model.Node{Namespace: s.config.namespace, Labels: labels})
 }
 
-// NamesOf returns the hosts with addresses that a proxy imports, sorted.
-func (s *Server) NamesOf(node *corev3.Node) ([]DNSName, error) {
+// DNSNamesOf returns the hosts with addresses that a proxy imports, sorted.
+func (s *Server) DNSNamesOf(node *corev3.Node) ([]DNSName, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n, err := parseNode(node, s.settings.Namespace)

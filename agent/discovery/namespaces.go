@@ -8,11 +8,11 @@ import (
 	"outrider.org/outrider/agent/discovery/view"
 )
 
-// An object without metadata.namespace is in Settings.Namespace. While [node] namespace changes,
-// the epochs before and after the change are in two namespaces, both in Options.Namespaces. For a
-// proxy in the namespace that is not in Settings, such objects are in the proxy's namespace: its
-// view has a world of its own, which is built again after each change of the files. A view of the
-// configuration's world is called current.
+// Objects without metadata.namespace are in Settings.Namespace. While [node] namespace changes, the
+// old and the new epoch have different namespaces, both in Options.Namespaces. For a proxy whose
+// namespace is not that of Settings, these objects are in the proxy's namespace. Its view has a
+// separate world, rebuilt after each change of the files. A view of the configuration's world is
+// called current.
 
 // ownDefault returns the namespace of objects that name none, for a proxy in a namespace; "" for
 // that of the settings. Callers of ownDefault and isCurrent hold mu.
@@ -58,7 +58,7 @@ func (s *Server) updateOthers() {
 			worlds[v.namespace] = s.newWorld()
 			worlds[v.namespace].Apply(additions(s.config.store.Objects(v.namespace)))
 		}
-		s.update(v, v.Move(worlds[v.namespace], view.NewCache()))
+		s.update(v, v.SetWorld(worlds[v.namespace], view.NewCache()))
 	}
 }
 
@@ -95,7 +95,7 @@ func (s *Server) applyNamespaces() {
 		return
 	}
 	c.store.SetNamespace(namespace)
-	c.store.Load() // loads again, because the texts of problems contain the namespace
+	c.store.Load() // problems contain the namespace, so the files must be loaded again
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.objectsChanged()
@@ -108,7 +108,7 @@ func (s *Server) applyNamespaces() {
 	}
 	for _, v := range s.views {
 		if s.isCurrent(v) && c.closed == nil {
-			v.Update(v.Move(c.world, c.cache))
+			v.Update(v.SetWorld(c.world, c.cache))
 		}
 	}
 	s.updateOthers()

@@ -102,7 +102,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 			snapshot, _ := feed.Current()
 			var cluster clusterv3.Cluster
 			if err := proto.Unmarshal(snapshot.Get(resource.Key{Type: resource.ClusterType,
-				Name: "outbound|80||home.test"}).Value(), &cluster); err != nil ||
+				Name: "outbound|80||home.test"}).EncodedMessage(), &cluster); err != nil ||
 				cluster.ConnectTimeout.AsDuration() != 7*time.Second {
 				t.Errorf("a changed MeshConfig: %v, %v", &cluster, err)
 			}

@@ -6,11 +6,11 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// Accepted records that a proxy has accepted resources on a stream; later streams have higher
-// numbers. Problems are only reported for the newest view of a proxy, because an older epoch that
-// drains may have another kind.
-func (s *Server) Accepted(stream uint64, node *corev3.Node) {
-	// works without the lock, because it is called for each response
+// RecordAccepted records that a proxy accepted resources on a stream. Later streams have higher
+// numbers. Problems are reported for a proxy's newest view only: an older, draining epoch may have
+// another view.
+func (s *Server) RecordAccepted(stream uint64, node *corev3.Node) {
+	// fast path without the lock, because this is called for each response
 	if stream <= s.newestStream.Load() {
 		return
 	}
@@ -33,10 +33,10 @@ func (s *Server) Accepted(stream uint64, node *corev3.Node) {
 	s.reportProblems()
 }
 
-// Ended records that a stream has ended. If no later stream of its proxy has accepted resources,
-// the proxy's newest view is unknown: a new epoch may have failed, and the one before it serves.
-// The problems of all its views are then reported until it accepts resources again.
-func (s *Server) Ended(stream uint64) {
+// RecordStreamEnd records the end of a stream. If no later stream of its proxy has accepted
+// resources, the newest view is unknown, because a new epoch may have failed while the old one
+// serves. Then problems of all the proxy's views are reported, until it accepts resources again.
+func (s *Server) RecordStreamEnd(stream uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	proxy, newest := "", uint64(0)
@@ -64,9 +64,8 @@ func (s *Server) Ended(stream uint64) {
 	s.reportProblems()
 }
 
-// dropOutdated deletes views of a single proxy from the map if the proxy has since accepted
-// resources of a newer view. Without calls of Accepted, as in a server for a fleet, no view is
-// outdated.
+// dropOutdated removes from views those of a single proxy that has accepted resources of a newer
+// view. Without calls of RecordAccepted (a fleet has none) it removes none.
 func dropOutdated(views map[string]*served) {
 	newest := map[string]uint64{} // newest stream by proxy
 	for _, v := range views {

@@ -34,7 +34,7 @@ func TestProblems_GatewaysOfTheNewestProxy(t *testing.T) {
 		if _, err := server.Feed(c.node); err != nil {
 			t.Fatal(err)
 		}
-		server.Accepted(c.stream, c.node)
+		server.RecordAccepted(c.stream, c.node)
 		warns := false
 		for _, p := range server.Problems() {
 			warns = warns || p.Severity == "warning" && strings.Contains(p.Message,
@@ -78,7 +78,7 @@ spec:
 		}
 		t.Cleanup(feed.Watch())
 		stream++
-		server.Accepted(stream, proxy)
+		server.RecordAccepted(stream, proxy)
 	}
 	reports := func(when string, want bool) {
 		t.Helper()
@@ -94,9 +94,9 @@ spec:
 	reports("without again", true)
 	follow("vm", "true")
 	reports("with one again", false)
-	server.Ended(stream - 1)
+	server.RecordStreamEnd(stream - 1)
 	reports("the drained one ended", false)
-	server.Ended(stream)
+	server.RecordStreamEnd(stream)
 	reports("a new epoch died, and the one before may serve", true)
 	follow("vm", "true")
 	reports("another new epoch", false)

@@ -126,8 +126,8 @@ func addresses(own string, more []string) []string {
 	return found
 }
 
-// namespaceOf returns the namespace in a domain of Istio's form, namespace.svc.cluster.local. If
-// the domain has another form, it returns otherwise.
+// namespaceOf returns the namespace in a domain of the form namespace.svc.cluster.local. For other
+// domains, it returns the argument otherwise.
 func namespaceOf(domain, otherwise string) string {
 	if namespace, rest, ok := strings.Cut(domain, "."); ok && strings.HasPrefix(rest, "svc.") {
 		return namespace
@@ -136,7 +136,7 @@ func namespaceOf(domain, otherwise string) string {
 }
 
 // SameNode reports whether a proxy that sends node gets the same resources as one that sends known,
-// the node of a bootstrap. It ignores what Envoy's command line may set.
+// the node of a bootstrap. Fields that Envoy's command line can set are ignored.
 func SameNode(known, node *corev3.Node) bool {
 	filled := &corev3.Node{Id: cmp.Or(known.GetId(), node.GetId()), Metadata: known.GetMetadata(),
 		Cluster: cmp.Or(known.GetCluster(), node.GetCluster()), Locality: known.GetLocality()}
@@ -151,8 +151,8 @@ func SameNode(known, node *corev3.Node) bool {
 	return err == nil && nodeKey(got) == nodeKey(want)
 }
 
-// proxyName returns a name that a proxy retains after a reload: the name and domain of its node's
-// ID, and the generator of its resources (none, or grpc).
+// proxyName returns a name that stays the same across reloads: name and domain of the node's ID,
+// and the generator of the resources (none, or grpc).
 func proxyName(node *corev3.Node) string {
 	parts := strings.Split(node.GetId(), "~")
 	generator := node.GetMetadata().GetFields()["GENERATOR"].GetStringValue()

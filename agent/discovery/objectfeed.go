@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// WantsObjects reports whether a client requests the objects of the configuration in place of
-// Envoy's resources: it is a discovery server with this one as its source. As in Istio, its node
-// has GENERATOR=api.
+// WantsObjects reports whether a client requests the configuration's objects instead of Envoy's
+// resources, as a discovery server does that uses this one as its source. As in Istio, its node has
+// GENERATOR=api.
 func WantsObjects(node *corev3.Node) bool {
 	return node.GetMetadata().GetFields()["GENERATOR"].GetStringValue() == "api"
 }

@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Origin says which objects a resource, or a part of it, was translated from.
-type Origin struct {
+// ResourceOrigins lists the objects from which a resource, or one of its virtual hosts, was
+// translated.
+type ResourceOrigins struct {
 	Type        string // type URL of the resource
 	Name        string
 	VirtualHost string            // virtual host in a route configuration; "": the whole resource
@@ -20,9 +21,10 @@ type Origin struct {
 	Routes []resource.Origin
 }
 
-// Origins returns the origins of a proxy's resources, by type, name and virtual host. It leaves out
-// resources that were not translated from objects. The error says why the proxy has no resources.
-func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
+// Origins returns the origins of a proxy's resources, sorted by type, name and virtual host.
+// Resources that were not translated from objects are left out. It returns an error if the proxy
+// has no resources.
+func (s *Server) Origins(node *corev3.Node) ([]ResourceOrigins, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return nil, err
@@ -31,18 +33,18 @@ func (s *Server) Origins(node *corev3.Node) ([]Origin, error) {
 	hosts := v.Hosts()
 	snapshot, _ := v.Feed().Current()
 	s.mu.Unlock()
-	var all []Origin
+	var all []ResourceOrigins
 	for _, h := range hosts {
-		all = append(all, Origin{resource.RouteType, h.Routes, h.VirtualHost, h.Origins, h.RouteOrigins})
+		all = append(all, ResourceOrigins{resource.RouteType, h.Routes, h.VirtualHost, h.Origins, h.RouteOrigins})
 	}
 	for _, kind := range snapshot.Types() {
-		for name, r := range snapshot.Set(kind) {
+		for name, r := range snapshot.ByType(kind) {
 			if len(r.Origins) > 0 {
-				all = append(all, Origin{Type: kind, Name: name, Origins: r.Origins})
+				all = append(all, ResourceOrigins{Type: kind, Name: name, Origins: r.Origins})
 			}
 		}
 	}
-	slices.SortFunc(all, func(a, b Origin) int {
+	slices.SortFunc(all, func(a, b ResourceOrigins) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name),
 			cmp.Compare(a.VirtualHost, b.VirtualHost))
 	})

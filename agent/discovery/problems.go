@@ -14,8 +14,8 @@ import (
 // also published as an event of kind mesh-problem.
 const ConditionProblems = "mesh-problems"
 
-// maxEvents bounds how many problems or changes of one push are reported singly. Of the rest only
-// the number is reported.
+// maxEvents bounds the number of problems, and of changed objects, that one push reports one by
+// one. Beyond it, only their number is reported.
 const maxEvents = 20
 
 // Problems returns all current problems, sorted by position.
@@ -40,7 +40,7 @@ func (s *Server) reportProblems() {
 	s.closed.Store(cmp.Or(s.config.closed, notInForce(refused)))
 	s.problems = gather(s.config.stored, slices.Concat(s.reportedMesh(), refused,
 		s.sharing.problems(), s.config.refs.problems(), s.groupProblems(), unselected(s.config.world, views)), views)
-	if s.reported = s.problems; s.settings.Unused {
+	if s.reported = s.problems; s.settings.NoEnvoy {
 		s.reported = nil
 	}
 	if s.options.Board == nil || slices.Equal(before, s.reported) {
@@ -110,16 +110,16 @@ func gather(stored, ofMesh []Problem, views map[string]*served) []Problem {
 		}
 	}
 	if len(more) == 0 {
-		return stored // no copy, because there may be thousands of notes
+		return stored // not copied, because there may be thousands of notes
 	}
 	all := slices.Concat(stored, more)
 	slices.SortFunc(all, Problem.Compare)
 	return slices.Compact(all)
 }
 
-// Closed returns why nothing is served although the files were read, or why a policy is not in
-// force; else "". It never blocks, because readiness depends on it.
-func (s *Server) Closed() string {
+// WithheldReason returns why no resources are served although the files were read, or why a policy
+// is not in force; "" if neither is so. It never blocks, because readiness depends on it.
+func (s *Server) WithheldReason() string {
 	if why := s.closed.Load(); why != nil {
 		return *why
 	}

@@ -166,7 +166,7 @@ func (p *proxy) want(typeURL, name string) {
 // routesOf returns the names of the route configurations to which a listener refers.
 func routesOf(r *resource.Resource) (names []string) {
 	var listener listenerv3.Listener
-	_ = proto.Unmarshal(r.Value(), &listener)
+	_ = proto.Unmarshal(r.EncodedMessage(), &listener)
 	chains := listener.FilterChains
 	if listener.DefaultFilterChain != nil {
 		chains = append(chains, listener.DefaultFilterChain)
@@ -242,7 +242,7 @@ func newestFor(t *testing.T, server *discovery.Server, node *corev3.Node) map[re
 	all := map[resource.Key]string{}
 	for _, kind := range []string{resource.ClusterType, resource.EndpointType, resource.ListenerType,
 		resource.RouteType} {
-		for _, r := range snapshot.Set(kind) {
+		for _, r := range snapshot.ByType(kind) {
 			all[r.Key()] = r.Version
 		}
 	}

@@ -14,9 +14,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// references finds destinations of VirtualServices that no object defines (Istio's IST0101).
-// Translation finds them too, but only in routes that a proxy gets. Both report equal problems, so
-// that gather removes duplicates.
+// references holds, by VirtualService, destinations that no object defines (Istio's IST0101).
+// Translation reports equal problems, but only for routes that a proxy gets; gather removes
+// duplicates.
 type references map[*object.Object]reference
 
 type reference struct {
@@ -24,8 +24,8 @@ type reference struct {
 	problems []Problem
 }
 
-// update checks the VirtualServices again that touched hosts may affect, and those that are new:
-// delegates have neither hosts nor gateways.
+// update checks VirtualServices again that a change of hosts may affect, and new ones. Delegates,
+// which have neither hosts nor gateways, are always checked.
 func (r references) update(w *model.World, touched model.Touched) {
 	patterns := false // a touched wildcard may match any host
 	for host := range touched.Hosts {
@@ -72,7 +72,7 @@ func refer(w *model.World, o *object.Object) reference {
 		host := model.FullName(to.GetHost(), o.Namespace, w.Domain())
 		found.hosts[host] = struct{}{}
 		switch {
-		case !w.IsReached(host):
+		case !w.HasServiceAt(host):
 			warn(field+".host", fmt.Sprintf("no service has the host %s", host),
 				"requests get 503; add a ServiceEntry or correct the host")
 		case to.GetSubset() != "" && !w.HasSubset(host, to.GetSubset()):
@@ -115,8 +115,8 @@ func destinations(v *networking.VirtualService, each func(string, *networking.De
 	}
 }
 
-// mostNodes is the maximum number of kinds of proxies for which Gateways that select none of them
-// are reported. More are a fleet, whose proxies come and go.
+// mostNodes is the maximum number of kinds of proxies for which unselected Gateways are reported.
+// More kinds are a fleet, in which proxies come and go.
 const mostNodes = 8
 
 // unselected reports Gateways that select none of the served proxies. If another Gateway selects a
@@ -126,7 +126,7 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 	if len(views) == 0 || len(views) > mostNodes {
 		return nil
 	}
-	// routers last, because the reason that they give is the most helpful one
+	// gateway proxies come last, because the reason for them is the most helpful
 	var nodes []model.Node
 	for _, key := range slices.Sorted(maps.Keys(views)) {
 		nodes = append(nodes, views[key].Node())
@@ -158,9 +158,9 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 	return problems
 }
 
-// unselecting returns why a Gateway does not select a proxy, and the fix; "" if it does.
+// unselecting returns why a selector does not match a proxy, and the fix; "" if it matches.
 func unselecting(selector map[string]string, node model.Node) (message, fix string) {
-	selects := model.Selects(selector, node.Labels)
+	selects := model.SelectorMatches(selector, node.Labels)
 	switch {
 	case selects && node.Type == model.Router:
 		return "", ""
@@ -177,8 +177,8 @@ func unselecting(selector map[string]string, node model.Node) (message, fix stri
 	return "has no effect here: this proxy is a sidecar, and Gateways are for routers", fix
 }
 
-// idleGateway returns why no Gateway has a server on a port for a proxy: it names a Gateway that
-// has one and does not select the proxy, with the fix; "" if there is none.
+// idleGateway explains why a proxy has no server on a port: it names a Gateway with such a server
+// that does not select the proxy, and the fix. Both are "" if there is no such Gateway.
 func idleGateway(w *model.World, node model.Node, port uint32) (why, fix string) {
 	for _, o := range w.AllGateways() {
 		gateway := o.Spec.(*networking.Gateway)
@@ -191,15 +191,15 @@ func idleGateway(w *model.World, node model.Node, port uint32) (why, fix string)
 	return "", ""
 }
 
-// lostGateway returns why a request for a host may fail: a VirtualService for the host names a
-// Gateway that does not exist. It also returns the fix; "" if there is none.
+// lostGateway explains why a request for a host may fail: a VirtualService for the host names a
+// Gateway that does not exist. It returns "" if there is none.
 func lostGateway(w *model.World, host string) (why, fix string) {
 	for _, o := range slices.SortedFunc(w.VirtualServices(), object.CompareAge) {
 		spec := o.Spec.(*networking.VirtualService)
 		for _, written := range spec.Gateways {
 			name := model.GatewayName(written, o.Namespace)
 			if written == model.MeshGateway || w.HasGateway(name) || !slices.ContainsFunc(spec.Hosts,
-				func(h string) bool { return model.Covers(h, host) }) {
+				func(h string) bool { return model.HostCovers(h, host) }) {
 				continue
 			}
 			return fmt.Sprintf("%s at %s has the host, and there is no Gateway %s", o.Key,

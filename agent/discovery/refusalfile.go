@@ -15,15 +15,15 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// The file Options.Refusals contains, by kind of proxy, what clients refused and the last accepted
-// versions. So a new epoch does not get what the former one refused, even after a restart of the
-// agent or a reboot.
+// The file Options.RefusalFile contains the refusals by kind of proxy, with the last accepted
+// versions. With it, a new epoch does not get a resource that the previous one refused, even after
+// a restart of the agent or a reboot.
 
 // refusedState is a JSON record of the file: what one kind of proxy refused.
 type refusedState struct {
 	kind
-	resource.State
-	Overrides []view.Override `json:"overrides,omitempty"`
+	resource.RefusalState
+	Overrides []view.FilterOverride `json:"overrides,omitempty"`
 }
 
 func (r refusedState) empty() bool { return len(r.Refused)+len(r.Overrides) == 0 }
@@ -40,9 +40,8 @@ var refusalFormat = recordfile.Format{Header: "outrider-refusals 1\n", MaxBytes:
 
 const kindRecord = 'k'
 
-// inheritRefusals passes refusals to a new view that its proxies made before: those of an earlier
-// view or server for the same kind of proxy, else for the kind that differs only in Envoy's
-// version, else for the same proxy. Callers hold mu.
+// inheritRefusals passes earlier refusals to a new view: those for the same kind of proxy, else for
+// the kind that differs only in Envoy's version, else for the same proxy. Callers hold mu.
 func (s *Server) inheritRefusals(v *served) {
 	rank := func(k kind) int {
 		switch {
@@ -63,14 +62,14 @@ func (s *Server) inheritRefusals(v *served) {
 		}
 	}
 	if rank(best.kind) > 0 {
-		v.Feed().Restore(best.State)
-		v.Restore(best.Overrides)
+		v.Feed().Restore(best.RefusalState)
+		v.RestoreOverrides(best.Overrides)
 	}
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool { return rank(r.kind) == 3 })
 }
 
-// forgetRefusals drops retained refusals if their proxies have used, for longer than idleAfter, a
-// view that does not inherit them. Callers hold mu.
+// forgetRefusals drops retained refusals once their proxies have used another view, which does not
+// inherit them, for longer than idleAfter. Callers hold mu.
 func (s *Server) forgetRefusals(now time.Time) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool {
 		for _, v := range s.views {
@@ -82,9 +81,8 @@ func (s *Server) forgetRefusals(now time.Time) {
 	})
 }
 
-// refusedStates returns the refusals by kind of proxy; nil if there are none. Kinds without
-// refusals are included, because they would otherwise inherit those of another kind. Callers hold
-// mu.
+// refusedStates returns the refusals by kind of proxy; nil if there are none at all. It includes
+// kinds without refusals, which would otherwise inherit those of another kind. Callers hold mu.
 func (s *Server) refusedStates() (all []refusedState) {
 	nothing := true
 	for _, v := range s.views {
@@ -109,12 +107,12 @@ func (s *Server) retainRefusals(v *served) {
 	}
 }
 
-// readRefusals reads the file. It logs and skips what cannot be used.
+// readRefusals reads the file. It logs and skips unusable records.
 func (s *Server) readRefusals() (all []refusedState) {
-	if s.options.Refusals == "" {
+	if s.options.RefusalFile == "" {
 		return nil
 	}
-	records, err := refusalFormat.Read(s.options.Refusals)
+	records, err := refusalFormat.Read(s.options.RefusalFile)
 	for _, record := range records {
 		var state struct {
 			refusedState
@@ -122,7 +120,7 @@ func (s *Server) readRefusals() (all []refusedState) {
 		}
 		failed := json.Unmarshal(record.Text, &state)
 		for _, text := range state.Overrides {
-			var one view.Override
+			var one view.FilterOverride
 			// this version of the agent may find the EnvoyFilters of the record invalid
 			if invalid := json.Unmarshal(text, &one); invalid != nil {
 				err = cmp.Or(err, invalid)
@@ -158,10 +156,10 @@ func (s *Server) refusalsMark() [sha256.Size]byte {
 	return [sha256.Size]byte(mark.Sum(nil))
 }
 
-// persistRefusals writes the file Options.Refusals if its content has changed. Only Run may call
+// persistRefusals writes the file Options.RefusalFile if its content has changed. Only Run may call
 // it.
 func (s *Server) persistRefusals() error {
-	if s.options.Refusals == "" {
+	if s.options.RefusalFile == "" {
 		return nil
 	}
 	s.mu.Lock()
@@ -187,7 +185,7 @@ func (s *Server) persistRefusals() error {
 			s.options.Logger.Warn("cannot persist refused resources of some proxies: too large",
 				"kinds", without)
 		}
-		if err := refusalFormat.Write(s.options.Refusals, slices.Values(records)); err != nil {
+		if err := refusalFormat.Write(s.options.RefusalFile, slices.Values(records)); err != nil {
 			return err
 		}
 		s.refusalsSum = sum

@@ -20,14 +20,14 @@ import (
 
 // refusedBy returns the refusals of proxies with a node. The refused resource has a size.
 func refusedBy(node string, size int) refusedState {
-	return refusedState{kind: kind{Node: node}, State: resource.State{Refused: []resource.Refused{{
+	return refusedState{kind: kind{Node: node}, RefusalState: resource.RefusalState{Refused: []resource.RefusedVersion{{
 		Resource: &resource.Resource{Type: resource.ClusterType, Name: "a", Version: "2"},
 		Accepted: resource.FromEncoded(resource.ClusterType, "a", make([]byte, size))}}}}
 }
 
 // serverWithRefusals returns a server that has read a file of refusals.
 func serverWithRefusals(path string) *Server {
-	s := &Server{options: Options{Refusals: path, Logger: slog.New(slog.DiscardHandler)}}
+	s := &Server{options: Options{RefusalFile: path, Logger: slog.New(slog.DiscardHandler)}}
 	s.refusals = s.readRefusals()
 	return s
 }

@@ -25,12 +25,12 @@ func (s *Server) refused() {
 	defer s.mu.Unlock()
 	for _, v := range s.views {
 		snapshot, _ := v.Feed().Current()
-		for _, o := range v.Override(snapshot.AllRefused()) {
+		for _, o := range v.OverrideFilters(snapshot.AllRefused()) {
 			s.options.Logger.Warn("resource refused by proxy, publishing it with earlier EnvoyFilters",
 				"type", o.Key.Type, "name", o.Key.Name, "error", o.Reason)
 		}
 		snapshot, _ = v.Feed().Current()
-		for _, u := range v.Unobserve(snapshot.AllRefused()) {
+		for _, u := range v.OmitTelemetry(snapshot.AllRefused()) {
 			s.options.Logger.Warn("listener refused by proxy, publishing it without Telemetry",
 				"name", u.Key.Name, "error", u.Reason)
 		}
@@ -38,10 +38,10 @@ func (s *Server) refused() {
 	s.reportProblems()
 }
 
-// retry has refused resources sent to the clients again. Callers hold mu.
+// retry makes all views send refused resources to the clients again. Callers hold mu.
 func (s *Server) retry() {
 	for _, v := range s.views {
-		v.Retry()
+		v.RetryOverrides()
 	}
 }
 
@@ -54,7 +54,7 @@ func (s *Server) refusedProblems(v *served) (all []Problem) {
 	}
 	snapshot, _ := v.Feed().Current()
 	refused := snapshot.AllRefused()
-	unobserved := slices.DeleteFunc(v.Unobserved(), func(u view.Unobserved) bool {
+	unobserved := slices.DeleteFunc(v.OmittedTelemetry(), func(u view.OmittedTelemetry) bool {
 		return refused[u.Key] != nil
 	})
 	if len(unobserved) > 0 {
@@ -72,10 +72,10 @@ func (s *Server) refusedProblems(v *served) (all []Problem) {
 	return all
 }
 
-// blamesOther reports whether the client's message about a refused secret is due to a second secret:
-// it names a file of the second one, and none of the first. A client may refuse several secrets
-// together.
-func blamesOther(all map[resource.Key]*resource.Refused, of *resource.Refused) bool {
+// blamesOther reports whether the client's message about a refused secret is caused by another one:
+// it contains a file of that one, and none of the refused secret. A client may refuse several
+// secrets in one message.
+func blamesOther(all map[resource.Key]*resource.RefusedVersion, of *resource.RefusedVersion) bool {
 	if of.Resource.Type != resource.SecretType || mentionsFile(of.Reason, of.Resource.Name) {
 		return false
 	}
@@ -99,7 +99,7 @@ func mentionsFile(text, secret string) bool {
 	return false
 }
 
-// mentions reports whether a text contains a name which is not a part of a longer one.
+// mentions reports whether a text contains a name as a whole, not as part of a longer name.
 func mentions(text, name string) bool {
 	const partOfName = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_|"
 	for {
@@ -116,11 +116,11 @@ func mentions(text, name string) bool {
 	}
 }
 
-// keyMismatch is BoringSSL's reason for a key that is not the certificate's.
+// keyMismatch is BoringSSL's error if a private key does not belong to the certificate.
 const keyMismatch = "KEY_VALUES_MISMATCH"
 
-// described returns the kind and name of a resource for people. For a secret, it returns the files
-// or the credential.
+// described returns a description of a resource for people: its kind and name, or the files or
+// credential of a secret.
 func described(r *resource.Resource) string {
 	pair, isPair := strings.CutPrefix(r.Name, "file-cert:")
 	authorities, isRoot := strings.CutPrefix(r.Name, "file-root:")
@@ -139,7 +139,7 @@ func described(r *resource.Resource) string {
 
 // refusedProblem returns the problem of a refused resource, at the object that most likely caused
 // it.
-func refusedProblem(r *resource.Resource, at resource.Origin, of *resource.Refused) Problem {
+func refusedProblem(r *resource.Resource, at resource.Origin, of *resource.RefusedVersion) Problem {
 	message := fmt.Sprintf("Envoy refused the %s: %s", described(r), of.Reason)
 	fix := "correct it; it is not in use until it changes, or a reload tries it again"
 	if of.Accepted != nil {
@@ -160,8 +160,8 @@ func refusedProblem(r *resource.Resource, at resource.Origin, of *resource.Refus
 	return object.ProblemAt(at, condition.Error, message, fix)
 }
 
-// refusedFilter returns the problem of an EnvoyFilter because of which a resource was refused.
-func refusedFilter(o view.Override, filter *object.Object) Problem {
+// refusedFilter returns the problem of an EnvoyFilter that caused a resource to be refused.
+func refusedFilter(o view.FilterOverride, filter *object.Object) Problem {
 	fix := "correct it; it is not in use for this resource"
 	if slices.ContainsFunc(o.Filters, func(f *object.Object) bool { return f.Key == filter.Key }) {
 		fix = "correct it; its version before stays in use for this resource"
@@ -175,14 +175,14 @@ func refusedFilter(o view.Override, filter *object.Object) Problem {
 
 // refusedTelemetry returns the problem of listeners that are in use without Telemetries. Callers
 // hold mu.
-func (s *Server) refusedTelemetry(v *view.View, all []view.Unobserved) Problem {
+func (s *Server) refusedTelemetry(v *view.View, all []view.OmittedTelemetry) Problem {
 	message := fmt.Sprintf("Envoy refused the Listener %s", all[0].Name)
 	if len(all) > 1 {
 		message += fmt.Sprintf(" and %d more", len(all)-1)
 	}
 	message += ", in use without access logs, tracing and metrics of Telemetries: " + all[0].Reason
 	const fix = "correct it; a change of a Telemetry, or a reload, tries them again"
-	observers := v.Observers()
+	observers := v.TelemetryOrigins()
 	if len(observers) == 0 {
 		return Problem{File: s.settings.MeshConfigFile, Line: 1, Severity: condition.Error,
 			Message: message, Fix: fix}
@@ -190,8 +190,8 @@ func (s *Server) refusedTelemetry(v *view.View, all []view.Unobserved) Problem {
 	return object.ProblemAt(s.newestEdit(observers), condition.Error, message, fix)
 }
 
-// newestEdit returns the origin whose object changed last, the first one if none did. Callers hold
-// mu.
+// newestEdit returns the origin whose object changed last; the first origin if no change is
+// recorded. Callers hold mu.
 func (s *Server) newestEdit(origins []resource.Origin) resource.Origin {
 	for _, e := range slices.Backward(s.edits) {
 		for _, o := range origins {

@@ -51,7 +51,7 @@ func timeoutOf(t *testing.T, r *resource.Resource) string {
 		return ""
 	}
 	var cluster clusterv3.Cluster
-	if err := proto.Unmarshal(r.Value(), &cluster); err != nil {
+	if err := proto.Unmarshal(r.EncodedMessage(), &cluster); err != nil {
 		t.Fatal(err)
 	}
 	return cluster.ConnectTimeout.AsDuration().String()

@@ -40,7 +40,7 @@ spec:
 func plain(t *testing.T, r *resource.Resource) bool {
 	t.Helper()
 	var listener listenerv3.Listener
-	if err := proto.Unmarshal(r.Value(), &listener); err != nil {
+	if err := proto.Unmarshal(r.EncodedMessage(), &listener); err != nil {
 		t.Fatal(err)
 	}
 	for _, chain := range listener.FilterChains {
@@ -82,7 +82,7 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 			l.put("mesh.yaml", ports+test.first)
 			l.next()
 			refuses := func(r *resource.Resource) bool {
-				return r.Type == resource.ListenerType && strings.Contains(string(r.Value()), "bad")
+				return r.Type == resource.ListenerType && strings.Contains(string(r.EncodedMessage()), "bad")
 			}
 			f := serveFleet(t, l.server)
 			p := f.connect(identityNode(40), refuses)
@@ -102,11 +102,11 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 					if r == nil || plain(t, r) {
 						return false, fmt.Sprint("plain text; ", l.server.Problems())
 					}
-					return strings.Contains(string(r.Value()), "lua") == (test.code != "") &&
-						strings.Contains(string(r.Value()), test.code), "another EnvoyFilter"
+					return strings.Contains(string(r.EncodedMessage()), "lua") == (test.code != "") &&
+						strings.Contains(string(r.EncodedMessage()), test.code), "another EnvoyFilter"
 				})
 				l.reported(what, "EnvoyFilter shop/lua: Envoy refused the Listener")
-				if why := l.server.Closed(); why != "" {
+				if why := l.server.WithheldReason(); why != "" {
 					t.Errorf("%s: not ready: %s", what, why)
 				}
 			}
@@ -135,7 +135,7 @@ func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 			l.reported("corrected")
 			eventually(t, "corrected", func() (bool, string) {
 				r := again.get(resource.ListenerType, inboundListener)
-				return strings.Contains(string(r.Value()), "corrected"), ""
+				return strings.Contains(string(r.EncodedMessage()), "corrected"), ""
 			})
 		})
 	}
@@ -150,7 +150,7 @@ func TestRefusal_OfAResourceThatIsGone(t *testing.T) {
 	l.put("filter.yaml", "")
 	l.next()
 	refuses := func(r *resource.Resource) bool {
-		return r.Type == resource.ListenerType && strings.Contains(string(r.Value()), "bad")
+		return r.Type == resource.ListenerType && strings.Contains(string(r.EncodedMessage()), "bad")
 	}
 	p := serveFleet(t, l.server).connect(identityNode(40), refuses)
 	eventually(t, "the first listener", func() (bool, string) {
@@ -197,7 +197,7 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 	closed := func(what string) {
 		t.Helper()
 		eventually(t, what, func() (bool, string) {
-			why := l.server.Closed()
+			why := l.server.WithheldReason()
 			return strings.Contains(why, problem) && strings.Contains(why, "mesh.yaml:1 Sidecar"), why
 		})
 	}
@@ -216,7 +216,7 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 	}
 	l.put("strict.yaml", "# none\n")
 	eventually(t, "without the policy", func() (bool, string) {
-		return l.server.Closed() == "", l.server.Closed()
+		return l.server.WithheldReason() == "", l.server.WithheldReason()
 	})
 }
 
@@ -273,7 +273,7 @@ func TestRefusal_PolicyNotInForceOnMovedPort(t *testing.T) {
 	closed := func(what string) {
 		t.Helper()
 		eventually(t, what, func() (bool, string) {
-			why := l.server.Closed()
+			why := l.server.WithheldReason()
 			return strings.Contains(why, "PeerAuthentication shop/default: the policy is not in force: "+
 				"Envoy refused the Listener "+moved), why
 		})
@@ -286,6 +286,6 @@ func TestRefusal_PolicyNotInForceOnMovedPort(t *testing.T) {
 	l.put("mesh.yaml", one+strict)
 	eventually(t, "moved back", func() (bool, string) {
 		r := p.get(resource.ListenerType, inboundListener)
-		return l.server.Closed() == "" && r != nil && !plain(t, r), l.server.Closed()
+		return l.server.WithheldReason() == "" && r != nil && !plain(t, r), l.server.WithheldReason()
 	})
 }

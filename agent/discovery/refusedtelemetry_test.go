@@ -34,7 +34,7 @@ func TestRefusal_BadTelemetryHoldsBackNoPolicy(t *testing.T) {
 			l.put("mesh.yaml", ports)
 			l.next()
 			refuses := func(r *resource.Resource) bool {
-				return r.Type == resource.ListenerType && strings.Contains(string(r.Value()), "bad")
+				return r.Type == resource.ListenerType && strings.Contains(string(r.EncodedMessage()), "bad")
 			}
 			f := serveFleet(t, l.server)
 			p := f.connect(identityNode(40), refuses)
@@ -56,10 +56,10 @@ func TestRefusal_BadTelemetryHoldsBackNoPolicy(t *testing.T) {
 					if r == nil || plain(t, r) {
 						return false, fmt.Sprint("plain text; ", l.server.Problems())
 					}
-					return strings.Contains(string(r.Value()), "/dev/stdout"), "no access log"
+					return strings.Contains(string(r.EncodedMessage()), "/dev/stdout"), "no access log"
 				})
 				l.reported(what, problem)
-				if why := l.server.Closed(); why != "" {
+				if why := l.server.WithheldReason(); why != "" {
 					t.Errorf("%s: not ready: %s", what, why)
 				}
 			}

@@ -185,7 +185,7 @@ func TestRefusal_WhatTheAcceptedVersionNeedsStays(t *testing.T) {
 	l.next()
 	f := serveFleet(t, l.server)
 	refuses := func(r *resource.Resource) bool {
-		return r.Type == resource.RouteType && strings.Contains(string(r.Value()), "/bad")
+		return r.Type == resource.RouteType && strings.Contains(string(r.EncodedMessage()), "/bad")
 	}
 	n := node("sidecar", "shop", map[string]any{"app": "edge"})
 	p := f.connect(n, refuses)
@@ -201,7 +201,7 @@ func TestRefusal_WhatTheAcceptedVersionNeedsStays(t *testing.T) {
 		t.Helper()
 		eventually(t, what, func() (bool, string) {
 			routes := p.get(resource.RouteType, "80")
-			return routes != nil && strings.Contains(string(routes.Value()), "/old") &&
+			return routes != nil && strings.Contains(string(routes.EncodedMessage()), "/old") &&
 				p.get(resource.ClusterType, clusterOfB) != nil &&
 				p.get(resource.EndpointType, clusterOfB) != nil &&
 				p.get(resource.ListenerType, "0.0.0.0_81") == nil &&
@@ -220,7 +220,7 @@ func TestRefusal_WhatTheAcceptedVersionNeedsStays(t *testing.T) {
 	l.put("routes.yaml", routesTo("a", "/good"))
 	eventually(t, "corrected", func() (bool, string) {
 		return p.get(resource.ClusterType, clusterOfB) == nil &&
-			strings.Contains(string(p.get(resource.RouteType, "80").Value()), "/good"), ""
+			strings.Contains(string(p.get(resource.RouteType, "80").EncodedMessage()), "/good"), ""
 	})
 	l.reported("corrected")
 }

@@ -58,7 +58,7 @@ func startWatching(t *testing.T, folder string, options discovery.Options) *disc
 			t.Error(err)
 		}
 	})
-	options.Files, options.Local, options.Changes = []string{folder}, true, watcher.Changes()
+	options.Files, options.FilesAreLocal, options.ChangedPaths = []string{folder}, true, watcher.Changes()
 	server, _ := start(t, options)
 	return server
 }

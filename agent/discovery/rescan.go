@@ -46,8 +46,8 @@ func (s *Server) inRun(ctx context.Context, call func()) error {
 // Ping returns nil once the goroutine of Run responds.
 func (s *Server) Ping(ctx context.Context) error { return s.inRun(ctx, func() {}) }
 
-// scan answers all pending calls of Rescan by one scan, and returns how long it took. Only Run may
-// call it.
+// scan reads all files once for all pending calls of Rescan, and returns how long that took. Only
+// Run may call it.
 func (s *Server) scan(first chan struct{}) time.Duration {
 	begun := time.Now()
 	all := append(s.waiting(), first)
@@ -60,7 +60,7 @@ func (s *Server) scan(first chan struct{}) time.Duration {
 	return time.Since(begun)
 }
 
-// waiting returns all pending calls of Rescan. Only Run may call it.
+// waiting returns the channels of all pending calls of Rescan. Only Run may call it.
 func (s *Server) waiting() []chan struct{} {
 	var all []chan struct{}
 	for {

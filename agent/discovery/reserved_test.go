@@ -74,8 +74,8 @@ func TestListener_HasOneOwner(t *testing.T) {
 // TestTaken_OtherListenersKeepTheirAddress adds services, a Sidecar and a Gateway on ports of the
 // agent and of the bootstrap.
 func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
-	taken := []discovery.Reserved{{Port: 15090, By: "the metrics", Envoy: true}, {Address: "127.0.0.1",
-		Port: 15000, By: "the admin view"}}
+	taken := []discovery.ReservedAddress{{Port: 15090, Owner: "the metrics", IsEnvoys: true}, {Address: "127.0.0.1",
+		Port: 15000, Owner: "the admin view"}}
 	const entry = "ServiceEntry shop/x: {hosts: [x.test], addresses: [10.9.0.1], resolution: " +
 		"STATIC, ports: [{number: 15090, name: http, protocol: HTTP}, {number: 15000, name: tcp, " +
 		"protocol: TCP}, " +
@@ -109,7 +109,7 @@ func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 			Namespace: "shop", Settings: discovery.Settings{Reserved: taken}})
 		feed := feedOf(t, server, test.kind)
 		snapshot, _ := feed.Current()
-		if got := slices.Sorted(maps.Keys(snapshot.Set(resource.ListenerType))); !slices.Equal(got,
+		if got := slices.Sorted(maps.Keys(snapshot.ByType(resource.ListenerType))); !slices.Equal(got,
 			test.want) {
 			t.Errorf("%s %.20s: listeners %v, want %v", test.kind, test.objects[0], got, test.want)
 		}
@@ -149,8 +149,8 @@ func TestListener_OnePerAddress(t *testing.T) {
 		}
 		server, _ := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 		snapshot, _ := feedOf(t, server, "router").Current()
-		if listeners, routes := len(snapshot.Set(resource.ListenerType)),
-			len(snapshot.Set(resource.RouteType)); listeners != 1 || routes != 1 {
+		if listeners, routes := len(snapshot.ByType(resource.ListenerType)),
+			len(snapshot.ByType(resource.RouteType)); listeners != 1 || routes != 1 {
 			t.Errorf("%v: %d listeners, %d route configurations", addresses, listeners, routes)
 		}
 		for _, p := range server.Problems() {

@@ -36,7 +36,7 @@ func readableResource(t *testing.T, r *resource.Resource) string {
 	if r == nil {
 		return ""
 	}
-	message, err := (&anypb.Any{TypeUrl: r.Type, Value: r.Value()}).UnmarshalNew()
+	message, err := (&anypb.Any{TypeUrl: r.Type, Value: r.EncodedMessage()}).UnmarshalNew()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -42,7 +42,7 @@ type Server struct {
 	modules      *wasm.Fetcher // nil: clients fetch the modules of extensions
 	persisted    persisted
 	refusalsSeen [sha256.Size]byte // refusalsMark at the last write; only Run uses it
-	refusalsSum  [sha256.Size]byte // digest of the records in Options.Refusals; only Run uses it
+	refusalsSum  [sha256.Size]byte // digest of the records in Options.RefusalFile; only Run uses it
 	// calls of Rescan; each sent channel is closed once the scan is done
 	rescan     chan chan struct{}
 	calls      chan func()   // functions that inRun passes to the goroutine of Run
@@ -61,8 +61,9 @@ type Server struct {
 
 	debounced, pushed *histogram.Histogram
 
-	closed   atomic.Pointer[string]            // result of Closed; nil: ""
-	reverted atomic.Pointer[lastgood.Reverted] // versions that an older agent reverted; nil: none
+	closed atomic.Pointer[string] // result of WithheldReason; nil: ""
+	// objects that an older agent had reverted; nil: none
+	reverted atomic.Pointer[lastgood.Reverted]
 
 	mu            sync.Mutex         // guards all fields below
 	config        *configuration     // configuration read from the files
@@ -75,7 +76,7 @@ type Server struct {
 	meshBad       bool         // the newest text of MeshConfig is invalid
 	meshKnown     bool         // mesh was read from a valid text, and is not only the default
 	meshProblems  []Problem
-	mutualChanged bool        // MeshConfig changed mutual TLS, which clients may refuse
+	mutualChanged bool        // MeshConfig changed mutual TLS, and clients may refuse the result
 	meshRead      meshRead    // newest result of reading MeshConfig
 	edits         []edit      // published changes of the files, the newest last
 	objects       *objectFeed // feed of objects; nil: no client has requested it
@@ -85,7 +86,7 @@ type Server struct {
 	reported []Problem // problems that are in the condition and were published as events
 }
 
-// New returns a server. It reads MeshConfig and Options.LastGood; Run reads the other files.
+// New returns a server. It reads MeshConfig and Options.LastGoodFile; Run reads the other files.
 func New(options Options) (*Server, error) {
 	if err := options.Settings.AccessLog.Validate(); err != nil {
 		return nil, err
@@ -109,26 +110,26 @@ func New(options Options) (*Server, error) {
 	s.refusals = s.readRefusals()
 	s.reverted.Store(lastGood.Reverted)
 	s.newer.Store(typedconfig.NewerThanLinkedAPI(options.Settings.EnvoyVersion))
-	if options.Local {
-		s.certificates = newCertificates(options.Denied, options.AgentDenied, inspectWait,
+	if options.FilesAreLocal {
+		s.certificates = newCertificates(options.ProxyReadCheck, options.AgentReadCheck, inspectWait,
 			options.Logger)
 	}
 	s.restoreMesh(lastGood.Mesh)
 	s.takeMesh(s.readMesh(options.Settings.MeshConfigFile))
-	options.TrustBundle(s.mesh.Authorities, s.mesh.Bundles)
+	options.OnTrustChange(s.mesh.Authorities, s.mesh.BundleURLs)
 	s.config = &configuration{namespace: options.Settings.Namespace,
-		store: newStore(options, s.check(), lastGood), held: lastGood.Objects, away: lastGood.Away,
-		folders: lastGood.Folders, policies: lastGood.Policies, lost: lastGood.Lost}
+		store: newStore(options, s.check(), lastGood), held: lastGood.Objects, away: lastGood.AwayPaths,
+		folders: lastGood.PolicyFolders, policies: lastGood.PolicyCounts, lost: lastGood.FoldersLost}
 	s.config.reset(s.newWorld())
 	return s, nil
 }
 
 func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Store {
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
-		Validate: check.object, ValidateAll: check.unlinked, Await: o.Await,
-		LastGood: lastGood.Objects, Away: lastGood.Away,
-		Folders: lastGood.Folders, Policies: lastGood.Policies, FoldersLost: lastGood.Lost,
-		Tolerate: o.Served && !lastGood.Checked, Sources: o.Sources, Required: o.Required})
+		Validate: check.object, ValidateAll: check.unlinked, AwaitPaths: o.AwaitFiles,
+		LastGood: lastGood.Objects, AwayPaths: lastGood.AwayPaths,
+		PolicyFolders: lastGood.PolicyFolders, PolicyCounts: lastGood.PolicyCounts, FoldersLost: lastGood.FoldersLost,
+		TolerateUnknown: o.ServedBefore && !lastGood.ChecksUnknownFields, Sources: o.Sources, RequiredSources: o.RequiredSources})
 }
 
 // Run reads the files, and reads changed files again, until the context ends. It returns nil.
@@ -146,15 +147,15 @@ func (s *Server) Run(ctx context.Context) error {
 	}, nil)
 	s.MarkReady()
 	s.mu.Lock()
-	s.options.Logger.Info("mesh configuration loaded", "services", s.config.world.Hosts(), "problems",
+	s.options.Logger.Info("mesh configuration loaded", "services", s.config.world.ServiceHostCount(), "problems",
 		len(s.problems), "took", time.Since(started))
 	s.mu.Unlock()
 	s.logRestored()
 	rescan := s.rescan
 	var rested <-chan time.Time
 	for {
-		if s.options.Pushed != nil {
-			s.options.Pushed()
+		if s.options.OnPush != nil {
+			s.options.OnPush()
 		}
 		s.publishObjects()
 		s.persist()
@@ -174,7 +175,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-s.wake:
 			s.applyNamespaces()
 		case <-s.reconsider:
-			s.config.store.Reconsider()
+			s.config.store.RevalidateDoubtful()
 			s.read((*store.Store).Load, nil)
 		case <-s.keySets.Changed():
 			s.publishKeySets()
@@ -187,9 +188,9 @@ func (s *Server) Run(ctx context.Context) error {
 				s.read((*store.Store).Load, nil)
 			}
 		case <-s.persisted.again:
-		case paths, ok := <-s.options.Changes:
+		case paths, ok := <-s.options.ChangedPaths:
 			if !ok {
-				s.options.Changes = nil
+				s.options.ChangedPaths = nil
 				continue
 			}
 			s.publishChanges(ctx, paths)

@@ -91,7 +91,7 @@ func TestPublish_ChangesOnly(t *testing.T) {
 		before, _ := feed.Current()
 		changes <- []string{test.path()}
 		changes <- nil // the server receives this once it has processed the change before
-		keys, ok := feed.Since(before.Sequence)
+		keys, ok := feed.ChangedSince(before.Sequence)
 		if !ok {
 			t.Fatal("the feed forgot")
 		}
@@ -139,7 +139,7 @@ func TestWorkloadEntry_IsEndpoint(t *testing.T) {
 		write(t, path, workload(test.labels))
 		changes <- []string{path}
 		changes <- nil // the server receives this once it has processed the change before
-		keys, _ := feed.Since(before.Sequence)
+		keys, _ := feed.ChangedSince(before.Sequence)
 		var got []string
 		for _, key := range keys {
 			if key.Type != resource.EndpointType {
@@ -231,7 +231,7 @@ func TestProblems_ReportedOnceAndBounded(t *testing.T) {
 		t.Errorf("%d events after nothing new", got)
 	}
 	for _, unused := range []bool{true, false} {
-		err := server.Configure(discovery.Settings{Unused: unused})
+		err := server.Configure(discovery.Settings{NoEnvoy: unused})
 		if got := board.Conditions(); err != nil || len(got) > 0 == unused ||
 			len(server.Problems()) != 50 {
 			t.Errorf("unused %v: %v, %d problems, %v", unused, got, len(server.Problems()), err)

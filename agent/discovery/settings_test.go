@@ -38,7 +38,7 @@ func TestAccessLogs(t *testing.T) {
 			t.Errorf("%+v: %v", test.log, err)
 		}
 	}
-	keys, _ := feed.Since(before.Sequence)
+	keys, _ := feed.ChangedSince(before.Sequence)
 	for _, key := range keys {
 		if key.Type != resource.ListenerType {
 			t.Errorf("an access log changed %v", key)
@@ -91,8 +91,8 @@ func TestMeshConfig_FollowsFile(t *testing.T) {
 	timeout := func() time.Duration {
 		snapshot, _ := feed.Current()
 		var cluster clusterv3.Cluster
-		if err := proto.Unmarshal(snapshot.Set(resource.ClusterType)["outbound|80||web.test"].
-			Value(), &cluster); err != nil {
+		if err := proto.Unmarshal(snapshot.ByType(resource.ClusterType)["outbound|80||web.test"].
+			EncodedMessage(), &cluster); err != nil {
 			t.Fatal(err)
 		}
 		return cluster.ConnectTimeout.AsDuration()

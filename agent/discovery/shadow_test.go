@@ -66,7 +66,7 @@ func TestCheck_WarnsOfHiddenVirtualServices(t *testing.T) {
 			write(t, filepath.Join(directory, file+".yaml"), text)
 		}
 		problems, err := discovery.Check([]string{directory},
-			discovery.CheckOptions{Type: "router"})
+			discovery.CheckOptions{NodeType: "router"})
 		if err != nil {
 			t.Fatal(err)
 		}

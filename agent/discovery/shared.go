@@ -25,9 +25,9 @@ type Shared struct {
 	indexed       *model.World               // world of index
 }
 
-// Share returns the Shared of a server without Options.OwnAddresses. It must be called before the
+// NewShared returns the Shared of a server without Options.OwnAddresses. It must be called before the
 // server is used.
-func Share(s *Server) *Shared {
+func NewShared(s *Server) *Shared {
 	shared := &Shared{Server: s, subscriptions: map[*subscription]struct{}{}}
 	s.sharing = shared
 	return shared
@@ -44,9 +44,10 @@ type subscription struct {
 	own  *view.OwnPorts // ports that the host serves; nil: the view has the first address instead
 }
 
-// Subscribe returns a function for the feed of a connected proxy, as Feed does, and one that ends
-// the subscription. moved is called when the feed may be another one; it must not block, nor call
-// the server. identity is that of the proxy's client; see Options.MaxViewsPerIdentity.
+// Subscribe returns a function that returns the current feed of a connected proxy, as Feed does,
+// and a function that ends the subscription. moved is called when the feed may have changed; it
+// must neither block nor call the server. identity is the identity of the proxy's client (see
+// Options.MaxViewsPerIdentity).
 func (s *Shared) Subscribe(node *corev3.Node, identity string, moved func()) (
 	feed func() (*resource.Feed, error), end func()) {
 	if WantsObjects(node) {
@@ -95,8 +96,8 @@ func (s *Shared) feedFor(sub *subscription, node *corev3.Node) (*resource.Feed, 
 	return v.Feed(), nil
 }
 
-// viewOwnedBy returns the view of a class. If there is none, it creates one, which counts for an
-// owner. Callers hold mu.
+// viewOwnedBy returns the view of a class. If there is none, it creates one that counts against the
+// limit of owner. Callers hold mu.
 func (s *Shared) viewOwnedBy(owner string, of class) (*served, error) {
 	known := s.views[of.key()] != nil
 	if !known {
@@ -174,7 +175,7 @@ func (s *Shared) moveOne(sub *subscription) {
 	}
 	served := sub.view.OwnPorts()
 	if served.SameObjects(*sub.own) && !served.SameObjects(*now.own) {
-		sub.view.ServePorts(*now.own) // the objects are newer
+		sub.view.SetOwnPorts(*now.own) // the objects are newer
 		s.update(sub.view, model.Touched{})
 	}
 	sub.own = now.own

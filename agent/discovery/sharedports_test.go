@@ -28,7 +28,7 @@ func contentOf(t *testing.T, feed *resource.Feed) string {
 	snapshot, _ := feed.Current()
 	var all []string
 	for _, kind := range snapshot.Types() {
-		for name, r := range snapshot.Set(kind) {
+		for name, r := range snapshot.ByType(kind) {
 			all = append(all, fmt.Sprint(resource.TypeName(kind), " ", name, " ", r.Version))
 		}
 	}
@@ -62,7 +62,7 @@ func (p *proxyOfFleet) current(t *testing.T) *resource.Feed {
 func startShared(tb testing.TB, options discovery.Options) (*discovery.Shared, chan<- []string) {
 	tb.Helper()
 	server, changes := newServer(tb, options)
-	shared := discovery.Share(server)
+	shared := discovery.NewShared(server)
 	runServer(tb, server)
 	return shared, changes
 }
@@ -249,7 +249,7 @@ func TestShared_NobodyMovesWhileNothingIsServed(t *testing.T) {
 	push(policy)
 	served("10.0.0.1")
 	push(service)
-	if server.Closed() == "" {
+	if server.WithheldReason() == "" {
 		t.Fatal("something is served")
 	}
 	if got := contentOf(t, p.current(t)); got != before {

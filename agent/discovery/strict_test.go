@@ -189,7 +189,7 @@ func TestMutualTLS_FollowsMeshConfig(t *testing.T) {
 		var cluster clusterv3.Cluster
 		if r := snapshot.Get(resource.Key{Type: resource.ClusterType,
 			Name: "outbound|80||x.test"}); r != nil {
-			must(t, proto.Unmarshal(r.Value(), &cluster))
+			must(t, proto.Unmarshal(r.EncodedMessage(), &cluster))
 		}
 		if got := len(cluster.TransportSocketMatches) == 2; got != step.want {
 			t.Errorf("%q, %s: mutual TLS %t, want %t", step.config, step.kind, got, step.want)

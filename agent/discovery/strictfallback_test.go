@@ -41,7 +41,7 @@ func (l *runs) plain() string {
 		if r == nil {
 			l.t.Fatalf("no listener %s", name)
 		}
-		if err := proto.Unmarshal(r.Value(), &listener); err != nil {
+		if err := proto.Unmarshal(r.EncodedMessage(), &listener); err != nil {
 			l.t.Fatal(err)
 		}
 		for _, chain := range listener.FilterChains {
@@ -92,8 +92,8 @@ func TestStrict_StaysWhenItsFileIsInvalid(t *testing.T) {
 func (l *runs) denied() bool {
 	snapshot, _ := feedOf(l.t, l.server, "sidecar identity").Current()
 	denied := 0
-	for _, r := range snapshot.Set(resource.ListenerType) {
-		if strings.Contains(string(r.Value()), "(unreadable ") {
+	for _, r := range snapshot.ByType(resource.ListenerType) {
+		if strings.Contains(string(r.EncodedMessage()), "(unreadable ") {
 			denied++
 		}
 	}

@@ -262,7 +262,7 @@ func requestPath(port int, path string) error {
 // explained returns the facts and the origins of the step for telemetry.
 func explained(steps []explain.Step) string {
 	for _, step := range steps {
-		if step.What == "telemetry" {
+		if step.Kind == "telemetry" {
 			text := strings.Join(step.Facts, "; ")
 			for _, o := range step.Origins {
 				text += fmt.Sprintf(" %s:%d", filepath.Base(o.File), o.Line)

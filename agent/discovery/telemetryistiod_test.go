@@ -56,9 +56,9 @@ func TestTelemetry_AsWithIstiod(t *testing.T) {
 				must(t, err)
 				snapshot, _ := feed.Current()
 				var own []proto.Message
-				for _, r := range snapshot.Set(resource.ListenerType) {
+				for _, r := range snapshot.ByType(resource.ListenerType) {
 					l := &listenerv3.Listener{}
-					must(t, proto.Unmarshal(r.Value(), l))
+					must(t, proto.Unmarshal(r.EncodedMessage(), l))
 					own = append(own, l)
 				}
 				want := telemetryOf(t, listenersOf(t, istiod, n))

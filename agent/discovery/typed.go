@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// filterCheck validates objects. For an Envoy that is newer than the linked version of Envoy's API,
-// unknown fields of EnvoyFilters are no errors.
+// filterCheck validates objects. If Envoy is newer than the linked version of Envoy's API, unknown
+// fields in EnvoyFilters are warnings, not errors.
 type filterCheck struct {
 	typed    *typedconfig.Checker // checks types that are not linked; nil: only Envoy checks them
 	newer    func() bool
@@ -37,7 +37,7 @@ const revertedFix = "correct it; the version before stays in use until it change
 func (c filterCheck) object(o *object.Object) []object.Finding {
 	findings := validate.Object(o)
 	for i, f := range findings {
-		if f.Unknown && c.newer() {
+		if f.UnknownField && c.newer() {
 			findings[i].Severity = condition.Warning
 			findings[i].Fix = "it has no effect: this version of Outrider has the API of Envoy " +
 				typedconfig.LinkedEnvoyAPI
@@ -82,7 +82,7 @@ func (c filterCheck) unlinked(filters []*object.Object) []store.Verdict {
 			v.Findings = append(v.Findings, object.Finding{Field: at[i],
 				Severity: condition.Warning, Message: fmt.Sprintf("%s is checked by Envoy alone: %v",
 					configs[i].Type, answer.Err)})
-			v.Again = time.Now().Add(typedconfig.RetryAfter)
+			v.RevalidateAt = time.Now().Add(typedconfig.RetryAfter)
 		}
 		for _, f := range answer.Findings {
 			v.Findings = append(v.Findings, c.finding(f, at[i]))
@@ -94,7 +94,7 @@ func (c filterCheck) unlinked(filters []*object.Object) []store.Verdict {
 // finding converts a finding in an object's typed_config at a path.
 func (c filterCheck) finding(f typedconfig.Finding, at string) object.Finding {
 	out := object.Finding{Field: at, Severity: f.Severity, Message: f.Message, Fix: f.Fix,
-		Unknown: f.Unknown}
+		UnknownField: f.Unknown}
 	if f.Field != "" && f.Field[0] != '[' {
 		out.Field += "."
 	}

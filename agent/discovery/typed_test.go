@@ -75,8 +75,8 @@ func newTypedRig(t *testing.T, field, lastGood string, c *typed) *typedRig {
 	r := &typedRig{t: t, file: filepath.Join(t.TempDir(), "limit.yaml"), typed: c,
 		changes: make(chan []string)}
 	r.write(field)
-	r.server, _ = start(t, discovery.Options{Files: []string{filepath.Dir(r.file)}, LastGood: lastGood,
-		Served: filepath.Base(lastGood) == "served.json", Changes: r.changes, TypedConfigs: &c.checker})
+	r.server, _ = start(t, discovery.Options{Files: []string{filepath.Dir(r.file)}, LastGoodFile: lastGood,
+		ServedBefore: filepath.Base(lastGood) == "served.json", ChangedPaths: r.changes, TypedConfigs: &c.checker})
 	feedOf(t, r.server, "sidecar")
 	return r
 }
@@ -116,8 +116,8 @@ func (r *typedRig) expect(what, problem, field string) {
 		}
 		has := ""
 		snapshot, _ := feedOf(r.t, r.server, "sidecar").Current()
-		if limit := snapshot.Set(resource.ExtensionType)["limit"]; limit != nil {
-			has = string(limit.Value())
+		if limit := snapshot.ByType(resource.ExtensionType)["limit"]; limit != nil {
+			has = string(limit.EncodedMessage())
 		}
 		ok := len(found) == 0 && problem == "" || len(found) == 1 && problem != "" &&
 			strings.Contains(found[0], problem)

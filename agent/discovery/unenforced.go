@@ -17,9 +17,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// restrictions groups the kinds of objects that restrict access by their mechanism, in each group
-// the most likely kind first. The function of a group reports whether a version of a resource
-// admits what a newer version does not, because of such objects.
+// restrictions groups the kinds of objects that restrict access by mechanism; the most likely kind
+// is first. The function of a group reports whether one version of a resource admits something that
+// a newer version denies because of these objects.
 var restrictions = []struct {
 	kinds  []object.Kind
 	admits func(accepted, newest *resource.Resource) bool
@@ -38,7 +38,7 @@ const notEnforced = "the policy is not in force: "
 // unenforced returns the problem that a policy is not in force because a client refused a resource;
 // ok is false if there is none. The refusal is in snapshot.
 func (s *Server) unenforced(snapshot *resource.Snapshot,
-	of *resource.Refused) (p Problem, ok bool) {
+	of *resource.RefusedVersion) (p Problem, ok bool) {
 	newest := of.Resource
 	var inUse []*resource.Resource
 	if of.InUse() != nil {
@@ -54,7 +54,7 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 	}
 	for _, restriction := range restrictions {
 		at := s.likeliestPolicy(of, restriction.kinds)
-		// of a resource that a client has from before the server's start, only the version may be
+		// if the client has the resource from before the server's start, only its version may be
 		// known
 		admits := slices.ContainsFunc(inUse, func(r *resource.Resource) bool {
 			return restriction.admits(r, newest)
@@ -80,10 +80,10 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 	return Problem{}, false
 }
 
-// likeliestPolicy returns the policy of some kinds that is most likely not in force: one that
-// changed since the last accepted version, else the first one of the first kind. It returns nil if
+// likeliestPolicy returns the policy, of the given kinds, that is most likely not in force: one
+// that changed since the last accepted version, else the first of the first kind. It returns nil if
 // the refused resource has no such origin. Callers hold mu.
-func (s *Server) likeliestPolicy(of *resource.Refused, kinds []object.Kind) (at *resource.Origin) {
+func (s *Server) likeliestPolicy(of *resource.RefusedVersion, kinds []object.Kind) (at *resource.Origin) {
 	for _, kind := range kinds {
 		for i := range of.Resource.Origins {
 			o := &of.Resource.Origins[i]
@@ -101,8 +101,8 @@ func (s *Server) likeliestPolicy(of *resource.Refused, kinds []object.Kind) (at 
 	return at
 }
 
-// restricts reports whether the object of an origin restricts access, as extensions do in some
-// phases only. Callers hold mu.
+// restricts reports whether the object of an origin restricts access. Extensions do in some phases
+// only. Callers hold mu.
 func (s *Server) restricts(o resource.Origin) bool {
 	of := s.config.world.Extension(object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace,
 		Name: o.Name})
@@ -130,8 +130,8 @@ func extensionNames(r *resource.Resource) (names []string) {
 	return names
 }
 
-// notInForce returns why proxies are not ready: a policy is not in force. It returns nil if all
-// policies are.
+// notInForce returns a reason for not being ready: a policy is not in force. It returns nil if all
+// are.
 func notInForce(refused []Problem) *string {
 	slices.SortFunc(refused, Problem.Compare)
 	for _, p := range refused {
@@ -144,7 +144,7 @@ func notInForce(refused []Problem) *string {
 }
 
 // admitsWithoutMutualTLS reports whether the accepted version of a listener admits connections to a
-// port that the newest version does not: with another transport socket, or as plain text.
+// port that the newest version refuses: in plain text, or with another transport socket.
 func admitsWithoutMutualTLS(accepted, newest *resource.Resource) bool {
 	before, after := transports(accepted), transports(newest)
 	for port, now := range after {
@@ -161,8 +161,8 @@ func admitsWithoutMutualTLS(accepted, newest *resource.Resource) bool {
 	return false
 }
 
-// transports returns the encoded transport sockets with which a listener admits connections ("":
-// plain text), by destination port (0: any). A port that is closed has none.
+// transports returns, by destination port (0: any), the encoded transport sockets of a listener's
+// filter chains ("": plain text). A closed port has none.
 func transports(r *resource.Resource) map[uint32]map[string]bool {
 	all := map[uint32]map[string]bool{}
 	for _, chain := range filterChains(r) {
@@ -180,7 +180,7 @@ func transports(r *resource.Resource) map[uint32]map[string]bool {
 // filterChains returns all filter chains of a listener.
 func filterChains(r *resource.Resource) []*listenerv3.FilterChain {
 	var listener listenerv3.Listener
-	if proto.Unmarshal(r.Value(), &listener) != nil {
+	if proto.Unmarshal(r.EncodedMessage(), &listener) != nil {
 		return nil
 	}
 	chains := listener.GetFilterChains()

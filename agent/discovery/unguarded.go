@@ -24,22 +24,21 @@ type guard struct {
 	config *anypb.Any
 }
 
-// admitsWithoutGuards reports whether the accepted version of a listener may admit what the newest
-// version denies: a filter that allows or denies is missing in it, or has rules that may admit
-// more.
+// admitsWithoutGuards reports whether the accepted version of a listener may admit a request that
+// the newest version denies: a guard is missing, or its rules may admit more.
 func admitsWithoutGuards(accepted, newest *resource.Resource) bool {
 	return len(missingGuards(accepted, newest)) > 0
 }
 
-// admitsWithoutTokens reports what admitsWithoutGuards does, for filters that verify tokens.
+// admitsWithoutTokens is like admitsWithoutGuards, for filters that verify tokens.
 func admitsWithoutTokens(accepted, newest *resource.Resource) bool {
 	return slices.ContainsFunc(missingGuards(accepted, newest), func(g guard) bool {
 		return g.name == rbac.TokenFilter
 	})
 }
 
-// missingGuards returns those filters in the newest version of a listener that deny what the
-// accepted version may admit.
+// missingGuards returns the guards in the newest version of a listener that may deny a request
+// which the accepted version admits.
 func missingGuards(accepted, newest *resource.Resource) []guard {
 	before := guards(accepted)
 	return slices.DeleteFunc(guards(newest), func(g guard) bool {
@@ -74,8 +73,8 @@ func eachFilter(chain *listenerv3.FilterChain, visit func(name string, config *a
 	}
 }
 
-// rules returns the rules of a filter for AuthorizationPolicies, nil if the filter only evaluates
-// them. ok is false for other filters, including those of external authorizers.
+// rules returns the rules of a filter for AuthorizationPolicies; nil if the filter evaluates rules
+// without enforcing them. ok is false for other filters, including external authorizers.
 func (g guard) rules() (rules *rbacv3.RBAC, ok bool) {
 	var requests httprbacv3.RBAC
 	if g.config.UnmarshalTo(&requests) == nil {
@@ -94,7 +93,8 @@ func (g guard) admitsAll() bool {
 	return ok && (rules == nil || rules.Action == rbacv3.RBAC_LOG)
 }
 
-// admitsNoLessThan reports whether a filter admits all that another one of its kind admits.
+// admitsNoLessThan reports whether a filter admits everything that another filter of the same kind
+// admits.
 func (g guard) admitsNoLessThan(other guard) bool {
 	if g.name != other.name || bytes.Equal(g.config.GetValue(), other.config.GetValue()) {
 		return g.name == other.name
@@ -110,8 +110,7 @@ func (g guard) admitsNoLessThan(other guard) bool {
 	return containsRules(rules, before)
 }
 
-// containsRules reports whether one filter has all rules of another, whatever the names of rules
-// are.
+// containsRules reports whether one filter has all rules of another. It ignores the names of rules.
 func containsRules(one, other *rbacv3.RBAC) bool {
 	has := map[string]bool{}
 	for _, p := range one.Policies {

@@ -31,8 +31,8 @@ func TestAdmitsWithoutGuards(t *testing.T) {
 			w.Apply([]object.Change{{New: o}})
 		}
 		a := translate.Authorize(w, model.Node{Namespace: "shop"})
-		in := translate.Inbound{Port: 80, Name: "p", Protocol: model.Auto, Bind: "127.0.0.1",
-			Pool: &networking.ConnectionPoolSettings{},
+		in := translate.Inbound{Port: 80, Name: "p", Protocol: model.AutoProtocol, Bind: "127.0.0.1",
+			ConnectionPool: &networking.ConnectionPoolSettings{},
 			Guards: translate.Guards{Connections: a.Connections, Requests: slices.Concat(
 				translate.Authenticate(w, model.Node{Namespace: "shop"}).Requests, a.Requests)}}
 		r, err := in.Listener(w.Mesh())

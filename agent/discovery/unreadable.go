@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Unreadable checks the current certificate files of all proxies. It returns, by the name of a
-// secret, the problem of each one that a proxy could not read if it started now.
-func (s *Server) Unreadable() map[string]Problem {
+// UnreadableFiles checks the current certificate files of all proxies. By the name of the secret,
+// it returns the problem of each file that a proxy starting now could not read.
+func (s *Server) UnreadableFiles() map[string]Problem {
 	if s.certificates == nil {
 		return nil // the files are on other hosts
 	}

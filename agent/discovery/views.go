@@ -9,10 +9,10 @@ import (
 )
 
 const (
-	// idleAfter is how long a view without a proxy is retained, in case that the proxy restarts or
+	// idleAfter is how long a view without a proxy is retained, for a proxy that restarts or
 	// reconnects.
 	idleAfter       = 10 * time.Minute
-	evictAfter      = 30 * time.Second // idleAfter if there are MaxViews
+	evictAfter      = 30 * time.Second // used instead of idleAfter once there are MaxViews views
 	defaultMaxViews = 4096
 )
 
@@ -27,14 +27,15 @@ type served struct {
 	shared  bool   // more than one proxy has accepted resources of the view
 	kind    kind
 	created time.Time
-	owner   string // identity for which the view counts; see MaxViewsPerIdentity
-	// number of proxies that have the view by Shared.Subscribe
+	owner   string // identity against whose limit the view counts; see MaxViewsPerIdentity
+	// number of proxies that use the view through Shared.Subscribe
 	subscriptions int
-	left          bool // all proxies have moved to other views; it is deleted after evictAfter
+	// all proxies have moved to other views; the view is deleted after evictAfter
+	left bool
 }
 
-// kind identifies the proxies of a view. Views that differ only in the version of Envoy have equal
-// resources, but one version may refuse what another accepts.
+// kind identifies a view. Views that differ only in Envoy's version have equal resources, but one
+// version may refuse a resource that another accepts.
 type kind struct {
 	Node    string `json:"node"`    // key of the node; see nodeKey
 	Version string `json:"version"` // version of Envoy
@@ -46,25 +47,25 @@ func (k kind) key() string { return k.Node + "\n" + k.Version }
 
 // sharing is implemented by Shared. Its methods are called with mu held.
 type sharing interface {
-	// ownPorts returns what a view has in place of the addresses of a captured proxy: the ports of
-	// services that its host serves or, if its Sidecar has an ingress that may need it, the first
-	// address.
+	// ownPorts returns what replaces the addresses of a captured proxy in its view: the service
+	// ports that its host serves. If its Sidecar has an ingress that may need an address, it also
+	// returns the first address.
 	ownPorts(n model.Node) (addresses []string, own *view.OwnPorts)
-	// move notifies the proxies whose view is another one after a change.
+	// move notifies the proxies that have another view after a change.
 	move(touched model.Touched)
-	// problems returns those of the ports that the hosts of connected proxies serve.
+	// problems returns the problems of the ports that the hosts of connected proxies serve.
 	problems() []Problem
 }
 
-// none is the sharing of a server without Shared: captured proxies share views if they have the same
-// addresses.
+// none implements sharing for a server without Shared: captured proxies share a view if their
+// addresses are equal.
 type none struct{}
 
 func (none) ownPorts(n model.Node) ([]string, *view.OwnPorts) { return n.Addresses, nil }
 func (none) move(model.Touched)                               {}
 func (none) problems() []Problem                              { return nil }
 
-// class is what decides which view a proxy has.
+// class holds the properties that determine a proxy's view.
 type class struct {
 	kind
 	node model.Node     // as in the view
@@ -86,7 +87,7 @@ func (s *Server) classify(n model.Node, proxy string) class {
 		c.Node += "\nports\n" + c.own.Key
 	}
 	if s.ownDefault(n.Namespace) != n.Namespace {
-		c.Node += "\n" // such a proxy may also be one in its own
+		c.Node += "\n" // the suffix keeps it apart from a view in the proxy's own namespace
 	}
 	return c
 }
@@ -112,7 +113,7 @@ func (s *Server) viewFor(of class) (*served, error) {
 		return nil, err
 	}
 	if of.own != nil {
-		made.ServePorts(*of.own)
+		made.SetOwnPorts(*of.own)
 	}
 	v := &served{View: made, namespace: namespace, requested: now, kind: of.kind, created: now}
 	made.Feed().OnRefusal(func() {
@@ -129,7 +130,7 @@ func (s *Server) viewFor(of class) (*served, error) {
 		s.outdated = true
 		s.wakeRun()
 	case c.loaded:
-		s.update(v, c.world.Everything())
+		s.update(v, c.world.AllTouched())
 	}
 	if c.loaded || dropped {
 		s.reportProblems()
@@ -142,8 +143,8 @@ func tooManyKinds(kinds int, of string) error {
 		"labels, metadata or locality", kinds, of)
 }
 
-// evict deletes the view that was requested first among those of an owner ("": of all) without a
-// proxy for evictAfter. It reports whether there was one.
+// evict deletes the least recently requested view, of an owner ("": any), that has had no proxy for
+// evictAfter. It reports whether there was one.
 func (s *Server) evict(now time.Time, owner string) bool {
 	oldest := ""
 	for key, v := range s.views {
@@ -170,9 +171,9 @@ func (v *served) unusedFor(now time.Time) time.Duration {
 	return min(now.Sub(idle), now.Sub(v.requested))
 }
 
-// dropIdle deletes views that no proxy has used for idleAfter or that all have left, and reports
-// whether there were any. The view requested last is retained, so that its problems are reported
-// while the only proxy is down.
+// dropIdle deletes views that all proxies have left, or that none has used for idleAfter. It
+// reports whether there were any. The view requested last is retained, so that its problems are
+// reported while its only proxy is down.
 func (s *Server) dropIdle(now time.Time) bool {
 	var last time.Time
 	for _, v := range s.views {

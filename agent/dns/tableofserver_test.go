@@ -40,7 +40,7 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 				Endpoints: []*networking.WorkloadEntry{{Address: endpoint}}}}}}
 	}
 	const host = "web.shop.svc.cluster.local"
-	server.Accept(discovery.Batch{Source: "kubernetes", All: true, Inputs: []store.Input{
+	server.Accept(discovery.Batch{Source: "kubernetes", Complete: true, Inputs: []store.Input{
 		service("service:web", host, "10.96.0.1", "10.0.0.1"),
 		service("other", "other.test", "10.96.0.2", "10.0.0.2")}})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -63,7 +63,7 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 		var found *resource.Resource
 		parts.Eventually(t, time.Minute, "resources", func() bool {
 			snapshot, _ := feed.Current()
-			for _, one := range snapshot.Set(resource.NameTableType) {
+			for _, one := range snapshot.ByType(resource.NameTableType) {
 				found = one
 			}
 			return snapshot.Sequence > 0
@@ -71,7 +71,7 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 		return found
 	}
 	first := table("a", "true")
-	names, err := ParseNameTable(first.Value())
+	names, err := ParseNameTable(first.EncodedMessage())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,7 +95,7 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 		snapshot, _ := feed.Current()
 		key := resource.Key{Type: resource.EndpointType, Name: "outbound|80||other.test"}
 		if found := snapshot.Get(key); found != nil {
-			return string(found.Value())
+			return string(found.EncodedMessage())
 		}
 		return ""
 	}
@@ -110,7 +110,7 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{
 		service("service:web", host, "10.96.0.3", "10.0.0.1")}})
 	parts.EventuallySees(t, time.Minute, "the new address", func() (bool, string) {
-		names, err := ParseNameTable(table("a", "true").Value())
+		names, err := ParseNameTable(table("a", "true").EncodedMessage())
 		return err == nil && describe(names) == "[{other.test [10.96.0.2]  } {"+host+
 			" [10.96.0.3] web shop}]", describe(names)
 	})

@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Run looks for successes while endpoints fail, and for failures in blind mode, until ctx ends. It
-// never wakes an agent whose endpoints work and report their failures.
+// Run reads Envoy's counters while endpoints fail, to find successes, and while no failures are
+// reported, to find failures. It ends with ctx. If all endpoints work and report their failures,
+// Run sleeps.
 func (t *Tracker) Run(ctx context.Context) error {
 	t.MarkReady()
 	timer := time.NewTimer(0)
@@ -43,7 +44,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 
 // period returns the time between two checks; 0: none is needed.
 func (t *Tracker) period() time.Duration {
-	blind := t.options.Blind()
+	blind := t.options.NoFailureLog()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !blind {
@@ -68,12 +69,12 @@ func (t *Tracker) period() time.Duration {
 	return 0
 }
 
-// check compares the counters with those before. Counters that cannot be read end no problem, and
-// confirm none of a single failure.
+// check reads the counters and compares them with the previous ones. If they cannot be read, no
+// problem ends, and no single failure becomes a problem.
 func (t *Tracker) check(ctx context.Context) {
-	blind := t.options.Blind()
+	blind := t.options.NoFailureLog()
 	t.findEmpty(ctx)
-	seen, err := t.options.Read(ctx)
+	seen, err := t.options.ReadCounters(ctx)
 	if err != nil {
 		t.options.Logger.Debug("cannot read counters of endpoints from Envoy", "error", err)
 	}
@@ -81,14 +82,14 @@ func (t *Tracker) check(ctx context.Context) {
 	defer t.mu.Unlock()
 	now := time.Now()
 	if err == nil {
-		t.byClient, t.looked = seen.ByClient, now
+		t.byClient, t.looked = seen.ClientChosen, now
 	}
 	if err == nil && blind {
 		t.compare(seen, now)
 	}
 	for key, p := range t.failing {
 		switch {
-		case now.Sub(p.Last) >= forgetAfter && (p.confirmed || p.base == nil):
+		case now.Sub(p.LastFailure) >= forgetAfter && (p.confirmed || p.base == nil):
 			t.end(p, "backend problem ended: no failure for five minutes")
 			continue
 		case err == nil && !seen.has(key):
@@ -103,8 +104,8 @@ func (t *Tracker) check(ctx context.Context) {
 	t.publish()
 }
 
-// fails compares the counters of an endpoint with those before. It reports false if there were
-// none, and after a success, which ends a problem. Callers hold mu.
+// fails compares the counters of an endpoint with the previous ones. It reports false after a
+// success, which ends the problem, and if there were no previous counters. Callers hold mu.
 func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 	base, c := p.base, seen.of(p.Key)
 	switch {
@@ -112,7 +113,8 @@ func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 		p.base, p.worked = seen.only(p.Key), c.worked()
 		return false
 	case base.Epoch != seen.Epoch && p.confirmed:
-		p.base, p.connected = &Snapshot{Epoch: seen.Epoch}, time.Time{} // the epoch has counted from zero
+		// a new epoch's counters start at zero
+		p.base, p.connected = &Snapshot{Epoch: seen.Epoch}, time.Time{}
 		return true
 	case base.Epoch != seen.Epoch:
 		p.restart(seen) // the last counters of the epoch before are unknown
@@ -131,19 +133,20 @@ func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 	return !succeeded
 }
 
-// lasts reports whether a connection of a protocol other than HTTP has been open for so long,
-// without a failure since, that it is established.
+// lasts reports whether a connection of a protocol other than HTTP has been open without a failure
+// for longer than connectedAfter: then it is established.
 func (p *failing) lasts(c, since Counters, now time.Time) bool {
 	switch {
 	case c.Requests > 0 || c.ConnectFails != since.ConnectFails || c.begun() <= since.begun():
 		p.connected = time.Time{}
-	case p.connected.Before(p.Last):
+	case p.connected.Before(p.LastFailure):
 		p.connected = now
 	}
 	return !p.connected.IsZero() && now.Sub(p.connected) >= connectedAfter
 }
 
-// findEmpty reports the clusters that had no healthy endpoint since the last time.
+// findEmpty records a failure for each cluster in which Envoy found no healthy endpoint since the
+// previous call.
 func (t *Tracker) findEmpty(ctx context.Context) {
 	t.mu.Lock()
 	nowhere := t.nowhere
@@ -152,7 +155,7 @@ func (t *Tracker) findEmpty(ctx context.Context) {
 	if !nowhere {
 		return
 	}
-	now, err := t.options.Empty(ctx)
+	now, err := t.options.EmptyClusters(ctx)
 	if err != nil {
 		t.options.Logger.Debug("cannot read from Envoy which clusters have no endpoint", "error", err)
 		return
@@ -161,7 +164,7 @@ func (t *Tracker) findEmpty(ctx context.Context) {
 	defer t.mu.Unlock()
 	for cluster, count := range now {
 		if before := t.empty[cluster]; count != before && !ignored(cluster) {
-			if count > before { // a lower count is that of another epoch
+			if count > before { // a lower count is from another epoch
 				count -= before
 			}
 			t.report(Failure{Key{Cluster: cluster}, causeEmpty, count}, time.Now())
@@ -178,11 +181,11 @@ func (t *Tracker) end(p *failing, message string) {
 	}
 }
 
-// compare reports the failures that the counters show since the last look. Callers hold mu.
+// compare records the failures that the counters show since the previous check. Callers hold mu.
 func (t *Tracker) compare(seen Snapshot, now time.Time) {
 	before := t.before
 	t.before = seen.failed()
-	if before == nil { // failures may be old
+	if before == nil { // without previous counters, the failures may be old
 		return
 	}
 	for key, c := range t.before.Hosts {
@@ -210,8 +213,8 @@ func (s Snapshot) failed() *Snapshot {
 	return found
 }
 
-// of returns the counters of an endpoint. Those of a cluster without a healthy one are the sums of
-// its endpoints.
+// of returns the counters of an endpoint. For a cluster without a healthy endpoint, they are the
+// sums over its endpoints.
 func (s Snapshot) of(key Key) Counters {
 	if key.Address != "" {
 		return s.Hosts[key]
@@ -229,12 +232,13 @@ func (s Snapshot) of(key Key) Counters {
 	return sum
 }
 
-// only returns the counters that are compared for an endpoint.
+// only returns a Snapshot with the counters of one endpoint.
 func (s Snapshot) only(key Key) *Snapshot {
 	return &Snapshot{Epoch: s.Epoch, Hosts: map[Key]Counters{key: s.of(key)}}
 }
 
-// has reports whether an endpoint is configured. A cluster without endpoints is not listed.
+// has reports whether the epoch has an endpoint. It reports false for a cluster without endpoints,
+// which Envoy does not list.
 func (s Snapshot) has(key Key) bool {
 	_, ok := s.Hosts[key]
 	return ok || key.Address == ""
@@ -261,8 +265,8 @@ func (t *Tracker) publish() {
 	t.options.Board.Raise(ConditionFailing, condition.Error, strings.Join(sentences, "; "))
 }
 
-// String describes the problem: host, address, cause and since when. It has no count, because each
-// change of a condition's sentence is a line in the journal.
+// String describes the problem: host, address, cause, and start. It contains no count, because each
+// change of a condition's sentence would add a line to the journal.
 func (p Problem) String() string {
 	at := ""
 	if p.Address != "" {

@@ -9,8 +9,8 @@ import (
 	"net/netip"
 )
 
-// Parse reads Envoy's /clusters?format=json (envoy.admin.v3.Clusters).
-func Parse(body []byte, epoch int) (Snapshot, error) {
+// ParseClusters reads Envoy's /clusters?format=json (envoy.admin.v3.Clusters).
+func ParseClusters(body []byte, epoch int) (Snapshot, error) {
 	var answer struct {
 		Clusters []struct {
 			Name  string `json:"name"`
@@ -35,11 +35,11 @@ func Parse(body []byte, epoch int) (Snapshot, error) {
 	if err := json.Unmarshal(body, &answer); err != nil {
 		return Snapshot{}, fmt.Errorf("read Envoy's clusters: %w", err)
 	}
-	found := Snapshot{Epoch: epoch, Hosts: map[Key]Counters{}, ByClient: map[string]bool{}}
+	found := Snapshot{Epoch: epoch, Hosts: map[Key]Counters{}, ClientChosen: map[string]bool{}}
 	for _, cluster := range answer.Clusters {
 		for _, host := range cluster.Hosts {
 			if originalDestination(cluster.Name, host.Hostname) {
-				found.ByClient[cluster.Name] = true
+				found.ClientChosen[cluster.Name] = true
 				break
 			}
 			address := host.Address.Pipe.Path
@@ -52,7 +52,7 @@ func Parse(body []byte, epoch int) (Snapshot, error) {
 				"cx_connect_fail": &c.ConnectFails, "cx_active": &c.Connections}
 			for _, stat := range host.Stats {
 				if field := fields[stat.Name]; field != nil {
-					*field, _ = strconv.ParseUint(stat.Value, 10, 64) // absent: 0
+					*field, _ = strconv.ParseUint(stat.Value, 10, 64) // an absent counter is 0
 				}
 			}
 			found.Hosts[Key{cluster.Name, address}] = c
@@ -61,9 +61,9 @@ func Parse(body []byte, epoch int) (Snapshot, error) {
 	return found, nil
 }
 
-// originalDestination reports whether an endpoint is one that a client chose (ORIGINAL_DST, of a
-// ServiceEntry with resolution NONE): Envoy composes its host name of the cluster's name and the
-// address. Inbound, clients can only choose addresses of this host.
+// originalDestination reports whether a client chose the endpoint's address (cluster type
+// ORIGINAL_DST, for a ServiceEntry with resolution NONE): Envoy then makes the host name from the
+// cluster's name and the address. Inbound, clients can only choose addresses of this host.
 func originalDestination(cluster, hostname string) bool {
 	return strings.HasPrefix(cluster, "outbound") && strings.HasPrefix(hostname, cluster)
 }

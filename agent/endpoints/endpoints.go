@@ -31,25 +31,29 @@ const ConditionFailing = "backend-failing"
 
 // Times and limits of a Tracker.
 const (
-	// confirmAfter is the time without a success after which an endpoint that failed is a problem:
-	// if it fails again, or if it never had a success in this epoch.
+	// confirmAfter is how long an endpoint must have no success after its first failure to be a
+	// problem. In addition it must fail again, or never have had a success in this epoch.
 	confirmAfter = 2 * time.Second
-	// connectedAfter is longer than establishing a connection takes.
+	// connectedAfter is the time after which an open connection counts as established. No attempt
+	// to connect takes that long.
 	connectedAfter = time.Minute
-	// openPeriod is the time between two looks for a success of a problem.
+	// openPeriod is the interval of reading the counters while there is a problem, to notice its
+	// end.
 	openPeriod = 10 * time.Second
-	// blindPeriod is the time between two looks for failures that nobody reports.
+	// blindPeriod is the interval of reading the counters while no failures are reported.
 	blindPeriod = time.Minute
-	// forgetAfter ends a problem after this time without a further failure: nothing was sent to
-	// the endpoint, or it answered, if only with errors.
+	// forgetAfter is how long after its last failure a problem ends: nothing was sent to the
+	// endpoint since, or it answered, if only with errors.
 	forgetAfter = 5 * time.Minute
-	// costFactor bounds the share of time that Envoy spends on the counters of a large mesh.
+	// costFactor bounds how much time Envoy spends on writing the counters of a large mesh: reading
+	// them takes at most 1/costFactor of the time.
 	costFactor = 50
-	maxFailing = 100 // endpoints that are stored; failures of others are only counted
+	// maximum number of failing endpoints that are stored; failures of others are only counted
+	maxFailing = 100
 )
 
-// logLimits bound the lines in a minute, of failures and of ended problems: of one endpoint and
-// cause, and of all.
+// logLimits are the maximum numbers of journal lines in a minute: Class for one endpoint and cause,
+// All for everything.
 var logLimits = repeat.Limits{Class: 1, All: 10}
 
 // Key identifies an endpoint. Address is "" if a cluster had no healthy endpoint.
@@ -63,20 +67,20 @@ func (k Key) Host() string {
 	return k.Cluster
 }
 
-// Failure is a request or connection that an endpoint failed.
+// Failure is one or more failed requests or connections of an endpoint.
 type Failure struct {
-	Key   // empty: a cluster had no healthy endpoint, and is unknown
+	Key   // empty: no endpoint was healthy in a cluster that Envoy does not name
 	Cause string
-	Count uint64 // of requests or connections
+	Count uint64 // number of requests or connections
 }
 
-// Problem is an endpoint that fails, and had no success since.
+// Problem is an endpoint that failed and had no success since.
 type Problem struct {
 	Key
-	Cause    string // the last one
-	Since    time.Time
-	Last     time.Time
-	Requests uint64 // failed requests and connections
+	Cause       string // cause of the last failure
+	Since       time.Time
+	LastFailure time.Time
+	Requests    uint64 // failed requests and connections
 }
 
 // Counters are Envoy's counters of an endpoint.
@@ -85,17 +89,17 @@ type Counters struct {
 	Connects, ConnectFails, Connections uint64 // cx_total, cx_connect_fail, cx_active
 }
 
-// succeeded reports whether there was a success since earlier counters: a response other than 5xx,
-// or for a protocol other than HTTP a connection that was established and is closed. That is one
-// more than were open before, or any if none failed meanwhile: Envoy counts a failed one as active
-// a little longer.
+// succeeded reports whether there was a success since earlier counters. With HTTP, that is a
+// response other than 5xx. With other protocols, it is an established connection that is closed:
+// one more than were open before, or any if none failed meanwhile. Envoy counts a failed connection
+// as active a little longer.
 func (c Counters) succeeded(since Counters) bool {
 	return c.Success > since.Success || c.Requests == 0 && (c.closed() > since.begun() ||
 		c.ConnectFails == since.ConnectFails && c.closed() > since.closed())
 }
 
-// worked reports whether there was a success, or for a protocol other than HTTP a connection that
-// did not fail.
+// worked reports whether there was any success: with HTTP a response other than 5xx, with other
+// protocols a connection that did not fail.
 func (c Counters) worked() bool { return c.Success > 0 || c.Requests == 0 && c.begun() > 0 }
 
 // begun returns the number of connections that did not fail.
@@ -104,24 +108,26 @@ func (c Counters) begun() int64 { return int64(c.Connects) - int64(c.ConnectFail
 // closed returns the number of connections that were established and are closed.
 func (c Counters) closed() int64 { return c.begun() - int64(c.Connections) }
 
-// Snapshot is the counters of all endpoints of an epoch.
+// Snapshot holds the counters of all endpoints of an epoch.
 type Snapshot struct {
 	Epoch int
 	Hosts map[Key]Counters
-	// ByClient are the clusters whose endpoints clients choose. They are not in Hosts.
-	ByClient map[string]bool
+	// ClientChosen has the clusters whose endpoints clients choose. They are not in Hosts.
+	ClientChosen map[string]bool
 }
 
 // Options configure a Tracker.
 type Options struct {
-	// Read reads the counters of the live epoch.
-	Read func(ctx context.Context) (Snapshot, error)
-	// Empty returns by cluster how often the live epoch found no healthy endpoint in it.
-	Empty func(ctx context.Context) (map[string]uint64, error)
-	// Blind reports whether failures are not reported, so that the counters must show them.
-	Blind  func() bool
-	Board  *condition.Board
-	Logger *slog.Logger
+	// ReadCounters reads the counters of the live epoch.
+	ReadCounters func(ctx context.Context) (Snapshot, error)
+	// EmptyClusters returns, by cluster, how many requests of the live epoch found no healthy
+	// endpoint.
+	EmptyClusters func(ctx context.Context) (map[string]uint64, error)
+	// NoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
+	// counters show them.
+	NoFailureLog func() bool
+	Board        *condition.Board
+	Logger       *slog.Logger
 }
 
 // Tracker tracks failing endpoints. It is safe for concurrent use.
@@ -134,11 +140,12 @@ type Tracker struct {
 	failing map[Key]*failing
 	total   uint64 // failures
 	limiter repeat.Limiter
-	before  *Snapshot // in blind mode: the last counters
-	nowhere bool      // a cluster without a healthy endpoint failed; Envoy does not name it
+	before  *Snapshot // previous counters, if no failures are reported
+	// a cluster without a healthy endpoint failed, and Envoy does not name the cluster
+	nowhere bool
 	empty   map[string]uint64
 	looked  time.Time // time of the last read of the counters
-	// byClient are the clusters in them whose endpoints clients choose.
+	// byClient has the clusters in the last counters whose endpoints clients choose.
 	byClient map[string]bool
 }
 
@@ -149,20 +156,21 @@ type failing struct {
 	latest    uint64    // requests of the last failure
 	base      *Snapshot // counters after the failure; nil: not read yet
 	worked    bool      // there was a success before base, perhaps after the failure
-	connected time.Time // first sight of a connection that has not failed; zero: none
+	connected time.Time // when a connection that has not failed was first seen; zero: none
 }
 
-// again reports whether the last failure came at least confirmAfter after the first one.
-func (p *failing) again() bool { return p.Last.Sub(p.Since) >= confirmAfter }
+// again reports whether the last failure came at least confirmAfter after the first failure.
+func (p *failing) again() bool { return p.LastFailure.Sub(p.Since) >= confirmAfter }
 
-// undecided reports whether the next counters can make it a problem.
+// undecided reports whether the endpoint is not a problem yet and the next counters can make it
+// one.
 func (p *failing) undecided() bool {
 	return !p.confirmed && (p.base == nil || !p.worked || p.again())
 }
 
-// restart treats the last failure as the first one, because of a success before or after it.
+// restart makes the last failure the first one, because there was a success before or after it.
 func (p *failing) restart(seen Snapshot) {
-	p.Since, p.Requests = p.Last, p.latest
+	p.Since, p.Requests = p.LastFailure, p.latest
 	p.base, p.worked = seen.only(p.Key), true
 }
 
@@ -174,8 +182,9 @@ func New(o Options) *Tracker {
 // Name returns the name of the part.
 func (t *Tracker) Name() string { return "endpoints" }
 
-// Wake makes Run look again, because Blind may have changed. It never blocks.
-func (t *Tracker) Wake() {
+// CheckSoon makes Run read the counters soon, because NoFailureLog may have changed. It never
+// blocks.
+func (t *Tracker) CheckSoon() {
 	select {
 	case t.wake <- struct{}{}:
 	default:
@@ -192,7 +201,7 @@ func (t *Tracker) Report(f Failure) {
 func (t *Tracker) report(f Failure, now time.Time) {
 	if f.Cluster == "" {
 		t.nowhere = true
-		t.Wake()
+		t.CheckSoon()
 		return
 	}
 	if t.byClient[f.Cluster] && now.Sub(t.looked) < blindPeriod {
@@ -207,14 +216,15 @@ func (t *Tracker) report(f Failure, now time.Time) {
 		p = &failing{Problem: Problem{Key: f.Key, Since: now}}
 		t.failing[f.Key] = p
 	}
-	p.Cause, p.Last, p.Requests, p.latest = f.Cause, now, p.Requests+f.Count, f.Count
+	p.Cause, p.LastFailure, p.Requests, p.latest = f.Cause, now, p.Requests+f.Count, f.Count
 	if p.undecided() {
-		t.Wake()
+		t.CheckSoon()
 	}
 	t.log(slog.LevelWarn, "backend fails", f.Key, "cause", f.Cause)
 }
 
-// makeRoom forgets an endpoint with a single failure, if there is one. Callers hold mu.
+// makeRoom removes an endpoint that is not a problem, and reports whether there was one. Callers
+// hold mu.
 func (t *Tracker) makeRoom() bool {
 	for key, p := range t.failing {
 		if !p.confirmed && !p.undecided() {
@@ -242,7 +252,7 @@ func (t *Tracker) log(level slog.Level, message string, of Key, field string, va
 	t.options.Logger.Log(context.Background(), level, message, fields...)
 }
 
-// Problems returns the endpoints that are problems, by cluster and address.
+// Problems returns the endpoints with a problem, sorted by cluster and address.
 func (t *Tracker) Problems() []Problem {
 	t.mu.Lock()
 	defer t.mu.Unlock()

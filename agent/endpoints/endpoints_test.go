@@ -25,7 +25,7 @@ type bench struct {
 	reads int
 }
 
-// set replaces what Envoy's counters show.
+// set replaces the counters that the Tracker reads.
 func (b *bench) set(epoch int, hosts map[Key]Counters) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -36,10 +36,10 @@ func run(t *testing.T, blind bool, test func(*bench)) {
 	synctest.Test(t, func(t *testing.T) {
 		b := &bench{board: condition.NewBoard(),
 			seen: Snapshot{Hosts: map[Key]Counters{web: {Requests: 1}}}}
-		b.Tracker = New(Options{Board: b.board, Blind: func() bool { return blind },
-			Empty:  func(context.Context) (map[string]uint64, error) { return nil, nil },
-			Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
-			Read: func(context.Context) (Snapshot, error) {
+		b.Tracker = New(Options{Board: b.board, NoFailureLog: func() bool { return blind },
+			EmptyClusters: func(context.Context) (map[string]uint64, error) { return nil, nil },
+			Logger:        slog.New(slog.NewTextHandler(&b.log, nil)),
+			ReadCounters: func(context.Context) (Snapshot, error) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				b.reads++
@@ -127,7 +127,8 @@ func TestTracker_EndsWithoutSuccess(t *testing.T) {
 	}
 }
 
-// Backends that come and go cannot flood the journal.
+// TestTracker_LinesOfEndedProblemsAreLimited: endpoints that fail and recover repeatedly cannot
+// flood the journal.
 func TestTracker_LinesOfEndedProblemsAreLimited(t *testing.T) {
 	run(t, false, func(b *bench) {
 		for round := range 10 {
@@ -156,7 +157,8 @@ func TestTracker_LinesOfEndedProblemsAreLimited(t *testing.T) {
 	})
 }
 
-// A backend that fails one request in many is in the journal, and no problem.
+// TestTracker_FewFailuresAreNoProblem: an endpoint that fails a small part of its requests is
+// logged, but is no problem.
 func TestTracker_FewFailuresAreNoProblem(t *testing.T) {
 	run(t, false, func(b *bench) {
 		for i := range 600 {
@@ -172,7 +174,7 @@ func TestTracker_FewFailuresAreNoProblem(t *testing.T) {
 	})
 }
 
-// Connections that are being established are no success.
+// TestTracker_PendingConnectionIsNoSuccess: a connection attempt that has not ended is no success.
 func TestTracker_PendingConnectionIsNoSuccess(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1}})
@@ -189,7 +191,8 @@ func TestTracker_PendingConnectionIsNoSuccess(t *testing.T) {
 	})
 }
 
-// Envoy counts a connection that failed as active for a moment.
+// TestTracker_FailedConnectionIsNoSuccess: Envoy counts a failed connection as active for a moment,
+// which must not look like a success.
 func TestTracker_FailedConnectionIsNoSuccess(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1, Connections: 1}})
@@ -232,7 +235,8 @@ func TestTracker_FloodIsBounded(t *testing.T) {
 	})
 }
 
-// With an upstream server only the counters show failures. Old ones are none.
+// TestTracker_CountersShowFailures: with an upstream server, only the counters show failures.
+// Failures before the first check are ignored.
 func TestTracker_CountersShowFailures(t *testing.T) {
 	run(t, true, func(b *bench) {
 		b.set(0, map[Key]Counters{web: {ConnectFails: 7}})

@@ -17,30 +17,32 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Limits of a Service. Envoy sends at most 4 KB a message, and drops entries while a stream is not
-// read.
+// Limits of a FailureService. Envoy sends at most 4 KB a message, and drops log entries while the
+// service does not read.
 const (
-	readInterval = 50 * time.Millisecond // between two messages of all streams
-	maxStreams   = 512                   // two for each worker of each Envoy
-	maxCause     = 200                   // bytes
+	readInterval = 50 * time.Millisecond // minimum interval between two messages, over all streams
+	// maximum number of streams; each worker of an Envoy has two
+	maxStreams = 512
+	maxCause   = 200 // maximum length of a cause in bytes
 )
 
-// Service receives the access log of failures from Envoy (envoy.service.accesslog.v3).
-type Service struct {
+// FailureService receives the access log of failures from Envoy (envoy.service.accesslog.v3).
+type FailureService struct {
 	alsv3.UnimplementedAccessLogServiceServer
-	// Own reports whether a peer is an Envoy of this agent. Others are refused.
-	Own    func(peer net.Addr) bool
-	Report func(Failure)
+	// IsOwnEnvoy reports whether a peer is an Envoy of this agent. Other peers are refused.
+	IsOwnEnvoy func(peer net.Addr) bool
+	OnFailure  func(Failure)
 
 	mu      sync.Mutex
 	streams int
-	next    time.Time // earliest time of the next read of a message
+	next    time.Time // earliest time at which the next message may be read
 }
 
-// StreamAccessLogs implements the service. It reads a bounded number of messages a second.
-func (s *Service) StreamAccessLogs(stream alsv3.AccessLogService_StreamAccessLogsServer) error {
+// StreamAccessLogs implements alsv3.AccessLogServiceServer. It reads at most one message per
+// readInterval.
+func (s *FailureService) StreamAccessLogs(stream alsv3.AccessLogService_StreamAccessLogsServer) error {
 	from, ok := peer.FromContext(stream.Context())
-	if !ok || !s.Own(from.Addr) {
+	if !ok || !s.IsOwnEnvoy(from.Addr) {
 		return status.Error(codes.PermissionDenied, "only Envoy may report failures")
 	}
 	if !s.join() {
@@ -65,7 +67,7 @@ func (s *Service) StreamAccessLogs(stream alsv3.AccessLogService_StreamAccessLog
 	}
 }
 
-func (s *Service) join() bool {
+func (s *FailureService) join() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.streams >= maxStreams {
@@ -75,14 +77,14 @@ func (s *Service) join() bool {
 	return true
 }
 
-func (s *Service) leave() {
+func (s *FailureService) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.streams--
 }
 
 // pause waits until the next message may be read.
-func (s *Service) pause(ctx context.Context) error {
+func (s *FailureService) pause(ctx context.Context) error {
 	s.mu.Lock()
 	now := time.Now()
 	if s.next.Before(now) {
@@ -100,25 +102,26 @@ func (s *Service) pause(ctx context.Context) error {
 	}
 }
 
-// report takes an entry of the access log, in which a cluster has its name in the statistics.
-func (s *Service) report(entry *accesslogv3.AccessLogCommon) {
+// report passes a failed entry of the access log to OnFailure. The entry names the cluster as in
+// Envoy's statistics.
+func (s *FailureService) report(entry *accesslogv3.AccessLogCommon) {
 	cluster, cause := strings.TrimSuffix(entry.GetUpstreamCluster(), ";"), causeOf(entry)
 	if cause == "" || cluster != "" && ignored(cluster) || cluster == "" && cause != causeEmpty {
 		return
 	}
-	s.Report(Failure{Key: Key{cluster, addressOf(entry.GetUpstreamRemoteAddress())}, Cause: cause,
+	s.OnFailure(Failure{Key: Key{cluster, addressOf(entry.GetUpstreamRemoteAddress())}, Cause: cause,
 		Count: 1})
 }
 
-// ignored reports whether the endpoints of a cluster are none of the mesh configuration: Envoy's
-// own clusters have no port in their name, and clients choose the destinations of a passthrough.
+// ignored reports whether a cluster is not from the mesh configuration: Envoy's own clusters have
+// no port in their names. It also ignores passthrough clusters, whose destinations clients choose.
 func ignored(cluster string) bool {
 	return !strings.Contains(cluster, "|") || strings.Contains(cluster, "PassthroughCluster")
 }
 
 const causeEmpty = "no healthy endpoint"
 
-// causeOf describes why an endpoint failed, "" if the entry does not say that it did.
+// causeOf returns why an endpoint failed; "" if the entry is not a failure of an endpoint.
 func causeOf(entry *accesslogv3.AccessLogCommon) string {
 	flags := entry.GetResponseFlags()
 	reason := clean(entry.GetUpstreamTransportFailureReason())
@@ -137,7 +140,8 @@ func causeOf(entry *accesslogv3.AccessLogCommon) string {
 	return ""
 }
 
-// clean returns Envoy's reason as one short line in lower case, without its class.
+// clean returns Envoy's reason without its class, as one line in lower case of at most maxCause
+// bytes.
 func clean(reason string) string {
 	for _, class := range []string{"delayed connect error:", "immediate connect error:",
 		"remote address:", "TLS_error:|"} {

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// flood is a stream on which messages wait without end.
+// flood is a stream that always has another message.
 type flood struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -49,8 +49,8 @@ func refusedEntry(cluster string) *accesslogv3.AccessLogCommon {
 func TestService_ReadsAFloodSlowly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		read := make(chan Failure, 1000)
-		s := &Service{Own: func(net.Addr) bool { return true },
-			Report: func(f Failure) { read <- f }}
+		s := &FailureService{IsOwnEnvoy: func(net.Addr) bool { return true },
+			OnFailure: func(f Failure) { read <- f }}
 		ctx, cancel := context.WithCancel(peer.NewContext(t.Context(), &peer.Peer{}))
 		ended := make(chan error, 3)
 		for range 3 {
@@ -72,23 +72,24 @@ func TestService_ReadsAFloodSlowly(t *testing.T) {
 }
 
 func TestService_RefusesOthers(t *testing.T) {
-	s := &Service{Own: func(net.Addr) bool { return false }}
+	s := &FailureService{IsOwnEnvoy: func(net.Addr) bool { return false }}
 	err := s.StreamAccessLogs(flood{ctx: peer.NewContext(t.Context(), &peer.Peer{})})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Error(err)
 	}
-	s.Own, s.streams = func(net.Addr) bool { return true }, maxStreams
+	s.IsOwnEnvoy, s.streams = func(net.Addr) bool { return true }, maxStreams
 	err = s.StreamAccessLogs(flood{ctx: peer.NewContext(t.Context(), &peer.Peer{})})
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Error(err)
 	}
 }
 
-// Envoy's own clusters, and what clients choose as destinations, are no backends.
+// TestService_IgnoresWhatIsNotConfigured: failures of Envoy's own clusters, and of destinations
+// that clients choose, are ignored.
 func TestService_IgnoresWhatIsNotConfigured(t *testing.T) {
 	for _, cluster := range []string{"xds-grpc", "agent", "PassthroughCluster", "BlackHoleCluster",
 		"InboundPassthroughCluster"} {
-		s := &Service{Report: func(f Failure) { t.Errorf("%+v", f) }}
+		s := &FailureService{OnFailure: func(f Failure) { t.Errorf("%+v", f) }}
 		s.report(refusedEntry(cluster))
 	}
 }

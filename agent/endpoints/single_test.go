@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// step is what Envoy counts, and whether a failure is reported, at a time after the last step.
+// step sets counters and may report a failure, at a time after the previous step.
 type step struct {
 	after time.Duration
 	epoch int
@@ -14,8 +14,9 @@ type step struct {
 	fails bool
 }
 
-// A single failure of a backend that works is no problem, whenever its success is counted. A second
-// one without a success between is, however late.
+// TestTracker_SingleFailureAndProblem: one failure of a working endpoint is no problem, whenever
+// its next success is counted. A second failure without a success between is one, however late it
+// comes.
 func TestTracker_SingleFailureAndProblem(t *testing.T) {
 	works, dead := Counters{Requests: 9, Success: 9}, Counters{Connects: 1, ConnectFails: 1}
 	const ms, s = time.Millisecond, time.Second
@@ -27,7 +28,7 @@ func TestTracker_SingleFailureAndProblem(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		steps   []step
-		problem bool // five seconds after the last step
+		problem bool // there is a problem five seconds after the last step
 	}{
 		"the success is in the first counters": {[]step{{0, 0, works, true}}, false},
 		"the success comes soon":               {[]step{{0, 0, dead, true}, {s, 0, works, false}}, false},
@@ -69,7 +70,8 @@ func TestTracker_SingleFailureAndProblem(t *testing.T) {
 	}
 }
 
-// A single failure costs no further read, and gives way to a problem.
+// TestTracker_SingleFailuresAreCheap: a single failure causes no further read of counters, and is
+// dropped if its slot is needed for a problem.
 func TestTracker_SingleFailuresAreCheap(t *testing.T) {
 	run(t, false, func(b *bench) {
 		hosts := map[Key]Counters{web: {}}
@@ -95,15 +97,16 @@ func TestTracker_SingleFailuresAreCheap(t *testing.T) {
 	})
 }
 
-// chosen is what Envoy 1.40 shows of a cluster of type ORIGINAL_DST.
+// chosen is the output of Envoy 1.40 for a cluster of type ORIGINAL_DST.
 const chosen = `{"cluster_statuses": [{"name": "outbound|80||none.test", "host_statuses": [{
 	"address": {"socket_address": {"address": "10.0.0.1", "port_value": 80}},
 	"stats": [{"name": "cx_total", "value": "1"}, {"name": "cx_connect_fail", "value": "1"}],
 	"hostname": "outbound|80||none.test10.0.0.1:80"}]}]}`
 
-// Endpoints that clients choose are no problems, and leave room for those that are.
+// TestTracker_IgnoresWhatClientsChoose: endpoints that clients choose are no problems, and need no
+// slot.
 func TestTracker_IgnoresWhatClientsChoose(t *testing.T) {
-	seen, err := Parse([]byte(chosen), 0)
+	seen, err := ParseClusters([]byte(chosen), 0)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -103,7 +103,7 @@ func (r *rig) secret(name string) *tlsv3.Secret {
 		return nil
 	}
 	secret := &tlsv3.Secret{}
-	if err := proto.Unmarshal(published.Value(), secret); err != nil {
+	if err := proto.Unmarshal(published.EncodedMessage(), secret); err != nil {
 		r.t.Fatal(err)
 	}
 	return secret

@@ -93,8 +93,8 @@ func (t *PortTracker) Claims() []config.Claim {
 		return nil // Envoy receives nothing, either
 	}
 	snapshot, _ := feed.Current()
-	if change := snapshot.Changed(resource.ListenerType); feed != t.at || change != t.change {
-		t.at, t.change, t.claims = feed, change, listenerClaims(snapshot.Set(resource.ListenerType))
+	if change := snapshot.LastChange(resource.ListenerType); feed != t.at || change != t.change {
+		t.at, t.change, t.claims = feed, change, listenerClaims(snapshot.ByType(resource.ListenerType))
 	}
 	return t.claims
 }
@@ -104,7 +104,7 @@ func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 	var claims []config.Claim
 	for name, r := range listeners {
 		var listener listenerv3.Listener
-		if err := proto.Unmarshal(r.Value(), &listener); err != nil {
+		if err := proto.Unmarshal(r.EncodedMessage(), &listener); err != nil {
 			continue // impossible: the agent encoded the listener itself
 		}
 		if !binds(&listener) {

@@ -152,7 +152,7 @@ func (u *UnboundListeners) of(stream xds.Stream) *answers {
 func (u *UnboundListeners) add(of *answers, name, reason string) (fresh bool) {
 	r := u.listeners(of.node)[name]
 	listener := &listenerv3.Listener{}
-	if r == nil || proto.Unmarshal(r.Value(), listener) != nil {
+	if r == nil || proto.Unmarshal(r.EncodedMessage(), listener) != nil {
 		return false // removed since
 	}
 	one := of.unbound[name]
@@ -182,7 +182,7 @@ func (u *UnboundListeners) listeners(node *corev3.Node) map[string]*resource.Res
 		return nil // Envoy receives nothing, either
 	}
 	snapshot, _ := feed.Current()
-	return snapshot.Set(resource.ListenerType)
+	return snapshot.ByType(resource.ListenerType)
 }
 
 // Accepted records that a client accepted resources of a type.
@@ -271,7 +271,7 @@ func (u *UnboundListeners) bindsNone(of *answers) bool {
 			continue
 		}
 		listener := &listenerv3.Listener{}
-		if proto.Unmarshal(r.Value(), listener) == nil && binds(listener) {
+		if proto.Unmarshal(r.EncodedMessage(), listener) == nil && binds(listener) {
 			return false
 		}
 	}

@@ -96,7 +96,7 @@ func of(t *testing.T, name, host string, port uint32, change ...func(*listenerv3
 	r := listenerOf(t, name, host, port)
 	if len(change) > 0 {
 		listener := &listenerv3.Listener{}
-		if err := proto.Unmarshal(r.Value(), listener); err != nil {
+		if err := proto.Unmarshal(r.EncodedMessage(), listener); err != nil {
 			t.Fatal(err)
 		}
 		change[0](listener)

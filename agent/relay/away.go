@@ -12,16 +12,16 @@ import (
 // conditionAway is active while the relay has no connection to the upstream server for an Envoy.
 const conditionAway = "upstream-unreachable"
 
-// away identifies the current text of conditionAway. The condition's sentence shows the first error
-// of a class, so that errors that differ only in ports or times count as one event.
+// away identifies the text of conditionAway. The text contains the first error of a class only, so
+// that errors that differ in ports or times do not change the condition.
 type away struct {
 	address string
 	class   string // class of the error; "" while there is a connection
-	state   State
+	state   ConnectionState
 }
 
-// classOf returns the class of an error. A server that closes connections causes different errors,
-// depending on the state of the handshake; they are in one class.
+// classOf returns the class of an error. All errors that a closed connection causes, which depend
+// on the state of the handshake, are in one class.
 func classOf(err error) string {
 	text := err.Error()
 	for _, closed := range []string{"connection reset", "broken pipe", "EOF", "server preface",

@@ -12,11 +12,11 @@ import (
 // Bounds of what a relay stores, sends and waits for.
 const (
 	defaultPatience = 500 * time.Millisecond
-	// slowUpstream is how long a connected upstream may take for its first response before the
-	// cache serves.
+	// slowUpstream is how long the relay waits for the first response of a connected upstream
+	// server before it serves from the cache.
 	slowUpstream = 5 * time.Second
-	// silentUpstream is how long a connected upstream may take for its first response before the
-	// next address is tried, while the cache serves.
+	// silentUpstream is how long the relay, while it serves from the cache, waits for the first
+	// response of a connected upstream server before it tries the next address.
 	silentUpstream   = 30 * time.Second
 	maxRequestBytes  = 8 << 20
 	maxNodeBytes     = 512 << 10
@@ -52,7 +52,7 @@ func newShares() (envoys, others *share) {
 			pending: quota{most: 64 << 20}, held: quota{most: 128 << 20}}
 }
 
-// quota is a limited amount of which several goroutines take parts.
+// quota is a limited amount that goroutines share. It is safe for concurrent use.
 type quota struct {
 	most int64
 	used atomic.Int64
@@ -71,13 +71,14 @@ func (q *quota) take(n int) bool {
 // shareOf returns the share of a session's client.
 func (s *Server) shareOf(session *session) *share {
 	from, ok := peer.FromContext(session.stream.Context())
-	if !ok || s.options.Envoy == nil || s.options.Envoy(from.Addr) {
+	if !ok || s.options.IsEnvoy == nil || s.options.IsEnvoy(from.Addr) {
 		return s.envoys
 	}
 	return s.others
 }
 
-// countNames takes the memory of the names and versions in a type's requests from the share.
+// countNames counts the memory of names and versions in a type's requests against the share. It
+// returns an error if the share is exhausted.
 func (s *session) countNames(w *watch) error {
 	bytes := w.requestBytes()
 	change := bytes - w.counted.names
@@ -89,8 +90,8 @@ func (s *session) countNames(w *watch) error {
 	return nil
 }
 
-// countPending takes an unanswered response from the share. If there is no room, it forgets older
-// responses of the type, and in the end this one. An answer to a forgotten response is forwarded,
+// countPending counts an unanswered response against the share. If the share is exhausted, it drops
+// older responses of the type, and at last this one. An answer to a dropped response is forwarded,
 // but the resources that it accepts are not stored.
 func (s *session) countPending(w *watch) {
 	for {
@@ -104,8 +105,8 @@ func (s *session) countPending(w *watch) {
 	}
 }
 
-// countHeld takes the accepted resources of a type from the share. If there is no room, only their
-// names and versions are stored.
+// countHeld counts the accepted resources of a type against the share. If the share is exhausted,
+// only their names and versions are stored.
 func (s *session) countHeld(w *watch) error {
 	for {
 		change := w.heldBytes() - w.counted.held
@@ -124,7 +125,7 @@ func (s *session) countHeld(w *watch) error {
 	}
 }
 
-// release returns all that the session took from its share.
+// release returns the session's memory to its share.
 func (s *session) release() {
 	s.share.streams.take(-1)
 	s.share.names.take(-s.counted.names)
@@ -132,5 +133,5 @@ func (s *session) release() {
 	s.share.held.take(-s.counted.held)
 }
 
-// counted is the memory taken from a share, in bytes.
+// counted is the memory of one session that counts against a share, in bytes.
 type counted struct{ names, pending, held int }

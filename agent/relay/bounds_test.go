@@ -197,7 +197,7 @@ func TestSession_BoundsAcceptedResources(t *testing.T) {
 func TestServer_OtherClientsTakeNothingFromEnvoy(t *testing.T) {
 	var isEnvoy atomic.Bool
 	r := startRelayWith(t, Options{Upstream: serverAt(startUpstream(t,
-		"127.0.0.1:0").address), Envoy: func(net.Addr) bool { return isEnvoy.Load() }})
+		"127.0.0.1:0").address), IsEnvoy: func(net.Addr) bool { return isEnvoy.Load() }})
 	r.others.streams.most = 3
 	request := &discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType}
 	for range 3 {

@@ -130,7 +130,7 @@ func (c *Cache) reportExpired(of identity) {
 	}
 }
 
-// put replaces a node's resources of a type. Nobody may modify the map held afterwards.
+// put replaces a node's resources of a type. The caller must not modify the map held afterwards.
 func (c *Cache) put(of identity, typeURL, version string, held map[string]resource) {
 	// secrets are not cached, because they contain private keys
 	if typeURL == xdsresource.SecretType {
@@ -158,7 +158,7 @@ func (c *Cache) put(of identity, typeURL, version string, held map[string]resour
 	}
 }
 
-// exceeded reports that the accepted resources are too large to be stored.
+// exceeded raises conditionUnwritten because the accepted resources have more than most bytes.
 func (c *Cache) exceeded(most int64) {
 	c.unwritten(fmt.Errorf("it has more than %d MB", most>>20))
 }
@@ -200,8 +200,8 @@ func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 	return nil
 }
 
-// madeFrom returns the cached extension configuration that was made from a resource of upstream,
-// identified by its SHA-256 source; nil if there is none.
+// madeFrom returns the cached extension configuration into which the relay put a Wasm module.
+// source is the SHA-256 of upstream's resource without the module. It returns nil if there is none.
 func (c *Cache) madeFrom(source []byte) []byte {
 	if c == nil {
 		return nil

@@ -33,8 +33,8 @@ func testNode(t testing.TB) *corev3.Node {
 		Cluster: "test", Metadata: metadata}
 }
 
-// testStream is a stream of encoded messages, on the side of a client of the relay or of an
-// upstream server.
+// testStream is one side of a stream of encoded messages: that of a client of the relay, or that of
+// an upstream server.
 type testStream struct {
 	t        testing.TB
 	stream   messages

@@ -38,8 +38,8 @@ func (s *session) allow(typeURL string) error {
 		"the type %.200q is not passed to the upstream server", typeURL)
 }
 
-// identify records the node of a request. If the agent has a bootstrap for applications, their node
-// is that of the bootstrap, whatever they send.
+// identify sets the session's node from a request. If the agent has a bootstrap for applications,
+// all applications get the node of that bootstrap instead of their own.
 func (s *session) identify(r *request) error {
 	if r.node == nil {
 		if s.node == nil {
@@ -52,8 +52,8 @@ func (s *session) identify(r *request) error {
 			maxNodeBytes>>10)
 	}
 	var application *corev3.Node
-	if s.share == s.server.others && s.server.options.Application != nil {
-		application = s.server.options.Application()
+	if s.share == s.server.others && s.server.options.ApplicationNode != nil {
+		application = s.server.options.ApplicationNode()
 	}
 	if application != nil {
 		r.node.Id, r.node.Cluster = application.Id, application.Cluster

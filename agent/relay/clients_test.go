@@ -26,7 +26,7 @@ func TestSession_PassesOnlyTypesOfItsClient(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	var isEnvoy atomic.Bool
 	r := startRelayWith(t, Options{Upstream: serverAt(up.address),
-		Envoy: func(net.Addr) bool { return isEnvoy.Load() }})
+		IsEnvoy: func(net.Addr) bool { return isEnvoy.Load() }})
 	for _, test := range []struct {
 		typeURL              string
 		ofEnvoy, application bool
@@ -78,12 +78,12 @@ func TestSession_NodeOfApplications(t *testing.T) {
 		for _, delta := range []bool{true, false} {
 			up := startUpstream(t, "127.0.0.1:0")
 			options := Options{Upstream: serverAt(up.address),
-				Board: condition.NewBoard(), Envoy: func(net.Addr) bool { return false },
+				Board: condition.NewBoard(), IsEnvoy: func(net.Addr) bool { return false },
 				Subscriptions: []Subscription{{TypeURL: "own",
 					Apply: func([]*anypb.Any, []string) error { return nil }}}}
 			options.Cache = OpenCache(filepath.Join(t.TempDir(), "cache"), options.Board)
 			if known {
-				options.Application = func() *corev3.Node { return testNode(t) }
+				options.ApplicationNode = func() *corev3.Node { return testNode(t) }
 			}
 			r := startRelayWith(t, options)
 			invented := testNode(t)

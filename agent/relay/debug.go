@@ -59,7 +59,7 @@ func (t *DebugServer) debug(w http.ResponseWriter, r *http.Request) {
 	if r.URL.RawQuery != "" {
 		name += "?" + r.URL.RawQuery
 	}
-	text, err := t.Server.Debug(ctx, name)
+	text, err := t.Server.QueryDebug(ctx, name)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadGateway)
 		return

@@ -13,9 +13,9 @@ const dialInterval = time.Second
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: time.Second,
 	Count: 10}
 
-// dial opens a TCP connection. It starts another attempt each second, because the kernel doubles
-// its pauses between SYN packets and so would notice late that a silent host is back. A refused
-// attempt ends all.
+// dial opens a TCP connection. It starts another attempt every second, because the kernel doubles
+// its pauses between SYN packets, and so would be late to notice that a host is back. If one
+// attempt is refused, dial fails.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the attempts that are not used

@@ -71,10 +71,10 @@ const maxBootstrapBytes = 16 << 20
 // A later request may succeed.
 var ErrNoBootstrap = errors.New("the upstream server sends no usable bootstrap")
 
-// Bootstrap fetches a node's bootstrap from an upstream server and passes it (protobuf) to use. If
-// the fetch fails, it passes the bootstrap that was accepted last instead; if use refuses the
-// fetched one, it does so only with start set. The caller must call accepted once Envoy uses the
-// bootstrap. Errors wrap ErrNoBootstrap.
+// Bootstrap fetches a node's bootstrap (protobuf) from an upstream server and passes it to use. If
+// the fetch fails, it passes the last accepted bootstrap instead. With start set, it also does so
+// if use returns an error. The caller must call accepted once Envoy uses the bootstrap. Errors wrap
+// ErrNoBootstrap.
 func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.Node, start bool,
 	use func(content []byte) error,
 ) (accepted func(), err error) {
@@ -131,9 +131,9 @@ func (s *Server) bootstrap(
 // an HTTP request below /debug/, its value the body of the response.
 const debugType = "istio.io/debug"
 
-// Debug returns debug information of istiod, such as syncz or config_dump?proxyID=ID. istiod
+// QueryDebug returns debug information of istiod, such as syncz or config_dump?proxyID=ID. istiod
 // requires TLS and a client that it can authenticate.
-func (s *Server) Debug(ctx context.Context, name string) ([]byte, error) {
+func (s *Server) QueryDebug(ctx context.Context, name string) ([]byte, error) {
 	upstream := *s.upstream.Load()
 	if len(upstream.Addresses) == 0 {
 		return nil, errors.New("there is no upstream server: [discovery] address is empty")

@@ -23,9 +23,9 @@ const (
 
 var fileFormat = recordfile.Format{Header: fileHeader, MaxBytes: maxFileBytes}
 
-// fit returns as many of the first nodes as fit in most bytes. If not even the first node fits, it
-// is returned alone, without its largest extension configurations, which may contain Wasm modules;
-// without is their number.
+// fit returns the longest prefix of nodes whose size is at most most bytes, but at least one node.
+// If the first node alone is too large, it is returned without its largest extension
+// configurations, which may contain Wasm modules; without is the number of those.
 func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {
 	if len(nodes) == 0 {
 		return nil, 0

@@ -10,32 +10,32 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// InUse holds the address of an upstream server that Envoys use. Its zero value is ready. It is
+// AddressInUse holds the address of an upstream server that Envoys use. Its zero value is ready. It is
 // safe for concurrent use.
-type InUse struct{ last atomic.Pointer[target] }
+type AddressInUse struct{ last atomic.Pointer[target] }
 
-// Address returns the address in use, as configured. Without a connection it is the last one, and
-// "" before a server has responded.
-func (u *InUse) Address() string { return u.target().address }
+// Address returns the configured address that is in use. Without a connection it returns the last
+// one; before any server has responded, "".
+func (u *AddressInUse) Address() string { return u.target().address }
 
-func (u *InUse) target() target {
+func (u *AddressInUse) target() target {
 	if t := u.last.Load(); t != nil {
 		return *t
 	}
 	return target{}
 }
 
-// Unused is a configured address of the upstream server that is not in use.
-type Unused struct {
+// UnusedAddress is a configured address of the upstream server that is not in use.
+type UnusedAddress struct {
 	Address string
 	Error   string    // why an Envoy could not use the address, or left it; "": it was not needed
 	Since   time.Time // when the error occurred
 }
 
-// addressStatus returns the address in use, and the other addresses with the reason why each is not
-// in use. Without a connection it returns the last address, and before the first connection all of
-// them, separated by commas. Callers hold mu.
-func (s *Server) addressStatus() (address string, unused []Unused) {
+// addressStatus returns the address in use, and the other addresses with the reasons why they are
+// not in use. Without a connection, the address is the last one; before the first connection, it is
+// a list of all, separated by commas. Callers hold mu.
+func (s *Server) addressStatus() (address string, unused []UnusedAddress) {
 	all := s.upstream.Load().Addresses
 	address = s.inUse.Address()
 	if !slices.Contains(all, address) {
@@ -52,17 +52,18 @@ func (s *Server) addressStatus() (address string, unused []Unused) {
 	return address, unused
 }
 
-// leaves records the error because of which an Envoy's session leaves an address.
+// leaves records the error that made an Envoy's session move away from an address.
 func (s *Server) leaves(session *session, address string, why error) {
 	if session.share != s.envoys {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.unused[address] = Unused{Error: why.Error(), Since: time.Now()}
+	s.unused[address] = UnusedAddress{Error: why.Error(), Since: time.Now()}
 }
 
-// uses records that an upstream server has responded to an Envoy's session.
+// uses records that an upstream server has responded to an Envoy's session, and logs a change of
+// the address in use.
 func (s *Server) uses(session *session, now target) {
 	if session.share != s.envoys {
 		return

@@ -130,9 +130,9 @@ func (l *link) run(ctx context.Context, delta bool) error {
 	}
 }
 
-// closingPause is the time between the end of a connection and the event closing. The streams of a
-// lost connection end at once, and so before the event; streams of a connection that the server is
-// about to close (GOAWAY) continue.
+// closingPause is how long the event closing is delayed after a connection has started to close. If
+// the connection was lost, its streams end before the event. If the server only announced the end
+// (GOAWAY), they continue.
 const closingPause = 50 * time.Millisecond
 
 // awaitClosing sends an event when the server has announced that it closes the connection.
@@ -143,8 +143,9 @@ func (l *link) awaitClosing(ctx context.Context, connection *grpc.ClientConn) {
 	}
 }
 
-// extensions reports responses with extension configurations, each after its Wasm modules were
-// fetched. Responses of other types are delayed only if two more of these have arrived meanwhile.
+// extensions fetches the Wasm modules of extension configurations in received responses, and then
+// passes these responses on, in order. Meanwhile responses of other types pass; only when two more
+// responses with extension configurations have arrived do they wait.
 func (l *link) extensions(ctx context.Context, received <-chan event, delta bool) {
 	for {
 		select {
@@ -160,8 +161,8 @@ func (l *link) extensions(ctx context.Context, received <-chan event, delta bool
 	}
 }
 
-// send queues a request for upstream. If upstream does not read and the queue is full, it drops the
-// link; the next link subscribes with the state at that time.
+// send queues a request for upstream. If the queue is full because upstream does not read, send
+// drops the link. The next link subscribes with the state at that time.
 func (s *session) send(message []byte) {
 	if !s.opened {
 		return
@@ -185,9 +186,9 @@ func (s *session) forward(r *request) error {
 	return nil
 }
 
-// drop ends a failed link and reconnects. The failure is reported once all addresses have failed;
-// if upstream had responded on the link, a further failed attempt or the end of Patience must come
-// first.
+// drop ends a failed link and reconnects. It reports the failure once all addresses have failed. If
+// upstream had responded on the link, it waits for one more failed attempt, or for the end of
+// CacheAfter.
 func (s *session) drop(why error) {
 	s.targets.failed(why)
 	s.server.leaves(s, s.targets.current().address, why)
@@ -215,13 +216,13 @@ func (s *session) move() {
 	s.anew = true
 }
 
-// reconnect ends the current link, if any, and opens another. Envoy's resources stay meanwhile.
+// reconnect ends the current link, if any, and opens another. Envoy retains its resources.
 func (s *session) reconnect() {
 	if s.link != nil {
 		s.link.cancel()
 	}
 	if s.opened && !s.offline {
-		s.patience.Reset(s.server.options.Patience)
+		s.patience.Reset(s.server.options.CacheAfter)
 	}
 	s.link, s.opened = nil, false
 	for _, w := range s.order {

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// impatient is called when upstream had its time to respond. If it has not responded, the cache
-// serves from now on.
+// impatient is called when the time for upstream's response is over. If upstream has not responded,
+// the cache serves the session from then on.
 func (s *session) impatient() error {
 	if s.opened && s.responded() {
 		return nil

@@ -11,9 +11,9 @@ func (s *Server) connected(session *session) {
 	s.latest = session
 }
 
-// Leave ends the upstream streams of all sessions except the one that connected last. It is called
+// EndStreams ends the upstream streams of all sessions except the one that connected last. It is called
 // before Envoys end, in whatever order.
-func (s *Server) Leave() {
+func (s *Server) EndStreams() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.leaving = true
@@ -42,7 +42,7 @@ func (s *Server) notifyOthers() {
 	}
 }
 
-// renew reconnects, which makes this session the one that connected last. After Leave, it only
+// renew reconnects, which makes this session the one that connected last. After EndStreams, it only
 // disconnects.
 func (s *session) renew() {
 	if s.node.GetMetadata().GetFields()["AUTO_REGISTER_GROUP"].GetStringValue() == "" ||

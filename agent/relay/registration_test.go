@@ -53,9 +53,9 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	above.expect(xdsresource.ListenerType)
 
 	_, aboveLast := subscribe()
-	r.Leave()
+	r.EndStreams()
 	<-above.ended
-	// a request after Leave must not make the session open an upstream stream
+	// a request after EndStreams must not make the session open an upstream stream
 	_ = third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType})
 	select {
 	case err := <-aboveLast.ended:

@@ -51,30 +51,31 @@ import (
 // Options configures a relay Server.
 type Options struct {
 	Upstream Upstream
-	InUse    *InUse // set to the address in use; nil: no other part needs the address
-	Cache    *Cache // cache of accepted resources; nil: nothing is cached
+	InUse    *AddressInUse // set to the address in use; nil: no other part needs the address
+	Cache    *Cache        // cache of accepted resources; nil: nothing is cached
 	Board    *condition.Board
 	Logger   *slog.Logger
-	// UserAgent is the program and its version, which upstream may show; "": that of gRPC.
+	// UserAgent is the name and version of the program, sent to upstream; "": gRPC's own.
 	UserAgent string
-	// Certificate returns the workload certificate, which is presented if Upstream.Workload is set.
+	// Certificate returns the workload's certificate. The relay presents it if Upstream.Workload is
+	// set.
 	Certificate func() (*tls.Certificate, error)
 	// Subscriptions are the types that the agent requests from upstream for itself.
 	Subscriptions []Subscription
-	// Roots returns roots that are trusted in addition to Upstream.RootFile; nil: none.
-	Roots       func() []*x509.Certificate
+	// ExtraRoots returns roots that are trusted in addition to Upstream.RootFile; nil: none.
+	ExtraRoots  func() []*x509.Certificate
 	RedactError func(message string) string // redacts Envoy's error messages; nil: no redaction
-	PID         func(net.Addr) int32        // returns the PID of an Envoy; nil: PIDs are not known
-	// Envoy reports whether a client is an Envoy. Other clients have a share of their own, so that
+	EnvoyPID    func(net.Addr) int32        // returns the EnvoyPID of an Envoy; nil: PIDs are not known
+	// IsEnvoy reports whether a client is an IsEnvoy. Other clients have a share of their own, so that
 	// they cannot exhaust that of Envoys; nil: all clients are Envoys.
-	Envoy func(net.Addr) bool
-	// Application returns the node of clients that are not Envoys. If it returns nil, such clients
+	IsEnvoy func(net.Addr) bool
+	// ApplicationNode returns the node of clients that are not Envoys. If it returns nil, such clients
 	// send their own node, and get neither cached resources nor the agent's subscriptions.
-	Application func() *corev3.Node
-	Listeners   func() // called after an Envoy has accepted listeners; nil: no call
-	// Patience is how long a new stream waits for a connection to upstream before the cache serves
+	ApplicationNode func() *corev3.Node
+	OnListeners     func() // called after an Envoy has accepted listeners; nil: no call
+	// CacheAfter is how long a new stream waits for a connection to upstream before the cache serves
 	// it; 0: 500 ms.
-	Patience time.Duration
+	CacheAfter time.Duration
 }
 
 // Server relays xDS streams of Envoys and applications to an upstream server. Its methods are safe
@@ -83,7 +84,7 @@ type Server struct {
 	part.Readiness
 	options  Options
 	upstream atomic.Pointer[Upstream]
-	inUse    *InUse
+	inUse    *AddressInUse
 	seed     maphash.Seed // determines the order in which addresses are tried
 
 	modules        *modules
@@ -99,28 +100,28 @@ type Server struct {
 	sessions map[*session]state
 	lastID   uint64
 	latest   *session // the session that connected last; nil after its end
-	// Leave was called: sessions other than the latest do not reconnect
+	// EndStreams was called: only the latest session may reconnect
 	leaving   bool
 	announced map[string]*rpcstatus.Status // errors of announced requests by type; see Announce
 	shown     Status
 	away      away // current text of conditionAway
-	unused    map[string]Unused
+	unused    map[string]UnusedAddress
 }
 
 // New returns a Server with the given options.
 func New(options Options) *Server {
-	if options.Patience == 0 {
-		options.Patience = defaultPatience
+	if options.CacheAfter == 0 {
+		options.CacheAfter = defaultPatience
 	}
 	s := &Server{options: options, sessions: map[*session]state{},
 		refusals: xds.NewRefusals(options.Board, func(string) string { return conditionRefusals },
 			refusedPrefix),
-		announced: map[string]*rpcstatus.Status{}, unused: map[string]Unused{},
+		announced: map[string]*rpcstatus.Status{}, unused: map[string]UnusedAddress{},
 		inUse: options.InUse, seed: maphash.MakeSeed(),
 		modules: &modules{log: options.Logger, cache: options.Cache, pause: firstModulePause,
 			known: map[[sha256.Size]byte][]byte{}}}
 	if s.inUse == nil {
-		s.inUse = &InUse{}
+		s.inUse = &AddressInUse{}
 	}
 	s.envoys, s.others = newShares()
 	s.shown = Status{State: Connecting, Since: time.Now()}
@@ -141,16 +142,16 @@ func (s *Server) Run(ctx context.Context) error {
 	return s.options.Cache.run(ctx)
 }
 
-// Offer sets the upstream server that future streams use. Open streams are not changed.
-func (s *Server) Offer(upstream Upstream) { s.upstream.Store(&upstream) }
+// SetUpstream sets the upstream server that future streams use. Open streams are not changed.
+func (s *Server) SetUpstream(upstream Upstream) { s.upstream.Store(&upstream) }
 
 // Configure sets the upstream server of all streams. Open streams reconnect if it has changed, or
 // end their connection if there is none.
 func (s *Server) Configure(upstream Upstream) {
-	s.Offer(upstream)
+	s.SetUpstream(upstream)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.unused, func(address string, _ Unused) bool {
+	maps.DeleteFunc(s.unused, func(address string, _ UnusedAddress) bool {
 		return !slices.Contains(upstream.Addresses, address)
 	})
 	for session := range s.sessions {

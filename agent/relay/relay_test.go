@@ -213,7 +213,7 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"})
 	above.next()
 	next := serverAt(after.address)
-	r.Offer(next) // open streams remain at their server
+	r.SetUpstream(next) // open streams remain at their server
 	above.send(deltaResponse("2", "b"))
 	envoy.next()
 	r.Configure(next)

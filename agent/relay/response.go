@@ -11,7 +11,7 @@ import (
 // Its byte slices refer to the encoded message.
 type response struct {
 	typeURL, version, nonce string
-	stored                  bool // the response is a record of the cache file
+	stored                  bool // the response was read from the cache file
 	resources               []resource
 	removed                 []string
 }

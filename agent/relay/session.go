@@ -15,7 +15,7 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// session serves one stream of an Envoy. Its fields belong to the goroutine of run, except for the
+// session serves one stream of an Envoy. Only the goroutine of run uses its fields, except for the
 // channels reconfigured, announce, query and renewed.
 type session struct {
 	id      uint64
@@ -38,10 +38,10 @@ type session struct {
 	opened   bool  // whether link is connected to upstream
 	events   chan event
 	retry    *time.Timer // fires at the next connection attempt
-	// patience ends the time that upstream has to respond: the cache serves afterwards.
+	// patience fires when the time for upstream's response is over: afterwards the cache serves.
 	patience *time.Timer
 	offline  bool // the cache serves the session
-	lost     bool // the loss of upstream was logged; reset by the next response
+	lost     bool // the disconnection from upstream was logged; reset by the next response
 
 	reconfigured chan struct{} // receives when Server.Configure has changed the upstream server
 	announce     chan struct{} // receives when Server.Announce has a new announcement
@@ -50,7 +50,7 @@ type session struct {
 }
 
 // Pauses between connection attempts, before jitter. The longest pause is short, because Envoy must
-// have upstream's configuration within two seconds after upstream's return.
+// get upstream's configuration within two seconds once upstream is reachable again.
 const (
 	firstPause = 50 * time.Millisecond
 	maxPause   = 1200 * time.Millisecond
@@ -63,7 +63,7 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	defer cancel() // ends the session's link and the goroutine that receives from Envoy
 	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event),
-		retry: time.NewTimer(0), patience: time.NewTimer(s.options.Patience),
+		retry: time.NewTimer(0), patience: time.NewTimer(s.options.CacheAfter),
 		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1),
 		query: make(chan chan<- []TypeStatus), renewed: make(chan struct{}, 1)}
 	session.targets = s.newTargets(session.upstream)
@@ -130,8 +130,8 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// reconfigure reconnects the session to another upstream server. Without one, Envoy keeps what it
-// has until it ends, and nothing is reported.
+// reconfigure reconnects the session to another upstream server. If there is none, Envoy retains
+// its resources, and nothing is reported.
 func (s *session) reconfigure(upstream Upstream) {
 	if s.upstream.Equal(upstream) {
 		return

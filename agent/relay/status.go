@@ -8,19 +8,19 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// State is the state of the connection to the upstream server.
-type State string
+// ConnectionState is the state of the connection to the upstream server.
+type ConnectionState string
 
 // States of the connection to the upstream server.
 const (
-	Connecting State = "connecting" // no connection; Envoy keeps the resources that it has
-	Connected  State = "connected"
-	Cached     State = "cached" // no connection; the cache serves Envoy
+	Connecting ConnectionState = "connecting" // no connection; Envoy keeps the resources that it has
+	Connected  ConnectionState = "connected"
+	Cached     ConnectionState = "cached" // no connection; the cache serves Envoy
 )
 
 // Status describes the connection to the upstream server for people.
 type Status struct {
-	State State
+	State ConnectionState
 	Since time.Time
 	// why there is no connection; "" if there is one or the first attempt is still running
 	Error string
@@ -28,10 +28,10 @@ type Status struct {
 	// Address is the address in use, or without a connection the last one. Before the first
 	// connection it has all addresses, separated by ", ".
 	Address string
-	Unused  []Unused // addresses that are not in use, once one address was in use
+	Unused  []UnusedAddress // addresses that are not in use, once one address was in use
 }
 
-// errConnecting describes a connection attempt that has not ended yet.
+// errConnecting is the error of a session whose first connection attempt has not ended.
 var errConnecting = errors.New("no answer yet")
 
 // state is the connection state of one session.
@@ -65,8 +65,8 @@ func (s *Server) leave(session *session) {
 	s.updateStatus()
 }
 
-// worse reports whether the state of a session is worse than that of another: the worst one becomes
-// the server's status.
+// worse reports whether a session's state is worse than another's. The worst state of all sessions
+// becomes the server's status.
 func (s state) worse(than state) bool {
 	if than.connected || s.cached.IsZero() != than.cached.IsZero() {
 		return than.connected || !s.cached.IsZero()
@@ -90,9 +90,9 @@ func (s *Server) report(session *session, now state) {
 	s.updateStatus()
 }
 
-// updateStatus derives Status and the condition from the worst session. Sessions served from the
-// cache are worst, then disconnected ones; of equal sessions, the one disconnected for longest is
-// worst. Status is Connected only if all sessions are. Callers hold mu.
+// updateStatus derives Status and the condition from the session with the worst state. A session
+// that the cache serves is worse than a disconnected one; of equal ones, the one disconnected for
+// longer is worse. Callers hold mu.
 func (s *Server) updateStatus() {
 	worst := state{connected: len(s.sessions) > 0}
 	for _, one := range s.sessions {

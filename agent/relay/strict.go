@@ -24,11 +24,11 @@ type strictPorts struct {
 	rest bool
 }
 
-// Strict returns a function that reports whether the inbound filter chains that an Envoy accepted
+// StrictPorts returns a function that reports whether the inbound filter chains that an Envoy accepted
 // last all demand a client certificate for a port, and whether the port has filter chains of its
-// own. The origin is always empty, because upstream does not send the policy. Strict returns nil if
+// own. The origin is always empty, because upstream does not send the policy. StrictPorts returns nil if
 // no port demands client certificates.
-func (s *Server) Strict() func(port uint16) (by from.Origin, strict, own bool) {
+func (s *Server) StrictPorts() func(port uint16) (by from.Origin, strict, own bool) {
 	p := s.strict.Load()
 	if p == nil || !p.rest && !slices.Contains(slices.Collect(maps.Values(p.ports)), true) {
 		return nil
@@ -52,8 +52,8 @@ func (s *session) updateStrict(w *watch) {
 		return // Envoy had the listener before this stream, so its content is not known
 	}
 	s.server.strict.Store(strictOf(held.body))
-	if s.server.options.Listeners != nil {
-		s.server.options.Listeners()
+	if s.server.options.OnListeners != nil {
+		s.server.options.OnListeners()
 	}
 }
 

@@ -22,10 +22,10 @@ type Subscription struct {
 	Apply func(resources []*anypb.Any, removed []string) error
 }
 
-// Announce makes the agent send a request without resource names on each upstream stream, now and
-// after Envoy's first request for listeners; problem is the request's error detail, nil for none.
-// It replaces an earlier announcement of the same type. istiod receives the workload's health in
-// this way.
+// Announce makes the agent send a request without resource names on each upstream stream: on open
+// ones now, on later ones after Envoy's first request for listeners. problem is the request's error
+// detail; nil: none. A later call with the same type replaces the request. The agent reports the
+// workload's health to istiod in this way.
 func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +42,7 @@ func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
 // upstream stream, it applies the cached resources of the subscriptions.
 func (s *session) subscribe() error {
 	switch {
-	// upstream would answer for the node of another client
+	// upstream would answer for another client's node
 	case s.watches[xdsresource.ListenerType] == nil, !s.own:
 		return nil
 	case !s.opened:
@@ -128,7 +128,7 @@ func (s *session) applyCached() {
 }
 
 // ApplyCached passes the cached resources of a type to its subscription before an Envoy has
-// connected. They are those that a node with this ID accepted last, possibly with other metadata.
+// connected. A node with this ID accepted them last, possibly with other metadata.
 func (s *Server) ApplyCached(nodeID, typeURL string) {
 	if s.options.Cache == nil {
 		return

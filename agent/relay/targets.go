@@ -34,14 +34,14 @@ const (
 // It is safe for concurrent use.
 type targets struct {
 	addresses []string
-	inUse     *InUse
+	inUse     *AddressInUse
 	seed      maphash.Seed // determines the random order of addresses, the same for all sessions
 	lookup    func(ctx context.Context, host string) ([]string, error)
 
 	mu       sync.Mutex
 	failures map[target]*failure
 	resolved map[string][]target // targets by configured address
-	round    map[target]bool     // targets that failed since one succeeded
+	round    map[target]bool     // targets that failed since the last success of any target
 	reasons  map[string]error    // last error by configured address
 	last     target              // target of the current link
 }
@@ -59,10 +59,10 @@ func (s *Server) newTargets(upstream Upstream) *targets {
 		lookup: net.DefaultResolver.LookupHost}
 }
 
-// next waits until a target may be tried and returns it. It prefers the target in use, else the
-// first target in the random order of this agent. With anew, it prefers none and shuffles again:
-// servers that close connections to balance their clients must not get all of them back. The error
-// is that of resolving an address, or of ctx.
+// next waits until a target may be tried, and returns it. It prefers the target in use, then the
+// first target in this agent's random order. With anew set, it prefers none and shuffles again, so
+// that a server that closes connections to balance its clients does not get all of them back. The
+// error is from resolving an address, or from ctx.
 func (t *targets) next(ctx context.Context, anew bool) (target, error) {
 	for {
 		found, pause, err := t.choose(ctx, anew)
@@ -75,7 +75,8 @@ func (t *targets) next(ctx context.Context, anew bool) (target, error) {
 	}
 }
 
-// choose returns a target that may be tried now, or the pause until the first one may.
+// choose returns a target that may be tried now. If there is none, it returns how long to wait for
+// one.
 func (t *targets) choose(ctx context.Context, anew bool) (_ target, pause time.Duration, _ error) {
 	preferred, seed := t.inUse.target(), t.seed
 	if anew {
@@ -196,7 +197,7 @@ func (t *targets) failed(why error) {
 	f.until = time.Now().Add(f.retries.Next())
 }
 
-// exhausted reports whether all targets have failed since one last succeeded.
+// exhausted reports whether all targets have failed since the last success of any target.
 func (t *targets) exhausted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -117,7 +117,7 @@ func TestUpstream_Authentication(t *testing.T) {
 		envoy := r.connect(t, true, false)
 		envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 		envoy.next()
-		if _, err := r.Debug(t.Context(), "syncz"); err == nil ||
+		if _, err := r.QueryDebug(t.Context(), "syncz"); err == nil ||
 			!strings.Contains(err.Error(), "not available for current identity") {
 			t.Errorf("syncz: %v", err)
 		}

@@ -44,8 +44,8 @@ func (s *Server) Types(ctx context.Context) (all []TypeStatus) {
 // types returns the state of all types on the session's stream.
 func (s *session) types() []TypeStatus {
 	var pid int32
-	if from, ok := peer.FromContext(s.stream.Context()); ok && s.server.options.PID != nil {
-		pid = s.server.options.PID(from.Addr)
+	if from, ok := peer.FromContext(s.stream.Context()); ok && s.server.options.EnvoyPID != nil {
+		pid = s.server.options.EnvoyPID(from.Addr)
 	}
 	all := make([]TypeStatus, 0, len(s.order))
 	for _, w := range s.order {

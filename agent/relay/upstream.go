@@ -93,8 +93,8 @@ func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption
 		if err != nil {
 			return nil, err
 		}
-		if server.Roots != nil {
-			roots = append(roots, server.Roots()...)
+		if server.ExtraRoots != nil {
+			roots = append(roots, server.ExtraRoots()...)
 		}
 		config.RootCAs = x509.NewCertPool()
 		for _, root := range roots {

@@ -24,9 +24,9 @@ import (
 	"outrider.org/outrider/agent/wasm"
 )
 
-// modules puts remote Wasm modules into the extension configurations that name them. Envoy then
-// needs neither a cluster for the modules' servers nor access to a file, and the Cache also stores
-// the modules.
+// modules fetches the remote Wasm modules of extension configurations and puts them in. Envoy then
+// needs no cluster for the modules' servers and no access to a file, and the Cache stores the
+// modules, too.
 type modules struct {
 	log     *slog.Logger
 	client  wasm.Client
@@ -146,7 +146,7 @@ func vmOf(filter proto.Message) *wasmv3.VmConfig {
 }
 
 // module fetches the module of a VM and checks its hash. Concurrent calls for the same URL share
-// one request, which does not end with ctx of the first caller.
+// one request, which continues when ctx of the first caller ends.
 func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, error) {
 	remote := vm.GetCode().GetRemote()
 	from, limit := remote.GetHttpUri().GetUri(), moduleTime
@@ -181,8 +181,8 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 	}
 	switch {
 	case !found.Has(want):
-		// The upstream server receives the returned error. It must not learn what an address
-		// serves, so the sum is only logged.
+		// Upstream receives the returned error, and must not learn what the address serves. So the
+		// checksum is only logged.
 		m.log.Warn("Wasm module does not match its configured sha256", "url", wasm.WithoutSecrets(from), "sha256",
 			strings.Join(found.Sums, ", "), "want", want)
 		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; the log has its own",

@@ -24,8 +24,9 @@ type watch struct {
 	shown   TypeStatus
 
 	// State of the current upstream stream.
-	nonces   []string // nonces of the last responses on the current upstream stream
-	answered bool     // upstream has responded on its current stream
+	// nonces of the last responses on the current upstream stream, the newest last
+	nonces   []string
+	answered bool // upstream has responded on its current stream
 
 	initial int     // bytes of the names and versions in Envoy's first request
 	counted counted // memory taken from the session's share
@@ -58,7 +59,7 @@ func newWatch(first *request, delta bool, known map[string]resource) *watch {
 	return w
 }
 
-// reset forgets the nonces of the current upstream stream, before a new stream opens.
+// reset clears the nonces of the previous upstream stream before a new one opens.
 func (w *watch) reset() { w.nonces, w.answered = nil, false }
 
 // current reports whether a request may be forwarded: it answers a response of the current upstream

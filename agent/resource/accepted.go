@@ -13,17 +13,17 @@ type Client struct {
 	Stream uint64 // number of the stream; later streams have higher numbers
 }
 
-// Refused describes a resource whose newest version a client refused. It is immutable.
-type Refused struct {
+// RefusedVersion describes a resource whose newest version a client refused. It is immutable.
+type RefusedVersion struct {
 	Resource *Resource `json:"resource"` // the refused version of the resource
-	// Accepted is the last accepted version, which clients continue to use; nil if there is none.
-	// Only its version may be known, not its content.
+	// Accepted is the last accepted version, which clients continue to use; nil: none. Its content
+	// may be unknown.
 	Accepted *Resource `json:"accepted,omitempty"`
 	// removed listeners that stay in the snapshot while the resource is refused
 	Replaced []Key  `json:"replaced,omitempty"`
 	Reason   string `json:"reason"` // error message of the refusing client
-	// Local reports whether the cause of each refusal is a state of the client's host, or an Envoy
-	// that is no longer the newest of its proxy. Other clients then get the refused version.
+	// Local reports whether every refusal has a cause on the client's host, or is from an Envoy
+	// that is not the newest of its proxy. Other clients then get the refused version.
 	Local bool `json:"local,omitempty"`
 	// Unbound reports whether all refusing clients could not bind the listener.
 	Unbound bool `json:"unbound,omitempty"`
@@ -32,18 +32,19 @@ type Refused struct {
 	Sequence uint64 `json:"-"`
 	// time at which a newer version replaced the accepted one; zero if unknown
 	Since time.Time `json:"-"`
-	// incremented by Retry: the refusing clients get the version once more
+	// number of retries: each time, the refusing clients get the version once more
 	Attempt int `json:"-"`
-	// Offered reports whether newly connected clients get the refused version first, because
-	// another client accepted it, Local is set, or Retry sends it again.
+	// Offered reports whether new clients get the refused version first: another client accepted
+	// it, Local is set, or RetryRefused sends it again.
 	Offered bool `json:"-"`
-	// Retrying reports whether a Retry awaits its first answer.
+	// Retrying reports whether RetryRefused has sent the version again and no client has answered
+	// yet.
 	Retrying bool `json:"-"`
 }
 
 // InUse returns the last accepted version if its content is known, else nil.
-func (r *Refused) InUse() *Resource {
-	if !r.Accepted.Known() {
+func (r *RefusedVersion) InUse() *Resource {
+	if !r.Accepted.HasContent() {
 		return nil
 	}
 	return r.Accepted
@@ -51,19 +52,20 @@ func (r *Refused) InUse() *Resource {
 
 // Nack is one client's refusal of one resource.
 type Nack struct {
-	Resource *Resource
-	Held     *Resource // version that the client has instead, maybe without content; nil: none
-	// listeners of the client which the refused one may replace, if they are removed
+	Resource    *Resource
+	HeldVersion *Resource // version that the client has instead, maybe without content; nil: none
+	// listeners that the client has and the refused one would replace once they are removed
 	Replaces []*Resource
 	Reason   string
-	// the cause is a state of the client's host, or the client has the resource nevertheless
+	// the cause is on the client's host, or the client uses the resource in spite of its NACK
 	Local   bool
 	Unbound bool // Envoy cannot bind the listener
 }
 
 // acceptance records which resources of a feed clients accepted and refused.
 type acceptance struct {
-	// open is the size of unaccepted and refusals: while it is 0, Accept needs no lock
+	// open is the number of entries in unaccepted and refusals. While it is 0, Accept needs no
+	// lock.
 	open       atomic.Int64
 	unaccepted map[Key]bool // keys whose newest version no client has accepted
 	// last accepted version of each key, unless it is the newest one
@@ -73,9 +75,9 @@ type acceptance struct {
 	// removed resources that stay in the snapshot because others are refused
 	retained map[Key]bool
 	refusals map[Key]*refusal
-	restored map[Key]Refused // refusals of an earlier feed, until the first publication
-	notify   func()          // called without the lock when refusals change
-	// streams are those, by proxy, that have answered a response with listeners (see Join). A
+	restored map[Key]RefusedVersion // refusals of an earlier feed, until the first publication
+	notify   func()                 // called without the lock when refusals change
+	// streams are those, by proxy, that have answered a response with listeners (see AddClient). A
 	// draining Envoy accepts listeners without checking them, so for listeners only the newest
 	// stream of a proxy counts.
 	streams map[string][]joined
@@ -102,7 +104,7 @@ type version struct {
 
 // refusal records who refused the newest version of a resource.
 type refusal struct {
-	Refused
+	RefusedVersion
 	by       map[Client]bool // clients that refused the version
 	accepted bool            // whether another client accepted the refused version
 }
@@ -113,21 +115,21 @@ func newAcceptance() acceptance {
 		streams: map[string][]joined{}, notify: func() {}}
 }
 
-// Draining is the epoch of a client whose Envoy is known to drain, in place of a number.
-const Draining = -1
+// DrainingEpoch is the epoch of a client whose Envoy is known to drain, in place of a number.
+const DrainingEpoch = -1
 
-// Join records that a client has answered a response with listeners. Older clients of its proxy no
-// longer count for listeners: their Envoys drain. Nor does one of the epoch Draining, even if no
+// AddClient records that a client has answered a response with listeners. Older clients of its proxy no
+// longer count for listeners: their Envoys drain. Nor does one of the epoch DrainingEpoch, even if no
 // other has joined yet. Clients are ordered by epoch, those of equal or unknown (0) epoch by stream.
-// The client must call Leave in the end.
-func (f *Feed) Join(client Client, epoch int) {
+// The client must call RemoveClient in the end.
+func (f *Feed) AddClient(client Client, epoch int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.streams[client.Proxy] = append(f.streams[client.Proxy], joined{epoch, client.Stream})
 }
 
 // outdated reports whether a client's Envoy drains: a later client of the same proxy has joined, or
-// the client has joined with the epoch Draining. Callers hold mu.
+// the client has joined with the epoch DrainingEpoch. Callers hold mu.
 func (f *Feed) outdated(client Client) bool {
 	all := f.streams[client.Proxy]
 	if len(all) == 0 {
@@ -137,7 +139,7 @@ func (f *Feed) outdated(client Client) bool {
 	if !slices.ContainsFunc(all, func(j joined) bool { return j.stream == client.Stream }) {
 		return newest.stream > client.Stream
 	}
-	return newest.stream != client.Stream || newest.epoch == Draining
+	return newest.stream != client.Stream || newest.epoch == DrainingEpoch
 }
 
 // OnRefusal sets a function that is called after the refusals of the feed have changed. The
@@ -188,7 +190,7 @@ func (f *Feed) replaced(old, by *Resource) {
 	}
 	if restored && stored.Resource.Version == by.Version {
 		stored.Resource = by
-		f.refusals[key] = &refusal{Refused: stored, by: map[Client]bool{}}
+		f.refusals[key] = &refusal{RefusedVersion: stored, by: map[Client]bool{}}
 	}
 }
 
@@ -269,13 +271,13 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 		if newest == nil || newest.Version != n.Resource.Version || f.retained[key] {
 			continue
 		}
-		if !f.accepted[key].resource.Known() && n.Held != nil {
-			f.accepted[key] = version{resource: n.Held}
+		if !f.accepted[key].resource.HasContent() && n.HeldVersion != nil {
+			f.accepted[key] = version{resource: n.HeldVersion}
 		}
 		m := f.refusals[key]
 		if m == nil {
 			m = &refusal{by: map[Client]bool{}, accepted: !f.unaccepted[key],
-				Refused: Refused{Resource: newest, Local: true, Unbound: true}}
+				RefusedVersion: RefusedVersion{Resource: newest, Local: true, Unbound: true}}
 			f.refusals[key] = m
 		} else if m.by[client] && !m.Retrying && m.Reason == n.Reason {
 			continue
@@ -290,7 +292,7 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 			if e.sets[r.Type][r.Name] != nil && !f.retained[r.Key()] || f.closed[r.Key()] {
 				continue
 			}
-			if _, ok := f.removed[r.Key()]; !ok && r.Known() {
+			if _, ok := f.removed[r.Key()]; !ok && r.HasContent() {
 				f.removed[r.Key()] = version{resource: r, sequence: f.current.Sequence}
 			}
 			if !slices.Contains(m.Replaced, r.Key()) {
@@ -312,9 +314,9 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 	return snapshot
 }
 
-// Leave removes a disconnected client from all refusals. A version that no client accepted stays
+// RemoveClient removes a disconnected client from all refusals. A version that no client accepted stays
 // refused.
-func (f *Feed) Leave(client Client) {
+func (f *Feed) RemoveClient(client Client) {
 	f.mu.Lock()
 	f.streams[client.Proxy] = slices.DeleteFunc(f.streams[client.Proxy],
 		func(j joined) bool { return j.stream == client.Stream })
@@ -339,9 +341,9 @@ func (f *Feed) Leave(client Client) {
 	}
 }
 
-// Retry has refused resources, except secrets, sent once more to the clients that refused them.
+// RetryRefused has refused resources, except secrets, sent once more to the clients that refused them.
 // Clients that connect before the answer get them first, too.
-func (f *Feed) Retry() {
+func (f *Feed) RetryRefused() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.edit()

@@ -31,7 +31,7 @@ type Snapshot struct {
 	// keys of resources that are known not to exist, on a feed on demand; nil on other feeds
 	absent map[Key]bool
 	// refusals of newest versions by key; nil if there are none
-	refused map[Key]*Refused
+	refused map[Key]*RefusedVersion
 	// removed resources that stay in the snapshot while others are refused
 	retained map[Key]bool
 }
@@ -41,10 +41,10 @@ type Snapshot struct {
 func (s *Snapshot) Retained(key Key) bool { return s.retained[key] }
 
 // Refused returns the refusal of the newest version of a resource, nil if there is none.
-func (s *Snapshot) Refused(key Key) *Refused { return s.refused[key] }
+func (s *Snapshot) Refused(key Key) *RefusedVersion { return s.refused[key] }
 
 // AllRefused returns all refusals. Callers must not modify it.
-func (s *Snapshot) AllRefused() map[Key]*Refused { return s.refused }
+func (s *Snapshot) AllRefused() map[Key]*RefusedVersion { return s.refused }
 
 // Get returns a resource, or nil if the snapshot has none with the key.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
@@ -55,15 +55,15 @@ func (s *Snapshot) Pending(key Key) bool {
 	return s.absent != nil && s.Get(key) == nil && !s.absent[key]
 }
 
-// Set returns all resources of a type by name. Callers must not modify it.
-func (s *Snapshot) Set(typeURL string) map[string]*Resource { return s.sets[typeURL] }
+// ByType returns all resources of a type by name. Callers must not modify it.
+func (s *Snapshot) ByType(typeURL string) map[string]*Resource { return s.sets[typeURL] }
 
-// Changed returns the sequence of the last snapshot that changed a resource of a type, or 0.
-// Snapshots of one feed for which Changed returns equal values have equal resources of the type.
-func (s *Snapshot) Changed(typeURL string) uint64 { return s.changed[typeURL] }
+// LastChange returns the sequence of the last snapshot that changed a resource of a type, or 0.
+// Snapshots of one feed for which LastChange returns equal values have equal resources of the type.
+func (s *Snapshot) LastChange(typeURL string) uint64 { return s.changed[typeURL] }
 
-// Without returns a copy of the snapshot that has no resources of a type.
-func (s *Snapshot) Without(typeURL string) *Snapshot {
+// WithoutType returns a copy of the snapshot that has no resources of a type.
+func (s *Snapshot) WithoutType(typeURL string) *Snapshot {
 	if s.sets[typeURL] == nil {
 		return s
 	}
@@ -82,12 +82,13 @@ type Change struct {
 	Set    []*Resource // new resources, and those with new content
 	Remove []Key
 	Absent []Key // on a feed on demand: resources that were removed, or are known not to exist
-	// Closed are resources that a policy closes: they are not retained while others are refused.
+	// Closed has the listeners that a policy closes: they are removed even while other resources
+	// are refused.
 	Closed map[Key]bool
 }
 
-// history is the number of snapshots whose changed keys a feed remembers. A reader that is further
-// behind compares whole snapshots.
+// history is the number of snapshots for which a feed stores the changed keys. A reader that is
+// further behind must compare whole snapshots.
 const history = 64
 
 // Feed distributes the snapshots of one kind of proxy from one publisher to all readers.
@@ -110,8 +111,8 @@ func NewFeed() *Feed {
 		acceptance: newAcceptance()}
 }
 
-// NewFeedOnDemand returns a feed whose publisher learns only from a client's request that it must
-// look for a resource. A resource that is neither set nor absent is pending.
+// NewFeedOnDemand returns a feed whose publisher looks for a resource only when a client requests
+// it. Until the publisher sets the resource or reports it absent, it is pending.
 func NewFeedOnDemand() *Feed {
 	f := NewFeed()
 	f.current.absent = map[Key]bool{}
@@ -141,7 +142,7 @@ func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 		old := e.sets[r.Type][r.Name]
 		if old != nil && old.Version == r.Version && !f.retained[key] {
 			if !slices.Equal(old.Origins, r.Origins) {
-				// equal content with other origins: clients need no update
+				// the content is equal and only the origins differ: clients need no update
 				e.writable(r.Type)[r.Name] = r
 			}
 			continue
@@ -238,12 +239,12 @@ func (e *edit) commit() *Snapshot {
 	for _, k := range e.keys {
 		changed[k.Type] = sequence
 	}
-	var refused map[Key]*Refused
+	var refused map[Key]*RefusedVersion
 	if len(f.refusals) > 0 {
-		refused = make(map[Key]*Refused, len(f.refusals))
+		refused = make(map[Key]*RefusedVersion, len(f.refusals))
 	}
 	for key, m := range f.refusals {
-		one := m.Refused
+		one := m.RefusedVersion
 		one.Offered = m.Local || m.accepted || m.Retrying
 		refused[key] = &one
 	}
@@ -263,9 +264,9 @@ func (f *Feed) Current() (*Snapshot, <-chan struct{}) {
 	return f.current, f.next
 }
 
-// Since returns, without duplicates, the keys that changed after the snapshot with the given
+// ChangedSince returns, without duplicates, the keys that changed after the snapshot with the given
 // sequence. The result ok is false if the history does not reach back that far.
-func (f *Feed) Since(sequence uint64) (keys []Key, ok bool) {
+func (f *Feed) ChangedSince(sequence uint64) (keys []Key, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if sequence > f.current.Sequence || f.current.Sequence-sequence > history || sequence == 0 {

@@ -129,21 +129,21 @@ func FromAny(typeURL, messageType, name string, value []byte, origins ...Origin)
 // Key returns the resource's key.
 func (r *Resource) Key() Key { return Key{r.Type, r.Name} }
 
-// Delta returns the encoded envoy.service.discovery.v3.Resource (incremental xDS). Callers must not
+// EncodedDelta returns the encoded envoy.service.discovery.v3.Resource (incremental xDS). Callers must not
 // modify it.
-func (r *Resource) Delta() []byte { return r.encoded[r.delta:] }
+func (r *Resource) EncodedDelta() []byte { return r.encoded[r.delta:] }
 
-// Any returns the encoded google.protobuf.Any (state-of-the-world xDS). Callers must not modify it.
-func (r *Resource) Any() []byte { return r.encoded[r.any:] }
+// EncodedAny returns the encoded google.protobuf.Any (state-of-the-world xDS). Callers must not modify it.
+func (r *Resource) EncodedAny() []byte { return r.encoded[r.any:] }
 
-// DeltaField returns Delta preceded by the tag and length of the field "resources" of a
+// EncodedDeltaField returns Delta preceded by the tag and length of the field "resources" of a
 // DeltaDiscoveryResponse. A response is the concatenation of its other fields and of its resources'
 // DeltaFields. Callers must not modify it.
-func (r *Resource) DeltaField() []byte { return r.encoded }
+func (r *Resource) EncodedDeltaField() []byte { return r.encoded }
 
-// StateField returns Any preceded by the tag and length of the field "resources" of a
+// EncodedStateField returns Any preceded by the tag and length of the field "resources" of a
 // DiscoveryResponse. Callers must not modify it.
-func (r *Resource) StateField() []byte { return r.encoded[r.state:] }
+func (r *Resource) EncodedStateField() []byte { return r.encoded[r.state:] }
 
 // stored is the JSON form of a Resource.
 type stored struct {
@@ -160,8 +160,8 @@ func (r *Resource) MarshalJSON() ([]byte, error) {
 		return nil, errSecret
 	}
 	s := stored{Key: r.Key(), Version: r.Version}
-	if r.Known() {
-		s.Value = r.Value()
+	if r.HasContent() {
+		s.Value = r.EncodedMessage()
 	}
 	return json.Marshal(s)
 }
@@ -180,5 +180,5 @@ func (r *Resource) UnmarshalJSON(text []byte) error {
 	return err
 }
 
-// Value returns the encoded message. Callers must not modify it.
-func (r *Resource) Value() []byte { return r.encoded[r.value:] }
+// EncodedMessage returns the encoded message. Callers must not modify it.
+func (r *Resource) EncodedMessage() []byte { return r.encoded[r.value:] }

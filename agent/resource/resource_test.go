@@ -21,11 +21,11 @@ func TestResource_FormsDecodeToSameMessage(t *testing.T) {
 		t.Fatal(err)
 	}
 	var delta discoveryv3.Resource
-	if err := proto.Unmarshal(r.Delta(), &delta); err != nil {
+	if err := proto.Unmarshal(r.EncodedDelta(), &delta); err != nil {
 		t.Fatal(err)
 	}
 	var state anypb.Any
-	if err := proto.Unmarshal(r.Any(), &state); err != nil {
+	if err := proto.Unmarshal(r.EncodedAny(), &state); err != nil {
 		t.Fatal(err)
 	}
 	if delta.Name != "a" || delta.Version != r.Version || !proto.Equal(delta.Resource, &state) {
@@ -36,17 +36,17 @@ func TestResource_FormsDecodeToSameMessage(t *testing.T) {
 		t.Errorf("got %v, %v", &got, err)
 	}
 	var whole discoveryv3.DeltaDiscoveryResponse
-	if err := proto.Unmarshal(r.DeltaField(), &whole); err != nil || len(whole.Resources) != 1 ||
+	if err := proto.Unmarshal(r.EncodedDeltaField(), &whole); err != nil || len(whole.Resources) != 1 ||
 		!proto.Equal(whole.Resources[0], &delta) {
 		t.Errorf("as the field of a delta response: %v, %v", &whole, err)
 	}
 	var wholeState discoveryv3.DiscoveryResponse
-	if err := proto.Unmarshal(r.StateField(), &wholeState); err != nil ||
+	if err := proto.Unmarshal(r.EncodedStateField(), &wholeState); err != nil ||
 		len(wholeState.Resources) != 1 || !proto.Equal(wholeState.Resources[0], &state) {
 		t.Errorf("as the field of a response: %v, %v", &wholeState, err)
 	}
-	if !bytes.Equal(r.Value(), state.Value) {
-		t.Errorf("value %x", r.Value())
+	if !bytes.Equal(r.EncodedMessage(), state.Value) {
+		t.Errorf("value %x", r.EncodedMessage())
 	}
 	if cap(r.encoded) != len(r.encoded) {
 		t.Errorf("%d bytes reserved for %d", cap(r.encoded), len(r.encoded))
@@ -84,7 +84,7 @@ func TestFeed_Since(t *testing.T) {
 	feed.Publish(Change{Set: []*Resource{make1("a", "2")}})
 	feed.Publish(Change{Set: []*Resource{make1("a", "3")}, Remove: []Key{{ClusterType, "b"},
 		{ClusterType, "none"}}})
-	keys, ok := feed.Since(second.Sequence)
+	keys, ok := feed.ChangedSince(second.Sequence)
 	if !ok || len(keys) != 2 {
 		t.Errorf("since %d: %v %v", second.Sequence, keys, ok)
 	}
@@ -92,14 +92,14 @@ func TestFeed_Since(t *testing.T) {
 		t.Error("an old snapshot changed")
 	}
 	if now, _ := feed.Current(); now.Get(Key{ClusterType, "b"}) != nil ||
-		len(now.Set(ClusterType)) != 1 {
+		len(now.ByType(ClusterType)) != 1 {
 		t.Error("a removed resource is still there")
 	}
 	for range history {
 		feed.Publish(Change{Set: []*Resource{make1("a", "x")}})
 		feed.Publish(Change{Set: []*Resource{make1("a", "y")}})
 	}
-	if _, ok := feed.Since(second.Sequence); ok {
+	if _, ok := feed.ChangedSince(second.Sequence); ok {
 		t.Error("a forgotten history was told")
 	}
 }
@@ -116,8 +116,8 @@ func TestSnapshot_Changed(t *testing.T) {
 	feed.Publish(Change{Set: []*Resource{FromEncoded(ClusterType, "a", []byte("1")),
 		FromEncoded(RouteType, "r", nil)}})
 	now := feed.Publish(Change{Set: []*Resource{FromEncoded(ClusterType, "a", []byte("2"))}})
-	if c, r, l := now.Changed(ClusterType), now.Changed(RouteType),
-		now.Changed(ListenerType); c != 2 || r != 1 || l != 0 {
+	if c, r, l := now.LastChange(ClusterType), now.LastChange(RouteType),
+		now.LastChange(ListenerType); c != 2 || r != 1 || l != 0 {
 		t.Errorf("changed by: cluster %d, route %d, listener %d", c, r, l)
 	}
 }
@@ -153,7 +153,7 @@ func TestResource_JSON(t *testing.T) {
 		}
 		var got Resource
 		if err := json.Unmarshal(text, &got); err != nil || got.Key() != r.Key() ||
-			got.Version != r.Version || got.Known() != r.Known() || !bytes.Equal(got.Value(), r.Value()) {
+			got.Version != r.Version || got.HasContent() != r.HasContent() || !bytes.Equal(got.EncodedMessage(), r.EncodedMessage()) {
 			t.Errorf("%s: %s is %+v, %v", name, text, got, err)
 		}
 	}

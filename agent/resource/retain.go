@@ -66,11 +66,10 @@ func (f *Feed) retain(e *edit) {
 	}
 }
 
-// references calls found with the keys, from names, of the resources whose names occur in string
-// fields of the resource's message, also within an Any. Its duration is proportional to the size of
-// the message, not to the number of names.
+// references calls found with each key in names whose name occurs in a string field of the
+// resource's message, also inside an Any. The time depends on the size of the message only.
 func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, found func(Key)) {
-	value := r.Value()
+	value := r.EncodedMessage()
 	for len(value) > 0 && len(names) > 0 {
 		if length, n := binary.Uvarint(value); n > 0 && lengths[length] &&
 			length <= uint64(len(value)-n) {
@@ -82,33 +81,33 @@ func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, f
 	}
 }
 
-// Known reports whether the resource's content is known, not only its version.
-func (r *Resource) Known() bool { return r != nil && len(r.encoded) > 0 }
+// HasContent reports whether the resource's content is known, not only its version.
+func (r *Resource) HasContent() bool { return r != nil && len(r.encoded) > 0 }
 
-// State holds the refusals of a feed, to be restored in a later feed of the same proxies. Refusals
+// RefusalState holds the refusals of a feed, to be restored in a later feed of the same proxies. Refusals
 // of secrets are left out.
-type State struct {
-	// refused resources, with their versions but without their content; without a version if
-	// clients have not yet answered a newer one
-	Refused  []Refused   `json:"refused,omitempty"`
-	Retained []*Resource `json:"retained,omitempty"`
+type RefusalState struct {
+	// refused resources with their versions, without content; no version: clients have not answered
+	// the newer one yet
+	Refused  []RefusedVersion `json:"refused,omitempty"`
+	Retained []*Resource      `json:"retained,omitempty"`
 }
 
 // State returns the refusals of the feed, sorted by key.
-func (f *Feed) State() State {
+func (f *Feed) State() RefusalState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	s := State{Refused: slices.Collect(maps.Values(f.restored))}
+	s := RefusalState{Refused: slices.Collect(maps.Values(f.restored))}
 	for key, m := range f.refusals {
 		if key.Type != SecretType {
-			one := m.Refused
+			one := m.RefusedVersion
 			one.Resource = &Resource{Type: key.Type, Name: key.Name, Version: one.Resource.Version}
 			s.Refused = append(s.Refused, one)
 		}
 	}
 	for key, last := range f.accepted {
 		if last.refused && last.resource != nil && f.refusals[key] == nil && key.Type != SecretType {
-			s.Refused = append(s.Refused, Refused{Accepted: last.resource,
+			s.Refused = append(s.Refused, RefusedVersion{Accepted: last.resource,
 				Resource: &Resource{Type: key.Type, Name: key.Name}})
 		}
 	}
@@ -117,20 +116,20 @@ func (f *Feed) State() State {
 			s.Retained = append(s.Retained, gone.resource)
 		}
 	}
-	slices.SortFunc(s.Refused, func(x, y Refused) int {
+	slices.SortFunc(s.Refused, func(x, y RefusedVersion) int {
 		return x.Resource.Key().Compare(y.Resource.Key())
 	})
 	slices.SortFunc(s.Retained, func(x, y *Resource) int { return x.Key().Compare(y.Key()) })
 	return s
 }
 
-// Restore makes the refusals of an earlier feed known to this one. A published resource whose
-// version equals the refused one counts as refused; any other version is sent to clients. Call
-// Restore before the first Publish.
-func (f *Feed) Restore(s State) {
+// Restore copies the refusals of an earlier feed into this one, before the first Publish. A
+// published resource whose version equals a refused one counts as refused. Any other version is
+// sent to clients.
+func (f *Feed) Restore(s RefusalState) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.restored = map[Key]Refused{}
+	f.restored = map[Key]RefusedVersion{}
 	for _, r := range s.Refused {
 		f.restored[r.Resource.Key()] = r
 	}

@@ -51,16 +51,16 @@ func TestFeed_RetainsInLinearTime(t *testing.T) {
 	runtime.LockOSThread() // the thread's own time does not count other tests and programs
 	defer runtime.UnlockOSThread()
 	began := threadTime(t)
-	s := f.Refuse(client, Nack{Resource: route("b"), Held: route("a"), Reason: "bad"})
+	s := f.Refuse(client, Nack{Resource: route("b"), HeldVersion: route("a"), Reason: "bad"})
 	if took := threadTime(t) - began; took > 2*time.Second {
 		t.Errorf("a refusal takes %v", took)
 	}
-	if got := len(s.Set(ClusterType)); got != len(names) {
+	if got := len(s.ByType(ClusterType)); got != len(names) {
 		t.Errorf("%d clusters stay for the refused route, want %d", got, len(names))
 	}
 	f.Publish(Change{Set: []*Resource{route("c")}})
-	if s, _ := f.Current(); len(s.Set(ClusterType)) > 0 {
-		t.Errorf("%d clusters stay after the correction", len(s.Set(ClusterType)))
+	if s, _ := f.Current(); len(s.ByType(ClusterType)) > 0 {
+		t.Errorf("%d clusters stay after the correction", len(s.ByType(ClusterType)))
 	}
 }
 
@@ -82,21 +82,21 @@ func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 		typeURL, f := test.typeURL, NewFeed()
 		version := func(content string) *Resource { return FromEncoded(typeURL, "a", []byte(content)) }
 		live, starting := Client{"a", 1}, Client{"a", 2}
-		f.Join(live, 0)
+		f.AddClient(live, 0)
 		f.Accept(live, f.Publish(Change{Set: []*Resource{version("1")}}).Sequence,
 			[]*Resource{version("1")})
 		if test.joined {
-			f.Join(starting, 0)
+			f.AddClient(starting, 0)
 		}
 		f.Accept(live, f.Publish(Change{Set: []*Resource{version("2")}}).Sequence,
 			[]*Resource{version("2")})
 		f.Publish(Change{Set: []*Resource{version("3")}})
-		s := f.Refuse(live, Nack{Resource: version("3"), Held: version("2"), Reason: "bad"})
+		s := f.Refuse(live, Nack{Resource: version("3"), HeldVersion: version("2"), Reason: "bad"})
 		got := s.Refused(Key{typeURL, "a"})
-		if string(got.Accepted.Value()) != test.accepted || got.Offered != test.offered {
-			t.Errorf("%+v: last accepted: version %s, offered %v", test, got.Accepted.Value(), got.Offered)
+		if string(got.Accepted.EncodedMessage()) != test.accepted || got.Offered != test.offered {
+			t.Errorf("%+v: last accepted: version %s, offered %v", test, got.Accepted.EncodedMessage(), got.Offered)
 		}
-		s = f.Refuse(starting, Nack{Resource: version("3"), Held: version("1"), Reason: "bad"})
+		s = f.Refuse(starting, Nack{Resource: version("3"), HeldVersion: version("1"), Reason: "bad"})
 		if s.Refused(Key{typeURL, "a"}).Offered {
 			t.Errorf("%+v: offered although the newest client refuses it", test)
 		}
@@ -111,21 +111,21 @@ func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
 	}
 	f, live, draining, next := NewFeed(), Client{"a", 1}, Client{"a", 2}, Client{"a", 3}
 	f.Publish(Change{Set: []*Resource{version("1")}})
-	f.Join(live, 7)
-	f.Join(draining, 6)
+	f.AddClient(live, 7)
+	f.AddClient(draining, 6)
 	offered := func(client Client, refused *Resource) bool {
 		f.Publish(Change{Set: []*Resource{refused}})
-		return f.Refuse(client, Nack{Resource: refused, Held: version("1"), Reason: "bad"}).Refused(
+		return f.Refuse(client, Nack{Resource: refused, HeldVersion: version("1"), Reason: "bad"}).Refused(
 			refused.Key()).Offered
 	}
 	if !offered(draining, version("2")) || offered(live, version("3")) {
 		t.Error("the stream of the draining epoch counts as the newest")
 	}
-	f.Join(next, 8)
+	f.AddClient(next, 8)
 	if !offered(live, version("4")) || offered(next, version("5")) {
 		t.Error("the stream of the next epoch is not the newest")
 	}
-	f.Leave(next)
+	f.RemoveClient(next)
 	if offered(live, version("6")) {
 		t.Error("the live epoch is not the newest again")
 	}
@@ -169,14 +169,14 @@ func TestFeed_ForgetsSecrets(t *testing.T) {
 }
 
 // TestFeed_RetriesNoSecret: Envoy accepts a secret that equals the refused one without checking it,
-// so Retry must not send it.
+// so RetryRefused must not send it.
 func TestFeed_RetriesNoSecret(t *testing.T) {
 	for typeURL, want := range map[string]int{ClusterType: 1, SecretType: 0} {
 		f := NewFeed()
 		r := FromEncoded(typeURL, "a", []byte("1"))
 		f.Publish(Change{Set: []*Resource{r}})
 		f.Refuse(Client{"a", 1}, Nack{Resource: r, Reason: "bad"})
-		f.Retry()
+		f.RetryRefused()
 		s, _ := f.Current()
 		if got := s.Refused(r.Key()); got == nil || got.Attempt != want {
 			t.Errorf("%s: %+v after a retry, want attempt %d", TypeName(typeURL), got, want)
@@ -190,7 +190,7 @@ func TestFeed_RetriesNoSecret(t *testing.T) {
 func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
 	f := NewFeed()
 	r := FromEncoded(ClusterType, "a", []byte("1"))
-	f.Restore(State{Refused: []Refused{{Accepted: r,
+	f.Restore(RefusalState{Refused: []RefusedVersion{{Accepted: r,
 		Resource: &Resource{Type: r.Type, Name: r.Name, Version: "2"}}}})
 	f.Publish(Change{Set: []*Resource{r}})
 	s := f.Refuse(Client{"a", 1}, Nack{Resource: r, Reason: "bad"})
@@ -226,7 +226,7 @@ func TestFeed_StateHasTheAcceptedVersionUntilAnother(t *testing.T) {
 	if s, _ := f.Current(); len(s.AllRefused()) > 0 {
 		t.Errorf("refused without an answer: %v", s.AllRefused())
 	}
-	s := f.Refuse(client, Nack{Resource: version("3"), Reason: "bad", Held: &Resource{
+	s := f.Refuse(client, Nack{Resource: version("3"), Reason: "bad", HeldVersion: &Resource{
 		Type: ListenerType, Name: "a", Version: version("1").Version}})
 	if got := s.Refused(version("").Key()); got == nil || got.InUse() == nil ||
 		got.InUse().Version != version("1").Version {

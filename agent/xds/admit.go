@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Wait blocks until a client may begin a stream, or a call of a service of Options.Also. It is called
+// Wait blocks until a client may begin a stream, or a call of a service of Options.RegisterAlso. It is called
 // again once the client is known: before, clients of LimitTCP spend the rate of their address alone.
 // The error is a gRPC status.
 func (s *Server) Wait(ctx context.Context, client Peer, known bool) (err error) {
@@ -28,9 +28,9 @@ func (s *Server) Wait(ctx context.Context, client Peer, known bool) (err error) 
 	return err
 }
 
-// reserved reports whether a client belongs to those of Options.Reserved.
+// reserved reports whether a client belongs to those of Options.HasReservedStreams.
 func (s *Server) reserved(client Peer) bool {
-	return s.options.Reserved == nil || s.options.Reserved(client)
+	return s.options.HasReservedStreams == nil || s.options.HasReservedStreams(client)
 }
 
 // admit authenticates a stream's client, and sets the client's identity and the node whose

@@ -5,7 +5,7 @@ import "outrider.org/outrider/agent/resource"
 // advance makes the session continue with a newer snapshot.
 func (s *session) advance(to *resource.Snapshot) {
 	from := s.snapshot
-	keys, ok := s.feed.Since(from.Sequence)
+	keys, ok := s.feed.ChangedSince(from.Sequence)
 	s.snapshot = to
 	if ok {
 		for _, key := range keys {
@@ -16,7 +16,7 @@ func (s *session) advance(to *resource.Snapshot) {
 		return
 	}
 	for _, w := range s.order {
-		if w.blank || from.Sequence != 0 && from.Changed(w.typeURL) == to.Changed(w.typeURL) {
+		if w.blank || from.Sequence != 0 && from.LastChange(w.typeURL) == to.LastChange(w.typeURL) {
 			continue
 		}
 		s.compare(w, from)
@@ -25,7 +25,7 @@ func (s *session) advance(to *resource.Snapshot) {
 
 // compare records the differences between the snapshot from and the newest snapshot.
 func (s *session) compare(w *watch, from *resource.Snapshot) {
-	before, now := from.Set(w.typeURL), s.snapshot.Set(w.typeURL)
+	before, now := from.ByType(w.typeURL), s.snapshot.ByType(w.typeURL)
 	for name := range before {
 		s.changed(w, name, from)
 	}
@@ -61,5 +61,5 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 			s.reportRecovered(w, []string{name})
 		}
 	}
-	w.note(name, from.Set(w.typeURL)[name], now, false)
+	w.note(name, from.ByType(w.typeURL)[name], now, false)
 }

@@ -17,17 +17,17 @@ import (
 // its bootstrap, an application those of the node in [xds] grpc_bootstrap_file. A client that sends
 // another node is refused, so it causes no work.
 type Clients struct {
-	Server Source                // source of resources: the embedded server
-	Own    func(uid uint32) bool // reports whether a user runs Envoy or the agent, or is root
+	Server    Source                // source of resources: the embedded server
+	IsOwnUser func(uid uint32) bool // reports whether a user runs Envoy or the agent, or is root
 	// Envoys returns the nodes in the bootstraps of epochs that are live or starting. all is false
 	// if a bootstrap is not known; then clients for whom Own is true may send any node.
 	Envoys func() (nodes []*corev3.Node, all bool)
-	// Same reports whether a client that sends node gets the same resources as one that sends
+	// SameNode reports whether a client that sends node gets the same resources as one that sends
 	// known, the node of a bootstrap.
-	Same func(known, node *corev3.Node) bool
-	// Application returns the node in [xds] grpc_bootstrap_file, nil if there is none.
-	Application func() *corev3.Node
-	Board       *condition.Board
+	SameNode func(known, node *corev3.Node) bool
+	// ApplicationNode returns the node in [xds] grpc_bootstrap_file, nil if there is none.
+	ApplicationNode func() *corev3.Node
+	Board           *condition.Board
 
 	mu     sync.Mutex
 	raised bool
@@ -41,12 +41,12 @@ const ConditionClient = "xds-client-refused"
 const clientRefusedFor = 10 * time.Minute
 
 // IsOwn reports whether a client's user runs Envoy or the agent, or is root.
-func (c *Clients) IsOwn(peer Peer) bool { return c.Own(peer.UID) }
+func (c *Clients) IsOwn(peer Peer) bool { return c.IsOwnUser(peer.UID) }
 
 // Admit returns the node whose resources a client gets. Clients of users for whom Own is false get
 // those of Application, whatever node they send.
 func (c *Clients) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
-	application := c.Application()
+	application := c.ApplicationNode()
 	if !c.IsOwn(*peer) {
 		if application == nil {
 			return nil, c.refuse(codes.PermissionDenied, "clients of other users than Envoy's are "+
@@ -59,7 +59,7 @@ func (c *Clients) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 		nodes = append(nodes, application)
 	}
 	if all && !slices.ContainsFunc(nodes, func(known *corev3.Node) bool {
-		return c.Same(known, node)
+		return c.SameNode(known, node)
 	}) {
 		return nil, c.refuse(codes.PermissionDenied,
 			"its node is neither that of a running epoch nor that of [xds] grpc_bootstrap_file")

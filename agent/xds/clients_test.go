@@ -61,12 +61,12 @@ func nodeFor(app string) *corev3.Node {
 func isRoot(uid uint32) bool { return uid == 0 }
 
 func newClients(source Source, board *condition.Board) *Clients {
-	return &Clients{Server: source, Own: isRoot, Board: board,
+	return &Clients{Server: source, IsOwnUser: isRoot, Board: board,
 		Envoys: func() ([]*corev3.Node, bool) {
 			return []*corev3.Node{nodeFor("old"), nodeFor("new")}, true
 		},
-		Application: func() *corev3.Node { return nodeFor("grpc") },
-		Same:        func(known, node *corev3.Node) bool { return proto.Equal(known, node) }}
+		ApplicationNode: func() *corev3.Node { return nodeFor("grpc") },
+		SameNode:        func(known, node *corev3.Node) bool { return proto.Equal(known, node) }}
 }
 
 // TestClients_InventedNodesCostNothing: if Envoy's user sends a node that is in no bootstrap, the
@@ -75,7 +75,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 	source, board := &asked{nodes: map[string]bool{}}, condition.NewBoard()
 	clients := newClients(source, board)
 	server, err := NewServer(Options{Source: clients, Admit: clients.Admit,
-		Reserved: clients.IsOwn, MaxStreams: 8})
+		HasReservedStreams: clients.IsOwn, MaxStreams: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func (failing) Feed(*corev3.Node) (*resource.Feed, error) {
 func TestClients_WithoutKnownNodes(t *testing.T) {
 	clients := newClients(failing{}, condition.NewBoard())
 	clients.Envoys = func() ([]*corev3.Node, bool) { return nil, false }
-	clients.Application = func() *corev3.Node { return nil }
+	clients.ApplicationNode = func() *corev3.Node { return nil }
 	if got, err := clients.Admit(&Peer{}, nodeFor("any")); err != nil ||
 		got.GetMetadata().GetFields()["APP"].GetStringValue() != "any" {
 		t.Errorf("Envoy: %v, %v", got, err)
@@ -248,7 +248,7 @@ func TestXDS_ConnectionsOfOthersAreApart(t *testing.T) {
 			t.Fatal("Envoy's connection is not admitted")
 		}
 		defer func() { _ = c.Close() }()
-		if PeerOf(c.RemoteAddr()).UID == 0 {
+		if PeerOfAddress(c.RemoteAddr()).UID == 0 {
 			if n != userConnections {
 				t.Errorf("%d connections of a user", n)
 			}

@@ -95,7 +95,7 @@ func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 			client.Identity = node.GetCluster()
 			return node, nil
 		},
-		Secrets: func(client Peer) bool { return client.Identity != "" }})
+		MayHaveSecrets: func(client Peer) bool { return client.Identity != "" }})
 	connection := dial(t, socket)
 	for _, identity := range []string{"", "someone", "", "someone"} {
 		stream := deltaStream(t, connection)
@@ -127,7 +127,7 @@ func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 func TestSecrets_HiddenAfterRefusal(t *testing.T) {
 	p := newTable(t, true)
 	p.session.visible = func(s *resource.Snapshot) *resource.Snapshot {
-		return s.Without(resource.SecretType)
+		return s.WithoutType(resource.SecretType)
 	}
 	feed := p.feed
 	publish := func(all ...*resource.Resource) {
@@ -146,7 +146,7 @@ func TestSecrets_HiddenAfterRefusal(t *testing.T) {
 	if p.session.snapshot.Sequence == before {
 		t.Error("the refusal made no snapshot")
 	}
-	if n := len(p.session.snapshot.Set(resource.SecretType)); n > 0 {
+	if n := len(p.session.snapshot.ByType(resource.SecretType)); n > 0 {
 		t.Errorf("%d secrets", n)
 	}
 }

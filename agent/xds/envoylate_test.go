@@ -39,7 +39,7 @@ func TestEnvoy_RefusesTwoVersionsLate(t *testing.T) {
 		feed.Publish(resource.Change{Set: site(t, "a", port, one)})
 		eventually(t, "first answer", func() bool { return ask(port) == "one" })
 		snapshot, _ := feed.Current()
-		accepted := snapshot.Set(resource.ClusterType)["a"]
+		accepted := snapshot.ByType(resource.ClusterType)["a"]
 
 		waits := edsCluster("waits", time.Second)
 		waits.HealthChecks = []*corev3.HealthCheck{{Timeout: durationpb.New(time.Minute),

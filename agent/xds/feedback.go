@@ -30,7 +30,7 @@ func (s *session) inheritAll(w *watch) {
 // nack returns the record of a refusal for the feed. held is what the client has instead of the
 // refused resource.
 func (s *session) nack(w *watch, one, held *resource.Resource, message, reason string) resource.Nack {
-	n := resource.Nack{Resource: one, Held: held, Reason: reason,
+	n := resource.Nack{Resource: one, HeldVersion: held, Reason: reason,
 		Unbound: w.typeURL == resource.ListenerType && BindError(message, one.Name) != ""}
 	n.Local = n.Unbound || w.typeURL == resource.SecretType
 	if held == nil && w.typeURL == resource.ListenerType {
@@ -40,7 +40,7 @@ func (s *session) nack(w *watch, one, held *resource.Resource, message, reason s
 			}
 		}
 		// the feed may have removed a listener after the session's snapshot
-		for name, now := range s.snapshot.Set(w.typeURL) {
+		for name, now := range s.snapshot.ByType(w.typeURL) {
 			if old := w.acknowledged(name, now); name != one.Name && old != nil && mayReplace(one, old) {
 				n.Replaces = append(n.Replaces, old)
 			}

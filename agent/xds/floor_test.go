@@ -46,12 +46,12 @@ func (f floor) DeltaAggregatedResources(
 			return err
 		case typeURL := <-requested:
 			var all []*resource.Resource
-			for _, one := range snapshot.Set(typeURL) {
+			for _, one := range snapshot.ByType(typeURL) {
 				all = append(all, one)
 			}
 			err = send(typeURL, all)
 		case <-newer:
-			keys, _ := f.feed.Since(snapshot.Sequence)
+			keys, _ := f.feed.ChangedSince(snapshot.Sequence)
 			snapshot, newer = f.feed.Current()
 			for _, key := range keys {
 				err = send(key.Type, []*resource.Resource{snapshot.Get(key)})

@@ -53,7 +53,7 @@ func (c *connections) limit(bound net.Listener) net.Listener {
 
 // admit returns the pool and the key of a connection that was accepted by a listener of Listen.
 func (c *connections) admit(from net.Conn) (*admission.Pool, admission.Key) {
-	uid := PeerOf(from.RemoteAddr()).UID
+	uid := PeerOfAddress(from.RemoteAddr()).UID
 	if c.own == nil || c.own(uid) {
 		return c.ours, admission.Key{}
 	}

@@ -24,8 +24,8 @@ type ListenOptions struct {
 	Path  string      // path of the Unix socket
 	Mode  fs.FileMode // permissions of the socket; 0: 0660
 	Group int         // group of the socket; 0 or less: the group of the process
-	// AlsoGroup is a further group that may connect if Mode is 0660; 0: none.
-	AlsoGroup int
+	// ExtraGroup is a further group that may connect if Mode is 0660; 0: none.
+	ExtraGroup int
 	// Users are the user IDs that may connect, checked against the peer's credentials; empty: any
 	// user.
 	Users  []uint32
@@ -85,12 +85,12 @@ func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) 
 	if err := os.Chmod(building, options.Mode); err != nil {
 		return nil, err
 	}
-	if options.AlsoGroup > 0 {
-		if err := letGroup(building, options.AlsoGroup); err != nil {
+	if options.ExtraGroup > 0 {
+		if err := letGroup(building, options.ExtraGroup); err != nil {
 			options.Logger.Warn("cannot set an ACL on the xDS socket, changing its group instead",
-				"socket", path, "group", options.AlsoGroup, "error", err)
-			if err := chgrp(building, options.AlsoGroup); err != nil {
-				return nil, fmt.Errorf("give it to group %d: %w", options.AlsoGroup, err)
+				"socket", path, "group", options.ExtraGroup, "error", err)
+			if err := chgrp(building, options.ExtraGroup); err != nil {
+				return nil, fmt.Errorf("give it to group %d: %w", options.ExtraGroup, err)
 			}
 		}
 	}

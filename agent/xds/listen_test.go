@@ -132,7 +132,7 @@ func TestListen_OnlyAllowedUsersConnect(t *testing.T) {
 			}
 			c := <-accepted
 			defer func() { _ = c.Close() }()
-			if p := PeerOf(c.RemoteAddr()); p.UID != self || p.PID != int32(os.Getpid()) ||
+			if p := PeerOfAddress(c.RemoteAddr()); p.UID != self || p.PID != int32(os.Getpid()) ||
 				p.Address != path {
 				t.Errorf("peer: %+v", p)
 			}
@@ -148,7 +148,7 @@ func TestListen_LetsAFurtherGroupConnect(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(folder, "xds.sock")
-	bound, err := Listen(ListenOptions{Path: path, Group: 4711, AlsoGroup: parts.NobodyUID})
+	bound, err := Listen(ListenOptions{Path: path, Group: 4711, ExtraGroup: parts.NobodyUID})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func TestOrder_ChangedClusterResendsEndpoints(t *testing.T) {
 		}
 		p.publish(eds1("a", "2"))
 		// Envoy acknowledges clusters only once they are warm
-		p.sends("CDS "+"a="+string(eds1("a", "2").Value()), "EDS a=1")
+		p.sends("CDS "+"a="+string(eds1("a", "2").EncodedMessage()), "EDS a=1")
 	}
 }
 

@@ -26,7 +26,7 @@ type Peer struct {
 	// nil: none.
 	Certificate *x509.Certificate
 	// Token is the unverified bearer token in the stream's metadata; "": none. Only Options.Admit
-	// and Options.Reserved see it: streams do not retain it.
+	// and Options.HasReservedStreams see it: streams do not retain it.
 	Token string
 	// UserAgent is the program that the client claims to be, as "outriderd/1.2.3 grpc-go/1.79.3", of
 	// at most 128 bytes; "": none.
@@ -82,22 +82,22 @@ func (p peerAddress) String() string {
 	return fmt.Sprintf("pid %d, uid %d", p.PID, p.UID)
 }
 
-// PeerOf returns the client of a connection that a listener of this package accepted. address is
+// PeerOfAddress returns the client of a connection that a listener of this package accepted. address is
 // the connection's remote address.
-func PeerOf(address net.Addr) Peer {
+func PeerOfAddress(address net.Addr) Peer {
 	if p, ok := address.(peerAddress); ok {
 		return Peer(p)
 	}
 	return Peer{Address: address.String()}
 }
 
-// PeerFrom returns the client of a gRPC call from the call's context.
-func PeerFrom(ctx context.Context) Peer {
+// PeerFromContext returns the client of a gRPC call from the call's context.
+func PeerFromContext(ctx context.Context) Peer {
 	from, ok := peer.FromContext(ctx)
 	if !ok {
 		return Peer{}
 	}
-	p := PeerOf(from.Addr)
+	p := PeerOfAddress(from.Addr)
 	if info, ok := from.AuthInfo.(credentials.TLSInfo); ok {
 		p.TLS = true
 		if chains := info.State.VerifiedChains; len(chains) > 0 {

@@ -46,13 +46,13 @@ func TestPipelines_Random(t *testing.T) {
 				c.receive()
 				c.check()
 			}
-			for name, now := range p.session.snapshot.Set(p.typeURL) {
+			for name, now := range p.session.snapshot.ByType(p.typeURL) {
 				if c.took[name] == "" {
 					t.Errorf("the client has nothing of %s", name)
 				}
-				if !c.isBad(now) && c.took[name] != string(now.Value()) {
+				if !c.isBad(now) && c.took[name] != string(now.EncodedMessage()) {
 					t.Errorf("the client has %s=%s, and %s is the newest", name, c.took[name],
-						now.Value())
+						now.EncodedMessage())
 				}
 			}
 		})
@@ -73,7 +73,7 @@ type randomClient struct {
 }
 
 func (c *randomClient) isBad(r *resource.Resource) bool {
-	return r != nil && c.bad[r.Name+"="+string(r.Value())]
+	return r != nil && c.bad[r.Name+"="+string(r.EncodedMessage())]
 }
 
 func (c *randomClient) receive() {
@@ -99,7 +99,7 @@ func (c *randomClient) answer() {
 				clear(c.took)
 			}
 			for _, one := range r.resources {
-				c.took[one.Name] = string(one.Value())
+				c.took[one.Name] = string(one.EncodedMessage())
 			}
 		}
 		switch {
@@ -119,7 +119,7 @@ func (c *randomClient) check() {
 	c.t.Helper()
 	for name, r := range c.session.watches[c.typeURL].refused {
 		if c.isBad(r.instead) || !c.isBad(r.resource) {
-			c.t.Fatalf("%s: %s is held and %s refused", name, r.instead.Value(), r.resource.Value())
+			c.t.Fatalf("%s: %s is held and %s refused", name, r.instead.EncodedMessage(), r.resource.EncodedMessage())
 		}
 	}
 }

@@ -145,7 +145,7 @@ func (w *watch) of(cluster *resource.Resource) string {
 		return cluster.Name // avoids decoding, because thousands of clusters may change at once
 	}
 	var decoded clusterv3.Cluster
-	if err := proto.Unmarshal(cluster.Value(), &decoded); err != nil {
+	if err := proto.Unmarshal(cluster.EncodedMessage(), &decoded); err != nil {
 		return cluster.Name
 	}
 	return cmp.Or(decoded.GetEdsClusterConfig().GetServiceName(), cluster.Name)
@@ -161,7 +161,7 @@ func (s *session) build(w *watch, last bool) *response {
 	case w.full:
 		return s.buildFull(w, last)
 	}
-	set := s.snapshot.Set(w.typeURL)
+	set := s.snapshot.ByType(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
 	current := 0 // number of resources in the response that are the newest versions
 	for name, d := range w.differs {
@@ -182,7 +182,7 @@ func (s *session) build(w *watch, last bool) *response {
 			}
 			w.hold(name, nil, now, false)
 		case target == nil: // removals must wait until other changes were sent
-		case !target.Known():
+		case !target.HasContent():
 			// the client has the version from an earlier stream; its content is not known
 			w.hold(name, d.held, now, false)
 		default:
@@ -225,7 +225,7 @@ func (s *session) buildFirst(w *watch) *response {
 	if !w.wildcard && len(w.names.sorted) == 0 {
 		return nil
 	}
-	set := s.snapshot.Set(w.typeURL)
+	set := s.snapshot.ByType(w.typeURL)
 	r := &response{first: true}
 	w.blank = false
 	s.inheritAll(w)
@@ -269,7 +269,7 @@ func (s *session) buildFirst(w *watch) *response {
 // buildFull builds a response that contains all resources of a type. In place of a refused resource
 // it contains the accepted version.
 func (s *session) buildFull(w *watch, last bool) *response {
-	set := s.snapshot.Set(w.typeURL)
+	set := s.snapshot.ByType(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
 	changed := w.answer
 	targets := make(map[string]*resource.Resource, len(w.differs))
@@ -301,7 +301,7 @@ func (s *session) buildFull(w *watch, last bool) *response {
 		w.hold(name, target, now, false)
 		if target != now {
 			instead++
-			if target.Known() {
+			if target.HasContent() {
 				r.resources = append(r.resources, target)
 			}
 		}

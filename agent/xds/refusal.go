@@ -43,7 +43,7 @@ type refused struct {
 	message string
 	since   time.Time
 	again   bool // the refused version is sent once more
-	// number of the feed's retry in which the version was refused; see resource.Refused
+	// number of the feed's retry in which the version was refused; see resource.RefusedVersion
 	attempt int
 	// inherited: other clients refused the version; this client connected later and did not get it
 	inherited bool
@@ -119,7 +119,7 @@ func (t *trial) split(names []string) {
 func (s *session) join(w *watch) {
 	if w.typeURL == resource.ListenerType && !s.joined {
 		s.joined = true
-		s.feed.Join(s.client, s.epoch())
+		s.feed.AddClient(s.client, s.epoch())
 	}
 }
 
@@ -304,7 +304,7 @@ func (s *session) holdsNothing(w *watch) bool {
 			return false
 		}
 	}
-	for name := range s.snapshot.Set(w.typeURL) {
+	for name := range s.snapshot.ByType(w.typeURL) {
 		if _, differs := w.differs[name]; !differs && w.wants(name) {
 			return false
 		}

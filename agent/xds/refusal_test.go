@@ -265,13 +265,13 @@ func TestRefusal_RandomClients(t *testing.T) {
 			c.follow()
 			c.client(c.bad)
 			w := c.session.watches[cds]
-			for name, now := range c.session.snapshot.Set(cds) {
+			for name, now := range c.session.snapshot.ByType(cds) {
 				// the client may also start with the last accepted version, if all others refused
 				// the newest
 				inherited := w.refused[name] != nil && w.refused[name].inherited
 				if _, differs := w.differs[name]; differs != (inherited ||
-					c.bad[name+"="+string(now.Value())]) {
-					t.Fatalf("seed %d: client %d: %s=%s differs: %v", seed, i, name, now.Value(),
+					c.bad[name+"="+string(now.EncodedMessage())]) {
+					t.Fatalf("seed %d: client %d: %s=%s differs: %v", seed, i, name, now.EncodedMessage(),
 						differs)
 				}
 			}

@@ -59,7 +59,7 @@ func (s *session) pendingRemovals(w *watch) (names []string) {
 // addresses returns the addresses of a listener; nil if the listener's content is unknown.
 func addresses(r *resource.Resource) []*corev3.Address {
 	var l listenerv3.Listener
-	if !r.Known() || proto.Unmarshal(r.Value(), &l) != nil {
+	if !r.HasContent() || proto.Unmarshal(r.EncodedMessage(), &l) != nil {
 		return nil
 	}
 	all := []*corev3.Address{l.GetAddress()}

@@ -87,9 +87,9 @@ type body struct {
 func newBody(resources []*resource.Resource, delta bool) *body {
 	b := &body{resources: resources, buffers: make(mem.BufferSlice, len(resources))}
 	for i, r := range resources {
-		field := r.StateField()
+		field := r.EncodedStateField()
 		if delta {
-			field = r.DeltaField()
+			field = r.EncodedDeltaField()
 		}
 		b.buffers[i] = mem.SliceBuffer(field)
 		b.size += len(field)

@@ -61,9 +61,9 @@ type Options struct {
 	// stream; a gRPC status is sent to the client. Admit may set the client's Identity. nil: each
 	// client gets the resources of the node that it sends.
 	Admit func(client *Peer, node *corev3.Node) (*corev3.Node, error)
-	// Secrets reports whether a client may get secrets; to other clients no secret exists. nil: all
+	// MayHaveSecrets reports whether a client may get secrets; to other clients no secret exists. nil: all
 	// clients may.
-	Secrets func(client Peer) bool
+	MayHaveSecrets func(client Peer) bool
 	// Debug answers a request for debug information, which has a stream of its own. An error ends
 	// the stream; a gRPC status is sent to the client. nil: no debug information is served.
 	Debug func(ctx context.Context, client Peer, typeURL string, names []string) (
@@ -72,12 +72,12 @@ type Options struct {
 	// Admit. An error ends the stream; a gRPC status is sent to the client. A nil Registration says
 	// that the client does not register a workload. nil: nobody does.
 	Register func(ctx context.Context, client Peer, node *corev3.Node) (Registration, error)
-	// Epoch returns the number of a client's epoch among the epochs of its proxy, resource.Draining
+	// Epoch returns the number of a client's epoch among the epochs of its proxy, resource.DrainingEpoch
 	// for one that drains, 0 if unknown. nil: epochs are unknown.
 	Epoch func(client Peer) int
-	// Reserved reports whether a client belongs to those for whom half of MaxStreams, and a rate of
+	// HasReservedStreams reports whether a client belongs to those for whom half of MaxStreams, and a rate of
 	// ConnectsPerSecond of their own, is reserved; nil: nothing is reserved.
-	Reserved func(client Peer) bool
+	HasReservedStreams func(client Peer) bool
 
 	MaxStreams int // maximum number of concurrent streams; 0: 10,000
 	// MaxStreamsPerIdentity bounds the concurrent streams of one Identity; 0: MaxStreams.
@@ -107,8 +107,8 @@ type Options struct {
 	// MaxConnectionAge is the age at which connections are closed, varied randomly by up to a
 	// tenth; 0: never.
 	MaxConnectionAge time.Duration
-	// Also registers further services with the gRPC server; nil: none.
-	Also func(grpc.ServiceRegistrar)
+	// RegisterAlso registers further services with the gRPC server; nil: none.
+	RegisterAlso func(grpc.ServiceRegistrar)
 
 	// move continues a stream with the feed that the source of its proxy has now, and returns the
 	// channel of the feed's changes; nil: no source moves proxies.
@@ -238,12 +238,12 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Register registers ADS and SDS, and the services of Options.Also, with a gRPC server.
+// Register registers ADS and SDS, and the services of Options.RegisterAlso, with a gRPC server.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(registrar, s)
 	secretv3.RegisterSecretDiscoveryServiceServer(registrar, s)
-	if s.options.Also != nil {
-		s.options.Also(registrar)
+	if s.options.RegisterAlso != nil {
+		s.options.RegisterAlso(registrar)
 	}
 }
 

@@ -59,7 +59,7 @@ func (s *session) pending(w *watch, name string) bool {
 
 // get returns the snapshot's resource with a name, nil if there is none.
 func (s *session) get(w *watch, name string) *resource.Resource {
-	return s.snapshot.Set(w.typeURL)[name]
+	return s.snapshot.ByType(w.typeURL)[name]
 }
 
 // handle processes a request of the client. The error is a gRPC status that ends the stream.
@@ -236,7 +236,7 @@ func (s *session) setNames(w *watch, r *request) error {
 }
 
 func (s *session) startWildcard(w *watch, versions map[string]string) {
-	set := s.snapshot.Set(w.typeURL)
+	set := s.snapshot.ByType(w.typeURL)
 	if w.blank {
 		set = nil
 	}

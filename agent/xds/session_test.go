@@ -183,10 +183,10 @@ func TestReconnect_AsksAboutListeners(t *testing.T) {
 // check listeners.
 func TestReconnect_DrainingClientAcceptsNoListeners(t *testing.T) {
 	good, bad := made(lds, "a=1"), made(lds, "a=2")
-	for epoch, want := range map[int]bool{resource.Draining: true, 7: false} {
+	for epoch, want := range map[int]bool{resource.DrainingEpoch: true, 7: false} {
 		p := newTable(t, true)
 		p.session.epoch = func() int { return epoch }
-		p.feed.Restore(resource.State{Refused: []resource.Refused{{Accepted: good, Resource: bad}}})
+		p.feed.Restore(resource.RefusalState{Refused: []resource.RefusedVersion{{Accepted: good, Resource: bad}}})
 		p.publish(bad)
 		p.ask(&request{typeURL: lds, versions: map[string]string{"a": bad.Version}})
 		p.sends("LDS")

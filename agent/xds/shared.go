@@ -21,7 +21,7 @@ type bodyKey struct {
 }
 
 type cachedBody struct {
-	changed uint64 // value of resource.Snapshot.Changed for the type
+	changed uint64 // value of resource.Snapshot.LastChange for the type
 	body    *body
 }
 
@@ -31,12 +31,12 @@ func newBodies() *bodies { return &bodies{cached: map[bodyKey]cachedBody{}} }
 func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *body {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	key, changed := bodyKey{typeURL, delta}, snapshot.Changed(typeURL)
+	key, changed := bodyKey{typeURL, delta}, snapshot.LastChange(typeURL)
 	cached, ok := b.cached[key]
 	if ok && cached.changed == changed {
 		return cached.body
 	}
-	set := snapshot.Set(typeURL)
+	set := snapshot.ByType(typeURL)
 	resources := make([]*resource.Resource, 0, len(set))
 	for _, r := range set {
 		resources = append(resources, r)

@@ -40,15 +40,15 @@ type socket struct {
 
 // SocketOptions configures the Unix sockets of a Sockets.
 type SocketOptions struct {
-	Name  string   // result of Sockets.Name: the part's name in logs and status
-	Path  string   // path of the first socket, which NewSockets binds; "": none
-	Group int      // group that may connect; 0: the group of this process
-	Also  int      // further group that may connect; 0: none
-	Users []uint32 // user IDs that may connect; empty: all that the mode permits
+	Name       string   // result of Sockets.Name: the part's name in logs and status
+	Path       string   // path of the first socket, which NewSockets binds; "": none
+	Group      int      // group that may connect; 0: the group of this process
+	ExtraGroup int      // further group that may connect; 0: none
+	Users      []uint32 // user IDs that may connect; empty: all that the mode permits
 	// reports whether a user's connections have a limit of their own; nil: those of all users
-	Own    func(uid uint32) bool
-	Server Service
-	Logger *slog.Logger
+	IsOwnUser func(uid uint32) bool
+	Server    Service
+	Logger    *slog.Logger
 }
 
 // Service is a server of xDS. Serve serves until ctx ends and closes the listener.
@@ -58,12 +58,12 @@ type Service interface {
 
 // NewSockets returns a Sockets that has bound its first socket.
 func NewSockets(o SocketOptions) (*Sockets, error) {
-	connections := newConnections(o.Own)
+	connections := newConnections(o.IsOwnUser)
 	s := &Sockets{options: o, failed: make(chan error, 1), open: map[string]*socket{},
 		pending: map[uint64]string{},
 		listen: func(path string) (net.Listener, error) {
 			bound, err := Listen(ListenOptions{
-				Path: path, Group: o.Group, AlsoGroup: o.Also, Users: o.Users,
+				Path: path, Group: o.Group, ExtraGroup: o.ExtraGroup, Users: o.Users,
 				Logger: o.Logger,
 			})
 			if err != nil {
@@ -118,8 +118,8 @@ func (s *Sockets) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// Hold binds the socket that a reload needs, and keeps it open until Release.
-func (s *Sockets) Hold(reload uint64, path string) error {
+// HoldSocket binds the socket that a reload needs, and keeps it open until ReleaseReload.
+func (s *Sockets) HoldSocket(reload uint64, path string) error {
 	path = clean(path)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,8 +149,8 @@ func (s *Sockets) Configure(path string) {
 	}
 }
 
-// Release ends the Hold of a reload.
-func (s *Sockets) Release(reload uint64) {
+// ReleaseReload releases the sockets that HoldSocket keeps open for a reload.
+func (s *Sockets) ReleaseReload(reload uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pending, reload)

@@ -67,13 +67,13 @@ func (s *sockets) expect(t *testing.T, when string, names ...string) {
 
 func (s *sockets) reload(t *testing.T, id uint64, name string, commits bool) {
 	t.Helper()
-	if err := s.Hold(id, s.at(name)); err != nil {
+	if err := s.HoldSocket(id, s.at(name)); err != nil {
 		t.Fatal(err)
 	}
 	if commits {
 		s.Configure(s.at(name))
 	}
-	s.Release(id)
+	s.ReleaseReload(id)
 }
 
 func TestSockets_LiveWhileInForceBeforeOrPending(t *testing.T) {
@@ -84,13 +84,13 @@ func TestSockets_LiveWhileInForceBeforeOrPending(t *testing.T) {
 	s.expect(t, "one that is refused", "a", "x")
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	if err := s.Hold(2, s.at("c")); err != nil {
+	if err := s.HoldSocket(2, s.at("c")); err != nil {
 		t.Fatal(err)
 	}
 	s.reload(t, 3, "b", true)
 	s.expect(t, "the epoch before may drain, and another reload wants c", "a", "b", "c")
 	s.Configure(s.at("c"))
-	s.Release(2)
+	s.ReleaseReload(2)
 	s.expect(t, "two changes later", "b", "c")
 	s.reload(t, 4, "c", true)
 	s.expect(t, "a reload that leaves it", "c")
@@ -100,7 +100,7 @@ func TestSockets_LiveWhileInForceBeforeOrPending(t *testing.T) {
 		t.Error(err)
 	}
 	s.expect(t, "the agent has ended")
-	if err := s.Hold(8, s.at("d")); err == nil {
+	if err := s.HoldSocket(8, s.at("d")); err == nil {
 		t.Error("a socket is bound once the agent has ended")
 	}
 }
@@ -109,10 +109,10 @@ func TestSockets_CannotBind(t *testing.T) {
 	s := newSockets(t)
 	for name, says := range map[string]string{"none/x": "no such file",
 		strings.Repeat("x", 90): "shorten it"} {
-		if err := s.Hold(1, s.at(name)); err == nil || !strings.Contains(err.Error(), says) {
+		if err := s.HoldSocket(1, s.at(name)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
-		s.Release(1)
+		s.ReleaseReload(1)
 	}
 	s.expect(t, "after what was refused", "a")
 
@@ -131,7 +131,7 @@ func TestSockets_OtherSpellingOfThePath(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := filepath.Join(link, "a")
-	if err := s.Hold(2, s.at(other)); err != nil { // Run has not started yet
+	if err := s.HoldSocket(2, s.at(other)); err != nil { // Run has not started yet
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -148,7 +148,7 @@ func TestSockets_OtherSpellingOfThePath(t *testing.T) {
 		}
 		_ = connection.Close()
 	}
-	s.Release(2)
+	s.ReleaseReload(2)
 	answers("the other spelling is refused", filepath.Join(s.folder, "a"))
 	s.reload(t, 3, other, true)
 	s.reload(t, 4, other, true)
@@ -160,7 +160,7 @@ func TestSockets_OtherSpellingOfThePath(t *testing.T) {
 	if err := os.Symlink("b", filepath.Join(s.folder, "c")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Hold(7, s.at("c")); err == nil ||
+	if err := s.HoldSocket(7, s.at("c")); err == nil ||
 		!strings.Contains(err.Error(), "something else than a socket") {
 		t.Errorf("a link in the socket's place, where none could be made at the next start: %v",
 			err)

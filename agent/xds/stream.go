@@ -68,7 +68,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 		server: s, carrier: carrier,
 		ended: make(chan error, 1),
 	}
-	client := PeerFrom(ctx)
+	client := PeerFromContext(ctx)
 	st.Peer = client.withoutToken()
 	st.other = !s.reserved(client)
 	if err := s.Wait(ctx, client, false); err != nil {
@@ -162,8 +162,8 @@ func (st *stream) snapshot() (*resource.Snapshot, <-chan struct{}) {
 
 // visible returns a snapshot without the resources that the client may not get.
 func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
-	if secrets := st.server.options.Secrets; secrets != nil && !secrets(st.Peer) {
-		return snapshot.Without(resource.SecretType)
+	if secrets := st.server.options.MayHaveSecrets; secrets != nil && !secrets(st.Peer) {
+		return snapshot.WithoutType(resource.SecretType)
 	}
 	return snapshot
 }

@@ -54,7 +54,7 @@ func (st *stream) attach(feed *resource.Feed) {
 }
 
 func (st *stream) detach() {
-	st.feed.Leave(st.client())
+	st.feed.RemoveClient(st.client())
 	st.server.unshare(st.feed)
 	st.unwatch()
 }
@@ -88,7 +88,7 @@ func (s *session) move(feed *resource.Feed, shared *bodies, to *resource.Snapsho
 	from := s.snapshot
 	s.feed, s.shared, s.snapshot = feed, shared, to
 	if s.joined {
-		feed.Join(s.client, s.epoch())
+		feed.AddClient(s.client, s.epoch())
 	}
 	for _, w := range s.order {
 		if w.blank {
@@ -112,7 +112,7 @@ func (s *session) acceptEqual(w *watch) {
 		}
 	}
 	var held []*resource.Resource
-	for name, now := range s.snapshot.Set(w.typeURL) {
+	for name, now := range s.snapshot.ByType(w.typeURL) {
 		if _, differs := w.differs[name]; !differs && !pending[name] && w.wants(name) &&
 			w.refused[name] == nil {
 			held = append(held, now)

@@ -115,7 +115,7 @@ func (p *table) sends(want ...string) {
 func line(r *response) string {
 	var parts []string
 	for _, one := range r.resources {
-		parts = append(parts, one.Name+"="+string(one.Value()))
+		parts = append(parts, one.Name+"="+string(one.EncodedMessage()))
 	}
 	slices.Sort(parts)
 	for _, name := range slices.Sorted(slices.Values(r.removed)) {

@@ -25,7 +25,7 @@ func (p *table) client(bad map[string]bool, names ...string) (rounds int) {
 		for _, r := range sent {
 			p.last[r.typeURL] = r
 			if slices.ContainsFunc(r.resources,
-				func(one *resource.Resource) bool { return bad[one.Name+"="+string(one.Value())] }) {
+				func(one *resource.Resource) bool { return bad[one.Name+"="+string(one.EncodedMessage())] }) {
 				p.nack(r.typeURL, "something is wrong", names...)
 			} else {
 				p.ack(r.typeURL, names...)

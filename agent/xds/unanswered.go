@@ -136,7 +136,7 @@ func (r *response) rebase(name string, before *resource.Resource) {
 // as accepted. If the response is a merged one, its resources are sent again in any case, because
 // the client may have some of them.
 func (s *session) revert(w *watch, r *response) {
-	set := s.snapshot.Set(w.typeURL)
+	set := s.snapshot.ByType(w.typeURL)
 	for name, c := range r.allChanges {
 		if c.after == nil {
 			continue

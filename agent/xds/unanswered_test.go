@@ -93,7 +93,7 @@ func (p *pipeline) has(want string) {
 	w := p.session.watches[p.typeURL]
 	name, _, _ := strings.Cut(want, "=")
 	if got := w.acknowledged(name, p.session.get(w, name)); !same(got, made(p.typeURL, want)) {
-		p.t.Errorf("has %s, want %s", got.Value(), want)
+		p.t.Errorf("has %s, want %s", got.EncodedMessage(), want)
 	}
 }
 

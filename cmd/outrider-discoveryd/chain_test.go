@@ -48,7 +48,7 @@ address = "127.0.0.1:%d"
 	objects, services := &sourcetest.Receiver{}, &sourcetest.Receiver{}
 	for _, one := range []*sourcetest.Receiver{objects, services} {
 		client, err := mcp.New(mcp.Options{Name: "test", Plaintext: true, Services: one == services,
-			Address: fmt.Sprintf("127.0.0.1:%d", second), Sink: one.Take,
+			Address: fmt.Sprintf("127.0.0.1:%d", second), Sink: one.Accept,
 			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)

@@ -18,14 +18,13 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/sources"
 )
 
-// errProblems is the error of a check that has found an error in a source and written it to the
-// output.
+// errProblems is returned by checkSources if a source has errors. They were written to the output.
 var errProblems = errors.New("the sources have errors")
 
 // checkWait bounds how long a check waits for the sources.
 const checkWait = 10 * time.Second
 
-// checkSources writes the problems of all sources, or of the source with a name. It connects to all
+// checkSources writes the problems of all sources, or of one source with a name. It connects to the
 // sources that are not files.
 func checkSources(ctx context.Context, options config.Options, name string, out io.Writer) error {
 	loaded, err := config.LoadDiscoveryd(options)

@@ -87,30 +87,30 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	_, explicit := loaded.Sources["source"]
 	pushed := make(chan struct{}, 1)
 	server, err := discovery.New(discovery.Options{Files: paths, Domain: c.Domain,
-		Pushed: func() {
+		OnPush: func() {
 			select {
 			case pushed <- struct{}{}:
 			default: // the channel has a signal already
 			}
 		},
-		Settings: settingsOf(c), Sources: names(c), Required: required(c),
-		Await:               explicit && len(paths) > 0,
+		Settings: settingsOf(c), Sources: names(c), RequiredSources: required(c),
+		AwaitFiles:          explicit && len(paths) > 0,
 		MaxViewsPerIdentity: maxViewsPerIdentity,
-		LastGood:            filepath.Join(c.StateDir, "last-good"),
-		Refusals:            filepath.Join(c.StateDir, "refusals"),
-		KeySets:             filepath.Join(c.StateDir, "key-sets"),
+		LastGoodFile:        filepath.Join(c.StateDir, "last-good"),
+		RefusalFile:         filepath.Join(c.StateDir, "refusals"),
+		KeySetFile:          filepath.Join(c.StateDir, "key-sets"),
 		EncodeObject:        mcp.Encode, NameTables: true,
 		RegisterWorkloads: c.Registration.Enabled,
-		Changes:           files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
+		ChangedPaths:      files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
 	if err != nil {
 		return nil, err
 	}
 	recorder := record.New(c.StateDir, server.Accept, b.board, b.logOf("sources"))
-	all, err := sources.New(c, recorder.Sink, b.logOf)
+	all, err := sources.New(c, recorder.Accept, b.logOf)
 	if err != nil {
 		return nil, err
 	}
-	recorder.Watch(all)
+	recorder.SetSources(all)
 	clients := auth.New(authOf(c), func() []string {
 		return append(server.TrustDomains(), c.Domain)
 	}, b.logOf("auth"))
@@ -121,8 +121,8 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	var debugger *debug.Debugger
 	var authority *ca.Server
 	options := xds.ForFleet(xds.Options{
-		Source: discovery.Share(server), Logger: b.logOf("xds"),
-		Admit: mcp.Guard(clients.Admit), Secrets: clients.Secrets,
+		Source: discovery.NewShared(server), Logger: b.logOf("xds"),
+		Admit: mcp.Guard(clients.Admit), MayHaveSecrets: clients.MayHaveSecrets,
 		Observer: clones.New(b.board),
 		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (
 			[]*resource.Resource, error) {
@@ -132,7 +132,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		ControlPlane:       "outrider-discoveryd " + version,
 		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond, Concurrency: c.Push.Concurrency,
 		MaxConnectionAge: c.Listen.MaxConnectionAge,
-		Also: func(registrar grpc.ServiceRegistrar) {
+		RegisterAlso: func(registrar grpc.ServiceRegistrar) {
 			if authority != nil {
 				authority.Register(registrar)
 			}
@@ -144,14 +144,14 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	debugger = debug.New(debug.Options{XDS: streams, Discovery: server, May: clients.MayDebug,
+	debugger = debug.New(debug.Options{XDS: streams, Discovery: server, Authorize: clients.MayDebug,
 		Sources: func() any { return statuses(all) }})
 	certificates := watch.NewNotifier(watch.Delays{Debounce: 100 * time.Millisecond,
 		MaxDelay: time.Second}, b.logOf("watch"))
 	identity := newServerIdentity(c.TLS, certificates, b.board, b.logOf("tls"))
 	if c.CA.Enabled {
 		if authority, err = ca.New(caOf(c), ca.Options{Authenticate: clients.Authenticate,
-			Wait: streams.Wait, Trust: identity.trust, Watcher: certificates, Board: b.board,
+			WaitForTurn: streams.Wait, TrustClientRoots: identity.trust, Watcher: certificates, Board: b.board,
 			Logger: b.logOf("ca")}); err != nil {
 			return nil, err
 		}
@@ -181,7 +181,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		}
 		p.listeners = append(p.listeners, newListener(c.Listen.TLS, streams, identity))
 	} else if hasCertificate(c.TLS) {
-		identity.use(c.TLS) // for the monitoring address, which also serves without TLS
+		identity.use(c.TLS) // for the monitoring address, which accepts TLS as well as plain HTTP
 	}
 	pages := web.New(web.Options{Version: version, Ready: p.reloader.readiness,
 		Streams: streams.Status, Inventory: server.Inventory, Problems: server.Problems,
@@ -191,7 +191,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	p.monitoring = newMonitor(c.Listen.Monitoring, monitoring.Options{Ready: p.reloader.readiness,
 		Metrics: newMetrics(server, streams, authority, registrar, p.reloader.states, pages),
 		Pages:   pages.Register, Debug: debugger.Page, TLS: identity.current.Load,
-		May: clients.MayView, Logger: b.logOf("monitoring")})
+		Authorize: clients.MayView, Logger: b.logOf("monitoring")})
 	return p, nil
 }
 
@@ -205,7 +205,7 @@ func filesOf(c *config.Discoveryd) []string {
 	return nil
 }
 
-// watched returns the paths of which the discovery server is notified.
+// watched returns the paths whose changes the discovery server is notified of.
 func watched(c *config.Discoveryd, paths []string) []string {
 	all := make([]string, 0, len(paths)+1)
 	for _, path := range paths {
@@ -238,7 +238,7 @@ func authOf(c *config.Discoveryd) auth.Settings {
 	}
 	if c.Auth.TokenReview {
 		kubeconfig := reviewer(c)
-		s.Review = auth.Kubernetes(func() (*http.Client, string, error) {
+		s.TokenReviewer = auth.KubernetesReviewer(func() (*http.Client, string, error) {
 			return kubernetes.HTTPClient(kubeconfig)
 		}, tokenAudience)
 	}
@@ -251,8 +251,8 @@ func caOf(c *config.Discoveryd) ca.Settings {
 		MaxTTL: c.CA.MaxTTL}
 }
 
-// required returns the names of the sources that may contain policies, except the files, for which
-// discovery.Options.Await exists.
+// required returns the names of the sources that may contain policies. It omits the files:
+// discovery.Options.AwaitFiles is for them.
 func required(c *config.Discoveryd) (all []string) {
 	for _, s := range c.Sources {
 		if s.Type != store.FilesSource {

@@ -137,8 +137,8 @@ func resourcesOf(t *testing.T, server *discovery.Server, node *corev3.Node) map[
 		snapshot, _ := feed.Current()
 		all = map[string][]byte{}
 		for _, typeURL := range snapshot.Types() {
-			for name, r := range snapshot.Set(typeURL) {
-				all[typeURL+" "+name] = r.Value()
+			for name, r := range snapshot.ByType(typeURL) {
+				all[typeURL+" "+name] = r.EncodedMessage()
 			}
 		}
 		return snapshot.Sequence > 0

@@ -40,7 +40,7 @@ func TestConformance_ConsulGivesTheSameResources(t *testing.T) {
 			}
 			compareGroup(t, g, inFiles, map[string]deliver{"others": func(t *testing.T, _ group,
 				_ *discovery.Server, sink source.Sink) {
-				batch := discovery.Batch{Source: "others", All: true}
+				batch := discovery.Batch{Source: "others", Complete: true}
 				for _, o := range others {
 					batch.Inputs = append(batch.Inputs, store.Input{Path: "others:" + o.path(),
 						Text: o.text})

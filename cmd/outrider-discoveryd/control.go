@@ -33,7 +33,7 @@ type control struct {
 // controlLimits bound the connections to the socket. All clients are the program's user or root.
 var controlLimits = admission.Limits{Total: 16, PerKey: 16}
 
-// maxRefusal is how many bytes of the reason for a refused reload the command reads.
+// maxRefusal bounds the reason for a refused reload, in bytes, that the command reads.
 const maxRefusal = 1 << 20
 
 func newControl(path string, reload func(context.Context) error, logger *slog.Logger) *control {
@@ -41,8 +41,8 @@ func newControl(path string, reload func(context.Context) error, logger *slog.Lo
 		requests: admission.NewPool(controlLimits)}
 }
 
-// controlSocket returns the path of the socket in the directory RUNTIME_DIRECTORY. If that is not
-// set, it returns otherwise, which may be "".
+// controlSocket returns the path of the socket in the directory RUNTIME_DIRECTORY. If that variable
+// is not set, it returns the argument otherwise, which may be "".
 func controlSocket(environment func(string) string, otherwise string) string {
 	directory, _, _ := strings.Cut(environment("RUNTIME_DIRECTORY"), ":")
 	if directory = cmp.Or(directory, otherwise); directory == "" {

@@ -40,7 +40,7 @@ func (l loggedHandshakes) ServerHandshake(from net.Conn) (net.Conn, credentials.
 	if !errors.As(err, &unverified) {
 		return secure, info, err
 	}
-	client := xds.PeerOf(from.RemoteAddr())
+	client := xds.PeerOfAddress(from.RemoteAddr())
 	reason := auth.Shorten(unverified.Err.Error())
 	omitted, ok := l.identity.refusals.Allow(time.Now(), client.Key().String(),
 		repeat.ErrorClass(reason), handshakeLimits)

@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// handshakesPerClient bounds the TLS handshakes of one address (IPv6: /64) or user of this host at
-	// a time; others wait. An address may be that of many hosts.
+	// handshakesPerClient is the number of concurrent TLS handshakes of one address (IPv6: /64) or
+	// user of this host; further ones wait. Many hosts may share an address.
 	handshakesPerClient = 64
-	// handshakeTimeout bounds a handshake, and before it the wait.
+	// handshakeTimeout bounds the wait for a handshake, and the handshake itself.
 	handshakeTimeout = 30 * time.Second
 )
 
 var errHandshakes = errors.New("too many TLS handshakes of this address at a time")
 
-// handshakes are credentials that limit the concurrent handshakes of each client, so that one with
-// slow or many connections delays only its own.
+// handshakes are transport credentials that limit the concurrent handshakes of each client, so that
+// a client with slow or many connections delays only its own.
 type handshakes struct {
 	credentials.TransportCredentials
 	limit   int
@@ -33,10 +33,10 @@ type handshakes struct {
 	turns map[admission.Key]*turns
 }
 
-// turns are the handshakes of one client.
+// turns holds the handshakes of one client.
 type turns struct {
 	slots chan struct{}
-	users int // handshakes, and those that wait
+	users int // number of running and waiting handshakes
 }
 
 func limitHandshakes(c credentials.TransportCredentials, limit int,
@@ -47,7 +47,7 @@ func limitHandshakes(c credentials.TransportCredentials, limit int,
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (h *handshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	key := xds.PeerOf(c.RemoteAddr()).Key()
+	key := xds.PeerOfAddress(c.RemoteAddr()).Key()
 	t := h.enter(key)
 	defer h.leave(key)
 	timer := time.NewTimer(h.timeout)

@@ -30,8 +30,8 @@ func newMonitor(address string, options monitoring.Options) *monitor {
 	return &monitor{address: address, options: options}
 }
 
-// newMetrics returns the collectors for /metrics. authority is nil if [ca] is off, registrar if
-// [registration] is.
+// newMetrics returns the collectors for /metrics. authority is nil without [ca], registrar without
+// [registration].
 func newMetrics(server *discovery.Server, streams *xds.Server, authority *ca.Server,
 	registrar *registration.Server, states *sourceStates, pages *web.Server) prometheus.Gatherer {
 	registry := prometheus.NewRegistry()

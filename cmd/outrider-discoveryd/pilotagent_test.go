@@ -102,7 +102,7 @@ paths = ["mesh"]
 	client, err := mcp.New(mcp.Options{Name: "test", Address: fmt.Sprintf("127.0.0.1:%d", secure),
 		CAFile:   filepath.Join(certs, "root-cert.pem"),
 		CertFile: filepath.Join(certs, "cert-chain.pem"), KeyFile: filepath.Join(certs, "key.pem"),
-		Sink: (&sourcetest.Receiver{}).Take, Logger: slog.New(slog.DiscardHandler)})
+		Sink: (&sourcetest.Receiver{}).Accept, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func newRegistration(b *base, c *config.Discoveryd, server *discovery.Server,
 	if err != nil {
 		return nil, err
 	}
-	return registration.New(registration.Options{Store: store, Grace: c.Registration.GracePeriod,
+	return registration.New(registration.Options{Store: store, GracePeriod: c.Registration.GracePeriod,
 		Board: b.board, Logger: b.logOf("registration")}), nil
 }
 

@@ -58,7 +58,7 @@ type reloader struct {
 	pings     chan struct{}
 	serving   atomic.Bool
 	stopping  atomic.Bool   // the server drains: its clients move to other servers
-	announced chan struct{} // receives a call of ready
+	announced chan struct{} // receives when all listeners serve; see ready
 }
 
 func newReloader(b *base, loaded *config.DiscoverydLoaded, server *discovery.Server,
@@ -106,8 +106,8 @@ func (r *reloader) Run(ctx context.Context) error {
 	}
 }
 
-// Reload does what SIGHUP does, and also reads all files again. It returns when that is done; the
-// error says why the configuration was refused.
+// Reload reloads the configuration like SIGHUP, and also reads all files again. It returns when
+// that is done; the error is the reason for a refusal.
 func (r *reloader) Reload(ctx context.Context) error {
 	result := make(chan error, 1)
 	select {
@@ -131,7 +131,7 @@ func (r *reloader) Reload(ctx context.Context) error {
 func (r *reloader) report() {
 	problems := r.states.observe(time.Now())
 	if r.authority != nil {
-		r.authority.Observe(time.Now())
+		r.authority.CheckExpiry(time.Now())
 	}
 	if r.stopping.Load() {
 		return
@@ -141,7 +141,7 @@ func (r *reloader) report() {
 		return
 	}
 	sentence := fmt.Sprintf("serving %d clients", r.streams.Stats().Streams)
-	if why := r.server.Closed(); why != "" {
+	if why := r.server.WithheldReason(); why != "" {
 		sentence = "serving nothing: " + why
 	}
 	r.notifier.Set(systemd.StateRunning, strings.TrimSuffix(sentence+"; "+problems, "; "))
@@ -158,7 +158,7 @@ func (r *reloader) readiness() error {
 	if !r.serving.Load() {
 		return errors.New("starting")
 	}
-	if why := r.server.Closed(); why != "" {
+	if why := r.server.WithheldReason(); why != "" {
 		return errors.New(why)
 	}
 	return nil
@@ -172,14 +172,14 @@ func (r *reloader) ping(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if !r.serving.Load() {
-		return nil // before the listeners serve, the discovery server may not run yet
+		return nil // the discovery server may not run before the listeners serve
 	}
 	return r.server.Ping(ctx)
 }
 
-// reload reads the configuration, and applies the changes that need no restart. A requested reload
-// also sends refused resources to clients again, and serves without files that do not exist. The
-// error says why the configuration was refused.
+// reload reads the configuration, and applies the changes that need no restart. With requested set,
+// it also sends refused resources to clients again, and accepts that files are missing. The error
+// is the reason for a refusal.
 func (r *reloader) reload(requested bool) error {
 	if r.serving.Load() && !r.stopping.Load() {
 		r.notifier.Set(systemd.StateReloading, "reloading")

@@ -23,7 +23,8 @@ import (
 func serve(ctx context.Context, options config.Options) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
-	// Memory has private keys: no other process of this user may read it, and no core is dumped.
+	// The memory contains private keys: other processes of this user must not read it, and no core
+	// must be dumped.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("deny tracing: %w", err)
 	}
@@ -62,8 +63,9 @@ func setLevel(level *slog.LevelVar, text string) {
 	}
 }
 
-// drainTime is the time over which a stop distributes the ends of streams, so that the clients of a
-// fleet do not move to other servers all at once. The unit's TimeoutStopSec is longer.
+// drainTime is the duration over which the ends of streams are distributed when the server stops,
+// so that the clients of a fleet do not move to other servers all at once. TimeoutStopSec of the
+// unit is longer.
 const drainTime = 10 * time.Second
 
 // run starts the parts: first the sources, then the discovery server once the sources' states are
@@ -98,7 +100,7 @@ func (p *program) run(ctx context.Context) error {
 	if group.Await(p.listeners...) == nil {
 		p.reloader.ready()
 		if p.registration != nil {
-			p.registration.Serve()
+			p.registration.StartServing()
 		}
 	}
 	if err := group.Wait(); err != nil {

@@ -106,8 +106,8 @@ func (s *sourceStates) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. For a source without any contact so far, it sends no
-// time of the last contact.
+// Collect implements prometheus.Collector. It omits the time of the last contact for a source that
+// was never contacted.
 func (s *sourceStates) Collect(out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

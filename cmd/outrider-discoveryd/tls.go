@@ -22,8 +22,8 @@ import (
 // read before stays in use.
 const conditionCertificate = "certificate-refused"
 
-// serverIdentity holds the certificate of the server, and the CA certificates for those of clients.
-// Changed files apply to new connections.
+// serverIdentity holds the server's certificate, and the CA certificates that verify clients.
+// Changed files take effect for new connections.
 type serverIdentity struct {
 	watcher *watch.Notifier
 	board   *condition.Board
@@ -62,7 +62,8 @@ func (s *serverIdentity) load() error {
 	return nil
 }
 
-// use replaces the files and watches the new ones. They are read as soon as they are watched.
+// use replaces the files. It watches the new ones before it reads them, so that no change is
+// missed.
 func (s *serverIdentity) use(files config.DiscoverydTLS) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,8 +76,8 @@ func (s *serverIdentity) use(files config.DiscoverydTLS) {
 	s.stop = s.watcher.Watch(paths, s.reread)
 }
 
-// trust makes the listener accept client certificates of the roots, in place of the roots of the
-// last call.
+// trust makes the listener accept client certificates of these roots instead of those of the
+// previous call.
 func (s *serverIdentity) trust(roots []*x509.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,7 +87,7 @@ func (s *serverIdentity) trust(roots []*x509.Certificate) {
 	}
 }
 
-// reread puts changed files in use if they are valid.
+// reread reads changed files, and uses them if they are valid.
 func (s *serverIdentity) reread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

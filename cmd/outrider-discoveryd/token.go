@@ -16,7 +16,8 @@ const maxKeyBytes = 64 << 10
 
 var errUsage = errors.New("wrong usage")
 
-// printToken carries out the command token. The token goes to out, and what it is to about.
+// printToken implements the command token. It writes the token to out, and its description to
+// about.
 func printToken(arguments []string, out, about io.Writer) error {
 	flags := flag.NewFlagSet("outrider-discoveryd token", flag.ContinueOnError)
 	flags.SetOutput(about)
@@ -44,7 +45,7 @@ func printToken(arguments []string, out, about io.Writer) error {
 	return err
 }
 
-// tokenCommand carries out the command token and returns the exit code.
+// tokenCommand runs the command token and returns the exit code.
 func tokenCommand(arguments []string) int {
 	err := printToken(arguments, os.Stdout, os.Stderr)
 	switch {

@@ -123,20 +123,20 @@ func (a *app) checkOptions(ctx context.Context,
 		return discovery.CheckOptions{}, nil, err
 	}
 	node, from := loaded.Config.Node, loaded.Config.Discovery
-	options := discovery.CheckOptions{Type: node.Type, Namespace: node.Namespace,
+	options := discovery.CheckOptions{NodeType: node.Type, Namespace: node.Namespace,
 		Labels: node.Labels, Identity: loaded.Config.Identity.Provider != "none",
 		MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile),
 		Credentials:    discovery.Credentials{Folder: loaded.Config.Identity.CredentialsDir}}
 	for _, claim := range loaded.Config.Claims() {
 		if claim.Port != 0 {
-			options.Reserved = append(options.Reserved, discovery.Reserved{Address: claim.Host,
-				Port: uint32(claim.Port), By: claim.Setting() + " of the agent",
-				Envoy: claim.Envoy})
+			options.Reserved = append(options.Reserved, discovery.ReservedAddress{Address: claim.Host,
+				Port: uint32(claim.Port), Owner: claim.Setting() + " of the agent",
+				IsEnvoys: claim.Envoy})
 		}
 	}
-	options.Local = true
+	options.FilesAreLocal = true
 	if loaded.Config.Capture.Mode == "none" { // the running agent knows what is captured
-		options.Listening = sockdiag.ListeningAddresses()
+		options.ListenAddresses = sockdiag.ListeningAddresses()
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
 	options.NewerEnvoy = sync.OnceValue(func() bool {
@@ -144,16 +144,16 @@ func (a *app) checkOptions(ctx context.Context,
 	})
 	if reader := a.unit(ctx, unitOf("outrider-envoy",
 		a.instance)+".service").reader(); reader != nil {
-		options.Denied = a.denied(reader)
+		options.ProxyReadCheck = a.denied(reader)
 	}
 	if reader := a.unit(ctx, a.unitName()+".service").reader(); reader != nil {
-		options.AgentDenied = a.denied(reader)
+		options.AgentReadCheck = a.denied(reader)
 	}
 	return options, from.Files, nil
 }
 
 // denied returns Reader.Denied, which records in a.unchecked that it knows nothing.
-func (a *app) denied(reader *blueprint.FileReader) discovery.Denied {
+func (a *app) denied(reader *blueprint.FileReader) discovery.ReadCheck {
 	return func(path string) string {
 		if reader.Uncheckable() {
 			a.unchecked.Store(true)

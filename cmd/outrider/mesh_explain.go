@@ -171,7 +171,7 @@ func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshCo
 		options = discovery.CheckOptions{MeshConfigFile: meshConfig}
 	}
 	if nodeType != "" {
-		options.Type = nodeType
+		options.NodeType = nodeType
 	}
 	said, err := discovery.Explain(files, options, request)
 	if err != nil {
@@ -205,7 +205,7 @@ func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation)
 		net.JoinHostPort(request.Host, fmt.Sprint(request.Port)), request.Path)
 	var before []resource.Origin
 	for _, s := range said.Steps {
-		fmt.Fprintln(a.out, strings.TrimSpace(a.paint(cell{s.What, bold})+" "+s.Name))
+		fmt.Fprintln(a.out, strings.TrimSpace(a.paint(cell{s.Kind, bold})+" "+s.Name))
 		for _, fact := range s.Facts {
 			fmt.Fprintf(a.out, "    %s\n", fact)
 		}
@@ -221,7 +221,7 @@ func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation)
 			fmt.Fprintf(a.out, "    %s\n", a.paint(cell{"from " + o.String(), dim}))
 		}
 	}
-	for _, text := range said.Unknown {
+	for _, text := range said.UnknownFacts {
 		fmt.Fprintf(a.out, "%s %s\n", a.paint(cell{"not known:", yellow}), text)
 	}
 	for _, p := range problemsOf(said.Problems) {

@@ -18,17 +18,17 @@ func TestMeshExplain(t *testing.T) {
 	backend := &apitest.Backend{Explanation: api.MeshExplanation{MeshAnswer: api.MeshAnswer{Outcome: "forwarded",
 		Clusters: []api.MeshTarget{{Cluster: "a", Percent: 90}, {Cluster: "b", Percent: 10}},
 		Steps: []api.MeshStep{
-			{What: "listener", Name: "127.0.0.1_80", Facts: []string{"listens on 127.0.0.1:80"},
+			{Kind: "listener", Name: "127.0.0.1_80", Facts: []string{"listens on 127.0.0.1:80"},
 				Origins: []resource.Origin{{File: "a.yaml", Line: 1, Kind: "ServiceEntry",
 					Namespace: "shop", Name: "a"}}},
-			{What: "filter chain", Facts: []string{"matches everything"},
+			{Kind: "filter chain", Facts: []string{"matches everything"},
 				Origins: []resource.Origin{{File: "a.yaml", Line: 1, Kind: "ServiceEntry",
 					Namespace: "shop", Name: "a"}}},
-			{What: "route", Name: "all", Facts: []string{"matches prefix /"},
+			{Kind: "route", Name: "all", Facts: []string{"matches prefix /"},
 				Origins: []resource.Origin{{File: "b.yaml", Line: 7, Kind: "VirtualService",
 					Namespace: "shop", Name: "a"}}},
 		},
-		Unknown: []string{"50 % of the requests"}},
+		UnknownFacts: []string{"50 % of the requests"}},
 		Problems: []api.MeshProblem{{File: "b.yaml", Line: 7, Object: "VirtualService shop/a",
 			Field: "spec.http[0]", Severity: "warning", Message: "odd"}}}}
 	m := newMachine(t, backend)

@@ -105,7 +105,7 @@ func TestFields_AreValid(t *testing.T) {
 		}
 	}
 	problems, err := discovery.Check([]string{filepath.Join(directory, "mesh.d")},
-		discovery.CheckOptions{Type: "router",
+		discovery.CheckOptions{NodeType: "router",
 			MeshConfigFile: filepath.Join(directory, "mesh")})
 	if err != nil {
 		t.Fatal(err)

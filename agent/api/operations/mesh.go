@@ -93,10 +93,10 @@ func (o *Mesh) MeshCompare(ctx context.Context,
 	comparison := api.MeshComparison{Changes: []api.MeshChange{},
 		Problems: MeshProblems(found.Problems)}
 	for _, c := range found.Changes {
-		change := api.MeshChange{Change: c.Change, Name: c.Name,
-			Type: resource.TypeName(c.Type), File: c.By.File, Line: c.By.Line}
-		if c.By.Kind != "" {
-			change.Object = c.By.Object()
+		change := api.MeshChange{Change: c.Action, Name: c.Name,
+			Type: resource.TypeName(c.Type), File: c.Cause.File, Line: c.Cause.Line}
+		if c.Cause.Kind != "" {
+			change.Object = c.Cause.Object()
 		}
 		comparison.Changes = append(comparison.Changes, change)
 	}
@@ -111,7 +111,7 @@ func (o *Mesh) MeshExplain(
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	state := explain.State{Live: o.counted(ctx)}
+	state := explain.State{LiveClusters: o.counted(ctx)}
 	for _, s := range o.Identity.Secrets() {
 		if s.Name == identity.DefaultSecret {
 			state.Identity = s.SpiffeID

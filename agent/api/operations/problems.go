@@ -32,13 +32,13 @@ type liveProblems struct {
 	found   []discovery.Problem
 }
 
-// liveFilter selects the cluster statistics that explain.LiveState needs.
+// liveFilter selects the cluster statistics that explain.LiveCluster needs.
 const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(success|failure)|` +
 	`ssl\.(handshake|fail_verify_error|fail_verify_san|connection_error))$`
 
 // counted returns the live epoch's statistics by cluster name, or nil if they are unavailable.
 // Clusters whose membership_total [telemetry] excludes are missing.
-func (o *Mesh) counted(ctx context.Context) map[string]explain.LiveState {
+func (o *Mesh) counted(ctx context.Context) map[string]explain.LiveCluster {
 	live, ok := o.Proxy.Epoch()
 	if !ok || live.AdminLost {
 		return nil
@@ -52,18 +52,18 @@ func (o *Mesh) counted(ctx context.Context) map[string]explain.LiveState {
 	return countedOf(stats)
 }
 
-func countedOf(stats map[string]uint64) map[string]explain.LiveState {
-	all := map[string]explain.LiveState{}
+func countedOf(stats map[string]uint64) map[string]explain.LiveCluster {
+	all := map[string]explain.LiveCluster{}
 	for name, total := range stats {
 		cluster, ok := strings.CutSuffix(name, ".membership_total")
 		if !ok {
 			continue
 		}
 		count := func(field string) uint64 { return stats[cluster+"."+field] }
-		all[strings.TrimSuffix(strings.TrimPrefix(cluster, "cluster."), ";")] = explain.LiveState{
+		all[strings.TrimSuffix(strings.TrimPrefix(cluster, "cluster."), ";")] = explain.LiveCluster{
 			Endpoints: total, Resolved: count("update_success")+count("update_failure") > 0,
-			Handshakes: count("ssl.handshake"), Untrusted: count("ssl.fail_verify_error"),
-			OtherName: count("ssl.fail_verify_san"), Faulty: count("ssl.connection_error"),
+			Handshakes: count("ssl.handshake"), UntrustedCertificates: count("ssl.fail_verify_error"),
+			NameMismatches: count("ssl.fail_verify_san"), OtherTLSFailures: count("ssl.connection_error"),
 		}
 	}
 	return all

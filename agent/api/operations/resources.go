@@ -52,7 +52,7 @@ func (o Resources) ResourceTypes(ctx context.Context) ([]api.ResourceType, error
 			}
 			if feed, err := o.Discovery.Feed(stream.Node); t.Wildcard && err == nil {
 				snapshot, _ := feed.Current()
-				shown.Resources = len(snapshot.Set(t.Type))
+				shown.Resources = len(snapshot.ByType(t.Type))
 			}
 			for _, refused := range t.Refused {
 				shown.State, shown.Since = "refused", refused.Since
@@ -90,7 +90,7 @@ func relayedType(number int, t relay.TypeStatus) api.ResourceType {
 
 // UpstreamDebug returns debug information of the upstream server.
 func (o Resources) UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error) {
-	text, err := o.Relay.Debug(ctx, name)
+	text, err := o.Relay.QueryDebug(ctx, name)
 	if err != nil {
 		return nil, api.NewRefusal(err.Error())
 	}

@@ -22,7 +22,7 @@ const service = "httpbin"
 // testCase is a workload with its policies and the requests to it.
 type testCase struct {
 	name           string // name of the case, and its namespace
-	from           string // where the policies come from
+	from           string // file from which the policies were read
 	kind           string // type of the proxy: sidecar or router
 	port, tcpPort  int
 	trustedProxies int
@@ -64,7 +64,7 @@ func objectsOf(t testing.TB, text string) (objects []map[string]any) {
 	}
 }
 
-// workloadOf are the objects because of which the proxy of a case listens.
+// workloadOf has, by type of the proxy, the objects that make the proxy listen.
 var workloadOf = map[string]string{"sidecar": `
 apiVersion: networking.istio.io/v1
 kind: Sidecar
@@ -123,7 +123,7 @@ func (m *maker) add(from, kind, policies string) *testCase {
 		"ECHO", fmt.Sprint(m.backend.tcp), "ISSUER", fmt.Sprint(m.keys.port))
 	c.objects = objectsOf(m.t, names.Replace(workloadOf[kind]))
 	for _, object := range objectsOf(m.t, policies) {
-		// the policies have a VirtualService in place of that in workloadOf
+		// a VirtualService of the policies replaces that in workloadOf
 		if object["kind"] == "VirtualService" {
 			c.objects = slices.DeleteFunc(c.objects, func(o map[string]any) bool {
 				return o["kind"] == "VirtualService"

@@ -194,7 +194,7 @@ func routesOf(t testing.TB, listeners []*resource.Resource) (names []string) {
 
 func decode(t testing.TB, r *resource.Resource, into proto.Message) {
 	t.Helper()
-	if err := proto.Unmarshal(r.Value(), into); err != nil {
+	if err := proto.Unmarshal(r.EncodedMessage(), into); err != nil {
 		t.Fatalf("%s: %v", r.Name, err)
 	}
 }

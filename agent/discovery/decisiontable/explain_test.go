@@ -14,9 +14,9 @@ import (
 // explain compares the explanation of a request with the answer of Envoy. It returns the
 // difference, or "".
 func (w *workload) explain(c *testCase, r *request, got answer) string {
-	proxy := explain.Proxy{Resources: w.snapshot, Router: c.kind == "router"}
+	proxy := explain.Proxy{Resources: w.snapshot, IsGateway: c.kind == "router"}
 	said := explain.Explain(proxy, r.question(c))
-	said.Unknown = slices.DeleteFunc(said.Unknown, func(text string) bool {
+	said.UnknownFacts = slices.DeleteFunc(said.UnknownFacts, func(text string) bool {
 		// the explanation omits this filter, which only counts
 		return strings.Contains(text, "envoy.filters.http.grpc_stats")
 	})
@@ -24,19 +24,19 @@ func (w *workload) explain(c *testCase, r *request, got answer) string {
 		w.codec++
 		return "" // the HTTP/1.1 codec refuses the method or the path's syntax
 	}
-	if requested, why := w.explainAuthorizer(said.Unknown, got); requested || why != "" {
+	if requested, why := w.explainAuthorizer(said.UnknownFacts, got); requested || why != "" {
 		return why
 	}
 	w.predicted++
 	predicted := fmt.Sprint(said.Status)
 	switch {
-	case len(said.Unknown) > 0:
-		predicted = "unknown " + strings.Join(said.Unknown, "; ")
-	case said.Outcome == explain.Forwarded && r.tcp:
+	case len(said.UnknownFacts) > 0:
+		predicted = "unknown " + strings.Join(said.UnknownFacts, "; ")
+	case said.Outcome == explain.OutcomeForwarded && r.tcp:
 		predicted = "0"
-	case said.Outcome == explain.Forwarded:
+	case said.Outcome == explain.OutcomeForwarded:
 		predicted = "200"
-	case said.Outcome == explain.Closed || said.Outcome == explain.Refused:
+	case said.Outcome == explain.OutcomeConnectionClosed || said.Outcome == explain.OutcomeConnectionRefused:
 		predicted = "closed"
 	}
 	if predicted == got.result() && (said.Body == "" || said.Body == got.Body || r.method == "HEAD") {
@@ -44,7 +44,7 @@ func (w *workload) explain(c *testCase, r *request, got answer) string {
 	}
 	var steps strings.Builder
 	for _, s := range said.Steps {
-		fmt.Fprintf(&steps, "\n  %s %s %q", s.What, s.Name, s.Facts)
+		fmt.Fprintf(&steps, "\n  %s %s %q", s.Kind, s.Name, s.Facts)
 	}
 	return fmt.Sprintf("explained as %s %q, and the answer is %s %q%s", predicted, said.Body,
 		got.result(), got.Body, steps.String())
@@ -83,7 +83,7 @@ func (r *request) question(c *testCase) explain.Request {
 	}
 	q := explain.Request{Method: r.method, Host: host, Port: uint32(c.port), Path: r.path,
 		Address: netip.MustParseAddr("127.0.0.1"), Source: netip.MustParseAddr(r.source),
-		Identity: r.identity, ServerName: r.sni, Literal: r.host}
+		Identity: r.identity, ServerName: r.sni, Authority: r.host}
 	if r.tcp {
 		q.Port, q.Host = uint32(c.tcpPort), "any.test"
 	}

@@ -42,9 +42,9 @@ func placesOf(t testing.TB, file, text string) map[string]resource.Origin {
 	}
 }
 
-// explainPlaces compares the policies that an explanation names with the file of the case, "" if
-// they are the same. If the request was refused by a kind of which the case has one, it must be the
-// named one.
+// explainPlaces checks that the policies in an explanation have the positions of the case's file.
+// If a request was refused by a kind of policy of which the case has only one, the explanation must
+// name that policy. It returns the difference, or "".
 func (w *workload) explainPlaces(said explain.Answer) string {
 	if w.places == nil || len(said.Steps) == 0 {
 		return ""
@@ -52,7 +52,7 @@ func (w *workload) explainPlaces(said explain.Answer) string {
 	kinds := map[string]object.Kind{"policy": object.AuthorizationPolicy,
 		"token": object.RequestAuthentication}
 	for _, step := range said.Steps {
-		if kinds[step.What] == "" {
+		if kinds[step.Kind] == "" {
 			continue
 		}
 		for _, o := range step.Origins {
@@ -62,8 +62,8 @@ func (w *workload) explainPlaces(said explain.Answer) string {
 		}
 	}
 	last := said.Steps[len(said.Steps)-1]
-	kind := kinds[last.What]
-	if said.Outcome == explain.Forwarded || kind == "" {
+	kind := kinds[last.Kind]
+	if said.Outcome == explain.OutcomeForwarded || kind == "" {
 		return ""
 	}
 	var all []resource.Origin

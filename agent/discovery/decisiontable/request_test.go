@@ -49,7 +49,7 @@ type answer struct {
 	Called string // external authorizer that was called
 }
 
-// result returns the status, or a text that there is none.
+// result returns the status, or a text if there is none.
 func (a answer) result() string {
 	if a.Closed {
 		return "closed"

@@ -26,8 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // Each case has its own namespace, workload and ports. All objects are loaded at once, and the
 // unchanged resources of all workloads run in one Envoy.
 
-// source is a function that returns the resources that a server currently has for the workload of a
-// case.
+// source returns the resources that a server currently has for the workload of a case.
 type source func(*testCase) *workload
 
 // plane is a control plane, with the cases.
@@ -167,7 +166,8 @@ type workload struct {
 	predicted, authorizer, codec int
 	// access policies in the file of the case, by kind, namespace and name; nil with istiod
 	places map[string]resource.Origin
-	placed int // refusals whose explanation names the place of the only policy of its kind
+	// number of refusals whose explanation names the position of the only policy of its kind
+	placed int
 }
 
 func newWorkload(resources []*resource.Resource) *workload {
@@ -177,8 +177,8 @@ func newWorkload(resources []*resource.Resource) *workload {
 
 // contains reports whether a listener contains a text.
 func (w *workload) contains(text string) bool {
-	for _, r := range w.snapshot.Set(resource.ListenerType) {
-		if bytes.Contains(r.Value(), []byte(text)) {
+	for _, r := range w.snapshot.ByType(resource.ListenerType) {
+		if bytes.Contains(r.EncodedMessage(), []byte(text)) {
 			return true
 		}
 	}
@@ -190,7 +190,7 @@ func all(workloads map[string]*workload) []*resource.Resource {
 	union := map[resource.Key]*resource.Resource{}
 	for _, name := range slices.Sorted(maps.Keys(workloads)) {
 		for _, kind := range workloads[name].snapshot.Types() {
-			for _, r := range workloads[name].snapshot.Set(kind) {
+			for _, r := range workloads[name].snapshot.ByType(kind) {
 				union[r.Key()] = r
 			}
 		}

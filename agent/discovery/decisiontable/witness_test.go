@@ -278,7 +278,7 @@ func (w *witness) send(c *testCase, by *client) {
 	}
 }
 
-// place puts a token where a rule expects it.
+// place adds a token to a request at the location that a rule expects.
 func (w *witness) place(r *request, rule *securityv1beta1.JWTRule, token string) {
 	switch {
 	case len(rule.FromHeaders) > 0 && w.random.IntN(2) == 0:

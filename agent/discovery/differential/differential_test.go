@@ -60,8 +60,8 @@ func TestDifferential(t *testing.T) {
 			valid++
 			if at := firstError(problems); at != "" {
 				refused++
-				// what is listed may occur in Istio's tests, but not in its samples, of which one has a
-				// variable of the shell
+				// listed differences may occur in Istio's tests, but not in its samples; one sample
+				// has a shell variable
 				if strings.HasPrefix(all[i].Where, "samples/") &&
 					!strings.Contains(all[i].Document, "$") {
 					t.Errorf("%s: %s", all[i].Where, at)
@@ -197,7 +197,8 @@ func check(t *testing.T, texts []string) [][]object.Problem {
 
 // difference is a line of testdata/differences.
 type difference struct {
-	who     string // who refuses the object: "outrider" or "istio"; "warning" if Istio warns
+	// "outrider" or "istio": the side that refuses the object; "warning" if Istio warns
+	who     string
 	pattern *regexp.Regexp
 	used    bool
 }

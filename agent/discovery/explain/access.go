@@ -87,15 +87,16 @@ func (e *explanation) authorize(rules, shadow *rbacconfigv3.RBAC, prefix string,
 	return false
 }
 
-// deny ends the request as denied; without an HTTP connection manager, it ends the connection.
+// deny ends the request with status 403, or closes the connection if there is no HTTP connection
+// manager.
 func (e *explanation) deny(reason string, origins []resource.Origin) {
 	e.step("policy", "", origins, reason)
 	fix := "use a client, request or token that the policy allows, or change it"
 	if e.hcm == nil {
-		e.end(Closed, 0, reason, fix)
+		e.end(OutcomeConnectionClosed, 0, reason, fix)
 		return
 	}
-	e.end(Answered, http.StatusForbidden, reason, fix)
+	e.end(OutcomeLocalReply, http.StatusForbidden, reason, fix)
 	e.answer.Body = "RBAC: access denied"
 }
 
@@ -130,14 +131,14 @@ func (e *explanation) shadow(rules *rbacconfigv3.RBAC, prefix string, d *listene
 	e.step("policy", "", origins, "dry run: would be "+result+" by "+name)
 }
 
-// effective is the policy in an RBAC filter's rules that decides: the first one that matches, else
-// the first one that may match.
+// effective is the policy of an RBAC filter that determines the result: the first that matches; if
+// none does, the first that may match.
 type effective struct {
 	policy  string
 	matches truth
 }
 
-// effective returns the policy of the rules that decides. Envoy tries policies in the order of
+// effective returns the policy that determines the result. Envoy evaluates policies in the order of
 // their names.
 func (e *explanation) effective(rules *rbacconfigv3.RBAC) (found effective) {
 	e.missing = nil
@@ -155,7 +156,7 @@ func (e *explanation) effective(rules *rbacconfigv3.RBAC) (found effective) {
 	return found
 }
 
-// open records that the decision of a policy depends on facts that the request does not state.
+// open records that a policy's result depends on facts that the request does not state.
 func (e *explanation) open(decision string, origins []resource.Origin) {
 	facts := list(slices.Sorted(maps.Keys(e.missing)))
 	e.step("policy", "", origins, "depends on "+facts)
@@ -195,7 +196,7 @@ func (e *explanation) policies(rules *rbacconfigv3.RBAC, d *listener) ([]resourc
 			origins, names = append(origins, of...), append(names, text)
 		}
 	}
-	if len(rules.Policies) == 0 { // those of the listener have no rules for connections
+	if len(rules.Policies) == 0 { // the listener's policies have no rules for connections
 		for _, o := range objectsOf(d, string(object.AuthorizationPolicy)) {
 			origins, names = append(origins, o), append(names, o.String())
 		}

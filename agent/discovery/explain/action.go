@@ -27,12 +27,12 @@ func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 	}
 	switch to := r.Action.(type) {
 	case *routev3.Route_Redirect:
-		e.answer.Outcome, e.answer.Status = Redirect, redirectCodes[to.Redirect.ResponseCode]
+		e.answer.Outcome, e.answer.Status = OutcomeRedirect, redirectCodes[to.Redirect.ResponseCode]
 		e.answer.Location = location(to.Redirect, r.Match, e.request, e.authority())
 		e.step("action", "redirect", origins, fmt.Sprintf("%d to %s", e.answer.Status,
 			e.answer.Location))
 	case *routev3.Route_DirectResponse:
-		e.answer.Outcome, e.answer.Status = Answered, int(to.DirectResponse.Status)
+		e.answer.Outcome, e.answer.Status = OutcomeLocalReply, int(to.DirectResponse.Status)
 		e.answer.Body = to.DirectResponse.GetBody().GetInlineString()
 		if e.answer.Body == "" {
 			e.answer.Body = string(to.DirectResponse.GetBody().GetInlineBytes())
@@ -51,7 +51,7 @@ func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 	case *routev3.Route_Route:
 		e.send(r, to.Route, origins)
 	default:
-		e.end(Answered, 0, "the route does what an extension says", "")
+		e.end(OutcomeLocalReply, 0, "the route does what an extension says", "")
 	}
 }
 
@@ -64,7 +64,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 	case *routev3.RouteAction_ClusterHeader:
 		name, there := e.header(by.ClusterHeader)
 		if !there {
-			e.end(Answered, 503,
+			e.end(OutcomeLocalReply, 503,
 				"the route sends to the cluster that header "+by.ClusterHeader+" names, which the request "+
 					"does not have",
 				"send the header")
@@ -83,7 +83,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 			}
 		}
 	default:
-		e.end(Answered, 0, "the route sends where an extension says", "")
+		e.end(OutcomeLocalReply, 0, "the route sends where an extension says", "")
 		return
 	}
 	for _, m := range to.RequestMirrorPolicies {
@@ -95,7 +95,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 	}
 	facts := append(targetFacts(targets), e.forwardFacts(r, to)...)
 	e.step("action", "forward", origins, facts...)
-	e.forward(targets, Answered, 503)
+	e.forward(targets, OutcomeLocalReply, 503)
 	for _, m := range e.answer.Mirrors {
 		e.cluster(m.Cluster)
 	}

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/discovery/rbac"
 )
 
-// Names of listener filters that detect what filter chains match on.
+// Names of listener filters, which detect the properties that filter chains match.
 const (
 	tlsInspector  = "envoy.filters.listener.tls_inspector"
 	httpInspector = "envoy.filters.listener.http_inspector"
@@ -62,9 +62,9 @@ func disabled(rule *listenerv3.ListenerFilterChainMatchPredicate, port uint32) b
 		})
 }
 
-// chooseChain returns the filter chain that Envoy selects. Each criterion in turn retains the
-// filter chains that match the connection most specifically, or if none does, those without the
-// criterion. It does not backtrack, and returns nil if no filter chain matches.
+// chooseChain returns the filter chain that Envoy selects; nil if none matches. Each criterion in
+// turn selects the filter chains that match it most specifically; if none does, those without the
+// criterion. It does not backtrack.
 func chooseChain(chains []*listenerv3.FilterChain, c connection) *listenerv3.FilterChain {
 	for _, criterion := range []func(*listenerv3.FilterChainMatch) (closeness int, constrained bool){
 		func(m *listenerv3.FilterChainMatch) (int, bool) {
@@ -177,7 +177,7 @@ func (e *explanation) chain(d *listener) {
 				}
 			}
 		}
-		e.end(Closed, 0, reason, fix)
+		e.end(OutcomeConnectionClosed, 0, reason, fix)
 		return
 	}
 	facts := []string{"matches " + chainText(chain.FilterChainMatch)}
@@ -186,7 +186,7 @@ func (e *explanation) chain(d *listener) {
 	}
 	e.step("filter chain", chain.Name, d.resource.Origins, facts...)
 	if chain.TransportSocket != nil && !e.request.TLS {
-		e.end(Closed, 0, "the filter chain ends TLS, and the request comes without",
+		e.end(OutcomeConnectionClosed, 0, "the filter chain ends TLS, and the request comes without",
 			"ask with --tls, or use https")
 		return
 	}
@@ -239,7 +239,7 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 	for _, f := range chain.Filters {
 		if manager, ok := unpack(f.GetTypedConfig(), &hcmv3.HttpConnectionManager{}); ok {
 			if e.request.TLS && chain.TransportSocket == nil {
-				e.end(Closed, 0, "the listener takes plain requests, and TLS comes",
+				e.end(OutcomeConnectionClosed, 0, "the listener takes plain requests, and TLS comes",
 					"ask without --tls, or give the port the protocol TLS or HTTPS")
 				return
 			}
@@ -255,7 +255,7 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 		}
 		e.patched("network filter", f.Name, d)
 		if f.Name == rbac.NameResolverFilter || f.Name == rbac.LoopbackFilter {
-			continue // see cluster
+			continue // described with the cluster; see cluster
 		}
 		if ended, known := e.guardConnection(f, d); ended {
 			return
@@ -264,7 +264,7 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 		}
 		e.unknown("what network filter %s does with the connection", f.Name)
 	}
-	e.end(Closed, 0, "the filter chain passes connections on to nobody", "")
+	e.end(OutcomeConnectionClosed, 0, "the filter chain passes connections on to nobody", "")
 }
 
 // pass explains how a TCP proxy forwards the connection.
@@ -290,5 +290,5 @@ func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *listener) {
 			idle.AsDuration()))
 	}
 	e.step("action", "connection", d.resource.Origins, append(facts, targetFacts(targets)...)...)
-	e.forward(targets, Closed, 0)
+	e.forward(targets, OutcomeConnectionClosed, 0)
 }

@@ -13,15 +13,14 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// mostEndpoints bounds the number of endpoints that are listed. Of the rest only the number is
-// shown.
+// mostEndpoints bounds the number of listed endpoints. Further ones are only counted.
 const mostEndpoints = 20
 
-// forward explains how a request is sent to clusters. If none of them can be used, the request ends
-// with the outcome nothing and the status.
+// forward explains to which clusters a request is sent. If none can be used, it sets the answer to
+// the outcome nothing with the status.
 func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	e.answer.Clusters = targets
-	e.answer.Outcome = Forwarded
+	e.answer.Outcome = OutcomeForwarded
 	usable := 0
 	why, fix := "", ""
 	for _, t := range targets {
@@ -81,7 +80,7 @@ func (e *explanation) cluster(name string) (reason, fix string) {
 		facts = append(facts, fmt.Sprintf("checks endpoints every %v %s",
 			check.GetInterval().AsDuration(), what))
 	}
-	live, counted := e.proxy.Live[name]
+	live, counted := e.proxy.LiveClusters[name]
 	if found := live.CheckTLS(c); found != nil {
 		e.unknown("whether requests get through: %s; %s", found.Message, found.Fix)
 	}

@@ -1,6 +1,5 @@
-// Package explain determines how an Envoy with certain resources handles a request, and which
-// objects are the reason. It selects listener, filter chain, virtual host, route and cluster as
-// Envoy does.
+// Package explain determines how an Envoy with given resources handles a request, and by which
+// objects. It selects listener, filter chain, virtual host, route and cluster as Envoy does.
 package explain
 
 import (
@@ -33,43 +32,43 @@ type (
 
 // Possible outcomes of a request.
 const (
-	Forwarded = answer.Forwarded
-	Redirect  = answer.Redirect
-	Answered  = answer.Answered
-	Refused   = answer.Refused
-	Closed    = answer.Closed
+	OutcomeForwarded         = answer.OutcomeForwarded
+	OutcomeRedirect          = answer.OutcomeRedirect
+	OutcomeLocalReply        = answer.OutcomeLocalReply
+	OutcomeConnectionRefused = answer.OutcomeConnectionRefused
+	OutcomeConnectionClosed  = answer.OutcomeConnectionClosed
 )
 
 // Proxy holds the resources of an Envoy and the properties of its host.
 type Proxy struct {
-	Resources *resource.Snapshot
-	Router    bool         // the proxy is a gateway: its listeners are neither inbound nor outbound
-	Captured  bool         // connections of the host are captured
-	Own       []netip.Addr // addresses of the host; captured connections to them are inbound
+	Resources    *resource.Snapshot
+	IsGateway    bool         // the proxy is a gateway: its listeners are neither inbound nor outbound
+	Captured     bool         // connections of the host are captured
+	OwnAddresses []netip.Addr // addresses of the host; captured connections to them are inbound
 
-	// Origins returns the origins of a virtual host, the most important one first; nil if they are
+	// HostOrigins returns the origins of a virtual host, the most important one first; nil if they are
 	// the same as those of the route configuration. The function may be nil.
-	Origins func(routes, domain string) []resource.Origin
-	// Filters returns the EnvoyFilters that added or changed a filter of a listener. The function
+	HostOrigins func(routes, domain string) []resource.Origin
+	// FilterOrigins returns the EnvoyFilters that added or changed a filter of a listener. The function
 	// may be nil.
-	Filters func(listener, filter string) []resource.Origin
+	FilterOrigins func(listener, filter string) []resource.Origin
 	// Refused returns why Envoy refused a resource, "" if it did not. The function may be nil.
 	Refused func(resource.Key) string
-	// Live has statistics of the running Envoy, by cluster; nil if unknown.
-	Live map[string]LiveState
+	// LiveClusters has statistics of the running Envoy, by cluster; nil if unknown.
+	LiveClusters map[string]LiveCluster
 	// Identity is the SPIFFE ID of the proxy's certificate; "" if unknown.
 	Identity string
-	// Peer returns the mode of mutual TLS of an endpoint of a cluster. The function may be nil.
-	Peer func(cluster, endpoint string) Peer
-	// Idle names a Gateway that has a server on the request's port and does not select this proxy,
-	// with the reason; "" if there is none. IdleFix is the fix.
-	Idle, IdleFix string
+	// PeerMode returns the mode of mutual TLS of an endpoint of a cluster. The function may be nil.
+	PeerMode func(cluster, endpoint string) PeerMode
+	// UnselectedGateway describes a Gateway with a server on the request's port that does not
+	// select this proxy; "" if there is none. UnselectedFix is the fix.
+	UnselectedGateway, UnselectedFix string
 }
 
-// State holds what only a running agent knows of a proxy.
+// State holds the facts about a proxy that only a running agent knows.
 type State struct {
-	Live     map[string]LiveState // statistics of the running Envoy; see Proxy.Live
-	Identity string
+	LiveClusters map[string]LiveCluster // statistics of the running Envoy; see Proxy.LiveClusters
+	Identity     string
 }
 
 // explanation holds the state of one call of Explain.
@@ -83,7 +82,7 @@ type explanation struct {
 	// destination address of the connection; zero if unknown
 	destination netip.Addr
 	metadata    map[string]map[string]any // metadata set by filters, by filter
-	foreign     bool                      // there is a filter whose effect is unknown
+	foreign     bool                      // the request meets a filter with unknown effect
 	missing     map[string]bool           // facts on which the last evaluated policies depend
 	// policy that decides whether an external authorizer is called
 	custom effective
@@ -104,19 +103,19 @@ func Explain(proxy Proxy, request Request) Answer {
 }
 
 func (e *explanation) step(what, name string, origins []resource.Origin, facts ...string) {
-	e.answer.Steps = append(e.answer.Steps, Step{What: what, Name: name, Facts: facts,
+	e.answer.Steps = append(e.answer.Steps, Step{Kind: what, Name: name, Facts: facts,
 		Origins: origins})
 }
 
 // unknown records a fact that could change the answer, unless it is recorded already.
 func (e *explanation) unknown(format string, arguments ...any) {
 	text := fmt.Sprintf(format, arguments...)
-	for _, known := range e.answer.Unknown {
+	for _, known := range e.answer.UnknownFacts {
 		if known == text {
 			return
 		}
 	}
-	e.answer.Unknown = append(e.answer.Unknown, text)
+	e.answer.UnknownFacts = append(e.answer.UnknownFacts, text)
 }
 
 func (e *explanation) end(outcome Outcome, status int, reason, fix string) {
@@ -124,8 +123,8 @@ func (e *explanation) end(outcome Outcome, status int, reason, fix string) {
 		outcome, status, reason, fix
 }
 
-// refusal returns a sentence for a step if Envoy refused the resource: the step then describes the
-// refused version.
+// refusal returns a sentence for a step if Envoy refused the resource, because the step then
+// describes the refused version.
 func (e *explanation) refusal(key resource.Key) []string {
 	if e.proxy.Refused == nil {
 		return nil
@@ -140,8 +139,8 @@ func (e *explanation) refusal(key resource.Key) []string {
 
 // authority returns the value of the request's :authority.
 func (e *explanation) authority() string {
-	if e.request.Literal != "" {
-		return e.request.Literal
+	if e.request.Authority != "" {
+		return e.request.Authority
 	}
 	for _, h := range e.request.Headers {
 		if strings.EqualFold(h.Name, "host") || h.Name == ":authority" {

@@ -216,7 +216,7 @@ func TestSteps(t *testing.T) {
 	feed := resource.NewFeed()
 	proxy := Proxy{Resources: feed.Publish(resource.Change{})}
 	request := Request{Host: "a.test", Port: 80}
-	if got := Explain(proxy, request); got.Outcome != Refused || got.Reason == "" ||
+	if got := Explain(proxy, request); got.Outcome != OutcomeConnectionRefused || got.Reason == "" ||
 		got.Fix == "" {
 		t.Errorf("without a listener: %+v", got)
 	}
@@ -235,11 +235,11 @@ func TestSteps(t *testing.T) {
 		return ""
 	}
 	got := Explain(proxy, request)
-	want := []Step{{What: "listener", Name: "127.0.0.1_80",
+	want := []Step{{Kind: "listener", Name: "127.0.0.1_80",
 		Origins: []resource.Origin{from("listener")},
 		Facts:   []string{"listens on 127.0.0.1:80", "Envoy refused this: no such filter"}}}
-	if diff := cmp.Diff(want, got.Steps); diff != "" || got.Outcome != Closed ||
-		len(got.Unknown) != 1 {
+	if diff := cmp.Diff(want, got.Steps); diff != "" || got.Outcome != OutcomeConnectionClosed ||
+		len(got.UnknownFacts) != 1 {
 		t.Errorf("%s: %s", got.Outcome, diff)
 	}
 }

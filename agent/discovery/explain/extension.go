@@ -10,8 +10,8 @@ import (
 )
 
 // extension adds a step for a filter whose configuration is a resource of its own: a WasmPlugin or
-// TrafficExtension. It reports whether the filter ends the request, as it does for one whose module
-// is not there.
+// TrafficExtension. It reports whether the filter ends the request, for example because its module
+// is missing.
 func (e *explanation) extension(name string, source *corev3.ExtensionConfigSource,
 	d *listener) (ended, known bool) {
 	if source == nil {
@@ -20,7 +20,7 @@ func (e *explanation) extension(name string, source *corev3.ExtensionConfigSourc
 	key := resource.Key{Type: resource.ExtensionType, Name: name}
 	r := e.proxy.Resources.Get(key)
 	var config corev3.TypedExtensionConfig
-	if r == nil || proto.Unmarshal(r.Value(), &config) != nil {
+	if r == nil || proto.Unmarshal(r.EncodedMessage(), &config) != nil {
 		return false, false
 	}
 	title := name

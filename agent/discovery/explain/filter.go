@@ -60,7 +60,7 @@ func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route,
 	if abort == nil || share < 100 {
 		return false
 	}
-	e.answer.Outcome, e.answer.Status = Answered, int(abort.GetHttpStatus())
+	e.answer.Outcome, e.answer.Status = OutcomeLocalReply, int(abort.GetHttpStatus())
 	if abort.GetGrpcStatus() != 0 {
 		e.answer.Status = 200 // gRPC sends an error in a trailer, and the HTTP status is 200
 	}
@@ -90,7 +90,7 @@ func (e *explanation) preflight(host *routev3.VirtualHost, r *routev3.Route,
 	if !allowed {
 		fact = "origin " + origin + " is not allowed"
 	}
-	e.answer.Outcome, e.answer.Status = Answered, 200
+	e.answer.Outcome, e.answer.Status = OutcomeLocalReply, 200
 	e.step("CORS", "", origins, fact, "answers the preflight itself")
 	return true
 }

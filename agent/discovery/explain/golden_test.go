@@ -27,10 +27,10 @@ type goldenCase struct {
 
 	// kinds of objects that are origins of all resources, by the object's name
 	Policies  map[string]string
-	Filters   map[string]string // object that changed a filter, by the filter's name
-	Hosts     map[string]string // object that defines a virtual host, by domain
-	Refusals  map[string]string // reason why a resource was refused, by the resource's name
-	Endpoints map[string]Peer   // mode of mutual TLS by address
+	Filters   map[string]string   // object that changed a filter, by the filter's name
+	Hosts     map[string]string   // object that defines a virtual host, by domain
+	Refusals  map[string]string   // reason why a resource was refused, by the resource's name
+	Endpoints map[string]PeerMode // mode of mutual TLS by address
 	Requests  []Request
 }
 
@@ -73,9 +73,9 @@ func TestExplain(t *testing.T) {
 
 func findings(proxy Proxy) string {
 	var lines []string
-	for r, found := range Findings(proxy.Resources, proxy.Live) {
+	for r, found := range Findings(proxy.Resources, proxy.LiveClusters) {
 		for _, f := range found {
-			lines = append(lines, fmt.Sprintf("== finding of %s (rule: %t): %s; %s\n", r.Name, f.Rule,
+			lines = append(lines, fmt.Sprintf("== finding of %s (rule: %t): %s; %s\n", r.Name, f.InDestinationRule,
 				f.Message, f.Fix))
 		}
 	}
@@ -119,10 +119,10 @@ func (c goldenCase) proxy(t testing.TB, text []byte) Proxy {
 	}
 	p := c.Proxy
 	p.Resources = resource.NewFeed().Publish(resource.Change{Set: all})
-	p.Filters = func(_, filter string) []resource.Origin { return named(c.Filters[filter]) }
-	p.Origins = func(_, domain string) []resource.Origin { return named(c.Hosts[domain]) }
+	p.FilterOrigins = func(_, filter string) []resource.Origin { return named(c.Filters[filter]) }
+	p.HostOrigins = func(_, domain string) []resource.Origin { return named(c.Hosts[domain]) }
 	p.Refused = func(key resource.Key) string { return c.Refusals[key.Name] }
-	p.Peer = func(_, endpoint string) Peer { return c.Endpoints[endpoint] }
+	p.PeerMode = func(_, endpoint string) PeerMode { return c.Endpoints[endpoint] }
 	return p
 }
 
@@ -165,7 +165,7 @@ func answerText(a Answer) string {
 		for _, o := range s.Origins {
 			origins = append(origins, o.Name)
 		}
-		fmt.Fprintf(&text, "  %s %s %v\n", s.What, s.Name, origins)
+		fmt.Fprintf(&text, "  %s %s %v\n", s.Kind, s.Name, origins)
 		for _, fact := range s.Facts {
 			text.WriteString("    " + fact + "\n")
 		}
@@ -178,7 +178,7 @@ func answerText(a Answer) string {
 	if a.Reason+a.Fix != "" {
 		fmt.Fprintf(&text, "  because %s; %s\n", a.Reason, a.Fix)
 	}
-	for _, fact := range slices.Sorted(slices.Values(a.Unknown)) {
+	for _, fact := range slices.Sorted(slices.Values(a.UnknownFacts)) {
 		text.WriteString("  unknown: " + fact + "\n")
 	}
 	return text.String()

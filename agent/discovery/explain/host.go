@@ -18,7 +18,7 @@ import (
 // manager evaluates an HTTP connection manager: its filters and routes.
 func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 	if e.hcm = m; strings.Contains(e.request.Path, "#") {
-		e.end(Answered, http.StatusBadRequest, "the path has a fragment (#)", "send the path without")
+		e.end(OutcomeLocalReply, http.StatusBadRequest, "the path has a fragment (#)", "send the path without")
 		return
 	}
 	e.request.Path = normalized(m, e.request.Path)
@@ -29,7 +29,7 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 		}
 		e.patched("filter", f.Name, d, facts...)
 		if f.Name == rbac.ResolverFilter || f.Name == rbac.LoopbackFilter {
-			continue // they concern clusters with dynamic DNS only: see cluster
+			continue // only for clusters with dynamic DNS; see cluster
 		}
 		if !f.Disabled {
 			if ended, known := e.guard(f, d); ended {
@@ -48,14 +48,14 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 		key := resource.Key{Type: resource.RouteType, Name: name}
 		r := e.proxy.Resources.Get(key)
 		if r == nil {
-			e.end(Answered, 404,
+			e.end(OutcomeLocalReply, 404,
 				fmt.Sprintf("the listener asks for route configuration %s, which there is none of",
 					name), "look at outrider mesh check")
 			return
 		}
 		var err error
 		if routes, err = decode(r, &routev3.RouteConfiguration{}); err != nil {
-			e.end(Closed, 0, err.Error(), "")
+			e.end(OutcomeConnectionClosed, 0, err.Error(), "")
 			return
 		}
 		origins = r.Origins
@@ -64,17 +64,17 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 	}
 	if routes == nil {
 		e.unknown("the routes of listener %s, which come from elsewhere", d.Name)
-		e.end(Answered, 0, "where the listener's routes come from is not known", "")
+		e.end(OutcomeLocalReply, 0, "where the listener's routes come from is not known", "")
 		return
 	}
 	host, domain := findHost(routes, e.authority())
 	if host == nil {
-		e.end(Answered, 404, fmt.Sprintf("no virtual host of the routes %s is for %s", routes.Name,
+		e.end(OutcomeLocalReply, 404, fmt.Sprintf("no virtual host of the routes %s is for %s", routes.Name,
 			e.authority()), e.hostFix())
 		return
 	}
-	if e.proxy.Origins != nil {
-		if of := e.proxy.Origins(routes.Name, host.Domains[0]); of != nil {
+	if e.proxy.HostOrigins != nil {
+		if of := e.proxy.HostOrigins(routes.Name, host.Domains[0]); of != nil {
 			origins = of
 		} else if e.isFallback(host) {
 			origins = nil
@@ -109,7 +109,7 @@ func (e *explanation) isFallback(host *routev3.VirtualHost) bool {
 }
 
 func (e *explanation) hostFix() string {
-	if e.proxy.Router {
+	if e.proxy.IsGateway {
 		return fmt.Sprintf(
 			"bind a VirtualService with the host %s to a Gateway of this proxy, "+
 				"whose server has the host too",
@@ -178,8 +178,8 @@ func dotless(p string) string {
 	return strings.Join(out, "/")
 }
 
-// findHost returns the virtual host for an authority: that with the exact domain, else with the
-// longest domain that begins with *, else with the longest that ends with *, else with *.
+// findHost returns the virtual host for an authority: by exact domain, else by the longest domain
+// that begins with *, else by the longest that ends with *, else by the domain *.
 func findHost(routes *routev3.RouteConfiguration, authority string) (*routev3.VirtualHost, string) {
 	authority = strings.ToLower(authority)
 	if routes.IgnorePortInHostMatching {

@@ -12,17 +12,17 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 )
 
-// Istio's names: of the secret with the proxy's certificate of the mesh, and of the metadata by
-// which endpoints get a transport socket.
+// Istio's names of the secret with the proxy's mesh certificate, and of the metadata that selects
+// an endpoint's transport socket.
 const (
 	ownCertificate = "default"
 	socketMatch    = "envoy.transport_socket_match"
 )
 
-// Peer describes the mode of mutual TLS of a workload.
-type Peer struct {
+// PeerMode describes the mode of mutual TLS of a workload.
+type PeerMode struct {
 	Mode     string // mode of mutual TLS: STRICT, PERMISSIVE or DISABLE
-	By       string // PeerAuthentication that sets the mode, with its file and line
+	Policy   string // PeerAuthentication that sets the mode, with its file and line
 	Identity bool   // automatic mutual TLS is used for connections to the workload
 }
 
@@ -117,10 +117,10 @@ type mismatch struct {
 }
 
 func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) mismatch {
-	if e.proxy.Peer == nil {
+	if e.proxy.PeerMode == nil {
 		return mismatch{}
 	}
-	peer := e.proxy.Peer(c.Name, addressText(ep.GetEndpoint().GetAddress()))
+	peer := e.proxy.PeerMode(c.Name, addressText(ep.GetEndpoint().GetAddress()))
 	socket := c.TransportSocket
 	if len(c.TransportSocketMatches) > 0 && mutual(ep) {
 		socket = c.TransportSocketMatches[0].TransportSocket
@@ -133,17 +133,17 @@ func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) 
 		if !peer.Identity {
 			fix = "give the endpoint a serviceAccount or the label security.istio.io/tlsMode: istio"
 		}
-		return mismatch{"requires mutual TLS by " + peer.By + ", and no certificate is presented",
+		return mismatch{"requires mutual TLS by " + peer.Policy + ", and no certificate is presented",
 			fix, peer.Identity}
 	case peer.Mode == "DISABLE" && len(secrets) > 0 && secrets[0].Name == ownCertificate:
-		return mismatch{"does not end mutual TLS by " + peer.By, "remove ISTIO_MUTUAL from the " +
+		return mismatch{"does not end mutual TLS by " + peer.Policy, "remove ISTIO_MUTUAL from the " +
 			"DestinationRule, or DISABLE from the PeerAuthentication", peer.Identity}
 	}
 	return mismatch{}
 }
 
 // identified reports whether the filter chain accepts the client's certificate, or a client without
-// one. If not, the request ends.
+// one. If it does not, it ends the request.
 func (e *explanation) identified(chain *listenerv3.FilterChain) bool {
 	context, ok := unpack(chain.GetTransportSocket().GetTypedConfig(), &tlsv3.DownstreamTlsContext{})
 	if !ok || !context.GetRequireClientCertificate().GetValue() {
@@ -161,7 +161,7 @@ func (e *explanation) identified(chain *listenerv3.FilterChain) bool {
 	}) {
 		return true
 	}
-	e.end(Closed, 0, fmt.Sprintf("the proxy accepts no certificate of %s, only of %s",
+	e.end(OutcomeConnectionClosed, 0, fmt.Sprintf("the proxy accepts no certificate of %s, only of %s",
 		e.request.Identity, strings.Join(accepted, " or ")),
 		"use an identity of the mesh's trust domains, or add its trust domain to "+
 			"trustDomainAliases in MeshConfig")

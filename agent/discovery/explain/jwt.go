@@ -66,7 +66,7 @@ func (e *explanation) authenticate(config *jwtv3.JwtAuthentication, d *listener)
 				reason += []string{"; by ", " or "}[min(i, 1)] + o.String()
 			}
 			e.step("token", "", origins, "is refused: "+string(fault))
-			e.end(Answered, status, reason, adviceFor[fault])
+			e.end(OutcomeLocalReply, status, reason, adviceFor[fault])
 			e.answer.Body = string(fault)
 			return true
 		}
@@ -115,8 +115,8 @@ type authentication struct {
 	issuer    string         // issuer of a valid token
 }
 
-// require evaluates a requirement as Envoy does. RequiresAll stops at the first failure.
-// RequiresAny prefers the failure of a token over the lack of one. by are the providers that have
+// require evaluates a requirement as Envoy does: RequiresAll stops at the first failure;
+// RequiresAny reports an invalid token rather than a missing one. by are the providers that
 // determined the result.
 func (a *authentication) require(r *jwtv3.JwtRequirement) (fault jwt.Fault, by []string) {
 	switch of := r.GetRequiresType().(type) {

@@ -24,7 +24,7 @@ type listener struct {
 func (e *explanation) connect() {
 	listeners, err := e.listeners()
 	if err != nil {
-		e.end(Refused, 0, err.Error(), "")
+		e.end(OutcomeConnectionRefused, 0, err.Error(), "")
 		return
 	}
 	var d *listener
@@ -59,8 +59,8 @@ func (e *explanation) listen(d *listener) {
 // facts about it.
 func (e *explanation) patched(what, name string, d *listener, facts ...string) {
 	var origins []resource.Origin
-	if e.proxy.Filters != nil {
-		origins = e.proxy.Filters(d.Name, name)
+	if e.proxy.FilterOrigins != nil {
+		origins = e.proxy.FilterOrigins(d.Name, name)
 	}
 	if len(origins)+len(facts) > 0 {
 		e.step(what, name, origins, facts...)
@@ -69,7 +69,7 @@ func (e *explanation) patched(what, name string, d *listener, facts ...string) {
 
 // listeners returns all TCP listeners with an IP address, sorted by name.
 func (e *explanation) listeners() ([]*listener, error) {
-	set := e.proxy.Resources.Set(resource.ListenerType)
+	set := e.proxy.Resources.ByType(resource.ListenerType)
 	var listeners []*listener
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		l, err := decode(set[name], &listenerv3.Listener{})
@@ -112,7 +112,7 @@ func (e *explanation) bound(listeners []*listener) *listener {
 		return matching[0]
 	}
 	if len(elsewhere) > 0 {
-		e.end(Refused, 0,
+		e.end(OutcomeConnectionRefused, 0,
 			fmt.Sprintf("nothing listens on %s port %d: the listener of that port is on %s",
 				e.request.Address, e.request.Port, elsewhere[0].address),
 			fmt.Sprintf("connect to %s", elsewhere[0].address))
@@ -122,13 +122,13 @@ func (e *explanation) bound(listeners []*listener) *listener {
 	fix := fmt.Sprintf(
 		"add port %d to a ServiceEntry for %s (without interception applications connect to 127.0.0.1)",
 		e.request.Port, e.request.Host)
-	if e.proxy.Idle != "" {
-		reason, fix = reason+"; "+e.proxy.Idle, e.proxy.IdleFix
-	} else if e.proxy.Router {
+	if e.proxy.UnselectedGateway != "" {
+		reason, fix = reason+"; "+e.proxy.UnselectedGateway, e.proxy.UnselectedFix
+	} else if e.proxy.IsGateway {
 		fix = fmt.Sprintf("add a server with port %d to a Gateway that selects this proxy",
 			e.request.Port)
 	}
-	e.end(Refused, 0, reason, fix)
+	e.end(OutcomeConnectionRefused, 0, reason, fix)
 	return nil
 }
 
@@ -178,7 +178,7 @@ func (e *explanation) captured(listeners []*listener) *listener {
 			return d // the connection is to the listener itself, and not captured
 		}
 	}
-	inbound := e.request.Address.IsValid() && slices.Contains(e.proxy.Own, e.request.Address) ||
+	inbound := e.request.Address.IsValid() && slices.Contains(e.proxy.OwnAddresses, e.request.Address) ||
 		!e.request.Address.IsValid() && e.request.Inbound()
 	var arrival, byPort, exact *listener
 	for _, d := range listeners {
@@ -203,6 +203,6 @@ func (e *explanation) captured(listeners []*listener) *listener {
 			return d
 		}
 	}
-	e.end(Refused, 0, "no listener takes captured connections", "look at outrider proxy status")
+	e.end(OutcomeConnectionRefused, 0, "no listener takes captured connections", "look at outrider proxy status")
 	return nil
 }

@@ -8,27 +8,27 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// LiveState has statistics of a cluster in a running Envoy since its start.
-type LiveState struct {
+// LiveCluster has statistics of a cluster in a running Envoy since its start.
+type LiveCluster struct {
 	Endpoints  uint64 // current number of the cluster's endpoints
 	Resolved   bool   // the DNS names were looked up at least once, successfully or not
 	Handshakes uint64 // number of successful TLS handshakes
 	// number of failed handshakes because no trusted CA signed the server's certificate
-	Untrusted uint64
-	OtherName uint64 // number of failed handshakes because the certificate is for another name
+	UntrustedCertificates uint64
+	NameMismatches        uint64 // number of failed handshakes because the certificate is for another name
 	// number of handshakes that failed for other reasons: no TLS, or no common parameters
-	Faulty uint64
+	OtherTLSFailures uint64
 }
 
 // Finding is a problem of a cluster that a running Envoy's statistics show.
 type Finding struct {
-	Message, Fix string
-	Rule         bool // the fix concerns the DestinationRule, not the ServiceEntry
+	Message, Fix      string
+	InDestinationRule bool // the fix is in the DestinationRule, not in the ServiceEntry
 }
 
 // CheckEndpoints returns the finding for a cluster whose DNS names have no address; nil if they
 // have one.
-func (l LiveState) CheckEndpoints(c *clusterv3.Cluster) *Finding {
+func (l LiveCluster) CheckEndpoints(c *clusterv3.Cluster) *Finding {
 	name := ""
 	for _, locality := range c.GetLoadAssignment().GetEndpoints() {
 		for _, ep := range locality.LbEndpoints {
@@ -45,19 +45,19 @@ func (l LiveState) CheckEndpoints(c *clusterv3.Cluster) *Finding {
 
 // CheckTLS returns the finding for a cluster whose TLS handshakes have failed without any success;
 // nil for any other cluster.
-func (l LiveState) CheckTLS(c *clusterv3.Cluster) *Finding {
-	found := &Finding{Rule: true}
+func (l LiveCluster) CheckTLS(c *clusterv3.Cluster) *Finding {
+	found := &Finding{InDestinationRule: true}
 	var why string
 	switch {
 	case l.Handshakes > 0:
 		return nil
-	case l.Untrusted > 0:
+	case l.UntrustedCertificates > 0:
 		why = "its certificate is not trusted (ssl.fail_verify_error)"
 		found.Fix = "set caCertificates to the file of its authority, or install that on this host"
-	case l.OtherName > 0:
+	case l.NameMismatches > 0:
 		why = "its certificate is for another name (ssl.fail_verify_san)"
 		found.Fix = "correct subjectAltNames"
-	case l.Faulty > 0:
+	case l.OtherTLSFailures > 0:
 		why = "TLS fails (ssl.connection_error)"
 		found.Fix = "look whether the port speaks TLS"
 	default:
@@ -71,12 +71,12 @@ func (l LiveState) CheckTLS(c *clusterv3.Cluster) *Finding {
 
 // Findings returns the findings of all clusters, by the cluster's resource.
 func Findings(resources *resource.Snapshot,
-	live map[string]LiveState) map[*resource.Resource][]Finding {
+	live map[string]LiveCluster) map[*resource.Resource][]Finding {
 	found := map[*resource.Resource][]Finding{}
-	for name, r := range resources.Set(resource.ClusterType) {
+	for name, r := range resources.ByType(resource.ClusterType) {
 		counted, known := live[name]
 		if !known || counted.Endpoints > 0 &&
-			counted.Untrusted+counted.OtherName+counted.Faulty == 0 {
+			counted.UntrustedCertificates+counted.NameMismatches+counted.OtherTLSFailures == 0 {
 			continue
 		}
 		c, err := decode(r, &clusterv3.Cluster{})

@@ -10,8 +10,7 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// verdict says whether a match is satisfied, and lists conditions whose result the request does not
-// determine.
+// verdict is the result of a match, with the conditions that the request does not determine.
 type verdict struct {
 	holds bool
 	open  []string
@@ -145,7 +144,8 @@ func (e *explanation) matchHeader(h *routev3.HeaderMatcher, v *verdict) bool {
 	return holds != h.InvertMatch
 }
 
-// matchString reports whether a text matches. known is false if an extension of Envoy decides it.
+// matchString reports whether a text matches. known is false if the result depends on an extension
+// of Envoy.
 func matchString(m *matcherv3.StringMatcher, text string) (holds, known bool) {
 	fold := func(s string) string { return s }
 	if m.GetIgnoreCase() {

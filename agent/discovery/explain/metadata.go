@@ -71,7 +71,7 @@ func (e *explanation) hasValue(m *matcherv3.ValueMatcher, value any) truth {
 	return e.lacks(missingExtension)
 }
 
-// split replaces claims that are texts by lists of their words.
+// split replaces the text of each named claim by the list of its space-separated words.
 func split(claims map[string]any, names []string) {
 	for _, name := range names {
 		if text, ok := claims[name].(string); ok {

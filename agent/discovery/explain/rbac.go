@@ -124,7 +124,7 @@ func (e *explanation) hasHeader(m *routev3.HeaderMatcher) truth {
 
 func (e *explanation) hasPath(m *matcherv3.PathMatcher) truth {
 	if e.hcm == nil {
-		return never // connections that are not parsed as HTTP have no such attribute
+		return never // connections that are not parsed as HTTP lack this attribute
 	}
 	return e.matchesText(m.GetPath(), e.path())
 }
@@ -193,7 +193,7 @@ func (e *explanation) serverName() string {
 		return strings.ToLower(e.request.ServerName)
 	}
 	// clients in the mesh are sidecars, which send Istio's server names
-	if e.request.Identity != "" && !e.proxy.Router {
+	if e.request.Identity != "" && !e.proxy.IsGateway {
 		return fmt.Sprintf("outbound_.%d_._.%s", e.request.Port, strings.ToLower(e.request.Host))
 	}
 	if _, err := netip.ParseAddr(e.request.Host); err == nil {

@@ -15,7 +15,7 @@ import (
 // routes determines the first route of a virtual host that matches.
 func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origin) {
 	if host.RequireTls != routev3.VirtualHost_NONE && !e.request.TLS {
-		e.answer.Outcome, e.answer.Status, e.answer.Location = Redirect, 301,
+		e.answer.Outcome, e.answer.Status, e.answer.Location = OutcomeRedirect, 301,
 			"https://"+e.authority()+e.request.Path
 		e.step("action", "redirect", origins,
 			"the virtual host takes requests over TLS only: 301 to "+e.answer.Location)
@@ -38,7 +38,7 @@ func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origi
 		e.step("route", routeName(r), origins,
 			"matches "+matchText(r.Match)+" in part: passed over here as if it did not")
 	}
-	e.end(Answered, 404, fmt.Sprintf("no route of virtual host %s matches %s %s", host.Name,
+	e.end(OutcomeLocalReply, 404, fmt.Sprintf("no route of virtual host %s matches %s %s", host.Name,
 		e.request.Method, e.request.Path),
 		"add a route without a match to the end of the VirtualService")
 }

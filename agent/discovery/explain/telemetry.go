@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// telemetry adds a step that says where requests are logged and traced, if Telemetries or the
-// default providers of MeshConfig set it.
+// telemetry adds a step with the destinations of logs and traces, if Telemetries or MeshConfig's
+// default providers set any.
 func (e *explanation) telemetry(m *hcmv3.HttpConnectionManager, d *listener) {
 	origins := telemetries(d)
 	var facts []string
@@ -70,7 +70,7 @@ func logFact(log *accesslogv3.AccessLog) string {
 // commonOf returns the configuration of an access logger that sends to a service; nil for others.
 func commonOf(log *accesslogv3.AccessLog) *grpclogv3.CommonGrpcAccessLogConfig {
 	if log.GetFilter().GetResponseFlagFilter() != nil {
-		return nil // failures, which the agent gets
+		return nil // the log of failures, which the agent receives
 	}
 	if of, ok := unpack(log.GetTypedConfig(), &grpclogv3.HttpGrpcAccessLogConfig{}); ok {
 		return of.GetCommonConfig()

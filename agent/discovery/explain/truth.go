@@ -1,7 +1,7 @@
 package explain
 
-// truth is the result of a condition. It is maybe if the request does not state a fact on which the
-// result depends.
+// truth is the result of a condition: never, maybe or always. It is maybe if it depends on a fact
+// that the request does not state.
 type truth int8
 
 const (

@@ -1,6 +1,5 @@
-// Package lastgood persists the mesh configuration that is in force although its files are invalid
-// now. Without it, a restarted agent would see only the invalid files and withdraw what it served
-// before.
+// Package lastgood persists the objects and the MeshConfig that are in force although their files
+// are invalid. Without it, a restarted agent would withdraw them.
 package lastgood
 
 import (
@@ -26,20 +25,21 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// State contains the versions in force that the files no longer contain in valid form.
+// State contains the last good versions of objects and of MeshConfig whose files are invalid now.
 type State struct {
-	Objects []*object.Object
-	Away    []string // paths of Objects whose files were missing, see store.Options
-	// Folders are the inodes of the directories that had policies, see store.Options.
-	Folders map[string]uint64
-	// Policies are the numbers of policies by file, see store.Options.
-	Policies map[string]int
-	// Lost reports whether the file exists and could not be read, or its state was too large, or this
-	// was so before and not all paths were found since.
-	Lost bool
-	// Checked reports whether there are EnvoyFilters, and whether those with fields that Envoy's
-	// API does not have are refused. Older agents applied them.
-	Checked bool
+	Objects   []*object.Object
+	AwayPaths []string // paths of Objects whose files were missing, see store.Options
+	// PolicyFolders are the inodes of the directories that had policies, see store.Options.
+	PolicyFolders map[string]uint64
+	// PolicyCounts are the numbers of policies by file, see store.Options.
+	PolicyCounts map[string]int
+	// FoldersLost reports that PolicyFolders and PolicyCounts may be incomplete: the file could not
+	// be read, its state was too large, or an earlier State had it set and not all paths were found
+	// since.
+	FoldersLost bool
+	// ChecksUnknownFields reports that there are EnvoyFilters, and that unknown fields in them are
+	// refused. Older agents did not refuse these.
+	ChecksUnknownFields bool
 	// Mesh is the text of the MeshConfig in force; empty: the current file, or the default, is in
 	// force.
 	Mesh []byte
@@ -47,9 +47,9 @@ type State struct {
 	Reverted *Reverted // reverted versions of an older agent; nil: none
 }
 
-// Empty reports whether everything in force is as in the files, so that nothing must be persisted.
+// Empty reports whether there is nothing to persist, because everything in force is in the files.
 func (s State) Empty() bool {
-	return !s.Checked && len(s.Objects)+len(s.Mesh)+len(s.Folders)+len(s.Policies) == 0 &&
+	return !s.ChecksUnknownFields && len(s.Objects)+len(s.Mesh)+len(s.PolicyFolders)+len(s.PolicyCounts) == 0 &&
 		s.Reverted == nil
 }
 
@@ -110,11 +110,11 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		err = fmt.Errorf("it is of version %d, and %d is what is read", in.Version, version)
 	}
 	if err != nil {
-		return State{Lost: true},
+		return State{FoldersLost: true},
 			[]error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh, Checked: in.Checked, Away: in.Away, Folders: in.Folders,
-		Policies: in.Policies, Lost: in.Lost}
+	state := State{Mesh: in.Mesh, ChecksUnknownFields: in.Checked, AwayPaths: in.Away, PolicyFolders: in.Folders,
+		PolicyCounts: in.Policies, FoldersLost: in.Lost}
 	var wrong []error
 	if in.Lost {
 		wrong = append(wrong,
@@ -137,21 +137,21 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	return state, wrong
 }
 
-// doubt records that not all policies of a file are known, because one is unusable. It removes from
-// Away the path that contains the file.
+// doubt records that the policies of a file are not all known, because one is unusable. It removes
+// the path that contains the file from AwayPaths.
 func (s *State) doubt(file string) {
-	if s.Policies == nil {
-		s.Policies = map[string]int{}
+	if s.PolicyCounts == nil {
+		s.PolicyCounts = map[string]int{}
 	}
-	s.Policies[file] = math.MaxInt32
-	s.Away = slices.DeleteFunc(s.Away, func(path string) bool {
+	s.PolicyCounts[file] = math.MaxInt32
+	s.AwayPaths = slices.DeleteFunc(s.AwayPaths, func(path string) bool {
 		if file != path && !strings.HasPrefix(file, path+"/") {
 			return false
 		}
-		if s.Folders == nil {
-			s.Folders = map[string]uint64{}
+		if s.PolicyFolders == nil {
+			s.PolicyFolders = map[string]uint64{}
 		}
-		s.Folders[path] = 0
+		s.PolicyFolders[path] = 0
 		return true
 	})
 }
@@ -169,19 +169,19 @@ func read(path string) ([]byte, error) {
 	return text, err
 }
 
-// Write atomically replaces a file by one with a state. If the state is empty, it removes the file.
-// The file has mode 0600, because objects may contain secrets. Of a state of more than maxBytes it
-// writes only Lost, and Folders and Policies if they are small enough, and returns an error.
+// Write atomically replaces the file by one with mode 0600, because objects may contain secrets. An
+// empty state removes the file. If the state has more than maxBytes, Write stores only FoldersLost,
+// and the folders and counts if they fit, and returns an error.
 func Write(path string, state State) error {
-	if state.Empty() && !state.Lost {
+	if state.Empty() && !state.FoldersLost {
 		return remove(path)
 	}
 	objects, err := recordsOf(state.Objects)
 	if err != nil {
 		return err
 	}
-	out := written{Version: version, Mesh: state.Mesh, Checked: state.Checked, Objects: objects,
-		Away: state.Away, Folders: state.Folders, Policies: state.Policies, Lost: state.Lost}
+	out := written{Version: version, Mesh: state.Mesh, Checked: state.ChecksUnknownFields, Objects: objects,
+		Away: state.AwayPaths, Folders: state.PolicyFolders, Policies: state.PolicyCounts, Lost: state.FoldersLost}
 	if state.Reverted != nil {
 		out.Refused, out.RefusedMesh = state.Reverted.objects, state.Reverted.mesh
 	}
@@ -190,9 +190,9 @@ func Write(path string, state State) error {
 		return fmt.Errorf("write the last good versions: %w", err)
 	}
 	if len(text) > maxBytes {
-		rest := State{Lost: true}
+		rest := State{FoldersLost: true}
 		if len(state.Objects)+len(state.Mesh) > 0 {
-			rest.Folders, rest.Policies = state.Folders, state.Policies
+			rest.PolicyFolders, rest.PolicyCounts = state.PolicyFolders, state.PolicyCounts
 		}
 		return errors.Join(
 			fmt.Errorf("the last good versions have %d bytes, more than the %d that are kept",
@@ -256,9 +256,9 @@ func recordOf(o *object.Object) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("write the last good version of %s: %w", o, err)
 	}
-	return Record{File: o.File, Line: o.Line, Index: o.Index, Routes: o.Routes,
+	return Record{File: o.File, Line: o.Line, Index: o.Index, Routes: o.RouteIndexes,
 		APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace,
-		Named: new(!o.Defaulted), Name: o.Name,
+		Named: new(!o.NamespaceDefaulted), Name: o.Name,
 		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created,
 		Spec: spec}, nil
 }
@@ -278,11 +278,11 @@ func (r Record) Object(namespace string,
 		defaulted = !*r.Named
 	}
 	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name},
-		Defaulted: defaulted, APIVersion: r.APIVersion, Labels: r.Labels,
+		NamespaceDefaulted: defaulted, APIVersion: r.APIVersion, Labels: r.Labels,
 		Annotations: r.Annotations, Conditions: r.Conditions, Created: r.Created, File: r.File,
-		Line: r.Line, Index: r.Index, Routes: r.Routes, Spec: spec}
+		Line: r.Line, Index: r.Index, RouteIndexes: r.Routes, Spec: spec}
 	for _, finding := range validate(o) {
-		if finding.Severity == condition.Error && !finding.Unknown {
+		if finding.Severity == condition.Error && !finding.UnknownField {
 			return nil, errors.New(o.Problem(finding).Message)
 		}
 	}

@@ -71,9 +71,9 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	all := objects(t)
 	want := lastgood.State{
-		Objects: all, Mesh: []byte("connectTimeout: 1s\n"), Away: []string{"/mesh.d/away"},
-		Folders:  map[string]uint64{"/mesh.d": 1<<64 - 1},
-		Policies: map[string]int{"/mesh.d/a.yaml": 2},
+		Objects: all, Mesh: []byte("connectTimeout: 1s\n"), AwayPaths: []string{"/mesh.d/away"},
+		PolicyFolders: map[string]uint64{"/mesh.d": 1<<64 - 1},
+		PolicyCounts:  map[string]int{"/mesh.d/a.yaml": 2},
 	}
 	for range 2 {
 		if err := lastgood.Write(path, want); err != nil {
@@ -131,7 +131,7 @@ func TestWhichObjectsMoveWithTheProxyIsKept(t *testing.T) {
 		state, wrong := lastgood.Read(path, test.namespace, nothing)
 		var got []bool
 		for _, o := range state.Objects {
-			got = append(got, o.Defaulted)
+			got = append(got, o.NamespaceDefaulted)
 		}
 		if !slices.Equal(got, test.want) || len(wrong) > 0 {
 			t.Errorf("%s: defaulted %v, %v, want %v", test.name, got, wrong, test.want)
@@ -198,8 +198,8 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 		if !state.Empty() || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), test.want) {
 			t.Errorf("%s: %v, %v", test.name, state.Objects, wrong)
 		}
-		if lost := !strings.Contains(wrong[0].Error(), "not valid any more"); state.Lost != lost {
-			t.Errorf("%s: lost %v", test.name, state.Lost)
+		if lost := !strings.Contains(wrong[0].Error(), "not valid any more"); state.FoldersLost != lost {
+			t.Errorf("%s: lost %v", test.name, state.FoldersLost)
 		}
 	}
 	if state, wrong := lastgood.Read(folder, "default", validate.Object); !state.Empty() ||
@@ -229,11 +229,11 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 	large := bytes.Repeat([]byte("a"), 16<<20)
 	folders, policies := map[string]uint64{"/mesh.d": 1}, map[string]int{"/mesh.d/a.yaml": 1}
 	for _, test := range []struct{ state, want lastgood.State }{
-		{lastgood.State{Mesh: large}, lastgood.State{Lost: true}},
-		{lastgood.State{Mesh: large, Folders: folders, Policies: policies},
-			lastgood.State{Folders: folders, Policies: policies, Lost: true}},
-		{lastgood.State{Folders: folders, Policies: map[string]int{string(large): 1}},
-			lastgood.State{Lost: true}},
+		{lastgood.State{Mesh: large}, lastgood.State{FoldersLost: true}},
+		{lastgood.State{Mesh: large, PolicyFolders: folders, PolicyCounts: policies},
+			lastgood.State{PolicyFolders: folders, PolicyCounts: policies, FoldersLost: true}},
+		{lastgood.State{PolicyFolders: folders, PolicyCounts: map[string]int{string(large): 1}},
+			lastgood.State{FoldersLost: true}},
 	} {
 		if err := lastgood.Write(path, test.state); err == nil {
 			t.Error("too large: no error")
@@ -250,10 +250,10 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 func TestUnusablePolicyOfAPathThatIsAway(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	for kind, want := range map[string]lastgood.State{
-		"AuthorizationPolicy": {Away: []string{"/mesh.d/bc"},
-			Folders:  map[string]uint64{"/mesh.d/b": 0},
-			Policies: map[string]int{"/mesh.d/b/c/a.yaml": math.MaxInt32}},
-		"ServiceEntry": {Away: []string{"/mesh.d/b", "/mesh.d/bc"}},
+		"AuthorizationPolicy": {AwayPaths: []string{"/mesh.d/bc"},
+			PolicyFolders: map[string]uint64{"/mesh.d/b": 0},
+			PolicyCounts:  map[string]int{"/mesh.d/b/c/a.yaml": math.MaxInt32}},
+		"ServiceEntry": {AwayPaths: []string{"/mesh.d/b", "/mesh.d/bc"}},
 	} {
 		if err := os.WriteFile(path, []byte(`{"version":1,"away":["/mesh.d/b","/mesh.d/bc"],`+
 			`"objects":[{"kind":"`+kind+`","namespace":"shop","name":"a","file":"/mesh.d/b/c/a.yaml",`+

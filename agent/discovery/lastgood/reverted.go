@@ -8,10 +8,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Reverted contains the versions of objects that agents before decision 0054 (docs/decisions)
-// reverted because Envoy had refused them. Such a version counts as invalid until it changes or a
-// reload is requested, so that the version before it remains in force as the last good one. It is
-// immutable.
+// Reverted contains object versions that an older agent (before docs/decisions/0054) reverted
+// because Envoy had refused them. Such a version counts as invalid until it changes, or a reload is
+// requested, so that the version before it stays in force. A Reverted is immutable.
 type Reverted struct {
 	objects []reverted
 	mesh    *revertedMesh

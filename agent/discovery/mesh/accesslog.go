@@ -23,13 +23,13 @@ type AccessLog struct {
 	Fields    *structpb.Struct
 	OmitEmpty bool // leave out values that are empty
 	Istio     bool // the default format is Istio's line, not Envoy's
-	// Local reports whether the log is set on this host. Telemetries add to it; they replace that
-	// of MeshConfig.
+	// Local reports whether the log is configured on this host. It is then written in addition to
+	// the logs of Telemetries, which replace only the log of MeshConfig.
 	Local bool
-	// Failures is the static cluster of the service (envoy.service.accesslog.v3) that receives an
+	// FailureCluster is the static cluster of the service (envoy.service.accesslog.v3) that receives an
 	// entry for each request or connection that failed at a backend; "": none. It does not depend
 	// on File.
-	Failures string
+	FailureCluster string
 }
 
 // Validate checks the format, and that the path is absolute.

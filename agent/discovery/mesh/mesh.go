@@ -22,12 +22,13 @@ type Config struct {
 
 	// requests to unknown hosts are forwarded to their original destination
 	AllowAny bool
-	// DynamicDNS makes requests to unknown hosts go to the addresses of the host, in place of the
-	// address that they were for; UnknownTLS is the TLS of these connections (nil: plain text).
-	DynamicDNS   bool
-	UnknownTLS   *networking.ClientTLSSettings
-	OutboundPort uint32 // port that receives captured outbound connections
-	InboundPort  uint32 // port that receives captured inbound connections
+	// DynamicDNS forwards requests to unknown hosts to the addresses that DNS has for the host, not
+	// to their original destination. UnknownHostTLS is the TLS of these connections; nil: plain
+	// text.
+	DynamicDNS     bool
+	UnknownHostTLS *networking.ClientTLSSettings
+	OutboundPort   uint32 // port that receives captured outbound connections
+	InboundPort    uint32 // port that receives captured inbound connections
 	// how long to wait for the first bytes of a connection before treating it as TCP; 0: unlimited
 	ProtocolDetection time.Duration
 	ConnectTimeout    time.Duration
@@ -37,7 +38,7 @@ type Config struct {
 	// default retries of routes; nil: Istio's default
 	Retry *networking.HTTPRetry
 	// default locality load balancing; nil: not set
-	Locality *networking.LocalityLoadBalancerSetting
+	LocalityLB *networking.LocalityLoadBalancerSetting
 	// requests to HTTP services are sent as HTTP/2
 	UpgradeHTTP2      bool
 	PathNormalization meshapi.MeshConfig_ProxyPathNormalization_NormalizationType
@@ -56,8 +57,8 @@ type Config struct {
 	TrustDomainAliases []string // trust domains whose workloads are equivalent
 	// additional trusted CA certificates (PEM), and URLs of SPIFFE bundles that contain such;
 	// sorted
-	Authorities, Bundles []string
-	// further trust domains whose workloads are accepted (caCertificates), sorted
+	Authorities, BundleURLs []string
+	// trust domains in caCertificates, whose workloads are accepted, too; sorted
 	OtherTrustDomains []string
 	// external authorizers (extensionProviders) by name
 	Authorizers map[string]*meshapi.MeshConfig_ExtensionProvider
@@ -65,11 +66,12 @@ type Config struct {
 
 	// Properties of the machine, which are not in the file:
 	SystemRoots string // file with the system's CA certificates
-	Reserved    []Reserved
+	Reserved    []ReservedAddress
 	Credentials Credentials
 }
 
-// Credentials says where the certificates are that Gateways and DestinationRules name.
+// Credentials is the location of certificates that Gateways and DestinationRules name as
+// credentials.
 type Credentials struct {
 	Folder  string // folder of the certificates; "" if they are on another host
 	Cluster string // cluster of the SDS server that serves the certificates
@@ -87,13 +89,13 @@ func Default() *Config {
 func (m *Config) Equal(other *Config) bool {
 	a, b := *m, *other
 	for _, pair := range [][2]proto.Message{{a.Keepalive, b.Keepalive}, {a.Retry, b.Retry},
-		{a.Locality, b.Locality}, {a.TLS, b.TLS},
+		{a.LocalityLB, b.LocalityLB}, {a.TLS, b.TLS},
 		{a.MutualTLS, b.MutualTLS}} {
 		if !proto.Equal(pair[0], pair[1]) {
 			return false
 		}
 	}
-	a.Keepalive, a.Retry, a.Locality, a.TLS = b.Keepalive, b.Retry, b.Locality, b.TLS
+	a.Keepalive, a.Retry, a.LocalityLB, a.TLS = b.Keepalive, b.Retry, b.LocalityLB, b.TLS
 	a.MutualTLS = b.MutualTLS
 	if !maps.EqualFunc(a.Authorizers, b.Authorizers,
 		func(x, y *meshapi.MeshConfig_ExtensionProvider) bool { return proto.Equal(x, y) }) {
@@ -112,5 +114,5 @@ func (m *Config) SameMutualTLS(other *Config) bool {
 	return m.RootNamespace == other.RootNamespace && m.AutoMutualTLS == other.AutoMutualTLS &&
 		proto.Equal(m.MutualTLS, other.MutualTLS) &&
 		slices.Equal(m.TrustDomains(), other.TrustDomains()) &&
-		slices.Equal(m.Authorities, other.Authorities) && slices.Equal(m.Bundles, other.Bundles)
+		slices.Equal(m.Authorities, other.Authorities) && slices.Equal(m.BundleURLs, other.BundleURLs)
 }

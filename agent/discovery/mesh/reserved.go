@@ -2,13 +2,13 @@ package mesh
 
 import "net/netip"
 
-// Reserved is an address of the host that the agent or Envoy's bootstrap uses for a listener.
-type Reserved struct {
+// ReservedAddress is an address of the host that the agent or Envoy's bootstrap uses for a listener.
+type ReservedAddress struct {
 	Address string // IP address; "", 0.0.0.0 and :: mean all addresses of both families
 	Port    uint32
 	// key of the configuration that reserves the address, such as "[envoy] admin_port"
-	By    string
-	Envoy bool // the address is that of a listener in Envoy's bootstrap
+	Owner    string
+	IsEnvoys bool // the address is that of a listener in IsEnvoys's bootstrap
 }
 
 // ReservedBy returns which key of the configuration reserves an address and port, or "". Listeners
@@ -18,19 +18,19 @@ func (m *Config) ReservedBy(address string, port uint32, captured bool) string {
 	for _, t := range m.Reserved {
 		switch {
 		case t.Port != port:
-		case captured && t.Envoy && isAll(t.Address) && isAll(address):
-			return t.By
+		case captured && t.IsEnvoys && isAll(t.Address) && isAll(address):
+			return t.Owner
 		case !captured && (isAll(t.Address) || isAll(address) || SameAddress(t.Address, address)):
-			return t.By
+			return t.Owner
 		}
 	}
 	return ""
 }
 
-func isAll(address string) bool { return address == "" || Unspecified(address) }
+func isAll(address string) bool { return address == "" || IsUnspecified(address) }
 
-// Unspecified reports whether address is 0.0.0.0 or :: in any spelling.
-func Unspecified(address string) bool {
+// IsUnspecified reports whether address is 0.0.0.0 or :: in any spelling.
+func IsUnspecified(address string) bool {
 	parsed, err := netip.ParseAddr(address)
 	return err == nil && parsed.IsUnspecified()
 }

@@ -7,14 +7,15 @@ import (
 
 const spiffe = "spiffe://"
 
-// Account returns the SPIFFE ID of a service account.
-func (m *Config) Account(namespace, account string) string {
+// ServiceAccountID returns the SPIFFE ID of a service account.
+func (m *Config) ServiceAccountID(namespace, account string) string {
 	return spiffe + m.TrustDomain + "/ns/" + namespace + "/sa/" + account
 }
 
-// Peers returns the subject alternative names to expect for the given names: also those with an
-// alias of the trust domain, sorted and without duplicates.
-func (m *Config) Peers(names []string) []string {
+// TrustedIdentities returns the subject alternative names to accept for names: the names, and for
+// SPIFFE IDs of service accounts also those in the aliases of the trust domain. The result is
+// sorted and without duplicates.
+func (m *Config) TrustedIdentities(names []string) []string {
 	peers := slices.Clone(names)
 	for _, name := range names {
 		domain, rest, ok := strings.Cut(strings.TrimPrefix(name, spiffe), "/")

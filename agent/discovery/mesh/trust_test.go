@@ -10,22 +10,22 @@ import (
 
 func TestPeers_HaveTrustDomainAliases(t *testing.T) {
 	m := mesh.Default()
-	account := m.Account("shop", "web")
+	account := m.ServiceAccountID("shop", "web")
 	if want := "spiffe://cluster.local/ns/shop/sa/web"; account != want {
 		t.Errorf("account %s, want %s", account, want)
 	}
 	names := []string{"web.test", account, "spiffe://cluster.local/other", "spiffe://"}
 	if d := cmp.Diff([]string{"spiffe://", "spiffe://cluster.local/ns/shop/sa/web",
-		"spiffe://cluster.local/other", "web.test"}, m.Peers(names)); d != "" {
+		"spiffe://cluster.local/other", "web.test"}, m.TrustedIdentities(names)); d != "" {
 		t.Errorf("without aliases (-want +got):\n%s", d)
 	}
 	m.TrustDomainAliases = []string{"old.example", "cluster.local"}
 	want := []string{"spiffe://", "spiffe://cluster.local/ns/shop/sa/web",
 		"spiffe://cluster.local/other", "spiffe://old.example/ns/shop/sa/web", "web.test"}
-	if d := cmp.Diff(want, m.Peers(names)); d != "" {
+	if d := cmp.Diff(want, m.TrustedIdentities(names)); d != "" {
 		t.Errorf("with aliases (-want +got):\n%s", d)
 	}
-	if peers := m.Peers(nil); len(peers) != 0 {
+	if peers := m.TrustedIdentities(nil); len(peers) != 0 {
 		t.Errorf("of nobody: %v", peers)
 	}
 }

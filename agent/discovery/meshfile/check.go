@@ -48,8 +48,8 @@ var supported = map[protoreflect.Name]bool{
 	"default_providers": true, "enable_tracing": true,
 }
 
-// Supported reports whether a field of MeshConfig or of one of its messages has an effect.
-func Supported(field protoreflect.FieldDescriptor) bool {
+// IsSupportedField reports whether a field of MeshConfig or of one of its messages has an effect.
+func IsSupportedField(field protoreflect.FieldDescriptor) bool {
 	switch field.ContainingMessage().FullName() {
 	case "istio.mesh.v1alpha1.MeshConfig":
 		return supported[field.Name()]
@@ -84,7 +84,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 		name := field.JSONName()
 		what, refuse := refused[field.Name()]
 		switch {
-		case Supported(field):
+		case IsSupportedField(field):
 		case refuse:
 			c.fail(name, fmt.Sprintf("is not supported by this version of Outrider (%s)", what),
 				"remove it")
@@ -201,7 +201,7 @@ func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 	p.ProtoReflect().Range(func(field protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		name := field.JSONName()
 		switch key := elsewhere[name]; {
-		case Supported(field):
+		case IsSupportedField(field):
 		case key != "":
 			c.warn("defaultConfig."+name, "is the agent's and has no effect here",
 				"write it into outrider.toml: "+key)
@@ -215,7 +215,7 @@ func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 	if topology := p.GatewayTopology; topology != nil {
 		topology.ProtoReflect().Range(func(field protoreflect.FieldDescriptor,
 			_ protoreflect.Value) bool {
-			if !Supported(field) {
+			if !IsSupportedField(field) {
 				c.warn("defaultConfig.gatewayTopology."+field.JSONName(),
 					"is not supported by this version of Outrider and has no effect",
 					"remove it to be rid of this warning")

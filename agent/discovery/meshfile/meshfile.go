@@ -29,7 +29,7 @@ func Read(path string) (*mesh.Config, []byte, []object.Problem) {
 	return read, content, problems
 }
 
-// Parse does what Read does, with the text of a file.
+// Parse is like Read, for the text of a file.
 func Parse(path string, content []byte) (*mesh.Config, []object.Problem) {
 	in := &meshapi.MeshConfig{}
 	problems := store.DecodeMessage(path, content, in, func() []object.Finding {
@@ -56,7 +56,7 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	m.AllowAny = in.OutboundTrafficPolicy == nil ||
 		in.OutboundTrafficPolicy.Mode != meshapi.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
 	if dynamicDNS(in) {
-		m.DynamicDNS, m.UnknownTLS = true, in.OutboundTrafficPolicy.Tls
+		m.DynamicDNS, m.UnknownHostTLS = true, in.OutboundTrafficPolicy.Tls
 	}
 	m.ProtocolDetection = in.ProtocolDetectionTimeout.AsDuration()
 	if in.ConnectTimeout != nil {
@@ -67,7 +67,7 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	}
 	m.Keepalive, m.Retry = in.TcpKeepalive, in.DefaultHttpRetryPolicy
 	if in.LocalityLbSetting != nil {
-		m.Locality = in.LocalityLbSetting
+		m.LocalityLB = in.LocalityLbSetting
 	}
 	m.UpgradeHTTP2 = in.H2UpgradePolicy == meshapi.MeshConfig_UPGRADE
 	m.PathNormalization = in.PathNormalization.GetNormalization()
@@ -77,7 +77,7 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	m.AutoMutualTLS = in.EnableAutoMtls == nil || in.EnableAutoMtls.Value
 	m.MutualTLS = in.MeshMTLS
 	m.TLS, m.TrustDomainAliases = in.TlsDefaults, in.TrustDomainAliases
-	m.Authorities, m.Bundles, m.OtherTrustDomains = authorities(in)
+	m.Authorities, m.BundleURLs, m.OtherTrustDomains = authorities(in)
 	m.Authorizers, m.Observers = authorizers(in), mesh.NewObservers(in)
 	m.AccessLog = m.LogFormat
 	m.AccessLog.File = in.AccessLogFile

@@ -27,13 +27,13 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Each runs a subtest for each txtar file that matches the pattern. Its files are
+// EachCase runs a subtest for each txtar file that matches the pattern. Its files are
 //
 //	mesh.yaml        Istio's objects; validation may warn about them
 //	meshconfig.yaml  Istio's MeshConfig, may be missing
 //	proxy.yaml       the fields of model.Node, may be missing: a sidecar of Namespace
 //	want             what Golden compares
-func Each(t *testing.T, pattern string, test func(t *testing.T, m *Mesh, proxy model.Node)) {
+func EachCase(t *testing.T, pattern string, test func(t *testing.T, m *Mesh, proxy model.Node)) {
 	t.Helper()
 	each(t, pattern, func(t *testing.T, _ string, archive *txtar.Archive) {
 		m, proxy := read(t, archive)
@@ -41,8 +41,8 @@ func Each(t *testing.T, pattern string, test func(t *testing.T, m *Mesh, proxy m
 	})
 }
 
-// Golden compares what output returns for each case with the file "want" of the case. With update
-// it rewrites that file.
+// Golden compares the result of output for each case with the file "want" of the case. With
+// update set, it rewrites that file.
 func Golden(t *testing.T, pattern string, update bool,
 	output func(t *testing.T, m *Mesh, proxy model.Node) string) {
 	t.Helper()
@@ -115,8 +115,8 @@ func fileOf(archive *txtar.Archive, name string) string {
 	return ""
 }
 
-// Title returns a comment with type, name and origins of a resource.
-func Title(r *resource.Resource) string {
+// ResourceTitle returns a comment with type, name and origins of a resource.
+func ResourceTitle(r *resource.Resource) string {
 	return "# " + r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + r.Name +
 		Origins(r.Origins) + "\n"
 }

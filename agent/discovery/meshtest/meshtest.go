@@ -1,4 +1,4 @@
-// Package meshtest helps tests to translate Istio's YAML without an Envoy.
+// Package meshtest helps tests that translate Istio's YAML and need no Envoy.
 package meshtest
 
 import (
@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Namespace is the namespace of objects that name none.
+// Namespace is the namespace of objects without a namespace.
 const Namespace = "shop"
 
 // Mesh is a world whose objects are read from a text.
@@ -35,7 +35,8 @@ type Mesh struct {
 	store *store.Store
 }
 
-// New returns a mesh with the objects of a YAML text, and what these affect.
+// New returns a mesh with the objects of a YAML text, and the hosts, gateways and kinds that they
+// affect.
 func New(t testing.TB, text string) (*Mesh, model.Touched) {
 	t.Helper()
 	m := empty(t)
@@ -61,7 +62,7 @@ func (m *Mesh) Set(text string) model.Touched {
 	return touched
 }
 
-// Replace does what Set does, but warnings of validation do not fail the test.
+// Replace is like Set, but permits warnings of validation.
 func (m *Mesh) Replace(text string) model.Touched {
 	m.t.Helper()
 	m.Text = text
@@ -75,7 +76,7 @@ func (m *Mesh) Replace(text string) model.Touched {
 func Message(t testing.TB, r *resource.Resource) proto.Message {
 	t.Helper()
 	var packed anypb.Any
-	if err := proto.Unmarshal(r.Any(), &packed); err != nil {
+	if err := proto.Unmarshal(r.EncodedAny(), &packed); err != nil {
 		t.Fatal(err)
 	}
 	message, err := packed.UnmarshalNew()
@@ -85,9 +86,9 @@ func Message(t testing.TB, r *resource.Resource) proto.Message {
 	return message
 }
 
-// Expect fails the test unless a message contains everything in a YAML text, which has protobuf's
+// ExpectMessage fails the test unless a message contains all values of a YAML text in protobuf's
 // JSON form: every key of a mapping (null: the field is not set), and every element of a list.
-func Expect(t testing.TB, want string, got proto.Message) {
+func ExpectMessage(t testing.TB, want string, got proto.Message) {
 	t.Helper()
 	text, err := protojson.Marshal(got)
 	if err != nil {
@@ -150,8 +151,8 @@ func (m *Mesh) History() []string {
 	return append(steps, objects[0], m.Text)
 }
 
-// Fresh returns a new world with the objects of the mesh.
-func (m *Mesh) Fresh() *model.World {
+// NewWorld returns a new world with the objects of the mesh.
+func (m *Mesh) NewWorld() *model.World {
 	fresh := model.NewWorld(m.Domain(), m.Mesh())
 	fresh.Apply(store.New(store.Options{Paths: []string{m.path}, Namespace: Namespace,
 		Validate: validate.Object}).Reload([]string{m.path}))

@@ -40,8 +40,8 @@ func (s *Service) Addresses() (all []netip.Addr) {
 	return slices.Compact(all)
 }
 
-// changeAddresses updates the index of addresses for a changed ServiceEntry, and adds to hosts
-// every host that shared an address with it before the change or shares one now.
+// changeAddresses updates the index of addresses for a changed ServiceEntry. It adds to hosts every
+// host that shares an address with the ServiceEntry, before or after the change.
 func (w *World) changeAddresses(c object.Change, hosts map[string]struct{}) {
 	for _, address := range entryAddresses(c.Old) {
 		remove(w.addresses, address, c.Old)
@@ -63,8 +63,8 @@ func (w *World) addHostsOf(address string, hosts map[string]struct{}) {
 }
 
 // Addresses returns the addresses by which requests on an HTTP port may name a service instead of
-// its host. It leaves out addresses that a VirtualService names (named), and those that an older
-// service has on the same port. sees returns the visible service of a host.
+// its host. It omits addresses for which named returns true (a VirtualService names them), and
+// those of an older service on the same port. sees returns the visible service of a host.
 func (w *World) Addresses(service *Service, port uint32, named func(address string) bool,
 	sees func(host string) *Service) []string {
 	var found []string

@@ -127,8 +127,8 @@ func (w *World) addDelegate(r *Routing, index int) {
 	}
 }
 
-// mergeRoutes returns a delegate's route, completed by settings that only the root's route has.
-// Destination names are resolved in the namespace of their object.
+// mergeRoutes returns a delegate's route, with the settings of the root's route where the delegate
+// has none. Destinations are resolved in the namespace of the object that names them.
 func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string,
 	delegate *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
 	own, its := w.resolved(delegate, namespace), w.resolved(root, rootNamespace)

@@ -9,9 +9,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// mergeMatches returns the matches that satisfy both a root, whose gateways have full names, and a
-// delegate. Every match of the delegate must lie within one of the root's; otherwise ok is false.
-// It stops when there are more than most matches.
+// mergeMatches returns the matches that satisfy both a root's match, whose gateways have full
+// names, and a delegate's. ok is false if a match of the delegate is not contained in any of the
+// root's. It stops after most matches.
 func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace string,
 	most int) ([]*networking.HTTPMatchRequest, bool) {
 	delegate = withGateways(delegate, namespace)
@@ -83,7 +83,7 @@ func mergeMatch(root, delegate *networking.HTTPMatchRequest) *networking.HTTPMat
 	return own
 }
 
-// over merges two maps. For keys in both, it uses the value of upper.
+// over merges two maps; upper has precedence for keys in both.
 func over[V any](under, upper map[string]V) map[string]V {
 	if len(under) == 0 {
 		return upper

@@ -78,7 +78,7 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 		}
 	}
 	if port.Entry.Resolution == networking.ServiceEntry_DNS_ROUND_ROBIN && len(found) > 1 {
-		return found[:1] // a round-robin DNS cluster has one endpoint
+		return found[:1] // resolution DNS_ROUND_ROBIN permits one endpoint only
 	}
 	return found
 }
@@ -88,8 +88,8 @@ func (s *Service) PeerMode(e Endpoint) PeerMode {
 	return s.peers.of(s.Namespace, e.Labels).PortMode(e.Port)
 }
 
-// Accounts returns the service accounts of the service's endpoints.
-func (s *Service) Accounts() []string {
+// IdentitySANs returns the service accounts of the service's endpoints.
+func (s *Service) IdentitySANs() []string {
 	var accounts []string
 	for i, o := range s.Entries {
 		for _, e := range s.workloads(i, o.Spec.(*networking.ServiceEntry)) {
@@ -101,8 +101,8 @@ func (s *Service) Accounts() []string {
 	return accounts
 }
 
-// workloads returns the endpoints of one ServiceEntry: those that it lists, those that it selects,
-// or its own host.
+// workloads returns the endpoints of one ServiceEntry: those that it lists or selects; if it has
+// none and uses DNS, its own host.
 func (s *Service) workloads(index int, entry *networking.ServiceEntry) []listed {
 	switch {
 	case entry.WorkloadSelector != nil && index < len(s.chosen):

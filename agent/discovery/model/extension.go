@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/agent/wasm"
 )
 
-// Parts of Istio's names of extensions. A WasmPlugin is translated as a TrafficExtension whose name
-// no object can have.
+// Prefixes of Istio's names of extensions. A WasmPlugin is translated as a TrafficExtension whose
+// name no object can have.
 const (
 	ExtensionPrefix    = "extensions.istio.io/trafficextension/"
 	wasmPluginSuffix   = "~istio-translated-wasmplugin"
@@ -28,7 +28,7 @@ const (
 	DockerConfigSecret = ".dockerconfigjson" // file of a credential, as in Kubernetes' secrets
 )
 
-// Extension is a TrafficExtension, or a WasmPlugin as one, as in Istio.
+// Extension is a TrafficExtension, or a WasmPlugin converted to one, as in Istio.
 type Extension struct {
 	*extensions.TrafficExtension
 	Object *object.Object
@@ -92,13 +92,14 @@ func (e Extension) Name() string {
 	return name
 }
 
-// OfConnections reports whether the extension is a network filter, and not one of requests.
-func (e Extension) OfConnections() bool {
+// IsNetworkFilter reports whether the extension is a network filter. Otherwise it is an HTTP
+// filter.
+func (e Extension) IsNetworkFilter() bool {
 	return e.GetWasm().GetType() == extensions.PluginType_NETWORK
 }
 
-// FailsOpen reports whether traffic passes without the extension while its module is not there, or
-// Envoy refuses it. An extension that restricts access never fails open.
+// FailsOpen reports whether traffic continues without the extension while its module is missing or
+// Envoy refuses it. It is false for an extension that restricts access.
 func (e Extension) FailsOpen() bool {
 	open := e.GetLua() != nil || e.GetWasm().GetFailStrategy() == extensions.FailStrategy_FAIL_OPEN
 	return open && !e.Object.Restricts()
@@ -117,7 +118,8 @@ func (e Extension) Matches(mode types.WorkloadMode, port uint32) bool {
 	})
 }
 
-// URL returns the URL of the module. One without a scheme is that of an image.
+// URL returns the URL of the module. A text without a scheme is the name of an image, and gets
+// oci://.
 func (e Extension) URL() string {
 	from := e.GetWasm().GetUrl()
 	parsed, err := url.Parse(from)
@@ -127,8 +129,9 @@ func (e Extension) URL() string {
 	return imageScheme + "://" + from
 }
 
-// Version returns a text that changes with the object if its module must then be fetched again: by
-// imagePullPolicy, or, as in Istio, because of an image with the tag latest.
+// Version returns a text that changes with the object if the module must be fetched again after
+// each change of the object: by imagePullPolicy, or, as in Istio, for an image with the tag latest.
+// Otherwise it is "".
 func (e Extension) Version() string {
 	switch policy := e.GetWasm().GetImagePullPolicy(); {
 	case policy == extensions.PullPolicy_Always,
@@ -153,7 +156,8 @@ func isLatest(from string) bool {
 		!strings.Contains(image[strings.LastIndexByte(image, '/')+1:], ":")
 }
 
-// Source returns where the module comes from. folder has the credentials, "" if there are none.
+// Source returns the source of the module. folder is the directory with the credentials; "": there
+// are none.
 func (e Extension) Source(folder string) wasm.Source {
 	from := wasm.Source{URL: e.URL(), SHA256: e.GetWasm().GetSha256(), Version: e.Version()}
 	if name := e.GetWasm().GetImagePullSecret(); name != "" && credential.CheckName(name) == nil {
@@ -174,7 +178,7 @@ func (w *World) Extension(key object.Key) *object.Object {
 	return nil
 }
 
-// ModuleSources returns where the Wasm modules come from that proxies of a namespace may need.
+// ModuleSources returns the sources of the Wasm modules that proxies of a namespace may need.
 func (w *World) ModuleSources(namespace string) map[wasm.Source]bool {
 	all := map[wasm.Source]bool{}
 	for _, policies := range w.policies {
@@ -201,5 +205,5 @@ func (w *World) Module(e Extension) ([]byte, error) {
 	return w.modules(e.Source(w.mesh.Credentials.Folder))
 }
 
-// RemoteModules reports whether clients fetch the modules themselves.
-func (w *World) RemoteModules() bool { return w.modules == nil }
+// ClientsFetchModules reports whether clients fetch the modules themselves.
+func (w *World) ClientsFetchModules() bool { return w.modules == nil }

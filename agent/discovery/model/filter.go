@@ -16,7 +16,7 @@ func (w *World) EnvoyFilters(node Node) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.filters {
 		if (o.Namespace == w.mesh.RootNamespace || o.Namespace == node.Namespace) &&
-			Selects(o.Spec.(*networking.EnvoyFilter).GetWorkloadSelector().GetLabels(),
+			SelectorMatches(o.Spec.(*networking.EnvoyFilter).GetWorkloadSelector().GetLabels(),
 				node.Labels) {
 			found = append(found, o)
 		}

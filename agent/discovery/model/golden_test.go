@@ -31,17 +31,18 @@ func TestWorld_Content(t *testing.T) {
 		})
 }
 
-// contentOf describes what a proxy sees in a world, in a section for each host, gateway and kind.
+// contentOf describes the part of a world that is visible to a proxy, in a section for each host,
+// gateway and kind.
 func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string {
 	t.Helper()
 	sections := map[string]string{}
-	everything := w.Everything()
+	everything := w.AllTouched()
 	for host := range everything.Hosts {
 		sections["host "+host] = hostOf(t, w, proxy, host)
 	}
-	for gateway := range everything.Bindings {
+	for gateway := range everything.RoutedGateways {
 		text := fmt.Sprintf("there: %t\n", w.HasGateway(gateway))
-		for _, r := range w.Bound(gateway, proxy.Namespace) {
+		for _, r := range w.GatewayRoutings(gateway, proxy.Namespace) {
 			text += routing(t, r)
 		}
 		sections["binding "+gateway] = text
@@ -54,9 +55,9 @@ func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string
 		sections["scope"] = name(scope.Object) + "\n"
 	}
 	sections["scope"] += fmt.Sprintf("restricts: %t, shadowed:%s, allow any: %t, proxy: %s %s %d\n",
-		scope.Restricts(), list(scope.Shadowed), policy.AllowAny, policy.Proxy.GetHost(),
+		scope.RestrictsEgress(), list(scope.Shadowed), policy.AllowAny, policy.Proxy.GetHost(),
 		policy.Proxy.GetSubset(), policy.Proxy.GetPort().GetNumber())
-	for _, e := range scope.Listeners() {
+	for _, e := range scope.EgressListeners() {
 		sections["scope"] += fmt.Sprintf("listener %d %s\n", e.Index, e.GetProtocol())
 	}
 	peers := w.PeerPolicy(proxy)
@@ -65,7 +66,7 @@ func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string
 		sections["peers"] += fmt.Sprintf("%d: %s\n", port, mode(peers.PortMode(port)))
 	}
 	for _, s := range peers.Shadowed {
-		sections["peers"] += fmt.Sprintf("shadowed: %s by %s\n", name(s.Object), name(s.By))
+		sections["peers"] += fmt.Sprintf("shadowed: %s by %s\n", name(s.Object), name(s.Winner))
 	}
 	if policies := w.SecurityPolicies(object.AuthorizationPolicy, proxy); len(policies) > 0 {
 		sections["policies"] = list(policies) + "\n"
@@ -97,8 +98,8 @@ func hostOf(t *testing.T, w *model.World, proxy model.Node, host string) string 
 	var text strings.Builder
 	scope := w.Scope(proxy)
 	s := w.Service(host, proxy.Namespace)
-	fmt.Fprintf(&text, "reached: %t, like it: %t, in scope: %t, imported: %t\n", w.IsReached(host),
-		w.HasServiceLike(host), scope.HasServiceLike(w, host), scope.Imports(w, host) != nil)
+	fmt.Fprintf(&text, "reached: %t, like it: %t, in scope: %t, imported: %t\n", w.HasServiceAt(host),
+		w.HasMatchingService(host), scope.HasMatchingService(w, host), scope.ImportedService(w, host) != nil)
 	if s != nil {
 		text.WriteString(service(w, s))
 		text.WriteString(rule(w.Rule(s, proxy)))
@@ -111,17 +112,17 @@ func hostOf(t *testing.T, w *model.World, proxy model.Node, host string) string 
 		}
 		fmt.Fprintf(&text, "port %d imported by listener %d from %s, addresses %v\n", number, at,
 			ports[number].Namespace, w.Addresses(ports[number], number,
-				func(address string) bool { return len(w.Requests(address, proxy.Namespace)) > 0 },
+				func(address string) bool { return len(w.RequestRoutings(address, proxy.Namespace)) > 0 },
 				func(host string) *model.Service { return w.Service(host, proxy.Namespace) }))
 	}
-	for _, r := range w.Requests(host, proxy.Namespace) {
+	for _, r := range w.RequestRoutings(host, proxy.Namespace) {
 		text.WriteString("requests " + routing(t, r))
 	}
-	for _, e := range scope.Listeners() {
-		fmt.Fprintf(&text, "listener %d: requests%s\n", e.Index, names(e.Requests(w, host)))
+	for _, e := range scope.EgressListeners() {
+		fmt.Fprintf(&text, "listener %d: requests%s\n", e.Index, names(e.RequestRoutings(w, host)))
 		if s != nil { // hosts without a service receive no connections
 			fmt.Fprintf(&text, "connections%s, of the listener%s\n",
-				names(w.Connections(host, proxy.Namespace)), names(e.Connections(w, host)))
+				names(w.ConnectionRoutings(host, proxy.Namespace)), names(e.ConnectionRoutings(w, host)))
 		}
 	}
 	text.WriteString("rules for it:" + list(w.RuleObjects(host)) + "\n")
@@ -139,16 +140,16 @@ func names(routings []*model.Routing) string {
 func service(w *model.World, s *model.Service) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "service of %s:%s, oldest %s, accounts %v, addresses %v, plain text %t\n",
-		s.Namespace, list(s.Entries), name(s.Oldest()), s.Accounts(), s.Addresses(), s.PlainText())
+		s.Namespace, list(s.Entries), name(s.Oldest()), s.IdentitySANs(), s.Addresses(), s.PlainText())
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		fmt.Fprintf(&text, "port %d %s protocol %d of %s, target %d, internal %t, names %t\n",
-			p.Number, p.Name, p.Protocol, name(p.Object), p.TargetPort(), p.Internal(),
+			p.Number, p.Name, p.Protocol, name(p.Object), p.TargetPort(), p.IsMeshInternal(),
 			p.ResolvesNames())
 		for _, e := range s.Endpoints(p, nil) {
 			fmt.Fprintf(&text, "  %s %d %v %q network %q weight %d", e.Address, e.Port, e.Labels,
 				e.Locality, e.Label(model.NetworkLabel), e.Weight)
-			if p.Internal() {
+			if p.IsMeshInternal() {
 				fmt.Fprintf(&text, " mutual TLS %t, plain text %t, %s", e.MutualTLS, e.PlainText,
 					mode(s.PeerMode(e)))
 			}
@@ -160,7 +161,7 @@ func service(w *model.World, s *model.Service) string {
 		}
 	}
 	for _, shadow := range s.Shadowed {
-		fmt.Fprintf(&text, "shadowed %s port %d: %q", name(shadow.Object), shadow.Index, shadow.Why)
+		fmt.Fprintf(&text, "shadowed %s port %d: %q", name(shadow.Object), shadow.Index, shadow.Reason)
 		if shadow.Port != nil {
 			fmt.Fprintf(&text, " by %s", name(shadow.Port.Object))
 		}
@@ -207,12 +208,12 @@ func routing(t *testing.T, r *model.Routing) string {
 // TestWorld_ChangesEqualNewWorld changes a world step by step and compares it with new worlds.
 // Apply must report every section that differs.
 func TestWorld_ChangesEqualNewWorld(t *testing.T) {
-	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
+	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		before := contentOf(t, m.World, proxy)
 		for i, text := range m.History() {
 			touched := m.Replace(text)
 			after := contentOf(t, m.World, proxy)
-			if diff := cmp.Diff(contentOf(t, m.Fresh(), proxy), after); diff != "" {
+			if diff := cmp.Diff(contentOf(t, m.NewWorld(), proxy), after); diff != "" {
 				t.Fatalf("step %d: -new +changed\n%s\n%s", i, diff, text)
 			}
 			for _, section := range changed(before, after) {
@@ -245,7 +246,7 @@ func changed(before, after map[string]string) []string {
 func reported(touched model.Touched, section string) bool {
 	kind, name, _ := strings.Cut(section, " ")
 	_, host := touched.Hosts[name]
-	_, binding := touched.Bindings[name]
+	_, binding := touched.RoutedGateways[name]
 	switch kind {
 	case "host": // the Sidecars determine which hosts are visible
 		return host || touched.Sidecars
@@ -265,21 +266,21 @@ func reported(touched model.Touched, section string) bool {
 
 // TestWorld_MeshConfig changes the root namespace and the defaults of exportTo.
 func TestWorld_MeshConfig(t *testing.T) {
-	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
+	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		before, config := contentOf(t, m.World, proxy), m.Mesh()
 		other := mesh.Default()
 		other.RootNamespace = "far"
 		other.ServiceExportTo, other.RoutingExportTo, other.RuleExportTo = []string{"."},
 			[]string{"."}, []string{"."}
 		m.SetMesh(other)
-		if diff := cmp.Diff(contentOf(t, m.Fresh(), proxy), contentOf(t, m.World, proxy)); diff != "" {
+		if diff := cmp.Diff(contentOf(t, m.NewWorld(), proxy), contentOf(t, m.World, proxy)); diff != "" {
 			t.Errorf("-new +changed\n%s", diff)
 		}
 		touched := m.SetMesh(config)
 		if diff := cmp.Diff(before, contentOf(t, m.World, proxy)); diff != "" {
 			t.Errorf("-before +after\n%s", diff)
 		}
-		if diff := cmp.Diff(m.Everything(), touched); diff != "" {
+		if diff := cmp.Diff(m.AllTouched(), touched); diff != "" {
 			t.Errorf("not everything is reported:\n%s", diff)
 		}
 	})

@@ -19,8 +19,8 @@ func FullName(host, namespace, domain string) string {
 // IsWildcard reports whether a host is a pattern.
 func IsWildcard(host string) bool { return strings.HasPrefix(host, "*") }
 
-// Covers reports whether the pattern a matches every host that b matches.
-func Covers(a, b string) bool {
+// HostCovers reports whether the pattern a matches every host that b matches.
+func HostCovers(a, b string) bool {
 	if !IsWildcard(a) {
 		return a == b
 	}
@@ -28,9 +28,9 @@ func Covers(a, b string) bool {
 	return strings.HasSuffix(b, suffix) && len(b) > len(suffix) || a == b
 }
 
-// Narrower compares hosts for sorting: it is negative if a is more specific than b. Exact hosts
-// come before patterns, longer patterns before shorter ones.
-func Narrower(a, b string) int {
+// CompareHosts orders hosts from specific to general: exact hosts, then patterns, longer patterns
+// first. It returns a negative number if a comes before b.
+func CompareHosts(a, b string) int {
 	if IsWildcard(a) != IsWildcard(b) {
 		if IsWildcard(a) {
 			return 1

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Inventory has all services of a mesh, and the WorkloadEntries that may not receive requests, both
-// in no order. What it refers to is immutable.
+// Inventory holds all services of a mesh, and the WorkloadEntries that may not receive requests,
+// both unsorted. The referenced objects are immutable.
 type Inventory struct {
 	Services  []*Service
 	Unhealthy []*object.Object
@@ -26,17 +26,17 @@ func (w *World) Inventory() Inventory {
 	return i
 }
 
-// Receivers returns the number of endpoints of the service that may receive requests.
-func (s *Service) Receivers() (count int) {
+// EndpointCount returns the number of endpoints of the service that may receive requests.
+func (s *Service) EndpointCount() (count int) {
 	for i, o := range s.Entries {
 		count += len(s.workloads(i, o.Spec.(*networking.ServiceEntry)))
 	}
 	return count
 }
 
-// EachReceiver calls yield with the endpoints that may receive requests, until it returns false.
-// Those of the oldest ServiceEntry are first. Callers must not modify them.
-func (s *Service) EachReceiver(yield func(*networking.WorkloadEntry) bool) {
+// EachEndpoint calls yield with each endpoint that may receive requests, until yield returns false.
+// Endpoints of the oldest ServiceEntry come first. Callers must not modify them.
+func (s *Service) EachEndpoint(yield func(*networking.WorkloadEntry) bool) {
 	for i, o := range s.Entries {
 		for _, e := range s.workloads(i, o.Spec.(*networking.ServiceEntry)) {
 			if !yield(e.WorkloadEntry) {
@@ -50,6 +50,6 @@ func (s *Service) EachReceiver(yield func(*networking.WorkloadEntry) bool) {
 // labels in a namespace.
 func (s *Service) SelectsWorkload(namespace string, labels map[string]string) bool {
 	return namespace == s.Namespace && slices.ContainsFunc(s.Entries, func(o *object.Object) bool {
-		return hasSelector(o) && Selects(selectorOf(o), labels)
+		return hasSelector(o) && SelectorMatches(selectorOf(o), labels)
 	})
 }

@@ -35,7 +35,8 @@ func remove[K, T comparable](from map[K][]T, key K, element T) {
 	from[key] = rest
 }
 
-// patterns updates a list of wildcard hosts, the narrowest first, for those that changed.
+// patterns returns a list of wildcard hosts, the narrowest first, with the changed ones added or
+// removed. exists reports whether a host still exists.
 func patterns(list []string, changed map[string]struct{}, exists func(string) bool) []string {
 	for pattern := range maps.Keys(changed) {
 		if !IsWildcard(pattern) {
@@ -51,5 +52,5 @@ func patterns(list []string, changed map[string]struct{}, exists func(string) bo
 }
 
 func narrowerThenName(a, b string) int {
-	return cmp.Or(Narrower(a, b), strings.Compare(a, b))
+	return cmp.Or(CompareHosts(a, b), strings.Compare(a, b))
 }

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Metrics says which of Istio's metrics a proxy's listeners count, and with which labels.
+// Metrics selects Istio's metrics that a proxy's listeners record, and their labels.
 type Metrics struct {
 	Overrides map[string]MetricOverride // by name of the metric without its prefix istio_
 	Object    *object.Object            // last Telemetry with an entry; nil: defaultProviders
@@ -38,9 +38,9 @@ var metricNames = map[telemetry.MetricSelector_IstioMetric]string{
 }
 
 // Metrics returns the metrics of a proxy's listeners; nil if there are none. Entries of Telemetries
-// are merged as in Istio: an entry without providers is for those of the entry before it, at first
-// defaultProviders; the last providers that are named replace all others; later overrides of a
-// metric take precedence. The first provider of type prometheus counts, by name.
+// are merged as in Istio: an entry without providers is for the providers of the previous entry,
+// initially defaultProviders; the last list of providers replaces earlier ones; later overrides of
+// a metric have precedence. The first provider of type prometheus is used, sorted by name.
 func (w *World) Metrics(node Node, mode Mode) *Metrics {
 	inScope := w.mesh.DefaultProviders.GetMetrics()
 	parents := inScope
@@ -93,8 +93,8 @@ func (w *World) Metrics(node Node, mode Mode) *Metrics {
 	return nil
 }
 
-// override applies an override, and reports whether it disables all metrics. A later override of
-// any metric enables the others again, as in Istio.
+// override applies an override, and reports whether it disables all metrics. As in Istio, a later
+// override of one metric enables the others again.
 func (m *Metrics) override(o *telemetry.MetricsOverrides) (disabled bool) {
 	var names []string
 	switch match := o.GetMatch().GetMetricMatch().(type) {

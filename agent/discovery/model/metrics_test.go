@@ -59,8 +59,8 @@ func TestMetrics(t *testing.T) {
 				Metrics: split(test.defaults)})
 			node := model.Node{Type: model.Sidecar, Namespace: "shop",
 				Labels: map[string]string{"app": "a"}}
-			for mode, want := range map[model.Mode]string{model.Client: test.client,
-				model.Server: test.server} {
+			for mode, want := range map[model.Mode]string{model.ClientMode: test.client,
+				model.ServerMode: test.server} {
 				if got := describe(world.Metrics(node, mode)); got != want {
 					t.Errorf("%s: %s, want %s", mode, got, want)
 				}

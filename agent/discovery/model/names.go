@@ -19,7 +19,7 @@ type DNSName struct {
 // DNSNames returns the hosts with addresses that the Sidecar's scope imports, sorted.
 func (w *World) DNSNames(scope *Scope) (all []DNSName) {
 	for _, host := range w.ServiceHosts() {
-		service := scope.Imports(w, host)
+		service := scope.ImportedService(w, host)
 		if service == nil {
 			continue
 		}
@@ -30,7 +30,8 @@ func (w *World) DNSNames(scope *Scope) (all []DNSName) {
 	return all
 }
 
-// ChangesNames reports whether a change may change DNSNames of a scope. One of endpoints does not.
+// ChangesNames reports whether a change may change the DNSNames of a scope. A change of endpoints
+// does not.
 func ChangesNames(c object.Change) bool {
 	if kind := c.Newest().Kind; kind != object.ServiceEntry {
 		return kind == object.Sidecar

@@ -21,15 +21,15 @@ type Node struct {
 	Locality     Locality
 	IstioVersion string            // version of Istio; "" if not set
 	EnvoyVersion string            // version of Envoy; "" if unknown; resources do not depend on it
-	Metadata     map[string]string // metadata without fields of their own
+	Metadata     map[string]string // metadata for which Node has no field
 	Network      string            // network of the proxy; "": the default network
 	Identity     bool              // the proxy gets a certificate of the mesh over SDS
 	IPv6         bool              // captured connections may use IPv6
 	// whether the proxy's agent gets a table of names for its DNS proxy
 	NameTable bool
 
-	// Metrics reports whether the proxy counts Istio's metrics of what it sends, which have labels of
-	// the destination.
+	// Metrics reports whether the proxy records Istio's metrics of outgoing requests, which have
+	// labels of the destination.
 	Metrics bool
 
 	Interception Interception

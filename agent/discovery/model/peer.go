@@ -26,10 +26,10 @@ const (
 // PeerPolicy is the combined policy of the PeerAuthentications for connections to a workload.
 type PeerPolicy struct {
 	Default PeerMode
-	Ports   map[uint32]PeerMode // modes of ports of the workload that have one of their own
+	Ports   map[uint32]PeerMode // modes of the workload's ports that have a mode of their own
 	// Shadowed are younger PeerAuthentications for the same mesh, namespace or workload; they have
 	// no effect.
-	Shadowed []Precedence
+	Shadowed []ShadowedObject
 }
 
 // PeerMode is a mode of mutual TLS, with the object that sets it.
@@ -60,8 +60,8 @@ func (p PeerPolicy) Origins() []resource.Origin {
 	return all
 }
 
-// Precedence is an object without effect, and the object By that has precedence over it.
-type Precedence struct{ Object, By *object.Object }
+// ShadowedObject is an object that has no effect because Winner has precedence.
+type ShadowedObject struct{ Object, Winner *object.Object }
 
 // PortMode returns the mode of mutual TLS of a port.
 func (p PeerPolicy) PortMode(port uint32) PeerMode {
@@ -91,7 +91,7 @@ func (p *peerPolicies) of(namespace string, labels map[string]string) PeerPolicy
 		level := 0
 		switch {
 		case o.Namespace == p.root && len(selector) == 0:
-		case o.Namespace == p.root || o.Namespace != namespace || !Selects(selector, labels):
+		case o.Namespace == p.root || o.Namespace != namespace || !SelectorMatches(selector, labels):
 			continue
 		case len(selector) == 0:
 			level = 1
@@ -101,7 +101,7 @@ func (p *peerPolicies) of(namespace string, labels map[string]string) PeerPolicy
 		if levels[level] == nil {
 			levels[level] = o
 		} else {
-			policy.Shadowed = append(policy.Shadowed, Precedence{o, levels[level]})
+			policy.Shadowed = append(policy.Shadowed, ShadowedObject{o, levels[level]})
 		}
 	}
 	for _, o := range levels {
@@ -121,7 +121,7 @@ func (p *peerPolicies) of(namespace string, labels map[string]string) PeerPolicy
 	return policy
 }
 
-// namespace returns the mode of a namespace, without those of its workloads.
+// namespace returns the mode of a namespace. It ignores modes of single workloads.
 func (p *peerPolicies) namespace(namespace string) MutualTLS {
 	return p.of(namespace, nil).Default.Mode
 }
@@ -134,8 +134,8 @@ func peerSpec(o *object.Object) *security.PeerAuthentication {
 	return o.Spec.(*security.PeerAuthentication)
 }
 
-// changePeers applies a change of a PeerAuthentication, and adds to hosts those whose endpoints it
-// may select.
+// changePeers applies a change of a PeerAuthentication. It adds to hosts the hosts whose endpoints
+// the PeerAuthentication may select.
 func (w *World) changePeers(c object.Change, hosts map[string]struct{}) {
 	w.peers = &peerPolicies{objects: replace(w.peers.objects, c), root: w.mesh.RootNamespace}
 	for _, o := range []*object.Object{c.Old, c.New} {
@@ -145,7 +145,7 @@ func (w *World) changePeers(c object.Change, hosts map[string]struct{}) {
 		for host, services := range w.services {
 			for _, s := range services {
 				if (s.Namespace == o.Namespace || o.Namespace == w.peers.root) &&
-					slices.ContainsFunc(s.Ports, func(p Port) bool { return p.Internal() }) {
+					slices.ContainsFunc(s.Ports, func(p Port) bool { return p.IsMeshInternal() }) {
 					hosts[host] = struct{}{}
 				}
 			}
@@ -164,21 +164,23 @@ func (w *World) moveRoot() {
 	}
 }
 
-// Internal reports whether the ServiceEntry of the port describes workloads of the mesh.
-func (p *Port) Internal() bool { return p.Entry.Location == networking.ServiceEntry_MESH_INTERNAL }
+// IsMeshInternal reports whether the ServiceEntry of the port describes workloads of the mesh.
+func (p *Port) IsMeshInternal() bool {
+	return p.Entry.Location == networking.ServiceEntry_MESH_INTERNAL
+}
 
 // PlainText reports whether the PeerAuthentications of the service's namespace disable mutual TLS.
 func (s *Service) PlainText() bool { return s.peers.namespace(s.Namespace) == Disable }
 
-// TLSModeLabel is the label of a workload that says whether it accepts mutual TLS; hasIdentity is
-// its value if so.
+// TLSModeLabel is the label of a workload that tells clients whether it accepts mutual TLS. The
+// value hasIdentity means that it does.
 const (
 	TLSModeLabel = "security.istio.io/tlsMode"
 	hasIdentity  = "istio"
 )
 
-// takesMutualTLS reports whether an endpoint has an identity of the mesh: according to its label,
-// else if it has a service account.
+// takesMutualTLS reports whether an endpoint has an identity of the mesh: its label says so, or,
+// without the label, it has a service account.
 func takesMutualTLS(e *networking.WorkloadEntry) bool {
 	if mode, ok := e.Labels[TLSModeLabel]; ok {
 		return mode == hasIdentity

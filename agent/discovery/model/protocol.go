@@ -10,20 +10,20 @@ import (
 // Protocol is the application protocol of a port.
 type Protocol int
 
-// Protocols, distinguished by the listener that Envoy needs for them.
+// Protocols of ports, as far as Envoy needs different listeners for them.
 const (
-	TCP   Protocol = iota // opaque bytes, including database protocols
-	HTTP                  // HTTP/1.1
-	HTTP2                 // HTTP/2 without TLS; gRPC
-	TLS                   // TLS passthrough by SNI; HTTPS of a ServiceEntry
-	Auto                  // unspecified protocol: Envoy detects HTTP, and treats all else as TCP
+	TCP          Protocol = iota // opaque bytes, including database protocols
+	HTTP                         // HTTP/1.1
+	HTTP2                        // HTTP/2 without TLS; gRPC
+	TLS                          // TLS passthrough by SNI; HTTPS of a ServiceEntry
+	AutoProtocol                 // unspecified protocol: Envoy detects HTTP, and treats all else as TCP
 )
 
 // IsHTTP reports whether the protocol is HTTP for certain.
 func (p Protocol) IsHTTP() bool { return p == HTTP || p == HTTP2 }
 
 // MayBeHTTP reports whether the protocol is HTTP, or may be detected as HTTP.
-func (p Protocol) MayBeHTTP() bool { return p.IsHTTP() || p == Auto }
+func (p Protocol) MayBeHTTP() bool { return p.IsHTTP() || p == AutoProtocol }
 
 // protocols maps Istio's names of protocols, in lower case, to Protocol.
 var protocols = map[string]Protocol{
@@ -45,7 +45,7 @@ func ParseProtocol(protocol, portName string) (Protocol, bool) {
 	if p, ok := protocols[strings.ToUpper(prefix)]; ok {
 		return p, true
 	}
-	return Auto, true
+	return AutoProtocol, true
 }
 
 // GRPCStatus returns the code of a gRPC status, for example of UNAVAILABLE.

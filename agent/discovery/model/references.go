@@ -30,7 +30,7 @@ func (w *World) HasSubset(host, name string) bool {
 		})
 	}
 	covers := func(pattern string) bool {
-		return Covers(pattern, host) &&
+		return HostCovers(pattern, host) &&
 			has(w.ruleObjects[pattern])
 	}
 	return has(w.ruleObjects[host]) || slices.ContainsFunc(w.rulePatterns, covers)

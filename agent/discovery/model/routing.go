@@ -28,8 +28,8 @@ type Routing struct {
 	merged, compared int
 }
 
-// HTTPRoute is one route of a VirtualService, or of a delegate merged with the root's route. Names
-// in it are relative to the namespace of Object.
+// HTTPRoute is one route of a VirtualService, or of a delegate merged with the route that
+// delegates. Names in it are relative to the namespace of Object.
 type HTTPRoute struct {
 	*networking.HTTPRoute
 	Object *object.Object // VirtualService that has the destinations of the route
@@ -123,7 +123,7 @@ func (w *World) unroute(o *object.Object, hosts, bindings map[string]struct{}) {
 }
 
 // each calls host for every host that the VirtualService routes in sidecars, and gateway for every
-// gateway.
+// gateway that it names.
 func (r *Routing) each(host, gateway func(string)) {
 	for _, name := range r.Gateways {
 		if name != MeshGateway {
@@ -138,10 +138,10 @@ func (r *Routing) each(host, gateway func(string)) {
 
 func byAge(a, b *Routing) int { return object.CompareAge(a.Object, b.Object) }
 
-// Requests returns the VirtualServices for requests to a host from sidecars of a namespace, by
-// precedence. They are those that name the host, else those with the narrowest pattern that
-// matches. The first one with a route for the port applies.
-func (w *World) Requests(host, namespace string) []*Routing {
+// RequestRoutings returns the VirtualServices for requests to a host from sidecars of a namespace,
+// by precedence: those that name the host; if there are none, those with the narrowest matching
+// pattern. The first one with a route for the port applies.
+func (w *World) RequestRoutings(host, namespace string) []*Routing {
 	return w.requests(host, namespace, everyRouting)
 }
 
@@ -150,7 +150,7 @@ func (w *World) requests(host, namespace string, accept func(*Routing) bool) []*
 		return found
 	}
 	for _, pattern := range w.routingPatterns {
-		if pattern != host && Covers(pattern, host) {
+		if pattern != host && HostCovers(pattern, host) {
 			if found := w.inOrder(w.routings[pattern], namespace, accept); len(found) > 0 {
 				return found[:1]
 			}
@@ -159,22 +159,22 @@ func (w *World) requests(host, namespace string, accept func(*Routing) bool) []*
 	return nil
 }
 
-// Connections returns the VirtualServices for connections to a host from sidecars of a namespace,
-// by precedence. They are those with a host that matches the host, or is matched by it.
-func (w *World) Connections(host, namespace string) []*Routing {
+// ConnectionRoutings returns the VirtualServices for connections to a host from sidecars of a
+// namespace, by precedence: those with a host that matches the host, or is matched by it.
+func (w *World) ConnectionRoutings(host, namespace string) []*Routing {
 	return w.connections(host, namespace, everyRouting)
 }
 
 func (w *World) connections(host, namespace string, accept func(*Routing) bool) []*Routing {
 	all := slices.Clone(w.routings[host])
 	for _, pattern := range w.routingPatterns {
-		if pattern != host && (Covers(pattern, host) || Covers(host, pattern)) {
+		if pattern != host && (HostCovers(pattern, host) || HostCovers(host, pattern)) {
 			all = append(all, w.routings[pattern]...)
 		}
 	}
 	if IsWildcard(host) {
 		for name, routings := range w.routings {
-			if !IsWildcard(name) && Covers(host, name) {
+			if !IsWildcard(name) && HostCovers(host, name) {
 				all = append(all, routings...)
 			}
 		}
@@ -182,17 +182,17 @@ func (w *World) connections(host, namespace string, accept func(*Routing) bool) 
 	return w.inOrder(all, namespace, accept)
 }
 
-// Bound returns the VirtualServices of a gateway ("namespace/name") that are visible to a
+// GatewayRoutings returns the VirtualServices of a gateway ("namespace/name") that are visible to a
 // namespace, by precedence.
-func (w *World) Bound(gateway, namespace string) []*Routing {
+func (w *World) GatewayRoutings(gateway, namespace string) []*Routing {
 	return w.inOrder(w.bound[gateway], namespace, everyRouting)
 }
 
 func everyRouting(*Routing) bool { return true }
 
-// inOrder returns the visible VirtualServices that accept returns true for, without duplicates, by
+// inOrder returns the visible VirtualServices for which accept returns true, without duplicates, by
 // precedence: first those private to the reader's namespace, then those exported to a list of
-// namespaces, then those exported to all; in each group the oldest first.
+// namespaces, then those exported to all namespaces. Within a group, the oldest comes first.
 func (w *World) inOrder(routings []*Routing, reader string, accept func(*Routing) bool) []*Routing {
 	var found []*Routing
 	for _, r := range routings {
@@ -201,12 +201,12 @@ func (w *World) inOrder(routings []*Routing, reader string, accept func(*Routing
 			found = append(found, r)
 		}
 	}
-	slices.SortFunc(found, w.InOrder(reader))
+	slices.SortFunc(found, w.CompareRoutings(reader))
 	return slices.Compact(found)
 }
 
-// InOrder returns a comparison function that sorts visible VirtualServices by precedence.
-func (w *World) InOrder(reader string) func(a, b *Routing) int {
+// CompareRoutings returns a comparison function that sorts visible VirtualServices by precedence.
+func (w *World) CompareRoutings(reader string) func(a, b *Routing) int {
 	return func(a, b *Routing) int {
 		return cmp.Or(cmp.Compare(w.reach(a, reader), w.reach(b, reader)), byAge(a, b))
 	}

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Rule is the result of merging the DestinationRules of one namespace for one host or pattern.
-// Proxies to which different DestinationRules are visible or apply have different Rules.
+// Rule is the result of merging the DestinationRules of one namespace for one host or pattern. It
+// depends on the proxy, by visibility and workloadSelector.
 type Rule struct {
 	Host      string
 	Namespace string
@@ -20,10 +20,11 @@ type Rule struct {
 	PolicyOf *object.Object // the first object that has a traffic policy
 	Subsets  []Subset
 
-	Shadowed []Subset // subsets whose name an earlier one of Objects also has
+	// subsets without effect, because an earlier object has a subset of the same name
+	Shadowed []Subset
 	// objects whose traffic policy is ignored because PolicyOf has one
 	ShadowedPolicies []*object.Object
-	// objects that are ignored because an older one selects the same proxy by other labels
+	// objects that are ignored because an older object selects the same proxy
 	ShadowedChoices []*object.Object
 }
 
@@ -94,9 +95,9 @@ func newRules(host string, objects []*object.Object) []*ruleSet {
 }
 
 // rule merges the DestinationRules that apply to a proxy; nil if none does. Objects whose
-// workloadSelector matches come first; of several selectors only that of the oldest object applies.
-// Objects without a selector add subsets, and a policy if none is set. If private is set, only
-// DestinationRules apply that are visible in their own namespace only.
+// workloadSelector matches come first; of several selectors, only that of the oldest object
+// applies. Objects without a selector add subsets, and the policy if there is none yet. If private
+// is set, only DestinationRules visible in their own namespace alone apply.
 func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
 	var chosen, others, everyone []*object.Object
 	for _, o := range s.objects {
@@ -107,7 +108,7 @@ func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
 			if visible(ruleSpec(o).ExportTo, exportTo, s.namespace, reader.Namespace) {
 				everyone = append(everyone, o)
 			}
-		case reader.Namespace != s.namespace || !Selects(selector.MatchLabels, reader.Labels):
+		case reader.Namespace != s.namespace || !SelectorMatches(selector.MatchLabels, reader.Labels):
 		case len(chosen) > 0 && !sameSelector(chosen[0], o):
 			others = append(others, o)
 		default:
@@ -135,13 +136,13 @@ func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
 
 func sameSelector(a, b *object.Object) bool {
 	x, y := ruleSpec(a).WorkloadSelector.MatchLabels, ruleSpec(b).WorkloadSelector.MatchLabels
-	return len(x) == len(y) && Selects(x, y)
+	return len(x) == len(y) && SelectorMatches(x, y)
 }
 
-// Rule returns the merged DestinationRules for a service that apply to a proxy, or nil. Those of
-// the proxy's namespace have precedence, then those of the service's namespace, then those of the
-// root namespace; within a namespace those with the most specific host. For proxies in the root
-// namespace, its mesh-wide rules come last.
+// Rule returns the merged DestinationRules that apply to a service for a proxy, or nil. The proxy's
+// namespace has precedence over the service's namespace, and that over the root namespace; within a
+// namespace, the most specific host has. For proxies in the root namespace, its mesh-wide rules
+// come last.
 func (w *World) Rule(service *Service, reader Node) *Rule {
 	if r := w.ruleOf(service.Host, reader.Namespace, reader,
 		reader.Namespace == w.mesh.RootNamespace); r != nil {
@@ -168,7 +169,7 @@ func (w *World) ruleOf(host, namespace string, reader Node, private bool) *Rule 
 		return r
 	}
 	for _, pattern := range w.rulePatterns {
-		if pattern != host && Covers(pattern, host) {
+		if pattern != host && HostCovers(pattern, host) {
 			if r := of(pattern); r != nil {
 				return r
 			}

@@ -18,8 +18,8 @@ const (
 	GatewayTargetKind  = "Gateway"
 )
 
-// policies indexes AuthorizationPolicies, RequestAuthentications and extensions by one of the labels that a
-// policy selects, so that only few are compared with a proxy.
+// policies indexes AuthorizationPolicies, RequestAuthentications and extensions by one label of
+// their selector, so that a proxy is compared with few of them.
 type policies map[pair][]*object.Object
 
 // targeted is the common interface of objects that may have targets.
@@ -28,8 +28,8 @@ type targeted interface {
 	GetTargetRefs() []*types.PolicyTargetReference
 }
 
-// Targets returns the targets of a security policy or Telemetry.
-func Targets(o *object.Object) []*types.PolicyTargetReference {
+// PolicyTargets returns the targets of a security policy or Telemetry.
+func PolicyTargets(o *object.Object) []*types.PolicyTargetReference {
 	all := o.Spec.(targeted).GetTargetRefs()
 	former, ok := o.Spec.(interface {
 		GetTargetRef() *types.PolicyTargetReference
@@ -56,7 +56,7 @@ func (p policies) change(c object.Change) {
 
 // policyPairs returns the labels under which a policy is indexed, without duplicates.
 func policyPairs(o *object.Object) []pair {
-	targets := Targets(o)
+	targets := PolicyTargets(o)
 	selector := o.Spec.(targeted).GetSelector().GetMatchLabels()
 	switch {
 	case len(targets) > 0:
@@ -95,7 +95,7 @@ func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 		first := len(all)
 		for _, key := range pairs(namespace, node.Labels) {
 			for _, o := range w.policies[key] {
-				if o.Kind == kind && w.Selected(o, node) {
+				if o.Kind == kind && w.SelectsProxy(o, node) {
 					all = append(all, o)
 				}
 			}
@@ -105,24 +105,24 @@ func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	return all
 }
 
-// Selected reports whether an AuthorizationPolicy, RequestAuthentication or extension applies to a
+// SelectsProxy reports whether an AuthorizationPolicy, RequestAuthentication or extension applies to a
 // proxy. A policy in the root namespace applies to proxies of all namespaces, unless it has targets.
-func (w *World) Selected(o *object.Object, node Node) bool {
+func (w *World) SelectsProxy(o *object.Object, node Node) bool {
 	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace ||
 		o.Namespace == "") && selects(o, node)
 }
 
-// selects reports whether an object's selector or targets match a proxy. Targets are in the
-// object's own namespace; a selector is compared whatever the namespace.
+// selects reports whether an object's selector or targets match a proxy. Targets match only in the
+// object's namespace. The caller compares namespaces for selectors.
 func selects(o *object.Object, node Node) bool {
-	if targets := Targets(o); len(targets) > 0 {
+	if targets := PolicyTargets(o); len(targets) > 0 {
 		gateway, ok := node.Labels[GatewayNameLabel]
 		return ok && o.Namespace == node.Namespace &&
 			slices.ContainsFunc(targets, func(t *types.PolicyTargetReference) bool {
 				return isGateway(o, t) && t.GetName() == gateway
 			})
 	}
-	return Selects(o.Spec.(targeted).GetSelector().GetMatchLabels(), node.Labels)
+	return SelectorMatches(o.Spec.(targeted).GetSelector().GetMatchLabels(), node.Labels)
 }
 
 // AffectsSecurity reports whether a change affects the AuthorizationPolicies or
@@ -130,6 +130,6 @@ func selects(o *object.Object, node Node) bool {
 func (w *World) AffectsSecurity(touched Touched, node Node) bool {
 	tokens := touched.KeySets && len(w.JWTRules(node)) > 0
 	return tokens || slices.ContainsFunc(touched.Policies, func(o *object.Object) bool {
-		return w.Selected(o, node)
+		return w.SelectsProxy(o, node)
 	})
 }

@@ -16,7 +16,7 @@ type Service struct {
 	Namespace string
 	Entries   []*object.Object // merged ServiceEntries, the oldest first
 	Ports     []Port           // ports by the age of their ServiceEntry, then in written order
-	Shadowed  []Shadow
+	Shadowed  []ShadowedPort
 
 	// workloads that the selector of each of Entries matches
 	chosen [][]listed
@@ -32,12 +32,12 @@ type Port struct {
 	Object   *object.Object // ServiceEntry with the spec Entry
 }
 
-// Shadow is a port of a ServiceEntry that has no effect.
-type Shadow struct {
+// ShadowedPort is a port of a ServiceEntry that has no effect.
+type ShadowedPort struct {
 	Object *object.Object
 	Index  int    // index in the field ports of Object
 	Port   *Port  // port that has precedence; nil if Object cannot add ports
-	Why    string // why the port has no effect, if Port is nil
+	Reason string // why the port has no effect, if Port is nil
 }
 
 // Port returns the port of the service with a number, nil if there is none.
@@ -60,12 +60,12 @@ func (p *Port) TargetPort() uint32 {
 	return 0
 }
 
-// Oldest returns the oldest ServiceEntry of the service, whose age counts as that of the service.
+// Oldest returns the oldest ServiceEntry of the service. Its age is the age of the service.
 func (s *Service) Oldest() *object.Object { return s.Entries[0] }
 
 // newServices merges the ServiceEntries of one host by namespace, as Istio does. entries are
-// ordered by age. The oldest ServiceEntry has precedence. Others add their endpoints, and also
-// their ports unless their service-wide settings differ.
+// ordered by age. The oldest one has precedence. The others add their endpoints, and, if their
+// service-wide settings are the same, their ports.
 func newServices(host string, entries []*object.Object, all workloads,
 	peers *peerPolicies) []*Service {
 	var services []*Service
@@ -96,10 +96,10 @@ func (s *Service) add(o *object.Object, chosen []listed) {
 		switch {
 		case known != nil:
 			if known.Name != port.Name || known.Entry.Resolution != entry.Resolution {
-				s.Shadowed = append(s.Shadowed, Shadow{Object: o, Index: i, Port: known})
+				s.Shadowed = append(s.Shadowed, ShadowedPort{Object: o, Index: i, Port: known})
 			}
 		case why != "":
-			s.Shadowed = append(s.Shadowed, Shadow{Object: o, Index: i, Why: why})
+			s.Shadowed = append(s.Shadowed, ShadowedPort{Object: o, Index: i, Reason: why})
 		default:
 			protocol, _ := ParseProtocol(port.Protocol, port.Name)
 			s.Ports = append(s.Ports, Port{Number: port.Number, Name: port.Name, Protocol: protocol,

@@ -9,8 +9,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Scope is the part of a world that is visible to some sidecars, as defined by their Sidecar
-// object.
+// Scope is the part of a world that the sidecars of one Sidecar object can see.
 type Scope struct {
 	Object   *object.Object      // Sidecar that applies; nil: none, and everything is visible
 	Spec     *networking.Sidecar // spec of Object; nil if Object is nil
@@ -39,7 +38,7 @@ func (w *World) Scope(node Node) *Scope {
 		selector := o.Spec.(*networking.Sidecar).GetWorkloadSelector().GetLabels()
 		switch {
 		case o.Namespace == node.Namespace && len(selector) > 0:
-			if Selects(selector, node.Labels) {
+			if SelectorMatches(selector, node.Labels) {
 				selected = append(selected, o)
 			}
 		case o.Namespace == node.Namespace:
@@ -91,8 +90,8 @@ func (s *Scope) Equal(other *Scope) bool {
 	return other != nil && s.Object == other.Object && slices.Equal(s.Shadowed, other.Shadowed)
 }
 
-// Restricts reports whether the scope may make services invisible.
-func (s *Scope) Restricts() bool { return s.Spec != nil && len(s.Spec.Egress) > 0 }
+// RestrictsEgress reports whether the scope may make services invisible.
+func (s *Scope) RestrictsEgress() bool { return s.Spec != nil && len(s.Spec.Egress) > 0 }
 
 // Egress returns the egress listener for traffic to a port: the one with the port, else the one
 // without a port, else nil.
@@ -105,11 +104,11 @@ func (s *Scope) Egress(port uint32) *Egress {
 	return nil
 }
 
-// Listeners returns all egress listeners of the scope.
-func (s *Scope) Listeners() []*Egress { return s.egress }
+// EgressListeners returns all egress listeners of the scope.
+func (s *Scope) EgressListeners() []*Egress { return s.egress }
 
-// Imports returns the service of a host that some egress listener imports, or nil.
-func (s *Scope) Imports(w *World, host string) *Service {
+// ImportedService returns the service of a host that some egress listener imports, or nil.
+func (s *Scope) ImportedService(w *World, host string) *Service {
 	for _, e := range s.egress {
 		if found := e.Service(w, host); found != nil {
 			return found
@@ -118,10 +117,10 @@ func (s *Scope) Imports(w *World, host string) *Service {
 	return nil
 }
 
-// HasServiceLike reports whether the scope imports a service whose host matches a pattern.
-func (s *Scope) HasServiceLike(w *World, pattern string) bool {
+// HasMatchingService reports whether the scope imports a service whose host matches a pattern.
+func (s *Scope) HasMatchingService(w *World, pattern string) bool {
 	for host := range w.services {
-		if Covers(pattern, host) && s.Imports(w, host) != nil {
+		if HostCovers(pattern, host) && s.ImportedService(w, host) != nil {
 			return true
 		}
 	}
@@ -165,24 +164,24 @@ func (e *Egress) GetProtocol() string {
 func (e *Egress) Service(w *World, host string) *Service {
 	return w.service(host, e.reader, func(s *Service) bool {
 		return !e.excludes(s.Namespace, host) && slices.ContainsFunc(e.imports,
-			func(p pattern) bool { return p.takes(s.Namespace) && Covers(p.host, host) })
+			func(p pattern) bool { return p.takes(s.Namespace) && HostCovers(p.host, host) })
 	})
 }
 
-// Requests returns the VirtualServices of World.Requests that the egress listener imports.
-func (e *Egress) Requests(w *World, host string) []*Routing {
+// RequestRoutings returns the VirtualServices of World.RequestRoutings that the egress listener imports.
+func (e *Egress) RequestRoutings(w *World, host string) []*Routing {
 	return w.requests(host, e.reader, e.lets)
 }
 
-// Connections returns the VirtualServices of World.Connections that the egress listener imports.
-func (e *Egress) Connections(w *World, host string) []*Routing {
+// ConnectionRoutings returns the VirtualServices of World.ConnectionRoutings that the egress listener imports.
+func (e *Egress) ConnectionRoutings(w *World, host string) []*Routing {
 	return w.connections(host, e.reader, e.lets)
 }
 
 func (e *Egress) lets(r *Routing) bool {
 	return slices.ContainsFunc(e.imports, func(p pattern) bool {
 		return p.takes(r.Object.Namespace) && slices.ContainsFunc(r.Hosts, func(h string) bool {
-			return (Covers(p.host, h) || Covers(h, p.host)) && !e.excludes(r.Object.Namespace, h)
+			return (HostCovers(p.host, h) || HostCovers(h, p.host)) && !e.excludes(r.Object.Namespace, h)
 		})
 	})
 }
@@ -192,7 +191,7 @@ func (e *Egress) lets(r *Routing) bool {
 func (e *Egress) excludes(namespace, host string) bool {
 	return slices.ContainsFunc(e.exclude, func(p pattern) bool {
 		return p.takes(namespace) &&
-			Covers(p.host, host)
+			HostCovers(p.host, host)
 	})
 }
 

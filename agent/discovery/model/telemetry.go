@@ -13,10 +13,11 @@ import (
 // Mode is the direction of traffic that an entry of a Telemetry is for.
 type Mode = telemetry.WorkloadMode
 
-// Modes of a proxy's listeners. Those of gateways are clients.
+// Modes of listeners: outbound listeners and those of gateways are clients, inbound ones are
+// servers.
 const (
-	Client = telemetry.WorkloadMode_CLIENT
-	Server = telemetry.WorkloadMode_SERVER
+	ClientMode = telemetry.WorkloadMode_CLIENT
+	ServerMode = telemetry.WorkloadMode_SERVER
 )
 
 // Telemetries returns the Telemetries that apply to a proxy in ascending precedence: that of the
@@ -40,8 +41,8 @@ func (w *World) Telemetries(node Node) []*object.Object {
 	return found
 }
 
-// ShadowedTelemetries returns the Telemetries of the proxy's own namespace and of the root namespace
-// that have no effect, with the older ones that take precedence.
+// ShadowedTelemetries returns the Telemetries without effect, in the proxy's namespace and the root
+// namespace, with the older Telemetry that has precedence over each.
 func (w *World) ShadowedTelemetries(node Node) map[*object.Object]*object.Object {
 	shadowed := map[*object.Object]*object.Object{}
 	for _, namespace := range []string{w.mesh.RootNamespace, node.Namespace} {
@@ -61,7 +62,7 @@ func (w *World) ShadowedTelemetries(node Node) map[*object.Object]*object.Object
 
 // isForAll reports whether a Telemetry is for all proxies of its namespace.
 func isForAll(o *object.Object) bool {
-	return len(Targets(o)) == 0 && len(o.Spec.(targeted).GetSelector().GetMatchLabels()) == 0
+	return len(PolicyTargets(o)) == 0 && len(o.Spec.(targeted).GetSelector().GetMatchLabels()) == 0
 }
 
 // AccessLogging is the access log of a provider.
@@ -74,7 +75,7 @@ type AccessLogging struct {
 }
 
 // AccessLogging returns the access logs of a proxy's listeners, sorted by provider, merged as in
-// Istio: an entry without providers is for those of the entry before it, at first
+// Istio: an entry without providers is for the providers of the previous entry, initially
 // defaultProviders; providers of a Telemetry replace those of Telemetries of lower precedence.
 func (w *World) AccessLogging(node Node, mode Mode) []AccessLogging {
 	defaults := w.mesh.DefaultProviders.GetAccessLogging()
@@ -154,7 +155,7 @@ func sortedByProvider(found map[string]AccessLogging) []AccessLogging {
 	return all
 }
 
-// Tracing says which spans a proxy's listeners report, and where.
+// Tracing configures the spans that a proxy's listeners report.
 type Tracing struct {
 	Provider                                    string // "": none
 	Disabled                                    bool

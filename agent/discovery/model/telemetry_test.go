@@ -62,8 +62,8 @@ func TestAccessLogging(t *testing.T) {
 				AccessLogging: split(test.defaults)})
 			node := model.Node{Type: model.Sidecar, Namespace: "shop",
 				Labels: map[string]string{"app": "a"}}
-			for mode, want := range map[model.Mode]string{model.Client: test.client,
-				model.Server: test.server} {
+			for mode, want := range map[model.Mode]string{model.ClientMode: test.client,
+				model.ServerMode: test.server} {
 				var got []string
 				for _, l := range w.AccessLogging(node, mode) {
 					text := l.Provider
@@ -109,10 +109,10 @@ func TestTracing(t *testing.T) {
 				Tracing: split(test.defaults)})
 			node := model.Node{Type: model.Sidecar, Namespace: "shop",
 				Labels: map[string]string{"app": "a"}}
-			if d := cmp.Diff(test.client, tracing(w.Tracing(node, model.Client))); d != "" {
+			if d := cmp.Diff(test.client, tracing(w.Tracing(node, model.ClientMode))); d != "" {
 				t.Errorf("client (-want +got):\n%s", d)
 			}
-			if d := cmp.Diff(test.server, tracing(w.Tracing(node, model.Server))); d != "" {
+			if d := cmp.Diff(test.server, tracing(w.Tracing(node, model.ServerMode))); d != "" {
 				t.Errorf("server (-want +got):\n%s", d)
 			}
 		})

@@ -19,8 +19,8 @@ type JWTRule struct {
 	Field  string // path of the rule in Object
 }
 
-// Source returns from where the key set of the rule is fetched; ok is false if the rule contains
-// the key set.
+// Source returns the source from which the rule's key set is fetched. ok is false if the rule
+// contains its key set.
 func (r JWTRule) Source() (from jwks.Source, ok bool) {
 	return jwks.SourceOf(r.Issuer, r.JwksUri), r.Jwks == ""
 }
@@ -52,9 +52,9 @@ func jwtRules(o *object.Object) []JWTRule {
 	return all
 }
 
-// KeySources returns the sources of all key sets that RequestAuthentications need, with the
+// KeySetSources returns the sources of all key sets that RequestAuthentications need, with the
 // time-out for a fetch of each.
-func (w *World) KeySources() map[jwks.Source]time.Duration {
+func (w *World) KeySetSources() map[jwks.Source]time.Duration {
 	all := map[jwks.Source]time.Duration{}
 	for _, policies := range w.policies {
 		for _, o := range policies {

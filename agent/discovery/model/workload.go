@@ -41,16 +41,16 @@ func WorkloadLabels(o *object.Object) map[string]string {
 	return all
 }
 
-// Istio's annotation of WorkloadEntries that are health-checked, and the condition in their status
-// that has the result.
+// Istio's annotation of WorkloadEntries that are health-checked, and the status condition with the
+// result.
 const (
 	HealthAnnotation = "proxy.istio.io/health-checks-enabled"
 	HealthCondition  = "Healthy"
 )
 
-// Healthy reports whether a WorkloadEntry may receive requests: it is not health-checked, or its
-// condition Healthy is True.
-func Healthy(o *object.Object) bool {
+// IsHealthy reports whether a WorkloadEntry may receive requests: it is not health-checked, or its
+// condition IsHealthy is True.
+func IsHealthy(o *object.Object) bool {
 	enabled, err := strconv.ParseBool(o.Annotations[HealthAnnotation])
 	return err != nil || !enabled || o.Conditions[HealthCondition] == "True"
 }
@@ -64,7 +64,7 @@ func byName(a, b *object.Object) int {
 func (w workloads) change(c object.Change) []*object.Object {
 	var choosing []*object.Object
 	delete(w.unhealthy, c.Old)
-	if c.New != nil && !Healthy(c.New) {
+	if c.New != nil && !IsHealthy(c.New) {
 		w.unhealthy[c.New] = struct{}{}
 	}
 	for i, o := range [...]*object.Object{c.Old, c.New} {
@@ -79,7 +79,7 @@ func (w workloads) change(c object.Change) []*object.Object {
 				remove(w.entries, p, o)
 			}
 			for _, entry := range w.selectors[p] {
-				if Selects(selectorOf(entry), labels) {
+				if SelectorMatches(selectorOf(entry), labels) {
 					choosing = append(choosing, entry)
 				}
 			}
@@ -147,7 +147,7 @@ func (w workloads) chosen(o *object.Object) []listed {
 	var found []listed
 	for _, candidate := range candidates {
 		labels := WorkloadLabels(candidate)
-		if !Healthy(candidate) || !Selects(selector, labels) {
+		if !IsHealthy(candidate) || !SelectorMatches(selector, labels) {
 			continue
 		}
 		in := candidate.Spec.(*networking.WorkloadEntry)
@@ -158,7 +158,8 @@ func (w workloads) chosen(o *object.Object) []listed {
 	return found
 }
 
-// WorkloadNameLabel is the label with the name of a workload, which otherwise is that of its object.
+// WorkloadNameLabel is the label with the name of a workload. Without it, the object's name is the
+// workload's.
 const WorkloadNameLabel = "service.istio.io/workload-name"
 
 // groupAnnotation has the name of the WorkloadGroup to which a WorkloadEntry was registered.

@@ -1,6 +1,5 @@
-// Package model indexes the objects of the mesh and determines their combined meaning: services,
-// DestinationRules, routing and gateways. World.Apply reports which hosts and gateways a change of
-// objects affects.
+// Package model indexes the objects of the mesh and combines them to services, DestinationRules,
+// routing and gateways. World.Apply reports which hosts and gateways a change of objects affects.
 package model
 
 import (
@@ -75,13 +74,13 @@ func (w *World) Domain() string { return w.domain }
 // Mesh returns the mesh config. Callers must not modify it.
 func (w *World) Mesh() *mesh.Config { return w.mesh }
 
-// SetMesh replaces the mesh config. It returns that everything is affected.
+// SetMesh replaces the mesh config, which affects everything.
 func (w *World) SetMesh(m *mesh.Config) Touched {
 	w.mesh = m
 	w.moveRoot()
 	w.redelegate(slices.Collect(maps.Keys(w.delegators)), map[string]struct{}{},
 		map[string]struct{}{})
-	return w.Everything()
+	return w.AllTouched()
 }
 
 // Touched lists what a change affects.
@@ -95,18 +94,19 @@ type Touched struct {
 	Peers    bool // a PeerAuthentication changed
 	// AuthorizationPolicies, RequestAuthentications and extensions that changed, both before and
 	// after the change
-	Policies    []*object.Object
-	Telemetries bool                // a Telemetry changed
-	KeySets     bool                // key sets of RequestAuthentications changed
-	Modules     bool                // modules of extensions changed
-	Bindings    map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
+	Policies       []*object.Object
+	Telemetries    bool                // a Telemetry changed
+	KeySets        bool                // key sets of RequestAuthentications changed
+	Modules        bool                // modules of extensions changed
+	RoutedGateways map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
-// Everything returns a Touched that contains everything in the world, for a new reader.
-func (w *World) Everything() Touched {
+// AllTouched returns a Touched for everything in the world, for a view that has translated nothing
+// yet.
+func (w *World) AllTouched() Touched {
 	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true,
 		Filters: true, Peers: true, Telemetries: true, Modules: true,
-		Bindings: map[string]struct{}{}}
+		RoutedGateways: map[string]struct{}{}}
 	for host := range w.services {
 		t.Hosts[host] = struct{}{}
 	}
@@ -117,7 +117,7 @@ func (w *World) Everything() Touched {
 		t.Hosts[host] = struct{}{}
 	}
 	for gateway := range w.bound {
-		t.Bindings[gateway] = struct{}{}
+		t.RoutedGateways[gateway] = struct{}{}
 	}
 	return t
 }
@@ -125,7 +125,7 @@ func (w *World) Everything() Touched {
 // Apply applies changes and returns what they affect.
 func (w *World) Apply(changes []object.Change) Touched {
 	services, rules, routings := map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
-	touched := Touched{Hosts: map[string]struct{}{}, Bindings: map[string]struct{}{}}
+	touched := Touched{Hosts: map[string]struct{}{}, RoutedGateways: map[string]struct{}{}}
 	var delegates []object.Key // changed VirtualServices, on which others may depend as delegates
 	for _, c := range changes {
 		kind := c.Newest().Kind
@@ -159,7 +159,7 @@ func (w *World) Apply(changes []object.Change) Touched {
 				rules[host] = struct{}{}
 			}
 		case object.VirtualService:
-			w.applyRouting(c, routings, touched.Bindings)
+			w.applyRouting(c, routings, touched.RoutedGateways)
 			delegates = append(delegates, c.Newest().Key)
 		case object.Gateway:
 			touched.Gateways = true
@@ -191,7 +191,7 @@ func (w *World) Apply(changes []object.Change) Touched {
 			}
 		}
 	}
-	w.redelegate(delegates, routings, touched.Bindings)
+	w.redelegate(delegates, routings, touched.RoutedGateways)
 	w.rebuild(services, rules, routings)
 	w.propagate(touched.Hosts, services, rules, routings)
 	return touched
@@ -224,7 +224,8 @@ func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 	})
 }
 
-// propagate adds hosts that are matched by changed patterns, and patterns that match changed hosts.
+// propagate adds to hosts the hosts matched by changed patterns, and the patterns that match
+// changed hosts.
 func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) {
 	for host := range services {
 		hosts[host] = struct{}{}
@@ -235,14 +236,14 @@ func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) 
 		}
 		if IsWildcard(host) {
 			for routed := range w.routings {
-				if Covers(host, routed) {
+				if HostCovers(host, routed) {
 					hosts[routed] = struct{}{}
 				}
 			}
 		}
 		for _, list := range [][]string{w.routingPatterns, w.rulePatterns} {
 			for _, pattern := range list {
-				if Covers(pattern, host) {
+				if HostCovers(pattern, host) {
 					hosts[pattern] = struct{}{}
 				}
 			}
@@ -251,7 +252,7 @@ func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) 
 	for host := range routings {
 		// tcp routes of the host may affect connections to the pattern
 		for _, pattern := range w.servicePatterns {
-			if Covers(pattern, host) {
+			if HostCovers(pattern, host) {
 				hosts[pattern] = struct{}{}
 			}
 		}
@@ -262,7 +263,7 @@ func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) 
 			w.addHostsOf(pattern, hosts) // the pattern may be an address
 			if IsWildcard(pattern) {
 				for host := range w.services {
-					if Covers(pattern, host) {
+					if HostCovers(pattern, host) {
 						hosts[host] = struct{}{}
 					}
 				}
@@ -278,41 +279,41 @@ func (w *World) ruleHost(o *object.Object) string {
 // RuleObjects returns the DestinationRules whose host equals a host or pattern, oldest first.
 func (w *World) RuleObjects(host string) []*object.Object { return w.ruleObjects[host] }
 
-// HasServiceLike reports whether a service matches a pattern.
-func (w *World) HasServiceLike(pattern string) bool {
+// HasMatchingService reports whether a service matches a pattern.
+func (w *World) HasMatchingService(pattern string) bool {
 	if !IsWildcard(pattern) {
 		return len(w.services[pattern]) > 0
 	}
 	for host := range w.services {
-		if Covers(pattern, host) {
+		if HostCovers(pattern, host) {
 			return true
 		}
 	}
 	return false
 }
 
-// IsReached reports whether there is a service whose host equals, matches or is matched by a host
-// or pattern.
-func (w *World) IsReached(host string) bool {
-	return w.HasServiceLike(host) || slices.ContainsFunc(w.servicePatterns, func(p string) bool {
-		return Covers(p, host)
+// HasServiceAt reports whether the host of a service equals, matches or is matched by a host or
+// pattern.
+func (w *World) HasServiceAt(host string) bool {
+	return w.HasMatchingService(host) || slices.ContainsFunc(w.servicePatterns, func(p string) bool {
+		return HostCovers(p, host)
 	})
 }
 
-// Hosts returns the number of hosts that have a service.
-func (w *World) Hosts() int { return len(w.services) }
+// ServiceHostCount returns the number of hosts that have a service.
+func (w *World) ServiceHostCount() int { return len(w.services) }
 
 // ServiceHosts returns the hosts that have a service, sorted.
 func (w *World) ServiceHosts() []string { return slices.Sorted(maps.Keys(w.services)) }
 
-// Bindings returns the gateways ("namespace/name") named by VirtualServices, sorted.
-func (w *World) Bindings() []string { return slices.Sorted(maps.Keys(w.bound)) }
+// RoutedGateways returns the gateways ("namespace/name") named by VirtualServices, sorted.
+func (w *World) RoutedGateways() []string { return slices.Sorted(maps.Keys(w.bound)) }
 
 // Gateways returns the Gateways whose selector matches a proxy's labels, oldest first.
 func (w *World) Gateways(labels map[string]string) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.gateways {
-		if Selects(o.Spec.(*networking.Gateway).Selector, labels) {
+		if SelectorMatches(o.Spec.(*networking.Gateway).Selector, labels) {
 			found = append(found, o)
 		}
 	}
@@ -326,8 +327,8 @@ func (w *World) HasGateway(name string) bool {
 	})
 }
 
-// Selects reports whether a selector matches labels. An empty selector matches all.
-func Selects(selector, labels map[string]string) bool {
+// SelectorMatches reports whether a selector matches labels. An empty selector matches all.
+func SelectorMatches(selector, labels map[string]string) bool {
 	for key, value := range selector {
 		if got, ok := labels[key]; !ok || got != value {
 			return false

@@ -137,7 +137,7 @@ func TestWorld_RequestsPrecedence(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m, _ := meshtest.New(t, test.mesh)
 			var got []string
-			for _, r := range m.Requests("a.test", "a") {
+			for _, r := range m.RequestRoutings("a.test", "a") {
 				got = append(got, r.Object.Name)
 			}
 			if diff := cmp.Diff(test.want, strings.Join(got, " ")); diff != "" {
@@ -162,7 +162,7 @@ func TestWorld_ScopeOfSidecar(t *testing.T) {
 			scope := m.Scope(model.Node{Namespace: "shop", Labels: map[string]string{"app": "x"}})
 			var got []string
 			for _, host := range []string{"a.test", "b.test"} {
-				if scope.Imports(m.World, host) != nil {
+				if scope.ImportedService(m.World, host) != nil {
 					got = append(got, host)
 				}
 			}
@@ -194,7 +194,7 @@ func TestWorld_Touched(t *testing.T) {
 		mesh += step.add
 		touched := m.Set(mesh)
 		got := slices.Sorted(maps.Keys(touched.Hosts))
-		for binding := range touched.Bindings {
+		for binding := range touched.RoutedGateways {
 			got = append(got, "bindings "+binding)
 		}
 		if touched.Gateways {

@@ -122,8 +122,8 @@ func (k Kind) IsExtension() bool { return k.Group() == ExtensionsGroup }
 // Restricts reports whether objects of a supported kind can restrict access.
 func (k Kind) Restricts() bool { return definitions[k].restricts }
 
-// Restricts reports whether an object restricts access. An extension does in the phases AUTHN and
-// AUTHZ.
+// Restricts reports whether an object restricts access. Extensions restrict access only in the
+// phases AUTHN and AUTHZ.
 func (o *Object) Restricts() bool { return o.Kind.Restricts() && !unrestrictive(o.Spec) }
 
 // unrestrictive reports whether a spec is an extension in a phase that restricts nothing.
@@ -138,5 +138,5 @@ func unrestrictive(spec proto.Message) bool {
 	return false
 }
 
-// SpecRestricts reports whether an object of a kind that can restrict access does, by its spec.
+// SpecRestricts reports whether a spec restricts access; the object's kind must be able to.
 func SpecRestricts(spec proto.Message) bool { return !unrestrictive(spec) }

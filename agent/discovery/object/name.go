@@ -2,9 +2,9 @@ package object
 
 import "strings"
 
-// IsWord reports whether text consists of 1 to longest ASCII letters and digits; characters in
-// between are also permitted, but not as the first or the last one.
-func IsWord(text, between string, longest int) bool {
+// IsIdentifier reports whether text has 1 to longest ASCII letters and digits. It may also contain
+// the characters in between, except as first or last character.
+func IsIdentifier(text, between string, longest int) bool {
 	if text == "" || len(text) > longest || !isLetterOrDigit(text[0]) ||
 		!isLetterOrDigit(text[len(text)-1]) {
 		return false

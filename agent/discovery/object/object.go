@@ -29,25 +29,25 @@ func (k Key) String() string { return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespac
 // Object is one decoded object. It is immutable and shared.
 type Object struct {
 	Key
-	Defaulted   bool   // the object names no namespace; that in Key is the default
-	APIVersion  string // API group and version, such as "networking.istio.io/v1"
-	Labels      map[string]string
-	Annotations map[string]string
-	Conditions  map[string]string // status conditions by type, for example {"Healthy": "True"}
-	Created     time.Time         // creation time from metadata.creationTimestamp; may be zero
-	File        string            // path of the file, or name of an input that is no file
+	NamespaceDefaulted bool   // the object has no namespace of its own; Key has the default
+	APIVersion         string // API group and version, such as "networking.istio.io/v1"
+	Labels             map[string]string
+	Annotations        map[string]string
+	Conditions         map[string]string // status conditions by type, for example {"Healthy": "True"}
+	Created            time.Time         // creation time from metadata.creationTimestamp; may be zero
+	File               string            // path of the file, or name of an input that is no file
 	// line of the object's first key, from 1; 0 if the object is in no file
 	Line  int
 	Index int           // index of the object in its document, for Lists
 	Spec  proto.Message // message of istio.io/api; never nil
 	// lines of the elements of spec.http, relative to Line; nil: unknown
-	Routes []int
+	RouteIndexes []int
 }
 
 // WithNamespace returns the object with the given default namespace. It returns o itself if nothing
 // changes.
 func (o *Object) WithNamespace(namespace string) *Object {
-	if !o.Defaulted || o.Namespace == namespace {
+	if !o.NamespaceDefaulted || o.Namespace == namespace {
 		return o
 	}
 	moved := *o
@@ -93,8 +93,8 @@ func (o *Object) Origin() resource.Origin {
 // spec.http[index].
 func (o *Object) RouteOrigin(index int) resource.Origin {
 	origin := o.Origin()
-	if index < len(o.Routes) {
-		origin.Line += o.Routes[index]
+	if index < len(o.RouteIndexes) {
+		origin.Line += o.RouteIndexes[index]
 	}
 	return origin
 }
@@ -107,7 +107,7 @@ func CompareAge(a, b *Object) int {
 		cmp.Compare(a.Index, b.Index))
 }
 
-// Wire returns an encoding that is the same for equal messages.
+// Wire returns a deterministic encoding, which is the same for equal messages.
 func Wire(m proto.Message) string {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {

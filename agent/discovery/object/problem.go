@@ -8,8 +8,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Problem is something wrong with an object or file, in a form that a person can act on. It is
-// comparable.
+// Problem describes an error, warning or note about an object or file for people. It is comparable.
 type Problem struct {
 	File string `json:"file"`
 	Line int    `json:"line"` // line in the file, from 1; 0 if the problem is in no file
@@ -50,16 +49,16 @@ func (p Problem) Compare(q Problem) int {
 		cmp.Compare(p.Severity, q.Severity), cmp.Compare(p.Fix, q.Fix))
 }
 
-// Finding is a problem of a field whose line is not known yet.
+// Finding is a problem of one field of a spec, without a file and line.
 type Finding struct {
 	Field    string // path of the field below spec: http[0].route[1].weight; "" is spec itself
 	Severity condition.Severity
 	Message  string
 	Fix      string
 
-	// Unknown reports whether the finding is a field or value that is missing in the version of
+	// UnknownField reports whether the finding is a field or value that is missing in the version of
 	// Envoy's API that is linked into this program. A newer Envoy may know it.
-	Unknown bool
+	UnknownField bool
 }
 
 // Problem returns the problem for a finding, at the object's line.

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Added returns the listeners, clusters and extension configurations that patches add.
-func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem) {
+// AddedResources returns the listeners, clusters and extension configurations that patches add.
+func (s *Set) AddedResources() (resources []*resource.Resource, problems []object.Problem) {
 	if s.Empty() {
 		return nil, nil
 	}
@@ -49,8 +49,8 @@ func (s *Set) Added() (resources []*resource.Resource, problems []object.Problem
 	return resources, problems
 }
 
-// withStatName sets the name in statistics of an added cluster, if it has none, as in translated
-// clusters.
+// withStatName sets the statistics name of an added cluster that has none, as translated clusters
+// have.
 func withStatName(value proto.Message) proto.Message {
 	c, ok := value.(*clusterv3.Cluster)
 	if !ok || c.AltStatName != "" {
@@ -61,8 +61,8 @@ func withStatName(value proto.Message) proto.Message {
 	return c
 }
 
-// adds reports whether a patch adds a resource for the proxy. Without a context, a patch adds
-// listeners and clusters of a sidecar for outbound traffic only.
+// adds reports whether a patch adds a resource for the proxy. A patch without a context adds
+// listeners and clusters only for outbound traffic of sidecars.
 func (s *Set) adds(p *patch) bool {
 	return p.applyTo == networking.EnvoyFilter_EXTENSION_CONFIG || addable(p.applyTo) &&
 		s.concerns(p)
@@ -74,15 +74,15 @@ func addable(to applyTo) bool {
 		to == networking.EnvoyFilter_EXTENSION_CONFIG
 }
 
-// Entry identifies an element of an EnvoyFilter's configPatches.
-type Entry struct {
+// Patch identifies an element of an EnvoyFilter's configPatches.
+type Patch struct {
 	Object *object.Object
 	Index  int
 }
 
 // Filter returns the name of the filter that a patch adds or changes; "" if the patch is not for a
 // filter.
-func (e Entry) Filter() string {
+func (e Patch) Filter() string {
 	in := e.Object.Spec.(*networking.EnvoyFilter).ConfigPatches[e.Index]
 	match := in.GetMatch().GetListener()
 	var matched string
@@ -102,8 +102,9 @@ func (e Entry) Filter() string {
 	return matched
 }
 
-// Unused reports the patches for this proxy that had no effect, with the reason if known.
-func (s *Set) Unused(used map[Entry]bool) []object.Problem {
+// UnusedPatches returns a problem for each patch for this proxy that had no effect, with the reason
+// if known.
+func (s *Set) UnusedPatches(used map[Patch]bool) []object.Problem {
 	var problems []object.Problem
 	for _, p := range s.patches {
 		added := p.operation == networking.EnvoyFilter_Patch_ADD && addable(p.applyTo)
@@ -121,7 +122,7 @@ func (s *Set) Unused(used map[Entry]bool) []object.Problem {
 	return problems
 }
 
-// concerns reports whether a patch is for something that this type of proxy may have.
+// concerns reports whether a patch is for a resource or context that this type of proxy may have.
 func (s *Set) concerns(p *patch) bool {
 	if s.node.Type == model.Router {
 		return p.in(networking.EnvoyFilter_GATEWAY)

@@ -20,7 +20,7 @@ type application struct {
 	failed   error // why the patched resource is invalid
 }
 
-// of returns the patches of a kind that are for the resource's context.
+// of returns the patches of a kind whose context is that of the resource.
 func (a *application) of(kind applyTo) []*patch {
 	var found []*patch
 	for _, p := range a.patches[kind] {

@@ -1,6 +1,6 @@
 // Package patch applies EnvoyFilters to translated resources, one resource at a time, in Istio's
-// order and with Istio's rules. It works on those of Envoy's messages that are linked into the
-// program. Other messages are passed on as TypedStruct, which only Envoy interprets.
+// order and with Istio's rules. Envoy's messages that are not linked into the program remain
+// TypedStructs, which only Envoy interprets.
 package patch
 
 import (
@@ -35,11 +35,10 @@ type patch struct {
 	value proto.Message
 }
 
-// Filter is a parsed EnvoyFilter.
-type Filter struct {
-	// Unlinked lists the messages that are passed on as TypedStruct, with their paths below the
-	// object's spec.
-	Unlinked []store.Unlinked
+// EnvoyFilter is a parsed EnvoyFilter.
+type EnvoyFilter struct {
+	// Unlinked has the messages that remain TypedStructs, with their paths below the object's spec.
+	Unlinked []store.UnlinkedMessage
 
 	object  *object.Object
 	patches []*patch
@@ -48,10 +47,10 @@ type Filter struct {
 // longestVersion is Istio's limit for the length of a regular expression for versions.
 const longestVersion = 1024
 
-// Read parses an EnvoyFilter. If any finding is an error other than Unknown, the Filter must not be
+// Read parses an EnvoyFilter. If any finding is an error other than UnknownField, the EnvoyFilter must not be
 // used.
-func Read(o *object.Object) (*Filter, []object.Finding) {
-	f := &Filter{object: o}
+func Read(o *object.Object) (*EnvoyFilter, []object.Finding) {
+	f := &EnvoyFilter{object: o}
 	var findings []object.Finding
 	for i, in := range o.Spec.(*networking.EnvoyFilter).ConfigPatches {
 		p := &patch{object: o, index: i, applyTo: in.GetApplyTo(),
@@ -64,7 +63,7 @@ func Read(o *object.Object) (*Filter, []object.Finding) {
 			case networking.EnvoyFilter_Patch_INSERT_AFTER,
 				networking.EnvoyFilter_Patch_INSERT_BEFORE,
 				networking.EnvoyFilter_Patch_INSERT_FIRST:
-				// in these lists the order does not matter
+				// the order of these lists has no effect
 				p.operation = networking.EnvoyFilter_Patch_ADD
 			}
 		}
@@ -107,7 +106,7 @@ func (p *patch) meets(node model.Node) bool {
 	return true
 }
 
-func (p *patch) entry() Entry { return Entry{p.object, p.index} }
+func (p *patch) entry() Patch { return Patch{p.object, p.index} }
 
 // in reports whether a patch is for a context, such as inbound or outbound traffic of a sidecar.
 func (p *patch) in(c context) bool {

@@ -7,9 +7,9 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// insertByPosition applies a patch to a list whose order matters. meets selects the elements of the
-// list. A patch that names no element (named is false) inserts at the end or the beginning, and
-// never removes or replaces. The function returns the list, and whether it has changed.
+// insertByPosition applies a patch to an ordered list and returns the list, and whether it changed.
+// meets reports whether the patch matches an element. If the patch names no element (named is
+// false), it inserts at the end or the beginning, and never removes or replaces.
 func insertByPosition[E proto.Message](p *patch, list []E, named bool,
 	meets func(E) bool) ([]E, bool) {
 	value := func() E { return proto.Clone(p.value).(E) }

@@ -10,8 +10,8 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Names of the listeners for captured connections. They have filter chains for many ports, so
-// patches that match a port match that of the filter chain.
+// Names of the listeners for captured connections. They have filter chains for many ports, so a
+// patch's port is compared with that of each filter chain.
 const (
 	virtualInbound  = "virtualInbound"
 	virtualOutbound = "virtualOutbound"

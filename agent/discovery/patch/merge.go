@@ -100,8 +100,8 @@ func pack(message proto.Message) (*anypb.Any, error) {
 		Value: value}, nil
 }
 
-// mergeStruct merges JSON objects of unknown type as merge does messages. Keys such as max_age and
-// maxAge are equal.
+// mergeStruct merges JSON objects of unknown type by the rules of merge. It treats keys such as
+// max_age and maxAge as equal.
 func mergeStruct(dst, src *structpb.Struct, replaceLists bool) {
 	if dst.Fields == nil {
 		dst.Fields = map[string]*structpb.Value{}

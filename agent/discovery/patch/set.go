@@ -23,11 +23,11 @@ type Set struct {
 	node    model.Node
 	patches []*patch // patches in order of application
 
-	unversioned []*patch // patches that require a version of the proxy, if the node has none
+	unversioned []*patch // patches that require a proxy version, for a node without a version
 }
 
 // NewSet returns the set of patches for a node. The filters are in order of application.
-func NewSet(filters []*Filter, node model.Node) *Set {
+func NewSet(filters []*EnvoyFilter, node model.Node) *Set {
 	s := &Set{node: node}
 	for _, f := range filters {
 		for _, p := range f.patches {
@@ -65,9 +65,9 @@ func (s *Set) Equal(t *Set) bool {
 // Result is the outcome of patching a resource.
 type Result struct {
 	// patched resource: the same one if no patch matches it, nil if a patch removes it
-	Resource *resource.Resource
-	Problems []object.Problem
-	Used     []Entry // patches that had an effect on the resource
+	Resource    *resource.Resource
+	Problems    []object.Problem
+	UsedPatches []Patch // patches that had an effect on the resource
 }
 
 // Apply patches a resource. If an EnvoyFilter makes the resource invalid, Apply leaves out and
@@ -197,7 +197,7 @@ func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
 		c := &clusterv3.Cluster{}
 		message, keep = c, func() bool { return a.cluster(c) }
 	}
-	if err := proto.Unmarshal(r.Value(), message); err != nil {
+	if err := proto.Unmarshal(r.EncodedMessage(), message); err != nil {
 		return Result{}, fmt.Errorf("decode %s: %w", r.Name, err)
 	}
 	stays := keep()
@@ -207,18 +207,18 @@ func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
 	case len(a.used) == 0:
 		return Result{Resource: r, Problems: a.problems}, nil
 	case !stays:
-		return Result{Problems: a.problems, Used: a.entries(patches)}, nil
+		return Result{Problems: a.problems, UsedPatches: a.entries(patches)}, nil
 	}
 	if name := nameOf(message, r.Name); name != r.Name {
 		return Result{}, fmt.Errorf("it would be called %s", name)
 	}
 	out, err := resource.New(r.Name, message, a.origins(patches, r)...)
-	return Result{Resource: out, Problems: a.problems, Used: a.entries(patches)}, err
+	return Result{Resource: out, Problems: a.problems, UsedPatches: a.entries(patches)}, err
 }
 
 // entries returns the Entry of each patch that had an effect.
-func (a *application) entries(patches []*patch) []Entry {
-	var used []Entry
+func (a *application) entries(patches []*patch) []Patch {
+	var used []Patch
 	for _, p := range patches {
 		if a.used[p] {
 			used = append(used, p.entry())
@@ -227,7 +227,7 @@ func (a *application) entries(patches []*patch) []Entry {
 	return used
 }
 
-// nameOf returns the name in a message, or was if it has none.
+// nameOf returns the name in a message; was if it has no name.
 func nameOf(message proto.Message, was string) string {
 	if named, ok := message.(interface{ GetName() string }); ok && named.GetName() != "" {
 		return named.GetName()

@@ -47,11 +47,11 @@ func newValue(to applyTo) proto.Message {
 	return nil
 }
 
-// build decodes the value of a patch. The findings are its errors by path, and unlinked are the
-// messages in it that only Envoy can decode. The message is nil if there is an error other than
-// Unknown. Unknown fields are left out of the message.
+// build decodes the value of a patch. It returns nil for the message after an error other than
+// UnknownField, the findings by path, and the packed messages that only Envoy can decode. Unknown
+// fields are left out of the message.
 func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []object.Finding,
-	[]store.Unlinked) {
+	[]store.UnlinkedMessage) {
 	message := newValue(to)
 	if message == nil {
 		return nil, []object.Finding{{Field: path, Severity: condition.Error,
@@ -59,7 +59,7 @@ func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []ob
 	}
 	findings, unlinked := store.DecodeEnvoy(value.AsMap(), message, path)
 	if slices.ContainsFunc(findings, func(f object.Finding) bool {
-		return f.Severity == condition.Error && !f.Unknown
+		return f.Severity == condition.Error && !f.UnknownField
 	}) {
 		return nil, findings, nil
 	}

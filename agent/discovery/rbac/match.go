@@ -28,8 +28,8 @@ func pattern(regex string) *matcherv3.StringMatcher {
 		SafeRegex: &matcherv3.RegexMatcher{Regex: regex}}}
 }
 
-// text returns a matcher for a value as in Istio: "*" matches any text that is not empty, and a "*"
-// at the beginning or the end any text in its place.
+// text returns a matcher for a value as in Istio: "*" alone matches any non-empty text; a "*" at
+// the beginning or the end matches any suffix or prefix.
 func text(value string) *matcherv3.StringMatcher {
 	if value == "*" {
 		return pattern(".+")
@@ -82,7 +82,7 @@ func inList(value *matcherv3.ValueMatcher) *matcherv3.ValueMatcher {
 		ListMatch: &matcherv3.ListMatcher{MatchPattern: &matcherv3.ListMatcher_OneOf{OneOf: value}}}}
 }
 
-// oneOf returns a matcher for what any of the alternatives matches.
+// oneOf returns a matcher that matches if any of the alternatives does.
 func oneOf(alternatives []*matcherv3.ValueMatcher) *matcherv3.ValueMatcher {
 	if len(alternatives) == 1 {
 		return alternatives[0]

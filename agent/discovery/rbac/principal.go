@@ -172,8 +172,8 @@ func claimPrincipal(names []string, value *matcherv3.ValueMatcher) *rbacv3.Princ
 		SourcedMetadata: metadata(TokenFilter, append([]string{TokenClaims}, names...), value)}}
 }
 
-// bracketed returns the names in a sequence of brackets, such as [a][b]. In any other text, what is
-// between the first and the last character is one name.
+// bracketed returns the names in a sequence of brackets, such as [a][b]. For any other text it
+// returns one name: the text without its first and last character.
 func bracketed(text string) []string {
 	var names []string
 	for rest := text; rest != ""; {

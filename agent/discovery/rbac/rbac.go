@@ -18,8 +18,9 @@ import (
 const (
 	RequestFilter    = "envoy.filters.http.rbac"
 	ConnectionFilter = "envoy.filters.network.rbac"
-	// ResolverFilter resolves the hosts of requests for dynamic DNS, NameResolverFilter the server
-	// names of connections. LoopbackFilter denies those at an address of the loopback.
+	// ResolverFilter resolves the hosts of requests with dynamic DNS, NameResolverFilter the server
+	// names of connections. LoopbackFilter denies requests and connections that were resolved to a
+	// loopback address.
 	ResolverFilter     = "envoy.filters.http.dynamic_forward_proxy"
 	NameResolverFilter = "envoy.filters.network.sni_dynamic_forward_proxy"
 	LoopbackFilter     = "outrider.dynamic_dns.loopback"
@@ -31,18 +32,19 @@ const (
 
 // Translator translates the rules of one policy. The rules must be valid.
 type Translator struct {
-	Namespace string   // namespace of the policy, and of service accounts without one
-	Domains   []string // trust domain of the mesh, followed by its aliases
-	// Connections reports whether the filter is a network filter. A network filter cannot match
+	Namespace    string   // namespace of the policy, and of service accounts without one
+	TrustDomains []string // trust domain of the mesh, followed by its aliases
+	// IsNetworkFilter reports whether the filter is a network filter. A network filter cannot match
 	// attributes of requests.
-	Connections bool
-	// Allows reports whether the action is ALLOW. A rule with an attribute that cannot be matched
-	// then allows nothing; with another action, the rule matches whatever the attribute is.
-	Allows bool
+	IsNetworkFilter bool
+	// IsAllow reports whether the action is ALLOW. An attribute that cannot be matched makes the
+	// rule match nothing with ALLOW, and is ignored with other actions, so that access is never
+	// widened.
+	IsAllow bool
 }
 
-// Attributes of rules, as in the key of a condition. Attributes that no condition can use have
-// names that are no valid keys.
+// Attributes of rules, as in the key of a condition. Attributes for which there is no condition
+// have names that are invalid as keys.
 const (
 	sourceIP          = "source.ip"
 	remoteIP          = "remote.ip"
@@ -84,7 +86,7 @@ func ofPermission(key string) bool {
 		strings.HasPrefix(key, filterMetadata)
 }
 
-// ofRequest reports whether only requests have an attribute.
+// ofRequest reports whether an attribute exists for HTTP requests only.
 func ofRequest(attribute string) bool {
 	return attribute == requestHost || attribute == requestMethod || attribute == requestPath ||
 		strings.HasPrefix(attribute, "request.")
@@ -171,7 +173,8 @@ type logic[T any] struct {
 	not     func(T) T
 }
 
-// conjunction returns what matches if all predicates do. It returns false if nothing can match.
+// conjunction combines predicates so that all of them must match. It returns false if nothing can
+// match.
 func conjunction[T any](t Translator, all []predicate, with logic[T],
 	match func(attribute string, values []string) T) (T, bool) {
 	var parts []T
@@ -179,9 +182,9 @@ func conjunction[T any](t Translator, all []predicate, with logic[T],
 		switch {
 		case len(p.values)+len(p.notValues) == 0:
 			continue
-		case t.Connections && ofRequest(p.attribute) && t.Allows:
+		case t.IsNetworkFilter && ofRequest(p.attribute) && t.IsAllow:
 			return with.any, false
-		case t.Connections && ofRequest(p.attribute):
+		case t.IsNetworkFilter && ofRequest(p.attribute):
 			continue
 		}
 		if len(p.values) > 0 {
@@ -197,7 +200,7 @@ func conjunction[T any](t Translator, all []predicate, with logic[T],
 	return with.and(parts...), true
 }
 
-// each returns what matches if any of the values does.
+// each combines matchers for values so that any of them may match.
 func each[T any](values []string, with logic[T], match func(value string) T) T {
 	parts := make([]T, len(values))
 	for i, value := range values {

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// localDomain in a principal means the mesh's own trust domain, whatever its name is.
+// localDomain in a principal stands for the mesh's own trust domain.
 const localDomain = "cluster.local"
 
 // aliases adds the equivalent principals in other trust domains. A principal
@@ -16,14 +16,14 @@ func (t Translator) aliases(principals []string) []string {
 	for _, principal := range principals {
 		domain, rest, _ := strings.Cut(principal, "/")
 		if strings.Count(rest, "/") != 3 || domain == "*" ||
-			domain != localDomain && !slices.ContainsFunc(t.Domains, func(own string) bool {
+			domain != localDomain && !slices.ContainsFunc(t.TrustDomains, func(own string) bool {
 				return overlaps(own, domain)
 			}) {
 			all = append(all, principal)
 			continue
 		}
 		var added []string
-		for _, own := range t.Domains {
+		for _, own := range t.TrustDomains {
 			alias := own + "/" + rest
 			if suffix, ok := strings.CutPrefix(domain, "*"); ok && strings.HasSuffix(own, suffix) {
 				alias = principal // the principal already matches in the alias
@@ -59,11 +59,11 @@ func (t Translator) domains(values []string) []string {
 		}
 	}
 	for _, value := range values {
-		if !slices.Contains(t.Domains, value) {
+		if !slices.Contains(t.TrustDomains, value) {
 			add(value)
 			continue
 		}
-		for _, domain := range t.Domains {
+		for _, domain := range t.TrustDomains {
 			add(domain)
 		}
 	}

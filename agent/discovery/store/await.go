@@ -11,8 +11,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Awaits reports whether a path is away or missing, and whether one of them may be there now.
-func (s *Store) Awaits() (awaits, appeared bool) {
+// AwaitsPaths reports whether a path is away or missing (awaits), and whether one of them may exist
+// now (appeared).
+func (s *Store) AwaitsPaths() (awaits, appeared bool) {
 	for path := range s.awaited {
 		if _, problem := s.roots[path]; problem { // the path was not read yet
 			awaits, appeared = true, appeared || rootError(path) == nil
@@ -31,10 +32,10 @@ func (s *Store) Awaits() (awaits, appeared bool) {
 	return awaits, appeared
 }
 
-// Unlisted returns the problem that policies are unknown: not all files of a configured path, or of
-// one of Options.Folders, were ever found, or a required source has never delivered its complete
-// state. ok is false if there is no such problem.
-func (s *Store) Unlisted() (p object.Problem, ok bool) {
+// UnlistedProblem returns the problem that policies are unknown: a configured path, or one of
+// Options.PolicyFolders, was never completely listed, or a required source has never delivered its
+// complete state. ok is false if there is none.
+func (s *Store) UnlistedProblem() (p object.Problem, ok bool) {
 	for _, root := range s.options.Paths {
 		if p = s.roots[root]; p.Severity == condition.Error && !s.listed[root] {
 			return p, true
@@ -43,7 +44,7 @@ func (s *Store) Unlisted() (p object.Problem, ok bool) {
 	for _, folder := range slices.Sorted(maps.Keys(s.missing)) {
 		return s.missing[folder], true
 	}
-	for _, source := range s.options.Required {
+	for _, source := range s.options.RequiredSources {
 		if !s.complete[source] {
 			return object.Problem{File: source, Severity: condition.Error, Message: "this source " +
 				"has not delivered its objects since the start, and may have access policies"}, true

@@ -13,12 +13,12 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// A path is away if its file system is not mounted any more: it is an empty directory, and another
-// one than before. A configured path is also away if it does not exist any more. Its objects are not
-// deleted: they stay in force, also in the next store.
+// A path is away if its file system is no longer mounted: the directory is empty, and its identity
+// has changed. A configured path is also away if it has disappeared. Objects of files that are away
+// stay in force, also in the next store.
 
-// Away returns the paths that are away. They are Options.Away of the next store.
-func (s *Store) Away() []string { return slices.Sorted(maps.Keys(s.away)) }
+// AwayPaths returns the paths that are away. They are Options.AwayPaths of the next store.
+func (s *Store) AwayPaths() []string { return slices.Sorted(maps.Keys(s.away)) }
 
 // restore puts the last good objects in force that are below directories that were away.
 func (s *Store) restore(away []string) {
@@ -36,9 +36,9 @@ func (s *Store) restore(away []string) {
 	}
 }
 
-// vanished reports whether a configured path that contained files has disappeared: it was removed,
-// renamed or unmounted (which leaves another directory, which is empty). Users hardly mean to delete
-// all objects in this way, which would stop all traffic.
+// vanished reports whether a configured path that contained files has disappeared: removed,
+// renamed, or unmounted, which leaves another, empty directory. Its objects stay in force, because
+// users rarely mean to delete all of them in this way.
 func (s *Store) vanished(root string) bool {
 	held := 0
 	for known := range s.files {
@@ -65,9 +65,9 @@ func holdsNothing(folder string) bool {
 	return err == nil && nothing
 }
 
-// lost returns why a configured path or a directory is empty although its content was not deleted:
-// an unmounted directory is another one, which is empty, or a link without a target. It returns ""
-// if the path is not lost.
+// lost returns why a path's content is missing although it was not deleted: another, empty
+// directory is there after an unmount, or a link has no target. It returns "" if the path is not
+// lost.
 func (s *Store) lost(folder string) string {
 	before, known := s.folders[folder]
 	info, err := os.Stat(folder)
@@ -90,7 +90,8 @@ func (s *Store) lost(folder string) string {
 func (s *Store) retainAway(path string, missing []string) (others []string) {
 	maps.DeleteFunc(s.away, func(folder string, _ object.Problem) bool { return within(path, folder) })
 	type loss struct{ folder, how string }
-	// where each directory was lost, and how many files are missing for each such place
+	// losses maps each directory to where it was lost, counts has the number of missing files for
+	// each loss
 	losses, counts := map[string]loss{}, map[loss]int{}
 	for _, file := range missing {
 		directory := filepath.Dir(file)
@@ -141,8 +142,8 @@ func (s *Store) awayProblem(path, how string, files int) object.Problem {
 const mayRestrictText = "it may have access policies and be on a file system that is not mounted, " +
 	"so nothing is served"
 
-// emptied returns how to fix a path that is away or does not exist: as otherwise says, or by an
-// file without objects if the path is meant to have none.
+// emptied returns the fix for a path that is away or missing: the text otherwise, or to add a file
+// without objects if the path is meant to be empty.
 func (s *Store) emptied(path, otherwise string) string {
 	const meant = " if nothing of it is to be in force"
 	if s.files[path] != nil || isMesh(filepath.Base(path)) {

@@ -115,8 +115,8 @@ func TestAway_RetainsObjects(t *testing.T) {
 			mounted = true
 			fill()
 			f.store.Reload([]string{f.path(folder + "/deep")})
-			if len(f.store.Problems()) > 0 || len(f.store.Away()) > 0 {
-				t.Errorf("%s, %s: %v %v", by, end, f.store.Problems(), f.store.Away())
+			if len(f.store.Problems()) > 0 || len(f.store.AwayPaths()) > 0 {
+				t.Errorf("%s, %s: %v %v", by, end, f.store.Problems(), f.store.AwayPaths())
 			}
 			f.remove(folder + "/deep")
 			f.store.Load()
@@ -156,7 +156,7 @@ func TestAway_NotByRemoval(t *testing.T) {
 	}
 }
 
-// TestAway_Links makes a link to a directory with a policy useless.
+// TestAway_Links breaks a link to a directory with a policy.
 func TestAway_Links(t *testing.T) {
 	for target, how := range map[string]string{"shared": "is a link to what is gone",
 		"a.yaml": "is a link to what is gone", "a.yaml/x": "is a link to what is gone"} {
@@ -206,8 +206,8 @@ func TestAway_ConfiguredLink(t *testing.T) {
 		f.store.Load()
 		f.expectProblems()
 		f.closedBy("back", "")
-		if !f.hasPolicy("x") || len(f.store.Away()) > 0 {
-			t.Errorf("away %v, problems %v", f.store.Away(), f.problems())
+		if !f.hasPolicy("x") || len(f.store.AwayPaths()) > 0 {
+			t.Errorf("away %v, problems %v", f.store.AwayPaths(), f.problems())
 		}
 	}
 }

@@ -30,7 +30,8 @@ func (s *Store) compareCandidates(a, b *object.Object) int {
 	return cmp.Or(cmp.Compare(i, j), object.CompareAge(a, b))
 }
 
-// reconcile updates the objects in force and returns the changes; before has the earlier ones.
+// reconcile determines the objects in force, and returns the changes from before, the previous
+// ones.
 func (s *Store) reconcile(before map[object.Key]*object.Object) []object.Change {
 	var changes []object.Change
 	for key, previous := range before {
@@ -79,9 +80,9 @@ func changesOf(had, has []*object.Object) (changes []object.Change) {
 	return changes
 }
 
-// conflict returns the denial of a policy that has no effect because another policy with its key is
-// in force. ok is false if the policy in force restricts the same, or the other one restricts
-// nothing. number makes the names of denials of one key different.
+// conflict returns the denial for policy o, which has no effect because inForce has the same key.
+// ok is false if inForce restricts the same, or o restricts nothing. number makes the names of
+// several denials of one key distinct.
 func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bool) {
 	if !o.Restricts() || isDryRun(o) ||
 		!isDryRun(inForce) && proto.Equal(o.Spec, inForce.Spec) {
@@ -92,7 +93,7 @@ func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bo
 	n.object.Spec = denyScope(o.Spec)
 	for _, known := range s.denials[o.Key] {
 		if known.Line == o.Line && object.Equal(known, n.object) {
-			// the changes that a store returns must contain the same objects that it has
+			// returned changes must contain the same objects that the store holds
 			n.object = known
 		}
 	}
@@ -117,8 +118,8 @@ func (s *Store) inForce(key object.Key) *object.Object {
 	return nil
 }
 
-// ineffective returns the problem that an object is not in force, because inForce with the same key
-// is; inForce may be nil.
+// ineffective returns the problem that o is not in force because inForce (which may be nil) has the
+// same key.
 func (s *Store) ineffective(o, inForce *object.Object) object.Problem {
 	p := object.Problem{File: o.File, Line: o.Line, Object: o.String(),
 		Severity: condition.Warning}

@@ -27,16 +27,16 @@ type decoder struct {
 	failed    bool // an error was found since the field was last cleared
 	problemAt func(line int, field string) object.Problem
 	tooMuch   bool // the problem that the document is too large was reported
-	// accepts quoted numbers and numeric names of enum values, like protobuf's JSON; an API server
+	// accepts quoted numbers and numeric enum values, as protobuf's JSON does; an API server
 	// refuses both
 	protobuf bool
 	// accepts 64-bit numbers as text, as other xDS servers send them in protobuf's JSON
 	wide     bool
 	envoy    bool // decodes messages of Envoy's API; see Envoy
 	seconds  bool // accepts only durations in seconds; see DecodeEnvoyStrict
-	unlinked []Unlinked
-	unknowns []bool // with envoy: whether each of problems is Unknown
-	// someUnknown reports whether one of problems is Unknown.
+	unlinked []UnlinkedMessage
+	unknowns []bool // with envoy: whether each of problems is an UnknownField
+	// someUnknown reports whether one of problems is an UnknownField.
 	someUnknown bool
 }
 

@@ -15,10 +15,10 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// A policy that cannot be read must not admit what it may forbid. Unless its last good version is
-// in force, it is replaced by an AuthorizationPolicy, called its denial, that denies everything to
-// the workloads that the policy selects: to all workloads in its namespace if the selector cannot
-// be read, and to all workloads of the mesh if nothing can be read.
+// An unreadable policy must not admit requests that it may forbid. Unless its last good version is
+// in force, an AuthorizationPolicy replaces it, called its denial. A denial denies everything to
+// the workloads that the policy selects; if the selector is unreadable, to the namespace's
+// workloads; if nothing is readable, to all workloads of the mesh.
 
 // neverValid is the usual reason of a denial.
 const neverValid = "no valid version of it is known"
@@ -41,8 +41,8 @@ func denyEverything() *security.AuthorizationPolicy {
 		Rules: []*security.Rule{{}}}
 }
 
-// deny adds a denial, see the type, for an object that cannot be read. The object's last good
-// version remains in force. If the kind cannot be read, that version may be of any kind.
+// deny adds a denial for an unreadable object. The object's last good version, if any, remains in
+// force instead; if the kind is unreadable, that version may have any kind.
 func (r *reader) deny(node *yaml.Node, h *header, found *document) {
 	namespace, ok := r.namespaceOf(node)
 	if !ok { // the line between two documents may be missing, so that the policy is not known
@@ -55,7 +55,7 @@ func (r *reader) deny(node *yaml.Node, h *header, found *document) {
 			APIVersion: securityGroup + "/v1", File: r.file, Line: node.Line, Spec: selected(h.spec)},
 		neverValid, correctIt}
 	if namespace == "" {
-		n.object.Defaulted, n.object.Namespace, n.policy.Namespace = true, r.namespace, r.namespace
+		n.object.NamespaceDefaulted, n.object.Namespace, n.policy.Namespace = true, r.namespace, r.namespace
 	}
 	if r.validate != nil && slices.ContainsFunc(r.validate(n.object),
 		func(f object.Finding) bool { return f.Severity == condition.Error }) {
@@ -90,8 +90,8 @@ func isDenial(o *object.Object) bool {
 	return o.Kind == object.AuthorizationPolicy && !isSubdomain(o.Name)
 }
 
-// isReplacedBy reports whether a last good version is one of the denial's policy. If the policy's
-// name is unknown, kind and scope must agree.
+// isReplacedBy reports whether a last good version replaces the denial, because it is the denial's
+// policy. If the policy's name is unknown, kind and scope must match.
 func (n denial) isReplacedBy(o *object.Object) bool {
 	if n.policy.Name == "" {
 		return slices.Contains(n.kinds(), o.Kind) && o.Namespace == n.policy.Namespace &&
@@ -100,7 +100,7 @@ func (n denial) isReplacedBy(o *object.Object) bool {
 	return n.isOf(o.Key)
 }
 
-// isOf reports whether a denial is that of a policy.
+// isOf reports whether the denial replaces a policy.
 func (n denial) isOf(policy object.Key) bool {
 	return policy.Name == n.policy.Name && policy.Namespace == n.policy.Namespace &&
 		slices.Contains(n.kinds(), policy.Kind)
@@ -152,8 +152,8 @@ func denyScope(spec proto.Message) *security.AuthorizationPolicy {
 // scopeFields are the fields of all kinds of policies that say which workloads they select.
 var scopeFields = []string{"selector", "targetRef", "targetRefs"}
 
-// selected returns the spec of a denial for the workloads that a policy's spec selects, all of its
-// namespace if that cannot be read.
+// selected returns the spec of a denial for the workloads that a policy's spec selects; for the
+// whole namespace if the selector cannot be read.
 func selected(spec *yaml.Node) *security.AuthorizationPolicy {
 	if spec == nil || spec.Kind != yaml.MappingNode {
 		return denyEverything()
@@ -179,8 +179,8 @@ func selected(spec *yaml.Node) *security.AuthorizationPolicy {
 }
 
 // addDenials adds the denials of all documents, except those of policies whose last good version is
-// in force. If text that cannot be read may contain other policies, it also denies everything.
-// unnamed are the last good versions of policies that no invalid object names.
+// in force. If unreadable text may contain further policies, it adds a denial of everything.
+// unnamed has the last good policies that no invalid object names.
 func (f *file) addDenials(path string, denials []denial, unnamed []*object.Object) {
 	unnamed, ok := f.withoutMentioned(unnamed)
 	if !ok {
@@ -199,8 +199,8 @@ func (f *file) addDenials(path string, denials []denial, unnamed []*object.Objec
 	}
 }
 
-// denyAll adds a denial for all workloads, because the file may contain policies of which nothing
-// is known. The file's first error says so.
+// denyAll adds a denial for all workloads, because the file may contain unknown policies. The
+// denial has the message of the file's first error.
 func (f *file) denyAll(path string) {
 	o := &object.Object{Key: object.Key{Kind: object.AuthorizationPolicy,
 		Name: "(unreadable " + path + ")"}, APIVersion: securityGroup + "/v1", File: path, Line: 1,
@@ -221,7 +221,7 @@ func (f *file) denyAll(path string) {
 	}
 }
 
-// denials returns the denials of all documents, and more. It gives each a unique name that no
+// denials returns the denials of all documents, followed by more. Each gets a unique name that no
 // object can have.
 func (f *file) denials(path string, more []denial) (all []denial) {
 	for _, d := range f.documents {
@@ -242,7 +242,7 @@ func (f *file) denials(path string, more []denial) (all []denial) {
 	return all
 }
 
-// denialOf returns the denial of a policy whose spec may be missing, and so its selector.
+// denialOf returns the denial of a policy, whose spec, and with it the selector, may be missing.
 func denialOf(o *object.Object) denial {
 	denied := *o
 	denied.Kind, denied.Name, denied.APIVersion = object.AuthorizationPolicy, "", securityGroup+"/v1"
@@ -251,7 +251,7 @@ func denialOf(o *object.Object) denial {
 		correctIt}
 }
 
-// problem returns the problem that the denial of a policy is in force.
+// problem returns the problem that a policy's denial is in force.
 func (n denial) problem() object.Problem {
 	spec := n.object.Spec.(*security.AuthorizationPolicy)
 	whom := "the workloads that it selects"

@@ -275,7 +275,7 @@ func TestDenials_OfMovedPolicies(t *testing.T) {
 			{"", policy + "a: [", []string{"all at 1"}},
 			{"", policy + "---\n" + nameless, nil}},
 	} {
-		// whether the store is restarted before the last step
+		// restarted: the store is restarted before the last step
 		for _, restarted := range []bool{false, true} {
 			f := newFiles(t)
 			for i, step := range steps {

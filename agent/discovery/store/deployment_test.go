@@ -14,8 +14,8 @@ func (f *files) symlink(target, name string) {
 	}
 }
 
-// TestDeployments_CloseNothing: what a usual deployment does to paths between two runs, or while
-// running, neither keeps the policies from being read nor denies anything.
+// TestDeployments_CloseNothing: usual deployments replace paths between two runs, or during one.
+// All policies can still be read, and nothing is denied.
 func TestDeployments_CloseNothing(t *testing.T) {
 	for name, change := range map[string]func(f *files){
 		"directory in place of the configured file": func(f *files) {
@@ -58,7 +58,7 @@ func TestDeployments_CloseNothing(t *testing.T) {
 			change(f)
 			for range 2 {
 				f.nextRun(false)
-				if p, closed := f.store.Unlisted(); closed {
+				if p, closed := f.store.UnlistedProblem(); closed {
 					t.Errorf("nothing is served: %s", p)
 				}
 				if all := f.denials(); len(all) > 0 || !f.hasPolicy("x") {
@@ -69,8 +69,8 @@ func TestDeployments_CloseNothing(t *testing.T) {
 	}
 }
 
-// TestRecorded_DenialsStay: a file whose policy is denied, as it never was valid, denies something
-// until it is valid, whatever is written into it.
+// TestRecorded_DenialsStay: after a policy that was never valid was denied, its file denies
+// something until it is valid, whatever is written into it.
 func TestRecorded_DenialsStay(t *testing.T) {
 	for name, invalid := range map[string]string{
 		"no name":       strings.Replace(deniesA, "  name: x\n", "  namespace: ns\n", 1),

@@ -25,20 +25,20 @@ type document struct {
 	objects      []*object.Object
 	bad          []object.Key // keys of invalid objects, whose last good versions stay in force
 	problems     []object.Problem
-	broken       bool         // whether an object has no readable kind, namespace or name
-	bare         []object.Key // those of objects that are policies without a spec, or a part of it
+	broken       bool         // an object has no readable kind, namespace or name
+	bare         []object.Key // keys of policies in objects whose spec is missing or incomplete
 	denials      []denial
-	unidentified bool // broken, and the object may be a policy, whose name is not known
-	isPolicy     bool // unidentified, and the object is certainly a policy
-	headless     bool // the text begins as a part of a spec does; see headless
+	unidentified bool // the document is broken, and its object may be a policy of unknown name
+	isPolicy     bool // the unidentified object is certainly a policy
+	headless     bool // the text begins like the middle of a spec; see the function headless
 	// if unidentified: policies that the text mentions; see reader.mentioned
 	mentioned []object.Key
 
 	filters []*validated // EnvoyFilters that validateAll has not checked yet
-	// invalid objects whose only errors are Unknown; see Options.Tolerate
+	// invalid objects whose only errors are UnknownField; see Options.TolerateUnknown
 	tolerable []*object.Object
-	unknown   bool      // an object has a field or value that is Unknown
-	again     time.Time // time at which to validate the document again; see Verdict.Again
+	unknown   bool      // an object has an UnknownField
+	again     time.Time // time at which to validate the document again; see Verdict.RevalidateAt
 }
 
 // reader reads the documents of one file.
@@ -55,7 +55,7 @@ func (r *reader) read(content []byte, first int) (found document) {
 	content = withoutMark(content)
 	r.text = content
 	found.headless = headless(content)
-	parts := 0 // of the document: a line "..." ends one
+	parts := 0 // number of YAML documents; a line "..." ends one
 	defer func() {
 		for _, o := range found.objects {
 			if o.Kind.Restricts() && found.unidentified && parts > 1 {
@@ -150,7 +150,7 @@ func (r *reader) object(d *decoder, node *yaml.Node, found *document, depth int)
 	case d.failed && h.mayRestrict():
 		r.deny(node, h, found)
 	case d.failed:
-		if _, ok := r.namespaceOf(node); !ok { // the line between two documents may be missing
+		if _, ok := r.namespaceOf(node); !ok { // the separator between two documents may be missing
 			r.unidentified(found)
 		}
 		r.refused(h, found)
@@ -231,12 +231,12 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 		d.refuse(node, &path{name: "metadata"}, "the object has no metadata.name", "")
 		found.broken = true
 		return
-	// as in Istio, a policy without a spec is one with an empty spec
+	// as in Istio, a policy without a spec has an empty spec
 	case h.spec == nil && !kind.Restricts():
 		d.refuse(node, &path{name: "spec"}, "the object has no spec", "")
 	}
 	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name},
-		Defaulted: h.defaulted, APIVersion: h.apiVersion, Labels: h.labels,
+		NamespaceDefaulted: h.defaulted, APIVersion: h.apiVersion, Labels: h.labels,
 		Annotations: h.annotations, Conditions: h.conditions, Created: h.created, File: r.file,
 		Line: node.Line, Index: len(found.objects) + len(found.bad) + len(found.filters)}
 	if h.spec == nil {
@@ -254,7 +254,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 	}
 	if routes, ok := o.Spec.(*networking.VirtualService); ok {
 		for i := range routes.Http {
-			o.Routes = append(o.Routes, locate(h.spec, fmt.Sprintf("http[%d]", i))-o.Line)
+			o.RouteIndexes = append(o.RouteIndexes, locate(h.spec, fmt.Sprintf("http[%d]", i))-o.Line)
 		}
 	}
 	// without a spec, findings are reported at the object's line

@@ -24,30 +24,29 @@ import (
 
 const wellKnownPackage = "google.protobuf"
 
-// Unlinked is a packed message whose type is not linked into this program.
-type Unlinked struct {
+// UnlinkedMessage is a packed message (Any) whose type is not linked into this program.
+type UnlinkedMessage struct {
 	Field string // path of the message in the object
 	Type  string // name of the message's type
 	Value *structpb.Struct
 }
 
-// DecodeEnvoy decodes a JSON value in an EnvoyFilter into a message of Envoy's API. field is the path
-// of the value. Durations in Go's syntax are valid. A packed message whose type is not linked is
-// passed on as a TypedStruct, which Envoy decodes; a TypedStruct of a linked type is decoded as
-// that type. After an error other than Unknown, the message must not be used. It does not contain
-// fields that are Unknown.
-func DecodeEnvoy(value any, into proto.Message, field string) ([]object.Finding, []Unlinked) {
+// DecodeEnvoy decodes a JSON value of an EnvoyFilter, at the path field, into a message of Envoy's
+// API. It accepts durations in Go's syntax. A packed message of an unlinked type becomes a
+// TypedStruct, which Envoy decodes; a TypedStruct of a linked type is decoded as that type. Unknown
+// fields are left out. After any other error the message must not be used.
+func DecodeEnvoy(value any, into proto.Message, field string) ([]object.Finding, []UnlinkedMessage) {
 	return decodeEnvoyWith(&decoder{}, value, into, field)
 }
 
 // DecodeEnvoyStrict is like DecodeEnvoy, but accepts only durations in protobuf's JSON form, as
 // Envoy itself does.
-func DecodeEnvoyStrict(value any, into proto.Message, field string) ([]object.Finding, []Unlinked) {
+func DecodeEnvoyStrict(value any, into proto.Message, field string) ([]object.Finding, []UnlinkedMessage) {
 	return decodeEnvoyWith(&decoder{seconds: true}, value, into, field)
 }
 
 func decodeEnvoyWith(d *decoder, value any, into proto.Message, field string) ([]object.Finding,
-	[]Unlinked) {
+	[]UnlinkedMessage) {
 	d.protobuf, d.envoy = true, true
 	d.problemAt = func(_ int, at string) object.Problem { return object.Problem{Field: at} }
 	var root *path
@@ -58,7 +57,7 @@ func decodeEnvoyWith(d *decoder, value any, into proto.Message, field string) ([
 	findings := make([]object.Finding, len(d.problems))
 	for i, p := range d.problems {
 		findings[i] = object.Finding{Field: p.Field, Severity: p.Severity, Message: p.Message,
-			Fix: p.Fix, Unknown: d.unknowns[i]}
+			Fix: p.Fix, UnknownField: d.unknowns[i]}
 	}
 	return findings, d.unlinked
 }
@@ -89,7 +88,8 @@ func nodeOf(value any) *yaml.Node {
 	return node
 }
 
-// wellKnownEnvoy decodes those messages of google.protobuf that wellKnown does not decode.
+// wellKnownEnvoy decodes messages of google.protobuf, other than those of wellKnown, that have a
+// JSON form of their own.
 func (d *decoder) wellKnownEnvoy(node *yaml.Node, m protoreflect.Message, at *path,
 	depth int) bool {
 	name := m.Descriptor().FullName()
@@ -154,7 +154,7 @@ func (d *decoder) packed(node *yaml.Node, into *anypb.Any, at *path, depth int) 
 	case err != nil:
 		value := &structpb.Struct{}
 		d.structure(fields, value, at, depth)
-		d.unlinked = append(d.unlinked, Unlinked{Field: at.String(), Type: name, Value: value})
+		d.unlinked = append(d.unlinked, UnlinkedMessage{Field: at.String(), Type: name, Value: value})
 		d.pack(node, into, &xdstypev3.TypedStruct{TypeUrl: resource.TypePrefix + name, Value: value}, at)
 	case linked.Descriptor().FullName().Parent() == wellKnownPackage:
 		return false

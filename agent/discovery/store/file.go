@@ -28,21 +28,22 @@ type file struct {
 	documents []readDocument
 	// objects of all documents, including the last good versions of invalid objects
 	objects []*object.Object
-	// those of objects that are last good versions; all of them if the file cannot be read
+	// the last good versions in objects; all of objects if the file cannot be read
 	held     []*object.Object
 	problems []object.Problem
 
 	broken bool // a document is broken, or the file cannot be read
-	parsed bool // collect must be called to set objects from documents
+	parsed bool // documents were parsed, and collect has not set objects yet
 
 	unreadable bool
 	lastRead   *file // if the file cannot be read: its content as last read; nil if it never was
 
 	input bool   // the file is an input of another source; see Input
-	text  []byte // text of an input that may have to be validated again
+	text  []byte // text of an input that may have to be validated again later
 }
 
-// errEmptied is the error of a file of 0 bytes that had policies. Writers truncate files first.
+// errEmptied is the error of an empty file that had policies: writers truncate a file before they
+// write it.
 var errEmptied = errors.New("has 0 bytes and had policies, so it may be cut off")
 
 // readDocument caches the result of reading a document, so that only changed documents are parsed
@@ -58,7 +59,7 @@ type readDocument struct {
 func readFile(path string, previous *file, options Options) *file {
 	next := &file{read: time.Now()}
 	content, err := readAll(path, next)
-	if err == nil && len(content) == 0 && options.Policies[path] > 0 {
+	if err == nil && len(content) == 0 && options.PolicyCounts[path] > 0 {
 		err = errEmptied
 	}
 	switch {
@@ -173,7 +174,7 @@ func (d readDocument) moved(first int) readDocument {
 	return d
 }
 
-// stays returns the problem that a policy is in force which the file does not contain any more.
+// stays returns the problem that a policy which the file no longer contains is still in force.
 func (f *file) stays(o *object.Object) object.Problem {
 	p := object.Problem{File: o.File, Line: 1, Object: o.String(), Severity: condition.Warning,
 		Message: "stays in force although the file does not have it any more, because the file has " +
@@ -184,9 +185,9 @@ func (f *file) stays(o *object.Object) object.Problem {
 	return p
 }
 
-// collect sets the objects of a file to those of all its documents. Last good versions stay in
-// force for invalid objects, for objects that may be in a document that cannot be read, and for
-// policies that are missing from a file with an invalid object. tolerate is Options.Tolerate.
+// collect sets the objects of a file from its documents. Last good versions stay in force for
+// invalid objects, for objects in unreadable documents, and for policies missing from a file with
+// an invalid object. tolerate is Options.TolerateUnknown.
 func (f *file) collect(path string, previous *file, tolerate bool) {
 	if f == nil || !f.parsed {
 		return
@@ -208,7 +209,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 		}
 		for _, o := range d.objects {
 			last := o.Kind.Restricts() && o.Line == lastLine
-			// an additional line "---" may have cut off the policy's spec, or a part of it
+			// an additional line "---" may have cut off the policy's spec
 			if f.broken && slices.Contains(d.bare, o.Key) || last && f.cutOff(i) {
 				bad[o.Key] = true
 				cut = append(cut, denialOf(o))
@@ -228,7 +229,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 			case present[o.Key] || isDenial(o):
 			case f.broken || bad[o.Key]:
 				f.held = append(f.held, f.atLineOf(o, denials))
-			// the policy may have become the invalid object
+			// the invalid object may be the policy, with a changed key
 			case len(bad) > 0 && o.Kind.Restricts():
 				f.held = append(f.held, o)
 				f.problems = append(f.problems, f.stays(o))
@@ -259,8 +260,8 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	f.addDenials(path, denials, unnamed)
 }
 
-// cutOff reports whether the document that follows a document may be a part of it, or begin with
-// one. It skips documents without content.
+// cutOff reports whether the next document with content may be the rest of this one, cut off by a
+// line "---".
 func (f *file) cutOff(after int) bool {
 	for _, d := range f.documents[after+1:] {
 		if d.broken || len(d.objects)+len(d.problems) > 0 {
@@ -304,7 +305,7 @@ func closedFolder(path string) string {
 	}
 }
 
-// opening returns commands that let this process's user list and enter a directory.
+// opening returns shell commands that permit this process's user to list and enter a directory.
 func opening(folder string) string {
 	_, group := currentUser()
 	return fmt.Sprintf("chgrp %s %s; chmod g+rx %s", group, folder, folder)

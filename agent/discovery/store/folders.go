@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// folderID identifies a directory. device is 0 for one of Options.Folders, because a file system
+// folderID identifies a directory. device is 0 for one of Options.PolicyFolders, because a file system
 // may have another device number after a boot. No directory has inode 0.
 type folderID struct{ device, inode uint64 }
 
@@ -25,11 +25,11 @@ func (id folderID) is(found folderID) bool {
 	return id.inode == found.inode && (id.device == 0 || id.device == found.device)
 }
 
-// Folders returns the inodes of the directories that contain policies, directly or below them, for
-// Options.Folders of the next store. An inode that is unknown is 0. The result is nil without
-// Options.Await.
-func (s *Store) Folders() map[string]uint64 {
-	if !s.options.Await {
+// PolicyFolders returns the inodes of the directories that contain policies, directly or below them, for
+// Options.PolicyFolders of the next store. An inode that is unknown is 0. The result is nil without
+// Options.AwaitPaths.
+func (s *Store) PolicyFolders() map[string]uint64 {
+	if !s.options.AwaitPaths {
 		return nil
 	}
 	all := map[string]uint64{}
@@ -45,7 +45,7 @@ func (s *Store) Folders() map[string]uint64 {
 	return all
 }
 
-// FoldersLost reports whether Folders and Policies may be incomplete, because those of an earlier
+// FoldersLost reports whether PolicyFolders and PolicyCounts may be incomplete, because those of an earlier
 // store were lost and not all paths were found since. It is Options.FoldersLost of the next store.
 func (s *Store) FoldersLost() bool { return s.options.FoldersLost }
 
@@ -84,8 +84,8 @@ func (s *Store) expectFolders(inodes map[string]uint64) {
 	}
 }
 
-// suspect makes the store wait for directories without files below a configured path, and for
-// targets of links, if it is not known which directories had policies.
+// suspect makes the store wait for empty directories below a configured path, and for targets of
+// links, because it is unknown which directories had policies.
 func (s *Store) suspect(root string, found map[string]folderID, links []string) {
 	if _, ok := found[root]; !ok || !s.suspicious[root] {
 		return
@@ -106,8 +106,8 @@ func (s *Store) suspect(root string, found map[string]folderID, links []string) 
 	}
 }
 
-// find ends the wait for directories that a scan of a configured path has found with all of their
-// entries, and for those that were deleted.
+// find ends the wait for directories that a scan of a configured path has completely read, and for
+// deleted ones.
 func (s *Store) find(root string, found map[string]folderID) {
 	for folder := range s.missing {
 		if !within(root, folder) {
@@ -135,8 +135,8 @@ func (s *Store) find(root string, found map[string]folderID) {
 	}
 }
 
-// isRead reports whether nothing of a path below a directory that a scan has found to its end is
-// unread: it was deleted, is no directory any more, or is a link to a directory that was found.
+// isRead reports whether a path below a completely scanned directory has no unread files: it was
+// deleted, is no directory any more, or is a link to a scanned directory.
 func (s *Store) isRead(path string, found map[string]folderID) bool {
 	if _, err := os.Lstat(path); err != nil {
 		return errors.Is(err, fs.ErrNotExist)

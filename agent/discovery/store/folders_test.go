@@ -49,20 +49,20 @@ func (f *files) bind(name string) (unmount func()) {
 func (f *files) nextRun(lost bool) {
 	f.t.Helper()
 	options := f.store.options
-	options.Await, options.FoldersLost = true, lost || f.store.FoldersLost()
-	options.LastGood, options.Away, options.Folders = f.store.Held(), f.store.Away(), f.store.Folders()
-	options.Policies = f.store.Policies()
+	options.AwaitPaths, options.FoldersLost = true, lost || f.store.FoldersLost()
+	options.LastGood, options.AwayPaths, options.PolicyFolders = f.store.LastGoodObjects(), f.store.AwayPaths(), f.store.PolicyFolders()
+	options.PolicyCounts = f.store.PolicyCounts()
 	if lost {
-		options.LastGood, options.Away, options.Folders, options.Policies = nil, nil, nil, nil
+		options.LastGood, options.AwayPaths, options.PolicyFolders, options.PolicyCounts = nil, nil, nil, nil
 	}
 	f.store = New(options)
 	f.store.Load()
 }
 
-// closedBy compares the reason why nothing is served; "": everything is served.
+// closedBy compares the reason for which no resources are served with want; "": they are served.
 func (f *files) closedBy(what, want string) {
 	f.t.Helper()
-	p, closed := f.store.Unlisted()
+	p, closed := f.store.UnlistedProblem()
 	if closed != (want != "") || !strings.Contains(p.String(), want) {
 		f.t.Errorf("%s: closed by %q, want %q", what, p, want)
 	}
@@ -86,11 +86,11 @@ func TestAway_BindMount(t *testing.T) {
 	f.expect("unmounted", f.store.Load())
 	f.expectProblems("its 1 file stays in force as last read; mount or move it back, or create an " +
 		"empty file " + f.path("shared/empty.yaml"))
-	if _, appeared := f.store.Awaits(); appeared {
+	if _, appeared := f.store.AwaitsPaths(); appeared {
 		t.Error("it is said to be there")
 	}
 	f.bind("shared")
-	if _, appeared := f.store.Awaits(); !appeared {
+	if _, appeared := f.store.AwaitsPaths(); !appeared {
 		t.Error("it is said to be away")
 	}
 	f.expect("mounted again", f.store.Load())
@@ -153,7 +153,7 @@ func TestFolders_AwaitedByNextStore(t *testing.T) {
 		}, "", nil, false},
 	} {
 		f := newFiles(t)
-		f.store.options.Await = true
+		f.store.options.AwaitPaths = true
 		f.store = New(f.store.options)
 		unmount := f.bind("shared")
 		f.write("shared/x.yaml", anyPolicy)
@@ -166,7 +166,7 @@ func TestFolders_AwaitedByNextStore(t *testing.T) {
 			f.closedBy(test.name+", "+run, test.closed)
 			f.store.Load()
 			f.closedBy(test.name+", "+run+", read again", test.closed)
-			if awaits, appeared := f.store.Awaits(); awaits != (test.closed != "") || appeared {
+			if awaits, appeared := f.store.AwaitsPaths(); awaits != (test.closed != "") || appeared {
 				t.Errorf("%s: awaits %v, appeared %v", test.name, awaits, appeared)
 			}
 		}
@@ -174,7 +174,7 @@ func TestFolders_AwaitedByNextStore(t *testing.T) {
 			continue
 		}
 		test.returns(f)
-		if _, appeared := f.store.Awaits(); !appeared {
+		if _, appeared := f.store.AwaitsPaths(); !appeared {
 			t.Errorf("%s: it is still awaited", test.name)
 		}
 		f.store.Load()
@@ -205,7 +205,7 @@ func (f *files) move(from, to string) {
 func TestFolders_Unreadable(t *testing.T) {
 	for _, mode := range []fs.FileMode{0, 0o311, 0o644} {
 		f := newFiles(t)
-		f.store.options.Await = true
+		f.store.options.AwaitPaths = true
 		f.store = New(f.store.options)
 		f.write("below/x.yaml", anyPolicy)
 		f.write("other/a.yaml", entry("a", "a.test"))
@@ -256,7 +256,7 @@ func TestFolders_Lost(t *testing.T) {
 	f.remove("full/a.yaml")
 	f.store.Load()
 	f.closedBy("an emptied directory", "")
-	if got := maps.Clone(f.store.Folders()); len(got) > 0 {
+	if got := maps.Clone(f.store.PolicyFolders()); len(got) > 0 {
 		t.Errorf("directories with policies: %v", got)
 	}
 }

@@ -13,13 +13,13 @@ import (
 // header holds the fields of an object beside its spec.
 type header struct {
 	apiVersion, kind, name, namespace string
-	// namespace is the default, because the object names none
+	// the object has no namespace, and namespace is the default
 	defaulted           bool
 	created             time.Time
 	labels, annotations map[string]string
 	spec, items         *yaml.Node
 	conditions          map[string]string
-	// whether the object restricts access by its spec, or has another kind or apiVersion that does
+	// the object restricts access: by its spec, or by another kind or apiVersion that it also has
 	restricts bool
 }
 

@@ -7,10 +7,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Held returns the objects that are in force although their text is invalid, cannot be read or was
-// not found, sorted by file. They are Options.LastGood of the next store. A slice does not change
-// while its objects are held.
-func (s *Store) Held() []*object.Object {
+// LastGoodObjects returns the objects in force whose text is invalid, unreadable or missing, sorted
+// by file. They are Options.LastGood of the next store. The caller must not modify the result.
+func (s *Store) LastGoodObjects() []*object.Object {
 	var all []*object.Object
 	for _, path := range slices.Sorted(maps.Keys(s.held)) {
 		all = append(all, s.held[path]...)
@@ -26,8 +25,8 @@ func (s *Store) Held() []*object.Object {
 	return all
 }
 
-// atLineOf returns a last good version with the line of the invalid object that it replaces, if that
-// is known, as the order of objects decides between policies of the same workloads.
+// atLineOf returns a last good version at the line of the invalid object that it replaces, if
+// known: the order of objects decides between policies for the same workloads.
 func (f *file) atLineOf(o *object.Object, denials []denial) *object.Object {
 	line := o.Line
 	for _, d := range f.documents {
@@ -48,8 +47,9 @@ func (f *file) atLineOf(o *object.Object, denials []denial) *object.Object {
 	return &moved
 }
 
-// Waiting returns how many held objects are not in force, because no scan has found their file yet.
-func (s *Store) Waiting() int {
+// CountMissing returns the number of last good objects that are not in force, because no scan has
+// found their file yet.
+func (s *Store) CountMissing() int {
 	waiting := 0
 	for path, objects := range s.held {
 		if s.files[path] == nil {
@@ -81,8 +81,8 @@ func (s *Store) hold(path string, next *file) {
 	s.held[path] = next.held
 }
 
-// holdUnseen records as held all objects of files that a scan did not reach, because the next store
-// would not know of them. The files are read again once a scan finds them.
+// holdUnseen records the objects of files that a scan did not reach, so that the next store knows
+// them. The files are read again once a scan finds them.
 func (s *Store) holdUnseen(paths []string) {
 	for _, path := range paths {
 		if known := s.files[path]; known != nil {
@@ -103,7 +103,7 @@ func (s *Store) forget() {
 		return !wrong && s.files[path] == nil && !s.expected(path)
 	}
 	maps.DeleteFunc(s.held, func(path string, _ []*object.Object) bool { return gone(path) })
-	maps.DeleteFunc(s.options.Policies, func(path string, _ int) bool { return gone(path) })
+	maps.DeleteFunc(s.options.PolicyCounts, func(path string, _ int) bool { return gone(path) })
 }
 
 // unseen returns the known files below a path that a scan did not find.

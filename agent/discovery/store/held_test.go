@@ -15,13 +15,13 @@ import (
 // again replaces the store by a new one that starts with its held objects, as after a restart.
 func (f *files) again() {
 	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validateObject,
-		LastGood: f.store.Held(), Away: f.store.Away()})
+		LastGood: f.store.LastGoodObjects(), AwayPaths: f.store.AwayPaths()})
 }
 
 func (f *files) expectHeld(what string, names ...string) {
 	f.t.Helper()
 	var got []string
-	for _, o := range f.store.Held() {
+	for _, o := range f.store.LastGoodObjects() {
 		got = append(got, strings.TrimPrefix(o.File, f.directory+"/")+" "+o.Name)
 	}
 	if diff := cmp.Diff(names, got); diff != "" {
@@ -50,14 +50,14 @@ func TestHeld_ByNextStore(t *testing.T) {
 	f.expect("made bad", f.store.Load())
 	for range 2 { // restarts twice, because the second store must also retain the objects
 		f.expectHeld("of what is bad", "all.yaml b", "broken.yaml c", "large.yaml e")
-		before, problems := f.store.Held(), f.problems()
+		before, problems := f.store.LastGoodObjects(), f.problems()
 		f.again()
 		f.expect("bad still", f.store.Load(), "a: - → a.test", "b: - → b.test", "c: - → c.test",
 			"d: - → d.test", "e: - → e.test")
 		if diff := cmp.Diff(problems, f.problems()); diff != "" {
 			t.Errorf("problems (-before +after):\n%s", diff)
 		}
-		for i, o := range f.store.Held() {
+		for i, o := range f.store.LastGoodObjects() {
 			if o != before[i] {
 				t.Errorf("%s is held anew", o)
 			}
@@ -74,8 +74,8 @@ func TestHeld_ByNextStore(t *testing.T) {
 	f.expectProblems()
 }
 
-// TestHeld_AtItsLine breaks a PeerAuthentication that another one precedes, which moves down in the
-// file. The other one still comes first, and so decides.
+// TestHeld_AtItsLine breaks a PeerAuthentication and moves it down in its file. Another one still
+// precedes it, and so still applies.
 func TestHeld_AtItsLine(t *testing.T) {
 	late := strings.NewReplacer("STRICT", "PERMISSIVE", "name: mtls", "name: late").Replace(strict)
 	for name, broken := range map[string]string{
@@ -138,7 +138,7 @@ func TestHeld_WaitsForItsFolder(t *testing.T) {
 	f.again()
 	f.expect("not there yet", f.store.Load())
 	f.expectHeld("of a folder that is not there", "a.yaml a")
-	if n := f.store.Waiting(); n != 1 {
+	if n := f.store.CountMissing(); n != 1 {
 		t.Errorf("%d wait for their folder", n)
 	}
 	if err := os.Rename(away, f.directory); err != nil {
@@ -146,7 +146,7 @@ func TestHeld_WaitsForItsFolder(t *testing.T) {
 	}
 	f.expect("there", f.store.Reload([]string{f.directory}), "a: - → a.test")
 	f.expectHeld("of a folder that is there", "a.yaml a")
-	if n := f.store.Waiting(); n != 0 {
+	if n := f.store.CountMissing(); n != 0 {
 		t.Errorf("%d wait for a folder that is there", n)
 	}
 }

@@ -28,9 +28,9 @@ type Input struct {
 
 // Batch is a change of the inputs of one source.
 type Batch struct {
-	Source string // name of the source, in Options.Sources
-	Inputs []Input
-	All    bool // Inputs are complete: all other inputs of the source are removed
+	Source   string // name of the source, in Options.Sources
+	Inputs   []Input
+	Complete bool // Inputs are complete: all other inputs of the source are removed
 }
 
 // ApplyBatches applies batches in order. As with files, the last good version of an invalid object
@@ -38,7 +38,7 @@ type Batch struct {
 func (s *Store) ApplyBatches(batches []Batch) []object.Change {
 	inputs := map[string]Input{}
 	for _, b := range batches {
-		if b.All {
+		if b.Complete {
 			s.complete[b.Source] = true
 			for _, path := range s.pathsOf(b.Source) {
 				inputs[path] = Input{Path: path}
@@ -67,7 +67,7 @@ func (s *Store) take(inputs map[string]Input) []object.Change {
 	})
 }
 
-// takeDue validates inputs again that were invalid or Unknown, once this is due.
+// takeDue validates inputs again that were invalid or had an UnknownField, once this is due.
 func (s *Store) takeDue() []object.Change {
 	inputs := map[string]Input{}
 	for path, known := range s.files {
@@ -140,7 +140,7 @@ func (f *file) reuse(before []*object.Object) {
 	}
 	for i := range f.documents {
 		for j, o := range f.documents[i].objects {
-			if same := known[o.Key]; same != nil && same.Defaulted == o.Defaulted &&
+			if same := known[o.Key]; same != nil && same.NamespaceDefaulted == o.NamespaceDefaulted &&
 				object.Equal(same, o) {
 				f.documents[i].objects[j] = same
 				delete(known, o.Key)
@@ -152,7 +152,7 @@ func (f *file) reuse(before []*object.Object) {
 // withoutLines sets the lines in a document to 0, because no person wrote its text.
 func (d *document) withoutLines() {
 	for _, o := range d.objects {
-		o.Line, o.Routes = 0, nil
+		o.Line, o.RouteIndexes = 0, nil
 	}
 	for _, v := range d.filters {
 		v.object.Line, v.spec = 0, nil

@@ -27,7 +27,7 @@ func newInputs(t *testing.T, lastGood ...*object.Object) *inputs {
 
 // take delivers a batch; texts has paths and texts in turns. An empty text removes the path.
 func (i *inputs) take(source string, all bool, texts ...string) []object.Change {
-	b := Batch{Source: source, All: all}
+	b := Batch{Source: source, Complete: all}
 	for pair := range slices.Chunk(texts, 2) {
 		in := Input{Path: pair[0]}
 		if pair[1] != "" {
@@ -112,7 +112,7 @@ func TestTake_PrecedenceOfSources(t *testing.T) {
 func TestTake_ServicesOfRegistries(t *testing.T) {
 	i := newInputs(t)
 	take := func(source string, all bool, inputs ...Input) []object.Change {
-		return i.store.ApplyBatches([]Batch{{Source: source, Inputs: inputs, All: all}})
+		return i.store.ApplyBatches([]Batch{{Source: source, Inputs: inputs, Complete: all}})
 	}
 	i.expect("the later registry", take("consul-2", true, service("consul-2:web", "web.test", "10.0.0.2")),
 		"service:web.test: - → web.test")
@@ -142,7 +142,7 @@ func TestTake_LastGoodWaitsForTheSource(t *testing.T) {
 	i := newInputs(t)
 	i.take("memory", true, "memory:a", entry("a", "a.test"), "memory:b", entry("b", "b.test"))
 	i.take("memory", false, "memory:a", "a: [", "memory:b", "b: [")
-	next := newInputs(t, i.store.Held()...)
+	next := newInputs(t, i.store.LastGoodObjects()...)
 	next.expect("before the source", next.store.Load())
 	next.expectHeld("before the source", "memory:a a", "memory:b b")
 	next.expect("invalid still", next.take("memory", false, "memory:a", "a: ["), "a: - → a.test")
@@ -184,12 +184,12 @@ func TestTake_ValidatesAgain(t *testing.T) {
 		if valid {
 			return nil
 		}
-		return []object.Finding{{Severity: "error", Message: "unknown", Unknown: true}}
+		return []object.Finding{{Severity: "error", Message: "unknown", UnknownField: true}}
 	}
 	i.expect("unknown", i.take("memory", true, "memory:a", entry("a", "a.test")))
 	valid = true
 	i.expect("not due", i.store.Load())
-	i.store.Reconsider()
+	i.store.RevalidateDoubtful()
 	i.expect("known", i.store.Load(), "a: - → a.test")
 	if diff := cmp.Diff([]byte(nil), i.store.files["memory:a"].text); diff != "" {
 		t.Errorf("text of a valid input: %s", diff)

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Text that cannot be read may contain policies. Unless the last good version of every policy that
-// it may contain is in force, everything is denied.
+// Unreadable text may contain policies. Unless the last good versions of all policies that it may
+// contain are in force, everything is denied.
 
 var (
 	// notContent matches comments, the copy of an object that kubectl adds to it, and the label that
@@ -28,10 +28,9 @@ var (
 	firstWord = regexp.MustCompile(`(?m)(?:^|[:,{\[-])[ \t]*["']?(\w+)`)
 )
 
-// mentioned returns the policies that the text may contain: those of each part that mentions a kind
-// that can restrict access, or the API group of such kinds. A key has no name where a part does not
-// clearly name one policy, no kind if only the group is mentioned, and no namespace if that is not
-// valid.
+// mentioned returns the keys of policies that the text may contain, one for each part that mentions
+// a restricting kind or API group. A key lacks the name if the part does not clearly name one
+// policy, the kind if only the group is mentioned, and the namespace if it is invalid.
 func (r *reader) mentioned() (all []object.Key) {
 	// text in UTF-16 without a byte order mark has a zero byte in each character
 	text := bytes.ReplaceAll(r.text, []byte{0}, nil)
@@ -74,7 +73,7 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 		case name == "metadata":
 			inMetadata = true
 			if metadata++; metadata > 1 {
-				continue // no name is clear
+				continue // the name is not clear
 			}
 			if next := nextIndent.FindSubmatch(text[match[3]:]); next != nil {
 				indent = next[1]
@@ -115,9 +114,9 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 	return []object.Key{key}
 }
 
-// withoutMentioned removes from last good versions those that unreadable documents mention. A mention
-// without a name may be of any that is left. ok is false if such a document mentions any other
-// policy, except policies of the same document that were read.
+// withoutMentioned removes policies that unreadable documents mention from the last good versions.
+// A mention without a name may mean any remaining one. ok is false if such a document mentions a
+// policy that is neither last good nor read from the same document.
 func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Object, ok bool) {
 	rest = slices.Clone(lastGood)
 	var unnamed []object.Key
@@ -147,7 +146,7 @@ func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Objec
 			rest = slices.Delete(rest, at, at+1)
 		}
 	}
-	// a key without a kind is the last to take one
+	// keys with a kind are matched first, those without a kind last
 	slices.SortStableFunc(unnamed, func(a, b object.Key) int { return -cmp.Compare(a.Kind, b.Kind) })
 	for _, key := range unnamed {
 		at := slices.IndexFunc(rest, func(o *object.Object) bool {

@@ -26,14 +26,14 @@ const (
 // isLabel reports whether a text is a DNS label as in Kubernetes: lower-case letters, digits and
 // hyphens.
 func isLabel(text string) bool {
-	return object.IsWord(text, "-", longestLabel) && text == strings.ToLower(text)
+	return object.IsIdentifier(text, "-", longestLabel) && text == strings.ToLower(text)
 }
 
 // isSubdomain reports whether a text is a valid object name: DNS labels of any length, separated by
 // dots.
 func isSubdomain(text string) bool {
 	for label := range strings.SplitSeq(text, ".") {
-		if !object.IsWord(label, "-", longestSubdomain) || label != strings.ToLower(label) {
+		if !object.IsIdentifier(label, "-", longestSubdomain) || label != strings.ToLower(label) {
 			return false
 		}
 	}
@@ -47,7 +47,7 @@ func isQualified(text string) bool {
 	if !found {
 		domain, name = "x", text
 	}
-	return isSubdomain(domain) && object.IsWord(name, "-_.", longestLabel)
+	return isSubdomain(domain) && object.IsIdentifier(name, "-_.", longestLabel)
 }
 
 func (d *decoder) labels(node *yaml.Node, at *path, labels map[string]string) {
@@ -57,7 +57,7 @@ func (d *decoder) labels(node *yaml.Node, at *path, labels map[string]string) {
 			d.refuse(node, child, fmt.Sprintf("%q is no label", key),
 				"write letters, digits and -_. between letters or digits")
 		}
-		if value := labels[key]; value != "" && !object.IsWord(value, "-_.", longestLabel) {
+		if value := labels[key]; value != "" && !object.IsIdentifier(value, "-_.", longestLabel) {
 			d.refuse(node, child, fmt.Sprintf("%q is no label's value", value),
 				"write up to 63 letters, digits and -_. between letters or digits")
 		}

@@ -41,7 +41,7 @@ func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 	if told := strings.Join(f.problems(), "\n"); !strings.Contains(told, "ServiceEntry other/d") {
 		t.Errorf("problems: %s", told)
 	}
-	again := New(Options{Paths: f.store.options.Paths, Namespace: "third", LastGood: f.store.Held()})
+	again := New(Options{Paths: f.store.options.Paths, Namespace: "third", LastGood: f.store.LastGoodObjects()})
 	again.Load()
 	former := f.store
 	if f.store = again; inForce("third") != "third/a ns/b third/c third/d" {

@@ -55,8 +55,8 @@ type Proposal struct {
 	objects   map[object.Key]bool
 }
 
-// Propose parses files. folders are those directories all of whose files are in texts. Paths are
-// absolute. It uses only Namespace, Validate and ValidateAll of the options.
+// Propose parses files. folders are the directories whose files are all in texts. Paths are
+// absolute. Only Namespace, Validate and ValidateAll of options are used.
 func Propose(texts []Text, folders []string, options Options) Proposal {
 	p := Proposal{namespace: options.Namespace, files: map[string]*file{},
 		objects: map[object.Key]bool{}}
@@ -82,15 +82,15 @@ func Propose(texts []Text, folders []string, options Options) Proposal {
 // Namespace returns the default namespace of the proposal.
 func (p Proposal) Namespace() string { return p.namespace }
 
-// Has reports whether the proposal has a file.
-func (p Proposal) Has(path string) bool { return p.files[path] != nil }
+// HasFile reports whether the proposal has a file.
+func (p Proposal) HasFile(path string) bool { return p.files[path] != nil }
 
-// With returns a store with the files and the default namespace of a proposal. A file or folder at
-// or below one of Options.Paths replaces what s has there. Any other folder replaces all files, and
-// objects of any other file replace those with the same key.
-func (s *Store) With(p Proposal) *Store {
+// WithProposal returns a store with the files and the default namespace of a proposal. Files and
+// folders at or below Options.Paths replace those of s there. Any other folder replaces all files;
+// objects of any other file replace those with equal keys.
+func (s *Store) WithProposal(p Proposal) *Store {
 	options := s.options
-	options.Namespace, options.LastGood, options.Await = p.namespace, nil, false
+	options.Namespace, options.LastGood, options.AwaitPaths = p.namespace, nil, false
 	other := New(options)
 	before := map[object.Key]*object.Object{}
 	all := slices.ContainsFunc(p.folders, func(folder string) bool { return s.rootOf(folder) == "" })

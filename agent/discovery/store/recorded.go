@@ -7,23 +7,23 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Policies returns the number of policies of each file that has any, for Options.Policies of the
-// next store. For a broken file it is the number before, if that was larger. The result is nil
-// without Options.Await.
-func (s *Store) Policies() map[string]int {
-	if !s.options.Await {
+// PolicyCounts returns the number of policies of each file that has any, for Options.PolicyCounts
+// of the next store. A broken file keeps its previous number if that was larger. The result is nil
+// without Options.AwaitPaths.
+func (s *Store) PolicyCounts() map[string]int {
+	if !s.options.AwaitPaths {
 		return nil
 	}
-	return maps.Clone(s.options.Policies)
+	return maps.Clone(s.options.PolicyCounts)
 }
 
-// guard adds a denial of everything to a broken file of which fewer policies are known than it had,
-// and records the number of its policies.
+// guard records the number of a file's policies. If the file is broken and fewer policies are known
+// than before, it adds a denial of everything.
 func (s *Store) guard(path string, f *file) {
 	if f == nil || f.input {
 		return
 	}
-	had := s.options.Policies[path]
+	had := s.options.PolicyCounts[path]
 	if s.options.FoldersLost && s.files[path] == nil {
 		had = math.MaxInt32
 	}
@@ -46,7 +46,7 @@ func (s *Store) guard(path string, f *file) {
 		}
 		has = max(had, has)
 	}
-	if s.options.Policies[path] = has; has == 0 {
-		delete(s.options.Policies, path)
+	if s.options.PolicyCounts[path] = has; has == 0 {
+		delete(s.options.PolicyCounts, path)
 	}
 }

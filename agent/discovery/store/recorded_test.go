@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// open reports whether a policy that was in force is not, while nothing denies.
+// open reports whether a policy is no longer in force, and no denial replaces it.
 func (f *files) open(name string) bool {
-	_, closed := f.store.Unlisted()
+	_, closed := f.store.UnlistedProblem()
 	return !closed && !f.hasPolicy(name) && len(f.denials()) == 0
 }
 
@@ -41,7 +41,7 @@ func TestRecorded_BrokenBetweenRuns(t *testing.T) {
 		f.expectDenials(name + ", broken without policies")
 		f.remove("x.yaml")
 		f.store.Load()
-		if got := f.store.Policies(); len(got) > 0 {
+		if got := f.store.PolicyCounts(); len(got) > 0 {
 			t.Errorf("%s: recorded %v", name, got)
 		}
 	}
@@ -59,7 +59,7 @@ func TestRecorded_LastGoodLost(t *testing.T) {
 	f.nextRun(false)
 	f.expectDenials("both are known")
 	options := f.store.options
-	options.LastGood, options.Policies = f.store.Held()[:1], f.store.Policies()
+	options.LastGood, options.PolicyCounts = f.store.LastGoodObjects()[:1], f.store.PolicyCounts()
 	f.store = New(options)
 	f.expectDenials("one is known", "all at 1")
 	f.nextRun(false)
@@ -142,7 +142,7 @@ func TestRecorded_ConfiguredFile(t *testing.T) {
 				}
 				f.store.Load()
 			}
-			if _, appeared := f.store.Awaits(); appeared {
+			if _, appeared := f.store.AwaitsPaths(); appeared {
 				t.Errorf("%s, %s: it is said to be there", left, when)
 			}
 			f.remove("x.yaml")

@@ -39,7 +39,8 @@ func (s *Store) removeHosts(o *object.Object) {
 	}
 }
 
-// affected returns the keys of objects that a change of an object may put in force or not.
+// affected returns the keys of objects that may come into force, or be replaced, because an object
+// changed.
 func (s *Store) affected(o *object.Object) []object.Key {
 	keys := []object.Key{o.Key}
 	for _, host := range registeredHosts(o) {
@@ -50,8 +51,8 @@ func (s *Store) affected(o *object.Object) []object.Key {
 	return keys
 }
 
-// owner returns the service of an earlier registry that has one of the hosts of a registry's
-// service, nil if there is none.
+// owner returns the service in an earlier registry that has a host of this registry service; nil if
+// there is none.
 func (s *Store) owner(o *object.Object) *object.Object {
 	for _, host := range registeredHosts(o) {
 		if all := s.registered[host]; len(all) > 0 {

@@ -20,8 +20,8 @@ const (
 	extensionsGroup = object.ExtensionsGroup
 )
 
-// groups maps Istio's API groups to whether an unknown kind of the group may restrict access. A
-// kind of an unknown group of Istio may.
+// groups maps Istio's API groups to whether unknown kinds of the group may restrict access. Kinds
+// of unknown groups may.
 var groups = map[string]bool{securityGroup: true, extensionsGroup: true, apiGroup: false,
 	telemetryGroup: false, "install.istio.io": false}
 
@@ -60,7 +60,7 @@ func restrictingKinds() map[string]string {
 	return all
 }
 
-// policyKinds returns the kinds that can restrict access, from which misspelt kinds are corrected.
+// policyKinds returns the kinds that can restrict access, to which misspelt kinds are compared.
 func policyKinds() []string { return slices.Sorted(maps.Keys(restrictions)) }
 
 // mayRestrict reports whether an object has a kind that can restrict access, or is in an API group
@@ -105,8 +105,8 @@ func resemblesPolicy(spec *yaml.Node) bool {
 	return false
 }
 
-// restrictingKind returns the kind that can restrict access and has a name, which may be misspelt;
-// "" if there is none.
+// restrictingKind returns the restricting kind with a name, which may be misspelt; "" if there is
+// none.
 func restrictingKind(name string) string {
 	if _, known := restrictions[name]; known {
 		return name
@@ -155,8 +155,8 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 	}
 }
 
-// mayRestrictBySpec reports whether an invalid object of a supported kind may restrict access: it
-// does, or its spec cannot be read.
+// mayRestrictBySpec reports whether an invalid object of a supported kind may restrict access: its
+// spec restricts access or is unreadable.
 func mayRestrictBySpec(h *header) bool {
 	spec := object.NewSpec(object.Kind(h.kind))
 	if h.spec == nil {

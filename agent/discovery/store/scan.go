@@ -21,7 +21,7 @@ type fingerprint struct {
 	device, inode uint64
 	size          int64
 	modified      time.Time
-	// ctime, by which a change is noticed even if the modification time was reset
+	// ctime, which shows a change even if the modification time was reset
 	changed time.Time
 }
 
@@ -37,8 +37,7 @@ func fingerprintOf(info fs.FileInfo) fingerprint {
 // tick is at most 10 ms.
 const recent = 50 * time.Millisecond
 
-// fresh reports whether a file that was read at a time may have changed since without a new
-// fingerprint.
+// fresh reports whether a file may have changed, with an equal fingerprint, since it was read.
 func (f fingerprint) fresh(read time.Time) bool {
 	return f.modified.After(read.Add(-recent)) || f.changed.After(read.Add(-recent))
 }
@@ -59,10 +58,10 @@ const maxEntries = 100_000
 // errTooMany is the error of a scan that has ended at maxEntries.
 var errTooMany = fmt.Errorf("more than %d files, directories and links below it", maxEntries)
 
-// scan calls found for every file below root, for links without a target, whatever their name, and
-// for root and each directory below it whose entries were all found. It resolves symbolic links, and
-// visits each directory once: those without a link in their path first. A root that does not exist
-// is an error; files that vanish during the scan are not.
+// scan calls found for every file below root, for links without a target, and for root and each
+// directory whose entries were all found. It resolves symbolic links and visits each directory
+// once, first those without a link in their path. A missing root is an error; a file that vanishes
+// during the scan is not.
 func scan(root string, found func(path string, info fs.FileInfo)) error {
 	info, err := os.Stat(root)
 	if err != nil {

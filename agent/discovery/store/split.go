@@ -87,8 +87,8 @@ func inUTF8(content []byte) []byte {
 // beforeContent matches the lines of a document before its content.
 var beforeContent = regexp.MustCompile(`^(?:---)?(?:[ \t]*(?:#[^\r\n]*)?[\r\n])*`)
 
-// headless reports whether a document begins as the rest of an object does that a line "---" has
-// cut in its spec, or before it: with spec, or with a line that is indented.
+// headless reports whether a document begins like the rest of an object that a line "---" has cut
+// in two: with spec, or with an indented line.
 func headless(document []byte) bool {
 	content := document[len(beforeContent.Find(document)):]
 	key := bytes.TrimLeft(content, " \t")

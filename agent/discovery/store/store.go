@@ -26,47 +26,49 @@ type Options struct {
 	// nil: no validation
 	Validate func(*object.Object) []object.Finding
 
-	// ValidateAll checks the EnvoyFilters that were read at the same time, except those in which
-	// Validate found an error that is not Unknown. nil: no check
+	// ValidateAll checks all EnvoyFilters that were read together, except those in which Validate
+	// found an error other than UnknownField. nil: no check
 	ValidateAll func([]*object.Object) []Verdict
 
-	// Tolerate makes objects valid in the first Load (with Await, until each path exists) whose
-	// only errors are Unknown. They count as last good versions, unless they have others.
-	Tolerate bool
+	// TolerateUnknown accepts, in the first Load (with AwaitPaths, until each path exists), objects
+	// whose only errors are UnknownField. They count as last good versions, unless they have other
+	// ones.
+	TolerateUnknown bool
 
-	// Await makes a path that does not exist, or cannot be listed, an error (see Unlisted), as well
-	// as one of Folders that was not found: it may be on a file system that is not mounted yet. The
-	// error ends when the path can be listed.
-	Await bool
+	// AwaitPaths makes it an error (see UnlistedProblem) if a path, or one of PolicyFolders, is
+	// missing or cannot be listed: its file system may not be mounted yet. The error ends once the
+	// path is listed.
+	AwaitPaths bool
 
-	// Folders are the inodes of the directories in which an earlier store had policies
-	// (Store.Folders).
-	Folders map[string]uint64
+	// PolicyFolders are the inodes of the directories in which an earlier store had policies
+	// (Store.PolicyFolders).
+	PolicyFolders map[string]uint64
 
-	// Policies are the numbers of policies that files had in an earlier store (Store.Policies). Such
-	// a file denies everything while it is broken, or has 0 bytes, and fewer are known.
-	Policies map[string]int
+	// PolicyCounts has the numbers of policies of files in an earlier store (Store.PolicyCounts). A
+	// file that is broken or empty, and of which fewer policies are known, denies everything.
+	PolicyCounts map[string]int
 
-	// FoldersLost reports whether Folders and Policies could not be read. With Await, every directory
-	// without files, and every broken file, then counts as one that may have had policies.
+	// FoldersLost reports that PolicyFolders and PolicyCounts could not be read. With AwaitPaths,
+	// every directory without files, and every broken file, then counts as one that may have had
+	// policies.
 	FoldersLost bool
 
-	// LastGood holds the objects that an earlier store returned from Held. Those that name no
-	// namespace are in this store's default namespace.
+	// LastGood holds the result of LastGoodObjects of an earlier store. Objects without a namespace
+	// are in this store's default namespace.
 	LastGood []*object.Object
 
-	// Sources are the names of sources whose batches Take accepts, and FilesSource, in order of
-	// precedence: of two objects with the same key, that of the earlier source is in force. nil:
-	// only files
+	// Sources has the names of the sources, including FilesSource, in order of precedence: of
+	// objects with equal keys, the one of the earlier source is in force. Batches of other sources
+	// are ignored. nil: only files
 	Sources []string
 
-	// Required are those of Sources whose policies count as unknown until they have delivered their
-	// complete state once; see Unlisted.
-	Required []string
+	// RequiredSources are the members of Sources whose policies are unknown until they have
+	// delivered their complete state once; see UnlistedProblem.
+	RequiredSources []string
 
-	// Away are paths that were away in an earlier store (Store.Away) and whose objects stay in
+	// AwayPaths are paths that were away in an earlier store (Store.AwayPaths) and whose objects stay in
 	// force.
-	Away []string
+	AwayPaths []string
 }
 
 // Store holds the objects of files and inputs. It is not safe for concurrent use.
@@ -82,19 +84,19 @@ type Store struct {
 	// services of registries by host, those of the earliest source first
 	registered map[string][]*object.Object
 	roots      map[string]object.Problem // problems of those Options.Paths that cannot be read
-	// with Await: those Options.Paths that could not be listed yet
+	// with AwaitPaths: those Options.Paths that could not be listed yet
 	awaited map[string]bool
 	listed  map[string]bool // those Options.Paths whose files have all been found once
-	// identities of directories at their last scan; for a directory that is away, before it was
+	// identities of directories at their last scan before they were away, if they are
 	folders       map[string]folderID
 	policyFolders map[string]int // number of files with policies, by directory
-	// directories that may have policies and were not found yet, with the problem of each since the
-	// first scan
+	// directories that may have policies and were not found yet; each has a problem from the first
+	// scan on
 	missing    map[string]object.Problem
 	suspicious map[string]bool // with FoldersLost: those Options.Paths that were not found yet
 	// problems of paths that are away
 	away       map[string]object.Problem
-	restored   map[object.Key]*object.Object // keys of objects below Options.Away, until Load
+	restored   map[object.Key]*object.Object // keys of objects below Options.AwayPaths, until Load
 	duplicates map[object.Key][]object.Problem
 	// denials of policies that have no effect because others with the same key are in force; see
 	// conflict
@@ -106,8 +108,8 @@ type Store struct {
 // New returns a store that has read no files yet.
 func New(options Options) *Store {
 	options.Paths = slices.Clone(options.Paths)
-	if options.Policies = maps.Clone(options.Policies); options.Policies == nil {
-		options.Policies = map[string]int{}
+	if options.PolicyCounts = maps.Clone(options.PolicyCounts); options.PolicyCounts == nil {
+		options.PolicyCounts = map[string]int{}
 	}
 	for i, path := range options.Paths {
 		options.Paths[i] = filepath.Clean(path)
@@ -124,20 +126,20 @@ func New(options Options) *Store {
 	for i, source := range options.Sources {
 		s.ranks[source] = i
 	}
-	if options.Await {
+	if options.AwaitPaths {
 		s.awaited = map[string]bool{}
 		for _, path := range options.Paths {
 			s.awaited[path] = true
 		}
-		s.expectFolders(options.Folders)
+		s.expectFolders(options.PolicyFolders)
 	}
 	for _, o := range options.LastGood {
 		s.held[o.File] = append(s.held[o.File], o.WithNamespace(options.Namespace))
 		if o.Kind.Restricts() && s.rootOf(o.File) != "" {
-			s.options.Policies[o.File] = max(s.options.Policies[o.File], 1)
+			s.options.PolicyCounts[o.File] = max(s.options.PolicyCounts[o.File], 1)
 		}
 	}
-	s.restore(options.Away)
+	s.restore(options.AwayPaths)
 	return s
 }
 
@@ -201,9 +203,9 @@ func (s *Store) rootOf(path string) string {
 	return ""
 }
 
-// compare returns which files at and below a path have changed, and which are gone. If the scan is
-// incomplete, unseen has the files that may have either state: a file in an unreadable directory is
-// not deleted, and reading it reports the error.
+// compare returns the files at and below a path that changed, and those that are gone. After an
+// incomplete scan, unseen has the files whose state is unknown: a file in an unreadable directory
+// is not deleted; reading it reports the error.
 func (s *Store) compare(path string, isRoot bool) (changed, gone, unseen []string) {
 	present, folders := map[string]bool{}, map[string]folderID{}
 	var links []string // links without a target
@@ -269,10 +271,10 @@ func (s *Store) apply(read, gone []string,
 	readers.Wait()
 	s.options.validateAll(results)
 	for i, path := range read {
-		results[i].collect(path, s.before(path), s.options.Tolerate)
+		results[i].collect(path, s.before(path), s.options.TolerateUnknown)
 		s.guard(path, results[i])
 	}
-	s.options.Tolerate = s.options.Tolerate && len(s.awaited) > 0
+	s.options.TolerateUnknown = s.options.TolerateUnknown && len(s.awaited) > 0
 
 	before := s.restored
 	if s.restored = nil; before == nil {
@@ -287,8 +289,8 @@ func (s *Store) apply(read, gone []string,
 	return s.reconcile(before)
 }
 
-// replace sets the content of a file (nil: deleted). It adds to before the objects that were in
-// force, by key.
+// replace sets the content of a file (nil: deleted). It adds the objects that were in force before
+// the change to before, by key.
 func (s *Store) replace(path string, next *file, before map[object.Key]*object.Object) {
 	touch := func(o *object.Object) {
 		for _, key := range s.affected(o) {
@@ -332,7 +334,7 @@ func (s *Store) replace(path string, next *file, before map[object.Key]*object.O
 	s.hold(path, next)
 	if next == nil {
 		delete(s.files, path)
-		delete(s.options.Policies, path)
+		delete(s.options.PolicyCounts, path)
 		return
 	}
 	s.files[path] = next

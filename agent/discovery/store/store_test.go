@@ -311,7 +311,8 @@ func TestReload_KeepsObjectsOfVanishedFolder(t *testing.T) {
 			"file " + f.path("empty.yaml") + " if nothing of it is to be in force")
 	f.expect("looked through again", f.store.Load())
 
-	if err := os.Mkdir(f.directory, 0o755); err != nil { // what is left of an unmounted directory
+	// the mount point that remains after an unmount
+	if err := os.Mkdir(f.directory, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	f.expect("another directory", f.store.Load())

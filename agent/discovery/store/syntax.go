@@ -30,9 +30,9 @@ func notYAML(content []byte, line int, message string) string {
 	return "not valid YAML: " + message
 }
 
-// errorLine returns the line, from 1, of a parser's error. It is the last line that the parser must
-// read to find the error. The line in the error's text is often where the surrounding block begins,
-// or missing.
+// errorLine returns the line, from 1, of a parser's error: the last line that the parser must read
+// to find the error. The line in the error's own text is missing or often the start of the
+// surrounding block.
 func errorLine(content []byte, message string) int {
 	lines := bytes.SplitAfter(content, []byte("\n"))
 	ends := make([]int, len(lines)+1)

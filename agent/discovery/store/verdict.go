@@ -13,8 +13,8 @@ import (
 // Verdict is the result of Options.ValidateAll for one object.
 type Verdict struct {
 	Findings []object.Finding
-	// time at which Load must validate the object again; zero: only when its text changes
-	Again time.Time
+	// time at which Load validates the object again; zero: only when its text changes
+	RevalidateAt time.Time
 }
 
 // validated is a decoded object with the problems that validation has found.
@@ -23,8 +23,8 @@ type validated struct {
 	spec     *yaml.Node
 	problems []object.Problem
 	failed   bool // whether validation has found an error
-	fatal    bool // whether validation has found an error that is not Unknown
-	unknown  bool // whether validation has found an Unknown field or value
+	fatal    bool // whether validation has found an error other than UnknownField
+	unknown  bool // whether validation has found an UnknownField
 }
 
 // add adds the problems of findings, each with its line. others is the number of problems that the
@@ -36,8 +36,8 @@ func (v *validated) add(findings []object.Finding, others int) {
 			p.Line = locate(v.spec, f.Field)
 		}
 		bad := p.Severity == condition.Error
-		v.failed, v.fatal = v.failed || bad, v.fatal || bad && !f.Unknown
-		v.unknown = v.unknown || f.Unknown
+		v.failed, v.fatal = v.failed || bad, v.fatal || bad && !f.UnknownField
+		v.unknown = v.unknown || f.UnknownField
 		if n := others + len(v.problems); n < maxProblems || bad && n < 2*maxProblems {
 			v.problems = append(v.problems, p)
 		}
@@ -91,7 +91,7 @@ func (o Options) validateAll(files []*file) {
 		had := len(v.problems)
 		v.add(verdicts[i].Findings, 0)
 		in[i].problems = append(in[i].problems, v.problems[had:]...)
-		if again := verdicts[i].Again; !again.IsZero() && (in[i].again.IsZero() ||
+		if again := verdicts[i].RevalidateAt; !again.IsZero() && (in[i].again.IsZero() ||
 			again.Before(in[i].again)) {
 			in[i].again = again
 		}
@@ -99,8 +99,8 @@ func (o Options) validateAll(files []*file) {
 	}
 }
 
-// Has reports whether the files contain an object of a kind, valid or not.
-func (s *Store) Has(kind object.Kind) bool {
+// HasKind reports whether the files contain an object of a kind, valid or not.
+func (s *Store) HasKind(kind object.Kind) bool {
 	for _, f := range s.files {
 		for _, d := range f.documents {
 			if slices.ContainsFunc(d.objects, func(o *object.Object) bool { return o.Kind == kind }) ||
@@ -112,9 +112,9 @@ func (s *Store) Has(kind object.Kind) bool {
 	return false
 }
 
-// Reconsider makes the next Load validate objects again that are invalid, or have an Unknown field
-// or value.
-func (s *Store) Reconsider() {
+// RevalidateDoubtful makes the next Load validate objects again that are invalid, or have an
+// UnknownField.
+func (s *Store) RevalidateDoubtful() {
 	for _, f := range s.files {
 		for i := range f.documents {
 			if f.documents[i].doubtful() {
@@ -124,5 +124,5 @@ func (s *Store) Reconsider() {
 	}
 }
 
-// doubtful reports whether validating the same text again may have another result.
+// doubtful reports whether another validation of the same text may have a different result.
 func (d *document) doubtful() bool { return d.unknown || len(d.bad) > 0 }

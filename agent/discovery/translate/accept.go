@@ -17,12 +17,12 @@ type accepted struct {
 	transport string // transport protocol, "tls" or "raw_buffer"; "": any
 	// application protocols by ALPN, or as detected by the HTTP inspector; nil: any
 	protocols []string
-	ends      bool // whether the proxy terminates TLS of the connection
-	http      bool // whether the proxy parses the content as HTTP
+	ends      bool // the proxy terminates TLS
+	http      bool // the proxy parses the content as HTTP
 }
 
-// ALPN values that proxies of the mesh use, as in Istio: for any content, for content that the
-// client's proxy knows to be HTTP, and for other content.
+// ALPN protocols that proxies of the mesh offer, as in Istio: for any content, for content known to
+// be HTTP, and for content known not to be.
 var (
 	meshALPN     = append([]string{"istio", "istio-peer-exchange"}, meshHTTPALPN...)
 	meshHTTPALPN = []string{"istio-http/1.0", "istio-http/1.1", "istio-h2"}
@@ -36,8 +36,8 @@ const (
 
 // accepts returns the kinds of connections that a port accepts, as in istiod.
 func (in Inbound) accepts() []accepted {
-	protocol := in.Terminated()
-	auto, http := protocol == model.Auto, protocol.IsHTTP()
+	protocol := in.PlainProtocol()
+	auto, http := protocol == model.AutoProtocol, protocol.IsHTTP()
 	switch mode := in.mode(); {
 	case in.TLS != nil:
 		return []accepted{{transport: overTLS, ends: true, http: http}}
@@ -67,17 +67,17 @@ func (in Inbound) accepts() []accepted {
 // mutual TLS.
 func (in Inbound) mode() model.MutualTLS {
 	switch {
-	case in.Mutual == model.Strict:
+	case in.MutualTLSMode == model.Strict:
 		return model.Strict
-	case in.Mutual == model.Disable || !in.Identity:
+	case in.MutualTLSMode == model.Disable || !in.Identity:
 		return model.Disable
 	}
 	return model.Permissive
 }
 
-// Closed reports whether the port accepts no connection, because it requires mutual TLS and the
+// RefusesAll reports whether the port accepts no connection, because it requires mutual TLS and the
 // proxy has no identity.
-func (in Inbound) Closed() bool { return in.Mutual == model.Strict && !in.Identity }
+func (in Inbound) RefusesAll() bool { return in.MutualTLSMode == model.Strict && !in.Identity }
 
 // match returns the filter chain match for a kind of connections to a port; port 0 matches any.
 func (a accepted) match(port uint32) *listenerv3.FilterChainMatch {

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// logged says whether a filter logs requests or connections.
+// logged is the kind of entries that a filter logs: requests or connections.
 type logged int
 
 const (
@@ -37,8 +37,8 @@ const (
 	otelLogName = "envoy.access_loggers.open_telemetry"
 )
 
-// peerStates are objects that Istio's own filters know of peers, and that gRPC services get as with
-// istiod. Envoy leaves out those that do not exist.
+// peerStates are filter state objects of Istio's own filters, which istiod makes gRPC services
+// receive. Envoy omits those that do not exist.
 var peerStates = []string{"upstream_peer", "downstream_peer"}
 
 func accessLogger(name string, config proto.Message) *accesslogv3.AccessLog {
@@ -59,7 +59,7 @@ func fileLogger(l mesh.AccessLog) (*accesslogv3.AccessLog, error) {
 	return accessLogger(fileLogName, log), nil
 }
 
-// accessLogger returns the access logger of a provider. why says why there is none.
+// accessLogger returns the access logger of a provider; why explains why there is none.
 func (o *observer) accessLogger(p *mesh.Provider) (logger *accesslogv3.AccessLog, why string) {
 	switch of := p.GetProvider().(type) {
 	case *meshapi.MeshConfig_ExtensionProvider_EnvoyFileAccessLog:
@@ -91,8 +91,8 @@ func orElse(text, otherwise string) string {
 	return text
 }
 
-// common returns what the loggers of gRPC services have in common. Envoy's buffers are bounded; it
-// drops and counts the entries that a slow service does not read.
+// common returns the part of the configuration that loggers of all gRPC services share. Envoy's
+// buffers are bounded: it drops and counts entries that a slow service does not read.
 func (o *observer) common(p interface {
 	GetService() string
 	GetPort() uint32
@@ -114,7 +114,7 @@ func grpcService(cluster, authority string) *corev3.GrpcService {
 func (o *observer) fileProvider(name string,
 	p *meshapi.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider) (*accesslogv3.AccessLog,
 	string) {
-	log := o.world.Mesh().LogFormat // that of MeshConfig for Istio's own provider
+	log := o.world.Mesh().LogFormat // format of MeshConfig, for Istio's own provider
 	if name != mesh.FileLogProvider || p.GetLogFormat() != nil || p.GetOmitEmptyValues() {
 		log = mesh.AccessLog{Format: p.GetLogFormat().GetText(), OmitEmpty: p.GetOmitEmptyValues()}
 		if labels, ok := p.GetLogFormat().GetLogFormat().(*meshapi.
@@ -158,8 +158,8 @@ func attributes(labels *structpb.Struct) *otlpv1.KeyValueList {
 	return list
 }
 
-// failureFlags are the response flags of a backend that refuses or does not answer: connection
-// failure, connection termination, time-out, no healthy host.
+// failureFlags are the response flags of failed backends: connection failure, connection
+// termination, time-out, no healthy host.
 var failureFlags = []string{"UF", "UC", "UT", "UH"}
 
 // failureBuffer is the size in bytes of a worker's buffer for an access log service that reads
@@ -183,8 +183,8 @@ func failures(cluster string, what logged) *accesslogv3.AccessLog {
 	return log
 }
 
-// providerCluster returns the cluster and the host of a provider's service, NAMESPACE/HOST or HOST.
-// why says why the service cannot be used.
+// providerCluster returns the cluster and the host of a provider's service, NAMESPACE/HOST or HOST;
+// why explains why the service cannot be used.
 func providerCluster(w *model.World, service string, port uint32) (cluster, host, why string) {
 	namespace, host, qualified := strings.Cut(service, "/")
 	if !qualified {

@@ -25,8 +25,7 @@ import (
 // Istio's defaults for routes without retries.
 const (
 	defaultAttempts = 2
-	// retriable-status-codes retries on the codes in the request header
-	// x-envoy-retriable-status-codes
+	// "retriable-status-codes" retries the codes in the header x-envoy-retriable-status-codes
 	defaultRetryOn    = "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes"
 	otherHostAttempts = 5
 	// number of attempts after which priorities that were tried are excluded
@@ -34,10 +33,10 @@ const (
 	defaultRedirectCode = http.StatusMovedPermanently
 )
 
-// forward makes a route send requests to one destination, or to several by weight. The header
-// operations of a single destination are appended to those of the route. istiod also sets
-// max_grpc_timeout, which Envoy reports as deprecated for every route, and whose successor answers
-// a timeout with 408. gRPC clients enforce shorter deadlines themselves.
+// forward makes a route send requests to one destination, or to several by weight. Header
+// operations of a single destination are appended to those of the route. It does not set istiod's
+// max_grpc_timeout: Envoy reports it as deprecated, and its successor answers a timeout with 408.
+// gRPC clients enforce shorter deadlines themselves.
 func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
 	field := fmt.Sprintf("http[%d]", in.Index)
 	action := &routev3.RouteAction{Timeout: durationpb.New(0)}
@@ -101,8 +100,8 @@ func changeHeaders(out *routev3.Route, in *networking.Headers) {
 	out.ResponseHeadersToRemove = append(out.ResponseHeadersToRemove, response.GetRemove()...)
 }
 
-// httpDestination is destination for a route of requests. One with dynamic DNS restricts the route
-// to hosts of the listener's port (see resolvesHost).
+// httpDestination is like destination, for routes of requests. If the destination uses dynamic DNS,
+// it restricts the route to hosts with the listener's port (see resolvesHost).
 func (r *Router) httpDestination(out *routev3.Route, from *object.Object,
 	to *networking.Destination, field string) (string, []*routev3.RouteAction_HashPolicy) {
 	r.dynamicPort = 0
@@ -160,8 +159,8 @@ func (r *Router) portOf(service *model.Service, to *networking.Destination) uint
 }
 
 // retryPolicy returns the retry policy of a route, else of the mesh, else Istio's default. Requests
-// with a hash policy are retried on the host that their hash selects, unless the route says
-// otherwise.
+// with a hash policy are retried on the endpoint of their hash, unless the route has other
+// settings.
 func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	if in == nil {
 		in = r.World.Mesh().Retry
@@ -286,8 +285,7 @@ func directResponse(in *networking.HTTPDirectResponse) *routev3.Route_DirectResp
 	return &routev3.Route_DirectResponse{DirectResponse: out}
 }
 
-// isHost reports whether a header names the request's host, which is rewritten by other fields of a
-// route.
+// isHost reports whether a header is the request's host. A route rewrites the host by other fields.
 func isHost(name string) bool {
 	return strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority")
 }

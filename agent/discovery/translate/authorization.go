@@ -34,12 +34,13 @@ const (
 type Authorization struct {
 	External []*hcmv3.HttpFilter // filters that precede the verification of tokens
 	Requests []*hcmv3.HttpFilter // filters that follow the verification of tokens
-	// network filters for connections that are not parsed as HTTP: external authorizers, and the rest
+	// network filters for connections that are not parsed as HTTP: external authorizers, and all
+	// others
 	ExternalConnections, Connections []*listenerv3.Filter
 
 	Origins     []resource.Origin
 	Problems    []object.Problem
-	Reads       []string // sorted hosts of the external authorizers
+	HostsRead   []string // sorted hosts of the external authorizers
 	Authorizers []ExternalAuthorizer
 }
 
@@ -59,8 +60,8 @@ var actions = []struct {
 	{security.AuthorizationPolicy_ALLOW, rbacv3.RBAC_ALLOW},
 }
 
-// Authorize translates the AuthorizationPolicies of a proxy. The filters deny everything if Envoy
-// would refuse the translation, which validation should prevent.
+// Authorize translates the AuthorizationPolicies of a proxy. If Envoy would refuse the result,
+// which validation should prevent, the filters deny everything.
 func Authorize(w *model.World, node model.Node) *Authorization {
 	policies := w.SecurityPolicies(object.AuthorizationPolicy, node)
 	out, err := authorize(w, policies)
@@ -163,8 +164,8 @@ func rulesOf(policies []*object.Object, action rbacv3.RBAC_Action, m *mesh.Confi
 	connections bool) *rbacv3.RBAC {
 	rules := &rbacv3.RBAC{Action: action, Policies: map[string]*rbacv3.Policy{}}
 	for _, o := range policies {
-		addRules(rules, o, "", rbac.Translator{Namespace: o.Namespace, Domains: m.Domains(),
-			Connections: connections, Allows: action == rbacv3.RBAC_ALLOW})
+		addRules(rules, o, "", rbac.Translator{Namespace: o.Namespace, TrustDomains: m.Domains(),
+			IsNetworkFilter: connections, IsAllow: action == rbacv3.RBAC_ALLOW})
 	}
 	return rules
 }
@@ -199,9 +200,9 @@ func (a *Authorization) authorizers(w *model.World, policies []*object.Object) e
 		prefix := fmt.Sprintf("%s-%s-", authorizerPrefix, name)
 		requests, connections := newDenial(), newDenial()
 		for _, o := range byProvider[name] {
-			t := rbac.Translator{Namespace: o.Namespace, Domains: w.Mesh().Domains()}
+			t := rbac.Translator{Namespace: o.Namespace, TrustDomains: w.Mesh().Domains()}
 			addRules(requests, o, prefix, t)
-			t.Connections = true
+			t.IsNetworkFilter = true
 			addRules(connections, o, prefix, t)
 		}
 		cluster, host, why := a.authorizer(w, name, len(byProvider))
@@ -224,7 +225,7 @@ func (a *Authorization) authorizers(w *model.World, policies []*object.Object) e
 			return err
 		}
 	}
-	slices.Sort(a.Reads)
+	slices.Sort(a.HostsRead)
 	return nil
 }
 

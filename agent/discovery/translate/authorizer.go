@@ -23,9 +23,9 @@ import (
 	"outrider.org/outrider/agent/discovery/rbac"
 )
 
-// Whether a request must be sent to an external authorizer is evaluated by the shadow rules of an
-// RBAC filter, which denies nothing. The ext_authz filter behind it reads the result from the
-// metadata of the RBAC filter.
+// The shadow rules of an RBAC filter, which deny nothing, determine whether a request must be sent
+// to an external authorizer. The ext_authz filter after it reads the result from the RBAC filter's
+// metadata.
 const (
 	extAuthzFilter        = "envoy.filters.http.ext_authz"
 	networkExtAuthzFilter = "envoy.filters.network.ext_authz"
@@ -58,7 +58,7 @@ func (a *Authorization) authorizer(w *model.World, name string,
 	if cluster, host, why = providerCluster(w, service, port); why != "" {
 		why = "provider " + name + ": " + why
 	}
-	a.Reads = append(a.Reads, host)
+	a.HostsRead = append(a.HostsRead, host)
 	return cluster, host, why
 }
 

@@ -11,9 +11,8 @@ import (
 )
 
 // PassthroughClusters returns the clusters of a service for gateways with AUTO_PASSTHROUGH: one for
-// each port and subset, named like the server name that proxies of the mesh use for it. They have
-// only endpoints that accept mutual TLS, because a gateway that passes TLS on cannot see whether it
-// is mutual.
+// each port and subset, named like the SNI that proxies of the mesh use for it. They contain only
+// endpoints that accept mutual TLS, because the gateway does not terminate TLS and cannot check it.
 func PassthroughClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) []*resource.Resource {
 	out := Clusters{mesh: m, node: node}
@@ -23,11 +22,10 @@ func PassthroughClusters(m *mesh.Config, service *model.Service, rule *model.Rul
 	return out.Resources
 }
 
-// PassedConnections returns the routes of connections to a service that a gateway with
-// AUTO_PASSTHROUGH passes on by their server name. For an external service, or a wildcard host,
-// there are none.
-func (r *Router) PassedConnections(service *model.Service) []Connection {
-	var out []Connection
+// PassedConnections returns the routes, by SNI, of connections to a service through a gateway with
+// AUTO_PASSTHROUGH; none for an external service or a wildcard host.
+func (r *Router) PassedConnections(service *model.Service) []ConnectionRoute {
+	var out []ConnectionRoute
 	eachPassed(service, r.World.Rule(service, r.Node), func(port *model.Port, subset *model.Subset) {
 		name := ""
 		if subset != nil {
@@ -36,7 +34,7 @@ func (r *Router) PassedConnections(service *model.Service) []Connection {
 		cluster := meshServerName(port.Number, name, service.Host)
 		proxy := r.proxy(service, port.Number, name, cluster)
 		proxy.TunnelingConfig = nil
-		out = append(out, Connection{Object: port.Object, Field: "hosts", proxy: proxy,
+		out = append(out, ConnectionRoute{Object: port.Object, Field: "hosts", proxy: proxy,
 			ServerNames: []string{cluster}})
 	})
 	return out
@@ -51,7 +49,7 @@ func eachPassed(service *model.Service, rule *model.Rule,
 	}
 	for i := range service.Ports {
 		port := &service.Ports[i]
-		if !port.Internal() {
+		if !port.IsMeshInternal() {
 			continue
 		}
 		do(port, nil)

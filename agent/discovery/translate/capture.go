@@ -31,8 +31,8 @@ const (
 	virtualInbound            = "virtualInbound"
 )
 
-// originalSourceMark marks packets from Envoy to applications that have the client's source
-// address, so that policy routing returns the answers to Envoy. The value is Istio's.
+// originalSourceMark marks packets that Envoy sends to applications with the client's source
+// address, so that policy routing returns the replies to Envoy. The value is Istio's.
 const originalSourceMark = 1337
 
 // CaptureClusters returns the clusters for connections to unknown destinations: one forwards to the
@@ -53,7 +53,7 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 			c.Metadata = serviceLabels("", c.Name)
 		}
 		if c != nowhere {
-			d := &draft{Cluster: c, mesh: m, protocol: model.Auto}
+			d := &draft{Cluster: c, mesh: m, protocol: model.AutoProtocol}
 			d.applyPool()
 			c = d.finish()
 		}
@@ -66,9 +66,9 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 	return out, nil
 }
 
-// VirtualOutbound returns the listener that receives captured outbound connections. It passes each
-// to the listener with the original address and port, else to the cluster fallback. With resolve,
-// requests go to the addresses of their host.
+// VirtualOutbound returns the listener that receives captured outbound connections. It hands each
+// connection over to the listener with the original address and port; without one, it forwards to
+// the cluster fallback. With resolve set, it sends requests to the addresses of their host.
 func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
 	metrics *Metrics, t *Telemetry, resolve bool) (*resource.Resource, error) {
 	loop, err := blackHole(&Telemetry{}, virtualOutbound+"-blackhole", m.OutboundPort)
@@ -107,7 +107,8 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
 }
 
 // VirtualInbound returns the listener that receives captured inbound connections to declared ports
-// and to all others. policy has the modes of mutual TLS for the other ports, guards their filters.
+// (ports) and to all others. policy has the modes of mutual TLS for the other ports; guards has
+// their filters.
 func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy model.PeerPolicy,
 	guards Guards, metrics *Metrics, t *Telemetry, origins ...resource.Origin) (*resource.Resource, error) {
 	loop, err := blackHole(&Telemetry{}, virtualInbound+"-blackhole", m.InboundPort)
@@ -140,16 +141,16 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy mod
 	return resource.New(l.Name, l, append(origins, t.Origins...)...)
 }
 
-// undeclared returns the inbound ports that stand for all ports not declared: one for each port
-// with a mode of mutual TLS of its own, and one for all the rest.
+// undeclared returns the inbound ports for all undeclared ports: one for each that has its own mode
+// of mutual TLS, and one for the rest.
 func undeclared(node model.Node, ports []Inbound, policy model.PeerPolicy,
 	guards Guards, t *Telemetry) []Inbound {
-	all := []Inbound{{Passthrough: true, Protocol: model.Auto, Identity: node.Identity,
-		Mutual: policy.Default.Mode, Guards: guards, Telemetry: *t}}
+	all := []Inbound{{Passthrough: true, Protocol: model.AutoProtocol, Identity: node.Identity,
+		MutualTLSMode: policy.Default.Mode, Guards: guards, Telemetry: *t}}
 	for _, port := range slices.Sorted(maps.Keys(policy.Ports)) {
 		if !slices.ContainsFunc(ports, func(in Inbound) bool { return in.Port == port }) {
 			in := all[0]
-			in.Port, in.Mutual = port, policy.Ports[port].Mode
+			in.Port, in.MutualTLSMode = port, policy.Ports[port].Mode
 			all = append(all, in)
 		}
 	}
@@ -165,8 +166,9 @@ func transparent(node model.Node) *wrapperspb.BoolValue {
 	return wrapperspb.Bool(true)
 }
 
-// blackHole returns a filter chain that closes connections to a port (0: any), for example to the
-// capture port itself, which would loop. They are not logged as failures of a backend.
+// blackHole returns a filter chain that closes connections to a port (0: any), such as the capture
+// port itself, to which connections would loop. The closed connections are not logged as backend
+// failures.
 func blackHole(t *Telemetry, name string, port uint32) (*listenerv3.FilterChain, error) {
 	filter, err := passOn(&Telemetry{Logs: t.Logs}, BlackHoleCluster)
 	if err != nil {
@@ -176,18 +178,19 @@ func blackHole(t *Telemetry, name string, port uint32) (*listenerv3.FilterChain,
 		Filters: []*listenerv3.Filter{filter}}, nil
 }
 
-// passOn returns a TCP proxy filter that forwards to a cluster.
+// passOn returns a TCP proxy filter that forwards connections to a cluster.
 func passOn(t *Telemetry, cluster string) (*listenerv3.Filter, error) {
 	return networkFilter("envoy.filters.network.tcp_proxy",
 		&tcpproxyv3.TcpProxy{StatPrefix: cluster, AccessLog: t.loggers(ofConnections),
 			ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{Cluster: cluster}})
 }
 
-// inspect adds the listener filters that the filter chain matches need. It exempts ports whose
-// chains need none, because in some protocols the client waits for the server to send first.
+// inspect adds the listener filters that the filter chain matches need. It disables them for ports
+// whose filter chains need none: with server-first protocols, they would wait for bytes of the
+// client.
 func inspect(l *listenerv3.Listener, m *mesh.Config) {
 	add := func(name string, config proto.Message, needs func(*listenerv3.FilterChainMatch) bool) {
-		// by port, whether an inspector must look at connections to it; 0: all ports
+		// whether an inspector is needed, by port; 0: all ports
 		ports := map[uint32]bool{}
 		for _, c := range l.FilterChains {
 			port := c.GetFilterChainMatch().GetDestinationPort().GetValue()

@@ -7,24 +7,24 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Claims distributes the connections of one listener among routes of several hosts. Envoy refuses a
-// listener with two equal filter chain matches, so the first route with a match keeps it.
-type Claims struct {
-	Routes  []Connection
-	claimed map[claim]Connection
+// ChainMatches assigns filter chain matches of one listener to the routes of several hosts. Envoy
+// refuses a listener with two equal matches, so the first route with a match gets it.
+type ChainMatches struct {
+	Routes  []ConnectionRoute
+	claimed map[claim]ConnectionRoute
 }
 
-// claim is the match of a filter chain that a route has.
+// claim is a filter chain match that a route has.
 type claim struct {
 	serverName string       // SNI; "*": any
 	subnet     netip.Prefix // subnet of the destination; zero: any
 }
 
-// Take adds the routes of a host. It returns a problem for each match that an earlier route already
-// has, and for each match that Envoy cannot express.
-func (c *Claims) Take(routes []Connection) []object.Problem {
+// Add adds the routes of a host. It returns a problem for each match that an earlier route has, and
+// for each match that Envoy cannot express.
+func (c *ChainMatches) Add(routes []ConnectionRoute) []object.Problem {
 	if c.claimed == nil {
-		c.claimed = map[claim]Connection{}
+		c.claimed = map[claim]ConnectionRoute{}
 	}
 	var problems []object.Problem
 	for _, route := range routes {
@@ -35,7 +35,7 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 		if subnets == nil {
 			subnets = []netip.Prefix{{}}
 		}
-		whole := route // a copy for names that no route has on any of the subnets
+		whole := route // copy of the route for the names that are free on all subnets
 		whole.ServerNames = nil
 		for _, name := range names {
 			if !CanMatchSNI(name) {
@@ -51,7 +51,8 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 				case !ok:
 					c.claimed[claim{name, subnet}] = route
 					free = append(free, subnet)
-				// matches of one object may overlap: the earlier one wins, which is no problem
+				// matches of one object may overlap: the earlier one has precedence, without a
+				// problem
 				case by.Object != route.Object:
 					problems = append(problems, claimed(route, by, name))
 				}
@@ -72,7 +73,7 @@ func (c *Claims) Take(routes []Connection) []object.Problem {
 	return problems
 }
 
-func (c *Claims) add(route Connection) {
+func (c *ChainMatches) add(route ConnectionRoute) {
 	if len(route.ServerNames) == 1 && route.ServerNames[0] == "*" {
 		route.ServerNames = nil
 	}
@@ -80,7 +81,7 @@ func (c *Claims) add(route Connection) {
 }
 
 // claimed returns the problem that connections for a name are already routed by another object.
-func claimed(route, by Connection, name string) object.Problem {
+func claimed(route, by ConnectionRoute, name string) object.Problem {
 	return route.Object.Warning(route.Field,
 		fmt.Sprintf("connections for %s are taken by %s of %s at %s, which counts", name,
 			by.Field, by.Object.Key, by.Object.Position()),

@@ -15,9 +15,9 @@ func TestClaims(t *testing.T) {
 	older, younger := &object.Object{File: "a.yaml", Line: 1}, &object.Object{File: "b.yaml",
 		Line: 1}
 	wide, narrow := netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.1.0.0/16")
-	var claims Claims
+	var claims ChainMatches
 	var count int
-	for _, route := range []Connection{
+	for _, route := range []ConnectionRoute{
 		{Object: older, ServerNames: []string{"a.test", "b.test"}},
 		// two matches of one object may overlap without a problem
 		{Object: older, ServerNames: []string{"b.test"}},
@@ -28,7 +28,7 @@ func TestClaims(t *testing.T) {
 		{Object: younger},
 		{Object: older},
 	} {
-		count += len(claims.Take([]Connection{route}))
+		count += len(claims.Add([]ConnectionRoute{route}))
 	}
 	var got []string
 	for _, r := range claims.Routes {

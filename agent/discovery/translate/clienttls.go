@@ -14,9 +14,9 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// applyTLS configures TLS of connections to the service. names are the expected subject alternative
-// names, unless the policy has its own; serverName is the SNI of ISTIO_MUTUAL, unless the policy
-// has one.
+// applyTLS configures TLS of connections to the service. names are the subject alternative names to
+// expect, and serverName is the SNI for ISTIO_MUTUAL; the policy's own values have precedence over
+// both.
 func (d *draft) applyTLS(names []string, serverName string) {
 	if context := d.tlsContext(names, serverName); context != nil {
 		d.TransportSocket = tlsSocket(context)
@@ -52,10 +52,10 @@ func (d *draft) applyProxyProtocol() {
 // of the service accounts of its endpoints.
 func (d *draft) peers(service *model.Service, port *model.Port) []string {
 	names := slices.Clone(port.Entry.SubjectAltNames)
-	for _, account := range service.Accounts() {
-		names = append(names, d.mesh.Account(service.Namespace, account))
+	for _, account := range service.IdentitySANs() {
+		names = append(names, d.mesh.ServiceAccountID(service.Namespace, account))
 	}
-	return d.mesh.Peers(names)
+	return d.mesh.TrustedIdentities(names)
 }
 
 func tlsSocket(context proto.Message) *corev3.TransportSocket {
@@ -106,7 +106,7 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings,
 		common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{d.fileSecret(pair)}
 	}
 	if verify {
-		roots := FileSecret{Authorities: in.CaCertificates, Revoked: in.CaCrl}
+		roots := FileSecret{Authorities: in.CaCertificates, RevocationList: in.CaCrl}
 		if in.CredentialName != "" {
 			roots = rootsOf(in.CredentialName, d.mesh)
 		} else if roots.Authorities == "" {

@@ -42,7 +42,7 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	for i := range service.Ports {
 		port := &service.Ports[i]
 		if port.Entry.Resolution == networking.ServiceEntry_NONE && !node.Captured() {
-			// validation reports this: without interception the original destination is unknown
+			// reported by validation: without interception the original destination is unknown
 			continue
 		}
 		out.add(service, port, rule, nil)
@@ -65,11 +65,11 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 		message := fmt.Sprintf(
 			"host %s has this port from %s too, which is older and takes precedence",
 			service.Host, oldest.Position())
-		if s.Why != "" {
+		if s.Reason != "" {
 			message = fmt.Sprintf(
 				"host %s is given at %s too, which is older and has another %s: this entry "+
 					"adds no ports to it",
-				service.Host, oldest.Position(), s.Why)
+				service.Host, oldest.Position(), s.Reason)
 		} else if s.Port.Object != oldest {
 			message = fmt.Sprintf(
 				"host %s has this port from %s too, which is older and takes precedence",
@@ -156,7 +156,8 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 		}
 	}
 	if c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL && !out.node.Identity {
-		// Without endpoints the cluster fails all requests, which must not be sent unencrypted.
+		// the requests must not be sent unencrypted, so the cluster gets no endpoints and fails
+		// them
 		c.policy.tls, endpoints, toOriginal, closed = nil, nil, false, true
 		out.Problems = append(out.Problems, noIdentity(rule, subset, port.Number, service.Host))
 	}
@@ -164,7 +165,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	c.applyOutlier()
 	c.applyBalancer()
 	serverName := meshServerName(port.Number, subsetName, service.Host)
-	// a subset has no endpoints, because hosts that are resolved have no labels
+	// subsets have no endpoints with dynamic DNS, because resolved hosts have no labels
 	dynamic := port.IsDynamic() && subset == nil
 	switch {
 	case dynamic && c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL:
@@ -224,8 +225,8 @@ func (d *draft) passThrough(port uint32) {
 	}
 }
 
-// resolveNames makes Envoy resolve endpoints with DNS: all addresses of each name, or one at a
-// time.
+// resolveNames makes Envoy resolve endpoints with DNS. how selects whether it uses all addresses of
+// a name or one at a time.
 func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
 	d.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{
 		ClusterType: &clusterv3.Cluster_CustomClusterType{

@@ -21,22 +21,21 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Connection routes connections that are not parsed as HTTP. It represents one match of a
+// ConnectionRoute routes connections that are not parsed as HTTP. It represents one match of a
 // VirtualService's tls or tcp routes, or all connections to a service.
-type Connection struct {
+type ConnectionRoute struct {
 	ServerNames []string       // server names (SNI) in lower case; nil matches all
 	Subnets     []netip.Prefix // subnets of the destination address; nil matches all
 	Object      *object.Object // object that defines the route
 	Field       string         // path of the field that defines the route, below spec
 
 	proxy *tcpproxyv3.TcpProxy // TCP proxy, to which Filters adds the access log
-	// port to which connections are forwarded whose server name is resolved with dynamic DNS; 0:
-	// they are forwarded to endpoints
+	// with dynamic DNS: port to which connections are forwarded; 0: no dynamic DNS
 	dynamicPort uint32
 }
 
 // Filters returns the filters that forward the connection.
-func (c Connection) Filters(t *Telemetry) ([]*listenerv3.Filter, error) {
+func (c ConnectionRoute) Filters(t *Telemetry) ([]*listenerv3.Filter, error) {
 	proxy := proto.Clone(c.proxy).(*tcpproxyv3.TcpProxy)
 	proxy.AccessLog = t.loggers(ofConnections)
 	var filters []*listenerv3.Filter
@@ -51,7 +50,7 @@ func (c Connection) Filters(t *Telemetry) ([]*listenerv3.Filter, error) {
 }
 
 // Chain returns a filter chain that matches and forwards the connection.
-func (c Connection) Chain(name string, t *Telemetry) (*listenerv3.FilterChain, error) {
+func (c ConnectionRoute) Chain(name string, t *Telemetry) (*listenerv3.FilterChain, error) {
 	filters, err := c.Filters(t)
 	if err != nil {
 		return nil, err
@@ -71,26 +70,26 @@ func (c Connection) Chain(name string, t *Telemetry) (*listenerv3.FilterChain, e
 }
 
 // Equal reports whether two Connections have the same Envoy configuration and origin.
-func (c Connection) Equal(d Connection) bool {
+func (c ConnectionRoute) Equal(d ConnectionRoute) bool {
 	return slices.Equal(c.ServerNames, d.ServerNames) && slices.Equal(c.Subnets, d.Subnets) &&
 		c.Object == d.Object && c.Field == d.Field && c.dynamicPort == d.dynamicPort &&
 		proto.Equal(c.proxy, d.proxy)
 }
 
-// Connections describes how connections to a host and port are routed.
-type Connections struct {
-	Routes   []Connection // routes in order: the first one that matches applies
-	Problems []object.Problem
-	Reads    []string // sorted hosts whose service or DestinationRule was read
+// ConnectionRoutes describes how connections to a host and port are routed.
+type ConnectionRoutes struct {
+	Routes    []ConnectionRoute // routes in order: the first one that matches applies
+	Problems  []object.Problem
+	HostsRead []string // sorted hosts whose service or DestinationRule was read
 }
 
 // Equal reports whether two values result in equal listeners.
-func (c *Connections) Equal(d *Connections) bool {
-	return c == d || c != nil && d != nil && slices.EqualFunc(c.Routes, d.Routes, Connection.Equal)
+func (c *ConnectionRoutes) Equal(d *ConnectionRoutes) bool {
+	return c == d || c != nil && d != nil && slices.EqualFunc(c.Routes, d.Routes, ConnectionRoute.Equal)
 }
 
 // Origins returns the origins of the objects that define the routes.
-func (c *Connections) Origins() []resource.Origin {
+func (c *ConnectionRoutes) Origins() []resource.Origin {
 	var origins []resource.Origin
 	for _, route := range c.Routes {
 		origins = append(origins, route.Object.Origin())
@@ -98,14 +97,14 @@ func (c *Connections) Origins() []resource.Origin {
 	return compact(origins)
 }
 
-// ServiceConnections returns how sidecars route connections to a port of a service: by the
-// VirtualServices that name its host, in order of precedence (their tls routes for a TLS port, else
-// their tcp routes); all other connections reach the service itself.
+// ServiceConnections returns the routes of a sidecar for connections to a service port: those of
+// VirtualServices that name the host, by precedence (tls routes for a TLS port, else tcp routes),
+// then one to the service itself.
 func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
-	routings []*model.Routing) *Connections {
+	routings []*model.Routing) *ConnectionRoutes {
 	r.begin()
-	out := &Connections{}
-	var everything *Connection // first route that matches all connections, if any
+	out := &ConnectionRoutes{}
+	var everything *ConnectionRoute // first route that matches all connections, if any
 	for _, routing := range routings {
 		routes := r.TCPRoutes
 		if port.Protocol == model.TLS {
@@ -126,7 +125,7 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 		index := slices.IndexFunc(port.Entry.Ports, func(p *networking.ServicePort) bool {
 			return p.Number == port.Number
 		})
-		route := Connection{Object: port.Object, Field: fmt.Sprintf("ports[%d]", index),
+		route := ConnectionRoute{Object: port.Object, Field: fmt.Sprintf("ports[%d]", index),
 			proxy: r.proxy(service, port.Number, "", ClusterName(port.Number, "", service.Host))}
 		if port.Protocol == model.TLS && service.Host != "*" {
 			route.ServerNames = []string{service.Host}
@@ -136,21 +135,21 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 		}
 		out.Routes = append(out.Routes, route)
 	}
-	out.Problems, out.Reads = r.Found()
+	out.Problems, out.HostsRead = r.TakeFindings()
 	return out
 }
 
 // TLSRoutes returns the tls routes of a VirtualService that apply to the listener, one for each
 // match, in order.
-func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
-	var out []Connection
+func (r *Router) TLSRoutes(routing *model.Routing) []ConnectionRoute {
+	var out []ConnectionRoute
 	for i, in := range routing.Spec.Tls {
 		for j, match := range in.Match {
 			field := fmt.Sprintf("tls[%d].match[%d]", i, j)
 			if !r.appliesTo(routing, field, match) {
 				continue
 			}
-			c := Connection{Object: routing.Object, Field: fmt.Sprintf("tls[%d]", i),
+			c := ConnectionRoute{Object: routing.Object, Field: fmt.Sprintf("tls[%d]", i),
 				ServerNames: make([]string, len(match.SniHosts))}
 			for k, name := range match.SniHosts {
 				c.ServerNames[k] = strings.ToLower(name)
@@ -172,10 +171,10 @@ func (r *Router) TLSRoutes(routing *model.Routing) []Connection {
 
 // TCPRoutes returns the tcp routes of a VirtualService that apply to the listener, in order. It
 // omits routes after one that matches all subnets, because they are unreachable.
-func (r *Router) TCPRoutes(routing *model.Routing) []Connection {
-	var out []Connection
+func (r *Router) TCPRoutes(routing *model.Routing) []ConnectionRoute {
+	var out []ConnectionRoute
 	for i, in := range routing.Spec.Tcp {
-		c := Connection{Object: routing.Object, Field: fmt.Sprintf("tcp[%d]", i)}
+		c := ConnectionRoute{Object: routing.Object, Field: fmt.Sprintf("tcp[%d]", i)}
 		var blocks []string
 		all, applies := len(in.Match) == 0, len(in.Match) == 0
 		for j, match := range in.Match {
@@ -212,7 +211,7 @@ type connectionMatch interface {
 	GetDestinationSubnets() []string
 }
 
-func (r *Router) inMesh() bool { return slices.Contains(r.Gateway, model.MeshGateway) }
+func (r *Router) inMesh() bool { return slices.Contains(r.Gateways, model.MeshGateway) }
 
 // appliesTo reports whether connections of the listener can satisfy a match. As in Istio, only the
 // port on which clients connect counts for a gateway.
@@ -222,7 +221,7 @@ func (r *Router) appliesTo(routing *model.Routing, field string, match connectio
 		return false
 	}
 	if r.inMesh() {
-		return model.Selects(match.GetSourceLabels(), r.Node.Labels) &&
+		return model.SelectorMatches(match.GetSourceLabels(), r.Node.Labels) &&
 			(match.GetSourceNamespace() == "" || match.GetSourceNamespace() == r.Node.Namespace)
 	}
 	for name, set := range map[string]bool{

@@ -33,9 +33,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Dynamic DNS resolves the host of a request, or the server name of a connection, when it arrives.
-// Clusters and filters share one cache of hosts, because filters fill the caches of all clusters
-// that a listener may forward to.
+// Dynamic DNS resolves the host of a request, or the SNI of a connection, when it arrives. All
+// clusters and filters share one DNS cache, because a listener's filter fills the cache for every
+// cluster to which the listener may forward.
 const (
 	dnsCacheName     = "dynamic_dns"
 	maxResolvedHosts = 1024 // Istio's limit of ALLOW_ANY_DYNAMIC_DNS
@@ -51,7 +51,7 @@ const (
 func DynamicDNSClusters(m *mesh.Config, node model.Node) Clusters {
 	out := Clusters{mesh: m, node: node}
 	d := &draft{Cluster: &clusterv3.Cluster{Name: dynamicDNSCluster}, mesh: m,
-		protocol: model.Auto, policy: policy{tls: m.UnknownTLS}}
+		protocol: model.AutoProtocol, policy: policy{tls: m.UnknownHostTLS}}
 	d.applyPool()
 	d.applyTLS(nil, "")
 	d.resolveDynamically()
@@ -69,10 +69,10 @@ func DynamicDNSClusters(m *mesh.Config, node model.Node) Clusters {
 	return out
 }
 
-// AllowDynamicDNS returns the virtual host that forwards requests to unknown hosts to the addresses
+// DynamicDNSHost returns the virtual host that forwards requests to unknown hosts to the addresses
 // of the host.
-func AllowDynamicDNS() *routev3.VirtualHost {
-	host := AllowAny(dynamicDNSCluster)
+func DynamicDNSHost() *routev3.VirtualHost {
+	host := AllowAnyHost(dynamicDNSCluster)
 	host.Name, host.Routes[0].Name = dynamicDNSRoute, dynamicDNSRoute
 	denyLoopback(host.Routes[0])
 	return host
@@ -86,19 +86,19 @@ func captureUnknown(m *mesh.Config, t *Telemetry) (*listenerv3.FilterChain, erro
 	manager.ServerHeaderTransformation = hcmv3.HttpConnectionManager_PASS_THROUGH
 	filter, err := withRoutes(manager, &routev3.RouteConfiguration{Name: dynamicDNSRoute,
 		ValidateClusters: wrapperspb.Bool(false), IgnorePortInHostMatching: true,
-		VirtualHosts: []*routev3.VirtualHost{AllowDynamicDNS()}})
+		VirtualHosts: []*routev3.VirtualHost{DynamicDNSHost()}})
 	return &listenerv3.FilterChain{Name: virtualOutbound + "-catchall-http",
 		FilterChainMatch: &listenerv3.FilterChainMatch{ApplicationProtocols: plainHTTP},
 		Filters:          []*listenerv3.Filter{filter}}, err
 }
 
-// detectRequests makes the listener of all captured connections detect HTTP. It does so before it
-// passes a connection to the listener of its address, so the wait for the client's first bytes,
-// which never come in protocols whose server sends first, is bounded. istiod closes these after 15
+// detectRequests makes the listener of all captured connections detect HTTP, before it hands
+// connections over to the listeners of their addresses. The wait for the client's first bytes is
+// bounded, because with server-first protocols none arrive; istiod closes such connections after 15
 // seconds.
 func detectRequests(l *listenerv3.Listener, m *mesh.Config) {
-	// the original destination comes first: the listener's own filter for it comes last, and would be
-	// left out when the wait has ended
+	// First the filter for the original destination: the listener's own one comes last, and is
+	// skipped after the timeout of the others.
 	l.ListenerFilters = append(l.ListenerFilters,
 		listenerFilter("original_dst", &originaldstv3.OriginalDst{}),
 		listenerFilter("http_inspector", &httpinspectorv3.HttpInspector{}))
@@ -114,9 +114,9 @@ func dnsCache() *dnscachev3.DnsCacheConfig {
 		MaxHosts:        wrapperspb.UInt32(maxResolvedHosts)}
 }
 
-// resolveDynamically makes the cluster forward to the host of each request or connection. The
-// server name of TLS is the host, unless the policy has another. As in Istio, certificates must have
-// the host, also if the policy has expected names.
+// resolveDynamically makes the cluster forward to the host of each request, or the SNI of each
+// connection. The SNI of the new connection is the host, unless the policy sets another. As in
+// Istio, certificates must contain the host even if the policy expects other names.
 func (d *draft) resolveDynamically() {
 	if tls := d.policy.tls; tls != nil && tls.Mode != networking.ClientTLSSettings_DISABLE &&
 		!tls.GetInsecureSkipVerify().GetValue() {
@@ -143,7 +143,7 @@ func resolveRequests(manager *hcmv3.HttpConnectionManager) {
 		httpFilter(rbac.ResolverFilter, &httpdfpv3.FilterConfig{SaveUpstreamAddress: true,
 			ImplementationSpecifier: &httpdfpv3.FilterConfig_DnsCacheConfig{
 				DnsCacheConfig: dnsCache()}}),
-		// each route to such a cluster has rules of its own: see resolvesHost
+		// each route to a cluster with dynamic DNS has its own rules; see resolvesHost
 		httpFilter(rbac.LoopbackFilter, &httprbacv3.RBAC{}), router)
 }
 
@@ -161,8 +161,8 @@ func resolveServerNames(port uint32) ([]*listenerv3.Filter, error) {
 	return []*listenerv3.Filter{resolver, guard}, err
 }
 
-// notLoopback denies what was resolved to an address of the loopback: it could be a listener of
-// this Envoy, so that one request would be forwarded without end, or an admin interface.
+// notLoopback denies connections to a host that was resolved to a loopback address. That could be a
+// listener of this Envoy, which would cause an endless loop, or an admin interface.
 func notLoopback() *rbacv3.RBAC {
 	policy := &rbacv3.Policy{Principals: []*rbacv3.Principal{
 		{Identifier: &rbacv3.Principal_Any{Any: true}}}}
@@ -183,9 +183,9 @@ func notLoopback() *rbacv3.RBAC {
 		Policies: map[string]*rbacv3.Policy{"loopback": policy}}
 }
 
-// resolvesHost completes a route to a cluster with dynamic DNS. Requests are forwarded to the port
-// that their host names, so the route is restricted to hosts with the listener's port, or without
-// one if that is 80.
+// resolvesHost completes a route to a cluster with dynamic DNS. Envoy forwards to the port in the
+// request's host, so the route is restricted to hosts with the listener's port; for port 80 also to
+// hosts without a port.
 func resolvesHost(route *routev3.Route, port uint32) {
 	expression := fmt.Sprintf("[^:]*:%d", port)
 	if port == 80 {

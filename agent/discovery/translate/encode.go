@@ -69,8 +69,8 @@ type validated interface {
 	Validate() error
 }
 
-// refused returns the problem that Envoy would refuse what an object was translated to, because of
-// a bug or a missing check.
+// refused returns the problem that Envoy would refuse the translation of an object, because of a
+// bug or a missing check.
 func refused(o *object.Object, err error) object.Problem {
 	return o.Problem(object.Finding{Severity: condition.Error,
 		Message: "Envoy would refuse the result: " + err.Error(),

@@ -44,9 +44,9 @@ func addWeight(a, b uint32) uint32 {
 	return unlimited
 }
 
-// assignment returns a ClusterLoadAssignment with groups of endpoints. Endpoints for which mutual
-// returns true get the metadata for automatic mutual TLS; a nil function selects none. labels
-// returns the metadata for labels of metrics; nil: none.
+// assignment returns a ClusterLoadAssignment with groups of endpoints. mutual reports whether an
+// endpoint gets the metadata for automatic mutual TLS (nil: none does). labels returns the metadata
+// for labels of metrics (nil: none).
 func assignment(name string, groups []group, mutual func(*model.Endpoint) bool,
 	labels func(*model.Endpoint) *structpb.Struct) *endpointv3.ClusterLoadAssignment {
 	out := &endpointv3.ClusterLoadAssignment{ClusterName: name,

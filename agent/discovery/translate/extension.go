@@ -27,12 +27,13 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Extensions are those of a proxy, in the order of model.World.Extensions. A filter of a listener
-// names its configuration, which is a resource of its own (ECDS): a module that arrives changes no
-// listener.
+// Extensions are a proxy's extensions, in the order of model.World.Extensions. Filters of listeners
+// refer to configurations that are resources of their own (ECDS), so that a fetched module changes
+// no listener.
 type Extensions []model.Extension
 
-// Names of variables by which Istio's agents learn how to fetch a module. They remove them.
+// Environment variables in a module's configuration that tell Istio's agents how to fetch it. The
+// agents remove them.
 const (
 	variablePrefix  = "ISTIO_META_WASM_"
 	policyVariable  = variablePrefix + "IMAGE_PULL_POLICY"
@@ -48,7 +49,7 @@ const (
 func (e Extensions) requests(phase extensions.TrafficExtension_ExecutionPhase,
 	mode types.WorkloadMode, port uint32) (filters []*hcmv3.HttpFilter) {
 	for _, x := range e {
-		if x.Phase == phase && !x.OfConnections() && x.Matches(mode, port) {
+		if x.Phase == phase && !x.IsNetworkFilter() && x.Matches(mode, port) {
 			filters = append(filters, &hcmv3.HttpFilter{Name: x.Name(),
 				ConfigType: &hcmv3.HttpFilter_ConfigDiscovery{ConfigDiscovery: extensionSource(x)}})
 		}
@@ -60,7 +61,7 @@ func (e Extensions) requests(phase extensions.TrafficExtension_ExecutionPhase,
 func (e Extensions) connections(phase extensions.TrafficExtension_ExecutionPhase,
 	mode types.WorkloadMode, port uint32) (filters []*listenerv3.Filter) {
 	for _, x := range e {
-		if x.Phase == phase && x.OfConnections() && x.Matches(mode, port) {
+		if x.Phase == phase && x.IsNetworkFilter() && x.Matches(mode, port) {
 			filters = append(filters, &listenerv3.Filter{Name: x.Name(),
 				ConfigType: &listenerv3.Filter_ConfigDiscovery{ConfigDiscovery: extensionSource(x)}})
 		}
@@ -68,12 +69,12 @@ func (e Extensions) connections(phase extensions.TrafficExtension_ExecutionPhase
 	return filters
 }
 
-// extensionSource returns the reference to an extension's configuration. Without any, or if Envoy
-// refuses it, the default denies everything, unless the extension fails open. A filter of requests
-// may be of either type, as one may take the other's place before the listener changes.
+// extensionSource returns the reference to an extension's configuration. While there is none, or if
+// Envoy refuses it, the default denies everything, unless the extension fails open. An HTTP filter
+// may be Wasm or Lua, because the type may change before the listener does.
 func extensionSource(e model.Extension) *corev3.ExtensionConfigSource {
 	types := []string{typeOf(&httpwasmv3.Wasm{}), typeOf(&luav3.Lua{}), typeOf(absent(e))}
-	if e.OfConnections() {
+	if e.IsNetworkFilter() {
 		types = []string{typeOf(&networkwasmv3.Wasm{}), typeOf(absent(e))}
 	}
 	return &corev3.ExtensionConfigSource{ConfigSource: adsSource(0),
@@ -86,21 +87,21 @@ func script(e model.Extension) proto.Message {
 		Specifier: &corev3.DataSource_InlineString{InlineString: e.GetLua().GetInlineCode()}}}
 }
 
-// Script returns the resource of an extension with Lua code. istiod has the code in the listener,
-// which Envoy would refuse as a whole for a mistake in it.
+// Script returns the resource of an extension with Lua code. Unlike istiod, which puts the code
+// into the listener, an error in the code affects only this resource.
 func Script(e model.Extension) (*resource.Resource, error) { return extensionResource(e, script(e)) }
 
 func typeOf(m proto.Message) string {
 	return resource.TypePrefix + string(m.ProtoReflect().Descriptor().FullName())
 }
 
-// absent returns the filter in place of an extension whose module is not there.
+// absent returns the filter that replaces an extension while its module is missing.
 func absent(e model.Extension) proto.Message {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW}
 	if e.FailsOpen() {
 		rules = nil
 	}
-	if e.OfConnections() {
+	if e.IsNetworkFilter() {
 		return &networkrbacv3.RBAC{Rules: rules, StatPrefix: networkStatPrefix}
 	}
 	return &httprbacv3.RBAC{Rules: rules}
@@ -136,7 +137,7 @@ func withModule(e model.Extension, code *corev3.AsyncDataSource) proto.Message {
 	case extensions.FailStrategy_FAIL_RELOAD:
 		config.FailurePolicy = wasmv3.FailurePolicy_FAIL_RELOAD
 	}
-	if e.OfConnections() {
+	if e.IsNetworkFilter() {
 		return &networkwasmv3.Wasm{Config: config}
 	}
 	return &httpwasmv3.Wasm{Config: config}
@@ -149,7 +150,7 @@ func Inline(e model.Extension, code []byte) (*resource.Resource, error) {
 			Specifier: &corev3.DataSource_InlineBytes{InlineBytes: code}}}}))
 }
 
-// WithoutModule returns the resource of an extension whose module is not there.
+// WithoutModule returns the resource of an extension while its module is missing.
 func WithoutModule(e model.Extension) (*resource.Resource, error) {
 	return extensionResource(e, absent(e))
 }
@@ -193,7 +194,7 @@ func vmOf(filter proto.Message) *wasmv3.VmConfig {
 	return filter.(*httpwasmv3.Wasm).GetConfig().GetVmConfig()
 }
 
-// origins returns those of the extensions.
+// origins returns the origins of the extensions.
 func (e Extensions) origins() []resource.Origin {
 	var all []resource.Origin
 	for _, x := range e {

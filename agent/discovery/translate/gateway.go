@@ -21,9 +21,9 @@ type GatewayChain struct {
 	RouteName  string
 	StatPrefix string // prefix of statistics; "": that of the listener
 	Filters    []*listenerv3.Filter
-	// the chain is for connections of mutual TLS that AUTO_PASSTHROUGH passes on; as with istiod, no
-	// policy applies to them
-	Auto bool
+	// the chain forwards connections with mutual TLS (AUTO_PASSTHROUGH); as with istiod, no policy
+	// applies to them
+	DetectHTTP bool
 }
 
 // HTTPRouteName returns Istio's name of the route configuration of a plain HTTP port of a gateway:
@@ -77,7 +77,7 @@ func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh
 func (c GatewayChain) translate(statPrefix string, m *mesh.Config, guards Guards,
 	t *Telemetry, port uint32) (*listenerv3.FilterChain, error) {
 	out := &listenerv3.FilterChain{Name: c.Name, Filters: guards.before(outbound(port), c.Filters...)}
-	if c.Auto {
+	if c.DetectHTTP {
 		out.Filters = c.Filters
 	}
 	if c.RouteName != "" {
@@ -94,7 +94,7 @@ func (c GatewayChain) translate(statPrefix string, m *mesh.Config, guards Guards
 	if len(c.ServerNames) > 0 && !slices.Contains(c.ServerNames, "*") {
 		out.FilterChainMatch = &listenerv3.FilterChainMatch{ServerNames: c.ServerNames}
 	}
-	if c.Auto {
+	if c.DetectHTTP {
 		out.FilterChainMatch.ApplicationProtocols = meshALPN
 	}
 	if c.TLS == nil {

@@ -83,7 +83,7 @@ func clusters(t *testing.T, m *meshtest.Mesh, proxy model.Node,
 		out := translate.ServiceClusters(m.Mesh(), service, m.Rule(service, proxy), proxy)
 		for _, r := range out.Resources {
 			if yaml := meshtest.YAML(t, meshtest.Message(t, r), unchanged(r)); yaml != "" {
-				text.WriteString(meshtest.Title(r) + yaml)
+				text.WriteString(meshtest.ResourceTitle(r) + yaml)
 			}
 		}
 		byName := func(a, b translate.FileSecret) int { return strings.Compare(a.Name(), b.Name()) }
@@ -101,13 +101,13 @@ func TestVirtualHosts(t *testing.T) {
 	meshtest.Golden(t, "testdata/routes/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
 			r := &translate.Router{World: m.World, Node: proxy, Port: 80,
-				Gateway: []string{model.MeshGateway},
-				Beside:  func(string) *model.Service { return nil },
-				Named:   func(string) bool { return false }}
+				Gateways:     []string{model.MeshGateway},
+				OtherService: func(string) *model.Service { return nil },
+				IsNamed:      func(string) bool { return false }}
 			var text strings.Builder
 			for _, host := range hosts(m) {
 				out, by := r.ServiceVirtualHost(host, m.Service(host, proxy.Namespace),
-					m.Requests(host, proxy.Namespace))
+					m.RequestRoutings(host, proxy.Namespace))
 				if by != nil {
 					text.WriteString("# by " + by.Object.String() + "\n")
 				}
@@ -129,8 +129,8 @@ func hosts(m *meshtest.Mesh) []string {
 	return slices.Compact(all)
 }
 
-// virtualHost returns a virtual host as YAML, with its origins, those of its routes, the hosts that
-// it reads and its problems.
+// virtualHost returns a virtual host as YAML, with its origins, the origins of its routes, the
+// hosts that its translation read, and its problems.
 func virtualHost(t *testing.T, v *translate.VirtualHost) string {
 	t.Helper()
 	if v == nil {
@@ -144,7 +144,7 @@ func virtualHost(t *testing.T, v *translate.VirtualHost) string {
 	if v.Routes != nil {
 		text += "# routes" + meshtest.Origins(v.Routes) + "\n"
 	}
-	return text + "# reads " + strings.Join(v.Reads, ", ") + "\n" + meshtest.YAML(t, &message, nil) +
+	return text + "# reads " + strings.Join(v.HostsRead, ", ") + "\n" + meshtest.YAML(t, &message, nil) +
 		meshtest.Problems(v.Problems)
 }
 
@@ -159,10 +159,10 @@ func TestServiceConnections(t *testing.T) {
 				for i := range service.Ports {
 					port := &service.Ports[i]
 					r := &translate.Router{World: m.World, Node: proxy, Port: port.Number,
-						Gateway: []string{model.MeshGateway}}
-					out := r.ServiceConnections(service, port, m.Connections(host, proxy.Namespace))
+						Gateways: []string{model.MeshGateway}}
+					out := r.ServiceConnections(service, port, m.ConnectionRoutings(host, proxy.Namespace))
 					text.WriteString("# " + host + meshtest.Origins(out.Origins()) + "\n# reads " +
-						strings.Join(out.Reads, ", ") + "\n")
+						strings.Join(out.HostsRead, ", ") + "\n")
 					text.WriteString(chains(t, out.Routes))
 					text.WriteString(meshtest.Problems(out.Problems))
 				}
@@ -171,7 +171,7 @@ func TestServiceConnections(t *testing.T) {
 		})
 }
 
-func chains(t *testing.T, routes []translate.Connection) string {
+func chains(t *testing.T, routes []translate.ConnectionRoute) string {
 	t.Helper()
 	var text strings.Builder
 	for _, route := range routes {
@@ -219,10 +219,10 @@ func TestGateways(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			text.WriteString(meshtest.Title(r) + meshtest.YAML(t, meshtest.Message(t, r), nil))
+			text.WriteString(meshtest.ResourceTitle(r) + meshtest.YAML(t, meshtest.Message(t, r), nil))
 			router := &translate.Router{World: m.World, Node: proxy, Port: servers[0].Port.Number,
-				Gateway: []string{model.GatewayName(gateway.Name, gateway.Namespace)}}
-			routings := m.Bound(router.Gateway[0], "")
+				Gateways: []string{model.GatewayName(gateway.Name, gateway.Namespace)}}
+			routings := m.GatewayRoutings(router.Gateways[0], "")
 			for _, host := range hosts(m) {
 				text.WriteString(virtualHost(t, router.GatewayVirtualHost(host, routings,
 					servers[0].Tls.GetHttpsRedirect())))
@@ -230,7 +230,7 @@ func TestGateways(t *testing.T) {
 			for _, routing := range routings {
 				text.WriteString(chains(t, router.TCPRoutes(routing)))
 				text.WriteString(chains(t, router.TLSRoutes(routing)))
-				problems, _ := router.Found()
+				problems, _ := router.TakeFindings()
 				text.WriteString(meshtest.Problems(problems))
 			}
 			return text.String()

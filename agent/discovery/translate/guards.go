@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Guards holds the filters of a proxy that allow or deny incoming requests and connections, with
-// the objects that they were translated from, and its extensions. The zero value allows everything.
+// Guards holds the filters of a proxy that allow or deny incoming requests and connections, their
+// origins, and the proxy's extensions. The zero value allows everything.
 type Guards struct {
 	// Filters of requests precede those for routing: External, Tokens, Requests.
 	External []*hcmv3.HttpFilter // external authorizers
@@ -39,23 +39,23 @@ func DenyAll(origins ...resource.Origin) Guards {
 				Rules: rules, StatPrefix: networkStatPrefix})}}}}
 }
 
-// IsGuard reports whether a filter with a name allows or denies.
+// IsGuard reports whether the filter with a name can deny access.
 func IsGuard(name string) bool {
 	return slices.Contains([]string{rbac.RequestFilter, rbac.ConnectionFilter, extAuthzFilter,
 		networkExtAuthzFilter, rbac.TokenFilter}, name)
 }
 
-// IsDryRun reports whether the shadow rules of an RBAC filter with a prefix have no effect. Those
-// with the prefix of authorizers decide whether an external authorizer is called.
+// IsDryRun reports whether the shadow rules of an RBAC filter with a prefix are those of dry-run
+// policies. Otherwise they determine whether an external authorizer is called.
 func IsDryRun(prefix string) bool { return prefix != authorizerShadow }
 
-// AllOrigins returns those of the filters and of the extensions.
+// AllOrigins returns the origins of the filters and of the extensions.
 func (g Guards) AllOrigins() []resource.Origin {
 	return slices.Concat(g.Origins, g.Extensions.origins())
 }
 
-// at is where filters are: the port of a listener, in the direction of mode. Port 0 is any
-// undeclared port.
+// at identifies listeners: the port, and the direction as a workload mode. Port 0 is any undeclared
+// port.
 type at struct {
 	mode types.WorkloadMode
 	port uint32

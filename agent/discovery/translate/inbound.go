@@ -34,25 +34,25 @@ type Inbound struct {
 	// TLS settings of a Sidecar's ingress listener, by which the proxy terminates TLS; nil: none
 	TLS *networking.ServerTLSSettings
 	// mode of mutual TLS of the mesh; without effect if TLS is set
-	Mutual   model.MutualTLS
-	Identity bool // the proxy has a certificate of the mesh
-	Guards   Guards
-	// what the port's filters log and trace
+	MutualTLSMode model.MutualTLS
+	Identity      bool // the proxy has a certificate of the mesh
+	Guards        Guards
+	// logs and traces of the port's filters
 	Telemetry Telemetry
-	// Passthrough reports whether this is not a declared port, but stands for captured connections
-	// to undeclared ones: to Port, or to all of them if Port is 0
+	// Passthrough reports whether the value represents undeclared ports: Port, or all of them if
+	// Port is 0
 	Passthrough bool
 	Service     string // host of the service that has the port; "": none
 	Metrics     *Metrics
 	// limits of connections to the application; nil: no limits
-	Pool *networking.ConnectionPoolSettings
+	ConnectionPool *networking.ConnectionPoolSettings
 }
 
 // InboundClusterName returns Istio's name of an inbound cluster: inbound|8080||.
 func InboundClusterName(port uint32) string { return fmt.Sprintf("inbound|%d||", port) }
 
-// passthroughSource is the source address of connections to the original destination, by which
-// interception recognizes and exempts them. The value is Istio's.
+// passthroughSource is the source address of Envoy's connections to the original destination.
+// Interception does not capture connections from this address. The value is Istio's.
 const passthroughSource = "127.0.0.6"
 
 // passthroughSource6 is passthroughSource for IPv6. Istio's ::6 would have to be an address of the
@@ -63,7 +63,7 @@ const passthroughSource6 = "::1"
 func (in Inbound) Cluster(m *mesh.Config, node model.Node,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m,
-		protocol: in.Terminated(), policy: policy{pool: in.Pool}}
+		protocol: in.PlainProtocol(), policy: policy{pool: in.ConnectionPool}}
 	d.applyPool()
 	c := d.finish()
 	if in.Endpoint == "" {
@@ -115,8 +115,8 @@ func parseEndpoint(text string) (*corev3.Address, error) {
 	return socketAddress(host, uint32(number)), nil
 }
 
-// Terminated returns the protocol of the connection after TLS was terminated.
-func (in Inbound) Terminated() model.Protocol {
+// PlainProtocol returns the protocol of the connection inside of TLS.
+func (in Inbound) PlainProtocol() model.Protocol {
 	if in.TLS != nil && in.Protocol == model.TLS {
 		return model.HTTP
 	}
@@ -159,7 +159,7 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 	if !captured {
 		port = 0
 	}
-	if in.Closed() {
+	if in.RefusesAll() {
 		chain, err := blackHole(&in.Telemetry, in.chainName(false), port)
 		return []*listenerv3.FilterChain{chain}, err
 	}
@@ -189,7 +189,7 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 	return chains, nil
 }
 
-// stream describes connections of a kind for metrics.
+// stream describes one kind of the port's connections for labels of metrics.
 func (in Inbound) stream(a accepted) stream {
 	at := stream{service: in.Service}
 	switch {

@@ -41,32 +41,32 @@ type Outbound struct {
 	Port    uint32
 	// the listener is not bound, and gets captured connections to its address and port
 	Captured bool
-	// whether a captured listener for all IPv4 addresses is also for all IPv6 addresses
+	// a captured listener for all IPv4 addresses also serves all IPv6 addresses
 	IPv6 bool
 	// name of the route configuration; "": connections are not parsed as HTTP
-	Routes      string
-	Sniff       bool         // Envoy detects HTTP, and forwards connections with other content
-	Resolve     bool         // hosts of requests are resolved for clusters with dynamic DNS
-	Connections []Connection // routes of connections that are not parsed as HTTP
-	Rest        string       // cluster for captured connections that no route matches
-	Metrics     *Metrics
-	Extensions  Extensions
-	Telemetry   Telemetry
+	RouteConfig     string
+	DetectHTTP      bool              // Envoy detects HTTP, and forwards connections with other content
+	ResolveHosts    bool              // hosts of requests are resolved with dynamic DNS
+	Connections     []ConnectionRoute // routes of connections that are not parsed as HTTP
+	FallbackCluster string            // cluster for captured connections that no route matches
+	Metrics         *Metrics
+	Extensions      Extensions
+	Telemetry       Telemetry
 }
 
 // Listener returns the Envoy listener for the outbound traffic.
 func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
 	l := newListener(o.Address, o.Port)
-	if o.Routes != "" {
-		manager, err := connectionManager(o.Routes, "outbound_"+l.Name,
-			managerOptions{port: o.Port, resolve: o.Resolve}, m, Guards{Extensions: o.Extensions},
+	if o.RouteConfig != "" {
+		manager, err := connectionManager(o.RouteConfig, "outbound_"+l.Name,
+			managerOptions{port: o.Port, resolve: o.ResolveHosts}, m, Guards{Extensions: o.Extensions},
 			&o.Telemetry)
 		if err != nil {
 			return nil, err
 		}
 		chain := &listenerv3.FilterChain{
 			Filters: o.Extensions.beforeRequests(outbound(o.Port), manager)}
-		if o.Sniff {
+		if o.DetectHTTP {
 			chain.FilterChainMatch = &listenerv3.FilterChainMatch{ApplicationProtocols: plainHTTP}
 		}
 		l.FilterChains = append(l.FilterChains, chain)
@@ -85,14 +85,14 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 		if o.IPv6 && o.Address == anyIPv4 {
 			dualStack(l, o.Port)
 		}
-		rest, err := passOn(&o.Telemetry, o.Rest)
+		rest, err := passOn(&o.Telemetry, o.FallbackCluster)
 		if err != nil {
 			return nil, err
 		}
 		if !slices.ContainsFunc(l.FilterChains, func(c *listenerv3.FilterChain) bool {
 			return c.FilterChainMatch == nil
 		}) {
-			l.DefaultFilterChain = &listenerv3.FilterChain{Name: o.Rest,
+			l.DefaultFilterChain = &listenerv3.FilterChain{Name: o.FallbackCluster,
 				Filters: []*listenerv3.Filter{rest}}
 		}
 	}

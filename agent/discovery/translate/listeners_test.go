@@ -41,7 +41,7 @@ func text(t *testing.T, name string, r *resource.Resource, err error) txtar.File
 	if err != nil {
 		return txtar.File{Name: name, Data: []byte("# error: " + err.Error() + "\n")}
 	}
-	return txtar.File{Name: name, Data: []byte(meshtest.Title(r) +
+	return txtar.File{Name: name, Data: []byte(meshtest.ResourceTitle(r) +
 		meshtest.YAML(t, meshtest.Message(t, r), nil))}
 }
 
@@ -65,29 +65,29 @@ func TestInbound(t *testing.T) {
 		in   translate.Inbound
 	}{
 		{"http", translate.Inbound{Port: 80, Name: "http", Protocol: model.HTTP,
-			Bind: "10.0.0.1", Endpoint: "127.0.0.1:8080", Pool: limits}},
+			Bind: "10.0.0.1", Endpoint: "127.0.0.1:8080", ConnectionPool: limits}},
 		{"tcp to a socket", translate.Inbound{Port: 81, Name: "tcp", Protocol: model.TCP,
 			Bind: "10.0.0.1", Endpoint: "unix:///run/app.sock"}},
-		{"any protocol", translate.Inbound{Port: 82, Name: "any", Protocol: model.Auto,
+		{"any protocol", translate.Inbound{Port: 82, Name: "any", Protocol: model.AutoProtocol,
 			Bind: "10.0.0.1"}},
 		{"TLS of its own", translate.Inbound{Port: 83, Name: "https", Protocol: model.TLS,
-			Bind: "10.0.0.1", TLS: plainServer, Mutual: model.Strict, Identity: true}},
+			Bind: "10.0.0.1", TLS: plainServer, MutualTLSMode: model.Strict, Identity: true}},
 		{"strict http", translate.Inbound{Port: 84, Name: "http", Protocol: model.HTTP,
-			Bind: "10.0.0.1", Mutual: model.Strict, Identity: true}},
-		{"strict, any protocol", translate.Inbound{Port: 85, Protocol: model.Auto,
-			Bind: "10.0.0.1", Mutual: model.Strict, Identity: true}},
+			Bind: "10.0.0.1", MutualTLSMode: model.Strict, Identity: true}},
+		{"strict, any protocol", translate.Inbound{Port: 85, Protocol: model.AutoProtocol,
+			Bind: "10.0.0.1", MutualTLSMode: model.Strict, Identity: true}},
 		{"strict without identity", translate.Inbound{Port: 86, Protocol: model.HTTP,
-			Bind: "10.0.0.1", Mutual: model.Strict}},
+			Bind: "10.0.0.1", MutualTLSMode: model.Strict}},
 		{"permissive http", translate.Inbound{Port: 87, Name: "http", Protocol: model.HTTP,
-			Bind: "10.0.0.1", Mutual: model.Permissive, Identity: true}},
+			Bind: "10.0.0.1", MutualTLSMode: model.Permissive, Identity: true}},
 		{"permissive tcp", translate.Inbound{Port: 88, Protocol: model.TCP,
-			Bind: "10.0.0.1", Mutual: model.Permissive, Identity: true}},
-		{"unset, any protocol", translate.Inbound{Port: 89, Protocol: model.Auto,
+			Bind: "10.0.0.1", MutualTLSMode: model.Permissive, Identity: true}},
+		{"unset, any protocol", translate.Inbound{Port: 89, Protocol: model.AutoProtocol,
 			Bind: "10.0.0.1", Identity: true}},
 		{"permissive without identity", translate.Inbound{Port: 90, Protocol: model.HTTP,
-			Bind: "10.0.0.1", Mutual: model.Permissive}},
+			Bind: "10.0.0.1", MutualTLSMode: model.Permissive}},
 		{"disabled", translate.Inbound{Port: 91, Protocol: model.HTTP,
-			Bind: "10.0.0.1", Mutual: model.Disable, Identity: true}},
+			Bind: "10.0.0.1", MutualTLSMode: model.Disable, Identity: true}},
 		{"endpoint without port", translate.Inbound{Port: 92, Endpoint: "127.0.0.1"}},
 		{"endpoint with a name for a port", translate.Inbound{Port: 93, Endpoint: "127.0.0.1:http"}},
 	}
@@ -97,7 +97,7 @@ func TestInbound(t *testing.T) {
 			r, err := test.in.Listener(mesh, origin)
 			got = append(got, text(t, test.name+": listener", r, err))
 		}
-		if test.in.Mutual == model.Unset || test.in.TLS != nil {
+		if test.in.MutualTLSMode == model.Unset || test.in.TLS != nil {
 			r, err := test.in.Cluster(mesh, redirected, origin)
 			got = append(got, text(t, test.name+": cluster", r, err))
 		}
@@ -122,8 +122,8 @@ func TestInbound_CheckRefusesInvalidTLS(t *testing.T) {
 func TestCapture(t *testing.T) {
 	m := mesh.Default()
 	m.AccessLog = translate.AccessLog{File: "/dev/stdout", Format: "%PROTOCOL%\n",
-		Failures: "failures"}
-	observed := translate.Observe(model.NewWorld("cluster.local", m), redirected, model.Client)
+		FailureCluster: "failures"}
+	observed := translate.Observe(model.NewWorld("cluster.local", m), redirected, model.ClientMode)
 	strict := model.PeerPolicy{Default: model.PeerMode{Mode: model.Permissive},
 		Ports: map[uint32]model.PeerMode{80: {Mode: model.Strict}, 9000: {Mode: model.Strict},
 			9001: {Mode: model.Disable}}}
@@ -135,8 +135,8 @@ func TestCapture(t *testing.T) {
 	}{
 		{"REDIRECT", redirected, nil},
 		{"TPROXY", tproxy, []translate.Inbound{
-			{Port: 80, Name: "http", Protocol: model.HTTP, Mutual: model.Strict, Identity: true},
-			{Port: 81, Name: "any", Protocol: model.Auto, Mutual: model.Disable}}},
+			{Port: 80, Name: "http", Protocol: model.HTTP, MutualTLSMode: model.Strict, Identity: true},
+			{Port: 81, Name: "any", Protocol: model.AutoProtocol, MutualTLSMode: model.Disable}}},
 	} {
 		all, err := translate.CaptureClusters(m, proxy.node)
 		if err != nil {
@@ -172,15 +172,15 @@ func TestOutbound(t *testing.T) {
 		name string
 		out  translate.Outbound
 	}{
-		{"http", translate.Outbound{Address: "127.0.0.1", Port: 80, Routes: "80"}},
-		{"any protocol", translate.Outbound{Address: "127.0.0.1", Port: 81, Routes: "81", Sniff: true,
+		{"http", translate.Outbound{Address: "127.0.0.1", Port: 80, RouteConfig: "80"}},
+		{"any protocol", translate.Outbound{Address: "127.0.0.1", Port: 81, RouteConfig: "81", DetectHTTP: true,
 			Connections: connections}},
-		{"captured", translate.Outbound{Address: "0.0.0.0", Port: 82, Routes: "82", Sniff: true,
-			Captured: true, IPv6: true, Rest: translate.PassthroughCluster}},
-		{"captured by address", translate.Outbound{Address: "10.0.0.1", Port: 83, Routes: "83",
-			Captured: true, IPv6: true, Rest: translate.BlackHoleCluster}},
+		{"captured", translate.Outbound{Address: "0.0.0.0", Port: 82, RouteConfig: "82", DetectHTTP: true,
+			Captured: true, IPv6: true, FallbackCluster: translate.PassthroughCluster}},
+		{"captured by address", translate.Outbound{Address: "10.0.0.1", Port: 83, RouteConfig: "83",
+			Captured: true, IPv6: true, FallbackCluster: translate.BlackHoleCluster}},
 		{"captured TLS", translate.Outbound{Address: "0.0.0.0", Port: 84, Captured: true,
-			Connections: connections, Rest: translate.BlackHoleCluster}},
+			Connections: connections, FallbackCluster: translate.BlackHoleCluster}},
 	} {
 		r, err := test.out.Listener(m, o.Origin(), o.Origin())
 		got = append(got, text(t, test.name, r, err))
@@ -199,11 +199,11 @@ func TestPathNormalization(t *testing.T) {
 	} {
 		m := mesh.Default()
 		m.PathNormalization = how
-		r, err := translate.Outbound{Address: "127.0.0.1", Port: 80, Routes: "80"}.Listener(m)
+		r, err := translate.Outbound{Address: "127.0.0.1", Port: 80, RouteConfig: "80"}.Listener(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		meshtest.Expect(t, "{filterChains: [{filters: [{typedConfig: "+want+"}]}]}",
+		meshtest.ExpectMessage(t, "{filterChains: [{filters: [{typedConfig: "+want+"}]}]}",
 			meshtest.Message(t, r))
 	}
 }

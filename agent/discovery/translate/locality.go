@@ -13,9 +13,10 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// localityOf returns the effective locality settings, nil if locality load balancing is off. The
-// settings of the policy have precedence, then the traffic distribution of the service, then the
-// mesh's settings. The result always reports whether they take effect without outlier detection.
+// localityOf returns the effective locality settings; nil if locality load balancing is off. The
+// policy's settings have precedence over the service's traffic distribution, and that over the
+// mesh's settings. The result also reports whether the settings take effect without outlier
+// detection.
 func (p policy) localityOf(m *mesh.Config,
 	service *model.Service) (setting *networking.LocalityLoadBalancerSetting, always bool) {
 	setting = p.loadBalancer.GetLocalityLbSetting()
@@ -23,7 +24,7 @@ func (p policy) localityOf(m *mesh.Config,
 		if labels := service.PreferredLabels(); labels != nil {
 			return &networking.LocalityLoadBalancerSetting{FailoverPriority: labels}, true
 		}
-		setting = m.Locality
+		setting = m.LocalityLB
 	}
 	if on := setting.GetEnabled(); on != nil && !on.Value {
 		return nil, false
@@ -35,8 +36,8 @@ func (p policy) localityOf(m *mesh.Config,
 }
 
 // prefer sets priorities and weights of endpoint groups for a proxy, as Istio does: by the shares
-// of distribute, else by distance. Distance requires outlier detection, without which no endpoint
-// counts as failed.
+// in distribute, else by distance. Distance requires outlier detection, because otherwise no
+// endpoint is considered failed.
 func (d *draft) prefer(service *model.Service, groups []group, node model.Node) []group {
 	setting, always := d.policy.localityOf(d.mesh, service)
 	failover := d.policy.outlier != nil || always
@@ -110,10 +111,10 @@ func within(where model.Locality, rule string) bool {
 		fits(where.Subzone, named.Subzone, false)
 }
 
-// byLabels sets priorities by labels. Endpoints come first that have the proxy's value of the first
-// label, or the value in the list ("label=value"); among these, those that also have that of the
-// second label, and so on. If the first label is that of the network, endpoints of the proxy's
-// network precede all others. A locality is split if its endpoints differ.
+// byLabels sets priorities by labels. Endpoints with the proxy's value of the first label (or the
+// value in the list: "label=value") have the highest priority; among them, those that also match
+// the second label, and so on. If the first label is the network's, endpoints in the proxy's
+// network precede all others. A locality with different endpoints is split.
 func byLabels(groups []group, node model.Node, labels []string) []group {
 	if isNowhere(node) {
 		return groups

@@ -32,12 +32,12 @@ var mutualEndpoint = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struc
 // automatic reports whether connections to a port use mutual TLS unless a DestinationRule
 // configures TLS. Client and server must be workloads of the mesh with identities.
 func (out *Clusters) automatic(service *model.Service, port *model.Port) bool {
-	return out.node.Identity && out.mesh.AutoMutualTLS && port.Internal() && !service.PlainText()
+	return out.node.Identity && out.mesh.AutoMutualTLS && port.IsMeshInternal() && !service.PlainText()
 }
 
-// mutualByEndpoint makes connections to endpoints with a mesh identity use mutual TLS. If a
-// DestinationRule sets a mode (see tlsMode), they do only if that is ISTIO_MUTUAL. Otherwise they
-// do unless the PeerAuthentication of the endpoint disables mutual TLS.
+// mutualByEndpoint uses mutual TLS for connections to endpoints with a mesh identity. If a
+// DestinationRule sets a TLS mode (see tlsMode), that must be ISTIO_MUTUAL. Otherwise the
+// PeerAuthentication of an endpoint may disable mutual TLS.
 func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
 	mode *networking.ClientTLSSettings_TLSmode, names []string, serverName string) {
 	mutual := func(e *model.Endpoint) bool {
@@ -47,7 +47,7 @@ func (d *draft) mutualByEndpoint(endpoints []model.Endpoint,
 		return e.MutualTLS && !e.PlainText
 	}
 	if !slices.ContainsFunc(endpoints, func(e model.Endpoint) bool { return mutual(&e) }) {
-		return // without TLS the cluster refers to no secret, and so does not wait for one
+		return // the cluster uses no TLS, and must not wait for a secret
 	}
 	d.mutual = mutual
 	d.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
@@ -67,8 +67,8 @@ func (d *draft) mutualToAll(service *model.Service, port *model.Port, serverName
 	}
 }
 
-// meshCertificates makes a TLS context present the proxy's own certificate and verify that of the
-// peer, by the mesh's CA certificates and the peer's names.
+// meshCertificates makes a TLS context present the proxy's certificate, and verify the peer's
+// certificate by the mesh's CA certificates and by names.
 func meshCertificates(common *tlsv3.CommonTlsContext, names []*tlsv3.SubjectAltNameMatcher) {
 	common.TlsCertificateSdsSecretConfigs = []*tlsv3.SdsSecretConfig{secret(ownCertificate)}
 	common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{

@@ -15,13 +15,13 @@ import (
 // label is a label of a metric with the format of its value.
 type label struct{ name, format string }
 
-// stream describes what a listener's filter forwards, as far as labels depend on it.
+// stream has the properties of forwarded connections on which labels depend.
 type stream struct {
-	service    string // host of the service that a server's listener stands for; "": unknown
+	service    string // inbound: host of the service; "": unknown
 	identities identities
 }
 
-// identities says which identities a server's listener knows.
+// identities tells which identities of peers an inbound listener knows.
 type identities int
 
 const (
@@ -45,7 +45,7 @@ var unknownOperator = cel("'" + unknown + "'")
 
 func cel(expression string) operator { return operator{Command: "CEL", Param: expression} }
 
-// firstOf returns a format whose value is that of the first operator that has one.
+// firstOf returns a format with the value of the first operator that has one.
 func firstOf(operators ...operator) string {
 	text, _ := json.Marshal(map[string][]operator{"operators": operators}) // cannot fail
 	// These characters would end the operator, or its parameter.
@@ -63,7 +63,7 @@ func literal(text string) string { return strings.ReplaceAll(text, "%", "%%") }
 // labels returns Istio's labels of both peers.
 func (m *Metrics) labels(at stream) []label {
 	own := ownWorkload(m.node)
-	if m.mode == model.Server {
+	if m.mode == model.ServerMode {
 		return m.serverLabels(own, at)
 	}
 	return append([]label{{"reporter", "source"},
@@ -164,11 +164,12 @@ func newWorkload(name string, labels map[string]string) workload {
 // clusterKey is the key of a node's metadata with the name of its cluster.
 const clusterKey = "CLUSTER_ID"
 
-// metricsKey is the key of the metadata of clusters and endpoints from which clients have labels.
+// metricsKey is the metadata key of clusters and endpoints under which clients find labels of
+// destinations.
 const metricsKey = "outrider"
 
-// endpointLabels returns the metadata of a service's endpoint for labels of metrics. Values that are
-// unknown are absent. As in Istio, the endpoint is in the cluster that the discovery server is for.
+// endpointLabels returns the metadata of an endpoint for labels of metrics; unknown values are
+// absent. As in Istio, the endpoint's cluster is that of the discovery server.
 func endpointLabels(e *model.Endpoint, namespace string, client model.Node) *structpb.Struct {
 	w := newWorkload(e.Workload, e.Labels)
 	return metricsMetadata(map[string]string{"workload": w.name, "namespace": namespace,
@@ -186,8 +187,8 @@ func metricsMetadata(values map[string]string) *structpb.Struct {
 	return &structpb.Struct{Fields: fields}
 }
 
-// labels returns the function that makes the metadata of a service's endpoints for labels of
-// metrics; nil if the proxy has no metrics of its requests.
+// labels returns a function that returns an endpoint's metadata for labels of metrics; nil if the
+// proxy records no metrics of its requests.
 func (out *Clusters) labels(service *model.Service) func(*model.Endpoint) *structpb.Struct {
 	if !out.node.Metrics {
 		return nil

@@ -20,8 +20,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// Metrics makes listeners of one mode count Istio's metrics. Envoy's access logger for statistics
-// does it, with labels from formats of access logs. A nil *Metrics counts nothing.
+// Metrics configures the listeners of one mode to record Istio's metrics, by Envoy's access logger
+// for statistics. Labels are formats of access logs. A nil *Metrics records nothing.
 type Metrics struct {
 	of   *model.Metrics
 	node model.Node
@@ -77,8 +77,8 @@ func (m *Metrics) addToManager(manager *hcmv3.HttpConnectionManager, at stream) 
 		m.logger(isGRPC, m.requests(labels, "grpc")))
 }
 
-// requests returns the statistics of HTTP requests with or without gRPC. Envoy has the number of a
-// request's gRPC messages in no form that it can count.
+// requests returns the statistics of HTTP requests, or of gRPC requests. Envoy cannot count gRPC
+// messages in this way.
 func (m *Metrics) requests(labels []label, protocol string) *statsv3.Config {
 	all := slices.Concat(labels, []label{{"request_protocol", protocol},
 		{"response_code", "%RESPONSE_CODE%"}, {"response_flags", "%RESPONSE_FLAGS%"}})
@@ -96,9 +96,9 @@ func (m *Metrics) requests(labels []label, protocol string) *statsv3.Config {
 	return c
 }
 
-// addToProxy makes a TCP proxy count connections. A connection is opened once it reaches the
-// destination, or ends without. If it has identities, it is opened when it ends, because the
-// destination is reached before they are known. The other access loggers still log only its end.
+// addToProxy makes a TCP proxy record connections. "Opened" is counted when the destination is
+// reached, or at the end if it never was. With identities it is counted at the end, because they
+// are unknown before. The other access loggers still log only the end.
 func (m *Metrics) addToProxy(proxy *tcpproxyv3.TcpProxy, at stream) {
 	labels := append(m.labels(at), label{"request_protocol", "tcp"},
 		label{"response_flags", "%RESPONSE_FLAGS%"})
@@ -189,7 +189,7 @@ func logTypes(types ...accessdatav3.AccessLogType) *accesslogv3.AccessLogFilter 
 		LogTypeFilter: &accesslogv3.LogTypeFilter{Types: types}}}
 }
 
-// and returns a filter that matches if all filters match; nil matches always.
+// and returns a filter that matches if all filters do; nil matches always.
 func and(filters ...*accesslogv3.AccessLogFilter) *accesslogv3.AccessLogFilter {
 	filters = slices.DeleteFunc(filters, func(f *accesslogv3.AccessLogFilter) bool {
 		return f == nil

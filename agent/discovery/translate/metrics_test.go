@@ -55,7 +55,7 @@ func TestMetrics_OtherLogsOfConnections(t *testing.T) {
 	filter := celFilter("true")
 	proxy := &tcpproxyv3.TcpProxy{AccessLog: []*accesslogv3.AccessLog{{Name: "file"},
 		{Name: "filtered", Filter: filter}}}
-	NewMetrics(&model.Metrics{}, model.Node{}, model.Client).addToProxy(proxy, stream{})
+	NewMetrics(&model.Metrics{}, model.Node{}, model.ClientMode).addToProxy(proxy, stream{})
 	if !proxy.AccessLogOptions.FlushAccessLogOnConnected || len(proxy.AccessLog) != 4 {
 		t.Fatalf("%v", proxy)
 	}

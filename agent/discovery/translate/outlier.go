@@ -46,8 +46,8 @@ func (d *draft) applyOutlier() {
 		d.options().OutlierDetection = &upstreamv3.HttpProtocolOptions_OutlierDetection{
 			ErrorMatcher: statusIn(codes)}
 	}
-	// Envoy's default of 50 % would send requests to ejected hosts of small services, so the
-	// threshold is always set.
+	// always set: Envoy's default of 50 % would send requests to ejected endpoints of small
+	// services
 	d.common().HealthyPanicThreshold = &typev3.Percent{Value: float64(max(o.MinHealthPercent, 0))}
 }
 

@@ -71,7 +71,7 @@ func TestPassThrough(t *testing.T) {
 			continue
 		}
 		var c clusterv3.Cluster
-		if err := proto.Unmarshal(out.Resources[at].Value(), &c); err != nil {
+		if err := proto.Unmarshal(out.Resources[at].EncodedMessage(), &c); err != nil {
 			t.Fatal(err)
 		}
 		if c.GetType() != test.want ||

@@ -29,9 +29,8 @@ func policyFor(rule *model.Rule, port uint32, subset string) policy {
 	return p
 }
 
-// override returns p overridden by the policy by. As in Istio, each section of by replaces the
-// whole section of p. The settings of by for the port replace all of p; sections that these
-// settings omit get defaults.
+// override returns p overridden by by. As in Istio, each section of by replaces that section of p
+// completely. Settings of by for the port replace all of p; sections missing in them get defaults.
 func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	if by == nil {
 		return p
@@ -64,9 +63,8 @@ func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	return p
 }
 
-// tlsMode returns the TLS mode that a DestinationRule sets for endpoints of a port, nil if none. As
-// in Istio, and unlike in override, port-level settings without TLS do not hide the rule's TLS
-// settings.
+// tlsMode returns the TLS mode that a DestinationRule sets for endpoints of a port; nil: none. As
+// in Istio, and unlike override, port settings without TLS do not hide the rule's TLS settings.
 func tlsMode(rule *model.Rule, port uint32, subset string) *networking.ClientTLSSettings_TLSmode {
 	if rule == nil {
 		return nil

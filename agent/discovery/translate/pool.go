@@ -132,7 +132,7 @@ func (d *draft) applyHTTP(tcp *networking.ConnectionPoolSettings_TCPSettings,
 			Timeout: keepalive.Timeout}
 	}
 	switch {
-	case http.GetUseClientProtocol(), d.protocol == model.Auto && !upgrade:
+	case http.GetUseClientProtocol(), d.protocol == model.AutoProtocol && !upgrade:
 		d.options().UpstreamProtocolOptions = &upstreamv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 			UseDownstreamProtocolConfig: &upstreamv3.HttpProtocolOptions_UseDownstreamHttpConfig{
 				HttpProtocolOptions: &corev3.Http1ProtocolOptions{}, Http2ProtocolOptions: two}}

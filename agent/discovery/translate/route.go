@@ -13,35 +13,36 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Router translates VirtualServices for one port of a listener. It records which hosts it looks up.
+// Router translates VirtualServices for one port of a listener. It records the hosts that
+// it looks up.
 type Router struct {
 	World *model.World
 	Node  model.Node
-	// gateways of the listener: model.MeshGateway, or the "namespace/name" of each Gateway
-	Gateway []string
-	Port    uint32 // port of the listener for which routes are translated
-	TLS     bool   // requests arrive over TLS on this listener
+	// gateways of the listener: model.MeshGateway, or the "namespace/name" of each Gateways
+	Gateways []string
+	Port     uint32 // port of the listener for which routes are translated
+	TLS      bool   // requests arrive over TLS on this listener
 
-	// Sees returns the visible service of a destination's host; nil: World.Service is used
-	Sees func(host string) *model.Service
-	// Beside returns the service of another host whose routes are on the same listener; nil for
+	// VisibleService returns the visible service of a destination's host; nil: World.Service is used
+	VisibleService func(host string) *model.Service
+	// OtherService returns the service of another host with routes on the same listener; nil for
 	// gateways
-	Beside func(host string) *model.Service
-	// Named reports whether a VirtualService names a host itself, for requests of the listener; nil
-	// for gateways
-	Named func(host string) bool
+	OtherService func(host string) *model.Service
+	// IsNamed reports whether a VirtualService for the listener's requests has the host itself in
+	// its hosts; nil for gateways
+	IsNamed func(host string) bool
 
 	reads    map[string]struct{}
 	problems []object.Problem
-	// port of a destination with dynamic DNS since it was set to 0
+	// port of the last destination with dynamic DNS; callers set it to 0 before
 	dynamicPort uint32
 }
 
 func (r *Router) begin() { r.reads, r.problems = map[string]struct{}{}, nil }
 
-// Found returns the problems that translation found, and the sorted hosts whose service or
+// TakeFindings returns the problems that translation found, and the sorted hosts whose service or
 // DestinationRule was read. It clears both.
-func (r *Router) Found() ([]object.Problem, []string) {
+func (r *Router) TakeFindings() ([]object.Problem, []string) {
 	problems, reads := r.problems, slices.Sorted(maps.Keys(r.reads))
 	r.begin()
 	return problems, reads
@@ -53,8 +54,8 @@ func (r *Router) service(host string) *model.Service {
 		r.reads = map[string]struct{}{}
 	}
 	r.reads[host] = struct{}{}
-	if r.Sees != nil {
-		return r.Sees(host)
+	if r.VisibleService != nil {
+		return r.VisibleService(host)
 	}
 	return r.World.Service(host, r.Node.Namespace)
 }
@@ -95,7 +96,7 @@ func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Rout
 	case len(match.Gateways) > 0:
 		return r.gatewaysMeet(match.Gateways, routing)
 	}
-	return model.Selects(match.SourceLabels, r.Node.Labels) && (match.SourceNamespace == "" ||
+	return model.SelectorMatches(match.SourceLabels, r.Node.Labels) && (match.SourceNamespace == "" ||
 		match.SourceNamespace == r.Node.Namespace)
 }
 
@@ -103,7 +104,7 @@ func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Rout
 // without gateways applies to all listeners.
 func (r *Router) gatewaysMeet(names []string, routing *model.Routing) bool {
 	return len(names) == 0 || slices.ContainsFunc(names, func(name string) bool {
-		return slices.Contains(r.Gateway, model.GatewayName(name, routing.Object.Namespace))
+		return slices.Contains(r.Gateways, model.GatewayName(name, routing.Object.Namespace))
 	})
 }
 

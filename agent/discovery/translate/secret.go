@@ -15,25 +15,25 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// FileSecret names a certificate with its key, or CA certificates. From files Envoy reads them
-// itself: a renewed certificate changes no listener, and keys stay in their files. From a
-// credential the agent reads them, and serves them over SDS.
+// FileSecret names a certificate with its key, or CA certificates. Envoy reads files itself, so
+// that a renewed certificate changes no listener and keys stay in their files. The agent reads
+// credentials and serves them over SDS.
 type FileSecret struct {
-	Certificate, Key     string // files of a certificate chain and its key
-	Authorities, Revoked string // files of CA certificates and an optional CRL
+	Certificate, Key            string // files of a certificate chain and its key
+	Authorities, RevocationList string // files of CA certificates and an optional CRL
 
 	Credential string           // name of a credential's secret; "": the secret is in files
-	From       mesh.Credentials // where the credential is stored
+	Location   mesh.Credentials // where the credential is stored
 }
 
 // pairOf and rootsOf return the secrets of a credential: its certificate with key, and its CA
 // certificates.
 func pairOf(name string, m *mesh.Config) FileSecret {
-	return FileSecret{Credential: credential.PairSecretName(name), From: m.Credentials}
+	return FileSecret{Credential: credential.PairSecretName(name), Location: m.Credentials}
 }
 
 func rootsOf(name string, m *mesh.Config) FileSecret {
-	return FileSecret{Credential: credential.RootsSecretName(name), From: m.Credentials}
+	return FileSecret{Credential: credential.RootsSecretName(name), Location: m.Credentials}
 }
 
 // Name returns Istio's name of the secret: file-cert:CERTIFICATE~KEY, file-root:AUTHORITIES or
@@ -44,24 +44,24 @@ func (s FileSecret) Name() string {
 		return s.Credential
 	case s.Authorities == "":
 		return "file-cert:" + s.Certificate + "~" + s.Key
-	case s.Revoked == "":
+	case s.RevocationList == "":
 		return "file-root:" + s.Authorities
 	}
-	return "file-root:" + s.Authorities + "~" + s.Revoked
+	return "file-root:" + s.Authorities + "~" + s.RevocationList
 }
 
 // CredentialFiles returns the files of a credential; ok is false if the secret is not from a
 // credential, or its files are unknown.
 func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
-	if s.Credential == "" || s.From.Folder == "" {
+	if s.Credential == "" || s.Location.Folder == "" {
 		return credential.Files{}, false
 	}
-	files, err := credential.LocateFiles(s.From.Folder, s.Credential)
+	files, err := credential.LocateFiles(s.Location.Folder, s.Credential)
 	return files, err == nil
 }
 
-// Files returns the files that are read for the secret. For the CA certificates of a credential it
-// also returns the folder, whose content decides which file is read.
+// Files returns the files that the secret is read from. For the CA certificates of a credential it
+// includes the folder, because its content determines which file is used.
 func (s FileSecret) Files() []string {
 	switch {
 	case s.Credential != "":
@@ -76,16 +76,15 @@ func (s FileSecret) Files() []string {
 		return paths
 	case s.Authorities == "":
 		return []string{s.Certificate, s.Key}
-	case s.Revoked == "":
+	case s.RevocationList == "":
 		return []string{s.Authorities}
 	}
-	return []string{s.Authorities, s.Revoked}
+	return []string{s.Authorities, s.RevocationList}
 }
 
-// Resource returns the secret resource that refers to the files. Envoy reads files when it receives
-// a secret that differs, and by itself only when a file is renamed into their directory. A
-// fingerprint of the files' content (0: unknown) therefore makes the secret differ whenever the
-// content changes.
+// Resource returns the secret resource that refers to the files. Envoy reads them when it receives
+// a different secret, and when a file is renamed into their directory. So the resource contains a
+// fingerprint of the files' content (0: unknown), and differs whenever the content changes.
 func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*resource.Resource,
 	error) {
 	out := &tlsv3.Secret{Name: s.Name()}
@@ -98,18 +97,17 @@ func (s FileSecret) Resource(fingerprint uint32, origins ...resource.Origin) (*r
 		return resource.New(out.Name, out, compact(origins)...)
 	}
 	check := &tlsv3.CertificateValidationContext{TrustedCa: file(s.Authorities),
-		WatchedDirectory: watched(s.Authorities, s.Revoked)}
+		WatchedDirectory: watched(s.Authorities, s.RevocationList)}
 	check.TrustedCa.WatchedDirectory = fingerprintPath(filepath.Dir(s.Authorities), fingerprint)
-	if s.Revoked != "" {
-		check.Crl = file(s.Revoked)
+	if s.RevocationList != "" {
+		check.Crl = file(s.RevocationList)
 	}
 	out.Type = &tlsv3.Secret_ValidationContext{ValidationContext: check}
 	return resource.New(out.Name, out, compact(origins)...)
 }
 
-// watched returns the directory that Envoy watches for both files, nil if they are in different
-// ones. In a directory of symbolic links, such as a Kubernetes mount, the whole directory is
-// replaced and not the files.
+// watched returns the directory that Envoy watches for both files; nil if their directories differ.
+// In a directory of symbolic links, such as a Kubernetes mount, the directory changes as a whole.
 func watched(path, other string) *corev3.WatchedDirectory {
 	folder := filepath.Dir(path)
 	if other != "" && filepath.Dir(other) != folder {
@@ -118,9 +116,8 @@ func watched(path, other string) *corev3.WatchedDirectory {
 	return &corev3.WatchedDirectory{Path: folder}
 }
 
-// fingerprintPath encodes a fingerprint in the spelling of a directory: each bit appends "/" or
-// "/." to the path. It returns nil for 0. Secrets have no version field, and only the path may vary
-// without effect.
+// fingerprintPath encodes a fingerprint in the spelling of a directory's path: each bit appends "/"
+// or "/.". It returns nil for 0. The path is used because secrets have no field for a version.
 func fingerprintPath(folder string, fingerprint uint32) *corev3.WatchedDirectory {
 	if fingerprint == 0 {
 		return nil
@@ -137,16 +134,16 @@ func file(path string) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: path}}
 }
 
-// secretSource returns a reference to a secret that is served on the ADS stream, or is a
-// credential. Envoy does not wait for the secret, because a bad file would otherwise hold back the
-// whole listener. With incremental SDS Envoy learns at once that a credential does not exist.
+// secretSource returns a reference to a secret that is served on the ADS stream, or to a
+// credential. Envoy does not wait for the secret, so that a bad file does not delay the whole
+// listener. Incremental SDS lets Envoy notice at once that a credential does not exist.
 func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
 	if s.Credential != "" {
 		out := secret(s.Credential)
 		out.SdsConfig.InitialFetchTimeout = durationpb.New(secretWait)
 		api := out.SdsConfig.GetApiConfigSource()
 		api.ApiType = corev3.ApiConfigSource_DELTA_GRPC
-		api.GrpcServices[0].GetEnvoyGrpc().ClusterName = cmp.Or(s.From.Cluster, secretCluster)
+		api.GrpcServices[0].GetEnvoyGrpc().ClusterName = cmp.Or(s.Location.Cluster, secretCluster)
 		return out
 	}
 	return &tlsv3.SdsSecretConfig{Name: s.Name(), SdsConfig: adsSource(secretWait)}

@@ -22,8 +22,8 @@ func ForwardsTLS(in *networking.ServerTLSSettings) bool {
 		in.GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH
 }
 
-// ServerSecrets returns the secrets of a gateway's server; none for the modes that pass TLS on, and
-// for ISTIO_MUTUAL.
+// ServerSecrets returns the secrets of a gateway's server; none for modes that forward TLS, and for
+// ISTIO_MUTUAL.
 func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
 	if ForwardsTLS(in) || UsesMeshIdentity(in) {
 		return nil
@@ -67,7 +67,7 @@ func serverAuthorities(in *networking.ServerTLSSettings, m *mesh.Config) FileSec
 	if names := credentialNames(in); len(names) > 0 {
 		return rootsOf(cmp.Or(in.CaCertCredentialName, names[0]), m)
 	}
-	return FileSecret{Authorities: in.CaCertificates, Revoked: in.CaCrl}
+	return FileSecret{Authorities: in.CaCertificates, RevocationList: in.CaCrl}
 }
 
 // requestsClientCertificate reports whether a gateway's server requests client certificates.

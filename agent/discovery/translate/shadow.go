@@ -64,16 +64,16 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 	}
 }
 
-// fallsBack reports whether a VirtualService matches the host only by a pattern, while the
-// VirtualService by names the host itself. Such a pattern is meant for other hosts, so its
-// unreachable routes are no problem.
+// fallsBack reports whether a VirtualService matches the host by a pattern, and by, which has
+// precedence, by its name. The pattern is then meant for other hosts, so that unreachable routes
+// are no problem.
 func (s *shadow) fallsBack(routing, by *model.Routing) bool {
 	return !slices.Contains(routing.Hosts, s.host) && slices.Contains(by.Hosts, s.host)
 }
 
 // claimedBy returns the VirtualService that has precedence and matches every request of a match, or
-// nil. Routes for all requests come last (see GatewayVirtualHost), so they make only each other
-// unreachable.
+// nil. Routes for all requests come last (see GatewayVirtualHost), so they can only shadow each
+// other.
 func (s *shadow) claimedBy(m *routev3.RouteMatch) *model.Routing {
 	if by := s.claimed[matchKey(m)]; by != nil || isEverything(m) || m.CaseSensitive != nil {
 		return by
@@ -104,7 +104,7 @@ func matchKey(m *routev3.RouteMatch) string {
 	return object.Wire(m)
 }
 
-// beside returns a key for the conditions of a request match other than its path.
+// beside returns a key for all conditions of a request match except its path.
 func beside(m *routev3.RouteMatch) string {
 	other := proto.CloneOf(m)
 	other.PathSpecifier = nil

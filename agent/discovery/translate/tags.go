@@ -41,7 +41,7 @@ func (o *observer) tags(spec *model.Tracing) []*tracingv3.CustomTag {
 	return all
 }
 
-// tagOf translates a tag; its type is nil if the tag has no value.
+// tagOf translates a tag. The result has a nil type if the tag has no value.
 func tagOf[L interface{ GetValue() string }, H, E interface {
 	GetName() string
 	GetDefaultValue() string
@@ -67,7 +67,8 @@ func literalTag(value string) *tracingv3.CustomTag_Literal_ {
 	return &tracingv3.CustomTag_Literal_{Literal: &tracingv3.CustomTag_Literal{Value: value}}
 }
 
-// istioTags returns Istio's tags: who the proxy is, and what policies on trial would have done.
+// istioTags returns Istio's tags: those that identify the proxy, and the results of dry-run
+// policies.
 func (o *observer) istioTags() []*tracingv3.CustomTag {
 	tag := func(name, value, otherwise string) *tracingv3.CustomTag {
 		return &tracingv3.CustomTag{Tag: name, Type: literalTag(orElse(value, otherwise))}
@@ -85,7 +86,7 @@ func (o *observer) istioTags() []*tracingv3.CustomTag {
 	}
 }
 
-// dryRunTag returns a tag with a value that an RBAC filter leaves in the metadata of requests.
+// dryRunTag returns a tag whose value an RBAC filter writes to the metadata of requests.
 func dryRunTag(name, key string) *tracingv3.CustomTag {
 	return &tracingv3.CustomTag{Tag: "istio.authorization.dry_run." + name,
 		Type: &tracingv3.CustomTag_Metadata_{Metadata: &tracingv3.CustomTag_Metadata{

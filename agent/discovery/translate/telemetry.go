@@ -17,18 +17,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Telemetry says what the filters of the listeners in one direction log and trace. The zero value
+// Telemetry configures what the filters of listeners in one direction log and trace. The zero value
 // logs and traces nothing.
 type Telemetry struct {
 	// Logs are the access loggers of filters for requests and for connections.
 	Logs []*accesslogv3.AccessLog
-	// Failures is the cluster of the service that gets failed requests; "": none
-	Failures string
-	tracing  *tracing
+	// FailureCluster is the cluster of the service that receives log entries of failed requests;
+	// "": none
+	FailureCluster string
+	tracing        *tracing
 
-	Origins  []resource.Origin // Telemetries that set something
-	Problems []object.Problem
-	Reads    []string // sorted hosts of the services that receive logs and spans
+	Origins   []resource.Origin // Telemetries with an effect
+	Problems  []object.Problem
+	HostsRead []string // sorted hosts of the services that receive logs and spans
 }
 
 // observer translates the Telemetries for the listeners of a proxy in one direction.
@@ -42,23 +43,23 @@ type observer struct {
 // provider that cannot be used is left out and reported.
 func Observe(w *model.World, node model.Node, mode model.Mode) Telemetry {
 	o := &observer{world: w, node: node}
-	o.Failures = w.Mesh().AccessLog.Failures
+	o.FailureCluster = w.Mesh().AccessLog.FailureCluster
 	o.logs(mode)
 	o.trace(mode)
-	slices.Sort(o.Reads)
-	o.Reads, o.Origins = slices.Compact(o.Reads), compact(o.Origins)
+	slices.Sort(o.HostsRead)
+	o.HostsRead, o.Origins = slices.Compact(o.HostsRead), compact(o.Origins)
 	return o.Telemetry
 }
 
 // Same reports whether two values result in equal listeners.
 func (t *Telemetry) Same(other *Telemetry) bool {
-	return t.Failures == other.Failures && slices.EqualFunc(t.Logs, other.Logs,
+	return t.FailureCluster == other.FailureCluster && slices.EqualFunc(t.Logs, other.Logs,
 		func(a, b *accesslogv3.AccessLog) bool { return proto.Equal(a, b) }) &&
 		t.tracing.same(other.tracing) && slices.Equal(t.Origins, other.Origins)
 }
 
-// logs adds the access loggers. As in Istio, the log of MeshConfig is written only where no
-// Telemetry or default provider sets one; that of [telemetry] is always written.
+// logs adds the access loggers. As in Istio, the log of MeshConfig is written only if no Telemetry
+// or default provider sets one. The log of [telemetry] is always written.
 func (o *observer) logs(mode model.Mode) {
 	configured := false
 	for _, l := range o.world.AccessLogging(o.node, mode) {
@@ -109,7 +110,7 @@ func (o *observer) logger(l model.AccessLogging) (*accesslogv3.AccessLog, bool) 
 	return logger, true
 }
 
-// problem reports why an entry of a Telemetry, or a default provider if by is nil, has no effect.
+// problem reports that an entry of a Telemetry (nil: a default provider) has no effect, and why.
 func (o *observer) problem(by *object.Object, field, message string) {
 	const fix = "name a provider of extensionProviders in MeshConfig, whose service a ServiceEntry has"
 	if by == nil {
@@ -120,11 +121,11 @@ func (o *observer) problem(by *object.Object, field, message string) {
 	o.Problems = append(o.Problems, by.Warning(field, message, fix))
 }
 
-// cluster returns the cluster and the host of a provider's service, and records that the proxy needs
-// them. why says why the service cannot be used.
+// cluster returns the cluster and the host of a provider's service, and records that the proxy
+// needs them; why explains why the service cannot be used.
 func (o *observer) cluster(service string, port uint32) (cluster, host, why string) {
 	cluster, host, why = providerCluster(o.world, service, port)
-	o.Reads = append(o.Reads, host)
+	o.HostsRead = append(o.HostsRead, host)
 	if why == "" && o.world.Service(host, o.node.Namespace) == nil {
 		why = host + " is not exported to the namespace of this proxy"
 	}
@@ -135,8 +136,8 @@ func (o *observer) cluster(service string, port uint32) (cluster, host, why stri
 // EnvoyFilters may refer to the others by index.
 func (t *Telemetry) loggers(what logged) []*accesslogv3.AccessLog {
 	all := slices.Clip(t.Logs)
-	if t.Failures != "" {
-		all = append(all, failures(t.Failures, what))
+	if t.FailureCluster != "" {
+		all = append(all, failures(t.FailureCluster, what))
 	}
 	return all
 }

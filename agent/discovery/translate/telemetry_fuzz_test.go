@@ -38,7 +38,7 @@ func FuzzObserve(f *testing.F) {
 		w.SetMesh(m)
 		node := model.Node{Type: model.Sidecar, Namespace: "shop",
 			Labels: spec.GetSelector().GetMatchLabels()}
-		for _, mode := range []model.Mode{model.Client, model.Server} {
+		for _, mode := range []model.Mode{model.ClientMode, model.ServerMode} {
 			for _, p := range translate.Observe(w, node, mode).Problems {
 				if strings.Contains(p.Message, "would refuse") {
 					t.Errorf("%s\n%s\n%s", p, text, config)

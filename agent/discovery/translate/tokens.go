@@ -55,9 +55,9 @@ func Authenticate(w *model.World, node model.Node) Tokens {
 	return out
 }
 
-// verifyTokens returns the configuration for one or more rules. It accepts requests without a
-// token, and denies those with an invalid token. If several rules read the same header, a token
-// must satisfy one of them.
+// verifyTokens returns the JWT filter's configuration for rules. It accepts requests without a
+// token and denies invalid tokens. If several rules read the same header, a token must satisfy one
+// of them.
 func verifyTokens(rules []model.JWTRule, keys func(model.JWTRule) string,
 	gateway bool) *jwtv3.JwtAuthentication {
 	config := &jwtv3.JwtAuthentication{BypassCorsPreflight: true,
@@ -101,7 +101,7 @@ func anyRequirement(of ...*jwtv3.JwtRequirement) *jwtv3.JwtRequirement {
 }
 
 // provider returns the configuration by which Envoy verifies the tokens of a rule. For a gateway,
-// the route of a request is chosen again afterwards, because it may depend on claims.
+// it clears the route cache afterwards, because routes may depend on claims.
 func provider(rule model.JWTRule, keys string, gateway bool) *jwtv3.JwtProvider {
 	spaced := append(slices.Clone(rule.SpaceDelimitedClaims), spacedClaims...)
 	slices.Sort(spaced)

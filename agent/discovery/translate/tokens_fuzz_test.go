@@ -29,7 +29,7 @@ func FuzzAuthenticate(f *testing.F) {
 		if w == nil {
 			return
 		}
-		w.KeySources()
+		w.KeySetSources()
 		node := model.Node{Namespace: "shop", Labels: spec.GetSelector().GetMatchLabels()}
 		for _, p := range translate.Authenticate(w, node).Problems {
 			t.Errorf("%s\n%s", p, text)

@@ -25,8 +25,8 @@ import (
 const (
 	// defaultSampling is Istio's percentage of requests with spans (PILOT_TRACE_SAMPLING).
 	defaultSampling = 1.0
-	// exportTimeout ends calls of a collector that does not answer, so that those in flight are
-	// bounded. istiod sets this one for Zipkin, and none for OpenTelemetry over gRPC.
+	// exportTimeout bounds calls to a collector, so that calls to one that does not answer do not
+	// pile up. istiod sets the same value for Zipkin, and none for OpenTelemetry over gRPC.
 	exportTimeout = 5 * time.Second
 )
 
@@ -84,7 +84,8 @@ func (o *observer) trace(mode model.Mode) {
 	o.tracing = result
 }
 
-// traced returns the tracing by a tracer. A sampler of the provider decides in place of Envoy's.
+// traced returns the tracing with a tracer. If the provider has a sampler, that decides instead of
+// Envoy.
 func (o *observer) traced(spec *model.Tracing, manager *hcmv3.HttpConnectionManager_Tracing,
 	sampler bool) *tracing {
 	settings := o.world.Mesh().Tracing
@@ -110,8 +111,8 @@ func (o *observer) traced(spec *model.Tracing, manager *hcmv3.HttpConnectionMana
 			UseRequestIdForTraceSampling: wrapperspb.Bool(spec.RequestIDSampling)})}}
 }
 
-// tracer returns the tracing by a provider's tracer, and whether the provider has a sampler. why
-// says why there is none.
+// tracer returns the tracing with a provider's tracer, and whether the provider has a sampler; why
+// explains why there is none.
 func (o *observer) tracer(p *mesh.Provider) (manager *hcmv3.HttpConnectionManager_Tracing,
 	sampler bool, why string) {
 	manager = &hcmv3.HttpConnectionManager_Tracing{}
@@ -177,7 +178,8 @@ func httpService(uri, cluster string, timeout *durationpb.Duration,
 	return service
 }
 
-// sent returns headers that have a value. Those from the environment are not supported.
+// sent returns the headers with a value in the configuration. Values from the environment are not
+// supported.
 func sent(headers []*meshapi.MeshConfig_ExtensionProvider_HttpHeader) []*corev3.HeaderValue {
 	var all []*corev3.HeaderValue
 	for _, h := range headers {
@@ -238,7 +240,7 @@ func bounded(timeout *durationpb.Duration) *durationpb.Duration {
 	return timeout
 }
 
-// dynatrace returns the sampler that asks a Dynatrace service which share to sample.
+// dynatrace returns the sampler that queries a Dynatrace service for the sampling rate.
 func (o *observer) dynatrace(p *meshapi.MeshConfig_ExtensionProvider_OpenTelemetryTracingProvider,
 	cluster, host string) (*corev3.TypedExtensionConfig, string) {
 	in := p.GetDynatraceSampler()

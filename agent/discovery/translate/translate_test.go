@@ -111,7 +111,7 @@ transportSocket:
 			}
 			for _, r := range out.Resources {
 				if r.Name == test.cluster && r.Type == resource.ClusterType {
-					meshtest.Expect(t, test.want, meshtest.Message(t, r))
+					meshtest.ExpectMessage(t, test.want, meshtest.Message(t, r))
 					return
 				}
 			}
@@ -211,11 +211,11 @@ routes:
 		t.Run(name, func(t *testing.T) {
 			m, _ := meshtest.New(t, test.mesh)
 			r := &translate.Router{World: m.World, Node: sidecar, Port: 80,
-				Gateway: []string{model.MeshGateway},
-				Beside:  func(string) *model.Service { return nil },
-				Named:   func(string) bool { return false }}
+				Gateways:     []string{model.MeshGateway},
+				OtherService: func(string) *model.Service { return nil },
+				IsNamed:      func(string) bool { return false }}
 			host, _ := r.ServiceVirtualHost("web.test", m.Service("web.test", meshtest.Namespace),
-				m.Requests("web.test", meshtest.Namespace))
+				m.RequestRoutings("web.test", meshtest.Namespace))
 			if len(host.Problems) > 0 {
 				t.Errorf("%v", host.Problems)
 			}
@@ -223,7 +223,7 @@ routes:
 			if err := proto.Unmarshal(host.Encoded, &got); err != nil {
 				t.Fatal(err)
 			}
-			meshtest.Expect(t, test.want, &got)
+			meshtest.ExpectMessage(t, test.want, &got)
 		})
 	}
 }

@@ -14,16 +14,15 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Unobserved returns a listener without what Telemetries and default providers add: it logs to the
-// files of the host and of MeshConfig, traces nothing and counts no metrics of Istio. It returns
-// its argument if that is all it has.
+// Unobserved returns a listener without the effects of Telemetries and default providers: it only
+// logs to the files of the host and of MeshConfig. If there are none, it returns r itself.
 func Unobserved(w *model.World, r *resource.Resource) *resource.Resource {
 	l := &listenerv3.Listener{}
-	if proto.Unmarshal(r.Value(), l) != nil {
+	if proto.Unmarshal(r.EncodedMessage(), l) != nil {
 		return r
 	}
 	m := w.Mesh()
-	base := &Telemetry{Failures: m.AccessLog.Failures}
+	base := &Telemetry{FailureCluster: m.AccessLog.FailureCluster}
 	if m.AccessLog.File != "" {
 		if log, err := fileLogger(m.AccessLog); err == nil {
 			base.Logs = []*accesslogv3.AccessLog{log}
@@ -48,7 +47,7 @@ func Unobserved(w *model.World, r *resource.Resource) *resource.Resource {
 	return out
 }
 
-// replaceIn makes a filter log and trace what t says.
+// replaceIn replaces the logs and traces of a filter by those of t.
 func (t *Telemetry) replaceIn(f *listenerv3.Filter) {
 	var manager hcmv3.HttpConnectionManager
 	var proxy tcpproxyv3.TcpProxy

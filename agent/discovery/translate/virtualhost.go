@@ -20,19 +20,19 @@ import (
 // VirtualHost is one encoded virtual host. Route configurations with thousands of virtual hosts are
 // assembled from these, most of which have not changed.
 type VirtualHost struct {
-	Host     string // domain, or pattern of domains
-	Encoded  []byte // encoded envoy.config.route.v3.VirtualHost; nil if it is invalid
-	Origins  []resource.Origin
-	Routes   []resource.Origin // origins of its routes, in order; nil: those in Origins
-	Problems []object.Problem
-	Reads    []string // sorted hosts whose service or DestinationRule was read
+	Host      string // domain, or pattern of domains
+	Encoded   []byte // encoded envoy.config.route.v3.VirtualHost; nil if it is invalid
+	Origins   []resource.Origin
+	Routes    []resource.Origin // origins of its routes, in order; nil: those in Origins
+	Problems  []object.Problem
+	HostsRead []string // sorted hosts whose service or DestinationRule was read
 }
 
 // virtualHostName returns Istio's name of a virtual host: host:port.
 func virtualHostName(host string, port uint32) string { return fmt.Sprintf("%s:%d", host, port) }
 
-// ServiceVirtualHost returns how sidecars route requests to a host and port: by the first
-// VirtualService with a route for them, which is also returned, else to the service. It returns nil
+// ServiceVirtualHost returns the virtual host of sidecars for a host and port: by the first
+// VirtualService with a route for them, which it also returns, else to the service. It returns nil
 // if there is neither.
 func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	routings []*model.Routing) (*VirtualHost, *model.Routing) {
@@ -67,7 +67,7 @@ func (r *Router) addresses(service *model.Service) []string {
 	if service == nil {
 		return nil
 	}
-	domains := r.World.Addresses(service, r.Port, r.Named, r.Beside)
+	domains := r.World.Addresses(service, r.Port, r.IsNamed, r.OtherService)
 	for i, address := range domains {
 		if strings.Contains(address, ":") {
 			domains[i] = "[" + address + "]"
@@ -132,7 +132,7 @@ func (r *Router) finish(host string, message *routev3.VirtualHost, routes []reso
 			r.problems = append(r.problems, refused(o, err))
 		}
 	}
-	out.Problems, out.Reads = r.Found()
+	out.Problems, out.HostsRead = r.TakeFindings()
 	return out
 }
 
@@ -190,18 +190,18 @@ func compact(origins []resource.Origin) []resource.Origin {
 	})
 }
 
-// BlockAll returns the virtual host that answers requests to unknown hosts with 502, as Istio's
+// BlockAllHost returns the virtual host that answers requests to unknown hosts with 502, as Istio's
 // sidecars do for REGISTRY_ONLY. It is also used without interception, because the original
 // destination is then unknown.
-func BlockAll() *routev3.VirtualHost {
+func BlockAllHost() *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: "block_all", Domains: []string{"*"},
 		IncludeRequestAttemptCount: true,
 		Routes: []*routev3.Route{{Name: "block_all", Match: everything(),
 			Action: directResponse(&networking.HTTPDirectResponse{Status: 502})}}}
 }
 
-// AllowAny returns the virtual host that forwards requests to unknown hosts to a cluster.
-func AllowAny(cluster string) *routev3.VirtualHost {
+// AllowAnyHost returns the virtual host that forwards requests to unknown hosts to a cluster.
+func AllowAnyHost(cluster string) *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"},
 		IncludeRequestAttemptCount: true,
 		Routes: []*routev3.Route{{Name: "allow_any", Match: everything(),
@@ -210,8 +210,8 @@ func AllowAny(cluster string) *routev3.VirtualHost {
 				Timeout:          durationpb.New(0)}}}}}
 }
 
-// Blackhole returns a virtual host that answers 404 to everything. It is the content of a gateway's
+// BlackholeHost returns a virtual host that answers 404 to everything. It is the content of a gateway's
 // route configuration without routes.
-func Blackhole(port uint32) *routev3.VirtualHost {
+func BlackholeHost(port uint32) *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: virtualHostName("blackhole", port), Domains: []string{"*"}}
 }

@@ -57,7 +57,7 @@ func (c *checker) sourceTrustDomain(field, text string) {
 	}
 }
 
-// segment matches what Envoy accepts as a segment of a path template.
+// segment matches a valid segment of an Envoy path template.
 var segment = regexp.MustCompile(`^[-a-zA-Z0-9._~%!$&'()+,;:@=]+$`)
 
 const longestTemplate = 256 // Envoy's limit for the length of a path template, in bytes

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/rbac"
 )
 
-// Limits of Istio's CRD. longestValue is our own, as some values become regular expressions in
-// Envoy.
+// Limits of Istio's CRD. Only longestValue is not from there: some values become regular
+// expressions in Envoy.
 const (
 	mostRules              = 512
 	mostSources            = 512
@@ -73,7 +73,7 @@ func (c *checker) dryRun(o *object.Object, p *security.AuthorizationPolicy) {
 // translated reports an error if Envoy would refuse the translation of a rule.
 func (c *checker) translated(field string, rule *security.Rule) {
 	if err := (rbac.Translator{Namespace: c.namespace,
-		Domains: []string{mesh.Default().TrustDomain}}).Policy(rule).Validate(); err != nil {
+		TrustDomains: []string{mesh.Default().TrustDomain}}).Policy(rule).Validate(); err != nil {
 		c.fail(field, "Envoy would refuse it: "+err.Error(), "correct the value it names")
 	}
 }
@@ -228,8 +228,8 @@ func (c *checker) named(field, key string) {
 	}
 }
 
-// deniesConnections warns of a rule that denies more than it says on ports without HTTP, because
-// connections have no attributes of requests.
+// deniesConnections warns about a DENY rule with attributes of requests: on ports without HTTP it
+// denies more, because connections have no such attributes.
 func (c *checker) deniesConnections(field string, rule *security.Rule) {
 	ofConnections, ports := false, false
 	for _, from := range rule.GetFrom() {

@@ -22,7 +22,7 @@ const (
 // time and memory grow with the square of their number. Istio has no such limit.
 const mostVirtualHosts = 256
 
-// most reports whether a count is within its limit. It reports an error if not.
+// most reports whether a count is at most most, and adds an error if it is not.
 func (c *checker) most(field string, count, most int) bool {
 	if count > most {
 		c.fail(field, fmt.Sprintf("%d of them are more than the %d that there may be", count, most),

@@ -63,7 +63,7 @@ func checkCEL(text string) error {
 	return nil
 }
 
-// accept consumes the next token if it is one of those.
+// accept consumes the next token if it equals one of tokens, and reports whether it did.
 func (p *celParser) accept(tokens ...string) bool {
 	for _, token := range tokens {
 		if p.tokens[0] == token && token != "" {
@@ -180,7 +180,7 @@ func isCELLiteral(token string) bool {
 		token[0] == '.' && len(token) > 1
 }
 
-// name parses a name. That of a field may be reserved.
+// name parses a name. The name of a field may be a reserved word.
 func (p *celParser) name(field bool) error {
 	token := p.tokens[0]
 	letter := token != "" && (token[0] == '_' || token[0]|0x20 >= 'a' && token[0]|0x20 <= 'z')

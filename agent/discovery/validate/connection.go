@@ -44,7 +44,7 @@ func (c *checker) serverName(field, name string, hosts []string, mesh bool) {
 		c.host(field, name, true)
 	}
 	for _, host := range hosts {
-		if model.Covers(host, name) {
+		if model.HostCovers(host, name) {
 			return
 		}
 	}

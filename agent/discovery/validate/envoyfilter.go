@@ -183,7 +183,7 @@ func (c *checker) filterName(field, name string) {
 	}
 }
 
-// operations lists, for each kind of patch, the operations that have an effect and do not add.
+// operations lists, for each kind of patch, the operations with an effect, other than adding.
 var operations = map[networking.EnvoyFilter_ApplyTo][]networking.EnvoyFilter_Patch_Operation{
 	networking.EnvoyFilter_LISTENER: {networking.EnvoyFilter_Patch_MERGE,
 		networking.EnvoyFilter_Patch_REMOVE},

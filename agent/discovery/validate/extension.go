@@ -41,7 +41,8 @@ func (c *checker) wasmPlugin(p *extensions.WasmPlugin) {
 	c.most("match", len(p.Match), maxMatches)
 }
 
-// plural is a TrafficExtension, which has no targetRef.
+// plural adapts a TrafficExtension, which has no targetRef, to the interface of objects with
+// targets.
 type plural struct{ *extensions.TrafficExtension }
 
 // GetTargetRef returns nil.
@@ -105,7 +106,7 @@ func (c *checker) moduleURL(field, text string) {
 		c.fail(field, "is missing", "write the URL of the module")
 		return
 	}
-	// Istio accepts a URL without a scheme, as of an image
+	// like Istio, accept the name of an image as a URL without a scheme
 	parsed, err := url.ParseRequestURI(text)
 	if err != nil {
 		parsed, err = url.ParseRequestURI("http://" + text)

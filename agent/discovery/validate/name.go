@@ -84,8 +84,7 @@ func (c *checker) labels(field string, labels map[string]string) {
 
 func (c *checker) exportTo(exportTo []string) { c.seenBy(exportTo, false) }
 
-// seenBy checks the namespaces to which an object is exported. hides permits ~, which means no
-// namespace.
+// seenBy checks the namespaces in exportTo. hides permits ~, which means no namespace.
 func (c *checker) seenBy(exportTo []string, hides bool) {
 	const fix = "write . for its own namespace, * for all, or a namespace"
 	seen := map[string]bool{}
@@ -116,7 +115,8 @@ func (c *checker) header(field, name string) {
 	}
 }
 
-// oneLine checks text that becomes part of a line in the head of a request or response.
+// oneLine checks a text that Envoy writes into the head of a request or response: it must have no
+// line breaks.
 func (c *checker) oneLine(field, text string) {
 	if strings.ContainsAny(text, "\x00\r\n") {
 		c.fail(field, "has a line break or a NUL, which Envoy refuses", "write it on one line")

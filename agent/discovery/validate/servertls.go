@@ -19,7 +19,7 @@ func usesCertificates(t *networking.ServerTLSSettings) bool {
 		t.CaCertCredentialName != "" || len(t.TlsCertificates)+len(t.CredentialNames) > 0
 }
 
-// forwardsTLS reports whether a server passes TLS on without terminating it.
+// forwardsTLS reports whether a server forwards TLS without terminating it.
 func forwardsTLS(t *networking.ServerTLSSettings) bool {
 	return t.GetMode() == networking.ServerTLSSettings_PASSTHROUGH ||
 		t.GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH
@@ -166,8 +166,8 @@ func (c *checker) path(field, path string) {
 	}
 }
 
-// tilde refuses paths with a tilde, which separates the paths in names of secrets: two names could
-// be equal.
+// tilde refuses paths with a tilde. Names of secrets separate paths with a tilde, so two names
+// could be equal.
 func (c *checker) tilde(field, path string) {
 	if strings.Contains(path, "~") {
 		c.fail(field, fmt.Sprintf("%q has a ~, which paths of certificates must not have", path),

@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// Bounds of one object, which Istio does not have: each becomes a part of every listener.
+	// Limits for one object. Istio has none, but each entry becomes a part of every listener.
 	mostLogs      = 64
 	mostTags      = 128
 	longestFilter = 4096

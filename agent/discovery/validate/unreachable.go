@@ -13,8 +13,8 @@ import (
 
 func isError(f object.Finding) bool { return f.Severity == condition.Error }
 
-// unreachable warns of routes and matches that match no request, because earlier ones match all of
-// theirs.
+// unreachable warns about routes and matches that can match no request, because earlier ones match
+// all requests that they would match.
 func (c *checker) unreachable(v *networking.VirtualService) {
 	var http, tls, tcp reached
 	for i, route := range v.Http {
@@ -30,7 +30,7 @@ func (c *checker) unreachable(v *networking.VirtualService) {
 
 // reached records the matches of earlier routes.
 type reached struct {
-	all string // route that matches everything, if any
+	all string // field of a route that matches every request; "": none
 	// field of the first match of several equal ones, by the match's encoding
 	same map[string]string
 	// paths of matches, by the encoding of the matches' other conditions

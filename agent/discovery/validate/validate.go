@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Object returns an object's findings, sorted by field: errors, because of which the object is not
-// applied, warnings and notes.
+// Object returns an object's findings, sorted by field. An object with errors is not applied; there
+// may also be warnings and notes.
 func Object(o *object.Object) []object.Finding {
 	c := &checker{namespace: o.Namespace}
 	switch spec := o.Spec.(type) {
@@ -34,7 +34,7 @@ func Object(o *object.Object) []object.Finding {
 		c.virtualService(spec)
 	case *networking.WorkloadEntry:
 		c.endpoint("", spec, nil)
-		if !model.Healthy(o) {
+		if !model.IsHealthy(o) {
 			c.warn("",
 				"the annotation proxy.istio.io/health-checks-enabled says that its health is asked, and no "+
 					"condition Healthy of its status is True: it gets no requests",
@@ -135,14 +135,13 @@ func (c *checker) warn(field, message, fix string) {
 		Message: message, Fix: fix})
 }
 
-// absent refuses an unsupported field without which requests would be sent elsewhere or more
-// clients would have access.
+// absent reports an error for an unsupported field: without it, requests would be sent elsewhere,
+// or more clients would have access.
 func (c *checker) absent(field string) {
 	c.fail(field, "is not carried out by this version of Outrider", "remove it")
 }
 
-// without warns of an unsupported field that does not change where requests are sent or who has
-// access.
+// without reports a warning for an unsupported field that affects neither routing nor access.
 func (c *checker) without(field string) {
 	c.warn(field, "is not carried out by this version of Outrider and has no effect",
 		"remove it to be rid of this warning")

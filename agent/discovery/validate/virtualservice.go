@@ -64,7 +64,7 @@ func (c *checker) routedHosts(hosts []string, mesh bool) {
 			c.hostOrAddress(field, host)
 		}
 		for _, other := range hosts[:i] {
-			if model.Covers(other, host) || model.Covers(host, other) {
+			if model.HostCovers(other, host) || model.HostCovers(host, other) {
 				c.fail(field, fmt.Sprintf("%s and %s overlap in one VirtualService", other, host),
 					"remove one")
 				break

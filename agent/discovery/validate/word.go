@@ -11,9 +11,9 @@ const (
 	longestPrefix = 253 // bytes of the prefix in a label's key
 )
 
-func isDNSLabel(text string) bool { return object.IsWord(text, "-", longestName) }
+func isDNSLabel(text string) bool { return object.IsIdentifier(text, "-", longestName) }
 
-func isLabelValue(text string) bool { return object.IsWord(text, "-_.", longestName) }
+func isLabelValue(text string) bool { return object.IsIdentifier(text, "-_.", longestName) }
 
 // isLabelKey reports whether a text is the key of a label: a name, or a prefix, a slash and a name.
 func isLabelKey(text string) bool {
@@ -21,7 +21,7 @@ func isLabelKey(text string) bool {
 	if !found {
 		return isLabelValue(text)
 	}
-	return object.IsWord(prefix, "-_.", longestPrefix) && isLabelValue(name)
+	return object.IsIdentifier(prefix, "-_.", longestPrefix) && isLabelValue(name)
 }
 
 // isWildcardLabel reports whether a text may be the first label of a wildcard host: * or *-text.

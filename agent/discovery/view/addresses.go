@@ -8,15 +8,15 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// addressUser returns what already uses an address and port, or "": a Sidecar's ingress listener, a
-// capture port, or a listener of the agent or of Envoy's bootstrap. Services get no listener on
-// an address that is in use.
+// addressUser returns what uses an address and port: a Sidecar's ingress listener, a capture port,
+// a listener of the agent, or one of Envoy's bootstrap; "" if it is free. Services get no listener
+// on an address in use.
 func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {
 		return fmt.Sprintf("%s of %s at %s", d.field, d.object.Key, d.object.Position())
 	}
-	if v.node.Captured() && mesh.Unspecified(address) &&
+	if v.node.Captured() && mesh.IsUnspecified(address) &&
 		slices.Contains([]uint32{v.world.Mesh().OutboundPort, v.world.Mesh().InboundPort}, number) {
 		return "the proxy itself, which takes captured connections there"
 	}
@@ -40,7 +40,7 @@ func (l listenerGroup) addressInUse(number uint32, by string) []object.Problem {
 func (d inboundPort) reserved(v *View) *object.Problem {
 	m, message := v.world.Mesh(), ""
 	if v.node.Captured() && (d.Port == m.InboundPort || d.Port == m.OutboundPort &&
-		mesh.Unspecified(d.Bind)) {
+		mesh.IsUnspecified(d.Bind)) {
 		message = fmt.Sprintf(
 			"port %d is the proxy's own, which takes captured connections there: nothing else "+
 				"comes in by it", d.Port)

@@ -8,17 +8,17 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// autoPassthrough has what the servers with AUTO_PASSTHROUGH of one listener pass on.
+// autoPassthrough holds the routes of a listener's servers with AUTO_PASSTHROUGH.
 type autoPassthrough struct {
 	servers []server
-	routes  map[string][]translate.Connection // routes of connections, by the host of their service
+	routes  map[string][]translate.ConnectionRoute // routes of connections, by the host of their service
 }
 
 // update determines the routes of hosts, and reports whether some changed.
 func (a *autoPassthrough) update(v *View, hosts map[string]struct{}) (changed bool) {
 	for host := range hosts {
 		now := a.route(v, host)
-		changed = changed || !slices.EqualFunc(a.routes[host], now, translate.Connection.Equal)
+		changed = changed || !slices.EqualFunc(a.routes[host], now, translate.ConnectionRoute.Equal)
 		if len(now) == 0 {
 			delete(a.routes, host)
 		} else {
@@ -28,7 +28,7 @@ func (a *autoPassthrough) update(v *View, hosts map[string]struct{}) (changed bo
 	return changed
 }
 
-func (a *autoPassthrough) route(v *View, host string) []translate.Connection {
+func (a *autoPassthrough) route(v *View, host string) []translate.ConnectionRoute {
 	service := v.world.Service(host, v.node.Namespace)
 	if service == nil || !slices.ContainsFunc(a.servers, func(s server) bool {
 		return s.serves(service)
@@ -46,7 +46,7 @@ func (s server) serves(service *model.Service) bool {
 		if namespace == "." {
 			namespace = s.object.Namespace
 		}
-		return (namespace == "*" || namespace == service.Namespace) && model.Covers(own, service.Host)
+		return (namespace == "*" || namespace == service.Namespace) && model.HostCovers(own, service.Host)
 	})
 }
 
@@ -69,14 +69,14 @@ func (c *connections) addAuto(a *autoPassthrough) error {
 				return err
 			}
 			c.chains = append(c.chains, translate.GatewayChain{Name: route.ServerNames[0],
-				Filters: filters, ServerNames: route.ServerNames, Auto: true})
+				Filters: filters, ServerNames: route.ServerNames, DetectHTTP: true})
 			c.origin(route)
 		}
 	}
 	return nil
 }
 
-// passed updates the clusters that the router's servers with AUTO_PASSTHROUGH need.
+// passed publishes the clusters that the router's servers with AUTO_PASSTHROUGH forward to.
 func (r *router) passed(v *View, hosts map[string]struct{}) {
 	for host := range hosts {
 		unit, service := "passed/"+host, v.world.Service(host, v.node.Namespace)

@@ -11,7 +11,7 @@ import (
 // publishedExtension is the configuration of an extension that a view has published.
 type publishedExtension struct {
 	object      *object.Object
-	module      *byte // first byte of the module; nil: it is not there
+	module      *byte // first byte of the module; nil: the module is missing
 	connections bool  // it is a network filter
 }
 
@@ -45,11 +45,11 @@ func (v *View) extend(touched model.Touched) {
 	}
 }
 
-// extension returns the configuration of an extension. It returns no resource if that of before
-// stays in force: it is the same one, or the module of a changed one is not there yet.
+// extension returns the configuration of an extension to publish. It returns nil if the published
+// one stays in force: it is equal, or the module of the changed extension is still missing.
 func (v *View) extension(e model.Extension, before publishedExtension) (*resource.Resource,
 	publishedExtension, []object.Problem) {
-	now := publishedExtension{object: e.Object, connections: e.OfConnections()}
+	now := publishedExtension{object: e.Object, connections: e.IsNetworkFilter()}
 	problem := func(severity condition.Severity, field, message, fix string) []object.Problem {
 		return []object.Problem{e.Object.Problem(object.Finding{Field: field, Severity: severity,
 			Message: message, Fix: fix})}
@@ -68,7 +68,7 @@ func (v *View) extension(e model.Extension, before publishedExtension) (*resourc
 		}
 		return r, now, nil
 	}
-	if v.world.RemoteModules() {
+	if v.world.ClientsFetchModules() {
 		r, err := translate.Remote(e)
 		switch {
 		case err != nil:
@@ -108,7 +108,7 @@ func (v *View) extension(e model.Extension, before publishedExtension) (*resourc
 			return nil, before, refused(err)
 		}
 	}
-	if fetching == nil { // the first attempt has not ended
+	if fetching == nil { // the first attempt to fetch the module has not ended
 		return r, now, problem(condition.Warning, "url", "its module is being fetched; until then "+
 			effect, "")
 	}

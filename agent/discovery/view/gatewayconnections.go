@@ -14,7 +14,7 @@ import (
 type connections struct {
 	listener *gatewayListener
 	view     *View
-	passed   translate.Claims // routes of TLS that the servers do not terminate
+	passed   translate.ChainMatches // routes of TLS that the servers do not terminate
 	chains   []translate.GatewayChain
 	origins  []resource.Origin
 	problems []object.Problem
@@ -24,24 +24,24 @@ type connections struct {
 // add adds the routes of a server.
 func (c *connections) add(s server) error {
 	router := &translate.Router{World: c.view.world, Node: c.view.node,
-		Gateway: []string{s.gateway()}, Port: s.spec.Port.Number, TLS: s.class() == model.TLS}
-	own := translate.Claims{}
+		Gateways: []string{s.gateway()}, Port: s.spec.Port.Number, TLS: s.class() == model.TLS}
+	own := translate.ChainMatches{}
 	before, said := len(c.passed.Routes), false
-	for _, routing := range c.view.world.Bound(s.gateway(), c.view.node.Namespace) {
+	for _, routing := range c.view.world.GatewayRoutings(s.gateway(), c.view.node.Namespace) {
 		if len(s.meet(routing)) == 0 {
 			continue
 		}
 		if s.isPassthrough() {
 			routes := router.TLSRoutes(routing)
 			said = said || len(routes) > 0
-			c.problems = append(c.problems, c.passed.Take(c.free(s, routes))...)
+			c.problems = append(c.problems, c.passed.Add(c.free(s, routes))...)
 			continue
 		}
 		routes := router.TCPRoutes(routing)
 		said = said || len(routes) > 0
-		c.problems = append(c.problems, own.Take(routes)...)
+		c.problems = append(c.problems, own.Add(routes)...)
 	}
-	problems, reads := router.Found()
+	problems, reads := router.TakeFindings()
 	c.problems = append(c.problems, problems...)
 	for _, host := range reads {
 		c.reads[host] = struct{}{}
@@ -65,8 +65,8 @@ func (c *connections) add(s server) error {
 }
 
 // free removes from routes the server names for which another server terminates TLS.
-func (c *connections) free(s server, routes []translate.Connection) []translate.Connection {
-	var out []translate.Connection
+func (c *connections) free(s server, routes []translate.ConnectionRoute) []translate.ConnectionRoute {
+	var out []translate.ConnectionRoute
 	for _, route := range routes {
 		names := route.ServerNames
 		if names == nil {
@@ -92,7 +92,7 @@ func (c *connections) free(s server, routes []translate.Connection) []translate.
 	return out
 }
 
-func (c *connections) chain(s server, route translate.Connection) error {
+func (c *connections) chain(s server, route translate.ConnectionRoute) error {
 	filters, err := route.Filters(&c.view.telemetry.client)
 	if err != nil {
 		return err
@@ -115,7 +115,7 @@ func (c *connections) chain(s server, route translate.Connection) error {
 }
 
 // origin adds the origin of a route to those of the listener.
-func (c *connections) origin(route translate.Connection) {
+func (c *connections) origin(route translate.ConnectionRoute) {
 	if origin := route.Object.Origin(); !slices.Contains(c.origins, origin) {
 		c.origins = append(c.origins, origin)
 	}

@@ -16,7 +16,7 @@ type gatewayListener struct {
 	bind    string
 	port    uint32
 	servers []server            // servers of one protocol class, oldest first
-	names   map[string]server   // which server terminates TLS for an SNI
+	names   map[string]server   // server that terminates TLS, by SNI
 	reads   map[string]struct{} // hosts on which the filter chains depend
 	dirty   bool                // servers were added or removed
 	auto    autoPassthrough
@@ -61,7 +61,7 @@ func (l *gatewayListener) join(s server) *object.Problem {
 // reconcile publishes the listener again if a change affects it.
 func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched) {
 	stale := l.dirty || v.guards.changed || slices.ContainsFunc(l.servers, func(s server) bool {
-		_, ok := touched.Bindings[s.gateway()]
+		_, ok := touched.RoutedGateways[s.gateway()]
 		return ok && !s.routesRequests()
 	})
 	for host := range l.reads {
@@ -71,7 +71,7 @@ func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched)
 	if len(l.auto.servers) > 0 {
 		hosts := touched.Hosts
 		if l.dirty {
-			hosts = v.world.Everything().Hosts
+			hosts = v.world.AllTouched().Hosts
 		}
 		changed := l.auto.update(v, hosts)
 		stale = stale || changed
@@ -136,7 +136,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 	if len(c.chains) > 0 {
 		var err error
 		if listener, err = translate.GatewayListener(l.bind, l.port, c.chains, v.world.Mesh(),
-			v.guards.Guards, v.metrics(model.Client), &v.telemetry.client,
+			v.guards.Guards, v.metrics(model.ClientMode), &v.telemetry.client,
 			append(origins, c.origins...)...); err != nil {
 			c.problems = append(c.problems, l.servers[0].problem("port",
 				"Envoy would refuse the listener: "+err.Error(), ""))

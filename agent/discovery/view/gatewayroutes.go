@@ -39,12 +39,12 @@ func (g gatewayInputs) equal(h gatewayInputs) bool {
 // reconcile updates and publishes the route configuration if a change affects it.
 func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
 	bindings := g.dirty || slices.ContainsFunc(g.servers, func(s server) bool {
-		_, ok := touched.Bindings[s.gateway()]
+		_, ok := touched.RoutedGateways[s.gateway()]
 		return ok
 	})
 	stale := map[string]bool{}
 	for host, h := range g.hosts {
-		if slices.ContainsFunc(h.virtualHost.Reads, func(read string) bool {
+		if slices.ContainsFunc(h.virtualHost.HostsRead, func(read string) bool {
 			_, ok := touched.Hosts[read]
 			return ok
 		}) {
@@ -55,7 +55,7 @@ func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
 		return
 	}
 	inputs, problems := g.inputs(v)
-	router := &translate.Router{World: v.world, Node: v.node, Gateway: g.gateways(), Port: g.port,
+	router := &translate.Router{World: v.world, Node: v.node, Gateways: g.gateways(), Port: g.port,
 		TLS: g.servers[0].class() == model.TLS}
 	changed := g.dirty
 	var origins []resource.Origin
@@ -94,7 +94,7 @@ func (g *gatewayRoutes) publish(v *View, name string, changed []resource.Origin)
 	for _, host := range slices.Sorted(maps.Keys(g.hosts)) {
 		hosts = append(hosts, g.hosts[host].virtualHost)
 	}
-	fallback := translate.Blackhole(g.port)
+	fallback := translate.BlackholeHost(g.port)
 	if len(hosts) > 0 {
 		fallback = nil
 	}
@@ -122,7 +122,7 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 	reached := map[*model.Routing]bool{}
 	for _, s := range g.servers {
 		redirect := s.spec.GetTls().GetHttpsRedirect()
-		for _, routing := range v.world.Bound(s.gateway(), v.node.Namespace) {
+		for _, routing := range v.world.GatewayRoutings(s.gateway(), v.node.Namespace) {
 			if !routesHTTP(routing) {
 				continue
 			}
@@ -151,7 +151,7 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 		}
 	}
 	for host := range inputs {
-		slices.SortFunc(inputs[host].routings, v.world.InOrder(v.node.Namespace))
+		slices.SortFunc(inputs[host].routings, v.world.CompareRoutings(v.node.Namespace))
 	}
 	for routing, ok := range reached {
 		if !ok && !g.reachedElsewhere(v, routing) {

@@ -34,7 +34,7 @@ func TestView_Content(t *testing.T) {
 	meshtest.Golden(t, "testdata/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
 			v := newView(t, m, proxy)
-			v.Update(m.Everything())
+			v.Update(m.AllTouched())
 			return content(t, v, true)
 		})
 }
@@ -54,10 +54,10 @@ func content(t *testing.T, v *view.View, detailed bool) string {
 			r := snapshot.Get(resource.Key{Type: typeURL, Name: name})
 			if !detailed {
 				fmt.Fprintf(&text, "%s %s%s\n%x\n", typeName, name,
-					meshtest.Origins(byPosition(r.Origins)), r.Value())
+					meshtest.Origins(byPosition(r.Origins)), r.EncodedMessage())
 				continue
 			}
-			text.WriteString(meshtest.Title(r))
+			text.WriteString(meshtest.ResourceTitle(r))
 			switch {
 			case typeURL == resource.ListenerType, typeURL == resource.RouteType,
 				strings.HasPrefix(name, "inbound|"):
@@ -95,16 +95,16 @@ func byPosition(origins []resource.Origin) []resource.Origin {
 // TestView_ChangesEqualNewView changes a mesh step by step. After each step, the view must equal a
 // new view.
 func TestView_ChangesEqualNewView(t *testing.T) {
-	meshtest.Each(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
+	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		cache := view.NewCache()
 		v := viewOf(t, m, proxy, cache)
-		v.Update(m.Everything())
+		v.Update(m.AllTouched())
 		for i, text := range m.History() {
 			touched := m.Replace(text)
 			cache.Drop(touched)
 			v.Update(touched)
 			fresh := newView(t, m, proxy)
-			fresh.Update(m.Everything())
+			fresh.Update(m.AllTouched())
 			if diff := cmp.Diff(content(t, fresh, false), content(t, v, false)); diff != "" {
 				t.Fatalf("step %d: -new +changed\n%s\n%s", i, diff, text)
 			}

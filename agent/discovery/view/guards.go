@@ -17,8 +17,8 @@ type guards struct {
 	authorizers []translate.ExternalAuthorizer
 	made        bool
 	changed     bool // the filters were changed by the current update
-	extended    bool // so were the extensions
-	// new extensions whose module is being fetched; they take effect with it
+	extended    bool // the extensions were changed by the current update
+	// new extensions without effect until their modules are fetched
 	pending []model.Extension
 }
 
@@ -48,15 +48,15 @@ func (g *guards) make(v *View) {
 		Connections: policies.Connections, Extensions: extensions,
 		Origins: slices.Concat(tokens.Origins, policies.Origins)}
 	g.extended = g.extended || !g.Extensions.Equal(before) || len(pending)+len(g.pending) > 0
-	g.reads, g.authorizers = policies.Reads, policies.Authorizers
+	g.reads, g.authorizers = policies.HostsRead, policies.Authorizers
 	v.report("authentication", dedupe(tokens.Problems))
 	v.report("authorization", dedupe(policies.Problems))
 }
 
-// withModules returns the extensions that listeners name. The others are pending: they are new for a
-// proxy that has listeners, and the first attempt to fetch their module has not ended. Meanwhile the
-// proxy serves its former listeners. An extension that restricts access is not pending if another one
-// was removed: it may replace that one, whose restrictions would end too early.
+// withModules returns the extensions that listeners may use. A new extension of a proxy with
+// listeners is pending until the first attempt to fetch its module has ended; meanwhile the proxy
+// keeps its listeners. An extension that restricts access is not pending if another was removed: it
+// may replace that one, whose restrictions would otherwise end too early.
 func (g *guards) withModules(w *model.World, all []model.Extension) (named []model.Extension) {
 	g.pending = nil
 	has := func(list []model.Extension, e model.Extension) bool {
@@ -68,7 +68,7 @@ func (g *guards) withModules(w *model.World, all []model.Extension) (named []mod
 	for _, e := range all {
 		isNew := g.made && !has(g.Extensions, e)
 		waits := isNew && (!opens || !e.Object.Restricts())
-		if waits && e.GetWasm() != nil && !w.RemoteModules() {
+		if waits && e.GetWasm() != nil && !w.ClientsFetchModules() {
 			if code, err := w.Module(e); code == nil && err == nil {
 				g.pending = append(g.pending, e)
 				continue
@@ -91,12 +91,12 @@ func (g *guards) withoutInbound() []object.Problem {
 	return problems
 }
 
-// hiddenAuthorizers reports policies whose external authorizer the Sidecar does not import, so that
-// there is no cluster for it.
+// hiddenAuthorizers reports policies whose external authorizer has no cluster, because the Sidecar
+// does not import its host.
 func (g *guards) hiddenAuthorizers(w *model.World, scope *model.Scope) []object.Problem {
 	var problems []object.Problem
 	for _, a := range g.authorizers {
-		if scope.Imports(w, a.Host) != nil {
+		if scope.ImportedService(w, a.Host) != nil {
 			continue
 		}
 		why, fix := a.Host+" is not exported to this namespace", "add it to exportTo of its ServiceEntry"

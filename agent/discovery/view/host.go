@@ -19,10 +19,10 @@ func (s *sidecar) host(v *View, host string) {
 	v.report("host/"+host, dedupe(problems))
 }
 
-// read records on which hosts the translation of a host depends. Hosts outside the Sidecar's scope
-// get clusters for that reason.
+// read records the hosts on which the translation of a host depends. Such hosts get clusters even
+// outside the Sidecar's scope.
 func (s *sidecar) read(host string, reads map[string]struct{}) {
-	if s.scope.Restricts() {
+	if s.scope.RestrictsEgress() {
 		for read := range s.readers.byReader[host] {
 			s.reclustered[read] = struct{}{}
 		}
@@ -35,18 +35,18 @@ func (s *sidecar) read(host string, reads map[string]struct{}) {
 
 // outbound returns a Router for an outbound port of the sidecar.
 func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
-	return &translate.Router{World: v.world, Node: v.node, Gateway: []string{model.MeshGateway},
-		Port:   port,
-		Sees:   func(host string) *model.Service { return s.means(v, host) },
-		Beside: func(host string) *model.Service { return s.port(port).members[host].service },
-		Named:  func(host string) bool { return s.named(v, host, port) }}
+	return &translate.Router{World: v.world, Node: v.node, Gateways: []string{model.MeshGateway},
+		Port:           port,
+		VisibleService: func(host string) *model.Service { return s.means(v, host) },
+		OtherService:   func(host string) *model.Service { return s.port(port).members[host].service },
+		IsNamed:        func(host string) bool { return s.named(v, host, port) }}
 }
 
-// named reports whether a VirtualService for requests to a port names a host itself, not by a
-// pattern.
+// named reports whether a VirtualService for requests to a port has the host itself in its hosts,
+// not only a pattern.
 func (s *sidecar) named(v *View, host string, port uint32) bool {
 	e := s.scope.Egress(port)
-	return e != nil && slices.ContainsFunc(e.Requests(v.world, host), func(r *model.Routing) bool {
+	return e != nil && slices.ContainsFunc(e.RequestRoutings(v.world, host), func(r *model.Routing) bool {
 		return routesHTTP(r) && slices.Contains(r.Hosts, host)
 	})
 }
@@ -67,7 +67,7 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 		s.port(number).set(host, vh)
 		counts[routing] = true
 		problems = append(problems, vh.Problems...)
-		for _, read := range vh.Reads {
+		for _, read := range vh.HostsRead {
 			reads[read] = struct{}{}
 		}
 	}
@@ -93,10 +93,9 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 	return problems
 }
 
-// wanted returns the ports on which a host has a virtual host, each with the VirtualServices that
-// may apply there, and the VirtualServices of all listeners. The ports are the HTTP ports of the
-// host's service. For a host without a service they are the ports of the destinations' services,
-// else 80.
+// wanted returns the ports on which a host has a virtual host, with the VirtualServices that may
+// apply on each, and the VirtualServices of all listeners. The ports are the HTTP ports of the
+// host's service; without a service, those of the destinations' services, or port 80.
 func (s *sidecar) wanted(v *View, host string,
 	reads map[string]struct{}) (map[uint32][]*model.Routing, []*model.Routing) {
 	ports := map[uint32][]*model.Routing{}
@@ -105,7 +104,7 @@ func (s *sidecar) wanted(v *View, host string,
 	routings := func(e *model.Egress) []*model.Routing {
 		found, ok := known[e]
 		if !ok {
-			found = slices.DeleteFunc(e.Requests(v.world, host), func(r *model.Routing) bool {
+			found = slices.DeleteFunc(e.RequestRoutings(v.world, host), func(r *model.Routing) bool {
 				return !routesHTTP(r)
 			})
 			known[e] = found
@@ -125,10 +124,10 @@ func (s *sidecar) wanted(v *View, host string,
 		}
 		return ports, all
 	}
-	if model.IsWildcard(host) && s.scope.HasServiceLike(v.world, host) {
+	if model.IsWildcard(host) && s.scope.HasMatchingService(v.world, host) {
 		return ports, nil
 	}
-	for _, e := range s.scope.Listeners() {
+	for _, e := range s.scope.EgressListeners() {
 		for _, routing := range routings(e) {
 			if slices.Contains(routing.Hosts, host) {
 				for number := range s.beside(routing, e, reads) {
@@ -166,8 +165,8 @@ func (s *sidecar) beside(routing *model.Routing, e *model.Egress,
 func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) []object.Problem {
 	var problems []object.Problem
 	if len(s.members[host]) == 0 {
-		if !v.world.IsReached(host) && v.world.Service(host, v.node.Namespace) == nil {
-			for _, r := range v.world.Connections(host, v.node.Namespace) {
+		if !v.world.HasServiceAt(host) && v.world.Service(host, v.node.Namespace) == nil {
+			for _, r := range v.world.ConnectionRoutings(host, v.node.Namespace) {
 				if field := connectionField(r); field != "" && slices.Contains(r.Hosts, host) {
 					problems = append(problems, r.Object.Warning(field, fmt.Sprintf(
 						"no service has the host %s: nothing listens for connections to it", host),
@@ -177,14 +176,14 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		}
 		return problems
 	}
-	// fields of a VirtualService, tls or tcp, that the service's ports use
+	// fields of a VirtualService, tls or tcp, that apply to the service's ports
 	speaks := map[string]bool{}
 	var routings []*model.Routing // VirtualServices of all egress listeners
 	for _, number := range s.members[host] {
 		p := s.port(number)
 		sp := p.members[host].port
 		switch {
-		case sp.Protocol == model.Auto:
+		case sp.Protocol == model.AutoProtocol:
 			speaks["http"], speaks["tcp"] = true, true
 		case sp.Protocol.IsHTTP():
 			speaks["http"] = true
@@ -193,7 +192,7 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		default:
 			speaks["tcp"] = true
 		}
-		deciding := s.scope.Egress(number).Connections(v.world, host)
+		deciding := s.scope.Egress(number).ConnectionRoutings(v.world, host)
 		for _, r := range deciding {
 			if !slices.Contains(routings, r) {
 				routings = append(routings, r)
@@ -207,7 +206,7 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		p.listenerDirty = p.listenerDirty || !p.connections[host].Equal(made)
 		p.connections[host] = made
 		problems = append(problems, made.Problems...)
-		for _, read := range made.Reads {
+		for _, read := range made.HostsRead {
 			reads[read] = struct{}{}
 		}
 	}

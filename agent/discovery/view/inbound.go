@@ -83,10 +83,10 @@ func ingressPorts(v *View, scope *model.Scope) ([]inboundPort, []object.Problem)
 		protocol, _ := model.ParseProtocol(l.Port.Protocol, l.Port.Name)
 		d := inboundPort{object: scope.Object, field: fmt.Sprintf("ingress[%d]", i),
 			Inbound: translate.Inbound{Port: l.Port.Number, Name: l.Port.Name,
-				Protocol: protocol, TLS: l.Tls, Pool: l.ConnectionPool,
+				Protocol: protocol, TLS: l.Tls, ConnectionPool: l.ConnectionPool,
 				Endpoint: ownEndpoint(l.DefaultEndpoint, v.node)}}
-		if d.Pool == nil {
-			d.Pool = scope.Spec.InboundConnectionPool
+		if d.ConnectionPool == nil {
+			d.ConnectionPool = scope.Spec.InboundConnectionPool
 		}
 		bound := !v.node.Captured()
 		switch l.CaptureMode {
@@ -130,8 +130,8 @@ func first(list []string) string {
 	return list[0]
 }
 
-// ownEndpoint returns the address of the application from a Sidecar's defaultEndpoint. In the text,
-// an unspecified address means the host's first address, and no address means the loopback.
+// ownEndpoint returns the address of the application for a Sidecar's defaultEndpoint: an
+// unspecified address stands for the host's first address, a missing one for the loopback.
 func ownEndpoint(text string, node model.Node) string {
 	host, port, err := net.SplitHostPort(text)
 	if text == "" || strings.HasPrefix(text, "unix://") || err != nil {
@@ -171,7 +171,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 	ports, problems := in.ports(v, scope)
 	peers := v.world.PeerPolicy(v.node)
 	problems = append(problems, shadowedPeers(peers)...)
-	metrics := v.metrics(model.Server)
+	metrics := v.metrics(model.ServerMode)
 	var captured []translate.Inbound
 	var origins []resource.Origin
 	wanted := map[translate.FileSecret][]resource.Origin{}
@@ -196,7 +196,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		d.Guards, d.Metrics, d.Service = v.guards.Guards, metrics, d.host
 		d.Telemetry = v.telemetry.server
 		problems = append(problems, found...)
-		if d.Closed() && d.Bind != "" {
+		if d.RefusesAll() && d.Bind != "" {
 			v.closed[resource.Key{Type: resource.ListenerType,
 				Name: translate.ListenerName(d.Bind, d.Port)}] = true
 			continue // the port has no listener

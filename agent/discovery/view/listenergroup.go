@@ -113,7 +113,7 @@ func (m member) blocks(at bindAddress) []netip.Prefix {
 }
 
 // within restricts routes that match any address to the CIDR blocks.
-func within(routes []translate.Connection, blocks []netip.Prefix) []translate.Connection {
+func within(routes []translate.ConnectionRoute, blocks []netip.Prefix) []translate.ConnectionRoute {
 	if len(blocks) == 0 {
 		return routes
 	}

@@ -12,15 +12,15 @@ func (v *View) metrics(mode model.Mode) *translate.Metrics {
 	return translate.NewMetrics(v.world.Metrics(v.node, mode), v.node, mode)
 }
 
-// relabel makes clusters have labels for metrics if the proxy counts what it sends. It returns the
-// change with all hosts added if their clusters have to be translated again.
+// relabel makes clusters have labels for metrics, if the proxy records metrics of its requests. If
+// clusters must be translated again for this, it returns touched with all hosts.
 func (v *View) relabel(touched model.Touched) model.Touched {
-	counts := v.world.Metrics(v.node, model.Client) != nil
+	counts := v.world.Metrics(v.node, model.ClientMode) != nil
 	if counts == v.node.Metrics {
 		return touched
 	}
 	v.node.Metrics = counts
-	hosts := v.world.Everything().Hosts
+	hosts := v.world.AllTouched().Hosts
 	maps.Copy(hosts, touched.Hosts)
 	touched.Hosts = hosts
 	return touched

@@ -10,33 +10,33 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// An EnvoyFilter must not hold back other objects. If a client refuses a resource that EnvoyFilters
-// changed, the view first translates it with the EnvoyFilters of the version that a client accepted
-// last. This override ends when the EnvoyFilters for the proxy change, or with Retry.
+// A refused EnvoyFilter must not delay changes of other objects. If a client refuses a resource
+// that EnvoyFilters changed, the view publishes it with the EnvoyFilters of its last accepted
+// version. This override ends when the proxy's EnvoyFilters change, or with RetryOverrides.
 
-// Override says which EnvoyFilters are applied to one resource in place of the newest ones.
-type Override struct {
+// FilterOverride replaces the newest EnvoyFilters for one resource.
+type FilterOverride struct {
 	resource.Key
 	Reason  string           `json:"reason"`            // error message of the client
 	Filters lastgood.Objects `json:"filters,omitempty"` // EnvoyFilters that are applied
-	// EnvoyFilters that are not applied: the newest ones that differ
+	// newest EnvoyFilters, which are not applied
 	Refused lastgood.Objects `json:"refused,omitempty"`
 }
 
-// override is an Override that is applied.
+// override is a FilterOverride that is applied.
 type override struct {
-	Override
+	FilterOverride
 	set  *patch.Set
-	used []patch.Entry // patches that had an effect on the refused version
+	used []patch.Patch // patches that had an effect on the refused version
 }
 
-// era is a set of patches, with the first snapshot that was translated with it.
+// era is a set of patches, with the sequence of the first snapshot translated with it.
 type era struct {
 	since uint64
 	set   *patch.Set
 }
 
-// maxEras bounds the number of earlier sets of patches that a view remembers.
+// maxEras bounds the number of earlier sets of patches that a view stores.
 const maxEras = 16
 
 // beginEra applies a set of patches to all resources from now on, and ends all overrides.
@@ -55,7 +55,7 @@ func (v *View) beginEra(set *patch.Set) {
 
 // earlier returns the set of patches of a refused resource's last accepted version, nil if it is
 // not known.
-func (v *View) earlier(key resource.Key, of *resource.Refused) *patch.Set {
+func (v *View) earlier(key resource.Key, of *resource.RefusedVersion) *patch.Set {
 	if of.Sequence == 0 {
 		return nil
 	}
@@ -85,9 +85,9 @@ func (v *View) setOf(r *resource.Resource) *patch.Set {
 	if len(differing(refused, stored.Refused))+len(differing(stored.Refused, refused)) > 0 {
 		return v.patches.set // the EnvoyFilters have changed, so the newest ones are tried
 	}
-	stored.Refused = refused // replaced by equal objects that have the current positions
+	stored.Refused = refused // equal objects, with the current positions
 	set := patch.NewSet(v.cache.filters(stored.Filters), v.node)
-	v.patches.overrides[key] = &override{stored, set, v.patches.set.Apply(r).Used}
+	v.patches.overrides[key] = &override{stored, set, v.patches.set.Apply(r).UsedPatches}
 	return set
 }
 
@@ -101,9 +101,9 @@ func differing(objects, others []*object.Object) (found []*object.Object) {
 	return found
 }
 
-// Override translates refused resources again, with the EnvoyFilters of their last accepted
+// OverrideFilters translates refused resources again, with the EnvoyFilters of their last accepted
 // versions, and publishes them. It returns the overrides that have begun.
-func (v *View) Override(refused map[resource.Key]*resource.Refused) (all []Override) {
+func (v *View) OverrideFilters(refused map[resource.Key]*resource.RefusedVersion) (all []FilterOverride) {
 	for key, of := range refused {
 		if of.Offered || of.InUse() == nil || v.patches.overrides[key] != nil ||
 			v.patches.added[key] != nil {
@@ -121,7 +121,7 @@ func (v *View) Override(refused map[resource.Key]*resource.Refused) (all []Overr
 		if out != nil && out.Version == of.Resource.Version {
 			continue
 		}
-		o := Override{Key: key, Reason: of.Reason, Filters: earlier.Objects(),
+		o := FilterOverride{Key: key, Reason: of.Reason, Filters: earlier.Objects(),
 			Refused: differing(v.patches.set.Objects(), earlier.Objects())}
 		v.patches.overrides[key] = &override{o, earlier, v.patches.used[key]}
 		v.emit(original)
@@ -133,10 +133,10 @@ func (v *View) Override(refused map[resource.Key]*resource.Refused) (all []Overr
 	return all
 }
 
-// Suspects returns the EnvoyFilters that may have caused the refusal of an override's resource.
-// They are the refused ones that had an effect on it; if none had, all that are refused, or else
-// the applied ones that were removed since.
-func (v *View) Suspects(o Override) []*object.Object {
+// Suspects returns the EnvoyFilters that may have caused a refusal: the refused ones that had an
+// effect on the resource; if there are none, all refused ones; if there are none, the applied ones
+// that were removed since.
+func (v *View) Suspects(o FilterOverride) []*object.Object {
 	var used []*object.Object
 	if in := v.patches.overrides[o.Key]; in != nil {
 		for _, entry := range in.used {
@@ -155,25 +155,25 @@ func (v *View) Suspects(o Override) []*object.Object {
 }
 
 // Overrides returns all overrides, sorted by key.
-func (v *View) Overrides() (all []Override) {
+func (v *View) Overrides() (all []FilterOverride) {
 	for _, o := range v.patches.overrides {
-		all = append(all, o.Override)
+		all = append(all, o.FilterOverride)
 	}
 	all = slices.AppendSeq(all, maps.Values(v.patches.stored))
-	slices.SortFunc(all, func(x, y Override) int { return x.Key.Compare(y.Key) })
+	slices.SortFunc(all, func(x, y FilterOverride) int { return x.Key.Compare(y.Key) })
 	return all
 }
 
-// Restore passes the overrides of an earlier view to this one. An override is applied if the
+// RestoreOverrides passes the overrides of an earlier view to this one. An override is applied if the
 // current EnvoyFilters are those that were refused. Call it before the first Update.
-func (v *View) Restore(all []Override) {
+func (v *View) RestoreOverrides(all []FilterOverride) {
 	for _, o := range all {
 		v.patches.stored[o.Key] = o
 	}
 }
 
-// Retry ends all overrides, and sends refused resources to clients again.
-func (v *View) Retry() {
+// RetryOverrides ends all overrides, and sends refused resources to clients again.
+func (v *View) RetryOverrides() {
 	if len(v.patches.overrides) > 0 {
 		originals := map[resource.Key]*resource.Resource{}
 		for key := range v.patches.overrides {
@@ -191,7 +191,7 @@ func (v *View) Retry() {
 		v.observeAgain()
 		v.publish()
 	}
-	v.feed.Retry()
+	v.feed.RetryRefused()
 }
 
 // original returns a translated resource before patches are applied, nil if there is none.

@@ -15,17 +15,18 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// OwnPorts are the ports of services that the host of a captured proxy serves: all that the
-// proxy's resources depend on of its addresses, without an ingress in its Sidecar.
+// OwnPorts are the service ports that the host of a captured proxy serves. If the proxy's Sidecar
+// has no ingress, its resources depend on its addresses only through these ports.
 type OwnPorts struct {
-	// Key is equal for hosts whose proxies have the same resources, if they are otherwise of one
-	// kind.
+	// Key is equal for hosts whose proxies get equal resources, provided the proxies are otherwise
+	// of one kind.
 	Key      string
 	Problems []object.Problem
 	ports    []inboundPort
 }
 
-// FindOwnPorts returns the ports of a proxy's host, of those that services have at its addresses.
+// FindOwnPorts selects, from the service ports at the addresses of a proxy's host, those that the
+// proxy serves.
 func FindOwnPorts(w *model.World, node model.Node, scope *model.Scope, at []ServedPort) OwnPorts {
 	at = slices.DeleteFunc(at, func(s ServedPort) bool {
 		return s.service.Namespace != node.Namespace ||
@@ -39,8 +40,8 @@ func keyOf(ports []inboundPort) string {
 	var key strings.Builder
 	for _, p := range ports {
 		fmt.Fprintf(&key, "%d %q %d", p.Port, p.Name, p.Protocol)
-		if p.Pool != nil {
-			text, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.Pool)
+		if p.ConnectionPool != nil {
+			text, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.ConnectionPool)
 			fmt.Fprintf(&key, " %x %v", text, err)
 		}
 		key.WriteByte('\n')
@@ -55,11 +56,11 @@ func (o OwnPorts) SameObjects(other OwnPorts) bool {
 	})
 }
 
-// ServePorts sets the ports that the hosts of all proxies of the view serve, in place of those at
-// the addresses of its node. The next Update publishes them.
-func (v *View) ServePorts(own OwnPorts) { v.own, v.ownChanged = &own, true }
+// SetOwnPorts sets the ports that the hosts of all proxies of the view serve. They replace the
+// ports found by the node's addresses. The next Update publishes them.
+func (v *View) SetOwnPorts(own OwnPorts) { v.own, v.ownChanged = &own, true }
 
-// OwnPorts returns the ports set by ServePorts; none without.
+// OwnPorts returns the ports set by SetOwnPorts; the zero value if it was not called.
 func (v *View) OwnPorts() (own OwnPorts) {
 	if v.own != nil {
 		own = *v.own
@@ -78,8 +79,7 @@ type ServedPort struct {
 // Host returns the host of the service.
 func (s ServedPort) Host() string { return s.service.Host }
 
-// ServedPorts returns the ports that the services of a host have, whatever their visibility, by
-// address.
+// ServedPorts returns the ports of all services of a host, by address. It ignores visibility.
 func ServedPorts(w *model.World, host string) map[string][]ServedPort {
 	all := map[string][]ServedPort{}
 	for _, service := range w.Services(host) {
@@ -90,7 +90,8 @@ func ServedPorts(w *model.World, host string) map[string][]ServedPort {
 	return all
 }
 
-// eachServedPort calls a function for each port of a service at an address that may be a host's.
+// eachServedPort calls do for each port of a service and each address that may be an address of a
+// host.
 func eachServedPort(service *model.Service, do func(address string, s ServedPort)) {
 	for i := range service.Ports {
 		port := &service.Ports[i]
@@ -151,7 +152,7 @@ func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []Ser
 		}
 		byPort[s.target] = inboundPort{object: s.port.Object, field: field, host: s.service.Host,
 			Inbound: translate.Inbound{Port: s.target, Name: s.port.Name, Protocol: s.port.Protocol,
-				Pool: pool}}
+				ConnectionPool: pool}}
 	}
 	ports := make([]inboundPort, 0, len(byPort))
 	for _, d := range byPort {

@@ -12,25 +12,25 @@ import (
 // patches applies EnvoyFilters to everything that a view publishes.
 type patches struct {
 	set *patch.Set
-	// versions of patched or removed resources before the patches; unpatched resources are not in
-	// it
+	// patched or removed resources before the patches were applied
 	originals map[resource.Key]*resource.Resource
 	added     map[resource.Key]*resource.Resource
 	published map[resource.Key]bool // resources that are published because patches add them
-	used      map[resource.Key][]patch.Entry
+	used      map[resource.Key][]patch.Patch
 
 	eras      []era // current and earlier sets of patches, the newest last
 	overrides map[resource.Key]*override
-	// last override of each resource, with the last snapshot that it applied to
+	// patches of the last override of each resource, with the sequence of the last snapshot
+	// translated with them
 	former map[resource.Key]era
-	stored map[resource.Key]Override
+	stored map[resource.Key]FilterOverride
 }
 
 func newPatches() patches {
 	return patches{set: &patch.Set{}, originals: map[resource.Key]*resource.Resource{},
-		published: map[resource.Key]bool{}, used: map[resource.Key][]patch.Entry{},
+		published: map[resource.Key]bool{}, used: map[resource.Key][]patch.Patch{},
 		overrides: map[resource.Key]*override{}, former: map[resource.Key]era{},
-		stored: map[resource.Key]Override{}, eras: []era{{0, &patch.Set{}}}}
+		stored: map[resource.Key]FilterOverride{}, eras: []era{{0, &patch.Set{}}}}
 }
 
 func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key.Name }
@@ -42,8 +42,8 @@ func (v *View) emit(r *resource.Resource) {
 	if set := v.setOf(r); !set.Empty() {
 		result := set.Apply(out)
 		v.report(patchUnit(key), dedupe(result.Problems))
-		if out = result.Resource; len(result.Used) > 0 {
-			v.patches.used[key] = result.Used
+		if out = result.Resource; len(result.UsedPatches) > 0 {
+			v.patches.used[key] = result.UsedPatches
 		}
 	}
 	if out == r {
@@ -87,7 +87,7 @@ func (v *View) repatch() {
 			}
 		}
 	}
-	added, problems := set.Added()
+	added, problems := set.AddedResources()
 	v.patches.added = make(map[resource.Key]*resource.Resource, len(added))
 	for _, r := range added {
 		v.patches.added[r.Key()] = r
@@ -133,7 +133,7 @@ func (v *View) reconcileAdded() {
 
 // unused reports patches that had no effect on any resource.
 func (v *View) unused() {
-	used := map[patch.Entry]bool{}
+	used := map[patch.Patch]bool{}
 	for _, entries := range v.patches.used {
 		for _, entry := range entries {
 			used[entry] = true
@@ -144,12 +144,12 @@ func (v *View) unused() {
 			used[entry] = true
 		}
 	}
-	v.report("patches/idle", dedupe(v.patches.set.Unused(used)))
+	v.report("patches/idle", dedupe(v.patches.set.UnusedPatches(used)))
 }
 
 // filters returns the parsed EnvoyFilters. Each is parsed once for all views.
-func (c *Cache) filters(objects []*object.Object) []*patch.Filter {
-	filters := make([]*patch.Filter, len(objects))
+func (c *Cache) filters(objects []*object.Object) []*patch.EnvoyFilter {
+	filters := make([]*patch.EnvoyFilter, len(objects))
 	for i, o := range objects {
 		if c.byFilter[o] == nil {
 			c.byFilter[o], _ = patch.Read(o) // validation has already reported the findings

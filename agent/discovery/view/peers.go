@@ -18,16 +18,16 @@ import (
 func (d *inboundPort) authenticate(peers model.PeerPolicy,
 	node model.Node) (model.PeerMode, []object.Problem) {
 	mode := peers.PortMode(d.Port)
-	d.peer, d.Mutual, d.Identity = mode, mode.Mode, node.Identity
+	d.peer, d.MutualTLSMode, d.Identity = mode, mode.Mode, node.Identity
 	var problems []object.Problem
 	if d.TLS != nil && mode.Object != nil && mode.Mode != model.Disable {
 		problems = append(problems, d.object.Warning(d.field+".tls",
 			fmt.Sprintf("has no effect: %s at %s sets mutual TLS %s for port %d",
 				mode.Object.Key, mode.Object.Position(), mode.Mode, d.Port),
 			fmt.Sprintf("set DISABLE for port %d in its portLevelMtls", d.Port)))
-		d.Protocol, d.TLS = d.Terminated(), nil
+		d.Protocol, d.TLS = d.PlainProtocol(), nil
 	}
-	if d.Closed() {
+	if d.RefusesAll() {
 		problems = append(problems, mode.Object.Problem(object.Finding{Field: mode.Field,
 			Severity: condition.Error,
 			Message: fmt.Sprintf("port %d accepts no connections: STRICT needs a certificate of "+
@@ -37,10 +37,10 @@ func (d *inboundPort) authenticate(peers model.PeerPolicy,
 	return mode, problems
 }
 
-// Exposed returns a problem for each application that clients can reach without the mutual TLS that
-// Envoy requires: it listens on an address other than the loopback, as in listening. Interception
-// would redirect such connections.
-func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
+// ExposedPorts returns a problem for each application that clients can reach in spite of required
+// mutual TLS, because it listens on an address other than the loopback (as in listening) and
+// connections to it are not redirected to Envoy.
+func (v *View) ExposedPorts(listening []netip.AddrPort) []object.Problem {
 	s, ok := v.kind.(*sidecar)
 	if !ok || v.node.Captured() {
 		return nil
@@ -48,7 +48,7 @@ func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 	var problems []object.Problem
 	for _, d := range s.inbound.own {
 		endpoint, err := netip.ParseAddrPort(d.Endpoint)
-		if d.Mutual != model.Strict || err != nil {
+		if d.MutualTLSMode != model.Strict || err != nil {
 			continue
 		}
 		for _, at := range listening {
@@ -67,11 +67,11 @@ func (v *View) Exposed(listening []netip.AddrPort) []object.Problem {
 	return problems
 }
 
-// Strict returns a function that reports whether mutual TLS is required for a TCP port of the
-// proxy's host, which object requires it, and whether the port is a port of the proxy: of its
-// Sidecar's ingress listeners, or of a service with an endpoint on the host. Strict returns nil if
-// mutual TLS is required for no port.
-func (v *View) Strict() func(port uint16) (by resource.Origin, strict, own bool) {
+// StrictPorts returns a function that, for a TCP port of the proxy's host, reports whether mutual
+// TLS is required (strict), by which object (by), and whether the port is one of the proxy (own):
+// of its Sidecar's ingress, or of a service with an endpoint on the host. It returns nil if no port
+// requires mutual TLS.
+func (v *View) StrictPorts() func(port uint16) (by resource.Origin, strict, own bool) {
 	s, ok := v.kind.(*sidecar)
 	if !ok || s.scope == nil {
 		return nil
@@ -114,7 +114,7 @@ func shadowedPeers(peers model.PeerPolicy) []object.Problem {
 	for _, s := range peers.Shadowed {
 		problems = append(problems, s.Object.Warning("",
 			fmt.Sprintf("has no effect: %s at %s is for the same, is older and takes "+
-				"precedence", s.By.Key, s.By.Position()), "remove one, or select other workloads"))
+				"precedence", s.Winner.Key, s.Winner.Position()), "remove one, or select other workloads"))
 	}
 	return problems
 }

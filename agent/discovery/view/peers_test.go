@@ -57,7 +57,7 @@ func TestExposed_ApplicationListensBesideTheProxy(t *testing.T) {
 		for _, text := range test.listening {
 			listening = append(listening, netip.MustParseAddrPort(text))
 		}
-		got := meshtest.Problems(v.Exposed(listening))
+		got := meshtest.Problems(v.ExposedPorts(listening))
 		if (test.want == "") != (got == "") || !strings.Contains(got, test.want) {
 			t.Errorf("%s: %q, want %q", name, got, test.want)
 		}
@@ -65,7 +65,7 @@ func TestExposed_ApplicationListensBesideTheProxy(t *testing.T) {
 	m, touched := meshtest.New(t, gateway)
 	v := newView(t, m, router)
 	v.Update(touched)
-	if got := v.Exposed([]netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")}); got != nil {
+	if got := v.ExposedPorts([]netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:80")}); got != nil {
 		t.Errorf("a router: %v", got)
 	}
 }
@@ -79,7 +79,7 @@ func TestExposed_ProxyOnTheSamePort(t *testing.T) {
 	v := newView(t, m, node)
 	v.Update(touched)
 	for at, want := range map[string]int{"10.8.0.1:8080": 0, "10.8.0.2:8080": 1} {
-		if got := v.Exposed([]netip.AddrPort{netip.MustParseAddrPort(at)}); len(got) != want {
+		if got := v.ExposedPorts([]netip.AddrPort{netip.MustParseAddrPort(at)}); len(got) != want {
 			t.Errorf("%s: %v", at, got)
 		}
 	}
@@ -90,11 +90,11 @@ func TestStrict(t *testing.T) {
 		Labels: map[string]string{"app": "a"}, Addresses: []string{"10.8.0.1"}}
 	m, touched := meshtest.New(t, ingress)
 	v := newView(t, m, node)
-	if v.Strict() != nil {
+	if v.StrictPorts() != nil {
 		t.Error("a view without an update requires mutual TLS")
 	}
 	v.Update(touched)
-	strict := v.Strict()
+	strict := v.StrictPorts()
 	if strict == nil {
 		t.Fatal("mutual TLS is required of no port")
 	}
@@ -108,15 +108,15 @@ func TestStrict(t *testing.T) {
 		}
 	}
 	v.Update(m.Set(strings.ReplaceAll(ingress, "STRICT", "PERMISSIVE")))
-	if v.Strict() != nil {
+	if v.StrictPorts() != nil {
 		t.Error("mutual TLS is still required")
 	}
 	v.Update(m.Set(strings.ReplaceAll(strings.ReplaceAll(ingress, "STRICT", "PERMISSIVE"), "UNSET",
 		"STRICT")))
-	if _, got, own := v.Strict()(9001); !got || own {
+	if _, got, own := v.StrictPorts()(9001); !got || own {
 		t.Errorf("strict for all: port 9001 strict %t, own %t", got, own)
 	}
-	if other := newView(t, m, router); other.Strict() != nil {
+	if other := newView(t, m, router); other.StrictPorts() != nil {
 		t.Error("a router requires mutual TLS")
 	}
 }
@@ -131,38 +131,38 @@ func TestTakenAddresses(t *testing.T) {
 	for name, test := range map[string]struct {
 		text  string
 		node  model.Node
-		taken mesh.Reserved
+		taken mesh.ReservedAddress
 		gone  string // listener that must not exist
 		want  string // part of the expected problem
 	}{
-		"of a service": {web, sidecar, mesh.Reserved{Address: "127.0.0.1", Port: 80, By: "admin"},
+		"of a service": {web, sidecar, mesh.ReservedAddress{Address: "127.0.0.1", Port: 80, Owner: "admin"},
 			"127.0.0.1_80", "nothing listens for host web.test: 127.0.0.1:80 belongs to admin"},
-		"of another address": {web, sidecar, mesh.Reserved{Address: "127.0.0.2", Port: 80, By: "admin"},
+		"of another address": {web, sidecar, mesh.ReservedAddress{Address: "127.0.0.2", Port: 80, Owner: "admin"},
 			"", ""},
-		"of a Gateway": {web + gateway, router, mesh.Reserved{Port: 8080, By: "admin"}, "0.0.0.0_8080",
+		"of a Gateway": {web + gateway, router, mesh.ReservedAddress{Port: 8080, Owner: "admin"}, "0.0.0.0_8080",
 			"nothing listens for the server: port 8080 belongs to admin"},
-		"of an ingress": {ingress, node, mesh.Reserved{Address: "10.8.0.1", Port: 8081, By: "admin"},
+		"of an ingress": {ingress, node, mesh.ReservedAddress{Address: "10.8.0.1", Port: 8081, Owner: "admin"},
 			"10.8.0.1_8081", "no inbound listener on 10.8.0.1:8081, which belongs to admin"},
 		"of an ingress, captured": {ingress, captured,
-			mesh.Reserved{Address: "10.8.0.1", Port: 8081, By: "admin"}, "", ""},
+			mesh.ReservedAddress{Address: "10.8.0.1", Port: 8081, Owner: "admin"}, "", ""},
 		"by the port that captures": {strings.Replace(ingress, "8081", "15006", 1), captured,
-			mesh.Reserved{}, "", "port 15006 is the proxy's own"},
+			mesh.ReservedAddress{}, "", "port 15006 is the proxy's own"},
 		"by the port that captures outbound": {strings.Replace(ingress, "8081", "15001", 1), node,
-			mesh.Reserved{}, "", ""},
+			mesh.ReservedAddress{}, "", ""},
 		"of a captured service": {strings.ReplaceAll(web, "number: 80", "number: 15001"),
-			captured, mesh.Reserved{}, "", "0.0.0.0:15001 belongs to the proxy itself"},
+			captured, mesh.ReservedAddress{}, "", "0.0.0.0:15001 belongs to the proxy itself"},
 		"of a service, by an ingress": {strings.ReplaceAll(web, "number: 80", "number: 8080") +
 			"---" + strings.Replace(ingress, "defaultEndpoint", "bind: 127.0.0.1, defaultEndpoint", 1),
-			node, mesh.Reserved{}, "", "127.0.0.1:8080 belongs to ingress[0] of Sidecar shop/own at"},
+			node, mesh.ReservedAddress{}, "", "127.0.0.1:8080 belongs to ingress[0] of Sidecar shop/own at"},
 	} {
 		m, _ := meshtest.New(t, test.text)
 		c := mesh.Default()
-		if test.taken.By != "" {
-			c.Reserved = []mesh.Reserved{test.taken}
+		if test.taken.Owner != "" {
+			c.Reserved = []mesh.ReservedAddress{test.taken}
 		}
 		m.SetMesh(c)
 		v := newView(t, m, test.node)
-		v.Update(m.Everything())
+		v.Update(m.AllTouched())
 		var problems []object.Problem
 		for _, of := range v.Problems() {
 			problems = append(problems, of...)

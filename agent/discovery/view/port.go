@@ -17,8 +17,8 @@ import (
 // port is one outbound port, with its listeners and its route configuration.
 type port struct {
 	number      uint32
-	members     map[string]member                 // services on the port, by host
-	connections map[string]*translate.Connections // routing of connections for members without HTTP
+	members     map[string]member                      // services on the port, by host
+	connections map[string]*translate.ConnectionRoutes // routing of connections for members without HTTP
 	// hosts has the virtual hosts of members with HTTP, and of hosts without a service.
 	hosts map[string]*translate.VirtualHost
 	order []string // sorted keys of hosts; nil: must be built again
@@ -54,8 +54,8 @@ func (m member) older(than member) bool {
 	return m.service.Host < than.service.Host
 }
 
-// listensLike reports whether another member of the same host results in the same listener and
-// problems.
+// listensLike reports whether replacing a member by another one of the same host changes neither
+// the listener nor the problems.
 func (m member) listensLike(other member) bool {
 	return m.port.Protocol == other.port.Protocol && slices.Equal(m.port.Entry.Addresses,
 		other.port.Entry.Addresses) && object.CompareAge(m.port.Object, other.port.Object) == 0 &&
@@ -85,8 +85,8 @@ func (p *port) reconcile(v *View, s *sidecar) {
 	}
 }
 
-// listen publishes the listeners of the port: one for all members and, with interception, one for
-// each address of a member that cannot be recognized by the host of requests.
+// listen publishes the listeners of the port: a common one, and, with interception, one for each
+// address of a member that requests cannot identify by their host.
 func (p *port) listen(v *View, s *sidecar) {
 	unit := fmt.Sprintf("listener/%d", p.number)
 	p.listens = false
@@ -118,11 +118,11 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 	oldest := l.members[0]
 	class := oldest.class()
 	out := translate.Outbound{Address: l.address, Port: p.number, Captured: l.captured,
-		IPv6: v.node.IPv6, Rest: s.fallback(v), Metrics: v.metrics(model.Client),
+		IPv6: v.node.IPv6, FallbackCluster: s.fallback(v), Metrics: v.metrics(model.ClientMode),
 		Extensions: v.guards.Extensions, Telemetry: v.telemetry.client,
-		Resolve: s.scope.Policy(v.world).DynamicDNS}
+		ResolveHosts: s.scope.Policy(v.world).DynamicDNS}
 	var problems []object.Problem
-	var claims translate.Claims
+	var claims translate.ChainMatches
 	var connected *member // the oldest member whose routes match all connections
 	origins := []resource.Origin{oldest.port.Object.Origin()}
 	for i, m := range l.members {
@@ -132,24 +132,24 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 			problems = append(problems, p.conflict(l, m, oldest))
 			continue
 		case class == model.HTTP:
-			out.Routes = fmt.Sprint(p.number)
-			out.Resolve = out.Resolve || m.port.IsDynamic()
-			if m.port.Protocol != model.Auto || connected != nil {
+			out.RouteConfig = fmt.Sprint(p.number)
+			out.ResolveHosts = out.ResolveHosts || m.port.IsDynamic()
+			if m.port.Protocol != model.AutoProtocol || connected != nil {
 				continue
 			}
-			out.Sniff = true
+			out.DetectHTTP = true
 		}
 		if class != model.TLS && len(blocks) == 0 {
 			connected = &l.members[i]
 		}
 		connections := p.connections[m.service.Host]
-		problems = append(problems, claims.Take(within(connections.Routes, blocks))...)
+		problems = append(problems, claims.Add(within(connections.Routes, blocks))...)
 		if len(l.members) <= maxOrigins {
 			origins = append(origins, connections.Origins()...)
 		}
 	}
 	out.Connections = claims.Routes
-	if out.Routes == "" && len(out.Connections) == 0 {
+	if out.RouteConfig == "" && len(out.Connections) == 0 {
 		return nil, problems
 	}
 	listener, err := out.Listener(v.world.Mesh(), origins...)
@@ -157,7 +157,7 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 		return nil, append(problems, portProblem(oldest,
 			"Envoy would refuse the listener: "+err.Error(), ""))
 	}
-	p.listens = p.listens || out.Routes != ""
+	p.listens = p.listens || out.RouteConfig != ""
 	return listener, problems
 }
 
@@ -177,7 +177,7 @@ func (p *port) conflict(l listenerGroup, m, oldest member) object.Problem {
 func (p *port) otherProtocol(scope *model.Scope) []object.Problem {
 	e := scope.Egress(p.number)
 	says, ok := model.ParseProtocol(e.GetProtocol(), "")
-	if !ok || says == model.Auto {
+	if !ok || says == model.AutoProtocol {
 		return nil
 	}
 	var first *member

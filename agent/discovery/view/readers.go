@@ -2,7 +2,7 @@ package view
 
 import "maps"
 
-// readers records, in both directions, which hosts the translation of a host reads.
+// readers records which hosts were read to translate a host, in both directions.
 type readers struct {
 	byRead   map[string]map[string]struct{}
 	byReader map[string]map[string]struct{}

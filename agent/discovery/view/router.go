@@ -29,13 +29,13 @@ func (r *router) update(v *View, touched model.Touched) {
 		before := r.auto
 		r.regroup(v)
 		if r.auto != before {
-			hosts = v.world.Everything().Hosts
+			hosts = v.world.AllTouched().Hosts
 		}
 	}
 	if r.auto || touched.Gateways {
 		r.passed(v, hosts)
 	}
-	if touched.Gateways || len(touched.Bindings) > 0 {
+	if touched.Gateways || len(touched.RoutedGateways) > 0 {
 		r.unmet(v)
 	}
 	for name, l := range r.listeners {
@@ -65,7 +65,7 @@ func (r *router) regroup(v *View) {
 			if l == nil {
 				l = &gatewayListener{bind: s.spec.Bind, port: s.spec.Port.Number,
 					names: map[string]server{}, dirty: true,
-					auto: autoPassthrough{routes: map[string][]translate.Connection{}}}
+					auto: autoPassthrough{routes: map[string][]translate.ConnectionRoute{}}}
 				r.listeners[name] = l
 			}
 			s.bind = l.bind

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// rescope determines which Sidecar applies, if that may have changed. If a different
-// Sidecar applies than before, everything counts as touched.
+// rescope determines which Sidecar applies, if that may have changed. If another one applies, it
+// returns a Touched for everything.
 func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 	if s.scope != nil && !touched.Sidecars {
 		return touched
@@ -30,7 +30,7 @@ func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 	for _, p := range s.ports {
 		p.listenerDirty, p.routesDirty = true, true
 	}
-	everything := v.world.Everything()
+	everything := v.world.AllTouched()
 	for host := range touched.Hosts { // hosts that do not exist any more are touched as well
 		everything.Hosts[host] = struct{}{}
 	}
@@ -68,7 +68,7 @@ func (s *sidecar) capture(v *View) {
 	if err == nil {
 		var listener *resource.Resource
 		if listener, err = translate.VirtualOutbound(v.world.Mesh(), v.node,
-			s.fallback(v), v.metrics(model.Client), &v.telemetry.client,
+			s.fallback(v), v.metrics(model.ClientMode), &v.telemetry.client,
 			policy.DynamicDNS); err == nil {
 			v.put(unit, append(clusters, listener)...)
 		}
@@ -93,18 +93,19 @@ func (s *sidecar) fallback(v *View) string {
 	return translate.PassthroughCluster
 }
 
-// unknown returns the virtual host for requests to unknown hosts. Without interception they can
-// only be sent to a proxy, or where DNS says, because the original destination is not known.
+// unknown returns the virtual host for requests to unknown hosts. Without interception the original
+// destination is not known, so requests can only be forwarded to a proxy, or to the addresses in
+// DNS.
 func (s *sidecar) unknown(v *View) *routev3.VirtualHost {
 	switch policy := s.scope.Policy(v.world); {
 	case policy.DynamicDNS:
-		return translate.AllowDynamicDNS()
+		return translate.DynamicDNSHost()
 	case policy.AllowAny && policy.Proxy != nil:
-		return translate.AllowAny(proxyCluster(policy))
+		return translate.AllowAnyHost(proxyCluster(policy))
 	case policy.AllowAny && v.node.Captured():
-		return translate.AllowAny(translate.PassthroughCluster)
+		return translate.AllowAnyHost(translate.PassthroughCluster)
 	}
-	return translate.BlockAll()
+	return translate.BlockAllHost()
 }
 
 func proxyCluster(policy model.OutboundPolicy) string {
@@ -112,11 +113,11 @@ func proxyCluster(policy model.OutboundPolicy) string {
 		policy.Proxy.Host)
 }
 
-// egressProxy is the name of the scope's egress proxy among the readers of hosts.
+// egressProxy is the scope's egress proxy in the records of readers.
 const egressProxy = "\x00egressProxy"
 
-// readProxy records the egress proxy for unknown traffic as a reader, so that its host gets
-// clusters, and reports if the host does not exist.
+// readProxy records the egress proxy for unknown traffic as a reader of its host, so that the host
+// gets clusters. It reports a problem if the host does not exist.
 func (s *sidecar) readProxy(v *View) {
 	reads := map[string]struct{}{}
 	if proxy := s.scope.Policy(v.world).Proxy; proxy != nil {

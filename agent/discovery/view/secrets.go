@@ -11,10 +11,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// secrets publishes the file secrets of a view. Several units may need the same secret; it is
-// published as long as one of them does.
+// secrets publishes the file secrets of a view. It publishes a secret as long as at least one unit
+// needs it.
 type secrets struct {
-	inspect Inspect
+	inspect InspectSecrets
 	// origins by secret and by the unit that needs it
 	users map[translate.FileSecret]map[string][]resource.Origin
 	needs map[string][]translate.FileSecret
@@ -22,18 +22,18 @@ type secrets struct {
 	dirty map[translate.FileSecret]struct{}
 }
 
-// Inspect returns the state of the files of each secret, in the same order.
-type Inspect func([]translate.FileSecret) []SecretFiles
+// InspectSecrets returns the state of the files of each secret, in the same order.
+type InspectSecrets func([]translate.FileSecret) []SecretFiles
 
 // SecretFiles describes the files of a secret.
 type SecretFiles struct {
 	Fingerprint uint32   // hash that changes with the files' content; 0 if unknown
-	Unread      []string // files that were not read yet, because their file system does not answer
+	NotReadYet  []string // files that were not read yet, because their file system does not answer
 	Missing     []string // files that do not exist
-	Denied      []string // why the proxy cannot read files, and the fix
+	Unreadable  []string // for each unreadable file, why the proxy cannot read it, and the fix
 }
 
-func newSecrets(inspect Inspect) secrets {
+func newSecrets(inspect InspectSecrets) secrets {
 	return secrets{inspect: inspect, users: map[translate.FileSecret]map[string][]resource.Origin{},
 		needs: map[string][]translate.FileSecret{},
 		dirty: map[translate.FileSecret]struct{}{}}
@@ -112,14 +112,14 @@ func (s *secrets) publish(v *View) {
 			report(path+" does not exist: Envoy keeps what it read there before; "+
 				"without that, connections fail", "create it")
 		}
-		for _, denied := range found[i].Denied {
+		for _, denied := range found[i].Unreadable {
 			report(denied, "")
 		}
-		for _, path := range found[i].Unread {
+		for _, path := range found[i].NotReadYet {
 			report(path+" could not be read yet: its file system does not answer; Envoy gets the "+
 				"certificate as soon as it does", "check the mount")
 		}
-		if len(found[i].Unread) > 0 { // Envoy would hang as well if it read the files
+		if len(found[i].NotReadYet) > 0 { // Envoy would hang as well if it read the files
 			v.put(unit)
 		} else {
 			v.put(unit, out)

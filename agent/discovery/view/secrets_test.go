@@ -25,7 +25,7 @@ func TestSecrets_FilesOfASecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.Update(m.Everything())
+	v.Update(m.AllTouched())
 	key := resource.Key{Type: resource.SecretType, Name: "file-cert:/etc/cert.pem~/etc/key.pem"}
 	secret := func() *resource.Resource {
 		snapshot, _ := v.Feed().Current()
@@ -41,13 +41,13 @@ func TestSecrets_FilesOfASecret(t *testing.T) {
 		problem   string
 	}{
 		{view.SecretFiles{Missing: []string{"/etc/cert.pem"}}, true, "/etc/cert.pem does not exist"},
-		{view.SecretFiles{Denied: []string{"no one may read it"}}, true, "no one may read it"},
-		{view.SecretFiles{Unread: []string{"/etc/key.pem"}}, false,
+		{view.SecretFiles{Unreadable: []string{"no one may read it"}}, true, "no one may read it"},
+		{view.SecretFiles{NotReadYet: []string{"/etc/key.pem"}}, false,
 			"/etc/key.pem could not be read yet"},
 		{view.SecretFiles{Fingerprint: 1}, true, ""},
 	} {
 		held = step.held
-		v.Reread(map[string]bool{"/etc/key.pem": true})
+		v.RereadSecrets(map[string]bool{"/etc/key.pem": true})
 		v.Update(m.Set(web + gateway))
 		if got := secret(); (got != nil) != step.published {
 			t.Errorf("%+v: the secret is %v", step.held, got)
@@ -61,7 +61,7 @@ func TestSecrets_FilesOfASecret(t *testing.T) {
 		t.Error("another fingerprint does not change the secret")
 	}
 	before := looks
-	v.Reread(map[string]bool{"/etc/other.pem": true})
+	v.RereadSecrets(map[string]bool{"/etc/other.pem": true})
 	v.Update(m.Set(web + gateway))
 	if looks != before {
 		t.Error("looks at the files again though none of them has changed")

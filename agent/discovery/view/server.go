@@ -54,7 +54,8 @@ func (s server) isPassthrough() bool {
 	return s.class() == model.TLS && translate.ForwardsTLS(s.spec.Tls)
 }
 
-// isAuto reports whether the server forwards TLS to the service that its server name is of.
+// isAuto reports whether the server forwards TLS to the service that the SNI names
+// (AUTO_PASSTHROUGH).
 func (s server) isAuto() bool {
 	return s.isPassthrough() && s.spec.Tls.Mode == networking.ServerTLSSettings_AUTO_PASSTHROUGH
 }
@@ -104,8 +105,8 @@ func splitHost(host string) (namespace, name string) {
 	return namespace, strings.ToLower(name)
 }
 
-// meet returns the hosts that match both a server and a VirtualService. If both are patterns, it
-// returns the narrower one.
+// meet returns the hosts common to a server and a VirtualService; of two patterns, the narrower
+// one.
 func (s server) meet(routing *model.Routing) []string {
 	var hosts []string
 	for _, written := range s.spec.Hosts {
@@ -118,9 +119,9 @@ func (s server) meet(routing *model.Routing) []string {
 		}
 		for _, host := range routing.Hosts {
 			switch {
-			case model.Covers(own, host):
+			case model.HostCovers(own, host):
 				hosts = append(hosts, host)
-			case model.Covers(host, own):
+			case model.HostCovers(host, own):
 				hosts = append(hosts, own)
 			}
 		}

@@ -22,7 +22,7 @@ type sidecar struct {
 	scope   *model.Scope
 	inbound inbound
 
-	reclustered map[string]struct{} // hosts whose clusters may be needed now, or not any more
+	reclustered map[string]struct{} // hosts whose clusters may have to be added or removed
 }
 
 func newSidecar() *sidecar {
@@ -36,7 +36,7 @@ func (s *sidecar) port(number uint32) *port {
 	if p == nil {
 		p = &port{number: number, members: map[string]member{},
 			hosts:       map[string]*translate.VirtualHost{},
-			connections: map[string]*translate.Connections{}}
+			connections: map[string]*translate.ConnectionRoutes{}}
 		s.ports[number] = p
 	}
 	return p
@@ -119,16 +119,16 @@ func (s *sidecar) join(v *View, host string) {
 // service returns the service for which a host has clusters: the imported one, else the one to
 // which an imported VirtualService routes.
 func (s *sidecar) service(v *View, host string) *model.Service {
-	if found := s.scope.Imports(v.world, host); found != nil || len(s.readers.of(host)) == 0 {
+	if found := s.scope.ImportedService(v.world, host); found != nil || len(s.readers.of(host)) == 0 {
 		return found
 	}
 	return s.means(v, host)
 }
 
-// means returns the service that a destination names: the imported one, else the one that is
-// visible to the proxy's namespace.
+// means returns the service of a destination's host: the imported one, else the one visible to the
+// proxy's namespace.
 func (s *sidecar) means(v *View, host string) *model.Service {
-	if found := s.scope.Imports(v.world, host); found != nil {
+	if found := s.scope.ImportedService(v.world, host); found != nil {
 		return found
 	}
 	return v.world.Service(host, v.node.Namespace)

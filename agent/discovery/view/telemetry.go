@@ -8,10 +8,11 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// telemetryReader is the name of the services that get logs and spans among the readers of hosts.
+// telemetryReader stands for the services that receive logs and spans in the records of readers.
 const telemetryReader = "\x00telemetry"
 
-// telemetry says what the listeners of a proxy log and trace. The listeners of a router are clients.
+// telemetry configures what a proxy's listeners log and trace. Listeners of a gateway have the mode
+// CLIENT.
 type telemetry struct {
 	client, server translate.Telemetry
 	made           bool
@@ -21,7 +22,7 @@ type telemetry struct {
 // result differs.
 func (t *telemetry) update(v *View, touched model.Touched) {
 	stale := !t.made || touched.Telemetries || touched.Sidecars
-	for _, host := range slices.Concat(t.client.Reads, t.server.Reads) {
+	for _, host := range slices.Concat(t.client.HostsRead, t.server.HostsRead) {
 		_, ok := touched.Hosts[host]
 		stale = stale || ok
 	}
@@ -38,10 +39,10 @@ func (t *telemetry) update(v *View, touched model.Touched) {
 
 func (t *telemetry) make(v *View) {
 	t.made = true
-	t.client = translate.Observe(v.world, v.node, model.Client)
+	t.client = translate.Observe(v.world, v.node, model.ClientMode)
 	t.server = translate.Telemetry{}
 	if v.node.Type == model.Sidecar {
-		t.server = translate.Observe(v.world, v.node, model.Server)
+		t.server = translate.Observe(v.world, v.node, model.ServerMode)
 	}
 	problems := slices.Concat(t.client.Problems, t.server.Problems)
 	for o, by := range v.world.ShadowedTelemetries(v.node) {
@@ -55,7 +56,7 @@ func (t *telemetry) make(v *View) {
 // reads returns the hosts that get logs and spans.
 func (t *telemetry) reads() map[string]struct{} {
 	reads := map[string]struct{}{}
-	for _, host := range slices.Concat(t.client.Reads, t.server.Reads) {
+	for _, host := range slices.Concat(t.client.HostsRead, t.server.HostsRead) {
 		reads[host] = struct{}{}
 	}
 	return reads

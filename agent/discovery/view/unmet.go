@@ -8,16 +8,16 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// unmet reports VirtualServices with tcp or tls routes that no server of their gateways can use.
-// The views of other gateway proxies report those of their gateways.
+// unmet reports VirtualServices with tcp or tls routes that no server of this proxy's Gateways can
+// use.
 func (r *router) unmet(v *View) {
 	servers := map[string][]server{} // servers by the name of their Gateway
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		servers[o.Namespace+"/"+o.Name] = serversOf(o)
 	}
 	var problems []object.Problem
-	for _, gateway := range v.world.Bindings() {
-		for _, routing := range v.world.Bound(gateway, v.node.Namespace) {
+	for _, gateway := range v.world.RoutedGateways() {
+		for _, routing := range v.world.GatewayRoutings(gateway, v.node.Namespace) {
 			takes := func(wanted func(server) bool) bool {
 				return slices.ContainsFunc(routing.Gateways, func(name string) bool {
 					return name == model.MeshGateway || v.world.HasGateway(name) &&

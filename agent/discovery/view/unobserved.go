@@ -8,12 +8,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// A Telemetry must not hold back other objects. If a client refuses a listener, also with earlier
-// EnvoyFilters, the view publishes it without what Telemetries add. This ends when a Telemetry or
-// MeshConfig changes, with Retry, or if the client refuses that version, too.
+// A refused Telemetry must not delay changes of other objects. If a client refuses a listener, even
+// with earlier EnvoyFilters, the view publishes it without Telemetries. This ends when a Telemetry
+// or MeshConfig changes, with RetryOverrides, or if the client refuses that version, too.
 
-// Unobserved is a listener that is published without what Telemetries add.
-type Unobserved struct {
+// OmittedTelemetry is a listener that is published without Telemetries.
+type OmittedTelemetry struct {
 	resource.Key
 	Reason string // error message of the client
 
@@ -21,8 +21,9 @@ type Unobserved struct {
 	failed  bool   // the client refused the listener without Telemetries, too
 }
 
-// Unobserve publishes refused listeners without what Telemetries add. It returns those that begin.
-func (v *View) Unobserve(refused map[resource.Key]*resource.Refused) (all []Unobserved) {
+// OmitTelemetry publishes refused listeners without Telemetries. It returns those for which this
+// has just begun.
+func (v *View) OmitTelemetry(refused map[resource.Key]*resource.RefusedVersion) (all []OmittedTelemetry) {
 	changed := false
 	for key, of := range refused {
 		original := v.original(key)
@@ -38,7 +39,7 @@ func (v *View) Unobserve(refused map[resource.Key]*resource.Refused) (all []Unob
 			translate.Unobserved(v.world, original) == original:
 			continue
 		default:
-			u = &Unobserved{Key: key, Reason: of.Reason, refused: original.Version}
+			u = &OmittedTelemetry{Key: key, Reason: of.Reason, refused: original.Version}
 			v.unobserved[key] = u
 			all = append(all, *u)
 		}
@@ -51,21 +52,21 @@ func (v *View) Unobserve(refused map[resource.Key]*resource.Refused) (all []Unob
 	return all
 }
 
-// Unobserved returns the listeners without what Telemetries add, sorted by key.
-func (v *View) Unobserved() (all []Unobserved) {
+// OmittedTelemetry returns the listeners that are published without Telemetries, sorted by key.
+func (v *View) OmittedTelemetry() (all []OmittedTelemetry) {
 	for _, u := range v.unobserved {
 		if !u.failed {
 			all = append(all, *u)
 		}
 	}
-	slices.SortFunc(all, func(x, y Unobserved) int { return x.Key.Compare(y.Key) })
+	slices.SortFunc(all, func(x, y OmittedTelemetry) int { return x.Key.Compare(y.Key) })
 	return all
 }
 
-// Observers returns the Telemetries that set what the proxy logs, traces or counts.
-func (v *View) Observers() []resource.Origin {
+// TelemetryOrigins returns the Telemetries that set what the proxy logs, traces or counts.
+func (v *View) TelemetryOrigins() []resource.Origin {
 	all := slices.Concat(v.telemetry.client.Origins, v.telemetry.server.Origins)
-	for _, mode := range []model.Mode{model.Client, model.Server} {
+	for _, mode := range []model.Mode{model.ClientMode, model.ServerMode} {
 		if m := v.world.Metrics(v.node, mode); m != nil && m.Object != nil {
 			all = append(all, m.Object.Origin())
 		}

@@ -38,13 +38,13 @@ type View struct {
 	guards    guards
 	telemetry telemetry
 	// listeners that were refused with what Telemetries add
-	unobserved map[resource.Key]*Unobserved
+	unobserved map[resource.Key]*OmittedTelemetry
 	published  *mesh.Config // mesh config whose CA certificates were published
 
 	extensions map[string]publishedExtension // by unit
 
-	own        *OwnPorts // ports set by ServePorts; nil: those at the addresses of node
-	ownChanged bool      // ServePorts was called since the last update
+	own        *OwnPorts // ports set by SetOwnPorts; nil: those at the addresses of node
+	ownChanged bool      // SetOwnPorts was called since the last update
 }
 
 // kind is the part of a view that depends on the type of proxy: sidecar or router.
@@ -57,12 +57,12 @@ type kind interface {
 }
 
 // New returns a view of a world for the proxies of a node. The first Update publishes.
-func New(world *model.World, node model.Node, cache *Cache, inspect Inspect) (*View, error) {
+func New(world *model.World, node model.Node, cache *Cache, inspect InspectSecrets) (*View, error) {
 	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(),
 		units: map[string][]resource.Key{}, owners: map[resource.Key]string{},
 		problems: map[string][]object.Problem{},
 		change:   map[resource.Key]*resource.Resource{}, secrets: newSecrets(inspect),
-		patches: newPatches(), unobserved: map[resource.Key]*Unobserved{}}
+		patches: newPatches(), unobserved: map[resource.Key]*OmittedTelemetry{}}
 	switch node.Type {
 	case model.Sidecar:
 		v.kind = newSidecar()
@@ -74,12 +74,12 @@ func New(world *model.World, node model.Node, cache *Cache, inspect Inspect) (*V
 	return v, nil
 }
 
-// Move makes v a view of another world. It returns the argument for the next Update, which
+// SetWorld makes v a view of another world. It returns the argument for the next Update, which
 // publishes only what differs.
-func (v *View) Move(world *model.World, cache *Cache) model.Touched {
-	touched := world.Everything()
-	maps.Copy(touched.Hosts, v.world.Everything().Hosts)
-	maps.Copy(touched.Bindings, v.world.Everything().Bindings)
+func (v *View) SetWorld(world *model.World, cache *Cache) model.Touched {
+	touched := world.AllTouched()
+	maps.Copy(touched.Hosts, v.world.AllTouched().Hosts)
+	maps.Copy(touched.RoutedGateways, v.world.AllTouched().RoutedGateways)
 	v.world, v.cache = world, cache
 	if len(v.units) > 0 {
 		v.observeAgain()
@@ -99,8 +99,8 @@ func (v *View) Feed() *resource.Feed { return v.feed }
 // Problems returns the problems that translation found, by unit.
 func (v *View) Problems() map[string][]object.Problem { return v.problems }
 
-// Reread makes the next Update publish secrets again that read one of the files.
-func (v *View) Reread(files map[string]bool) { v.secrets.reread(files) }
+// RereadSecrets makes the next Update publish secrets again that read one of the files.
+func (v *View) RereadSecrets(files map[string]bool) { v.secrets.reread(files) }
 
 // FileSecrets calls each once for every secret of the view, with the objects that need it. There is
 // at least one.
@@ -120,7 +120,7 @@ func (v *View) Update(touched model.Touched) {
 	for host := range touched.Hosts {
 		v.orphanedRules(host)
 	}
-	if touched.Gateways || len(touched.Bindings) > 0 {
+	if touched.Gateways || len(touched.RoutedGateways) > 0 {
 		v.orphanedBindings()
 	}
 	if touched.Telemetries {
@@ -221,7 +221,7 @@ func (v *View) clusters(host string, service *model.Service) {
 // orphanedRules reports DestinationRules for hosts without a service.
 func (v *View) orphanedRules(host string) {
 	var problems []object.Problem
-	if rules := v.world.RuleObjects(host); len(rules) > 0 && !v.world.HasServiceLike(host) {
+	if rules := v.world.RuleObjects(host); len(rules) > 0 && !v.world.HasMatchingService(host) {
 		for _, o := range rules {
 			problems = append(problems, o.Warning("host", fmt.Sprintf("no service has the host %s",
 				host), "the rule has no effect until a ServiceEntry with this host is there"))
@@ -233,11 +233,11 @@ func (v *View) orphanedRules(host string) {
 // orphanedBindings reports VirtualServices for gateways that do not exist.
 func (v *View) orphanedBindings() {
 	var problems []object.Problem
-	for _, name := range v.world.Bindings() {
+	for _, name := range v.world.RoutedGateways() {
 		if v.world.HasGateway(name) {
 			continue
 		}
-		for _, r := range v.world.Bound(name, v.node.Namespace) {
+		for _, r := range v.world.GatewayRoutings(name, v.node.Namespace) {
 			at := slices.IndexFunc(r.Spec.Gateways, func(g string) bool {
 				return model.GatewayName(g, r.Object.Namespace) == name
 			})
@@ -251,7 +251,7 @@ func (v *View) orphanedBindings() {
 // Cache shares translated services between views.
 type Cache struct {
 	byHost   map[string][]translated
-	byFilter map[*object.Object]*patch.Filter
+	byFilter map[*object.Object]*patch.EnvoyFilter
 	// encoded tables of names for DNS proxies, shared by views
 	tables map[tableKey]*resource.Resource
 }
@@ -265,7 +265,7 @@ type translated struct {
 
 // NewCache returns an empty cache.
 func NewCache() *Cache {
-	return &Cache{byHost: map[string][]translated{}, byFilter: map[*object.Object]*patch.Filter{},
+	return &Cache{byHost: map[string][]translated{}, byFilter: map[*object.Object]*patch.EnvoyFilter{},
 		tables: map[tableKey]*resource.Resource{}}
 }
 

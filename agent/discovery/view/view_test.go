@@ -75,7 +75,7 @@ func names(v *view.View) []string {
 	snapshot, _ := v.Feed().Current()
 	var all []string
 	for _, typeURL := range snapshot.Types() {
-		for name := range snapshot.Set(typeURL) {
+		for name := range snapshot.ByType(typeURL) {
 			all = append(all, typeURL[strings.LastIndexByte(typeURL, '.')+1:]+" "+name)
 		}
 	}
@@ -140,7 +140,7 @@ virtualHosts: [{domains: [web.test], routes: [{route: {cluster: outbound|80||web
 			snapshot, _ := v.Feed().Current()
 			for key, want := range test.want {
 				if r := snapshot.Get(key); r != nil {
-					meshtest.Expect(t, want, meshtest.Message(t, r))
+					meshtest.ExpectMessage(t, want, meshtest.Message(t, r))
 				} else {
 					t.Errorf("no %v among %q", key, names(v))
 				}
@@ -174,7 +174,7 @@ func TestView_PublishesOnlyWhatDiffers(t *testing.T) {
 	} {
 		before, _ := v.Feed().Current()
 		v.Update(m.Set(step.mesh))
-		keys, ok := v.Feed().Since(before.Sequence)
+		keys, ok := v.Feed().ChangedSince(before.Sequence)
 		if !ok {
 			t.Fatalf("%s: too many snapshots", step.what)
 		}

@@ -14,24 +14,25 @@ type Request struct {
 	Host   string `json:"host"`             // host as in a URL, without a port
 	Port   uint32 `json:"port"`             // destination port of the connection
 	Path   string `json:"path,omitempty"`   // path with the query; "": /
-	// Headers are the headers that no other field determines.
+	// Headers are the request's headers, except those that other fields define.
 	Headers []Header `json:"headers,omitempty"`
 	TLS     bool     `json:"tls,omitempty"` // the client uses TLS, with Host as server name (SNI)
 	// Address is the destination address of the connection; zero if unknown.
 	Address netip.Addr `json:"address,omitzero"`
 	// Source is the client's address; zero if unknown.
 	Source netip.Addr `json:"source,omitzero"`
-	// Identity is the SPIFFE ID in the client's certificate, as a workload of the mesh presents it.
-	// It requires TLS. "": the client presents no certificate.
+	// Identity is the SPIFFE ID in the client's certificate; "": the client presents none. It
+	// requires TLS.
 	Identity string `json:"identity,omitempty"`
 	// ServerName is the server name (SNI) that a client with TLS sends; "": Host.
 	ServerName string `json:"serverName,omitempty"`
-	// Literal is the value of :authority. "": the header host, or else Host, with the port unless
+	// Authority is the value of :authority. "": the header host, or else Host, with the port unless
 	// that is the scheme's default.
-	Literal string `json:"-"`
+	Authority string `json:"-"`
 }
 
-// Inbound reports whether the request comes from another host: it states its client.
+// Inbound reports whether the request comes from another host, because it has a source address or
+// an identity.
 func (r Request) Inbound() bool { return r.Source.IsValid() || r.Identity != "" }
 
 // Header is one header of a request. Its name is case-insensitive.
@@ -40,34 +41,35 @@ type Header struct {
 	Value string `json:"value"`
 }
 
-// Outcome says what happens to a request.
+// Outcome is what Envoy does with a request.
 type Outcome string
 
 // Possible outcomes of a request.
 const (
-	Forwarded Outcome = "forwarded" // the request is sent to one of the clusters
-	Redirect  Outcome = "redirect"
-	Answered  Outcome = "answered" // the proxy itself sends the response
-	Refused   Outcome = "refused"  // no listener accepts the connection
-	Closed    Outcome = "closed"   // the connection is accepted and then closed
+	OutcomeForwarded         Outcome = "forwarded" // the request is sent to one of the clusters
+	OutcomeRedirect          Outcome = "redirect"
+	OutcomeLocalReply        Outcome = "answered" // the proxy itself sends the response
+	OutcomeConnectionRefused Outcome = "refused"  // no listener accepts the connection
+	OutcomeConnectionClosed  Outcome = "closed"   // the connection is accepted and then closed
 )
 
-// Answer says what happens to a request, and why. The agent's private socket uses its JSON form.
+// Answer describes what happens to a request, and why. The agent's private socket uses its JSON
+// form.
 type Answer struct {
 	Outcome Outcome `json:"outcome"`
 	// Status is the status of a response by the proxy itself; 0 if the backend determines it.
 	Status   int    `json:"status,omitempty"`
 	Location string `json:"location,omitempty"` // target URL of a redirect
 	Body     string `json:"body,omitempty"`     // body of a direct response
-	// Clusters are those that may get the request, in the order of the configuration.
+	// Clusters are the clusters that may receive the request, in the order of the configuration.
 	Clusters []Target `json:"clusters,omitempty"`
 	Mirrors  []Target `json:"mirrors,omitempty"` // clusters that get a copy of the request
 	// decisions about the request, in the order in which Envoy makes them
 	Steps  []Step `json:"steps"`
 	Reason string `json:"reason,omitempty"` // why the request fails; "" if it does not fail
 	Fix    string `json:"cure,omitempty"`
-	// Unknown lists facts on which the answer depends and which the request does not state.
-	Unknown []string `json:"unknown,omitempty"`
+	// UnknownFacts lists facts on which the answer depends and that the request does not state.
+	UnknownFacts []string `json:"unknown,omitempty"`
 }
 
 // Target is a cluster that gets requests, with its share.
@@ -78,9 +80,10 @@ type Target struct {
 
 // Step is one decision in the handling of a request.
 type Step struct {
-	// What is decided: listener, filter chain, listener filter, network filter, telemetry, filter, token,
-	// policy, routes, virtual host, route, fault, CORS, action, cluster or endpoints.
-	What  string   `json:"what"`
+	// Kind is the kind of decision: listener, filter chain, listener filter, network filter,
+	// telemetry, filter, token, policy, routes, virtual host, route, fault, CORS, action, cluster
+	// or endpoints.
+	Kind  string   `json:"what"`
 	Name  string   `json:"name,omitempty"`  // name of the resource or of a part of it
 	Facts []string `json:"facts,omitempty"` // sentences for people
 	// origins of the decision, the most important one first

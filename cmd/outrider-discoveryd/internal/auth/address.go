@@ -13,17 +13,17 @@ import (
 const (
 	maxOfAddress = maxConcurrent / 2 // concurrent reviews for one address
 	refusedRate  = 2                 // refused reviews per second for one address
-	// refused reviews for one address at once, after a time without any
+	// burst of refused reviews for one address after an idle time
 	refusedAtOnce = 20
 	maxAddresses  = 4096
 )
 
-// addresses bounds how many tokens that it refuses the API server must review for the clients of
-// one address: a user of this host, an IPv4 address or a /64.
+// addresses bounds the number of refused tokens that clients of one address can make the API server
+// review. An address is a user of this host, an IPv4 address or a /64.
 type addresses struct {
 	mu    sync.Mutex
 	known map[admission.Key]*address
-	other *address  // common state of all addresses beyond maxAddresses
+	other *address  // shared state of all addresses beyond maxAddresses
 	swept time.Time // time of the last removal of idle addresses
 }
 
@@ -61,7 +61,8 @@ func (a *addresses) of(key admission.Key) *address {
 	return made
 }
 
-// idle reports whether the state of the address need not be remembered.
+// idle reports whether the state of the address can be dropped, because it equals that of a new
+// address.
 func (a *address) idle() bool { return len(a.turns) == 0 && a.rate.Tokens() >= refusedAtOnce }
 
 // mayTry reports whether a token of the address may be reviewed.

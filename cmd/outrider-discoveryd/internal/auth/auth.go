@@ -30,10 +30,10 @@ import (
 
 // Values of [auth] require: what clients with TLS must present.
 const (
-	Any   = "any"   // a certificate or a token is required
-	MTLS  = "mtls"  // a certificate is required
-	Token = "token" // a token is required
-	None  = "none"  // neither is required
+	RequireAny   = "any"   // a certificate or a token is required
+	RequireMTLS  = "mtls"  // a certificate is required
+	RequireToken = "token" // a token is required
+	RequireNone  = "none"  // neither is required
 )
 
 // Settings are the part of the configuration that can change while the server runs.
@@ -44,11 +44,11 @@ type Settings struct {
 	// replaced at any time.
 	JoinKeyFile   string
 	JoinNotBefore time.Time // join tokens issued earlier are refused; zero: none are
-	// verifies tokens of issuers other than the configured ones; nil: these are refused
-	Review          Review
+	// verifies tokens of issuers that are not in Issuers; nil: such tokens are refused
+	TokenReviewer   TokenReviewer
 	DebugIdentities []string // SPIFFE IDs of clients that may request debug information
 
-	reviews *reviews  // cached results of Review
+	reviews *reviews  // cached results of TokenReviewer
 	keys    *keyFiles // cached keys of Issuers and JoinKeyFile
 }
 
@@ -62,8 +62,8 @@ type Authenticator struct {
 	refused  atomic.Uint64
 }
 
-// New returns an Authenticator. trustDomains returns the trust domains of accepted identities; the
-// first one is that of tokens.
+// New returns an Authenticator. trustDomains returns the accepted trust domains; identities from
+// tokens have the first one.
 func New(settings Settings, trustDomains func() []string, log *slog.Logger) *Authenticator {
 	a := &Authenticator{domains: trustDomains, log: log}
 	a.Configure(settings)
@@ -81,8 +81,8 @@ func (a *Authenticator) Configure(settings Settings) {
 	a.settings.Store(&settings)
 }
 
-// Refused returns the number of streams that were refused so far.
-func (a *Authenticator) Refused() uint64 { return a.refused.Load() }
+// RefusedClients returns the number of streams that were refused so far.
+func (a *Authenticator) RefusedClients() uint64 { return a.refused.Load() }
 
 // Admit authenticates a client. It implements xds.Options.Admit.
 func (a *Authenticator) Admit(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
@@ -101,8 +101,8 @@ func (a *Authenticator) Admit(client *xds.Peer, node *corev3.Node) (*corev3.Node
 	return confined, nil
 }
 
-// Secrets reports whether a client may get secrets. It implements xds.Options.Secrets.
-func (a *Authenticator) Secrets(client xds.Peer) bool { return client.Identity != "" }
+// MayHaveSecrets reports whether a client may get secrets. It implements xds.Options.MayHaveSecrets.
+func (a *Authenticator) MayHaveSecrets(client xds.Peer) bool { return client.Identity != "" }
 
 // MayDebug returns a gRPC status if a client may not request debug information.
 func (a *Authenticator) MayDebug(client xds.Peer) error {
@@ -113,8 +113,8 @@ func (a *Authenticator) MayDebug(client xds.Peer) error {
 	return a.mayDebug(client.Identity)
 }
 
-// MayView returns a gRPC status if a client with a verified certificate may not see the pages for
-// debug information. Require does not apply: only a certificate can identify a browser.
+// MayView returns a gRPC status if the owner of a verified certificate may not see the debug pages.
+// Settings.Require does not apply, because a browser can only be identified by a certificate.
 func (a *Authenticator) MayView(certificate *x509.Certificate) error {
 	id, err := ofCertificate(certificate, a.domains(), time.Now())
 	if err != nil {
@@ -142,10 +142,10 @@ type Caller struct {
 type Refusal struct {
 	code  codes.Code
 	err   error
-	Cause error // cause that the client does not learn; nil: none
+	Cause error // internal cause, which is not sent to the client; nil: none
 }
 
-// Error returns the reason that the client learns. It implements error.
+// Error returns the reason that is sent to the client. It implements error.
 func (r *Refusal) Error() string { return strings.ReplaceAll(r.err.Error(), "\n", "; ") }
 
 // GRPCStatus returns the status for the client.
@@ -159,8 +159,8 @@ func refusal(code codes.Code, err error) *Refusal {
 	return &Refusal{code, err, nil}
 }
 
-// Authenticate returns the identity of a client. In contrast to Admit, it accepts no client without
-// an identity, whatever Settings.Require is. The error is a *Refusal. It is not logged.
+// Authenticate returns the identity of a client. Unlike Admit, it refuses clients without an
+// identity, whatever Settings.Require is. The error is a *Refusal, and is not logged.
 func (a *Authenticator) Authenticate(client xds.Peer) (Caller, error) {
 	id, credential, err := a.identify(&client)
 	if err == nil && id == (Identity{}) {
@@ -172,22 +172,22 @@ func (a *Authenticator) Authenticate(client xds.Peer) (Caller, error) {
 	return Caller{id, credential}, nil
 }
 
-// identify returns the identity of a client and the credential that proved it, or the zero identity
-// if the client needs none.
+// identify returns the identity of a client and the credential that proved it; the zero Identity if
+// the client has none and needs none.
 func (a *Authenticator) identify(client *xds.Peer) (id Identity, credential string, err error) {
 	if !client.TLS {
 		return Identity{}, "", nil
 	}
 	settings := a.settings.Load()
 	var failures []error
-	if client.Certificate != nil && settings.Require != Token {
+	if client.Certificate != nil && settings.Require != RequireToken {
 		id, err := ofCertificate(client.Certificate, a.domains(), time.Now())
 		if err == nil {
 			return id, "certificate " + client.Certificate.SerialNumber.Text(16), nil
 		}
 		failures = append(failures, fmt.Errorf("certificate: %w", err))
 	}
-	if client.Token != "" && settings.Require != MTLS {
+	if client.Token != "" && settings.Require != RequireMTLS {
 		id, credential, err := a.ofToken(settings, client)
 		if err == nil {
 			return id, credential, nil
@@ -197,9 +197,9 @@ func (a *Authenticator) identify(client *xds.Peer) (id Identity, credential stri
 	if len(failures) > 0 {
 		return Identity{}, "", errors.Join(failures...)
 	}
-	needed := map[string]string{MTLS: "a certificate of [tls] client_ca_file", Token: "a token",
-		Any: "a certificate of [tls] client_ca_file, or a token"}[settings.Require]
-	if settings.Require != None {
+	needed := map[string]string{RequireMTLS: "a certificate of [tls] client_ca_file", RequireToken: "a token",
+		RequireAny: "a certificate of [tls] client_ca_file, or a token"}[settings.Require]
+	if settings.Require != RequireNone {
 		return Identity{}, "", fmt.Errorf("authentication required: show %s", needed)
 	}
 	return Identity{}, "", nil
@@ -235,10 +235,11 @@ func Shorten(text string) string {
 	return text
 }
 
-// Review is a function that returns the subject of a token which this program itself cannot verify.
-type Review func(ctx context.Context, token string) (subject string, err error)
+// TokenReviewer returns the subject of a token that this program cannot verify itself.
+type TokenReviewer func(ctx context.Context, token string) (subject string, err error)
 
-// unavailable wraps the reason why a token cannot be verified now. Clients do not learn the reason.
+// unavailable wraps the reason why a token cannot be verified now. The reason is not sent to
+// clients.
 type unavailable struct{ error }
 
 // Error implements error, without the reason.

@@ -133,59 +133,59 @@ func TestAdmit_Identities(t *testing.T) {
 		code    codes.Code
 		says    string
 	}{
-		{"certificate", Any, tls(shown, ""), good, web, codes.OK, ""},
-		{"certificate for mtls", MTLS, tls(shown, ""), good, web, codes.OK, ""},
-		{"alias of the trust domain", Any, tls(certificate(t, "spiffe://old.local/ns/a/sa/web"), ""),
+		{"certificate", RequireAny, tls(shown, ""), good, web, codes.OK, ""},
+		{"certificate for mtls", RequireMTLS, tls(shown, ""), good, web, codes.OK, ""},
+		{"alias of the trust domain", RequireAny, tls(certificate(t, "spiffe://old.local/ns/a/sa/web"), ""),
 			good, "spiffe://old.local/ns/a/sa/web", codes.OK, ""},
-		{"token", Any, tls(nil, token), good, web, codes.OK, ""},
-		{"token for token", Token, tls(shown, token), good, web, codes.OK, ""},
-		{"unusable certificate, token", Any, tls(certificate(t), token), good, web, codes.OK, ""},
-		{"certificate although not needed", None, tls(shown, ""), good, web, codes.OK, ""},
-		{"no service account", Any, tls(shown, ""), nodeOf("a", "", ""), web, codes.OK, ""},
+		{"token", RequireAny, tls(nil, token), good, web, codes.OK, ""},
+		{"token for token", RequireToken, tls(shown, token), good, web, codes.OK, ""},
+		{"unusable certificate, token", RequireAny, tls(certificate(t), token), good, web, codes.OK, ""},
+		{"certificate although not needed", RequireNone, tls(shown, ""), good, web, codes.OK, ""},
+		{"no service account", RequireAny, tls(shown, ""), nodeOf("a", "", ""), web, codes.OK, ""},
 
-		{"nothing", Any, tls(nil, ""), good, "", codes.Unauthenticated, "client_ca_file, or a token"},
-		{"nothing for mtls", MTLS, tls(nil, token), good, "", codes.Unauthenticated,
+		{"nothing", RequireAny, tls(nil, ""), good, "", codes.Unauthenticated, "client_ca_file, or a token"},
+		{"nothing for mtls", RequireMTLS, tls(nil, token), good, "", codes.Unauthenticated,
 			"show a certificate"},
-		{"nothing for token", Token, tls(shown, ""), good, "", codes.Unauthenticated, "show a token"},
-		{"nothing needed", None, tls(nil, ""), nodeOf("b", "x", ""), "", codes.OK, ""},
-		{"without TLS", MTLS, xds.Peer{Token: token}, nodeOf("b", "x", ""), "", codes.OK, ""},
+		{"nothing for token", RequireToken, tls(shown, ""), good, "", codes.Unauthenticated, "show a token"},
+		{"nothing needed", RequireNone, tls(nil, ""), nodeOf("b", "x", ""), "", codes.OK, ""},
+		{"without TLS", RequireMTLS, xds.Peer{Token: token}, nodeOf("b", "x", ""), "", codes.OK, ""},
 
-		{"another namespace", Any, tls(shown, ""), nodeOf("b", "web", ""), "",
+		{"another namespace", RequireAny, tls(shown, ""), nodeOf("b", "web", ""), "",
 			codes.PermissionDenied, `namespace "b" is not that of ` + web},
-		{"another namespace in the domain", Any, tls(shown, ""),
+		{"another namespace in the domain", RequireAny, tls(shown, ""),
 			nodeOf("", "", "b.svc.cluster.local"), "", codes.PermissionDenied, `namespace "b"`},
-		{"another service account", Any, tls(nil, token), nodeOf("a", "x", ""), "",
+		{"another service account", RequireAny, tls(nil, token), nodeOf("a", "x", ""), "",
 			codes.PermissionDenied, `account "x"`},
-		{"another trust domain", Any, tls(certificate(t, "spiffe://x/ns/a/sa/web"), ""), good, "",
+		{"another trust domain", RequireAny, tls(certificate(t, "spiffe://x/ns/a/sa/web"), ""), good, "",
 			codes.Unauthenticated, "not of trust domain cluster.local or old.local"},
-		{"expired certificate", Any, tls(expired, ""), good, "", codes.Unauthenticated, "expired"},
-		{"two SPIFFE IDs", Any, tls(certificate(t, web, web), ""), good, "",
+		{"expired certificate", RequireAny, tls(expired, ""), good, "", codes.Unauthenticated, "expired"},
+		{"two SPIFFE IDs", RequireAny, tls(certificate(t, web, web), ""), good, "",
 			codes.Unauthenticated, "2 URIs"},
-		{"other SPIFFE ID", Any, tls(certificate(t, "spiffe://cluster.local/web"), ""), good, "",
+		{"other SPIFFE ID", RequireAny, tls(certificate(t, "spiffe://cluster.local/web"), ""), good, "",
 			codes.Unauthenticated, "is not spiffe://"},
-		{"SPIFFE ID with a query", Any, tls(certificate(t, web+"?x"), ""), good, "",
+		{"SPIFFE ID with a query", RequireAny, tls(certificate(t, web+"?x"), ""), good, "",
 			codes.Unauthenticated, "is not spiffe://"},
 
-		{"another key", Any, tls(nil, other.token(nil)), good, "", codes.Unauthenticated,
+		{"another key", RequireAny, tls(nil, other.token(nil)), good, "", codes.Unauthenticated,
 			"verification fails"},
-		{"another key although not needed", None, tls(nil, other.token(nil)), good, "",
+		{"another key although not needed", RequireNone, tls(nil, other.token(nil)), good, "",
 			codes.Unauthenticated, "verification fails"},
-		{"another issuer", Any, tls(nil, ours.token(claims{"iss": "x"})), good, "",
+		{"another issuer", RequireAny, tls(nil, ours.token(claims{"iss": "x"})), good, "",
 			codes.Unauthenticated, `no issuer "x"`},
-		{"another audience", Any, tls(nil, ours.token(claims{"aud": "x"})), good, "",
+		{"another audience", RequireAny, tls(nil, ours.token(claims{"aud": "x"})), good, "",
 			codes.Unauthenticated, "audience"},
-		{"expired token", Any, tls(nil, ours.token(claims{"exp": time.Now().Unix()})), good, "",
+		{"expired token", RequireAny, tls(nil, ours.token(claims{"exp": time.Now().Unix()})), good, "",
 			codes.Unauthenticated, "expired"},
-		{"no expiry", Any, tls(nil, ours.token(claims{"exp": nil})), good, "",
+		{"no expiry", RequireAny, tls(nil, ours.token(claims{"exp": nil})), good, "",
 			codes.Unauthenticated, "no expiry"},
-		{"not valid yet", Any, tls(nil, ours.token(claims{"nbf": time.Now().Unix() + 3600})), good,
+		{"not valid yet", RequireAny, tls(nil, ours.token(claims{"nbf": time.Now().Unix() + 3600})), good,
 			"", codes.Unauthenticated, "not valid yet"},
-		{"no service account's", Any, tls(nil, ours.token(claims{"sub": "web"})), good, "",
+		{"no service account's", RequireAny, tls(nil, ours.token(claims{"sub": "web"})), good, "",
 			codes.Unauthenticated, `subject "web"`},
-		{"malformed account", Any, tls(nil, ours.token(claims{"sub": "system:serviceaccount:a:"})),
+		{"malformed account", RequireAny, tls(nil, ours.token(claims{"sub": "system:serviceaccount:a:"})),
 			good, "", codes.Unauthenticated, "no name"},
-		{"no JWT", Any, tls(nil, "secret"), good, "", codes.Unauthenticated, "Header.Payload"},
-		{"no keys", Any, tls(nil, ours.token(claims{"iss": "https://broken"})), good, "",
+		{"no JWT", RequireAny, tls(nil, "secret"), good, "", codes.Unauthenticated, "Header.Payload"},
+		{"no keys", RequireAny, tls(nil, ours.token(claims{"iss": "https://broken"})), good, "",
 			codes.Unavailable, "cannot be verified now"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestAdmit_Identities(t *testing.T) {
 				test.says) {
 				t.Fatalf("%v, want %v %q", err, test.code, test.says)
 			}
-			if refused := a.Refused(); refused > 0 != (err != nil) {
+			if refused := a.RefusedClients(); refused > 0 != (err != nil) {
 				t.Errorf("%d refused", refused)
 			}
 			if err != nil {
@@ -206,8 +206,8 @@ func TestAdmit_Identities(t *testing.T) {
 				}
 				return
 			}
-			if client.Identity != test.id || a.Secrets(client) != (test.id != "") {
-				t.Errorf("identity %q, secrets %v", client.Identity, a.Secrets(client))
+			if client.Identity != test.id || a.MayHaveSecrets(client) != (test.id != "") {
+				t.Errorf("identity %q, secrets %v", client.Identity, a.MayHaveSecrets(client))
 			}
 			if got := node.Metadata.Fields["NAMESPACE"].GetStringValue(); test.id != "" && got != "a" {
 				t.Errorf("namespace %q", got)
@@ -218,7 +218,7 @@ func TestAdmit_Identities(t *testing.T) {
 
 // TestAdmit_AddsNamespace: the namespace of the identity is added to a copy of the client's node.
 func TestAdmit_AddsNamespace(t *testing.T) {
-	a := New(Settings{Require: Any}, domains, slog.New(slog.DiscardHandler))
+	a := New(Settings{Require: RequireAny}, domains, slog.New(slog.DiscardHandler))
 	for _, node := range []*corev3.Node{nodeOf("", "", ""), {Id: "x"}} {
 		client := xds.Peer{TLS: true, Certificate: certificate(t, web)}
 		before := len(node.GetMetadata().GetFields())
@@ -249,7 +249,7 @@ func TestMayDebug(t *testing.T) {
 
 // A certificate identifies a browser whatever Require is, and for as long as it is valid.
 func TestMayView(t *testing.T) {
-	a := New(Settings{Require: Token, DebugIdentities: []string{web}}, domains,
+	a := New(Settings{Require: RequireToken, DebugIdentities: []string{web}}, domains,
 		slog.New(slog.DiscardHandler))
 	expired := certificate(t, web)
 	expired.NotAfter = time.Now().Add(-time.Minute)

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// keyFiles caches the parsed keys of files, which every token needs. A file is read again once it
-// may have changed. Failures are not cached.
+// keyFiles caches the parsed keys of files, because every token needs them. It reads a file again
+// when it may have changed. Failures are not cached.
 type keyFiles struct {
 	mu   sync.Mutex
 	read map[string]readKeys // by path; those of the configuration only
@@ -23,7 +23,7 @@ type readKeys struct {
 	keys jwt.Keys
 }
 
-// version identifies the content of a file, unless it changes again within restTime.
+// version identifies the content of a file that has not changed for restTime.
 type version struct {
 	device, inode    uint64
 	size             int64
@@ -44,7 +44,7 @@ func versionOf(info fs.FileInfo) (version, bool) {
 	return v, v.modified.Before(rested) && v.status.Before(rested)
 }
 
-// get returns the keys in a file, which parse converts.
+// get returns the keys in a file. parse converts the file's text.
 func (k *keyFiles) get(path string, parse func(text []byte) (jwt.Keys, error)) (jwt.Keys, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -65,7 +65,7 @@ func (k *keyFiles) get(path string, parse func(text []byte) (jwt.Keys, error)) (
 	if err != nil {
 		return jwt.Keys{}, err
 	}
-	if rested { // a change after Stat has another version
+	if rested { // a change after Stat results in another version
 		k.mu.Lock()
 		k.read[path] = readKeys{now, keys}
 		k.mu.Unlock()

@@ -31,13 +31,13 @@ type tokenReview struct {
 	} `json:"status,omitzero"`
 }
 
-// Connect is a function that returns the URL of an API server, and an HTTP client that
-// authenticates this program there.
-type Connect func() (client *http.Client, url string, err error)
+// APIServerClient returns the URL of an API server, and an HTTP client that authenticates this
+// program there.
+type APIServerClient func() (client *http.Client, url string, err error)
 
-// Kubernetes returns a Review by an API server. It calls connect for each review. Tokens must have
-// the audience.
-func Kubernetes(connect Connect, audience string) Review {
+// KubernetesReviewer returns a TokenReviewer that queries an API server. It calls connect for each
+// review. Tokens must have the audience.
+func KubernetesReviewer(connect APIServerClient, audience string) TokenReviewer {
 	return func(ctx context.Context, token string) (subject string, err error) {
 		client, url, err := connect()
 		if err != nil {

@@ -21,34 +21,34 @@ func TestKubernetes(t *testing.T) {
 	c.Create("/api/v1/namespaces/a/serviceaccounts", "metadata: {name: web}")
 	url, administrator, nobody := c.API()
 	token := c.Token("a", "web")
-	by := func(client *http.Client, url string) Connect {
+	by := func(client *http.Client, url string) APIServerClient {
 		return func() (*http.Client, string, error) { return client, url, nil }
 	}
 	unreadable := func() (*http.Client, string, error) { return nil, "", errors.New("no kubeconfig") }
 	for _, test := range []struct {
 		name   string
-		review Review
+		review TokenReviewer
 		token  string
 		node   string // namespace in the client's node
 		code   codes.Code
 		says   string
 	}{
-		{"its own", Kubernetes(by(administrator, url+"/"), "istio-ca"), token, "a", codes.OK, ""},
-		{"another namespace", Kubernetes(by(administrator, url), "istio-ca"), token, "b",
+		{"its own", KubernetesReviewer(by(administrator, url+"/"), "istio-ca"), token, "a", codes.OK, ""},
+		{"another namespace", KubernetesReviewer(by(administrator, url), "istio-ca"), token, "b",
 			codes.PermissionDenied, "namespace"},
-		{"another audience", Kubernetes(by(administrator, url), "other"), token, "a",
+		{"another audience", KubernetesReviewer(by(administrator, url), "other"), token, "a",
 			codes.Unauthenticated, "the API server refuses it"},
-		{"another issuer", Kubernetes(by(administrator, url), "istio-ca"), newIssuer(t).token(nil), "a",
+		{"another issuer", KubernetesReviewer(by(administrator, url), "istio-ca"), newIssuer(t).token(nil), "a",
 			codes.Unauthenticated, "the API server refuses it"},
-		{"no right to review", Kubernetes(by(nobody, url), "istio-ca"), token, "a",
+		{"no right to review", KubernetesReviewer(by(nobody, url), "istio-ca"), token, "a",
 			codes.Unavailable, "cannot be verified now"},
-		{"no API server", Kubernetes(by(administrator, "https://127.0.0.1:1"), "istio-ca"), token, "a",
+		{"no API server", KubernetesReviewer(by(administrator, "https://127.0.0.1:1"), "istio-ca"), token, "a",
 			codes.Unavailable, "cannot be verified now"},
-		{"no kubeconfig", Kubernetes(unreadable, "istio-ca"), token, "a",
+		{"no kubeconfig", KubernetesReviewer(unreadable, "istio-ca"), token, "a",
 			codes.Unavailable, "cannot be verified now"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			a := New(Settings{Require: Token, Review: test.review}, domains,
+			a := New(Settings{Require: RequireToken, TokenReviewer: test.review}, domains,
 				slog.New(slog.DiscardHandler))
 			client := &xds.Peer{TLS: true, Token: test.token}
 			_, err := a.Admit(client, nodeOf(test.node, "web", ""))

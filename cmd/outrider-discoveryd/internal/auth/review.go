@@ -18,7 +18,7 @@ const (
 	maxConcurrent = 16              // maximum number of concurrent reviews
 )
 
-// reviews caches the successful results of a Review.
+// reviews caches the successful results of a TokenReviewer.
 type reviews struct {
 	turns     chan struct{}
 	addresses addresses
@@ -38,9 +38,9 @@ func newReviews() *reviews {
 		cached: map[[sha256.Size]byte]reviewed{}}
 }
 
-// review returns the subject of a token, from the cache or by a Review. from is the client's
+// review returns the subject of a token, from the cache or from a TokenReviewer. from is the client's
 // address, expiry the time at which the token expires.
-func (r *reviews) review(review Review, from admission.Key, token string, expiry time.Time) (
+func (r *reviews) review(review TokenReviewer, from admission.Key, token string, expiry time.Time) (
 	string, error) {
 	key := sha256.Sum256([]byte(token))
 	r.mu.Lock()

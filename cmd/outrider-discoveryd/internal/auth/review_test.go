@@ -24,7 +24,7 @@ import (
 func TestReview_Cache(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		calls, failure := 0, error(nil)
-		a := New(Settings{Require: Any, Review: func(context.Context, string) (string, error) {
+		a := New(Settings{Require: RequireAny, TokenReviewer: func(context.Context, string) (string, error) {
 			calls++
 			return "system:serviceaccount:a:web", failure
 		}}, domains, slog.New(slog.DiscardHandler))
@@ -69,7 +69,7 @@ func TestReview_Cache(t *testing.T) {
 func TestReview_HangingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := false
-		a := New(Settings{Require: Any, Review: func(ctx context.Context, _ string) (string, error) {
+		a := New(Settings{Require: RequireAny, TokenReviewer: func(ctx context.Context, _ string) (string, error) {
 			if hangs {
 				<-ctx.Done()
 				return "", &unavailable{ctx.Err()}

@@ -51,8 +51,8 @@ func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity,
 		}
 	}
 	switch {
-	case settings.Review != nil && !known:
-		subject, err := settings.reviews.review(settings.Review, client.Key(), client.Token,
+	case settings.TokenReviewer != nil && !known:
+		subject, err := settings.reviews.review(settings.TokenReviewer, client.Key(), client.Token,
 			expiry)
 		if err != nil {
 			return Identity{}, "", err

@@ -18,8 +18,8 @@ import (
 
 const (
 	maxFileBytes = 1 << 20
-	// how long before its issue a certificate is valid, for hosts whose clocks are behind, as in
-	// istiod
+	// how much earlier than its issue a certificate becomes valid, as in istiod, for hosts whose
+	// clocks are behind
 	clockTolerance = 2 * time.Minute
 	serialBits     = 128
 )
@@ -30,7 +30,7 @@ type authority struct {
 	key         crypto.Signer
 	notAfter    time.Time // time at which the first certificate of the chain expires
 	roots       []*x509.Certificate
-	issuers     []*x509.Certificate // those roots that have issued the chain
+	issuers     []*x509.Certificate // roots that issued the chain
 	// intermediates as PEM, which clients need in addition to the roots; "": none
 	chain  string
 	bundle string // roots as PEM

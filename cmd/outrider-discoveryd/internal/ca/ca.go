@@ -1,13 +1,13 @@
 // Package ca is the certificate authority of outrider-discoveryd: Istio's IstioCertificateService.
 //
-// A Server signs for each caller the caller's own SPIFFE ID, with a root or an intermediate from
-// files:
+// A Server signs certificates for the SPIFFE IDs of its authenticated callers, with a root or an
+// intermediate from files:
 //
 //	certificate or token → Options.Authenticate → rates → request → authority → chain and roots
 //
-// Changed files replace the authority for later requests once they can be used together; until
-// then the one before stays. The private key is in the file and in the memory of an authority, and
-// nowhere else: no message and no method has it.
+// Changed files replace the authority once they can be used together; until then the previous one
+// stays in use. The private key is only in its file and in the memory of an authority: no message
+// and no method returns it.
 package ca
 
 import (
@@ -47,17 +47,17 @@ type Settings struct {
 
 // Options configures a Server.
 type Options struct {
-	// Authenticate returns the identity of a client. A client without one is an error.
+	// Authenticate returns the identity of a client, and an error if it has none.
 	Authenticate func(client xds.Peer) (auth.Caller, error)
-	// Wait blocks until a client may begin a call, and again once the client is authenticated
-	// (known). The error is a gRPC status.
-	Wait func(ctx context.Context, client xds.Peer, known bool) error
-	// Trust makes the listener accept client certificates of the roots, in place of the roots of
-	// the last call. It is called before the Server signs with one of the roots.
-	Trust   func(roots []*x509.Certificate)
-	Watcher *watch.Notifier
-	Board   *condition.Board
-	Logger  *slog.Logger
+	// WaitForTurn blocks until a client may begin a call. It is called twice: before the client is
+	// authenticated (known is false) and after. The error is a gRPC status.
+	WaitForTurn func(ctx context.Context, client xds.Peer, known bool) error
+	// TrustClientRoots makes the listener accept client certificates of these roots instead of
+	// those of the previous call. It is called before the Server signs with one of the roots.
+	TrustClientRoots func(roots []*x509.Certificate)
+	Watcher          *watch.Notifier
+	Board            *condition.Board
+	Logger           *slog.Logger
 }
 
 // Server signs certificates for authenticated clients. It is safe for concurrent use.
@@ -90,9 +90,9 @@ func New(settings Settings, options Options) (*Server, error) {
 	return s, nil
 }
 
-// Register registers IstioCertificateService with a gRPC server. Its method is registered as a
-// stream, which is the same for clients: gRPC reads the whole request of other methods, of up to 16
-// MiB and for any time, before it calls them.
+// Register registers IstioCertificateService with a gRPC server. The method is registered as a
+// stream, which clients cannot distinguish: for other methods, gRPC reads the whole request, of up
+// to 16 MiB and without a time limit, before it calls them.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	service := securityv1.IstioCertificateService_ServiceDesc
 	registrar.RegisterService(&grpc.ServiceDesc{ServiceName: service.ServiceName,
@@ -141,14 +141,14 @@ func (s *Server) reread() {
 }
 
 func (s *Server) use(next *authority) {
-	s.options.Trust(next.roots)
+	s.options.TrustClientRoots(next.roots)
 	s.current.Store(next)
 }
 
 // createCertificate answers a call of CreateCertificate. It reads the request once the caller is
 // authenticated.
 func (s *Server) createCertificate(_ any, stream grpc.ServerStream) error {
-	client := xds.PeerFrom(stream.Context())
+	client := xds.PeerFromContext(stream.Context())
 	caller, err := s.admit(stream.Context(), client)
 	if err != nil {
 		return s.refuse(client, caller, err)
@@ -164,18 +164,18 @@ func (s *Server) createCertificate(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(out)
 }
 
-// admit returns the caller of a call, which may make a request now.
+// admit authenticates the caller of a call, and waits until it may make a request.
 func (s *Server) admit(ctx context.Context, client xds.Peer) (auth.Caller, error) {
-	if err := s.options.Wait(ctx, client, false); err != nil {
+	if err := s.options.WaitForTurn(ctx, client, false); err != nil {
 		return auth.Caller{}, err
 	}
 	caller, err := s.options.Authenticate(client)
 	if err == nil {
-		err = s.options.Wait(ctx, client, true)
+		err = s.options.WaitForTurn(ctx, client, true)
 	}
 	if err == nil && !s.rates.Allow(caller.String(), time.Now()) {
 		err = status.Errorf(codes.ResourceExhausted,
-			"%s makes more than %d requests a second: try again", caller, rates.PerSecond)
+			"%s makes more than %d requests a second: try again", caller, rates.IdentityPerSecond)
 	}
 	return caller, err
 }

@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// conditionExpires is active while the chain that signs ends soon. From then on certificates
-	// are valid for a shorter time than requested.
+	// conditionExpires is active while the signing chain expires soon. New certificates expire with
+	// it, and so before the requested time.
 	conditionExpires = "ca-expires"
-	// conditionRoot is active while a root is not in [ca] root_file although certificates that it
-	// has issued may still be valid.
+	// conditionRoot is active while a root is missing in [ca] root_file and certificates that it
+	// issued may still be valid.
 	conditionRoot = "ca-root-removed"
 )
 
-// expiresSoon is how long before the end of the chain conditionExpires is raised: for a long MaxTTL
-// twice that time.
+// expiresSoon is how long before the chain expires conditionExpires is raised; twice MaxTTL, if
+// that is longer.
 const expiresSoon = 7 * 24 * time.Hour
 
 // past is a root of a replaced authority.
 type past struct {
 	root  *x509.Certificate
-	until time.Time // when the last certificate ends that the authority has issued
+	until time.Time // when the last certificate that the authority issued expires
 }
 
-// retire remembers the roots of an authority that is replaced now. The caller holds mu.
+// retire stores the roots of an authority that is being replaced. The caller holds mu.
 func (s *Server) retire(before *authority, now time.Time) {
 	until := now.Add(s.longest)
 	s.retired = slices.DeleteFunc(s.retired, func(p past) bool {
@@ -40,8 +40,8 @@ func (s *Server) retire(before *authority, now time.Time) {
 	}
 }
 
-// Observe raises or clears the conditions that depend on the time.
-func (s *Server) Observe(now time.Time) {
+// CheckExpiry raises or clears the conditions that depend on the time.
+func (s *Server) CheckExpiry(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	current := s.current.Load()

@@ -21,8 +21,8 @@ func TestObserve(t *testing.T) {
 	board := condition.NewBoard()
 	trusted := 0
 	s, err := New(settings, Options{Board: board, Logger: slog.New(slog.DiscardHandler),
-		Trust:   func(roots []*x509.Certificate) { trusted = len(roots) },
-		Watcher: watch.NewNotifier(watch.Delays{}, nil)})
+		TrustClientRoots: func(roots []*x509.Certificate) { trusted = len(roots) },
+		Watcher:          watch.NewNotifier(watch.Delays{}, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func TestObserve(t *testing.T) {
 	}
 	expect := func(what string, at time.Time, want ...string) {
 		t.Helper()
-		s.Observe(at)
+		s.CheckExpiry(at)
 		var codes []string
 		for _, c := range board.Conditions() {
 			codes = append(codes, c.Code)

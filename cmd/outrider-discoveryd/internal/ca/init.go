@@ -28,9 +28,9 @@ type file struct {
 	text          []byte
 }
 
-// Init makes a root, an intermediate and a server's certificate for names (hosts or addresses), for
-// trying out, and writes them with their keys to a directory that is empty or does not exist. It
-// explains to out what they are for. Without names, the certificate is for this host.
+// Init makes a root, an intermediate and a server certificate for trials, and writes them with
+// their keys to a directory, which must be empty or missing. names are the server's hosts or
+// addresses; none: this host. It writes an explanation to out.
 func Init(directory string, names []string, out io.Writer) error {
 	directory, err := filepath.Abs(directory)
 	if err != nil {
@@ -97,7 +97,8 @@ type member struct {
 	text        []byte // the key as PEM
 }
 
-// newMember makes a key and its certificate, which issuer signs; nil: it is a root.
+// newMember makes a key and a certificate for it, signed by issuer; nil: a root, which signs
+// itself.
 func newMember(name string, authority bool, names []string, end time.Time, issuer *member) (
 	*member, error) {
 	key, err := pki.GenerateKey(pki.ECDSAP256)
@@ -141,7 +142,8 @@ func newMember(name string, authority bool, names []string, end time.Time, issue
 	return &member{certificate, key, text}, err
 }
 
-// writeAll writes files that do not exist. If one cannot be written, it removes those before it.
+// writeAll writes files, which must not exist. If one cannot be written, it removes those written
+// before.
 func writeAll(directory string, files []file) (err error) {
 	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // certificates are public
 		return err
@@ -169,7 +171,8 @@ func writeAll(directory string, files []file) (err error) {
 	return nil
 }
 
-// explain writes what the files are, a configuration with them, and what they are not for.
+// explain writes a description of the files, a configuration that uses them, and a warning against
+// production use.
 func explain(out io.Writer, directory string, names []string, files []file, end time.Time) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "Written to %s, valid until %s:\n", directory, end.Format(time.DateOnly))

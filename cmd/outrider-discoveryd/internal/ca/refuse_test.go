@@ -34,10 +34,10 @@ func logging(t *testing.T, log *bytes.Buffer, caller auth.Caller, refusal error)
 	root := pkitest.NewAuthority(t, "root", nil)
 	s, err := New(files(t, pkitest.PEM(root.Certificate), pkitest.KeyPEM(t, root.Key), nil),
 		Options{Board: condition.NewBoard(), Logger: slog.New(slog.NewJSONHandler(log, nil)),
-			Authenticate: func(xds.Peer) (auth.Caller, error) { return caller, refusal },
-			Wait:         func(context.Context, xds.Peer, bool) error { return nil },
-			Trust:        func([]*x509.Certificate) {},
-			Watcher:      watch.NewNotifier(watch.Delays{}, nil)})
+			Authenticate:     func(xds.Peer) (auth.Caller, error) { return caller, refusal },
+			WaitForTurn:      func(context.Context, xds.Peer, bool) error { return nil },
+			TrustClientRoots: func([]*x509.Certificate) {},
+			Watcher:          watch.NewNotifier(watch.Delays{}, nil)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,14 +21,13 @@ const (
 	maxRSABits      = 8192
 )
 
-// errOtherIdentity is the error of a request that is valid, but for an identity other than the
-// caller's.
+// errOtherIdentity is the error of a valid request for an identity other than the caller's.
 var errOtherIdentity = errors.New("the request is for another identity")
 
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
-// publicKey returns the key in a certificate signing request in PEM. It returns an error unless the
-// request is for the identity only, and signed by its own strong key.
+// publicKey returns the public key in a certificate signing request (PEM). It returns an error if
+// the request is for anything but identity, is not signed by its own key, or the key is weak.
 func publicKey(text, identity string) (crypto.PublicKey, error) {
 	if len(text) > maxRequestBytes {
 		return nil, fmt.Errorf("the request has %d bytes, more than %d", len(text),
@@ -81,8 +80,8 @@ func checkKey(public crypto.PublicKey) error {
 	return fmt.Errorf("a key of type %T; it must be RSA or ECDSA", public)
 }
 
-// checkNames returns an error unless the request contains the identity as its only name and nothing
-// else. It compares the encoded names, because Go's parser leaves out names of rare types.
+// checkNames returns an error unless the request contains identity as its only name and no other
+// extension. It compares encoded names, because Go's parser omits names of rare types.
 func checkNames(request *x509.CertificateRequest, identity string) error {
 	var names []asn1.RawValue
 	for _, extension := range request.Extensions {

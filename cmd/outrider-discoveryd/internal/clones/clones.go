@@ -1,10 +1,11 @@
-// Package clones reports hosts that use one identity as if they were one host: virtual machines
-// that were cloned after they joined.
+// Package clones reports hosts that share an identity because their virtual machine was cloned
+// after it had joined.
 //
-// A clone has the certificate of the original until it renews it, and its name afterwards. A
-// certificate, or a name with an identity, that streams of two addresses use at the same time is a
-// condition, until one of them has gone. A host that changes its address has streams of both only
-// until the server notices, so that they must last for Patience.
+// A clone has the certificate of the original until its renewal, and the name of the original
+// afterwards. If streams of two addresses use one certificate, or one name with an identity, at the
+// same time, a condition is raised until one of them ends. After a change of a host's address, the
+// server has streams of both addresses until it notices the end of the old ones, so they must
+// overlap for ReconnectGrace.
 package clones
 
 import (
@@ -25,9 +26,9 @@ import (
 // conditionCloned is active while two hosts use one certificate, or one name and identity.
 const conditionCloned = "cloned-hosts"
 
-// Patience is how long streams of two hosts must exist side by side. Connections of hosts that are
-// gone end within ten seconds.
-const Patience = 30 * time.Second
+// ReconnectGrace is how long streams of two hosts must exist at the same time to be reported.
+// Connections of hosts that are gone end within ten seconds.
+const ReconnectGrace = 30 * time.Second
 
 // maxListed bounds the hosts in the sentence of the condition.
 const maxListed = 10
@@ -36,10 +37,11 @@ const maxListed = 10
 type Detector struct {
 	board *condition.Board
 
-	mu    sync.Mutex
-	used  map[string]map[client]int // number of streams of a certificate or name, by client
-	since map[string]time.Time      // when two hosts used it; absent: one does
-	due   *time.Timer               // of the next report; nil: none
+	mu   sync.Mutex
+	used map[string]map[client]int // number of streams of a certificate or name, by client
+	// since when two hosts have used a certificate or name; absent: at most one uses it
+	since map[string]time.Time
+	due   *time.Timer // timer of the next report; nil: none
 }
 
 // client is the address of a host. The same host may use addresses of both families.
@@ -48,7 +50,7 @@ type client struct {
 	node    string     // the address that it claims to have
 }
 
-// differs reports whether two clients are those of two hosts.
+// differs reports whether two clients are certainly different hosts.
 func (c client) differs(from client) bool {
 	return c.address != from.address &&
 		(c.node != from.node || c.address.Is4() == from.address.Is4())
@@ -59,8 +61,8 @@ func New(board *condition.Board) *Detector {
 	return &Detector{board: board, used: map[string]map[client]int{}, since: map[string]time.Time{}}
 }
 
-// uses returns the certificate and the name that a stream uses, for people, and its client. Streams
-// without identity use nothing.
+// uses returns descriptions of the certificate and the name that a stream uses, and its client. A
+// stream without identity uses none.
 func uses(s xds.Stream) (what []string, from client) {
 	// ID of an Envoy's node: TYPE~ADDRESS~NAME~DOMAIN
 	node := strings.Split(s.Node.GetId(), "~")
@@ -109,7 +111,7 @@ func (d *Detector) Disconnected(s xds.Stream, _ error) {
 	}
 }
 
-// check looks whether two hosts use a thing. Callers hold mu.
+// check updates since when two hosts have used one certificate or name. Callers hold mu.
 func (d *Detector) check(what string) {
 	_, before := d.since[what]
 	_, _, found := pair(maps.Keys(d.used[what]))
@@ -117,7 +119,7 @@ func (d *Detector) check(what string) {
 	case found && !before:
 		d.since[what] = time.Now()
 		if d.due == nil {
-			d.due = time.AfterFunc(Patience, d.report)
+			d.due = time.AfterFunc(ReconnectGrace, d.report)
 		}
 	case !found && before:
 		delete(d.since, what)
@@ -125,8 +127,9 @@ func (d *Detector) check(what string) {
 	}
 }
 
-// pair returns two clients of different hosts. It compares each client with at most two of each
-// address, as any other differs from one of them. Of three addresses, two are of different hosts.
+// pair returns two clients that are different hosts. It compares each client with at most two
+// clients of each address: any third differs from one of them. Of three addresses, two always
+// belong to different hosts.
 func pair(clients iter.Seq[client]) (a, b client, found bool) {
 	var before []client
 	for b := range clients {
@@ -146,7 +149,8 @@ func pair(clients iter.Seq[client]) (a, b client, found bool) {
 	return client{}, client{}, false
 }
 
-// report raises the condition for what is used for long enough.
+// report raises the condition for certificates and names that two hosts have used for
+// ReconnectGrace.
 func (d *Detector) report() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -154,7 +158,7 @@ func (d *Detector) report() {
 	d.publish()
 	next := time.Duration(-1)
 	for _, since := range d.since {
-		if left := Patience - time.Since(since); left > 0 && (next < 0 || left < next) {
+		if left := ReconnectGrace - time.Since(since); left > 0 && (next < 0 || left < next) {
 			next = left
 		}
 	}
@@ -168,7 +172,7 @@ func (d *Detector) publish() {
 	var listed []string
 	more := 0
 	for _, what := range slices.Sorted(maps.Keys(d.since)) {
-		if time.Since(d.since[what]) < Patience {
+		if time.Since(d.since[what]) < ReconnectGrace {
 			continue
 		}
 		if len(listed) == maxListed {

@@ -58,7 +58,7 @@ func TestDetector_ReportsClones(t *testing.T) {
 				}
 				d.Connected(one)
 				d.Connected(test.other)
-				time.Sleep(Patience - time.Second)
+				time.Sleep(ReconnectGrace - time.Second)
 				if got := said(); got != "[]" {
 					t.Errorf("too early: %s", got)
 				}
@@ -104,7 +104,7 @@ func TestDetector_MovesAreNoClones(t *testing.T) {
 			}
 		}
 		d.Connected(streamOf("10.0.1.1:1", "10.0.1.1", "b.shop", 17))
-		time.Sleep(Patience + time.Second)
+		time.Sleep(ReconnectGrace + time.Second)
 		synctest.Wait()
 		if got := fmt.Sprint(board.Conditions()); !strings.Contains(got, "10.0.0.4 and 10.0.1.1") {
 			t.Errorf("condition: %s", got)
@@ -123,7 +123,7 @@ func TestDetector_IsBounded(t *testing.T) {
 					strings.Repeat("a", 1000)+fmt.Sprint(i), int64(i+1)))
 			}
 		}
-		time.Sleep(Patience + time.Second)
+		time.Sleep(ReconnectGrace + time.Second)
 		synctest.Wait()
 		got := fmt.Sprint(board.Conditions())
 		if len(got) > 8<<10 || !strings.Contains(got, "; 91 more; ") {

@@ -14,13 +14,13 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// External nodes of Consul begin with this prefix, so that a policy can permit exactly them
-// (node_prefix). A namespace has no dot, so that names are unique.
+// nodePrefix is the prefix of the external nodes in Consul. With it, a policy can permit exactly
+// these nodes (node_prefix). Namespaces contain no dot, so names are unique.
 const nodePrefix = "outrider."
 
 const (
 	checkID  = "outrider:health"
-	metaFrom = "external-source" // the key that Consul's own integrations set; its UI shows it
+	metaFrom = "external-source" // key that Consul's own integrations set, and its UI shows
 	maxMeta  = 512               // bytes of a value that Consul accepts
 	// serviceAnnotation is the name of the workload's service.
 	serviceAnnotation = "outrider.org/consul-service"
@@ -60,8 +60,8 @@ func (w *workload) operations() api.TxnOps {
 			Status: status, Output: output}}})
 }
 
-// check returns the state of the workload's check, and its output. A workload without a report is
-// critical if its agent checks its health, as it is for Istio.
+// check returns the state and the output of the workload's check. As in Istio, a workload whose
+// agent checks its health is critical before the first report.
 func (w *workload) check() (status, output string) {
 	health := w.health()
 	switch {
@@ -75,9 +75,9 @@ func (w *workload) check() (status, output string) {
 	return api.HealthCritical, health.Message
 }
 
-// services returns an instance for each port. The service of the lowest port has the name of the
-// workload's service, those of other ports also the name of the port. A workload without ports is an
-// instance without a port.
+// services returns one service instance for each port. The lowest port's service has the name of
+// the workload's service; names of the others also contain the port's name. A workload without
+// ports has one instance without a port.
 func (w *workload) services() []api.AgentService {
 	base := w.serviceName()
 	ports := slices.SortedFunc(maps.Keys(w.Spec.Ports), func(a, b string) int {
@@ -131,15 +131,15 @@ func (w *workload) service(name, port string) api.AgentService {
 	return s
 }
 
-// serviceName returns the name of the workload's service: its group decides, and not the workload,
-// which would otherwise join any service of Consul.
+// serviceName returns the name of the workload's service. The group sets it: if workloads could set
+// it, any workload could join any service in Consul.
 func (w *workload) serviceName() string {
 	return cmp.Or(w.Metadata.Annotations[serviceAnnotation],
 		w.Metadata.Annotations[registration.GroupAnnotation])
 }
 
-// serviceOf returns the canonical name of a group's workloads as Istio defines it, else the name of
-// the group.
+// serviceOf returns the canonical service name of a group's workloads as Istio defines it; if there
+// is none, the group's name.
 func serviceOf(g *registration.Group) string {
 	metadata, template := g.Spec.GetMetadata().GetLabels(), g.Spec.GetTemplate().GetLabels()
 	for _, label := range []string{"service.istio.io/canonical-name", "app.kubernetes.io/name",

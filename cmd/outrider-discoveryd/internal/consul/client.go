@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// blockTime is how long Consul delays the answer to a blocking query while nothing changes.
+	// blockTime is how long Consul delays the response to a blocking query while nothing changes;
 	// Consul adds up to a sixteenth.
 	blockTime = time.Minute
 	// queryTimeout bounds a query, in addition to blockTime if it blocks.
@@ -124,7 +124,7 @@ func (c *client) options(ctx context.Context, datacenter string,
 	return o.WithContext(ctx), nil
 }
 
-// explain returns a shortened error of the client. For a refused token, it adds what that means.
+// explain shortens an error of the client. It adds an explanation if the token was refused.
 func explain(err error) error {
 	var refused api.StatusError
 	switch {

@@ -33,7 +33,7 @@ const (
 // isHost reports whether a text is a host name, or the first part of one.
 func isHost(text string) bool {
 	for word := range strings.SplitSeq(text, ".") {
-		if !object.IsWord(word, "-", maxWord) {
+		if !object.IsIdentifier(word, "-", maxWord) {
 			return false
 		}
 	}
@@ -47,13 +47,13 @@ func isLabel(key, value string) bool {
 	if !ok {
 		prefix, name = "x", key
 	}
-	return object.IsWord(prefix, "-_.", maxHost) && object.IsWord(name, "-_.", maxWord) &&
-		(value == "" || object.IsWord(value, "-_.", maxWord))
+	return object.IsIdentifier(prefix, "-_.", maxHost) && object.IsIdentifier(name, "-_.", maxWord) &&
+		(value == "" || object.IsIdentifier(value, "-_.", maxWord))
 }
 
-// convert returns a service with its ServiceEntry, made from all registered instances in found. An
-// instance that is critical or in maintenance is no endpoint. A service without a port, and one
-// that is a proxy of Consul's mesh, has no ServiceEntry.
+// convert returns a service and its ServiceEntry, made from its registered instances. Instances
+// that are critical or in maintenance are no endpoints. There is no ServiceEntry for a service
+// without a port, or for a proxy of Consul's mesh.
 func (w *watcher) convert(name string, found read) *service {
 	s := &service{name: name, index: found.meta.LastIndex, nodes: map[string]bool{}}
 	var instances []*api.ServiceEntry
@@ -88,7 +88,7 @@ func (w *watcher) convert(name string, found read) *service {
 			Name: protocol}},
 	}
 	byDatacenter := name + ".service." + strings.ToLower(instances[0].Node.Datacenter) + ".consul"
-	// A TCP connection does not contain the host, so there must be only one.
+	// a TCP connection does not contain the host, so several services cannot be distinguished
 	kind, _ := model.ParseProtocol(protocol, "")
 	if kind != model.TCP && !slices.Contains(entry.Hosts, byDatacenter) {
 		entry.Hosts = append(entry.Hosts, byDatacenter)
@@ -143,7 +143,7 @@ func endpoints(instances []*api.ServiceEntry, portName string) ([]*networking.Wo
 
 func addressOf(e *api.ServiceEntry) string { return cmp.Or(e.Service.Address, e.Node.Address) }
 
-// weightOf returns the weight of an instance in its state; 0 means that it receives no requests.
+// weightOf returns the weight of an instance for its health state; 0: it receives no requests.
 func weightOf(e *api.ServiceEntry) uint32 {
 	weight := 0
 	switch e.Checks.AggregatedStatus() {
@@ -190,8 +190,8 @@ func labelsOf(s *api.AgentService) map[string]string {
 	return labels
 }
 
-// portOf returns the number of a service's port: that in the metadata, else the port of most
-// instances, and of several such ports the lowest. Each instance receives requests on its own port.
+// portOf returns the number of a service's port: from the metadata, else the most frequent port of
+// its instances, the lowest of several. Each instance receives requests on its own port.
 func portOf(instances []*api.ServiceEntry) uint32 {
 	count := map[uint32]int{}
 	var best uint32
@@ -213,9 +213,9 @@ func portOf(instances []*api.ServiceEntry) uint32 {
 	return best
 }
 
-// protocolOf returns the protocol of a service's port in lower case. It is that in the metadata or
-// a tag protocol=NAME of the first instance with a known one, else the prefix of the service's name
-// (as Istio uses that of a port's name), else tcp.
+// protocolOf returns the protocol of a service's port in lower case: from the metadata or a tag
+// protocol=NAME of the first instance with a known one, else by the prefix of the service's name,
+// as Istio does with names of ports, else tcp.
 func protocolOf(name string, instances []*api.ServiceEntry) string {
 	for _, e := range instances {
 		protocol := strings.ToLower(labelsOf(e.Service)[metaProtocol])

@@ -20,7 +20,7 @@ func TestRegistry_FirstBatchHasAllDatacenters(t *testing.T) {
 		r, err := New(Options{Name: "consul", Address: "http://127.0.0.1:8500",
 			Datacenters: []string{"dc1", "dc2"}, Logger: slog.New(slog.DiscardHandler),
 			Sink: func(b discovery.Batch) {
-				if b.All {
+				if b.Complete {
 					first = b.Inputs
 				}
 			}})

@@ -12,7 +12,7 @@ type health struct {
 
 	mu       sync.Mutex
 	since    time.Time         // time of the last successful query
-	errors   map[string]error  // error of each query that fails now, by query
+	errors   map[string]error  // last error of each failing query, by query
 	problems map[string]string // problems for people, by subject
 }
 
@@ -66,15 +66,15 @@ func (h *health) note(subject, problem string) {
 	h.problems[subject] = problem
 }
 
-// failure returns the error of a query that fails now.
+// failure returns the error of a query; nil if its last attempt succeeded.
 func (h *health) failure(query string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.errors[query]
 }
 
-// current returns the time of the last successful query, a problem, and an error if queries fail
-// now.
+// current returns the time of the last successful query, a problem for people (""), and an error if
+// queries fail.
 func (h *health) current() (since time.Time, problem string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -10,19 +10,19 @@ import (
 	"outrider.org/outrider/agent/backoff"
 )
 
-// pollInterval is the least time between two answers of a blocking query.
+// pollInterval is the minimum interval between two queries.
 const pollInterval = 50 * time.Millisecond
 
 // answer is an answer of a blocking query that differs from the last one.
 type answer[T any] struct {
 	value    T
-	again    bool // the first answer, also after an error
+	again    bool // first response, or the first after an error
 	lost     bool // Consul's data is older than before, because Consul was restarted or restored
 	filtered bool // the token may not read all data
 }
 
-// poll repeats a blocking query until the context ends, and sends changed answers to a channel.
-// what is the name of the query in health.
+// poll repeats a blocking query until the context ends, and sends changed responses to a channel.
+// what is the query's name in health.
 func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- answer[T],
 	query func(*api.QueryOptions) (T, *api.QueryMeta, error)) {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
@@ -53,7 +53,7 @@ func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- an
 	}
 }
 
-// send sends one query. An answer of a server without a leader is an error, because it may be
+// send sends one query. A response from a server without a leader is an error, because it may be
 // outdated.
 func send[T any](ctx context.Context, w *watcher, index uint64,
 	query func(*api.QueryOptions) (T, *api.QueryMeta, error)) (T, *api.QueryMeta, error) {

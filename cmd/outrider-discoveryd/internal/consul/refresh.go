@@ -20,8 +20,8 @@ type read struct {
 	err     error
 }
 
-// refresh reads services and delivers those that have changed. It schedules services that cannot be
-// read to be read again after a pause.
+// refresh reads services and delivers the changed ones. It schedules another attempt, after a
+// pause, for services that cannot be read.
 func (w *watcher) refresh(ctx context.Context, names []string) {
 	results := make([]read, len(names))
 	var reading sync.WaitGroup
@@ -55,7 +55,7 @@ func (w *watcher) refresh(ctx context.Context, names []string) {
 			w.later[name] = true
 		case len(result.entries) == 0 && result.meta.ResultsFilteredByACLs:
 			w.later[name] = false
-		case len(result.entries) == 0: // the service was removed: the list of names will show that
+		case len(result.entries) == 0: // the service was removed, which the list of names will show
 		case urgent || known.index != result.meta.LastIndex:
 			if known.update(w.convert(name, result)) {
 				changed = append(changed, known.input(w.path(name)))

@@ -1,17 +1,17 @@
 // Package consul is a service registry: the services of Consul's catalogue and their health. Store
 // registers workloads in it.
 //
-// A watcher per datacentre has three blocking queries: the names of the services, the critical
-// checks and the checks in state warning. Their answers are small. A change of checks names its
-// services, which are read first (urgent). A change of the catalogue names no service, so all
-// services are read again (sweep). A blocking query for each service would need a connection each,
-// and 1,000 connections are more than Consul accepts from one client (http_max_conns_per_client).
+// A watcher for each datacentre has three blocking queries with small responses: the names of the
+// services, the critical checks and the checks in state warning. A changed check names its service,
+// which is read first (urgent). A change of the catalogue names no service, so all are read again
+// (sweep). A blocking query per service would need a connection each, and 1,000 connections are
+// more than Consul accepts from one client (http_max_conns_per_client).
 //
 //	catalog/services ──┐             ┌─ urgent ─┐
-//	state/critical ────┼─> watcher ──┤          ├─> health/service/NAME ─> ServiceEntry ─> Sink
+//	state/critical ────┼─> watcher ──┤          ├─> health/service/NAME ─> Service
 //	state/warning ─────┘             └─ sweep ──┘
 //
-// A ServiceEntry is the whole of one service in one datacentre. A fourth blocking query reads the
+// Each service of a datacentre becomes one ServiceEntry. A fourth blocking query reads the
 // WorkloadEntries of registered workloads from the key/value store.
 package consul
 
@@ -33,8 +33,8 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// partialWait is how long the first batch waits for a datacentre that does not answer, before the
-// services of the others are delivered.
+// partialWait is how long the first batch is delayed by a datacentre that does not respond. Then
+// the services of the others are delivered.
 const partialWait = 10 * time.Second
 
 // Options configures a Registry.
@@ -111,7 +111,7 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// Reload accepts the current list of services as complete, and so removes services that Consul has
+// Reload accepts the current list of services as complete: it removes services that Consul has
 // lost.
 func (r *Registry) Reload() {
 	for _, w := range r.watchers {
@@ -122,8 +122,8 @@ func (r *Registry) Reload() {
 	}
 }
 
-// deliver passes changed inputs to the sink. It records that the datacentre of the watcher
-// completed is complete; nil: none. The first batch is delivered when all datacentres are complete.
+// deliver sends changed inputs to the sink. If completed is not nil, all services of its datacentre
+// are known now. The first batch is sent when all datacentres are complete.
 func (r *Registry) deliver(changed []store.Input, completed *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +161,7 @@ func (r *Registry) all() []store.Input {
 }
 
 func (r *Registry) send(inputs []store.Input, all bool) {
-	r.options.Sink(discovery.Batch{Source: r.options.Name, Inputs: inputs, All: all})
+	r.options.Sink(discovery.Batch{Source: r.options.Name, Inputs: inputs, Complete: all})
 }
 
 // Status returns the state of the registry: the errors of all datacentres, and the oldest of their

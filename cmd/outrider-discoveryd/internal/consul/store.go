@@ -19,9 +19,10 @@ import (
 // value of an entry is part of it.
 const maxRequest = 500 << 10
 
-// Store stores registered workloads in the first datacentre of a registry. Each is a value in the
-// key/value store, and a node with instances in the catalogue, which are written together. The value
-// alone counts; the catalogue shows it to other programs. Store implements registration.Store.
+// Store stores registered workloads in the first datacentre of a registry. Each workload is a value
+// in the key/value store, and a node with instances in the catalogue, written in one transaction.
+// Only the value is read back; the catalogue is for other programs. Store implements
+// registration.Store.
 type Store struct {
 	registry *Registry
 	groups   func(namespace, name string) *networking.WorkloadGroup
@@ -38,7 +39,7 @@ func NewStore(registry *Registry,
 
 func (s *Store) watcher() *watcher { return s.registry.watchers[0] }
 
-// Run waits until ctx ends: the registry reads the entries.
+// Run waits until ctx ends, because the registry reads the entries.
 func (s *Store) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 
 // Group returns a WorkloadGroup.
@@ -93,7 +94,7 @@ func (s *Store) SetHealth(ctx context.Context, e *registration.Entry, h registra
 	}, func(w *workload) { w.setHealth(h) })
 }
 
-// change changes an entry that fulfils a condition.
+// change reads an entry, changes it if a condition holds, and writes it.
 func (s *Store) change(ctx context.Context, key registration.Key,
 	matches func(*registration.Entry) bool, change func(*workload)) error {
 	w, index, err := s.read(ctx, key)
@@ -120,7 +121,7 @@ func (s *Store) Delete(ctx context.Context, e *registration.Entry) error {
 		{Node: &api.NodeTxnOp{Verb: api.NodeDelete, Node: api.Node{Node: w.nodeName()}}}})
 }
 
-// Renew writes a new value of the instance's key. It contains the time for people only.
+// Renew writes a new value of the instance's key. The value contains the time, for people.
 func (s *Store) Renew(ctx context.Context, instance string, duration time.Duration) error {
 	text := fmt.Sprintf(`{"renewed": %q, "duration": %q}`, formatTime(time.Now()), duration)
 	return s.apply(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: serverKeys + instance,
@@ -170,8 +171,8 @@ func (s *Store) read(ctx context.Context, key registration.Key) (*workload, uint
 	return w, pair.ModifyIndex, nil
 }
 
-// write writes an entry, and its node with instances, unless its ModifyIndex has changed; 0: unless
-// it exists.
+// write writes an entry, and its node with instances. It returns ErrConflict if the ModifyIndex
+// differs from index; with index 0, if the entry exists.
 func (s *Store) write(ctx context.Context, w *workload, index uint64) error {
 	text, err := json.Marshal(w)
 	if err == nil {
@@ -188,8 +189,8 @@ func (s *Store) write(ctx context.Context, w *workload, index uint64) error {
 	return s.apply(ctx, ops)
 }
 
-// apply applies operations together, or none of them. The first one is of the key/value store; if
-// its condition does not hold, apply returns ErrConflict.
+// apply applies operations in one transaction. The first one writes to the key/value store; if its
+// condition does not hold, apply returns ErrConflict.
 func (s *Store) apply(ctx context.Context, ops api.TxnOps) error {
 	client := s.registry.client
 	ctx, cancel := context.WithTimeout(ctx, client.timeout)

@@ -112,7 +112,7 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 		t.Errorf("other programs see %q", got)
 	}
 
-	must(a.SetHealth(ctx, first, registration.Health{Healthy: true, At: at}))
+	must(a.SetHealth(ctx, first, registration.Health{Healthy: true, ReportedAt: at}))
 	for _, s := range []*sink{one, two} {
 		s.awaitAddresses("consul:shop", "10.0.0.1*3")
 		s.awaitAddresses("consul:shop-tcp", "10.0.0.1*3")
@@ -142,7 +142,7 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 	if moved.Controller != "b" || moved.Health == nil || !moved.Health.Healthy {
 		t.Errorf("after the move: %+v", moved)
 	}
-	must(b.SetHealth(ctx, moved, registration.Health{Message: "web.service is inactive", At: at}))
+	must(b.SetHealth(ctx, moved, registration.Health{Message: "web.service is inactive", ReportedAt: at}))
 	one.awaitAddresses("consul:shop", "")
 	conflicts("Delete of an old version", b.Delete(ctx, moved))
 	left := registration.Connection{Controller: "b", DisconnectedAt: at}
@@ -289,7 +289,7 @@ func TestStore_NeedsRights(t *testing.T) {
 // be no other object than the WorkloadEntry of its key.
 func TestWatcher_RemovesWorkloads(t *testing.T) {
 	s := &sink{t: t}
-	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Take,
+	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Accept,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

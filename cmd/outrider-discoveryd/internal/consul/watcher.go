@@ -17,11 +17,10 @@ import (
 )
 
 const (
-	// chunk is the number of services that are read before changes of health are checked again.
+	// chunk is the number of services that are read before the health checks are processed again.
 	chunk = 64
-	// sweepShare bounds the share of time in which all services are read. Such a sweep begins at
-	// the earliest sweepPause, and sweepShare times the duration of the last one, after the last
-	// one.
+	// sweepShare bounds how much time is spent on sweeps, which read all services: the pause after
+	// a sweep is sweepShare times its duration, and at least sweepPause.
 	sweepShare = 10
 	sweepPause = time.Second
 )
@@ -47,9 +46,9 @@ type watcher struct {
 	urgent   map[string]bool   // services to be read first
 	sweep    []string          // services to be read after urgent, sorted
 	sweepDue bool              // the catalogue has changed since the sweep began
-	begun    time.Time         // begin of the last sweep
+	begun    time.Time         // start of the last sweep
 	rest     time.Time         // earliest time of the next sweep
-	// services to be read again at the time retry; true: reading failed
+	// services to read again at the time retry; true: the last attempt failed
 	later map[string]bool
 	retry time.Time
 	pause backoff.Backoff
@@ -118,8 +117,8 @@ func (w *watcher) listNames(o *api.QueryOptions) (map[string][]string, *api.Quer
 	return names, meta, err
 }
 
-// await processes one event. It returns after the time wait at the latest; 0: at once, negative:
-// only after an event.
+// await processes one event. It waits for an event for the duration wait at most; negative: without
+// limit.
 func (w *watcher) await(ctx context.Context, wait time.Duration) {
 	var due <-chan time.Time
 	if wait >= 0 {
@@ -205,8 +204,8 @@ func (w *watcher) list(found answer[map[string][]string], now time.Time) {
 			gone[name] = true
 		}
 	}
-	// After an interruption, or if the token may read less than before, services that are missing
-	// in the list may not have been removed.
+	// after an interruption, or if the token may read less than before, a missing service may still
+	// exist
 	doubtful := found.again || found.filtered && !w.filtered
 	w.filtered = found.filtered
 	if found.lost || doubtful && w.listed && 2*len(gone) > len(w.services) {
@@ -262,8 +261,8 @@ func (w *watcher) removeAll(names map[string]bool) {
 	}
 }
 
-// check processes a list of the checks in a state. It schedules services to be read that have a
-// check which entered or left the state.
+// check processes a list of the checks in a state. It schedules the services of checks that entered
+// or left the state.
 func (w *watcher) check(state int, found api.HealthChecks) {
 	now := make(map[check]bool, len(found))
 	for _, c := range found {

@@ -67,8 +67,8 @@ func newWorkload(of *registration.Workload, c registration.Connection) *workload
 	return w
 }
 
-// parseWorkload returns the workload in a value. It has the kind and name that follow from the key,
-// so the writer of a value can change no other object.
+// parseWorkload returns the workload in a value. Kind and name are taken from the key, so that the
+// writer of a value cannot change another object.
 func parseWorkload(pair *api.KVPair) (*workload, error) {
 	namespace, name, _ := strings.Cut(strings.TrimPrefix(pair.Key, workloadKeys), "/")
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
@@ -127,10 +127,10 @@ func (w *workload) connection() registration.Connection {
 		ConnectedAt: at(registration.ConnectedAnnotation), DisconnectedAt: at(registration.DisconnectedAnnotation)}
 }
 
-// setHealth replaces the condition Healthy. Its transition time changes with its status only.
+// setHealth replaces the condition Healthy. The transition time changes only if the status does.
 func (w *workload) setHealth(h registration.Health) {
-	next := condition{Type: healthyCondition, Status: "False", LastProbeTime: h.At,
-		LastTransitionTime: h.At, Message: h.Message}
+	next := condition{Type: healthyCondition, Status: "False", LastProbeTime: h.ReportedAt,
+		LastTransitionTime: h.ReportedAt, Message: h.Message}
 	if h.Healthy {
 		next.Status = "True"
 	}
@@ -158,13 +158,13 @@ func (w *workload) health() *registration.Health {
 	for _, c := range w.Status.Conditions {
 		if c.Type == healthyCondition {
 			return &registration.Health{Healthy: c.Status == "True", Message: c.Message,
-				At: c.LastProbeTime}
+				ReportedAt: c.LastProbeTime}
 		}
 	}
 	return nil
 }
 
-// entry returns what the registration needs to know. index is the ModifyIndex of the value.
+// entry returns the workload as a registration.Entry. index is the ModifyIndex of the value.
 func (w *workload) entry(index uint64) *registration.Entry {
 	return &registration.Entry{Key: w.key(), Version: fmt.Sprint(index),
 		Group:          w.Metadata.Annotations[registration.GroupAnnotation],

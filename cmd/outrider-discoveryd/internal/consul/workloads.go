@@ -19,27 +19,28 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// lostWait is how long a WorkloadEntry stays that is missing after an interruption. Servers register
-// their workloads again meanwhile.
+// lostWait is how long a WorkloadEntry that is missing after an interruption is retained. Meanwhile
+// servers register their workloads again.
 const lostWait = 30 * time.Second
 
-// workloadInputs follows the registry's name in the paths of workloads' inputs.
+// workloadInputs follows the registry's name in the paths of inputs for workloads.
 const workloadInputs = ":" + string(object.WorkloadEntry) + "/"
 
 // workloads holds the registered workloads of one datacentre. Except for entries, the goroutine of
 // watcher.run owns it.
 type workloads struct {
-	known    map[string]registered // by NAMESPACE/NAME
-	lost     map[string]time.Time  // those of known that are missing, with the time of their end
-	filtered bool                  // the token may not read all
+	known map[string]registered // by NAMESPACE/NAME
+	// missing members of known, with the time at which they are removed
+	lost     map[string]time.Time
+	filtered bool // the token may not read all
 
 	mu      sync.Mutex
 	read    bool                  // the list was read once
-	entries []*registration.Entry // those in Consul; nil: the token may not read all
+	entries []*registration.Entry // entries in Consul; nil: the token may not read all of them
 }
 
-// registered is a value in Consul. If the value is no WorkloadEntry, entry is nil, problem says why,
-// and text is the last version that was one.
+// registered is a value in Consul. If it is not a valid WorkloadEntry, entry is nil, problem has
+// the reason, and text is the last valid version.
 type registered struct {
 	index   uint64
 	text    string
@@ -47,10 +48,9 @@ type registered struct {
 	problem string
 }
 
-// listWorkloads queries all registered workloads. A token that may not read them is no error,
-// because not every server registers workloads: the answer is then an empty list after the time of
-// the blocking query. The first list must be complete: a leader that was just elected may not have
-// applied its log yet.
+// listWorkloads queries all registered workloads. Without permission it returns an empty list after
+// the time of the blocking query, and no error, because not every server registers workloads. The
+// first list must be complete: a new leader may not have applied its log yet.
 func (w *watcher) listWorkloads(o *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {
 	o.RequireConsistent = o.WaitIndex == 0
 	pairs, meta, err := w.registry.client.api.KV().List(workloadKeys, o)
@@ -64,8 +64,8 @@ func (w *watcher) listWorkloads(o *api.QueryOptions) (api.KVPairs, *api.QueryMet
 	return nil, &api.QueryMeta{LastIndex: max(o.WaitIndex, 1), KnownLeader: true}, err
 }
 
-// setWorkloads processes a list of the registered workloads. Those that are missing after an
-// interruption stay for lostWait, and those that the token may not read any more until it may.
+// setWorkloads processes a list of the registered workloads. Workloads that are missing after an
+// interruption are retained for lostWait; those that the token may no longer read, until it may.
 func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 	var changed []store.Input
 	entries := make([]*registration.Entry, 0, len(found.value))

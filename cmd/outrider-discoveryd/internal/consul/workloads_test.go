@@ -18,7 +18,7 @@ import (
 // as it is broken.
 func TestWatcher_KeepsTheLastVersionOfABrokenValue(t *testing.T) {
 	s := &sink{}
-	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Take,
+	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Accept,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// synced has the versions that were sent to one proxy and accepted, in fields with istiod's names.
-// istiod has nonces in place of versions; both are equal if the proxy has accepted everything.
+// synced holds, in fields with istiod's names, the versions that were sent to a proxy and accepted.
+// istiod has nonces there; in both programs the two are equal if the proxy has accepted everything.
 type synced struct {
 	ClusterID     string                  `json:"cluster_id,omitempty"`
 	ProxyID       string                  `json:"proxy"`

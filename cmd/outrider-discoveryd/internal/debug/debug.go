@@ -1,6 +1,6 @@
 // Package debug answers requests for information about the discovery server: for istiod's debug
 // types over xDS (Debugger.Answer), and for the same information as pages over HTTP
-// (Debugger.Page). Credentials are redacted. Only one answer is made at a time, because an answer
+// (Debugger.Page). Credentials are redacted. Answers are made one at a time, because an answer
 // about 10,000 clients has megabytes.
 package debug
 
@@ -29,7 +29,8 @@ import (
 type Options struct {
 	XDS       *xds.Server
 	Discovery *discovery.Server
-	May       func(client xds.Peer) error // returns a gRPC status if a client may not get answers
+	// returns a gRPC status if a client may not receive debug information
+	Authorize func(client xds.Peer) error
 	// Sources returns the state of the sources and registries as a value for JSON; nil: none.
 	Sources func() any
 }
@@ -40,7 +41,7 @@ type Debugger struct {
 	turn    chan struct{} // holds the slot of the answer that is being made
 }
 
-// answerTime bounds the time for one answer, and the wait for the answer before it.
+// answerTime bounds the time to make an answer, and the wait for the previous one.
 const answerTime = 30 * time.Second
 
 // readTime bounds the time in which a client on this host must read a page.
@@ -71,7 +72,7 @@ var topics = map[string]struct {
 // Answer implements xds.Options.Debug.
 func (d *Debugger) Answer(ctx context.Context, client xds.Peer, typeURL string, names []string) (
 	[]*resource.Resource, error) {
-	if err := d.options.May(client); err != nil {
+	if err := d.options.Authorize(client); err != nil {
 		return nil, err
 	}
 	name, proto := strings.CutPrefix(typeURL, xds.DebugType+"/")

@@ -92,13 +92,13 @@ func start(t *testing.T) world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	clients := auth.New(auth.Settings{Require: auth.MTLS,
+	clients := auth.New(auth.Settings{Require: auth.RequireMTLS,
 		DebugIdentities: []string{"spiffe://cluster.local/ns/default/sa/operator"}},
 		func() []string { return []string{"cluster.local"} }, slog.New(slog.DiscardHandler))
-	w.debugger = New(Options{Discovery: server, May: clients.MayDebug,
+	w.debugger = New(Options{Discovery: server, Authorize: clients.MayDebug,
 		Sources: func() any { return []string{"files"} }})
 	streams, err := xds.NewServer(xds.ForFleet(xds.Options{Source: server, Admit: clients.Admit,
-		Secrets: clients.Secrets, Debug: w.debugger.Answer}))
+		MayHaveSecrets: clients.MayHaveSecrets, Debug: w.debugger.Answer}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func (w world) fetch(t *testing.T, account, name string) (string, error) {
 		ServerName: "server.test", RootFile: w.path("root.pem"), Namespace: "default",
 		ServiceAccount: account, ClusterID: "c1", ConnectTimeout: time.Minute,
 		CertFile: w.path(account + ".pem"), KeyFile: w.path(account + ".key")}})
-	text, err := agent.Debug(t.Context(), name)
+	text, err := agent.QueryDebug(t.Context(), name)
 	return string(text), err
 }
 

@@ -48,7 +48,7 @@ func (d *Debugger) snapshot(ctx context.Context, proxy string) (*resource.Snapsh
 
 // sorted returns the resources of a type, sorted by name.
 func sorted(snapshot *resource.Snapshot, typeURL string) (all []*resource.Resource) {
-	set := snapshot.Set(typeURL)
+	set := snapshot.ByType(typeURL)
 	for _, name := range slices.Sorted(maps.Keys(set)) {
 		all = append(all, set[name])
 	}
@@ -56,7 +56,7 @@ func sorted(snapshot *resource.Snapshot, typeURL string) (all []*resource.Resour
 }
 
 func encoded(r *resource.Resource) *anypb.Any {
-	return &anypb.Any{TypeUrl: r.Type, Value: r.Value()}
+	return &anypb.Any{TypeUrl: r.Type, Value: r.EncodedMessage()}
 }
 
 // dump returns the parts of a configuration dump as Envoy makes them. It leaves out secrets.

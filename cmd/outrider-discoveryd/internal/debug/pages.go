@@ -37,13 +37,13 @@ type port struct {
 	Name   string `json:"name"`
 }
 
-// names returns what istiod's ndsz returns, without the short names of Kubernetes Services.
+// names returns the same as istiod's ndsz, without the short names of Kubernetes Services.
 func (d *Debugger) names(ctx context.Context, query url.Values) (any, error) {
 	node, err := d.node(ctx, query.Get("proxyID"))
 	if err != nil {
 		return nil, err
 	}
-	names, err := d.options.Discovery.NamesOf(node)
+	names, err := d.options.Discovery.DNSNamesOf(node)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (d *Debugger) names(ctx context.Context, query url.Values) (any, error) {
 
 func (d *Debugger) registry(context.Context, url.Values) (any, error) {
 	all := []host{}
-	for _, name := range d.options.Discovery.Names(nil) {
+	for _, name := range d.options.Discovery.DNSNames(nil) {
 		h := host{Host: name.Host, Addresses: []string{}}
 		for _, address := range name.Addresses {
 			h.Addresses = append(h.Addresses, address.String())

@@ -1,6 +1,6 @@
-// Package join signs and verifies the join tokens with which a host gets its first certificate
-// where no other issuer of tokens exists. A join token is a JWT for one service account, signed
-// with a key of the operator's.
+// Package join signs and verifies join tokens, with which a host gets its first certificate if
+// there is no other issuer of tokens. A join token is a JWT for one service account, signed with
+// the operator's key.
 package join
 
 import (
@@ -28,7 +28,7 @@ import (
 const (
 	// Issuer is the claim iss of join tokens.
 	Issuer = "outrider-discoveryd"
-	// Audience is the claim aud of join tokens, the same as of other tokens for certificates.
+	// Audience is the claim aud of join tokens. Other tokens for certificates have the same.
 	Audience = "istio-ca"
 	// MaxTTL bounds the validity of a join token.
 	MaxTTL = 24 * time.Hour
@@ -51,7 +51,7 @@ type claims struct {
 // Signed is a new join token.
 type Signed struct {
 	Text    string
-	ID      string // names the token in logs
+	ID      string // ID of the token in logs
 	KeyID   string
 	Expires time.Time
 }
@@ -120,7 +120,7 @@ func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
 	return nil
 }
 
-// ID returns the name of a token in logs.
+// ID returns the ID of a token for logs.
 func ID(token *jwt.Token) string {
 	const most = 64
 	id, _ := token.Claims["jti"].(string)

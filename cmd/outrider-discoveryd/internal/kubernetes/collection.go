@@ -22,7 +22,7 @@ import (
 const (
 	pageSize = 500             // objects in one page of a list
 	pageTime = time.Minute     // time-out for one page of a list
-	early    = 5 * time.Second // a watch that ends by its deadline ends at most this time before it
+	early    = 5 * time.Second // how much earlier than its deadline a watch may end regularly
 )
 
 // retries returns the back-off of lists. For a kind that the API server does not have, it reaches
@@ -49,7 +49,7 @@ type collection struct {
 	listed bool                // the first list is complete, or there is nothing to list
 
 	err       error
-	forbidden bool // the list is not permitted, but optional
+	forbidden bool // the list is forbidden, and the collection optional
 	missing   bool // whether the API server does not have the kind, and so no objects are known
 	since     time.Time
 	deadline  time.Time // deadline of the current watch
@@ -82,10 +82,10 @@ func (c *collection) Watch(options metav1.ListOptions) (watch.Interface, error) 
 	return c.WatchWithContext(context.Background(), options)
 }
 
-// ListWithContext returns a page of a list. The first list comes from the API server's cache, as
-// for each informer of Kubernetes; the watch adds what the cache lacked. Lists of kinds that
-// restrict access, and later lists, must be the newest. A list need not be at least as new as the
-// previous one, because the API server may have been restored from a backup.
+// ListWithContext returns a page of a list. The first list comes from the API server's cache, as in
+// Kubernetes' informers; the watch adds what the cache lacks. Later lists, and lists of kinds that
+// restrict access, must be up to date. A list may be older than the previous one, because the API
+// server may have been restored from a backup.
 func (c *collection) ListWithContext(ctx context.Context,
 	options metav1.ListOptions) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTime)
@@ -152,7 +152,7 @@ func (c *collection) find(ctx context.Context) (schema.GroupVersionResource, err
 
 // WatchWithContext watches from the version of the list. If the previous watch ended before its
 // deadline, it requires a new list: the API server may have been restarted with other data, which a
-// watch does not show.
+// watch would not show.
 func (c *collection) WatchWithContext(ctx context.Context,
 	options metav1.ListOptions) (watch.Interface, error) {
 	if c.lost() {

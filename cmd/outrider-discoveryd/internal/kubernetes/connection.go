@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// servedFor is how long the list of kinds that an API server has is cached.
+// servedFor is how long the list of an API server's kinds is cached.
 const servedFor = 5 * time.Second
 
 // connection creates clients for an API server. After an error it reads the kubeconfig again, so
@@ -65,7 +65,7 @@ func (c *connection) client(gv schema.GroupVersion) (rest.Interface, error) {
 	}
 	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{
 		CodecFactory: serializer.NewCodecFactory(c.scheme)}
-	// no limit: there are few requests, because feeds and the status writer space them
+	// no limit, because feeds and the status writer send few requests
 	config.QPS = -1
 	config.DisableCompression = true // compression takes longer than the transfer
 	config.WarningHandler = rest.NoWarnings{}

@@ -16,7 +16,7 @@ import (
 type slice struct {
 	family    string            // address family, IPv4 or IPv6
 	ports     map[string]uint32 // TCP ports by name; shared and never modified
-	endpoints []endpoint        // those endpoints of the slice that receive requests
+	endpoints []endpoint        // endpoints of the slice that receive requests
 }
 
 // endpoint is an address, with its pod if it has one.
@@ -41,8 +41,8 @@ func newSlice(o *discoveryv1.EndpointSlice) *slice {
 	}
 	for i := range o.Endpoints {
 		in := &o.Endpoints[i]
-		// With publishNotReadyAddresses, Kubernetes sets ready for all endpoints, except those that
-		// terminate.
+		// With publishNotReadyAddresses, Kubernetes marks all endpoints as ready, except
+		// terminating ones.
 		if ready := in.Conditions.Ready; ready != nil && !*ready {
 			continue
 		}
@@ -85,8 +85,8 @@ func newPod(o *corev1.Pod) pod {
 		}
 	}
 	if _, ok := o.Labels[model.TLSModeLabel]; !ok {
-		// A Pod without a sidecar does not accept mutual TLS. Without this label, the WorkloadEntry
-		// would, because it has a service account.
+		// A Pod without a sidecar does not accept mutual TLS. Without this label, its WorkloadEntry
+		// would seem to, because it has a service account.
 		p.labels = make(map[string]string, len(o.Labels)+1)
 		maps.Copy(p.labels, o.Labels)
 		p.labels[model.TLSModeLabel] = "disabled"

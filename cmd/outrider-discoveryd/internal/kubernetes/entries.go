@@ -65,8 +65,8 @@ func (s *Entries) input(string) (store.Input, bool) { return store.Input{}, fals
 
 func (s *Entries) count() int { return len(s.entries) }
 
-// Entries implements registration.Store. What an empty list lacks is absent here: the servers of
-// connected workloads register these again.
+// Entries implements registration.Store. It omits known objects that an empty list lacks; the
+// servers of connected workloads register these again.
 func (s *Entries) Entries() ([]*registration.Entry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,7 +205,7 @@ func (s *Entries) Create(ctx context.Context, w *registration.Workload,
 	return s.failure(err)
 }
 
-// annotations returns those of a connection for a merge patch.
+// annotations returns the annotations of a connection, for a merge patch.
 func annotations(c registration.Connection) map[string]any {
 	text := func(at time.Time) any {
 		if at.IsZero() {
@@ -250,7 +250,7 @@ func (s *Entries) SetHealth(ctx context.Context, e *registration.Entry,
 	if o == nil || entryOf(o).Connection != e.Connection {
 		return registration.ErrConflict
 	}
-	at := h.At.UTC().Format(time.RFC3339Nano)
+	at := h.ReportedAt.UTC().Format(time.RFC3339Nano)
 	next := istioCondition{Type: model.HealthCondition, Status: "True", LastProbeTime: at,
 		LastTransitionTime: at}
 	if !h.Healthy {
@@ -284,7 +284,7 @@ func (s *Entries) Delete(ctx context.Context, e *registration.Entry) error {
 	return s.failure(at(client.Delete(), resource, e.Key).Body(body).Do(ctx).Error())
 }
 
-// entryOf returns what registration needs of a WorkloadEntry.
+// entryOf returns a WorkloadEntry as a registration.Entry.
 func entryOf(o *istioObject) *registration.Entry {
 	e := &registration.Entry{Key: registration.Key{Namespace: o.Namespace, Name: o.Name},
 		Version: o.ResourceVersion, Group: o.Annotations[registration.GroupAnnotation]}
@@ -306,7 +306,7 @@ func entryOf(o *istioObject) *registration.Entry {
 	all := o.conditions()
 	if i := slices.IndexFunc(all, isHealth); i >= 0 {
 		e.Health = &registration.Health{Healthy: all[i].Status == "True", Message: all[i].Message}
-		e.Health.At, _ = time.Parse(time.RFC3339Nano, all[i].LastProbeTime)
+		e.Health.ReportedAt, _ = time.Parse(time.RFC3339Nano, all[i].LastProbeTime)
 	}
 	return e
 }

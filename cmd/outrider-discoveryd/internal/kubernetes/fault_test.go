@@ -39,8 +39,8 @@ func testRestart(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/one", "")
 	c.Create(at, serviceEntry("three", "three.example"))
 	r.await(t, "kubernetes:ServiceEntry/restart/three", "three.example")
-	if _, ok := r.Input("kubernetes:ServiceEntry/restart/one"); ok || r.Complete() != 1 {
-		t.Errorf("%d batches with all: %q", r.Complete(), r.Paths())
+	if _, ok := r.Input("kubernetes:ServiceEntry/restart/one"); ok || r.CompleteBatches() != 1 {
+		t.Errorf("%d batches with all: %q", r.CompleteBatches(), r.Paths())
 	}
 	c.Send(http.MethodDelete, at+"/two", "")
 	c.Send(http.MethodDelete, at+"/three", "")

@@ -90,7 +90,7 @@ func (f *feed) send() {
 		f.mu.Unlock()
 		return
 	}
-	batch := discovery.Batch{Source: f.name, All: !f.complete}
+	batch := discovery.Batch{Source: f.name, Complete: !f.complete}
 	for path := range f.changed {
 		if in, ok := f.handler.input(path); ok {
 			batch.Inputs = append(batch.Inputs, in)
@@ -99,7 +99,7 @@ func (f *feed) send() {
 	clear(f.changed)
 	f.complete = true
 	f.mu.Unlock()
-	if !batch.All && len(batch.Inputs) == 0 {
+	if !batch.Complete && len(batch.Inputs) == 0 {
 		return
 	}
 	slices.SortFunc(batch.Inputs, func(a, b store.Input) int {

@@ -10,7 +10,7 @@ func TestFeed_IsSyncedOnceTheSinkHasTheFirstBatch(t *testing.T) {
 	var r *Registry
 	var early bool
 	r, err := NewRegistry(Options{Name: "kubernetes"}, func(b discovery.Batch) {
-		early = early || b.All && r.Status().Synced
+		early = early || b.Complete && r.Status().Synced
 	})
 	if err != nil {
 		t.Fatal(err)

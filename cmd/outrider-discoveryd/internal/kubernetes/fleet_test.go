@@ -57,7 +57,7 @@ func serve(kubeconfig, address string) error {
 	complete.Add(2)
 	sink := func(b discovery.Batch) {
 		server.Accept(b)
-		if b.All {
+		if b.Complete {
 			complete.Done()
 		}
 	}

@@ -1,15 +1,15 @@
 // Package kubernetes reads configuration and services from a Kubernetes API server.
 //
-// Source brings the objects of Istio's kinds, Registry the Services with their endpoints. Both are
-// a feed of collections: a collection lists and watches one resource (in one namespace, or in
-// all), and the feed sends what changed as batches. The first batch has the complete lists of all
+// Source delivers the objects of Istio's kinds, Registry the Services with their endpoints. Both
+// are a feed of collections: a collection lists and watches one resource (in one namespace, or in
+// all), and the feed sends changes as batches. The first batch has the complete lists of all
 // resources.
 //
 //	collection -- set, remove --> Source, Registry -- changed paths --> feed -- Batch --> Sink
 //
-// What an API server lists is not always the truth: one that was restored from a backup, or has
-// lost its data, lists less than before. A list that is empty where objects were known removes none
-// of them (collection.replace); what a watch reports is accepted.
+// An API server that was restored from a backup, or has lost its data, lists fewer objects than
+// before. So an empty list does not remove known objects (collection.Replace); removals in a watch
+// are accepted.
 package kubernetes
 
 import (

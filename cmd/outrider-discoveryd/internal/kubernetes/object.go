@@ -61,8 +61,8 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, builder.AddToScheme(scheme)
 }
 
-// text returns the part of an object that has an effect, as JSON. A change of the object's version,
-// or of a status without effect, does not change the text.
+// text returns the effective part of an object as JSON: changes of the object's version, or of a
+// status without effect, do not change it.
 func (o *istioObject) text() ([]byte, error) {
 	type metadata struct {
 		Name        string            `json:"name"`
@@ -102,7 +102,7 @@ type istioCondition struct {
 	ObservedGeneration json.RawMessage `json:"observedGeneration,omitempty"`
 }
 
-// splitConditions returns the conditions of other programs, and that of this program.
+// splitConditions separates this program's condition from the conditions of other programs.
 func (o *istioObject) splitConditions() (others []istioCondition, own istioCondition) {
 	for _, c := range o.conditions() {
 		if c.Type == conditionType {

@@ -18,11 +18,11 @@ import (
 type Registry struct {
 	feed
 	domain string
-	// services by "namespace/name"; some have no Service yet
+	// services by "namespace/name"; for some, only EndpointSlices are known
 	services map[string]*service
 	slices   map[string]string // key of the Service of each EndpointSlice
 	pods     map[string]pod    // pods by "namespace/name"
-	// services with an endpoint in a pod, and perhaps some that had one before
+	// services that have, or had, an endpoint in a pod, by pod
 	users map[string]map[string]struct{}
 	nodes map[string]string // localities of nodes by name
 	sent  int
@@ -142,7 +142,7 @@ func (r *Registry) removeSlice(key string) {
 	}
 }
 
-// changeUsers marks the services as changed that have an endpoint in a pod.
+// changeUsers marks the services with an endpoint in a pod as changed.
 func (r *Registry) changeUsers(pod string) {
 	for owner := range r.users[pod] {
 		if s := r.services[owner]; s != nil && s.has(func(e *endpoint) bool {
@@ -158,8 +158,8 @@ func (r *Registry) changeUsers(pod string) {
 	}
 }
 
-// changeNode marks the services as changed that have an endpoint on a node. It searches all
-// services, because localities of nodes hardly ever change.
+// changeNode marks the services with an endpoint on a node as changed. It searches all services,
+// because the localities of nodes rarely change.
 func (r *Registry) changeNode(name string) {
 	if !r.complete {
 		return // before the first batch all services are marked anyway
@@ -204,7 +204,7 @@ func (r *Registry) input(key string) (store.Input, bool) {
 
 func (r *Registry) count() int { return r.sent }
 
-// sortedSlices returns the slices sorted by name, those with addresses of a family first.
+// sortedSlices returns the slices sorted by name; those of the service's address family come first.
 func (s *service) sortedSlices() []*slice {
 	var first, others []*slice
 	for _, name := range slices.Sorted(maps.Keys(s.slices)) {

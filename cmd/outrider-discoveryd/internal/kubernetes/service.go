@@ -127,9 +127,9 @@ func (s *spec) entry(path, suffix string, index int, in *networking.ServiceEntry
 		Created: s.created, File: path, Index: index, Spec: in}
 }
 
-// entries returns the ServiceEntries of a service: one with its addresses and the endpoints that
-// serve all its ports, one for each group of endpoints that serve the same part of its ports, and
-// one that selects WorkloadEntries. Only TCP ports are used; without any there is no ServiceEntry.
+// entries returns the ServiceEntries of a service: one with the addresses and the endpoints of all
+// its ports, one for each group of endpoints that have the same subset of its ports, and one that
+// selects WorkloadEntries. Only TCP ports are used; without a TCP port there are none.
 func (r *Registry) entries(path string, in *service) []*object.Object {
 	s := in.spec
 	switch {
@@ -166,8 +166,8 @@ func (r *Registry) entries(path string, in *service) []*object.Object {
 	return found
 }
 
-// portNames returns the names of those of the service's ports that are in only (nil: all), joined
-// by commas. ok is false if there is none.
+// portNames returns the names of the service's ports, restricted to those in only unless that is
+// nil, joined by commas; "": there is none.
 func (s *spec) portNames(only map[string]uint32) string {
 	names := make([]string, 0, len(s.ports))
 	for _, port := range s.ports {
@@ -178,8 +178,8 @@ func (s *spec) portNames(only map[string]uint32) string {
 	return strings.Join(names, ",")
 }
 
-// endpoints returns the endpoints of a service, sorted by address, by the names of the ports that
-// they serve. A pod with addresses of two families is one endpoint.
+// endpoints returns the endpoints of a service, sorted by address, grouped by the names of their
+// ports. A pod with addresses of two families is one endpoint.
 func (r *Registry) endpoints(in *service) map[string][]*networking.WorkloadEntry {
 	groups := map[string][]*networking.WorkloadEntry{}
 	families := map[string]string{} // chosen address family of each pod
@@ -215,8 +215,8 @@ func (r *Registry) endpoints(in *service) map[string][]*networking.WorkloadEntry
 	return groups
 }
 
-// workload returns an endpoint as a WorkloadEntry; nil while the endpoint's pod is unknown, because
-// the pod has its identity.
+// workload returns an endpoint as a WorkloadEntry; nil while its pod, which has the identity, is
+// unknown.
 func (r *Registry) workload(e *endpoint, ports map[string]uint32) *networking.WorkloadEntry {
 	w := &networking.WorkloadEntry{Address: e.address, Ports: ports, Locality: r.nodes[e.node]}
 	if e.pod == "" {

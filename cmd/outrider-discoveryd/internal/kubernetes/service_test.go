@@ -81,8 +81,8 @@ func testServices(t *testing.T, c *cluster.Cluster) {
 	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"),
 		Namespaces: []string{ns}})
 	awaitSynced(t, r)
-	if got.Complete() != 1 || got.Batches() != 1 {
-		t.Errorf("%d batches, %d with all", got.Batches(), got.Complete())
+	if got.CompleteBatches() != 1 || got.Batches() != 1 {
+		t.Errorf("%d batches, %d with all", got.Batches(), got.CompleteBatches())
 	}
 	_, kill := c.Istiod()
 	defer kill()
@@ -182,8 +182,8 @@ func testServiceChanges(t *testing.T, c *cluster.Cluster) {
 	await := func(what, name string, want ...string) {
 		t.Helper()
 		parts.Eventually(t, limit, what, func() bool { return slices.Equal(shown(name), want) })
-		if last := got.Last(); len(last.Inputs) != 1 || last.All {
-			t.Errorf("%s: %d inputs, all %t", what, len(last.Inputs), last.All)
+		if last := got.Last(); len(last.Inputs) != 1 || last.Complete {
+			t.Errorf("%s: %d inputs, all %t", what, len(last.Inputs), last.Complete)
 		}
 	}
 	const entry = "service:states 10.96.1.2 STATIC grpc-api/80/GRPC"

@@ -32,8 +32,8 @@ func testSource(t *testing.T, c *cluster.Cluster) {
 	awaitSynced(t, s)
 	want := []string{"kubernetes:EnvoyFilter/source/f", "kubernetes:PeerAuthentication/source/p",
 		"kubernetes:ServiceEntry/source/web", "kubernetes:VirtualService/source/web"}
-	if got := r.Paths(); !slices.Equal(got, want) || r.Complete() != 1 || r.Batches() != 1 {
-		t.Fatalf("%d batches, %d with all: %q, want %q", r.Batches(), r.Complete(), got, want)
+	if got := r.Paths(); !slices.Equal(got, want) || r.CompleteBatches() != 1 || r.Batches() != 1 {
+		t.Fatalf("%d batches, %d with all: %q, want %q", r.Batches(), r.CompleteBatches(), got, want)
 	}
 	in, _ := r.Input("kubernetes:VirtualService/source/web")
 	var got struct {

@@ -8,8 +8,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// conditionType is the type of the condition in an object's status that says whether the object is
-// valid.
+// conditionType is the type of the status condition that tells whether an object is valid.
 const conditionType = "PassedAnalysis"
 
 // maxMessage bounds the message of a condition in bytes.
@@ -57,7 +56,7 @@ func newVerdict(problems []object.Problem, generation int64) verdict {
 	return v
 }
 
-// objectStatus is the verdict for an object, and what the object's status contains.
+// objectStatus holds the verdict for an object, and the verdict that its status has.
 type objectStatus struct {
 	kind, namespace, name string
 	generation            int64
@@ -76,7 +75,7 @@ func (w *statusWriter) set(path string, o *istioObject) {
 	}
 	_, own := o.splitConditions()
 	if s.generation, s.has = o.Generation, verdictOf(own); s.has == s.want {
-		// the verdict was written, and a later change by another server is not overwritten
+		// the verdict was written before; a later change by another server is not overwritten
 		delete(w.due, path)
 	}
 }

@@ -25,8 +25,8 @@ const (
 )
 
 // statusWriter writes the verdict for an object to the object's status, once for each generation
-// and verdict. If another program then changes the condition, it is not written again: two servers
-// that disagree do not overwrite each other in turn.
+// and verdict. It does not write again after another program has changed the condition, so that two
+// servers that disagree do not overwrite each other endlessly.
 type statusWriter struct {
 	connection *connection
 	limit      flowcontrol.RateLimiter
@@ -90,7 +90,8 @@ func (w *statusWriter) next() (path string, s objectStatus, ok bool) {
 	return "", objectStatus{}, false
 }
 
-// done records the result of writing a status. The object's verdict may have changed meanwhile.
+// done records the result of writing a status. If the verdict has changed meanwhile, the status
+// stays due.
 func (w *statusWriter) done(path string, written objectStatus, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -69,9 +69,9 @@ func (d *decoded) object(path string) *object.Object {
 		Created: d.created(), File: path, Spec: d.spec}
 }
 
-// text returns the object as JSON. If the object cannot be read completely, the text has a spec
-// that is valid for no kind: the object is then refused, its last good version stays in force, and
-// what an invalid policy selects is denied.
+// text returns the object as JSON. If the object cannot be decoded completely, its spec is one that
+// is invalid for every kind, so that the object is refused: its last good version stays in force,
+// and an invalid policy without one is replaced by a denial.
 func (d *decoded) text() []byte {
 	metadata := map[string]any{"name": d.name, "namespace": d.namespace}
 	if len(d.metadata.Labels) > 0 {
@@ -94,7 +94,8 @@ func (d *decoded) text() []byte {
 	text, err := json.Marshal(map[string]any{"apiVersion": d.apiVersion, "kind": string(d.kind),
 		"metadata": metadata, "spec": json.RawMessage(spec)})
 	if err != nil {
-		return []byte(err.Error()) // fails only for invalid UTF-8, which protobuf excludes
+		// impossible: fails only for invalid UTF-8, which protobuf excludes
+		return []byte(err.Error())
 	}
 	return text
 }

@@ -41,7 +41,7 @@ func newFaulty(t *testing.T) *faulty {
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.lists[r.Type] = &discoveryv3.Resource{Name: r.Name, Resource: anyOf(t, r.Any())}
+		f.lists[r.Type] = &discoveryv3.Resource{Name: r.Name, Resource: anyOf(t, r.EncodedAny())}
 	}
 	return f
 }

@@ -11,11 +11,12 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Admit is a function that authenticates a client; see xds.Options.Admit.
+// Admit authenticates a client; see xds.Options.Admit.
 type Admit func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
 
-// Guard returns admit with an additional condition: only clients with an identity, and those on the
-// loopback interface, may get the objects of the configuration (see discovery.WantsObjects).
+// Guard returns an Admit that calls admit, and also refuses clients that request the objects of the
+// configuration (see discovery.WantsObjects) without an identity, unless they are on the loopback
+// interface.
 func Guard(admit Admit) Admit {
 	return func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
 		admitted, err := admit(client, node)

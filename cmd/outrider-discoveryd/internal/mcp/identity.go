@@ -13,8 +13,8 @@ import (
 // rootNamespace is the namespace of a client whose certificate or token does not contain one.
 const rootNamespace = "istio-system"
 
-// namespaceOf returns the namespace of the service account in a client's certificate or, without
-// one, token. A server accepts only this namespace in the node.
+// namespaceOf returns the namespace of the service account in the client certificate or, without a
+// certificate, in the token. Servers accept only this namespace in the node.
 func namespaceOf(o Options) string {
 	switch {
 	case o.CertFile != "":

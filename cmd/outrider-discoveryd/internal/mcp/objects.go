@@ -18,15 +18,16 @@ import (
 type objects struct {
 	options Options
 	known   map[string]map[string]store.Input
-	// types whose list is empty although objects were known, which are retained
+	// types whose list is empty, and whose known objects are retained
 	empty map[string]bool
 }
 
 // lists collects the first list of each type on one stream.
 type lists struct {
 	*objects
-	missing map[string]bool                   // types whose list has not arrived yet
-	pending map[string]map[string]store.Input // lists that have arrived; used until none is missing
+	missing map[string]bool // types whose list has not arrived yet
+	// lists that have arrived; applied once none is missing
+	pending map[string]map[string]store.Input
 }
 
 func newObjects(o Options) *objects {
@@ -77,8 +78,8 @@ func (l *lists) outstanding() string {
 	return strings.Join(slices.Sorted(maps.Keys(l.missing)), ", ")
 }
 
-// take processes a response. It returns a batch of everything once all lists are complete, and
-// afterwards one with the changes of each response.
+// take processes a response. Once all lists have arrived, it returns a batch with the complete
+// state, and then one batch with the changes of each response.
 func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 	if !slices.Contains(l.types(), r.typeURL) {
 		return batch, false
@@ -96,7 +97,7 @@ func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 		return batch, false
 	}
 	base := before
-	// the response changes the empty list, not the objects that were retained
+	// the response changes the empty list; retained objects are replaced by it
 	if l.empty[r.typeURL] {
 		delete(l.empty, r.typeURL)
 		base = nil
@@ -133,7 +134,7 @@ func (l *lists) reconcile() discovery.Batch {
 		}
 	}
 	l.pending = nil
-	batch := discovery.Batch{Source: l.options.Name, All: true}
+	batch := discovery.Batch{Source: l.options.Name, Complete: true}
 	for _, of := range l.types() {
 		batch.Inputs = append(batch.Inputs, difference(nil, l.known[of])...)
 	}
@@ -191,8 +192,8 @@ func (o *objects) problem() string {
 	return strings.Join(found, "; ")
 }
 
-// input returns the name and the input for a resource. ok is false if the source does not deliver
-// such resources.
+// input returns name and input for a resource. ok is false if the source does not deliver such
+// resources.
 func (o *objects) input(typeURL string, resource *anypb.Any) (name string, _ store.Input, ok bool) {
 	d, err := decode(typeURL, resource)
 	if err != nil {

@@ -37,7 +37,7 @@ type sink struct {
 func start(t testing.TB, o Options) *sink {
 	t.Helper()
 	s := &sink{t: t}
-	o.Name, o.Sink, o.Logger, o.Plaintext = "mcp", s.Take, slog.New(slog.DiscardHandler), true
+	o.Name, o.Sink, o.Logger, o.Plaintext = "mcp", s.Accept, slog.New(slog.DiscardHandler), true
 	source, err := New(o)
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func serve(t testing.TB, address, folder string, old ...bool) (s *server, end fu
 	t.Helper()
 	s = &server{changes: make(chan []string), folder: folder}
 	var err error
-	s.Server, err = discovery.New(discovery.Options{Files: []string{folder}, Changes: s.changes,
+	s.Server, err = discovery.New(discovery.Options{Files: []string{folder}, ChangedPaths: s.changes,
 		Sources: []string{"files", "memory"}, EncodeObject: Encode})
 	if err != nil {
 		t.Fatal(err)

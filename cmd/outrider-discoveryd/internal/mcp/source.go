@@ -1,12 +1,12 @@
-// Package mcp brings configuration from another xDS server: an istiod or an outrider-discoveryd
-// that serves its objects to clients with GENERATOR=api. The protocol is ADS with a type URL per
+// Package mcp reads configuration from another xDS server: an istiod or an outrider-discoveryd that
+// serves its objects to clients with GENERATOR=api. The protocol is ADS with a type URL for each
 // kind (networking.istio.io/v1/VirtualService) and resources of type istio.mcp.v1alpha1.Resource,
 // which Istio calls MCP over xDS.
 //
-// A stream begins with the complete list of each kind. The source delivers nothing until all have
-// arrived, and afterwards each response as it comes:
+// A stream begins with the complete list of each kind. The source delivers them together once all
+// have arrived, and from then on the changes of each response:
 //
-//	connect ─> collect the lists of all kinds ─> reconcile (All) ─> apply responses ─> stream ends
+//	connect ─> collect the lists of all kinds ─> reconcile (Complete) ─> apply responses ─> stream ends
 package mcp
 
 import (
@@ -48,7 +48,7 @@ type Source struct {
 
 	mu     sync.Mutex // guards status and failed
 	status source.Status
-	failed bool // the last failure was logged, and no stream has synchronised since
+	failed bool // a failure was logged, and no stream has synchronised since
 
 	objects *objects // objects of the server; only Run uses them
 }
@@ -75,7 +75,7 @@ func (s *Source) Status() source.Status {
 	return s.status
 }
 
-// Reload accepts that kinds have no objects any more: those that were retained are removed.
+// Reload accepts empty lists: objects that were retained in spite of them are removed.
 func (s *Source) Reload() {
 	select {
 	case s.accept <- struct{}{}:
@@ -135,7 +135,7 @@ func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error)
 	for {
 		select {
 		case r := <-received:
-			_ = st.acknowledge(r) // the cause of an error comes from receive
+			_ = st.acknowledge(r) // receive returns the cause of an error
 			batch, changed := lists.take(r)
 			if lists.complete() && !synced {
 				synced = true

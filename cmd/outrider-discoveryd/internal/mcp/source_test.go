@@ -88,7 +88,7 @@ func service(path string, addresses ...string) store.Input {
 func TestSource_FromDiscoveryd(t *testing.T) {
 	t.Parallel()
 	own, end := serve(t, "", folder(t))
-	own.Accept(discovery.Batch{Source: "memory", All: true,
+	own.Accept(discovery.Batch{Source: "memory", Complete: true,
 		Inputs: []store.Input{service("memory:db", "10.0.0.9")}})
 	config := start(t, Options{Address: own.address})
 	services := start(t, Options{Address: own.address, Services: true})
@@ -216,7 +216,7 @@ func TestDecode_RefusesWhatItDoesNotKnow(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newObjects(Options{Name: "mcp"}).begin()
-	name, input, ok := l.input(r.Type, anyOf(t, r.Any()))
+	name, input, ok := l.input(r.Type, anyOf(t, r.EncodedAny()))
 	if !ok || name != "a/b" || !strings.Contains(string(input.Text),
 		`"spec":{"unreadable":"it has fields`) {
 		t.Errorf("%s %v %s", name, ok, input.Text)

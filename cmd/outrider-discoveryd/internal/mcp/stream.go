@@ -55,9 +55,8 @@ func open(ctx context.Context, connection *grpc.ClientConn, delta bool, o Option
 	return st, nil
 }
 
-// node returns the node of a client that requests configuration. It is a router, because istiod
-// notifies routers of changes of every kind but Sidecar, and sidecars only of changes that affect
-// them.
+// node returns the node of the client. Its type is router, because istiod notifies routers of all
+// changes except those of Sidecars, but sidecars only of changes that affect them.
 func node(o Options) (*corev3.Node, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -108,8 +107,8 @@ func (st stream) next() (response, error) {
 	return found, nil
 }
 
-// acknowledge sends an ACK. A response is never refused as a whole: an invalid object is a problem
-// of that object, whose last good version stays in force.
+// acknowledge sends an ACK. Responses are never refused: an invalid object is only a problem of
+// that object, whose last good version stays in force.
 func (st stream) acknowledge(r response) error {
 	if st.state != nil {
 		return st.state.Send(&discoveryv3.DiscoveryRequest{TypeUrl: r.typeURL,

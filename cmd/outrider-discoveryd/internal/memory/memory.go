@@ -1,5 +1,6 @@
 // Package memory is a source whose objects are written over HTTP, for tests and tools. After a
-// restart it is empty; what it had is served from the disk until it is written again, see Reload.
+// restart it is empty, and package record serves the stored objects until they are written again or
+// Reload is called.
 //
 //	PUT, GET, DELETE /objects/KIND/NAMESPACE/NAME with Authorization: Bearer TOKEN
 package memory
@@ -45,7 +46,7 @@ type Memory struct {
 	bytes  int
 	synced bool
 	since  time.Time
-	err    error // error of binding the address, if that failed last
+	err    error // error of the last attempt to bind the address; nil: it is bound
 }
 
 // New returns a source that delivers to sink.
@@ -63,15 +64,15 @@ func (m *Memory) Status() source.Status {
 	return source.Status{Synced: m.synced, Since: m.since, Err: m.err, Inputs: len(m.texts)}
 }
 
-// Reload implements what record.Recorder needs of a source that may have lost its objects: those of
-// before a restart are served until they are written or deleted again, or until a reload.
+// Reload marks Memory, for record.Recorder, as a source that may have lost its objects: stored ones
+// are served until they are written or deleted again, or until a reload.
 func (m *Memory) Reload() {}
 
 // Run serves the write API until ctx ends. While the address cannot be bound, it retries every
 // second.
 func (m *Memory) Run(ctx context.Context) error {
 	m.mu.Lock()
-	m.sink(discovery.Batch{Source: m.Name(), All: true})
+	m.sink(discovery.Batch{Source: m.Name(), Complete: true})
 	m.synced, m.since = true, time.Now()
 	m.mu.Unlock()
 	listener, err := admission.Bind(ctx, m.config.Listen, m.bound)
@@ -152,7 +153,7 @@ func (m *Memory) delete(w http.ResponseWriter, r *http.Request) {
 	defer m.mu.Unlock()
 	m.bytes -= len(m.texts[path])
 	delete(m.texts, path)
-	m.deliver(store.Input{Path: path}) // the object may be one of before a restart
+	m.deliver(store.Input{Path: path}) // a stored object of an earlier run may have this path
 	w.WriteHeader(http.StatusNoContent)
 }
 

@@ -102,7 +102,7 @@ func TestMemory_WriteAPI(t *testing.T) {
 			"memory:ServiceEntry/shop/web service:web"},
 	} {
 		now := &served{}
-		m := New(configure(t), kind.registry, now.Take, slog.New(slog.DiscardHandler))
+		m := New(configure(t), kind.registry, now.Accept, slog.New(slog.DiscardHandler))
 		sourcetest.Run(t, m.Run)
 		for _, test := range []struct {
 			method, path, token, body string
@@ -146,7 +146,7 @@ func TestMemory_WriteAPI(t *testing.T) {
 // TestMemory_BoundsTimeOfBodies sends the header of a request with a body that never arrives. It
 // needs no token.
 func TestMemory_BoundsTimeOfBodies(t *testing.T) {
-	m := New(configure(t), false, (&served{}).Take, slog.New(slog.DiscardHandler))
+	m := New(configure(t), false, (&served{}).Accept, slog.New(slog.DiscardHandler))
 	sourcetest.Run(t, m.Run)
 	send(t, m, http.MethodGet, "/", "", "") // returns once the source listens
 	connection, err := net.Dial("tcp", m.config.Listen)
@@ -164,7 +164,7 @@ func TestMemory_BoundsTimeOfBodies(t *testing.T) {
 // TestMemory_RefusesTokenFileThatIsNoFile has a FIFO in place of the token file, which nobody
 // writes to, and a file that is too large.
 func TestMemory_RefusesTokenFileThatIsNoFile(t *testing.T) {
-	m := New(configure(t), false, (&served{}).Take, slog.New(slog.DiscardHandler))
+	m := New(configure(t), false, (&served{}).Accept, slog.New(slog.DiscardHandler))
 	sourcetest.Run(t, m.Run)
 	refused := func(what string) {
 		t.Helper()
@@ -192,9 +192,9 @@ func TestMemory_ServesWhatItHadAfterRestart(t *testing.T) {
 	begin := func() (m *Memory, r *record.Recorder, now *served, board *condition.Board,
 		end func()) {
 		now, board = &served{}, condition.NewBoard()
-		r = record.New(directory, now.Take, board, slog.New(slog.DiscardHandler))
-		m = New(configure(t), false, r.Sink, slog.New(slog.DiscardHandler))
-		r.Watch([]source.Source{m})
+		r = record.New(directory, now.Accept, board, slog.New(slog.DiscardHandler))
+		m = New(configure(t), false, r.Accept, slog.New(slog.DiscardHandler))
+		r.SetSources([]source.Source{m})
 		first, second := sourcetest.Run(t, m.Run), sourcetest.Run(t, r.Run)
 		return m, r, now, board, func() { first(); second() }
 	}

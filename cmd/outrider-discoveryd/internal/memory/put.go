@@ -77,8 +77,8 @@ func (m *Memory) parse(path string, text []byte) (o *object.Object, problems []s
 	return o, problems
 }
 
-// service returns a registry's ServiceEntry for an object. Its name can not be that of an object
-// written by a person.
+// service returns the ServiceEntry that a registry delivers for an object. No object that people
+// write can have its name.
 func service(o *object.Object, path string) *object.Object {
 	made := *o
 	made.Name, made.File = "service:"+o.Name, path

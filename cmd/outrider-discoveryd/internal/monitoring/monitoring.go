@@ -1,6 +1,6 @@
-// Package monitoring serves [listen] monitoring: /metrics and /ready for every client that can
-// connect, and the pages and /debug/ for users of this host and for operators of other hosts, who
-// show a client certificate over TLS. Both plain HTTP and HTTPS are served on the address.
+// Package monitoring serves [listen] monitoring: /metrics and /ready for every client, and the
+// pages and /debug/ for users of this host and for operators of other hosts who present a client
+// certificate. It serves HTTP and HTTPS on one address.
 package monitoring
 
 import (
@@ -23,16 +23,17 @@ import (
 type Options struct {
 	Ready   func() error // returns why clients are not served yet, nil if they are
 	Metrics prometheus.Gatherer
-	// Pages registers the pages, each through a guard that decides who may look; nil: there are none.
+	// Pages registers the pages. Each handler must be wrapped in guard, which refuses clients
+	// without permission; nil: there are no pages.
 	Pages func(routes *http.ServeMux, guard func(http.Handler) http.Handler)
 	Debug http.HandlerFunc // serves the pages below /debug/
-	// TLS returns the configuration for connections with TLS, which verifies client certificates. If
-	// it returns nil, or is nil, such connections are closed.
+	// TLS returns the configuration for TLS connections, which verifies client certificates.
+	// Without it, or if it returns nil, TLS connections are closed.
 	TLS func() *tls.Config
-	// May returns why the client with a verified certificate may not look, nil if it may.
-	// The error is a gRPC status.
-	May    func(*x509.Certificate) error
-	Logger *slog.Logger
+	// Authorize returns a gRPC status if the owner of a verified certificate may not see the pages,
+	// nil if it may.
+	Authorize func(*x509.Certificate) error
+	Logger    *slog.Logger
 }
 
 // Limits of connections, separate for users of this host and for others.
@@ -80,9 +81,9 @@ func handler(o Options) http.Handler {
 	return admission.LimitBody(routes)
 }
 
-// guard returns a handler that calls next for those who may look. Web pages of other sites may not,
-// whoever's browser runs them: neither under their own name, which resolves to this host (DNS
-// rebinding), nor by a request across sites. With TLS the name is that of the certificate.
+// guard returns a handler that calls next for permitted clients. It refuses requests that a page of
+// another site makes in a browser: under the site's name, resolved to this host (DNS rebinding), or
+// as a cross-site request. With TLS, the name in the certificate is required.
 func (o Options) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		why := ""
@@ -103,21 +104,21 @@ func (o Options) guard(next http.Handler) http.Handler {
 	})
 }
 
-// refusal returns why a client on another host may not look, "" if it may.
+// refusal returns why a client on another host is not permitted; "" if it is.
 func (o Options) refusal(r *http.Request) string {
 	const who = "this page is for users of this host and, over HTTPS, for clients with a " +
 		"certificate of [tls] client_ca_file whose identity is in [auth] debug_identities"
-	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || o.May == nil {
+	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || o.Authorize == nil {
 		return who
 	}
-	if err := o.May(r.TLS.VerifiedChains[0][0]); err != nil {
+	if err := o.Authorize(r.TLS.VerifiedChains[0][0]); err != nil {
 		return status.Convert(err).Message()
 	}
 	return ""
 }
 
-// acrossSites reports whether a page of another site made a browser send a request. A person may
-// follow a link from there.
+// acrossSites reports whether a page of another site made the browser send the request. Following a
+// link from there is permitted.
 func acrossSites(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return r.Header.Get("Origin") != "" ||

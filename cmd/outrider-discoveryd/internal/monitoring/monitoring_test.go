@@ -42,7 +42,7 @@ func serve(t *testing.T, bound net.Listener, ready *atomic.Bool, secure *tls.Con
 				}
 				return errors.New("waiting for source files")
 			},
-			TLS: func() *tls.Config { return secure }, May: func(c *x509.Certificate) error {
+			TLS: func() *tls.Config { return secure }, Authorize: func(c *x509.Certificate) error {
 				if !strings.HasSuffix(c.URIs[0].Path, "/operator") {
 					return status.Error(codes.PermissionDenied, "not you")
 				}

@@ -17,8 +17,8 @@ const (
 
 var errNoTLS = errors.New("there is no server certificate: set [tls] cert_file and key_file")
 
-// splitter is a listener whose connections use TLS if their first byte is that of a TLS handshake.
-// A connection is returned once it has sent a byte, so that a silent one delays no other.
+// splitter is a listener whose connections use TLS if their first byte begins a TLS handshake. It
+// returns a connection after its first byte, so that a silent client delays no other.
 type splitter struct {
 	net.Listener
 	config *tls.Config
@@ -29,8 +29,8 @@ type splitter struct {
 	close    context.CancelFunc
 }
 
-// newSplitter returns a splitter for the connections of inner, which it accepts until Close is
-// called. current returns the configuration for new connections with TLS; nil: they are refused.
+// newSplitter returns a splitter for the connections of inner, until Close is called. current
+// returns the configuration for new TLS connections; nil: they are refused.
 func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &splitter{Listener: inner, accepted: make(chan net.Conn), failed: make(chan error),
@@ -46,7 +46,7 @@ func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
 			}
 			now = now.Clone()
 			now.NextProtos = []string{"http/1.1"}
-			// a resumed session would not verify a client certificate by changed roots
+			// a resumed session would skip the verification by changed roots
 			now.SessionTicketsDisabled = true
 			return now, nil
 		}}
@@ -54,8 +54,8 @@ func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
 	return s
 }
 
-// Accept implements net.Listener. After an error it may be called again, as http.Server does for
-// want of file descriptors.
+// Accept implements net.Listener. It may be called again after an error, as http.Server does if
+// file descriptors are exhausted.
 func (s *splitter) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.accepted:
@@ -110,7 +110,7 @@ func (s *splitter) split(ctx context.Context, c net.Conn) {
 	}
 }
 
-// begun is a connection of which the first bytes were read already.
+// begun is a connection with some first bytes that were already read.
 type begun struct {
 	net.Conn
 	first []byte
@@ -126,7 +126,7 @@ func (b *begun) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// admitted returns the connection that admission accepted for one that a splitter returned.
+// admitted returns the connection of package admission inside a connection of a splitter.
 func admitted(c net.Conn) net.Conn {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()

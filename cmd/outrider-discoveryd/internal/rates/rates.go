@@ -10,21 +10,21 @@ import (
 // Limits of the requests of one identity. All hosts of a service account have the same identity, so
 // a burst must suffice for the start of a fleet.
 const (
-	PerSecond = 100
-	Burst     = 1000
+	IdentityPerSecond = 100
+	IdentityBurst     = 1000
 	// maximum number of identities whose requests are counted separately; all others share one
 	// limit
 	maxIdentities = 16_384
 
-	interval = time.Second / PerSecond
-	idleTime = Burst * interval // time without requests after which a whole burst is allowed again
+	interval = time.Second / IdentityPerSecond
+	idleTime = IdentityBurst * interval // time without requests after which a whole burst is allowed again
 )
 
 // Limiter limits the requests of each identity. Its zero value is ready for use. It is safe for
 // concurrent use.
 type Limiter struct {
 	mu sync.Mutex
-	// time at which the next request of an identity is due at the rate of PerSecond
+	// time at which the next request of an identity is due at the rate of IdentityPerSecond
 	next  map[string]time.Time
 	swept time.Time // time of the last removal of idle identities
 }

@@ -9,7 +9,7 @@ func TestLimiter_BoundEachIdentity(t *testing.T) {
 	var l Limiter
 	now := time.Now()
 	count := func(identity string, at time.Time) (allowed int) {
-		for range 3 * Burst {
+		for range 3 * IdentityBurst {
 			if l.Allow(identity, at) {
 				allowed++
 			}
@@ -17,11 +17,11 @@ func TestLimiter_BoundEachIdentity(t *testing.T) {
 		return allowed
 	}
 	for _, identity := range []string{"a", "b"} {
-		if got := count(identity, now); got != Burst {
+		if got := count(identity, now); got != IdentityBurst {
 			t.Errorf("%s: %d at once", identity, got)
 		}
 	}
-	if got := count("a", now.Add(time.Second)); got != PerSecond {
+	if got := count("a", now.Add(time.Second)); got != IdentityPerSecond {
 		t.Errorf("%d after a second", got)
 	}
 	for i := range 2 * maxIdentities {

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// cautious is a source that accepts empty lists only in a reload.
+// cautious is a source that retains objects in spite of an empty list until Reload is called.
 type cautious interface{ Reload() }
 
 func (r *Recorder) isCautious(name string) bool {
@@ -25,18 +25,17 @@ func (r *Recorder) isCautious(name string) bool {
 	})
 }
 
-// isRegistered reports whether an input is a WorkloadEntry of a workload that registered itself. The
-// server to which the workload is connected writes it again if it is lost.
+// isRegistered reports whether an input is the WorkloadEntry of a registered workload. If it is
+// lost, the server to which the workload is connected writes it again.
 func isRegistered(in store.Input) bool {
 	return strings.HasSuffix(kindOf(in.Path), ":"+string(object.WorkloadEntry)) &&
 		bytes.Contains(in.Text, []byte(registration.GroupAnnotation))
 }
 
-// withLost adds stored inputs to a source's complete list: those of kinds that the list lacks
-// completely, although the source had some before this program started. The source may have lost
-// its data since. Such inputs remain until a complete list contains their kind again, the source
-// changes them, or Reload is called. Registered workloads are an exception: those that have left
-// meanwhile would stay. Callers hold mu.
+// withLost adds stored inputs to a source's complete list: those of kinds of which the list has
+// none, although the source had some in an earlier run. The source may have lost its data. These
+// inputs remain until a complete list has their kind again, the source changes them, or Reload is
+// called. Registered workloads are not added, because some may have left. Callers hold mu.
 func (r *Recorder) withLost(b discovery.Batch, s *state) discovery.Batch {
 	present := map[string]bool{}
 	for _, in := range b.Inputs {

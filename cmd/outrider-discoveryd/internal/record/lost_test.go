@@ -23,7 +23,7 @@ type careful struct{ fake }
 func (*careful) Reload() {}
 
 func listOf(all bool, paths ...string) discovery.Batch {
-	b := discovery.Batch{Source: "consul", All: all}
+	b := discovery.Batch{Source: "consul", Complete: all}
 	for _, path := range paths {
 		b.Inputs = append(b.Inputs, store.Input{Path: path, Text: []byte("{}")})
 	}
@@ -40,7 +40,7 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			served := map[string]bool{}
 			r := New(directory, func(b discovery.Batch) {
-				if b.All {
+				if b.Complete {
 					clear(served)
 				}
 				for _, in := range b.Inputs {
@@ -49,7 +49,7 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 					}
 				}
 			}, condition.NewBoard(), slog.New(slog.DiscardHandler))
-			r.Watch([]source.Source{&careful{}})
+			r.SetSources([]source.Source{&careful{}})
 			done := make(chan error, 1)
 			go func() { done <- r.Run(t.Context()) }()
 			do(r)
@@ -60,26 +60,26 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 		})
 	}
 	all := []string{"consul:a/1", "consul:a/2", "consul:b/1", "consul:b/2"}
-	run(func(r *Recorder) { r.Sink(listOf(true, all...)) }, all...)
-	run(func(r *Recorder) { r.Sink(listOf(true, "consul:a/1")) },
+	run(func(r *Recorder) { r.Accept(listOf(true, all...)) }, all...)
+	run(func(r *Recorder) { r.Accept(listOf(true, "consul:a/1")) },
 		"consul:a/1", "consul:b/1", "consul:b/2")
 	run(func(r *Recorder) {
-		r.Sink(listOf(true))
+		r.Accept(listOf(true))
 		if len(r.board.Conditions()) != 1 {
 			t.Errorf("conditions: %v", r.board.Conditions())
 		}
-		r.Sink(listOf(true, "consul:a/2")) // the source has reconnected
+		r.Accept(listOf(true, "consul:a/2")) // the source has reconnected
 	}, "consul:a/2", "consul:b/1", "consul:b/2")
 	run(func(r *Recorder) {
-		r.Sink(listOf(true))
-		r.Sink(discovery.Batch{Source: "consul", Inputs: []store.Input{{Path: "consul:a/2"}}})
-		r.Sink(listOf(false, "consul:b/1"))
+		r.Accept(listOf(true))
+		r.Accept(discovery.Batch{Source: "consul", Inputs: []store.Input{{Path: "consul:a/2"}}})
+		r.Accept(listOf(false, "consul:b/1"))
 		r.Reload()
 		if len(r.board.Conditions()) > 0 {
 			t.Errorf("conditions after a reload: %v", r.board.Conditions())
 		}
 	}, "consul:b/1")
-	run(func(r *Recorder) { r.Sink(listOf(true, "consul:b/3")) }, "consul:b/3")
+	run(func(r *Recorder) { r.Accept(listOf(true, "consul:b/3")) }, "consul:b/3")
 }
 
 // TestRecorder_OnlyWholeStates restores a state without inputs, a missing state, and one with a
@@ -99,7 +99,7 @@ func TestRecorder_OnlyWholeStates(t *testing.T) {
 			t.Errorf("a record of kind %c: %t", text, known)
 		}
 	}
-	empty := discovery.Batch{Source: "consul", All: true}
+	empty := discovery.Batch{Source: "consul", Complete: true}
 	cycle(t, directory, &empty)
 	if inputs, known := r.stored("consul"); !known || len(inputs) > 0 {
 		t.Errorf("an empty state: %v, %t", inputs, known)
@@ -111,12 +111,12 @@ func TestRecorder_OnlyWholeStates(t *testing.T) {
 func TestRecorder_RegisteredWorkloadsDoNotStay(t *testing.T) {
 	directory := t.TempDir()
 	const registered = `{"metadata":{"annotations":{"istio.io/autoRegistrationGroup":"web"}}}`
-	before := discovery.Batch{Source: "consul", All: true}
+	before := discovery.Batch{Source: "consul", Complete: true}
 	for path, text := range map[string]string{"consul:WorkloadEntry/vm/web-10.0.0.1": registered,
 		"consul:WorkloadEntry/vm/db": "{}", "consul:AuthorizationPolicy/vm/db": registered} {
 		before.Inputs = append(before.Inputs, store.Input{Path: path, Text: []byte(text)})
 	}
-	for i, b := range []discovery.Batch{before, {Source: "consul", All: true}} {
+	for i, b := range []discovery.Batch{before, {Source: "consul", Complete: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			var served []string
 			r := New(directory, func(b discovery.Batch) {
@@ -124,10 +124,10 @@ func TestRecorder_RegisteredWorkloadsDoNotStay(t *testing.T) {
 					served = append(served, in.Path)
 				}
 			}, condition.NewBoard(), slog.New(slog.DiscardHandler))
-			r.Watch([]source.Source{&careful{}})
+			r.SetSources([]source.Source{&careful{}})
 			done := make(chan error, 1)
 			go func() { done <- r.Run(t.Context()) }()
-			r.Sink(b)
+			r.Accept(b)
 			time.Sleep(time.Minute)
 			want := []string{"consul:AuthorizationPolicy/vm/db", "consul:WorkloadEntry/vm/db"}
 			if slices.Sort(served); i == 1 && !slices.Equal(served, want) {

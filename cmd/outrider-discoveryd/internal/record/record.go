@@ -1,7 +1,7 @@
-// Package record stores the last complete state of each source, and delivers it at a start without
-// the source.
+// Package record stores the last complete state of each source. It delivers that state if the
+// source cannot be contacted at the start.
 //
-//	source → Recorder.Sink → discovery.Server
+//	source → Recorder.Accept → discovery.Server
 //	            ↓    ↑ at the end of the wait
 //	         state_dir/source-NAME
 package record
@@ -33,8 +33,8 @@ import (
 const (
 	startWait  = 10 * time.Second // longest wait for all sources to synchronise
 	poll       = 50 * time.Millisecond
-	writeDelay = 5 * time.Second // least time between a change of a state and writing it
-	writeShare = 100             // writing takes at most one part in writeShare of the time
+	writeDelay = 5 * time.Second // delay between a change of a state and writing it
+	writeShare = 100             // writing takes at most 1/writeShare of the time
 	retryDelay = time.Minute     // wait after a state could not be written
 )
 
@@ -68,7 +68,7 @@ type state struct {
 	complete bool // the source has delivered its complete state
 	dirty    bool
 	inputs   map[string]store.Input
-	// those of inputs that the source itself does not have any more; see withLost
+	// members of inputs that the source no longer has; see withLost
 	lost map[string]store.Input
 }
 
@@ -78,13 +78,13 @@ func New(directory string, next source.Sink, board *condition.Board, log *slog.L
 		changed: make(chan struct{}, 1), states: map[string]*state{}}
 }
 
-// Watch sets the sources. It must be called before Run.
-func (r *Recorder) Watch(sources []source.Source) { r.sources = sources }
+// SetSources sets the sources. It must be called before Run.
+func (r *Recorder) SetSources(sources []source.Source) { r.sources = sources }
 
-// Sink processes a batch of a source.
-func (r *Recorder) Sink(b discovery.Batch) {
+// Accept processes a batch of a source.
+func (r *Recorder) Accept(b discovery.Batch) {
 	var stored []store.Input
-	if b.All && r.isCautious(b.Source) && !r.has(b.Source) {
+	if b.Complete && r.isCautious(b.Source) && !r.has(b.Source) {
 		stored, _ = r.stored(b.Source)
 		stored = slices.DeleteFunc(stored, isRegistered)
 	}
@@ -95,10 +95,10 @@ func (r *Recorder) Sink(b discovery.Batch) {
 		s = &state{lost: map[string]store.Input{}}
 		r.states[b.Source] = s
 	}
-	if b.All || s.inputs == nil {
-		s.complete, s.inputs = b.All, map[string]store.Input{}
+	if b.Complete || s.inputs == nil {
+		s.complete, s.inputs = b.Complete, map[string]store.Input{}
 	}
-	if b.All {
+	if b.Complete {
 		r.board.Clear(conditionOf(b.Source))
 		for _, in := range stored {
 			s.lost[in.Path] = in
@@ -196,8 +196,8 @@ func (r *Recorder) path(name string) string { return filepath.Join(r.directory, 
 // restore delivers the stored state of a source that has not synchronised.
 func (r *Recorder) restore(s source.Source) {
 	inputs, known := r.stored(s.Name())
-	// A source holds its own lock when it calls Sink, and Status needs that lock, so mu must be
-	// locked after Status was called.
+	// A source holds its lock when it calls Accept, and Status needs that lock. So mu must be
+	// locked after Status has returned.
 	err := cmp.Or(s.Status().Err, errors.New("no answer yet"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,14 +211,14 @@ func (r *Recorder) restore(s source.Source) {
 	served := "and no state of it is stored"
 	if known {
 		served = fmt.Sprintf("its %d stored inputs are served", len(inputs))
-		r.next(discovery.Batch{Source: s.Name(), All: true, Inputs: inputs})
+		r.next(discovery.Batch{Source: s.Name(), Complete: true, Inputs: inputs})
 	}
 	r.board.Raise(conditionOf(s.Name()), condition.Warning, fmt.Sprintf(
 		"source %s has not synchronised since the start (%v): %s", s.Name(), err, served))
 }
 
-// stored returns the stored state of a source. known is false unless the complete state can be
-// read.
+// stored returns the stored state of a source. known is false if there is none or it cannot be read
+// completely.
 func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
 	if _, err := os.Lstat(r.path(name)); errors.Is(err, fs.ErrNotExist) {
 		return nil, false
@@ -239,8 +239,8 @@ func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
 	return inputs, true
 }
 
-// write stores all states that have changed. Those that cannot be stored count as changed again;
-// ok reports whether there are none.
+// write stores all changed states. ok is false if some could not be stored; these are stored again
+// later.
 func (r *Recorder) write() (ok bool) {
 	ok = true
 	for name, inputs := range r.takeDirty() {

@@ -48,8 +48,8 @@ func cycle(t *testing.T, directory string, deliver *discovery.Batch) (paths []st
 				paths = append(paths, in.Path)
 			}
 		}, condition.NewBoard(), slog.New(slog.DiscardHandler))
-		s := &fake{deliver, r.Sink}
-		r.Watch([]source.Source{s})
+		s := &fake{deliver, r.Accept}
+		r.SetSources([]source.Source{s})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 2)
 		started := time.Now()
@@ -74,7 +74,7 @@ func TestRecorder_RestoresTheLastState(t *testing.T) {
 			Ports:      []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
 			Endpoints:  []*networking.WorkloadEntry{{Address: "10.0.0.1"}}}}
 	want := []string{"consul:text", "consul:web"}
-	paths, waited := cycle(t, directory, &discovery.Batch{Source: "consul", All: true,
+	paths, waited := cycle(t, directory, &discovery.Batch{Source: "consul", Complete: true,
 		Inputs: []store.Input{{Path: "consul:text", Text: []byte("{}")},
 			{Path: "consul:web", Objects: []*object.Object{entry}}}})
 	if diff := cmp.Diff(want, paths); diff != "" || waited >= startWait {
@@ -106,7 +106,7 @@ func TestRecorder_WritesAgainAfterFailure(t *testing.T) {
 		r := New(directory, func(discovery.Batch) {}, condition.NewBoard(),
 			slog.New(slog.DiscardHandler))
 		sourcetest.Run(t, r.Run)
-		r.Sink(discovery.Batch{Source: "consul", All: true,
+		r.Accept(discovery.Batch{Source: "consul", Complete: true,
 			Inputs: []store.Input{{Path: "consul:text", Text: []byte("{}")}}})
 		time.Sleep(time.Hour)
 		if err := os.Mkdir(directory, 0o700); err != nil {
@@ -143,5 +143,5 @@ func (d *delivering) Status() source.Status {
 func TestRecorder_ReadsStatusesWithoutItsLock(t *testing.T) {
 	r := New(t.TempDir(), func(discovery.Batch) {}, condition.NewBoard(),
 		slog.New(slog.DiscardHandler))
-	r.restore(&delivering{fake{sink: r.Sink}, t})
+	r.restore(&delivering{fake{sink: r.Accept}, t})
 }

@@ -8,10 +8,10 @@ import (
 
 // attempt is a write of an entry that failed.
 type attempt struct {
-	version  string // version that was to be written
-	err      error  // after ErrConflict, there is no further attempt for this version
+	version  string // version of the entry that the attempt wanted to replace
+	err      error  // after ErrConflict, this version is not tried again
 	failures int
-	next     time.Time // no further attempt before
+	next     time.Time // earliest time of the next attempt
 }
 
 // failed records that the write of an entry failed.

@@ -10,15 +10,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errLease is the reason why no entry is written: without a lease, no other instance would remove
-// the entry after the end of this one.
+// errLease prevents writes of entries: if this instance ended without a lease, no other instance
+// would remove its entries.
 var errLease = errors.New("the lease of this server has not been written yet")
 
-// errBusy is the reason why a workload is registered later.
+// errBusy postpones the registration of a workload.
 var errBusy = errors.New("too many workloads register at the same time")
 
-// claimInTurn calls claim for a new stream. Of many, the first are registered at once, because more
-// requests at the same time would only slow the store down.
+// claimInTurn calls claim for a new stream, with a limited number of concurrent calls: more would
+// slow the store down.
 func (s *Server) claimInTurn(ctx context.Context, one *session) error {
 	timer := time.NewTimer(requestTime)
 	defer timer.Stop()
@@ -82,8 +82,8 @@ func (s *Server) write(ctx context.Context, one *session) error {
 	if own && !e.ConnectedAt.Before(one.since) {
 		return nil
 	}
-	// istiod discards a connection that is older than what the entry has, so the clocks of other
-	// hosts must not matter
+	// istiod discards a connection older than the one in the entry, so the time must be later than
+	// that, whatever the clocks of other hosts are
 	at := one.since
 	for _, known := range []time.Time{e.ConnectedAt, e.DisconnectedAt} {
 		if !at.After(known) {
@@ -122,8 +122,8 @@ func (s *Server) create(ctx context.Context, one *session) error {
 	return nil
 }
 
-// mayHave returns a gRPC status if the identity of a session may not have an entry with a service
-// account. enter has checked the namespace.
+// mayHave returns a gRPC status if a session's identity differs from the service account of an
+// entry. enter has checked the namespace.
 func (one *session) mayHave(account string) error {
 	if account != "" && account != one.identity.Account {
 		return status.Errorf(codes.PermissionDenied, "WorkloadEntry %s is of service account %q, "+
@@ -132,7 +132,7 @@ func (one *session) mayHave(account string) error {
 	return nil
 }
 
-// fields returns what log lines about a session have.
+// fields returns the fields for log lines about a session.
 func (one *session) fields() []any {
 	return append(one.host.key.fields(), "identity", one.identity.String(), "address", one.address)
 }

@@ -9,10 +9,11 @@ import (
 )
 
 const (
-	// interval is how often the lease is renewed, leases of others are read, and entries are compared.
+	// interval is the period of renewing the lease, reading the leases of others, and comparing
+	// entries.
 	interval = 500 * time.Millisecond
-	// slow is how long two renewals may be apart. After more time, other instances may not have been
-	// able to renew their leases either.
+	// slow is the maximum time between two renewals of a working store. After more time, other
+	// instances may not have been able to renew their leases either.
 	slow = 2 * time.Second
 )
 
@@ -53,13 +54,13 @@ func (s *Server) renewLease(ctx context.Context) (map[string]string, error) {
 	return s.options.Store.Leases(ctx)
 }
 
-// expiry returns how long after its last renewal a lease has expired. Its holder may be late by an
-// interval.
-func (s *Server) expiry() time.Duration { return s.options.Grace + interval }
+// expiry returns how long after its last renewal a lease expires. It includes one interval, by
+// which a renewal may be late.
+func (s *Server) expiry() time.Duration { return s.options.GracePeriod + interval }
 
-// update records the leases that were read. While the store cannot be used, nobody renews a lease,
-// so that all leases count as renewed after that, if restart is set, and after a time in which this
-// process, or its host, was stopped.
+// update records the leases that were read. While the store cannot be used, no lease can be
+// renewed; so all leases count as renewed once it can be used again, if restart is set, and after a
+// time in which this process or its host was stopped.
 func (l *leases) update(all map[string]string, err error, restart bool, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -223,7 +223,7 @@ type instance struct {
 func launch(t *testing.T, store Store) *instance {
 	t.Helper()
 	c := &cuttable{Store: store}
-	s := New(Options{Store: c, Grace: grace, Board: condition.NewBoard(),
+	s := New(Options{Store: c, GracePeriod: grace, Board: condition.NewBoard(),
 		Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -237,7 +237,7 @@ func launch(t *testing.T, store Store) *instance {
 func serving(t *testing.T, store Store) *instance {
 	t.Helper()
 	s := launch(t, store)
-	s.Serve()
+	s.StartServing()
 	return s
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counters are numbers since the start.
+// counters hold the numbers of events since the start.
 type counters struct {
 	created, takeovers, disconnected, refused atomic.Uint64
 	removedDisconnected, removedLost          atomic.Uint64

@@ -133,7 +133,7 @@ func labelsOf(from *structpb.Struct) (map[string]string, error) {
 	return labels, nil
 }
 
-// localityOf returns region/zone/subzone, up to the first part that is missing.
+// localityOf returns region/zone/subzone; it ends before the first missing part.
 func localityOf(l *corev3.Locality) string {
 	text := l.GetRegion()
 	for _, part := range []string{l.GetZone(), l.GetSubZone()} {

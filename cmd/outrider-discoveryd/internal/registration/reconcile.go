@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	writers  = 16                    // writes at the same time
-	maxJobs  = 256                   // writes of one call of reconcile: with streams, and without
+	writers = 16 // writes at the same time
+	// writes in one call of reconcile, counted separately for entries with and without streams
+	maxJobs  = 256
 	gathered = 50 * time.Millisecond // events within this time are handled together
 	stopTime = 3 * time.Second       // bounds the last writes of a server that stops
 	// lag is how old the entries of Store.Entries may be
@@ -34,7 +35,7 @@ const (
 	reasonServerLost   = "server_lost"
 )
 
-// silence is since when an entry has no stream, on this host's clock.
+// silence is the time since which an entry has had no stream, on this host's clock.
 type silence struct {
 	Connection
 	since time.Time
@@ -47,7 +48,8 @@ func retryPause(failures int) time.Duration {
 // Name returns the name of the part.
 func (s *Server) Name() string { return "registration" }
 
-// Run keeps the entries right until ctx ends. All streams should have ended by then.
+// Run reconciles the entries with the streams until ctx ends. All streams should have ended by
+// then.
 func (s *Server) Run(ctx context.Context) error {
 	working, end := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
@@ -57,7 +59,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer running.Wait()
 	defer end()
 	s.options.Logger.Info("registration of workloads is on", "instance", s.instance, "grace_period",
-		s.options.Grace)
+		s.options.GracePeriod)
 	s.MarkReady()
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -123,7 +125,7 @@ func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 	}
 	var jobs []job
 	if err != nil || !s.serving.Load() {
-		s.silent = nil // nobody can take an entry over now
+		s.silent = nil // workloads cannot connect to another instance while the store fails
 	}
 	if err == nil {
 		expired := s.leases.expired(s.expiry())
@@ -162,7 +164,8 @@ func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 func (s *Server) finish(one *session, err error) {
 	s.retry(one, err)
 	s.mu.Lock()
-	claimed := one.claimed // if the group was removed, for example, the stream continues
+	// for a claimed entry the stream continues, for example if its group was removed
+	claimed := one.claimed
 	s.mu.Unlock()
 	if claimed || !isRefusal(err) {
 		return
@@ -198,7 +201,7 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 		case run == nil || !s.mayWrite(e, now):
 		case len(jobs) < maxJobs:
 			jobs = append(jobs, job{entry: e, run: run})
-		default: // hosts with streams do not wait until all those of a dead server are removed
+		default: // hosts with streams must not wait for the removals of a dead server's entries
 			s.signal()
 		}
 	}
@@ -256,8 +259,8 @@ func (s *Server) departed(e *Entry, quiet silence, expired map[string]time.Time,
 	case quiet.since.IsZero():
 		return nil
 	}
-	grace := s.options.Grace
-	if !own { // its controller removes it first, unless that is gone
+	grace := s.options.GracePeriod
+	if !own { // its controller removes the entry, unless the controller is gone
 		grace += interval
 	}
 	if now.Sub(quiet.since) < grace {
@@ -272,7 +275,7 @@ func (s *Server) claims(h *host, e *Entry, expired map[string]time.Time, now tim
 	lost := (e == nil || !e.connected() || !own && !expired[e.Controller].IsZero()) &&
 		now.Sub(h.written) > lag
 	for _, one := range slices.Backward(h.sessions) {
-		// a session that is refused in the end must not keep another one from its entry
+		// a session that may still be refused must not keep the entry from another session
 		if (lost || !one.claimed) && !now.Before(one.next) {
 			return []job{{one: one, run: func(ctx context.Context) error { return s.claim(ctx, one) }}}
 		}
@@ -291,14 +294,14 @@ func (s *Server) claims(h *host, e *Entry, expired map[string]time.Time, now tim
 // health returns the newest report about a workload, nil if there is none.
 func (h *host) health() (newest *Health) {
 	for _, one := range h.sessions {
-		if one.claimed && one.health != nil && (newest == nil || one.health.At.After(newest.At)) {
+		if one.claimed && one.health != nil && (newest == nil || one.health.ReportedAt.After(newest.ReportedAt)) {
 			newest = one.health
 		}
 	}
 	return newest
 }
 
-// unused returns the removals of leases that expired long ago, and that no entry needs.
+// unused returns the removals of leases that expired long ago and to which no entry refers.
 func (s *Server) unused(entries []*Entry) (jobs []job) {
 	gone := s.leases.expired(2 * s.expiry())
 	for _, e := range entries {

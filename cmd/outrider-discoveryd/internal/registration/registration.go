@@ -25,8 +25,8 @@ import (
 )
 
 const (
-	// maxPerIdentity bounds the workloads of one identity that are registered with this instance,
-	// with those whose entries are not removed yet.
+	// maxPerIdentity bounds the workloads of one identity at this instance, including those that
+	// are gone and whose entries are not removed yet.
 	maxPerIdentity = 8192
 	// requestTime bounds each request to the store.
 	requestTime = 5 * time.Second
@@ -37,10 +37,10 @@ const (
 // Options configures a Server.
 type Options struct {
 	Store Store
-	// Grace is how long an entry without a stream stays.
-	Grace  time.Duration
-	Board  *condition.Board
-	Logger *slog.Logger
+	// GracePeriod is how long an entry without a stream is retained.
+	GracePeriod time.Duration
+	Board       *condition.Board
+	Logger      *slog.Logger
 }
 
 // Server registers workloads whose agents have a stream, reports their health, and removes the
@@ -49,9 +49,10 @@ type Options struct {
 //	streams -- Register, Report, End --> hosts --+
 //	Store.Entries, leases -----------------------+--> reconcile --> Store
 //
-// A new stream takes the workload's entry over at once, whoever had it. From then on an entry
-// changes only if it is missing, disconnected, or of an instance whose lease has expired, so that
-// instances with streams of one workload do not fight.
+// For a new stream, the instance becomes the controller of the workload's entry at once. After that
+// it writes the entry only if it is missing, disconnected, or of an instance whose lease has
+// expired, so that two instances with streams of one workload do not overwrite each other
+// endlessly.
 type Server struct {
 	part.Readiness
 	options  Options
@@ -59,7 +60,7 @@ type Server struct {
 	rates    rates.Limiter
 	limiter  repeat.Limiter // limits log lines about refusals
 	wake     chan struct{}
-	turns    chan struct{} // of claims for new streams
+	turns    chan struct{} // slots of concurrent claims for new streams
 	serving  atomic.Bool
 	leases   leases
 	counters counters
@@ -97,10 +98,10 @@ type session struct {
 	address  string
 	since    time.Time
 	refused  chan error
-	claimed  bool    // the entry has been this session's
+	claimed  bool    // this session has claimed the entry
 	health   *Health // last report; nil: none
 	failures int
-	next     time.Time // reconcile does not claim the entry before
+	next     time.Time // earliest time at which reconcile claims the entry
 	err      error     // why the last claim failed; nil: it did not, or it was refused
 }
 
@@ -126,7 +127,7 @@ func newInstance() string {
 }
 
 // Register registers the workload of a new stream. It implements xds.Options.Register. If the store
-// cannot be used now, the stream begins nevertheless, and the workload is registered later.
+// cannot be used, the stream begins, and the workload is registered later.
 func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Node) (
 	xds.Registration, error) {
 	applied, err := newApplicant(node)
@@ -174,7 +175,7 @@ func (s *Server) enter(applied *applicant, client xds.Peer) (*session, error) {
 	}
 	if !s.rates.Allow(id.String(), time.Now()) {
 		return nil, status.Errorf(codes.ResourceExhausted,
-			"%s registers more than %d workloads a second: try again", id, rates.PerSecond)
+			"%s registers more than %d workloads a second: try again", id, rates.IdentityPerSecond)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -240,7 +241,7 @@ func (one *session) Report(healthy bool, problem string) {
 		problem = strings.ToValidUTF8(problem[:maxMessage], "") + "…"
 	}
 	one.server.mu.Lock()
-	one.health = &Health{Healthy: healthy, Message: problem, At: time.Now()}
+	one.health = &Health{Healthy: healthy, Message: problem, ReportedAt: time.Now()}
 	one.server.mu.Unlock()
 	one.server.signal()
 }
@@ -266,9 +267,9 @@ func (one *session) End() {
 	s.signal()
 }
 
-// Serve says that clients can connect. Before, workloads that are not connected have no choice, so
-// that the server removes none.
-func (s *Server) Serve() { s.serving.Store(true) }
+// StartServing is called when clients can connect. Before, the server removes no entries, because
+// their workloads had no chance to connect.
+func (s *Server) StartServing() { s.serving.Store(true) }
 
 // signal makes reconcile run soon.
 func (s *Server) signal() {

@@ -224,7 +224,7 @@ func TestServer_Life(t *testing.T) {
 		b.kill()
 		c := launch(t, m)
 		time.Sleep(later)
-		c.Serve()
+		c.StartServing()
 		time.Sleep(grace - time.Second)
 		if m.entry() == nil {
 			t.Fatal("removed before the workload could connect")
@@ -243,9 +243,9 @@ func TestServer_AfterItWasStopped(t *testing.T) {
 		time.Sleep(time.Second)
 		a.open()
 		time.Sleep(time.Second)
-		s := New(Options{Store: m, Grace: grace, Board: condition.NewBoard(),
+		s := New(Options{Store: m, GracePeriod: grace, Board: condition.NewBoard(),
 			Logger: slog.New(slog.DiscardHandler)})
-		s.Serve()
+		s.StartServing()
 		read := func(now time.Time) {
 			all, err := s.renewLease(t.Context())
 			s.leases.update(all, err, false, now)

@@ -1,7 +1,7 @@
-// Package registration registers workloads: an agent whose node names a WorkloadGroup gets a
-// WorkloadEntry for as long as one of its streams is open, and the entry has the health that the
-// agent reports. Entries have the contents and states that istiod's have, so that istiod and
-// outrider-discoveryd take over each other's workloads.
+// Package registration registers workloads: while an agent whose node names a WorkloadGroup has an
+// open stream, its workload has a WorkloadEntry with the health that the agent reports. Entries
+// have the same contents and states as istiod's, so that istiod and outrider-discoveryd can take
+// over each other's workloads.
 package registration
 
 import (
@@ -31,9 +31,9 @@ type Store interface {
 	// Group returns the current state of a WorkloadGroup, nil if there is none.
 	Group(ctx context.Context, key Key) (*Group, error)
 
-	// Get returns the current state of an entry, nil if there is none. It must not be older than any
-	// write that was completed before the call, by whatever instance. An entry that nobody
-	// registered is returned, too: it has no Group.
+	// Get returns the current state of an entry, nil if there is none. It includes every write, of
+	// any instance, that completed before the call. An entry that was not registered is returned,
+	// too, without a Group.
 	Get(ctx context.Context, key Key) (*Entry, error)
 	// Create writes the entry of a workload. It returns ErrConflict if there is an entry of this
 	// key.
@@ -49,16 +49,16 @@ type Store interface {
 	// e. If the entry does not exist, Delete returns ErrConflict or nil.
 	Delete(ctx context.Context, e *Entry) error
 
-	// Entries returns all entries that were registered (see Entry.Group), by whatever program, as
-	// the store was at most about half a second ago. It reads memory only. An error says that the
-	// state is not known, or not known any more. The caller must not modify the entries.
+	// Entries returns all registered entries (see Entry.Group), of any program, at most about half
+	// a second old. It reads memory only. It returns an error while the state is unknown. The
+	// caller must not modify the entries.
 	Entries() ([]*Entry, error)
 
 	// Renew creates or renews the lease of an instance.
 	Renew(ctx context.Context, instance string, duration time.Duration) error
-	// Leases returns all leases: for each instance a mark that changes with each renewal and
-	// carries no other meaning. Instances compare the marks on their own clocks, so that the clocks
-	// of hosts need not agree. Leases do not end by themselves.
+	// Leases returns all leases: by instance, an opaque mark that changes with each renewal. Each
+	// instance measures the time between changes on its own clock, so that clocks of hosts need not
+	// agree. Leases do not expire by themselves.
 	Leases(ctx context.Context) (map[string]string, error)
 	// Release removes a lease. It does nothing if there is none.
 	Release(ctx context.Context, instance string) error
@@ -79,7 +79,7 @@ func (k Key) String() string { return k.Namespace + "/" + k.Name }
 // Group is a WorkloadGroup. It must not be modified.
 type Group struct {
 	Key
-	UID  string // of the object in Kubernetes; "" in other stores
+	UID  string // UID of the object in Kubernetes; "" in other stores
 	Spec *networking.WorkloadGroup
 }
 
@@ -87,22 +87,22 @@ type Group struct {
 type Workload struct {
 	Key
 	Group       *Group
-	Spec        *networking.WorkloadEntry // its labels are those of the object, too
-	Annotations map[string]string         // without those of the connection
+	Spec        *networking.WorkloadEntry // spec of the entry; the object gets its labels, too
+	Annotations map[string]string         // annotations, except those of the connection
 }
 
 // Entry is the part of a WorkloadEntry that changes, or on which a decision depends.
 type Entry struct {
 	Key
-	Version        string // opaque; it changes with each write of the entry
+	Version        string // opaque version, which changes with each write of the entry
 	Group          string // WorkloadGroup of a registered workload; "": nobody registered the entry
 	ServiceAccount string
 	Connection
 	Health *Health // last reported health; nil: none
 }
 
-// Connection says whose stream a workload has. Istio has these fields in annotations. Times are in
-// UTC.
+// Connection describes the streams of a workload. Istio stores these fields in annotations. Times
+// are in UTC.
 type Connection struct {
 	Controller     string    // instance (of istiod or outrider-discoveryd) of the newest stream
 	ConnectedAt    time.Time // when the newest stream began; zero: there is none
@@ -111,7 +111,7 @@ type Connection struct {
 
 // Health is the health that the workload's agent has reported.
 type Health struct {
-	Healthy bool
-	Message string    // why the workload is not healthy
-	At      time.Time // when the report arrived
+	Healthy    bool
+	Message    string    // why the workload is not healthy
+	ReportedAt time.Time // when the report arrived
 }

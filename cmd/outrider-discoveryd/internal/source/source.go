@@ -13,9 +13,8 @@ import (
 // Sink is a function that receives the batches of a source. It does not block.
 type Sink func(discovery.Batch)
 
-// Source is a source of configuration, or a service registry. It delivers batches to a Sink: the
-// first one has All set and contains the complete state, never a part of a list; the others contain
-// changes.
+// Source is a source of configuration, or a service registry. It delivers batches to a Sink: first
+// one with Complete set, which contains the complete state, then changes.
 type Source interface {
 	// Name returns a unique name, which is used in Options.Sources, paths of inputs, messages and
 	// metrics: "kubernetes", "consul-2".
@@ -33,7 +32,7 @@ type Status struct {
 	Since  time.Time // time of the last successful contact; zero: none
 	Err    error     // why the source cannot be contacted now; nil: it is connected
 	Inputs int       // number of objects or services that were delivered
-	// Problem is a sentence for people, although the source is connected: "the list is empty: the
-	// 1,000 services of before stay". "": no problem
+	// Problem is a problem of a connected source, as a sentence for people: "the list is empty: the
+	// 1,000 services of before stay"; "": no problem
 	Problem string
 }

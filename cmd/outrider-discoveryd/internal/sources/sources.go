@@ -74,8 +74,8 @@ func New(c *config.Discoveryd, sink source.Sink,
 	return all, nil
 }
 
-// overXDS returns the options of a source of type mcp. As for [discovery] auth of outriderd, port
-// 15010 is used without TLS. So is any server on the loopback interface, unless there is a ca_file
+// overXDS returns the options of a source of type mcp. As outriderd does with [discovery] auth, it
+// uses port 15010 without TLS, and any server on the loopback interface unless there is a ca_file
 // or cert_file.
 func overXDS(s *config.Source, services bool, sink source.Sink, log *slog.Logger) mcp.Options {
 	host, port, _ := net.SplitHostPort(s.Address) // mcp.New checks the address

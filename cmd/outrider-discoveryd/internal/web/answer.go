@@ -13,11 +13,12 @@ import (
 
 // answer is the content of a page, and its JSON.
 type answer struct {
-	Version    string                   `json:"version"`
-	AsOf       time.Time                `json:"asOf"`
-	Ready      bool                     `json:"ready"`
-	Reason     string                   `json:"reason,omitempty"`  // why it is not ready
-	Partial    bool                     `json:"partial,omitempty"` // not all hosts have reported
+	Version string    `json:"version"`
+	AsOf    time.Time `json:"asOf"`
+	Ready   bool      `json:"ready"`
+	Reason  string    `json:"reason,omitempty"` // why it is not ready
+	// some hosts are missing, because they did not report in time
+	Partial    bool                     `json:"partial,omitempty"`
 	Counts     counts                   `json:"counts"`
 	Conditions []condition.Condition    `json:"conditions"`
 	Sources    []Source                 `json:"sources"`
@@ -26,11 +27,11 @@ type answer struct {
 	Services   *list[Service]           `json:"services,omitempty"`
 }
 
-// counts are the numbers of everything, whatever an answer lists.
+// counts has the total numbers, whatever lists an answer contains.
 type counts struct {
 	Hosts     map[string]int `json:"hosts"` // by state
 	Services  int            `json:"services"`
-	Endpoints int            `json:"endpoints"` // those that get requests
+	Endpoints int            `json:"endpoints"` // endpoints that receive requests
 	Unhealthy int            `json:"unhealthyWorkloads"`
 	Problems  map[string]int `json:"problems"` // by severity
 }
@@ -60,15 +61,15 @@ const (
 
 // request is a request for lists.
 type request struct {
-	only  string // the only list; "": all
-	query string // rows must contain it, in lower case
+	only  string // name of the requested list; "": all lists
+	query string // text that rows must contain, in lower case
 	page  int    // from 1
 }
 
 // has reports whether the answer has a list.
 func (r request) has(name string) bool { return r.only == "" || r.only == name }
 
-// paginate returns a page of the rows that a function matches, converted by another function.
+// paginate returns a page of those rows for which matches returns true, converted by show.
 func paginate[T, R any](r request, all []T, matches func(T) bool, show func(T) R) *list[R] {
 	matching := all
 	if r.query != "" {
@@ -131,7 +132,7 @@ func (s *Server) answer(ctx context.Context, r request) (*answer, error) {
 			if r.in(one.Host, one.Namespace, one.Oldest().Position()) {
 				return true
 			}
-			for e := range one.EachReceiver {
+			for e := range one.EachEndpoint {
 				if r.in(e.Address) {
 					return true
 				}
@@ -152,7 +153,7 @@ func (s *snapshot) counts() counts {
 		c.Hosts[s.hosts[i].State]++
 	}
 	for _, one := range s.services {
-		c.Endpoints += one.Receivers()
+		c.Endpoints += one.EndpointCount()
 	}
 	for _, severity := range []condition.Severity{condition.Error, condition.Warning,
 		condition.Info} {

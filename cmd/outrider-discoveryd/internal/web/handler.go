@@ -57,7 +57,8 @@ const (
 	mostQuery = 256
 )
 
-// Register adds the pages to routes, each through guard, which decides who may look.
+// Register adds the pages to routes. guard wraps each handler and refuses clients without
+// permission.
 func (s *Server) Register(routes *http.ServeMux, guard func(http.Handler) http.Handler) {
 	for _, list := range []string{"", hostList, serviceList, problemList} {
 		pattern := "GET /" + list
@@ -111,7 +112,8 @@ func (s *Server) serve(only string,
 	})
 }
 
-// send sends an answer that no other site may read, embed or store.
+// send sends an answer with headers that forbid other sites to read or embed it, and browsers to
+// store it.
 func send(w http.ResponseWriter, contentType string, body []byte) {
 	for name, value := range map[string]string{
 		"Content-Type": contentType, "Cache-Control": "no-store",

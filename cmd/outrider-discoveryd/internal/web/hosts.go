@@ -14,33 +14,33 @@ import (
 
 // States of a host, the worst first.
 const (
-	refused = "refused" // it refused a part of its configuration
-	pending = "pending" // it has not accepted all of it yet
-	synced  = "synced"  // it has accepted everything
+	refused = "refused" // the host refused a part of its configuration
+	pending = "pending" // the host has not accepted all of its configuration yet
+	synced  = "synced"  // the host has accepted all of its configuration
 )
 
 var states = []string{refused, pending, synced}
 
-// Host is a proxy that is connected. Its streams are those with one node ID and one identity: during
-// a hot restart a host has two.
+// Host is a connected proxy: all streams with one node ID and one identity. During a hot restart
+// there are two.
 type Host struct {
 	Node     string `json:"node"` // ID that the client sent
 	Name     string `json:"name"` // third part of the ID, NAME.NAMESPACE with Istio's agents
 	Kind     string `json:"kind,omitempty"`
 	Address  string `json:"address"`            // IP address of the connection
-	Identity string `json:"identity,omitempty"` // SPIFFE ID; empty: it is not identified
+	Identity string `json:"identity,omitempty"` // SPIFFE ID; empty: the client has no identity
 	Agent    string `json:"agent,omitempty"`    // program and version that the client claims
 	Envoy    string `json:"envoy,omitempty"`    // version of Envoy that the client claims
 	State    string `json:"state"`
-	Reason   string `json:"reason,omitempty"` // what it refused, and why
-	// last response that it accepted
+	Reason   string `json:"reason,omitempty"` // refused resources, with the client's error message
+	// time of the last accepted response
 	Accepted time.Time `json:"accepted,omitzero"`
-	Since    time.Time `json:"connected"` // when its oldest stream began
-	// end of the certificate with which it connected last
+	Since    time.Time `json:"connected"` // start of the oldest stream
+	// expiry of the client certificate on the newest stream
 	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
 	Streams         int       `json:"streams"`
 
-	newest uint64 // its newest stream
+	newest uint64 // number of the newest stream
 }
 
 // longest bounds a text of a client, in bytes.
@@ -64,7 +64,7 @@ func hosts(streams []xds.StreamStatus) []Host {
 	for i := range streams {
 		s := &streams[i]
 		if len(s.Types) == 0 {
-			continue // it has not requested anything, or debug information only
+			continue // the client has requested nothing, or debug information only
 		}
 		one := hostOf(s)
 		if before := known[key{s.Node.GetId(), s.Peer.Identity}]; before != nil {
@@ -86,8 +86,8 @@ func hosts(streams []xds.StreamStatus) []Host {
 
 func rank(state string) int { return slices.Index(states, state) }
 
-// merge adds another stream of the host: the worst state counts, and the newest stream tells its
-// version, address and certificate.
+// merge adds another stream of the host. The host gets the worst state, and version, address and
+// certificate of the newest stream.
 func (h *Host) merge(other Host) {
 	newest, oldest := h, &other
 	if other.newest > h.newest {

@@ -35,7 +35,8 @@ var (
 const (
 	// collectTime bounds the wait for the state. Prometheus waits for ten seconds by default.
 	collectTime = 8 * time.Second
-	// mostVersions bounds the pairs of versions, which clients choose. The rest counts as "other".
+	// mostVersions bounds the pairs of versions, because clients choose them. Further pairs count
+	// as "other".
 	mostVersions = 20
 )
 
@@ -60,7 +61,7 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 	defer cancel()
 	now, err := s.snapshot(ctx)
 	if err != nil {
-		return // others have the slot
+		return // other requests have the slot
 	}
 	counts := now.counts()
 	for severity, number := range counts.Problems {
@@ -69,7 +70,7 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 	gauge(endpointsDesc, float64(counts.Endpoints))
 	gauge(unhealthyDesc, float64(counts.Unhealthy))
 	if now.partial {
-		return // fewer hosts than there are would look like an outage
+		return // an incomplete number of hosts would look like an outage
 	}
 	for state, number := range counts.Hosts {
 		gauge(hostsDesc, float64(number), state)
@@ -102,7 +103,8 @@ func versions(hosts []Host) map[versionPair]int {
 		others += numbers[rare]
 		delete(numbers, rare)
 	}
-	numbers[versionPair{"other", "other"}] += others // a client may claim to be that
+	// added, because a client may claim the version "other"
+	numbers[versionPair{"other", "other"}] += others
 	return numbers
 }
 

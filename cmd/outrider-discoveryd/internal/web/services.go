@@ -17,8 +17,9 @@ type Service struct {
 	Namespace string   `json:"namespace"`
 	Ports     []string `json:"ports"`  // number and name, as "80 http"
 	Object    string   `json:"object"` // oldest ServiceEntry, as "ServiceEntry NAMESPACE/NAME"
-	From      string   `json:"from"`   // its file and line, or the source that delivered it
-	// endpoints that get requests, and those that get none because they are not healthy
+	// position (file and line) of the object, or the source that delivered it
+	From string `json:"from"`
+	// endpoints that receive requests, and unhealthy ones, which do not
 	Healthy   int        `json:"healthy"`
 	Unhealthy int        `json:"unhealthy"`
 	Endpoints []Endpoint `json:"endpoints"` // at most shownEndpoints, the unhealthy first
@@ -48,7 +49,7 @@ func sortServices(services []*model.Service) []*model.Service {
 func (s *snapshot) service(of *model.Service) Service {
 	oldest := of.Oldest()
 	shown := Service{Host: of.Host, Namespace: of.Namespace, Object: oldest.String(),
-		From: oldest.Position(), Healthy: of.Receivers(), Ports: []string{}, Endpoints: []Endpoint{}}
+		From: oldest.Position(), Healthy: of.EndpointCount(), Ports: []string{}, Endpoints: []Endpoint{}}
 	for _, p := range of.Ports {
 		shown.Ports = append(shown.Ports, strconv.Itoa(int(p.Number))+" "+p.Name)
 	}
@@ -61,7 +62,7 @@ func (s *snapshot) service(of *model.Service) Service {
 				Address: address(w.Spec.(*networking.WorkloadEntry))})
 		}
 	}
-	for e := range of.EachReceiver {
+	for e := range of.EachEndpoint {
 		if len(shown.Endpoints) >= shownEndpoints {
 			break
 		}

@@ -1,11 +1,11 @@
-// Package web shows what a discovery server serves, and to whom: as pages for a browser, as JSON and
-// as metrics. Who may look is the matter of package monitoring.
+// Package web shows the resources and clients of a discovery server: as pages for a browser, as
+// JSON and as metrics. Package monitoring controls access.
 //
 //	streams, services, problems → snapshot (at most one a second) → answer (JSON) → page (HTML)
 //
-// A page is rendered from the redacted JSON of the same answer, so that both show the same. It loads
-// one style sheet and runs no script. Node IDs and error messages come from clients: they are
-// shortened, and html/template escapes them.
+// A page is rendered from the redacted JSON of the same answer, so that both have the same content.
+// It loads one style sheet and runs no script. Node IDs and error messages come from clients: they
+// are shortened, and html/template escapes them.
 package web
 
 import (
@@ -35,7 +35,7 @@ type Source struct {
 	Synced  bool      `json:"synced"`
 	Since   time.Time `json:"since,omitzero"` // last successful contact
 	Error   string    `json:"error,omitempty"`
-	Inputs  int       `json:"inputs,omitempty"` // unknown for files
+	Inputs  int       `json:"inputs,omitempty"` // number of inputs; 0 for files
 	Problem string    `json:"problem,omitempty"`
 }
 
@@ -44,7 +44,7 @@ type Server struct {
 	options Options
 	turn    chan struct{} // holds the slot of the snapshot that is being made
 	last    *snapshot     // guarded by turn; nil: none was made
-	due     time.Time     // guarded by turn; when last is too old to be used
+	due     time.Time     // guarded by turn; when last expires
 }
 
 // New returns a Server with the given options.
@@ -63,12 +63,12 @@ type snapshot struct {
 const (
 	snapshotTime = 8 * time.Second // bounds the wait for streams; Prometheus waits for ten seconds
 	snapshotAge  = time.Second     // snapshots are not made more often
-	// snapshotShare bounds the share of the time in which snapshots are made to one of so many parts.
+	// snapshotShare bounds the time spent on snapshots to 1/snapshotShare of the total.
 	snapshotShare = 10
 )
 
-// snapshot returns a state that is at most a second old, or ten times the time that it takes to
-// read it. It fails if ctx ends before it is the request's turn.
+// snapshot returns a state that is at most snapshotAge old, or snapshotShare times as old as it
+// took to read it. It fails if ctx ends before the slot is free.
 func (s *Server) snapshot(ctx context.Context) (*snapshot, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -80,7 +80,7 @@ func (s *Server) snapshot(ctx context.Context) (*snapshot, error) {
 	if s.last != nil && started.Before(s.due) {
 		return s.last, nil
 	}
-	// a client that gives up does not make the others' snapshot incomplete
+	// the snapshot is for all requests, so it continues if this client disconnects
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), snapshotTime)
 	defer cancel()
 	now := &snapshot{at: started, hosts: hosts(s.options.Streams(ctx))}

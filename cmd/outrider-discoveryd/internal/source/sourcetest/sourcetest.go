@@ -1,4 +1,4 @@
-// Package sourcetest provides what the tests of several sources need.
+// Package sourcetest has helpers for the tests of sources.
 package sourcetest
 
 import (
@@ -21,13 +21,13 @@ type Receiver struct {
 	last     discovery.Batch
 }
 
-// Take is the sink of the source.
-func (r *Receiver) Take(b discovery.Batch) {
+// Accept is the sink of the source.
+func (r *Receiver) Accept(b discovery.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.batches++
 	r.last = b
-	if b.All {
+	if b.Complete {
 		r.complete++
 		r.inputs = nil
 	}
@@ -50,8 +50,8 @@ func (r *Receiver) Batches() int {
 	return r.batches
 }
 
-// Complete returns the number of batches that had All set.
-func (r *Receiver) Complete() int {
+// CompleteBatches returns the number of batches that had All set.
+func (r *Receiver) CompleteBatches() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.complete
