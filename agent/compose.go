@@ -98,7 +98,8 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 		supervisor: e.supervisor, proxy: proxy, reloader: reloads, watched: watched}
 	supervisor := supervision{e.supervisor, e.link}
 	if err := b.store.Discard(); err != nil { // those of other versions
-		b.log.Warn("sockets that are not in use stay open until the unit has stopped", "error", err)
+		b.log.Warn("cannot remove unused sockets from systemd's file descriptor store",
+			"error", err)
 	}
 	return &run{base: b, life: life, state: state, link: e.link, capture: m.capture, dns: m.dns,
 		pings: []pinger{{"reloader", reloads.Ping}, {"supervisor", e.supervisor.Ping}},

@@ -47,7 +47,8 @@ func (s *starter) awaitFiles(ctx context.Context, c *config.Config, paths []stri
 			strings.Join(missing, ", "))
 		s.proxy.SetWaitingReason(sentence)
 		s.board.Raise(conditionFilesMissing, condition.Warning, sentence)
-		s.logOf("watch").Info("waiting for files", "until", until, "missing", missing)
+		s.logOf("watch").Info("waiting for files that Envoy needs at its start", "until", until,
+			"missing", missing)
 	})
 	s.proxy.SetWaitingReason("")
 	if err != nil {
@@ -57,7 +58,8 @@ func (s *starter) awaitFiles(ctx context.Context, c *config.Config, paths []stri
 		sentence := fmt.Sprintf("not there within %v: %s; Envoy starts without", c.Identity.Wait,
 			strings.Join(missing, ", "))
 		s.board.Raise(conditionFilesMissing, condition.Error, sentence)
-		s.logOf("watch").Error("starting Envoy without missing files", "waited", c.Identity.Wait,
+		s.logOf("watch").Error("cannot find all files that Envoy needs: starting it without them",
+			"waited", c.Identity.Wait,
 			"missing", missing)
 		return nil
 	}
@@ -137,7 +139,7 @@ func (w *configWatch) update() {
 		paths = append(paths, more...)
 	}
 	if err := w.Set(blueprint.UniquePaths(paths)); err != nil {
-		w.log.Warn("not all files can be watched", "error", err)
+		w.log.Warn("cannot watch all files of the configuration", "error", err)
 	}
 }
 

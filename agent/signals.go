@@ -82,7 +82,7 @@ func (h *signalHandler) reopenLogs(ctx context.Context) {
 			continue
 		}
 		if err := envoy.NewAdmin(e.AdminAddress).ReopenLogs(ctx); err != nil {
-			h.log.Warn("access logs were not reopened", "epoch", e.Number, "error", err)
+			h.log.Warn("cannot reopen Envoy's access logs", "epoch", e.Number, "error", err)
 			continue
 		}
 		h.log.Info("access logs reopened", "epoch", e.Number)

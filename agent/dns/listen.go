@@ -123,7 +123,7 @@ func (s *Server) store(ctx context.Context, bound []sockets) {
 		err = errors.Join(err, s.options.Store.Add(storedSockets, one.udp, one.tcp.(*net.TCPListener)))
 	}
 	if err != nil {
-		s.options.Logger.Warn("DNS queries will be refused while the agent restarts", "error", err)
+		s.options.Logger.Warn("cannot store the DNS proxy's sockets: queries fail while the agent restarts", "error", err)
 	}
 }
 
@@ -143,7 +143,7 @@ func (s *Server) listen(ctx context.Context, before retained) (all []sockets, er
 			return nil, err
 		}
 		if err != nil {
-			s.options.Logger.Info("no DNS proxy on IPv6", "error", err)
+			s.options.Logger.Info("cannot bind the DNS proxy's IPv6 address", "error", err)
 			continue
 		}
 		all = append(all, one)

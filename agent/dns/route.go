@@ -86,7 +86,7 @@ func (s *Server) storeRoute(client *resolved.Client) {
 	s.storedRoute = nil
 	err := s.options.Store.Remove(storedRoute) // of a connection that has ended
 	if err = errors.Join(err, s.options.Store.Add(storedRoute, client)); err != nil {
-		s.options.Logger.Warn("systemd-resolved will route no names while the agent restarts",
+		s.options.Logger.Warn("cannot store the DNS route: systemd-resolved drops it while the agent restarts",
 			"error", err)
 	}
 }

@@ -145,7 +145,7 @@ func (s *Server) Configure(settings config.DNS) {
 func (s *Server) CloseStored() {
 	if err := errors.Join(s.options.Store.Remove(storedSockets),
 		s.options.Store.Remove(storedRoute)); err != nil {
-		s.options.Logger.Warn("the DNS proxy's sockets stay open until the unit has stopped",
+		s.options.Logger.Warn("cannot remove the DNS proxy's sockets from systemd's file descriptor store",
 			"error", err)
 	}
 }

@@ -229,7 +229,7 @@ func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	measured := map[string]keeper.Process{}
 	processes, err := l.Connection().Client.Measure(ctx, figuresAge)
 	if err != nil {
-		l.log.Debug("cannot measure the epochs", "error", err)
+		l.log.Debug("cannot read memory and connections of the epochs", "error", err)
 	}
 	for _, p := range processes {
 		measured[p.ID] = p

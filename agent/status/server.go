@@ -140,7 +140,8 @@ func (s *Server) control(do func(context.Context) error) http.HandlerFunc {
 			say(w, http.StatusForbidden, fmt.Sprintf("%s is for requests from this host only",
 				r.URL.Path))
 		default:
-			s.options.Logger.Warn("request over HTTP", "path", r.URL.Path, "peer", r.RemoteAddr)
+			s.options.Logger.Warn("control request over HTTP", "path", r.URL.Path, "peer",
+				r.RemoteAddr)
 			if err := do(context.WithoutCancel(r.Context())); err != nil {
 				say(w, http.StatusInternalServerError, err.Error())
 				return

@@ -35,7 +35,7 @@ func (s *Server) routes(tokens *cache) http.Handler {
 				return
 			}
 		}
-		s.options.Logger.Warn("token request failed", "error", err)
+		s.options.Logger.Warn("cannot exchange token", "error", err)
 		known, ok := errors.AsType[*Error](err)
 		if !ok {
 			answer(w, http.StatusServiceUnavailable, failure{unavailable, err.Error()})
