@@ -20,8 +20,11 @@ import (
 // to it are not captured.
 const resolvedAddress = "10.7.0.1"
 
+// linkAddress is one of a link, as metadata services of clouds have.
+const linkAddress = "169.254.7.1"
+
 // TestDynamicDNS runs the cases in testdata/conformance/dynamic with a sidecar, beside a DNS server
-// that knows the hosts a.… and b.…, and those whose first label is loopback.
+// that knows the hosts of records.
 func TestDynamicDNS(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -69,16 +72,18 @@ func TestDynamicDNS_AnswersOfIstiodAreTheSame(t *testing.T) {
 	}
 }
 
-// resolved runs the backends $NAMED and $NAMEDTLS (behind TLS) at resolvedAddress.
+// resolved runs the backends $NAMED and $NAMEDTLS (behind TLS) at resolvedAddress, and $LINK at
+// linkAddress.
 func (s *suite) resolved(t *testing.T) {
 	t.Helper()
-	addAddress(t, resolvedAddress)
 	pair, err := tls.LoadX509KeyPair(s.variables["CERT"], s.variables["KEY"])
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"named", "namedtls"} {
-		listener, err := net.Listen("tcp", net.JoinHostPort(resolvedAddress, "0"))
+	for name, address := range map[string]string{"named": resolvedAddress,
+		"namedtls": resolvedAddress, "link": linkAddress} {
+		addAddress(t, address)
+		listener, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,17 +130,32 @@ func serveNames(t *testing.T) {
 	}
 }
 
+// records are the addresses of names by their first label.
+var records = map[string][]string{
+	"a": {"A " + resolvedAddress}, "b": {"A " + resolvedAddress}, "wrong": {"A " + resolvedAddress},
+	"link":     {"A " + linkAddress},
+	"loopback": {"A 127.0.0.1"}, "loopback6": {"AAAA ::1"}, "any": {"A 0.0.0.0"},
+	"any6": {"AAAA ::"}, "mapped": {"AAAA ::ffff:127.0.0.1"}, "nat64": {"AAAA 64:ff9b::7f00:1"},
+	"pair": {"A " + resolvedAddress, "A 127.0.0.1"},
+	// the first address cannot be reached
+	"both": {"A 10.7.0.2", "A 127.0.0.1"}, "bothany": {"A 10.7.0.2", "A 0.0.0.0"},
+	"both6": {"AAAA 2001:db8::1", "AAAA ::1"}, "bothmapped": {"AAAA 2001:db8::1",
+		"AAAA ::ffff:127.0.0.1"},
+}
+
 func answerName(w dns.ResponseWriter, query *dns.Msg) {
 	answer := (&dns.Msg{}).SetReply(query)
 	question := query.Question[0]
 	label, _, _ := strings.Cut(strings.ToLower(question.Name), ".")
-	found := map[string]string{"a": "A " + resolvedAddress, "b": "A " + resolvedAddress,
-		"wrong": "A " + resolvedAddress, "loopback": "A 127.0.0.1", "loopback6": "AAAA ::1"}[label]
-	if found == "" {
+	found := records[label]
+	if found == nil {
 		answer.Rcode = dns.RcodeNameError
-	} else if record, _ := dns.NewRR(question.Name + " 60 IN " + found); record.Header().Rrtype ==
-		question.Qtype {
-		answer.Answer = []dns.RR{record}
+	}
+	for _, text := range found {
+		record, _ := dns.NewRR(question.Name + " 60 IN " + text)
+		if record.Header().Rrtype == question.Qtype {
+			answer.Answer = append(answer.Answer, record)
+		}
 	}
 	_ = w.WriteMsg(answer)
 }

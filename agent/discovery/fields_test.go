@@ -29,6 +29,7 @@ func TestConformance_EveryFieldHasACase(t *testing.T) {
 	// no requests are sent, so any ports do
 	s.variables["HERE"], s.variables["UNKNOWN"], s.variables["FAR"] = "8001", "8002", "8003"
 	s.variables["NAMED"], s.variables["NAMEDTLS"] = "8004", "8005"
+	s.variables["LINK"] = "8006"
 	shown := map[string]bool{}
 	cases := s.cases(t, "*")
 	for _, c := range cases {

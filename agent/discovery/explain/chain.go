@@ -254,7 +254,7 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 			return
 		}
 		e.patched("network filter", f.Name, d)
-		if f.Name == rbac.NameResolverFilter || f.Name == rbac.LoopbackFilter {
+		if f.Name == rbac.NameResolverFilter {
 			continue // described with the cluster; see cluster
 		}
 		if ended, known := e.guardConnection(f, d); ended {

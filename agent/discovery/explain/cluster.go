@@ -91,7 +91,7 @@ func (e *explanation) cluster(name string) (reason, fix string) {
 	}
 	if kind == "dynamic_forward_proxy" {
 		e.step("endpoints", name, nil, "those that DNS gives for the host when a request arrives")
-		e.unknown("the addresses of the host (DNS); those of the loopback are denied")
+		e.unknown("the addresses of the host (DNS) but those of the loopback")
 		return "", ""
 	}
 	assignment, origins := c.GetLoadAssignment(), r.Origins

@@ -28,7 +28,7 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 			facts = []string{"is disabled, except where a route enables it"}
 		}
 		e.patched("filter", f.Name, d, facts...)
-		if f.Name == rbac.ResolverFilter || f.Name == rbac.LoopbackFilter {
+		if f.Name == rbac.ResolverFilter {
 			continue // only for clusters with dynamic DNS; see cluster
 		}
 		if !f.Disabled {

@@ -19,11 +19,9 @@ const (
 	RequestFilter    = "envoy.filters.http.rbac"
 	ConnectionFilter = "envoy.filters.network.rbac"
 	// ResolverFilter resolves the hosts of requests with dynamic DNS, NameResolverFilter the server
-	// names of connections. LoopbackFilter denies requests and connections that were resolved to a
-	// loopback address.
+	// names of connections.
 	ResolverFilter     = "envoy.filters.http.dynamic_forward_proxy"
 	NameResolverFilter = "envoy.filters.network.sni_dynamic_forward_proxy"
-	LoopbackFilter     = "outrider.dynamic_dns.loopback"
 	// HTTP filter that verifies the tokens of requests
 	TokenFilter = "envoy.filters.http.jwt_authn"
 

@@ -40,10 +40,11 @@ func (c ConnectionRoute) Filters(t *Telemetry) ([]*listenerv3.Filter, error) {
 	proxy.AccessLog = t.loggers(ofConnections)
 	var filters []*listenerv3.Filter
 	if c.dynamicPort != 0 {
-		var err error
-		if filters, err = resolveServerNames(c.dynamicPort); err != nil {
+		resolver, err := resolveServerNames(c.dynamicPort)
+		if err != nil {
 			return nil, err
 		}
+		filters = append(filters, resolver)
 	}
 	forward, err := networkFilter("envoy.filters.network.tcp_proxy", proxy)
 	return append(filters, forward), err

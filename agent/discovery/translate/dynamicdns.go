@@ -3,25 +3,22 @@ package translate
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"time"
 
+	xdscorev3 "github.com/cncf/xds/go/xds/core/v3"
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	dfpclusterv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/clusters/dynamic_forward_proxy/v3"
 	dnscachev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/dynamic_forward_proxy/v3"
 	httpdfpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/dynamic_forward_proxy/v3"
-	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
 	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	networkrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	snidfpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/sni_dynamic_forward_proxy/v3"
-	upstreamipv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/rbac/matchers/upstream_ip_port/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
@@ -37,6 +34,8 @@ import (
 // clusters and filters share one DNS cache, because a listener's filter fills the cache for every
 // cluster to which the listener may forward.
 const (
+	// dnsCacheName needs another value if a setting in dnsCache changes after a release: an Envoy that
+	// runs during an upgrade refuses a cache of the same name with other settings.
 	dnsCacheName     = "dynamic_dns"
 	maxResolvedHosts = 1024 // Istio's limit of ALLOW_ANY_DYNAMIC_DNS
 )
@@ -74,7 +73,6 @@ func DynamicDNSClusters(m *mesh.Config, node model.Node) Clusters {
 func DynamicDNSHost() *routev3.VirtualHost {
 	host := AllowAnyHost(dynamicDNSCluster)
 	host.Name, host.Routes[0].Name = dynamicDNSRoute, dynamicDNSRoute
-	denyLoopback(host.Routes[0])
 	return host
 }
 
@@ -108,10 +106,29 @@ func detectRequests(l *listenerv3.Listener, m *mesh.Config) {
 // firstBytes is how long a captured connection waits for the client's first bytes.
 const firstBytes = 100 * time.Millisecond
 
+// ownAddresses are addresses that lead to this host itself: such a host could be a listener of this
+// Envoy, so that one request would be forwarded without end, or an admin interface. Envoy compares
+// an IPv4 address in an IPv6 one with IPv6 ranges. Those of NAT64 (RFC 6052) lead to a translator.
+var ownAddresses = []netip.Prefix{
+	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("0.0.0.0/8"),
+	netip.MustParsePrefix("::/127"),
+	netip.MustParsePrefix("::ffff:127.0.0.0/104"), netip.MustParsePrefix("::ffff:0.0.0.0/104"),
+	netip.MustParsePrefix("64:ff9b::7f00:0/104"), netip.MustParsePrefix("64:ff9b::/104"),
+}
+
+// dnsCache returns the settings of the cache. Envoy tries all addresses of a host, so the cache
+// drops those of this host; a host without others has none.
 func dnsCache() *dnscachev3.DnsCacheConfig {
+	dropped := &matcherv3.AddressMatcher{}
+	for _, block := range ownAddresses {
+		dropped.Ranges = append(dropped.Ranges, &xdscorev3.CidrRange{
+			AddressPrefix: block.Addr().String(),
+			PrefixLen:     wrapperspb.UInt32(uint32(block.Bits()))})
+	}
 	return &dnscachev3.DnsCacheConfig{Name: dnsCacheName,
-		DnsLookupFamily: clusterv3.Cluster_V4_PREFERRED,
-		MaxHosts:        wrapperspb.UInt32(maxResolvedHosts)}
+		DnsLookupFamily:       clusterv3.Cluster_V4_PREFERRED,
+		MaxHosts:              wrapperspb.UInt32(maxResolvedHosts),
+		ResolvedAddressFilter: dropped}
 }
 
 // resolveDynamically makes the cluster forward to the host of each request, or the SNI of each
@@ -135,52 +152,21 @@ func (d *draft) resolveDynamically() {
 	d.LbPolicy, d.LbConfig = clusterv3.Cluster_CLUSTER_PROVIDED, nil
 }
 
-// resolveRequests adds the filters that resolve the hosts of requests to a connection manager.
+// resolveRequests adds the filter that resolves the hosts of requests to a connection manager.
 func resolveRequests(manager *hcmv3.HttpConnectionManager) {
 	last := len(manager.HttpFilters) - 1
 	router := manager.HttpFilters[last]
 	manager.HttpFilters = append(manager.HttpFilters[:last:last],
-		httpFilter(rbac.ResolverFilter, &httpdfpv3.FilterConfig{SaveUpstreamAddress: true,
+		httpFilter(rbac.ResolverFilter, &httpdfpv3.FilterConfig{
 			ImplementationSpecifier: &httpdfpv3.FilterConfig_DnsCacheConfig{
-				DnsCacheConfig: dnsCache()}}),
-		// each route to a cluster with dynamic DNS has its own rules; see resolvesHost
-		httpFilter(rbac.LoopbackFilter, &httprbacv3.RBAC{}), router)
+				DnsCacheConfig: dnsCache()}}), router)
 }
 
-// resolveServerNames returns the filters that resolve the server names of connections; they precede
+// resolveServerNames returns the filter that resolves the server names of connections; it precedes
 // the one that forwards.
-func resolveServerNames(port uint32) ([]*listenerv3.Filter, error) {
-	resolver, err := networkFilter(rbac.NameResolverFilter, &snidfpv3.FilterConfig{
-		DnsCacheConfig: dnsCache(), SaveUpstreamAddress: true,
+func resolveServerNames(port uint32) (*listenerv3.Filter, error) {
+	return networkFilter(rbac.NameResolverFilter, &snidfpv3.FilterConfig{DnsCacheConfig: dnsCache(),
 		PortSpecifier: &snidfpv3.FilterConfig_PortValue{PortValue: port}})
-	if err != nil {
-		return nil, err
-	}
-	guard, err := networkFilter(rbac.LoopbackFilter, &networkrbacv3.RBAC{Rules: notLoopback(),
-		StatPrefix: rbac.LoopbackFilter})
-	return []*listenerv3.Filter{resolver, guard}, err
-}
-
-// notLoopback denies connections to a host that was resolved to a loopback address. That could be a
-// listener of this Envoy, which would cause an endless loop, or an admin interface.
-func notLoopback() *rbacv3.RBAC {
-	policy := &rbacv3.Policy{Principals: []*rbacv3.Principal{
-		{Identifier: &rbacv3.Principal_Any{Any: true}}}}
-	for _, block := range []*corev3.CidrRange{
-		{AddressPrefix: "127.0.0.0", PrefixLen: wrapperspb.UInt32(8)},
-		{AddressPrefix: "0.0.0.0", PrefixLen: wrapperspb.UInt32(8)},
-		{AddressPrefix: "::", PrefixLen: wrapperspb.UInt32(127)},
-		{AddressPrefix: "::ffff:127.0.0.0", PrefixLen: wrapperspb.UInt32(104)},
-		{AddressPrefix: "::ffff:0.0.0.0", PrefixLen: wrapperspb.UInt32(104)},
-	} {
-		policy.Permissions = append(policy.Permissions, &rbacv3.Permission{
-			Rule: &rbacv3.Permission_Matcher{Matcher: &corev3.TypedExtensionConfig{
-				Name: "envoy.rbac.matchers.upstream_ip_port",
-				TypedConfig: typed(&upstreamipv3.UpstreamIpPortMatcher{
-					UpstreamIp: block})}}})
-	}
-	return &rbacv3.RBAC{Action: rbacv3.RBAC_DENY,
-		Policies: map[string]*rbacv3.Policy{"loopback": policy}}
 }
 
 // resolvesHost completes a route to a cluster with dynamic DNS. Envoy forwards to the port in the
@@ -195,14 +181,4 @@ func resolvesHost(route *routev3.Route, port uint32) {
 		HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{
 			StringMatch: &matcherv3.StringMatcher{
 				MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: regex(expression)}}}})
-	denyLoopback(route)
-}
-
-// denyLoopback denies the requests of a route that were resolved to an address of the loopback.
-func denyLoopback(route *routev3.Route) {
-	if route.TypedPerFilterConfig == nil {
-		route.TypedPerFilterConfig = map[string]*anypb.Any{}
-	}
-	route.TypedPerFilterConfig[rbac.LoopbackFilter] = typed(&httprbacv3.RBACPerRoute{
-		Rbac: &httprbacv3.RBAC{Rules: notLoopback()}})
 }
