@@ -28,6 +28,14 @@ func HostCovers(a, b string) bool {
 	return strings.HasSuffix(b, suffix) && len(b) > len(suffix) || a == b
 }
 
+// SplitHost splits NAMESPACE/HOST. The namespace of a HOST alone is "*": it is in any.
+func SplitHost(text string) (namespace, host string, qualified bool) {
+	if namespace, host, qualified = strings.Cut(text, "/"); !qualified {
+		return "*", text, false
+	}
+	return namespace, host, true
+}
+
 // CompareHosts orders hosts from specific to general: exact hosts, then patterns, longer patterns
 // first. It returns a negative number if a comes before b.
 func CompareHosts(a, b string) int {

@@ -186,11 +186,7 @@ func failures(cluster string, what logged) *accesslogv3.AccessLog {
 // providerCluster returns the cluster and the host of a provider's service, NAMESPACE/HOST or HOST;
 // why explains why the service cannot be used.
 func providerCluster(w *model.World, service string, port uint32) (cluster, host, why string) {
-	namespace, host, qualified := strings.Cut(service, "/")
-	if !qualified {
-		host = service
-	}
-	host = strings.ToLower(host)
+	namespace, host, qualified := model.SplitHost(strings.ToLower(service))
 	var found []string
 	listens := false
 	for _, s := range w.Services(host) {

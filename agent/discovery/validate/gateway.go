@@ -103,10 +103,7 @@ func (c *checker) serverProtocol(field string, s *networking.Server) {
 }
 
 func (c *checker) serverHost(field, host string) {
-	namespace, name, ok := strings.Cut(host, "/")
-	if !ok {
-		namespace, name = "*", host
-	}
+	namespace, name, _ := model.SplitHost(host)
 	if namespace != "*" && namespace != "." && !isDNSLabel(namespace) {
 		c.fail(field, fmt.Sprintf("%q is no namespace", namespace),
 			"write *, . or a namespace before the /")

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -94,13 +93,11 @@ func ClientTLS(field string, t *networking.ClientTLSSettings) []object.Finding {
 // or HOST.
 func ServiceName(field, service string) []object.Finding {
 	c := &checker{}
-	namespace, host, ok := strings.Cut(service, "/")
-	if !ok {
-		host = service
-	} else if !isDNSLabel(namespace) {
+	namespace, host, qualified := model.SplitHost(service)
+	if qualified && !isDNSLabel(namespace) {
 		c.fail(field, fmt.Sprintf("%q is no namespace", namespace), "write NAMESPACE/HOST")
 	}
-	if _, err := netip.ParseAddr(host); ok || err != nil {
+	if _, err := netip.ParseAddr(host); qualified || err != nil {
 		c.host(field, host, false)
 	}
 	return c.findings

@@ -3,6 +3,7 @@ package view
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -42,7 +43,7 @@ func (a *autoPassthrough) route(v *View, host string) []translate.ConnectionRout
 // serves reports whether a server with AUTO_PASSTHROUGH has the host and namespace of a service.
 func (s server) serves(service *model.Service) bool {
 	return slices.ContainsFunc(s.spec.Hosts, func(written string) bool {
-		namespace, own := splitHost(written)
+		namespace, own, _ := model.SplitHost(strings.ToLower(written))
 		if namespace == "." {
 			namespace = s.object.Namespace
 		}

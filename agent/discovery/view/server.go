@@ -89,20 +89,11 @@ func (s server) listenerName() string {
 func (s server) hostNames() []string {
 	var names []string
 	for _, host := range s.spec.Hosts {
-		if _, name := splitHost(host); !slices.Contains(names, name) {
+		if _, name, _ := model.SplitHost(strings.ToLower(host)); !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
 	return names
-}
-
-// splitHost splits a host of a Gateway's server, "namespace/host" or only a host.
-func splitHost(host string) (namespace, name string) {
-	namespace, name, ok := strings.Cut(host, "/")
-	if !ok {
-		namespace, name = "*", host
-	}
-	return namespace, strings.ToLower(name)
 }
 
 // meet returns the hosts common to a server and a VirtualService; of two patterns, the narrower
@@ -110,7 +101,7 @@ func splitHost(host string) (namespace, name string) {
 func (s server) meet(routing *model.Routing) []string {
 	var hosts []string
 	for _, written := range s.spec.Hosts {
-		namespace, own := splitHost(written)
+		namespace, own, _ := model.SplitHost(strings.ToLower(written))
 		if namespace == "." {
 			namespace = s.object.Namespace
 		}
