@@ -45,7 +45,8 @@ func reportsFailures(c *config.Config) bool {
 }
 
 func credentials(c *config.Config) discovery.Credentials {
-	found := discovery.Credentials{Folder: c.Identity.CredentialsDir}
+	found := discovery.Credentials{Folder: c.Identity.CredentialsDir,
+		Socket: c.Identity.CredentialsSDS}
 	if c.Identity.Provider == "spire" {
 		found.Cluster = credential.SDSClusterName
 	}

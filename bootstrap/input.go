@@ -24,6 +24,8 @@ type Input struct {
 	SDSSocket   string // path of the SDS socket; "" = none
 	// path of the SDS socket for credentials; "" = SDSSocket
 	CredentialSocket string
+	// HostSecrets is the socket of an SDS server of the host for credentials sds://NAME; "" = none.
+	HostSecrets string
 	// SystemRoots is the path of the system's root certificates (see SystemRootCandidates); "" =
 	// none.
 	SystemRoots string

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Result reports whether a user may read a file, or list and enter a directory.
+// Result reports whether a user may read a file, list and enter a directory, or connect to a socket.
 type Result struct {
 	Readable bool `json:"readable,omitempty"`
 	// ClosedDirectory is the first directory of the path that the user may not enter; "": none.
@@ -48,8 +48,11 @@ func Check(path string) (Result, error) {
 		return Result{}, err
 	}
 	rights := uint32(unix.R_OK)
-	if status.Mode&unix.S_IFMT == unix.S_IFDIR {
+	switch status.Mode & unix.S_IFMT {
+	case unix.S_IFDIR:
 		rights |= unix.X_OK
+	case unix.S_IFSOCK:
+		rights = unix.W_OK
 	}
 	// Checks the real user, which is also the effective one: with AT_EACCESS on a kernel before
 	// 5.8, the library would emulate the check from the mode bits alone.

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,6 +54,16 @@ func TestCheckAs(t *testing.T) {
 		chmod 711 listless
 		ln -s private link; ln -s ../`+filepath.Base(folder)+`/closed/file into; ln -s loop loop
 		mkfifo fifo; chmod 600 fifo`)
+	for name, mode := range map[string]os.FileMode{"socket": 0o602, "socket-closed": 0o604} {
+		listener, err := net.Listen("unix", filepath.Join(folder, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = listener.Close() }()
+		if err := os.Chmod(filepath.Join(folder, name), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
 	shell.Dir = folder
 	if out, err := shell.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -68,10 +79,12 @@ func TestCheckAs(t *testing.T) {
 		"closed":        {ResolvedPath: "closed"},
 		"closed/file":   {ClosedDirectory: "closed", ResolvedPath: "closed/file"},
 		"acl-open/file": {Readable: true, ResolvedPath: "acl-open/file"},
+		"socket-closed": {ResolvedPath: "socket-closed"},
 		"acl-shut/file": {ClosedDirectory: "acl-shut", ResolvedPath: "acl-shut/file"},
 		"listless":      {ResolvedPath: "listless"},
 		"listless/file": {Readable: true, ResolvedPath: "listless/file"},
 		"link":          {ResolvedPath: "private"},
+		"socket":        {Readable: true, ResolvedPath: "socket"},
 		"into":          {ClosedDirectory: "closed", ResolvedPath: "closed/file"},
 		"fifo":          {ResolvedPath: "fifo"},
 	} {

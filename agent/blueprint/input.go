@@ -84,6 +84,7 @@ func (m Maker) input(
 	if c.Identity.Provider == "spire" {
 		input.SDSSocket, input.CredentialSocket = c.Identity.SpireSocket, c.SDS.Socket
 	}
+	input.HostSecrets = c.Identity.CredentialsSDS
 	if ready := c.Status.ReadyAddress(); ready != "" {
 		input.Ready = bootstrap.ReadyListener{Address: ready, Backend: loopback(c.Status.Address)}
 	}

@@ -32,6 +32,8 @@ func (r *FileReader) fix(path, final string, open bool) string {
 	switch group := r.groupOf(owner.Uid); {
 	case info.IsDir():
 		return share(r.group, "750")
+	case info.Mode().Type() == os.ModeSocket:
+		return share(r.group, "660")
 	case slices.Contains(configuration, filepath.Ext(path)):
 		return share(r.group, "640")
 	case open:

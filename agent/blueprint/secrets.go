@@ -5,6 +5,7 @@ import (
 	"cmp"
 
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/credential"
 )
 
 // secretCluster is the name of the cluster from which Envoy fetches the workload's certificate.
@@ -12,9 +13,9 @@ import (
 const secretCluster = "sds-grpc"
 
 // missingSecrets returns an error if a user's own bootstrap gets resources from Outrider's xDS
-// socket but lacks the cluster from which some of them fetch the certificate: Envoy would refuse
-// these resources. A certificate written to output_dir does not matter, as it may be for other
-// programs.
+// socket but lacks the cluster from which some of them fetch the certificate, or credentials: Envoy
+// would refuse these resources. A certificate written to output_dir does not matter, as it may be
+// for other programs.
 func (b *Blueprint) missingSecrets() *config.Error {
 	c := b.loaded.Config
 	file, key := cmp.Or(c.Envoy.CustomConfigFile, c.Envoy.TemplateFile), templateKey
@@ -26,8 +27,16 @@ func (b *Blueprint) missingSecrets() *config.Error {
 		socket = c.Identity.SpireSocket
 	}
 	has := func(text string) bool { return bytes.Contains(b.rendered.Text, []byte(text)) }
-	if file == "" || c.Identity.Provider == "none" || c.Identity.OutputDir != "" ||
-		!has(c.XDS.Socket) || has(socket) || has(`"`+secretCluster+`"`) {
+	if file == "" || !has(c.XDS.Socket) {
+		return nil
+	}
+	if host := c.Identity.CredentialsSDS; host != "" && !has(`"`+credential.HostClusterName+`"`) {
+		return b.loaded.KeyError(key, file+" has no cluster "+credential.HostClusterName+", from which Envoy "+
+			"gets credentials sds://NAME", "add the cluster, with HTTP/2 to the Unix socket "+host+
+			", or remove [identity] credentials_sds")
+	}
+	if c.Identity.Provider == "none" || c.Identity.OutputDir != "" || has(socket) ||
+		has(`"`+secretCluster+`"`) {
 		return nil
 	}
 	return b.loaded.KeyError(key,

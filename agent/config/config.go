@@ -134,6 +134,7 @@ type Identity struct {
 	KeyFile         string
 	RootCAFile      string
 	CredentialsDir  string
+	CredentialsSDS  string
 	RestartOnChange bool
 	Wait            time.Duration
 	CAAddress       string

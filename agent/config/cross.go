@@ -289,4 +289,9 @@ func (x *crossCheck) sockets() {
 		}
 		reserved[filepath.Clean(s.path)] = s.key
 	}
+	if path := x.Identity.CredentialsSDS; len(path) > maxSocketPath {
+		x.refuse([]string{"identity.credentials_sds"}, "use a shorter path, or a symbolic link",
+			"%s has %d bytes, the path of a Unix socket may have %d", quote(path), len(path),
+			maxSocketPath)
+	}
 }

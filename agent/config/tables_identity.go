@@ -14,6 +14,9 @@ func identityTable(i *Identity) table {
 		setting("credentials_dir", &i.CredentialsDir, "/etc/outrider/credentials", Live,
 			"certificates of credentialName: NAME/tls.crt, tls.key, ca.crt; any provider").
 			path().must(notEmpty),
+		setting("credentials_sds", &i.CredentialsSDS, "", Epoch,
+			"Unix socket of an SDS server of this host for credentialName: sds://NAME; in Istio "+
+				"/var/run/secrets/credential-uds/socket").path(),
 		setting("restart_on_change", &i.RestartOnChange, false, Live,
 			"hot-restart on a certificate change instead of pushing it over SDS (for a custom bootstrap "+
 				"that reads files)").

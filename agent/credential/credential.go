@@ -5,7 +5,9 @@
 //	DIR/NAME-cacert/ca.crt, ca.crl      authorities and optional revocation lists; if there is no
 //	DIR/NAME/ca.crt, ca.crl             such folder, those of the credential itself
 //
-// Its secrets have istiod's names: kubernetes://NAME and kubernetes://NAME-cacert.
+// Its secrets have istiod's names: kubernetes://NAME and kubernetes://NAME-cacert. Those of a
+// credential sds://NAME come from an SDS server of the host, and are named sds://NAME and
+// sds://NAME-cacert there, as with istiod.
 package credential
 
 import (
@@ -25,8 +27,12 @@ import (
 // than the agent serves those of the workload.
 const SDSClusterName = "sds-credentials"
 
+// HostClusterName is the name of Envoy's cluster for the SDS server of the host, as with istiod.
+const HostClusterName = "sds-external"
+
 const (
 	prefix      = "kubernetes://"
+	hostPrefix  = "sds://"
 	rootsSuffix = "-cacert"
 )
 
@@ -45,21 +51,45 @@ func CheckName(name string) error {
 	return nil
 }
 
+// IsHostSecret reports whether a credential, or a secret of one, is served by the SDS server of the
+// host.
+func IsHostSecret(name string) bool { return strings.HasPrefix(name, hostPrefix) }
+
+// CheckHostSecretName returns an error for a name sds://NAME that no SDS server could have.
+func CheckHostSecretName(name string) error {
+	short := strings.TrimPrefix(name, hostPrefix)
+	if short == "" || len(short) > maxName || strings.ContainsFunc(short, func(r rune) bool {
+		return r <= ' ' || r > '~'
+	}) {
+		return fmt.Errorf("%.60q is no name of a credential: it is empty, has other characters than "+
+			"printable ASCII, or is too long", name)
+	}
+	return nil
+}
+
 // PairSecretName returns the name of the secret that contains a credential's certificate and key.
-func PairSecretName(name string) string { return prefix + name }
+func PairSecretName(name string) string {
+	if IsHostSecret(name) {
+		return name
+	}
+	return prefix + name
+}
 
 // RootsSecretName returns the name of the secret that contains a credential's authorities. The name
 // of the credential may be NAME or NAME-cacert.
 func RootsSecretName(name string) string {
-	return prefix + strings.TrimSuffix(name, rootsSuffix) + rootsSuffix
+	return PairSecretName(strings.TrimSuffix(name, rootsSuffix) + rootsSuffix)
 }
 
-// IsCredential reports whether a secret, identified by its name, is one of a credential.
+// IsCredential reports whether a secret, identified by its name, is one of a credential in a folder.
 func IsCredential(secret string) bool { return strings.HasPrefix(secret, prefix) }
 
 // SecretTitle returns how a credential's secret is called in sentences for people: "credential
 // NAME" or "credential NAME-cacert". ok is false for other secrets.
 func SecretTitle(secret string) (title string, ok bool) {
+	if IsHostSecret(secret) {
+		return "credential " + secret, true
+	}
 	name, ok := strings.CutPrefix(secret, prefix)
 	return "credential " + name, ok
 }

@@ -26,12 +26,17 @@ func (d ReadCheck) of(path string) string {
 
 // reach reports whether a certificate file is missing. If it exists, reach returns why it cannot be
 // read, or its folder, which Envoy watches, cannot be listed: by the proxy, or by the agent if the
-// file is a credential's.
+// file is a credential's. Of a socket it returns why the proxy cannot connect to it.
 func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
-	if _, err := os.Stat(file.Path); errors.Is(err, fs.ErrNotExist) {
+	info, err := os.Stat(file.Path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		return true, ""
-	}
-	if file.credential {
+	case file.socket && err == nil && info.Mode().Type() != fs.ModeSocket:
+		return false, file.Path + " is no socket; correct [identity] credentials_sds"
+	case file.socket:
+		return false, c.denied.of(file.Path)
+	case file.credential:
 		return false, c.agents.of(file.Path)
 	}
 	return false, cmp.Or(c.denied.of(file.Path), c.denied.of(filepath.Dir(file.Path)))
@@ -41,6 +46,7 @@ func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
 type certificateFile struct {
 	watch.File      // used only by the goroutine that inspects the file
 	credential bool // the agent reads the file; proxies do not
+	socket     bool // of an SDS server of the host, to which proxies connect
 	unwatch    func()
 
 	// Fields guarded by certificates.mu:

@@ -160,6 +160,10 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 			b.grpcPipeCluster(credential.SDSClusterName, b.in.CredentialSocket,
 				secretTimeout))
 	}
+	if b.in.HostSecrets != "" {
+		clusters = append(clusters, b.grpcPipeCluster(credential.HostClusterName, b.in.HostSecrets,
+			secretTimeout))
+	}
 	switch {
 	case b.in.Discovery.Socket != "":
 		clusters = append(clusters, unlimited(b.grpcPipeCluster(DiscoveryCluster,

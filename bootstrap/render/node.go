@@ -82,6 +82,9 @@ func (b *builder) metadata() (*structpb.Struct, error) {
 	if n.IPv6 {
 		values["OUTRIDER_IPV6"] = "true" // read by the discovery server
 	}
+	if b.in.HostSecrets != "" {
+		values["credential"] = "true" // istiod then refers to the cluster of credentials sds://NAME
+	}
 	if n.Identity {
 		values["OUTRIDER_IDENTITY"] = "true" // read by the discovery server
 	}

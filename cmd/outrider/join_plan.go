@@ -24,7 +24,8 @@ const maxRootBytes = 1 << 20
 var independent = []string{"discovery.files", "discovery.mesh_config_file",
 	"discovery.debounce_after", "discovery.debounce_max", "discovery.connect_timeout",
 	"discovery.cache", "discovery.cache_max_age", "discovery.delta", "discovery.debug_address",
-	"identity.credentials_dir", "identity.restart_on_change", "identity.wait", "identity.persist",
+	"identity.credentials_dir", "identity.credentials_sds", "identity.restart_on_change",
+	"identity.wait", "identity.persist",
 	"identity.output_dir", "identity.key_type", "identity.pkcs8", "identity.ttl",
 	"identity.grace_ratio", "identity.grace_jitter"}
 

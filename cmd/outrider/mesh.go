@@ -126,7 +126,8 @@ func (a *app) checkOptions(ctx context.Context,
 	options := discovery.CheckOptions{NodeType: node.Type, Namespace: node.Namespace,
 		Labels: node.Labels, Identity: loaded.Config.Identity.Provider != "none",
 		MeshConfigFile: cmp.Or(meshConfig, from.MeshConfigFile),
-		Credentials:    discovery.Credentials{Folder: loaded.Config.Identity.CredentialsDir}}
+		Credentials: discovery.Credentials{Folder: loaded.Config.Identity.CredentialsDir,
+			Socket: loaded.Config.Identity.CredentialsSDS}}
 	for _, claim := range loaded.Config.Claims() {
 		if claim.Port != 0 {
 			options.Reserved = append(options.Reserved, discovery.ReservedAddress{Address: claim.Host,

@@ -163,6 +163,11 @@ reads the files, and it passes them to Envoy without writing them anywhere:
   install -m 400 -o outrider shop.crt /etc/outrider/credentials/shop/tls.crt
   install -m 400 -o outrider shop.key /etc/outrider/credentials/shop/tls.key
 
+credentialName: sds://NAME is the secret sds://NAME of an SDS server of the host,
+whose socket is credentials_sds in outrider.toml(5); authorities are its secret
+sds://NAME-cacert. Envoy connects to the socket itself, so that its user needs
+access.
+
 A replaced file is used at once. This is the better way for certificates of
 Gateways: certificate and key are replaced together, keys are not Envoy's, and an
 expired certificate does not replace a valid one. Of files (serverCertificate and

@@ -75,6 +75,8 @@ type Config struct {
 type Credentials struct {
 	Folder  string // folder of the certificates; "" if they are on another host
 	Cluster string // cluster of the SDS server that serves the certificates
+	// Socket is the Unix socket of the host's SDS server, for names sds://NAME; "": there is none.
+	Socket string
 }
 
 // Default returns the configuration without a mesh config file.

@@ -8,7 +8,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
-	"google.golang.org/protobuf/types/known/durationpb"
 
 	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/discovery/mesh"
@@ -17,7 +16,7 @@ import (
 
 // FileSecret names a certificate with its key, or CA certificates. Envoy reads files itself, so
 // that a renewed certificate changes no listener and keys stay in their files. The agent reads
-// credentials and serves them over SDS.
+// credentials and serves them over SDS, unless Envoy gets them from an SDS server of the host.
 type FileSecret struct {
 	Certificate, Key            string // files of a certificate chain and its key
 	Authorities, RevocationList string // files of CA certificates and an optional CRL
@@ -36,8 +35,8 @@ func rootsOf(name string, m *mesh.Config) FileSecret {
 	return FileSecret{Credential: credential.RootsSecretName(name), Location: m.Credentials}
 }
 
-// Name returns Istio's name of the secret: file-cert:CERTIFICATE~KEY, file-root:AUTHORITIES or
-// kubernetes://NAME.
+// Name returns Istio's name of the secret: file-cert:CERTIFICATE~KEY, file-root:AUTHORITIES,
+// kubernetes://NAME or sds://NAME.
 func (s FileSecret) Name() string {
 	switch {
 	case s.Credential != "":
@@ -50,6 +49,9 @@ func (s FileSecret) Name() string {
 	return "file-root:" + s.Authorities + "~" + s.RevocationList
 }
 
+// OfHost reports whether an SDS server of the host has the secret.
+func (s FileSecret) OfHost() bool { return credential.IsHostSecret(s.Credential) }
+
 // CredentialFiles returns the files of a credential; ok is false if the secret is not from a
 // credential, or its files are unknown.
 func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
@@ -61,9 +63,15 @@ func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
 }
 
 // Files returns the files that the secret is read from. For the CA certificates of a credential it
-// includes the folder, because its content determines which file is used.
+// includes the folder, because its content determines which file is used. For a secret of the
+// host's SDS server it returns the server's socket.
 func (s FileSecret) Files() []string {
 	switch {
+	case s.OfHost():
+		if s.Location.Socket == "" {
+			return nil
+		}
+		return []string{s.Location.Socket}
 	case s.Credential != "":
 		files, ok := s.CredentialFiles()
 		if !ok {
@@ -136,12 +144,16 @@ func file(path string) *corev3.DataSource {
 
 // secretSource returns a reference to a secret that is served on the ADS stream, or to a
 // credential. Envoy does not wait for the secret, so that a bad file does not delay the whole
-// listener. Incremental SDS lets Envoy notice at once that a credential does not exist.
+// listener. Incremental SDS lets Envoy notice at once that a credential does not exist; the host's
+// SDS server may not support it. Without that server, the agent answers that there is none.
 func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
 	if s.Credential != "" {
 		out := secret(s.Credential)
-		out.SdsConfig.InitialFetchTimeout = durationpb.New(secretWait)
 		api := out.SdsConfig.GetApiConfigSource()
+		if s.OfHost() && s.Location.Socket != "" {
+			api.GrpcServices[0].GetEnvoyGrpc().ClusterName = credential.HostClusterName
+			return out
+		}
 		api.ApiType = corev3.ApiConfigSource_DELTA_GRPC
 		api.GrpcServices[0].GetEnvoyGrpc().ClusterName = cmp.Or(s.Location.Cluster, secretCluster)
 		return out

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 
+	"outrider.org/outrider/agent/credential"
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 )
@@ -65,6 +66,9 @@ func credentialNames(in *networking.ServerTLSSettings) []string {
 
 func serverAuthorities(in *networking.ServerTLSSettings, m *mesh.Config) FileSecret {
 	if names := credentialNames(in); len(names) > 0 {
+		if credential.IsHostSecret(in.CaCertCredentialName) { // the SDS server has it with this name
+			return pairOf(in.CaCertCredentialName, m)
+		}
 		return rootsOf(cmp.Or(in.CaCertCredentialName, names[0]), m)
 	}
 	return FileSecret{Authorities: in.CaCertificates, RevocationList: in.CaCrl}

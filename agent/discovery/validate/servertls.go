@@ -140,6 +140,12 @@ func (c *checker) credential(field, name string) {
 	if name == "" {
 		return
 	}
+	if credential.IsHostSecret(name) {
+		if err := credential.CheckHostSecretName(name); err != nil {
+			c.fail(field, err.Error(), "write the name of a secret of [identity] credentials_sds")
+		}
+		return
+	}
 	if err := credential.CheckName(name); err != nil {
 		c.fail(field, err.Error(), "write the name of a folder in [identity] credentials_dir")
 	} else if strings.HasSuffix(name, "-cacert") && !strings.HasSuffix(field, "caCertCredentialName") {

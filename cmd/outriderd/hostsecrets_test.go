@@ -1,0 +1,196 @@
+package main_test
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/agent/identity/pkitest"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// hostSecrets is an SDS server of the host. It sends a secret when it is requested, and when it has
+// changed.
+type hostSecrets struct {
+	secretv3.UnimplementedSecretDiscoveryServiceServer
+	mu      sync.Mutex
+	secrets map[string]*tlsv3.Secret
+	changed chan struct{} // closed and replaced by each change
+}
+
+// serveHostSecrets runs the server at a socket until the test ends.
+func serveHostSecrets(t *testing.T, socket string) *hostSecrets {
+	t.Helper()
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &hostSecrets{secrets: map[string]*tlsv3.Secret{}, changed: make(chan struct{})}
+	server := grpc.NewServer()
+	secretv3.RegisterSecretDiscoveryServiceServer(server, s)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func inline(text []byte) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: text}}
+}
+
+// set makes a certificate and its authorities the secrets of a credential.
+func (s *hostSecrets) set(name string, chain, key, roots []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.secrets[name] = &tlsv3.Secret{Name: name,
+		Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+			CertificateChain: inline(chain), PrivateKey: inline(key)}}}
+	s.secrets[name+"-cacert"] = &tlsv3.Secret{Name: name + "-cacert",
+		Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
+			TrustedCa: inline(roots)}}}
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// response returns the secrets with these names, and what announces the next change.
+func (s *hostSecrets) response(names []string) (*discoveryv3.DiscoveryResponse, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := &discoveryv3.DiscoveryResponse{TypeUrl: secretType, VersionInfo: fmt.Sprint(time.Now()),
+		Nonce: "any"}
+	for _, name := range names {
+		if secret := s.secrets[name]; secret != nil {
+			packed, _ := anypb.New(secret)
+			out.Resources = append(out.Resources, packed)
+		}
+	}
+	return out, s.changed
+}
+
+const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+
+// StreamSecrets implements SDS.
+func (s *hostSecrets) StreamSecrets(
+	stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		for err := error(nil); err == nil; { // acknowledgements: each stream has one name
+			_, err = stream.Recv()
+		}
+	}()
+	for {
+		response, changed := s.response(first.ResourceNames)
+		if len(response.Resources) > 0 {
+			if err := stream.Send(response); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-changed:
+		case <-gone:
+			return nil
+		}
+	}
+}
+
+// TestCredentials_OfAnSDSServerOfTheHost has the Gateways and DestinationRules of credentialMesh
+// with credentials sds://NAME.
+func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
+	t.Parallel()
+	c := newCredentials(t)
+	socket := filepath.Join(c.Dir, "host-sds.sock")
+	mesh := strings.ReplaceAll(fmt.Sprintf(credentialMesh, c.https, c.plainHTTP),
+		"credentialName: ", "credentialName: sds://")
+	c.Write("mesh.d/credentials.yaml", strings.ReplaceAll(mesh, "caCertCredentialName: mutual",
+		"caCertCredentialName: sds://mutual-cacert"))
+	c.StartReady()
+
+	file := filepath.Join(c.Dir, "mesh.d", "credentials.yaml")
+	reports := func(text string) {
+		t.Helper()
+		checked := c.Outrider("mesh", "check")
+		if text = file + ":1: Gateway default/edge: " + text; checked.Exit != api.ExitRefused ||
+			!strings.Contains(checked.Err, text) {
+			t.Errorf("mesh check: exit %d, without %q:\n%s", checked.Exit, text, checked.Err)
+		}
+	}
+	reports("sds://simple is of an SDS server of the host, and none is configured")
+	c.Write("conf.d/61-sds.toml", fmt.Sprintf("[identity]\ncredentials_sds = %q\n", socket))
+	reload := func() {
+		t.Helper()
+		if result := c.Outrider("reload"); result.Exit != 0 {
+			t.Fatalf("reload: exit %d: %s", result.Exit, result.Err)
+		}
+	}
+	reload()
+	reports(socket + " does not exist")
+
+	host := serveHostSecrets(t, socket)
+	issue := func(name string) []byte {
+		chain, key := c.root.Issue(t, pkitest.Leaf(name, time.Hour))
+		host.set("sds://"+name, chain, key, pkitest.PEM(c.root.Certificate))
+		return chain
+	}
+	simple := issue("simple")
+	c.serves("simple.test", nil, simple) // although others are missing
+	chain, key := c.root.Issue(t, pkitest.Leaf("client", time.Hour))
+	client, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mutual, optional := issue("mutual"), issue("optional")
+	issue("client")
+	c.serves("mutual.test", &client, mutual)
+	c.serves("optional.test", nil, optional)
+	if _, err := c.get("mutual.test", nil); err == nil {
+		t.Error("mutual.test accepts a client without a certificate")
+	}
+	rig.Eventually(t, time.Minute, "the DestinationRule's credential is accepted", func() bool {
+		code, body, err := c.GetHost("mutual.test", c.plainHTTP, "/")
+		return err == nil && code == http.StatusOK && body == "arrived"
+	})
+	rig.Eventually(t, time.Minute, "mesh check finds nothing", func() bool {
+		return c.Outrider("mesh", "check").Exit == 0
+	})
+	c.serves("simple.test", nil, issue("simple"))
+
+	// a server that sends changes without end neither stops requests nor other changes
+	flood, end := context.WithCancel(t.Context())
+	var flooding sync.WaitGroup
+	flooding.Go(func() {
+		one, oneKey := c.root.Issue(t, pkitest.Leaf("optional", time.Hour))
+		for flood.Err() == nil {
+			host.set("sds://optional", one, oneKey, pkitest.PEM(c.root.Certificate))
+		}
+	})
+	c.serves("simple.test", nil, issue("simple"))
+	reload()
+	c.serves("simple.test", nil, issue("simple"))
+	end()
+	flooding.Wait()
+}
