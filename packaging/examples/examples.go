@@ -26,7 +26,7 @@ type Group struct {
 var Groups = []Group{
 	{"edge", "a proxy of its own, in front of servers or clients", []string{
 		"hello", "reverse-proxy", "certbot", "two-hosts", "canary", "retries", "internal-api",
-		"sni", "outbound-proxy"}},
+		"sni", "outbound-proxy", "east-west"}},
 	{"extra", "for an edge, beside one of the above", []string{
 		"compression", "rate-limit", "request-size", "basic-auth", "jwt", "allow-addresses",
 		"external-authorizer", "error-pages", "health-checks", "sticky-sessions", "trusted-proxies", "proxy-protocol",

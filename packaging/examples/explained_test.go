@@ -27,6 +27,9 @@ var explained = map[string]struct {
 	"retries":      {[]string{"http://127.0.0.1:8081/"}, "retries up to 2 times"},
 	"internal-api": {[]string{"https://api.internal:8443/v2"}, "=> answered with status 404"},
 	"sni":          {[]string{"https://git.example.com/"}, "=> forwarded: outbound|443||git.internal"},
+	"east-west": {[]string{"https://outbound_.9080_._.orders.internal:15443/", "--from",
+		"spiffe://cluster.local/ns/default/sa/shop"},
+		"=> forwarded: outbound_.9080_._.orders.internal"},
 	"outbound-proxy": {[]string{"http://127.0.0.1:3128/", "-H", "host: api.example.com"},
 		"=> forwarded: outbound|443||api.example.com"},
 }

@@ -62,6 +62,29 @@ func TestSNI(t *testing.T) {
 	}
 }
 
+// TestEastWest has a proxy of another network that requests a service through the gateway.
+func TestEastWest(t *testing.T) {
+	s := newSandbox(t, "east-west")
+	ca := newAuthority(t)
+	const workload = "spiffe://cluster.local/ns/default/sa/orders"
+	s.backend("127.0.0.2:8080", &tls.Config{Certificates: []tls.Certificate{ca.issue(workload).tls},
+		ClientAuth: tls.RequireAnyClientCert}, named("orders"))
+	s.start()
+	ask := func(name string, protocols ...string) request {
+		config := ca.trust(name, ca.issue("client").tls)
+		config.InsecureSkipVerify = true // the certificate has the workload's name alone
+		config.NextProtos = protocols
+		return request{url: "https://orders.internal:9080/", to: "127.0.0.1:15443", tls: config}
+	}
+	const orders = "outbound_.9080_._.orders.internal"
+	if got := s.get(ask(orders, "istio")); got.status != 200 || got.from() != "orders" {
+		t.Errorf("a proxy of the mesh: %+v", got)
+	}
+	s.refuses("a client outside the mesh", ask(orders))
+	s.refuses("the host's own name", ask("orders.internal", "istio"))
+	s.refuses("another port", ask("outbound_.80_._.orders.internal", "istio"))
+}
+
 // TestCertbot tests the routes; TestCertbot_ObtainsAndRenewsThroughTheProxy follows the comments.
 func TestCertbot(t *testing.T) {
 	s := newSandbox(t, "certbot")
