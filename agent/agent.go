@@ -26,7 +26,7 @@ import (
 type Options struct {
 	Config  config.Options
 	Version string
-	Output  io.Writer // Output io.Writer // receives the log if it does not go to the journal
+	Output  io.Writer // receives the log if it does not go to the journal
 }
 
 // Run runs the agent until a signal or a request stops it, or an error ends it. An *ExitError
@@ -47,8 +47,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	// one signal at a time, which takes a while.
 	go catching()
 	defer func() { catching().stop() }()
-	// var composed *run // set before the notifier, which is one of its parts, runs
-	var composed *run
+	var composed *run // set before the notifier, which is one of its parts, runs
 	notifier := systemd.NewNotifier(systemd.Options{Environment: options.environment(),
 		Ping:   func(ctx context.Context) error { return composed.ping(ctx) },
 		Logger: b.logOf("systemd")})

@@ -110,7 +110,7 @@ func (n *epochNodes) all() (nodes []*corev3.Node, all bool) {
 			continue
 		}
 		found, err := n.read(e.BootstrapPath)
-		if err != nil { // if err != nil { // the file is not written yet, or was removed
+		if err != nil { // the file is not written yet, or was removed
 			all = false
 			continue
 		}

@@ -104,18 +104,18 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	return &run{base: b, life: life, state: state, link: e.link, capture: m.capture, dns: m.dns,
 		pings: []pinger{{"reloader", reloads.Ping}, {"supervisor", e.supervisor.Ping}},
 		stages: []stage{
-			{ // { // certificates are read while the keeper starts
+			{ // certificates are read while the keeper starts
 				parts: []part.Part{w, sdsSockets},
 				then:  func(ctx context.Context) error { return awaitKeeper(ctx, b, c, e.link, connected) },
 			},
-			// { // the reloader stops before the private socket, because its requests wait for the
+			// the reloader stops before the private socket, because its requests wait for the
 			// reloader
 			{
 				parts: []part.Part{notifier, handler, e.link, socket, reloads, newEvents(b, proxy)},
 				await: socket,
 			},
 			{parts: []part.Part{supervisor}, await: supervisor},
-			{ // { // these parts need to know the epochs of an earlier agent
+			{ // these parts need to know the epochs of an earlier agent
 				parts: slices.Concat([]part.Part{m.discovery, m.relay, xdsSockets, v.admin, m.watch,
 					m.tracker, m.unbound, m.exposure, m.endpoints, disk, checker}, optional,
 					[]part.Part{m.capture, &keyRights{state: state, board: b.board},

@@ -130,8 +130,7 @@ func (e reloadEffects) Enact(
 	e.identity.configure(c)
 	e.sdsSockets.Configure(c.SDS.Socket)
 	e.xdsSockets.Configure(c.XDS.Socket)
-	// if c.Log.Level != old.Config.Log.Level { // otherwise keep a level that was set on request
-	if c.Log.Level != old.Config.Log.Level {
+	if c.Log.Level != old.Config.Log.Level { // otherwise keep a level that was set on request
 		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}
 	step("Envoy's log levels")

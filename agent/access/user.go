@@ -33,8 +33,7 @@ func CheckAs(user User, path string) (Result, error) {
 		var a answer
 		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
 		if unix.Gettid() == os.Getpid() {
-			// defer runtime.UnlockOSThread() // the main thread must not end; it is blocked here
-			// until the check is done
+			// the main thread must not end; it is blocked here until the check is done
 			defer runtime.UnlockOSThread()
 			a.Result, a.err = CheckAs(user, path)
 		} else if a.err = becomeUser(user); a.err == nil {

@@ -22,8 +22,7 @@ func ServeGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) 
 		return nil
 	}
 	server.Stop()
-	// if ctx.Err() != nil { // ctx ended and closed the listener before AfterFunc could stop the
-	// server
+	// ctx ended and closed the listener before AfterFunc could stop the server
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // no failure
 	}

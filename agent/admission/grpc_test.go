@@ -28,9 +28,7 @@ func TestServeGRPC_ListenerThatEndsWithTheContextIsNoError(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		// for range 500 { // repeated: the listener must often fail before AfterFunc stops the
-		// server
-		for range 500 {
+		for range 500 { // repeated: the listener must often fail before AfterFunc stops the server
 			context.AfterFunc(ctx, func() {})
 		}
 		served, accepted := make(chan error, 1), make(chan struct{})

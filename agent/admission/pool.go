@@ -25,7 +25,7 @@ type Limits struct {
 // Stats are the counters of a Pool since its creation.
 type Stats struct {
 	Evicted uint64 // idle slots that were evicted
-	Refused uint64 // Refused uint64 // calls of Acquire that found no free slot
+	Refused uint64 // calls of Acquire that found no free slot
 }
 
 // SumStats returns the sum of the counters of pools.
@@ -42,12 +42,11 @@ func SumStats(pools ...*Pool) (all Stats) {
 type Pool struct {
 	limits Limits
 
-	mu    sync.Mutex
-	slots map[Key]map[*Slot]struct{}
-	size  int
-	idle  int // of size
-	// changed chan struct{} // closed when a slot is released or becomes idle; nil: nobody waits
-	changed chan struct{}
+	mu      sync.Mutex
+	slots   map[Key]map[*Slot]struct{}
+	size    int
+	idle    int           // of size
+	changed chan struct{} // closed when a slot is released or becomes idle; nil: nobody waits
 	stats   Stats
 }
 

@@ -15,11 +15,10 @@ import (
 // Service is an HTTP service on loopback for selected local users. It refuses requests that a web
 // page makes in a user's browser.
 type Service struct {
-	Address string // host:port
-	Handler http.Handler
-	Users   []uint32 // the users that may connect
-	// Refusal string // JSON response to connections of other users and beyond the limits
-	Refusal      string
+	Address      string // host:port
+	Handler      http.Handler
+	Users        []uint32 // the users that may connect
+	Refusal      string   // JSON response to connections of other users and beyond the limits
 	WriteTimeout time.Duration
 	Bound        func(error) // receives the result of each attempt to bind the address
 	Logger       *slog.Logger

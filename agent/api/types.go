@@ -86,9 +86,8 @@ type PortOutsideMutualTLS struct {
 
 // OlderConnections counts the connections of one peer to a port of an application.
 type OlderConnections struct {
-	Port uint16 `json:"port"`
-	// Peer netip.Addr `json:"peer,omitzero"` // invalid: all peers that are not listed by address
-	Peer  netip.Addr `json:"peer,omitzero"`
+	Port  uint16     `json:"port"`
+	Peer  netip.Addr `json:"peer,omitzero"` // invalid: all peers that are not listed by address
 	Count int        `json:"count"`
 }
 

@@ -10,7 +10,7 @@ import (
 // Backoff is a series of pauses that doubles from Min to Max. It belongs to one goroutine.
 type Backoff struct {
 	Min, Max time.Duration
-	Jitter   float64 // Jitter float64 // maximum random deviation of a pause, as a fraction of it
+	Jitter   float64 // maximum random deviation of a pause, as a fraction of it
 	failures int
 }
 

@@ -17,10 +17,9 @@ import (
 // CheckOptions configures Check. Without a Runner, Check runs the Envoy of this host as a child
 // process, as [envoy] user if this process is root.
 type CheckOptions struct {
-	Maker Maker
-	// Runner envoy.Runner // runs Envoy as the user and in the sandbox of a real start
-	Runner envoy.Runner
-	Folder string // directory shared with Envoy; only with a Runner
+	Maker  Maker
+	Runner envoy.Runner // runs Envoy as the user and in the sandbox of a real start
+	Folder string       // directory shared with Envoy; only with a Runner
 
 	// Users of the agent and of Envoy, if they differ from the user of this process; nil: unknown.
 	Agent, Envoy *FileReader
@@ -28,9 +27,9 @@ type CheckOptions struct {
 
 // Report is the result of a check.
 type Report struct {
-	Files    []string      // Files []string // configuration files that were read
+	Files    []string      // configuration files that were read
 	Errors   config.Errors // reasons for a start or a reload to fail
-	Warnings config.Errors // Warnings config.Errors // likely mistakes, and notes on skipped checks
+	Warnings config.Errors // likely mistakes, and notes on skipped checks
 	// Missing reports that one of Errors is a missing Envoy or outrider-bootstrap.
 	Missing bool
 	// Transient reports that one of Errors is a failure of the check itself, which may succeed when
@@ -139,7 +138,7 @@ func secretElsewhere(c *config.Config) (key, credential string) {
 type environment struct {
 	runner envoy.Runner
 	folder string
-	envoys bool // envoys bool // runs as the user of a real start
+	envoys bool // runs as the user of a real start
 	remove func()
 }
 

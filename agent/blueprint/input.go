@@ -69,8 +69,7 @@ func (m Maker) input(
 		// captured it. Only the number of all connections can therefore be limited.
 		input.MaxConnections = cmp.Or(input.MaxConnections, 2*input.MaxCaptured)
 	}
-	// if len(c.Discovery.Addresses) > 0 { // istiod expects this metadata; a change of it starts an
-	// epoch
+	// istiod expects this metadata; a change of it starts an epoch
 	if len(c.Discovery.Addresses) > 0 {
 		input.Node.ProxyConfig = map[string]any{"discoveryAddress": c.Discovery.Addresses[0]}
 		if !c.Discovery.Proxy {

@@ -15,8 +15,7 @@ func (m Maker) node(ctx context.Context, loaded *config.Loaded) (config.Node, er
 	if err != nil {
 		return node, config.Errors{loaded.KeyError("node", err.Error(), "")}
 	}
-	// if len(c.Discovery.Addresses) == 0 { // the embedded server uses one address only
-	if len(c.Discovery.Addresses) == 0 {
+	if len(c.Discovery.Addresses) == 0 { // the embedded server uses one address only
 		node.ExtraIPs = c.Node.ExtraIPs
 	}
 	if node.Cloud == "" {

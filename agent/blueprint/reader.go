@@ -83,8 +83,7 @@ func RunningFileReader(check AccessCheck, uid int, groups ...int) *FileReader {
 
 // FileReaderOfThisUser returns the FileReader for the user of this process.
 func FileReaderOfThisUser() *FileReader {
-	// groups, _ := os.Getgroups() // on failure only the suggested fixes are less precise
-	groups, _ := os.Getgroups()
+	groups, _ := os.Getgroups() // on failure only the suggested fixes are less precise
 	return RunningFileReader(access.Check, os.Geteuid(), append(groups, os.Getegid())...)
 }
 

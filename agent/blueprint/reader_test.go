@@ -144,7 +144,7 @@ func TestReader_DeniedOpen(t *testing.T) {
 	stranger := newReader("64321", "64321", 64321)
 	for name, c := range map[string]struct {
 		path   string
-		opened func() // opened func() // called between the opening of the file and DeniedOpen
+		opened func() // called between the opening of the file and DeniedOpen
 		want   string // contained; "": it may have the file
 	}{
 		"public":           {path: public},

@@ -38,8 +38,7 @@ func (r *FileReader) fix(path, final string, open bool) string {
 		return share(r.group, "640")
 	case open:
 		return share(r.group, "440")
-	// case direct && group != "": // a file of Envoy's user, which the agent reads on its behalf
-	case direct && group != "":
+	case direct && group != "": // a file of Envoy's user, which the agent reads on its behalf
 		return share(group, "440")
 	case direct && (owner.Uid == 0 || owner.Uid == r.uid) && info.Mode()&0o077 == 0:
 		return fmt.Sprintf("chown %s %s; chmod 400 %s", r.name, path, path)

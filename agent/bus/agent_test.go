@@ -28,9 +28,8 @@ type agent struct {
 	measured int
 	looks    int
 	reloads  uint64
-	// hold chan struct{} // if set, operations that change the agent block until it is closed
-	hold     chan struct{}
-	err      error // result of every change
+	hold     chan struct{} // if set, operations that change the agent block until it is closed
+	err      error         // result of every change
 	problems []string
 }
 

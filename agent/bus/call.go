@@ -17,7 +17,7 @@ type call struct {
 	silent      bool // no answer is expected
 	interactive bool // the caller allows polkit to prompt for a password
 
-	object object // object object // called object; has no interfaces if it is only a parent node
+	object object // called object; has no interfaces if it is only a parent node
 }
 
 // newCall converts a message. The bus sets the sender and rejects calls without path and member.

@@ -19,8 +19,7 @@ type handler func(ctx context.Context, c *call) ([]any, error)
 func (s *session) take(message *dbus.Message) {
 	c := newCall(message)
 	if !s.signatures[c.signature] {
-		// c.args = nil // its signature matches no method; drop the arguments to bound memory
-		c.args = nil
+		c.args = nil // its signature matches no method; drop the arguments to bound memory
 	}
 	switch known, queued := s.callers.identify(c); {
 	case known:
@@ -97,8 +96,7 @@ func (s *session) serve(ctx context.Context, c *call) {
 	}
 	slots := s.changes
 	if uid == 0 {
-		// slots = s.rootChanges // root has its own limit, so that other users cannot block root
-		slots = s.rootChanges
+		slots = s.rootChanges // root has its own limit, so that other users cannot block root
 	}
 	if !slots.enter(uid) {
 		s.answer(c, nil,

@@ -200,9 +200,7 @@ func TestErrorsOfPolkitHaveNames(t *testing.T) {
 
 	hold := make(chan struct{})
 	p.set(func() { p.person = hold })
-	// check.interactive = 50 * time.Millisecond // set only now, because the replies above take
-	// longer
-	check.interactive = 50 * time.Millisecond
+	check.interactive = 50 * time.Millisecond // set only now, because the replies above take longer
 	want(allow(true), errorPrefix+"NotAuthorized")
 	eventually(t, "the question is taken back", func() (so bool) {
 		p.set(func() { so = len(p.canceled) == 1 })

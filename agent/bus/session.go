@@ -22,9 +22,8 @@ const (
 	// stateAge is the maximum age of the cached state that clients read. It bounds the cost of
 	// reads.
 	stateAge   = 50 * time.Millisecond
-	figuresAge = time.Second // maximum age of figures of resource usage
-	// patience = 200 * time.Millisecond // limit of a reader's wait for a refreshed state
-	patience = 200 * time.Millisecond
+	figuresAge = time.Second            // maximum age of figures of resource usage
+	patience   = 200 * time.Millisecond // limit of a reader's wait for a refreshed state
 	// No event reports that a live proxy has become ready, so the state of one that is not ready is
 	// polled.
 	firstLook   = 250 * time.Millisecond
@@ -41,12 +40,10 @@ type session struct {
 	conn      *dbus.Conn
 	authority *authority
 	emitter   *emitter
-	// owned chan bool // true when the bus name is gained, false when it is lost
-	owned chan bool
+	owned     chan bool // true when the bus name is gained, false when it is lost
 
-	state *shown[*snapshot]
-	// reported uint64 // number of the last event about a condition; used by run's goroutine only
-	reported uint64
+	state    *shown[*snapshot]
+	reported uint64 // number of the last event about a condition; used by run's goroutine only
 	figures  *shown[[]Epoch]
 
 	callers     *callers

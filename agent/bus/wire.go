@@ -66,8 +66,7 @@ func (w *wire) Write(data []byte) (int, error) {
 		return n, err
 	}
 	if !w.framed && bytes.HasPrefix(data, []byte("BEGIN")) {
-		// w.framed = true // needs no lock: the goroutine that authenticates also reads
-		w.framed = true
+		w.framed = true // needs no lock: the goroutine that authenticates also reads
 	}
 	return n, nil
 }

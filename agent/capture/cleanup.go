@@ -21,8 +21,7 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	socket, err := newOwnerSocket()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) ||
 		errors.Is(err, unix.EPROTONOSUPPORT) {
-		// return nil, nil // this user cannot have created tables, or the kernel lacks nftables
-		return nil, nil
+		return nil, nil // this user cannot have created tables, or the kernel lacks nftables
 	}
 	if err != nil {
 		return nil, err
@@ -43,8 +42,7 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 			done = append(done, name)
 		case !errors.Is(err, unix.EPERM):
 			return done, err
-		// case name != natName(instance): // systemd may keep the nat table, which captures nothing
-		case name != natName(instance):
+		case name != natName(instance): // systemd may keep the nat table, which captures nothing
 			held = append(held, name)
 		}
 	}

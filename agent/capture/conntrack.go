@@ -24,7 +24,7 @@ const (
 	ctDestinationIPv6 = 4
 	ctProtocol        = 1 // in ctTupleProtocol
 	ctDestinationPort = 3
-	ctFilterTuple     = 1 // ctFilterTuple = 1 // in ctFilter: the fields of ctTuple that must match
+	ctFilterTuple     = 1 // in ctFilter: the fields of ctTuple that must match
 	// Selects protocol and destination port. The kernel's filter for IPv6 addresses is inverted, so
 	// addresses are compared here.
 	ctFilterFlags = 1<<3 | 1<<5
@@ -58,8 +58,7 @@ func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) err
 		for _, f := range found {
 			tuple, translated := connectionOf(f)
 			other := slices.ContainsFunc(parts, func(part []byte) bool {
-				// return !bytes.Contains(tuple, part) // kernels before 5.8 ignore the filter and
-				// list all connections
+				// kernels before 5.8 ignore the filter and list all connections
 				return !bytes.Contains(tuple, part)
 			})
 			if !other && translated == redirected {
@@ -73,8 +72,7 @@ func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) err
 
 // delete sends messages that delete conntrack entries. It ignores entries that no longer exist.
 func (s *ownerSocket) delete(messages []netlink.Message) error {
-	// const atOnce = 256 // the acknowledgements must fit into the socket's receive buffer
-	const atOnce = 256
+	const atOnce = 256 // the acknowledgements must fit into the socket's receive buffer
 	for some := range slices.Chunk(messages, atOnce) {
 		s.failure = nil
 		if _, _ = s.exchange(some); s.failure != nil && !errors.Is(s.failure, unix.ENOENT) {
@@ -88,8 +86,7 @@ func (s *ownerSocket) delete(messages []netlink.Message) error {
 // destination.
 func connectionOf(m netlink.Message) (tuple []byte, translated bool) {
 	const header = 4
-	// if len(m.Data) < header { // the final message has an error number instead
-	if len(m.Data) < header {
+	if len(m.Data) < header { // the final message has an error number instead
 		return nil, false
 	}
 	attributes, err := netlink.NewAttributeDecoder(m.Data[header:])

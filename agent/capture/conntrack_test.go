@@ -37,8 +37,7 @@ func TestForgetQueries_DNSSocketsInUseFollowTheRules(t *testing.T) {
 			}
 		}
 	}
-	// for _, s := range used { // retried, because the other host's IPv6 may not be ready yet
-	for _, s := range used {
+	for _, s := range used { // retried, because the other host's IPv6 may not be ready yet
 		parts.Eventually(t, 20*time.Second, "the resolver answers",
 			func() bool { return exchange(t, s) == "far" })
 	}

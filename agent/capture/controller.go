@@ -20,9 +20,8 @@ const (
 	ConditionWithdrawn   = "capture-withdrawn"   // no rules, though Envoy is live
 	ConditionTrial       = "capture-trial"
 	ConditionFamily      = "capture-family"
-	// ConditionUnowned = "capture-unowned" // the rules would remain if the helper ended
-	ConditionUnowned = "capture-unowned"
-	ConditionDNS     = "capture-dns-withdrawn"
+	ConditionUnowned     = "capture-unowned" // the rules would remain if the helper ended
+	ConditionDNS         = "capture-dns-withdrawn"
 )
 
 // Envoy is the live epoch as seen by a Controller; the supervisor implements it.
@@ -35,9 +34,8 @@ type Envoy interface {
 
 // ControllerOptions configures a Controller.
 type ControllerOptions struct {
-	Socket string // of the helper
-	// State string // state file of the helper, which exists while the helper has settings
-	State    string
+	Socket   string    // of the helper
+	State    string    // state file of the helper, which exists while the helper has settings
 	Settings *Settings // nil: nothing is captured
 	// A Controller is the agent's part that sends settings to the helper: once Envoy is live,
 	// earlier while the helper rejects connections because of earlier settings, and again after
@@ -67,7 +65,7 @@ type Controller struct {
 	stop    time.Time // inbound connections are captured until then after Leave
 	client  *Client   // nil: not connected
 	status  Status
-	known   bool // known bool // status came from the helper, or it is certain that no helper runs
+	known   bool // status came from the helper, or it is certain that no helper runs
 	changed chan struct{}
 }
 
@@ -84,8 +82,7 @@ const (
 	firstRetry = 200 * time.Millisecond
 	maxRetry   = 2 * time.Second
 	callTime   = 3 * time.Second
-	// dnsGrace = 2 * time.Second // time for the DNS proxy of a new agent to start
-	dnsGrace = 2 * time.Second
+	dnsGrace   = 2 * time.Second // time for the DNS proxy of a new agent to start
 	// replaceTime is the time within which a lost connection is not reported, because an upgrade
 	// may be replacing the helper, whose rules remain.
 	replaceTime  = 2 * time.Second
@@ -97,7 +94,7 @@ const (
 func (c *Controller) Run(ctx context.Context) error {
 	c.MarkReady()
 	if c.Settings == nil {
-		c.Stop(ctx) // c.Stop(ctx) // removes the rules of an earlier configuration
+		c.Stop(ctx) // removes the rules of an earlier configuration
 		<-ctx.Done()
 		return nil
 	}
@@ -153,8 +150,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 		changed := c.Envoy.Changed()
 		live, now, ended := c.phase()
 		if !live && status.State == StateOff {
-			// now = leaving // before the first capture: outbound connections stay direct
-			now = leaving
+			now = leaving // before the first capture: outbound connections stay direct
 		}
 		if now != applied && live ||
 			first && (live || status.Closed || c.Settings.ClosesInbound()) {

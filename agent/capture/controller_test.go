@@ -59,8 +59,7 @@ func TestController_ReportsAMissingHelperOnce(t *testing.T) {
 	f := NewController(ControllerOptions{Settings: &settings, Board: board, Envoy: &liveEnvoy{},
 		Users: testUsers, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Socket: filepath.Join(t.TempDir(), "absent.sock")})
-	// ctx, cancel := context.WithCancel(t.Context()) // no deadline, which could change the error
-	// of a dial
+	// no deadline, which could change the error of a dial
 	ctx, cancel := context.WithCancel(t.Context())
 	defer time.AfterFunc(10*firstRetry, cancel).Stop()
 	if err := f.Run(ctx); err != nil {
@@ -256,8 +255,7 @@ func TestController_DrainLeavesOutboundFirst(t *testing.T) {
 		l.captured("far 80", "15006")
 		l.envoy.drain(time.Now().Add(100 * time.Millisecond))
 		l.captures(StateWithdrawn)
-		// l.envoy.drain(time.Now().Add(time.Hour)) // another epoch replaces the draining one
-		l.envoy.drain(time.Now().Add(time.Hour))
+		l.envoy.drain(time.Now().Add(time.Hour)) // another epoch replaces the draining one
 		l.captured("far 80", "here 80")
 		l.again(StateWithdrawn)
 		l.envoy.drain(time.Time{})

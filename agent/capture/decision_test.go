@@ -225,8 +225,7 @@ func TestDecisions(t *testing.T) {
 		name   string
 		tables []*Table // those that Explain evaluates
 		cases  []decision
-		// beside []*Table // tables whose rules must not match, because connections are redirected
-		beside []*Table
+		beside []*Table // tables whose rules must not match, because connections are redirected
 	}{
 		{"all", []*Table{BuildTable(&captureAll, testUsers, dual, nil)}, decisionsOfAll, nil},
 		{"transparent", []*Table{BuildTable(&captureTransparent, testUsers, dual, nil)},

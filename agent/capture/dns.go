@@ -23,8 +23,7 @@ import (
 // these sockets exist, and for at most agentGrace, the table remains until the next agent answers.
 
 const (
-	// dnsEvery = 1500 * time.Millisecond // interval of test queries while the DNS proxy answers
-	dnsEvery   = 1500 * time.Millisecond
+	dnsEvery   = 1500 * time.Millisecond // interval of test queries while the DNS proxy answers
 	dnsTimeout = 50 * time.Millisecond
 	// dnsPatience is the time without an answer after which a DNS proxy counts as hanging. It
 	// allows a busy proxy to miss one query.
@@ -49,8 +48,7 @@ type dnsCapture struct {
 	resolvers  []netip.Addr // redirected
 	host       []netip.Addr // resolvers of the host
 	read       time.Time    // of host
-	// stale bool // sockets in use may still be redirected although the rules are gone
-	stale bool
+	stale      bool         // sockets in use may still be redirected although the rules are gone
 }
 
 var loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -84,8 +82,7 @@ func dnsRules(s *Settings, users Users, resolvers []netip.Addr, running []Unit) 
 		}
 	}
 	b.table.Chains = []Chain{{Name: "output", Type: "nat", Hook: "output",
-		// Priority: natPriority - 1, Rules: rules}} // precedes the redirection of connections to
-		// Envoy
+		// precedes the redirection of connections to Envoy
 		Priority: natPriority - 1, Rules: rules}}
 	return b.table
 }

@@ -15,11 +15,8 @@ import (
 // is stopped. A connected agent triggers an extra check when Envoy exits or becomes live.
 const (
 	checkEvery = 800 * time.Millisecond
-	// checkFast = 20 * time.Millisecond // interval while rules are in force but no Envoy listens
-	checkFast = 20 * time.Millisecond
-	// checkStall = 200 * time.Millisecond // interval while a connection waits for Envoy to accept
-	// it
-	checkStall = 200 * time.Millisecond
+	checkFast  = 20 * time.Millisecond  // interval while rules are in force but no Envoy listens
+	checkStall = 200 * time.Millisecond // interval while a connection waits for Envoy to accept it
 	deadLimit  = 800 * time.Millisecond
 )
 
@@ -27,7 +24,7 @@ const (
 // Envoy's admin interface.
 type envoyCheck struct {
 	user   uint32
-	gone   bool // gone bool // no socket listens: Envoy has exited and may be restarted
+	gone   bool // no socket listens: Envoy has exited and may be restarted
 	looked time.Time
 	serves Families // at the last look
 	stall  stall

@@ -11,9 +11,8 @@ type Connection struct {
 	Protocol    string // tcp, udp
 	Source      netip.Addr
 	Destination netip.AddrPort
-	Local       bool // Destination is an address of this host
-	// Loopback bool // sent by this host over lo, as all connections to its own addresses are
-	ViaLoopback bool
+	Local       bool   // Destination is an address of this host
+	ViaLoopback bool   // sent by this host over lo, as all connections to its own addresses are
 	UID         uint32 // of the caller, on this host
 	CGroup      string // of the caller, without a leading slash
 }

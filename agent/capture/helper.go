@@ -35,21 +35,15 @@ type helper struct {
 	options
 	check envoyCheck
 	memory
-	// rules *ownerSocket // owns the table of rules; nil: no rules are in force
-	rules *ownerSocket
-	// nat *ownerSocket // owns the table that continues address translation; nil: there is none
-	nat   *ownerSocket
-	plain *ownerSocket // for tables without owner
-	// store *fdstore.Store // holds a duplicate of nat's socket, so that the table outlives the
-	// helper
-	store *fdstore.Store
+	rules *ownerSocket   // owns the table of rules; nil: no rules are in force
+	nat   *ownerSocket   // owns the table that continues address translation; nil: there is none
+	plain *ownerSocket   // for tables without owner
+	store *fdstore.Store // holds a duplicate of nat's socket, so that the table outlives the helper
 
-	installed installed
-	// left time.Time // when the last working agent disconnected; initially the start of this image
-	left time.Time
-	gone time.Time // when Envoy was first seen not to listen; zero: it listens
-	// looked time.Time // last check for captured connections and of the closed table
-	looked     time.Time
+	installed  installed
+	left       time.Time // when the last working agent left; at first the start of this image
+	gone       time.Time // when Envoy was first seen not to listen; zero: it listens
+	looked     time.Time // last check for captured connections and of the closed table
 	reported   time.Time // to systemd's watchdog
 	forget     forget
 	status     Status
@@ -73,9 +67,9 @@ type installed struct {
 
 // Special values of installed.closed, which otherwise is the generation of the table's settings.
 const (
-	closedUnknown = 0 // closedUnknown = 0 // an earlier helper may have left the table
+	closedUnknown = 0 // an earlier helper may have left the table
 	closedRemoved = -1
-	closedLeft    = -2 // closedLeft = -2 // the table of an earlier helper, whose settings are lost
+	closedLeft    = -2 // the table of an earlier helper, whose settings are lost
 )
 
 // call is a request of a connection.
@@ -96,8 +90,7 @@ func newHelper(o options) (*helper, error) {
 	}
 	if err := h.memory.load(h.path()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		h.logf("cannot read the state: %v", err)
-		// h.installed.closed = closedLeft // without settings, continue to reject what was rejected
-		h.installed.closed = closedLeft
+		h.installed.closed = closedLeft // without settings, continue to reject what was rejected
 	}
 	// This socket deletes what an earlier helper left on an older kernel: such a table has no
 	// owner.
@@ -159,8 +152,7 @@ func (h *helper) answer(c call) {
 			if delete(h.clients, c.from); len(h.clients) == 0 && h.left.IsZero() {
 				h.left = time.Now()
 			}
-			// h.tick(time.Now()) // the agent's DNS proxy may have ended with the connection
-			h.tick(time.Now())
+			h.tick(time.Now()) // the agent's DNS proxy may have ended with the connection
 			return
 		}
 		h.clients[c.from] = true
@@ -210,8 +202,7 @@ func (h *helper) do(r request) error {
 				r.Settings.Instance, h.instance)
 		}
 		same := *r.Settings
-		// if h.Settings != nil { // ignore the two fields that do not come from [capture]
-		if h.Settings != nil {
+		if h.Settings != nil { // ignore the two fields that do not come from [capture]
 			same.OwnPorts, same.InboundOnly = h.Settings.OwnPorts, h.Settings.InboundOnly
 		}
 		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {
@@ -258,7 +249,7 @@ func (h *helper) tick(now time.Time) {
 	if h.Settings != nil {
 		next.State, next.Reason, next.Families = h.reconcileRules(now)
 	} else {
-		h.withdraw() // h.withdraw() // the rules of an earlier image, whose settings are lost
+		h.withdraw() // the rules of an earlier image, whose settings are lost
 	}
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until

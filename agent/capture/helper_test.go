@@ -83,7 +83,7 @@ func TestHelper_KilledLeavesNothingAndRestores(t *testing.T) {
 		if answer := r.answer(); answer != "far 80" {
 			t.Errorf("answer %q", answer)
 		}
-		r.start() // r.start() // no agent is needed: the settings are in the state folder
+		r.start() // no agent is needed: the settings are in the state folder
 		t.Logf("back after %v", r.answers(soon, "15001"))
 	}
 	run(t, "", "nft", "flush", "ruleset")

@@ -19,8 +19,7 @@ type match interface {
 	holds(c *Connection) bool
 }
 
-// const loopbackIndex = 1 // interface index of lo in every network namespace
-const loopbackIndex = 1
+const loopbackIndex = 1 // interface index of lo in every network namespace
 
 // register holds the value that the next expression compares.
 const register = 1

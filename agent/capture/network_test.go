@@ -19,8 +19,7 @@ func inNetwork(t *testing.T) bool {
 // inNetworkAlone is inNetwork for load tests, beside which no other test may run.
 func inNetworkAlone(t *testing.T) bool {
 	t.Helper()
-	// parts.BuildProgram(t, "outrider-capture") // built once: each test is a process of its own
-	parts.BuildProgram(t, "outrider-capture")
+	parts.BuildProgram(t, "outrider-capture") // built once: each test is a process of its own
 	return parts.InNetwork(t)
 }
 

@@ -11,7 +11,7 @@ type phase int
 
 const (
 	staying phase = iota
-	leaving       // leaving // inbound connections only; if these are closed, until Envoy exits
+	leaving       // inbound connections only; if these are closed, until Envoy exits
 	left          // nothing
 )
 

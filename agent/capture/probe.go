@@ -23,8 +23,7 @@ type probeState int
 const (
 	probeWaits    probeState = iota
 	probeAccepted            // accepted, or closed by Envoy or because nobody listens
-	// probeLost // unknown, for example because a local firewall drops the connection
-	probeLost
+	probeLost                // unknown, for example because a local firewall drops the connection
 )
 
 // newProbe starts to connect to a port of this host.

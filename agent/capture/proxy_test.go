@@ -162,12 +162,10 @@ func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 			return c
 		}
 		first := connect(appUser)
-		// for i := range 200 { // the limit is 128 per user: the oldest connections are closed
-		for i := range 200 {
+		for i := range 200 { // the limit is 128 per user: the oldest connections are closed
 			connect(otherUser)
 			if i%20 == 0 {
-				// exchange(t, first) // keep it in use: the proxy closes connections that are idle
-				// for some seconds
+				// keep it in use: the proxy closes connections that are idle for some seconds
 				exchange(t, first)
 			}
 		}

@@ -81,8 +81,7 @@ func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, w
 		case found.Key == ruleFamily:
 			return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
 				"the other family"
-		// case connected && settings.ClosesInbound(): // after a loss of the helper they would be
-		// rejected
+		// after a loss of the helper they would be rejected
 		case connected && settings.ClosesInbound():
 			return true, cmp.Or(now.Reason, "capture is "+string(now.State)),
 				`run "outrider capture confirm"`

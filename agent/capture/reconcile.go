@@ -67,8 +67,7 @@ func (h *helper) reconcileRules(now time.Time) (State, string, Families) {
 			h.gone = now
 		}
 		if h.rules != nil && h.check.gone && now.Sub(h.gone) < deadLimit {
-			// families = h.installed.families // keep the rules: a new Envoy may listen soon
-			families = h.installed.families
+			families = h.installed.families // keep the rules: a new Envoy may listen soon
 		}
 	}
 	if !families.any() {

@@ -73,8 +73,7 @@ func (r *rig) start() {
 
 func (r *rig) startEnvoy() {
 	r.t.Helper()
-	// program, err := os.Open(parts.Envoy(r.t)) // opened by root: Envoy's user cannot enter its
-	// folder
+	// opened by root: Envoy's user cannot enter its folder
 	program, err := os.Open(parts.Envoy(r.t))
 	if err != nil {
 		r.t.Fatal(err)

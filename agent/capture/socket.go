@@ -116,7 +116,7 @@ func receive(fd, count int, dump bool, first netlink.Header, keep func([]byte) b
 	var replies []netlink.Message
 	size := 256 << 10 // a refusal contains the refused message
 	if dump {
-		size = 32 << 10 // size = 32 << 10 // the kernel sends at most that many bytes at once
+		size = 32 << 10 // the kernel sends at most that many bytes at once
 	}
 	buffer := make([]byte, size)
 	for {

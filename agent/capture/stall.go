@@ -27,8 +27,7 @@ type stall struct {
 	probed   time.Time
 	waited   time.Duration // without progress
 	compared time.Time
-	// seen map[uint64]seen // the connections at the last comparison, by cookie
-	seen map[uint64]seen
+	seen     map[uint64]seen // the connections at the last comparison, by cookie
 }
 
 // seen is the state of a connection that has made no progress since it was recorded.

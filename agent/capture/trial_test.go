@@ -22,7 +22,7 @@ func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	r.answers(3*time.Second, "far 80")
-	r.apply(captureAll) // r.apply(captureAll) // as a restarted agent does
+	r.apply(captureAll) // as a restarted agent does
 	if s, err := r.client.Status(ctx); err != nil || s.State != StateWithdrawn {
 		t.Errorf("%+v, %v", s, err)
 	}

@@ -28,7 +28,7 @@ func (b *builder) untranslated(s *Settings, users Users, families Families) Chai
 		rules = append(rules, r)
 	}
 	return Chain{Name: "untranslated", Type: "filter", Hook: "output", Rules: rules,
-		Priority: -1} // Priority: -1} // precedes closedRules, which would reset the connection
+		Priority: -1} // precedes closedRules, which would reset the connection
 }
 
 // counterUnanswered counts the packets that the chain untranslated drops.
@@ -57,7 +57,7 @@ func (b *builder) unredirected(s *Settings, families Families) Chain {
 
 // drop discards a packet.
 type drop struct {
-	counter string // counter string // counter of the table that also counts the packet; "": none
+	counter string // counter of the table that also counts the packet; "": none
 }
 
 func (d drop) text() string {
@@ -96,8 +96,7 @@ func (m isNew) exprs() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)}}
 }
 
-// func (isNew) holds(*Connection) bool { return false } // Explain assumes no earlier connections
-func (isNew) holds(*Connection) bool { return false }
+func (isNew) holds(*Connection) bool { return false } // Explain assumes no earlier connections
 
 // forget schedules the deletion of unanswered connections.
 type forget struct {

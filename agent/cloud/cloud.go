@@ -59,8 +59,7 @@ func (s *MetadataService) Read(ctx context.Context, cloud string) (Metadata, err
 	}
 	for key, value := range facts.Labels {
 		if !label().MatchString(key + "=" + value) {
-			// delete(facts.Labels, key) // with an invalid label istiod could not create the
-			// WorkloadEntry
+			// with an invalid label istiod could not create the WorkloadEntry
 			delete(facts.Labels, key)
 		}
 	}

@@ -13,11 +13,10 @@ const most = 3
 
 // entry is a condition with the state of its events. The board's lock guards it.
 type entry struct {
-	now *Condition // nil: cleared
-	// said *Condition // the condition as last published; nil: never, or published as cleared
-	said  *Condition
+	now   *Condition // nil: cleared
+	said  *Condition // the condition as last published; nil: never, or published as cleared
 	times repeat.ReportTimes
-	late  *time.Timer // late *time.Timer // publishes a delayed event; nil: no event is delayed
+	late  *time.Timer // publishes a delayed event; nil: no event is delayed
 	// omitted is the number of changes since the last event that no event mentions.
 	omitted int
 }

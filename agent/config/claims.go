@@ -13,13 +13,11 @@ import (
 // Claim is an exclusive resource of a host: a listening address, a directory, a socket or Envoy's
 // base ID.
 type Claim struct {
-	Key string `json:"key"` // configuration key
-	// Host string `json:"host,omitempty"` // address of Port; "" = all addresses of both families
-	Host string `json:"host,omitempty"`
-	Port int    `json:"port,omitempty"` // TCP; 0 = the claim is Name
-	Name string `json:"name,omitempty"` // a path, or "base id 7"
-	// Envoy bool `json:"envoy,omitempty"` // Envoy, not the agent, listens on Port
-	Envoy bool `json:"envoy,omitempty"`
+	Key   string `json:"key"`             // configuration key
+	Host  string `json:"host,omitempty"`  // address of Port; "" = all addresses of both families
+	Port  int    `json:"port,omitempty"`  // TCP; 0 = the claim is Name
+	Name  string `json:"name,omitempty"`  // a path, or "base id 7"
+	Envoy bool   `json:"envoy,omitempty"` // Envoy, not the agent, listens on Port
 }
 
 // Text describes the claim: "port 15090 of 0.0.0.0".

@@ -18,7 +18,7 @@ type value struct {
 	shown     string // TOML, without secrets
 	effect    Effect
 	isDefault bool
-	derived   bool // derived bool // computed from another key, whose change is reported itself
+	derived   bool // computed from another key, whose change is reported itself
 }
 
 // values returns all values of tables in the order of the definitions.

@@ -51,10 +51,9 @@ type Node struct {
 	MeshID          string
 	Network         string
 	Locality        string // region, region/zone or region/zone/subzone
-	// Cloud string // aws, gcp or azure, whose metadata service is read; "": none
-	Cloud         string
-	WorkloadGroup string
-	Labels        map[string]string
+	Cloud           string // aws, gcp or azure, whose metadata service is read; "": none
+	WorkloadGroup   string
+	Labels          map[string]string
 	// Metadata holds values that fit into a protobuf Struct: string, bool, int64, float64, []any
 	// and map[string]any of those. TOML's dates and times are converted to strings.
 	Metadata map[string]any

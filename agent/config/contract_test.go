@@ -57,9 +57,8 @@ func readAnnotated(text string) map[string]*contractKey {
 func differences() map[string]bool {
 	return map[string]bool{
 		"status.probe.NAME.http": true, "status.probe.NAME.tcp": true,
-		"status.probe.NAME.grpc": true,
-		// "status.probe.NAME.headers": true, // the definition states to which probes it applies
-		"status.probe.NAME.headers": true,
+		"status.probe.NAME.grpc":    true,
+		"status.probe.NAME.headers": true, // the definition states to which probes it applies
 		"health.http":               true, "health.tcp": true, "health.grpc": true,
 		"health.exec": true, "health.unit": true,
 	}

@@ -11,7 +11,7 @@ type crossCheck struct {
 	*Config
 	keyCheck
 	options  Options
-	complete bool // complete bool // all files were read, so that absent keys are certainly unset
+	complete bool // all files were read, so that absent keys are certainly unset
 }
 
 // keyCheck collects the problems of keys that are checked together.

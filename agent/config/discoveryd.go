@@ -111,12 +111,11 @@ type DiscoverydLog struct {
 
 // DiscoverydLoaded is a valid configuration of outrider-discoveryd.
 type DiscoverydLoaded struct {
-	Config *Discoveryd
-	Files  []string // that were read
-	Dirs   []string // of drop-ins, to watch; they may not exist yet
-	// Sources map[string]Position // position of each value that a file sets, by dotted key
-	Sources map[string]Position
-	Hash    string // SHA-256 of the effective values
+	Config  *Discoveryd
+	Files   []string            // that were read
+	Dirs    []string            // of drop-ins, to watch; they may not exist yet
+	Sources map[string]Position // position of each value that a file sets, by dotted key
+	Hash    string              // SHA-256 of the effective values
 }
 
 const (

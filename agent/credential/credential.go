@@ -97,9 +97,8 @@ func SecretTitle(secret string) (title string, ok bool) {
 // Files are the paths of a secret's files; each secret has either a pair (Cert, Key) or
 // authorities.
 type Files struct {
-	Cert, Key string // of a pair
-	// Roots, CRL []string // candidates for authorities: the first whose folder exists is used
-	Roots, CRL []string
+	Cert, Key  string   // of a pair
+	Roots, CRL []string // candidates for authorities: the first whose folder exists is used
 }
 
 // LocateFiles returns the paths of a secret's files in a directory of credentials.
@@ -167,7 +166,7 @@ func (f Files) Present() (Files, error) {
 	}
 	i := 0
 	if _, err := os.Lstat(f.OwnFolder()); errors.Is(err, fs.ErrNotExist) {
-		i = 1 // i = 1 // use the folder of the credential itself
+		i = 1 // use the folder of the credential itself
 	}
 	if _, err := os.Stat(f.Roots[i]); err != nil {
 		return Files{}, err

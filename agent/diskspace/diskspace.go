@@ -36,9 +36,8 @@ const (
 
 // Folder is a path that the agent or Envoy writes.
 type Folder struct {
-	Path string
-	// Lost string // consequence of a full file system, a sentence without a full stop
-	IfFull string
+	Path   string
+	IfFull string // consequence of a full file system, a sentence without a full stop
 }
 
 // Failures is the number of an epoch's failed writes to log files, as counted by Envoy.

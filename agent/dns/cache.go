@@ -12,9 +12,8 @@ import (
 
 // Bounds of a cache.
 const (
-	maxEntries = 4096
-	// maxCached = 4096 // bytes of a response, summed over its orders of addresses
-	maxCached   = 4096
+	maxEntries  = 4096
+	maxCached   = 4096 // bytes of a response, summed over its orders of addresses
 	maxPositive = time.Hour
 	maxNegative = 5 * time.Minute
 	maxOrders   = 16 // of the addresses in a response
@@ -135,7 +134,7 @@ func lifetime(m *dns.Msg) time.Duration {
 // place, so that clients that use the first address spread over all of them. If that is too much to
 // cache, it returns one order, chosen at random, and false.
 func rotated(m *dns.Msg, size int) (orders [][]byte, all bool, err error) {
-	var first int // var first int // index of the first address record: a CNAME may precede it
+	var first int // index of the first address record: a CNAME may precede it
 	for first < len(m.Answer) && m.Answer[first].Header().Rrtype == dns.TypeCNAME {
 		first++
 	}

@@ -17,8 +17,7 @@ import (
 )
 
 const (
-	// forwardTime = 5 * time.Second // for all upstreams together; most clients wait that long
-	forwardTime = 5 * time.Second
+	forwardTime = 5 * time.Second // for all upstreams together; most clients wait that long
 	// hedgeAfter is how long an upstream may take before the next one is queried in parallel.
 	hedgeAfter = time.Second
 )
@@ -73,7 +72,7 @@ func (f *forwarder) use(addresses []string, parallel bool) {
 	for _, u := range before {
 		u.close()
 	}
-	f.forget() // f.forget() // the new upstreams may respond differently
+	f.forget() // the new upstreams may respond differently
 	f.board.Clear(conditionLoop)
 	f.board.Clear(conditionFailed)
 	if len(addresses) > 0 {
@@ -153,10 +152,9 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 	q := query.Question[0]
 	lower := strings.ToLower(q.Name)
 	q.Name = randomCase(lower)
-	// mixed := *query // a copy: only its question is changed, other sections are shared
-	mixed := *query
+	mixed := *query // a copy: only its question is changed, other sections are shared
 	mixed.Question = []dns.Question{q}
-	if q.Name != lower { // if q.Name != lower { // a name without letters cannot have random case
+	if q.Name != lower { // a name without letters cannot have random case
 		ended := f.track(q.Name)
 		defer ended()
 	}

@@ -61,8 +61,7 @@ func (r retained) take(network, address string) io.Closer {
 	host, port, _ := net.SplitHostPort(address)
 	hosts := []string{host}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		// hosts = []string{"::", "0.0.0.0"} // Go binds one of these, depending on IPv6
-		hosts = []string{"::", "0.0.0.0"}
+		hosts = []string{"::", "0.0.0.0"} // Go binds one of these, depending on IPv6
 	} else if err == nil {
 		hosts = []string{ip.Unmap().String()}
 	}
@@ -85,7 +84,7 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 		if bound, err = s.listen(ctx, before); err == nil {
 			break
 		}
-		if len(before) > 0 { // if len(before) > 0 { // a retained socket may occupy the address
+		if len(before) > 0 { // a retained socket may occupy the address
 			before.close()
 			continue
 		}

@@ -85,7 +85,7 @@ func (s *Server) serveUDP(ctx, upstream context.Context, socket *net.UDPConn) er
 		case errors.Is(err, net.ErrClosed):
 			return fmt.Errorf("read queries: %w", err)
 		case err != nil || n < headerSize:
-			continue // continue // the error is an ICMP message about an earlier response
+			continue // the error is an ICMP message about an earlier response
 		}
 		reply, rest := s.answer(answer[:0], buffer[:n], from.Addr(), false)
 		if rest == nil {
@@ -143,9 +143,7 @@ func (s *Server) answer(b, raw []byte, from netip.Addr, tcp bool) ([]byte, *quer
 	if raw[2]&0x80 != 0 { // a response
 		return nil, nil
 	}
-	// cache := s.forwards.cache.Load() // read before the table, because a new table empties the
-	// cache
-	cache := s.forwards.cache.Load()
+	cache := s.forwards.cache.Load() // read before the table, because a new table empties the cache
 	t := s.table.Load()
 	allowed := s.local.has(from)
 	if allowed && !tcp && t != nil {
@@ -174,8 +172,7 @@ func (s *Server) answer(b, raw []byte, from netip.Addr, tcp bool) ([]byte, *quer
 	case t == nil && (s.port != 53 || class != dns.ClassINET):
 		return s.fail(q, dns.RcodeServerFailure), nil
 	case class != dns.ClassINET || kind == dns.TypeAXFR || kind == dns.TypeIXFR:
-		// return s.fail(q, dns.RcodeRefused), nil // class CH: outrider-capture tests whether the
-		// proxy answers
+		// class CH: outrider-capture tests whether the proxy answers
 		return s.fail(q, dns.RcodeRefused), nil
 	case t == nil:
 		return nil, q
@@ -226,8 +223,7 @@ func (s *Server) resolve(ctx context.Context, q *query) []byte {
 	s.forwarded.Add(1)
 	if q.table != nil && reply.Rcode == dns.RcodeNameError &&
 		q.table.knows(q.message.Question[0].Name) {
-		// reply.Rcode = dns.RcodeSuccess // the name exists: the mesh has other records of it
-		reply.Rcode = dns.RcodeSuccess
+		reply.Rcode = dns.RcodeSuccess // the name exists: the mesh has other records of it
 	}
 	until := lifetime(reply)
 	q.finish(reply)

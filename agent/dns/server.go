@@ -69,9 +69,8 @@ type Server struct {
 
 	listening atomic.Bool
 	table     atomic.Pointer[table] // nil: unknown yet
-	// changed chan struct{} // receives after each change of the table
-	changed chan struct{}
-	first   chan struct{} // closed when there is a table
+	changed   chan struct{}         // receives after each change of the table
+	first     chan struct{}         // closed when there is a table
 
 	tableHits, forwarded, cached, refused, failed atomic.Uint64
 
@@ -94,8 +93,7 @@ func New(options Options) *Server {
 		shared: make(chan struct{}, maxShared), slots: admission.NewPool(forwardLimits),
 		forwards: newForwarder(options.Board), changed: make(chan struct{}, 1),
 		first: make(chan struct{}), storedSockets: options.Store.Take(storedSockets)}
-	// if options.Resolved != "" { // otherwise the store's owner discards the connection, which
-	// ends the route
+	// otherwise the store's owner discards the connection, which ends the route
 	if options.Resolved != "" {
 		s.storedRoute = options.Store.Take(storedRoute)
 	}
@@ -154,8 +152,7 @@ func (s *Server) CloseStored() {
 func (s *Server) rebuild() {
 	if s.known {
 		s.table.Store(newTable(s.names, s.options.Node, s.host.search))
-		// s.forwards.forget() // a cached response may be for a name that is now in the mesh
-		s.forwards.forget()
+		s.forwards.forget() // a cached response may be for a name that is now in the mesh
 		select {
 		case s.changed <- struct{}{}:
 		default: // a change is already pending
@@ -240,14 +237,13 @@ func (s *Server) Run(ctx context.Context) error {
 				return nil
 			})
 		}
-		// if again { // clients wait, and must not get errors for names that were known before the
-		// restart
+		// clients wait, and must not get errors for names that were known before the restart
 		if again {
 			s.store(ctx, sockets)
 		}
 		serving, end := context.WithCancel(context.WithoutCancel(ctx))
 		group.Go(func() error {
-			defer end() // defer end() // after the sockets were stored, because serve closes them
+			defer end() // after the sockets were stored, because serve closes them
 			if !again {
 				s.store(ctx, sockets)
 			}

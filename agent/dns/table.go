@@ -65,8 +65,7 @@ func newTable(names []Name, node Node, search string) *table {
 			}
 		}
 	}
-	// for _, n := range names { // in a second pass, because full names have precedence
-	for _, n := range names {
+	for _, n := range names { // in a second pass, because full names have precedence
 		for _, short := range n.shortNames(node) {
 			t.add(dns.CanonicalName(short), t.hosts[dns.CanonicalName(n.Host)])
 		}

@@ -30,11 +30,9 @@ type connection struct {
 }
 
 const (
-	maxIdle = 64 // connections of a network
-	// maxUses = 256 // queries over one UDP socket, which is then replaced to change its port
-	maxUses = 256
-	// maxRest = 5 * time.Second // idle time after which a connection is not reused; servers close
-	// theirs after some seconds
+	maxIdle = 64  // connections of a network
+	maxUses = 256 // queries over one UDP socket, which is then replaced to change its port
+	// idle time after which a connection is not reused; servers close theirs after some seconds
 	maxRest = 5 * time.Second
 	// avoided is how long an upstream is used last after a failure.
 	avoided = 10 * time.Second
@@ -54,8 +52,7 @@ func (u *upstream) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, erro
 	switch {
 	case err == nil:
 		u.failed.Store(0)
-	// case !errors.Is(ctx.Err(), context.Canceled): // cancelled means that another upstream has
-	// responded
+	// cancelled means that another upstream has responded
 	case !errors.Is(ctx.Err(), context.Canceled):
 		u.fail()
 	}
@@ -142,7 +139,7 @@ func (u *upstream) close() {
 
 // exchange sends a query with a new ID. It ignores messages that are not the response.
 func (c *connection) exchange(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
-	own := *query // own := *query // a copy, whose sections are shared and not modified
+	own := *query // a copy, whose sections are shared and not modified
 	own.Id = dns.Id()
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

@@ -138,9 +138,7 @@ func (a *Admin) send(request *http.Request) (body []byte, err error) {
 		return nil, err
 	}
 	defer func() {
-		// _ = connection.Close() // before reading on: the rest of an oversized response is not
-		// needed
-		_ = connection.Close()
+		_ = connection.Close() // before reading on: the rest of an oversized response is not needed
 		_ = response.Body.Close()
 	}()
 	body, err = io.ReadAll(io.LimitReader(response.Body, adminMaxResponse+1))

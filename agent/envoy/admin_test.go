@@ -115,7 +115,7 @@ func TestActivityCountsRequestsAndTunnels(t *testing.T) {
 	want("one tunnel and one request", Activity{Connections: 2, Requests: 1, Tunnels: 1})
 
 	_ = tunnel.Close()
-	for range 2 { // for range 2 { // two connections: of the tunnel and of the request
+	for range 2 { // two connections: of the tunnel and of the request
 		backend, err := e.Backend.Accept()
 		if err != nil {
 			t.Fatal(err)

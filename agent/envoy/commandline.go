@@ -10,7 +10,7 @@ import (
 
 // CommandLine holds the arguments of one epoch.
 type CommandLine struct {
-	ConfigFile string // ConfigFile string // -c; the file's extension selects JSON or YAML
+	ConfigFile string // -c; the file's extension selects JSON or YAML
 	Epoch      int    // --restart-epoch
 	// Number is Outrider's epoch number, which is in every log line. It is independent of Epoch.
 	Number int
@@ -34,7 +34,7 @@ type CommandLine struct {
 
 	LogLevel          string // -l; "" = Envoy's default
 	ComponentLogLevel string // "upstream:debug,misc:error"; "" omits the flag
-	Concurrency       int    // Concurrency int // worker threads; 0 = Envoy's default, one per core
+	Concurrency       int    // worker threads; 0 = Envoy's default, one per core
 	StatNameLength    int    // --max-obj-name-len, if the binary lists it; 0 omits it
 	ExtraArgs         []string
 }

@@ -48,11 +48,11 @@ var (
 // see MarkGap.
 type LogRedactor struct {
 	quoting quoting
-	begun   bool // begun bool // a line outside a quote was read since the last gap
+	begun   bool // a line outside a quote was read since the last gap
 	// until is the latest end of a quote, or of lines that may be one after a gap. It is zero
 	// before the next line.
 	until   time.Time
-	leftOut int // leftOut int // removed lines that RemovedLines has not returned yet
+	leftOut int // removed lines that RemovedLines has not returned yet
 }
 
 // quoting is the kind of quote that continues after the last line, so that the next lines may

@@ -20,8 +20,7 @@ type LogLine struct {
 	Level     string    // trace, debug, info, warning, error, critical; "" if unknown
 	Component string    // Envoy's logger: main, config, upstream, …; "" if unknown
 	Message   string    // may have several lines
-	// Continued bool // the line continues the previous message and has its other fields
-	Continued bool
+	Continued bool      // the line continues the previous message and has its other fields
 }
 
 // MaxMessage bounds a message, in bytes. Longer ones are split.
@@ -91,7 +90,7 @@ func isWord(s string) bool {
 // multi-line message, a backtrace, an access log on the same pipe) continues the previous message.
 // The zero value is ready to use.
 type LogParser struct {
-	last  LogLine // last LogLine // the last message, without its text
+	last  LogLine // the last message, without its text
 	began bool
 }
 

@@ -33,8 +33,7 @@ func (r *RoutineLines) Matches(line LogLine) bool {
 	}
 	if strings.HasPrefix(line.Message, "[source/server/cgroup_cpu_util.cc:") &&
 		strings.Contains(line.Message, "] Expected cgroup v1 files not accessible") {
-		// return true // logged on each host with cgroup v2, because Envoy tries v1 first
-		return true
+		return true // logged on each host with cgroup v2, because Envoy tries v1 first
 	}
 	return r.ending && strings.Contains(line.Message, " gRPC config stream to ")
 }

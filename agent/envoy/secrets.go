@@ -46,10 +46,8 @@ func certificatesOf(dump []byte) (map[string][]*x509.Certificate, error) {
 					Chain source `json:"certificate_chain"`
 				} `json:"tls_certificate"`
 				Validation struct {
-					Roots source `json:"trusted_ca"`
-					// Custom struct { // SPIFFECertValidatorConfig, in which SPIRE sends trusted
-					// roots
-					Custom struct {
+					Roots  source   `json:"trusted_ca"`
+					Custom struct { // SPIFFECertValidatorConfig, in which SPIRE sends trusted roots
 						Config struct {
 							Domains []struct {
 								Bundle source `json:"trust_bundle"`

@@ -46,8 +46,7 @@ func (a *Admin) stats(ctx context.Context, kind, filter string) (map[string]uint
 // the admin interface and of Outrider's own listeners.
 type Activity struct {
 	Connections uint64 // from clients
-	// Requests uint64 // HTTP requests in flight, including upgraded connections (WebSocket)
-	Requests uint64
+	Requests    uint64 // HTTP requests in flight, including upgraded connections (WebSocket)
 	// Tunnels counts connections other than HTTP, which are not idle until they close.
 	Tunnels uint64
 }
@@ -59,9 +58,8 @@ func (a Activity) Idle() bool { return a.Requests == 0 && a.Tunnels == 0 }
 // Statistics prefixes of Outrider's own listeners. The bootstrap sets them, and Activity excludes
 // them.
 const (
-	// PrometheusStatPrefix = "outrider_prometheus" // listener of Envoy's metrics (15090)
-	PrometheusStatPrefix = "outrider_prometheus"
-	ReadyStatPrefix      = "outrider_ready" // the listener of readiness (15021)
+	PrometheusStatPrefix = "outrider_prometheus" // listener of Envoy's metrics (15090)
+	ReadyStatPrefix      = "outrider_ready"      // the listener of readiness (15021)
 )
 
 const activityFilter = `^(listener\..+\.downstream_cx_active|http\..+\.downstream_(cx|rq)_active)$`

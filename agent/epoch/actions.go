@@ -115,8 +115,7 @@ func (a launch) run(x *executor) {
 		})
 		x.job(startJob(a.spec.ID), func(ctx context.Context) {
 			if err != nil && a.hot {
-				// sleep(ctx, parentNews) // if its parent's exit is the cause, that event must
-				// arrive first
+				// if its parent's exit is the cause, that event must arrive first
 				sleep(ctx, parentNews)
 			}
 			x.post(launched{a.spec.ID, process.PID, err})

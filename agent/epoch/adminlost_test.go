@@ -38,8 +38,7 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))
 				h.w.behaviour["bad"] = bad
-				// for round := range 3 { // rounds after the first also wait for the end of the
-				// overlap
+				// rounds after the first also wait for the end of the overlap
 				for round := range 3 {
 					refused := h.refused(specOf("bad"))
 					if refused.Remaining != round || refused.Number != round+1 {
@@ -68,8 +67,7 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 						raised++
 					}
 				}
-				// if raised == 0 { // at least one; the board limits events to three a minute
-				if raised == 0 {
+				if raised == 0 { // at least one; the board limits events to three a minute
 					t.Error("no event that the admin interface was lost")
 				}
 			})
@@ -101,8 +99,7 @@ func TestRepair_IsRepeatedAfterAMinute(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.w.behaviour["bad"] = behaviour{late: true}
-		// h.do(func() { h.w.behaviour["a"] = behaviour{late: true} }) // the spec that worked now
-		// fails to start
+		// the spec that worked now fails to start
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
 		h.refused(specOf("bad"))
 		starts := func() (n int) {

@@ -10,7 +10,7 @@ import (
 
 // adoption is a pending request for the keeper's list of processes.
 type adoption struct {
-	number int // number int // number of the connection; answers of earlier connections are ignored
+	number int // number of the connection; answers of earlier connections are ignored
 	call   int // of SetKeeper; 0: of Run
 }
 
@@ -19,8 +19,7 @@ type adoption struct {
 type keeperConnected struct{ call int }
 
 func (e keeperConnected) apply(m *machine) {
-	// if m.link == connected { // the loss of the previous connection has not been reported yet
-	if m.link == connected {
+	if m.link == connected { // the loss of the previous connection has not been reported yet
 		m.loseKeeper()
 	}
 	m.cancelAdoption()
@@ -53,8 +52,7 @@ func (m *machine) loseKeeper() {
 	m.adoption.call = 0
 	m.raise(conditionKeeper, condition.Info,
 		"The keeper is being replaced, or has ended: its successor is awaited.")
-	// if a := m.attempt; a != nil { // the next keeper reports whether the attempt's process lives
-	if a := m.attempt; a != nil {
+	if a := m.attempt; a != nil { // the next keeper reports whether the attempt's process lives
 		m.do(cancelJob{startJob(a.process.ID)})
 		m.requeue(a)
 	}
@@ -103,10 +101,9 @@ type listed struct {
 
 // foundProcess is a process in the keeper's list.
 type foundProcess struct {
-	processExited // exit is nil if it lives
-	// adopted *process // as described by its note; nil: it has no valid note
-	adopted *process
-	problem error // with the note
+	processExited          // exit is nil if it lives
+	adopted       *process // as described by its note; nil: it has no valid note
+	problem       error    // with the note
 }
 
 func (e listed) apply(m *machine) {
@@ -152,7 +149,7 @@ func (m *machine) adopt(found []foundProcess) {
 		case known != nil:
 			m.startedAs(known, f.pid)
 			if f.exit == nil {
-				m.annotate(known) // m.annotate(known) // the previous keeper may have lost a note
+				m.annotate(known) // the previous keeper may have lost a note
 			}
 		case m.isUnreplaced(f.id):
 			continue
@@ -238,8 +235,7 @@ func (m *machine) resumeLive(p *process) {
 	if p.Drained && p.DrainEnds.IsZero() { // Envoy has not confirmed the drain
 		m.drainAgain(p)
 	}
-	// if p.stopBegun && m.stop == nil { // a begun stop cannot be undone: another epoch must
-	// replace it
+	// a begun stop cannot be undone: another epoch must replace it
 	if p.stopBegun && m.stop == nil {
 		m.replaceAt = m.now
 		m.backOff.reason = fmt.Sprintf("the agent before this one ended while it stopped epoch %d",

@@ -111,8 +111,7 @@ func TestAdoptedStartThatFails(t *testing.T) {
 					t.Errorf("%+v", got)
 				}
 				h.wait(20 * time.Second)
-				// h.expect("1 live") // replaced, because the failed epoch took over its admin
-				// interface
+				// replaced, because the failed epoch took over its admin interface
 				h.expect("1 live")
 				h.adminIsBack()
 				h.must(specOf("b"))

@@ -16,12 +16,10 @@ type stage string
 
 const (
 	preparing stage = "preparing" // bootstrap, validation; no process yet
-	// clearing stage = "clearing" // the draining epochs to abort are ending; no process yet
-	clearing  stage = "clearing"
+	clearing  stage = "clearing"  // the draining epochs to abort are ending; no process yet
 	launching stage = "launching" // the keeper creates the process
 	polling   stage = "polling"   // the process runs and is polled until it is live
-	// killing stage = "killing" // the attempt has failed; its process is being killed
-	killing stage = "killing"
+	killing   stage = "killing"   // the attempt has failed; its process is being killed
 )
 
 // attempt is one try to make a spec live. It consists of several processes in succession if a start
@@ -33,25 +31,21 @@ type attempt struct {
 	abort   []int // draining epochs to kill once Envoy has accepted the configuration
 	repair  bool  // started by the supervisor, not by a request
 	undrain bool  // for Undrain
-	adopted bool  // adopted bool // started by an earlier agent; its spec has no functions
+	adopted bool  // started by an earlier agent; its spec has no functions
 
 	stage   stage
 	process *process
-	// parent *process // the process whose listening sockets it takes over; nil: none
-	parent *process
-	mode   Mode
-	liveBy time.Time
-	// killBy time.Time // in stages killing and clearing: when the wait for exits ends
-	killBy time.Time
+	parent  *process // the process whose listening sockets it takes over; nil: none
+	mode    Mode
+	liveBy  time.Time
+	killBy  time.Time // in stages killing and clearing: when the wait for exits ends
 
-	tries int // of this mode
-	// sideBySide bool // the hot restart has failed, so the next start is side by side
-	sideBySide bool
+	tries      int   // of this mode
+	sideBySide bool  // the hot restart has failed, so the next start is side by side
 	avoid      []int // lineages whose sockets are in use
 	started    bool  // process is among the supervisor's
-	// answered bool // its admin interface answers, so the handshake with the parent is complete
-	answered   bool
-	parentGone bool // the parent died before the child was live
+	answered   bool  // its admin interface answers, so the handshake with the parent is complete
+	parentGone bool  // the parent died before the child was live
 	orphanBy   time.Time
 	failure    error // why it ends; nil: it does not
 }
@@ -126,8 +120,7 @@ func (m *machine) launch(a *attempt) {
 	p := a.process
 	a.stage, a.started, a.abort = launching, true, nil
 	p.Started = m.now
-	// if a.tries == 0 { // live_timeout starts here, because it excludes the validation
-	if a.tries == 0 {
+	if a.tries == 0 { // live_timeout starts here, because it excludes the validation
 		a.liveBy = m.now.Add(a.spec.LiveTimeout)
 	}
 	m.processes = append(m.processes, p)
@@ -216,7 +209,7 @@ func (m *machine) abort(cause error) {
 	case a.stage == preparing || a.stage == clearing:
 		m.do(cancelJob{startJob(a.process.ID)})
 		m.fail(a, cause)
-	default: // default: // the epoch may be live already: the event polled decides
+	default: // the epoch may be live already: the event polled decides
 		a.failure = cause
 		m.do(cancelJob{startJob(a.process.ID)})
 	}
@@ -229,9 +222,7 @@ func (m *machine) fail(a *attempt, cause error) {
 	switch {
 	case !a.started || !p.alive():
 		m.conclude(a)
-	// case p.PID == 0: // the process does not run, or it is unknown whether the keeper has started
-	// it
-	case p.PID == 0:
+	case p.PID == 0: // the process does not run, or it is unknown whether the keeper has started it
 		m.do(sendSignal{p.ID, p.Number, syscall.SIGKILL, cause.Error()})
 		m.remove(p)
 		m.conclude(a)

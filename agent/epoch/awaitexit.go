@@ -20,8 +20,7 @@ func awaitExit(ctx context.Context, pid int) bool {
 		return true
 	}
 	if err == nil {
-		// err = unix.SetNonblock(fd, true) // required to wait for the descriptor in Go's poller
-		err = unix.SetNonblock(fd, true)
+		err = unix.SetNonblock(fd, true) // required to wait for the descriptor in Go's poller
 	}
 	if err != nil {
 		<-ctx.Done()
@@ -36,8 +35,7 @@ func awaitExit(ctx context.Context, pid int) bool {
 		return false
 	}
 	ended := false
-	// err = raw.Read(func(fd uintptr) bool { // called again when the descriptor is readable
-	err = raw.Read(func(fd uintptr) bool {
+	err = raw.Read(func(fd uintptr) bool { // called again when the descriptor is readable
 		ready := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(ready, 0)
 		ended = err == nil && n > 0

@@ -21,19 +21,16 @@ var (
 
 // draining is the state of the requested drain, and of the calls of Drain and Undrain.
 type draining struct {
-	wanted  bool   // wanted bool // a drain was requested and not undone since
-	request string // request string // process to which a drain request is being sent; "": none
-	number  int    // of that process
-	before  bool   // the epoch drained already
-	// again time.Time // when the request is repeated to the live epoch, until Envoy confirms it
-	again  time.Time
-	failed string // failed string // process whose failed request was logged
-	calls  []call // calls []call // calls of Drain that wait for the current request
-	queued []call // queued []call // calls of Drain that wait for the next request
-	// delayed []call // calls of Undrain that wait for the end of the current request
-	delayed []call
-	// undrains []call // calls of Undrain that wait for the next epoch to become live
-	undrains []call
+	wanted   bool      // a drain was requested and not undone since
+	request  string    // process to which a drain request is being sent; "": none
+	number   int       // of that process
+	before   bool      // the epoch drained already
+	again    time.Time // when the request is repeated to the live epoch, until Envoy confirms it
+	failed   string    // process whose failed request was logged
+	calls    []call    // calls of Drain that wait for the current request
+	queued   []call    // calls of Drain that wait for the next request
+	delayed  []call    // calls of Undrain that wait for the end of the current request
+	undrains []call    // calls of Undrain that wait for the next epoch to become live
 }
 
 func (d draining) clone() draining {
@@ -91,8 +88,7 @@ func (e drainAnswered) apply(m *machine) {
 		m.requireDrain(e)
 	case d.before:
 		m.reply(d.calls, answer{err: fmt.Errorf("epoch %d: %w", d.number, e.err)})
-	// default: // Envoy may have executed a part, or may execute the request when it responds again
-	default:
+	default: // Envoy may have executed a part, or may execute the request when it responds again
 		m.do(restoreHealth{e.id, m.adminOf(e.id), e.err})
 		return
 	}

@@ -68,9 +68,8 @@ type drainOlder struct {
 	id, admin    string
 	ends, closes time.Time
 	drainable    bool
-	// brief bool // the drain time is too short to accept the queued connections
-	brief bool
-	steer *steer // nil: no other epoch is live
+	brief        bool   // the drain time is too short to accept the queued connections
+	steer        *steer // nil: no other epoch is live
 }
 
 func (a drainOlder) run(x *executor) {
@@ -167,8 +166,7 @@ func (a countConnections) run(x *executor) {
 			p, ok := all[a.id]
 			left := int(p.Downstream)
 			switch {
-			// case err != nil: // the keeper is busy or re-executes itself: try again
-			case err != nil:
+			case err != nil: // the keeper is busy or re-executes itself: try again
 				quiet, left = 0, -1
 			case !ok || p.Exit != nil:
 				return

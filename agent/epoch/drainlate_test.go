@@ -86,8 +86,7 @@ func TestDrain_DuringAHandover(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))
 				h.w.behaviour["b"] = test.next
-				// if test.next.late { // the failed epoch is not repaired for a while either
-				if test.next.late {
+				if test.next.late { // the failed epoch is not repaired for a while either
 					h.w.behaviour["a"] = behaviour{late: true}
 				}
 				done := make(chan struct{})

@@ -14,11 +14,9 @@ import (
 // EnvoyAdmin implements Admin with Envoy's admin interface.
 type EnvoyAdmin struct {
 	*envoy.Admin
-	link *Link // to the keeper
-	// own bool // only one epoch has this address; false: that of a custom bootstrap
-	own bool
-	// started atomic.Bool // workersStarted was 1, which never changes if own is set
-	started atomic.Bool
+	link    *Link       // to the keeper
+	own     bool        // only one epoch has this address; false: that of a custom bootstrap
+	started atomic.Bool // workersStarted was 1, which never changes if own is set
 }
 
 // AdminSocketPrefix is the prefix of the file names of admin sockets (interfaces.md, "Files").

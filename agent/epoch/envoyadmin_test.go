@@ -20,8 +20,7 @@ func TestEnvoyAdminState_RequestsNoFinalValueTwice(t *testing.T) {
 	for _, c := range []struct {
 		own    bool
 		number int
-		// steps [][]string // requested paths per call; Envoy's workers start after the first call
-		steps [][]string
+		steps  [][]string // requested paths per call; Envoy's workers start after the first call
 	}{
 		{true, EpochUnneeded, [][]string{own, own, {"/ready"}}},
 		{false, 3, [][]string{shared, shared, shared}},

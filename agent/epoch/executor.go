@@ -20,11 +20,9 @@ type executor struct {
 	inbox   *mailbox[event]
 	ledger  worker // requests to the keeper
 	files   worker
-	notices worker // board, log and callers
-	// life context.Context // context of all jobs; an executor serves exactly one Run, which sets
-	// it
-	life context.Context
-	jobs sync.WaitGroup
+	notices worker          // board, log and callers
+	life    context.Context // of all jobs; an executor serves exactly one Run, which sets it
+	jobs    sync.WaitGroup
 
 	mu      sync.Mutex
 	keeper  Keeper
@@ -90,8 +88,7 @@ func (x *executor) post(t trigger) { x.inbox.add(event{trigger: t}) }
 func (x *executor) call(onWait func(time.Time, string), trigger func(call) trigger) *caller {
 	c := &caller{answer: make(chan answer, 1), onWait: onWait}
 	x.mu.Lock()
-	// defer x.mu.Unlock() // held while posting, so that numbers and events of calls have the same
-	// order
+	// held while posting, so that numbers and events of calls have the same order
 	defer x.mu.Unlock()
 	x.callID++
 	x.callers[x.callID] = c
@@ -109,7 +106,7 @@ func (x *executor) await(ctx context.Context, c *caller) answer {
 	case <-x.ended:
 	}
 	select {
-	case a := <-c.answer: // case a := <-c.answer: // the result arrived before the end of Run
+	case a := <-c.answer: // the result arrived before the end of Run
 		return a
 	default:
 		return answer{err: ErrEnded}

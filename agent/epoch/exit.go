@@ -114,7 +114,7 @@ func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	case a == nil:
 	case a.process == p && a.stage == killing:
 		m.conclude(a)
-	case a.process == p: // case a.process == p: // the process may have been live for a moment
+	case a.process == p: // the process may have been live for a moment
 		m.abort(errExited)
 	case a.parent == p:
 		m.orphaned(a)

@@ -19,27 +19,24 @@ type world struct {
 	t  testing.TB
 	mu sync.Mutex
 
-	all       []*fakeEnvoy
-	memory    map[int]*memory
-	keeper    *fakeKeeper // the agent's connection
-	behaviour map[string]behaviour
-	// rescue bool // the keeper replaces a parent that exits before its child is live
-	rescue bool
-	// ending bool // the keeper is stopping: its Envoys end, and it starts none
-	ending     bool
+	all        []*fakeEnvoy
+	memory     map[int]*memory
+	keeper     *fakeKeeper // the agent's connection
+	behaviour  map[string]behaviour
+	rescue     bool          // the keeper replaces a parent that exits before its child is live
+	ending     bool          // the keeper is stopping: its Envoys end, and it starts none
 	unsteered  bool          // the keeper cannot steer connections
-	unclear    bool          // unclear bool // the flag in shared memory cannot be cleared
-	allowed    bool          // allowed bool // killing an old epoch early is no fault (Abort)
+	unclear    bool          // the flag in shared memory cannot be cleared
+	allowed    bool          // killing an old epoch early is no fault (Abort)
 	unmeasured bool          // the keeper cannot measure
 	hungKeeper chan struct{} // not nil: the keeper answers nothing until it is closed
-	// clients uint64 // idle connections that each Envoy has until it exits
-	clients  uint64
-	runs     int // of --mode validate
-	cleaned  int
-	measured int
+	clients    uint64        // idle connections that each Envoy has until it exits
+	runs       int           // of --mode validate
+	cleaned    int
+	measured   int
 
 	faults  []string
-	down    time.Time // down time.Time // since when no Envoy serves; zero = one serves
+	down    time.Time // since when no Envoy serves; zero = one serves
 	served  bool      // somebody ever did
 	outages []time.Duration
 	pid     int
@@ -47,10 +44,9 @@ type world struct {
 
 // behaviour is the special behaviour of Envoys with a certain spec.
 type behaviour struct {
-	invalid  bool // --mode validate refuses it
-	unparsed bool // unparsed bool // it exits before it contacts its parent
-	// late bool // it exits after it has taken over the parent's admin address
-	late      bool
+	invalid   bool          // --mode validate refuses it
+	unparsed  bool          // it exits before it contacts its parent
+	late      bool          // it exits after it has taken over the parent's admin address
 	never     bool          // it never gets live
 	slow      time.Duration // to get live
 	crashWith string        // signal that ends it
@@ -62,38 +58,33 @@ type memory struct{ initializing, stale bool }
 
 type fakeEnvoy struct {
 	keeper.StartSpec
-	pid        int
-	started    time.Time
-	exit       *keeper.Exit
-	lastLines  []string
-	hash       string
-	drain      time.Duration
-	shutdown   time.Duration
-	handshaken bool
-	live       time.Time
-	told       bool // to exit, by its child
-	listening  bool
-	admin      bool
-	// closing bool // stopped, with a queued message that will close its admin interface
-	closing bool
-	stopped bool
-	// stalls bool // it stops when it is requested to drain its listeners
-	stalls bool
-	// late []func(e *fakeEnvoy) // requests received while stopped; executed when it continues
-	late []func(e *fakeEnvoy)
-	// wedged bool // its main thread hangs for good, whatever signal is sent
-	wedged    bool
-	unhealthy bool
-	datagrams bool // datagrams bool // it serves UDP, even after its child is live
-	// undrainable bool // its admin interface refuses to drain the listeners
-	undrainable bool
-	slowAdmin   time.Duration // slowAdmin time.Duration // delay of requests that change its health
+	pid         int
+	started     time.Time
+	exit        *keeper.Exit
+	lastLines   []string
+	hash        string
+	drain       time.Duration
+	shutdown    time.Duration
+	handshaken  bool
+	live        time.Time
+	told        bool // to exit, by its child
+	listening   bool
+	admin       bool
+	closing     bool // stopped, with a queued message that will close its admin interface
+	stopped     bool
+	stalls      bool                 // it stops when it is requested to drain its listeners
+	late        []func(e *fakeEnvoy) // requests received while stopped; executed when it continues
+	wedged      bool                 // its main thread hangs for good, whatever signal is sent
+	unhealthy   bool
+	datagrams   bool          // it serves UDP, even after its child is live
+	undrainable bool          // its admin interface refuses to drain the listeners
+	slowAdmin   time.Duration // delay of requests that change its health
 	steered     bool          // it gets no new connection
-	closes      time.Time     // closes time.Time // when it will close its listeners
+	closes      time.Time     // when it will close its listeners
 	parent      *fakeEnvoy    // that it believes to have
 	forgotten   bool
 	levels      []string // that its admin interface was sent
-	unlevelled  bool     // unlevelled bool // its admin interface refuses to set log levels
+	unlevelled  bool     // its admin interface refuses to set log levels
 	note        json.RawMessage
 
 	requests, tunnels, idle uint64
@@ -133,8 +124,7 @@ func (w *world) look() {
 			alive++
 		}
 	}
-	// if alive > 3 { // the maximum: a parent, its child, and one that a crash left behind
-	if alive > 3 {
+	if alive > 3 { // the maximum: a parent, its child, and one that a crash left behind
 		w.fault("%d Envoys at the same time", alive)
 	}
 	switch {

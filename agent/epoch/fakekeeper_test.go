@@ -321,7 +321,7 @@ func (a fakeAdmin) pause() {
 }
 
 func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
-	if !graceful { // if !graceful { // the keeper first makes all Envoys stop accepting
+	if !graceful { // the keeper first makes all Envoys stop accepting
 		a.w.mu.Lock()
 		for _, e := range a.w.all {
 			e.listening = false

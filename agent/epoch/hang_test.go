@@ -65,9 +65,8 @@ func (h *harness) awaits(hash, want string) <-chan error {
 func TestHang_KeeperBlocksNobody(t *testing.T) {
 	for name, test := range map[string]struct {
 		validated bool
-		// after time.Duration // delay after the first request until the keeper hangs
-		after time.Duration
-		want  string
+		after     time.Duration // delay after the first request until the keeper hangs
+		want      string
 	}{
 		"while it validates":        {true, 0, "preparing epoch 1"},
 		"while it starts a process": {false, 0, "the keeper to start epoch 1"},

@@ -62,7 +62,7 @@ func TestIdle_ReloadsDoNotWaitForAnEpochWithoutClients(t *testing.T) {
 // they have disconnected.
 func TestIdle_ReloadWaitsForClients(t *testing.T) {
 	for name, test := range map[string]struct {
-		leave time.Duration // leave time.Duration // when the clients disconnect; 0 = never
+		leave time.Duration // when the clients disconnect; 0 = never
 		least time.Duration
 		most  time.Duration
 	}{

@@ -76,10 +76,9 @@ type Admin interface {
 
 // ServerState is the state that an Envoy reports.
 type ServerState struct {
-	Server string // state of /server_info, such as "LIVE" or "PRE_INITIALIZING"
-	// RestartEpoch int // --restart-epoch or EpochUnneeded; only valid if Live
-	RestartEpoch   int
-	WorkersStarted bool // the gauge listener_manager.workers_started: listeners accept
+	Server         string // state of /server_info, such as "LIVE" or "PRE_INITIALIZING"
+	RestartEpoch   int    // --restart-epoch or EpochUnneeded; only valid if Live
+	WorkersStarted bool   // the gauge listener_manager.workers_started: listeners accept
 }
 
 // EpochUnneeded is the RestartEpoch of a ServerState if no other living epoch has the admin

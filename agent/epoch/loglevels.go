@@ -16,11 +16,9 @@ type LogLevels struct {
 	board      *condition.Board
 	log        *slog.Logger
 
-	// level, components string // configured levels, as in Admin.SetLogLevels
-	level, components string
-	// spec *Spec // spec of the configuration in force; nil until Configure
-	spec    *Spec
-	applied string // ID of the epoch that apply last examined
+	level, components string // configured levels, as in Admin.SetLogLevels
+	spec              *Spec  // spec of the configuration in force; nil until Configure
+	applied           string // ID of the epoch that apply last examined
 }
 
 // NewLogLevels returns the LogLevels for a supervisor's epochs.

@@ -38,8 +38,7 @@ func TestLogLevels_SetOnlyWhereTheyDiffer(t *testing.T) {
 		h.do(func() { h.w.all[len(h.w.all)-1].unlevelled = false })
 		l.Update(t.Context())
 		expect("no retry without a change", true, "debug http:debug")
-		// h.kill(h.newest(), "SIGKILL") // the replacement starts at once, with the last levels
-		h.kill(h.newest(), "SIGKILL")
+		h.kill(h.newest(), "SIGKILL") // the replacement starts at once, with the last levels
 		configure("debug")
 		expect("no live epoch", true)
 		h.wait(levelTimeout)

@@ -43,8 +43,7 @@ func randomLife(h *harness, random *rand.Rand) {
 	}
 	broken := []string{"invalid", "unparsed", "late", "never"}
 	h.must(specOf("first"))
-	// latest := specOf("first") // the last accepted spec, which a new agent applies
-	latest := specOf("first")
+	latest := specOf("first") // the last accepted spec, which a new agent applies
 	var callers sync.WaitGroup
 	asking, cancel := context.WithCancel(h.t.Context())
 	defer callers.Wait()
@@ -63,15 +62,13 @@ func randomLife(h *harness, random *rand.Rand) {
 	for step := range 30 {
 		h.t.Logf("%s step %d", time.Now().Format("15:04:05.000"), step)
 		before, alive := h.outage(), h.alive()
-		// h.do(func() { // epochs that start from now on have clients; some clients disconnect
-		h.do(func() {
+		h.do(func() { // epochs that start from now on have clients; some clients disconnect
 			h.w.clients = random.Uint64N(2)
 			for _, e := range alive {
 				e.idle = min(e.idle, random.Uint64N(2))
 			}
 		})
-		// limit := time.Second // a parent's grace period, a start, and up to two retries
-		limit := time.Second
+		limit := time.Second // a parent's grace period, a start, and up to two retries
 		switch random.IntN(12) {
 		case 0, 1, 2, 3:
 			latest = specOf(fmt.Sprintf("good %d", step))

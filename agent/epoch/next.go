@@ -142,7 +142,7 @@ type notice struct {
 	fields   map[string]string // of the event
 	level    slog.Level
 	message  string
-	args     []any // args []any // fields of the log line, in addition to epoch and kind
+	args     []any // fields of the log line, in addition to epoch and kind
 }
 
 // publish announces an event on the board and in the log.

@@ -41,8 +41,7 @@ func noteOf(p *process) json.RawMessage {
 		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
 	})
 	if err != nil {
-		// return nil // a time outside the years 0 to 9999 cannot be encoded: store no note
-		return nil
+		return nil // a time outside the years 0 to 9999 cannot be encoded: store no note
 	}
 	return encoded
 }

@@ -38,61 +38,45 @@ const (
 	validateTimeout  = 30 * time.Second       // 1000 listeners take half a second
 	preflightHurry   = 500 * time.Millisecond // probe of the parent's admin before a hot restart
 	preflightTimeout = time.Second            // the same probe after SIGCONT
-	// parentNews = 50 * time.Millisecond // wait for a parent's exit event if the keeper refuses
-	// its child
+	// wait for a parent's exit event if the keeper refuses its child
 	parentNews = 50 * time.Millisecond
-	// parentGrace = 300 * time.Millisecond // time for a child to become live after its parent has
-	// exited
+	// time for a child to become live after its parent has exited
 	parentGrace = 300 * time.Millisecond
 
-	// pollFast = 5 * time.Millisecond // first interval of polls of a starting epoch, for
-	pollFast    = 5 * time.Millisecond
+	pollFast    = 5 * time.Millisecond   // first interval of polls of a starting epoch, for
 	pollFastFor = 3 * time.Second        // its first seconds
 	pollSlow    = 100 * time.Millisecond // interval of polls after that
 
-	// handshakeTries = 3 // attempts of a hot restart whose handshake fails
-	handshakeTries       = 3
+	handshakeTries       = 3                // attempts of a hot restart whose handshake fails
 	handshakeTimeout     = 10 * time.Second // limit of the handshake of a hot restart
 	handshakeTimeoutDown = 3 * time.Second  // the same limit when nobody serves
 
-	// overdue = 1500 * time.Millisecond // added to the time when a child should have ended its
-	// parent
+	// added to the time when a child should have ended its parent
 	overdue          = 1500 * time.Millisecond
 	terminateTimeout = 5 * time.Second // SIGTERM to SIGKILL
-	// abortTimeout = time.Second // from SIGTERM to SIGKILL when a stop is aborted
-	abortTimeout = time.Second
-	killTimeout  = 5 * time.Second // SIGKILL to the exit
-	// acceptQueued = time.Second // limit of the wait until queued connections are accepted
-	acceptQueued = time.Second
+	abortTimeout     = time.Second     // from SIGTERM to SIGKILL when a stop is aborted
+	killTimeout      = 5 * time.Second // SIGKILL to the exit
+	acceptQueued     = time.Second     // limit of the wait until queued connections are accepted
 
-	// keeperPatience = 5 * time.Second // maximum duration of a keeper's re-execution
-	keeperPatience = 5 * time.Second
-	// provenFirst = 2 * time.Second // maximum time for which a restart of the last good spec
-	// delays requests
-	provenFirst = 2 * time.Second
-	// obstaclePause = 3 * time.Second // between checks for an obstacle; longer than provenFirst
-	obstaclePause  = 3 * time.Second
+	keeperPatience = 5 * time.Second // maximum duration of a keeper's re-execution
+	// maximum time for which a restart of the last good spec delays requests
+	provenFirst    = 2 * time.Second
+	obstaclePause  = 3 * time.Second // between checks for an obstacle; longer than provenFirst
 	forgetExits    = time.Minute     // a streak of exits ends after this
 	repairInterval = time.Minute     // between attempts to replace an epoch without admin
 	probeInterval  = 5 * time.Second // of the live epoch's admin
 	probeTimeout   = 2 * time.Second
-	// probeMisses = 3 // unanswered probes in a row after which an epoch counts as silent
-	probeMisses  = 3
-	drainTimeout = 5 * time.Second // one request to drain
+	probeMisses    = 3               // unanswered probes in a row until an epoch counts as silent
+	drainTimeout   = 5 * time.Second // one request to drain
 
-	// countDelay = 500 * time.Millisecond // from the begin of an overlap to the first connection
-	// count
-	countDelay = 500 * time.Millisecond
-	idleEvery  = 300 * time.Millisecond // between counts; longer than keeper.MaxMeasurementAge
-	countEvery = 500 * time.Millisecond // between counts during a stop
-	// countsQuiet = 2 // zero counts in a row that are required: one may miss a connection
-	countsQuiet = 2
-	// quietFor = time.Second // time without a request in flight after which a stop's drain is
-	// complete
-	quietFor = time.Second
-	// adminRefusals = 10 // failed requests in a row after which the admin interface counts as
-	// closed
-	adminRefusals = 10
+	// from the begin of an overlap to the first connection count
+	countDelay  = 500 * time.Millisecond
+	idleEvery   = 300 * time.Millisecond // between counts; longer than keeper.MaxMeasurementAge
+	countEvery  = 500 * time.Millisecond // between counts during a stop
+	countsQuiet = 2                      // zero counts in a row: a single one may miss a connection
+	// time without a request in flight after which a stop's drain is complete
+	quietFor      = time.Second
+	adminRefusals = 10 // failed requests in a row after which the admin interface counts as closed
 )
 
 // withDefaults returns o with defaults for the optional fields that are not set.

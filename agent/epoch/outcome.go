@@ -45,8 +45,7 @@ func (m *machine) commit(a *attempt) {
 		}
 		m.lastTried = nil
 	}
-	// if !p.alive() { // p was live for a moment, in which it made the epoch before close its
-	// listeners
+	// p was live for a moment, in which it made the epoch before close its listeners
 	if !p.alive() {
 		m.replaceOlder(p)
 		m.refuse(a, errExitedLive)
@@ -107,7 +106,7 @@ func (m *machine) replaceOlder(newest *process) {
 			// are closed already.
 			p.endedBy, p.Ends = endedBySupervisor, newest.Live.Add(newest.spec.ParentShutdown)
 		case !p.closes.IsZero():
-			m.steer(p) // m.steer(p) // the epoch to which its connections were directed has exited
+			m.steer(p) // the epoch to which its connections were directed has exited
 		}
 		m.annotate(p)
 	}
@@ -118,13 +117,11 @@ func (m *machine) replaceOlder(newest *process) {
 func (m *machine) conclude(a *attempt) {
 	p := a.process
 	exit := p.exit
-	// if a.spec == m.lastGood { // killed from outside: no reason to doubt the spec
-	if a.spec == m.lastGood {
+	if a.spec == m.lastGood { // killed from outside: no reason to doubt the spec
 		foreign := exit != nil && (exit.WithKeeper || exit.Signal == "SIGKILL" && p.ending == "")
 		m.lastGoodFailed = m.lastGoodFailed || !foreign
 	}
-	// if p.hot && a.started { // clear the flag that it left in shared memory, which would block
-	// later epochs
+	// clear the flag that it left in shared memory, which would block later epochs
 	if p.hot && a.started {
 		m.do(clearInitializing{p.Lineage, p.Number})
 	}

@@ -33,8 +33,7 @@ func (m *machine) endOverdue() {
 // the latest. An earlier agent may have begun the drain; Envoy ignores the repetition.
 func (m *machine) drainSideBySide(p *process, begun time.Time) {
 	p.drainJob, p.closes = true, begun.Add(p.spec.Drain)
-	// if p.AdminLost || p.closes.After(p.Ends) { // without admin interface it accepts connections
-	// until it exits
+	// without admin interface it accepts connections until it exits
 	if p.AdminLost || p.closes.After(p.Ends) {
 		p.closes = p.Ends
 	}
@@ -69,9 +68,9 @@ func (e drainedOlder) apply(m *machine) {
 	case p == nil:
 	case e.err == nil:
 		p.Ends = m.now
-	case hangs(e.err): // case hangs(e.err): // it may accept connections that it never serves
+	case hangs(e.err): // it may accept connections that it never serves
 		m.kill(p, fmt.Sprintf("replaced, and it does not answer: %v", e.err))
-	default: // default: // it serves what it accepts until its drain time is over
+	default: // it serves what it accepts until its drain time is over
 		m.warn("epoch cannot be drained", "epoch", p.Number, "error", e.err)
 	}
 }

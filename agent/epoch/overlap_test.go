@@ -139,8 +139,7 @@ func TestParentThatWasStopped(t *testing.T) {
 			t.Errorf("%+v", old.exit)
 		}
 	})
-	// onHost(t, func(h *harness) { // the parent hangs after the preflight, in the handshake
-	onHost(t, func(h *harness) {
+	onHost(t, func(h *harness) { // the parent hangs after the preflight, in the handshake
 		h.must(specOf("a"))
 		old := h.newest()
 		spec := specOf("b")
@@ -155,9 +154,7 @@ func TestParentThatWasStopped(t *testing.T) {
 		h.wait(30 * time.Second)
 		h.expect("1 live")
 	})
-	// onHost(t, func(h *harness) { // the parent hangs in the overlap: it is killed once it is
-	// overdue
-	onHost(t, func(h *harness) {
+	onHost(t, func(h *harness) { // the parent hangs in the overlap: it is killed once it is overdue
 		h.must(specOf("a"))
 		h.must(specOf("b"))
 		old := h.alive()[0]
@@ -199,8 +196,7 @@ func TestRepair_ReplacesASilentEnvoy(t *testing.T) {
 			t.Errorf("conditions: %v", h.conditions())
 		}
 	})
-	// onHost(t, func(h *harness) { // its admin socket is gone: it is replaced by a hot restart
-	onHost(t, func(h *harness) {
+	onHost(t, func(h *harness) { // its admin socket is gone: it is replaced by a hot restart
 		h.must(specOf("a"))
 		live := h.newest()
 		h.do(func() { live.admin = false })

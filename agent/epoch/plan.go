@@ -15,8 +15,7 @@ func (m *machine) startNext() {
 		due = m.backOff.at
 	}
 	spec := m.lastGood
-	// if spec == nil && m.pending == nil { // no spec ever worked: try the last requested one again
-	if spec == nil && m.pending == nil {
+	if spec == nil && m.pending == nil { // no spec ever worked: try the last requested one again
 		spec = m.lastTried
 	}
 	if spec != nil && spec.adopted != nil && live != nil { // adopted: wait for Apply
@@ -69,8 +68,7 @@ func (m *machine) plan(a *attempt) {
 		// The newest epoch has exited and an older one is left, which becomes the parent again.
 		p.Number = m.last.Number
 		a.parent, a.mode = m.parentOf(m.last), FirstStart
-	// case len(m.processes) > 0: // which epochs followed these is unknown
-	case len(m.processes) > 0:
+	case len(m.processes) > 0: // which epochs followed these is unknown
 		a.parent, a.mode = m.processes[len(m.processes)-1], FirstStart
 		p.Number = a.parent.Number + 1
 	default:

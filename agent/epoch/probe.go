@@ -16,10 +16,8 @@ const reasonAdminLost = "an epoch that failed took it over"
 
 // probing is the state of the regular probe of the live epoch's admin interface.
 type probing struct {
-	running bool
-	// examining bool // probe at once: a failed epoch may have made the live one close its
-	// interface
-	examining bool
+	running   bool
+	examining bool // probe at once: a failed epoch may have made the live one close its interface
 	at        time.Time
 }
 

@@ -8,12 +8,11 @@ import (
 // faults are conditions that do not affect readiness: a load balancer should still send requests.
 type proxyState struct {
 	epoch Epoch
-	// mesh string // reason of the mesh configuration why the proxy is not ready; see NewProxy
-	mesh string
+	mesh  string // reason of the mesh configuration why the proxy is not ready; see NewProxy
 
 	// Envoy's answer, if needsAnswer(epoch).
 	ready bool
-	says  string // says string // the state that Envoy reports if ready is false
+	says  string // the state that Envoy reports if ready is false
 	err   error  // Envoy did not answer
 	// replaced reports that another epoch has replaced this one or is about to; gone that, in
 	// addition, none serves.
@@ -35,8 +34,7 @@ func (s proxyState) readiness() (ready bool, reason string) {
 	case e.Drained:
 		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain",
 			e.Number)
-	// case e.MayRefuse: // its admin interface does not show that the listeners are closed
-	case e.MayRefuse:
+	case e.MayRefuse: // its admin interface does not show that the listeners are closed
 		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; "+
 			"it is being replaced", e.Number)
 	case e.AdminLost:

@@ -21,8 +21,7 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 	lost := r.load()
 	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.HotRestart})
 
-	// for _, bad := range []string{"broken", "port"} { // both requests first wait for the end of
-	// the overlap
+	// both requests first wait for the end of the overlap
 	for _, bad := range []string{"broken", "port"} {
 		for _, validated := range []bool{true, false} {
 			spec := r.spec(bad)
@@ -42,8 +41,7 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 
 	lost = r.load()
 	other := r.spec("c")
-	// other.HotRestartVersion = "99.1" // pretended; the binary is the same
-	other.HotRestartVersion = "99.1"
+	other.HotRestartVersion = "99.1" // pretended; the binary is the same
 	r.must(other, epoch.Result{Epoch: 2, Previous: 1, Mode: epoch.SideBySide})
 	r.settled("2 live")
 	other = r.spec("d")
@@ -73,9 +71,7 @@ func TestRealFailures(t *testing.T) {
 	}
 	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.HotRestart})
 	victim, began := r.live(), time.Now()
-	// kill(victim.PID, syscall.SIGKILL) // in the overlap, when the older epoch has stopped
-	// listening
-	kill(victim.PID, syscall.SIGKILL)
+	kill(victim.PID, syscall.SIGKILL) // in the overlap, when the older epoch has stopped listening
 	parts.Eventually(t, 20*time.Second, "epoch 1 is back", func() bool {
 		live := r.live()
 		return live.Number == 1 && live.PID != victim.PID

@@ -15,7 +15,7 @@ type Interception struct{ Client *capture.Controller }
 // Capture returns the state of the interception.
 func (o Interception) Capture(ctx context.Context) (api.Capture, error) {
 	status, err := o.Client.CallHelper(ctx, (*capture.Client).Status)
-	if err != nil { // if err != nil { // outrider-capture is not needed to show the rules
+	if err != nil { // outrider-capture is not needed to show the rules
 		status = o.Client.State()
 		status.Reason = err.Error()
 	}

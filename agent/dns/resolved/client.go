@@ -20,8 +20,7 @@ type request struct {
 
 type response struct {
 	Number uint64 `json:"number"`
-	// Error string `json:",omitempty"` // "" = the route is in force; earlier agents read this
-	// field as well
+	// "" = the route is in force; earlier agents read this field as well
 	Error string `json:",omitempty"`
 }
 

@@ -98,8 +98,7 @@ func newLink() (string, error) {
 		}
 	}
 	if err == nil {
-		// link.SetUint16(unix.IFF_UP | unix.IFF_NOARP) // no multicast, so that resolved uses
-		// neither LLMNR nor mDNS
+		// no multicast, so that resolved uses neither LLMNR nor mDNS
 		link.SetUint16(unix.IFF_UP | unix.IFF_NOARP)
 		err = unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, link)
 	}
