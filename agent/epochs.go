@@ -22,8 +22,8 @@ type epochParts struct {
 	own        func(uid uint32) bool // reports whether a user is Envoy's, the agent's or root
 }
 
-// newEpochs creates the supervisor and connects to the keeper, which takes its time in parallel:
-// the result is received from opened.
+// newEpochs creates the supervisor and connects to the keeper in the background: opened receives
+// the result.
 func newEpochs(
 	ctx context.Context, b *base, c *config.Config, state *reloadState,
 	presence *hostconflict.PresenceTime,
@@ -58,14 +58,14 @@ func (s supervision) Run(ctx context.Context) error {
 	return s.Supervisor.Run(ctx, s.link.Connection())
 }
 
-// liveEpoch returns the epoch that serves; live is false if there is none.
+// liveEpoch returns the serving epoch; live is false if there is none.
 func liveEpoch(supervisor *epoch.Supervisor) (e epoch.Epoch, live bool) {
 	e, _, live = supervisor.Live()
 	return e, live
 }
 
-// newLink returns the link to the keeper: under systemd the one behind the socket in the runtime
-// directory, in the foreground one that the agent starts.
+// newLink returns the link to the keeper: under systemd by the socket in the runtime directory, in
+// the foreground to a keeper that the agent starts.
 func newLink(b *base, c *config.Config, other *keeper.User) *epoch.Link {
 	folder := keeperFolder(c.Paths.RuntimeDir)
 	var dialer keeper.Dialer = keeper.ProgramDialer{

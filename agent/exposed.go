@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// newExposure returns the part that looks for applications that are reachable past mutual TLS.
+// newExposure returns the checker for applications that other hosts can reach without the required
+// mutual TLS.
 func newExposure(b *base, c *config.Config, state *reloadState, e *epochParts, m *meshPolicy,
 	rules *capture.Controller, listeners <-chan struct{},
 ) *exposure.Checker {
@@ -65,8 +66,8 @@ func (m *meshPolicy) inForce(state *reloadState) exposure.Policy {
 	return policy
 }
 
-// ofOutrider reports whether a socket is one of Envoy or of an agent: by its user, in the
-// foreground, where applications may have the same one, by the addresses of the mesh's listeners.
+// ofOutrider reports whether a socket belongs to Envoy or an agent. The socket's user decides; in
+// the foreground, where applications may have the same user, the addresses of the mesh's listeners.
 func ofOutrider(
 	s sockdiag.Socket, inUnit bool, link *epoch.Link, tracker *ports.PortTracker,
 ) bool {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// heldConfigs are the configurations whose secrets and upstream server an epoch that is being
-// started needs, by the ID of their reload.
+// heldConfigs are the configurations whose secrets and upstream servers starting epochs need, by
+// reload ID.
 type heldConfigs struct {
 	identity *workloadIdentity
 	upstream *upstream
@@ -18,7 +18,7 @@ type heldConfigs struct {
 	configs map[uint64]*config.Config
 }
 
-// hold provides the secrets and the upstream server of a reload's configuration until unhold.
+// hold provides secrets and upstream server of a reload's configuration until unhold.
 func (h *heldConfigs) hold(id uint64, c *config.Config) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -29,8 +29,8 @@ func (h *heldConfigs) hold(id uint64, c *config.Config) {
 	h.prepareFor(c)
 }
 
-// unhold ends the hold of a reload, and those of older ones unless it was refused. The newest
-// remaining one counts, or else the configuration in force.
+// unhold ends the hold of a reload and, unless it was refused, those of older reloads. Then the
+// newest remaining configuration applies, or else the one in force.
 func (h *heldConfigs) unhold(id uint64, refused bool, inForce *config.Config) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -61,7 +61,7 @@ type Rule struct {
 // Decision is the treatment of a connection.
 type Decision string
 
-// The decisions. DecisionDirect ends the evaluation of a chain.
+// The decisions. Direct ends the evaluation of a chain.
 const (
 	Direct   Decision = "direct"
 	Outbound Decision = "outbound" // redirected to OutboundPort

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// levelled is a spec whose command line has a log level, which makes no other Envoy of it.
+// levelled returns a spec whose command line has a log level; its hash does not depend on the
+// level.
 func levelled(hash, level string) *Spec {
 	spec := specOf(hash)
 	command := spec.Command
@@ -27,7 +28,8 @@ func (h *harness) expectLevel(want string) {
 	}
 }
 
-// differs hands in a spec that is in force, and checks whether the live epoch has to be told.
+// differs passes a spec in force to RenewSpec and checks whether the live epoch needs an
+// adjustment.
 func (h *harness) differs(spec *Spec, want bool) {
 	h.t.Helper()
 	if got, err := h.s.RenewSpec(h.t.Context(), spec); err != nil || got != want {
@@ -35,7 +37,8 @@ func (h *harness) differs(spec *Spec, want bool) {
 	}
 }
 
-// renew hands in a spec that is in force, and that the live epoch was told if it has to be.
+// renew passes a spec in force to RenewSpec and, if the live epoch needs an adjustment, records
+// that it was made.
 func (h *harness) renew(spec *Spec, differs bool) {
 	h.t.Helper()
 	h.differs(spec, differs)
@@ -46,7 +49,7 @@ func (h *harness) renew(spec *Spec, differs bool) {
 	}
 }
 
-// adoptAs has the next agent adopt what serves, as the same Envoy.
+// adoptAs replaces the agent. The next agent adopts the serving epoch with a spec of equal hash.
 func (h *harness) adoptAs(spec *Spec) {
 	h.t.Helper()
 	h.leave()
@@ -88,7 +91,7 @@ func TestRenew_OnlyOfTheSameHash(t *testing.T) {
 	})
 }
 
-// One that failed is tried again with what is in force now.
+// A failed start is retried with the spec that is in force by then.
 func TestRenew_OfAFailedStart(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
@@ -99,7 +102,7 @@ func TestRenew_OfAFailedStart(t *testing.T) {
 	})
 }
 
-// The agent's note says what the live epoch was told last: the next agent tells it only what
+// The note of an epoch contains the last adjustment, so that the next agent adjusts only what
 // differs.
 func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
@@ -117,7 +120,7 @@ func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 	})
 }
 
-// An Envoy that was not told has to be told, also by the next agent.
+// An adjustment that was not recorded is still needed, also by the next agent.
 func TestRenew_DiffersUntilTuned(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
@@ -134,7 +137,7 @@ func TestRenew_DiffersUntilTuned(t *testing.T) {
 	})
 }
 
-// What is renewed while a repair starts is not what the repair is started with.
+// A spec that is renewed while a repair starts does not change the spec of that repair.
 func TestRenew_DuringARepair(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))

@@ -6,26 +6,27 @@ import (
 	"time"
 )
 
-// call is a caller who waits for an answer. The executor knows how to reach it.
+// call identifies a caller that waits for a result. The executor has the channel to it.
 type call struct {
 	id        int
 	ifChanged bool
-	announced string // the last reason to wait that it received
+	announced string // the last reason to wait that the caller received
 }
 
-// answer ends a call.
+// answer is the action that completes a call.
 type answer struct {
 	result  Result
 	err     error
 	differs bool // of RenewSpec
 }
 
-// pending is the request that waits for its turn: the newest spec, with all its callers.
+// pending is the request that waits to be started: the newest spec, with the callers of all merged
+// requests.
 type pending struct {
 	spec   *Spec
 	reason string
 	calls  []call
-	abort  []int // of the requests: draining epochs that it does not wait for
+	abort  []int // of all merged requests: draining epochs to kill instead of waiting for them
 }
 
 // requested is the event of a request for an epoch.
@@ -53,14 +54,15 @@ func (e requested) apply(m *machine) {
 	}
 }
 
-// answerUnchanged answers a request for the spec that is live.
+// answerUnchanged completes a request whose spec is live already.
 func (m *machine) answerUnchanged() {
 	live := m.live()
 	if m.pending == nil || m.attempt != nil || live == nil || live.Hash != m.pending.spec.Hash {
 		return
 	}
 	if live.spec.adopted != nil || live.spec.Command == nil {
-		m.respecify(live, m.pending.spec) // now it can be restarted under any number
+		// the whole spec is known now, so the epoch can be restarted under any number
+		m.respecify(live, m.pending.spec)
 	}
 	if slices.ContainsFunc(m.pending.calls, func(c call) bool { return !c.ifChanged }) {
 		return
@@ -76,7 +78,7 @@ func (m *machine) reply(calls []call, a answer) {
 	}
 }
 
-// refusal returns the error of a request for epoch number (-1: none was tried yet).
+// refusal returns the error of a request for epoch number (-1: no epoch was tried).
 func (m *machine) refusal(number int, cause error, more ...string) *RefusedError {
 	r := &RefusedError{Number: number, Remaining: -1,
 		Reasons: append([]string{cause.Error()}, more...),
@@ -90,7 +92,7 @@ func (m *machine) refusal(number int, cause error, more ...string) *RefusedError
 	return r
 }
 
-// refusePending refuses the request that waits.
+// refusePending refuses the waiting request.
 func (m *machine) refusePending(cause error) {
 	if m.pending != nil {
 		m.reply(m.pending.calls, answer{err: m.refusal(-1, cause)})
@@ -132,7 +134,7 @@ func (m *machine) announceWaiting() {
 	}
 }
 
-// doing says how far an attempt is.
+// doing describes the progress of an attempt for people.
 func (a *attempt) doing() string {
 	format := "starting epoch %d"
 	switch a.stage {
@@ -149,7 +151,7 @@ func (a *attempt) doing() string {
 	return fmt.Sprintf(format, a.process.Number)
 }
 
-// waitsFor describes the reason of a wait while an older epoch ends.
+// waitsFor describes, while an older epoch ends, for what a request waits.
 func waitsFor(old *process) string {
 	why := fmt.Sprintf("waiting for epoch %d to finish draining", old.Number)
 	switch {
@@ -161,9 +163,9 @@ func waitsFor(old *process) string {
 	return why
 }
 
-// logWait logs, once per epoch, that a request waits for it.
+// logWait logs, once per epoch, that a request waits for that epoch.
 func (m *machine) logWait(old *process) {
-	counted := old.busy || m.endedByLive() != old // the old epoch may be idle otherwise
+	counted := old.busy || m.endedByLive() != old // if not, the old epoch may still prove idle
 	if old.logged || !counted {
 		return
 	}
@@ -194,7 +196,7 @@ func (e abortRequested) apply(m *machine) {
 	m.reply([]call{e.call}, answer{err: err})
 }
 
-// abortDraining kills the draining epochs among numbers, and reports whether there are some.
+// abortDraining kills the draining epochs among numbers, and reports whether there were any.
 func (m *machine) abortDraining(numbers []int) bool {
 	found := false
 	for _, p := range m.older() {

@@ -19,27 +19,27 @@ const (
 	conditionSilent    = "envoy-silent"
 	conditionKeeper    = "keeper-lost"
 
-	// ConditionGaveUp says that Envoy exited too often, as the event gave-up does.
+	// ConditionGaveUp is raised when Envoy has exited too often, together with the event gave-up.
 	ConditionGaveUp = "gave-up"
 )
 
-// backOff schedules the restart of an Envoy that exited.
+// backOff is the state of restarts after exits of Envoy.
 type backOff struct {
-	at      time.Time   // the next start is due then; zero: none is
+	at      time.Time   // when the next start is due; zero: no start is due
 	reason  string      // of the epoch that it starts
 	exits   []time.Time // abnormal exits within the window, oldest first
-	streak  int         // exits in a row, none more than forgetExits after the one before
-	checked bool        // no obstacle keeps Envoy from starting
-	checkBy time.Time   // the check for obstacles runs until then at the latest; zero: it does not
+	streak  int         // consecutive exits, each at most forgetExits after the one before
+	checked bool        // a check found no obstacle to a start of Envoy
+	checkBy time.Time   // deadline of the running check for obstacles; zero: none runs
 }
 
-// delay returns the wait before the next start: none after the first exit, then doubling.
+// delay returns the pause before the next start: none after the first exit, then doubling.
 func (b *backOff) delay(c config.Envoy) time.Duration {
 	return backoff.Exponential(c.RestartBackoffMin, c.RestartBackoffMax, b.streak-1)
 }
 
-// crashed counts an exit and schedules a restart: nobody serves since p exited or failed to become
-// live. An exit with the keeper is none of Envoy's failures: it counts for neither back-off nor
+// crashed counts an exit and schedules a restart, because no epoch serves since p exited or failed.
+// An exit together with the keeper is no failure of Envoy and counts for neither back-off nor
 // restart_limit.
 func (m *machine) crashed(p *process) {
 	if p.exit != nil && p.exit.WithKeeper {
@@ -67,11 +67,11 @@ func (m *machine) crashed(p *process) {
 	m.restart(p, b.delay(m.config))
 }
 
-// restart schedules the start of the next epoch since p ended.
+// restart schedules the start of an epoch after p ended.
 func (m *machine) restart(p *process, delay time.Duration) {
 	for _, old := range m.older() {
 		if old.endedBy == endedByChild {
-			old.Ends = time.Time{} // nobody will end it; the next epoch takes over from it
+			old.Ends = time.Time{} // no longer ended by a child: the next epoch takes over from it
 		}
 	}
 	m.backOff.at = m.now.Add(delay)
@@ -85,8 +85,8 @@ func (m *machine) restart(p *process, delay time.Duration) {
 		cause, when)
 }
 
-// unstarted schedules the next start after one that created no process. It does not count for
-// restart_limit.
+// unstarted schedules the next start after an attempt that created no process. Such an attempt does
+// not count for restart_limit.
 func (m *machine) unstarted(a *attempt) {
 	m.backOff.streak++
 	delay := max(m.backOff.delay(m.config), m.config.RestartBackoffMin)
@@ -112,9 +112,8 @@ func (m *machine) giveUp(p *process, within int) {
 	}
 }
 
-// unobstructed postpones a restart that is due until a check has found nothing that keeps Envoy
-// from starting, so that no start is tried in vain and counts for restart_limit. A check that takes
-// longer than provenFirst is not waited for.
+// unobstructed postpones a due restart until a check has found no obstacle, so that a start that
+// cannot succeed does not count for restart_limit. It waits for the check for at most provenFirst.
 func (m *machine) unobstructed(live *process, due time.Time) time.Time {
 	b := &m.backOff
 	if live != nil || b.checked || m.now.Before(due) {

@@ -25,10 +25,10 @@ type Command struct {
 	Env  []string `json:"env"`  // KEY=value
 }
 
-// Spec is an Envoy that is wanted. Its functions are called by several goroutines and must be pure.
+// Spec describes a wanted Envoy. Its functions may be called concurrently and must be pure.
 type Spec struct {
-	// Hash is of everything that makes a difference: specs of equal hash are the same Envoy. They
-	// may differ in what RenewSpec names.
+	// Hash identifies the Envoy: specs of equal hash differ at most in settings that need no new
+	// epoch, see RenewSpec.
 	Hash string
 
 	Bootstrap  func(LaunchInput) ([]byte, error)  // content of LaunchInput.BootstrapPath
@@ -54,15 +54,15 @@ type Spec struct {
 type Request struct {
 	Spec      *Spec
 	Reason    string // for people: "reload", "file changed: /etc/…"
-	IfChanged bool   // a live epoch of the same hash suffices
-	// Abort names draining epochs to kill, with the connections of their clients, so that the
-	// request does not wait for them. They are killed once Envoy has accepted the configuration
-	// (Validation), and if no other epoch drains.
+	IfChanged bool   // do nothing if a live epoch has the same hash
+	// Abort names draining epochs to kill, which cuts their clients' connections, so that the
+	// request need not wait for them. They are killed once Envoy has accepted the configuration
+	// (Validation), and only if no other epoch drains.
 	Abort []int
 
-	// OnWait, if not nil, is called when the request has to wait, with the end of the wait at the
-	// latest (zero: not known yet) and its reason; again whenever that changes. It must return at
-	// once: all answers and conditions wait for it.
+	// OnWait, if not nil, is called when the request has to wait, and whenever reason or end of the
+	// wait change. until is the latest end; zero: unknown. OnWait must return at once, because all
+	// results and conditions wait for it.
 	OnWait func(until time.Time, why string)
 }
 
@@ -78,12 +78,12 @@ type RefusedError struct {
 	Number    int      // the epoch that was tried
 	Remaining int      // the epoch that continues to serve; -1: none
 	Reasons   []string // sentences, the deciding one first
-	LastLines []string // the tried epoch's last log lines, if it was started
+	LastLines []string // the failed epoch's last log lines, if it was started
 
 	cause error
 }
 
-// Error returns one line: what was tried, why it failed, what continues to serve.
+// Error returns one line: the attempted epoch, the cause, and the epoch that continues to serve.
 func (r *RefusedError) Error() string {
 	serves := "no epoch is live"
 	if r.Remaining >= 0 {

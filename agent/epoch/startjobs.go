@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/envoy"
 )
 
-// prepare makes everything ready that the start of a process needs.
+// prepare writes and validates the bootstrap, and checks the parent, before a process is started.
 type prepare struct {
 	id       string
 	spec     *Spec
@@ -56,8 +56,9 @@ func (a prepare) do(ctx context.Context, x *executor) (command Command, sum stri
 	return command, sumOf(content), err
 }
 
-// preflight checks that the parent of a hot restart answers. A new Envoy waits forever for a parent
-// that hangs, and its queued requests, such as "terminate", take effect when the parent resumes.
+// preflight checks that the parent of a hot restart responds. A new Envoy would wait forever for a
+// parent that hangs, and its queued messages, such as "terminate", would take effect when the
+// parent resumes.
 func (a prepare) preflight(ctx context.Context, x *executor) error {
 	err := x.state(ctx, a.parentAdmin, preflightHurry)
 	if !hangs(err) || ctx.Err() != nil {
@@ -80,7 +81,7 @@ func (x *executor) state(ctx context.Context, admin string, limit time.Duration)
 	return err
 }
 
-// wakeUp continues a process that was stopped; any other ignores it.
+// wakeUp sends SIGCONT to a process, which has no effect unless the process was stopped.
 func (x *executor) wakeUp(ctx context.Context, id string) error {
 	err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
 		return k.Signal(ctx, id, syscall.SIGCONT)
@@ -91,7 +92,7 @@ func (x *executor) wakeUp(ctx context.Context, id string) error {
 	return nil
 }
 
-// write writes a file after all file actions before it, and waits for that.
+// write queues the writing of a file after all earlier file actions, and waits until it is written.
 func (x *executor) write(ctx context.Context, path string, content []byte) error {
 	done := make(chan error, 1)
 	x.files.add(func(context.Context) {
@@ -112,8 +113,8 @@ func (x *executor) write(ctx context.Context, path string, content []byte) error
 // replaceFile writes a file of a runtime folder atomically. It does not sync: the file need not
 // survive a reboot.
 func replaceFile(path string, content []byte) (err error) {
-	// Envoy's user reads it through the folder's group, which files get that are made in the
-	// folder.
+	// Envoy's user reads the file through the folder's group, which new files in the folder
+	// inherit.
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
 	if err != nil {
 		return err
@@ -136,8 +137,8 @@ func sumOf(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// validate has Envoy check the bootstrap. It finds what cannot be parsed and unknown clusters of
-// routes, not a port that is in use.
+// validate has Envoy validate the bootstrap. This detects syntax errors and routes to unknown
+// clusters, but not a port in use.
 func (x *executor) validate(ctx context.Context, spec *Spec, launch LaunchInput) error {
 	command, err := spec.Validation(launch)
 	if err != nil {
@@ -159,7 +160,7 @@ func (x *executor) validate(ctx context.Context, spec *Spec, launch LaunchInput)
 	return nil
 }
 
-// awaitLive polls a starting epoch until its admin says that the right epoch serves.
+// awaitLive polls a starting epoch until its admin interface reports that the right epoch serves.
 type awaitLive struct {
 	id           string
 	admin        string
@@ -167,7 +168,8 @@ type awaitLive struct {
 	hot          bool
 	liveBy       time.Time
 	liveTimeout  time.Duration // for the message
-	handshake    time.Duration // a hot restart that has not answered by then hangs
+	// limit of the handshake: a hot restart that has not answered by then hangs
+	handshake time.Duration
 }
 
 func (a awaitLive) run(x *executor) {

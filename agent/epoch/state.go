@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// status names the state of the supervisor. It is derived from the rest of the state by classify.
+// status names the state of the supervisor. classify derives it from the other fields of the state.
 type status string
 
 const (
@@ -31,42 +31,43 @@ const (
 	connected    link = "connected"
 )
 
-// state is everything the supervisor decides by. It is owned by the goroutine of Run and holds no
-// lock, channel or connection. A Spec is shared and never changed.
+// state is everything on which the supervisor bases its decisions. The goroutine of Run owns it. It
+// contains no lock, channel or connection. A Spec is shared and never changed.
 type state struct {
 	status    status
 	link      link
 	adoption  adoption
 	lostAt    time.Time    // when the keeper was lost
-	lostLong  bool         // longer than a keeper takes to replace itself
-	awaiting  bool         // the end of a process of a lost keeper
+	lostLong  bool         // the keeper is away for longer than a re-execution takes
+	awaiting  bool         // waiting for a process of a lost keeper to exit
 	config    config.Envoy // see Options.Config
 	idPrefix  string
 	idCounter int
 
 	processes []*process // those that live, oldest first
 	history   []Epoch    // those that ended, oldest first
-	last      *process   // copy of the epoch that was live last; nil: none since all were gone
+	// copy of the epoch that was live last; nil: none since the last time that all were gone
+	last *process
 
-	lastGood       *Spec // of the last epoch that was live and can be started again
-	lastTried      *Spec // of the last attempt while there is no lastGood
+	lastGood       *Spec // spec of the last epoch that was live and can be started again
+	lastTried      *Spec // spec of the last attempt, while lastGood is nil
 	lastGoodFailed bool  // the last start of lastGood failed
 
 	attempt    *attempt
 	pending    *pending
 	backOff    backOff
 	unreplaced []unreplaced
-	replaceAt  time.Time // time to replace a live epoch that may refuse connections; zero: none
+	replaceAt  time.Time // when to replace a live epoch that may refuse connections; zero: never
 	probe      probing
 	drain      draining
 	stop       *stop
 
-	awaits  string // reason for the wait of the pending request
+	awaits  string // reason why the pending request waits
 	outcome error  // of Run, once finished
 	wake    time.Time
 }
 
-// process is an epoch with the state that is private to the supervisor.
+// process is an epoch with its private state.
 type process struct {
 	Epoch
 	launchState
@@ -75,8 +76,8 @@ type process struct {
 	adminState
 }
 
-// launchState is the spec and command with which a process was launched. RenewSpec and
-// RecordAdjusted replace spec and command.
+// launchState is the spec and the command with which a process was started. RenewSpec and
+// RecordAdjusted replace them.
 type launchState struct {
 	spec    *Spec // of an adopted one at first only hash and durations
 	root    int   // number of the first epoch of its lineage
@@ -85,34 +86,34 @@ type launchState struct {
 	sum     string // checksum of its bootstrap (sumOf)
 }
 
-// exitState is how a process ends.
+// exitState is the state of a process's exit.
 type exitState struct {
 	endedBy   ender        // of a draining one
-	ending    string       // why the supervisor ended it; "": it did not
+	ending    string       // why the supervisor ended the process; "": the supervisor did not
 	killed    time.Time    // SIGKILL was sent; zero: not
-	stopBegun bool         // a stop has begun to drain it: its listeners may close
+	stopBegun bool         // a stop has begun to drain it, so its listeners may close
 	exit      *keeper.Exit // nil: it lives
 	lastLines []string     // of its log, once it has exited
 }
 
-// overlapState is that of an epoch that another one has replaced.
+// overlapState is the state of an epoch that another one has replaced.
 type overlapState struct {
 	drainJob bool      // drains side by side
-	closes   time.Time // expected close of its listeners while it drains side by side
+	closes   time.Time // expected closing of its listeners, if it drains side by side
 	counting bool      // a job counts the connections
-	left     int       // connections at the last count; -1: not known
-	busy     bool      // a client was connected at the last count, or that is not known
+	left     int       // connections at the last count; -1: unknown
+	busy     bool      // the last count found a client's connection, or failed
 	idle     bool      // no client is connected
-	logged   bool      // the log says that a request waits for it
+	logged   bool      // it was logged that a request waits for this epoch
 }
 
-// adminState is that of the admin interface of an epoch that serves.
+// adminState is the state of a serving epoch's admin interface.
 type adminState struct {
 	misses   int       // unanswered probes in a row
 	repaired time.Time // last attempt to replace the epoch because of its admin interface
 }
 
-// ender names who ends a draining epoch.
+// ender is the component that ends a draining epoch.
 type ender string
 
 const (
@@ -127,7 +128,7 @@ func (p *process) launch() LaunchInput {
 		HotRestart: p.hot, BootstrapPath: p.BootstrapPath}
 }
 
-// live returns the epoch that serves, or nil.
+// live returns the serving epoch, or nil.
 func (s *state) live() *process {
 	for _, p := range s.processes {
 		if p.State.Serves() {
@@ -153,7 +154,7 @@ func (s *state) find(id string) *process {
 	return nil
 }
 
-// parentOf returns the living epoch that child took over from by hot restart, or nil.
+// parentOf returns the living parent of child in a hot restart, or nil.
 func (s *state) parentOf(child *process) *process {
 	for _, p := range s.processes {
 		if p != child && p.Lineage == child.Lineage && p.root == child.root &&
@@ -190,7 +191,7 @@ func (s *state) classify() status {
 	return idle
 }
 
-// clone returns a copy that shares nothing that changes.
+// clone returns a copy that shares only immutable values.
 func (s state) clone() state {
 	copies := map[*process]*process{}
 	copyOf := func(p *process) *process {

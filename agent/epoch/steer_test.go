@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// expectSteering checks whether an Envoy is kept from new connections, and how long it is expected
-// to listen still.
+// expectSteering checks whether an Envoy is excluded from new connections, and for how long it is
+// expected to listen.
 func (h *harness) expectSteering(e *fakeEnvoy, steered bool, listens time.Duration) {
 	h.t.Helper()
 	h.w.mu.Lock()
@@ -18,7 +18,7 @@ func (h *harness) expectSteering(e *fakeEnvoy, steered bool, listens time.Durati
 	}
 }
 
-// The fake Envoy complains if it closes its listeners while it gets connections.
+// The fake Envoy records a fault if it closes its listeners while it receives connections.
 func TestSteerSideBySide(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -41,7 +41,7 @@ func TestSteerSideBySide(t *testing.T) {
 	})
 }
 
-// The next agent goes on with it.
+// The next agent continues the steering.
 func TestSteerAdopted(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -58,7 +58,7 @@ func TestSteerAdopted(t *testing.T) {
 	})
 }
 
-// A drain that is too short to accept what waits begins later.
+// A drain whose time is too short to accept the queued connections starts later.
 func TestSteerBriefDrain(t *testing.T) {
 	onHost(t, func(h *harness) {
 		spec := specOf("a")
@@ -83,7 +83,7 @@ func TestSteerBriefDrain(t *testing.T) {
 	})
 }
 
-// One that cannot be asked to drain goes when its time is over.
+// An epoch that cannot be requested to drain ends when its time is over.
 func TestSteerWithoutAdmin(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -99,7 +99,7 @@ func TestSteerWithoutAdmin(t *testing.T) {
 	})
 }
 
-// A keeper that does not know how is no reason to do without the new epoch.
+// If the keeper cannot steer connections, the new epoch starts all the same.
 func TestSteerImpossible(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.do(func() { h.w.unsteered = true })

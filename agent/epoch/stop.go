@@ -15,7 +15,7 @@ type stop struct {
 	drained    bool      // nothing is left to wait for
 	terminated time.Time // SIGTERM was sent
 	killed     time.Time // SIGKILL was sent
-	cleaning   bool      // the keeper removes what ended Envoys leave behind
+	cleaning   bool      // the keeper is removing the files and shared memory of ended Envoys
 }
 
 // stopRequested is the event of Stop.
@@ -75,8 +75,8 @@ type cleanedUp struct{ err error }
 
 func (e cleanedUp) apply(m *machine) { m.finish(e.err) }
 
-// reconcileStop continues a stop: SIGTERM once all is drained, SIGKILL later, cleanup when no
-// process is left.
+// reconcileStop continues a stop: SIGTERM once all epochs have drained, SIGKILL later, and the
+// keeper's cleanup when no process is left.
 func (m *machine) reconcileStop() {
 	stop := m.stop
 	patience := terminateTimeout
@@ -85,11 +85,11 @@ func (m *machine) reconcileStop() {
 	}
 	switch {
 	case stop.cleaning:
-	case m.link != connected: // the keeper may be replacing itself, and its Envoys live
+	case m.link != connected: // the keeper may be re-executing itself while its Envoys live
 		if m.link == disconnected && m.due(m.lostAt.Add(keeperPatience)) {
 			m.finish(fmt.Errorf("end Envoy: %w", errKeeperLost))
 		}
-	case m.attempt != nil: // the attempt is being killed, which takes at most killTimeout
+	case m.attempt != nil: // the attempt's process is being killed, which takes at most killTimeout
 	case len(m.processes) == 0:
 		stop.cleaning = true
 		m.do(cleanUp{})

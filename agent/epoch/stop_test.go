@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// stopIn stops and returns how long it took.
+// stopIn stops all epochs and returns how long that took.
 func (h *harness) stopIn(now bool) time.Duration {
 	h.t.Helper()
 	begun := time.Now()
@@ -197,8 +197,8 @@ func TestStopDuringAStart(t *testing.T) {
 	})
 }
 
-// The one that serves has closed its admin interface for one that is ended with the stop, or that
-// failed and was not repaired.
+// The serving epoch has lost its admin interface to an epoch that the stop ends, or to a failed one
+// before it was repaired.
 func TestStopWhenAdminIsLost(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {
@@ -225,8 +225,8 @@ func TestStopWhenAdminIsLost(t *testing.T) {
 	}
 }
 
-// The connections of an epoch that nobody can ask are the keeper's to count, also of one that
-// replaces itself meanwhile.
+// The keeper counts the connections of an epoch without admin interface, even if it re-executes
+// itself meanwhile.
 func TestStopWithoutAdminWhileTheKeeperReplacesItself(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))

@@ -36,9 +36,9 @@ func New(options Options) *Supervisor {
 // Name returns the name of the part.
 func (s *Supervisor) Name() string { return "supervisor" }
 
-// Run adopts what the keeper has, then supervises until ctx ends (Envoy continues to serve, for the
-// next agent to adopt; returns nil), until Stop is done (nil), or until it gives up (ErrGaveUp). It
-// may be called once.
+// Run adopts the keeper's epochs, then supervises until ctx ends, Stop is done, or it gives up. In
+// the first two cases it returns nil; after the end of ctx, Envoy continues to serve and the next
+// agent adopts it. In the last case it returns ErrGaveUp. It may be called once.
 func (s *Supervisor) Run(ctx context.Context, keeper Keeper) error {
 	x := &s.executor
 	end := x.begin(ctx, keeper)
@@ -69,7 +69,7 @@ func (s *Supervisor) Run(ctx context.Context, keeper Keeper) error {
 	return s.state.outcome
 }
 
-// step makes one transition, shows it to readers, and has its actions carried out.
+// step makes one transition, publishes the new state to readers, and starts its actions.
 func (s *Supervisor) step(e event) {
 	e.at = time.Now()
 	var actions []action
@@ -83,7 +83,7 @@ func (s *Supervisor) step(e event) {
 	}
 }
 
-// publish shows the state to readers if it has changed.
+// publish makes a changed state visible to readers.
 func (s *Supervisor) publish() {
 	snapshot := slices.Clone(s.state.history)
 	for _, p := range s.state.processes {
@@ -100,15 +100,15 @@ func (s *Supervisor) publish() {
 	s.changed = make(chan struct{})
 }
 
-// Epochs returns the epochs that ended lately, then those that live, each oldest first.
+// Epochs returns the recently exited epochs, then the living ones, each oldest first.
 func (s *Supervisor) Epochs() []Epoch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.snapshot)
 }
 
-// Live returns the epoch that serves and its admin; false if there is none. The admin may be lost
-// (Epoch.AdminLost).
+// Live returns the serving epoch and its admin interface; false if there is none. The admin
+// interface may be lost (Epoch.AdminLost).
 func (s *Supervisor) Live() (Epoch, Admin, bool) {
 	for _, e := range s.Epochs() {
 		if e.State.Serves() {
@@ -118,8 +118,8 @@ func (s *Supervisor) Live() (Epoch, Admin, bool) {
 	return Epoch{}, nil, false
 }
 
-// Changed returns a channel that is closed when what Epochs or Live return has changed. Request it
-// before the call of either.
+// Changed returns a channel that is closed when the results of Epochs or Live change. Call it
+// before them.
 func (s *Supervisor) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,7 +133,7 @@ func (s *Supervisor) WillServe() bool {
 	return s.recovers
 }
 
-// Ping returns once the loop of Run has turned, or when ctx ends.
+// Ping returns once the loop of Run has handled an event, or when ctx ends.
 func (s *Supervisor) Ping(ctx context.Context) error {
 	select {
 	case s.executor.pings <- struct{}{}:
@@ -145,16 +145,16 @@ func (s *Supervisor) Ping(ctx context.Context) error {
 	}
 }
 
-// Apply requests an epoch with the request's spec and returns once it is live. Its error is
-// *RefusedError, ErrEnded or that of ctx. While an attempt runs, new requests are merged into one:
-// its spec is that of the newest, and all their callers get its outcome. The end of ctx ends the
-// wait, not the request.
+// Apply requests an epoch with the request's spec and returns once it is live. The error is a
+// *RefusedError, ErrEnded or that of ctx. While an attempt runs, new requests are merged into one
+// with the spec of the newest; all their callers receive its outcome. The end of ctx ends the wait,
+// not the request.
 func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
 	return s.Submit(request)(ctx)
 }
 
-// Submit is Apply in two steps, for a caller that must not wait: it returns at once, and what it
-// returns waits for the outcome. The order of calls of Submit is the order of the requests.
+// Submit is Apply in two steps, for callers that must not block. It queues the request and returns
+// at once; wait returns the outcome. Requests have the order of the calls of Submit.
 func (s *Supervisor) Submit(request Request) (wait func(context.Context) (Result, error)) {
 	c := s.executor.call(request.OnWait, func(c call) trigger {
 		c.ifChanged = request.IfChanged
@@ -169,21 +169,22 @@ func (s *Supervisor) Submit(request Request) (wait func(context.Context) (Result
 // Configure replaces Options.Config. It does not block.
 func (s *Supervisor) Configure(c config.Envoy) { s.executor.post(configured{c}) }
 
-// Drain makes the live epoch fail its health checks and close its listeners at the end of its drain
-// time; it aborts nothing in flight. It is a standing request: a later epoch drains as well, until
-// Undrain. If Envoy may have accepted it without an answer, or is about to be
-// replaced, the request is repeated until Envoy confirms it. A Drain that is refused changes
-// nothing. One that succeeds ends an Undrain under way. If ctx ends the drain continues.
+// Drain makes the live epoch fail its health checks, and close its listeners at the end of its
+// drain time. Requests in flight complete. The drain also applies to later epochs until Undrain. If
+// Envoy may have accepted the request without answering, or is about to be replaced, the request is
+// repeated until Envoy confirms it. A refused Drain changes nothing. A successful one ends an
+// Undrain in progress. If ctx ends, the drain continues.
 func (s *Supervisor) Drain(ctx context.Context) error {
 	return s.call(ctx, func(c call) trigger { return drainRequested{c} }).err
 }
 
-// Undrain restores service after Drain and returns when an epoch that takes connections is live.
-// Envoy cannot take a drain back, so Undrain starts an epoch of the configuration in force; any
-// other epoch that becomes live first does as well. Until then the drained epoch drains on, and its
-// listeners may close meanwhile: the new epoch binds its own. An Undrain that fails changes
-// nothing. If no drain was requested the result is Unchanged. onWait, if not nil, is called as
-// Request.OnWait is. If ctx ends the undrain continues.
+// Undrain restores service after Drain and returns when an epoch that accepts connections is live.
+// Envoy cannot revert a drain, so Undrain starts an epoch of the configuration in force, unless
+// another epoch becomes live first. Until then the old epoch continues to drain; if it closes its
+// listeners meanwhile, the new epoch binds its own.
+//
+// A failed Undrain changes nothing. If no drain was requested, the result is Unchanged. onWait, if
+// not nil, is called like Request.OnWait. If ctx ends, the undrain continues.
 func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, why string)) (
 	Result, error) {
 	c := s.executor.call(onWait, func(c call) trigger { return undrainRequested{c} })
@@ -191,9 +192,9 @@ func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, w
 	return a.result, a.err
 }
 
-// Abort kills an epoch: a starting one is refused, one that serves is started again, and of one
-// that was replaced the connections that are left are cut (the keeper replaces the parent that
-// its child then misses).
+// Abort kills an epoch. The request for a starting epoch is refused; a serving epoch is started
+// again; a replaced one loses its remaining connections, and the keeper acts as the parent that its
+// child then misses.
 func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
@@ -212,17 +213,17 @@ func (s *Supervisor) RecordAdjusted(ctx context.Context, id string, spec *Spec) 
 	return s.call(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
 }
 
-// SetKeeper passes the next keeper after the connection to the last one was lost (its Done was
-// closed), and returns when its processes are adopted. Epochs that it does not know have ended; if
-// one of them served, its successor is started at once.
+// SetKeeper passes the next keeper after the connection to the last one was lost (Done is closed),
+// and returns when its processes are adopted. Epochs that it does not list have ended; if one of
+// them served, its successor starts at once.
 func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
 	s.executor.setKeeper(keeper)
 	return s.call(ctx, func(c call) trigger { return keeperConnected{c.id} }).err
 }
 
 // Stop drains and ends all epochs, removes their sockets and files, and returns when Run has
-// returned. How long it drains is configured (termination_drain_duration and others); now skips the
-// drain. A second call waits for the first, or, with now, ends its drain.
+// returned. c determines how long it drains (termination_drain_duration and others); with now it
+// does not drain. A second call waits for the first, or with now ends the first one's drain.
 func (s *Supervisor) Stop(ctx context.Context, c config.Envoy, now bool) error {
 	s.executor.post(stopRequested{c, now})
 	select {
@@ -233,7 +234,7 @@ func (s *Supervisor) Stop(ctx context.Context, c config.Envoy, now bool) error {
 	}
 }
 
-// call makes a call and waits for its answer.
+// call posts an event and waits for its result.
 func (s *Supervisor) call(ctx context.Context, trigger func(call) trigger) answer {
 	return s.executor.await(ctx, s.executor.call(nil, trigger))
 }

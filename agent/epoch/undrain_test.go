@@ -16,7 +16,7 @@ func (h *harness) drain() {
 	}
 }
 
-// undrain begins an undrain and returns where its outcome comes.
+// undrain starts an undrain and returns the channel of its outcome.
 func (h *harness) undrain(onWait func(time.Time, string)) <-chan answer {
 	done := make(chan answer, 1)
 	s := h.s
@@ -28,7 +28,7 @@ func (h *harness) undrain(onWait func(time.Time, string)) <-chan answer {
 	return done
 }
 
-// expectServes checks that the live epoch takes connections, is healthy and stays so.
+// expectServes checks that the live epoch accepts connections and is, and remains, healthy.
 func (h *harness) expectServes() {
 	h.t.Helper()
 	h.wait(time.Minute)
@@ -97,7 +97,7 @@ func TestUndrain_ThatFailsChangesNothing(t *testing.T) {
 	})
 }
 
-// An epoch that is started anyway restores service: none is started only for the undrain.
+// If an epoch is started anyway, it restores service; none is started only for the undrain.
 func TestUndrain_JoinsAReload(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -114,7 +114,7 @@ func TestUndrain_JoinsAReload(t *testing.T) {
 	})
 }
 
-// A reload that is refused is no reason to refuse the undrain that waited for its epoch.
+// A refused reload does not refuse the undrain that waited for the reload's epoch.
 func TestUndrain_OutlivesARefusedReload(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -211,8 +211,8 @@ func TestUndrain_DuringACrashAndAStop(t *testing.T) {
 	})
 }
 
-// While it is not known whether the live epoch closed its listeners for a child that was killed,
-// readers are told.
+// The record of an epoch says so while it is unknown whether its listeners were closed for a child
+// that was killed.
 func TestMayRefuse(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))

@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestUnreplaced_IsRestartedByTheNextAgent has the agent see that Envoy died, and die before it has
-// another; what the next agent is asked for never gets live, so that all depends on what it can
-// know of the one that died.
+// TestUnreplaced_IsRestartedByTheNextAgent ends the agent after it has seen Envoy exit and before a
+// successor is live. The spec that the next agent applies never becomes live, so service depends on
+// what that agent knows of the exited epoch.
 func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 	for name, was := range map[string]struct {
 		file   func(path string) error // what becomes of its file meanwhile
@@ -30,7 +30,7 @@ func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 				h.kill(h.newest(), "SIGKILL")
 				h.wait(time.Millisecond)
 				h.leave()
-				for _, e := range h.alive() { // what the supervisor restarted has its parent's life
+				for _, e := range h.alive() { // restarted epochs keep their start time
 					h.kill(e, "SIGKILL")
 				}
 				if err := was.file(filepath.Join(h.dir, "envoy-rev1.json")); err != nil {
@@ -57,8 +57,8 @@ func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 	}
 }
 
-// TestUnreplaced_LeavesNothingAfterAStop stops when Envoy has just died: its file was kept for the
-// next agent, of which there is none.
+// TestUnreplaced_LeavesNothingAfterAStop stops right after Envoy exited, when its file is retained
+// for the next agent.
 func TestUnreplaced_LeavesNothingAfterAStop(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.config.RestartBackoffMin, h.config.RestartBackoffMax = time.Minute, time.Minute
@@ -75,8 +75,8 @@ func TestUnreplaced_LeavesNothingAfterAStop(t *testing.T) {
 	})
 }
 
-// TestAdoption_TriesAFailedSpecOnce has an agent start with a configuration that works, after an
-// Envoy died whose own does not any more: it is tried once.
+// TestAdoption_TriesAFailedSpecOnce starts an agent whose configuration works, after an Envoy
+// exited whose spec no longer works. That spec is tried once.
 func TestAdoption_TriesAFailedSpecOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		ails behaviour

@@ -27,14 +27,14 @@ import (
 // requires.
 const ConditionBypassed = "mutual-tls-bypassed"
 
-// Policy reports whether mutual TLS is required of a port, by which object (zero: not known), and
-// whether the port is one of this node. A nil Policy requires none.
+// Policy reports whether a port requires mutual TLS, by which object (zero: unknown), and whether
+// the port is a service port of this node. A nil Policy requires none.
 type Policy = func(port uint16) (by resource.Origin, strict, own bool)
 
-// InterceptionRules are those of the interception.
+// InterceptionRules are the interception rules in force.
 type InterceptionRules interface {
 	// ReachableDirectly returns a function that reports whether other hosts reach an address of
-	// this host past Envoy now, why and what to do about it; nil: the rules are not known yet.
+	// this host past Envoy, why, and the fix. It returns nil while the rules are unknown.
 	ReachableDirectly() func(to netip.AddrPort) (direct bool, why, fix string)
 	Changed() <-chan struct{} // closed at the next change
 }
@@ -45,7 +45,8 @@ type Options struct {
 	Rules  InterceptionRules
 	// Captures reports whether [capture] inbound_ports contains a port.
 	Captures func(port uint16) bool
-	// Excluded returns why a port is outside mutual TLS on purpose, "" if it is not.
+	// Excluded returns the reason why the configuration exempts a port from mutual TLS, "" if it
+	// does not.
 	Excluded func(port uint16) string
 	// Envoy reports whether a socket is one of Envoy's listeners.
 	Envoy func(sockdiag.Socket) bool
@@ -63,7 +64,7 @@ type Report struct {
 	unknown bool // ports need mutual TLS, and the rules are not known yet
 }
 
-// ExposedPort is a port that other hosts reach past mutual TLS.
+// ExposedPort is a port that other hosts can reach although the mesh requires mutual TLS.
 type ExposedPort struct {
 	Port      uint16
 	Addresses []netip.AddrPort // addresses that the application listens on
@@ -87,13 +88,13 @@ func (e ExposedPort) String() string {
 		e.Why)
 }
 
-// PortOutsideMutualTLS is a port that is outside mutual TLS on purpose.
+// PortOutsideMutualTLS is a port that the configuration exempts from mutual TLS.
 type PortOutsideMutualTLS struct {
 	Port   uint16
 	Reason string // key, or a name
 }
 
-// A Checker is the agent's part that looks for such ports. Its methods may be called concurrently.
+// A Checker is the agent's part that finds exposed ports. Its methods may be called concurrently.
 type Checker struct {
 	Options
 	part.Readiness
@@ -112,7 +113,7 @@ func New(o Options) *Checker {
 // Name is the part's name.
 func (c *Checker) Name() string { return "exposure" }
 
-// every is the period of the check: no event says that an application begins to listen.
+// every is the interval of checks. No event reports that an application begins to listen.
 const every = 2 * time.Second
 
 // Run checks after each change of the rules, the epochs and the policy, and periodically.
@@ -135,8 +136,8 @@ func (c *Checker) Run(ctx context.Context) error {
 // Report returns the result of the last check.
 func (c *Checker) Report() Report { return *c.report.Load() }
 
-// NotReadyReason returns why the agent is not ready: a port that is reachable past mutual TLS, or
-// may be; "" if there is none. It does not block.
+// NotReadyReason returns the reason why the agent is not ready: a port that is, or may be,
+// reachable past mutual TLS. It returns "" if there is none. It does not block.
 func (c *Checker) NotReadyReason() string {
 	if c.report.Load().unknown {
 		return "waiting for outrider-capture: not known whether ports are reachable past mutual TLS"
@@ -180,7 +181,8 @@ func (c *Checker) Check() {
 	}
 }
 
-// look is Check without its effects. host has an address of each family that this host has.
+// look computes the report of Check without side effects. host has one address per family of this
+// host.
 func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Addr) Report {
 	ports := map[uint16]*ExposedPort{}
 	outside := map[uint16]PortOutsideMutualTLS{}
@@ -229,8 +231,8 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 	return r
 }
 
-// counts reports whether mutual TLS is required of a socket's port: it is one of this node, or one
-// that [capture] inbound_ports contains, and not on loopback.
+// counts reports whether a socket's port requires mutual TLS: it is a port of this node or in
+// [capture] inbound_ports, and not on loopback.
 func (c *Checker) counts(policy Policy, s sockdiag.Socket) (by resource.Origin, counts bool) {
 	if s.Address.Addr().Unmap().IsLoopback() {
 		return by, false

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// OlderConnections are connections of another host to an application that bypass Envoy: they were
-// established before the rules, and stay.
+// OlderConnections counts connections of another host to an application that were established
+// before the rules and therefore bypass Envoy until they end.
 type OlderConnections struct {
 	Port  uint16
 	Peer  netip.Addr

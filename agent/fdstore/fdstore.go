@@ -1,6 +1,6 @@
 // Package fdstore keeps sockets open in systemd's file descriptor store (FileDescriptorStoreMax=)
-// while their service restarts, however it ended. systemd closes them when the service stops or has
-// failed for good.
+// while their service restarts, even after a crash. systemd closes them when the service stops or
+// has finally failed.
 package fdstore
 
 import (
@@ -24,14 +24,14 @@ type Store struct {
 // Open returns the store of this process's service. It takes LISTEN_FDS from the environment.
 func Open() *Store { return New(os.Getenv("NOTIFY_SOCKET"), activation.Files(true)) }
 
-// New returns a store that is reached at the manager's socket, and owns the files that the manager
-// has passed. Their names are those of the store. The manager has them no longer: if the process
-// crashes before it adds them again, they are closed, so that peers do not wait for one that
-// crashes at each start.
+// New returns a store that uses the manager's socket and owns the files that the manager has
+// passed, with their names. It removes them from the manager: if the process crashes before it adds
+// them again, they are closed, so that peers do not wait for a process that crashes at each start.
 func New(address string, inherited []*os.File) *Store {
 	s := &Store{address: address, inherited: inherited}
 	for _, file := range inherited {
-		_ = s.Remove(file.Name()) // else the manager keeps it until the service has stopped
+		// otherwise the manager keeps a copy until the service has stopped
+		_ = s.Remove(file.Name())
 	}
 	return s
 }
@@ -50,14 +50,14 @@ func (s *Store) Take(name string) (files []*os.File) {
 	return files
 }
 
-// Add stores duplicates of sockets. One that is stored already remains.
+// Add stores duplicates of sockets under a name. Those already stored remain.
 func (s *Store) Add(name string, sockets ...syscall.Conn) error {
 	for _, socket := range sockets {
 		raw, err := socket.SyscallConn()
 		if err != nil {
 			return err
 		}
-		// FDPOLL=0: a socket in an error state is kept.
+		// FDPOLL=0 makes systemd keep sockets in an error state.
 		message := "FDSTORE=1\nFDPOLL=0\nFDNAME=" + name
 		var failure error
 		err = raw.Control(func(fd uintptr) { failure = s.send(message, unix.UnixRights(int(fd))) })

@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// Settings is [health], at most one of whose probes is set; without, the health is that of the
-// proxy.
+// Settings are those of [health], with at most one probe. Without a probe, the health is the
+// readiness of the proxy.
 type Settings struct {
 	Enabled bool
 	config.Health
@@ -38,7 +38,7 @@ type Proxy interface {
 type Options struct {
 	Settings Settings
 	Proxy    Proxy
-	// Report passes a change on to the control plane; reason is why the workload is unhealthy. It
+	// Report sends a change to the control plane; reason states why the workload is unhealthy. It
 	// must not block.
 	Report func(healthy bool, reason string)
 	// UnitState returns the ActiveState of a systemd unit.

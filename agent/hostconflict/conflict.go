@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// OwnAgent is the agent whose configuration is checked.
+// OwnAgent describes the agent whose configuration is checked.
 type OwnAgent struct {
 	Agent // with the claims of the configuration in force
 	Name  string
@@ -23,7 +23,8 @@ type OwnAgent struct {
 	EnvoyUID int            // user of the Envoys; -1: unknown
 }
 
-// ErrPortInUse is the cause of a conflict with a program that is not an agent's: it may end.
+// ErrPortInUse is the cause of a conflict with a program other than an agent. The program may end,
+// so a retry may succeed.
 var ErrPortInUse = errors.New("another program uses a port")
 
 // Report is the result of Check.
@@ -32,7 +33,8 @@ type Report struct {
 	Warnings  config.Errors // claims of agents that do not run
 }
 
-// Check compares what self wants with the claims of other agents and with the listening sockets.
+// Check compares the claims that the configuration of self needs with the claims of other agents
+// and with the listening sockets.
 func (h Host) Check(ctx context.Context, self OwnAgent) Report {
 	var report Report
 	known := map[string]bool{} // keys whose owner is known
@@ -67,8 +69,8 @@ func (h Host) Check(ctx context.Context, self OwnAgent) Report {
 	return report
 }
 
-// OtherPrograms returns the programs that listen where self's Envoy is to listen, as an error. It
-// queries only the kernel, not the other agents.
+// OtherPrograms returns an error that names the programs which listen on ports that Envoy needs. It
+// queries the kernel only, not other agents.
 func (h Host) OtherPrograms(self OwnAgent) error {
 	if found := h.strangers(self, self.Wants.Config.Claims(), nil); len(found) > 0 {
 		return found
@@ -76,8 +78,9 @@ func (h Host) OtherPrograms(self OwnAgent) error {
 	return nil
 }
 
-// precedes reports whether self wins where both want the same: it serves with it already, or both
-// only start and self answered earlier. Both sides come to the same result.
+// precedes reports whether self has precedence over other for a claim that both want: self serves
+// with it already, or both are starting and self answered earlier. Both agents come to the same
+// result.
 func (s OwnAgent) precedes(other otherAgent, want config.Claim) bool {
 	switch {
 	case s.Serves && s.has(want):

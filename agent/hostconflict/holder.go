@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// SocketBlocking returns the socket that keeps Envoy from binding an address, among sockets. ipv4
-// reports that an IPv6 address is to accept IPv4 as well.
+// SocketBlocking returns the socket, among sockets, that prevents Envoy from binding an address.
+// ipv4 reports that Envoy's IPv6 socket will accept IPv4 as well.
 func SocketBlocking(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (holder sockdiag.Socket, ok bool) {
 	for _, s := range sockets {
 		if s.Address.Port() == at.Port() && overlap(at.Addr().Unmap(), ipv4, s) {

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// PresenceTime is the time from which other agents can query this one, which is later than its
-// start. Of two agents that start together, the one that found no other agent is therefore always
-// the earlier one, and both come to the same result, however slow either start is.
+// PresenceTime is the time from which other agents can query this one; it is later than the start.
+// If two agents start together, the one that found no other agent is always the earlier one,
+// however slow either start is. Both therefore come to the same result.
 type PresenceTime struct {
 	answers <-chan struct{}
 	since   func() time.Time

@@ -19,11 +19,10 @@ const (
 	cgroupFolder = "/sys/fs/cgroup"
 )
 
-// ProgramOf describes the program that listens on a socket: "nginx (pid 12, nginx.service)". The
-// agent's unit hides the processes of other users, so that often only the unit is known; "" is
-// nobody.
-//
-// A user chooses the names of its processes and control groups: what is not printable is left out.
+// ProgramOf describes the program that listens on a socket: "nginx (pid 12, nginx.service)". It
+// returns "" if the program is unknown. Often only the unit is known, because the agent's unit
+// hides processes of other users. Unprintable characters are removed, as users choose the names of
+// their processes and control groups.
 func ProgramOf(s sockdiag.Socket) string {
 	unit := printable(unitOf(cgroupFolder, s.CGroup))
 	pid, name := processOf(procFolder, s.Inode)

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// entry is a secret that is configured or subscribed to. The Manager's lock guards it. Its methods
-// are the transitions between its states.
+// entry is a secret that is configured or that an Envoy has subscribed to. The Manager's lock
+// guards it. Its methods are its state transitions.
 type entry struct {
 	configured  bool
-	provisional bool // its version may come from a provider that may be refused
+	provisional bool // the version may come from a provider whose settings may be refused
 	subscribers int
 	definition  definition // of worker
 	worker      *worker    // nil: none runs
@@ -35,7 +35,8 @@ type definition struct {
 	jitter float64
 }
 
-// failure is why the last attempt failed, and since when attempts fail. Zero: it did not.
+// failure is the error of the last attempt and the time since when attempts fail. Zero: the last
+// attempt succeeded.
 type failure struct {
 	err   error
 	since time.Time // by the wall clock
@@ -55,11 +56,13 @@ type failure struct {
 type state int
 
 const (
-	idle       state = iota // no worker: another secret provides it, or nothing does
-	obtaining               // a worker, which has no version yet
-	provided                // a worker, which has provided the version
-	superseded              // the worker of the settings before; the new settings have none yet
-	replacing               // as current, until the worker of the new settings has a version
+	idle      state = iota // no worker: another secret provides it, or nothing does
+	obtaining              // a worker, which has no version yet
+	provided               // a worker, which has provided the version
+	// its worker has the previous settings; the worker of the new ones has no version yet
+	superseded
+	// as superseded, but replaced only once the worker of the new settings has a version
+	replacing
 )
 
 func (e *entry) state() state {
@@ -80,8 +83,8 @@ func (e *entry) state() state {
 // start makes w the worker.
 func (e *entry) start(w *worker) { e.worker, e.failure = w, failure{} }
 
-// supersede makes room for a worker with new settings. The one before continues until that has a
-// version.
+// supersede makes the current worker the former one. It continues until the worker of the new
+// settings has a version.
 func (e *entry) supersede() {
 	if e.former == nil {
 		e.former = e.worker
@@ -91,13 +94,13 @@ func (e *entry) supersede() {
 	e.worker, e.failure = nil, failure{}
 }
 
-// succeed records that the worker has a version: the one before ends.
+// succeed records that the worker has a version; the former worker ends.
 func (e *entry) succeed() {
 	e.former.end()
 	e.former, e.failure = nil, failure{}
 }
 
-// fail records that an attempt of the worker failed. If certain, waiting does not help, and the
+// fail records a failed attempt of the worker. certain means that waiting cannot help, so the
 // failure is reported at once.
 func (e *entry) fail(err error, now time.Time, certain bool) {
 	switch {
@@ -110,7 +113,8 @@ func (e *entry) fail(err error, now time.Time, certain bool) {
 	e.failure.err = err
 }
 
-// attach makes a version that came with another secret the current one, unless a worker obtains it.
+// attach sets a version that arrived with another secret, unless a worker obtains this secret
+// itself.
 func (e *entry) attach(version *material) {
 	if state := e.state(); state == idle || state == superseded {
 		e.former.end()

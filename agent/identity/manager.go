@@ -21,7 +21,8 @@ import (
 // recheckInterval is the period in which expiry and clocks are checked.
 const recheckInterval = time.Minute
 
-// maxRequested bounds the secrets, of which Envoy requests most by the path of their files.
+// maxRequested bounds the number of secrets, because Envoy can request any number by the paths of
+// files.
 const maxRequested = 1000
 
 // Options of a Manager. Now, Logger and Denied may be nil.
@@ -51,8 +52,10 @@ type Manager struct {
 	feed    *resource.Feed
 	dirty   chan struct{} // holds one: there is something to store
 
-	mu       sync.Mutex
-	running  context.Context // of Run, whose workers may start at any time; nil before
+	mu sync.Mutex
+	// running is the context of Run, which is called once, nil before: other methods start workers,
+	// which end with it.
+	running  context.Context
 	settings Settings
 	// provisional means that the provider of settings may be refused.
 	provisional bool
@@ -169,8 +172,8 @@ func (m *Manager) configure(settings Settings, missingOnly bool) {
 	m.storeSoon()
 }
 
-// SetTrustBundle sets the root certificates of one source (from), such as MeshConfig; nil removes
-// them. They are trusted beside the provider's roots and those of the other sources.
+// SetTrustBundle sets the root certificates of one source, such as MeshConfig; nil removes them.
+// Envoy trusts them in addition to the provider's roots and those of other sources.
 func (m *Manager) SetTrustBundle(from string, roots []*x509.Certificate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,8 +184,8 @@ func (m *Manager) SetTrustBundle(from string, roots []*x509.Certificate) {
 	m.storeSoon()
 }
 
-// Subscribe implements xds.Subscriber. A secret that is not configured is read as long as somebody
-// subscribes to it.
+// Subscribe implements xds.Subscriber. A secret that is not configured is read from its files as
+// long as an Envoy subscribes to it.
 func (m *Manager) Subscribe(names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -265,8 +268,8 @@ func (m *Manager) entry(name string) *entry {
 	return e
 }
 
-// applySettings makes the configured secrets those of the settings, and starts what does not run.
-// If missingOnly, secrets that are served remain as they are.
+// applySettings makes the configured secrets match the settings and starts missing workers. With
+// missingOnly, secrets that are served remain as they are.
 func (m *Manager) applySettings(missingOnly bool) {
 	wanted := map[string]definition{}
 	if files := m.settings.files(); !files.empty() {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/backoff"
 )
 
-// The pause after a failed attempt doubles from firstPause to maxPause; of a certificate's
-// remaining lifetime it is at most a quarter, but at least minPause.
+// Pauses after failed attempts double from firstPause to maxPause. A pause is at most a quarter of
+// the certificate's remaining lifetime, but at least minPause.
 const (
 	minPause   = 500 * time.Millisecond
 	firstPause = time.Second
@@ -23,9 +23,10 @@ type plan struct {
 	delay time.Duration // by the monotonic clock
 }
 
-// planRenewal renews when the share ratio of the lifetime is left. The lifetime counts from when
-// the certificate was obtained, because authorities antedate certificates. If the clocks of host
-// and authority differ so much that nothing would be left, the certificate's own span counts.
+// planRenewal schedules the renewal for when the share ratio of the lifetime is left. The lifetime
+// counts from when the certificate was obtained, because authorities antedate certificates. If the
+// clocks of host and authority differ so much that no lifetime would be left, the certificate's own
+// span counts.
 func planRenewal(issued *IssuedCertificate, ratio float64) plan {
 	leaf := issued.Pair.Leaf()
 	until := issued.Pair.NotAfter()

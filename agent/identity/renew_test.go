@@ -359,8 +359,9 @@ func TestRenewal_KeptOverAReboot(t *testing.T) {
 	})
 }
 
-// A machine boots with its clock ahead, while the authority is away: the certificate that it kept
-// has expired by that clock. It is in use once the clock is corrected, without another event.
+// A machine boots with its clock ahead while the authority is unreachable, so that its stored
+// certificate appears expired. The certificate is used once the clock is corrected, without another
+// event.
 func TestRenewal_KeptWhileTheClockIsAhead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sealed")
 	inWorld(t, func(w *world) {

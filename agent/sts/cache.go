@@ -24,7 +24,7 @@ const (
 // cache returns tokens that were exchanged before, by the hash of their request. Equal requests
 // share an exchange, which continues if its clients disconnect.
 type cache struct {
-	ctx      context.Context // of Server.Run: an exchange outlives the request that began it
+	ctx      context.Context // of Server.Run, called once: an exchange outlives the request that began it
 	exchange func(context.Context, Request) (Token, error)
 	group    singleflight.Group
 

@@ -30,7 +30,7 @@ type value struct {
 	line   int
 	fields []field  // object
 	items  []*value // list
-	text   string   // text; literal: as JSON writes it
+	text   string   // of text: its content; of a literal: its JSON
 }
 
 type field struct {

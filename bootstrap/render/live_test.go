@@ -59,7 +59,7 @@ func (nothing) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoverySe
 	}
 }
 
-// discovery serves nothing on a Unix socket.
+// discovery runs an xDS server on a Unix socket that accepts streams and sends nothing.
 func discovery(t *testing.T, path string) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)

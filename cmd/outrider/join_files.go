@@ -40,7 +40,8 @@ func (c *fileChange) save(paths ...string) error {
 	return nil
 }
 
-// undo restores all files, the last one first: the drop-in that names the others.
+// undo restores all files in reverse order, so that the drop-in, which refers to the others, is
+// restored first.
 func (c *fileChange) undo() error {
 	var errs []error
 	for i := len(c.before) - 1; i >= 0; i-- {

@@ -44,7 +44,7 @@ type app struct {
 	unchecked atomic.Bool // mesh check did not check what the users of the units can read
 }
 
-// places are the folders of an installation.
+// paths are the folders of an installation.
 type paths struct {
 	configuration string // /etc/outrider
 	runtime       string // /run/outrider

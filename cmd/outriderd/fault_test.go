@@ -29,8 +29,8 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// mostTries limits how often a run is repeated whose failure a busy machine explains: requests that
-// take seconds outlive the epochs of a test, which end within three.
+// mostTries limits the repetitions of a run that failed on a busy machine: requests that take
+// seconds may outlive the test's epochs, which end within three.
 const mostTries = 3
 
 // try injects a fault.

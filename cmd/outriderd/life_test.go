@@ -41,8 +41,8 @@ func everyonesEnvoy(t *testing.T, dir string) string {
 	return path
 }
 
-// TestEnvoy_RunsAsItsUser runs as root with a user of its own for Envoy, and as any other user with
-// that one.
+// TestEnvoy_RunsAsItsUser runs Envoy as a separate user if the test runs as root, else as the
+// test's user.
 func TestEnvoy_RunsAsItsUser(t *testing.T) {
 	nobody, err := user.Lookup("nobody")
 	if err != nil {

@@ -11,7 +11,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// attempts is how often a request is tried on another connection before it was sent.
+// attempts is the maximum number of connections on which a request is tried if none of them could
+// send it.
 const attempts = 3
 
 // window is the flow control window of streams and connections.

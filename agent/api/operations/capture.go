@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/capture"
 )
 
-// InterceptionOperations performs the operations on the rules of [capture].
+// Interception performs the operations on the rules of [capture].
 type Interception struct{ Client *capture.Controller }
 
 // Capture returns the state of the interception.

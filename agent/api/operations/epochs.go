@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/health"
 )
 
-// EpochOperations performs the operations on epochs.
+// Epochs performs the operations on epochs.
 type Epochs struct {
 	Supervisor *epoch.Supervisor
 	Proxy      *epoch.Proxy

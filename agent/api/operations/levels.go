@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// LogLevelOperations performs the operations on log levels.
+// Levels performs the operations on log levels.
 type Levels struct {
 	Level *slog.LevelVar // of the agent's log
 	Log   *slog.Logger

@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// MeshOperations performs the operations on the mesh configuration.
+// Mesh performs the operations on the mesh configuration.
 type Mesh struct {
 	Discovery *discovery.Server
 	Ports     *ports.PortTracker

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// ResourceOperations performs the operations on Envoy's resources and its admin interface.
+// Resources performs the operations on Envoy's resources and its admin interface.
 type Resources struct {
 	Supervisor *epoch.Supervisor
 	Discovery  *discovery.Server

@@ -301,8 +301,8 @@ func TestBus_WithDbusBroker(t *testing.T) {
 		t.Errorf("nobody may be an agent: %s", out)
 	}
 
-	// It knows no rule for a prefix: an instance's methods are called all the same, its properties
-	// once a rule names it.
+	// The installed policy has no rule for a name prefix: methods of an instance can be called
+	// anyway, its properties only once a rule names the instance.
 	instance, read := busName+".Instance._web_2d1",
 		[]string{"get-property", busName + ".Instance._web_2d1", busObject, busManager, "Ready"}
 	h.Instance("web-1", 0)

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// idleSwitches are the context switches per second of all idle programs together: the target on a
-// quiet machine, and what a busy one allows, where each wake-up takes several.
+// Limits of the context switches per second of all idle programs together: on a quiet machine, and
+// on a busy one, where each wake-up causes several switches.
 const (
 	idleSwitches     = 20
 	idleSwitchesBusy = 80

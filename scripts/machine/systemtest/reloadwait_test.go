@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/machine"
 )
 
-// longDrain keeps an epoch that has clients for longer than any command of a test takes.
+// longDrain lets an epoch with clients drain for longer than any command of a test takes.
 const longDrain = "[envoy]\ndrain_duration = \"200s\"\nparent_shutdown_duration = \"300s\"\n"
 
 // soon is more than a reload takes on a busy machine, and much less than longDrain.
