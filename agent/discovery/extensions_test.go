@@ -242,7 +242,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	})
 	r.answers("200 ")
 
-	// a VM that fails
+	// an extension whose Wasm VM fails at each request
 	r.module("fails", wasmtest.Failing())
 	r.apply(plugin("fails", file("fails")))
 	r.answers("503 ")

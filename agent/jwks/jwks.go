@@ -1,6 +1,6 @@
-// Package jwks fetches the key sets (JWKS) with which proxies verify tokens. It fetches them beside
-// everything else: Keys returns what is known. Each is fetched again after some minutes; while that
-// fails, the last good one remains, also over a restart (Options.File).
+// Package jwks fetches the key sets (JWKS) with which proxies verify tokens. Run fetches them in
+// the background, and Keys returns the last valid version. Each key set is fetched again after some
+// minutes. While that fails, the last valid version remains, also after a restart (Options.File).
 package jwks
 
 import (

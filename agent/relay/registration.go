@@ -11,8 +11,8 @@ func (s *Server) connected(session *session) {
 	s.latest = session
 }
 
-// EndStreams ends the upstream streams of all sessions except the one that connected last. It is called
-// before Envoys end, in whatever order.
+// EndStreams ends the upstream streams of all sessions except the one that connected last. It is
+// called before Envoys end, in whatever order.
 func (s *Server) EndStreams() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

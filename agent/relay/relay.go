@@ -65,8 +65,8 @@ type Options struct {
 	// ExtraRoots returns roots that are trusted in addition to Upstream.RootFile; nil: none.
 	ExtraRoots  func() []*x509.Certificate
 	RedactError func(message string) string // redacts Envoy's error messages; nil: no redaction
-	EnvoyPID    func(net.Addr) int32        // returns the EnvoyPID of an Envoy; nil: PIDs are not known
-	// IsEnvoy reports whether a client is an IsEnvoy. Other clients have a share of their own, so that
+	EnvoyPID    func(net.Addr) int32        // returns the PID of an Envoy; nil: PIDs are not known
+	// IsEnvoy reports whether a client is an Envoy. Other clients have a share of their own, so that
 	// they cannot exhaust that of Envoys; nil: all clients are Envoys.
 	IsEnvoy func(net.Addr) bool
 	// ApplicationNode returns the node of clients that are not Envoys. If it returns nil, such clients

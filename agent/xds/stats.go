@@ -31,7 +31,7 @@ type TypeStats struct {
 	Resources uint64 // number of resources in these responses
 	Removed   uint64 // number of removals in these responses
 	Bytes     uint64
-	Refusals  uint64 // NACKs by the cause found
+	Refusals  uint64 // number of NACKs
 }
 
 // newConvergence returns a histogram whose buckets range from the answer of a local Envoy to that

@@ -8,7 +8,7 @@ type ReservedAddress struct {
 	Port    uint32
 	// key of the configuration that reserves the address, such as "[envoy] admin_port"
 	Owner    string
-	IsEnvoys bool // the address is that of a listener in IsEnvoys's bootstrap
+	IsEnvoys bool // the address is that of a listener in Envoy's bootstrap
 }
 
 // ReservedBy returns which key of the configuration reserves an address and port, or "". Listeners

@@ -168,12 +168,14 @@ func (e *Egress) Service(w *World, host string) *Service {
 	})
 }
 
-// RequestRoutings returns the VirtualServices of World.RequestRoutings that the egress listener imports.
+// RequestRoutings returns the VirtualServices of World.RequestRoutings that the egress listener
+// imports.
 func (e *Egress) RequestRoutings(w *World, host string) []*Routing {
 	return w.requests(host, e.reader, e.lets)
 }
 
-// ConnectionRoutings returns the VirtualServices of World.ConnectionRoutings that the egress listener imports.
+// ConnectionRoutings returns the VirtualServices of World.ConnectionRoutings that the egress
+// listener imports.
 func (e *Egress) ConnectionRoutings(w *World, host string) []*Routing {
 	return w.connections(host, e.reader, e.lets)
 }

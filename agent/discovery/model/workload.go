@@ -49,7 +49,7 @@ const (
 )
 
 // IsHealthy reports whether a WorkloadEntry may receive requests: it is not health-checked, or its
-// condition IsHealthy is True.
+// condition Healthy is True.
 func IsHealthy(o *object.Object) bool {
 	enabled, err := strconv.ParseBool(o.Annotations[HealthAnnotation])
 	return err != nil || !enabled || o.Conditions[HealthCondition] == "True"

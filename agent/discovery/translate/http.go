@@ -58,7 +58,7 @@ func connectionManager(routeName, statPrefix string, o managerOptions, m *mesh.C
 
 const managerFilter = "envoy.filters.network.http_connection_manager"
 
-// newManager returns an HTTP connection manager with the settings that all have in common.
+// newManager returns an HTTP connection manager with the settings that are common to all listeners.
 func newManager(statPrefix string, m *mesh.Config, t *Telemetry) *hcmv3.HttpConnectionManager {
 	manager := &hcmv3.HttpConnectionManager{
 		StatPrefix: mesh.StatName(statPrefix),

@@ -25,9 +25,10 @@ type stream struct {
 type identities int
 
 const (
-	noIdentities    identities = iota
-	meshIdentities             // of both peers, from mutual TLS of the mesh
-	otherIdentities            // those in the certificates, if there are any
+	noIdentities   identities = iota
+	meshIdentities            // of both peers, from mutual TLS of the mesh
+	// identities in the certificates of the peers, if they have certificates
+	otherIdentities
 )
 
 const (

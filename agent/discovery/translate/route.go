@@ -18,7 +18,7 @@ import (
 type Router struct {
 	World *model.World
 	Node  model.Node
-	// gateways of the listener: model.MeshGateway, or the "namespace/name" of each Gateways
+	// gateways of the listener: model.MeshGateway, or the "namespace/name" of each Gateway
 	Gateways []string
 	Port     uint32 // port of the listener for which routes are translated
 	TLS      bool   // requests arrive over TLS on this listener
