@@ -168,7 +168,7 @@ func TestModules_AreBounded(t *testing.T) {
 	if err := all.Wait(); err != nil || fetched.Load() != 1 {
 		t.Errorf("%d requests, %v", fetched.Load(), err)
 	}
-	if text := output.String(); !strings.Contains(text, "has no sha256") {
+	if text := output.String(); !strings.Contains(text, "without a sha256") {
 		t.Errorf("log: %s", text)
 	}
 	large := make([]byte, wasm.MaxBytes)
