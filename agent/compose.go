@@ -67,6 +67,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	v := newViews(b, c, all)
 	boots := &bootstraps{relay: m.relay, identity: w.Manager, state: state}
 	maker := newSpecMaker(b, c, e.link, boots)
+	maker.process = m.process.of
 	var watched *configWatch
 	if c.Reload.Watch {
 		watched = newConfigWatch(c.Reload, b.logOf("watch"))
@@ -118,7 +119,8 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 			{ // these parts need to know the epochs of an earlier agent
 				parts: slices.Concat([]part.Part{m.discovery, m.relay, xdsSockets, v.admin, m.watch,
 					m.tracker, m.unbound, m.exposure, m.endpoints, disk, checker}, optional,
-					[]part.Part{m.capture, &keyRights{state: state, board: b.board},
+					[]part.Part{m.capture, settingsReloads{m.process, reloads},
+						&keyRights{state: state, board: b.board},
 						&presented{identity: w.Manager, discovery: m.discovery,
 							supervisor: e.supervisor, acknowledged: w.acknowledged,
 							log: b.logOf("identity")},

@@ -31,8 +31,7 @@ const keySetsName = "mesh-key-sets"
 // modulesName is the file in the state directory with the Wasm modules of extensions.
 const modulesName = "mesh-wasm-modules"
 
-// newDiscovery returns the embedded discovery server. pushed is called after each change; nil:
-// nothing is.
+// newDiscovery returns the embedded discovery server. pushed is called after each change.
 func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochParts,
 	w *workloadIdentity, pushed func(),
 ) (*discovery.Server, error) {

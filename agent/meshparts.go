@@ -32,6 +32,7 @@ type meshParts struct {
 	exposure  *exposure.Checker
 	endpoints *endpoints.Tracker
 	inForce   meshInForce
+	process   *processSettings
 }
 
 func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *workloadIdentity,
@@ -49,13 +50,17 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 	if m.watch, err = newMeshWatch(c, b.logOf("watch")); err != nil {
 		return nil, err
 	}
-	var pushed func()
-	if m.dns != nil {
-		pushed = func() { publishNames(state, m.discovery, m.dns) }
+	changed := make(chan struct{}, 1)
+	pushed := func() {
+		notify(changed)
+		if m.dns != nil {
+			publishNames(state, m.discovery, m.dns)
+		}
 	}
 	if m.discovery, err = newDiscovery(b, c, m.watch.Changes(), e, w, pushed); err != nil {
 		return nil, err
 	}
+	m.process = &processSettings{discovery: m.discovery, state: state, pushed: changed}
 	listeners := make(chan struct{}, 1) // Envoy has accepted some
 	m.tracker = ports.NewPortTracker(hostOf(b.options.Config), m.discovery, c.Paths.RuntimeDir,
 		b.board,

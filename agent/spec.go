@@ -21,6 +21,8 @@ type specMaker struct {
 	link  *epoch.Link // to the keeper, which runs Envoy in its environment, as Envoy's user
 	cache string      // of inspect
 	log   *slog.Logger
+	// process returns what the mesh configuration sets for Envoy's process.
+	process func(ctx context.Context, c *config.Config, node config.Node) blueprint.Process
 
 	binary atomic.Pointer[envoy.Binary] // last inspected
 }
@@ -93,6 +95,7 @@ func (m *specMaker) plan(ctx context.Context, loaded *config.Loaded, to listener
 	plan *blueprint.Blueprint, grpc []byte, err error,
 ) {
 	maker := m.Maker
+	maker.Process = m.process
 	maker.Resolve = func(ctx context.Context, address string) (netip.AddrPort, error) {
 		to.phase("looking up " + address)
 		return m.Resolve(ctx, address)
@@ -130,13 +133,14 @@ func (m *specMaker) spec(
 		line.BaseID, line.SocketPath = info.BaseIDOf(l.Lineage), info.SocketPath
 		return line
 	}
+	environment := append(envoyEnvironment(), plan.Environment...)
 	socket := func(l epoch.LaunchInput) string { return epoch.AdminSocket(info.Folder, l.Number) }
 	spec := &epoch.Spec{
 		Hash:      digest,
 		Bootstrap: func(l epoch.LaunchInput) ([]byte, error) { return plan.Render(socket(l)) },
 		Command: func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: binary.Path, Args: launched(l).Args(binary),
-				Env: envoyEnvironment()}, nil
+				Env: environment}, nil
 		},
 		AdminAddress:      func(l epoch.LaunchInput) string { return plan.AdminAddress(socket(l)) },
 		HotRestartVersion: binary.HotRestartVersion,
@@ -149,7 +153,7 @@ func (m *specMaker) spec(
 	if c.Reload.Validate {
 		spec.Validation = func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: binary.Path, Args: launched(l).ValidateArgs(binary),
-				Env: envoyEnvironment()}, nil
+				Env: environment}, nil
 		}
 	}
 	return spec, nil
@@ -172,6 +176,6 @@ func newSpecMaker(b *base, c *config.Config, link *epoch.Link, boots *bootstraps
 		cache: filepath.Join(c.Paths.StateDir, binaryCacheName)}
 }
 
-// envoyEnvironment returns the environment of Envoy, which inherits nothing from the agent or the
-// keeper.
+// envoyEnvironment returns the environment of Envoy, to which the mesh configuration may add
+// variables. Envoy inherits nothing from the agent or the keeper.
 func envoyEnvironment() []string { return []string{"PATH=/usr/bin:/bin"} }

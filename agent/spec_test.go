@@ -6,13 +6,25 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
+	"outrider.org/outrider/agent/discovery/validate"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/bootstrap"
 )
+
+// What the agent sets in Envoy's environment is refused in a ProxyConfig.
+func TestEnvoyEnvironment_IsReserved(t *testing.T) {
+	for _, variable := range envoyEnvironment() {
+		name, value, _ := strings.Cut(variable, "=")
+		if len(validate.ProxySettings("", nil, "", map[string]string{name: value})) == 0 {
+			t.Errorf("a ProxyConfig may set %s", name)
+		}
+	}
+}
 
 // A transient failure must not prevent systemd from restarting the agent.
 func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {

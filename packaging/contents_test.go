@@ -179,6 +179,7 @@ func files(t *testing.T) []string {
 	t.Helper()
 	names := []string{"/usr/lib/systemd/system-preset/90-outrider.preset",
 		"/usr/lib/sysusers.d/outrider.conf", "/usr/lib/tmpfiles.d/outrider.conf",
+		"/usr/lib/sysctl.d/60-outrider.conf",
 		"/usr/lib/systemd/catalog/outrider.catalog",
 		"/usr/share/dbus-1/system.d/org.outrider.Agent1.conf",
 		"/usr/share/polkit-1/actions/org.outrider.agent1.policy",

@@ -13,6 +13,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -32,12 +33,23 @@ type Maker struct {
 	Resolve func(ctx context.Context, address string) (netip.AddrPort, error)
 	Render  func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered, error)
 	Cloud   *cloud.MetadataService
+	// Process returns what the mesh configuration sets for Envoy's process; nil: nothing.
+	Process func(ctx context.Context, c *config.Config, node config.Node) Process
 	// Upstream fetches, for a node (JSON), the bootstrap (protobuf) that the upstream server
 	// provides. If the server is unreachable it may return an older one. accepted must be called
 	// once Envoy uses it. Upstream is nil in a process without a connection to the server.
 	Upstream func(ctx context.Context, c *config.Config, node []byte,
 		use func(content []byte) error) (accepted func(), err error)
 }
+
+// Process is what the mesh configuration sets for Envoy's process.
+type Process struct {
+	Concurrency *int32 // worker threads; 0: one for each core; nil: not set
+	Environment map[string]string
+}
+
+// concurrencyKey precedes Process.Concurrency if a file sets it.
+const concurrencyKey = "envoy.concurrency"
 
 // MakerForThisHost returns a Maker that resolves names and renders with the programs of this host.
 func MakerForThisHost() Maker {
@@ -49,6 +61,8 @@ func MakerForThisHost() Maker {
 // Make has read all its sources, so later changes of the files do not change it.
 type Blueprint struct {
 	Command envoy.CommandLine
+	// Environment has variables ("KEY=value", sorted) that the mesh configuration adds to Envoy's.
+	Environment []string
 	// Accepted must be called once Envoy uses the bootstrap; nil: no call is needed.
 	Accepted func()
 
@@ -60,12 +74,16 @@ type Blueprint struct {
 // Make reads, resolves and renders a configuration. The error is config.Errors with all problems,
 // or a *bootstrap.ProgramError if outrider-bootstrap itself failed.
 func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
-	b := &Blueprint{loaded: loaded}
-	c := loaded.Config
 	node, err := m.node(ctx, loaded)
 	if err != nil {
 		return nil, err
 	}
+	b := &Blueprint{loaded: loaded}
+	if m.Process != nil {
+		b.apply(m.Process(ctx, loaded.Config, node))
+	}
+	loaded = b.loaded
+	c := loaded.Config
 	request, errs := b.read()
 	input, more := m.input(ctx, loaded, node)
 	if errs = append(errs, more...); len(errs) > 0 {
@@ -92,6 +110,21 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	b.files = UniquePaths(slices.Concat(c.Reload.Files, b.rendered.Files,
 		identityFiles(c.Identity)))
 	return b, nil
+}
+
+// apply adds what the mesh configuration sets for the process. A worker count of the configuration
+// precedes.
+func (b *Blueprint) apply(p Process) {
+	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
+		b.Environment = append(b.Environment, name+"="+p.Environment[name])
+	}
+	if _, explicit := b.loaded.Sources[concurrencyKey]; explicit || p.Concurrency == nil {
+		return
+	}
+	with, c := *b.loaded, *b.loaded.Config
+	c.Envoy.Concurrency = int(*p.Concurrency)
+	with.Config = &c
+	b.loaded = &with
 }
 
 // identityFiles returns the workload's certificate files if a change of them requires a new epoch:
@@ -189,7 +222,7 @@ func (b *Blueprint) AdminAddress(adminSocket string) string {
 }
 
 // Digest returns the identity of the Envoy (SHA-256, hexadecimal): bootstrap, command line, binary,
-// and the content of all files. Values that differ between epochs and log levels, which apply to a
+// environment and the content of all files. Values that differ between epochs and log levels, which apply to a
 // running epoch, are excluded.
 func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 	command := b.Command
@@ -200,9 +233,12 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 		return "", fmt.Errorf("read the watched files: %w", err)
 	}
 	sum := sha256.New()
-	for _, part := range []string{string(b.rendered.Text),
-		strings.Join(command.Args(binary), "\x00"), fmt.Sprint(binary.Identity), binary.Path,
-		files} {
+	parts := []string{string(b.rendered.Text), strings.Join(command.Args(binary), "\x00"),
+		fmt.Sprint(binary.Identity), binary.Path, files}
+	if len(b.Environment) > 0 { // without, the digest is that of earlier versions
+		parts = append(parts, strings.Join(b.Environment, "\x00"))
+	}
+	for _, part := range parts {
 		_, _ = fmt.Fprintf(sum, "%d:%s", len(part), part)
 	}
 	return hex.EncodeToString(sum.Sum(nil)), nil

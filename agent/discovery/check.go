@@ -87,12 +87,13 @@ func read(paths []string, options CheckOptions) (checked, error) {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
 	s := newStore(o, filterCheck{options.TypedConfigs, options.NewerEnvoy,
-		func() *lastgood.Reverted { return nil }, false}, lastgood.State{})
+		func() *lastgood.Reverted { return nil }, false, false}, lastgood.State{})
 	touched := world.Apply(s.Load())
 	v.Update(touched)
 	refs, views := references{}, map[string]*served{"": {View: v}}
 	refs.update(world, touched)
 	problems = slices.Concat(problems, refs.problems(), unselected(world, views),
+		shadowedProxyConfigs(world, node),
 		v.ExposedPorts(options.ListenAddresses))
 	return checked{world, v, gather(s.Problems(), problems, views)}, nil
 }

@@ -46,6 +46,10 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(v.World(), v.Node(), request.Port)
 	problems, peer := s.problems, peerOf(v.World(), v.Node())
 	why, fix := lostGateway(v.World(), request.Host)
+	var process ProxySettings
+	if s.options.FilesAreLocal {
+		process = v.World().ProxySettings(v.Node())
+	}
 	s.mu.Unlock()
 
 	proxy.HostOrigins = func(routes, domain string) []resource.Origin {
@@ -71,7 +75,8 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		return peer(cluster, endpoint)
 	}
 	proxy.LiveClusters, proxy.Identity = state.LiveClusters, state.Identity
-	return explained(explain.Explain(proxy, request), request, problems, why, fix), nil
+	answer := withProcess(explain.Explain(proxy, request), process)
+	return explained(answer, request, problems, why, fix), nil
 }
 
 // Explain returns how a proxy configured by files and directories would handle a request. It reads
@@ -86,7 +91,8 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 	proxy.FilterOrigins = c.view.FilterOrigins
 	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(c.world, c.view.Node(), request.Port)
 	why, fix := lostGateway(c.world, request.Host)
-	answer := explain.Explain(proxy, addressed(request, c.view.Node(), c.world))
+	answer := withProcess(explain.Explain(proxy, addressed(request, c.view.Node(), c.world)),
+		c.world.ProxySettings(c.view.Node()))
 	return explained(answer, request, c.problems, why, fix), nil
 }
 

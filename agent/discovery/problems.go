@@ -39,7 +39,8 @@ func (s *Server) reportProblems() {
 	}
 	s.closed.Store(cmp.Or(s.config.closed, notInForce(refused)))
 	s.problems = gather(s.config.stored, slices.Concat(s.reportedMesh(), refused,
-		s.sharing.problems(), s.config.refs.problems(), s.groupProblems(), unselected(s.config.world, views)), views)
+		s.sharing.problems(), s.config.refs.problems(), s.groupProblems(), s.proxyProblems(),
+		unselected(s.config.world, views)), views)
 	if s.reported = s.problems; s.settings.NoEnvoy {
 		s.reported = nil
 	}

@@ -22,12 +22,13 @@ type filterCheck struct {
 	newer    func() bool
 	reverted func() *lastgood.Reverted
 	register bool // see Options.RegisterWorkloads
+	remote   bool // the proxies are on other hosts
 }
 
 // check returns the filterCheck for the server's options and settings.
 func (s *Server) check() filterCheck {
 	return filterCheck{s.options.TypedConfigs, s.newer.Load, s.reverted.Load,
-		s.options.RegisterWorkloads}
+		s.options.RegisterWorkloads, !s.options.FilesAreLocal}
 }
 
 const revertedFix = "correct it; the version before stays in use until it changes, or a reload " +
@@ -48,6 +49,11 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 			Message: "a WorkloadGroup has no effect: no workload registers itself with this server",
 			Fix: "write a WorkloadEntry for each workload, or set [registration] enabled of " +
 				"outrider-discoveryd"})
+	}
+	if o.Kind == object.ProxyConfig && c.remote {
+		findings = append(findings, object.Finding{Severity: condition.Warning,
+			Message: "a ProxyConfig has no effect: the processes of proxies are those of their hosts",
+			Fix:     remoteFix})
 	}
 	if message := c.reverted().ObjectError(o); message != "" {
 		findings = append(findings, object.Finding{Severity: condition.Error, Message: message,

@@ -98,5 +98,13 @@ var kinds = []struct{ name, text string }{
 		"not count the messages of gRPC, and the bytes of a connection once it ends."},
 	{"WorkloadGroup", "The template of workloads that register themselves with outrider-discoveryd\n" +
 		"([registration]). Elsewhere it has no effect, and a warning says so."},
-	{"ProxyConfig", "Has no effect; a warning says so."},
+	{"ProxyConfig", "The number of Envoy's workers (`concurrency`) and variables of its " +
+		"environment, for\nthe hosts of a namespace or those with matching [node] labels; `defaultConfig` of\n" +
+		"MeshConfig (`concurrency`, `proxyMetadata`) is the default. A change starts a new epoch.\n" +
+		"`concurrency` in [envoy] precedes. LD_*, GLIBC_TUNABLES and PATH are refused. With an\n" +
+		"upstream server it has no effect, since Istio applies it when it injects a proxy. Its\n" +
+		"apiVersion is networking.istio.io/v1beta1. Fewer workers lose no connection if\n" +
+		"net.ipv4.tcp_migrate_req is 1, which the package sets (/usr/lib/sysctl.d) except in\n" +
+		"network namespaces of your own; otherwise the kernel resets those that wait for a\n" +
+		"surplus worker."},
 }

@@ -62,6 +62,10 @@ type Config struct {
 	OtherTrustDomains []string
 	// external authorizers (extensionProviders) by name
 	Authorizers map[string]*meshapi.MeshConfig_ExtensionProvider
+	// defaultConfig of proxies: worker threads of Envoy (nil: not set; 0: one for each core), and
+	// variables of its environment
+	Concurrency *int32
+	Environment map[string]string
 	Observers   // extensionProviders for logs, traces and metrics, and their defaults
 
 	// Properties of the machine, which are not in the file:

@@ -54,7 +54,8 @@ func IsSupportedField(field protoreflect.FieldDescriptor) bool {
 	case "istio.mesh.v1alpha1.MeshConfig":
 		return supported[field.Name()]
 	case "istio.mesh.v1alpha1.ProxyConfig":
-		return field.Name() == "gateway_topology" || field.Name() == "tracing"
+		return slices.Contains([]protoreflect.Name{"gateway_topology", "tracing", "concurrency",
+			"proxy_metadata"}, field.Name())
 	case "istio.mesh.v1alpha1.Tracing":
 		return slices.Contains([]protoreflect.Name{"custom_tags", "max_path_tag_length", "sampling",
 			"enable_istio_tags"}, field.Name())
@@ -212,6 +213,8 @@ func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 		}
 		return true
 	})
+	c.findings = append(c.findings, validate.ProxySettings("defaultConfig.concurrency", p.Concurrency,
+		"defaultConfig.proxyMetadata", p.ProxyMetadata)...)
 	if topology := p.GatewayTopology; topology != nil {
 		topology.ProtoReflect().Range(func(field protoreflect.FieldDescriptor,
 			_ protoreflect.Value) bool {

@@ -74,6 +74,10 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	if topology := in.DefaultConfig.GetGatewayTopology(); topology != nil {
 		m.TrustedProxies = topology.NumTrustedProxies
 	}
+	m.Environment = in.DefaultConfig.GetProxyMetadata()
+	if workers := in.DefaultConfig.GetConcurrency(); workers != nil {
+		m.Concurrency = &workers.Value
+	}
 	m.AutoMutualTLS = in.EnableAutoMtls == nil || in.EnableAutoMtls.Value
 	m.MutualTLS = in.MeshMTLS
 	m.TLS, m.TrustDomainAliases = in.TlsDefaults, in.TrustDomainAliases
@@ -108,7 +112,7 @@ var elsewhere = map[string]string{
 	"proxyAdminPort":             "[envoy] admin_port",
 	"controlPlaneAuthPolicy":     "[discovery] auth",
 	"customConfigFile":           "[envoy] custom_config_file",
-	"statNameLength":             "[envoy] stat_name_length", "concurrency": "[envoy] concurrency",
+	"statNameLength":             "[envoy] stat_name_length",
 	"proxyBootstrapTemplatePath": "[envoy] template_file", "interceptionMode": "[capture] mode",
 	"statusPort":               "[status] address",
 	"terminationDrainDuration": "[envoy] termination_drain_duration", "readinessProbe": "[health]",

@@ -50,8 +50,8 @@ type World struct {
 	gateways []*object.Object // all Gateways, the oldest first
 	sidecars []*object.Object // all Sidecars, the oldest first
 	filters  []*object.Object // all EnvoyFilters, the oldest first
-	// Telemetries by namespace, oldest first
-	telemetries map[string][]*object.Object
+	// Telemetries and ProxyConfigs by namespace, oldest first
+	telemetries, proxyConfigs map[string][]*object.Object
 }
 
 // NewWorld returns an empty world. domain is appended to short names, for example cluster.local.
@@ -65,7 +65,7 @@ func NewWorld(domain string, m *mesh.Config) *World {
 		byKey:      map[object.Key]*object.Object{},
 		delegators: map[object.Key]map[*object.Object]struct{}{},
 		routings:   map[string][]*Routing{}, bound: map[string][]*Routing{},
-		telemetries: map[string][]*object.Object{}}
+		telemetries: map[string][]*object.Object{}, proxyConfigs: map[string][]*object.Object{}}
 }
 
 // Domain returns the domain of short names, for example cluster.local.
@@ -188,6 +188,13 @@ func (w *World) Apply(changes []object.Change) Touched {
 			}
 			if c.New != nil {
 				insert(w.telemetries, c.New.Namespace, c.New, object.CompareAge)
+			}
+		case object.ProxyConfig: // of no resource
+			if c.Old != nil {
+				remove(w.proxyConfigs, c.Old.Namespace, c.Old)
+			}
+			if c.New != nil {
+				insert(w.proxyConfigs, c.New.Namespace, c.New, object.CompareAge)
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 
 	extensions "istio.io/api/extensions/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	networkingbeta "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
 
@@ -76,7 +77,8 @@ var definitions = map[Kind]definition{
 		func() proto.Message { return &networking.EnvoyFilter{} }, false},
 	Sidecar: {NetworkingGroup,
 		func() proto.Message { return &networking.Sidecar{} }, false},
-	ProxyConfig: {NetworkingGroup, nil, false},
+	ProxyConfig: {NetworkingGroup,
+		func() proto.Message { return &networkingbeta.ProxyConfig{} }, false},
 
 	PeerAuthentication: {SecurityGroup,
 		func() proto.Message { return &security.PeerAuthentication{} }, true},

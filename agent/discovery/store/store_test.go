@@ -226,8 +226,6 @@ func TestKinds(t *testing.T) {
 	for _, test := range []struct{ yaml, problem string }{
 		{"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: x}\n",
 			`kind Deployment of "apps/v1" is not supported by this version of Outrider and has no effect`},
-		{"apiVersion: networking.istio.io/v1\nkind: ProxyConfig\nmetadata: {name: x}\nspec: {}\n",
-			"kind ProxyConfig is not supported"},
 		{"apiVersion: networking.istio.io/v1\nkind: VirtualServices\nmetadata: {name: x}\n",
 			"did you mean VirtualService?"},
 		{"apiVersion: networking.istio.io/v2\nkind: Gateway\nmetadata: {name: x}\nspec: {}\n",

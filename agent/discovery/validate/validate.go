@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	extensions "istio.io/api/extensions/v1alpha1"
 	networking "istio.io/api/networking/v1alpha3"
+	networkingbeta "istio.io/api/networking/v1beta1"
 	security "istio.io/api/security/v1beta1"
 	telemetry "istio.io/api/telemetry/v1alpha1"
 
@@ -53,6 +54,8 @@ func Object(o *object.Object) []object.Finding {
 		c.requestAuthentication(spec)
 	case *security.AuthorizationPolicy:
 		c.authorizationPolicy(o, spec)
+	case *networkingbeta.ProxyConfig:
+		c.proxyConfig(spec)
 	case *telemetry.Telemetry:
 		c.telemetry(spec)
 	case *extensions.WasmPlugin:

@@ -80,9 +80,9 @@ type Target struct {
 
 // Step is one decision in the handling of a request.
 type Step struct {
-	// Kind is the kind of decision: listener, filter chain, listener filter, network filter,
-	// telemetry, filter, token, policy, routes, virtual host, route, fault, CORS, action, cluster
-	// or endpoints.
+	// Kind is the kind of decision: process, listener, filter chain, listener filter, network
+	// filter, telemetry, filter, token, policy, routes, virtual host, route, fault, CORS, action,
+	// cluster or endpoints.
 	Kind  string   `json:"what"`
 	Name  string   `json:"name,omitempty"`  // name of the resource or of a part of it
 	Facts []string `json:"facts,omitempty"` // sentences for people

@@ -1,0 +1,92 @@
+package model
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	networking "istio.io/api/networking/v1beta1"
+
+	"outrider.org/outrider/agent/discovery/object"
+)
+
+// ProxySettings are what the mesh configuration sets for the process of a proxy.
+type ProxySettings struct {
+	Concurrency *int32            // worker threads; 0: one for each core; nil: not set
+	Environment map[string]string // variables of the environment by name
+	Objects     []*object.Object  // the ProxyConfigs that apply, in ascending precedence
+}
+
+// ProxySettings returns the settings of a proxy, merged as in Istio: each field, and each variable,
+// of a ProxyConfig overrides that of lower precedence, at first that of MeshConfig.
+func (w *World) ProxySettings(node Node) ProxySettings {
+	s := ProxySettings{Concurrency: w.mesh.Concurrency, Environment: map[string]string{},
+		Objects: w.appliedProxyConfigs(node)}
+	maps.Copy(s.Environment, w.mesh.Environment)
+	for _, o := range s.Objects {
+		spec := o.Spec.(*networking.ProxyConfig)
+		if spec.Concurrency != nil {
+			s.Concurrency = &spec.Concurrency.Value
+		}
+		maps.Copy(s.Environment, spec.EnvironmentVariables)
+	}
+	return s
+}
+
+// ProxyConfigs returns a text for each file with ProxyConfigs, which a change of any of them
+// changes.
+func (w *World) ProxyConfigs() map[string]string {
+	texts := map[string]string{}
+	for _, namespace := range slices.Sorted(maps.Keys(w.proxyConfigs)) {
+		for _, o := range w.proxyConfigs[namespace] {
+			texts[o.File] += fmt.Sprintf("%s %v %q\n", o.Key, o.Created, object.Wire(o.Spec))
+		}
+	}
+	return texts
+}
+
+// appliedProxyConfigs returns the ProxyConfigs of a proxy in ascending precedence: the oldest
+// without a selector in the root namespace, that in the proxy's own namespace, and the oldest there
+// that selects the proxy.
+func (w *World) appliedProxyConfigs(node Node) (applied []*object.Object) {
+	oldest := func(namespace string, is func(*object.Object) bool) {
+		if i := slices.IndexFunc(w.proxyConfigs[namespace], is); i >= 0 {
+			applied = append(applied, w.proxyConfigs[namespace][i])
+		}
+	}
+	oldest(w.mesh.RootNamespace, isForNamespace)
+	if node.Namespace != w.mesh.RootNamespace {
+		oldest(node.Namespace, isForNamespace)
+	}
+	oldest(node.Namespace, func(o *object.Object) bool { return selectsProcess(o, node) })
+	return applied
+}
+
+// ShadowedProxyConfigs returns the ProxyConfigs for a proxy that have no effect because an older
+// one, the value, has the same scope.
+func (w *World) ShadowedProxyConfigs(node Node) map[*object.Object]*object.Object {
+	shadowed, applied := map[*object.Object]*object.Object{}, w.appliedProxyConfigs(node)
+	for _, namespace := range []string{w.mesh.RootNamespace, node.Namespace} {
+		for _, o := range w.proxyConfigs[namespace] {
+			for _, by := range applied {
+				if o != by && o.Namespace == by.Namespace && !slices.Contains(applied, o) &&
+					isForNamespace(o) == isForNamespace(by) &&
+					(isForNamespace(o) || selectsProcess(o, node)) {
+					shadowed[o] = by
+				}
+			}
+		}
+	}
+	return shadowed
+}
+
+// isForNamespace reports whether a ProxyConfig is for all proxies of its namespace. As in Istio,
+// one whose selector has no labels is for none.
+func isForNamespace(o *object.Object) bool {
+	return o.Spec.(*networking.ProxyConfig).GetSelector() == nil
+}
+
+func selectsProcess(o *object.Object, node Node) bool {
+	labels := o.Spec.(*networking.ProxyConfig).GetSelector().GetMatchLabels()
+	return len(labels) > 0 && SelectorMatches(labels, node.Labels)
+}

@@ -1,0 +1,165 @@
+package main_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"outrider.org/outrider/agent/api"
+	"outrider.org/outrider/scripts/parts"
+	"outrider.org/outrider/scripts/rig"
+)
+
+// settingsRig returns a rig without [envoy] concurrency, and with a MeshConfig.
+func settingsRig(t *testing.T, options rig.Options) *rig.Rig {
+	t.Helper()
+	r := rig.New(t, options)
+	file := filepath.Join(r.Dir, "outrider.toml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Write("mesh.yaml", "defaultConfig: {concurrency: 1, proxyMetadata: {FROM: mesh}}\n")
+	r.Write("outrider.toml", strings.NewReplacer("concurrency = 2\n", "", "[discovery]\n",
+		fmt.Sprintf("[discovery]\nmesh_config_file = %q\n", filepath.Join(r.Dir, "mesh.yaml"))).
+		Replace(string(text)))
+	return r
+}
+
+// runs waits until the live Envoy has a number of workers, and variables of its environment ("A=b";
+// "-A": none of that name).
+func runs(t *testing.T, r *rig.Rig, workers int, environment ...string) {
+	t.Helper()
+	seen := ""
+	for range 2 { // the live epoch may end between the questions
+		rig.Eventually(t, 60*time.Second, fmt.Sprintf("Envoy has %d workers and %v", workers,
+			environment), func() bool {
+			pid := r.Live().PID
+			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
+			text, readErr := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+			if err != nil || readErr != nil {
+				return false
+			}
+			n := 0
+			for _, thread := range threads {
+				name, _ := os.ReadFile(thread)
+				if strings.HasPrefix(string(name), "wrk:worker") {
+					n++
+				}
+			}
+			has := strings.Split(string(text), "\x00")
+			seen = fmt.Sprint(n, has)
+			for _, variable := range environment {
+				name, absent := strings.CutPrefix(variable, "-")
+				if absent == slices.Contains(has, variable) || absent && slices.ContainsFunc(has,
+					func(v string) bool { return strings.HasPrefix(v, name+"=") }) {
+					return false
+				}
+			}
+			return n == workers
+		})
+	}
+	t.Log(seen)
+}
+
+// proxyConfig returns a ProxyConfig for all proxies of the rig's namespace.
+func proxyConfig(spec string) string {
+	return "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: p}\n" +
+		"spec: {" + spec + "}\n"
+}
+
+// TestProcessSettings_ChangeUnderLoad changes the workers and the environment of Envoy by files of
+// the mesh: no request is lost, and an invalid change leaves the process as it is.
+func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
+	t.Parallel()
+	const short = "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"3s\"\n"
+	r := settingsRig(t, rig.Options{TOML: short})
+	r.StartReady()
+	runs(t, r, 1, "FROM=mesh")
+	load := r.StartLoad(0.2)
+
+	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 3, environmentVariables: {A: b}"))
+	runs(t, r, 3, "FROM=mesh", "A=b")
+
+	before := r.Live().PID
+	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 2, environmentVariables: {LD_PRELOAD: /x}"))
+	told := r.Outrider("mesh", "check")
+	if want := `proxy.yaml:4: ProxyConfig default/p: spec.environmentVariables["LD_PRELOAD"]: `; told.
+		Exit != api.ExitRefused || !strings.Contains(told.Err, want) {
+		t.Errorf("mesh check: exit %d: %s%s; want %s", told.Exit, told.Out, told.Err, want)
+	}
+	if got := r.Live().PID; got != before {
+		t.Error("another epoch is live after an invalid ProxyConfig")
+	}
+	runs(t, r, 3, "A=b", "-LD_PRELOAD")
+	told = r.Outrider("mesh", "explain", fmt.Sprintf("http://web.test:%d/", r.Ports.HTTP))
+	if !strings.Contains(told.Out, "3 workers") || !strings.Contains(told.Out, "proxy.yaml:") {
+		t.Errorf("mesh explain: %s%s", told.Out, told.Err)
+	}
+
+	// The reload reads what was written before it, however late the watcher is.
+	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 4, environmentVariables: {A: c}"))
+	if told := r.Outrider("reload"); told.Exit != 0 {
+		t.Errorf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	runs(t, r, 4, "A=c", "FROM=mesh")
+
+	// Envoy refuses the template of the next epoch.
+	r.SetTOML(short + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)))
+	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 5, environmentVariables: {A: d}"))
+	if told := r.Outrider("reload"); told.Exit != api.ExitRefused {
+		t.Errorf("a bad reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	}
+	runs(t, r, 4, "A=c")
+	r.SetTOML(short)
+	runs(t, r, 5, "A=d")
+
+	// An explicit worker count precedes.
+	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 6, environmentVariables: {A: e}"))
+	r.SetTOML(short + "concurrency = 6\n")
+	runs(t, r, 6, "A=e")
+	r.Write("mesh.yaml", "defaultConfig: {proxyMetadata: {FROM: file}}\n")
+	r.Write("mesh.d/proxy.yaml", "# none\n")
+	runs(t, r, 6, "FROM=file", "-A")
+	if report := load.Stop(); report.Lost > 0 {
+		t.Errorf("lost %d of %d:\n%v", report.Lost, report.Total, report)
+	}
+}
+
+// TestProcessSettings_FewerWorkersLoseNothing lowers the number of workers under load, on a host
+// with the setting of the package's file: the kernel moves connections that a surplus worker has not
+// accepted to another one.
+func TestProcessSettings_FewerWorkersLoseNothing(t *testing.T) {
+	t.Parallel()
+	if !parts.InNetwork(t) {
+		return
+	}
+	text, err := os.ReadFile("../../packaging/sysctl.d/60-outrider.conf")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const setting = "net.ipv4.tcp_migrate_req = 1"
+	if !strings.Contains(string(text), "\n-"+setting+"\n") {
+		t.Fatalf("no %s in %s", setting, text)
+	}
+	if err := os.WriteFile("/proc/sys/net/ipv4/tcp_migrate_req", []byte("1"), 0); err != nil {
+		t.Fatal(err)
+	}
+	r := settingsRig(t, rig.Options{TOML: "[envoy]\ndrain_duration = \"1s\"\n" +
+		"parent_shutdown_duration = \"2s\"\n"})
+	r.StartReady()
+	load := r.StartLoad(1)
+	for _, workers := range []int{8, 1, 8, 1} {
+		r.Write("mesh.d/proxy.yaml", proxyConfig(fmt.Sprintf("concurrency: %d", workers)))
+		runs(t, r, workers)
+	}
+	if report := load.Stop(); report.Lost > 0 {
+		t.Errorf("lost %d of %d:\n%v", report.Lost, report.Total, report)
+	} else {
+		t.Logf("lost none of %d", report.Total)
+	}
+}
