@@ -116,9 +116,10 @@ func TestCheckOwners_RefusesWhatOthersCouldReplace(t *testing.T) {
 }
 
 // FuzzLocate checks for arbitrary names that no located file is outside the directory of
-// credentials.
+// credentials, and that no file belongs to a secret of the host's SDS server.
 func FuzzLocate(f *testing.F) {
-	for _, name := range []string{"web", "web-cacert", "../web", "a/../../b", "..", "-cacert"} {
+	for _, name := range []string{"web", "web-cacert", "../web", "a/../../b", "..", "-cacert", "sds://web",
+		"sds://", "sds://../web-cacert"} {
 		f.Add(PairSecretName(name))
 		f.Add(name)
 	}
@@ -126,6 +127,9 @@ func FuzzLocate(f *testing.F) {
 		files, err := LocateFiles("/c", secret)
 		if err != nil {
 			return
+		}
+		if IsHostSecret(secret) {
+			t.Errorf("%q has files", secret)
 		}
 		for _, path := range files.All() {
 			if rest, ok := strings.CutPrefix(path, "/c/"); !ok || strings.Count(rest, "/") != 1 {
