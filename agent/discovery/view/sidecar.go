@@ -59,6 +59,14 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 			}
 		}
 	}
+	var services []*model.Service
+	for host := range touched.Hosts {
+		if service := s.scope.ImportedService(v.world, host); service != nil {
+			services = append(services, service)
+		}
+	}
+	wait := v.cache.prepare(v.world, v.node, services)
+	defer wait() // also if the following panics
 	for host := range hosts {
 		s.host(v, host)
 	}
@@ -68,6 +76,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 			delete(s.ports, number)
 		}
 	}
+	wait()
 	for host := range touched.Hosts {
 		v.clusters(host, s.service(v, host))
 		delete(s.reclustered, host)

@@ -287,16 +287,24 @@ func (c *Cache) Clear() {
 
 func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 	node model.Node) translate.Clusters {
-	reader := translate.ReaderKey(m, service, rule, node)
-	for _, t := range c.byHost[service.Host] {
-		if t.service == service && t.rule == rule && t.reader == reader {
-			return t.out
-		}
+	t := translated{service: service, rule: rule,
+		reader: translate.ReaderKey(m, service, rule, node)}
+	if found := c.find(t); found != nil {
+		return found.out
 	}
-	t := translated{service: service, rule: rule, reader: reader, out: translate.ServiceClusters(m,
-		service, rule, node)}
+	t.out = translate.ServiceClusters(m, service, rule, node)
 	c.byHost[service.Host] = append(c.byHost[service.Host], t)
 	return t.out
+}
+
+// find returns what a service was translated to, nil if it was not.
+func (c *Cache) find(like translated) *translated {
+	for i, t := range c.byHost[like.service.Host] {
+		if t.service == like.service && t.rule == like.rule && t.reader == like.reader {
+			return &c.byHost[like.service.Host][i]
+		}
+	}
+	return nil
 }
 
 // routesHTTP reports whether a VirtualService has HTTP routes, or would have some without its
