@@ -42,7 +42,8 @@ func newJoinable(t *testing.T, more string) *joinable {
 	for _, name := range []string{"join", "other"} {
 		j.openssl(name)
 	}
-	j.address, j.closed = j.serve(""), j.serve(`require = "token"`)
+	j.address = j.serve(`debug_identities = ["spiffe://cluster.local/ns/shop/sa/web"]`)
+	j.closed = j.serve(`require = "token"`)
 	j.Write("conf.d/40-own.toml", more)
 	j.StartReady()
 	return j
@@ -177,6 +178,13 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 		if i.Name == "default" && i.SPIFFEID != "spiffe://cluster.local/ns/shop/sa/web" {
 			t.Errorf("%+v", i)
 		}
+	}
+	var clients []struct {
+		Proxy string `json:"proxy"`
+	}
+	j.JSON(&clients, "proxy", "status", "--upstream")
+	if len(clients) != 1 || !strings.Contains(clients[0].Proxy, "~shop.svc.") {
+		t.Errorf("proxies of the server: %v", clients)
 	}
 	again := j.join(filepath.Join(j.Dir, "token"))
 	if again.Exit != 1 || !strings.Contains(again.Err, "has joined the mesh of "+j.address) {
