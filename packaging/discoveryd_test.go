@@ -185,10 +185,35 @@ systemctl start outrider.service`)
 	h.expect("# mine", "tail -n 1 /etc/outrider/discoveryd.toml")
 	h.expect("640 root outrider-discoveryd", "stat -c '%a %U %G' /etc/outrider/discoveryd.toml")
 	h.expect("outrider-discoveryd "+newVersion, "outrider-discoveryd --version")
+	discoverydHangs(h)
 	h.script("dpkg -P outrider 2>&1")
 	h.expect("discoveryd.d\ndiscoveryd.toml\nmesh.d\nmesh.d/web.yaml",
 		"cd /etc/outrider && find * | sort")
 	h.discoverydIs("active")
+}
+
+// discoverydHangs stops the server's threads: the watchdog ends it, systemd starts it again and the
+// agent returns to it. Its Envoy loses nothing.
+func discoverydHangs(h *host) {
+	h.t.Helper()
+	h.script(`mkdir -p /run/systemd/system/outrider-discoveryd.service.d
+printf '[Service]\nWatchdogSec=8s\n' >/run/systemd/system/outrider-discoveryd.service.d/test.conf
+systemctl daemon-reload && systemctl restart outrider-discoveryd`)
+	h.hasClient()
+	before := h.property("outrider-discoveryd.service", "MainPID")
+	h.whileServing("outrider", func() {
+		h.script("kill -STOP " + before)
+		parts.Eventually(h.t, time.Minute, "the watchdog has replaced the server", func() bool {
+			now := h.property("outrider-discoveryd.service", "MainPID")
+			return now != before && now != "0"
+		})
+		h.hasClient()
+	})
+	if log := h.script("journalctl -u outrider-discoveryd -o cat"); !strings.Contains(log,
+		"Watchdog timeout") {
+		h.t.Errorf("the watchdog did not end the server:\n%s", log)
+	}
+	h.script(`rm -r /run/systemd/system/outrider-discoveryd.service.d && systemctl daemon-reload`)
 }
 
 // discoverydDebPurge removes and purges: nothing is left but the user.
