@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 
@@ -40,6 +41,8 @@ type moveResult struct {
 	Processor time.Duration `json:"processor_ns"` // of the other server
 	Clients   time.Duration `json:"clients_processor_ns"`
 	Resent    int           `json:"resources_resent"`
+	Requests  int           `json:"requests"` // of the two agents with Envoys
+	Lost      int           `json:"lost"`
 	Bytes     int           `json:"bytes_of_responses_after_move"`
 }
 
@@ -58,7 +61,7 @@ const (
 )
 
 // agents measures a fleet: ten times s.clients agents and 1,000 services, with interception and
-// without.
+// without. Without, two agents with Envoys are part of it.
 func agents(t *stage, s settings) any {
 	one := agentsRun{settings: s, stage: t, agents: 10 * s.clients, move: true}
 	results := []*agentsResult{one.measure()}
@@ -75,6 +78,8 @@ func agents(t *stage, s settings) any {
 			t.target(s, r.Move.Took <= mostMove, "all agents have moved after %s",
 				millis(r.Move.Took))
 			t.target(s, r.Move.Resent == 0, "%d resources were sent again", r.Move.Resent)
+			t.target(s, r.Move.Lost == 0, "%d of %d requests were lost", r.Move.Lost,
+				r.Move.Requests)
 		}
 	}
 	return results
@@ -106,6 +111,15 @@ func (r agentsRun) measure() *agentsResult {
 	if !r.move {
 		servers[1].stop()
 		servers = servers[:1]
+	}
+	var loaded []*realAgent
+	if r.move {
+		for _, name := range []string{"one", "two"} {
+			loaded = append(loaded, secure.real(t, folder, name, servers))
+		}
+		if loaded[0].connected(t) != servers[0].address {
+			slices.Reverse(servers) // the first one will be killed
+		}
 	}
 	result := &agentsResult{Services: agentServices, Agents: r.agents, Intercepted: r.intercepted}
 	ctx, cancel := context.WithTimeout(context.Background(), connectedAgentTime)
@@ -151,7 +165,7 @@ func (r agentsRun) measure() *agentsResult {
 	result.ChangeProcessor, result.ChangeClients = server/n, clients/n
 	if r.move {
 		time.Sleep(afterConnect)
-		result.Move = r.kill(running, servers)
+		result.Move = r.kill(running, servers, loaded)
 		change(t, running, folder, r.changes) // at all of them, from the other server
 	}
 	if err := running.Stop(); err != nil {
@@ -165,15 +179,22 @@ func (r agentsRun) measure() *agentsResult {
 		result.Peak>>20, result.PerAgent>>10, millis(result.Change),
 		millis(result.ChangeProcessor), millis(result.ChangeClients))
 	if m := result.Move; m != nil {
-		fmt.Printf("moved %s (server %s, clients %s), %d resources resent, %d bytes\n",
-			millis(m.Took), millis(m.Processor), millis(m.Clients), m.Resent, m.Bytes)
+		fmt.Printf("moved %s (server %s, clients %s), %d resources resent, %d bytes; %d of %d "+
+			"requests lost\n", millis(m.Took), millis(m.Processor), millis(m.Clients), m.Resent,
+			m.Bytes, m.Lost, m.Requests)
 	}
 	return result
 }
 
-// kill kills the first server and measures the move to the second.
-func (r agentsRun) kill(running *adsload.Load, servers []*discoveryServer) *moveResult {
+// kill kills the first server and measures the move to the second, while two agents with Envoys
+// carry the standard load.
+func (r agentsRun) kill(running *adsload.Load, servers []*discoveryServer,
+	loaded []*realAgent) *moveResult {
 	t := r.stage
+	for _, agent := range loaded {
+		agent.begin(t, r.rate/float64(len(loaded)))
+	}
+	time.Sleep(afterConnect)
 	result, received := &moveResult{}, running.Received()
 	clock := startClock(t, servers[1])
 	servers[0].stop()
@@ -185,6 +206,13 @@ func (r agentsRun) kill(running *adsload.Load, servers []*discoveryServer) *move
 	}
 	result.Took, result.Processor, result.Clients = clock.stop(t)
 	time.Sleep(afterConnect)
+	for _, agent := range loaded {
+		if agent.connected(t) != servers[1].address {
+			t.Errorf("agent %s has not moved", agent.name)
+		}
+		report := agent.load.Stop()
+		result.Requests, result.Lost = result.Requests+report.Total, result.Lost+report.Lost
+	}
 	for typeURL, now := range running.Received() {
 		result.Resent += now.Resources - received[typeURL].Resources
 		result.Bytes += now.Bytes - received[typeURL].Bytes
