@@ -209,6 +209,9 @@ func (c *collection) contact(err error) {
 
 // Replace implements cache.ReflectorStore: it processes a complete list.
 func (c *collection) Replace(list []any, _ string) error {
+	if p, ok := c.feed.handler.(preparer); ok {
+		p.prepare(c, list)
+	}
 	c.feed.mu.Lock()
 	defer c.feed.mu.Unlock()
 	defer c.feed.signal()

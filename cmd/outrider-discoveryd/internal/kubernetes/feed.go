@@ -30,6 +30,12 @@ type handler interface {
 	count() int
 }
 
+// preparer is a handler that prepares the objects of a list before it gets them by set. The feed's
+// lock is not held.
+type preparer interface {
+	prepare(c *collection, list []any)
+}
+
 // feed watches collections, and sends the inputs to which their handler converts the changes.
 type feed struct {
 	name        string

@@ -2,14 +2,17 @@ package kubernetes
 
 import (
 	"encoding/json"
+	goruntime "runtime"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 
 	"outrider.org/outrider/agent/discovery/object"
 )
@@ -21,6 +24,8 @@ type istioObject struct {
 
 	Spec   json.RawMessage `json:"spec,omitempty"`
 	Status json.RawMessage `json:"status,omitempty"`
+
+	encoded []byte // result of encode; nil: it was not called, or has failed
 }
 
 // DeepCopyObject implements runtime.Object.
@@ -34,6 +39,43 @@ type istioList struct {
 	metav1.ListMeta `json:"metadata"`
 
 	Items []istioObject `json:"items"`
+}
+
+// UnmarshalJSON reads the objects on all processors: a list may have thousands of them.
+func (l *istioList) UnmarshalJSON(text []byte) error {
+	var raw struct {
+		metav1.TypeMeta
+		metav1.ListMeta `json:"metadata"`
+
+		Items []json.RawMessage `json:"items"`
+	}
+	if err := utiljson.Unmarshal(text, &raw); err != nil {
+		return err
+	}
+	l.TypeMeta, l.ListMeta, l.Items = raw.TypeMeta, raw.ListMeta, nil
+	if raw.Items != nil {
+		l.Items = make([]istioObject, len(raw.Items))
+	}
+	return inParallel(len(raw.Items), func(i int) error {
+		return utiljson.Unmarshal(raw.Items[i], &l.Items[i])
+	})
+}
+
+// inParallel calls do for 0 to n-1 on all processors, and returns an error of one call.
+func inParallel(n int, do func(i int) error) error {
+	var group errgroup.Group
+	workers := min(goruntime.GOMAXPROCS(0), n)
+	for first := range workers {
+		group.Go(func() error {
+			for i := first; i < n; i += workers {
+				if err := do(i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return group.Wait()
 }
 
 // DeepCopyObject implements runtime.Object.
@@ -59,6 +101,12 @@ func newScheme() (*runtime.Scheme, error) {
 	builder := runtime.NewSchemeBuilder(corev1.AddToScheme, discoveryv1.AddToScheme,
 		coordinationv1.AddToScheme)
 	return scheme, builder.AddToScheme(scheme)
+}
+
+// encode sets what text returns. The API version and kind of objects in a list are missing.
+func (o *istioObject) encode(gv schema.GroupVersion, kind string) {
+	o.APIVersion, o.Kind = gv.String(), kind
+	o.encoded, _ = o.text()
 }
 
 // text returns the effective part of an object as JSON: changes of the object's version, or of a

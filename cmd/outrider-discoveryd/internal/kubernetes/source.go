@@ -62,19 +62,30 @@ func (s *Source) Run(ctx context.Context) error {
 
 func (s *Source) path(kind, key string) string { return s.name + ":" + kind + "/" + key }
 
+// prepare makes the texts of a list's objects.
+func (s *Source) prepare(c *collection, list []any) {
+	s.mu.Lock()
+	gv := c.resource.GroupVersion()
+	s.mu.Unlock()
+	_ = inParallel(len(list), func(i int) error { // no call fails
+		list[i].(*istioObject).encode(gv, c.kind)
+		return nil
+	})
+}
+
 func (s *Source) set(c *collection, key string, o runtime.Object) {
 	in := o.(*istioObject)
-	// objects in a watch lack apiVersion and kind
-	in.APIVersion, in.Kind = c.resource.GroupVersion().String(), c.kind
+	if in.encoded == nil {
+		in.encode(c.resource.GroupVersion(), c.kind)
+	}
 	path := s.path(c.kind, key)
 	if s.status != nil {
 		s.status.set(path, in)
 	}
-	text, err := in.text()
-	if err != nil {
+	if in.encoded == nil {
 		return // the spec is not JSON, which no API server sends
 	}
-	s.pending[path] = text
+	s.pending[path] = in.encoded
 	s.change(path)
 }
 
