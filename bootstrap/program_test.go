@@ -76,7 +76,7 @@ func TestProgram_RendersLikeThePackage(t *testing.T) {
 			"admin: {address: {socket_address: {address: 127.0.0.1, port_value: 9901}}}")},
 	} {
 		t.Run(name, func(t *testing.T) {
-			want, err := render.RenderRequest(request)
+			want, err := render.FromRequest(request)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -97,7 +97,7 @@ func TestProgram_RendersLikeThePackage(t *testing.T) {
 }
 
 func TestRendered_HasTheSocketOfTheEpoch(t *testing.T) {
-	rendered, err := render.RenderRequest(bootstrap.Request{Input: everything()})
+	rendered, err := render.FromRequest(bootstrap.Request{Input: everything()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (h host) write(name, text string) string {
 func thisHost() Maker {
 	return Maker{Host: config.ThisHost(), Resolve: ResolveAddress, Cloud: &cloud.MetadataService{},
 		Render: func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
-			return render.RenderRequest(request)
+			return render.FromRequest(request)
 		}}
 }
 

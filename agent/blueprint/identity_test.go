@@ -22,7 +22,7 @@ func TestIdentity_NoneWithoutProvider(t *testing.T) {
 		if r.Input.SDSSocket == "" || r.Input.Node.Identity {
 			t.Errorf("socket %q, identity %t", r.Input.SDSSocket, r.Input.Node.Identity)
 		}
-		return render.RenderRequest(r)
+		return render.FromRequest(r)
 	}
 	if _, err := maker.Make(t.Context(), loaded); err != nil {
 		t.Fatal(err)

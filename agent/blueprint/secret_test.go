@@ -45,7 +45,7 @@ func TestABootstrapWithASecretIsTold(t *testing.T) {
 				_ context.Context, request bootstrap.Request,
 			) (*bootstrap.Rendered, error) {
 				secret = request.Secret
-				return render.RenderRequest(request)
+				return render.FromRequest(request)
 			}
 			if _, err := maker.Make(t.Context(), loaded); err != nil {
 				t.Fatal(err)

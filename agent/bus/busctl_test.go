@@ -177,7 +177,7 @@ func TestInstancesHaveNamesOfTheirOwn(t *testing.T) {
 		"web-2": "org.outrider.Agent1.Instance._web_2d2",
 		"9":     "org.outrider.Agent1.Instance.__39", "a_b": "org.outrider.Agent1.Instance._a_5fb",
 	} {
-		if got := BusName(instance); got != want {
+		if got := WellKnownName(instance); got != want {
 			t.Errorf("%q: %s, want %s", instance, got, want)
 		}
 	}

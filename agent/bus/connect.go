@@ -23,7 +23,7 @@ func (s *session) connect(ctx context.Context) (*wire, error) {
 	// godbus's authentication accepts no context, so the connection is closed when limited ends
 	stop := context.AfterFunc(limited, func() { _ = wire.Close() })
 	s.conn, err = dbus.NewConn(wire,
-		dbus.WithSignalHandler(names{BusName(s.options.Instance), s.owned}))
+		dbus.WithSignalHandler(names{WellKnownName(s.options.Instance), s.owned}))
 	if err != nil {
 		_ = wire.Close()
 		return nil, fmt.Errorf("use the connection to the bus: %w", err)
@@ -50,7 +50,7 @@ func (s *session) connect(ctx context.Context) (*wire, error) {
 func (s *session) takeName(ctx context.Context) (ours bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, busTime)
 	defer cancel()
-	name := BusName(s.options.Instance)
+	name := WellKnownName(s.options.Instance)
 	var answer uint32
 	if err := s.conn.BusObject().CallWithContext(ctx, busName+".RequestName", 0, name,
 		uint32(0)).Store(&answer); err != nil {

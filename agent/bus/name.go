@@ -22,8 +22,8 @@ const (
 	objectManagerName = "org.freedesktop.DBus.ObjectManager"
 )
 
-// BusName returns the bus name of an instance; instance "" is the agent without an instance name.
-func BusName(instance string) string {
+// WellKnownName returns the D-Bus name of an instance; "" is the agent without an instance name.
+func WellKnownName(instance string) string {
 	if instance == "" {
 		return wellKnownName
 	}

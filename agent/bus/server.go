@@ -82,7 +82,7 @@ func (s *Server) Run(ctx context.Context) error {
 
 // nameChanged updates the conditions when the agent gains or loses its name.
 func (s *Server) nameChanged(ours bool) {
-	name := BusName(s.options.Instance)
+	name := WellKnownName(s.options.Instance)
 	s.options.Board.Clear(conditionUnavailable)
 	if !ours {
 		s.options.Board.Raise(conditionNameOwned, condition.Warning,

@@ -1,7 +1,7 @@
 package envoytypes
 
 import (
-	// The imports register the protobuf types.
+	// Registers the types.
 	_ "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"

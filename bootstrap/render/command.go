@@ -80,7 +80,7 @@ func answerInTime(question bootstrap.ProgramInput, check Checker) bootstrap.Prog
 		if question.Typed != nil {
 			answers <- bootstrap.ProgramOutput{Findings: check(question.Typed)}
 		} else {
-			answers <- answerOf(RenderRequest(question.Request))
+			answers <- answerOf(FromRequest(question.Request))
 		}
 	}()
 	deadline := time.After(question.Wait())

@@ -12,9 +12,9 @@ package render
 
 import "outrider.org/outrider/bootstrap"
 
-// RenderRequest renders a request with the admin socket bootstrap.AdminSocketPlaceholder. Errors in
+// FromRequest renders a bootstrap with the admin socket bootstrap.AdminSocketPlaceholder. Errors in
 // a user's file are of type *bootstrap.Error.
-func RenderRequest(request bootstrap.Request) (*bootstrap.Rendered, error) {
+func FromRequest(request bootstrap.Request) (*bootstrap.Rendered, error) {
 	request.Input.AdminSocket = bootstrap.AdminSocketPlaceholder
 	document, text, err := base(request)
 	if err != nil {

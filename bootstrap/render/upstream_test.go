@@ -23,7 +23,7 @@ func fromServer(t *testing.T, sent string, override *bootstrap.File) *bootstrapv
 	if err != nil {
 		t.Fatal(err)
 	}
-	rendered, err := RenderRequest(bootstrap.Request{Input: defaults(), Upstream: content,
+	rendered, err := FromRequest(bootstrap.Request{Input: defaults(), Upstream: content,
 		Override: override})
 	if err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ func TestUpstream_OwnPartsReplaceThoseOfTheServer(t *testing.T) {
 func TestUpstream_UnknownFieldsAreRefused(t *testing.T) {
 	for what, content := range map[string][]byte{
 		"unknown field": {0xfa, 0x3f, 1, 'x'}, "cannot parse": []byte("not a message")} {
-		_, err := RenderRequest(bootstrap.Request{Input: defaults(), Upstream: content})
+		_, err := FromRequest(bootstrap.Request{Input: defaults(), Upstream: content})
 		if err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}

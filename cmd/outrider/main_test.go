@@ -63,7 +63,7 @@ func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 func (m *machine) app(out, err *bytes.Buffer) *app {
 	maker := blueprint.MakerForThisHost()
 	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
-		return render.RenderRequest(request)
+		return render.FromRequest(request)
 	}
 	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour,
 		width: m.width, maker: maker, indexTime: time.Minute,

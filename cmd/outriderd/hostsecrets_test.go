@@ -76,7 +76,7 @@ func (s *hostSecrets) set(name string, chain, key, roots []byte) {
 func (s *hostSecrets) response(names []string) (*discoveryv3.DiscoveryResponse, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := &discoveryv3.DiscoveryResponse{TypeUrl: secretType, VersionInfo: fmt.Sprint(time.Now()),
+	out := &discoveryv3.DiscoveryResponse{TypeUrl: secretType, VersionInfo: time.Now().String(),
 		Nonce: "any"}
 	for _, name := range names {
 		if secret := s.secrets[name]; secret != nil {
