@@ -215,12 +215,15 @@ func TestMove_NameWithSeveralAddresses(t *testing.T) {
 			_ = w.WriteMsg(answer)
 		})}
 	go func() { _ = server.ActivateAndServe() }()
-	defer func() { _ = server.Shutdown() }()
 	system := net.DefaultResolver
-	defer func() { net.DefaultResolver = system }()
+	t.Cleanup(func() { // after the relay has ended
+		net.DefaultResolver = system
+		_ = server.Shutdown()
+	})
 	net.DefaultResolver = &net.Resolver{PreferGo: true,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "udp", packets.LocalAddr().String())
+			dialer := net.Dialer{Resolver: system} // a lookup may go on after the relay has ended
+			return dialer.DialContext(ctx, "udp", packets.LocalAddr().String())
 		}}
 
 	one := startUpstream(t, "127.0.0.1:0")
