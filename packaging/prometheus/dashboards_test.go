@@ -143,13 +143,16 @@ func published(t *testing.T) []query {
 	return all
 }
 
+// pause is the time between two attempts to find data.
+const pause = 500 * time.Millisecond
+
 // awaitData calls exercise until all queries have data.
 func awaitData(t *testing.T, p server, all []query, exercise func()) {
 	t.Helper()
 	// Rates need two scrapes of a counter that exists.
 	var exercised time.Time
-	deadline := time.Now().Add(2 * time.Minute)
-	for {
+	deadline := time.Now().Add(5 * time.Minute)
+	for ; ; time.Sleep(pause) {
 		all = slices.DeleteFunc(all, func(q query) bool {
 			if time.Since(exercised) > time.Second { // a slow machine, too, queries beside traffic
 				exercise()

@@ -86,12 +86,13 @@ func (e example) configuration(t *testing.T, changes ...string) string {
 // server is a Prometheus that scrapes with a packaged example.
 type server struct{ address string }
 
-// prometheus starts Prometheus for a port in place of the packaged one of a job.
+// prometheus starts Prometheus for a port in place of the packaged one of a job. It scrapes as often
+// as Envoy updates its histograms: irate, which compares the last two scrapes, sees a difference.
 func (e example) prometheus(t *testing.T, job string, packaged, port int) server {
 	t.Helper()
 	path := e.configuration(t, fmt.Sprintf("localhost:%d", packaged),
 		fmt.Sprintf("localhost:%d", port), "- job_name: "+job,
-		"- job_name: "+job+"\n  scrape_interval: 1s")
+		"- job_name: "+job+"\n  scrape_interval: 5s")
 	p := server{address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))}
 	parts.StartProcess(t, exec.Command(program(t, "prometheus"), "--config.file", path,
 		"--storage.tsdb.path", filepath.Dir(path)+"/data", "--web.listen-address", p.address))
