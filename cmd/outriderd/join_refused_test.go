@@ -101,8 +101,8 @@ func TestJoin_IsUndone(t *testing.T) {
 	load := j.StartLoad(0.1)
 	arguments := []string{"join", j.closed, "--token", token, "--ca",
 		filepath.Join(j.ca, "root.pem")}
-	got := j.Outrider(append(arguments, "--timeout", "3s")...)
-	if got.Exit != api.ExitRefused || !strings.Contains(got.Err, "not in the mesh after 3s\n") ||
+	got := j.Outrider(append(arguments, "--timeout", "20s")...)
+	if got.Exit != api.ExitRefused || !strings.Contains(got.Err, "not in the mesh after 20s\n") ||
 		!strings.Contains(got.Err, "authentication required: show a token") ||
 		!strings.Contains(got.Err, "the join was undone: files and agent are as before") {
 		t.Errorf("exit %d: %s", got.Exit, got.Err)

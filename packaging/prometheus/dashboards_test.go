@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // panel is a panel of a dashboard, or a row of panels.
@@ -143,16 +145,12 @@ func published(t *testing.T) []query {
 	return all
 }
 
-// pause is the time between two attempts to find data.
-const pause = 500 * time.Millisecond
-
 // awaitData calls exercise until all queries have data.
 func awaitData(t *testing.T, p server, all []query, exercise func()) {
 	t.Helper()
 	// Rates need two scrapes of a counter that exists.
 	var exercised time.Time
-	deadline := time.Now().Add(5 * time.Minute)
-	for ; ; time.Sleep(pause) {
+	parts.Poll(5*time.Minute, func() bool {
 		all = slices.DeleteFunc(all, func(q query) bool {
 			if time.Since(exercised) > time.Second { // a slow machine, too, queries beside traffic
 				exercise()
@@ -164,14 +162,9 @@ func awaitData(t *testing.T, p server, all []query, exercise func()) {
 			}
 			return found > 0
 		})
-		if len(all) == 0 {
-			return
-		}
-		if time.Now().After(deadline) {
-			for _, q := range all {
-				t.Errorf("%s, %s: no data for %s", q.dashboard, q.panel, q.expression)
-			}
-			return
-		}
+		return len(all) == 0
+	})
+	for _, q := range all {
+		t.Errorf("%s, %s: no data for %s", q.dashboard, q.panel, q.expression)
 	}
 }

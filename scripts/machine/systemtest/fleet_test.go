@@ -218,7 +218,7 @@ func (f *fleet) failures() (stop func() []string) {
 // drained.
 func (f *fleet) mutual() {
 	f.t.Helper()
-	f.server.Eventually(20*time.Second, "both certificates are used", func() bool {
+	f.server.Eventually(2*time.Minute, "both certificates are used", func() bool {
 		got := f.call("headers")
 		return strings.Contains(got, "By=spiffe://cluster.local/ns/vm/sa/web;") &&
 			strings.Contains(got, "URI=spiffe://cluster.local/ns/vm/sa/client")
