@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -15,49 +14,14 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// joinedGrace is the grace period of the server of a joinedFleet.
+// joinedGrace is the time after which the server of a joinedFleet removes a lost workload.
 const joinedGrace = 3 * time.Second
 
 // joinedLog is the access log of the Envoys.
 const joinedLog = "/var/log/outrider/access.log"
 
-const consulUnit = `[Unit]
-Description=Consul
-[Service]
-ExecStart=/opt/consul/consul agent -config-dir /etc/consul
-Restart=always
-RestartSec=100ms
-[Install]
-WantedBy=multi-user.target
-`
-
-const consulConfig = `server = true
-bootstrap_expect = 1
-node_name = "server"
-data_dir = "/var/lib/consul"
-bind_addr = "127.0.0.1"
-client_addr = "127.0.0.1"
-log_level = "warn"
-disable_update_check = true
-performance { raft_multiplier = 1 }
-ports { dns = -1 grpc = -1 grpc_tls = -1 }
-`
-
-const joinedServer = `mesh_config_file = "/etc/outrider/meshconfig.yaml"
-[listen]
-plaintext = ""
-[auth]
-join_key_file = "/etc/outrider/join.pub"
-[registration]
-enabled = true
-store = "consul"
-grace_period = %q
-[[source]]
-type = "files"
-paths = ["/etc/outrider/mesh.d"]
-[[registry]]
-type = "consul"
-`
+// joinedMeshConfig is the MeshConfig.
+const joinedMeshConfig = "accessLogFile: " + joinedLog + "\n"
 
 // joinedMesh has the service web.test, for which both hosts register, on port 7080 of each host, and
 // the service plain.test, the application of the host itself, without TLS.
@@ -130,12 +94,35 @@ spec:
     retries: {attempts: 10, retryOn: "connect-failure,refused-stream,unavailable,cancelled,503"}
 `
 
-// joinedFleet is a mesh of two machines that have only the package, and of a third with
-// outrider-discoveryd and Consul, which also forwards between them.
+// joinedHealth reports the state of a unit that answers nothing.
+const joinedHealth = "[health]\nunit = \"gate.service\"\nperiod = \"200ms\"\n"
+
+// joinedFleet is a mesh of two machines that have only the package. A network in the middle forwards
+// between them.
 type joinedFleet struct {
 	t      *testing.T
-	server *Host
+	middle *parts.OtherHost
+	server fleetServer
 	hosts  [2]*joinedHost
+}
+
+// fleetServer is a server that hosts join, with its registry. Its address is their gateway.
+type fleetServer interface {
+	// invite returns a token for service account web, and the roots of the server's certificate.
+	invite() (token, roots string)
+	// entries returns the WorkloadEntries of all registered workloads, in JSON.
+	entries() ([]string, error)
+	// route replaces the object of routing.
+	route(object string)
+	// kill kills the server and starts the next instance, whose name in WorkloadEntries it returns.
+	kill() (instance string)
+	// outages returns functions that each have the registry away for some time.
+	outages() []func()
+	// rotation returns the steps from the old authority to a new one: both are trusted, the new one
+	// signs, only the new one is trusted.
+	rotation() []func()
+	// away calls do while server and registry are away.
+	away(do func())
 }
 
 // joinedHost is a machine of a joinedFleet, with an application that answers with its name.
@@ -145,19 +132,12 @@ type joinedHost struct {
 	gateway       string // address of the server, as the machine reaches it
 }
 
-// newJoinedFleet boots the machines, and starts Consul and outrider-discoveryd.
+// newJoinedFleet boots the machines.
 func newJoinedFleet(t *testing.T) *joinedFleet {
 	t.Helper()
-	program, err := exec.CommandContext(t.Context(),
-		filepath.Join(parts.Root(), "scripts", "get-consul")).Output()
-	if err != nil {
-		t.Fatalf("scripts/get-consul: %v", err)
-	}
-	consul := filepath.Dir(strings.TrimSpace(string(program)))
-	f := &joinedFleet{t: t}
-	middle := parts.NewOtherHost(t)
+	f := &joinedFleet{t: t, middle: parts.NewOtherHost(t)}
 	var networks [2]*parts.OtherHost
-	middle.Do(t, func() {
+	f.middle.Do(t, func() {
 		for i := range networks {
 			networks[i] = parts.NewOtherHost(t)
 		}
@@ -165,26 +145,8 @@ func newJoinedFleet(t *testing.T) *joinedFleet {
 			t.Fatal(err)
 		}
 	})
-	boot := func(network *parts.OtherHost, more ...string) *Host {
-		h := &Host{t: t,
-			Machine: machine.BootForTest(t, machine.Options{Network: network.Namespace(),
-				Bind: append(more, debs(t)+":"+debPlace, rig.Build(t, false).Dir+":"+programs,
-					filepath.Dir(parts.Envoy(t))+":"+envoy)})}
-		h.Script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
-		t.Cleanup(func() {
-			if t.Failed() {
-				ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-				defer cancel()
-				log, _ := h.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "120",
-					"-u", "outrider*", "-u", "consul*")
-				t.Logf("the journal of %s:\n%s", h.Name(), log)
-			}
-		})
-		return h
-	}
-	f.server = boot(middle, consul+":/opt/consul")
 	for i, network := range networks {
-		h := &joinedHost{Host: boot(network), name: fmt.Sprintf("v%d", i+1),
+		h := &joinedHost{Host: f.boot(network), name: fmt.Sprintf("v%d", i+1),
 			address: network.Address, gateway: network.Peer}
 		h.Script("ip route add default via " + h.gateway)
 		// it stops after the agent has left the mesh
@@ -195,60 +157,46 @@ ExecStart=/opt/programs/backend -name `+h.name+` -http 127.0.0.1:8080
 [Install]
 WantedBy=multi-user.target
 `)
-		h.Script("systemctl daemon-reload; systemctl enable --now web.service")
+		h.Write("/etc/systemd/system/gate.service", "[Service]\nExecStart=/bin/sleep infinity\n"+
+			"[Install]\nWantedBy=multi-user.target\n")
+		h.Script("systemctl daemon-reload; systemctl enable --now web.service gate.service")
 		f.hosts[i] = h
 	}
-	f.startServer()
 	return f
 }
 
-// startServer installs and starts Consul and outrider-discoveryd, with a new authority.
-func (f *joinedFleet) startServer() {
+// boot boots a machine that can install the packages.
+func (f *joinedFleet) boot(network *parts.OtherHost, more ...string) *Host {
 	f.t.Helper()
-	s := f.server
-	s.Write("/etc/consul/consul.hcl", consulConfig)
-	s.Write("/etc/systemd/system/consul.service", consulUnit)
-	s.Script("systemctl daemon-reload; systemctl enable --now consul.service")
-	s.installDiscoveryd()
-	said := s.Script("outrider-discoveryd ca init /etc/outrider/ca " + f.hosts[0].gateway + " " +
-		f.hosts[1].gateway)
-	_, config, _ := strings.Cut(said, "/etc/outrider/discoveryd.d/ca.toml:\n")
-	config, _, _ = strings.Cut(config, "\nThen:")
-	s.Write("/etc/outrider/discoveryd.d/10-ca.toml", config)
-	s.Write("/etc/outrider/discoveryd.d/20-fleet.toml", fmt.Sprintf(joinedServer,
-		joinedGrace.String()))
-	if full() { // certificates are renewed during the test
-		s.Write("/etc/outrider/discoveryd.d/21-short.toml", "[ca]\nmax_ttl = \"1m\"\n")
-	}
-	s.Write("/etc/outrider/mesh.d/mesh.yaml", joinedMesh)
-	f.route("host: web.test")
-	s.Write("/etc/outrider/meshconfig.yaml", "accessLogFile: "+joinedLog+"\n")
-	s.Script(`set -eu
-umask 077
-openssl ecparam -genkey -name prime256v1 -noout -out /root/join.key
-openssl ec -in /root/join.key -pubout -out /etc/outrider/join.pub 2>/dev/null
-chmod 0644 /etc/outrider/join.pub
-chown outrider-discoveryd /etc/outrider/ca/*.key
-systemctl enable --now outrider-discoveryd.service`)
+	h := &Host{t: f.t,
+		Machine: machine.BootForTest(f.t, machine.Options{Network: network.Namespace(),
+			Bind: append(more, debs(f.t)+":"+debPlace, rig.Build(f.t, false).Dir+":"+programs,
+				filepath.Dir(parts.Envoy(f.t))+":"+envoy)})}
+	h.Script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
+	f.t.Cleanup(func() {
+		if f.t.Failed() {
+			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+			defer cancel()
+			log, _ := h.Run(ctx, "journalctl", "--no-pager", "-o", "short-monotonic", "-n", "120",
+				"-u", "outrider*", "-u", "consul*")
+			f.t.Logf("the journal of %s:\n%s", h.Name(), log)
+		}
+	})
+	return h
 }
 
 // route replaces the destination of requests for web.test.
 func (f *joinedFleet) route(destination string) {
 	f.t.Helper()
-	f.server.Write("/etc/outrider/mesh.d/routing.yaml", fmt.Sprintf(routing, destination))
-}
-
-func (h *Host) installDiscoveryd() {
-	h.t.Helper()
-	h.Script(fmt.Sprintf("dpkg -i %s/%s/outrider-discoveryd_%[2]s-1_amd64.deb", debPlace, oldVersion))
+	f.server.route(fmt.Sprintf(routing, destination))
 }
 
 // invite gives a machine what an operator copies to it: a token, and the root certificates.
 func (f *joinedFleet) invite(h *joinedHost) {
 	f.t.Helper()
-	h.Write("/root/token", f.server.Script(
-		"outrider-discoveryd token --service-account vm/web --key /root/join.key 2>/dev/null"))
-	h.Write("/root/root.pem", f.server.Script("cat /etc/outrider/ca/root.pem"))
+	token, roots := f.server.invite()
+	h.Write("/root/token", token)
+	h.Write("/root/root.pem", roots)
 }
 
 // join installs the package and joins, as a user does, and returns the number of commands.
@@ -312,7 +260,7 @@ func (h *joinedHost) answering() string {
 // awaitAnswering waits until exactly the named hosts answer: v1, v2 or both.
 func (h *joinedHost) awaitAnswering(names string) {
 	h.t.Helper()
-	parts.EventuallySees(h.t, time.Minute, names+" answer", func() (bool, string) {
+	parts.EventuallySees(h.t, joinedLimit, names+" answer", func() (bool, string) {
 		got := h.answering()
 		return got == names, got
 	})

@@ -12,6 +12,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
+// joinedLimit bounds each wait. istiod itself may pause for a minute after the API server was away.
+const joinedLimit = 2 * time.Minute
+
 // joinedLoad is the load on a host during its life: to itself without TLS, and to the mesh.
 type joinedLoad struct {
 	plain, mutual *Load
@@ -23,11 +26,29 @@ const (
 	dead  = "machine is dead"
 )
 
-// Two machines that have only the package join with one command each, without Kubernetes. Under
-// load they live through everything that a fleet does, until one of them is killed and the other
-// leaves. Only requests that the killed machine had in flight are lost.
+// Two machines that have only the package join with one command each, without Kubernetes, and live
+// until one of them is killed and the other leaves.
 func TestJoined_LifeOfAFleet(t *testing.T) {
 	f := newJoinedFleet(t)
+	f.startDiscoveryd()
+	f.live()
+}
+
+// The same life with the same files, served by a real istiod.
+func TestJoined_LifeOfAFleetWithIstiod(t *testing.T) {
+	f := newJoinedFleet(t)
+	f.startIstiod()
+	// istiod decides at the first registration whether a workload reports its health
+	for _, h := range f.hosts {
+		h.Write("/etc/outrider/conf.d/40-health.toml", joinedHealth)
+	}
+	f.live()
+}
+
+// live has the hosts join, and under load live through everything that a fleet does. Only requests
+// that the killed machine had in flight are lost.
+func (f *joinedFleet) live() {
+	t := f.t
 	one, two := f.hosts[0], f.hosts[1]
 	f.invite(one)
 	f.invite(two)
@@ -43,12 +64,12 @@ func TestJoined_LifeOfAFleet(t *testing.T) {
 	two.reaches("v1")
 	one.awaitAnswering("both")
 
+	settings := configuration + joinedHealth
+	if full() { // certificates are renewed during the test
+		settings += "[identity]\nttl = \"1m\"\n"
+	}
 	for _, h := range f.hosts {
-		h.Write("/etc/systemd/system/gate.service", "[Service]\nExecStart=/bin/sleep infinity\n"+
-			"[Install]\nWantedBy=multi-user.target\n")
-		h.Script("systemctl daemon-reload; systemctl enable --now gate.service")
-		h.Write("/etc/outrider/conf.d/50-life.toml", configuration+
-			"[health]\nunit = \"gate.service\"\nperiod = \"200ms\"\n")
+		h.Write("/etc/outrider/conf.d/50-life.toml", settings)
 		h.reload()
 	}
 	f.entries("the health is reported", 2, func(text string) bool {
@@ -67,7 +88,7 @@ func TestJoined_LifeOfAFleet(t *testing.T) {
 		two.reload()
 	})
 	step("server killed", f.killServer)
-	step("Consul restarted", f.restartConsul)
+	step("registry restarted", f.restartRegistry)
 	if full() {
 		step("authority rotated", f.rotate)
 		step("machine rebooted offline", func() { f.rebootOffline(two) })
@@ -94,23 +115,20 @@ func (h *joinedHost) reload() {
 	h.Script("systemctl reload outrider.service; outrider wait --timeout 30s")
 }
 
-// entries waits until there is a number of registered workloads in Consul, all of which fulfil a
-// condition; nil: none.
+// entries waits until there is a number of registered workloads, all of which fulfil a condition;
+// nil: none.
 func (f *joinedFleet) entries(what string, number int, holds func(string) bool) {
 	f.t.Helper()
-	parts.EventuallySees(f.t, time.Minute, what, func() (bool, string) {
-		text, err := f.server.Run(f.t.Context(), "/opt/consul/consul", "kv", "get", "-recurse",
-			"outrider/registration/workloads/")
-		var lines []string
-		for line := range strings.Lines(text) {
-			if strings.HasPrefix(line, "outrider/registration/workloads/") {
-				lines = append(lines, line)
-			}
-		}
-		return err == nil && len(lines) == number && (holds == nil ||
-			!slices.ContainsFunc(lines, func(line string) bool { return !holds(line) })), text
+	parts.EventuallySees(f.t, joinedLimit, what, func() (bool, string) {
+		all, err := f.server.entries()
+		return err == nil && len(all) == number && (holds == nil ||
+				!slices.ContainsFunc(all, func(text string) bool { return !holds(text) })),
+			strings.Join(all, "\n")
 	})
 }
+
+// connected reports whether a WorkloadEntry is that of a connected workload.
+func connected(entry string) bool { return strings.Contains(entry, "istio.io/connectedAt") }
 
 // flipHealth makes one of two hosts unhealthy for some time.
 func (f *joinedFleet) flipHealth(client, flipping *joinedHost) {
@@ -130,66 +148,35 @@ func (f *joinedFleet) shift(client *joinedHost) {
 	client.awaitAnswering("both")
 }
 
-// killServer kills outrider-discoveryd. The next instance takes the workloads over, and removes none
-// when the lease of the one before has expired.
+// killServer kills the server. The next instance takes the workloads over, and removes none.
 func (f *joinedFleet) killServer() {
 	f.t.Helper()
-	before := f.instance()
-	f.server.Script("systemctl kill -s KILL outrider-discoveryd.service")
-	instance := ""
-	f.server.Eventually(time.Minute, "only the next instance has a lease", func() bool {
-		instance = f.instance()
-		return instance != "" && instance != before
-	})
-	f.entries("the instance has both workloads", 2, func(text string) bool {
-		return strings.Contains(text, instance) && strings.Contains(text, "istio.io/connectedAt")
+	instance := f.server.kill()
+	f.entries("the next instance has both workloads", 2, func(text string) bool {
+		return strings.Contains(text, instance) && connected(text)
 	})
 	f.hosts[0].awaitAnswering("both")
 }
 
-// instance returns the instance of outrider-discoveryd that has the only lease; "": there are
-// several.
-func (f *joinedFleet) instance() string {
-	const prefix = "outrider/registration/servers/"
-	text, err := f.server.Run(f.t.Context(), "/opt/consul/consul", "kv", "get", "-keys", prefix)
-	if err != nil || strings.Count(text, prefix) != 1 {
-		return ""
-	}
-	return strings.TrimPrefix(text, prefix)
-}
-
-// restartConsul restarts Consul in order, kills it, and has it away for longer than the grace
-// period. Its data stay. Nothing is removed because of that.
-func (f *joinedFleet) restartConsul() {
-	for _, command := range []string{"systemctl restart consul.service",
-		"systemctl kill -s KILL consul.service",
-		fmt.Sprintf("systemctl stop consul.service; sleep %d; systemctl start consul.service",
-			int((joinedGrace + 2*time.Second).Seconds()))} {
-		f.server.Script(command)
-		f.entries("Consul has the workloads", 2, nil)
+// restartRegistry has the registry away several times. Nothing is removed because of that.
+func (f *joinedFleet) restartRegistry() {
+	f.t.Helper()
+	for _, outage := range f.server.outages() {
+		outage()
+		f.entries("the registry has the workloads", 2, nil)
 		f.hosts[0].awaitAnswering("both")
 	}
 	f.flipHealth(f.hosts[0], f.hosts[1])
 }
 
-// rotate replaces the authority: old, both, new. All certificates are of the new one in the end.
+// rotate replaces the authority. All certificates are of the new one in the end.
 func (f *joinedFleet) rotate() {
-	s := f.server
-	s.Script(`set -eu
-outrider-discoveryd ca init /etc/outrider/ca2 mesh.test
-chown outrider-discoveryd /etc/outrider/ca2/*.key
-cat /etc/outrider/ca/root.pem /etc/outrider/ca2/root.pem >/etc/outrider/roots.pem`)
-	old, next := "/etc/outrider/ca/", "/etc/outrider/ca2/"
-	for _, files := range [][3]string{{old + "ca.pem", old + "ca.key", "/etc/outrider/roots.pem"},
-		{next + "ca.pem", next + "ca.key", "/etc/outrider/roots.pem"},
-		{next + "ca.pem", next + "ca.key", next + "root.pem"}} {
+	f.t.Helper()
+	for _, step := range f.server.rotation() {
+		step()
 		before := [2]string{f.hosts[0].serial(), f.hosts[1].serial()}
-		s.Write("/etc/outrider/discoveryd.d/30-rotated.toml", fmt.Sprintf(
-			"[ca]\ncert_file = %q\nkey_file = %q\nroot_file = %q\n",
-			files[0], files[1], files[2]))
-		s.Script("systemctl reload outrider-discoveryd.service")
 		for i, h := range f.hosts {
-			h.Eventually(2*time.Minute, "the certificate is renewed", func() bool {
+			h.Eventually(joinedLimit, "the certificate is renewed", func() bool {
 				return h.serial() != before[i]
 			})
 		}
@@ -197,22 +184,20 @@ cat /etc/outrider/ca/root.pem /etc/outrider/ca2/root.pem >/etc/outrider/roots.pe
 	}
 }
 
-// rebootOffline reboots a host while Consul and outrider-discoveryd are away. It serves with what it
-// has stored.
+// rebootOffline reboots a host while server and registry are away. It serves with what it has
+// stored.
 func (f *joinedFleet) rebootOffline(h *joinedHost) {
 	f.t.Helper()
-	f.server.Script("systemctl stop outrider-discoveryd.service consul.service")
-	if err := h.Reboot(f.t.Context()); err != nil {
-		f.t.Fatal(err)
-	}
-	h.Eventually(time.Minute, "the agent is ready", func() bool {
-		return h.Property("outrider.service", "ActiveState") == "active"
+	f.server.away(func() {
+		if err := h.Reboot(f.t.Context()); err != nil {
+			f.t.Fatal(err)
+		}
+		h.Eventually(time.Minute, "the agent is ready", func() bool {
+			return h.Property("outrider.service", "ActiveState") == "active"
+		})
+		f.hosts[0].awaitAnswering("both")
 	})
-	f.hosts[0].awaitAnswering("both")
-	f.server.Script("systemctl start consul.service outrider-discoveryd.service")
-	f.entries("both workloads are connected", 2, func(text string) bool {
-		return strings.Contains(text, "istio.io/connectedAt")
-	})
+	f.entries("both workloads are connected", 2, connected)
 	f.hosts[0].awaitAnswering("both")
 }
 

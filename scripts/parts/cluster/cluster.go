@@ -202,8 +202,12 @@ func (c *Cluster) send(ctx context.Context, client *http.Client,
 	}
 	request.Header.Set("Authorization", "Bearer secret")
 	request.Header.Set("Content-Type", "application/yaml")
-	if method == http.MethodPatch {
+	switch {
+	case method != http.MethodPatch:
+	case strings.HasPrefix(body, "{"):
 		request.Header.Set("Content-Type", "application/merge-patch+json")
+	default:
+		request.Header.Set("Content-Type", "application/apply-patch+yaml")
 	}
 	return client.Do(request)
 }
@@ -226,14 +230,24 @@ func (c *Cluster) request(method, path, body string) (int, []byte) {
 // type.
 func (c *Cluster) Create(path, object string) []byte {
 	c.t.Helper()
+	return c.sendDefined(http.MethodPost, path, object)
+}
+
+// sendDefined sends an object as soon as its type is defined, and returns it as JSON.
+func (c *Cluster) sendDefined(method, path, object string) []byte {
+	c.t.Helper()
 	var text []byte
 	parts.Eventually(c.t, startTime, path+" is served", func() (done bool) {
 		var code int
-		code, text = c.request(http.MethodPost, path, object)
-		if code != http.StatusCreated && code != http.StatusNotFound {
-			c.t.Fatalf("create %s: %d %s", path, code, text)
+		code, text = c.request(method, path, object)
+		switch code {
+		case http.StatusOK, http.StatusCreated:
+			return true
+		case http.StatusNotFound:
+			return false
 		}
-		return code == http.StatusCreated
+		c.t.Fatalf("%s %s: %d %s", method, path, code, text)
+		return false
 	})
 	return text
 }

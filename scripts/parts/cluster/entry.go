@@ -56,6 +56,13 @@ func (c *Cluster) Entry(namespace, name string) *WorkloadEntry {
 	return &e
 }
 
+// Entries returns the WorkloadEntries of a namespace.
+func (c *Cluster) Entries(namespace string) []json.RawMessage {
+	var list struct{ Items []json.RawMessage }
+	c.Get(entries(namespace), &list)
+	return list.Items
+}
+
 // AwaitEntry waits until the health of a WorkloadEntry has a prefix, and returns it.
 func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
 	namespace, name, prefix string) *WorkloadEntry {

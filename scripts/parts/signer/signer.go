@@ -118,8 +118,15 @@ func (s *Signer) Write(p []byte) (int, error) {
 // Sign has istiod sign with an authority, and announce it and more as roots.
 func (s *Signer) Sign(t testing.TB, with *pkitest.Authority, more ...*pkitest.Authority) {
 	t.Helper()
+	WriteAuthority(t, s.folder, with, append(more, with)...)
+}
+
+// WriteAuthority writes the files that an istiod with ROOT_CA_DIR=folder signs with.
+func WriteAuthority(t testing.TB, folder string, with *pkitest.Authority,
+	announced ...*pkitest.Authority) {
+	t.Helper()
 	var roots []byte
-	for _, a := range append(more, with) {
+	for _, a := range announced {
 		roots = append(roots, pkitest.PEM(a.Certificate)...)
 	}
 	for name, text := range map[string][]byte{
@@ -128,7 +135,7 @@ func (s *Signer) Sign(t testing.TB, with *pkitest.Authority, more ...*pkitest.Au
 		"cert-chain.pem": pkitest.PEM(with.Certificate),
 		"root-cert.pem":  roots,
 	} {
-		if err := os.WriteFile(filepath.Join(s.folder, name), text, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(folder, name), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
