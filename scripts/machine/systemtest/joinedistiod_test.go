@@ -3,6 +3,7 @@ package systemtest
 import (
 	"fmt"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -92,13 +93,30 @@ func (s *joinedIstiod) kill() (instance string) {
 // outages kill the API server, and have it away for longer than the grace period. Its data stay.
 func (s *joinedIstiod) outages() []func() {
 	return []func(){
-		func() { s.cluster.Restart(nil) },
+		func() { s.restart(nil) },
 		func() {
-			s.cluster.Restart(func(string) {
+			s.restart(func(string) {
 				parts.RepeatFor(joinedGrace+2*time.Second, time.Second, func() {})
 			})
 		},
 	}
+}
+
+// restart restarts the API server, and waits until istiod sees changes again. The pauses of its
+// watches grow to a minute; meanwhile it loses reports of health and refuses new streams, because
+// it writes to outdated WorkloadEntries.
+func (s *joinedIstiod) restart(meanwhile func(string)) {
+	s.t.Helper()
+	s.cluster.Restart(meanwhile)
+	begun := time.Now()
+	name := fmt.Sprintf("change-%d", begun.UnixNano())
+	s.cluster.Apply("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\n" +
+		"metadata: {name: " + name + ", namespace: default}\nspec: {address: 192.0.2.1}")
+	parts.Eventually(s.t, joinedLimit, "istiod sees changes", func() bool {
+		return strings.Contains(string(s.cluster.Debug("/debug/configz")), name)
+	})
+	s.t.Logf("istiod sees changes %v after the API server is ready",
+		time.Since(begun).Round(100*time.Millisecond))
 }
 
 // rotation starts istiod again at each step, because it reads the roots of its clients only then.
