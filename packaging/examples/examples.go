@@ -30,7 +30,7 @@ var Groups = []Group{
 	{"extra", "for an edge, beside one of the above", []string{
 		"compression", "rate-limit", "request-size", "basic-auth", "jwt", "allow-addresses",
 		"external-authorizer", "error-pages", "health-checks", "sticky-sessions", "trusted-proxies", "proxy-protocol",
-		"plain-headers", "json-log", "istio-metrics", "telemetry"}},
+		"plain-headers", "json-log", "istio-metrics", "telemetry", "wasm"}},
 	{"agent", "beside an application, or more than one agent", []string{
 		"sidecar", "mutual-tls", "access-rules", "capture-unit", "two-instances"}},
 }

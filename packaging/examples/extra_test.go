@@ -52,6 +52,7 @@ func newEdge(t *testing.T) *edge {
 		})
 	}
 	e.writeUser("alice", "secret")
+	e.writeModule()
 	e.backend("127.0.0.1:9191", nil, authorize)
 	e.backend("127.0.0.1:4318", nil, func(_ http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/v1/traces" {

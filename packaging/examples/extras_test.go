@@ -1,6 +1,7 @@
 package examples
 
 import (
+	"bytes"
 	"compress/gzip"
 	"crypto/ecdsa"
 	"crypto/rand"
@@ -20,6 +21,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"outrider.org/outrider/agent/wasm/wasmtest"
 )
 
 // extras are in the order of their tests.
@@ -136,6 +139,9 @@ var extras = []extra{
 			}
 			return e.spans.Load() > before
 		}, shows: showTelemetryLog},
+	{name: "wasm", explains: "WasmPlugin default/hello", acts: func(e *edge) bool {
+		return e.ask(request{}).header.Get("X-Wasm") == "hello"
+	}},
 	{name: "proxy-protocol", explains: "listener filter envoy.filters.listener.proxy_protocol",
 		acts: func(e *edge) bool { return e.ask(request{}).status == 0 },
 		shows: func(t *testing.T, e *edge) {
@@ -219,6 +225,21 @@ func (e *edge) writeUser(name, password string) {
 	e.t.Helper()
 	sum := sha1.Sum([]byte(password))
 	e.write("outrider/users", name+":{SHA}"+base64.StdEncoding.EncodeToString(sum[:])+"\n")
+}
+
+// writeModule writes the module of the example wasm, by the command that its comment names.
+func (e *edge) writeModule() {
+	e.t.Helper()
+	const file = "wasm/hello.wasm"
+	encoded := load("wasm").Files[2]
+	module, err := base64.StdEncoding.DecodeString(strings.ReplaceAll(encoded.Text, "\n", ""))
+	if err != nil || encoded.Path != file+".base64" {
+		e.t.Fatalf("%s: %v", encoded.Path, err)
+	}
+	if want := wasmtest.Tagger(wasmtest.ResponseHeaders, "x-wasm", "hello"); !bytes.Equal(module, want) {
+		e.t.Errorf("%s is not what wasmtest.Tagger returns: %x", encoded.Path, want)
+	}
+	e.write("outrider/"+file, string(module))
 }
 
 func showBasicAuth(t *testing.T, e *edge) {
