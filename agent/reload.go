@@ -37,24 +37,24 @@ type reloader struct {
 	log        *slog.Logger
 
 	requests chan *reload
-	posted   chan func()   // work for the owner
+	posted   chan func()   // functions for the owner to call
 	ended    chan struct{} // closed when Run returns
 
 	// Accessed by the owner only.
 	counter   uint64
-	newest    *prepared   // the newest that was valid when it was read
-	committed *prepared   // in force; nil: the configuration at the start
-	requested []*prepared // waiting for the supervisor
+	newest    *prepared   // the newest that has been prepared without an error
+	committed *prepared   // in force; nil: the configuration that the agent started with
+	requested []*prepared // of the reloads that wait for the supervisor
 	refused   uint64      // id of the last reload that was refused
-	queued    *queuedWork // the newest on effects
+	queued    *queuedWork // the last queued work
 	adjusting bool        // AdjustEpoch runs or waits
-	adjusted  string      // ID of the epoch of the last AdjustEpoch
+	adjusted  string      // ID of the epoch that AdjustEpoch was last called for
 }
 
 // specSource reads configurations and makes specs from them. Its methods may block.
 type specSource interface {
 	Load() (*config.Loaded, error)
-	// Check returns why the host cannot provide what a configuration needs.
+	// Check returns an error that says why the host cannot provide what a configuration needs.
 	Check(ctx context.Context, loaded *config.Loaded) error
 	Make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
 	// LostCertificates returns an error that names the certificates which the live epoch serves and
@@ -69,8 +69,8 @@ type requester interface {
 	Changed() <-chan struct{}
 }
 
-// effects applies configurations to the other parts of the agent. The methods may block; they call
-// step with the name of what they wait for.
+// effects applies configurations to the other parts of the agent. The methods may block. Before
+// each wait they call step with the name of the part that they wait for.
 type effects interface {
 	// Expect watches the files of a configuration that a reload is about to read, until Release. It
 	// does nothing once ctx has ended, and is called before Release or after the end of ctx.
@@ -79,9 +79,9 @@ type effects interface {
 	Hold(id uint64, read *prepared) error
 	// Enact applies the [live] keys of the configuration that is now in force.
 	Enact(ctx context.Context, old *config.Loaded, won *prepared, step func(name string))
-	// AdjustEpoch applies them to an epoch that became live without a reload.
+	// AdjustEpoch applies the current [live] keys to an epoch that became live without a reload.
 	AdjustEpoch(ctx context.Context, step func(name string))
-	// Release ends what Expect and Hold began.
+	// Release ends the watches and frees the sockets and ports of Expect and Hold.
 	Release(id uint64, refused bool)
 }
 
@@ -89,23 +89,23 @@ type effects interface {
 type prepared struct {
 	id      uint64 // of the reload
 	loaded  *config.Loaded
-	pending []string // [start] keys that wait for the next start
+	pending []string // [start] keys that take effect at the next start of the agent
 	wanted  *wanted
 	loses   error // see specSource.LostCertificates
 	epoch   bool  // an epoch was requested; accessed by the owner only
-	first   bool  // of the start of the agent
+	first   bool  // made for the start of the agent
 }
 
 // reload is one request.
 type reload struct {
 	reason    string
 	ifChanged bool
-	abort     []int    // draining epochs that a new one does not wait for: they are killed
+	abort     []int    // draining epochs to kill, so that the new epoch need not wait for them
 	first     bool     // the start of the agent: its configuration has just been read
 	files     []string // changed files that triggered the reload
 	progress  func(api.Progress)
-	answer    chan api.ReloadResult // buffered, one result
-	accepted  chan uint64           // buffered, the ID once the request is accepted
+	answer    chan api.ReloadResult // buffered; receives one result
+	accepted  chan uint64           // buffered; receives the ID once the request is accepted
 
 	id     uint64
 	began  time.Time
@@ -136,7 +136,7 @@ func (r *reloader) Run(ctx context.Context) error {
 	r.MarkReady()
 	for {
 		changed := r.supervisor.Changed() // before Live is read, so that no change is missed
-		if len(r.requested) == 0 {        // a reload in progress may own the live epoch
+		if len(r.requested) == 0 {        // a reload may have made the epoch live
 			r.adjustEpoch(ctx)
 		}
 		select {
@@ -151,8 +151,8 @@ func (r *reloader) Run(ctx context.Context) error {
 	}
 }
 
-// Reload requests a reload and waits for its outcome. The end of ctx ends the waiting, not the
-// reload. progress may be nil.
+// Reload requests a reload and waits for its outcome. If ctx ends, Reload returns an error and the
+// reload continues. progress may be nil.
 func (r *reloader) Reload(
 	ctx context.Context, reason string, request api.ReloadRequest, progress func(api.Progress),
 ) (api.ReloadResult, error) {
@@ -169,7 +169,7 @@ func (r *reloader) do(ctx context.Context, request *reload) (api.ReloadResult, e
 	case result := <-request.answer:
 		return result, nil
 	case <-r.ended:
-		return api.ReloadResult{Outcome: api.OutcomeRefused, Reasons: []string{"the agent ends"}},
+		return api.ReloadResult{Outcome: api.OutcomeRefused, Reasons: []string{"the agent is stopping"}},
 			nil
 	case <-ctx.Done():
 		return api.ReloadResult{}, fmt.Errorf("the outcome of the reload is not known yet: %w",
@@ -218,7 +218,7 @@ func (r *reloader) post(ctx context.Context, step func()) {
 	}
 }
 
-// Ping returns once the owner has run. The watchdog uses it.
+// Ping returns once the owner has called a function, so that the watchdog detects a hang.
 func (r *reloader) Ping(ctx context.Context) error {
 	select {
 	case r.posted <- func() {}:
@@ -234,8 +234,8 @@ func (r *reloader) serves() (hash string, number int, live bool) {
 	return e.Hash, e.Number, live
 }
 
-// pendingKeys returns the [start] keys that next changes; they take effect at the next start of the
-// agent.
+// pendingKeys returns the [start] keys whose values differ in next; they take effect at the next
+// start of the agent.
 func pendingKeys(started, next *config.Config) []string {
 	var pending []string
 	for _, change := range config.Compare(started, next) {

@@ -7,15 +7,15 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// queuedWork is one piece of work on effects. Each waits for its predecessor, so that settings take
-// effect in commit order.
+// queuedWork is a queued call of methods of effects. Each waits for its predecessor, so that
+// settings take effect in commit order.
 type queuedWork struct {
 	done chan struct{}
 	step atomic.Pointer[string] // the current step
 }
 
-// queue runs work in a helper goroutine after all earlier work, then next on the owner. A waiting
-// request reports what it waits for. request and next may be nil.
+// queue calls work in a helper goroutine after all earlier work has ended, then next on the owner.
+// A request that waits reports the step it waits for. request and next may be nil.
 func (r *reloader) queue(
 	ctx context.Context, request *reload, work func(step func(string)), next func(),
 ) {
@@ -69,7 +69,7 @@ func (r *reloader) adjustEpoch(ctx context.Context) {
 	}
 	r.adjusting, r.adjusted = true, live.ID
 	r.mu.Lock()
-	if r.last != nil { // a repair or an undrain: another epoch serves now
+	if r.last != nil { // a repair or an undrain has made another epoch live
 		last := *r.last
 		last.Epoch = &live.Number
 		r.last = &last

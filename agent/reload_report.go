@@ -63,7 +63,7 @@ func (r *reloader) end(ctx context.Context, request *reload, result api.ReloadRe
 	r.mu.Unlock()
 	refused := result.Outcome == api.OutcomeRefused
 	r.queue(ctx, nil, func(step func(string)) {
-		step("ending what a reload needed")
+		step("releasing files and ports of the reload")
 		r.effects.Release(request.id, refused)
 	}, nil)
 	if !quiet {
@@ -105,8 +105,8 @@ func (r *reloader) register(request *reload) {
 	}
 }
 
-// publish publishes the start of a reload, once: when it is requested, or when a changed file has
-// an effect. A refusal is an effect.
+// publish publishes the start of a reload, once: when it is requested or, for a reload that a
+// changed file triggered, when it has an effect. A refusal is an effect.
 func (r *reloader) publish(request *reload) {
 	r.mu.Lock()
 	quiet := request.quiet

@@ -19,8 +19,8 @@ const (
 	conditionPending = "restart-pending"
 )
 
-// prepareTime bounds preparing a configuration, which includes name lookups and three short runs of
-// Envoy.
+// prepareTime bounds the preparation of a configuration, which includes name lookups and three
+// short runs of Envoy.
 const prepareTime = 30 * time.Second
 
 // take begins a reload.
@@ -39,7 +39,8 @@ func (r *reloader) take(ctx context.Context, request *reload) {
 	}()
 }
 
-// prepareInTime is prepare within prepareTime, even if a file system hangs.
+// prepareInTime calls prepare, and returns an error if that takes longer than prepareTime, for
+// example because a file system hangs.
 func (r *reloader) prepareInTime(ctx context.Context, request *reload) (*prepared, error) {
 	ctx, cancel := context.WithTimeout(ctx, prepareTime)
 	defer cancel()
@@ -57,7 +58,7 @@ func (r *reloader) prepareInTime(ctx context.Context, request *reload) (*prepare
 		return o.read, o.err
 	case <-ctx.Done():
 	}
-	select { // prepare usually ends with its context, and its error says more
+	select { // prepare usually returns when its context ends, with a more precise error
 	case o := <-done:
 		return o.read, o.err
 	case <-time.After(time.Second):
@@ -78,7 +79,7 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 		read.pending = pendingKeys(r.started, loaded.Config)
 		loaded.Config = config.RetainStartKeys(r.started, loaded.Config)
 	}
-	// Watched before the files are read, so that no change is missed while the epoch waits.
+	// Watch the files before they are read, so that no change is missed while the epoch waits.
 	r.effects.Expect(ctx, request.id, loaded, nil)
 	read.wanted, err = r.source.Make(ctx, loaded, listener{
 		phase: func(phase string) { request.progress(api.Progress{Phase: phase}) },
@@ -126,7 +127,8 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	}
 	request.before = r.InForce().Config
 	hash, number, live := r.serves()
-	// A newer request may have requested the epoch that this one needs.
+	// A newer request that was decided first may already have requested an epoch for this
+	// configuration.
 	ifChanged := request.ifChanged || request.first || overtaken && read.epoch ||
 		read.loaded.Config.Reload.OnRequest != "always"
 	// While another reload waits for its epoch, only the supervisor knows which one will be live.
@@ -146,7 +148,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	r.requested, read.epoch = append(r.requested, read), true
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	r.publish(request)
-	// Called by the owner, so that the supervisor receives the requests in order.
+	// Only the owner calls Submit, so that the supervisor receives the requests in order.
 	wait := r.supervisor.Submit(epoch.Request{
 		Spec: read.wanted.spec, Reason: request.reason, IfChanged: ifChanged,
 		Abort: request.abort,
@@ -195,7 +197,7 @@ func (r *reloader) applied(
 	enact := r.commit(ctx, won)
 	r.compare(request, &result)
 	result.Mode = string(outcome.Mode)
-	if outcome.Epoch >= 0 { // there is none without Envoy
+	if outcome.Epoch >= 0 { // there is no epoch if Envoy is disabled
 		result.Epoch = &outcome.Epoch
 	}
 	result.Outcome = api.OutcomeRestarted
@@ -211,12 +213,12 @@ func (r *reloader) applied(
 	r.queue(ctx, request, enact, func() { r.finish(ctx, request, result) })
 }
 
-// winner returns the newest of the requested and committed configurations whose epoch is live, or
-// nil if there is none and the committed one remains in force.
+// winner returns the newest configuration, of those requested and the committed one, whose epoch is
+// live. It returns nil if there is none; the committed configuration then remains in force.
 func (r *reloader) winner(read *prepared) *prepared {
 	hash, _, live := r.serves()
 	if !live {
-		return read // the epoch was live a moment ago
+		return read // its epoch was live when the supervisor answered
 	}
 	var won *prepared
 	for _, candidate := range append(slices.Clone(r.requested), r.committed) {
@@ -242,8 +244,8 @@ func (p *prepared) same(other *prepared) bool {
 		other.wanted.spec.Hash == p.wanted.spec.Hash
 }
 
-// commit puts a configuration in force unless a newer one is. It returns the function that applies
-// its [live] keys.
+// commit puts a configuration in force unless a newer one is in force. It returns the function that
+// applies its [live] keys.
 func (r *reloader) commit(ctx context.Context, won *prepared) (enact func(step func(string))) {
 	if won == nil || r.committed != nil && won.id <= r.committed.id {
 		return func(func(string)) {}
@@ -253,7 +255,7 @@ func (r *reloader) commit(ctx context.Context, won *prepared) (enact func(step f
 	old := r.current
 	r.current, r.pending = won.loaded, won.pending
 	r.mu.Unlock()
-	if won.id > r.refused { // a newer refused configuration keeps its condition
+	if won.id > r.refused { // otherwise the condition is about a newer configuration
 		r.board.Clear(conditionRefused)
 	}
 	if len(won.pending) > 0 {

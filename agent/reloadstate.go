@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/envoy"
 )
 
-// reloadState is the configuration in force and the state of the reloads. The reloader changes it;
-// every part may read it.
+// reloadState is the configuration in force and the state of the reloads. Only the reloader changes
+// it; every part may read it.
 type reloadState struct {
 	started *config.Config               // at the start of the agent: the values of [start] keys
 	binary  atomic.Pointer[envoy.Binary] // of the configuration in force; nil until there is one

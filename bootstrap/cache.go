@@ -15,7 +15,7 @@ import (
 // maxCached is the largest bootstrap that is cached, in bytes. An ordinary one has 20 kB.
 const maxCached = 8 << 20
 
-// cached is the JSON of the cache file.
+// cached is the content of the cache file (JSON).
 type cached struct {
 	Question string // see identify
 	Sum      string // SHA-256 of Rendered, hexadecimal, to detect a damaged file

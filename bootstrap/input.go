@@ -30,12 +30,12 @@ type Input struct {
 	// none.
 	SystemRoots string
 
-	ConnectTimeout time.Duration // of the clusters in the bootstrap; 0 = 1 s
+	ConnectTimeout time.Duration // for the clusters in the bootstrap; 0 = 1 s
 	// DNSRefreshRate applies to answers without a TTL; 0 = 300 s.
 	DNSRefreshRate time.Duration
 	MaxConnections uint64 // from clients, at the same time; 0 = no limit
-	// MaxCaptured is the same for each listener of captured connections. Envoy does not count those
-	// that it hands over to another listener, such as that of an outbound service.
+	// MaxCaptured is the limit for each listener of captured connections. It does not count
+	// connections that the listener passes to another one, such as that of an outbound service.
 	MaxCaptured uint64
 
 	Prometheus string // host:port of the metrics listener; "" = none
@@ -94,8 +94,8 @@ type ReadyListener struct {
 	Backend string // host:port of the agent's status server; "" = Envoy's admin interface answers
 }
 
-// Stats selects Envoy's statistics: the default ones, and those that start or end with a string or
-// match an expression (RE2, the whole name); or all.
+// Stats selects the statistics that Envoy creates: the default ones and those that start or end
+// with one of the strings or match an expression (RE2, the whole name); or all.
 type Stats struct {
 	All                         bool
 	Prefixes, Suffixes, Regexps []string
@@ -125,7 +125,8 @@ type TLS struct {
 	CertFile, KeyFile string // TLSMutual
 	// SDS, with TLSMutual: certificate and roots come from SDSSocket instead of the files.
 	SDS bool
-	// ServerName is SNI, and must be in the server's certificate; "" = the host of the address.
+	// ServerName is the SNI and must be a name in the server's certificate; "" = the host of the
+	// address.
 	ServerName string
 }
 

@@ -40,7 +40,7 @@ type Program struct {
 	Log     *slog.Logger // for warnings; nil = none
 
 	once         sync.Once
-	rendering    chan struct{}     // held while rendering; guards the fields below
+	rendering    chan struct{}     // semaphore, held while rendering; guards the fields below
 	lastQuestion [sha256.Size]byte // hash of the last question
 	result       *Rendered
 }
@@ -102,8 +102,9 @@ func (p *Program) cachedOrRun(ctx context.Context, question []byte) (*Rendered, 
 	return rendered, nil
 }
 
-// outOfMemory matches the messages of the Go runtime when it gets no more memory. Some of its own
-// code then ends by SIGSEGV; that of Go code would begin with "panic:".
+// outOfMemory matches the messages of the Go runtime when the kernel gives it no more memory. The
+// runtime's own code may then end by SIGSEGV; in other Go code that message would begin with
+// "panic:".
 var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate|^SIGSEGV: `)
 
 // Defaults for Program. A JSON bootstrap of 16 MB takes about 6 s of CPU time.
@@ -111,7 +112,7 @@ const (
 	defaultTime   = 20 * time.Second
 	defaultMemory = 512 << 20
 
-	typedTime   = 5 * time.Second // see TypedChecker
+	typedTime   = 5 * time.Second // CPU time of a check by TypedChecker
 	typedMemory = 128 << 20
 )
 
@@ -124,7 +125,8 @@ func (p *Program) question(request Request) ProgramInput {
 		Request: request}
 }
 
-// grace is how much longer than Wait the program may take to report its own time-out.
+// grace is how much longer than ProgramInput.Wait the agent waits, so that the program can report
+// its own time-out.
 const grace = 5 * time.Second
 
 // run renders a bootstrap.
@@ -144,7 +146,7 @@ func (p *Program) run(ctx context.Context, question []byte) (*Rendered, error) {
 	return answer.Rendered, nil
 }
 
-// CheckTyped returns the findings of each of configs. An error means that they are not checked.
+// CheckTyped returns the findings for each of configs. An error means that they were not checked.
 func (p *Program) CheckTyped(ctx context.Context, configs []typedconfig.Config) (
 	[][]typedconfig.Finding, error) {
 	question := p.question(Request{})
@@ -179,7 +181,8 @@ func (p *Program) exchange(
 	defer cancel()
 	command := exec.CommandContext(ctx, path)
 	command.Stdin = bytes.NewReader(question)
-	// No other input. Its types and an ordinary bootstrap need no collection of garbage.
+	// The program's environment is only GOGC, so high that rendering an ordinary bootstrap causes
+	// no garbage collection.
 	command.Dir, command.Env = "/", []string{"GOGC=400"}
 	command.WaitDelay = time.Second
 	out, err := command.Output()

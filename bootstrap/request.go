@@ -9,19 +9,20 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// Request is the input of a rendering: Input, or a user's file or the upstream server's bootstrap
-// in its place, and a file to merge into the result.
+// Request is the input of a rendering: Input alone, or with a user's file or the upstream server's
+// bootstrap that replaces the built one, and a file to merge into the result.
 type Request struct {
 	Input    Input  // Input.AdminSocket is ignored, see Rendered
-	Custom   *File  // nil = none; a complete bootstrap
-	Template *File  // nil = none; a text/template of one
-	Upstream []byte // nil = none; a bootstrap of the upstream server (protobuf)
-	Override *File  // nil = none; merged into the result
-	// Secret results are not written to a Cache.
+	Custom   *File  // a user's complete bootstrap; nil = none
+	Template *File  // a user's text/template of a bootstrap; nil = none
+	Upstream []byte // the upstream server's bootstrap (protobuf); nil = none
+	Override *File  // merged into the result; nil = none
+	// Secret reports that the result is secret: it is not written to a Cache.
 	Secret bool `json:"-"`
 }
 
-// LimitError returns an error in the file that is most expensive to render, or a ProgramError.
+// LimitError returns an error for exceeding a limit: an *Error in the user's file that is most
+// expensive to render, or a *ProgramError.
 func (r Request) LimitError(format string, arguments ...any) error {
 	for _, file := range []*File{r.Template, r.Custom, r.Override} {
 		if file != nil {
@@ -77,7 +78,7 @@ type ProgramInput struct {
 	Time     time.Duration // maximum CPU time
 	Memory   uint64        // maximum memory in bytes
 	Request  Request
-	// Typed are typed_configs to check; nil: Request is to be rendered.
+	// Typed are typed_configs to check; nil: the program renders Request.
 	Typed []typedconfig.Config `json:",omitempty"`
 }
 
@@ -89,7 +90,7 @@ type ProgramOutput struct {
 	Rendered *Rendered `json:",omitempty"`
 	Fault    *Error    `json:",omitempty"` // an error in a user's file
 	Failure  string    `json:",omitempty"` // another error in the request
-	Unable   string    `json:",omitempty"` // no result, see ProgramError
-	// Findings are those of each of ProgramInput.Typed.
+	Unable   string    `json:",omitempty"` // why there is no result, see ProgramError
+	// Findings are the results of checking ProgramInput.Typed, by index.
 	Findings [][]typedconfig.Finding `json:",omitempty"`
 }

@@ -15,15 +15,16 @@ import (
 const eventLogBuffer = 256
 
 // EventLog logs conditions and mesh problems, so that the journal has every problem that a person
-// must act on, and sets the epoch of lines without one. The other events are logged where they
-// happen, with more detail.
+// must act on. It also sets the journal's default epoch to the live one. Other events are logged
+// where they happen, with more detail.
 type EventLog struct {
 	part.Readiness
 	Board  *condition.Board
 	Log    *slog.Logger
 	Logs   Logs
 	Epochs Epochs // nil: there are none
-	// LoggedElsewhere are prefixes of the codes of conditions that the part which raises them logs.
+	// LoggedElsewhere are prefixes of the codes of conditions that EventLog skips, because the part
+	// that raises them logs them itself.
 	LoggedElsewhere []string
 }
 

@@ -8,17 +8,17 @@ import (
 	"outrider.org/outrider/agent/repeat"
 )
 
-// How many lines with one message a minute are logged: in all, and of one class. A class has the same
-// attributes, but for digits in texts.
+// Maximum numbers of lines with the same message per minute: in all, and of one class. The lines of
+// a class have the same attributes, apart from digits in text values.
 var (
 	problemLimits = repeat.Limits{Class: 1, All: 20} // warnings and errors
 	eventLimits   = repeat.Limits{Class: 3, All: 20} // those with a message ID
 	otherLimits   = repeat.Limits{Class: 300, All: 300}
 )
 
-// limited bounds the lines of a handler, so that no error in a loop and no request of others fills
-// the journal. A line has the number of omitted ones with the same message before it. Debug lines
-// are not limited, nor those of EventLog, whose board has limits.
+// limited bounds the lines of a handler, so that neither an error in a loop nor requests of users
+// can fill the journal. The next line with the same message states how many were omitted. Debug
+// lines and those of EventLog, which condition.Board bounds, are not limited.
 type limited struct {
 	slog.Handler
 	limiter *repeat.Limiter
@@ -76,8 +76,8 @@ func (l *limited) Handle(ctx context.Context, record slog.Record) error {
 	return l.Handler.Handle(ctx, record)
 }
 
-// classOf returns an attribute's part of a class. Numbers count, because they are users or epochs,
-// except PIDs.
+// classOf returns an attribute's contribution to the class of a line. Numeric values except PIDs
+// are part of the class: lines about different users or epochs are counted apart.
 func classOf(a slog.Attr) string {
 	switch a.Value.Kind() {
 	case slog.KindInt64, slog.KindUint64:

@@ -11,7 +11,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// Fault is why a token is refused, in Envoy's words; "" if it is not. As an error it is not "".
+// Fault is the reason for refusing a token, in Envoy's wording; "" if the token is accepted. A
+// Fault that is returned as an error is never "".
 type Fault string
 
 // Error implements error.
@@ -39,7 +40,8 @@ const (
 var AsymmetricAlgorithms = []jose.SignatureAlgorithm{jose.ES256, jose.ES384, jose.ES512, jose.RS256,
 	jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.EdDSA}
 
-// AllAlgorithms are AsymmetricAlgorithms and those with a shared key: what Envoy verifies.
+// AllAlgorithms are the algorithms that Envoy verifies: AsymmetricAlgorithms and those with a
+// shared key.
 var AllAlgorithms = slices.Concat(AsymmetricAlgorithms,
 	[]jose.SignatureAlgorithm{jose.HS256, jose.HS384, jose.HS512})
 
@@ -52,7 +54,7 @@ type Token struct {
 
 	text      string
 	algorithm jose.SignatureAlgorithm
-	key       string // its ID, "" if the token names none
+	key       string // ID of the signing key, "" if the token has none
 }
 
 // Parse parses a token as Envoy does. It must be signed by one of the algorithms.
@@ -113,14 +115,14 @@ func (t *Token) Audiences() (all []string) {
 	return all
 }
 
-// Keys are the keys of a key set. The zero value has none.
+// Keys is a set of public or shared keys. The zero value is empty.
 type Keys struct{ all []jose.JSONWebKey }
 
-// NewKeys returns the keys as a key set.
+// NewKeys returns a set of the keys.
 func NewKeys(keys []jose.JSONWebKey) Keys { return Keys{keys} }
 
-// ParseKeys parses a key set (JWKS). It leaves out keys that cannot be used; a text that is no key
-// set has none.
+// ParseKeys parses a key set (JWKS). It omits keys that cannot be used; the result is empty if the
+// text is not a key set.
 func ParseKeys(set string) Keys {
 	var keys struct{ Keys []json.RawMessage }
 	if json.Unmarshal([]byte(set), &keys) != nil {
@@ -136,7 +138,8 @@ func ParseKeys(set string) Keys {
 	return usable
 }
 
-// Verify verifies the signature with the keys that the token may be signed with.
+// Verify verifies the signature with each key whose ID and algorithm, where given, are those of the
+// token.
 func (t *Token) Verify(keys Keys) Fault {
 	if len(keys.all) == 0 {
 		return FaultNoKeys

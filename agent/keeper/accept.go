@@ -11,24 +11,25 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Envoy resets the connections that it has not accepted when it closes its listeners. So new ones
-// are refused before, until Envoy has accepted those that wait. See docs/decisions/0007.
+// When Envoy closes its listeners, the kernel resets the connections that Envoy has not accepted.
+// To avoid that, the keeper first makes the kernel refuse new connections, and waits until Envoy
+// has accepted those in the queue. See docs/decisions/0007.
 const (
-	acceptWait = time.Second // a handshake whose client has gone lasts longer
+	acceptWait = time.Second // maximum wait; a handshake whose client is gone lasts longer
 	acceptPoll = 10 * time.Millisecond
 
-	// acceptQuiet is how often in a row nothing may wait: a handshake that ends between the
-	// kernel's list of listeners and that of handshakes is in neither.
+	// acceptQuiet is the number of consecutive polls that must find no waiting connection. One poll
+	// can miss a handshake that ends between its two lists, of listeners and of handshakes.
 	acceptQuiet = 3
 )
 
 // noInterface is the index of a network interface that does not exist. A listening socket that is
-// bound to it gets no new connection; handshakes and connections that wait keep the interface they
-// began with. Binding needs no privilege (Linux 5.7).
+// bound to it gets no new connection; handshakes and connections in its queue are not affected.
+// Binding needs no privilege (Linux 5.7).
 const noInterface = math.MaxInt32
 
-// stopAccepting has the kernel refuse new TCP connections to all living Envoys, and returns once
-// these have accepted those that wait, or after acceptWait. It cannot be undone.
+// stopAccepting makes the kernel refuse new TCP connections to all living Envoys, and returns once
+// these have accepted the connections in their queues, or after acceptWait. It cannot be undone.
 func (s *server) stopAccepting() error {
 	open, err := findSockets(s.livingPIDs())
 	defer open.close()
@@ -66,15 +67,16 @@ func unplug(socket int) error {
 	}
 	err = unix.SetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX, noInterface)
 	if err != nil {
-		// Its configuration binds it to an interface. Let the kernel queue one connection at most.
+		// Binding fails if Envoy's configuration has bound the socket to an interface. Limit the
+		// queue to one connection instead.
 		err = fmt.Errorf("bind to no interface: %w", err)
 		return errors.Join(err, unix.Listen(socket, 0))
 	}
 	return nil
 }
 
-// unaccepted counts the connections that wait to be accepted by listeners, identified by inode and
-// port, and the handshakes that will.
+// unaccepted returns the number of connections that wait to be accepted by listeners (ports by
+// inode), plus the number of handshakes in progress on these ports.
 func unaccepted(listeners map[uint32]uint16) (int, error) {
 	ports := map[uint16]bool{}
 	for _, port := range listeners {

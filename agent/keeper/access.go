@@ -14,15 +14,17 @@ import (
 const (
 	// accessWait is the time for a file system to answer a check.
 	accessWait = 2 * time.Second
-	// maxChecks bounds the checks at the same time, including those that no file system answers.
+	// maxChecks bounds the concurrent checks, including those that wait for an unresponsive file
+	// system.
 	maxChecks = 16
-	// maxRequests bounds the Access calls of a client, so that MaxCalls has room for other calls.
+	// maxRequests bounds the concurrent Access calls of a client, so that MaxCalls has room for
+	// other calls.
 	maxRequests = 8
 )
 
-// Access checks whether Envoy's user can read an absolute path, in its sandbox. The answer is a
-// reason to refuse or to report a file, and may be outdated at once. The error is why it is
-// unknown.
+// Access checks whether Envoy's user can read an absolute path inside Envoy's sandbox. Callers use
+// the result only to refuse or report a file, as it may be outdated at once. An error means that
+// the result is unknown.
 func (c *Client) Access(ctx context.Context, path string) (access.Result, error) {
 	select {
 	case c.checks <- struct{}{}:
@@ -53,8 +55,8 @@ func checkable(path string) *Error {
 }
 
 // access checks a path for Envoy's user. It returns after accessWait even if the file system does
-// not answer. The keeper itself checks, because Envoy, which has the same user, could trace a child
-// and make it allow files of the agent.
+// not respond. The check runs in the keeper, not in a child: Envoy, which has the same user, could
+// trace a child and falsify its result.
 func (s *server) access(path string) (*access.Result, error) {
 	if refusal := checkable(path); refusal != nil {
 		return nil, refusal
@@ -84,8 +86,8 @@ func (s *server) access(path string) (*access.Result, error) {
 	}
 }
 
-// holdChecks waits until no check runs and admits none until release. exec would wait for a thread
-// that a file system does not answer, maybe for ever.
+// holdChecks waits until no check runs, and prevents new ones until release is called. exec waits
+// for all threads, possibly for ever for one that is blocked in an unresponsive file system.
 func (s *server) holdChecks() (release func(), err error) {
 	deadline := time.NewTimer(accessWait)
 	defer deadline.Stop()

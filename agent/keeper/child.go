@@ -13,7 +13,7 @@ import (
 type child struct {
 	process Process // without LastLines, MemoryBytes, Connections
 	pipe    *logPipe
-	standIn *standIn // for its dead parent
+	standIn *standIn // acts as its dead parent; nil = none
 }
 
 func (c *child) lives() bool { return c.process.Exit == nil }
@@ -65,7 +65,7 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 		return Process{}, err
 	}
 	defer func() { _ = write.Close() }()
-	// Its parent closes its listeners once the new Envoy is live.
+	// Record the ports of the parent, which closes its listeners once the new Envoy is live.
 	if _, err := s.listened.look(); err != nil {
 		s.logf("list the listeners before a start: %v", err)
 	}
@@ -174,7 +174,7 @@ func (s *server) signal(id string, number int) error {
 	if number <= 0 || unix.SignalName(signal) == "" {
 		return refuse(CodeInvalid, "there is no signal %d", number)
 	}
-	// The pid may be another process's by now. Until it is reaped, under this lock, it is not.
+	// Under this lock a pid that has not been reaped cannot belong to another process.
 	if !c.lives() {
 		return refuse(CodeExited, "process %q has exited", id)
 	}

@@ -55,10 +55,11 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
 	var theirs hello
-	// The keeper may close the connection before it has read everything: its answer counts.
+	// A failed send is not an error: the keeper may close the connection before it has read
+	// everything, and its answer takes precedence.
 	_ = connection.Send(ctx, hello{Protocol: ProtocolVersion, Role: as})
 	if err = connection.Receive(time.Time{}, &theirs); err != nil {
-		// It is exiting, or could not start.
+		// The keeper is exiting, or could not start.
 		err = fmt.Errorf("the keeper closed the connection: %w: %w", ErrNotRunning, err)
 	}
 	if !stop() && ctx.Err() != nil {
@@ -148,8 +149,8 @@ func (c *Client) Processes(ctx context.Context) ([]Process, error) {
 const measureTimeout = 10 * time.Second
 
 // Measure is Processes with the memory and connections of the living ones. A measurement takes up
-// to a third of a second with 20,000 connections on a busy machine. One runs at a time and is
-// shared by all callers. The result is at most maxAge + MaxMeasurementAge old.
+// to a third of a second with 20,000 connections on a busy machine. Concurrent callers share one
+// measurement. The result is at most maxAge + MaxMeasurementAge old.
 func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, error) {
 	processes, err := c.measured.get(ctx, maxAge)
 	if err != nil {
@@ -200,17 +201,17 @@ func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, erro
 	return r.Done, err
 }
 
-// StopAccepting has the kernel refuse new TCP connections to all living Envoys, and returns once
-// these have accepted the waiting ones, within about a second. Closing the listeners then resets
-// nobody. It cannot be undone.
+// StopAccepting makes the kernel refuse new TCP connections to all living Envoys, and returns once
+// these have accepted the connections in their queues, within about a second. Closing the listeners
+// then resets no connection. It cannot be undone.
 func (c *Client) StopAccepting(ctx context.Context) error {
 	_, err := c.call(ctx, request{Operation: operationStopAccepting})
 	return err
 }
 
 // Steer directs the new connections of ports that an Envoy (from) shares with others to one of them
-// (to) until from exits. from closes its listeners after the time closes. Ports in the error are
-// left as they were.
+// (to) until from exits. closes is the time until from closes its listeners. Ports named in the
+// error are unchanged.
 func (c *Client) Steer(ctx context.Context, from, to string, closes time.Duration) error {
 	_, err := c.call(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closes})
 	return err

@@ -26,9 +26,9 @@ const (
 // Main runs outrider-keeper and returns its exit code. It must be called by the main goroutine,
 // locked to the main thread by an init function.
 func Main(arguments []string, version string, stdout, stderr io.Writer) int {
-	// One thread that runs Go keeps idle memory and wake-ups low; if it is set explicitly the
-	// runtime does not poll the cgroup limit. Collecting at 1 MB instead of 4 MB of garbage has no
-	// measurable cost.
+	// One thread for Go code keeps idle memory and wake-ups low; the explicit setting also stops
+	// the runtime from polling the cgroup's CPU limit. Collecting at 1 MB of garbage instead of 4
+	// MB has no measurable cost.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(25)
 
@@ -73,7 +73,7 @@ func Main(arguments []string, version string, stdout, stderr io.Writer) int {
 	case takes > 0:
 		return 0
 	}
-	// An Envoy, which has the same user, must not take the keeper over by ptrace or /proc/PID/mem.
+	// Envoy runs as the same user and must not control the keeper by ptrace or /proc/PID/mem.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fail(stderr, exitFailed, fmt.Errorf("deny tracing: %w", err))
 	}

@@ -20,8 +20,8 @@ type connection struct {
 	pid     int
 	replies chan response
 	waiting chan struct{} // holds a token while exits is not empty
-	// ctx lives exactly as long as the connection: every call is derived from it (begin), so that a
-	// lost connection cancels the commands and measurements that nobody waits for any more.
+	// ctx lives exactly as long as the connection: the context of every call is derived from it
+	// (begin), so that losing the connection cancels its commands and measurements.
 	ctx     context.Context
 	cancel  context.CancelFunc
 	running sync.WaitGroup // commands and measurements
@@ -116,8 +116,8 @@ func (c *connection) writeLines(lines *backlog) error {
 	return nil
 }
 
-// holdLines keeps the writer from taking lines while the keeper replaces itself, so that none is
-// lost on its way. It waits at most for wait.
+// holdLines keeps the writer from taking lines from the backlog while the keeper replaces itself,
+// so that none is lost. It waits at most for wait.
 func (c *connection) holdLines(wait time.Duration) (release func()) {
 	select {
 	case c.writing <- struct{}{}:

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openSockets are the sockets of some processes, by inode. Several processes hold a socket that a
-// hot restart has passed on; the process that was passed last comes last.
+// openSockets are the sockets of some processes, by inode. A socket that hot restarts have passed
+// on has several holders, in the order in which the processes were listed.
 type openSockets struct {
 	holders map[uint32][]holder
 	pidfds  []int
@@ -22,8 +22,8 @@ type openSockets struct {
 // holder is a process that has a socket open.
 type holder struct{ pid, pidfd, descriptor int }
 
-// findSockets finds the sockets of those of some processes that live. With an error the result is
-// incomplete. It must be closed in any case.
+// findSockets returns the sockets of those pids that still live. On an error the result is
+// incomplete. The caller must close the result in any case.
 func findSockets(pids []int) (*openSockets, error) {
 	open := &openSockets{holders: map[uint32][]holder{}}
 	var failures []error

@@ -2,8 +2,9 @@ package keeper
 
 import "sync"
 
-// eventQueue holds the events that the agent has not received yet. The client reads answers
-// meanwhile, so the queue is bounded: the oldest log lines are dropped, never an exit.
+// eventQueue holds the events that the agent has not received yet. It lets the client read answers
+// while the agent does not read events. It is bounded: the oldest log lines are dropped, never an
+// exit.
 type eventQueue struct {
 	lines *backlog // the token of the backlog wakes the writer for exits, too
 

@@ -51,9 +51,9 @@ func firstField(message []byte) (number uint64, content []byte) {
 	return tag >> 3, message[n+m:][:length]
 }
 
-// shutdownAdminReply returns the reply to shutdownAdmin: when the first epoch started, and that
-// SO_REUSEPORT is the default of listeners. As a reply to passListenSocket it means, like any other
-// kind, that the parent has no such socket.
+// shutdownAdminReply returns the reply to shutdownAdmin: the start time of the first epoch, and
+// that SO_REUSEPORT is the default of listeners. It also serves as the reply to passListenSocket,
+// where Envoy reads any other kind of reply as "the parent has no such socket".
 func shutdownAdminReply(started time.Time) []byte {
 	body := binary.AppendUvarint([]byte{1 << 3}, uint64(max(0, started.Unix())))
 	body = append(body, 2<<3, 1)
@@ -63,9 +63,10 @@ func shutdownAdminReply(started time.Time) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(body))), body...)
 }
 
-// standIn takes the place of a parent that died before its child requested its end. Without it
-// the child, which serves already, aborts itself when it does (SIGABRT, "hot restart sendmsg()
-// failed"). The child can be hot-restarted from afterwards. See docs/decisions/0003.
+// standIn takes the place of a parent that died before its child asked it to terminate. Without a
+// parent the child, which already serves, would abort when it sends that request (SIGABRT, "hot
+// restart sendmsg() failed"). The child can be hot-restarted from afterwards. See
+// docs/decisions/0003.
 type standIn struct {
 	parent Process // Epoch, Lineage and Started are set
 	child  *net.UnixAddr
@@ -78,8 +79,8 @@ func newStandIn(info Info, parent Process, socket *net.UnixConn) *standIn {
 	return &standIn{parent, &net.UnixAddr{Name: child, Net: "unixgram"}, socket}
 }
 
-// bindStandIn replaces the socket of a dead parent. The new one is renamed to its path, so that the
-// path always exists: a child that sends when it does not aborts at once.
+// bindStandIn replaces the socket of a dead parent. It renames the new socket to that path, so that
+// the path always exists: a child that finds no socket there aborts at once.
 func bindStandIn(path string) (*net.UnixConn, error) {
 	temporary := path[:len(path)-1] + "~"
 	_ = os.Remove(temporary)
@@ -98,14 +99,14 @@ func bindStandIn(path string) (*net.UnixConn, error) {
 	return socket, nil
 }
 
-// serve answers until the child tells its parent to terminate, or the socket is closed. It leaves
-// the socket's file: Envoy expects a stale one, and it may be that of a later epoch by now.
+// serve answers until the child tells its parent to terminate, or the socket is closed. It does not
+// remove the socket's file: Envoy expects a stale one, and the file may already be a later epoch's.
 func (i *standIn) serve() {
 	defer func() { _ = i.socket.Close() }()
 	reply := shutdownAdminReply(i.parent.Started)
 	send := func() { _, _ = i.socket.WriteToUnix(reply, i.child) }
-	// The child may wait for a reply that the parent owed. If not, this reply precedes that to its
-	// next request, which is the same.
+	// The child may be waiting for a reply that the parent had not sent. Otherwise it takes this
+	// reply as the one to its next request, which is the same.
 	send()
 	buffer := make([]byte, 4096) // Envoy's MaxSendmsgSize
 	for {

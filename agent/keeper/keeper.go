@@ -94,18 +94,20 @@ type Process struct {
 	Exit       *Exit           `json:"exit,omitempty"`
 	LastLines  []string        `json:"last_lines,omitempty"` // oldest first, without line ends
 	Note       json.RawMessage `json:"note,omitempty"`
-	// Rescued: the keeper acts as its parent, which died too early.
+	// Rescued reports whether the keeper acts as the parent of this process, which died too early.
 	Rescued bool             `json:"rescued,omitempty"`
 	Own     []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
 
-	// Only from Measure, and only while it lives.
-	MemoryBytes uint64 `json:"memory_bytes,omitempty"` // resident
+	// MemoryBytes is the resident size. Like the following fields, it is set by Measure only, and
+	// only while the process lives.
+	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
 	// Connections counts established TCP connections, including upstream and admin ones.
 	Connections uint64 `json:"connections,omitempty"`
 	// Downstream counts connections of clients, TCP or Unix, without those of Own. It is the number
 	// that users see and that a reload or a stop waits for.
 	Downstream uint64 `json:"downstream,omitempty"`
-	// Listening: it has the socket of a TCP or UDP listener, so clients may connect.
+	// Listening reports whether the process has the socket of a TCP or UDP listener, so that
+	// clients may connect.
 	Listening bool `json:"listening,omitempty"`
 }
 
@@ -115,7 +117,8 @@ type Exit struct {
 	Signal   string    `json:"signal,omitempty"` // "SIGABRT"; "" when it exited
 	CoreDump bool      `json:"core_dump,omitempty"`
 	At       time.Time `json:"at"`
-	// WithKeeper says that the keeper was ending and ended its Envoys first.
+	// WithKeeper reports whether the keeper terminated the process because the keeper was about to
+	// exit.
 	WithKeeper bool `json:"with_keeper,omitempty"`
 }
 

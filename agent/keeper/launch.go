@@ -45,8 +45,8 @@ const (
 )
 
 // StartKeeper connects to the keeper of a folder and starts one if none runs. The keeper has its
-// own session, so it survives the agent. Of two keepers that are started, the folder's lock ends
-// one.
+// own session, so it survives the agent. If two are started at once, the lock of the folder makes
+// one of them exit.
 func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	folder, err := filepath.Abs(options.Folder)
 	if err != nil {
@@ -80,7 +80,7 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	}
 }
 
-// startProgram starts the keeper's program. The channel receives its end.
+// startProgram starts the keeper's program. The channel receives its state when it exits.
 func startProgram(options LaunchOptions) (<-chan *os.ProcessState, error) {
 	binary := options.Binary
 	if binary == "" {
@@ -147,8 +147,8 @@ func findProgram() (string, error) {
 		"there", beside, installed)
 }
 
-// makeFolderOf creates the keeper's folder for its user. It changes the owner by descriptor: that
-// user may have replaced the folder.
+// makeFolderOf creates the keeper's folder for its user. It changes the owner by descriptor,
+// because that user may have replaced the folder in the meantime.
 func makeFolderOf(user *User, folder string) error {
 	if err := makeFolder(folder); err != nil {
 		return err

@@ -41,8 +41,7 @@ func (t *mainThread) run() error {
 
 func (t *mainThread) stop() { close(t.quit) }
 
-// do runs a job and waits for it. A job must not take the lock of the server, which callers may
-// hold.
+// do runs a job and waits for it. A job must not lock server.mu, which callers may hold.
 func (t *mainThread) do(job func()) {
 	done := make(chan struct{})
 	select {

@@ -15,8 +15,8 @@ import (
 // keeper replaces itself.
 const pipeBytes = 256 << 10
 
-// logPipe reads the output of one Envoy. It never waits for an agent: a full pipe would block
-// Envoy's data plane.
+// logPipe reads the output of one Envoy. It reads on even if no agent receives the lines: a full
+// pipe would block Envoy's data plane.
 type logPipe struct {
 	from   origin
 	file   *os.File
@@ -26,7 +26,7 @@ type logPipe struct {
 	mu       sync.Mutex
 	splitter lineSplitter
 	last     tail
-	paused   chan struct{} // closed when follow has returned because of pause
+	paused   chan struct{} // closed when readLines has returned because of pause
 }
 
 // newPipe returns the keeper's end, non-blocking, and the child's end, blocking.

@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reap collects the exit status of children. It waits for each pid, with the lock held, so that no
-// signal is sent to a pid that is free again. One SIGCHLD may stand for several exits.
+// reap collects the exit status of children. It waits for each pid separately and holds the lock,
+// so that no signal is sent to a pid that has been freed. One SIGCHLD may stand for several exits.
 func (s *server) reap() {
 	for _, c := range s.find((*child).lives) {
 		if exit, ended := wait(c.process.PID); ended {
@@ -43,7 +43,7 @@ func wait(pid int) (Exit, bool) {
 		case status.Exited():
 			return Exit{Code: status.ExitStatus(), At: time.Now()}, true
 		}
-		// It was stopped or continued.
+		// The child was stopped or continued, not ended.
 	}
 }
 
@@ -82,7 +82,7 @@ func (s *server) removeAdminSocket(dead *child) {
 	_ = removeSocket(adminSocket(s.info.Folder, dead.process.Number))
 }
 
-// forgetOldest limits the number of exits that no agent has forgotten.
+// forgetOldest drops the oldest exits beyond MaxExits that no agent has forgotten.
 func (s *server) forgetOldest() {
 	exits := s.find(func(c *child) bool { return !c.lives() })
 	for len(exits) > MaxExits {

@@ -18,7 +18,7 @@ const (
 
 const (
 	checkWait = 5 * time.Second // for the answer of the installed program
-	// For the log lines that are being sent to a slow agent.
+	// writerWait is the time for sending the log lines that a slow agent is receiving.
 	writerWait = 200 * time.Millisecond
 )
 
@@ -56,7 +56,8 @@ func (s *server) reexecute() error {
 	if err != nil {
 		return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
 	}
-	// exec from another thread would end this one, which Envoy takes for the death of its parent.
+	// exec from another thread would end the main thread, which Envoy takes for the death of its
+	// parent.
 	s.main.do(func() {
 		if err = blockSignals(); err != nil {
 			return
@@ -67,8 +68,8 @@ func (s *server) reexecute() error {
 	return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
 }
 
-// checkProgram checks that the installed program can take over. A broken or older one would end
-// Envoy.
+// checkProgram checks that the installed program can read the state. A broken or older program
+// would terminate the Envoys.
 func (s *server) checkProgram() error {
 	result, err := s.run(context.Background(), &runSpec{
 		Path: s.program, Args: []string{"-" + flagTakes, strconv.Itoa(stateFormat)},

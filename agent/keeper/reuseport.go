@@ -17,17 +17,18 @@ import (
 // program attached to each group of sockets (SO_ATTACH_REUSEPORT_CBPF, no privilege) selects only
 // sockets of the newer one. See docs/decisions/0006.
 
-// steering is an Envoy that gets no new connections.
+// steering directs new connections away from an Envoy.
 type steering struct {
 	from    string
-	closing *time.Timer // fires shortly before it closes its listeners
+	closing *time.Timer // fires closingLead before that Envoy closes its listeners
 }
 
-// closingLead is how long before the listeners close the programs change for that.
+// closingLead is how long before an Envoy closes its listeners the programs are replaced by those
+// for closing (see program).
 const closingLead = 200 * time.Millisecond
 
-// steer directs the new connections of the ports that two Envoys share to one of them; the other
-// closes its listeners after a time. Ports in the error are left as they were.
+// steer directs the new connections of the ports that two Envoys share to one of them, to. closes
+// is the time until from closes its listeners. Ports named in the error are unchanged.
 func (s *server) steer(from, to string, closes time.Duration) error {
 	s.mu.Lock()
 	if s.steered != nil {
@@ -43,7 +44,7 @@ func (s *server) steer(from, to string, closes time.Duration) error {
 	return s.divert(from, to, closes <= closingLead)
 }
 
-// divert attaches programs to the groups that two Envoys share.
+// divert attaches programs to the groups of sockets that two Envoys share.
 func (s *server) divert(from, to string, closing bool) error {
 	s.attaching.Lock()
 	defer s.attaching.Unlock()
@@ -78,12 +79,12 @@ func (s *server) divert(from, to string, closing bool) error {
 	return errors.Join(failures...)
 }
 
-// release detaches the programs after the Envoy that they avoid has exited.
+// release detaches the programs after the Envoy that connections were steered away from has exited.
 func (s *server) release() {
 	s.attaching.Lock()
 	defer s.attaching.Unlock()
 	s.mu.Lock()
-	steered := s.steered != nil // away from another Envoy by now
+	steered := s.steered != nil // connections are already steered away from another Envoy
 	s.mu.Unlock()
 	if steered {
 		return
@@ -101,7 +102,7 @@ func (s *server) release() {
 	}
 }
 
-// groupKey identifies the sockets that the kernel selects a listener from.
+// groupKey identifies the sockets among which the kernel selects one for a connection.
 type groupKey struct {
 	address      netip.AddrPort
 	device, user uint32

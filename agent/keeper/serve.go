@@ -51,7 +51,7 @@ func Serve(options Options, state *os.File) error {
 	s.reap() // processes that ended during the re-execution
 	s.updateIdleTimer()
 	s.mu.Unlock()
-	// The socket listens: whoever connects from now on is served.
+	// The socket accepts connections from now on.
 	s.notify(daemon.SdNotifyReady)
 	go s.accept()
 	err = s.main.run()

@@ -14,7 +14,7 @@ func unblockSignals() { _ = changeMask(unix.SIG_UNBLOCK) }
 
 func changeMask(how int) error {
 	var set unix.Sigset_t
-	// A bit set: bit n-1 is signal n.
+	// Bit n-1 of the set is signal n.
 	const bits = uint(unsafe.Sizeof(set.Val[0])) * 8
 	for _, s := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE,
 		unix.SIGUSR2, unix.SIGCHLD} {

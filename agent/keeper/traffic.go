@@ -17,7 +17,7 @@ import (
 // traffic counts the sockets of a process.
 type traffic struct {
 	established uint64 // TCP connections, those to upstreams included
-	downstream  uint64 // connections of clients, TCP or of a Unix socket; a doubtful one counts
+	downstream  uint64 // connections of clients, TCP or Unix, including doubtful ones
 	own         uint64 // established TCP connections to Outrider's own listeners
 	listening   bool   // the process has the socket of a TCP or UDP listener
 	udp         bool   // the process has the socket of a UDP listener

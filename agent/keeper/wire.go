@@ -7,10 +7,10 @@ import (
 	"outrider.org/outrider/agent/access"
 )
 
-// The messages of the protocol, whose frames are those of package rpc. Both sides send a hello.
-// Then the agent sends requests. The keeper answers them by number, in any order and possibly in
-// several messages (More), and sends events. Frames, hello and the operation "re-execute" never
-// change, so that an agent of any version can replace a keeper of any other.
+// Messages of the protocol; package rpc frames them. Both sides send a hello. Then the agent sends
+// requests. The keeper answers them by number, in any order and possibly in several messages
+// (More), and sends events. Frames, hello and the operation "re-execute" never change, so that an
+// agent of any version can replace a keeper of any other.
 
 // role determines the operations of a client.
 type role string

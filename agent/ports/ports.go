@@ -44,7 +44,7 @@ type PortTracker struct {
 	mu     sync.Mutex
 	node   *corev3.Node // of the Envoy that last accepted listeners
 	at     *resource.Feed
-	change uint64 // version of at that claims are from
+	change uint64 // version of the feed that claims were made from
 	claims []config.Claim
 }
 
@@ -121,8 +121,8 @@ func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 	return claims
 }
 
-// binds reports whether Envoy binds the address of a listener. With interception, most only get
-// connections that others have accepted.
+// binds reports whether Envoy binds the address of a listener. With interception, most listeners
+// only receive connections that virtualInbound or virtualOutbound has accepted.
 func binds(listener *listenerv3.Listener) bool {
 	return listener.BindToPort == nil || listener.BindToPort.Value
 }

@@ -25,12 +25,12 @@ import (
 const ConditionUnbound = "listener-unbound"
 
 const (
-	// unboundPause is the polling interval while there are such listeners: no event says that a
-	// program closed a socket.
+	// unboundPause is the polling interval while there are such listeners: no event reports that a
+	// program has closed a socket.
 	unboundPause = time.Second
 	// maxShown bounds the listeners in a sentence.
 	maxShown = 3
-	// bindPause is the pause between attempts to bind an address that nobody is seen to have.
+	// bindPause is the pause between attempts to bind an address that no visible socket occupies.
 	bindPause = time.Minute
 )
 
@@ -38,7 +38,7 @@ const (
 type UnboundOptions struct {
 	Host   hostconflict.Host
 	Source xds.Source
-	// Retry sends listeners again to the Envoy of a stream, which refused them.
+	// Retry sends again the named listeners that the Envoy of a stream has refused.
 	Retry func(ctx context.Context, stream uint64, names []string)
 	// Live returns the process of the live Envoy. Epochs returns a channel that is closed when that
 	// may have changed.
@@ -51,12 +51,12 @@ type UnboundOptions struct {
 // fault of the mesh object: the object stays in force, and the listener is sent again once its
 // address is free. UnboundListeners also tracks whether Envoy refused its first resources.
 //
-// Those of the live Envoy count; while there is none, those of all.
+// Only the answers of the live Envoy are considered, or those of all Envoys while none is live.
 type UnboundListeners struct {
 	part.Readiness
 	UnboundOptions
 	wake     chan struct{}
-	programs map[uint64]string // descriptions of holders by cookie of their socket; of Run
+	programs map[uint64]string // descriptions of holders by socket cookie; used by Run only
 
 	mu       sync.Mutex
 	streams  map[uint64]*answers // by stream ID
@@ -75,10 +75,10 @@ type answers struct {
 // unbound is a listener that cannot be bound.
 type unbound struct {
 	address *corev3.SocketAddress
-	by      resource.Origin // zero: not known
+	by      resource.Origin // the object that the listener was made for; zero: not known
 	reason  string          // of the kernel: "Address already in use"
-	again   time.Time       // the next attempt is not before
-	sent    bool            // the listener was sent and not refused since
+	again   time.Time       // earliest time of the next attempt
+	sent    bool            // the listener was sent again and has not been refused since
 	problem discovery.Problem
 }
 
@@ -89,7 +89,7 @@ func NewUnboundListeners(o UnboundOptions) *UnboundListeners {
 }
 
 // Refused records the listeners of a refusal that Envoy cannot bind, and returns the refusal
-// without them. fresh reports whether there is anything that was not known.
+// without them. fresh reports whether the refusal contains anything new.
 func (u *UnboundListeners) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal,
 	fresh bool) {
 	u.mu.Lock()
@@ -139,7 +139,7 @@ func without(message, name string) string {
 	return head + strings.Join(lines, "\n")
 }
 
-// of returns the answers of a stream. Callers hold mu.
+// of returns the answers of a stream, creating them if necessary. Callers hold mu.
 func (u *UnboundListeners) of(stream xds.Stream) *answers {
 	if u.streams[stream.ID] == nil {
 		u.streams[stream.ID] = &answers{stream: stream.ID, pid: stream.Peer.PID, node: stream.Node,
@@ -218,7 +218,7 @@ func (u *UnboundListeners) StreamEnded(stream xds.Stream) {
 	}
 }
 
-// look triggers a check.
+// look triggers a check by Run. It does not block.
 func (u *UnboundListeners) look() {
 	select {
 	case u.wake <- struct{}{}:
@@ -226,7 +226,8 @@ func (u *UnboundListeners) look() {
 	}
 }
 
-// counting returns the answers that count. Callers hold mu.
+// counting returns the answers of the live Envoy, or of all Envoys while none is live. Callers hold
+// mu.
 func (u *UnboundListeners) counting() []*answers {
 	pid, live := u.Live()
 	var all []*answers

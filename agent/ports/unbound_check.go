@@ -88,7 +88,7 @@ func (u *UnboundListeners) host() addresses {
 	if empty {
 		return found
 	}
-	// What cannot be listed counts as free: Envoy will say if it is not.
+	// A socket that cannot be listed counts as free: Envoy will refuse the listener if it is not.
 	found.sockets[sockdiag.TCP], _ = u.Host.Sockets()
 	_ = sockdiag.Each(sockdiag.UDP, func(s sockdiag.Socket) {
 		found.sockets[sockdiag.UDP] = append(found.sockets[sockdiag.UDP], s)
@@ -103,8 +103,8 @@ const (
 	addressMissing = "Cannot assign requested address"
 )
 
-// problem describes a listener that cannot be bound. blocked reports whether another attempt would
-// fail, as far as is known.
+// problem describes a listener that cannot be bound. blocked reports whether another attempt is
+// known to fail.
 func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
 	at, err := netip.ParseAddr(one.address.GetAddress())
 	protocol := sockdiag.TCP
@@ -149,7 +149,7 @@ func (a addresses) has(at netip.Addr) bool {
 	})
 }
 
-// describe describes the holder of a socket. It looks for the program once.
+// describe describes the holder of a socket. It looks up the program only once per socket.
 func (a addresses) describe(s sockdiag.Socket) string {
 	a.programs[s.Cookie] = cmp.Or(a.programs[s.Cookie], a.known[s.Cookie])
 	if a.programs[s.Cookie] == "" {

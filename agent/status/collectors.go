@@ -32,7 +32,7 @@ func (m conditionMetrics) Collect(out chan<- prometheus.Metric) {
 // measureTime bounds the keeper's measurement of the epochs' connections.
 const measureTime = 2 * time.Second
 
-// clientMetrics collects the number of clients' connections of the epochs that run.
+// clientMetrics collects the number of clients' connections of each running epoch.
 type clientMetrics struct {
 	keeper     *epoch.Link
 	supervisor *epoch.Supervisor
@@ -57,7 +57,7 @@ func (m clientMetrics) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// captureMetrics collects the state and the counters of the interception.
+// captureMetrics collects the state and the counters of the capture.
 type captureMetrics struct{ controller *capture.Controller }
 
 var (

@@ -79,7 +79,7 @@ func (d *dumps) roundTrip(
 	if err := d.enter(request.Context(), body); err != nil {
 		return nil, err
 	}
-	// Envoy completes the answer even if the client disconnects; hold the place until then.
+	// Envoy completes the answer even if the client disconnects; hold the slot until then.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(request.Context()), dumpFetch)
 	defer cancel()
 	response, err := d.live.RoundTrip(request.WithContext(ctx))
@@ -95,7 +95,7 @@ func (d *dumps) roundTrip(
 	return response, nil
 }
 
-// enter waits for a place. The eviction of body closes the reader's connection.
+// enter waits for a slot. If body is evicted, the reader's connection is closed.
 func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
 	key, conn, pool := admission.KeyFromContext(ctx), admission.ConnFromContext(ctx), d.others
 	if d.gate.isTrusted(key) {

@@ -154,7 +154,7 @@ func readLine(reader *bufio.Reader) ([]byte, error) {
 	return bytes.TrimRight(line, "\r\n"), err
 }
 
-// familyOf returns the name that a line refers to: the family in a HELP or TYPE comment, the sample
+// familyOf returns the name in a line: of the family in a HELP or TYPE comment, of the sample
 // otherwise. ok is false for other comments and blank lines.
 func familyOf(line []byte) (name string, ok bool) {
 	text := strings.TrimLeft(string(line), " \t")
@@ -187,8 +187,8 @@ func familyOf(line []byte) (name string, ok bool) {
 	return text, true
 }
 
-// belongs reports whether a line with a name is part of the current family: its own name, or a
-// sample of its histogram or summary.
+// belongs reports whether a line with the given name is part of the current family: it has its
+// name, or is a sample of its histogram or summary.
 func belongs(name string, line []byte, family string) bool {
 	if name == family {
 		return true

@@ -10,9 +10,9 @@ import (
 )
 
 // ownHost refuses requests whose Host header names another machine. With DNS rebinding, a web page
-// could otherwise make its visitor's browser read Envoy's configuration or stop the proxy.
-// Addresses, localhost and the machine's own name are accepted. Probes and scrapes do not use
-// ownHost: their answers are not secret, and they arrive under any name.
+// could otherwise make its visitor's browser read Envoy's configuration or stop the proxy. IP
+// addresses, localhost and the machine's own name are accepted. Probes and scrapes do not use
+// ownHost: their answers are not secret, and their Host header may be any name.
 func ownHost(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if name, err := os.Hostname(); !isOwn(r.Host, name) {
@@ -31,9 +31,9 @@ func ownHost(next http.Handler) http.Handler {
 	})
 }
 
-// ownPage refuses changing requests from pages of another origin: a browser sends a cross-origin
-// POST without a preflight request. Envoy's own admin page and clients other than browsers are not
-// affected.
+// ownPage refuses requests that change something and come from a web page of another origin: a
+// browser sends a cross-origin POST without a preflight request. Envoy's own admin page and clients
+// other than browsers are not affected.
 func ownPage(next http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

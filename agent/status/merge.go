@@ -25,11 +25,11 @@ const (
 // families of the others are held until a streamed family has the same name, or the stream ends.
 type merged struct {
 	out         io.Writer
-	buffer      bytes.Buffer // one encoded family, written completely or not at all
+	buffer      bytes.Buffer // one encoded family, so that it is written completely or not at all
 	encoder     expfmt.Encoder
 	escaping    model.EscapingScheme
 	openMetrics bool
-	held        []heldSource        // in order of precedence, all after the streamed one
+	held        []heldSource        // in order of precedence; the streamed source precedes all
 	written     map[string]struct{} // by key
 	dropped     func(source, reason string, count int)
 	parser      familyParser // of held texts
@@ -55,7 +55,7 @@ type heldSource struct {
 type heldFamily struct {
 	family *dto.MetricFamily // nil if texts is set
 	name   string
-	texts  [][]byte // each has a family of that name, and possibly others
+	texts  [][]byte // each contains a family of that name, and possibly others
 }
 
 // key returns the name of a family in the output, which must be unique. In OpenMetrics a counter
@@ -87,7 +87,7 @@ func (m *merged) hold(source string, families []*dto.MetricFamily) {
 func (m *merged) holdText(held heldSource, family *dto.MetricFamily, text []byte) {
 	key := m.key(family)
 	all, ok := held.families[key]
-	if ok && all.name != family.GetName() { // another type: OpenMetrics keys drop _total
+	if ok && all.name != family.GetName() { // then the types differ: see key
 		m.dropped(held.name, dropType, 1)
 		return
 	}
@@ -102,7 +102,7 @@ func (m *merged) get(source string, held heldFamily) *dto.MetricFamily {
 	}
 	var first *dto.MetricFamily
 	for _, text := range held.texts {
-		families, _ := m.parser.parse(text) // valid: parsed before
+		families, _ := m.parser.parse(text) // no error: the text was parsed before
 		switch family := families[held.name]; {
 		case first == nil:
 			first = family
@@ -118,7 +118,8 @@ func (m *merged) get(source string, held heldFamily) *dto.MetricFamily {
 func (m *merged) write(source string, family *dto.MetricFamily) error {
 	key := m.key(family)
 	if _, ok := m.written[key]; ok && m.openMetrics && family.GetType() == dto.MetricType_COUNTER {
-		// Envoy has both upstream_rq, by code, and upstream_rq_total.
+		// Envoy has both upstream_rq, by code, and upstream_rq_total: in OpenMetrics they would be
+		// one family.
 		family = untyped(family)
 		key = m.key(family)
 	}

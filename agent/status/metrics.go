@@ -97,7 +97,7 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			scrapesAtATime))
 		return
 	}
-	// Envoy completes its answer even if the scraper disconnects; hold the place until then.
+	// Envoy completes its answer even if the scraper disconnects; hold the slot until then.
 	var envoyDone sync.WaitGroup
 	defer func() { go func() { envoyDone.Wait(); slot.Release() }() }()
 	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
@@ -165,8 +165,8 @@ func (m *merger) write(ctx context.Context, envoyDone *sync.WaitGroup, merged *m
 	return merged.end()
 }
 
-// nameAsIstio gives a family of Istio's metrics the name that it has in Istio. Envoy has a prefix
-// for names of statistics, which Istio's build of Envoy omits for the namespace istiocustom.
+// nameAsIstio renames a metric family of Istio to its name in Istio. Envoy prefixes the names of
+// custom statistics with their namespace; Istio's build of Envoy omits the prefix of istiocustom.
 func nameAsIstio(family *dto.MetricFamily) {
 	if name, ok := strings.CutPrefix(family.GetName(), "envoy_istiocustom_"); ok && name != "" {
 		family.Name = &name
@@ -174,7 +174,7 @@ func nameAsIstio(family *dto.MetricFamily) {
 }
 
 // openEnvoy requests the live epoch's metrics. It returns nil if the request fails or there is no
-// proxy. The request runs in asked, and its body ends with ctx.
+// proxy. The request runs in a goroutine of envoyDone; its body ends with ctx.
 func (m *merger) openEnvoy(ctx context.Context, envoyDone *sync.WaitGroup) io.ReadCloser {
 	if m.proxy == nil {
 		return nil
@@ -275,8 +275,8 @@ func (m *merger) malformed(source string) func(error) {
 	return func(error) { m.drop(source, dropMalformed, 1) }
 }
 
-// timeFor returns the timeout of a scrape: the scraper's own, less a margin for the answer's way
-// back, at most scrapeTime.
+// timeFor returns the timeout of a scrape: the scraper's own, less a margin for sending the answer,
+// at most scrapeTime.
 func timeFor(r *http.Request) time.Duration {
 	seconds, err := strconv.ParseFloat(r.Header.Get(timeoutHeader), 64)
 	if err != nil || seconds <= 0 || seconds > scrapeTime.Seconds() {

@@ -100,7 +100,7 @@ func textType(family, kind string) (name, textKind string) {
 	return family, ""
 }
 
-// suffixed appends a suffix to a name, inside its quotes if it has any.
+// suffixed appends a suffix to a name, inside the name's quotes if it is quoted.
 func suffixed(name, suffix string) string {
 	if bare, ok := strings.CutSuffix(name, `"`); ok {
 		return bare + suffix + `"`
@@ -124,7 +124,7 @@ func (o *openMetricsReader) sample(line string) {
 	if len(fields) == 2 { // convert seconds to milliseconds
 		seconds, err := strconv.ParseFloat(fields[1], 64)
 		if err != nil || math.IsNaN(seconds) || math.Abs(seconds) > math.MaxInt64/1000 {
-			o.put(line) // the parser reports the error
+			o.put(line) // keep the malformed line: the parser reports it
 			return
 		}
 		value = fields[0] + " " + strconv.FormatInt(int64(math.Round(seconds*1000)), 10)

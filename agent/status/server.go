@@ -76,7 +76,7 @@ func (s *Server) Connections() admission.Stats { return s.gate.stats() }
 func (s *Server) Configure(config Config) { s.config.Store(&config) }
 
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
-// every second: a missing status address must not stop the proxy. Run may be called once.
+// every second, because a missing status address must not stop the proxy. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := admission.Bind(ctx, s.options.Address, func(err error) {
 		s.options.Board.Raise(conditionStatus, condition.Error, fmt.Sprintf("nothing answers on "+

@@ -44,14 +44,15 @@ type View struct {
 	full    atomic.Bool
 	gate    *gate
 	dumps   *dumps
-	lost    chan struct{} // buffered: the listener failed
-	wake    chan struct{} // buffered: the port may be bound again
+	lost    chan struct{} // buffered; signals that the listener failed
+	wake    chan struct{} // buffered; signals that the port may be free again
 
 	mu       sync.Mutex
 	port     int               // configured
-	held     map[uint64]string // admin address of the requested epoch, by reload ID
+	held     map[uint64]string // admin addresses of the epochs that reloads request, by reload ID
 	reserved []string          // addresses (host:port) that Envoy listens on or is about to
-	// last is the admin address of the live epoch, or of the last or next one if none is live.
+	// last is the admin address of the live epoch; while none is live, that of the starting epoch,
+	// or else of the last live one.
 	last     string
 	listener net.Listener // nil if none is open
 	running  bool
@@ -119,8 +120,8 @@ func (v *View) Run(ctx context.Context) error {
 	}
 }
 
-// retry updates the view and binds the configured port unless the view listens, is disabled or
-// yields. It returns false if binding failed.
+// retry updates the view. It binds the configured port unless the view listens, is disabled or
+// leaves the port to Envoy. It returns false if binding failed.
 func (v *View) retry() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -25,14 +25,14 @@ var readable = []string{
 	"/stats/recentlookups",
 }
 
-// readTime bounds how long a client with read access may take for an answer.
+// readTime bounds the time in which a client with read access must read an answer.
 const readTime = 2 * time.Minute
 
 // redacted lists the paths whose answer is JSON that may contain credentials.
 var redacted = []string{"/config_dump", "/init_dump", "/server_info"}
 
-// Handler returns the handler of the view with the configured access. It refuses requests for
-// another host name.
+// Handler returns the handler of the view with the configured access. It refuses requests whose
+// Host header names another host.
 func (v *View) Handler() http.Handler {
 	pass := ownPage(v.reverseProxy(v.dumps))
 	read := v.ReadHandler()
@@ -72,7 +72,7 @@ func (v *View) ReadHandler() http.Handler {
 }
 
 // Get returns the live epoch's answer to a GET, with credentials removed, and the number of the
-// epoch. The caller closes the body. The error is a sentence that says why there is no answer.
+// epoch. The caller closes the body. The error's text is a sentence.
 func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int, error) {
 	target := url.URL{Scheme: "http", Host: "admin", Path: path, RawQuery: query}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)

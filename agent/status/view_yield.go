@@ -26,7 +26,7 @@ func (v *View) HoldPort(reload uint64, address string) {
 	v.update()
 }
 
-// ReleasePort undoes HoldPort of a reload: the view takes its port back unless an epoch uses it.
+// ReleasePort undoes HoldPort of a reload: the view binds its port again unless an epoch uses it.
 func (v *View) ReleasePort(reload uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -35,9 +35,9 @@ func (v *View) ReleasePort(reload uint64) {
 }
 
 // update compares the view's port with the admin addresses of the epochs, which a custom bootstrap
-// decides. The view stops listening before an epoch with the same address starts, and resumes once
-// an epoch with another address is live. While no epoch is live, the last one's address counts,
-// since it may be restarted at any time. Callers hold mu.
+// may set. The view stops listening before an epoch with the same address starts, and resumes once
+// an epoch with another address is live. While no epoch is live, the last one's address is
+// reserved, since that epoch may be restarted at any time. Callers hold mu.
 func (v *View) update() {
 	var live, starting *record.Epoch
 	for _, e := range v.options.Epochs.Epochs() {
@@ -83,8 +83,7 @@ func (v *View) wakeUp() {
 	}
 }
 
-// yieldsTo returns the address of Envoy's that conflicts with a port of the view, or "". Callers
-// hold mu.
+// yieldsTo returns Envoy's address that conflicts with a port of the view, or "". Callers hold mu.
 func (v *View) yieldsTo(port int) string {
 	if own := viewAddress(port); port != 0 && slices.Contains(v.reserved, own) {
 		return own

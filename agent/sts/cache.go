@@ -14,10 +14,10 @@ import (
 const (
 	// mostTokens bounds the cache.
 	mostTokens = 64
-	// refreshBefore is the remaining lifetime at which a token is exchanged anew; half of the
-	// lifetime of shorter tokens.
+	// refreshBefore is the remaining lifetime at which a token is exchanged anew. Tokens that live
+	// shorter than twice that are exchanged anew at half of their lifetime.
 	refreshBefore = 5 * time.Minute
-	// usable is the remaining lifetime that clients need: gRPC discards tokens with less.
+	// usable is the remaining lifetime that clients need: gRPC discards a token with less.
 	usable = 65 * time.Second
 )
 
@@ -45,8 +45,8 @@ func newCache(
 	return &cache{ctx: ctx, exchange: exchange, tokens: map[hash]entry{}}
 }
 
-// get returns a token for the request. If an exchange fails, a former token serves while it is
-// usable.
+// get returns a token for the request. If an exchange fails, it returns the previous token while
+// that is usable.
 func (c *cache) get(ctx context.Context, request Request) (Token, error) {
 	key := hash(sha256.Sum256(fmt.Appendf(nil, "%q", []string{request.SubjectToken,
 		request.SubjectTokenType, request.Audience, request.Scope})))

@@ -29,16 +29,16 @@ const (
 	maximumAnswer = 64 << 10
 )
 
-// NewGoogle returns the manager for GoogleTokenExchange. The audience is that of requests without
-// one: a workload identity provider. The account is the e-mail address of a service account; ""
-// returns the federated token.
+// NewGoogle returns the manager for GoogleTokenExchange. audience, a workload identity provider, is
+// used for requests without one. account is the e-mail address of a service account; "" returns the
+// federated token.
 func NewGoogle(audience, account string) *Google {
 	return &Google{
 		audience: audience, account: account,
 		federation:  "https://sts.googleapis.com/v1/token",
 		credentials: "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/",
 		client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
-			return errors.New("unexpected redirect") // the target would receive the token
+			return errors.New("unexpected redirect") // its target would receive the token
 		}},
 	}
 }

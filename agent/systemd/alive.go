@@ -10,7 +10,7 @@ import (
 const (
 	extendBy    = 30 * time.Second // extension of a phase, from now
 	extendEvery = 5 * time.Second
-	patience    = 10 * time.Second // timeout of a beat without a watchdog
+	patience    = 10 * time.Second // timeout of Options.Ping without a watchdog
 )
 
 const watchdogFed = "WATCHDOG=1"

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// trustedAge is the age from which a change time can be trusted: a write within the clock's tick
-// after a read leaves the same time. Kernels tick every 1 to 10 ms.
+// trustedAge is the age from which a change time can be trusted: a write that follows a read within
+// one clock tick leaves the change time as it was. Kernels tick every 1 to 10 ms.
 const trustedAge = 100 * time.Millisecond
 
 type kind uint8
@@ -28,11 +28,12 @@ type content struct {
 	kind  kind
 	sum   [sha256.Size]byte // of a file
 	stamp stamp             // of a regular file that is not hashed
-	looks int               // counts possible changes that the stamp does not show (Options.WithoutReading)
+	// looks counts possible changes that the stamp does not show (Options.WithoutReading).
+	looks int
 }
 
 // stamp has the metadata that the kernel changes whenever a file's content may have changed. The
-// zero stamp is that of no file.
+// zero stamp means that there is no file.
 type stamp struct {
 	device, inode uint64
 	size          int64
@@ -42,7 +43,8 @@ type stamp struct {
 // identity returns the part of s that identifies a file or folder.
 func (s stamp) identity() stamp { return stamp{device: s.device, inode: s.inode} }
 
-// ifTrusted returns s, or the zero stamp if the file is too fresh to trust its change time.
+// ifTrusted returns s, or the zero stamp if the change time is too recent to be trusted (see
+// trustedAge).
 func (s stamp) ifTrusted() stamp {
 	if time.Since(time.Unix(s.changed.Unix())) < trustedAge {
 		return stamp{}
@@ -70,9 +72,10 @@ func lstat(path string) stamp {
 	return stampOf(info)
 }
 
-// readContent hashes the file at path (without symbolic links), unless its stamp is still the one
-// from before. It returns the zero stamp if the file is too fresh to trust it. If unread, it does
-// not hash the file, and one that was too fresh counts as changed.
+// readContent hashes the file at path (without symbolic links). If its stamp is still then, it
+// returns before instead. The returned stamp is zero if the change time is too recent to be
+// trusted. If unread, readContent does not hash the file, and counts it as changed unless its stamp
+// is still then.
 func readContent(path string, before content, then stamp, unread bool) (content, stamp) {
 	info, err := os.Lstat(path)
 	now := stampOf(info)
@@ -94,7 +97,7 @@ func readContent(path string, before content, then stamp, unread bool) (content,
 }
 
 func hash(path string, sum *[sha256.Size]byte) error {
-	// Non-blocking: if a FIFO takes the file's place, opening it would wait for a writer.
+	// Non-blocking: if the file has been replaced by a FIFO, opening it would wait for a writer.
 	opened, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
 	if err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// mostHashed is the largest file, in bytes, that a File hashes. A larger one is no certificate, but
-// a mistake or a growing log; the CA bundle of a system has a quarter of it.
+// mostHashed is the largest file, in bytes, that a File hashes. A certificate is smaller (the CA
+// bundle of a system has about 250 kB); a larger file is a mistake or a growing log.
 const mostHashed = 1 << 20
 
 // File is a file that another process reads. It is not safe for concurrent use.
@@ -28,7 +28,7 @@ func (f *File) Fingerprint() uint64 {
 	info, err := os.Stat(f.Path)
 	now := stampOf(info)
 	if err == nil && info.IsDir() {
-		now = now.identity() // its entries do not matter
+		now = now.identity() // a folder counts by identity only: its entries do not matter
 	}
 	if now == f.stamp && now != (stamp{}) {
 		return f.sum

@@ -14,25 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folders are the paths that inotify watches. Its methods may be called by any goroutine.
-// fsnotify holds a lock during system calls, so that mu, which is held meanwhile, delays no more.
+// folders are the paths that inotify watches. Its methods may be called by any goroutine. Holding
+// mu during system calls costs nothing, since fsnotify holds its own lock then, too.
 type folders struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	inner   *fsnotify.Watcher       // nil before Run and without inotify
+	inner   *fsnotify.Watcher       // nil before Run, and if inotify is unavailable
 	add     func(path string) error // of inner; replaced in tests
-	watched map[string]stamp        // with the identity at the time of the watch
-	// shared has the paths of each identity. fsnotify knows the first alone: it has one path per
-	// inode, and panics when a path is added again that has become another name of a watched inode.
+	watched map[string]stamp        // identity of each path when its watch began
+	// shared has the paths of each identity. fsnotify is given the first of them only: it has one
+	// path per inode, and panics when a path that has become another name of a watched inode is
+	// added again.
 	shared map[stamp][]string
-	// folders that cannot be watched; with "/..." paths that hold too much; "": the limit of
-	// watches is reached
+	// warned has what was warned of: folders that cannot be watched; paths with "/..." appended
+	// that contain too much; "" for the limit of watches.
 	warned map[string]bool
 }
 
-// watch watches the file or folder that has this path now. It returns false if that must be polled
-// instead. It may block. One that may not be listed is warned of if its entries matter.
+// watch watches the file or folder at path. It returns false if that must be polled instead. It may
+// block. It warns of a folder that may not be listed only if its entries matter.
 func (f *folders) watch(path string, entries bool) bool {
 	now := lstat(path).identity()
 	f.mu.Lock()
@@ -48,7 +49,7 @@ func (f *folders) watch(path string, entries bool) bool {
 	}
 	switch err := f.start(path, now); {
 	case err == nil:
-	case absence(err): // removed or replaced, which is an event of the folder before
+	case absence(err): // removed or replaced: its folder reports an event
 	default:
 		if entries || !errors.Is(err, fs.ErrPermission) {
 			f.warn(path, err)
@@ -74,7 +75,7 @@ func (f *folders) start(path string, identity stamp) error {
 	return nil
 }
 
-// addOnly has fsnotify watch path, or fails if path has another identity by then.
+// addOnly makes fsnotify watch path, or fails if path has another identity in the meantime.
 func (f *folders) addOnly(path string, identity stamp) error {
 	err := f.add(path)
 	if err == nil && lstat(path).identity() != identity {
@@ -84,7 +85,7 @@ func (f *folders) addOnly(path string, identity stamp) error {
 	return err
 }
 
-// names returns the paths of an event's path: what is watched may have several.
+// names returns all watched paths of an event's file, whose inode may have several.
 func (f *folders) names(path string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,7 +110,8 @@ func join(folder, name string) string {
 	return folder + "/" + name
 }
 
-// silentTypes are the file systems that report no changes, or only those of this host.
+// silentTypes are the file systems that report no changes to inotify, or only those made by this
+// host.
 var silentTypes = map[uint32]bool{
 	unix.AFS_FS_MAGIC: true, unix.AFS_SUPER_MAGIC: true, unix.CEPH_SUPER_MAGIC: true,
 	unix.CIFS_SUPER_MAGIC: true, unix.CODA_SUPER_MAGIC: true, unix.FUSE_SUPER_MAGIC: true,
@@ -125,7 +127,8 @@ func silent(path string) bool {
 	return unix.Statfs(path, &found) == nil && silentTypes[uint32(found.Type)] //nolint:gosec // 32 bits
 }
 
-// warn reports a folder that cannot be watched, once, and the limit of watches once for all.
+// warn logs, once per folder, that it cannot be watched; and once only that the limit of watches is
+// reached.
 func (f *folders) warn(path string, err error) {
 	key, fix := path, "name a folder that the user of this process may read"
 	if errors.Is(err, unix.ENOSPC) {
@@ -137,7 +140,7 @@ func (f *folders) warn(path string, err error) {
 	}
 }
 
-// warnIncomplete reports a path of Set of which a scan did not see everything, once.
+// warnIncomplete logs, once per path of Set, that a scan did not examine everything below it.
 func (f *folders) warnIncomplete(path string) {
 	if f.first(path + "/...") {
 		f.logger.Warn("too many files, folders or links below watched path, missing some changes",
@@ -145,7 +148,7 @@ func (f *folders) warnIncomplete(path string) {
 	}
 }
 
-// first reports whether key is to be warned of for the first time.
+// first reports whether key was not warned of before, and records it.
 func (f *folders) first(key string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +157,7 @@ func (f *folders) first(key string) bool {
 	return !before
 }
 
-// attach makes watch use an instance; nil: none.
+// attach sets the fsnotify instance that watch uses; nil = none.
 func (f *folders) attach(inner *fsnotify.Watcher) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -186,7 +189,7 @@ func (f *folders) drop(path string) {
 	if known {
 		_ = f.inner.Remove(path) // fails if the kernel has ended the watch
 		for len(others) > 0 && f.addOnly(others[0], identity) != nil {
-			delete(f.watched, others[0]) // gone, which is an event of its folder
+			delete(f.watched, others[0]) // removed: its folder reports an event
 			others = others[1:]
 		}
 	}
@@ -195,7 +198,8 @@ func (f *folders) drop(path string) {
 	}
 }
 
-// remounted ends the watches at and below points: fsnotify does not say that the kernel has.
+// remounted ends the watches at and below points: fsnotify does not report that the kernel has
+// ended them.
 func (f *folders) remounted(points []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -2,12 +2,12 @@ package watch
 
 import "os"
 
-// job is one look at a root: it scans the root, or reads the files that were written. It runs
-// without the Watcher's lock, in a goroutine of its own, since a file system may not answer.
+// job is one examination of a root: it scans the root, or reads the files that were written. It
+// runs without the Watcher's lock, in a goroutine of its own, since a file system may not respond.
 type job struct {
 	root    *root
 	scan    bool
-	access  bool // count files as changed (Options.WithoutReading)
+	access  bool // count all files as changed (Options.WithoutReading)
 	written []*entry
 	done    chan struct{}
 	late    bool // nobody waits for the job
@@ -28,7 +28,7 @@ type reading struct {
 	polled  bool // inotify cannot watch the file
 }
 
-// begin returns the job that a root is due for. Callers hold the lock.
+// begin creates the job that a root is due for. Callers hold the lock.
 func (r *root) begin() *job {
 	j := &job{root: r, scan: r.stale, access: r.access, done: make(chan struct{})}
 	for e := range r.written {
@@ -39,7 +39,7 @@ func (r *root) begin() *job {
 	return j
 }
 
-// run does the job.
+// run executes the job.
 func (j *job) run(f *folders, unread bool) result {
 	found := result{scan: j.root.scan, read: map[*entry]reading{}}
 	paths := map[*entry]string{}
@@ -58,7 +58,8 @@ func (j *job) run(f *folders, unread bool) result {
 	return found
 }
 
-// paths returns the paths of all entries, those before and those that a scan found.
+// paths returns the paths of all entries: the existing ones, "" if a scan did not find them again,
+// and the newly found ones.
 func (r *root) paths(found scan) map[*entry]string {
 	paths := map[*entry]string{}
 	for _, e := range r.entries {
@@ -108,7 +109,7 @@ func (j *job) read(e *entry, path string, s scan, f *folders, unread bool) readi
 	return at
 }
 
-// apply records the result of a job. Callers hold the lock.
+// apply stores the result of a job. Callers hold the lock.
 func (t *tree) apply(j *job, found result) {
 	r := j.root
 	if r.job = nil; j.scan {

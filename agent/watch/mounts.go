@@ -9,11 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts is the table of mounts of this process, which the kernel reports changes of, once to each
-// open file.
+// mounts is the table of mounts of this process. The kernel reports each change once per open file.
 type mounts struct {
-	file  *os.File        // wakes up its reader
-	other *os.File        // says whether there was a change; not one of Go's poller, which takes reports
+	file  *os.File        // its poller wakes up await
+	other *os.File        // outside of Go's poller, which would consume the reports
 	table map[string]bool // ID and mount point
 }
 
@@ -35,14 +34,13 @@ func openMounts() (*mounts, error) {
 	return m, nil
 }
 
-// await calls handle with the mount points that changed, until the file is closed. A mount that
-// took the ID of another at the same point in the meantime cannot be detected: the point is then
-// "/".
+// await calls handle with the mount points that changed, until the file is closed. If a mount has
+// replaced another with the same ID and mount point, the point is unknown: handle gets "/".
 func (m *mounts) await(handle func(points []string)) {
 	defer func() { _ = m.other.Close() }()
 	raw, err := m.file.SyscallConn()
 	for err == nil {
-		// Read forgets that the poller has woken it up before.
+		// raw.Read waits for the poller again if reported returns false.
 		if err = raw.Read(func(uintptr) bool { return m.reported() }); err != nil {
 			return
 		}
@@ -90,5 +88,5 @@ func (m *mounts) changed() ([]string, error) {
 	return points, nil
 }
 
-// unescape undoes the kernel's escapes of a path.
+// unescape decodes the kernel's escapes in a path.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

@@ -31,9 +31,9 @@ func NewNotifier(delays Delays, logger *slog.Logger) *Notifier {
 		rewatch: make(chan struct{}, 1), users: map[*user]bool{}}
 }
 
-// Watch calls changed when the content or the access of one of paths may have changed, and once as
-// soon as they are watched: a user reads its files then, too. changed must not block. It may be
-// called once more after stop.
+// Watch calls changed when the content or the access rights of one of paths may have changed, and
+// once when the watch begins, so that the user reads files that changed before. changed must not
+// block. It may be called once more after stop.
 func (n *Notifier) Watch(paths []string, changed func()) (stop func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -99,7 +99,7 @@ func (n *Notifier) update() {
 	})
 }
 
-// notify calls the users for which that is due.
+// notify calls changed of the users for which due returns true.
 func (n *Notifier) notify(due func(*user) bool) {
 	var all []*user
 	n.mu.Lock()

@@ -17,29 +17,29 @@ import (
 // maxLinks is how many symbolic links the kernel follows on one path (ELOOP after it).
 const maxLinks = 40
 
-// maxSteps bounds what one scan of a path of Set looks at: entries of directories, ignored ones
-// included, and the components of the ways that links lead.
+// maxSteps bounds the work of one scan of a path of Set: the entries of its directories, including
+// ignored ones, plus the components of the paths that links lead to.
 const maxSteps = 200_000
 
-// scan is the result of a scan: the path to a root and everything below it. All paths are free of
+// scan is the result of a scan: the path to a root and everything below it. All paths are without
 // symbolic links.
 type scan struct {
-	end    string              // where the root leads; "": nowhere
+	end    string              // the root's path without links; "": it does not exist
 	denied bool                // its existence is unknown: a folder on its path cannot be searched
 	polled bool                // inotify does not report all changes of the found files
 	nodes  map[string]node     // folders, links, missing names and the end of the path
-	files  map[string][]string // files that count, by path, with their names as reported
+	files  map[string][]string // reported names of the selected files, by path
 }
 
-// node is the kind of file that a scan found at a path.
+// node is what a scan found at a path.
 type node struct {
-	watched bool // itself; else its folder is
+	watched bool // the path itself is watched; otherwise its folder is
 	entries bool // a folder in which a link, a file or a missing name was found
-	listed  bool // a folder whose files count
+	listed  bool // a folder whose files are selected
 }
 
-// scanner scans a root. It has each folder watched before it looks into it, so that a later change
-// makes an event. It lists each folder once, those without a link on their path first.
+// scanner scans a root. It watches each folder before it lists it, so that every later change
+// causes an event. It lists each folder once, those without a link on their path first.
 type scanner struct {
 	scan
 	root           *root
@@ -78,7 +78,7 @@ func scanRoot(r *root, f *folders) scan {
 	return s.scan
 }
 
-// resolve resolves path, relative to folder, link by link. info is nil if it leads nowhere.
+// resolve resolves path, relative to folder, link by link. info is nil if the path does not exist.
 func (s *scanner) resolve(folder, path string) (end string, info fs.FileInfo) {
 	rest := components(path)
 	for links := 0; len(rest) > 0; s.left-- {
@@ -141,7 +141,7 @@ func components(path string) []string {
 	})
 }
 
-// watch has path watched, once per scan.
+// watch watches path, once per scan.
 func (s *scanner) watch(path string, entries bool) {
 	n := s.nodes[path]
 	if n.watched && (n.entries || !entries) {
@@ -152,7 +152,7 @@ func (s *scanner) watch(path string, entries bool) {
 	s.nodes[path] = n
 }
 
-// list adds the files of a folder, and the folders in it to those to be listed.
+// list adds the files of a folder to the result, and its sub-folders to the folders to be listed.
 func (s *scanner) list(f folder) {
 	self := lstat(f.path).identity()
 	if s.seen[self] {
@@ -188,7 +188,8 @@ func (s *scanner) list(f folder) {
 	}
 }
 
-// mayLead reports whether an entry of a directory can be a file that counts, or lead to one.
+// mayLead reports whether an entry of a directory can be a selected file, or a folder or link with
+// selected files below it.
 func (r *root) mayLead(name string) bool {
 	return !strings.HasPrefix(name, ".") && (r.recursive || r.hasSuffix(name))
 }
@@ -199,7 +200,7 @@ func (r *root) hasSuffix(name string) bool {
 	})
 }
 
-// depends reports whether an event may change what the scan found.
+// depends reports whether an event may change the result of the scan.
 func (r *root) depends(of event) bool {
 	_, on := r.nodes[of.path]
 	folder, name := filepath.Dir(of.path), filepath.Base(of.path)
@@ -207,9 +208,9 @@ func (r *root) depends(of event) bool {
 		(r.hasSuffix(name) || of.op.Has(fsnotify.Create) && leads(of.path))
 }
 
-// leads reports whether files may count below a new path: a folder or a link. Renaming a file over
-// another one creates its path, too. A path that no longer exists is ignored:
-// its removal is another event.
+// leads reports whether selected files may exist below a new path: it is a folder or a link. It
+// returns false for a regular file, which may have been renamed over another one, and for a path
+// that no longer exists, whose removal is another event.
 func leads(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && !info.Mode().IsRegular()

@@ -19,11 +19,11 @@ type tree struct {
 	folders  *folders
 	roots    map[string]*root    // by path as passed to Set
 	pending  map[*entry]struct{} // changed and not delivered
-	changed  bool                // the content of a file has, since the flag was reset
+	changed  bool                // a file's content has changed since the flag was reset
 	reads    int                 // number of files read so far, for tests
 }
 
-// root is one path of Set with everything that was found below it. Its job alone changes entries,
+// root is one path of Set with everything that was found below it. Only its job changes entries,
 // and reads them without the lock.
 type root struct {
 	key        string // as passed to Set
@@ -31,12 +31,12 @@ type root struct {
 	recursive  bool
 	suffixes   []string
 	entries    map[string]*entry // by name, always with the root's own
-	scan                         // the last one
+	scan                         // the last result
 
 	job      *job                // in progress; nil: none
-	baseline bool                // the first one has ended
-	stale    bool                // the way to the files may have changed: scan it again
-	access   bool                // the mode of a folder on the way may have changed
+	baseline bool                // the first job has ended: its result is the baseline
+	stale    bool                // links or folders on the path may have changed: scan it again
+	access   bool                // the mode of a folder on the path may have changed
 	written  map[*entry]struct{} // entries to read, unless stale
 }
 
@@ -106,13 +106,13 @@ func (t *tree) invalidate() {
 	}
 }
 
-// event is an event of a path. A path "" means that events were lost.
+// event is an event of a path. An empty path means that inotify lost events.
 type event struct {
 	path string
 	op   fsnotify.Op
 }
 
-// event records the paths that the next scan must read, and reports whether there are any.
+// event records which paths the next scan must read, and reports whether there are any.
 func (t *tree) event(of event) (concerns bool) {
 	if of.path == "" { // events were lost
 		t.folders.sweep(nil) // the scan watches them anew
@@ -121,12 +121,12 @@ func (t *tree) event(of event) (concerns bool) {
 	}
 	removed := of.op.Has(fsnotify.Remove) || of.op.Has(fsnotify.Rename)
 	if removed || of.op.Has(fsnotify.Create) {
-		t.folders.forget(of.path) // the watch ended, or is that of what had this path before
+		t.folders.forget(of.path) // the watch has ended, or is of a former file at this path
 	}
 	for _, r := range t.roots {
 		names := r.files[of.path]
 		switch {
-		case r.job != nil && r.job.scan: // the event may concern what it finds
+		case r.job != nil && r.job.scan: // the event may concern a path that the scan finds
 			r.stale = true
 			r.access = r.access || of.op.Has(fsnotify.Chmod)
 		case names != nil && !removed && (!of.op.Has(fsnotify.Create) || !leads(of.path)):
@@ -144,7 +144,8 @@ func (t *tree) event(of event) (concerns bool) {
 	return concerns
 }
 
-// mounted records that mounts at points were added or removed, and reports whether that matters.
+// mounted records that mounts at points were added or removed, and reports whether a root must be
+// scanned.
 func (t *tree) mounted(points []string) (concerns bool) {
 	t.folders.remounted(points)
 	for _, r := range t.roots {
@@ -168,7 +169,7 @@ func (t *tree) due() bool {
 
 func (r *root) due() bool { return r.job == nil && (r.stale || len(r.written) > 0) }
 
-// polled reports whether the changes of a root must be polled. If due, the next scan does.
+// polled reports whether a root must be polled. If due, it makes the next scan include these roots.
 func (t *tree) polled(due bool) (polled bool) {
 	for _, r := range t.roots {
 		if r.polled && r.job == nil {
@@ -178,7 +179,7 @@ func (t *tree) polled(due bool) (polled bool) {
 	return polled
 }
 
-// compare decides whether e is pending.
+// compare updates whether e is pending.
 func (t *tree) compare(e *entry) {
 	if e.current != e.reported {
 		t.pending[e] = struct{}{}
@@ -216,7 +217,7 @@ func (t *tree) batch() batch {
 		b.names = append(b.names, e.name)
 	}
 	slices.Sort(b.names)
-	b.names = slices.Compact(b.names) // two paths of Set may report a file by one name
+	b.names = slices.Compact(b.names) // a file may be reported through two paths of Set
 	return b
 }
 

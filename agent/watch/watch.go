@@ -1,19 +1,19 @@
 // Package watch turns file system activity into debounced changes of file content.
 //
-// Content decides, never the event: a file has changed if it appeared, disappeared or has another
-// SHA-256. Touching a file, or replacing it with an equal one, is no change. A file that cannot be
-// read counts by inode, size and change time, with Options.WithoutReading any file.
+// An event alone is not a change: a file has changed if it appeared, disappeared or has another
+// SHA-256. Touching a file, or replacing it with an equal one, is no change. Files that cannot be
+// read, and all files with Options.WithoutReading, are compared by inode, size and change time.
 //
 // Paths need not exist. A scan resolves each path link by link, watches the folders on its way and
 // in the listed directories with inotify, and reads the files whose inode, size or change time
-// differs from the last scan. An event that concerns a path causes a scan of it, which reads only
-// the written files if nothing else changed. So does a mount on its way. Only where inotify does
-// not report changes (network file systems, folders that may not be listed, exhausted limits) a
-// path is scanned every pollInterval.
+// differs from the last scan. An event or a mount that concerns a path causes a scan of it; if only
+// files were written, these are read without a scan. Only where inotify does not report changes
+// (network file systems, folders that may not be listed, exhausted limits), a path is scanned every
+// pollInterval.
 //
 //	inotify, mounts, poll ──► debouncer ──► scan, a goroutine per path ──► Changes
 //
-// A scan runs without a lock. One that a file system does not answer delays only its own path.
+// A scan runs without a lock. A file system that does not respond delays only its own paths.
 //
 // In directories, names that start with a dot are ignored (swap files, locks, Kubernetes' ..data),
 // as are files without one of Options.Suffixes.
@@ -38,20 +38,20 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// pollInterval is the period of the scans for changes that inotify does not report. pollFactor
-// bounds their share of time: the next one waits at least pollFactor times as long as one took.
+// pollInterval is the period of the scans for changes that inotify does not report. After a scan
+// the next one waits at least pollFactor times its duration.
 const (
 	pollInterval = 2 * time.Second
 	pollFactor   = 100
 )
 
-// scanWait is how long a scan is waited for. What a later one finds, also the first one of a path,
-// is reported as a change.
+// scanWait is the maximum time that Set and the loop wait for a scan. A scan that ends later
+// reports what it finds as a change, even if it is the first one of a path.
 const scanWait = time.Second
 
 // restFactor bounds the share of time spent on scans while many files change: each scan is followed
-// by rests of restFactor times their duration. Rests of up to restSaved are left out after a quiet
-// time, so that the parts of one change (a key and its certificate) are read at once.
+// by a rest of restFactor times its duration. After a quiet time up to restSaved of rest is
+// omitted, so that the parts of one change (a key and its certificate) are read at once.
 const (
 	restFactor = 4
 	restSaved  = 5 * time.Millisecond
@@ -82,7 +82,7 @@ type Watcher struct {
 	interval time.Duration                     // of polls; shorter in tests
 	delays   atomic.Pointer[Delays]
 	changes  chan []string
-	wake     chan struct{} // the batch on offer may be outdated, or a scan due
+	wake     chan struct{} // the offered batch may be outdated, or a scan is due
 
 	mu   sync.Mutex
 	tree *tree
@@ -110,17 +110,17 @@ func New(options Options) *Watcher {
 func (w *Watcher) SetDelays(delays Delays) { w.delays.Store(&delays) }
 
 // Set replaces the watched paths. A path is a file or a directory, existing or not. A directory
-// stands for the files in it; with "/..." appended, for those of its sub-directories too. The
+// stands for the files in it; with "/..." appended, for those in its sub-directories too. The
 // content at the time of Set is the baseline of a new path; a path that was watched before keeps
 // its baseline. A caller that reads the files after Set misses no change of them, except one that
-// is undone before it is delivered. Set waits a second at most for file systems.
+// is undone before it is delivered. Set waits at most a second for slow file systems.
 func (w *Watcher) Set(paths []string) error {
 	w.mu.Lock()
 	roots, err := w.tree.set(paths)
 	jobs := w.begin(roots)
 	for _, r := range roots {
 		if r.job != nil && !r.baseline && !r.job.late && !slices.Contains(jobs, r.job) {
-			jobs = append(jobs, r.job) // begun by another call
+			jobs = append(jobs, r.job) // begun by a concurrent call of Set
 		}
 	}
 	w.mu.Unlock()
@@ -210,15 +210,15 @@ func (w *Watcher) Run(ctx context.Context) error {
 				}
 			}
 		})
-		// fsnotify may hold its lock until an error is received: the receiver must not call it.
+		// fsnotify may hold its lock until an error is received: this goroutine must not call it.
 		reading.Go(func() {
 			for err := range inner.Errors {
 				if errors.Is(err, unix.EINVAL) {
-					continue // a file that was moved is gone already, and with it its watch
+					continue // a moved file was removed already, and its watch with it
 				}
 				select {
 				case lost <- err:
-				default: // one is enough: each causes a scan of everything
+				default: // one pending error suffices: it causes a scan of everything
 				}
 			}
 		})
@@ -245,7 +245,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return w.loop(ctx, events, points, lost)
 }
 
-// loop owns the debouncer and the batch on offer.
+// loop owns the debouncer and the offered batch.
 func (w *Watcher) loop(
 	ctx context.Context, events <-chan event, mounts <-chan []string, lost <-chan error,
 ) error {
@@ -254,14 +254,14 @@ func (w *Watcher) loop(
 	defer quiet.Stop()
 	var poll <-chan time.Time // nil: nothing to poll
 	var offered batch
-	var rest time.Time // no scan before it
+	var rest time.Time // earliest time of the next scan
 	scan := func() time.Duration {
 		began := time.Now()
 		w.mu.Lock()
 		jobs := w.begin(slices.Collect(maps.Values(w.tree.roots)))
 		w.mu.Unlock()
 		if !w.await(jobs) {
-			return 0 // a file system does not answer, which costs no time
+			return 0 // waiting for a file system that does not respond costs no CPU time
 		}
 		return time.Since(began)
 	}
@@ -331,14 +331,15 @@ func (w *Watcher) locked(do func(t *tree)) {
 	do(w.tree)
 }
 
-// debouncer decides when a burst of changes is over: after the quiet time without another change,
-// at the latest after the longest delay. Both may change between two calls.
+// debouncer determines when a burst of changes is over: Debounce after the last change, but at most
+// MaxDelay after the first. The delays may change between two calls.
 type debouncer struct {
 	delays *atomic.Pointer[Delays]
 	first  time.Time // first change of the burst; zero: no burst
 }
 
-// touch records a change at now and returns how long to wait for the next.
+// touch records a change at now and returns the time until the burst is over if no other change
+// follows.
 func (d *debouncer) touch(now time.Time) time.Duration {
 	if d.first.IsZero() {
 		d.first = now

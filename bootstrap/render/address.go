@@ -68,7 +68,8 @@ func families(n bootstrap.Node) (v4, v6 bool) {
 	return v4, v6
 }
 
-// wildcard listens on all addresses. On a node with IPv6 one socket serves both families.
+// wildcard returns the address of a listener on all addresses. On a node with IPv6 one socket
+// serves both families.
 func (b *builder) wildcard(port uint16) *corev3.Address {
 	if _, v6 := families(b.in.Node); v6 {
 		address := socketAddress(corev3.SocketAddress_TCP, "::", port)

@@ -23,7 +23,7 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Names of the clusters. They are the ones of Istio, as an istiod refers to some of them.
+// Names of the clusters, as in Istio: an istiod refers to some of them.
 const (
 	DiscoveryCluster   = "xds-grpc"
 	SecretCluster      = "sds-grpc"
@@ -238,8 +238,8 @@ func (b *builder) sink(name string, config proto.Message) *metricsv3.StatsSink {
 		ConfigType: &metricsv3.StatsSink_TypedConfig{TypedConfig: b.pack(config)}}
 }
 
-// overloadManager limits client connections. Envoy logs a warning without a limit, so "none" is one
-// that cannot be reached.
+// overloadManager limits client connections. Without a limit Envoy logs a warning, so "no limit" is
+// rendered as a limit that cannot be reached.
 func (b *builder) overloadManager() *overloadv3.OverloadManager {
 	limit := int64(math.MaxInt64)
 	if b.in.MaxConnections > 0 && b.in.MaxConnections < math.MaxInt64 {
@@ -259,8 +259,8 @@ func (b *builder) overloadManager() *overloadv3.OverloadManager {
 // expression of more than 100 instructions.
 const maxRegexProgram = 32768
 
-// capturedListeners returns the names of the listeners of captured connections, of the embedded
-// server and of an istiod alike.
+// capturedListeners returns the names of the listeners of captured connections, both of the
+// embedded server and of an istiod.
 func capturedListeners() []string { return []string{"virtualOutbound", "virtualInbound"} }
 
 // layeredRuntime includes the layer of the admin interface, which Envoy has by default.

@@ -20,7 +20,7 @@ import (
 const (
 	httpProtocolOptions = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 	dnsClusterName      = "envoy.cluster.dns"
-	dnsFirstRetry       = time.Second      // after a name could not be resolved
+	dnsFirstRetry       = time.Second      // pause after a failed name resolution
 	dnsLastRetry        = 30 * time.Second // longest pause between two tries
 	noLimit             = 100000           // of the discovery cluster, as in Istio's bootstrap
 )
@@ -133,8 +133,8 @@ func (b *builder) dnsCluster() *clusterv3.Cluster_CustomClusterType {
 	}
 }
 
-// unlimited removes the circuit breakers: a limit on the discovery stream would only delay
-// configuration.
+// unlimited raises the limits of a cluster's circuit breakers so high that they have no effect: a
+// limit on the discovery stream would only delay configuration.
 func unlimited(cluster *clusterv3.Cluster) *clusterv3.Cluster {
 	thresholds := func(priority corev3.RoutingPriority) *clusterv3.CircuitBreakers_Thresholds {
 		return &clusterv3.CircuitBreakers_Thresholds{

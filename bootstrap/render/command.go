@@ -17,7 +17,7 @@ import (
 // cpuCheckInterval is the interval of checking the CPU time.
 const cpuCheckInterval = 20 * time.Millisecond
 
-// Checker returns the findings of each typed_config.
+// Checker returns the findings for each of some typed_configs.
 type Checker func([]typedconfig.Config) [][]typedconfig.Finding
 
 // Main runs outrider-bootstrap: it reads a bootstrap.ProgramInput, writes a bootstrap.ProgramOutput
@@ -68,7 +68,8 @@ func limitMemory(bytes uint64) error {
 	return nil
 }
 
-// answerInTime answers a question within its time. Longer work ends with the process.
+// answerInTime answers a question within its time. After a time-out the work continues until the
+// process exits.
 func answerInTime(question bootstrap.ProgramInput, check Checker) bootstrap.ProgramOutput {
 	if question.Protocol != bootstrap.ProgramProtocol {
 		return bootstrap.ProgramOutput{Unable: fmt.Sprintf("outrider-bootstrap speaks version %d of its "+

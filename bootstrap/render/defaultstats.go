@@ -2,10 +2,10 @@ package render
 
 import "strings"
 
-// The default statistics: those that `outrider`, readiness and drains read, those of the packaged
-// dashboard and alerts, those that published dashboards for Envoy show, and those that Istio's
+// The default statistics: those that the outrider command, readiness and drains read, those of the
+// packaged dashboard and alerts, those of published dashboards for Envoy, and those that Istio's
 // bootstrap requires. Without downstream_cx_active and downstream_rq_active a busy epoch would look
-// idle, and be ended. Filters of Envoy read the membership of clusters.
+// idle and be terminated. Filters of Envoy read the membership of clusters.
 var (
 	defaultPrefixes = []string{
 		"cluster_manager.", "listener_manager.", "server.", "overload.",
@@ -54,8 +54,9 @@ var (
 
 func fields(expressions string) []string { return strings.Fields(expressions) }
 
-// Names of clusters and connection managers end where statTags end them. What follows excludes a
-// cluster's internal and external responses, which are counted twice, and the shares of workers.
+// Patterns of the names of clusters, connection managers and listeners, which end as in statTags.
+// The selected statistics follow such a name directly. This excludes a cluster's internal and
+// external responses, which are counted twice, and the statistics of single workers.
 const (
 	delimited = `(.*;|[^.]*)`
 	address   = `(\d[\d.]*_\d+|[^.]*)`

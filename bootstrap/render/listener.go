@@ -10,15 +10,14 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// Names of the listeners and their statistics. They are excluded when the connections of an epoch
-// are counted.
+// Names of Outrider's own listeners, also in their statistics. These listeners are excluded when
+// the connections of an epoch are counted.
 const (
 	PrometheusListener = "outrider_prometheus"
 	ReadyListener      = "outrider_ready"
 )
 
-// prometheusListener serves the metrics of the epoch that accepts the connection, from its own
-// admin socket.
+// prometheusListener serves the metrics of the same epoch, from its own admin socket.
 func (b *builder) prometheusListener() *listenerv3.Listener {
 	address, err := b.listenAddress(b.in.Prometheus)
 	if err != nil {

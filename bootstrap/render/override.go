@@ -15,13 +15,13 @@ import (
 
 // override merges a user's file (JSON or YAML) into a bootstrap by protobuf's rules, like Envoy's
 // --config-yaml: a scalar is replaced, a message merged field by field, a list appended to, a map
-// entry replaced, and a oneof member replaces the others. It works on documents, so that unknown
-// extensions and fields pass through; of unknown fields objects are merged, lists appended to,
-// other values replaced.
+// entry replaced, and a oneof member replaces the others. It works on documents, not on protobuf
+// messages, so that unknown extensions and fields are retained; in unknown fields objects are
+// merged, lists appended to, and other values replaced.
 //
 // Protobuf cannot distinguish an explicit false, 0 or "" from an absent one, so such a value never
-// replaces another. Envoy ignores it silently; BuildBootstrap returns an error, like everything
-// else that would have no effect. Errors are of type *Error.
+// replaces another. Envoy ignores it silently; override returns an error, as for everything else
+// that would have no effect. Errors are of type *Error.
 func override(into *value, file string, content []byte) error {
 	from, err := parse(file, content)
 	if err != nil {

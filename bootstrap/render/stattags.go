@@ -2,16 +2,17 @@ package render
 
 import metricsv3 "github.com/envoyproxy/go-control-plane/envoy/config/metrics/v3"
 
-// statTags are the expressions that move names of clusters, listeners, secrets and the like out of
-// the name of a statistic. The first group is removed from the name, the second is the value.
+// statTags are the expressions that move names of clusters, listeners, secrets and the like from
+// the name of a statistic into tags. The first group is removed from the name, the second is the
+// value.
 //
-// Tags that Istio's bootstrap has keep Istio's names, all others Envoy's. Envoy's expressions cut
-// such names at the first dot. Clusters and connection managers of the mesh end theirs with a
-// semicolon instead (alt_stat_name, stat_prefix); any other name ends at the first dot, as in
-// Envoy.
+// Tags that Istio's bootstrap defines have Istio's names, all others Envoy's. Envoy's own
+// expressions end such names at the first dot. Names of the mesh's clusters and connection managers
+// end with a semicolon instead (alt_stat_name, stat_prefix); any other name ends at the first dot,
+// as in Envoy.
 //
 // Envoy matches with std::regex, which is slow: each expression starts with ^WORD\., so that Envoy
-// tries it for names that start with WORD only.
+// tries it only for names that start with WORD.
 var statTags = []struct{ name, expression string }{
 	{"cluster_name", `^cluster\.` + delimitedTag},
 	{"http_conn_manager_prefix", `^http\.` + delimitedTag},
@@ -37,7 +38,7 @@ var statTags = []struct{ name, expression string }{
 const delimitedTag = `(([^;]+(?=;\.)|[^.]+);?\.)`
 
 // clusterCertificate is another expression of envoy.tls_certificate. It doubles the cost of each
-// cluster, and the default statistics need it not.
+// cluster and is not needed for the default statistics.
 const clusterCertificate = `^cluster\.[^;]+;\.ssl\.certificate\.((.+)\.)expiration_\w+$`
 
 // envoyTags are tags with Envoy's own expressions. Their values contain no dots.
@@ -50,7 +51,8 @@ var envoyTags = []string{
 	"envoy.connection_limit_prefix", "envoy.ext_authz_prefix", "envoy.redis_prefix",
 }
 
-// statName returns the name of a cluster in the statistics.
+// statName returns the name of a cluster in its statistics, with the semicolon that delimitedTag
+// expects.
 func statName(cluster string) string { return cluster + ";" }
 
 func tagSpecifiers(all bool) []*metricsv3.TagSpecifier {

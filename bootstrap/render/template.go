@@ -29,8 +29,8 @@ func expand(file string, content []byte, in bootstrap.Input) (*value, error) {
 		},
 		"split": func(separator, text string) []string { return strings.Split(text, separator) },
 	}
-	// In an error of text/template the name ends at the first colon, which a path may contain. So
-	// the path is added later.
+	// In an error of text/template the template's name ends at the first colon, and a path may
+	// contain colons. So the template is given a fixed name, and the path is added later.
 	empty := template.New("bootstrap").Option("missingkey=error").Funcs(functions)
 	parsed, err := empty.Parse(string(content))
 	if err != nil {

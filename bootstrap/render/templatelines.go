@@ -15,11 +15,11 @@ import (
 // credentials.
 type rendering struct {
 	text bytes.Buffer
-	// Template lines by the first byte of their literal text: text/template writes these texts
-	// without copying.
+	// begins has the template line of each literal text, by the address of its first byte:
+	// text/template writes these texts without copying.
 	begins map[*byte]int
 	line   int // current template line
-	// The template line of each output line except the first.
+	// sources has the template line of each output line except the first.
 	sources []int
 }
 

@@ -16,8 +16,8 @@ import (
 // lightstepHeader is the metadata with the access token of Lightstep.
 const lightstepHeader = "lightstep-access-token"
 
-// tracing returns the provider for listeners that enable tracing without naming one, such as those
-// of an istiod. The field is deprecated in Envoy but works.
+// tracing returns the tracing provider for listeners that enable tracing without naming a provider,
+// such as those from an istiod. The field is deprecated in Envoy but works.
 func (b *builder) tracing() *tracev3.Tracing {
 	if b.in.Tracing == nil {
 		return nil
@@ -77,7 +77,7 @@ func (b *builder) tracingCluster() *clusterv3.Cluster {
 	case bootstrap.TracerLightstep:
 		return b.serviceCluster(lightstepCluster, service, true)
 	}
-	return nil // reported by tracing
+	return nil // tracing reports the error
 }
 
 // sampling returns the runtime value for the percentage of traced requests. It overrides all

@@ -12,8 +12,8 @@ import (
 	"google.golang.org/protobuf/reflect/protorange"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
-	// A bootstrap of the upstream server may have any type, and JSON, unlike protobuf, needs its
-	// descriptor.
+	// A bootstrap of the upstream server may contain any type. Unlike protobuf, JSON needs the
+	// descriptor of each type, so all are linked.
 	_ "outrider.org/outrider/bootstrap/envoytypes"
 )
 
@@ -57,7 +57,8 @@ func fromUpstream(
 	return sent, nil
 }
 
-// refuseUnknown refuses what JSON for Envoy would lack: fields and types that are not linked.
+// refuseUnknown refuses what would be missing in Envoy's JSON: unknown fields, and messages whose
+// types are not linked.
 func refuseUnknown(path protopath.Values) error {
 	what := ""
 	switch last := path.Index(-1); last.Step.Kind() {

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// maxExpanded bounds the number of values from aliases.
+// maxExpanded bounds the number of values that aliases expand to.
 const maxExpanded = 1 << 17
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:unmarshal errors:\s*)?line (\d+): `)
@@ -52,7 +52,7 @@ func yamlError(file string, err error) error {
 		return &bootstrap.Error{File: file, Line: line, Message: "not YAML: " +
 			message[len(match[0]):]}
 	}
-	// yaml omits the line if it is the first.
+	// The yaml package omits the line in its message if it is the first.
 	return &bootstrap.Error{File: file, Line: 1, Message: "not YAML: " +
 		strings.TrimPrefix(message, "yaml: ")}
 }
