@@ -111,7 +111,7 @@ func (r *report) addJSON(name string, value any) {
 	r.addOr(name, string(content), err)
 }
 
-// addOr adds a file, or records the error because of which it is missing.
+// addOr adds a file or, if err is not nil, records that it is missing and why.
 func (r *report) addOr(name, content string, err error) {
 	if err != nil {
 		r.missing(name, err)

@@ -15,9 +15,10 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// Bounds of what is read in folders that another user may fill, by names that it may choose.
+// Bounds of what is read. The folders may belong to another user, who chooses the files and their
+// names.
 const (
-	fileTime     = 5 * time.Second // of one file, whose file system may not answer
+	fileTime     = 5 * time.Second // for one file: its file system may not respond
 	filesTime    = 30 * time.Second
 	reportFiles  = 1000
 	reportAtMost = 256 << 20 // bytes of all files
@@ -63,7 +64,7 @@ func (a *app) reportedFiles(status api.Status) []string {
 		paths = []string{filepath.Join(a.paths.configuration, base)}
 	}
 	for _, epoch := range status.Epochs {
-		// The file is removed with the epoch.
+		// An epoch's bootstrap is removed when the epoch has exited.
 		if epoch.BootstrapPath != "" && epoch.State != api.EpochExited {
 			paths = append(paths, epoch.BootstrapPath)
 		}
@@ -79,7 +80,7 @@ func (a *app) reportedFiles(status api.Status) []string {
 		}
 	}
 	for i, path := range paths {
-		paths[i] = filepath.Clean(path) // one file has many spellings
+		paths[i] = filepath.Clean(path) // two spellings of a path count as one file
 	}
 	slices.Sort(paths)
 	return slices.Compact(paths)
@@ -102,8 +103,8 @@ func namesIn(directory, folder, pattern string) []string {
 }
 
 // readReported reads a file whose path another user may have chosen: configuration below the
-// configuration folder, or a bootstrap below the runtime folder. It follows no link out of these,
-// reads regular files only, and does not wait for a FIFO.
+// configuration folder, or a bootstrap below the runtime folder. It does not follow links out of
+// these folders, reads regular files only, and does not block on a FIFO.
 func (a *app) readReported(path string) (string, error) {
 	directory, suffixes := a.paths.configuration, []string{".toml", ".yaml", ".yml"}
 	relative, found := below(directory, path)
@@ -145,7 +146,7 @@ func below(folder, path string) (string, bool) {
 	return relative, err == nil && relative != "." && filepath.IsLocal(relative)
 }
 
-// within returns what read returns, or an error once ctx ends or read takes longer than fileTime.
+// within returns the result of read, or an error once ctx ends or read takes longer than fileTime.
 func within[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, fileTime,
 		errors.New("its file system does not answer"))

@@ -70,7 +70,8 @@ func (a *app) addIdentity(t *table, i api.Identity) {
 		cell{bar(i.NotAfter.Sub(a.now()), whole), left.style}, left, source, renewal, users)
 }
 
-// left returns how long a certificate is valid: EXPIRED in red, yellow if it ends soon.
+// left returns the remaining validity of a certificate as text: EXPIRED in red, in yellow if it
+// ends soon.
 func (a *app) left(i api.Identity) cell {
 	left := i.NotAfter.Sub(a.now())
 	switch {
@@ -93,7 +94,8 @@ func titleOf(i api.Identity) string {
 	return i.Name
 }
 
-// identityOf returns the SPIFFE ID of a certificate, the names of a server's, or its subject.
+// identityOf returns the SPIFFE ID of a certificate, or else the names of a server certificate, or
+// else its subject.
 func identityOf(i api.Identity) string {
 	return cmp.Or(i.SPIFFEID, strings.Join(i.Names, ", "), i.Subject, "-")
 }

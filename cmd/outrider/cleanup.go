@@ -37,7 +37,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 				capture:  filepath.Join(a.paths.capture, a.instance),
 				instance: a.instance,
 			}
-			// With another runtime folder the keeper is in it.
+			// With --runtime-dir the keeper is in that folder, too.
 			if runtimeDir != "" {
 				c.runtime, c.keeper = runtimeDir, filepath.Join(runtimeDir, "keeper")
 			}
@@ -100,7 +100,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 	}
 	defer agents.close()
 	lock, err := c.lock(keepers)
-	// After a crash the agent comes back, and fail = "closed" has to hold meanwhile.
+	// systemd restarts an agent that has crashed, and until then fail = "closed" must hold.
 	if stop || err == nil && !afterCrash() {
 		if err := c.endCapture(ctx, agents); err != nil {
 			return err
@@ -122,7 +122,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 		return err
 	}
 	if lock != nil {
-		defer func() { _ = lock.Close() }() // no keeper can start meanwhile
+		defer func() { _ = lock.Close() }() // prevents the start of a keeper
 	}
 	err = errors.Join(
 		c.removeSharedMemory(keepers),
@@ -132,7 +132,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 	)
 	if lock != nil && err == nil {
 		err = c.removeFiles(keepers, baseIDName)
-		_, failed := keepers.remove(lockName) // last: it admits the next keeper
+		_, failed := keepers.remove(lockName) // last, because then the next keeper can start
 		err = errors.Join(err, failed)
 	}
 	return err
@@ -155,8 +155,8 @@ func (c *cleaner) report(format string, arguments ...any) {
 
 var errAlive = errors.New("a keeper lives there")
 
-// lock takes the lock that a living keeper holds; it is nil if there is no lock file. Unlike a
-// connection to the socket it does not activate a keeper.
+// lock takes the lock that a living keeper holds; it is nil if there is no lock file. A connection
+// to the socket would activate a keeper instead.
 func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 	if keepers == nil {
 		return nil, nil
@@ -187,7 +187,7 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownTime)
 	defer cancel()
-	// Under systemd the socket is the agent's, else it is in the keeper's folder.
+	// Under systemd the keeper's socket is in the agent's folder, otherwise in the keeper's.
 	client, err := dialKeeper(ctx, keepers)
 	if errors.Is(err, keeper.ErrNotRunning) {
 		client, err = dialKeeper(ctx, agents)

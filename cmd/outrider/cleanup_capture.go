@@ -15,8 +15,8 @@ import (
 // afterCrash reports whether the command is ExecStopPost= of a unit (systemd.exec(5)).
 func afterCrash() bool { return os.Getenv("SERVICE_RESULT") != "" }
 
-// reportClosed prints how to lift fail and fail_inbound = "closed" after a failure: systemd runs
-// nothing when a failed unit is stopped.
+// reportClosed prints how to undo fail and fail_inbound = "closed" after a failure: systemd
+// executes no command when a failed unit is stopped.
 func (c *cleaner) reportClosed() {
 	if os.Getenv("SERVICE_RESULT") != "success" && capture.RejectsConnections(c.instance) {
 		c.report("new connections are refused while Envoy does not serve (capture.fail, " +
@@ -27,12 +27,13 @@ func (c *cleaner) reportClosed() {
 // endCapture ends outrider-capture, if it has settings, and removes its rules.
 func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	folder, failed := openFolder(c.capture)
-	if failed != nil { // its user's doing, which must not keep the rest from ending
+	if failed != nil { // the capture user caused it: continue with the rest
 		c.report("%v", failed)
 		failed = nil
 	}
 	defer folder.close()
-	// The socket starts a helper that is gone, also one that hung and was killed meanwhile.
+	// Connecting starts the helper if it is not running. The second attempt is for a helper that
+	// hung during the first one and was killed.
 	for range 2 {
 		if !folder.has(capture.StateFileName) {
 			break
@@ -43,7 +44,7 @@ func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 		}
 	}
 	if errors.Is(failed, fs.ErrNotExist) || errors.Is(failed, unix.ECONNREFUSED) {
-		failed = nil // nobody is there
+		failed = nil // no helper runs
 	} else if failed != nil {
 		failed = fmt.Errorf("outrider-capture does not end: %w", failed)
 	}
@@ -58,7 +59,8 @@ func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	return errors.Join(failed, err)
 }
 
-// stopCapture ends the helper by its socket in a folder, which may be a link to another program's.
+// stopCapture stops outrider-capture through its socket in a folder of another user, who may have
+// replaced the socket by a link.
 func stopCapture(ctx context.Context, in *folder) error {
 	if in == nil {
 		return fs.ErrNotExist

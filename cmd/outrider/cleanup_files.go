@@ -15,10 +15,9 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// removeSharedMemory removes the shared memory of a dead keeper's Envoys: one file for each
-// lineage, numbered by the base ID that the keeper has stored
-// (/dev/shm/envoy_shared_memory_<base-id*10>). It leaves files that belong to another user or that
-// a process has mapped.
+// removeSharedMemory removes the shared memory of a dead keeper's Envoys: one file per lineage,
+// named after the base ID that the keeper has stored (/dev/shm/envoy_shared_memory_<base-id*10>).
+// It leaves files that belong to another user or that a process has mapped.
 func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	baseID, owner, err := c.storedBaseID(keeperFolder)
 	if err != nil || baseID == 0 {
@@ -68,14 +67,14 @@ func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err 
 	number, err := strconv.ParseUint(strings.TrimSpace(string(content)), 10, 32)
 	if err != nil || number == 0 {
 		c.report("%s holds no base id: shared memory was not touched", file.Name())
-		return 0, 0, nil //nolint:nilerr // reported above; the rest can be cleaned
+		return 0, 0, nil //nolint:nilerr // reported above; the other files can be removed
 	}
 	return uint32(number), status(info).Uid, nil
 }
 
 // mapped reports whether a living process has mapped a file.
 func (c *cleaner) mapped(path string) bool {
-	// The pattern is well-formed.
+	// Glob fails only for a malformed pattern.
 	all, _ := filepath.Glob(filepath.Join(c.processes, "[0-9]*", "maps"))
 	for _, maps := range all {
 		content, err := os.ReadFile(maps)

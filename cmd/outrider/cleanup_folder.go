@@ -15,18 +15,19 @@ import (
 
 // Bounds of what root reads in a folder of another user.
 const (
-	maxEntries = 10_000 // looked at in one folder
+	maxEntries = 10_000 // examined in one folder
 	maxRecord  = 64     // bytes of a file that is read
 )
 
-// folder is a directory that another user may write to. os.Root keeps root inside it, whatever
-// symbolic links are there.
+// folder is a directory that another user may write to. os.Root keeps all operations inside it,
+// whatever symbolic links that user creates.
 type folder struct {
 	path string // for messages
 	root *os.Root
 }
 
-// openFolder opens a directory; nil if there is none. The directories above path must be root's.
+// openFolder opens a directory; nil if it does not exist. Only root may be able to write to the
+// directories above it.
 func openFolder(path string) (*folder, error) {
 	parent, err := os.OpenRoot(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -40,7 +41,7 @@ func openFolder(path string) (*folder, error) {
 	return above.sub(filepath.Base(path))
 }
 
-// sub opens a directory in the folder; nil if there is none.
+// sub opens a directory in the folder; nil if it does not exist.
 func (f *folder) sub(name string) (*folder, error) {
 	if f == nil {
 		return nil, nil
@@ -104,8 +105,8 @@ func (f *folder) remove(name string) (bool, error) {
 
 var errNotRegular = errors.New("not a regular file of one name")
 
-// openRegular opens a file for reading. For a FIFO, a device, or a symbolic or hard link the error
-// is errNotRegular; for a file with a lease it is unix.EWOULDBLOCK.
+// openRegular opens a file for reading. The error is errNotRegular for a FIFO, a device, a symbolic
+// link or a file with several hard links; it is unix.EWOULDBLOCK for a file with a lease.
 func (f *folder) openRegular(name string) (*os.File, error) {
 	path := filepath.Join(f.path, name)
 	found, err := f.root.Lstat(name)
@@ -126,8 +127,9 @@ func (f *folder) openRegular(name string) (*os.File, error) {
 	return file, nil
 }
 
-// planted returns an error for a file of root in a folder of another user: a link to a file that
-// has been replaced since is its only name.
+// planted returns an error for a file of root in a folder of another user. Such a file has been a
+// hard link that the user placed there, even if the link is now its only name because the original
+// was replaced.
 func (f *folder) planted(file *os.File) error {
 	folder, err := f.root.Stat(".")
 	if err != nil {
@@ -140,7 +142,8 @@ func (f *folder) planted(file *os.File) error {
 	return err
 }
 
-// pin opens an entry with O_PATH, so that its descriptor refers to it even if its name changes.
+// pin opens an entry with O_PATH, so that the descriptor refers to the same file even if the entry
+// is replaced.
 func (f *folder) pin(name string) (*os.File, error) {
 	directory, err := f.root.Open(".")
 	if err != nil {

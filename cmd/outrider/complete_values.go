@@ -20,8 +20,8 @@ const completeTime = 2 * time.Second
 // completion completes values for cobra.
 type completion = cobra.CompletionFunc
 
-// completing returns a completion of the values that the agent reports. Without an agent there are
-// none.
+// completing returns a completion of the values that the agent reports. It offers none if no agent
+// runs.
 func (a *app) completing(query func(ctx context.Context, client *api.Client) []string) completion {
 	return func(command *cobra.Command, arguments []string, word string) (
 		[]string, cobra.ShellCompDirective,

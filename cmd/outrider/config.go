@@ -45,7 +45,8 @@ func (a *app) configCheckCommand() *cobra.Command {
 	}
 }
 
-// inUnit changes a check to that of a systemd unit, if the unit is installed.
+// inUnit changes options so that paths are checked as in the agent's systemd unit, if the unit is
+// installed.
 func (a *app) inUnit(ctx context.Context, options *config.Options,
 	checker *blueprint.CheckOptions) {
 	agent := a.unit(ctx, unitOf("outrider", options.Instance)+".service")
@@ -57,7 +58,7 @@ func (a *app) inUnit(ctx context.Context, options *config.Options,
 	checker.Agent, checker.Envoy = agent.reader(), keeper.reader()
 }
 
-// onDisk returns the options of the configuration that the arguments name.
+// onDisk returns the options for reading the configuration files that the arguments name.
 func (a *app) onDisk(arguments []string) config.Options {
 	options := config.Options{Instance: a.instance, Directory: a.paths.configuration,
 		CheckOnly: true}
@@ -109,7 +110,7 @@ func (a *app) configShowCommand() *cobra.Command {
 	}
 }
 
-// printConfig prints a configuration as JSON, its values also as nested tables.
+// printConfig prints a configuration: as JSON, or its values as nested tables.
 func (a *app) printConfig(shown api.Config) error {
 	nested, err := config.NestedTables(shown.Values)
 	if err != nil {

@@ -31,7 +31,7 @@ func (a *app) installer() *envoys.Installer {
 	return &envoys.Installer{Store: a.store(), Releases: envoys.Releases(), Arch: runtime.GOARCH}
 }
 
-// forRoot converts a permission error to exit code 4.
+// forRoot converts a permission error to one with exit code 4.
 func forRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return &api.Error{Status: http.StatusForbidden,

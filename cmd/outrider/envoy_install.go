@@ -97,8 +97,8 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 	return nil
 }
 
-// serviceFindsEnvoy reports whether an agent whose configuration names no Envoy finds one. The
-// $PATH and the files of the caller do not matter.
+// serviceFindsEnvoy reports whether an agent whose configuration names no Envoy finds one. It
+// ignores $PATH and the working directory of the caller.
 func (a *app) serviceFindsEnvoy(ctx context.Context) bool {
 	unit := a.unit(ctx, a.unitName()+".service")
 	path, err := envoy.FindAt(a.store().Link, cmp.Or(unit.Path, envoy.ServicePath))

@@ -21,7 +21,8 @@ type listedEnvoy struct {
 	Running   bool   `json:"running"`  // by the agent or the instance
 	Known     bool   `json:"known"`    // `outrider envoy install` needs no hash for it
 	Index     bool   `json:"index"`    // the index of Python packages has it
-	// Patch: a later patch of the minor version that runs, or else is selected.
+	// Patch reports whether this is a later patch of the minor version that runs or, if none runs,
+	// is selected.
 	Patch bool `json:"newer_patch"`
 }
 
@@ -76,8 +77,8 @@ func (a *app) envoyListCommand() *cobra.Command {
 	return command
 }
 
-// queryIndex adds what the index of Python packages has. If the index is not available, it says so
-// on standard error.
+// queryIndex adds the versions in the index of Python packages. If the index is unavailable, it
+// prints that on standard error.
 func (a *app) queryIndex(ctx context.Context, listed []listedEnvoy) []listedEnvoy {
 	shown := a.startProgress("asking the index of Python packages", "")
 	versions, err := a.installer().Available(ctx, a.indexTime)
@@ -102,7 +103,7 @@ func (a *app) queryIndex(ctx context.Context, listed []listedEnvoy) []listedEnvo
 	return listed
 }
 
-// currentEnvoy returns the version that runs, or else is selected; "" if there is none.
+// currentEnvoy returns the running version, or else the selected one; "" if there is none.
 func currentEnvoy(listed []listedEnvoy) (selected string) {
 	for _, one := range listed {
 		if one.Running {
@@ -115,7 +116,7 @@ func currentEnvoy(listed []listedEnvoy) (selected string) {
 	return selected
 }
 
-// printPatch says how to get the newest patch of the minor version that runs.
+// printPatch prints how to install the newest patch of the running minor version.
 func (a *app) printPatch(listed []listedEnvoy) {
 	var newest listedEnvoy
 	for _, one := range listed {

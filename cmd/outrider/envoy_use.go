@@ -86,7 +86,7 @@ func (a *app) useEnvoy(ctx context.Context, version string, flags nowFlags) erro
 	for _, socket := range sockets {
 		agent, err := a.reloadAt(ctx, socket, aborts[socket])
 		if _, gone := errors.AsType[*api.NotRunningError](err); gone {
-			continue // the socket of an agent that does not run
+			continue // no agent listens on this socket
 		}
 		if err != nil {
 			return fmt.Errorf("envoy %s is selected, but whether the agent at %s runs it is not "+
@@ -108,7 +108,7 @@ func (a *app) useEnvoy(ctx context.Context, version string, flags nowFlags) erro
 	return refusedIf(refused)
 }
 
-// takeBack restores the selection, and agents that had changed.
+// takeBack restores the previous selection and reloads the agents that had changed.
 func (a *app) takeBack(ctx context.Context, store envoys.Store, result used) error {
 	ctx = context.WithoutCancel(ctx) // the switch must complete in spite of an interruption
 	if err := store.Select(result.Before); err != nil {
@@ -137,7 +137,7 @@ func (a *app) agentSockets() []string {
 	var sockets []string
 	for _, pattern := range []string{api.SocketName, "*/" + api.SocketName} {
 		found, err := filepath.Glob(filepath.Join(a.paths.runtime, pattern))
-		if err == nil { // the pattern is well-formed
+		if err == nil { // always: the pattern is well-formed
 			sockets = append(sockets, found...)
 		}
 	}

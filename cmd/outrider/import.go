@@ -108,7 +108,8 @@ func (a *app) importIstio(
 	})
 }
 
-// parseCredentials refuses files that are no token or root and leaves only certificates in roots.
+// parseCredentials returns an error if the token or the root certificate is invalid, and removes
+// everything but certificates from roots.
 func parseCredentials(directory string, source *istiovm.Source) error {
 	if len(source.Token) > 0 {
 		if _, err := pki.ParseToken(filepath.Join(directory, "istio-token"), source.Token); err != nil {

@@ -20,7 +20,7 @@ import (
 // targets are the files that an import writes. write returns the first error.
 type targets struct {
 	user    string // owns files of mode 0400
-	group   string // the file whose group may read the placed files
+	group   string // the written files get the group of this file
 	replace bool
 
 	files []targetFile
@@ -36,8 +36,8 @@ type targetFile struct {
 
 	text []byte
 	mode fs.FileMode
-	uid  int // -1: as it is
-	gid  int // -1: that of group
+	uid  int // -1: unchanged
+	gid  int // -1: the group of the file group
 }
 
 // add adds a file, unless it is empty.
@@ -140,7 +140,7 @@ func lookUp(name string) (int, error) {
 }
 
 // write writes the files, each atomically, and the last one only after all others. It writes none
-// if one of them is in the way.
+// if one of them conflicts with an existing file.
 func (p *targets) write() ([]targetFile, error) {
 	main, err := os.Stat(p.group)
 	if err != nil {
@@ -168,7 +168,8 @@ func (p *targets) write() ([]targetFile, error) {
 	return p.files, nil
 }
 
-// write writes a file, and makes its folder, which everyone may enter whatever the umask is.
+// write writes a file. It creates its folder with permission for everyone to enter, whatever the
+// umask is.
 func write(file targetFile) error {
 	folder := filepath.Dir(file.Path)
 	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {

@@ -18,7 +18,7 @@ import (
 // meshPort is the port of istiod and outrider-discoveryd with TLS.
 const meshPort = "15012"
 
-// joinRequest is what the command line of join says.
+// joinRequest has the arguments and flags of join.
 type joinRequest struct {
 	addresses  []string // of the server, HOST:PORT
 	token      string   // file
@@ -52,7 +52,7 @@ func (a *app) joinCommand() *cobra.Command {
 			"expired: then join renews it with a new token.",
 		Example: "  outrider join mesh.example.com --token web.token --ca mesh-root.pem --group shop/web",
 		Args:    cobra.ExactArgs(1),
-		// file names are no addresses
+		// Do not complete file names: the argument is an address.
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			var err error
@@ -114,7 +114,7 @@ type joined struct {
 	NotAfter time.Time `json:"not_after"` // of the certificate
 	Epoch    *int      `json:"epoch,omitempty"`
 	Files    []string  `json:"files"`
-	// Token is why the copy of the token is still on the disk, "" if it is not.
+	// Token says why the copy of the token is still on the disk, "" if it was removed.
 	Token string   `json:"token_kept,omitempty"`
 	Notes []string `json:"notes,omitempty"`
 	Took  float64  `json:"seconds"`

@@ -17,7 +17,7 @@ import (
 // storeTime is how long the agent may take to store its certificate.
 const storeTime = 10 * time.Second
 
-// undoTime bounds the reload, or the stop of the unit, with which a join is undone.
+// undoTime bounds the reload, or the stop of the unit, that undoes a join.
 const undoTime = 5 * time.Minute
 
 // write writes the files.
@@ -33,7 +33,7 @@ func (p *joinPlan) write() error {
 	return nil
 }
 
-// enter has the agent use the files, and waits until the host is in the mesh.
+// enter makes the agent use the files, and waits until the host is in the mesh.
 func (p *joinPlan) enter(ctx context.Context, shown *progress) (joined, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.request.timeout,
 		fmt.Errorf("the host is not in the mesh after %s", p.request.timeout))
@@ -86,21 +86,21 @@ func (p *joinPlan) result(s api.Status) joined {
 	return r
 }
 
-// load has the agent reload, or starts its unit.
+// load makes the agent reload, or starts its unit.
 func (p *joinPlan) load(ctx context.Context, shown *progress) error {
 	if p.running {
 		return p.reload(ctx, shown)
 	}
 	p.disabled = systemctl(ctx, "is-enabled", "--quiet", p.unit) != nil
 	p.started = true
-	_ = systemctl(ctx, "reset-failed", p.unit) // "failed" is of this start from now on
+	_ = systemctl(ctx, "reset-failed", p.unit) // from now on, "failed" is about this start
 	if err := systemctl(ctx, "enable", "--quiet", p.unit); err != nil {
 		return err
 	}
 	return systemctl(ctx, "start", "--no-block", p.unit)
 }
 
-// reload has the agent reload. A refusal is an error.
+// reload makes the agent reload. A refusal is an error.
 func (h *meshHost) reload(ctx context.Context, shown *progress) error {
 	result, err := h.client.Reload(ctx, api.ReloadRequest{IfChanged: true}, shown.report)
 	if err != nil {
@@ -115,7 +115,7 @@ func (h *meshHost) reload(ctx context.Context, shown *progress) error {
 	return nil
 }
 
-// withConditions adds what the agent reports as errors to why a join failed.
+// withConditions adds the agent's conditions of severity error to the error of a failed join.
 func (h *meshHost) withConditions(ctx context.Context, failed error) error {
 	now, err := h.client.Status(ctx)
 	if err != nil {
@@ -129,7 +129,7 @@ func (h *meshHost) withConditions(ctx context.Context, failed error) error {
 	return failed
 }
 
-// undo restores files and agent after a join that failed with an error, and returns that.
+// undo restores the files and the agent after a failed join, and returns failed with the result.
 func (p *joinPlan) undo(ctx context.Context, failed error, shown *progress) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -151,7 +151,8 @@ func (p *joinPlan) undo(ctx context.Context, failed error, shown *progress) erro
 	return fmt.Errorf("%w\nthe join was undone: files and agent are as before", failed)
 }
 
-// removeToken removes the copy of the token once the certificate is stored for the next start.
+// removeToken removes the copy of the token once the agent has stored the certificate for its next
+// start.
 func (p *joinPlan) removeToken(ctx context.Context, r *joined) {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
@@ -192,7 +193,7 @@ func (p *joinPlan) removeToken(ctx context.Context, r *joined) {
 	}
 }
 
-// systemctl runs a command of systemd.
+// systemctl runs systemctl.
 func systemctl(ctx context.Context, arguments ...string) error {
 	out, err := exec.CommandContext(ctx, "systemctl", arguments...).CombinedOutput()
 	if err != nil {

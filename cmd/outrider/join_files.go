@@ -9,11 +9,11 @@ import (
 
 // fileChange is a change of several files that can be undone.
 type fileChange struct {
-	before  []targetFile // text nil: there was none
-	folders []string     // that did not exist
+	before  []targetFile // state before the change; nil text: the file did not exist
+	folders []string     // folders that did not exist
 }
 
-// save remembers files and their folders before they change.
+// save records the state of files and their folders before they change.
 func (c *fileChange) save(paths ...string) error {
 	for _, path := range paths {
 		folder := filepath.Dir(path)
@@ -53,7 +53,7 @@ func (c *fileChange) undo() error {
 		}
 	}
 	for _, folder := range c.folders {
-		_ = os.Remove(folder) // unless somebody else has put a file there
+		_ = os.Remove(folder) // fails if the folder has other files
 	}
 	return errors.Join(errs...)
 }

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/identity"
 )
 
-// meshHost is the agent that joins or leaves a mesh, and the files of a join.
+// meshHost is the agent that joins or leaves a mesh, together with the files of a join.
 type meshHost struct {
 	config.JoinFiles
 	a       *app
@@ -66,7 +66,7 @@ func (h *meshHost) close() {
 	h.unlock()
 }
 
-// agentUser returns the user of an agent's process (0: none runs), or else of its unit.
+// agentUser returns the user of an agent's process or, if none runs (pid 0), of its unit.
 func (a *app) agentUser(ctx context.Context, pid int, unit string) (int, error) {
 	if pid == 0 {
 		return lookUp(cmp.Or(a.unit(ctx, unit).User, "outrider"))
@@ -78,8 +78,8 @@ func (a *app) agentUser(ctx context.Context, pid int, unit string) (int, error) 
 	return int(status(info).Uid), nil
 }
 
-// joined reports whether the host has joined a mesh: the drop-in exists, or the agent has loaded it,
-// and a leave was killed before the reload.
+// joined reports whether the host has joined a mesh: the drop-in exists or, if a leave was killed
+// before the reload, the agent still has it loaded.
 func (h *meshHost) joined() bool { return exists(h.DropIn) || h.loaded() }
 
 // loaded reports whether the agent runs with the drop-in.
@@ -90,7 +90,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// certified returns until when an agent has a valid certificate, the zero time if it has none.
+// certified returns the end of validity of the agent's certificate, the zero time if it has no
+// valid one.
 func certified(s api.Status, now time.Time) time.Time {
 	for _, i := range s.Identities {
 		if i.Name == identity.DefaultSecret && now.Before(i.NotAfter) {

@@ -19,8 +19,8 @@ import (
 
 const maxRootBytes = 1 << 20
 
-// independent are the keys of [discovery] and [identity] that do not decide which mesh a host is
-// in, and as whom. Other files may set them.
+// independent are the keys of [discovery] and [identity] that do not determine the mesh or the
+// identity of a host. Other files may set them.
 var independent = []string{"discovery.files", "discovery.mesh_config_file",
 	"discovery.debounce_after", "discovery.debounce_max", "discovery.connect_timeout",
 	"discovery.cache", "discovery.cache_max_age", "discovery.delta", "discovery.debug_address",
@@ -88,7 +88,7 @@ func (h *meshHost) plan(ctx context.Context, r joinRequest, now time.Time) (*joi
 }
 
 // checkUnit checks that the agent runs, or that its unit can be started, and stopped again without
-// an effect on others.
+// an effect on a running Envoy.
 func (p *joinPlan) checkUnit(ctx context.Context) error {
 	state := p.a.unit(ctx, p.unit)
 	switch {
@@ -113,8 +113,8 @@ func (p *joinPlan) checkUnit(ctx context.Context) error {
 	return nil
 }
 
-// mayJoin returns why the host may not join now. One that has joined may join again if it has no
-// valid certificate.
+// mayJoin returns an error if the host may not join now. A host that has joined may join again if
+// it has no valid certificate.
 func (h *meshHost) mayJoin(now time.Time) error {
 	if !h.joined() {
 		return nil
@@ -134,7 +134,8 @@ func (h *meshHost) mayJoin(now time.Time) error {
 	return nil
 }
 
-// settings returns the text of the drop-in. A key of another file that is in its way is an error.
+// settings returns the text of the drop-in. It returns an error if another file sets a conflicting
+// key.
 func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 	var errs config.Errors
 	elsewhere := func(key string) bool {
@@ -197,7 +198,8 @@ func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 		"\n", nil
 }
 
-// noteFiles notes files of the embedded discovery server, which have no effect in a mesh.
+// noteFiles adds notes about files of the embedded discovery server, which have no effect in a
+// mesh.
 func (p *joinPlan) noteFiles() {
 	if p.joined() {
 		return

@@ -21,8 +21,8 @@ import (
 // dialTime bounds a connection to one address of the server, with its handshake.
 const dialTime = 5 * time.Second
 
-// tryServer connects to each address and has the server issue a certificate for the token, which is
-// not used: the agent gets one of its own.
+// tryServer connects to each address and makes the server issue a certificate for the token. That
+// certificate is not used: the agent requests its own.
 func (p *joinPlan) tryServer(ctx context.Context) error {
 	var reachable []string
 	var errs []error
@@ -58,7 +58,7 @@ func (p *joinPlan) tryServer(ctx context.Context) error {
 	return nil
 }
 
-// explainRefusal returns the error of the trial with its fix.
+// explainRefusal adds instructions to the error of tryServer.
 func (p *joinPlan) explainRefusal(err error) error {
 	answer, ok := errors.AsType[interface {
 		error
@@ -78,7 +78,7 @@ func (p *joinPlan) explainRefusal(err error) error {
 	return err
 }
 
-// unreachableError is the error of an address that does not answer.
+// unreachableError is the error of an address that does not respond.
 type unreachableError struct {
 	address string
 	error
@@ -106,7 +106,7 @@ func (p *joinPlan) connect(ctx context.Context, address string) error {
 	return p.explain(address, secure.HandshakeContext(ctx))
 }
 
-// explain returns the error of a handshake with its fix.
+// explain adds instructions to the error of a handshake.
 func (p *joinPlan) explain(address string, err error) error {
 	if err == nil {
 		return nil

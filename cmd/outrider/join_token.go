@@ -14,14 +14,15 @@ import (
 const (
 	// tokenAudience is the audience of tokens for certificates.
 	tokenAudience = "istio-ca"
-	// earlyToken is how far the clock of an issuer may be ahead.
+	// earlyToken is how far the clock of the token's issuer may be ahead.
 	earlyToken = time.Minute
 )
 
 // joinToken is a token for a service account of the mesh. Only the server can verify it.
 type joinToken struct{ text, namespace, account string }
 
-// readJoinToken reads a token, and checks that it is one for certificates and valid now.
+// readJoinToken reads a token, and checks that it is for the audience of certificates and valid
+// now.
 func readJoinToken(file string, now time.Time) (joinToken, error) {
 	text, err := readfile.Read(file, pki.MaxToken)
 	if err != nil {

@@ -49,7 +49,7 @@ func (a *app) leave(ctx context.Context) error {
 	}
 	defer h.close()
 	result := left{Removed: []string{}}
-	if !h.joined() && !exists(h.Token) && !exists(h.Roots) { // those of a join that was killed
+	if !h.joined() && !exists(h.Token) && !exists(h.Roots) { // files of a join that was killed
 		return a.print(result, func() {
 			fmt.Fprintln(a.out, "this host has joined no mesh: nothing to do")
 		})
@@ -73,7 +73,7 @@ func (a *app) leave(ctx context.Context) error {
 	})
 }
 
-// leave removes the files and has the agent reload. If that fails, the host stays in the mesh.
+// leave removes the files and makes the agent reload. If that fails, the host stays in the mesh.
 func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) error {
 	var change fileChange
 	if err := change.save(h.Roots, h.Token, h.DropIn); err != nil {
@@ -92,7 +92,7 @@ func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) err
 		err = h.removeStored()
 	}
 	if err == nil {
-		_ = os.Remove(h.Folder) // unless somebody else has put a file there
+		_ = os.Remove(h.Folder) // fails if the folder has other files
 	}
 	ctx = context.WithoutCancel(ctx) // a reload completes in spite of an interruption
 	if err == nil && h.running {
@@ -111,10 +111,10 @@ func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) err
 	return errors.Join(err, failed)
 }
 
-// announce announces in the mesh that the host leaves, and waits for the time that a stop would
-// take.
+// announce announces in the mesh that the host leaves, and waits as long as a stop of the agent
+// would.
 func (h *meshHost) announce(ctx context.Context, shown *progress) error {
-	if !h.running || h.status.Health == nil { // the mesh gets no health of this host
+	if !h.running || h.status.Health == nil { // the agent reports no health to the mesh
 		return nil
 	}
 	loaded, err := config.Load(h.options)
@@ -135,7 +135,7 @@ func (h *meshHost) announce(ctx context.Context, shown *progress) error {
 	}
 }
 
-// removeStored removes the stored certificate, which a running agent does itself.
+// removeStored removes the stored certificate if no agent runs: a running one removes it itself.
 func (h *meshHost) removeStored() error {
 	if h.running {
 		return nil

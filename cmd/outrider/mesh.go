@@ -33,7 +33,7 @@ func (a *app) meshCommand() *cobra.Command {
 	return command
 }
 
-// analyzeCommand is istioctl's spelling of `mesh check`.
+// analyzeCommand is an alias of `mesh check`, as in istioctl.
 func (a *app) analyzeCommand() *cobra.Command {
 	return a.meshCheckCommand("analyze [PATH]...", "The same as \"mesh check\"")
 }
@@ -61,7 +61,7 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			"code is 1 if one is an error, with --strict also if one is a warning.",
 		RunE: func(command *cobra.Command, paths []string) error {
 			if len(paths) == 0 && meshConfig == "" {
-				// The agent also knows what Envoy refused.
+				// The agent's answer also includes what Envoy refused.
 				found, err := a.client().MeshProblems(command.Context())
 				if err == nil {
 					return a.printProblems([]string{"the mesh configuration in effect"},
@@ -114,7 +114,7 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 	return command
 }
 
-// checkOptions returns how the agent would read its files, and the files, according to the
+// checkOptions returns the files of the agent and the options for checking them, according to the
 // configuration on disk. A MeshConfig file on the command line replaces that of the configuration.
 func (a *app) checkOptions(ctx context.Context,
 	meshConfig string) (discovery.CheckOptions, []string, error) {
@@ -136,7 +136,7 @@ func (a *app) checkOptions(ctx context.Context,
 		}
 	}
 	options.FilesAreLocal = true
-	if loaded.Config.Capture.Mode == "none" { // the running agent knows what is captured
+	if loaded.Config.Capture.Mode == "none" { // else only the agent knows what is captured
 		options.ListenAddresses = sockdiag.ListeningAddresses()
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
@@ -153,7 +153,8 @@ func (a *app) checkOptions(ctx context.Context,
 	return options, from.Files, nil
 }
 
-// denied returns Reader.Denied, which records in a.unchecked that it knows nothing.
+// denied returns a discovery.ReadCheck that uses the reader and sets a.unchecked if the result is
+// unknown.
 func (a *app) denied(reader *blueprint.FileReader) discovery.ReadCheck {
 	return func(path string) string {
 		if reader.Uncheckable() {

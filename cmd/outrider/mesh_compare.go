@@ -17,8 +17,8 @@ import (
 // agent.
 type comparison struct {
 	changes  []api.MeshChange
-	problems []discovery.Problem // of the files beside those that are in force
-	not      error               // why nothing was compared
+	problems []discovery.Problem // of the files together with those in force
+	not      error               // the reason if nothing was compared
 }
 
 // compare returns the changes that files and folders would cause.
@@ -27,7 +27,7 @@ func (a *app) compare(ctx context.Context, paths []string) comparison {
 	if err != nil {
 		return comparison{not: err}
 	}
-	// arguments has the paths as the user wrote them, by absolute path.
+	// arguments maps absolute paths to the paths as the user wrote them.
 	request, arguments := api.MeshFiles{}, map[string]string{}
 	for _, text := range texts {
 		absolute, err := filepath.Abs(text.Path)

@@ -132,10 +132,10 @@ func readTarget(target, address string, headers []string, into *api.MeshRequest)
 	return nil
 }
 
-// mostToken bounds the size of a file with a token, in bytes.
+// mostToken bounds the size of a token file, in bytes.
 const mostToken = 64 << 10
 
-// readClient reads who the client is, and the token in a file ("": none).
+// readClient parses the client's identity, and reads the token from a file ("": none).
 func readClient(from []string, token string, into *api.MeshRequest) error {
 	for _, text := range from {
 		if id, ok := strings.CutPrefix(text, "spiffe://"); ok && id != "" {
@@ -162,12 +162,12 @@ func readClient(from []string, token string, into *api.MeshRequest) error {
 	return nil
 }
 
-// explainFiles explains a request by files instead of an agent.
+// explainFiles explains a request based on files instead of a running agent.
 func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshConfig string,
 	request api.MeshRequest) (api.MeshExplanation, error) {
 	options, _, err := a.checkOptions(ctx, meshConfig)
 	if err != nil {
-		// The files can be read without the configuration of the agent.
+		// Without an agent's configuration the files can be checked, too.
 		options = discovery.CheckOptions{MeshConfigFile: meshConfig}
 	}
 	if nodeType != "" {
@@ -210,7 +210,7 @@ func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation)
 			fmt.Fprintf(a.out, "    %s\n", fact)
 		}
 		if slices.Equal(s.Origins, before) {
-			continue // same objects as before
+			continue // same origins as for the previous step
 		}
 		before = s.Origins
 		for i, o := range s.Origins {

@@ -22,8 +22,8 @@ func (f *nowFlags) addTo(command *cobra.Command) {
 	command.Flags().BoolVar(&f.yes, "yes", false, "with --now: do not ask")
 }
 
-// aborts returns the draining epochs of an agent to abort. It prints the connections that this
-// cuts, and asks for confirmation unless that is disabled.
+// aborts returns the draining epochs of an agent to abort. It prints the number of connections that
+// this closes and asks for confirmation, unless flags.yes is set.
 func (a *app) aborts(ctx context.Context, client *api.Client, flags nowFlags) ([]int, error) {
 	if flags.yes && !flags.now {
 		return nil, usagef("--yes is for --now")

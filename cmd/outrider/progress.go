@@ -28,8 +28,8 @@ type progress struct {
 	shown bool
 }
 
-// withProgress sends a long request and shows its progress until the answer. A hint is for one that
-// the agent continues when the user interrupts the command.
+// withProgress sends a long request and shows its progress until the answer. hint, if not empty,
+// tells the user that the agent continues if the command is interrupted.
 func withProgress[T any](ctx context.Context, a *app, first, hint string,
 	request func(ctx context.Context, progress func(api.Progress)) (T, error),
 ) (T, error) {
@@ -42,7 +42,7 @@ func withProgress[T any](ctx context.Context, a *app, first, hint string,
 	return result, err
 }
 
-// startProgress shows the progress that tell reports, from showAfter on until end. hint says what
+// startProgress shows the reported progress from showAfter on until end is called. hint says what
 // the user may do while the agent waits; "": nothing.
 func (a *app) startProgress(first, hint string) *progress {
 	p := &progress{out: a.err, now: a.now, begun: a.now(), last: api.Progress{Phase: first},

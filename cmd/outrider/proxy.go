@@ -36,8 +36,8 @@ func (a *app) proxyCommand() *cobra.Command {
 	return command
 }
 
-// proxyList is a command that lists resources of the live epoch, or those of the clusters that are
-// its arguments.
+// proxyList makes a command that lists resources of the live epoch; with arguments, those of the
+// named clusters.
 func (a *app) proxyList(use, short string, aliases []string,
 	show func(ctx context.Context, client *api.Client, named []string) error,
 ) *cobra.Command {
@@ -91,8 +91,8 @@ func dump(ctx context.Context, client *api.Client, message string) (json.RawMess
 	return json.RawMessage("{}"), nil
 }
 
-// decodeDump reads a part of the dump and where its resources come from. With --json it prints both
-// as they are, and printed is true.
+// decodeDump decodes a part of the dump and requests the origins of its resources. With --json it
+// prints both unchanged, and printed is true.
 func (a *app) decodeDump(
 	ctx context.Context, client *api.Client, message string, into any, types ...string,
 ) (from origins, printed bool, err error) {
@@ -112,7 +112,8 @@ func (a *app) decodeDump(
 	return from, false, nil
 }
 
-// short cuts a version to what distinguishes it from others, except with "-o wide".
+// short shortens a version so that it can still be distinguished from others, except with "-o
+// wide".
 func (a *app) short(s string) string {
 	const enough = 16
 	if len(s) > enough && !a.wide {

@@ -89,7 +89,7 @@ func (a *app) showClusters(ctx context.Context, client *api.Client, named []stri
 	return nil
 }
 
-// stateWord returns the colour of a state.
+// stateWord returns the colour for a state.
 func stateWord(state string) style {
 	switch state {
 	case "active", "accepted", "healthy":

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// statuses is /clusters?format=json (envoy.admin.v3.Clusters).
+// statuses is the response to /clusters?format=json (envoy.admin.v3.Clusters).
 type statuses struct {
 	Clusters []struct {
 		Name  string       `json:"name"`
@@ -35,7 +35,7 @@ type hostStatus struct {
 		Excluded    bool   `json:"excluded_via_immediate_hc_fail"`
 		Timeout     bool   `json:"active_hc_timeout"`
 	} `json:"health_status"`
-	failing string // why it failed its last requests; "": it did not
+	failing string // why its last requests failed; "": they did not
 }
 
 func (h hostStatus) healthy() bool { return h.text() == "healthy" }
@@ -79,7 +79,8 @@ func (h hostStatus) stat(name string) string {
 	return "0"
 }
 
-// clusterStatuses returns the clusters of Envoy. Their endpoints know what the agent has seen fail.
+// clusterStatuses returns the clusters of Envoy. Their endpoints include the failures that the
+// agent has seen.
 func clusterStatuses(ctx context.Context, client *api.Client) (statuses, error) {
 	var all statuses
 	if err := adminJSON(ctx, client, "clusters", url.Values{"format": {"json"}}, &all); err != nil {
@@ -137,7 +138,7 @@ func (a *app) showEndpoints(ctx context.Context, client *api.Client, named []str
 		}
 		origin := from.cell(resource.EndpointType, c.Name)
 		if origin.text == "-" {
-			origin = from.cell(resource.ClusterType, c.Name) // its endpoints are part of it
+			origin = from.cell(resource.ClusterType, c.Name) // the cluster contains its endpoints
 		}
 		for _, h := range c.Hosts {
 			colour := green

@@ -13,17 +13,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// origins maps resources of the embedded discovery server to the objects they came from.
+// origins maps resources of the embedded discovery server to the objects that they were translated
+// from.
 type origins struct {
 	all  []api.MeshOrigin
 	from map[originKey][]resource.Origin
-	// of the routes of virtual hosts, in order
+	// routes has the origins of the routes of virtual hosts, in order.
 	routes map[originKey][]resource.Origin
 }
 
 type originKey struct{ typeURL, name, virtualHost string }
 
-// originsOf requests the origins of the resources of some types. An older agent has none.
+// originsOf requests the origins of the resources of some types. An older agent reports none.
 func originsOf(ctx context.Context, client *api.Client, types ...string) (origins, error) {
 	found := origins{all: []api.MeshOrigin{}, from: map[originKey][]resource.Origin{},
 		routes: map[originKey][]resource.Origin{}}
@@ -49,7 +50,7 @@ func originsOf(ctx context.Context, client *api.Client, types ...string) (origin
 // maxOrigins is the number of origins in a table; --json prints all.
 const maxOrigins = 3
 
-// originsCell returns the files and lines of objects, the deciding one first; "-" if there is none.
+// originsCell returns the files and lines of objects, the main one first; "-" if there is none.
 func originsCell(from []resource.Origin) cell {
 	var shown []string
 	for _, o := range from[:min(len(from), maxOrigins)] {
@@ -66,8 +67,8 @@ func (o origins) cell(typeURL, name string) cell {
 	return originsCell(o.from[originKey{typeURL, name, ""}])
 }
 
-// route returns the origin of a route, by its index in the virtual host. If an
-// EnvoyFilter has added or removed routes, it is that of the virtual host.
+// route returns the origin of the route with index at of all routes of a virtual host. If an
+// EnvoyFilter has added or removed routes, it returns that of the virtual host.
 func (o origins) route(routes, name string, at, all int) cell {
 	if found := o.routes[originKey{resource.RouteType, routes, name}]; len(found) == all {
 		return originsCell(found[at : at+1])
@@ -75,8 +76,8 @@ func (o origins) route(routes, name string, at, all int) cell {
 	return o.host(routes, name)
 }
 
-// host returns the origin of a virtual host: its own objects, else the EnvoyFilters of its route
-// configuration. An inbound one comes from the object of the application's cluster.
+// host returns the origin of a virtual host: its own objects, or else the EnvoyFilters of its route
+// configuration. That of an inbound virtual host is the object of the application's cluster.
 func (o origins) host(routes, name string) cell {
 	if from := o.from[originKey{resource.RouteType, routes, name}]; from != nil {
 		return originsCell(from)

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// secret has the printed fields of a secret in the dump, which has no keys.
+// secret has the printed fields of a secret in the dump, which contains no keys.
 type secret struct {
 	Name    string `json:"name"`
 	Version string `json:"version_info"`
@@ -91,7 +91,7 @@ func (a *app) explainWarming(ctx context.Context, client *api.Client, warming []
 
 // describe returns the kind of a secret, its subject and the end of its validity.
 func (s secret) describe(now time.Time) (kind, subject string, until cell) {
-	kind = "-" // Envoy has none yet
+	kind = "-" // Envoy has not received it yet
 	var data dataSource
 	switch {
 	case s.Secret.Certificate != nil:

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// proxyStatusAlias is istioctl's spelling of `proxy status`.
+// proxyStatusAlias is an alias of `proxy status`, as in istioctl.
 func (a *app) proxyStatusAlias() *cobra.Command {
 	command := a.proxyStatusCommand("proxy-status", []string{"ps"})
 	command.Short = "The same as \"proxy status\""

@@ -9,11 +9,12 @@ import (
 // redacted replaces a secret in a bug report.
 const redacted = "[redacted]"
 
-// The rules apply to any text. They remove too much rather than too little.
+// The rules apply to any text. In doubt they remove text.
 var (
 	secretNames = `(?:token|password|passwd|passphrase|secret|authorization|cookie|` +
 		`api[-_]?key|access[-_]?key|private[-_]?key|credential)s?`
-	// The name contains a secret word, but its value is a location or a name.
+	// harmlessName matches names that contain a secret word but whose value is a location or a
+	// name.
 	harmlessName = regexp.MustCompile(`(?i)[-_](file|path|name|names|dir|uri|url|type|manager|` +
 		`bucket|config|configs|count|ttl|port)$`)
 	secretName = regexp.MustCompile(`(?i)(^|[-_.])` + secretNames +
@@ -67,7 +68,8 @@ func isSecretName(name string) bool {
 	return secretName.MatchString(name) && !harmlessName.MatchString(name)
 }
 
-// redactValue removes secrets from decoded JSON. inside is true below a member with a secret name.
+// redactValue removes secrets from decoded JSON. inside means that a parent member has a secret
+// name.
 func redactValue(value any, inside bool) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -79,7 +81,7 @@ func redactValue(value any, inside bool) any {
 		}
 		for name, member := range value {
 			switch text, isText := member.(string); {
-			case name == "node": // of a bootstrap: [node] metadata may hold any secret
+			case name == "node": // of a bootstrap: [node] metadata may contain any secret
 				if node, isObject := member.(map[string]any); isObject && node["metadata"] != nil {
 					node["metadata"] = redactAll(node["metadata"])
 				}

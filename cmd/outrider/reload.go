@@ -55,7 +55,7 @@ func (a *app) reloadCommand() *cobra.Command {
 	return command
 }
 
-// leaves describes the effect of ^C while a command waits for an older epoch.
+// leaves returns the hint that ^C ends only the command, shown while it waits for an older epoch.
 func leaves(what string) string { return "^C leaves the " + what + " to the agent" }
 
 // runBySystemd reports whether the command is ExecReload= of a unit (systemd.exec(5)).
@@ -64,7 +64,8 @@ func runBySystemd() bool {
 }
 
 // printReload prints the changes and the outcome. A refusal and mesh problems go to standard error.
-// If logged, the journal has all of it but the mesh problems.
+// logged means that the output is logged in the journal, which already has everything but the mesh
+// problems.
 func (a *app) printReload(r api.ReloadResult, logged bool) {
 	if r.Mesh != "" {
 		defer fmt.Fprintln(a.err, "outrider: "+r.Mesh+"; run \"outrider mesh check\" for details")
@@ -106,7 +107,7 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	}
 }
 
-// onRequest says that no change needs the new epoch.
+// onRequest returns a note that no change required the new epoch.
 func onRequest(r api.ReloadResult) string {
 	if !r.OnRequest {
 		return ""

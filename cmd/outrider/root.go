@@ -20,7 +20,7 @@ import (
 	"outrider.org/outrider/cmd/outrider/envoys"
 )
 
-// app is one call of the command line.
+// app is one invocation of the command line.
 type app struct {
 	in       io.Reader // the terminal for questions; nil: standard input is no terminal
 	out, err io.Writer
@@ -38,10 +38,10 @@ type app struct {
 	socket   string
 	json     bool
 	wide     bool // all columns of tables
-	cuts     bool // the command has --output, so that its table may be cut
-	started  bool // the command itself runs: later errors are no usage errors
+	cuts     bool // the command has --output: its table may be truncated
+	started  bool // the command itself has started: later errors are no usage errors
 
-	unchecked atomic.Bool // mesh check did not check what the users of the units can read
+	unchecked atomic.Bool // mesh check could not check read permissions
 }
 
 // paths are the folders of an installation.
@@ -74,7 +74,7 @@ func newApp(in, out, err *os.File) *app {
 	return a
 }
 
-// usageError is a wrong call (exit code 2).
+// usageError is an error in the invocation (exit code 2).
 type usageError struct{ error }
 
 func usagef(format string, arguments ...any) error {
@@ -173,7 +173,7 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// firstSteps are the commands from an installed package to the first answer.
+// firstSteps are the commands that lead from an installed package to the first response.
 const firstSteps = `  outrider envoy install
   cp -r /usr/share/doc/outrider/examples/hello/* /etc/outrider/
   systemctl enable --now outrider
@@ -229,7 +229,7 @@ func group(use, short string, children ...*cobra.Command) *cobra.Command {
 // runtimeDir is the runtime folder of the instance.
 func (a *app) runtimeDir() string { return filepath.Join(a.paths.runtime, a.instance) }
 
-// asking makes a RunE that needs a client of the agent.
+// asking makes a RunE of a function that needs a client of the agent.
 func (a *app) asking(
 	do func(ctx context.Context, client *api.Client, arguments []string) error,
 ) func(*cobra.Command, []string) error {

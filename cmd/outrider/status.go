@@ -109,8 +109,8 @@ func (a *app) printStatus(s api.Status) {
 	writeAligned(a.out, wrapped(d.rows, "  ", a.width), "  ", a.paint)
 }
 
-// addIdentities adds the workload's identities, and of the certificates that are presented to
-// clients how many there are and those that are missing, expired or end soon.
+// addIdentities adds the workload's identities. Of the certificates that are presented to clients
+// it adds their number, and those that are missing, expired or end soon.
 func (a *app) addIdentities(d *details, identities []api.Identity) {
 	none, fine, first := true, 0, api.Identity{}
 	for _, i := range identities {
@@ -239,7 +239,7 @@ var outcomes = map[api.Outcome]string{
 	api.OutcomeRefused:   "refused",
 }
 
-// addReload adds the last reload. Its reasons are left out where a condition has them.
+// addReload adds the last reload. It omits reasons that a condition states.
 func (a *app) addReload(d *details, r api.LastReload, conditions []condition.Condition) {
 	line := fmt.Sprintf("%s, %s ago", cmp.Or(outcomes[r.Outcome], string(r.Outcome)),
 		a.since(r.Time))

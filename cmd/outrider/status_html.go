@@ -85,7 +85,7 @@ func htmlClass(s style) string {
 	return map[style]string{green: "good", yellow: "warn", red: "bad"}[s]
 }
 
-// conditionFailing is the condition that sums up FailingBackends.
+// conditionFailing is the condition that summarizes FailingBackends.
 const conditionFailing = "backend-failing"
 
 // htmlProblems returns the conditions and the problems of the mesh configuration.
@@ -95,7 +95,7 @@ func htmlProblems(s api.Status) []htmlProblem {
 		all = append(all, htmlProblem{string(severity), htmlClass(severityStyle(severity)), text})
 	}
 	for _, c := range s.Conditions {
-		// These are listed below.
+		// The page lists the details of these conditions below.
 		if c.Code != discovery.ConditionProblems && c.Code != conditionFailing {
 			add(c.Severity, c.Sentence)
 		}
@@ -155,18 +155,18 @@ type loadedCertificate struct {
 	Expires time.Time `json:"expiration_time"`
 }
 
-// shownAuthorities is the largest bundle whose authorities are listed one by one. A larger one is
-// probably the system's: over a hundred authorities, some of them close to their expiry.
+// shownAuthorities is the largest number of authorities in a bundle that are listed one by one. A
+// larger bundle is probably the system's: over a hundred authorities, some of which expire soon.
 const shownAuthorities = 4
 
-// authorities returns the row of a bundle.
+// authorities returns the row of a bundle of authorities.
 func authorities(bundle []loadedCertificate, files map[string]string) htmlCertificate {
 	return htmlCertificate{Path: bundle[0].origin(files), Until: "-", Class: "good",
 		Names: fmt.Sprintf("%d authorities", len(bundle))}
 }
 
-// origin returns the file of a certificate, or that Outrider sent it. files are those of
-// certificates over xDS, by serial number without leading zeros.
+// origin returns the file of a certificate, or the note that Outrider sent it. files are those of
+// certificates sent over xDS, by serial number without leading zeros.
 func (c loadedCertificate) origin(files map[string]string) string {
 	if c.Path == "<inline>" { // received over xDS
 		return cmp.Or(files[strings.TrimLeft(c.Serial, "0")], "sent by Outrider")

@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// table is aligned text. On a terminal the cells of a listing are cut to fit; "-o wide" prints
-// everything.
+// table is aligned text. On a terminal the cells of a listing are shortened to fit; "-o wide"
+// prints everything.
 type table struct {
 	head []string
 	wide []string // columns of head that only "-o wide" shows
@@ -45,10 +45,11 @@ func (t *table) sortBy(columns ...int) {
 	})
 }
 
-// fromColumn has places in files, of which the end matters most.
+// fromColumn is the heading of the column of positions in files. Their ends matter most, so they
+// are shortened at the beginning.
 const fromColumn = "FROM"
 
-// write prints the table, or none if it has no rows.
+// write prints the table; without rows it prints the text none.
 func (a *app) write(t *table, none string) {
 	if len(t.rows) == 0 {
 		fmt.Fprintln(a.out, none)
@@ -79,14 +80,14 @@ func without(rows [][]cell, names []string) [][]cell {
 	return shown
 }
 
-// gap is the space between columns. No column is cut below narrowest.
+// gap is the space between columns. No column is shortened below narrowest.
 const (
 	gap       = 2
 	narrowest = 8
 )
 
-// fit cuts the widest columns until lines have at most width characters (0: no limit). The first
-// row has the names.
+// fit shortens the widest columns until lines have at most width characters (0: no limit). The
+// first row has the names of the columns.
 func fit(rows [][]cell, width int) {
 	if width == 0 {
 		return
@@ -203,7 +204,7 @@ func breakLines(text string, width int) []string {
 	return append(lines, line)
 }
 
-// listing adds --output to a command that prints a table. Only these tables are cut.
+// listing adds --output to a command that prints a table. Only these tables are shortened.
 func (a *app) listing(command *cobra.Command) *cobra.Command {
 	command.PreRun = func(*cobra.Command, []string) { a.cuts = true }
 	command.Flags().VarP(outputFlag{a}, "output", "o",
@@ -216,13 +217,13 @@ func (a *app) listing(command *cobra.Command) *cobra.Command {
 // outputFlag is the value of --output.
 type outputFlag struct{ *app }
 
-// String is the default.
+// String returns the default.
 func (o outputFlag) String() string { return "" }
 
-// Type is how help names the value.
+// Type returns the placeholder for the value in the help.
 func (o outputFlag) Type() string { return "wide|json" }
 
-// Set takes a value.
+// Set parses a value.
 func (o outputFlag) Set(value string) error {
 	switch value {
 	case "wide":

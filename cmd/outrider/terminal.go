@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// terminal escapes control characters: the output contains text from others, such as the names of
-// programs and files.
+// terminal escapes control characters: the output contains text from untrusted sources, such as
+// names of programs and files.
 type terminal struct{ io.Writer }
 
 // onTerminal wraps a file that is a terminal.
@@ -20,13 +20,13 @@ func onTerminal(file *os.File) io.Writer {
 	return file
 }
 
-// Sequences that move the cursor. Write escapes them, control does not.
+// Sequences that move the cursor. terminal.Write escapes them; the function control does not.
 const (
 	clearLine   = "\r\x1b[K"
 	clearScreen = "\x1b[H\x1b[2J" // cursor home, clear
 )
 
-// control writes clearLine or clearScreen, also to a terminal.
+// control writes clearLine or clearScreen without escaping it.
 func control(out io.Writer, sequence string) {
 	if t, ok := out.(terminal); ok {
 		out = t.Writer
@@ -35,13 +35,13 @@ func control(out io.Writer, sequence string) {
 }
 
 // controls matches control characters, those that change the direction of text, and bytes that are
-// not UTF-8, and before them the colours of this program (style), which change no line that is
-// shown.
+// not UTF-8. It matches the colours of this program (style) before these; they are left as they
+// are.
 var controls = regexp.MustCompile(`\x1b\[(?:[012]|3[123])m|` +
 	`[\x00-\x08\x0b-\x1f\x7f\x{80}-\x{9f}\x{200e}\x{200f}\x{202a}-\x{202e}` +
 	`\x{2066}-\x{2069}\x{fffd}]`)
 
-// Write implements io.Writer. It writes control characters other than tab and newline as numbers.
+// Write implements io.Writer. It escapes control characters other than tab and newline.
 func (t terminal) Write(p []byte) (int, error) {
 	_, err := t.Writer.Write(controls.ReplaceAllFunc(p, func(found []byte) []byte {
 		switch r, size := utf8.DecodeRune(found); {

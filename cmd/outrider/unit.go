@@ -70,11 +70,11 @@ func querySystemd(ctx context.Context, unit string) unitState {
 	return state
 }
 
-// jobTime bounds a request to a systemd that may be shutting down.
+// jobTime bounds a request to systemd, which may be shutting down.
 const jobTime = 30 * time.Second
 
-// stopping reports whether systemd has a job that stops a unit. It needs no bus, which may have
-// ended.
+// stopping reports whether systemd has a job that stops a unit. It does not use D-Bus, which may
+// have stopped already.
 func stopping(ctx context.Context, unit string) bool {
 	ctx, cancel := context.WithTimeout(ctx, jobTime)
 	defer cancel()
@@ -83,7 +83,7 @@ func stopping(ctx context.Context, unit string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(out)), "stop") // JOB UNIT TYPE STATE
 }
 
-// reader returns the user of the unit and what it can read; nil if that is unknown.
+// reader returns a reader with the user of the unit and its permissions; nil if these are unknown.
 func (u unitState) reader() *blueprint.FileReader {
 	if u.User == "" {
 		return nil

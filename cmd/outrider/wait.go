@@ -92,7 +92,8 @@ func untilReady(
 	}
 }
 
-// silence explains why there was no answer before ctx ended, perhaps before the first request.
+// silence returns why there was no answer before ctx ended, even if ctx ended before the first
+// request.
 func silence(ctx context.Context, client *api.Client) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

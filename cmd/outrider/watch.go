@@ -14,8 +14,8 @@ import (
 // showStatus prints a command's part of the status; encode prints JSON.
 type showStatus = func(s api.Status, arguments []string, encode func(value any) error) error
 
-// watched makes a command print the agent's status once, or repeatedly with --watch. show prints to
-// a.out, and JSON with encode.
+// watched makes a command print the agent's status once, or repeatedly with --watch. show prints
+// the status to a.out, and with encode as JSON.
 func (a *app) watched(command *cobra.Command, show showStatus) *cobra.Command {
 	var watch bool
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "refresh every second until interrupted")

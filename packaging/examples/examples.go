@@ -1,7 +1,8 @@
 // Package examples embeds the configurations that the packages install in
-// /usr/share/doc/outrider/examples. Each folder mirrors /etc/outrider; the first line of
-// mesh.d/NAME.yaml, or else of conf.d/60-NAME.toml, or else of the file that sorts first, says what
-// the example does. Groups lists them.
+// /usr/share/doc/outrider/examples. Each folder mirrors /etc/outrider. One of its files has the
+// instructions: mesh.d/NAME.yaml, or else conf.d/60-NAME.toml, or else the first file in
+// alphabetical order. The first line of that file says what the example does. Groups lists all
+// examples.
 package examples
 
 import (
@@ -19,7 +20,7 @@ var files embed.FS
 type Group struct {
 	Name    string
 	Summary string
-	names   []string // of its examples
+	names   []string // names of its examples
 }
 
 // Groups are all groups, with every example of this folder, in the order of the list.
@@ -69,7 +70,7 @@ func (g Group) Examples() []Example {
 	return all
 }
 
-// FindExample returns the example of that name.
+// FindExample returns the example with a name.
 func FindExample(name string) (Example, error) {
 	var names []string
 	for _, example := range AllExamples() {

@@ -14,8 +14,8 @@ type Page struct {
 	fresh bool // directly after a heading
 }
 
-// New begins a page with its name, section and purpose. The package build fills in date and
-// version, so that a page changes only with its content.
+// New begins a page with its name, section and purpose. It contains no date and version, which the
+// package build adds, so that a page changes only with its content.
 func New(name string, section int, purpose string) *Page {
 	p := &Page{}
 	fmt.Fprintf(&p.roff, ".TH %s %d \"\" Outrider \"Manual of Outrider\"\n",
@@ -55,14 +55,14 @@ func (p *Page) Text(text string) {
 	}
 }
 
-// Term writes a term with its description. The term is roff: see Bold and Italic.
+// Term writes a term with its description. The term is roff text, as returned by Bold and Italic.
 func (p *Page) Term(term, text string) {
 	p.fresh = false
 	p.roff.WriteString(".TP\n" + term + "\n")
 	p.lines(text)
 }
 
-// More writes another paragraph for the preceding term.
+// More adds a paragraph to the description of the last term.
 func (p *Page) More(text string) {
 	p.roff.WriteString(".IP\n")
 	p.lines(text)
@@ -78,7 +78,7 @@ func (p *Page) Example(text string) {
 	p.roff.WriteString(".fi\n.RE\n")
 }
 
-// Usage writes a line of a synopsis. The text is roff.
+// Usage writes a line of a synopsis. The text is in roff.
 func (p *Page) Usage(roff string) {
 	p.paragraph()
 	p.roff.WriteString(".nh\n" + roff + "\n.hy\n")
@@ -132,7 +132,8 @@ func marked(line string) string {
 	}
 }
 
-// Escape returns plain text as roff. A hyphen stays one that can be copied into a command line.
+// Escape returns plain text as roff. Hyphens remain ASCII hyphens, so that command lines can be
+// copied.
 func Escape(text string) string { return guarded(escaped(text)) }
 
 func escaped(text string) string {

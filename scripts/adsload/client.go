@@ -24,7 +24,7 @@ type client struct {
 	load   *Load
 	index  int
 	stream grpc.ClientStream
-	node   *corev3.Node // nil once the first request has sent it
+	node   *corev3.Node // nil after the first request, which sends it
 
 	begun   time.Time
 	wanted  map[string][]string // requested names by type
@@ -37,7 +37,9 @@ type client struct {
 
 var streamDescription = grpc.StreamDesc{StreamName: "ads", ServerStreams: true, ClientStreams: true}
 
-// runEach runs the client at one target after the other, beginning with that of its index.
+// runEach runs the client at one target. Whenever the connection is lost, it continues at the next
+// target. A client begins at the target with its own index, or at the first one
+// (Options.AllAtFirstTarget).
 func (c *client) runEach(ctx context.Context) error {
 	targets := c.load.options.Targets
 	begin := c.index
@@ -49,7 +51,7 @@ func (c *client) runEach(ctx context.Context) error {
 		err := c.runAt(ctx, targets[attempt%len(targets)])
 		switch {
 		case ctx.Err() == nil && status.Code(err) == codes.ResourceExhausted:
-			attempt-- // too many connect at once: the same one again, later
+			attempt-- // the server has too many connecting clients: retry the same target
 		case ctx.Err() != nil || len(targets) == 1 || !c.full:
 			return err
 		default:
@@ -61,7 +63,7 @@ func (c *client) runEach(ctx context.Context) error {
 	}
 }
 
-// Pauses before the next attempt, as those of an agent; with the jitter up to twice as long.
+// Pauses before the next attempt, as in an agent; the jitter at most doubles them.
 const (
 	firstPause   = 25 * time.Millisecond
 	longestPause = 600 * time.Millisecond
@@ -75,7 +77,7 @@ func (c *client) runAt(ctx context.Context, target string) error {
 		secure = credentials.NewTLS(c.load.options.TLS(c.index))
 	}
 	connection, err := grpc.NewClient(target, grpc.WithTransportCredentials(secure),
-		// those of an agent
+		// The same windows as an agent.
 		grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(2<<20),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}),
 			grpc.MaxCallRecvMsgSize(maxMessage)))
@@ -134,7 +136,7 @@ func (c *client) request(typeURL string, names []string) error {
 	return c.send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: c.wanted[typeURL]})
 }
 
-// resume subscribes with what the client has, as an agent's relay does.
+// resume subscribes with the versions that the client has, as an agent's relay does.
 func (c *client) resume() error {
 	c.resumed = true
 	for _, typeURL := range []string{ClusterType, EndpointType, ListenerType, RouteType} {
@@ -175,8 +177,8 @@ func (c *client) send(request proto.Message) error {
 	return nil
 }
 
-// handle accepts a response and requests what it refers to: the endpoints of clusters, the routes
-// of listeners.
+// handle accepts a response and requests the names in it: the endpoints of clusters, the routes of
+// listeners.
 func (c *client) handle(r Response) error {
 	c.load.count(c.index, r, c.resumed)
 	c.resumed = false
@@ -198,7 +200,7 @@ func (c *client) handle(r Response) error {
 	case c.missing[r.TypeURL] > 0:
 		return nil
 	case r.TypeURL == ClusterType && len(c.wanted[EndpointType]) == 0:
-		names, err := c.load.learnt.names(r, endpointNames)
+		names, err := c.load.nameCache.names(r, endpointNames)
 		if err != nil || len(names) > 0 {
 			return c.requestOr(err, EndpointType, names)
 		}
@@ -206,7 +208,7 @@ func (c *client) handle(r Response) error {
 	case r.TypeURL == EndpointType && c.missing[ListenerType] == 0 && !c.requested(ListenerType):
 		return c.request(ListenerType, nil)
 	case r.TypeURL == ListenerType && len(c.wanted[RouteType]) == 0:
-		names, err := c.load.learnt.names(r, routeNames)
+		names, err := c.load.nameCache.names(r, routeNames)
 		if err != nil || len(names) > 0 {
 			return c.requestOr(err, RouteType, names)
 		}

@@ -32,7 +32,7 @@ const (
 	removedField   = 6 // delta only; control_plane in a DiscoveryResponse
 )
 
-// codec returns responses as bytes, which return to the pool after handling.
+// codec delivers responses undecoded. Their buffers return to the pool after handling.
 type codec struct{ encoding.CodecV2 }
 
 // message receives a response.

@@ -1,6 +1,6 @@
 // Package adsload generates xDS load: its clients request what an Envoy requests (clusters, their
-// endpoints, listeners, their routes) and accept everything without decoding it, so that the server
-// is what is measured.
+// endpoints, listeners, their routes). They accept everything without decoding it, so that the
+// server's cost dominates the measurement.
 package adsload
 
 import (
@@ -18,32 +18,35 @@ import (
 
 // Options configures a load.
 type Options struct {
-	// Targets are "unix:///path" or "host:port". A client whose connection is lost continues at the
-	// next one, as an agent does: with the versions that it has (Delta only). One target: it fails.
+	// Targets are "unix:///path" or "host:port". A client that loses its connection continues at
+	// the next target with the versions that it has (Delta only), as an agent does. With a single
+	// target, losing the connection is an error.
 	Targets          []string
-	AllAtFirstTarget bool // all begin at the first target; else they are spread over them
+	AllAtFirstTarget bool // all begin at the first target instead of being spread over all
 	Clients          int  // with one connection each
-	// Connecting is the number of clients that connect at the same time; 0: all. Clients of one
-	// process have no more CPUs than one host of a fleet.
+	// Connecting is the number of clients that may connect at the same time; 0: all. Without a
+	// limit a fleet of clients in one process would compete for the CPUs of a single host.
 	Connecting int
-	// TLS returns the configuration of a client's connections; nil: no TLS
+	// TLS returns the TLS configuration of a client's connections; nil: no TLS.
 	TLS   func(i int) *tls.Config
 	Delta bool // incremental
-	// nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, in istiod's format
+	// Node returns a client's node; nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, in
+	// istiod's format.
 	Node func(i int) *corev3.Node
-	// all clients get the same resources, so that only one parses the names
+	// SameNodeID means that all clients get the same resources, so that only one needs to parse the
+	// names.
 	SameNodeID bool
 }
 
 // Load is a set of running clients.
 type Load struct {
-	options Options
-	learnt  *lessons
-	cancel  context.CancelFunc
-	group   *errgroup.Group
-	slots   chan struct{} // of clients that connect; nil: any number
-	failed  chan struct{} // closed when a client has failed
-	fail    sync.Once
+	options   Options
+	nameCache *nameCache
+	cancel    context.CancelFunc
+	group     *errgroup.Group
+	slots     chan struct{} // of clients that connect; nil: any number
+	failed    chan struct{} // closed when a client has failed
+	fail      sync.Once
 
 	mu       sync.Mutex
 	fullIn   []time.Duration // per client, since its stream was opened; 0: not complete yet
@@ -51,14 +54,14 @@ type Load struct {
 	allFull  chan struct{}
 	received map[string]ReceivedCounts
 	marks    map[*BytesWatch]struct{}
-	moved    int // connections that replaced a lost one, and have a response
+	moved    int // number of new connections with a response after a lost one
 }
 
 // ReceivedCounts counts the resources of a type that all clients received.
 type ReceivedCounts struct{ Responses, Resources, Removed, Bytes int }
 
-// maxMessage limits a response, in bytes. The state of the world of many thousands of resources
-// fits.
+// maxMessage limits a response, in bytes. It suffices for a state-of-the-world response with many
+// thousands of resources.
 const maxMessage = 1 << 30
 
 // Start connects the clients.
@@ -80,12 +83,12 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 		l.slots = make(chan struct{}, options.Connecting)
 	}
 	if options.SameNodeID {
-		l.learnt = &lessons{known: map[string][]string{}}
+		l.nameCache = &nameCache{known: map[string][]string{}}
 	}
 	for i := range options.Clients {
 		c := &client{load: l, index: i, wanted: map[string][]string{}, missing: map[string]int{}}
 		if options.SameNodeID {
-			c.versions = &l.learnt.versions
+			c.versions = &l.nameCache.versions
 		} else {
 			c.versions = &versions{}
 		}
@@ -100,7 +103,7 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 	return l, nil
 }
 
-// connecting waits until a client may connect, and returns a function to call once it has.
+// connecting waits until a client may connect, and returns a function to call once it is connected.
 func (l *Load) connecting() (connected func()) {
 	if l.slots == nil {
 		return func() {}
@@ -115,8 +118,8 @@ func (l *Load) Stop() error {
 	return l.group.Wait()
 }
 
-// WaitFull waits until every client has everything, and returns the time that each took since its
-// stream was opened.
+// WaitFull waits until every client has received everything, and returns the time that each needed
+// since its stream was opened.
 func (l *Load) WaitFull(ctx context.Context) ([]time.Duration, error) {
 	select {
 	case <-l.allFull:
@@ -142,7 +145,7 @@ func (l *Load) isFull(client int, took time.Duration) {
 	}
 }
 
-// MovedClients returns how many clients have continued on another connection.
+// MovedClients returns the number of times that clients have continued on another connection.
 func (l *Load) MovedClients() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,7 +181,7 @@ func (l *Load) count(client int, r Response, moved bool) {
 	}
 }
 
-// BytesWatch waits for bytes to reach every client, or one.
+// BytesWatch waits until every client, or a certain one, has received some bytes.
 type BytesWatch struct {
 	load    *Load
 	only    int // client; -1: every one
@@ -189,7 +192,7 @@ type BytesWatch struct {
 	reached chan struct{}
 }
 
-// WatchBytes watches the responses of a type for bytes, for example the address of a changed
+// WatchBytes watches the responses of a type for bytes, for example for the address of a changed
 // endpoint. Call it before the change.
 func (l *Load) WatchBytes(typeURL string, bytes []byte) *BytesWatch {
 	return l.mark(-1, typeURL, bytes)
@@ -209,7 +212,7 @@ func (l *Load) mark(only int, typeURL string, bytes []byte) *BytesWatch {
 	return m
 }
 
-// see is called with load.mu held.
+// see records a response. Callers hold load.mu.
 func (m *BytesWatch) see(client int, r Response, now time.Time) {
 	if r.TypeURL != m.typeURL || !m.at[client].IsZero() || !r.Contains(m.bytes) {
 		return
@@ -221,7 +224,7 @@ func (m *BytesWatch) see(client int, r Response, now time.Time) {
 	}
 }
 
-// Wait returns when each client received the mark; zero for those that it does not wait for.
+// Wait returns when each client received the bytes; zero for clients that it does not wait for.
 func (m *BytesWatch) Wait(ctx context.Context) ([]time.Time, error) {
 	select {
 	case <-m.reached:

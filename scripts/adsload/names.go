@@ -15,8 +15,9 @@ const (
 	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 )
 
-// endpointNames returns the endpoints that the clusters of a response need:
-// eds_cluster_config.service_name (3.2), else name (1), of clusters with an eds_cluster_config.
+// endpointNames returns the names of the endpoints of the clusters in a response:
+// eds_cluster_config.service_name (3.2), or else name (1), of clusters with an eds_cluster_config.
+// Numbers are those of protobuf fields.
 func endpointNames(r Response) ([]string, error) {
 	var names []string
 	err := r.values(func(cluster []byte) {
@@ -34,9 +35,9 @@ func endpointNames(r Response) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// routeNames returns the route configurations that the listeners of a response need:
+// routeNames returns the names of the route configurations of the listeners in a response:
 // route_config_name (2) of rds (3) in the typed_config (4, its value 2) of the filters (3) of
-// filter_chains (3) and default_filter_chain (25).
+// filter_chains (3) and default_filter_chain (25). Numbers are those of protobuf fields.
 func routeNames(r Response) ([]string, error) {
 	var names []string
 	err := r.values(func(listener []byte) {
@@ -56,8 +57,8 @@ func routeNames(r Response) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// lessons shares the names that one client parsed with all clients that get the same resources.
-type lessons struct {
+// nameCache shares the names that one client parsed with all clients that get the same resources.
+type nameCache struct {
 	mu    sync.Mutex
 	known map[string][]string // by type
 
@@ -65,7 +66,7 @@ type lessons struct {
 }
 
 // names returns the names in r. The first caller parses them while the others wait.
-func (l *lessons) names(r Response, read func(Response) ([]string, error)) ([]string, error) {
+func (l *nameCache) names(r Response, read func(Response) ([]string, error)) ([]string, error) {
 	if l == nil {
 		return read(r)
 	}

@@ -7,8 +7,8 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// versions are the versions of the resources that a client has, or all clients that get the same.
-// Its zero value is ready. It is safe for concurrent use.
+// versions are the versions of the resources of one client, or of all clients that get the same
+// resources. The zero value is ready for use. It is safe for concurrent use.
 type versions struct {
 	mu    sync.Mutex
 	known map[string]map[string]string // by type and name
@@ -27,7 +27,7 @@ func (v *versions) learn(r Response) {
 		known = map[string]string{}
 		v.known[r.TypeURL] = known
 	}
-	_ = fields(r.raw, func(number protowire.Number, value []byte) { // scan has checked it
+	_ = fields(r.raw, func(number protowire.Number, value []byte) { // no error: scan has checked it
 		switch number {
 		case resourcesField:
 			name, now := first(value, nameField), first(value, version)

@@ -80,11 +80,11 @@ func (b *Backend) Close() {
 		_ = b.server.Close() // cuts what is open
 	}
 	if b.echo != nil {
-		_ = b.echo.Close() // ends accept
+		_ = b.echo.Close() // makes accept return
 	}
 	b.mu.Lock()
 	for conn := range b.conns {
-		_ = conn.Close() // ends the goroutine that copies
+		_ = conn.Close() // makes the copying goroutine end
 	}
 	b.conns = nil
 	b.mu.Unlock()
@@ -114,7 +114,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if parts[0] == "echo" {
 		w.WriteHeader(status)
-		_, _ = io.Copy(w, r.Body) // either end may go
+		_, _ = io.Copy(w, r.Body) // either side may close the connection
 		return
 	}
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -130,7 +130,7 @@ func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		slices.Sort(lines)
 		text += strings.Join(lines, "")
 	}
-	_, _ = io.WriteString(w, text) // the client may have gone
+	_, _ = io.WriteString(w, text) // the client may have disconnected
 }
 
 func sleep(ctx context.Context, text string) error {
@@ -142,7 +142,7 @@ func sleep(ctx context.Context, text string) error {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-ctx.Done(): // the client has gone
+	case <-ctx.Done(): // the client has disconnected
 	}
 	return nil
 }
@@ -157,7 +157,7 @@ func (b *Backend) accept() {
 		b.mu.Lock()
 		if b.conns == nil {
 			b.mu.Unlock()
-			_ = conn.Close() // Close was first
+			_ = conn.Close() // Close was called before
 			return
 		}
 		b.conns[conn] = struct{}{}

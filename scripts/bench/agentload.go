@@ -10,14 +10,14 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// realAgent is an agent with an Envoy, which has a service of its own.
+// realAgent is an agent with an Envoy that serves a service of its own.
 type realAgent struct {
 	*rig.Rig
 	name string
 	load *rig.Load
 }
 
-// realAgentMesh limits what an agent gets to its own service.
+// realAgentMesh limits what an agent receives to its own service.
 const realAgentMesh = `---
 apiVersion: networking.istio.io/v1
 kind: Sidecar

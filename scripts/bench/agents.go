@@ -13,8 +13,9 @@ import (
 	"outrider.org/outrider/scripts/adsload"
 )
 
-// agentsResult is what agents cost an outrider-discoveryd: each has a connection with mutual TLS of
-// its own, and moves to another server with the versions that it has.
+// agentsResult is the cost of agents for an outrider-discoveryd. Each agent has its own connection
+// with mutual TLS; when its server is killed, it continues at another one with the versions that it
+// has.
 type agentsResult struct {
 	Services    int  `json:"services"`
 	Agents      int  `json:"agents"`
@@ -27,7 +28,7 @@ type agentsResult struct {
 	ConnectProcessor time.Duration `json:"connected_processor_ns"` // of the server
 	ConnectClients   time.Duration `json:"connected_clients_processor_ns"`
 
-	// at the last agent, median, without debounce
+	// Change is the median time until the last agent has a change, without the debounce time.
 	Change          time.Duration `json:"change_ns"`
 	ChangeProcessor time.Duration `json:"change_processor_ns"` // of the server
 	ChangeClients   time.Duration `json:"change_clients_processor_ns"`
@@ -35,7 +36,7 @@ type agentsResult struct {
 	Move *moveResult `json:"move,omitempty"`
 }
 
-// moveResult is the loss of one of two servers, which all agents use.
+// moveResult is the result of killing one of two servers, which all agents use.
 type moveResult struct {
 	Took      time.Duration `json:"moved_ns"`     // from kill -9 to the first response for the last
 	Processor time.Duration `json:"processor_ns"` // of the other server
@@ -46,7 +47,7 @@ type moveResult struct {
 	Bytes     int           `json:"bytes_of_responses_after_move"`
 }
 
-// Targets. Clients and server share the CPUs, but not those of a fleet.
+// Targets. Clients and server share one machine's CPUs, unlike in a fleet.
 const (
 	agentServices         = 1000
 	mostPerAgent          = 150 << 10
@@ -60,8 +61,8 @@ const (
 	longestAgentChange = time.Minute
 )
 
-// agents measures a fleet: ten times s.clients agents and 1,000 services, with interception and
-// without. Without, two agents with Envoys are part of it.
+// agents measures a fleet of ten times s.clients agents and 1,000 services, with and without
+// interception. In the run without interception, two of the agents have Envoys.
 func agents(t *stage, s settings) any {
 	one := agentsRun{settings: s, stage: t, agents: 10 * s.clients, move: true}
 	results := []*agentsResult{one.measure()}
@@ -140,7 +141,7 @@ func (r agentsRun) measure() *agentsResult {
 		}
 		return running
 	}
-	// The first agent costs the translation; the others are counted.
+	// The first agent causes the translation; the others measure the cost per agent.
 	for _, server := range servers {
 		if err := load(1, server).Stop(); err != nil {
 			t.Error(err)
@@ -166,7 +167,7 @@ func (r agentsRun) measure() *agentsResult {
 	if r.move {
 		time.Sleep(afterConnect)
 		result.Move = r.kill(running, servers, loaded)
-		change(t, running, folder, r.changes) // at all of them, from the other server
+		change(t, running, folder, r.changes) // wait until all have it from the other server
 	}
 	if err := running.Stop(); err != nil {
 		t.Error(err)
@@ -220,8 +221,8 @@ func (r agentsRun) kill(running *adsload.Load, servers []*discoveryServer,
 	return result
 }
 
-// node returns the node of an agent. Intercepted ones have an address each, and serve a port of a
-// service, as their addresses are those of endpoints.
+// node returns the node of an agent. Intercepted agents have one address each and serve a port of a
+// service, as their addresses are endpoints of it.
 func (r agentsRun) node(i int) *corev3.Node {
 	address, fields := "127.0.0.1", map[string]any{"NAMESPACE": "ns"}
 	if r.intercepted {

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// agentTLS has the certificate of servers and agents.
+// agentTLS has the certificates of servers and agents.
 type agentTLS struct {
 	chain, key, roots string // files
 	pair              tls.Certificate

@@ -20,7 +20,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// static returns a bootstrap with everything that an epoch has: its own bootstrap, and the
+// static returns a bootstrap with everything that an epoch has: its own bootstrap, with the
 // resources from ADS as static ones. With move, listeners get other ports, so that it can run
 // beside the epoch.
 func static(t *stage, r *rig.Rig, move bool) map[string]any {
@@ -61,7 +61,7 @@ func static(t *stage, r *rig.Rig, move bool) map[string]any {
 				list(config["static_endpoint_configs"])...) {
 				endpoint := resource(one, "endpoint_config")
 				for _, locality := range list(endpoint["endpoints"]) {
-					// Envoy's dump contains values that Envoy refuses
+					// Envoy's dump contains this value, but Envoy refuses it in a configuration.
 					if locality["load_balancing_weight"] == float64(0) {
 						delete(locality, "load_balancing_weight")
 					}
@@ -140,7 +140,7 @@ func inline(value any, routes map[string]any) {
 	}
 }
 
-// movePorts gives each listener another port. Addresses in filters stay.
+// movePorts gives each listener another port. Addresses in filters remain unchanged.
 func movePorts(t *stage, listeners any) {
 	for _, listener := range list(listeners) {
 		address, _ := listener["address"].(map[string]any)
@@ -223,7 +223,7 @@ func ready(client *http.Client, address string) bool {
 // readyPoll is the poll interval for readiness.
 const readyPoll = 2 * time.Millisecond
 
-// stop stops it like systemd: SIGTERM, then wait.
+// stop stops it as systemd does: SIGTERM, then wait.
 func (a *alone) stop() {
 	_ = a.process.Signal(syscall.SIGTERM)
 	select {

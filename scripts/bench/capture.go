@@ -20,12 +20,13 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// captureResult has medians of the time from connect until the answer and the end of a connection.
+// captureResult has median times from connecting until the response was received and the connection
+// closed.
 type captureResult struct {
 	Connections int           `json:"connections"` // of each kind
 	Direct      time.Duration `json:"direct_ns"`   // to a port of Envoy
 	Captured    time.Duration `json:"captured_ns"` // to another host, redirected to Envoy
-	// redirected, with 1,000 excluded ports and networks
+	// Excluded is Captured with 1,000 excluded ports and networks.
 	Excluded time.Duration `json:"excluded_ns"`
 }
 
@@ -33,7 +34,7 @@ const (
 	benchEnvoyUser  = 2001
 	benchDirectPort = 15080
 	benchExclusions = 1000
-	benchAtOnce     = 100 // connections of a kind in a row
+	benchAtOnce     = 100 // consecutive connections of one kind
 )
 
 // captureListener answers each connection.
@@ -44,10 +45,10 @@ const captureListener = `
       "@type": type.googleapis.com/envoy.extensions.filters.network.direct_response.v3.Config,
       response: {inline_string: "here"}}}]}]`
 
-// captured measures new connections through interception beside those to the same Envoy directly,
-// in a network namespace of its own.
+// captured measures new connections through interception and, for comparison, direct ones to the
+// same Envoy, in a network namespace of its own.
 func captured(t *stage, s settings) any {
-	runtime.LockOSThread() // for ever: the thread with the namespace ends with the goroutine
+	runtime.LockOSThread() // never unlocked: the thread with the namespace ends with the goroutine
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatalf("a network namespace needs root: %v", err)
 	}
@@ -94,7 +95,7 @@ func percent(from, to time.Duration) float64 { return 100 * (float64(to)/float64
 func startCapture(t *stage) *capture.Client {
 	t.Helper()
 	folder := parts.ShortDir(t)
-	program, err := os.Open(parts.Envoy(t)) // below a folder that its user cannot enter
+	program, err := os.Open(parts.Envoy(t)) // opened here: Envoy's user cannot enter the folder
 	if err != nil {
 		t.Fatal(err)
 	}

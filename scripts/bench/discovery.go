@@ -33,7 +33,8 @@ type discoveryRow struct {
 	ConnectProcessor time.Duration `json:"clients_processor_ns"`
 	Peak             int           `json:"peak_rss_bytes"`
 
-	// from a change of one endpoint's file to the last client; median, without debounce delays
+	// Change is the median time from a change of one endpoint's file until the last client has it,
+	// without debounce times.
 	Change          time.Duration `json:"change_ns"`
 	ChangeProcessor time.Duration `json:"change_processor_ns"`
 }
@@ -103,8 +104,8 @@ func (r *discoveryRow) compareTargets(t *stage, s settings) {
 	t.target(s, r.StartRSS <= mostStartRSS, "%d MB after the start", r.StartRSS>>20)
 }
 
-// afterConnect lets the server process acknowledgements and garbage from connecting, which do not
-// belong to a change.
+// afterConnect gives the server time to process acknowledgements and garbage of the connecting
+// phase, which do not belong to a change.
 const afterConnect = 3 * time.Second
 
 // discoveryOnce measures one server with one set of files.
@@ -118,7 +119,7 @@ func discoveryOnce(t *stage, s settings, name string, services int) *discoveryRo
 		memory(t, server.process.Process.Pid).RSS
 
 	row.One, _ = connect(t, server, 1, func(*adsload.Load) {})
-	for range 4 { // best of five: the first one translates and encodes everything
+	for range 4 { // take the best of five: the first one translates and encodes everything
 		one, _ := connect(t, server, 1, func(*adsload.Load) {})
 		row.One = min(row.One, one)
 	}
@@ -136,8 +137,8 @@ func discoveryOnce(t *stage, s settings, name string, services int) *discoveryRo
 	return row
 }
 
-// connect connects clients at once, calls while when all have everything, and disconnects them. It
-// returns the total time and the server's processor time.
+// connect connects clients at once, calls while when all have received everything, and disconnects
+// them. It returns the total time and the server's processor time.
 func connect(t *stage, server *discoveryServer, clients int, while func(*adsload.Load)) (took,
 	processor time.Duration) {
 	t.Helper()
@@ -191,7 +192,7 @@ func writeServices(t *stage, services int) string {
 	return folder
 }
 
-// writeService writes a ServiceEntry of five endpoints, the last one with an address of its own.
+// writeService writes a ServiceEntry with five endpoints. last is the address of the last one.
 func writeService(t *stage, folder string, i int, last string) {
 	t.Helper()
 	var text bytes.Buffer
@@ -218,7 +219,7 @@ spec:
 	replaceFile(t, folder, fmt.Sprintf("svc-%d.yaml", i), text.String())
 }
 
-// replaceFile replaces a file in one step.
+// replaceFile replaces a file atomically.
 func replaceFile(t *stage, folder, name, text string) {
 	t.Helper()
 	path := filepath.Join(folder, name)

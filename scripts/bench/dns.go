@@ -38,8 +38,8 @@ const (
 	dnsUpstream = "127.0.0.77"    // pilot-agent's code uses port 53 of the servers in resolv.conf
 )
 
-// proxies measures the DNS proxy of outriderd and that of pilot-agent, alternately: names of the
-// mesh and names that an upstream resolves, which outriderd caches.
+// proxies measures the DNS proxies of outriderd and pilot-agent alternately, with names of the mesh
+// and with names that an upstream resolves, which outriderd caches.
 func proxies(t *stage, s settings) any {
 	upstream := &dns.Server{Addr: dnsUpstream + ":53", Net: "udp",
 		Handler: dns.HandlerFunc(func(w dns.ResponseWriter, query *dns.Msg) {

@@ -26,12 +26,12 @@ type epochsResult struct {
 	Blip   time.Duration   `json:"blip_ns"`  // maximum latency in the seconds of the switches
 	Quiet  time.Duration   `json:"quiet_ns"` // maximum latency in undisturbed seconds
 	Live   []time.Duration `json:"spawn_to_live_ns"`
-	// hot restarts of a standalone Envoy with an equal bootstrap
+	// Alone has the times of hot restarts of a standalone Envoy with an equal bootstrap.
 	Alone       []time.Duration `json:"spawn_to_live_alone_ns"`
 	LiveMedian  time.Duration   `json:"spawn_to_live_median_ns"`
 	AloneMedian time.Duration   `json:"spawn_to_live_alone_median_ns"`
 	Ratio       float64         `json:"ratio"`
-	// duration of the command
+	// ReloadMedian is the median duration of the reload command.
 	ReloadMedian time.Duration `json:"reload_median_ns"`
 }
 
@@ -103,7 +103,7 @@ func epochs(t *stage, s settings) any {
 	return result
 }
 
-// hotRestartAlone returns the time of a standalone Envoy from exec to LIVE in a hot restart.
+// hotRestartAlone hot-restarts a standalone Envoy and returns the time from exec to LIVE.
 func hotRestartAlone(t *stage, folder string, bootstrap map[string]any) time.Duration {
 	t.Helper()
 	first := startAlone(t, folder, bootstrap, baseIDAlone(), 0, time.Second, 2*time.Second)

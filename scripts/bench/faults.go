@@ -26,7 +26,7 @@ func (s settings) faultOptions() fault.Options {
 		Reloads: s.reloads, Kills: s.kills, Flood: s.flood, Strict: true}
 }
 
-// flood runs the fault of that name for longer.
+// flood runs the fault "flood" for a longer time.
 func flood(t *stage, s settings) any {
 	one, found := fault.Find("flood")
 	if !found {

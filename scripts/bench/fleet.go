@@ -13,14 +13,14 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// fleetResult is an agent with an upstream server.
+// fleetResult is the result of an agent with an upstream server.
 type fleetResult struct {
 	Services int `json:"services"`
-	// pilot-agent, from exec to /healthz/ready 200
+	// PilotAgent has pilot-agent's times from exec to /healthz/ready 200.
 	PilotAgent []time.Duration `json:"pilot_agent_ready_ns"`
 
 	Ready  []time.Duration `json:"ready_ns"`  // from exec to /healthz/ready 200
-	Cached []time.Duration `json:"cached_ns"` // starts while istiod is away
+	Cached []time.Duration `json:"cached_ns"` // the same, while istiod does not run
 	Alone  []time.Duration `json:"alone_ns"`  // Envoy with the same resources, static, to LIVE
 
 	MedianReady  time.Duration `json:"ready_median_ns"`
@@ -29,7 +29,7 @@ type fleetResult struct {
 	MedianAlone  time.Duration `json:"alone_median_ns"`
 
 	Away     time.Duration `json:"istiod_away_ns"`
-	Requests int           `json:"requests"` // in that time
+	Requests int           `json:"requests"` // while istiod did not run
 	Lost     int           `json:"lost"`
 	CaughtUp time.Duration `json:"caught_up_ns"` // after istiod listened again
 
@@ -38,11 +38,11 @@ type fleetResult struct {
 	PilotRSS     int `json:"pilot_agent_rss_bytes"`
 }
 
-// Targets of the VM's side of istiod.
+// Targets of an agent on a VM with an istiod.
 const (
-	cachedCost   = time.Second     // of a start from the cache, more than Envoy alone
-	catchUpTime  = 2 * time.Second // after istiod's return
-	readyShare   = 0.7             // of pilot-agent's time
+	cachedCost   = time.Second     // maximum of a start from the cache, beyond Envoy alone
+	catchUpTime  = 2 * time.Second // maximum after istiod's return
+	readyShare   = 0.7             // maximum share of pilot-agent's time
 	manyServices = 1000
 )
 
@@ -111,11 +111,11 @@ func (u *upstreamRig) stopIstiod() {
 	_ = u.istiod.Wait()
 }
 
-// fleet measures starts with istiod and without, a minute without istiod under load, and memory.
+// fleet measures starts with and without istiod, a minute under load without istiod, and memory.
 func fleet(t *stage, s settings) any {
 	result := &fleetResult{Services: s.services, ManyServices: manyServices, Away: s.sustain}
 	u := newUpstreamRig(t, s.services)
-	startOnce(t, u.Rig) // learns about the binary
+	startOnce(t, u.Rig) // fills the cache of facts about the Envoy binary
 	bootstrap := static(t, u.Rig, false)
 	u.awayUnderLoad(s, result)
 	stopOnce(t, u.Rig)
@@ -169,7 +169,7 @@ func fleet(t *stage, s settings) any {
 	return result
 }
 
-// awayUnderLoad stops istiod for a time, in which a service comes.
+// awayUnderLoad stops istiod for a time, during which a service is added.
 func (u *upstreamRig) awayUnderLoad(s settings, result *fleetResult) {
 	u.t.Helper()
 	load := u.StartLoad(s.rate)

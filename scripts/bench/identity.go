@@ -27,21 +27,22 @@ import (
 )
 
 type identityResult struct {
-	// from exec to the first certificate from files
+	// Outriderd has the times from exec to the first certificate from files.
 	Outriderd  []time.Duration `json:"outriderd_start_ns"`
 	PilotAgent []time.Duration `json:"pilot_agent_start_ns"`
-	// from the last rename of root, key and certificate until the certificate is pushed
+	// OutriderdPush has the times from the last rename of root, key and certificate until the
+	// certificate is pushed.
 	OutriderdPush  []time.Duration `json:"outriderd_push_ns"`
 	PilotAgentPush []time.Duration `json:"pilot_agent_push_ns"`
 }
 
-// sdsAgent is an agent that serves certificates from files, at the paths of pilot-agent.
+// sdsAgent is an agent that serves certificates from files at the paths of pilot-agent.
 type sdsAgent struct {
 	folder, socket string
 	start, stop    func()
 
 	environment []string // further variables of pilot-agent
-	status, pid int      // of pilot-agent: port, and process once started
+	status, pid int      // of pilot-agent: its port and, once started, process ID
 }
 
 // identities alternates starts of outriderd and pilot-agent, then rotations.
@@ -105,8 +106,8 @@ root_ca_file = %q
 	return a
 }
 
-// istioAgent returns pilot-agent, built from the module of istiod, with its own Envoy. discovery is
-// the address of istiod.
+// istioAgent returns pilot-agent, built from the module of istiod, with an Envoy of its own.
+// discovery is the address of istiod.
 func istioAgent(t *stage, discovery string) *sdsAgent {
 	a := &sdsAgent{folder: parts.ShortDir(t), status: parts.FreePort(t)}
 	program := parts.BuildIstio(t, "istio.io/istio/pilot/cmd/pilot-agent")
@@ -151,7 +152,8 @@ func istioAgent(t *stage, discovery string) *sdsAgent {
 
 func (a *sdsAgent) path(name string) string { return filepath.Join(a.folder, "etc", "certs", name) }
 
-// issue replaces root, key and certificate by renames, and returns when the last one began.
+// issue replaces root, key and certificate by renames, and returns the time when the last rename
+// began.
 func (a *sdsAgent) issue(t *stage, root *pkitest.Authority) (chain []byte, renamed time.Time) {
 	t.Helper()
 	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
@@ -208,7 +210,7 @@ func (w sdsWatch) send(t *stage, to *discoveryv3.DiscoveryResponse) {
 	}
 }
 
-// next returns when a certificate arrives: a specified one, or any.
+// next returns the time when a certificate arrives: the specified one, or any.
 func (w sdsWatch) next(t *stage, chain []byte) time.Time {
 	t.Helper()
 	for {

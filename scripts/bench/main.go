@@ -24,7 +24,7 @@ import (
 // settings of all benchmarks.
 type settings struct {
 	out            string
-	rate           float64 // of the load, relative to the standard load
+	rate           float64 // rate of the load, relative to the standard load
 	epochs         int
 	drain          time.Duration // of epoch benchmarks
 	parentShutdown time.Duration
@@ -122,7 +122,7 @@ func main() {
 	}
 }
 
-// hurry reduces all settings that were not specified.
+// hurry reduces all settings that were not specified on the command line.
 func hurry() {
 	selected := map[string]bool{}
 	flag.Visit(func(f *flag.Flag) { selected[f.Name] = true })
@@ -171,7 +171,7 @@ func describeMachine(bench string) machine {
 	return m
 }
 
-// run runs the selected benchmarks, also after a failure, and reports whether all passed.
+// run runs the selected benchmarks. It continues after a failure, and reports whether all passed.
 func run(s settings, only string) bool {
 	chosen := names()
 	if only != "" {

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// istiod's debounce times, which are subtracted from the time of a change: 250 ms in its file
-// source (pkg/kube/krt/files), and PILOT_DEBOUNCE_AFTER before a push.
+// istiod's debounce times, which are subtracted from the time of a change: 250 ms in its reader of
+// files (pkg/kube/krt/files), and PILOT_DEBOUNCE_AFTER before a push.
 const (
 	istiodFileDebounce = 250 * time.Millisecond
 	pushDebounce       = 100 * time.Millisecond // default of both servers

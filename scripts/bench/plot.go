@@ -25,7 +25,7 @@ const (
 	panelGap    = 74
 )
 
-// style has its own background, since pages and viewers differ in dark mode and CSS support.
+// style sets a background explicitly, since viewers differ in dark mode and CSS support.
 const style = `<style>
 svg{font:13px system-ui,-apple-system,"Segoe UI",sans-serif}.ground{fill:#fff;stroke:#d8dee4}
 text{fill:#24292f}.dim{fill:#57606a}.head{font-weight:600;font-size:16px}.title{font-weight:600}
@@ -80,7 +80,7 @@ func plot(title string, runs []series) []byte {
 	return []byte(svg.String())
 }
 
-// whole returns the seconds of a report without the last one, which is incomplete.
+// whole returns the complete seconds of a report: all but the last one.
 func whole(report load.Report) []load.Second {
 	return report.Seconds[:max(0,
 		len(report.Seconds)-1)]
@@ -150,8 +150,8 @@ func link(written int) string {
 	return "L"
 }
 
-// failed returns the requests of a second without a good answer, including those that a client
-// would retry.
+// failed returns the number of a second's requests without a good answer, including those that a
+// client would retry.
 func failed(second load.Second) int {
 	n := 0
 	for _, errors := range second.Errors {

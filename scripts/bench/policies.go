@@ -13,17 +13,17 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// policiesResult is one server with policies, each for a workload of its own.
+// policiesResult is the result of one server with policies, each of which selects one workload.
 type policiesResult struct {
 	Server   string `json:"server"`
 	Policies int    `json:"policies"`
 	Clients  int    `json:"clients"` // with a policy each
 
-	// from a change of one policy's file to the client that it selects; median, without debounce
-	// delays
+	// Policy is the median time from a change of one policy's file until the selected client has
+	// it, without debounce times.
 	Policy          time.Duration `json:"policy_change_ns"`
 	PolicyProcessor time.Duration `json:"policy_change_processor_ns"`
-	// from a change of a route of all clients to the last one
+	// Route is the time from a change of a route of all clients until the last client has it.
 	Route          time.Duration `json:"route_change_ns"`
 	RouteProcessor time.Duration `json:"route_change_processor_ns"`
 	Peak           int           `json:"peak_rss_bytes"`
@@ -31,9 +31,10 @@ type policiesResult struct {
 
 const (
 	policyCount = 1000
-	// changedPolicy is the policy, and the client that it selects.
+	// changedPolicy is the number of the changed policy and of the client that it selects.
 	changedPolicy = 7
-	// mostPolicyShare is the limit of a policy's processor time, in that of a route.
+	// mostPolicyShare is the maximum processor time of a policy change, relative to that of a route
+	// change.
 	mostPolicyShare = 2
 )
 
@@ -98,8 +99,8 @@ func policiesOnce(t *stage, s settings, name string) *policiesResult {
 	return r
 }
 
-// changes makes changes one after the other. It returns the median time until the last client had
-// one, and the server's processor time of one.
+// changes makes several changes in sequence. It returns the median time until the last client had a
+// change, and the server's processor time per change.
 func changes(t *stage, s settings, server *discoveryServer,
 	change func(version string) *adsload.BytesWatch) (took, processor time.Duration) {
 	t.Helper()
@@ -127,7 +128,7 @@ func workloadNode(i int) *corev3.Node {
 	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": "ns", "CLUSTER_ID": "Kubernetes",
 		"INTERCEPTION_MODE": "NONE", "LABELS": map[string]any{"workload": fmt.Sprint("w-", i)}})
 	if err != nil {
-		panic(err) // no value that a Struct cannot have
+		panic(err) // cannot happen: a Struct can hold all these values
 	}
 	return &corev3.Node{Id: fmt.Sprintf("sidecar~10.255.0.1~x%d.ns~ns.svc.cluster.local", i),
 		Cluster: "adsload", Metadata: metadata}

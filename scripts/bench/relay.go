@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// relayResult has the times of a client that is connected directly, directly again as a control,
-// through outriderd and through pilot-agent, in this order.
+// relayResult has the times of a client on each path, in this order: directly, directly again as a
+// control, through outriderd, through pilot-agent.
 type relayResult struct {
 	Paths []*relayPath `json:"paths"`
 }
@@ -54,7 +54,8 @@ const (
 	pushCost       = 50 * time.Microsecond
 )
 
-// relays measures agents without Envoy, whose place a client takes. The server is another process.
+// relays measures agents without an Envoy: a client takes Envoy's place. The server is a separate
+// process.
 func relays(t *stage, s settings) any {
 	up := &discoveryServer{address: fmt.Sprint("127.0.0.1:", parts.FreePort(t))}
 	up.process = exec.Command("/proc/self/exe", pusherCommand, up.address)
@@ -78,7 +79,7 @@ socket = %q
 		{Name: "outriderd", target: "unix:" + socket},
 		{Name: "pilot-agent", target: "unix:" + filepath.Join(istio.folder, "proxy", "XDS")}}}
 	for run := range s.runs + 1 {
-		if run == 1 { // the first one waits for the agents
+		if run == 1 { // the first connection waits for the agents
 			for _, p := range result.Paths {
 				p.First, p.Push, p.Added = nil, nil, nil
 			}
@@ -96,8 +97,8 @@ socket = %q
 	return result
 }
 
-// measureRelays connects a client on each path and makes the server push to one after the other, in
-// an order that changes.
+// measureRelays connects a client on each path and makes the server push to one at a time, in
+// changing order.
 func measureRelays(t *stage, paths []*relayPath, run int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -162,7 +163,7 @@ func (p *relayPath) receive(t *stage, resources int) time.Time {
 const pusherCommand = "serve-pushes"
 
 // pusher is an xDS server that responds to the first request for clusters with a large set, and to
-// later ones with a cluster, after a pause. The nonce is the time of sending in nanoseconds.
+// later ones with a single cluster, after a pause. The nonce is the time of sending in nanoseconds.
 type pusher struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 }
@@ -184,7 +185,7 @@ func (pusher) DeltaAggregatedResources(
 	for {
 		request, err := stream.Recv()
 		if err != nil {
-			return nil //nolint:nilerr // the client has gone
+			return nil //nolint:nilerr // the client has disconnected
 		}
 		if request.TypeUrl != xds.ClusterType { // the agents' own requests
 			continue

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// mesh returns a file with a number of services, all on the rig's port.
+// mesh returns a mesh file with a number of services, all on the rig's port.
 func mesh(services, port, backend int) string {
 	var text strings.Builder
 	for i := range services {
@@ -43,9 +43,9 @@ func withServices(t *stage, services int) *rig.Rig {
 type startResult struct {
 	Services int           `json:"services"`
 	First    time.Duration `json:"first_ever_ns"` // without cached knowledge about Envoy
-	// from exec to /healthz/ready 200, including the keeper
+	// Outriderd has the times from exec to /healthz/ready 200, including the start of the keeper.
 	Outriderd []time.Duration `json:"outriderd_ns"`
-	// from exec to LIVE of an Envoy with the same resources, static
+	// Alone has the times from exec to LIVE of an Envoy with the same resources, static.
 	Alone         []time.Duration `json:"alone_ns"`
 	Median        time.Duration   `json:"outriderd_median_ns"`
 	MedianAlone   time.Duration   `json:"alone_median_ns"`
@@ -54,8 +54,8 @@ type startResult struct {
 	ServesLastOne bool            `json:"serves_last_service"`
 }
 
-// startCost is the time that outriderd may add to Envoy's start. The benchmark runs it in the
-// foreground, where it also starts the keeper, which has a unit of its own under systemd.
+// startCost is the time that outriderd may add to Envoy's start. The benchmark runs outriderd in
+// the foreground, where it also starts the keeper; under systemd the keeper has its own unit.
 const startCost = 40 * time.Millisecond
 
 // start alternates starts of outriderd and of a standalone Envoy.
@@ -90,7 +90,7 @@ func start(t *stage, s settings) any {
 
 func startOnce(t *stage, r *rig.Rig) time.Duration {
 	t.Helper()
-	// a single connection, since requests compete for two processors
+	// Use a single connection, since requests compete for two processors.
 	client := &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	address := fmt.Sprintf("http://127.0.0.1:%d/healthz/ready", r.Ports.Status)
@@ -121,8 +121,8 @@ type idleResult struct {
 	Over      time.Duration `json:"over_ns"`
 	Agent     usage         `json:"agent"`
 	Keeper    usage         `json:"keeper"`
-	RSS       int           `json:"rss_bytes"`       // of both
-	Anonymous int           `json:"anonymous_bytes"` // of both
+	RSS       int           `json:"rss_bytes"`       // of agent and keeper
+	Anonymous int           `json:"anonymous_bytes"` // of agent and keeper
 	Size      int64         `json:"outriderd_stripped_bytes"`
 }
 
@@ -134,7 +134,7 @@ type usage struct {
 	Switches  int `json:"switches"` // context switches while idle
 }
 
-// warmUp is the time between a start and the idle figures.
+// warmUp is the time between a start and the measurement of idle usage.
 const warmUp = 5 * time.Second
 
 // idle measures the resource usage of the idle agent and keeper.

@@ -50,7 +50,7 @@ func sustain(t *stage, s settings) *sustainResult {
 		result.Processor = server.processor(t) - before
 		result.RSS = append(result.RSS, memory(t, server.process.Process.Pid).RSS)
 	})
-	// Not the very first: the heap grows until the first garbage collection.
+	// Ignore the first value: the heap grows until the first garbage collection.
 	first, last := result.RSS[min(1, len(result.RSS)-1)], result.RSS[len(result.RSS)-1]
 	fmt.Printf("%d clients, %d services, %d changes a second for %v: worst %s, %s of a processor "+
 		"in all, %d MB after ten seconds, %d MB at last\n", result.Clients, result.Services,

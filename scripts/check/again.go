@@ -12,13 +12,14 @@ import (
 	"strings"
 )
 
-// mostFlaky is how many failed tests may pass when they run again, alone, without failing the run.
+// mostFlaky is the maximum number of failed tests that are run again. A failed test that passes
+// alone does not fail the run.
 const mostFlaky = 3
 
-// runAgain runs each failed test once more, alone, prints what failed and returns the flaky tests:
-// a test that passes now is flaky. It is listed with its first output and counts as passed, unless
-// it was flaky in the run before as well. With more than mostFlaky failures the run has failed
-// whatever a second attempt shows, so there is none.
+// runAgain runs each failed test once more, alone, prints the failures, and returns the names of
+// the flaky tests: those that pass now. A flaky test is listed with its first output and counts as
+// passed, unless it was flaky in the previous run as well. If more than mostFlaky tests have
+// failed, none is run again, as the run fails anyway.
 func runAgain(
 	ctx context.Context,
 	total *result,
@@ -59,7 +60,7 @@ func runAgain(
 func (f failure) name() string { return strings.TrimSpace(f.pack + " " + f.test) }
 
 // flakyRecord returns the path of the file that lists the flaky tests of the last complete run on
-// this machine, one to a line.
+// this machine, one per line.
 func flakyRecord() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -68,7 +69,7 @@ func flakyRecord() (string, error) {
 	return filepath.Join(cache, "outrider", "flaky-tests"), nil
 }
 
-// readFlaky returns the tests in the record; there are none before the first run.
+// readFlaky returns the tests in the record, none before the first run.
 func readFlaky(path string) ([]string, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -98,7 +99,7 @@ func writeFlaky(path string, names []string) error {
 	return nil
 }
 
-// passedAlone reports whether a failed test passes when it runs again and nothing runs beside it.
+// passedAlone reports whether a failed test passes when it is run again while nothing else runs.
 func passedAlone(
 	ctx context.Context,
 	f failure,

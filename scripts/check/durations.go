@@ -13,20 +13,21 @@ import (
 
 const (
 	slowestTests = 20
-	// leastPackage is the duration from which a package is printed. The file has all packages.
-	leastPackage = 1.0 // seconds
+	// leastPackage is the shortest duration of a package that is printed, in seconds. The file
+	// lists all packages.
+	leastPackage = 1.0
 )
 
-// duration is how long a package, or a top-level test of it, ran. Time in which a parallel test
-// waited for its turn does not count.
+// duration is the running time of a package, or of one of its top-level tests. It excludes the time
+// in which a parallel test waited to run.
 type duration struct {
 	Package string  `json:"package"`
 	Test    string  `json:"test,omitempty"` // "" for the package
 	Seconds float64 `json:"seconds"`
-	Systemd string  `json:"systemd,omitempty"` // the newer Debian of step systemd
+	Systemd string  `json:"systemd,omitempty"` // release of the newer Debian, in step systemd
 }
 
-// durations are those of one run, slowest first.
+// durations are the durations of one run, longest first.
 type durations struct {
 	Time     time.Time  `json:"time"`
 	Packages []duration `json:"packages"`

@@ -16,8 +16,8 @@ import (
 const (
 	fuzzBuildTime = 5 * time.Minute // for the build of one target
 
-	// fuzzMinimize is how many runs may be spent to make an input smaller. By default it is a
-	// minute for each that is new, in which nothing else is tried: nine tenths of the time.
+	// fuzzMinimize is the maximum number of runs spent on making one input smaller. Go's default, a
+	// minute for each new input, would use nine tenths of the time.
 	fuzzMinimize = "100x"
 )
 
@@ -60,15 +60,16 @@ func fuzzOne(ctx context.Context, target target, fuzzTime time.Duration) (out st
 	if err == nil {
 		return out, true
 	}
-	// The end of the time, met while an input was running, is reported as a failure by some
-	// versions of Go; a real one names the input, or the hang.
+	// Some versions of Go report a failure if the time ends while an input is running. A real
+	// failure names the input or the hang.
 	over := strings.Contains(out, "context deadline exceeded") && limited.Err() == nil
 	found := strings.Contains(out, "Failing input") ||
 		strings.Contains(out, "hung or terminated") || strings.Contains(out, "panic:")
 	return out, over && !found
 }
 
-// findTargets reads the test files: much quicker than building all tests to list them.
+// findTargets finds the fuzz targets in the test files, which is much faster than building all
+// tests to list them.
 func findTargets(ctx context.Context, packages []string) ([]target, error) {
 	c := command(ctx, "go",
 		append([]string{"list", "-json=Dir,ImportPath,TestGoFiles,XTestGoFiles"}, packages...)...)

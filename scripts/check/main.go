@@ -1,11 +1,11 @@
 // Command check runs the checks and tests of the project and ends with one line: "N passed, N
-// failed". The exit status is 1 if any failed, or if no test ran. All is built with the tags of
-// scripts/tags, as programs are.
+// failed". The exit status is 1 if any failed, or if no test ran. Everything is built with the tags
+// of scripts/tags, as programs are.
 //
 //	go run ./scripts/check [-only step,…] [-fuzztime 60s] [-durations file.json] [packages]
 //
-// Before that line it prints the durations of packages and of the slowest tests.
-// The step fuzz runs only if -only names it. Tests run every fuzz target with its seed corpus.
+// Before that line it prints the durations of packages and of the slowest tests. The step fuzz runs
+// only if -only names it. Tests run every fuzz target with its seed corpus.
 package main
 
 import (
@@ -23,11 +23,11 @@ import (
 	"time"
 )
 
-// result counts tests, and checks as one each.
+// result has the numbers of passed and failed tests; each other check counts as one test.
 type result struct {
 	passed, failed int
-	failures       []failure  // of tests; other checks print theirs
-	durations      []duration // of packages and top-level tests, in the order of their ends
+	failures       []failure  // of tests; other checks print their failures
+	durations      []duration // of packages and top-level tests, in the order in which they ended
 }
 
 func (r *result) count(ok bool) {
@@ -56,15 +56,15 @@ type options struct {
 	fuzzTime time.Duration // of one target
 	// durations is the JSON file to write the durations of the tests to; "" for none.
 	durations string
-	// packagingBeside reports whether step packaging runs the tests of deb and rpm, beside the
-	// others.
+	// packagingBeside reports whether step packaging runs the tests of deb and rpm in parallel with
+	// the others.
 	packagingBeside bool
 }
 
 // everything names all packages.
 var everything = []string{"./..."}
 
-// Steps: testStep, and others that run one after the other beside it.
+// The steps: testStep, and others that run one after the other in parallel with it.
 var (
 	testStep   = step{"test", tests}
 	otherSteps = []step{
@@ -114,8 +114,8 @@ func main() {
 	}
 }
 
-// setTags has the go command, and all programs that run it, build with the tags that programs are
-// built with.
+// setTags makes the go command, and all programs that call it, build with the same tags as the
+// programs.
 func setTags() error {
 	tags, err := os.ReadFile("scripts/tags")
 	if err != nil {
@@ -124,7 +124,8 @@ func setTags() error {
 	return os.Setenv("GOFLAGS", withTags(os.Getenv("GOFLAGS"), strings.TrimSpace(string(tags))))
 }
 
-// withTags adds build tags to flags of the go command, of which the last one counts.
+// withTags adds build tags to flags of the go command. They are added last, as the go command uses
+// the last -tags.
 func withTags(flags, tags string) string {
 	all := strings.Fields(flags)
 	if flag := "-tags=" + tags; len(all) == 0 || all[len(all)-1] != flag {
@@ -133,8 +134,8 @@ func withTags(flags, tags string) string {
 	return strings.Join(all, " ")
 }
 
-// run runs the chosen steps and reports whether all passed. complete means that they are all steps
-// of `make test`. Tests mostly wait; the other steps run beside them.
+// run runs the chosen steps and reports whether all passed. complete means that these are all steps
+// of `make test`. The other steps run in parallel with the tests, which mostly wait.
 func run(chosen []string, options options, complete bool) bool {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -192,7 +193,7 @@ func report(all []duration, file string) error {
 	return d.store(file)
 }
 
-// rerun runs failed tests again and records the flaky ones of a complete run for the next one.
+// rerun runs failed tests again and, after a complete run, records the flaky ones for the next run.
 func rerun(ctx context.Context, total *result, complete bool) error {
 	record, err := flakyRecord()
 	if err != nil {
@@ -209,7 +210,7 @@ func rerun(ctx context.Context, total *result, complete bool) error {
 	return writeFlaky(record, flaky)
 }
 
-// command prepares a program whose group ends with ctx.
+// command prepares a program whose process group is killed when ctx ends.
 func command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, name, arguments...)
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
@@ -223,7 +224,8 @@ func output(ctx context.Context, name string, arguments ...string) (string, erro
 	return string(bytes.TrimRight(out, "\n")), err
 }
 
-// silent is a check that passes if a program succeeds; what it prints is shown if it does not.
+// silent runs a program as a check, which passes if the program succeeds. The output is shown only
+// if it fails.
 func silent(ctx context.Context, name string, arguments ...string) result {
 	var r result
 	out, err := output(ctx, name, arguments...)
@@ -248,7 +250,7 @@ func vet(ctx context.Context, options options) result {
 	return silent(ctx, "go", append([]string{"vet"}, options.packages...)...)
 }
 
-// tool is the path of one of the project's tools, built if it is not there yet.
+// tool returns the path of one of the project's tools, which it builds if necessary.
 func tool(ctx context.Context, name string) (string, error) {
 	c := command(ctx, "scripts/tool", name)
 	c.Stderr = os.Stderr
@@ -259,10 +261,10 @@ func tool(ctx context.Context, name string) (string, error) {
 func lint(ctx context.Context, options options) result {
 	path, err := tool(ctx, "golangci-lint")
 	if err != nil {
-		fmt.Printf("golangci-lint cannot be had: %v\n", err)
+		fmt.Printf("golangci-lint is not available: %v\n", err)
 		return result{failed: 1}
 	}
-	// Another clone's lint on the same machine is no reason to fail.
+	// Another clone's linter on the same machine must not make this one fail.
 	return silent(ctx, path, append([]string{"run", "--allow-parallel-runners"},
 		options.packages...)...)
 }
@@ -270,12 +272,12 @@ func lint(ctx context.Context, options options) result {
 func vulnerabilities(ctx context.Context, options options) result {
 	path, err := tool(ctx, "govulncheck")
 	if err != nil {
-		fmt.Printf("govulncheck cannot be had: %v\n", err)
+		fmt.Printf("govulncheck is not available: %v\n", err)
 		return result{failed: 1}
 	}
 	out, err := output(ctx, path, options.packages...)
 	if err != nil && strings.Contains(out, "fetching vulnerabilities") {
-		fmt.Printf("govulncheck was NOT run: its database cannot be had here (%s)\n", out)
+		fmt.Printf("govulncheck was NOT run: its database is not available here (%s)\n", out)
 		return result{}
 	}
 	var r result

@@ -9,13 +9,13 @@ import (
 )
 
 const (
-	// newerDebian has systemd 257; the tests run on this machine's own besides, 252 in continuous
-	// integration.
+	// newerDebian is the Debian release with systemd 257. The tests also run on the systemd of this
+	// machine, which is 252 in continuous integration.
 	newerDebian = "trixie"
-	rootTime    = 10 * time.Minute // to make its root
+	rootTime    = 10 * time.Minute // to create its root directory
 
-	// onNewer are the tests that a newer systemd could fail: what it says of the units, and an
-	// agent's life under it.
+	// onNewer matches the tests that depend on the version of systemd: validation of the units, and
+	// an agent's life cycle.
 	onNewer = "^(TestLife|TestUnitsAreValidAndSafe|TestStopUnderLoad|" +
 		"TestStart_PermanentErrorsAreNotRetried|TestPhasesThatLast)$"
 )
@@ -29,7 +29,7 @@ func newerSystemd(ctx context.Context, _ options) result {
 	c.Stderr = &said
 	root, err := c.Output()
 	if err != nil {
-		fmt.Printf("the system tests were NOT run on %s: its root cannot be had here: %v\n%s",
+		fmt.Printf("the system tests were NOT run on %s: its root directory is not available here: %v\n%s",
 			newerDebian, err, lastLines(said.String(), 10))
 		return result{}
 	}

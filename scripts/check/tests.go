@@ -12,11 +12,11 @@ import (
 	"strings"
 )
 
-// event is a line of `go test -json` (go doc cmd/test2json), and of the build's output in it.
+// event is a line of `go test -json` (go doc cmd/test2json), including those about builds.
 type event struct {
 	Action     string
 	Package    string
-	ImportPath string // of what is built
+	ImportPath string // of the built package
 	Test       string
 	Output     string
 	Elapsed    float64 // seconds
@@ -25,14 +25,15 @@ type event struct {
 // failure is a top-level test that failed, with its sub-tests, or a package that failed as a whole.
 type failure struct {
 	pack string
-	// "" if the whole package has to run again: it failed outside its tests, or panicked
+	// test is "" if the whole package must be run again, because it failed outside of its tests or
+	// panicked.
 	test  string
 	count int    // failed tests and sub-tests, as result counts them
-	why   string // the first lines of each
+	why   string // the first lines of each failure
 	run   testRun
 }
 
-// testRun is how a test is run: it is the same when a failed test runs again.
+// testRun has the settings of a test run. A failed test is run again with the same settings.
 type testRun struct {
 	newerSystemd string // OUTRIDER_TEST_ROOT, "" for the systemd of this machine
 	pattern      string // of go test -run, "" for all
@@ -44,10 +45,10 @@ var slowPackages = []string{"./scripts/machine/systemtest", "./cmd/outriderd", "
 	"./agent/discovery", "./agent/capture", "./cmd/outrider-discoveryd/internal/kubernetes",
 	"./agent/relay", "./agent/keeper", "./agent/identity"}
 
-// packagingPackages test deb and rpm; most of the time they wait for machines.
+// packagingPackages contain the tests of deb and rpm, which mostly wait for machines.
 const packagingPackages = "./packaging/..."
 
-// tests runs all tests, without those of step packaging if that is chosen, too. Slow packages start
+// tests runs all tests, except those of step packaging if that is also chosen. Slow packages start
 // first, so that none of them runs alone at the end.
 func tests(ctx context.Context, options options) result {
 	packages := options.packages
@@ -57,7 +58,7 @@ func tests(ctx context.Context, options options) result {
 			fmt.Printf("go list: %v\n", err)
 			return result{failed: 1}
 		}
-		packages = slices.Concat(slowPackages, strings.Fields(string(listed))) // none runs twice
+		packages = slices.Concat(slowPackages, strings.Fields(string(listed))) // duplicates run once
 	}
 	if options.packagingBeside {
 		packages = slices.DeleteFunc(packages, func(name string) bool {
@@ -77,12 +78,12 @@ func packaging(ctx context.Context, options options) result {
 }
 
 // goTest runs tests with the race detector: at most two packages at a time, since many run real
-// servers; most of the time they wait. A process does not wait at its end for races of goroutines
-// that are left: goleak finds these.
+// servers, but most tests mostly wait. The race detector does not wait at the exit of a process for
+// races of remaining goroutines, which goleak finds.
 func goTest(ctx context.Context, run testRun, packages ...string) result {
 	arguments := []string{"test", "-json", "-race", "-count=1", "-p=2", "-timeout=30m"}
 	if run.oneByOne {
-		arguments = append(arguments, "-p=1") // the last one counts
+		arguments = append(arguments, "-p=1") // overrides the -p before
 	}
 	if run.pattern != "" {
 		arguments = append(arguments, "-run", run.pattern)
@@ -116,19 +117,19 @@ func goTest(ctx context.Context, run testRun, packages ...string) result {
 	return r
 }
 
-// collect reads the events of a run, prints what people need to know, and counts tests and their
-// sub-tests. A package that fails without a test that failed (it does not build, a goroutine
-// leaked, it timed out) counts as one.
+// collect reads the events of a run, prints failures, and counts tests and their sub-tests. A
+// package that fails without a failed test (it does not build, a goroutine leaked, it timed out)
+// counts as one failure.
 func collect(events io.Reader, out io.Writer) result {
 	var r result
-	printed := map[string][]byte{} // by package and test, as long as it runs
-	panicked := map[string]bool{}  // packages, some of whose tests never ran
+	printed := map[string][]byte{} // output by package and test, while the test runs
+	panicked := map[string]bool{}  // packages in which tests may not have run
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			fmt.Fprintf(out, "%s\n", lines.Text()) // not of a test: a message of the go command
+			fmt.Fprintf(out, "%s\n", lines.Text()) // a message of the go command, not of a test
 			continue
 		}
 		key := e.Package + " " + e.Test
@@ -174,14 +175,14 @@ func (r *result) test(e event, text string, out io.Writer) {
 	}
 	head := fmt.Sprintf("--- %s %s %s (%.1f s)\n", strings.ToUpper(e.Action), e.Package, e.Test,
 		e.Elapsed)
-	fmt.Fprint(out, head+text) // at once: other steps print, too
+	fmt.Fprint(out, head+text) // in one write: other steps print, too
 	if e.Action == "fail" {
 		top, _, _ := strings.Cut(e.Test, "/")
 		r.fail(e.Package, top, head+said(text))
 	}
 }
 
-// fail counts a failure as one of the top-level test.
+// fail counts a failure, as one of its top-level test.
 func (r *result) fail(pack, test, why string) {
 	r.failed++
 	for i := range r.failures {
@@ -202,8 +203,8 @@ const (
 // message begins a message of t.Error, t.Fatal or t.Log.
 var message = regexp.MustCompile(`^ +[A-Za-z0-9_]+\.go:[0-9]+: `)
 
-// said are the first lines of what a test says, without what it quotes: a journal of hundreds of
-// lines hides why it failed.
+// said returns the first lines of a test's own messages, without the text that they quote: hundreds
+// of quoted lines would hide the reason of the failure.
 func said(text string) string {
 	var lines strings.Builder
 	count := 0
@@ -244,7 +245,7 @@ func (r *result) pack(e event, text string, panicked bool, out io.Writer) {
 	}
 }
 
-// failWhole makes one failure of all those of a package, so that all its tests run again.
+// failWhole merges all failures of a package into one, so that all its tests run again.
 func (r *result) failWhole(pack string) {
 	whole := failure{pack: pack}
 	r.failures = slices.DeleteFunc(r.failures, func(f failure) bool {

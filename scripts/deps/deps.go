@@ -1,6 +1,6 @@
 //go:build deps
 
-// Package deps retains modules in go.mod until the code that uses them has landed.
+// Package deps keeps modules in go.mod that are downloaded for code which is not merged yet.
 package deps
 
 import (

@@ -26,7 +26,7 @@ func (h *histogram) add(d time.Duration) {
 	h.largest = max(h.largest, d)
 }
 
-// quantile returns the duration that the share q of all durations do not exceed.
+// quantile returns the smallest duration that a share q of all durations do not exceed.
 func (h *histogram) quantile(q float64) time.Duration {
 	rank := int(q*float64(h.count) + 0.5)
 	for i, n := range h.buckets {
@@ -38,7 +38,8 @@ func (h *histogram) quantile(q float64) time.Duration {
 	return h.largest
 }
 
-// bucket returns the bucket of a duration: exact below 128 µs, then 64 for each power of two.
+// bucket returns the number of a duration's bucket: one per 1 µs up to 128 µs, then 64 per power of
+// two.
 func bucket(d time.Duration) int {
 	micros := uint64(max(0, d.Microseconds()))
 	shift := max(0, bits.Len64(micros)-7)

@@ -54,8 +54,8 @@ func (h *http1) exchange(deadline time.Time) Outcome {
 // roundTrip sends the request and reads the answer. It also reports whether the connection can be
 // used again.
 func (h *http1) roundTrip() (outcome Outcome, again bool) {
-	// A failure before the first byte of an answer is OutcomeReuseEOF on an idle connection, and a
-	// loss on a new one.
+	// A failure before the first byte of an answer is OutcomeReuseEOF on a reused connection, and
+	// OutcomeHardReset on a new one.
 	early := OutcomeHardReset
 	if h.used {
 		early = OutcomeReuseEOF
@@ -65,7 +65,8 @@ func (h *http1) roundTrip() (outcome Outcome, again bool) {
 		!errors.Is(writeErr, syscall.ECONNRESET) {
 		return failed(writeErr, OutcomeHardReset), false
 	}
-	// Read even if writing failed: the server may have answered before it closed.
+	// Read even if writing failed: the server may have sent an answer before it closed the
+	// connection.
 	if _, err := h.reader.Peek(1); err != nil {
 		return failed(err, early), false
 	}
@@ -77,7 +78,7 @@ func (h *http1) roundTrip() (outcome Outcome, again bool) {
 		return failed(err, OutcomeMalformed), false
 	}
 	_, err = io.Copy(io.Discard, response.Body)
-	_ = response.Body.Close() // read to its end
+	_ = response.Body.Close() // no error matters: the body was read completely
 	if err != nil {
 		return failed(err, OutcomeHardReset), false
 	}
@@ -96,7 +97,7 @@ func ended(err error) bool {
 
 func (h *http1) close() {
 	if h.conn != nil {
-		_ = h.conn.Close() // nothing more is expected of it
+		_ = h.conn.Close() // no error matters: no answer is outstanding
 		h.conn = nil
 	}
 }

@@ -11,15 +11,14 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// attempts is the maximum number of connections on which a request is tried if none of them could
-// send it.
+// attempts is the maximum number of connections that are tried until one accepts a request.
 const attempts = 3
 
 // window is the flow control window of streams and connections.
 const window = 1 << 20
 
-// http2Slot holds one HTTP/2 connection that several streams share. After GOAWAY, the next request
-// dials again.
+// http2Slot holds one HTTP/2 connection that several streams share. After GOAWAY the next request
+// uses a new connection.
 type http2Slot struct {
 	address string
 	headers []byte // the header block of each request
@@ -96,7 +95,7 @@ type http2Conn struct {
 	mu      sync.Mutex
 	next    uint32 // stream ID
 	streams map[uint32]*http2Stream
-	leaving bool // no new streams, after GOAWAY or the end of the connection
+	leaving bool // no new streams are accepted, after GOAWAY or the end of the connection
 }
 
 type http2Stream struct {
@@ -156,7 +155,7 @@ func (c *http2Conn) exchange(headers []byte, deadline time.Time) (outcome Outcom
 	case outcome = <-stream.done:
 	case <-timer.C:
 		c.finish(id, OutcomeTimeout)
-		outcome = <-stream.done // of the first of both
+		outcome = <-stream.done // either the timeout's or the answer's, whichever was first
 		c.writing.Lock()
 		_ = c.write(time.Now().Add(time.Second),
 			func() error { return c.framer.WriteRSTStream(id, http2.ErrCodeCancel) })
@@ -173,8 +172,8 @@ func (c *http2Conn) write(deadline time.Time, frame func() error) error {
 	return frame()
 }
 
-// finish ends a stream, if it is not over yet, and the connection with its last stream if the
-// server leaves.
+// finish ends a stream, unless it has ended already. If the server has sent GOAWAY and this was the
+// last stream, it closes the connection.
 func (c *http2Conn) finish(id uint32, outcome Outcome) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -187,7 +186,7 @@ func (c *http2Conn) finish(id uint32, outcome Outcome) {
 	}
 }
 
-// retire takes no more streams, and ends the connection with the last.
+// retire prevents new streams, and closes the connection after the last stream.
 func (c *http2Conn) retire() {
 	c.mu.Lock()
 	c.leaving = true

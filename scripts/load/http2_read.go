@@ -9,12 +9,12 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// read takes in the server's frames until the connection ends.
+// read handles the server's frames until the connection ends.
 func (c *http2Conn) read() {
 	for {
 		frame, err := c.framer.ReadFrame()
 		if err == nil {
-			err = c.take(frame)
+			err = c.handle(frame)
 		}
 		var broken http2.StreamError
 		if errors.As(err, &broken) {
@@ -28,7 +28,7 @@ func (c *http2Conn) read() {
 	}
 }
 
-// end loses what is in flight.
+// end ends all streams with OutcomeHardReset and closes the connection.
 func (c *http2Conn) end() {
 	c.mu.Lock()
 	c.leaving = true
@@ -43,8 +43,8 @@ func (c *http2Conn) end() {
 	_ = c.conn.Close()
 }
 
-// take takes in one frame.
-func (c *http2Conn) take(frame http2.Frame) error {
+// handle handles one frame.
+func (c *http2Conn) handle(frame http2.Frame) error {
 	id := frame.Header().StreamID
 	switch frame := frame.(type) {
 	case *http2.MetaHeadersFrame:
@@ -59,7 +59,7 @@ func (c *http2Conn) take(frame http2.Frame) error {
 			c.answered(id)
 		}
 	case *http2.DataFrame:
-		if err := c.giveBack(id, frame); err != nil {
+		if err := c.updateWindow(id, frame); err != nil {
 			return err
 		}
 		if frame.StreamEnded() {
@@ -85,15 +85,15 @@ func (c *http2Conn) take(frame http2.Frame) error {
 	return nil
 }
 
-// answer writes a frame of the protocol's own.
+// answer writes a frame that the protocol requires as a reply.
 func (c *http2Conn) answer(frame func() error) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
 	return c.write(time.Now().Add(defaultTimeout), frame)
 }
 
-// giveBack gives the server back the window that data took.
-func (c *http2Conn) giveBack(id uint32, frame *http2.DataFrame) error {
+// updateWindow returns the flow control window that a data frame used to the server.
+func (c *http2Conn) updateWindow(id uint32, frame *http2.DataFrame) error {
 	length := frame.Length
 	if length == 0 {
 		return nil
@@ -131,7 +131,7 @@ func (c *http2Conn) answered(id uint32) {
 	}
 }
 
-// goAway: the server takes no more streams, and has not looked at those above last.
+// goAway handles GOAWAY: the server accepts no new streams, and has not processed those above last.
 func (c *http2Conn) goAway(last uint32) {
 	c.mu.Lock()
 	c.leaving = true

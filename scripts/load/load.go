@@ -1,15 +1,14 @@
-// Package load is the project's load generator. It sends requests at a fixed pace whatever the
-// answers (an open model), never tries again, and counts every request that was not answered
-// cleanly, by what went wrong.
+// Package load is the project's load generator. It sends requests at a fixed pace, independently of
+// the answers (an open model), never retries, and counts every request that was not answered
+// correctly, by its outcome.
 //
 // The standard load is 1800 requests/s: ka, 32 HTTP/1.1 keep-alive connections; nc, 8 workers with
-// a connection per request; h2, 4 connections of HTTP/2 in the clear with 8 streams each; 25
-// requests/s per stream. And beside it tcp, 50 long-lived connections to an echo server with 10
+// a new connection per request; h2, 4 connections of HTTP/2 without TLS with 8 streams each; 25
+// requests/s per stream. In addition, tcp: 50 long-lived connections to an echo server with 10
 // messages/s each.
 //
-// Latency counts from the moment at which a request was meant to be sent, so that an answer that is
-// late is seen in all the requests it holds up, and nothing is hidden by sending less (no
-// coordinated omission).
+// Latency is measured from the time at which a request was due, so that a late answer also counts
+// in the latency of the requests that it delays (no coordinated omission).
 package load
 
 import (
@@ -22,16 +21,16 @@ import (
 
 // Config configures a run. Zero values, except for the addresses, mean the standard load.
 type Config struct {
-	// address of ka and nc: host:port, or the path of a Unix socket; "": neither
+	// HTTP is the address of ka and nc: host:port, or the path of a Unix socket; "": neither.
 	HTTP  string `json:"http"`
 	HTTP2 string `json:"http2"` // address of h2; "": none
 	TCP   string `json:"tcp"`   // address of tcp; "": none
 	Path  string `json:"path"`  // of each request; "": /
 	Host  string `json:"host"`  // of each request; "": the address
-	// factor on the standard rate; 0: 1
+	// Rate is a factor on the standard rate; 0: 1.
 	Rate    float64       `json:"rate,omitempty"`
 	Timeout time.Duration `json:"timeout"` // of one operation, including connecting; 0: 5 s
-	// receives a JSON line per second, once its requests have ended; nil: none
+	// Output receives a JSON line per second, once that second's requests have ended; nil: none.
 	Output io.Writer `json:"-"`
 }
 
@@ -142,7 +141,8 @@ func (r *Run) spread(ctx context.Context, class string, perSecond float64, strea
 	}
 }
 
-// stream sends a request at first and after every interval. After a late answer it catches up.
+// stream sends a request at first and after every interval. After a late answer it sends the
+// requests that are due at once.
 func (r *Run) stream(ctx context.Context, class string, first time.Time, interval time.Duration,
 	exchanges exchanger) {
 	defer exchanges.close()

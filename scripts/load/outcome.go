@@ -16,9 +16,9 @@ type Outcome string
 // All outcomes except OutcomeOK and OutcomeReuseEOF are lost requests.
 const (
 	OutcomeOK Outcome = "ok"
-	// OutcomeReuseEOF: a keep-alive connection was closed before the first byte of an answer, or an
-	// HTTP/2 server reported that it did not process the request (GOAWAY, REFUSED_STREAM). Ordinary
-	// clients retry.
+	// OutcomeReuseEOF means that a keep-alive connection was closed before the first byte of an
+	// answer, or that an HTTP/2 server reported that it did not process the request (GOAWAY,
+	// REFUSED_STREAM). Ordinary clients retry.
 	OutcomeReuseEOF    Outcome = "reuse-eof"
 	OutcomeHardReset   Outcome = "hard-reset"   // the connection or stream ended during an exchange
 	OutcomeTimeout     Outcome = "timeout"      // no complete answer in time
@@ -54,7 +54,7 @@ func dial(address string, deadline time.Time) (net.Conn, Outcome) {
 	return conn, OutcomeOK
 }
 
-// failed returns the outcome of an error: OutcomeTimeout, or otherwise.
+// failed returns the outcome of an error: OutcomeTimeout for a time-out, otherwise the given one.
 func failed(err error, otherwise Outcome) Outcome {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return OutcomeTimeout

@@ -29,7 +29,7 @@ var build = sync.OnceValues(func() (string, error) {
 	return filepath.Join(folder, "load"), err
 })
 
-// StartProcess is Start in another process. Config.Output receives its lines at the end.
+// StartProcess is Start in another process. Config.Output receives all lines at the end.
 func StartProcess(ctx context.Context, config Config) (*Process, error) {
 	program, err := build()
 	if err != nil {
@@ -53,11 +53,11 @@ func StartProcess(ctx context.Context, config Config) (*Process, error) {
 	}
 	lines := make(chan []byte, 1)
 	go func() {
-		all, _ := io.ReadAll(stdout) // missing output shows in the last line
+		all, _ := io.ReadAll(stdout) // incomplete output is detected in the last line
 		lines <- all
 	}()
 	p.report = sync.OnceValues(func() (Report, error) {
-		_ = p.stdin.Close() // ends the run
+		_ = p.stdin.Close() // the end of standard input ends the run
 		out := <-lines
 		if err := p.command.Wait(); err != nil {
 			return Report{}, fmt.Errorf("load generator: %w: %s", err, p.stderr.Bytes())

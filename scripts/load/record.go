@@ -11,7 +11,7 @@ type recorder struct {
 
 	mu      sync.Mutex
 	classes map[string]*tally
-	seconds []*tally // of HTTP, by the second in which a request was due
+	seconds []*tally // of HTTP requests, by the second in which they were due
 	marks   []Mark
 	stall   time.Duration
 }
@@ -19,7 +19,7 @@ type recorder struct {
 type tally struct {
 	latency  histogram // of complete answers
 	outcomes map[Outcome]int
-	unsent   int // due at the end while their stream waited for an answer
+	unsent   int // not sent although due: their stream still waited for an answer at the end
 }
 
 func newTally() *tally { return &tally{outcomes: map[Outcome]int{}} }
@@ -43,7 +43,7 @@ func newRecorder(start time.Time) *recorder {
 	return &recorder{start: start, classes: map[string]*tally{}}
 }
 
-// class adds a class to the report, even if nothing is counted.
+// class adds a class to the report, even if it has no requests.
 func (r *recorder) class(name string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -52,8 +52,8 @@ func (r *recorder) class(name string) {
 	}
 }
 
-// add counts a request. stall is its delay although its stream was idle, which is the generator's
-// own.
+// add counts a request. stall is the delay of sending although its stream was idle, which the
+// generator itself caused.
 func (r *recorder) add(class string, intended, ended time.Time, outcome Outcome,
 	stall time.Duration) {
 	r.mu.Lock()

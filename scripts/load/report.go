@@ -15,17 +15,18 @@ import (
 // Classes only. Times are nanoseconds in JSON.
 type Report struct {
 	Total    int           `json:"total"`
-	Lost     int           `json:"lost"`  // not answered cleanly, without Reuse
-	Reuse    int           `json:"reuse"` // see Outcome
+	Lost     int           `json:"lost"`  // not answered correctly, without Reuse
+	Reuse    int           `json:"reuse"` // see OutcomeReuseEOF
 	Duration time.Duration `json:"duration"`
-	// maximum delay of the generator itself: the noise of latencies
+	// Stall is the maximum delay that the generator itself caused: the noise of the latencies.
 	Stall   time.Duration    `json:"stall"`
 	Classes map[string]Class `json:"classes"`
 	Seconds []Second         `json:"seconds"`
 	Marks   []Mark           `json:"marks,omitempty"`
 }
 
-// Latency is the latency of complete answers since requests were due.
+// Latency is the latency of complete answers, measured from the time at which the requests were
+// due.
 type Latency struct {
 	P50 time.Duration `json:"p50"`
 	P99 time.Duration `json:"p99"`
@@ -35,13 +36,14 @@ type Latency struct {
 // Class is the result of one class of load: ka, nc, h2, tcp (whose requests are messages).
 type Class struct {
 	Requests int `json:"requests"`
-	// requests that were due at the end, while their stream waited for an answer
+	// Unsent is the number of requests that were due but not sent, because their stream still
+	// waited for an answer at the end.
 	Unsent   int             `json:"unsent,omitempty"`
 	Outcomes map[Outcome]int `json:"outcomes"`
 	Latency
 }
 
-// Second is the result of one second, by when requests were due.
+// Second is the result of the requests that were due in one second.
 type Second struct {
 	Second   int             `json:"second"` // since the start
 	Requests int             `json:"requests"`
@@ -106,7 +108,7 @@ func (r *recorder) describe(i int) Second {
 	return second
 }
 
-// print writes a line per complete second, and the rest at the end.
+// print writes a line for each complete second, and the remaining ones at the end.
 func (r *Run) print(ctx context.Context) {
 	lines := json.NewEncoder(r.config.Output)
 	tick := time.NewTicker(time.Second)
@@ -120,7 +122,7 @@ func (r *Run) print(ctx context.Context) {
 		}
 		r.recorder.mu.Unlock()
 		for _, second := range seconds {
-			_ = lines.Encode(second) // the reader may be gone; the run continues
+			_ = lines.Encode(second) // no error matters: the run continues without a reader
 		}
 	}
 	for {
@@ -139,9 +141,9 @@ func (r *Run) print(ctx context.Context) {
 	flush(max(printed, all))
 }
 
-// CompareMarkLatency compares maximum latencies: during in the seconds with a mark of this label
-// and the next ones, quiet in the seconds away from any mark, without the first second, which makes
-// all connections.
+// CompareMarkLatency returns two maximum latencies: during is that of the seconds with this mark
+// and of the seconds after them, quiet is that of the seconds away from any mark. It ignores the
+// first second, in which all connections are made.
 func (r Report) CompareMarkLatency(label string) (during, quiet time.Duration) {
 	near, nearAny := map[int]bool{}, map[int]bool{0: true}
 	for _, mark := range r.Marks {

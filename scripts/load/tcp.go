@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// echoStream sends messages on one long-lived connection, and expects each back.
+// echoStream sends messages on one long-lived connection, and expects each to be sent back.
 type echoStream struct {
 	address string
 	stream  int
@@ -48,7 +48,7 @@ func (e *echoStream) exchange(deadline time.Time) Outcome {
 
 func (e *echoStream) close() {
 	if e.conn != nil {
-		_ = e.conn.Close() // nothing more is expected of it
+		_ = e.conn.Close() // no error matters: no message is outstanding
 		e.conn = nil
 	}
 }

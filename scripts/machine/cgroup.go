@@ -39,14 +39,14 @@ func sweep() {
 		owner, name, _ := strings.Cut(strings.TrimPrefix(filepath.Base(group), cgroupPrefix), "-")
 		pid, err := strconv.Atoi(owner)
 		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-			_ = removeCgroup(group, time.Now()) // one in use stays
+			_ = removeCgroup(group, time.Now()) // fails for one in use
 			_ = os.Remove(filepath.Join(parent, name))
 			_ = os.Remove(filepath.Join(parent, name+notifySuffix))
 		}
 	}
 }
 
-// findLeader returns the machine's PID 1: the process in its init.scope that is the first of a PID
+// findLeader returns the machine's PID 1: the process in its init.scope that is number 1 of a PID
 // namespace.
 func findLeader(cgroup string) (int, error) {
 	processes, err := os.ReadFile(filepath.Join(cgroup, "payload", "init.scope", "cgroup.procs"))
@@ -56,7 +56,7 @@ func findLeader(cgroup string) (int, error) {
 	for pid := range strings.FieldsSeq(string(processes)) {
 		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
 		if err != nil {
-			continue // ended just now
+			continue // the process has just exited
 		}
 		for line := range strings.Lines(string(status)) {
 			if pids, ok := strings.CutPrefix(line, "NSpid:"); ok &&

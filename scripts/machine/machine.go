@@ -1,11 +1,11 @@
-// Package machine boots a real systemd for tests: PID 1 of a container whose root is this machine's
-// own, or another one, under an overlay in memory, with a network, a D-Bus and a journal of its
-// own. It boots in under two seconds and downloads nothing. Any number may run at once. It needs
-// root and the package systemd-container (scripts/setup test).
+// Package machine boots a real systemd for tests, as PID 1 of a container with a network, a D-Bus
+// and a journal of its own. Its root is this machine's, or another one, under an overlay in memory.
+// It boots in under two seconds and downloads nothing. Any number of machines may run at once. It
+// needs root and the package systemd-container (scripts/setup test).
 //
-// Whatever happens to the process that booted it, a machine leaves no mount and no process: its
-// mounts are in a namespace that ends with it, and it ends with the process. The empty folders of a
-// killed process are removed by the next Boot.
+// If the process that booted a machine ends, even if it is killed, the machine ends with it and
+// leaves no mount and no process: its mounts are in a namespace of its own. The next Boot removes
+// the empty folders of killed processes.
 package machine
 
 import (
@@ -56,7 +56,8 @@ type Options struct {
 	// Network is the file of the network namespace to use, which survives reboots; "": a new one
 	// with loopback only.
 	Network string
-	// SystemCalls are allowed besides those of a container: names, or groups (systemd.exec(5)).
+	// SystemCalls lists system calls to allow in addition to those of a container: names, or groups
+	// (systemd.exec(5)).
 	SystemCalls []string
 }
 
@@ -131,8 +132,8 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	return m, nil
 }
 
-// up waits until a PID 1 other than the present one reports READY. The present one reports READY
-// after its reloads.
+// up waits until systemd reports READY with another PID 1 than before. A systemd that reloads also
+// reports READY; its PID 1 is the same.
 func (m *Machine) up(ctx context.Context) error {
 	var unknown error
 	for {

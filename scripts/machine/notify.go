@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// notifySocket receives the progress of systemd-nspawn (sd_notify(3)). It is always read, since
-// writers, up to the machine's PID 1, would block.
+// notifySocket receives the progress of systemd-nspawn (sd_notify(3)). It must always be read;
+// otherwise writers, including the machine's PID 1, would block.
 type notifySocket struct {
 	path  string
 	conn  *net.UnixConn
@@ -63,7 +63,7 @@ func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error 
 		return errors.New("it ended before it was up")
 	case <-ctx.Done():
 	}
-	if err := ctx.Err(); err != nil { // select is random if both are true
+	if err := ctx.Err(); err != nil { // select chooses at random if both are ready
 		return fmt.Errorf("waiting for it to be up: %w", err)
 	}
 	return nil

@@ -14,12 +14,12 @@ type Discoveryd struct {
 	Folder    string
 	Plaintext string // address; "": none
 	TLS       string // address; "": none
-	// address of pages and metrics; "": none
+	// Monitoring is the address of pages and metrics; "": none.
 	Monitoring string
-	More       string // tables of its configuration
+	More       string // further tables of its configuration
 }
 
-// Command returns its command line, with a configuration and a state directory of its own.
+// Command returns the command, with a configuration and a state directory of its own.
 func (d Discoveryd) Command(t testing.TB) *exec.Cmd {
 	t.Helper()
 	own := ShortDir(t)

@@ -63,7 +63,8 @@ func (e *EnvoyProcess) WaitLive(t testing.TB) {
 	Eventually(t, time.Minute, "Envoy is live", func() bool { return e.Get("/ready") != "" })
 }
 
-// FailingEnvoy is a script for an Envoy that answers about itself and fails otherwise.
+// FailingEnvoy is a shell script that acts as an Envoy: it answers queries of its version and
+// options, and fails to start.
 const FailingEnvoy = `#!/bin/sh
 case "$1" in
 --version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// pollPause is the pause between two looks at a condition.
+// pollPause is the pause between two evaluations of a condition.
 const pollPause = 5 * time.Millisecond
 
 // Eventually polls until holds returns true, and fails the test if that takes longer than limit.
@@ -16,8 +16,8 @@ func Eventually(t testing.TB, limit time.Duration, what string, holds func() boo
 	}
 }
 
-// EventuallySees is Eventually for a condition that says what it sees; a failure has what it saw
-// last.
+// EventuallySees is Eventually for a condition that returns what it sees; a failure prints the last
+// value.
 func EventuallySees(t testing.TB, limit time.Duration, what string,
 	holds func() (bool, string)) {
 	t.Helper()
@@ -37,8 +37,8 @@ func Poll(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// RepeatFor calls look every period for a duration: it is for events that must not happen, or
-// states that must not change.
+// RepeatFor calls look once per period for a duration. It is for checks that an event does not
+// happen or that a state does not change.
 func RepeatFor(duration, period time.Duration, look func()) {
 	for end := time.Now().Add(duration); time.Now().Before(end); time.Sleep(period) {
 		look()

@@ -29,7 +29,7 @@ func ForwardConnections(t testing.TB, listener net.Listener, address string) (st
 			opened = append(opened, to)
 			for source, target := range map[net.Conn]net.Conn{from: to, to: from} {
 				go func() {
-					_, _ = io.Copy(target, source) // until either end closes
+					_, _ = io.Copy(target, source) // until either side closes its connection
 					_ = target.Close()
 				}()
 			}

@@ -11,14 +11,14 @@ import (
 
 // IstiodCA configures a real istiod as CA, without Kubernetes.
 type IstiodCA struct {
-	Folder string   // ca-key.pem, ca-cert.pem, cert-chain.pem, root-cert.pem: what it signs with
+	Folder string   // has ca-key.pem, ca-cert.pem, cert-chain.pem and root-cert.pem of the CA
 	JWKS   string   // URL of the keys of tokens from Issuer
 	Issuer string   // of tokens; their audience is istio-ca
 	Ports  [4]int   // of 127.0.0.1: plain, TLS (for localhost), HTTP, monitoring
 	Env    []string // further variables
 }
 
-// Command returns the command, yet to be started, that keeps its files in work.
+// Command returns the command, not started yet, which keeps its files in work.
 func (i IstiodCA) Command(work string) (*exec.Cmd, error) {
 	path, err := IstiodPath()
 	if err != nil {
@@ -38,8 +38,8 @@ func (i IstiodCA) Command(work string) (*exec.Cmd, error) {
 	return command, nil
 }
 
-// Arguments returns istiod's arguments. In work must be a MeshConfig, mesh.yaml, and an empty
-// folder, none.
+// Arguments returns istiod's arguments. work must contain mesh.yaml, a MeshConfig, and an empty
+// folder named none.
 func (i IstiodCA) Arguments(work string) []string {
 	at := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", i.Ports[n]) }
 	return []string{"discovery", "--configDir", filepath.Join(work, "none"), "--registries=",

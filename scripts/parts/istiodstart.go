@@ -11,9 +11,10 @@ import (
 	"time"
 )
 
-// StartIstiod starts IstiodCommand with more environment until the test ends or end is called, and
-// returns once it serves. Proxies connect through a forwarder, and not before istiod has endpoints:
-// one start of 150 never has those of the folder, whoever connects, and is replaced.
+// StartIstiod starts IstiodCommand with additional environment, and returns once istiod serves.
+// istiod ends with the test, or when end is called. Proxies connect through a forwarder, which
+// listens only once istiod has endpoints: about one istiod in 150 never reads those of the folder;
+// StartIstiod replaces it.
 func StartIstiod(t testing.TB, folder, meshConfig string, ports [3]int, environment ...string) (
 	end func()) {
 	t.Helper()

@@ -14,7 +14,7 @@ import (
 
 // IstioResult is the result of Istio's validation.
 type IstioResult struct {
-	// the stage that refused the object (see scripts/parts/istiod/judge); "": accepted
+	// Stage is the stage that refused the object (see scripts/parts/istiod/judge); "": accepted.
 	Stage    string
 	Error    string
 	Warnings string

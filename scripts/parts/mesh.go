@@ -5,8 +5,9 @@ import (
 	"strings"
 )
 
-// GatewayYAML returns a Gateway of namespace default for all proxies and a VirtualService of the
-// same name for a host: servers and http are the YAML of their lists, an element a line or more.
+// GatewayYAML returns a Gateway in namespace default for all proxies, and a VirtualService of the
+// same name for a host. servers and http are the YAML of these lists; each element may have several
+// lines.
 func GatewayYAML(name, host, servers, http string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: Gateway
@@ -26,8 +27,8 @@ spec:
 `, name, host, indent(servers), indent(http))
 }
 
-// GatewayFilterYAML returns an EnvoyFilter of namespace default that inserts an HTTP filter, its
-// YAML, into all listeners of Gateways.
+// GatewayFilterYAML returns an EnvoyFilter in namespace default that inserts an HTTP filter into
+// all listeners of Gateways. filter is YAML.
 func GatewayFilterYAML(name, filter string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter

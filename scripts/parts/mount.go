@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// HangingMount mounts a file system over a folder. It answers no request until release or the end
-// of the test; then the folder is as before. It requires root.
+// HangingMount mounts over a folder a file system that answers no request, until release is called
+// or the test ends; then it is unmounted. It requires root.
 func HangingMount(t testing.TB, folder string) (release func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {

@@ -12,11 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv is set if the test runs in a network namespace of its own.
+// insideEnv is the environment variable that is set if the test runs in a network namespace of its
+// own.
 const insideEnv = "OUTRIDER_TEST_NETWORK"
 
 // InNetwork reports whether the test runs in a network namespace of its own, where no other process
-// uses its ports. If not, it runs the test again in one, with a loopback interface that is up.
+// uses its ports. If not, it runs the test again in one, with a loopback interface that is up, and
+// returns false: the caller must return.
 func InNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) != "" {
@@ -42,15 +44,15 @@ func InNetwork(t *testing.T) bool {
 	return false
 }
 
-// OtherHost is a network namespace that is connected to this host like another host.
+// OtherHost is a network namespace that is connected to this one as if it were another host.
 type OtherHost struct {
 	Peer    string // this host's address, as seen from the other one
 	Address string // the other host's address
 	process *os.Process
 }
 
-// NewOtherHost creates another host until the test ends. It requires root. Called by Do, it
-// connects the new host to the one of Do.
+// NewOtherHost creates another host, which exists until the test ends. It requires root. If it is
+// called in a function that Do runs, it connects the new host to the host of Do.
 func NewOtherHost(t testing.TB) *OtherHost {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -62,7 +64,7 @@ func NewOtherHost(t testing.TB) *OtherHost {
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // both ends of the link disappear with the namespace
+	t.Cleanup(func() { // removing the namespace removes both ends of the link
 		_ = holder.Process.Kill()
 		_ = holder.Wait()
 	})

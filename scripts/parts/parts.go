@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// Root returns the top of the source tree. With -trimpath, the working directory must be in it, as
-// it is in tests.
+// Root returns the root directory of the source tree. With -trimpath, the working directory must be
+// inside it, as in tests.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	if filepath.IsAbs(file) {

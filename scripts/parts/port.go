@@ -12,11 +12,11 @@ import (
 
 const (
 	firstPort = 10000
-	// the kernel assigns higher ports to outgoing connections and listeners at port 0
-	// (ip_local_port_range)
+	// Higher ports are assigned by the kernel to outgoing connections and to listeners with port 0
+	// (ip_local_port_range).
 	lastPort = 32767
-	// first of the hundred default ports of Outrider and Istio, which an agent on this machine may
-	// use
+	// The first of the hundred default ports of Outrider and Istio, which an agent on this machine
+	// may use.
 	agentPort = 15000
 )
 
@@ -33,9 +33,9 @@ func OccupiedPort(t testing.TB) (port int, release func()) {
 }
 
 // FreePort returns a TCP port that is free on all addresses and reserved for the caller until the
-// test ends. No outgoing connection gets it, nor any other test, even of another process: an
-// abstract Unix socket named after the port is the lease. Like the port it belongs to the network
-// namespace, and it disappears with the process.
+// test ends. The kernel does not assign it to outgoing connections. No other test gets it, not even
+// in another process: an abstract Unix socket named after the port is the lease. Like the port, the
+// lease belongs to the network namespace, and it disappears with the process.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const count = lastPort - firstPort + 1

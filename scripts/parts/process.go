@@ -34,7 +34,7 @@ func StartProcess(t testing.TB, command *exec.Cmd) *Process {
 	return p
 }
 
-// Kill ends the program at once and returns after its end.
+// Kill kills the program and returns once it has ended.
 func (p *Process) Kill() {
 	_ = p.command.Process.Kill()
 	<-p.ended

@@ -13,21 +13,21 @@ import (
 // programs has the build function of each program, by name.
 var programs sync.Map
 
-// ProgramPath returns the path of a copy of the program cmd/NAME that belongs to the test.
+// ProgramPath returns the path of a copy of the program cmd/NAME for this test only.
 func ProgramPath(t testing.TB, name string) string {
 	t.Helper()
 	built := BuildProgram(t, name)
 	path := filepath.Join(ShortDir(t), name)
-	// Another process writes it: exec fails (ETXTBSY) while a child that this one forks has it
-	// open.
+	// Let another process write the file: if this process did, a concurrently forked child could
+	// hold it open, and exec would fail (ETXTBSY).
 	if out, err := exec.Command("install", "-m", "0700", built, path).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return path
 }
 
-// BuildProgram builds the program cmd/NAME, once for the test process and for the processes that it
-// starts afterwards (InNetwork), and returns its path.
+// BuildProgram builds the program cmd/NAME and returns its path. It builds once for the test
+// process and for the processes that it starts afterwards (InNetwork).
 func BuildProgram(t testing.TB, name string) string {
 	t.Helper()
 	build, _ := programs.LoadOrStore(name, sync.OnceValues(func() (string, error) {
@@ -49,15 +49,15 @@ func BuildProgram(t testing.TB, name string) string {
 	return path
 }
 
-// Build builds programs as scripts/build does, with more flags or packages as its arguments and
-// more environment, in build/NAME, and returns that folder. What is up to date there is not linked
-// again.
+// Build builds programs as scripts/build does, in build/NAME, and returns that folder. arguments
+// are additional flags or packages, environment is added to that of the process. A program that is
+// up to date is not linked again.
 func Build(environment []string, name string, arguments ...string) (string, error) {
 	folder := filepath.Join(Root(), "build", name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", err
 	}
-	// The tests of two packages may build at once.
+	// Lock the folder: the tests of two packages may build at the same time.
 	command := exec.Command("flock", append([]string{folder + ".lock",
 		filepath.Join(Root(), "scripts", "build"), folder}, arguments...)...)
 	command.Env = append(os.Environ(), environment...)

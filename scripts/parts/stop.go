@@ -14,7 +14,7 @@ import (
 )
 
 // PauseProcess sends SIGSTOP to a process and returns once all of its threads are stopped: until
-// then, one that runs on another processor may still answer. resume sends SIGCONT, once.
+// then, a thread on another processor may still run. resume sends SIGCONT, once.
 func PauseProcess(t testing.TB, pid int) (resume func()) {
 	t.Helper()
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {

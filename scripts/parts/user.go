@@ -20,7 +20,7 @@ func RunAs(t testing.TB, uid int, do func()) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// the functions of packages syscall and unix change all threads
+	// The functions of the packages syscall and unix would change the user of all threads.
 	change := func(euid int) {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(euid),
 			^uintptr(0)); errno != 0 {

@@ -5,7 +5,7 @@ import "text/template"
 // document is the input of layout.
 type document struct{ Title, Version, Body string }
 
-// layout is one page; it loads nothing from elsewhere.
+// layout is the template of a page, which loads nothing from other sites.
 var layout = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -25,10 +25,11 @@ func main() {
 	}
 }
 
-// unshown lists, among others, the fields that validation refuses or warns about.
+// unshown is the path of a list that includes the fields that validation refuses or warns about.
 const unshown = "agent/discovery/testdata/conformance/unshown"
 
-// write writes all pages and their index into a folder, from the root of the sources.
+// write writes all pages and their index into a folder. The working directory must be the root of
+// the source tree.
 func write(folder string) error {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}} {{.Dir}}",
 		"istio.io/api").Output()

@@ -12,13 +12,13 @@ import (
 // page is the reference of one kind.
 type page struct {
 	Kind    string
-	source  string // in the module istio.io/api
+	source  string // path of the HTML file in the module istio.io/api
 	Summary string // from the source
-	address string // on Istio's site, without a suffix
+	address string // URL on Istio's site, without .html
 	body    string // HTML
 }
 
-// pages are those of all supported kinds of mesh objects, and what these refer to.
+// pages are the pages of all supported kinds of mesh objects and of the types that they refer to.
 var pages = append(pagesOf(object.Groups()...),
 	page{Kind: "ProxyConfig", source: "networking/v1beta1/proxy_config.pb.html"},
 	page{Kind: "MeshConfig", source: "mesh/v1alpha1/istio.mesh.v1alpha1.pb.html"},
@@ -42,7 +42,7 @@ func pagesOf(groups ...string) (all []page) {
 // File returns the name of the page's file.
 func (p page) File() string { return p.Kind + ".html" }
 
-// read takes the page from its source, which begins with YAML for Istio's site.
+// read splits the source into the page's metadata, YAML for Istio's site, and its body.
 func (p *page) read(source string) error {
 	head, body, found := strings.Cut(strings.TrimPrefix(source, "---\n"), "\n---\n")
 	if !found {
@@ -61,12 +61,12 @@ func (p *page) read(source string) error {
 	return nil
 }
 
-// siteLink is a link to a page of Istio's reference, with and without a suffix or a version.
+// siteLink matches links to pages of Istio's reference, with or without a suffix or a version.
 var siteLink = regexp.MustCompile(`href="(?:https://istio\.io)?(?:/latest)?` +
 	`(/docs/reference/config/[^"#]*?)(?:\.html|/)?(#[^"]*)?"`)
 
-// localLinks returns HTML whose links to pages of Istio's site lead to local files, where there
-// are such, and else whole addresses.
+// localLinks replaces links to pages of Istio's site by local ones if the page exists here, and by
+// absolute ones otherwise.
 func localLinks(body string) string {
 	body = siteLink.ReplaceAllStringFunc(body, func(link string) string {
 		parts := siteLink.FindStringSubmatch(link)
@@ -87,7 +87,7 @@ type missing struct {
 	Note   string // may be empty
 }
 
-// answers are what mesh check says, by the word in the list.
+// answers maps the words of the list to what mesh check prints.
 var answers = map[string]string{"refused": "an error", "warned": "a warning"}
 
 // readMissing returns the fields that validation refuses or warns about, by kind.

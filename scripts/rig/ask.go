@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Result is the result of a run of the command line.
+// Result is the result of a call of the command line.
 type Result struct {
 	Out, Err string
 	Exit     int
@@ -54,7 +54,7 @@ func (r *Rig) JSON(into any, arguments ...string) {
 	}
 }
 
-// Get sends one request through Envoy to the rig's service.
+// Get sends a request through Envoy to the rig's service.
 func (r *Rig) Get(path string) (int, string, error) {
 	return r.GetHost("web.test", r.Ports.HTTP, path)
 }
@@ -64,7 +64,7 @@ func (r *Rig) GetSlow(path string) (int, string, error) {
 	return get("web.test", r.Ports.HTTP, path, time.Minute)
 }
 
-// GetHost sends one request with a Host header of its own on a connection of its own.
+// GetHost sends a request with a certain Host header, on a new connection.
 func (r *Rig) GetHost(host string, port int, path string) (int, string, error) {
 	return get(host, port, path, 5*time.Second)
 }
@@ -86,8 +86,8 @@ func get(host string, port int, path string, limit time.Duration) (int, string, 
 	return answer.StatusCode, string(body), err
 }
 
-// ProcessIDs returns the processes whose command line holds the rig's folder and the given
-// program's name: Envoys, keepers.
+// ProcessIDs returns the processes of a program whose command line contains the rig's folder:
+// Envoys, keepers.
 func (r *Rig) ProcessIDs(program string) []int {
 	entries, _ := os.ReadDir("/proc")
 	var found []int
@@ -108,7 +108,7 @@ func (r *Rig) ProcessIDs(program string) []int {
 	return found
 }
 
-// Eventually polls until true, for at most limit.
+// Eventually polls until condition returns true, and fails the test after limit.
 func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
 	parts.Eventually(t, limit, what, condition)

@@ -10,11 +10,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Programs is where the built programs are: outriderd, outrider, outrider-keeper,
+// Programs is the folder of the built programs: outriderd, outrider, outrider-keeper,
 // outrider-bootstrap, outrider-capture, outrider-probe, backend, load.
 type Programs struct{ Dir string }
 
-// Path is the path of one of them.
+// Path returns the path of a program.
 func (p Programs) Path(name string) string { return filepath.Join(p.Dir, name) }
 
 var built struct {
@@ -23,9 +23,9 @@ var built struct {
 }
 
 // Build builds the programs once per test process, in a folder that RemovePrograms removes. With
-// race, the agent is built with the race detector (a report makes it exit with 66, which no test
-// expects); the keeper and the load generator never are, because what they measure and own must not
-// be slowed down.
+// race, the agent is built with the race detector (a data race makes it exit with status 66, which
+// no test expects). The keeper and the load generator are always built without it, since it would
+// slow down the Envoys' parent and falsify the measurements.
 func Build(t testing.TB, race bool) Programs {
 	t.Helper()
 	built.Lock()
@@ -65,7 +65,7 @@ func Build(t testing.TB, race bool) Programs {
 	return Programs{dir}
 }
 
-// RemovePrograms removes the programs of Build. It is for TestMain.
+// RemovePrograms removes the programs of Build. Call it at the end of TestMain.
 func RemovePrograms() {
 	built.Lock()
 	defer built.Unlock()

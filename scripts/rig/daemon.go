@@ -19,11 +19,11 @@ type Daemon struct {
 	Process *os.Process
 	Started time.Time
 	done    chan struct{}
-	exit    int // valid once done is closed; -signal if it was killed
+	exit    int // exit code, valid once done is closed; minus the signal if one killed it
 	output  *tail
 }
 
-// Start starts outriderd and does not wait for anything.
+// Start starts outriderd and returns immediately.
 func (r *Rig) Start(arguments ...string) *Daemon {
 	r.t.Helper()
 	d, err := r.start(arguments...)
@@ -61,7 +61,7 @@ func (r *Rig) start(arguments ...string) (*Daemon, error) {
 	return d, nil
 }
 
-// Daemon is the outriderd that was started last, nil before the first.
+// Daemon returns the outriderd that was started last, nil before the first start.
 func (r *Rig) Daemon() *Daemon {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +76,7 @@ func (r *Rig) StartReady() *Daemon {
 	return d
 }
 
-// Wait waits for the end of outriderd and returns its exit code (minus the signal, if one killed
+// Wait waits until outriderd has exited and returns its exit code (minus the signal, if one killed
 // it).
 func (d *Daemon) Wait(t testing.TB, limit time.Duration) int {
 	t.Helper()
@@ -102,7 +102,7 @@ func (d *Daemon) Running() bool {
 // Output returns the last part of the log of outriderd.
 func (d *Daemon) Output() string { return d.output.String() }
 
-// Ready queries /healthz/ready. The text is the reason why the proxy is not ready.
+// Ready queries /healthz/ready. The text is the reason if the proxy is not ready.
 func (r *Rig) Ready() (bool, string) {
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true}}
@@ -115,7 +115,7 @@ func (r *Rig) Ready() (bool, string) {
 	return answer.StatusCode == http.StatusOK, string(body)
 }
 
-// WaitReady waits until /healthz/ready says 200.
+// WaitReady waits until /healthz/ready returns 200.
 func (r *Rig) WaitReady(limit time.Duration) {
 	r.t.Helper()
 	deadline := time.Now().Add(limit)
@@ -135,7 +135,7 @@ func (r *Rig) WaitReady(limit time.Duration) {
 	}
 }
 
-// tail is a writer that stores the last part of the text.
+// tail is a writer that keeps the end of the text.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

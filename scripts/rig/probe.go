@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Probe sends requests to the rig's service continuously, each on a new connection, to measure
-// outages with better resolution than the load's report, which has whole seconds.
+// Probe continuously sends requests to the rig's service, each on a new connection. It measures
+// outages more precisely than the load's report, whose resolution is one second.
 type Probe struct {
 	address string
 	stop    chan struct{}
@@ -31,7 +31,7 @@ const (
 	probeTimeout = 5 * time.Second // as in the load: later answers count as lost
 )
 
-// StartProbe starts a probe, which ends with the test at the latest.
+// StartProbe starts a probe. It ends when Stop is called or the test ends.
 func (r *Rig) StartProbe() *Probe {
 	p := &Probe{address: fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), stop: make(chan struct{}),
 		done: make(chan struct{})}
@@ -91,16 +91,16 @@ func (p *Probe) request() bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// A request sent at most hangBefore after a moment and answered more than hangs later waited for a
-// recovery.
+// A request waited for a recovery if it was sent at most hangBefore after the fault and took longer
+// than hangs.
 const (
 	hangBefore = 200 * time.Millisecond
 	hangs      = 500 * time.Millisecond
 )
 
-// Recovered returns the time from a moment to the first answer after the last failure, or the
-// longest time that requests of that moment waited; 0 if all were answered at once. ok is false if
-// the last request was not answered.
+// Recovered returns the time from a moment to the first answer after the last failure or, if that
+// is later, to the answer of the last request that waited for a recovery; 0 if all requests were
+// answered at once. ok is false if the last request was not answered.
 func (p *Probe) Recovered(since time.Time) (after time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

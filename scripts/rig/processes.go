@@ -36,7 +36,8 @@ func (r *Rig) Epochs() ([]api.Epoch, error) {
 	return epochs, err
 }
 
-// AwaitEpochState waits for an epoch in a state, for at most limit, and returns the newest one.
+// AwaitEpochState waits, for at most limit, until an epoch is in a state, and returns the newest
+// such epoch.
 func (r *Rig) AwaitEpochState(state api.EpochState, limit time.Duration) api.Epoch {
 	r.t.Helper()
 	deadline := time.Now().Add(limit)
@@ -123,7 +124,7 @@ func (r *Rig) AdminAnswers() error {
 	return nil
 }
 
-// KillAgent kills outriderd with SIGKILL and returns after its end.
+// KillAgent kills outriderd with SIGKILL and waits until it has exited.
 func (r *Rig) KillAgent() {
 	r.t.Helper()
 	d := r.Daemon()
@@ -133,8 +134,8 @@ func (r *Rig) KillAgent() {
 	d.Wait(r.t, 30*time.Second)
 }
 
-// KeepRunning restarts outriderd like an init system until stop is called, which leaves the last
-// one running. An exit other than by SIGKILL is an error.
+// KeepRunning restarts outriderd whenever it exits, as an init system does, until stop is called.
+// stop leaves the last one running. An exit other than by SIGKILL is an error.
 func (r *Rig) KeepRunning() (stop func()) {
 	stopping, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -1,5 +1,5 @@
-// Package rig runs a complete Outrider for tests and benchmarks: built programs, a configuration in
-// a directory of its own with ports of its own, real Envoys, a backend, and faults.
+// Package rig runs a complete Outrider for tests and benchmarks: built programs, a configuration
+// directory and ports of its own, real Envoys and a backend.
 package rig
 
 import (
@@ -43,7 +43,8 @@ type Options struct {
 	Mesh map[string]string // files of mesh.d in addition to the rig's web.yaml
 }
 
-// New creates a rig and starts its backend. A process that is still alive after the test fails it.
+// New creates a rig and starts its backend. A process of the rig that still runs after the test
+// fails the test.
 func New(t testing.TB, options Options) *Rig {
 	t.Helper()
 	r := &Rig{t: t, Programs: Build(t, options.Race), Dir: parts.ShortDir(t)}
@@ -93,8 +94,8 @@ enabled = false
 	return r
 }
 
-// WebYAML returns the service for the rig's load: HTTP and TCP on the rig's ports, with a backend
-// on a port.
+// WebYAML returns the mesh file for the rig's load: HTTP and TCP on the rig's ports, and backend, a
+// port.
 func (r *Rig) WebYAML(backend int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -113,7 +114,7 @@ spec:
 `, r.Ports.HTTP, r.Ports.TCP, backend, r.Ports.Echo)
 }
 
-// Write writes a file of the rig by rename, like careful editors.
+// Write writes a file of the rig by renaming a temporary one, as many editors do.
 func (r *Rig) Write(name, text string) {
 	r.t.Helper()
 	path := filepath.Join(r.Dir, name)
@@ -153,14 +154,14 @@ func (r *Rig) startBackend() {
 // End ends the rig before the test does. It may be called again.
 func (r *Rig) End() { r.ended.Do(r.cleanup) }
 
-// leftTime is how long a keeper may take to exit after the agent that stopped it.
+// leftTime is the time in which a keeper must exit after the agent has exited.
 const leftTime = 20 * time.Second
 
 func (r *Rig) cleanup() {
 	d := r.Daemon()
 	if d != nil && d.Running() {
-		// A second signal forces the exit. The kernel merges it with the first one if that is
-		// pending, so there is a pause, and a third one.
+		// A second signal forces the exit. The kernel merges it with the first one if that is still
+		// pending, hence a pause and a third signal.
 		for _, patience := range []time.Duration{50 * time.Millisecond, 5 * time.Second,
 			10 * time.Second} {
 			_ = d.Process.Signal(syscall.SIGTERM)
@@ -193,7 +194,7 @@ func (r *Rig) cleanup() {
 	_ = r.backend.Wait()
 }
 
-// left returns the processes that outlive an agent.
+// left returns the processes of the rig that still run.
 func (r *Rig) left() []int {
 	return append(r.ProcessIDs("outrider-keeper"),
 		r.ProcessIDs("envoy")...)

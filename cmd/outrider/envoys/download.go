@@ -24,7 +24,7 @@ const longestReason = 1000
 const progressEvery = 100 * time.Millisecond
 
 // download fetches the wheel of a version with pip, and returns its path. Proxies, mirrors and
-// credentials are those of pip's own configuration. pip gets no other folder to write to.
+// credentials come from pip's own configuration. pip may write to no other folder.
 func (i *Installer) download(
 	ctx context.Context, work, version string, size int64,
 ) (string, error) {
@@ -57,7 +57,7 @@ func (i *Installer) download(
 func pip(ctx context.Context, arguments ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, "python3", append([]string{"-m", "pip",
 		"--disable-pip-version-check", "--no-cache-dir", "--no-input"}, arguments...)...)
-	command.Dir = "/" // Python looks for modules there
+	command.Dir = "/" // Python searches the working directory for modules
 	// python3 may be a script that starts Python: cancel the whole process group.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
@@ -96,7 +96,7 @@ func elsewhere(version string) string {
 		"machine of this kind, and give the file with --file", project, version)
 }
 
-// watch calls Progress with the size of what is in the folder until stop is called.
+// watch calls Progress with the size of the files in the folder until stop is called.
 func (i *Installer) watch(folder string, all int64) (stop func()) {
 	if i.Progress == nil {
 		return func() {}
@@ -111,7 +111,7 @@ func (i *Installer) watch(folder string, all int64) (stop func()) {
 			case <-tick.C:
 				fetched := sizeOf(folder)
 				if all > 0 {
-					fetched = min(fetched, all) // pip copies the file when it has all of it
+					fetched = min(fetched, all) // pip makes a copy of the complete file
 				}
 				i.Progress(fetched, all)
 			case <-done:

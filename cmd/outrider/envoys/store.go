@@ -73,7 +73,7 @@ func (s Store) Select(version string) error {
 	return os.Rename(next, s.Link)
 }
 
-// Lock creates the folder if necessary and locks it until unlock.
+// Lock creates the folder if necessary and locks it until unlock is called.
 func (s Store) Lock() (unlock func(), err error) {
 	if err := os.MkdirAll(s.Folder, 0o755); err != nil {
 		return nil, err

@@ -51,7 +51,7 @@ var variables = []struct {
 	{"ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE", "capture.exclude_outbound_ports", ports},
 }
 
-// elsewhere lists variables that other functions convert, or that repeat another one.
+// elsewhere lists variables that other functions convert, or that repeat another variable.
 var elsewhere = []string{"CANONICAL_SERVICE", "CANONICAL_REVISION", // in ISTIO_METAJSON_LABELS
 	"PILOT_ADDRESS", "ISTIO_PILOT_PORT", "ISTIO_SYSTEM_NAMESPACE", "ISTIO_META_DNS_CAPTURE",
 	"ISTIO_CUSTOM_IP_TABLES", "ISTIO_INBOUND_INTERCEPTION_MODE",
@@ -109,8 +109,8 @@ func (s *Source) convert(paths Paths) *conversion {
 	return c
 }
 
-// upstream sets how the agent authenticates istiod and itself. The token is only needed for the
-// first certificate, because it expires after an hour by default.
+// upstream sets the keys for authentication between agent and istiod. The token is only needed for
+// the first certificate, because it expires after an hour by default.
 func (c *conversion) upstream(paths Paths) {
 	c.set("discovery.auth", "mtls", "with the workload's certificate, which outlives the token")
 	c.set("identity.provider", "istiod", "")
@@ -174,11 +174,11 @@ func plain(value protoreflect.Value) any {
 	case *wrapperspb.Int32Value:
 		return message.Value
 	default:
-		return fmt.Sprint(message) // of a type that the key does not have: it is refused
+		return fmt.Sprint(message) // a value of the wrong type for the key, which the check refuses
 	}
 }
 
-// interception converts what istio-start.sh does with iptables, and DNS capture.
+// interception converts the settings of istio-start.sh for iptables, and DNS capture.
 func (c *conversion) interception() {
 	mode := "redirect"
 	if c.Environment["ISTIO_INBOUND_INTERCEPTION_MODE"] == "TPROXY" {
@@ -286,7 +286,7 @@ func (c *conversion) health() {
 	c.set("health.failure_threshold", cmp.Or(p.FailureThreshold, 1), from)
 }
 
-// unmatched notes a variable or field that no key replaces.
+// unmatched adds a note about a variable or field that has no corresponding key.
 func (c *conversion) unmatched(prefix, name string) {
 	c.note(prefix + name + ": " + cmp.Or(reasons[name], "has no equivalent"))
 }

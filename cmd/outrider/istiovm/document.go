@@ -23,7 +23,7 @@ type document struct {
 type setting struct {
 	key   string // dotted
 	value any
-	from  string // the setting that it was converted from
+	from  string // the original setting, for a comment
 }
 
 // tables is the order of tables in the file, that of outrider.toml(5).
@@ -43,7 +43,8 @@ func (d *document) set(key string, value any, from string) {
 
 func (d *document) note(sentence string) { d.notes = append(d.notes, sentence) }
 
-// result renders the file. A setting that this version refuses becomes a comment and a note.
+// result renders the file. A setting that this version does not accept becomes a comment and a
+// note.
 func (d *document) result() (*Result, error) {
 	lines := d.lines()
 	for {
@@ -95,7 +96,7 @@ func (d *document) lines() []string {
 	return lines
 }
 
-// oneLine makes text fit for a comment.
+// oneLine converts text to one line for a comment.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

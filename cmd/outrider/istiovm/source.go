@@ -33,7 +33,7 @@ type Source struct {
 	Root        []byte               // root-cert.pem
 	Hosts       []byte               // hosts
 
-	unknown []string // notes about fields
+	unknown []string // notes about unknown fields
 }
 
 // Read reads the files in a directory. It must have cluster.env or mesh.yaml.
@@ -55,7 +55,8 @@ func Read(directory string) (*Source, error) {
 }
 
 func readFile(path string) ([]byte, error) {
-	// Root reads files of a user: a link may lead elsewhere, and opening a FIFO waits for a writer.
+	// Root reads files of another user, who may have placed a link, or a FIFO, whose opening would
+	// wait for a writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, notRegular(path)
@@ -94,7 +95,7 @@ func parse(contents map[string][]byte) (*Source, error) {
 	return s, nil
 }
 
-// parseMesh parses mesh.yaml. Fields that this version does not know become notes.
+// parseMesh parses mesh.yaml. Fields unknown to this version become notes.
 func (s *Source) parseMesh(text []byte) error {
 	mesh := &meshapi.MeshConfig{}
 	json, err := yaml.YAMLToJSON(text)

@@ -20,17 +20,17 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// fullEnvironment selects the promised numbers, durations and rates instead of smaller ones (set by
-// make bench).
+// fullEnvironment is the environment variable that selects the full numbers, durations and rates
+// instead of smaller ones. make bench sets it.
 const fullEnvironment = "OUTRIDER_TEST_FULL"
 
 func full() bool { return os.Getenv(fullEnvironment) != "" }
 
-// rootEnvironment is the root directory of another system with another systemd
-// (scripts/machine/root).
+// rootEnvironment is the environment variable with the root directory of another system, with
+// another version of systemd (scripts/machine/root).
 const rootEnvironment = "OUTRIDER_TEST_ROOT"
 
-// standard returns the factor on the standard load, 1 in the full test.
+// standard returns the factor on the standard load: 1 in the full test, less otherwise.
 func standard() float64 {
 	if full() {
 		return 1
@@ -38,8 +38,8 @@ func standard() float64 {
 	return 0.25
 }
 
-// Host is a machine with Outrider installed like by the packages, with Envoy and backends: HTTP on
-// port 80, TCP on port 81.
+// Host is a machine in which Outrider is installed as by its packages, with Envoy and backends:
+// HTTP on port 80, TCP on port 81.
 type Host struct {
 	*machine.Machine
 	t testing.TB
@@ -234,8 +234,7 @@ func (h *Host) Eventually(limit time.Duration, what string, holds func() bool) {
 	parts.Eventually(h.t, limit, what, holds)
 }
 
-// Journal runs journalctl once journald has read what was sent to it until now: a message is a
-// datagram.
+// Journal runs journalctl after journald has read all earlier messages, which are datagrams.
 func (h *Host) Journal(arguments ...string) string {
 	h.t.Helper()
 	h.MustRun(h.t, "journalctl", "--sync")

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startTimeout bounds the wait for a Consul that elects itself.
+// startTimeout bounds the time in which a Consul elects itself as leader.
 const startTimeout = 30 * time.Second
 
 // ManagementToken may do everything in a Consul with access control.
@@ -46,12 +46,13 @@ type Consul struct {
 // Options of a Consul.
 type Options struct {
 	Port int  // of its API; 0: any
-	ACL  bool // requests without a token are refused; see ManagementToken
+	ACL  bool // with access control; see ManagementToken
 
 	Datacenter string  // "": dc1
 	Join       *Consul // of another datacentre; nil: none
 
-	// ports of other servers: RPC, gossip in the datacentre and between datacentres; "": any
+	// Ports of the servers for RPC, gossip in the datacentre and gossip between datacentres; "":
+	// any.
 	rpc, lan, wan string
 }
 
@@ -63,7 +64,7 @@ func Start(t testing.TB, o Options) *Consul {
 	return c
 }
 
-// Launch is Start that does not wait.
+// Launch starts a Consul like Start, without waiting for its leader.
 func Launch(t testing.TB, o Options) *Consul {
 	t.Helper()
 	program, err := find()
@@ -94,7 +95,7 @@ func Launch(t testing.TB, o Options) *Consul {
 		Address: fmt.Sprintf("http://127.0.0.1:%d", o.Port)}
 }
 
-// Restart kills Consul and starts another one with an empty catalogue at its address.
+// Restart kills Consul and starts another one with an empty catalogue at the same address.
 func (c *Consul) Restart(t testing.TB) *Consul {
 	t.Helper()
 	c.Kill()
@@ -107,8 +108,8 @@ func (c *Consul) leads() bool {
 	return c.call(http.MethodGet, "/v1/catalog/service/consul", nil, &nodes) == nil && len(nodes) > 0
 }
 
-// Do sends a request of Consul's API, with the management token if it has access control. body and
-// answer are JSON; nil is none.
+// Do sends a request of Consul's API, with the management token if Consul has access control. body
+// and answer are values for JSON; nil = none.
 func (c *Consul) Do(t testing.TB, method, path string, body, answer any) {
 	t.Helper()
 	if err := c.call(method, path, body, answer); err != nil {

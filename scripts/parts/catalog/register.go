@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// Instance is a registration on a node of its own, and its check if Status is set.
+// Instance is the registration of a service instance on its own node, with a check if Status is
+// set.
 type Instance struct {
 	Service, ID string // "": ID is Service
 	Node        string // "": ID
@@ -85,7 +86,7 @@ func (c *Consul) SetMaintenance(t testing.TB, i Instance, on bool) {
 		"SkipNodeUpdate": true, "Check": i.check(id)}, nil)
 }
 
-// Token creates a token with the rights of rules; "": none.
+// Token creates a token with rules; "" = without rights.
 func (c *Consul) Token(t testing.TB, rules string) string {
 	t.Helper()
 	body := map[string]any{}

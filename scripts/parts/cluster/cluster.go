@@ -25,7 +25,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// IstiodServerName is in istiod's certificate.
+// IstiodServerName is the name in istiod's certificate.
 const IstiodServerName = "istiod.istio-system.svc"
 
 // Cluster is a running control plane.
@@ -165,8 +165,7 @@ func (c *Cluster) run(path string, environment []string, arguments ...string) (k
 	return kill
 }
 
-// API returns the URL of the API server, a client that is its administrator, and one that is
-// nobody.
+// API returns the URL of the API server, a client with all rights, and a client without any.
 func (c *Cluster) API() (url string, administrator, nobody *http.Client) {
 	return c.api, &http.Client{Timeout: startTime, Transport: asAdministrator{c.client.Transport}},
 		c.client

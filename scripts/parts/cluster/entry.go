@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// WorkloadEntry is a WorkloadEntry.
+// WorkloadEntry has the fields of Istio's WorkloadEntry that tests read.
 type WorkloadEntry struct {
 	Metadata struct {
 		UID         string
@@ -25,7 +25,7 @@ type WorkloadEntry struct {
 	}
 }
 
-// ConnectedAt returns when istiod saw the newest connection.
+// ConnectedAt returns when istiod registered the newest connection.
 func (e WorkloadEntry) ConnectedAt() string { return e.Metadata.Annotations["istio.io/connectedAt"] }
 
 // Controller returns the istiod that has the newest connection.
@@ -79,16 +79,17 @@ func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
 func (e WorkloadEntry) Identity() string { return e.Metadata.UID + " " + e.Health() }
 
 // WatchEntry watches a WorkloadEntry until the returned function is called, which returns the
-// states that it had, as state describes them, without repetitions; "none" after a deletion.
+// sequence of its states without repetitions. state describes a state; "none" means that the object
+// does not exist.
 func (c *Cluster) WatchEntry(namespace, name string,
 	state func(WorkloadEntry) string) (stop func() []string) {
 	c.t.Helper()
 	const none = "none"
 	ctx, cancel := context.WithCancel(context.Background())
 	c.t.Cleanup(cancel)
-	client := &http.Client{Transport: c.client.Transport} // without its time limit
+	client := &http.Client{Transport: c.client.Transport} // without the timeout of c.client
 	path := entries(namespace) + "?watch=1&fieldSelector=metadata.name=" + name
-	response, err := c.send(ctx, client, http.MethodGet, path, "") //nolint:bodyclose // it is, below
+	response, err := c.send(ctx, client, http.MethodGet, path, "") //nolint:bodyclose // closed below
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -72,8 +72,8 @@ func (c *Cluster) WriteKubeconfig(path, address, token string) {
 	c.writeFile(path, strings.Replace(text, "token: secret", "token: "+token, 1))
 }
 
-// SetTokens sets the tokens of users that are permitted everything, from the next start of the API
-// server on. One of them must be "secret".
+// SetTokens sets the tokens of users with all rights. It takes effect at the next start of the API
+// server. One of the tokens must be "secret".
 func (c *Cluster) SetTokens(tokens ...string) {
 	c.t.Helper()
 	var text strings.Builder
@@ -83,8 +83,8 @@ func (c *Cluster) SetTokens(tokens ...string) {
 	c.write("tokens.csv", text.String())
 }
 
-// Send sends an object, in YAML, and returns the response. It fails the test unless the status is
-// one of success.
+// Send sends an object, in YAML, and returns the response. It fails the test if the status is an
+// error.
 func (c *Cluster) Send(method, path, object string) []byte {
 	c.t.Helper()
 	code, text := c.request(method, path, object)
@@ -94,7 +94,7 @@ func (c *Cluster) Send(method, path, object string) []byte {
 	return text
 }
 
-// Compact removes the history of etcd, so that no watch resumes from before.
+// Compact removes etcd's history, so that no watch can be resumed from an earlier version.
 func (c *Cluster) Compact() {
 	c.t.Helper()
 	post := func(path, body string) string {

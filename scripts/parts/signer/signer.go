@@ -115,7 +115,7 @@ func (s *Signer) Write(p []byte) (int, error) {
 	return s.log.Write(p)
 }
 
-// Sign has istiod sign with an authority, and announce it and more as roots.
+// Sign replaces istiod's signing authority, and makes it announce that authority and more as roots.
 func (s *Signer) Sign(t testing.TB, with *pkitest.Authority, more ...*pkitest.Authority) {
 	t.Helper()
 	WriteAuthority(t, s.folder, with, append(more, with)...)
@@ -172,7 +172,7 @@ func (s *Signer) Token(t testing.TB, lifetime time.Duration) string {
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-// Configure writes a file of istiod's configuration, Istio's YAML.
+// Configure writes a configuration file of istiod, in YAML.
 func (s *Signer) Configure(t testing.TB, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(s.work, "none", name), []byte(text), 0o600); err != nil {

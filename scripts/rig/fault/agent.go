@@ -54,7 +54,7 @@ func agentKilledAtStart(s *Scene) {
 	before := s.Live()
 	_, outcome := s.initialising()
 	s.KillAgent()
-	s.forgive(outcome)
+	s.awaitAny(outcome)
 	s.sound()
 	s.adopted(before)
 	rig.Eventually(s.TB, 30*time.Second, "the epoch that never gets live is given up", func() bool {
@@ -90,19 +90,20 @@ func agentAndKeeperKilled(s *Scene) {
 	}
 }
 
-// validates reports whether an Envoy only validates a bootstrap. It may briefly outlive its agent.
+// validates reports whether a process is an Envoy that only validates a bootstrap. It may briefly
+// outlive its agent.
 func validates(pid int) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && bytes.Contains(line, []byte("\x00validate\x00"))
 }
 
-// agentKilledAtRandom kills the agent repeatedly while epochs change, with a loop that restarts it.
-// No Envoy may end except by its child.
+// agentKilledAtRandom kills the agent repeatedly while epochs change and a loop restarts the agent.
+// An Envoy may end only because its child has terminated it.
 func agentKilledAtRandom(s *Scene) {
 	stop := s.KeepRunning()
 	defer stop()
 	reloads, reloaded := make(chan struct{}), make(chan struct{})
-	go func() { // reloads all the time; answers are lost with the agents
+	go func() { // reload continuously; results are lost when the agent is killed
 		defer close(reloaded)
 		for {
 			select {
@@ -115,7 +116,7 @@ func agentKilledAtRandom(s *Scene) {
 	}()
 	overlaps := 0
 	for kill := range s.Options.Kills {
-		// from the start of an agent to a complete change of epochs
+		// Kill at any time between the start of an agent and a complete change of epochs.
 		time.Sleep(rand.N(s.Options.ParentShutdown + time.Second))
 		before := slices.DeleteFunc(s.ProcessIDs("envoy"), validates)
 		if len(before) > 1 {
@@ -152,11 +153,11 @@ func agentKilledAtRandom(s *Scene) {
 
 var lostLines = regexp.MustCompile(`lines of Envoy's log were lost.*"lines":(\d+)`)
 
-// flood lets Envoy log without a reader. Envoy must not block.
+// flood makes Envoy log without a reader. Envoy must not block.
 func flood(s *Scene) {
 	before := s.Live()
 	s.KillAgent()
-	// keeps the agent's own log readable
+	// Keep Envoy's lines out of the agent's own log.
 	s.Write("conf.d/60-log.toml", "[log]\nenvoy = false\n")
 	time.Sleep(s.Options.Flood)
 	s.adopted(before)

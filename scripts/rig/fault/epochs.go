@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// initializingFlag is the offset of the flag in Envoy's shared memory that an epoch initialises.
+// initializingFlag is the offset of the flag in Envoy's shared memory that an epoch sets while it
+// initialises.
 const initializingFlag = 96
 
 func flagLeftSet(s *Scene) {
@@ -85,8 +86,9 @@ func parentKilled(s *Scene) { s.parentEnds(syscall.SIGKILL) }
 
 func parentTerminated(s *Scene) { s.parentEnds(syscall.SIGTERM) }
 
-// parentEnds ends a parent whose child still expects it, and waits until the child has made it
-// terminate. Without rescue, the child would block its main thread and abort ten seconds later.
+// parentEnds ends a parent in an overlap, and waits until after the time when the child terminates
+// its parent. Without the keeper's stand-in, the child would block its main thread and abort ten
+// seconds later.
 func (s *Scene) parentEnds(signal syscall.Signal) {
 	s.Helper()
 	parent, child := s.overlap()
@@ -111,12 +113,12 @@ func parentKilledAtStart(s *Scene) {
 		now := s.Live()
 		return now.PID != before.PID && now.PID != child.PID
 	})
-	// The reload that waited runs next. It may be refused or wait for live_timeout.
-	s.forgive(outcome)
+	// The reload that waited continues. It may be refused or wait for live_timeout.
+	s.awaitAny(outcome)
 }
 
-// forgive waits for a reload with any result.
-func (s *Scene) forgive(outcome <-chan rig.Result) {
+// awaitAny waits for a reload with any result.
+func (s *Scene) awaitAny(outcome <-chan rig.Result) {
 	s.Helper()
 	select {
 	case <-outcome:
@@ -127,7 +129,7 @@ func (s *Scene) forgive(outcome <-chan rig.Result) {
 
 func parentStopped(s *Scene) {
 	parent, child := s.reloaded()
-	// after its drain it holds no HTTP connections
+	// After its drain the parent has no HTTP connections.
 	time.Sleep(time.Until(child.Live.Add(s.Options.Drain + quiet)))
 	parts.PauseProcess(s, parent.PID)
 	end := child.Live.Add(s.Options.ParentShutdown + 10*time.Second)
@@ -150,7 +152,7 @@ func parentStoppedBefore(s *Scene) {
 	before := s.Live()
 	s.MarkFault()
 	parts.PauseProcess(s, before.PID)
-	// without asking first: the answer would wait for the stopped epoch
+	// Reload without a status request, which would wait for the stopped epoch.
 	if result := s.Outrider("reload"); result.Exit != 0 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}

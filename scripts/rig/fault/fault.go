@@ -1,6 +1,6 @@
 // Package fault injects failures of Envoy, its keeper and the agent into a complete Outrider under
-// load, and judges what clients saw. Tests run each fault once at a moderate rate, benchmarks many
-// times at the full rate.
+// load, and evaluates the effect on clients. Tests run each fault once at a moderate rate,
+// benchmarks many times at the full rate.
 package fault
 
 import (
@@ -52,7 +52,7 @@ type Options struct {
 	Reloads        int           // number of reloads in a storm, one per second
 	Kills          int           // of the agent, at random moments
 	Flood          time.Duration // duration of log output without a reader
-	Strict         bool          // a busy machine does not excuse a late recovery
+	Strict         bool          // a late recovery is an error even on a busy machine
 }
 
 // Scene is a run of a fault.
@@ -66,7 +66,7 @@ type Scene struct {
 	fault  Fault
 	strike time.Time     // time at which the fault takes effect; zero: never
 	start  time.Duration // maximum time from spawn to LIVE before and after
-	figure string        // further result for people
+	figure string        // an additional result to print
 
 	mu    sync.Mutex
 	wrong []string
@@ -97,11 +97,11 @@ type Outcome struct {
 	AllowedLosses int                  `json:"pardoned"`
 	Reuse         int                  `json:"reuse"`
 	Recovered     time.Duration        `json:"recovered"` // see rig.Probe
-	// maximum time from spawn to LIVE without the fault: the noise of the machine
+	// Start is the maximum time from spawn to LIVE without the fault: the noise of the machine.
 	Start   time.Duration `json:"start"`
 	Slowest time.Duration `json:"slowest"` // slowest answer in the load
 	Figure  string        `json:"figure,omitempty"`
-	// errors other than losses
+	// Wrong has the errors other than losses.
 	Wrong  []string    `json:"wrong,omitempty"`
 	Report load.Report `json:"-"`
 }
@@ -109,8 +109,8 @@ type Outcome struct {
 // OK reports whether the run passed.
 func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Wrong) == 0 }
 
-// Busy reports whether the machine was too busy for a verdict: requests took longer than epochs may
-// live.
+// Busy reports whether the machine was too busy for a verdict: requests took longer than a recovery
+// may take.
 func (o Outcome) Busy() bool { return o.Slowest > busyAnswer || o.Report.Stall > busyStall }
 
 // AllLost returns the number of lost requests.
@@ -126,7 +126,7 @@ func (o Outcome) AllLost() int {
 const (
 	recoverWithin = time.Second
 	quickStart    = 150 * time.Millisecond // spawn to LIVE on a quiet machine, generous
-	// a start slower by this factor means that the machine is busy
+	// busiest is the factor by which a start is slower on a machine that is too busy.
 	busiest    = 4
 	busyAnswer = time.Second
 	busyStall  = 300 * time.Millisecond
@@ -185,7 +185,8 @@ func (s *Scene) evaluate(outcome *Outcome) {
 		if mark.Label != strikeMark {
 			continue
 		}
-		// from the due time of outstanding requests to the last possible failure
+		// Include the due times of requests that were outstanding at the mark, up to the last
+		// possible failure.
 		for at := mark.At - outcome.Slowest; at < mark.At+limit+time.Second; at += time.Second {
 			excused[int(max(at, 0)/time.Second)] = true
 		}
@@ -216,11 +217,11 @@ func (s *Scene) evaluate(outcome *Outcome) {
 	}
 }
 
-// notice records the start time of an epoch.
+// notice updates the maximum start time with that of an epoch.
 func (s *Scene) notice(one api.Epoch) { s.start = max(s.start, one.Live.Sub(one.Started)) }
 
-// worksAgain checks that the fault left no trace: a reload makes an epoch by hot restart or, if
-// that is impossible, side by side; its admin interface answers; no condition is an error.
+// worksAgain checks that the fault has no lasting effect: a reload makes an epoch by hot restart
+// or, if that is impossible, side by side; its admin interface answers; no condition is an error.
 func (s *Scene) worksAgain() {
 	s.Helper()
 	before := s.Live()

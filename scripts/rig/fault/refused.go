@@ -37,7 +37,8 @@ func (s *Scene) stillServes(before api.Epoch) {
 }
 
 // continues checks that the previous epoch serves and is ready although it closed its admin
-// interface for the refused one. Another epoch of the same configuration restores the interface.
+// interface for the refused one, and that a new epoch with the same configuration restores the
+// interface.
 func (s *Scene) continues(before api.Epoch) {
 	s.Helper()
 	if ready, reason := s.Ready(); !ready {
@@ -116,7 +117,8 @@ func portInUse(s *Scene) {
 	s.refused("")
 	s.continues(before)
 	before = s.Live()
-	// again, although the flag was set; it waits for the end of the replaced epoch
+	// Again: the refused start has left the flag set. This reload waits for the end of the replaced
+	// epoch.
 	s.refused("")
 	s.continues(before)
 }
@@ -161,7 +163,7 @@ func NeverLiveConfig(blackHole int) string {
 		blackHole)
 }
 
-// neverInitialises makes the next epoch one that never becomes live.
+// neverInitialises configures the next epoch such that it never becomes live.
 func (s *Scene) neverInitialises() {
 	s.Helper()
 	s.override(NeverLiveConfig(s.blackHole()))
@@ -175,7 +177,7 @@ func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
 	answer := make(chan rig.Result, 1)
 	go func() { answer <- s.Outrider("reload") }()
 	child = s.AwaitEpochState(api.EpochStarting, 10*time.Second)
-	time.Sleep(quiet) // the new Envoy has initialised what it can
+	time.Sleep(quiet) // wait until the new Envoy has initialised everything but that cluster
 	return child, answer
 }
 
@@ -186,7 +188,7 @@ func killedWhileInitialising(s *Scene) {
 	if result := <-outcome; result.Exit != 1 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
-	// The killed epoch may have been live for a moment; the live one is then its replacement.
+	// The killed epoch may have been live for a moment; then the live epoch is its replacement.
 	if now := s.Live(); !rig.ProcessExists(now.PID) {
 		s.Errorf("the epoch that is said to be live is gone: %+v, before %+v", now, before)
 	}

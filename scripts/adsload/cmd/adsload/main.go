@@ -1,5 +1,6 @@
-// Adsload connects clients to an xDS server as Envoys do, waits until each has everything, and
-// prints how long it took; with --mark it then waits for a change that carries those bytes.
+// Adsload connects clients to an xDS server as Envoys do, waits until each has received everything,
+// and prints how long that took. With --mark it then waits until every client has received a
+// response that contains the mark.
 package main
 
 import (

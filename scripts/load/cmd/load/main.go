@@ -1,7 +1,7 @@
-// Command load runs the load generator as a process of its own, so that neither the race detector
-// nor the collector of what is measured disturbs it. It prints a JSON line per second and, at the
-// end, {"report": …}. Lines on standard input are marks; the end of standard input, SIGINT,
-// SIGTERM or -duration end the run.
+// Command load runs the load generator in a separate process, so that neither the race detector nor
+// the garbage collector of the measured program disturbs it. It prints a JSON line per second and,
+// at the end, {"report": …}. Each line on standard input is a mark. The run ends at the end of
+// standard input, on SIGINT or SIGTERM, or after -duration.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command dnsproxy runs the DNS server of Istio's agent with names svc0.mesh.test and so on:
-// dnsproxy ADDRESS COUNT.
+// Command dnsproxy runs the DNS server of Istio's agent with COUNT names: svc0.mesh.test,
+// svc1.mesh.test and so on. Usage: dnsproxy ADDRESS COUNT.
 package main
 
 import (

@@ -70,7 +70,7 @@ func run() error {
 	}
 }
 
-// judge validates an object like a cluster does: kubectl's strict decoding, the API server's checks
+// judge validates an object as a cluster does: kubectl's strict decoding, the API server's checks
 // of metadata and of the CRD, Istio's webhook.
 func judge(crds *crd.Validator, document []byte) Verdict {
 	refuse := func(stage string, err error) Verdict {
@@ -95,7 +95,8 @@ func judge(crds *crd.Validator, document []byte) Verdict {
 		return refuse("metadata", err)
 	}
 	dropNulls(u.Object, gvk.Kind)
-	// The API server checks the schema before Istio's webhook is called; both see it as JSON.
+	// The API server checks the schema before it calls Istio's webhook; both get the object as
+	// JSON.
 	if err := crds.ValidateCustomResource(u.DeepCopy()); err != nil {
 		return refuse("crd", err)
 	}
@@ -156,8 +157,8 @@ func checkMetadata(object map[string]any) error {
 		field.NewPath("metadata")).ToAggregate()
 }
 
-// dropNulls removes the fields that are null, as an API server does of fields that its schema
-// knows: all but those in the values of an EnvoyFilter.
+// dropNulls removes fields that are null. An API server removes those that its schema knows: all
+// except those in the value of an EnvoyFilter's patch.
 func dropNulls(value any, kind string) {
 	switch value := value.(type) {
 	case map[string]any:
