@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// An agent that answers queries also reports its presence time. Without it, each of two agents that
-// start together would yield to the other.
+// An agent that answers queries also reports since when it is present. Otherwise each of two agents
+// that start at the same time would yield to the other.
 func TestAPI_PresentBeforeItAnswers(t *testing.T) {
 	reachable := &part.Readiness{}
 	presence := hostconflict.NewPresenceTime(reachable.Ready())

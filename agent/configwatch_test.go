@@ -69,7 +69,7 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-// wished waits until an epoch whose spec has this hash is requested.
+// wished waits until an epoch with this spec hash is requested.
 func (r *reloads) wished(t *testing.T, hash string) {
 	t.Helper()
 	parts.Eventually(t, 30*time.Second, "an epoch of "+hash+" is requested", func() bool {
@@ -95,7 +95,7 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 	r, template, _ := withTemplate(t)
 	put(t, template, "broken")
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n")
-	// the outcome shows that the watcher has seen the new file
+	// The outcome shows that the watcher has read the new file.
 	parts.Eventually(t, 30*time.Second, "the change is refused", func() bool {
 		last, _, busy := r.Summary()
 		return !busy && last.Outcome == api.OutcomeRefused

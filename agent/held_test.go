@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// While the epoch of reload 2 starts, the refusal of reload 3 leaves it the secrets.
+// While the epoch of reload 2 starts, refusing reload 3 does not remove the secrets of reload 2.
 func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
 	board, dir := condition.NewBoard(), t.TempDir()
 	w := &workloadIdentity{log: slog.New(slog.DiscardHandler),

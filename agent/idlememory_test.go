@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestReturnMemory_UnmapsTheProgram unmaps the program that runs, which goes on.
+// TestReturnMemory_UnmapsTheProgram unmaps the running program, which continues to run.
 func TestReturnMemory_UnmapsTheProgram(t *testing.T) {
 	before := residentFile(t)
 	if err := returnMemory(); err != nil {

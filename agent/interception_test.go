@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// What an invalid configuration closes at boot is what the last start closed, inbound alone.
+// With an invalid configuration, a boot closes the same connections as the last start did, inbound
+// ones only.
 func TestKeepClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), closedName)
 	s := &capture.Settings{Inbound: capture.Ports{All: true}, ExcludeInbound: []uint16{2222},
@@ -32,7 +33,7 @@ func TestKeepClosed(t *testing.T) {
 	}
 }
 
-// outrider-capture-early.service says why it refuses nothing.
+// outrider-capture-early.service reports why it refuses no connections.
 func TestCaptureEarly_Open(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "outrider.toml")
 	if err := os.WriteFile(file, []byte("[capture]\nmode = \"redirect\"\n"), 0o600); err != nil {

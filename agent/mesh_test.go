@@ -11,12 +11,13 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// rootsKeeper implements keeper.Dialer. It connects to a keeper of root's.
+// rootsKeeper implements keeper.Dialer. It connects to a keeper that runs as root.
 type rootsKeeper struct{ keeper.Dialer }
 
 func (rootsKeeper) Dial(context.Context) (*keeper.Client, error) { return &keeper.Client{}, nil }
 
-// A secret that Envoy requests before the keeper is connected is read then, not refused.
+// A secret that Envoy requests before the keeper is connected is read once it is connected, not
+// refused.
 func TestEnvoyMayNotHave_WaitsForTheKeeper(t *testing.T) {
 	file, err := os.Open("/dev/null")
 	if err != nil {

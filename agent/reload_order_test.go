@@ -196,7 +196,7 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 	for name, watchFirst := range map[string]bool{"the request is decided first": false,
 		"the watch overtakes it": true} {
-		// the first epoch is live before the other is decided
+		// live: the first epoch is live before the other reload is decided.
 		for _, live := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {

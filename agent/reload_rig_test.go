@@ -35,7 +35,7 @@ type reloads struct {
 	hangs   chan struct{} // blocks the resolver of configurations with a host name
 	changed chan struct{} // nil: never
 
-	// Replaced by tests.
+	// The following functions are replaced by tests.
 	load    func() (*config.Loaded, error)
 	build   func(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
 	enact   func(won *prepared, step func(string))
@@ -94,7 +94,7 @@ func (r *reloads) Enact(_ context.Context, _ *config.Loaded, won *prepared, step
 	r.enact(won, step)
 }
 
-// resolve simulates the name lookup of a configuration.
+// resolve simulates the name lookups of a configuration.
 func (r *reloads) resolve(ctx context.Context, loaded *config.Loaded, to listener) error {
 	if loaded.Config.Telemetry.StatsdUDPAddress == "" {
 		return nil
@@ -172,7 +172,7 @@ func (r *reloads) write(t *testing.T, text string) {
 	}
 }
 
-// ask runs one reload and returns its result.
+// ask runs a reload and returns its result.
 func (r *reloads) ask(t *testing.T, request reload) api.ReloadResult {
 	t.Helper()
 	result, err := r.do(t.Context(), &request)

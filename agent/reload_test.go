@@ -17,7 +17,7 @@ import (
 
 func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 	r := newReloads(t)
-	var starts []bool // by application; discovery retries what Envoy refused at all others
+	var starts []bool // whether each applied configuration was that of the start
 	enact := r.enact
 	r.enact = func(won *prepared, step func(string)) {
 		r.mu.Lock()
@@ -150,7 +150,7 @@ func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {
 	for i, text := range []string{"[envoy]\nconnect_timeout = \"3s\"\n", "# as before\n"} {
 		r.write(t, text)
 		outcomes = append(outcomes, r.begin(t, "change"))
-		// the second needs its own epoch: the live one is about to be replaced
+		// The second reload needs its own epoch, because the live one is about to be replaced.
 		r.waits(t, i+1)
 	}
 	release()

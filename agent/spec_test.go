@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// What the agent sets in Envoy's environment is refused in a ProxyConfig.
+// A ProxyConfig must not set variables that the agent itself sets in Envoy's environment.
 func TestEnvoyEnvironment_IsReserved(t *testing.T) {
 	for _, variable := range envoyEnvironment() {
 		name, value, _ := strings.Cut(variable, "=")

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// counted is a program that renders as the real one does, and counts how often it was asked.
+// counted is a program that renders as the real one does, and counts its runs.
 type counted struct {
 	t    *testing.T
 	path string
@@ -28,7 +28,7 @@ func newCounted(t *testing.T) counted {
 	return c
 }
 
-// install puts a build of the program in place, as a package does.
+// install installs a build of the program by rename, as a package does.
 func (c counted) install(build string) {
 	c.t.Helper()
 	text := fmt.Sprintf("#!/bin/sh\n# %s\necho >>%s\nexec %s\n", build, c.log, program)
@@ -48,7 +48,7 @@ func (c counted) asked() int {
 	return bytes.Count(text, []byte("\n"))
 }
 
-// start is a start of the agent: it remembers nothing but what the file does.
+// start renders as a new agent does: it has no state but the cache file.
 func (c counted) start(cache, version string, request bootstrap.Request) *bootstrap.Rendered {
 	c.t.Helper()
 	rendered, err := (&bootstrap.Program{Path: c.path, Cache: cache,
@@ -91,7 +91,7 @@ func TestCache_OmitsSecrets(t *testing.T) {
 	}
 }
 
-// Whatever a bootstrap is made of, and whoever makes it: a change of it is rendered anew.
+// A change of any input, of the program or of the version causes a new rendering.
 func TestCache_AnswersOneQuestion(t *testing.T) {
 	const admin = `"admin": {"address": {"pipe": {"path": "/admin"}}}`
 	with := func(change func(*bootstrap.Request)) bootstrap.Request {
@@ -141,7 +141,7 @@ func TestCache_AnswersOneQuestion(t *testing.T) {
 	}
 }
 
-// A file that cannot be used costs a run of the program and is replaced.
+// An unusable cache file causes a run of the program and is replaced.
 func TestCache_IgnoresBrokenFile(t *testing.T) {
 	request := bootstrap.Request{Input: everything()}
 	for name, spoil := range map[string]func(text []byte) []byte{
@@ -176,7 +176,7 @@ func TestCache_IgnoresBrokenFile(t *testing.T) {
 	}
 }
 
-// What is wrong is not remembered, and a bootstrap that cannot be remembered is one all the same.
+// Errors are not cached. A bootstrap that cannot be cached is returned nevertheless.
 func TestCache_OmitsFailures(t *testing.T) {
 	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
 	p := &bootstrap.Program{Path: c.path, Cache: cache}

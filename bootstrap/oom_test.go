@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Where memory runs out the kernel is to end outrider-bootstrap, not the agent or an Envoy.
+// If memory runs out, the kernel must kill outrider-bootstrap and not the agent or an Envoy.
 func TestPreferOOMKill(t *testing.T) {
 	command := exec.Command(program)
 	question, err := command.StdinPipe()
@@ -24,7 +24,7 @@ func TestPreferOOMKill(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		_ = question.Close()
-		_ = command.Wait() // it got no question
+		_ = command.Wait() // an error is expected: its input is empty
 	})
 	path := filepath.Join("/proc", strconv.Itoa(command.Process.Pid), "oom_score_adj")
 	parts.Eventually(t, time.Minute, "oom_score_adj is 1000", func() bool {

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// everything has a value of each type that a request can hold.
+// everything returns an input with a value of each type that a request can contain.
 func everything() bootstrap.Input {
 	return bootstrap.Input{
 		Node: bootstrap.Node{
@@ -125,8 +125,8 @@ func TestRendered_HasTheSocketOfTheEpoch(t *testing.T) {
 	}
 }
 
-// What a user's file does wrong is told with the file, whatever it takes; the process that did it
-// is gone.
+// An error in a user's file, including an exceeded limit, names the file, and the process has
+// ended.
 func TestProgram_Faults(t *testing.T) {
 	double := `{{$x := "0123456789abcdef"}}{{range 40}}{{$x = printf "%s%s" $x $x}}{{end}}{{$x}}`
 	for name, test := range map[string]struct{ template, want string }{
@@ -248,7 +248,7 @@ func TestProgram_WaitEndsWithContext(t *testing.T) {
 		_, err := p.Render(first, bootstrap.Request{Input: everything()})
 		ended <- err
 	}()
-	if _, err := os.ReadFile(asked); err != nil { // until the program is asked
+	if _, err := os.ReadFile(asked); err != nil { // wait until the program runs
 		t.Error(err)
 	}
 	second, cancel := context.WithCancel(t.Context())

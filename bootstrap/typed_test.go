@@ -16,7 +16,8 @@ import (
 
 const rateLimit = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
 
-// TestCheckTyped_IsBounded checks values that are expensive, each beside one with a misspelt field.
+// TestCheckTyped_IsBounded checks values whose check is expensive, each together with one that has
+// a misspelt field.
 func TestCheckTyped_IsBounded(t *testing.T) {
 	nested := strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000)
 	many := func(value string, n int) string {

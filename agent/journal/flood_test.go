@@ -96,7 +96,7 @@ func TestRestartedJournald(t *testing.T) {
 	}
 }
 
-// Close sends queued lines while journald reads, and otherwise gives up.
+// Close sends queued lines while journald reads, and gives up if it does not.
 func TestClose(t *testing.T) {
 	d := newJournald(t)
 	j, err := Open(Options{Socket: d.path, Level: slog.LevelInfo, Program: "x"})
@@ -176,8 +176,7 @@ func TestFlood(t *testing.T) {
 	began := time.Now()
 	for sent := 0; sent < rate*seconds; {
 		<-ticker.C
-		// The number of unread lines stays below the queue's size: if the reader stalls, the sender
-		// waits.
+		// Do not send more unread lines than the queue holds: if the reader stalls, wait.
 		due := min(int(time.Since(began).Seconds()*rate), rate*seconds,
 			int(came.Load()+told.Load())+rate/5)
 		for ; sent < due; sent++ {

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// New connections are refused; those that exist are served.
+// New connections are refused; existing ones are served.
 func TestStopAccepting(t *testing.T) {
 	l := newLab(t)
 	port := parts.FreePort(t)
@@ -46,7 +46,7 @@ func TestStopAccepting(t *testing.T) {
 	}
 }
 
-// It asks for no privilege, and what waits to be accepted stays.
+// unplug needs no privilege, and connections in the queue of the socket remain.
 func TestUnplug_NeedsNoPrivilege(t *testing.T) {
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(false) // as Envoy's
@@ -79,7 +79,7 @@ func TestUnplug_NeedsNoPrivilege(t *testing.T) {
 	_ = accepted.Close()
 }
 
-// withoutPrivilege runs do on a thread that is nobody's and has no capability, and ends with it.
+// withoutPrivilege runs do on a thread of another user without capabilities, which ends afterwards.
 func withoutPrivilege(do func() error) error {
 	const nobody = 65534
 	result := make(chan error)

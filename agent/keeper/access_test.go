@@ -38,7 +38,7 @@ func TestAccess(t *testing.T) {
 	all.Wait()
 }
 
-// A keeper that is older than the request says so, and stays connected.
+// A keeper that does not know the request returns an error and stays connected.
 func TestAccess_UnknownOperation(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -51,8 +51,8 @@ func TestAccess_UnknownOperation(t *testing.T) {
 	}
 }
 
-// A file system that does not answer delays no other call. The keeper does not re-execute itself
-// meanwhile, because exec would wait for it.
+// A file system that does not respond delays no other call. Meanwhile the keeper does not
+// re-execute itself, because exec would wait for the blocked thread.
 func TestAccess_HangingFileSystem(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "outrider-keeper")

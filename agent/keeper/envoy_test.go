@@ -32,7 +32,7 @@ func TestStart_HotRestart(t *testing.T) {
 	if _, err := os.Lstat(first.admin); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the admin socket of the epoch that ended is left: %v", err)
 	}
-	second.live() // its admin socket is not gone
+	second.live() // its admin socket was not removed
 }
 
 func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
@@ -52,7 +52,8 @@ func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
 			if !l.process(second.ID).Rescued {
 				t.Error("epoch 1 has no stand-in")
 			}
-			// Without a stand-in it aborts 10 s after its next message, at parent-shutdown-time.
+			// Without a stand-in the child aborts 10 s after its next message, which it sends at
+			// parent-shutdown-time.
 			l.eventually("16 s later", func() bool { return time.Since(died) > 16*time.Second })
 			if p := l.process(second.ID); p.Exit != nil {
 				t.Fatalf("epoch 1 ended with %+v\n%s", *p.Exit, strings.Join(p.LastLines, "\n"))
@@ -169,8 +170,8 @@ func TestLogPipe_IsReadWithoutAgent(t *testing.T) {
 	t.Logf("%d requests at trace level, %d lines dropped", asked, dropped)
 }
 
-// The parent is killed at moments within the start of its child, which may be waiting for a reply.
-// The child has to become live all the same: nobody else serves.
+// The parent is killed at different moments of its child's start, in which the child may be waiting
+// for a reply. The child must become live nevertheless, as no other Envoy serves.
 func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 	t.Parallel()
 	for round := range 7 {
@@ -195,7 +196,7 @@ func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 	}
 }
 
-// A child waits for the reply of a stopped parent. When that is killed, the stand-in replies.
+// A child waits for the reply of a stopped parent. When the parent is killed, the stand-in replies.
 func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
@@ -218,8 +219,8 @@ func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	l.startEnvoy(2, envoyOptions{port: port}).live()
 }
 
-// A large program that is killed takes the kernel a moment. Somebody must be there to reap it, or
-// the keeper waits for ever.
+// The kernel needs some time to end a large program that was killed. The keeper must reap it before
+// it exits; otherwise it would wait for ever.
 func TestShutdown_WhileCommandRuns(t *testing.T) {
 	envoy := parts.Envoy(t)
 	for delay := 10 * time.Millisecond; delay <= 80*time.Millisecond; delay += 10 * time.Millisecond {

@@ -11,7 +11,7 @@ import (
 	"syscall"
 )
 
-// fake is a program under a keeper: its arguments are steps.
+// fake is a program that the keeper starts. Its arguments are steps.
 func fake(steps []string) int {
 	out := bufio.NewWriter(os.Stderr)
 	signals := make(chan os.Signal, 1)
@@ -24,11 +24,11 @@ func fake(steps []string) int {
 		switch verb {
 		case "say":
 			_, _ = fmt.Fprintln(out, value)
-		case "lines": // numbered
+		case "lines": // prints so many numbered lines
 			for i := range number {
 				_, _ = fmt.Fprintf(out, "line %d\n", i)
 			}
-		case "long": // one line of so many bytes
+		case "long": // prints one line of so many bytes
 			_, _ = fmt.Fprintln(out, strings.Repeat("x", number))
 		case "unended":
 			_, _ = fmt.Fprint(out, value)
@@ -47,18 +47,18 @@ func fake(steps []string) int {
 			}
 		case "stdout":
 			_, _ = fmt.Fprint(os.Stdout, strings.Repeat("o", number))
-		case "flood": // for ever
+		case "flood": // prints lines for ever
 			for i := 0; ; i++ {
 				if _, err := fmt.Fprintf(out, "flood %d %s\n", i,
 					strings.Repeat("y", 100)); err != nil {
 					return 9
 				}
 			}
-		case "name": // what listeners answer
+		case "name": // sets the answer of listeners
 			name = value
-		case "sockets": // of an address
+		case "sockets": // sets the number of sockets per address
 			sockets = number
-		case "listen": // on an address that others may share
+		case "listen": // listens on an address that others may share
 			for range sockets {
 				listener, err := sharedListener(value)
 				if err != nil {
@@ -78,13 +78,13 @@ func fake(steps []string) int {
 		case "kill":
 			_ = out.Flush()
 			_ = syscall.Kill(os.Getpid(), syscall.Signal(number))
-		case "handle": // SIGTERM from now on, and say so
+		case "handle": // handles SIGTERM from now on, and prints the value
 			signal.Notify(signals, syscall.SIGTERM)
 			_, _ = fmt.Fprintln(out, value)
-		case "wait": // for a SIGTERM, which ends it where it is not handled
+		case "wait": // waits for SIGTERM, which ends the program if it is not handled
 			_ = out.Flush()
 			<-signals
-		case "stay": // for ever
+		case "stay": // never ends
 			_ = out.Flush()
 			for {
 				<-signals

@@ -24,7 +24,7 @@ func TestMakeFolderOf_ChangesOnlyWhatIsOpen(t *testing.T) {
 	if err := makeFolderOf(user, folder); err != nil {
 		t.Fatal(err)
 	}
-	// The keeper's user puts a link to root's folder in the place of its own.
+	// The keeper's user replaces its folder by a link to a folder of root.
 	if err := errors.Join(os.Mkdir(root, 0o700), os.Symlink(root, link)); err != nil {
 		t.Fatal(err)
 	}

@@ -19,10 +19,10 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The test binary is the keeper itself when this is in its environment, race detector and all.
+// The test binary acts as the keeper, with the race detector, if this variable is set.
 const keeperEnvironment = "OUTRIDER_TEST_KEEPER"
 
-// And a fake Envoy when this is: see fake_test.go.
+// The test binary acts as a fake Envoy if this variable is set: see fake_test.go.
 const fakeEnvironment = "OUTRIDER_TEST_FAKE"
 
 func init() {
@@ -41,7 +41,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// lab is a keeper in a process and a folder of its own.
+// lab is a keeper in a process and a folder of its own, for one test.
 type lab struct {
 	*testing.T
 	folder string
@@ -50,8 +50,8 @@ type lab struct {
 	ids    int
 }
 
-// keeperEnvironmentOf makes the test binary a keeper, one that does not wait a second at its end
-// for late races.
+// keeperEnvironmentOf returns an environment in which the test binary acts as a keeper that exits
+// at once: by default the race detector waits a second at the exit.
 func keeperEnvironmentOf() []string {
 	return append(os.Environ(), keeperEnvironment+"=1", "GORACE=atexit_sleep_ms=0")
 }
@@ -96,7 +96,7 @@ func newLabWith(t *testing.T, program string) *lab {
 	return l
 }
 
-// end shuts the keeper down, however it was left.
+// end shuts the keeper down, whatever state the test left it in.
 func (l *lab) end() {
 	l.client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -157,7 +157,7 @@ func (l *lab) startFake(epoch int, hotRestart bool, arguments ...string) Process
 	return process
 }
 
-// says waits until a process has said a line last.
+// says waits until the last line of a process is this one.
 func (l *lab) says(id, line string) {
 	l.Helper()
 	l.eventually(id+" says "+line, func() bool {
@@ -166,7 +166,7 @@ func (l *lab) says(id, line string) {
 	})
 }
 
-// process finds one by its id.
+// process returns a process by its ID.
 func (l *lab) process(id string) Process {
 	l.Helper()
 	processes, err := l.client.Processes(l.context())
@@ -205,7 +205,7 @@ type envoyOptions struct {
 	drain, parentShutdown int    // seconds: --drain-time-s, --parent-shutdown-time-s
 }
 
-// startEnvoy starts a real Envoy without waiting for it.
+// startEnvoy starts a real Envoy and returns immediately.
 func (l *lab) startEnvoy(epoch int, o envoyOptions) envoy {
 	l.Helper()
 	l.ids++
@@ -254,7 +254,7 @@ func (l *lab) startEnvoy(epoch int, o envoyOptions) envoy {
 	return envoy{process, l, admin}
 }
 
-// state asks an Envoy's admin: "LIVE", or "" when it does not answer.
+// state returns the state in Envoy's admin interface, "" if it does not answer.
 func (e envoy) state() string {
 	connection, err := net.DialTimeout("unix", e.admin, time.Second)
 	if err != nil {
@@ -291,7 +291,7 @@ func (e envoy) live() envoy {
 	return e
 }
 
-// get asks the lab's listener on a connection of its own.
+// get requests the lab's listener on a new connection.
 func get(port int) (string, error) {
 	connection, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		20*time.Second)
@@ -299,7 +299,7 @@ func get(port int) (string, error) {
 		return "", err
 	}
 	defer func() { _ = connection.Close() }()
-	// Envoy's threads may be stopped for seconds.
+	// On a busy machine Envoy's threads may not run for seconds.
 	_ = connection.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := fmt.Fprint(connection,
 		"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"); err != nil {
@@ -314,7 +314,7 @@ func get(port int) (string, error) {
 	return body, nil
 }
 
-// gone tells whether a process has ended; a zombie has.
+// gone reports whether a process has ended or is a zombie.
 func gone(pid int) bool {
 	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// greet connects as an agent that does not read its answers.
+// greet connects as an agent that does not read the keeper's answers.
 func (l *lab) greet() *rpc.Conn {
 	l.Helper()
 	connection, err := rpc.Dial(l.context(), filepath.Join(l.folder, socketName))
@@ -42,7 +42,7 @@ func TestMeasure_BoundsAbandonedCalls(t *testing.T) {
 	l.client.Close()
 	before := residentBytes(pid)
 	connection := l.greet()
-	// Once the keeper takes no more in, it is as large as it gets.
+	// The keeper's memory no longer grows once it reads no more requests.
 	ctx, cancel := context.WithTimeout(l.context(), 3*time.Second)
 	defer cancel()
 	for number := range uint64(3200) {
@@ -51,7 +51,7 @@ func TestMeasure_BoundsAbandonedCalls(t *testing.T) {
 		}
 	}
 	grown := residentBytes(pid)
-	const most = 16 << 20 // of a race-instrumented keeper, several times the installed one's
+	const most = 16 << 20 // with the race detector, several times as much as without
 	if before == 0 || grown == 0 || grown > before+most {
 		t.Errorf("the keeper grew from %d kB to %d kB", before>>10, grown>>10)
 	}
@@ -59,7 +59,8 @@ func TestMeasure_BoundsAbandonedCalls(t *testing.T) {
 	l.dial()
 }
 
-// An agent that is stopped, with its socket full of log lines, does not keep out the next one.
+// A stopped agent, whose socket is full of log lines, does not prevent the next one from
+// connecting.
 func TestServer_DisconnectsAgentThatReadsNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -110,7 +111,7 @@ func TestDial_IgnoresRunningCallsOfPreviousAgent(t *testing.T) {
 	l.Cleanup(client.Close)
 }
 
-// isRefused reports whether a connection is not let in.
+// isRefused reports whether a connection is refused.
 func isRefused(address string) bool {
 	connection, err := net.DialTimeout("tcp", address, time.Second)
 	if err == nil {

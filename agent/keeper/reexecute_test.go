@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// copyProgram makes a keeper's program that a test may replace.
+// copyProgram copies the keeper's program to a path where a test may replace it.
 func copyProgram(t *testing.T, to string) {
 	t.Helper()
 	from, err := os.Open(selfPath(t))
@@ -23,8 +23,9 @@ func copyProgram(t *testing.T, to string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = from.Close() }()
-	// Until it is closed nobody forks: a child that another test starts would hold it for writing
-	// until it executes its own program, and this one could not be executed ("text file busy").
+	// Prevent forks while the file is open for writing: a child that another test starts would
+	// inherit the descriptor until it executes its own program, and until then this program could
+	// not be executed ("text file busy").
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	file, err := os.OpenFile(to+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
@@ -59,8 +60,7 @@ func TestReexecute(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := l.startEnvoy(1, o).live()
-	// The parent dies in the overlap, which is short: its rescue has to survive the re-execution as
-	// well.
+	// The parent dies during the overlap. The stand-in must survive the re-execution, too.
 	if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -94,8 +94,8 @@ func TestReexecute(t *testing.T) {
 		t.Errorf("epoch 1 afterwards: %+v", p)
 	}
 
-	// Reaps what it did not fork itself, goes on in the middle of a line, and can start another
-	// epoch.
+	// The keeper reaps children of its previous image, continues in the middle of a line, and can
+	// start another epoch.
 	if err := l.client.Signal(l.context(), quiet.ID, unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestReexecute(t *testing.T) {
 		t.Errorf("after the next epoch: %q, %v", body, err)
 	}
 
-	// The thread that forked them all still is the one whose death they follow.
+	// The children still depend on the same thread: their parent death signal comes when it ends.
 	if err := unix.Kill(after.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	// One that passes the check and cannot be executed a moment later: the exec itself fails.
+	// A program that passes the check but cannot be executed afterwards: exec itself fails.
 	script := "#!/bin/sh\nrm -f " + program + "\nexit 0\n"
 	if err := os.WriteFile(program, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
@@ -195,7 +195,7 @@ func TestReexecute_Repeatedly(t *testing.T) {
 	l := newLab(t)
 	pid := l.client.Info().PID
 	p := l.startFake(0, false, "wait", "exit=6")
-	for range 10 { // each may hit the image that is just starting
+	for range 10 { // each may reach an image that is just starting
 		for range 3 {
 			if err := unix.Kill(pid, unix.SIGUSR2); err != nil {
 				t.Fatal(err)

@@ -32,7 +32,7 @@ func sharedListener(address string) (net.Listener, error) {
 	return config.Listen(context.Background(), "tcp", address)
 }
 
-// answer accepts connections for ever and tells each a name.
+// answer accepts connections for ever and answers each with a name.
 func answer(listener net.Listener, name string) {
 	for {
 		connection, err := listener.Accept()
@@ -44,7 +44,7 @@ func answer(listener net.Listener, name string) {
 	}
 }
 
-// listens starts a fake Envoy that listens on an address with some sockets and answers with a name.
+// listens starts a fake Envoy that listens on an address with some sockets and answers with its ID.
 func (l *lab) listens(name, address string, sockets int) Process {
 	l.Helper()
 	p := l.startFake(l.ids, false, "name="+name, fmt.Sprintf("sockets=%d", sockets),
@@ -53,13 +53,13 @@ func (l *lab) listens(name, address string, sockets int) Process {
 	return p
 }
 
-// hangUp makes the port free again at once.
+// hangUp closes a connection such that its port is free at once.
 func hangUp(connection net.Conn) {
 	_ = connection.(*net.TCPConn).SetLinger(0)
 	_ = connection.Close()
 }
 
-// who answers at an address; "" and an error if nobody does.
+// who returns the name of the listener that answers at an address; "" and an error if none answers.
 func who(address string) (string, error) {
 	connection, err := net.DialTimeout("tcp", address, 5*time.Second)
 	if err != nil {
@@ -71,7 +71,7 @@ func who(address string) (string, error) {
 	return string(name), err
 }
 
-// answers counts who answers a number of connections.
+// answers counts the answers of each listener to a number of connections.
 func (l *lab) answers(address string, connections int) map[string]int {
 	l.Helper()
 	counts := map[string]int{}
@@ -85,7 +85,7 @@ func (l *lab) answers(address string, connections int) map[string]int {
 	return counts
 }
 
-// unplugged counts the listening sockets of an address to which the kernel gives nothing.
+// unplugged counts the listening sockets of an address to which the kernel delivers no connection.
 func (l *lab) unplugged(address string) (count int) {
 	l.Helper()
 	listeners, err := sockdiag.ListeningSockets()
@@ -100,8 +100,8 @@ func (l *lab) unplugged(address string) (count int) {
 	return count
 }
 
-// crowd connects all the time until it is told to stop; then it says how many connections were made
-// and which were lost.
+// crowd makes connections continuously until stop is called, which returns how many were made and
+// the errors of those that were lost.
 func crowd(address string) (stop func() (made int64, lost []error)) {
 	var made atomic.Int64
 	var mu sync.Mutex
@@ -127,8 +127,8 @@ func crowd(address string) (stop func() (made int64, lost []error)) {
 	}
 }
 
-// Nobody is reset when the old one closes its listeners, whatever the numbers of sockets; then all
-// the new ones' get connections.
+// No connection is reset when the old Envoy closes its listeners, whatever the numbers of sockets.
+// Afterwards all sockets of the new one get connections.
 func TestSteer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -145,7 +145,7 @@ func TestSteer(t *testing.T) {
 				t.Errorf("before, the kernel deals out: %v", counts)
 			}
 			stop := crowd(address)
-			// What comes before it does, and from then on; and once more.
+			// Steer before the listeners close, at that moment, and once more.
 			for _, closes := range []time.Duration{time.Hour, 0, 0} {
 				if err := l.client.Steer(l.context(), old.ID, fresh.ID, closes); err != nil {
 					t.Fatal(err)
@@ -166,8 +166,8 @@ func TestSteer(t *testing.T) {
 			if len(lost) > 0 {
 				t.Errorf("%d of %d lost, the first: %v", len(lost), made, lost[0])
 			}
-			// Whoever listens later takes part again: the program is gone, or its numbers are those
-			// of nobody.
+			// A socket that is opened later gets connections, too: the program is detached, or its
+			// indexes are out of range.
 			l.listens("later", address, test.old)
 			l.eventually("all take part", func() bool {
 				counts := l.answers(address, 100)
@@ -177,7 +177,7 @@ func TestSteer(t *testing.T) {
 	}
 }
 
-// When the one that gets all connections dies, the other one gets them again.
+// When the Envoy that gets all connections dies, the other one gets them again.
 func TestSteer_FallsBackWhenTargetDies(t *testing.T) {
 	t.Parallel()
 	for _, sockets := range []struct{ old, fresh int }{{2, 2}, {1, 3}, {3, 1}} {
@@ -201,7 +201,7 @@ func TestSteer_FallsBackWhenTargetDies(t *testing.T) {
 	}
 }
 
-// Where it is not certain whose the sockets are, nothing changes.
+// If it is uncertain to which Envoy the sockets belong, nothing changes.
 func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -233,7 +233,7 @@ func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 	}
 }
 
-// It asks for no privilege.
+// attach needs no privilege.
 func TestAttach_NeedsNoPrivilege(t *testing.T) {
 	listener, err := sharedListener("127.0.0.1:0")
 	if err != nil {

@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// A client's connection is told from one to an upstream, whatever its port, while it listens and
-// when it does not any more.
+// Connections of clients are distinguished from those to upstreams, whatever their ports, and also
+// after the listener was closed.
 func TestTraffic_Downstream(t *testing.T) {
 	admin := parts.ShortDir(t)
 	metrics, ready := parts.FreePort(t), parts.FreePort(t)
@@ -74,7 +74,7 @@ func TestTraffic_Downstream(t *testing.T) {
 		check("while it listens", test.established)
 		_ = listener.Close()
 		check("when it has closed", test.established)
-		// The client has said all, and waits for the answer.
+		// The client has sent its request completely and waits for the answer.
 		if tcp, ok := client.(*net.TCPConn); ok {
 			if err := tcp.CloseWrite(); err != nil {
 				t.Fatal(err)
@@ -144,13 +144,13 @@ func TestTraffic_Listening(t *testing.T) {
 	if all := listening(); !slices.Equal(all, []bool{true, true}) {
 		t.Errorf("both have it: %v", all)
 	}
-	_ = unix.Kill(pids[1], unix.SIGUSR1) // it closes its own
+	_ = unix.Kill(pids[1], unix.SIGUSR1) // the second process closes its socket
 	parts.Eventually(t, 20*time.Second, "one has closed it",
 		func() bool { return slices.Equal(listening(), []bool{true, false}) })
 	_ = listener.Close()
 }
 
-// sharedWith starts two processes that have a socket; the second closes it on SIGUSR1.
+// sharedWith starts two processes that share a socket; the second closes it on SIGUSR1.
 func sharedWith(t *testing.T, file *os.File) (pids []int) {
 	t.Helper()
 	for range 2 {
@@ -176,14 +176,14 @@ func sharedWith(t *testing.T, file *os.File) (pids []int) {
 	return pids
 }
 
-// Who serves UDP may have anything in flight.
+// An Envoy that serves UDP may always have requests in flight.
 func TestTraffic_DownstreamOfUDP(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	// Nobody accepts it: one connection is ours, to an upstream.
+	// The connection is never accepted: it counts once, as one to an upstream.
 	client, err := net.Dial("tcp", listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -207,14 +207,14 @@ func TestTraffic_DownstreamOfUDP(t *testing.T) {
 			Addr: [4]byte{127, 0, 0, 1}})); err != nil {
 			t.Fatal(err)
 		}
-		// A hot restart hands the sockets over: two processes have them.
+		// A hot restart passes the sockets on: two processes have them.
 		file := os.NewFile(uintptr(socket), "datagrams")
 		heir := exec.Command("sleep", "60")
 		heir.ExtraFiles = []*os.File{file}
 		if err := heir.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Until then it has what it closes when it executes its program.
+		// Until the child executes its program, it has descriptors that it then closes.
 		for name := ""; name != "sleep\n"; {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", heir.Process.Pid))
 			if name = string(text); err != nil {

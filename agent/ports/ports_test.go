@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// sourceOf serves one feed to all nodes.
+// sourceOf returns the same feed for all nodes.
 type sourceOf struct{ feed *resource.Feed }
 
 func (s sourceOf) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }

@@ -22,8 +22,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// street is a host on which Envoy cannot bind listeners.
-type street struct {
+// fakeHost is a host on which Envoy cannot bind some listeners.
+type fakeHost struct {
 	*UnboundListeners
 	mesh   map[string]bool // refused for other reasons
 	epochs chan struct{}
@@ -34,8 +34,8 @@ type street struct {
 	retried []string
 }
 
-func newStreet(feed *resource.Feed) *street {
-	s := &street{mesh: map[string]bool{}, epochs: make(chan struct{}, 1)}
+func newFakeHost(feed *resource.Feed) *fakeHost {
+	s := &fakeHost{mesh: map[string]bool{}, epochs: make(chan struct{}, 1)}
 	s.UnboundListeners = NewUnboundListeners(UnboundOptions{
 		Host: hostconflict.Host{Sockets: func() ([]sockdiag.Socket, error) {
 			s.lock.Lock()
@@ -61,14 +61,14 @@ func newStreet(feed *resource.Feed) *street {
 	return s
 }
 
-func (s *street) with(do func()) {
+func (s *fakeHost) with(do func()) {
 	s.lock.Lock()
 	defer s.lock.Unlock()
 	do()
 }
 
-// condition returns the sentence of the condition.
-func (s *street) condition() string {
+// condition returns the sentence of the condition, "" if it is not active.
+func (s *fakeHost) condition() string {
 	synctest.Wait()
 	for _, c := range s.Board.Conditions() {
 		if c.Code == ConditionUnbound {
@@ -78,7 +78,7 @@ func (s *street) condition() string {
 	return ""
 }
 
-func (s *street) refuse(stream xds.Stream, message string, names ...string) {
+func (s *fakeHost) refuse(stream xds.Stream, message string, names ...string) {
 	kept := make([]string, len(names))
 	rest, _ := s.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: names,
 		Versions: slices.Clone(kept), InUse: kept,
@@ -119,7 +119,7 @@ func TestUnbound(t *testing.T) {
 		})
 		feed.Publish(resource.Change{Set: []*resource.Resource{of(t, "web", "0.0.0.0", 80),
 			of(t, "api", "127.0.0.1", 81), captured}})
-		s := newStreet(feed)
+		s := newFakeHost(feed)
 		s.sockets = []sockdiag.Socket{{Address: netip.MustParseAddrPort("0.0.0.0:80")},
 			{Address: netip.MustParseAddrPort("0.0.0.0:82")}}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -156,7 +156,7 @@ func TestUnbound(t *testing.T) {
 			t.Errorf("in three minutes retried: %q", s.retried)
 		}
 
-		// the next epoch has the same trouble, and counts once it is live
+		// The next epoch cannot bind the listener either, and is considered once it is live.
 		s.with(func() { s.retried, s.pid = nil, 20 })
 		s.refuse(next, inUse, "web")
 		if got := s.condition(); got != taken {
@@ -174,7 +174,7 @@ func TestUnbound(t *testing.T) {
 		if got := s.condition(); got != "" || len(s.Problems()) > 0 {
 			t.Errorf("bound: %q", got)
 		}
-		s.with(func() { s.pid = 10 }) // the next one died
+		s.with(func() { s.pid = 10 }) // the next epoch has died
 		s.epochs <- struct{}{}
 		if got := s.condition(); !strings.Contains(got, "0.0.0.0:80") {
 			t.Errorf("the old epoch serves: %q", got)
@@ -197,7 +197,7 @@ func TestUnbound(t *testing.T) {
 func TestUnbound_FirstResourcesRefused(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{Set: []*resource.Resource{of(t, "web", "0.0.0.0", 80)}})
-	s := newStreet(feed)
+	s := newFakeHost(feed)
 	stream := xds.Stream{ID: 1}
 	s.refuse(stream, "web: bad filter\n", "web")
 	if why := s.NotReadyReason(); why != "Envoy refused all of its first Listeners: Error adding/updating "+
@@ -214,12 +214,12 @@ func TestUnbound_FirstResourcesRefused(t *testing.T) {
 	}
 }
 
-// Addresses that the host does not have are tried again once it has them.
+// The agent retries an address that the host does not have once the host has it.
 func TestUnbound_AddressMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		feed := resource.NewFeed()
 		feed.Publish(resource.Change{Set: []*resource.Resource{of(t, "none", "192.0.2.254", 80)}})
-		s := newStreet(feed)
+		s := newFakeHost(feed)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go func() { _ = s.Run(ctx) }()

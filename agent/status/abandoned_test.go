@@ -42,7 +42,7 @@ func abandon(t *testing.T, uid int, address, path string, asked chan string) {
 	_ = c.Close()
 }
 
-// A user who repeatedly abandons requests occupies one place only.
+// A user who repeatedly abandons requests occupies only one slot.
 func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	envoy, asked := busyEnvoy(t)
 	view := NewView(ViewOptions{Epochs: &epochs{},
@@ -64,7 +64,7 @@ func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	}
 }
 
-// As above for scrapes, of which a user or host has two places.
+// The same for scrapes, of which a user or host has two slots.
 func TestScrapes_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	envoy, asked := busyEnvoy(t)
 	server := newHTTPServer(newMerger(nil, envoy, func() string { return "" }), discard())

@@ -30,7 +30,8 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// Parsed samples would need about twenty times the memory of their text.
+// Held metrics take about as much memory as their text. Parsed samples would take twenty times as
+// much.
 func TestApplicationMetrics_TakeTheMemoryOfTheirText(t *testing.T) {
 	for _, text := range []string{families("f", 9_000, 1), families("f", 90, 1000),
 		families("f", 9_000, 20)} {
@@ -74,7 +75,7 @@ func TestMetrics_HaveLimits(t *testing.T) {
 	}
 }
 
-// What exceeds a limit is dropped and counted per source, and the other source is served.
+// Families beyond a limit are dropped and counted per source. The other source is served.
 func TestMetrics_TooManyFamiliesAreCounted(t *testing.T) {
 	app := serveText(t, "text/plain", families("app", applicationLimits.families+10, 1))
 	envoy := &proxy{}

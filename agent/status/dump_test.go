@@ -53,7 +53,7 @@ func allocated(t *testing.T, admin http.RoundTripper) int64 {
 // slowReader requests a path and reads nothing until the test ends.
 func slowReader(t *testing.T, uid int, address, path string) (c net.Conn) {
 	t.Helper()
-	// a small buffer, so that the kernel cannot hold the answer
+	// A small buffer, so that the kernel cannot hold the whole answer.
 	dialer := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
 		return raw.Control(func(fd uintptr) {
 			_ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4096)
@@ -77,7 +77,7 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	view := NewView(ViewOptions{Epochs: &epochs{},
 		Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
 		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
-	view.dumps.slow = 200 * time.Millisecond // lets many readers get a place
+	view.dumps.slow = 200 * time.Millisecond // lets many readers get a slot
 	runPart(t, view.Run)
 	<-view.Ready()
 	url := "http://" + view.Address()
@@ -112,8 +112,8 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	t.Logf("root read it in %s", time.Since(began).Round(time.Millisecond))
 }
 
-// One answer per user is made at a time, with either access. More requests wait, and are refused
-// after the timeout.
+// A user gets one large answer at a time, with either access. Further requests wait, and are
+// refused after the timeout.
 func TestDumps_AtATime(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		t.Run(fmt.Sprintf("full %v", full), func(t *testing.T) {

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// connect opens connections to an address until the test ends and sends text on each. in runs a
+// connect opens connections to an address until the test ends and sends text on each. in calls a
 // function as the user, or on the host, that owns the connections.
 func connect(t *testing.T, in func(func()), count int, address, text string) {
 	t.Helper()
@@ -90,7 +90,7 @@ func TestConnections_OneHostOrUserCannotTakeAll(t *testing.T) {
 	}
 }
 
-// Busy connections are not evicted: they block further ones of the same user, not those of others.
+// Busy connections are not evicted: they prevent further ones of the same user only.
 func TestConnections_BusyOnesKeepOutTheirUserOnly(t *testing.T) {
 	hold := make(chan struct{})
 	envoy := &proxy{}

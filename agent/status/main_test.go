@@ -28,12 +28,12 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// readiness is a fixed answer.
+// readiness is a Readiness with a fixed result.
 type readiness string
 
 func (r readiness) Ready() (bool, string) { return r == "", string(r) }
 
-// proxy is a Proxy whose epoch tests replace.
+// proxy is a Proxy whose epoch tests can replace.
 type proxy struct {
 	mu     sync.Mutex
 	admin  http.RoundTripper
@@ -104,7 +104,6 @@ func startServer(t *testing.T, options Options) (*Server, string) {
 	return server, "http://" + server.Address()
 }
 
-// startView runs a view until the test ends.
 // epochs implements Epochs.
 type epochs struct {
 	mu      sync.Mutex

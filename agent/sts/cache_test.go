@@ -91,7 +91,8 @@ func TestToken_ServesTheFormerTokenWhileTheExchangeFails(t *testing.T) {
 	}
 }
 
-// Go compares times by the monotonic clock, which stops in suspend, if both have its reading.
+// Go compares times by the monotonic clock, which stops while the machine is suspended, if both
+// have a reading of it.
 func TestCache_TokensExpireByTheWallClock(t *testing.T) {
 	c := newCache(t.Context(), func(context.Context, Request) (Token, error) {
 		return Token{Access: "x", Expiry: time.Now().Add(time.Hour)}, nil

@@ -20,7 +20,7 @@ const (
 	accessToken = "access-token-of-the-account"
 )
 
-// fakeGoogle plays both of Google's services and records what they receive.
+// fakeGoogle acts as both of Google's services and records what they receive.
 type fakeGoogle struct {
 	mu       sync.Mutex
 	forms    []url.Values

@@ -157,7 +157,7 @@ func dbusName(err error) string {
 	return onBus.Name
 }
 
-// An unknown job is a stop, decided at once if no reply is possible.
+// If the job is unknown it counts as a stop, and at once if no reply is possible.
 func TestJobUnknown(t *testing.T) {
 	cgroup := cgroupFile(t, "0::/outrider.slice/outrider.service\n")
 	dir := parts.ShortDir(t)

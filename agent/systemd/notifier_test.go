@@ -170,7 +170,7 @@ func TestSet(t *testing.T) {
 	m.quiet()
 }
 
-// An agent that adopts a draining Envoy is started.
+// The agent is ready (READY=1) when it adopts a draining Envoy.
 func TestDrainingIsStarted(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
@@ -220,7 +220,8 @@ func TestNoManager(t *testing.T) {
 	}
 }
 
-// A full socket blocks nothing. Later it delivers all state changes and the newest sentence.
+// A full socket does not block the notifier. Later all changes of state and the last sentence are
+// sent.
 func TestFullSocket(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})

@@ -32,7 +32,7 @@ func TestExtensionLeavesTheWatchdog(t *testing.T) {
 func TestWatchdog(t *testing.T) {
 	m := newManager(t)
 	var stuck atomic.Bool
-	held := make(chan struct{}, 10000) // one per beat
+	held := make(chan struct{}, 10000) // one element per ping
 	n := newNotifier(t, Options{
 		Environment: m.environment("WATCHDOG_USEC=100000", "WATCHDOG_PID="+strconv.Itoa(os.Getpid())),
 		Ping: func(ctx context.Context) error {
@@ -55,13 +55,13 @@ func TestWatchdog(t *testing.T) {
 		t.Log(time.Since(began))
 	}
 	stuck.Store(true)
-	<-held // a blocked beat: earlier messages have been sent
+	<-held // the ping blocks: earlier messages have been sent
 	for {
 		if _, ok := m.within(200 * time.Millisecond); !ok {
 			break
 		}
 	}
-	<-held // the next beat, started after the first timed out
+	<-held // the next ping starts after the first one has timed out
 	m.quiet()
 	stuck.Store(false)
 	if diff := cmp.Diff([]string{"WATCHDOG=1"}, m.next()); diff != "" {
@@ -69,7 +69,7 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// A phase is extended while it lasts, in the same message as WATCHDOG=1.
+// The timeout of a long phase is extended repeatedly, in the same message as WATCHDOG=1.
 func TestExtension(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment("WATCHDOG_USEC=40000")})

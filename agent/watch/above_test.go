@@ -11,7 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBusyParent_CausesNoScan has a busy folder above the configuration. Its replacement matters.
+// TestBusyParent_CausesNoScan changes files in a folder above the configuration, which causes no
+// scan, and then replaces the folder of the configuration.
 func TestBusyParent_CausesNoScan(t *testing.T) {
 	busy := tempDir(t)
 	file, directory := busy+"/config/outrider.toml", busy+"/config/mesh.d"
@@ -35,7 +36,7 @@ func TestBusyParent_CausesNoScan(t *testing.T) {
 	mkdir(t, busy+"/other/mesh.d")
 	write(t, busy+"/other/outrider.toml", "other")
 	write(t, busy+"/other/mesh.d/a.toml", "other")
-	// In one step, so that a slow machine reports one batch.
+	// Exchange both atomically, so that a slow machine reports one batch.
 	const here = unix.AT_FDCWD
 	must(t, unix.Renameat2(here, busy+"/other", here, busy+"/config", unix.RENAME_EXCHANGE))
 	if diff := cmp.Diff([]string{directory + "/a.toml", file}, next(t, watcher)); diff != "" {
@@ -49,8 +50,7 @@ func TestBusyParent_CausesNoScan(t *testing.T) {
 	unconcerned()
 }
 
-// inotify reports on a watched folder that it was removed only when no process has it open any
-// more.
+// inotify reports the removal of a watched folder only when no process has it open any more.
 func TestReplacedFolder_IsSeenWhileInUse(t *testing.T) {
 	for _, test := range []struct {
 		name            string

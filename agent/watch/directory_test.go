@@ -15,10 +15,10 @@ import (
 func TestDirectories(t *testing.T) {
 	cases := []struct {
 		name   string
-		path   string // below the test's folder
+		path   string // relative to the test's folder
 		before func(t *testing.T, dir string)
 		do     func(t *testing.T, dir string)
-		want   []string // below the test's folder; none: silent
+		want   []string // relative to the test's folder; none: no report
 	}{
 		{name: "a file is written, another created, a third removed", path: "d",
 			before: func(t *testing.T, dir string) {
@@ -144,14 +144,14 @@ func TestDirectory_WriteThroughAnotherLinkIsSeen(t *testing.T) {
 	}
 }
 
-// The cost of a change follows the change, not the directory.
+// A change causes reads of the changed file only, however many files the directory has.
 func TestDirectory_ReadsOnlyChangedFiles(t *testing.T) {
 	const files = 5000
 	dir := tempDir(t)
 	for i := range files {
 		write(t, fmt.Sprintf("%s/%04d.yaml", dir, i), fmt.Sprint(i))
 	}
-	// Their stamps are trusted once they are not fresh any more.
+	// Wait until the stamps are old enough to be trusted.
 	long := time.Now().Add(trustedAge)
 	for time.Now().Before(long) {
 		write(t, dir+"/ignored", "x")
@@ -163,7 +163,7 @@ func TestDirectory_ReadsOnlyChangedFiles(t *testing.T) {
 	watcher.mu.Lock()
 	late := len(watcher.tree.pending) > 0
 	watcher.mu.Unlock()
-	if late { // a slow machine takes longer than scanWait for the first scan
+	if late { // on a slow machine the first scan takes longer than scanWait
 		next(t, watcher)
 	}
 	quiet(t, watcher)
@@ -174,7 +174,7 @@ func TestDirectory_ReadsOnlyChangedFiles(t *testing.T) {
 		if diff := cmp.Diff([]string{name}, next(t, watcher)); diff != "" {
 			t.Errorf("changes (-want +got):\n%s", diff)
 		}
-		// The file itself is read again until its change time can be trusted.
+		// The changed file is read again until its change time can be trusted.
 		if got := reads(watcher) - before; got < 1 || got > 5 {
 			t.Errorf("one file of %d changed, %d reads", files, got)
 		}
@@ -233,7 +233,7 @@ func TestEvent_WrittenFileIsTheOnlyOneRead(t *testing.T) {
 	directory := tempDir(t)
 	a, b, other := filepath.Join(directory, "a"), filepath.Join(directory, "b"), tempDir(t)
 	var watcher *Watcher
-	fresh := func() { // with stamps that are not trusted, so that a full scan reads all files
+	fresh := func() { // makes all change times recent, so that a full scan reads all files
 		write(t, a, "one")
 		write(t, b, "one")
 		watcher = New(Options{})

@@ -94,12 +94,12 @@ func TestFingerprint_OfUnreadableFileFollowsItsStamp(t *testing.T) {
 		t.Errorf("%x, and then %x", one, same)
 	}
 	deadline := time.Now().Add(patience)
-	for sum() == one { // the kernel's clock ticks
+	for sum() == one { // wait for a tick of the kernel's clock
 		if time.Now().After(deadline) {
 			t.Fatal("a change of a file that cannot be read is not seen")
 		}
 		written, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil { // nobody may not write it either
+		if err != nil { // this user may not write the file either
 			rootWrites(t, path)
 			continue
 		}
@@ -109,7 +109,7 @@ func TestFingerprint_OfUnreadableFileFollowsItsStamp(t *testing.T) {
 	}
 }
 
-// searchable is a folder that others may look into.
+// searchable returns a folder that other users may enter.
 func searchable(t *testing.T) string {
 	t.Helper()
 	dir := tempDir(t)
@@ -119,7 +119,7 @@ func searchable(t *testing.T) string {
 	return dir
 }
 
-// nobody drops the file system rights of root until again is called.
+// nobody drops root's rights on the file system until again is called.
 func nobody(t *testing.T, path string) (again func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -138,7 +138,7 @@ func nobody(t *testing.T, path string) (again func()) {
 	return again
 }
 
-// rootWrites changes a file from another thread, which has kept its rights.
+// rootWrites changes a file from another thread, which still has root's rights.
 func rootWrites(t *testing.T, path string) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -155,7 +155,7 @@ func TestFingerprint_OfLargeFileFollowsItsStamp(t *testing.T) {
 		if again := sum(); again != before {
 			t.Errorf("%d bytes: %x, and then %x", size, before, again)
 		}
-		// Equal content in another inode.
+		// Replace the file by one with equal content and another inode.
 		must(t, os.WriteFile(path+".new", bytes.Repeat([]byte("a"), size), 0o600))
 		must(t, os.Rename(path+".new", path))
 		if same := sum() == before; same != read {
@@ -193,7 +193,7 @@ func TestFingerprint_ReadsOnlyChanges(t *testing.T) {
 	}
 	file := File{Path: path}
 	one := file.Fingerprint()
-	file.sum++ // what it would not find
+	file.sum++ // a value that reading the file would not return
 	if again := file.Fingerprint(); again != one+1 {
 		t.Errorf("%x after %x: read again", again, one)
 	}

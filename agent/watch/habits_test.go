@@ -10,13 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Each habit changes f.toml, or not, in its own way. It must be reported once, as one change.
+// Each habit changes f.toml as an editor or tool does, or leaves it unchanged. A change is reported
+// once.
 func TestEditors_MakeOneChange(t *testing.T) {
 	habits := []struct {
 		name    string
-		prepare func(t *testing.T, dir string) // f.toml holds "old" before, unless this changes it
+		prepare func(t *testing.T, dir string) // f.toml contains "old", unless prepare changes it
 		do      func(t *testing.T, dir string)
-		silent  bool // nothing changed in the end
+		silent  bool // the content is unchanged in the end
 	}{
 		{name: "write in place", do: func(t *testing.T, dir string) {
 			write(t, dir+"/f.toml", "new")
@@ -127,7 +128,7 @@ func TestEditors_MakeOneChange(t *testing.T) {
 	}
 }
 
-// Changes of the folders and links on the way to a/b/f.toml are reported as well.
+// Changes of the folders and links on the path a/b/f.toml are reported, too.
 func TestPath_FollowsFoldersAndLinks(t *testing.T) {
 	const path = "a/b/f.toml"
 	cases := []struct {
@@ -241,7 +242,8 @@ func TestPath_FollowsFoldersAndLinks(t *testing.T) {
 				}
 			}
 			quiet(t, watcher)
-			// The watch went along: one more write is seen, wherever the path leads now.
+			// After the change the file is still watched: another write is reported, wherever the
+			// path leads.
 			mkdir(t, dir+"/a/b")
 			write(t, dir+"/"+path, "last")
 			if diff := cmp.Diff([]string{dir + "/" + path}, next(t, watcher)); diff != "" {
@@ -257,8 +259,8 @@ func there(t *testing.T, dir string) {
 	write(t, dir+"/a/b/f.toml", "old")
 }
 
-// kubernetes writes a version of a mounted ConfigMap as the kubelet does: a new folder, ..data
-// renamed over, the last version removed.
+// kubernetes writes a version of a mounted ConfigMap as the kubelet does: it creates a new folder,
+// renames a new link over ..data, and removes the previous version.
 func kubernetes(t *testing.T, dir, version string, files map[string]string) {
 	t.Helper()
 	folder := filepath.Join(dir, "..2026_"+version)

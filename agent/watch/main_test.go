@@ -16,12 +16,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// A slow machine mostly does the steps of a change within one testDebounce (see together).
+// Even a slow machine usually executes the steps of a change within one testDebounce (see
+// together).
 const (
 	testDebounce = 120 * time.Millisecond
 	testInterval = 50 * time.Millisecond // of polls
 	patience     = 10 * time.Second
-	silence      = 2 * testDebounce // in which no other change may be reported
+	silence      = 2 * testDebounce // time in which no other change may be reported
 )
 
 func testOptions(suffixes ...string) Options {
@@ -67,9 +68,9 @@ func launch(t *testing.T, watcher *Watcher, paths ...string) {
 	<-watcher.Ready()
 }
 
-// together repeats the steps of one change until they take less than a debounce: otherwise they are
-// rightly reported as several changes. Each try has its own folder and watcher; it returns the
-// last.
+// together repeats the steps of one change until they take less than a debounce time: slower steps
+// would rightly be reported as several changes. Each attempt has its own folder and watcher; it
+// returns those of the last attempt.
 func together(
 	t *testing.T, prepare func(dir string) *Watcher, steps func(dir string),
 ) (dir string, watcher *Watcher) {
@@ -87,7 +88,7 @@ func together(
 	return "", nil
 }
 
-// next is the next batch of changes.
+// next returns the next batch of changes.
 func next(t *testing.T, watcher *Watcher) []string {
 	t.Helper()
 	select {
@@ -114,7 +115,7 @@ func write(t *testing.T, path, text string) {
 	must(t, os.WriteFile(path, []byte(text), 0o600))
 }
 
-// replace writes a file in one step.
+// replace replaces a file atomically.
 func replace(t *testing.T, path, text string) {
 	t.Helper()
 	temporary := filepath.Join(filepath.Dir(path), ".replace")
@@ -149,7 +150,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// tempDir is a folder whose path is free of symbolic links.
+// tempDir returns a folder whose path contains no symbolic links.
 func tempDir(t *testing.T) string {
 	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())

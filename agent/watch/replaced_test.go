@@ -9,13 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A folder is replaced, and another path is found to lead through it while the event is still in
-// the kernel's queue.
+// A folder is replaced, and the watcher encounters it through another path before it has received
+// the event.
 func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		put  bool   // another folder takes its place at once
-		via  string // what finds it: Set, or the event of a link
+		put  bool   // another folder replaces it at once
+		via  string // how the watcher encounters it: by Set, or by the event of a link
 	}{
 		{"put, Set", true, "set"},
 		{"removed, Set", false, "set"},
@@ -39,7 +39,7 @@ func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 				link(t, "../a/b/other", dir+"/links/two")
 				rename(t, dir+"/links/two", link1)
 			}
-			for i := range 5 { // one is taken, and the next holds up all that follow
+			for i := range 5 { // the watcher receives one event and blocks at the next
 				write(t, fmt.Sprintf("%s/%d", folder, i), "")
 			}
 			rename(t, folder, dir+"/away")
@@ -69,7 +69,7 @@ func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 	}
 }
 
-// A watched file is still followed after its folder became unreadable, and a new path below is too.
+// A watched file, and a new file beside it, are still watched after their folder became unreadable.
 func TestFolder_MayBecomeUnreadable(t *testing.T) {
 	dir := searchable(t)
 	folder, file := dir+"/conf", dir+"/conf/f"
@@ -86,7 +86,7 @@ func TestFolder_MayBecomeUnreadable(t *testing.T) {
 	watcher.mu.Lock()
 	roots, err := watcher.tree.set([]string{file, folder + "/sub/g"})
 	for _, r := range roots {
-		if r.due() { // in this thread
+		if r.due() { // in this thread, which has no right to read the folder
 			j := r.begin()
 			watcher.tree.apply(j, j.run(watcher.tree.folders, false))
 		}

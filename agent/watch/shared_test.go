@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSharedInode_IsWatchedByAllPaths writes a file through a name that is not watched, after each
-// change of the names that are.
+// TestSharedInode_IsWatchedByAllPaths writes a file through a name that is not watched, each time
+// after a change of its watched names.
 func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
 	dir := tempDir(t)
 	a, b, c, other := dir+"/a/f", dir+"/b/f", dir+"/c/f", dir+"/other"
@@ -27,7 +27,7 @@ func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
 	changes := func(what string, want ...string) {
 		t.Helper()
 		var got []string
-		for len(got) < len(want) { // a slow machine reports them one by one
+		for len(got) < len(want) { // a slow machine may report them one by one
 			got = append(got, next(t, watcher)...)
 		}
 		slices.Sort(got)
@@ -61,7 +61,7 @@ func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
 	changes("one name", b)
 }
 
-// TestSharedFolder_IsWatchedByAllPaths has a folder be mounted elsewhere as well.
+// TestSharedFolder_IsWatchedByAllPaths watches a folder that is also mounted elsewhere.
 func TestSharedFolder_IsWatchedByAllPaths(t *testing.T) {
 	dir := tempDir(t)
 	mkdir(t, dir+"/one")
@@ -77,8 +77,8 @@ func TestSharedFolder_IsWatchedByAllPaths(t *testing.T) {
 	}
 }
 
-// TestRemount_IsWatchedAnew replaces a mounted file system by one with the same numbers of device
-// and inodes, and ends with it the watches of the kernel.
+// TestRemount_IsWatchedAnew replaces a mounted file system by one with the same device and inode
+// numbers, which ends the kernel's watches.
 func TestRemount_IsWatchedAnew(t *testing.T) {
 	dir := tempDir(t)
 	file := dir + "/conf/sub/f"
@@ -105,8 +105,8 @@ func TestRemount_IsWatchedAnew(t *testing.T) {
 	}
 }
 
-// TestMounts_ReportRemountBeforeTheirReader replaces a mount, whose ID the next one may take, before
-// anybody waits for changes.
+// TestMounts_ReportRemountBeforeTheirReader replaces a mount, possibly by one with the same ID,
+// before await is called.
 func TestMounts_ReportRemountBeforeTheirReader(t *testing.T) {
 	dir := tempDir(t)
 	mount := func() { must(t, unix.Mount("none", dir, "tmpfs", 0, "")) }

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestPoll_OnlyWhereInotifyIsSilent has nothing polled on a local file system, so that an idle
-// watcher never wakes.
+// TestPoll_OnlyWhereInotifyIsSilent checks that nothing is polled on a local file system, so that
+// an idle watcher never wakes up.
 func TestPoll_OnlyWhereInotifyIsSilent(t *testing.T) {
 	dir := tempDir(t)
 	mkdir(t, dir+"/d/sub")
@@ -31,8 +31,8 @@ func TestPoll_OnlyWhereInotifyIsSilent(t *testing.T) {
 	}
 }
 
-// TestHangingFileSystem_DelaysItsPathsOnly has a path whose file system does not answer beside one
-// that changes.
+// TestHangingFileSystem_DelaysItsPathsOnly watches a path whose file system does not respond and
+// another path that changes.
 func TestHangingFileSystem_DelaysItsPathsOnly(t *testing.T) {
 	dir, hanging := tempDir(t), tempDir(t)
 	write(t, hanging+"/f", "below the mount")
@@ -59,7 +59,7 @@ func TestHangingFileSystem_DelaysItsPathsOnly(t *testing.T) {
 	}
 }
 
-// TestMount_OnTheWayIsNoticed mounts a file system over the folder of a file and removes it again.
+// TestMount_OnTheWayIsNoticed mounts a file system over the folder of a file and unmounts it.
 func TestMount_OnTheWayIsNoticed(t *testing.T) {
 	dir := tempDir(t)
 	file := dir + "/conf/sub/f"
@@ -91,7 +91,8 @@ func TestMount_OnTheWayIsNoticed(t *testing.T) {
 	changes("written below")
 }
 
-// TestMount_OfAFileIsFollowed writes a file that is mounted elsewhere through its own name.
+// TestMount_OfAFileIsFollowed writes through its own name a file that is also mounted elsewhere,
+// where it is watched.
 func TestMount_OfAFileIsFollowed(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/source", "1")
@@ -105,8 +106,8 @@ func TestMount_OfAFileIsFollowed(t *testing.T) {
 	}
 }
 
-// TestUnread_ReportsAccessOfFolders has a folder above a file change its mode: who may read the
-// file changes, too.
+// TestUnread_ReportsAccessOfFolders changes the mode of a folder above a file, which changes who
+// may read the file.
 func TestUnread_ReportsAccessOfFolders(t *testing.T) {
 	dir := tempDir(t)
 	mkdir(t, dir+"/a/b")

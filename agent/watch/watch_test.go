@@ -93,7 +93,7 @@ func TestChanges_MergeUntilReceived(t *testing.T) {
 	quiet(t, watcher)
 }
 
-// seen waits until the watcher knows that a file holds text.
+// seen waits until the watcher has read that a file contains text.
 func seen(t *testing.T, watcher *Watcher, path, text string) {
 	t.Helper()
 	want := content{kind: file, sum: sha256.Sum256([]byte(text))}
@@ -138,7 +138,7 @@ func TestSet_KeepsPendingChanges(t *testing.T) {
 	}
 }
 
-// The queue holds max_queued_events. Without a reader, events above that are lost.
+// The kernel's queue holds max_queued_events events. Further ones are lost while nobody reads them.
 func TestOverflow_ScansEverything(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	must(t, err)
@@ -150,7 +150,7 @@ func TestOverflow_ScansEverything(t *testing.T) {
 	start(t, watcher, dir+"/f", dir+"/later")
 	quiet(t, watcher)
 	watcher.mu.Lock()
-	for range queue + 4096 { // beside what was read
+	for range queue + 4096 { // in addition to events that were read
 		must(t, os.Symlink("x", dir+"/ignored"))
 		must(t, os.Remove(dir+"/ignored"))
 	}

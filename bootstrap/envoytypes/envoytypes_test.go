@@ -21,7 +21,7 @@ const (
 	half = api + "extensions/filters/m" // the first import of the second file
 )
 
-// TestAPI_IsThatOfTheModule compares the version that people read with go.mod's.
+// TestAPI_IsThatOfTheModule compares the documented version of Envoy's API with that of go.mod.
 func TestAPI_IsThatOfTheModule(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}",
 		strings.TrimSuffix(api, "/")).Output()
@@ -38,7 +38,7 @@ func TestImports_HaveEveryPackage(t *testing.T) {
 	}
 	var packages []string
 	for name := range strings.FieldsSeq(string(out)) {
-		if strings.HasSuffix(name, "/v3") { // Envoy has no other version any more
+		if strings.HasSuffix(name, "/v3") { // Envoy supports no other version
 			packages = append(packages, name)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// defaults is what the agent makes of an empty configuration.
+// defaults returns the input that the agent makes of an empty configuration.
 func defaults() bootstrap.Input {
 	return bootstrap.Input{
 		Node: bootstrap.Node{
@@ -142,7 +142,7 @@ func TestBuild_Golden(t *testing.T) {
 	}
 }
 
-// statsConfig is the part of a bootstrap that only three golden files show, for brevity.
+// statsConfig matches the part of a bootstrap that, for brevity, only three golden files contain.
 var statsConfig = regexp.MustCompile(`(?s)  "stats_config": \{.*?\n  \},\n`)
 
 func TestBuild_IsDeterministic(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Envoy closes connections over the limit, of each captured listener and of no other one.
+// Envoy closes connections beyond the limit on each captured listener, and on no other.
 func TestBuild_CapturedListenersHaveALimit(t *testing.T) {
 	dir := parts.ShortDir(t)
 	in := live(t, dir, "admin.sock")
@@ -61,7 +61,7 @@ func TestBuild_CapturedListenersHaveALimit(t *testing.T) {
 	}
 }
 
-// echoes opens a connection until the test ends, and reports whether it is served.
+// echoes opens a connection until the test ends, and reports whether Envoy serves it.
 func echoes(t *testing.T, address string) bool {
 	t.Helper()
 	c, err := net.Dial("tcp", address)

@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// nothing is a discovery server that has no resources of any type.
+// nothing is a discovery server without any resources.
 type nothing struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 }
@@ -59,7 +59,7 @@ func (nothing) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoverySe
 	}
 }
 
-// discovery runs an xDS server on a Unix socket that accepts streams and sends nothing.
+// discovery runs an xDS server on a Unix socket that accepts streams and sends no responses.
 func discovery(t *testing.T, path string) {
 	t.Helper()
 	listener, err := net.Listen("unix", path)
@@ -95,8 +95,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// run starts Envoy with a bootstrap and waits until it is live; what it says at warning and above
-// is returned.
+// run starts Envoy with a bootstrap, waits until it is live, and returns its log lines at level
+// warning and above.
 func run(t *testing.T, dir, socket string, rendered []byte, args ...string) *output {
 	t.Helper()
 	path := filepath.Join(dir, "envoy-"+filepath.Base(socket)+".json")
@@ -125,7 +125,7 @@ func run(t *testing.T, dir, socket string, rendered []byte, args ...string) *out
 	return said
 }
 
-// get asks the server at a Unix socket, or at host:port; 0 is one that cannot be reached.
+// get sends a request to a Unix socket or to host:port; the code is 0 if it cannot be reached.
 func get(t *testing.T, address, method, path string) (code int, body string) {
 	t.Helper()
 	network := "tcp"
@@ -140,7 +140,7 @@ func get(t *testing.T, address, method, path string) (code int, body string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.URL.Opaque = path // as it is, dots and all
+	request.URL.Opaque = path // the path unchanged, including its dots
 	response, err := transport.RoundTrip(request)
 	if err != nil {
 		return 0, ""
@@ -153,7 +153,7 @@ func get(t *testing.T, address, method, path string) (code int, body string) {
 	return response.StatusCode, string(content)
 }
 
-// ports returns an input with sockets in dir and ports that are free.
+// live returns an input with sockets in dir and free ports.
 func live(t *testing.T, dir, admin string) bootstrap.Input {
 	t.Helper()
 	in := defaults()
@@ -178,7 +178,7 @@ func TestBuild_EnvoyLogsNoWarningByDefault(t *testing.T) {
 	}))
 	defer agent.Close()
 	in.Ready.Backend = agent.Listener.Addr().String()
-	in.MaxConnections = 1 // which the readiness and metrics listeners are exempt from
+	in.MaxConnections = 1 // the readiness and metrics listeners are exempt
 
 	said := run(t, dir, in.AdminSocket, render(t, in))
 	if info, err := os.Stat(in.AdminSocket); err != nil || info.Mode().Perm() != 0o660 {
@@ -228,7 +228,7 @@ func TestBuild_EnvoyLogsNoWarningByDefault(t *testing.T) {
 		}
 	}
 
-	// The same ports, side by side with another epoch.
+	// Another epoch on the same ports, started side by side.
 	second := in
 	second.AdminSocket = filepath.Join(dir, "admin-1.sock")
 	second.Discovery.Delta = false
@@ -241,8 +241,8 @@ func TestBuild_EnvoyLogsNoWarningByDefault(t *testing.T) {
 	}
 }
 
-// deprecated is the one place of the bootstrap that Envoy calls deprecated: there is no other for
-// the tracing provider of listeners that name none.
+// deprecated is the warning about the only deprecated field of the bootstrap. Envoy has no other
+// field for the tracing provider of listeners that name none.
 const deprecated = "Using deprecated option 'envoy.config.bootstrap.v3.Bootstrap.tracing'"
 
 func TestBuild_EnvoyAcceptsEveryField(t *testing.T) {

@@ -33,7 +33,7 @@ func golden(t *testing.T, name string, got []byte) {
 	parts.Golden(t, filepath.Join("testdata", name), string(got), *update)
 }
 
-// folder is where a bootstrap with relative paths is at home: tls/ holds a certificate, its key and
+// folder returns a folder for bootstraps with relative paths: tls/ has a certificate, its key and
 // its root.
 func folder(t *testing.T) string {
 	t.Helper()
@@ -71,7 +71,7 @@ func folder(t *testing.T) string {
 	return dir
 }
 
-// validate lets the real Envoy check a bootstrap.
+// validate makes the real Envoy check a bootstrap.
 func validate(t *testing.T, dir string, rendered []byte) {
 	t.Helper()
 	path := filepath.Join(dir, "validate.json")

@@ -31,7 +31,7 @@ const overrideBase = `{
   "admin": {"address": {"pipe": {"path": "/run/a.sock", "mode": 432}}}
 }`
 
-// mergeable are overrides that have their effect by protobuf's rules.
+// mergeable are overrides that have an effect by protobuf's rules.
 var mergeable = map[string]string{
 	"empty":    `{}`,
 	"scalar":   `{"node": {"cluster": "c", "locality": {"zone": "2"}}}`,
@@ -50,7 +50,7 @@ var mergeable = map[string]string{
 	"other names": `{"layeredRuntime": {"layers": [{"name": "x", "admin_layer": {}}]}}`,
 }
 
-// Where this program knows all types, the merge of documents is protobuf's merge of messages.
+// If all types are known, merging documents gives the same result as merging protobuf messages.
 func TestOverride_MergesLikeProtobuf(t *testing.T) {
 	decode := func(t *testing.T, text []byte) *bootstrapv3.Bootstrap {
 		t.Helper()
@@ -133,8 +133,7 @@ bootstrap_extensions:
 	}
 }
 
-// What this program knows nothing of passes through: extensions it does not link, fields of a newer
-// Envoy.
+// Unknown parts are retained: extensions that are not linked, and fields of a newer Envoy.
 func TestOverride_KeepsUnknownFields(t *testing.T) {
 	base := `{"newer": {"a": 1, "l": [1], "any": {"@type": "x/y", "v": 1}}, "admin": {"address": {"pipe": {"path": "/a"}}},
   "bootstrap_extensions": [{"name": "a", "typed_config": {"@type": "type.googleapis.com/some.Thing", "big": 18446744073709551615}}]}`

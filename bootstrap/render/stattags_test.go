@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// named is a proxy whose names have dots: a cluster without an endpoint, an HTTP listener on an
-// IPv6 address with a local rate limit, and a TCP listener.
+// named is a configuration with dots in its names: a cluster without an endpoint, an HTTP listener
+// on an IPv6 address with a local rate limit, and a TCP listener.
 const named = `{"static_resources": {
 "clusters": [
   {"name": "c", "alt_stat_name": "outbound|80|v1|b.default.svc.cluster.local;", "type": "STATIC"},
@@ -38,8 +38,8 @@ const named = `{"static_resources": {
      "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
      "stat_prefix": "outbound|5432||db.example.com", "cluster": "plain"}}]}]}]}}`
 
-// TestStatTags_NamesAreLabels counts a request and a connection, with all statistics and with the
-// default ones.
+// TestStatTags_NamesAreLabels compares the metrics of a request and a connection, with all
+// statistics and with the default ones.
 func TestStatTags_NamesAreLabels(t *testing.T) {
 	http6, tcp := parts.FreePort(t), parts.FreePort(t)
 	wants := []struct {
@@ -85,7 +85,8 @@ func TestStatTags_NamesAreLabels(t *testing.T) {
 	}
 }
 
-// count sends a request and a connection to an Envoy with named and returns its metrics.
+// count sends a request and a connection to an Envoy with the configuration named, and returns its
+// metrics.
 func count(t *testing.T, all bool, http6, tcp int) string {
 	t.Helper()
 	dir := parts.ShortDir(t)
@@ -104,13 +105,13 @@ func count(t *testing.T, all bool, http6, tcp int) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, _ = connection.Read(make([]byte, 1)) // until Envoy closes it
+	_, _ = connection.Read(make([]byte, 1)) // wait until Envoy closes the connection
 	_ = connection.Close()
 	_, text := get(t, in.AdminSocket, http.MethodGet, "/stats/prometheus")
 	return text
 }
 
-// hasSample reports whether a text has a sample; the order of labels does not count.
+// hasSample reports whether the metrics contain a sample, with its labels in any order.
 func hasSample(text, want string) bool {
 	sorted := func(sample string) []string {
 		labels := strings.FieldsFunc(sample, func(r rune) bool { return strings.ContainsRune("{,}", r) })

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// templateInput has everything that a template can ask for.
+// templateInput returns an input with everything that a template can use.
 func templateInput() bootstrap.Input {
 	in := input(inputs["telemetry"])
 	in.Node.Locality = "eu/eu-1/a"
@@ -92,7 +92,7 @@ func TestTemplate_ErrorsHavePositions(t *testing.T) {
 	}
 }
 
-// What is rendered may hold credentials: no error quotes it.
+// A rendered bootstrap may contain credentials, so no error quotes it.
 func TestTemplate_ErrorsHaveNoCredentials(t *testing.T) {
 	in := defaults()
 	in.Node.Metadata = map[string]any{"TOKEN": "s3cret-value"}
@@ -181,7 +181,7 @@ func TestCertificateFiles(t *testing.T) {
 	}
 }
 
-// A whole bootstrap of the user's, in YAML with an extension unknown here, serves.
+// Envoy serves with a user's complete bootstrap, in YAML with an extension that is not linked here.
 func TestCustom_IsAcceptedByEnvoy(t *testing.T) {
 	dir := parts.ShortDir(t)
 	text := `

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// traced is a listener that asks for tracing and names no provider, as those of an istiod do.
+// traced is a listener that enables tracing without naming a provider, as those of an istiod do.
 const traced = `{"static_resources": {"listeners": [{
   "name": "web", "address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}},
   "filter_chains": [{"filters": [{"name": "envoy.filters.network.http_connection_manager", "typed_config": {

@@ -19,7 +19,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// places are where an EnvoyFilter has a typed_config; TYPED is one, NUMBER another for each.
+// places are the kinds of EnvoyFilter patches that can contain a typed_config. TYPED stands for it,
+// NUMBER for a number that differs in each.
 var places = []string{
 	"{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: {name: a, typed_config: TYPED}}}",
 	"{applyTo: NETWORK_FILTER, patch: {operation: ADD, value: {name: a, typed_config: TYPED}}}",
@@ -33,9 +34,9 @@ var places = []string{
 	"{applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: fNUMBER, typed_config: TYPED}}}",
 }
 
-// TestMeshCheck_FindsMisspeltFieldsOfEveryType writes EnvoyFilters with typed_configs of 200
-// types, each with a misspelt field, and the same without it. It also packs them in each other and
-// in TypedStruct.
+// TestMeshCheck_FindsMisspeltFieldsOfEveryType writes EnvoyFilters with typed_configs of 200 types,
+// each with a misspelt field, and the same without it. It also nests them in each other and in
+// TypedStruct.
 func TestMeshCheck_FindsMisspeltFieldsOfEveryType(t *testing.T) {
 	const wanted = 200
 	all := extensions()
@@ -160,11 +161,11 @@ func meshCheck(t *testing.T, folder, content string) []problem {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return slices.DeleteFunc(found, func(p problem) bool {
-		return p.Severity == "info" // the host has nothing to patch
+		return p.Severity == "info" // the patch matches nothing on this host
 	})
 }
 
-// extensions returns the types of extensions that have a field with a sample.
+// extensions returns the types of extensions that have a field for which sample returns a value.
 func extensions() []protoreflect.MessageDescriptor {
 	found := map[string]protoreflect.MessageDescriptor{}
 	protoregistry.GlobalTypes.RangeMessages(func(m protoreflect.MessageType) bool {
@@ -183,7 +184,8 @@ func extensions() []protoreflect.MessageDescriptor {
 	return all
 }
 
-// sample returns the last field of a message that has one, and its value in YAML.
+// sample returns the name and a YAML value of the last field of a message for which it can make
+// one.
 func sample(of protoreflect.MessageDescriptor, depth int) (protoreflect.Name, string, bool) {
 	for i := range of.Fields().Len() {
 		field := of.Fields().Get(of.Fields().Len() - 1 - i)

@@ -23,8 +23,8 @@ const (
 	shadow = "root:$y$j9T$0123456789abcdef:20000:0:99999:7:::\n"
 )
 
-// hostileMachine returns a machine whose run folder and agent belong to nobody, and the path of a
-// file that only root may read.
+// hostileMachine returns a machine whose run folder and agent belong to an unprivileged user, and
+// the path of a file that only root may read.
 func hostileMachine(t *testing.T, plant func(m *machine, secret string) []string) (*machine,
 	string) {
 	t.Helper()
@@ -45,8 +45,8 @@ func hostileMachine(t *testing.T, plant func(m *machine, secret string) []string
 	return m, secret
 }
 
-// TestBugReport_HostileAgent has the agent's user name files, and plant files in its folder: root's
-// report must neither contain what only root may read, nor block.
+// TestBugReport_HostileAgent has the agent's user name files, and place files in its folder: root's
+// report must not contain what only root may read, and the command must not block.
 func TestBugReport_HostileAgent(t *testing.T) {
 	for name, plant := range map[string]func(m *machine, secret string) []string{
 		"a file elsewhere": func(_ *machine, secret string) []string { return []string{secret} },
@@ -116,8 +116,8 @@ func TestBugReport_HostileAgent(t *testing.T) {
 	}
 }
 
-// TestBugReport_HostileAgentFillsNoDisk has the agent's user name one file in many ways, plant many
-// files, and one whose only name is a link to an earlier file of root.
+// TestBugReport_HostileAgentFillsNoDisk has the agent's user name one file in many ways, place many
+// files, and place a hard link to a file of root that has been replaced since.
 func TestBugReport_HostileAgentFillsNoDisk(t *testing.T) {
 	m, _ := hostileMachine(t, func(m *machine, _ string) []string {
 		if err := os.Chown(m.write("run/envoy/envoy-rev0.json", "{}"), nobody, nobody); err != nil {
@@ -158,7 +158,8 @@ func TestBugReport_HostileAgentFillsNoDisk(t *testing.T) {
 	}
 }
 
-// A file that takes for ever, here a FIFO that root's configuration names, does not delay the end.
+// A file whose read never ends, here a FIFO that root's configuration names, does not delay the
+// end.
 func TestBugReport_EndsOnSignalAndDeadline(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -177,7 +178,7 @@ func TestBugReport_EndsOnSignalAndDeadline(t *testing.T) {
 	if content, err := within(ctx, read); content != "" || err == nil {
 		t.Errorf("%q, %v", content, err)
 	}
-	writer, err := os.OpenFile(fifo, os.O_WRONLY, 0) // lets the reader go
+	writer, err := os.OpenFile(fifo, os.O_WRONLY, 0) // ends the blocked read
 	if err != nil {
 		t.Fatal(err)
 	}

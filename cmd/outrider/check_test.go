@@ -11,7 +11,7 @@ import (
 
 func TestStatus_ExplainsFailedUnit(t *testing.T) {
 	m := newMachine(t, nil)
-	m.proc = m.dir // without the Envoys of other machines on this host
+	m.proc = m.dir // hides the Envoys of other tests on this host
 	const absent = "outrider: the agent is not running: nobody answers on " +
 		"$DIR/run/outrider.sock: no such file or directory\n"
 	for _, c := range []struct {

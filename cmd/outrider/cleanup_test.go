@@ -50,7 +50,7 @@ func TestCleanup(t *testing.T) {
 		m.write("shm/envoy_shared_memory_48110", "x"), m.write("keeper/kept.log", "x"),
 		m.write("run/notes.txt", "x"), m.write("shm/envoy_shared_memory_47130", "x"),
 		m.write("shm/envoy_shared_memory_47140", strings.Repeat("x", 4096))}
-	if err := os.Chown(stays[4], 12345, 12345); err != nil { // of another user's Envoy
+	if err := os.Chown(stays[4], 12345, 12345); err != nil { // belongs to another user's Envoy
 		t.Fatal(err)
 	}
 	file, err := os.Open(stays[5])
@@ -58,13 +58,13 @@ func TestCleanup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	// of a running Envoy
+	// This one is mapped, as by a running Envoy.
 	memory, err := unix.Mmap(int(file.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(memory) }()
-	// as systemd holds it for activation
+	// This one is open, as systemd holds it for activation.
 	open, err := net.Listen("unix", filepath.Join(m.dir, "run", "keeper.sock"))
 	if err != nil {
 		t.Fatal(err)

@@ -251,7 +251,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("%d %q", code, out)
 	}
 	m := newMachine(t, &apitest.Backend{NotReady: "epoch 0 is starting"})
-	const enough = "3s" // for the reason to be told, on a busy machine, too
+	const enough = "3s" // enough to get the reason, even on a busy machine
 	told := make(chan string, 1)
 	go func() {
 		code, _, errors := m.outrider("wait", "--timeout", enough)
@@ -269,7 +269,7 @@ func TestWait(t *testing.T) {
 }
 
 // TestWait_EndsBetweenTwoTries lets the timeout expire just before a request, and before the first
-// one: the missing agent is reported nevertheless.
+// request: the missing agent is reported nevertheless.
 func TestWait_EndsBetweenTwoTries(t *testing.T) {
 	m := newMachine(t, nil)
 	var all sync.WaitGroup

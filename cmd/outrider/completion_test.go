@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestCompletion_Shells loads the completions into each shell and completes with them
+// TestCompletion_Shells loads the completion scripts into each shell and completes words with them
 // (scripts/setup test installs the shells).
 func TestCompletion_Shells(t *testing.T) {
 	folder := t.TempDir()
@@ -18,9 +18,9 @@ func TestCompletion_Shells(t *testing.T) {
 	for _, c := range []struct {
 		shell, file string
 		syntax      []string
-		complete    string // prints what "outrider rel" and "outrider completion " become
+		complete    string // prints the completions of "outrider rel" and "outrider completion "
 	}{
-		// the function as bash-completion calls it, with the variables that it prepares
+		// Call the function as bash-completion does, with the variables that it prepares.
 		{"bash", "outrider", []string{"-n"}, `
 _init_completion() { cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
 __ltrim_colon_completions() { :; }
@@ -33,7 +33,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 COMP_WORDS=(outrider completion '') COMP_CWORD=2 COMP_LINE='outrider completion ' COMP_POINT=20
 __start_outrider outrider '' completion
 printf '%s\n' "${COMPREPLY[@]}"`},
-		// the same without the package bash-completion
+		// The same without the package bash-completion.
 		{"bash", "outrider", []string{"-n"}, `
 . ./outrider
 COMP_TYPE=9 COMP_WORDS=(outrider rel) COMP_CWORD=1 COMP_LINE='outrider rel' COMP_POINT=12
@@ -45,7 +45,7 @@ __start_outrider outrider w =
 COMP_WORDS=(outrider completion '') COMP_CWORD=2 COMP_LINE='outrider completion ' COMP_POINT=20
 __start_outrider outrider '' completion
 printf '%s\n' "${COMPREPLY[@]}"`},
-		// the candidates that the function passes to zsh, which completes only on a terminal
+		// Print the candidates that the function passes to zsh, which completes only on a terminal.
 		{"zsh", "_outrider", []string{"-f", "-n"}, `
 compdef() { :; }
 _describe() { local -a found; found=("${(@P)2}"); print -l -- $found; }

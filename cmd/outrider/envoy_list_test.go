@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// TestEnvoyList_NamesNewerPatches asks an index of Python packages, with pip, and one that is gone.
+// TestEnvoyList_NamesNewerPatches queries an index of Python packages, with pip, and an index that
+// is unreachable.
 func TestEnvoyList_NamesNewerPatches(t *testing.T) {
 	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")

@@ -59,8 +59,8 @@ func TestEnvoyInstall_SelectsOnlyTheFirst(t *testing.T) {
 	}
 }
 
-// TestEnvoyInstall_SelectsWhatTheServiceWouldNotFind has an Envoy that the caller finds: what the
-// service finds decides.
+// TestEnvoyInstall_SelectsWhatTheServiceWouldNotFind checks that the installed Envoy is selected
+// unless the service finds another one. An Envoy that only the caller finds does not matter.
 func TestEnvoyInstall_SelectsWhatTheServiceWouldNotFind(t *testing.T) {
 	private, public := t.TempDir(), parts.ShortDir(t)
 	for _, folder := range []string{private, public} {

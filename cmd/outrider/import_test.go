@@ -131,7 +131,8 @@ func TestImport_Apply(t *testing.T) {
 	}
 }
 
-// The files are a user's: links, FIFOs, keys and other names than istiod's reach nobody else.
+// Files that their user replaced by links or FIFOs, and host names other than istiod's, have no
+// effect on other files.
 func TestImport_Hostile(t *testing.T) {
 	root, err := os.ReadFile(filepath.Join(vmFiles, "root-cert.pem"))
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/api/apitest"
 )
 
-// Calls that are refused before a server is needed. cmd/outriderd has the tests with servers.
+// Joins that are refused before a server is contacted. cmd/outriderd has the tests with servers.
 func TestJoin_Usage(t *testing.T) {
 	const files = " --token token --ca root.pem"
 	for arguments, want := range map[string]string{
@@ -41,7 +41,7 @@ func TestJoin_AddressesHaveAPort(t *testing.T) {
 	}
 }
 
-// A unit that cannot be started, or whose stop would end an Envoy that serves, is refused.
+// A join is refused if the unit cannot be started, or if stopping it would end a serving Envoy.
 func TestJoin_StateOfTheUnit(t *testing.T) {
 	for _, test := range []struct {
 		active, group, want string
@@ -67,7 +67,7 @@ func TestJoin_StateOfTheUnit(t *testing.T) {
 	}
 }
 
-// A host that has joined does not join again while its certificate is valid, or may be.
+// A host that has joined does not join again while its certificate is, or may be, valid.
 func TestJoin_Twice(t *testing.T) {
 	backend := &apitest.Backend{StatusValue: api.Status{PID: os.Getpid(),
 		Discovery:  api.Discovery{Address: "mesh.test:15012"},
@@ -97,8 +97,8 @@ func TestJoin_Twice(t *testing.T) {
 	}
 }
 
-// A join or leave that was killed leaves files, or an agent with the configuration of the mesh: leave
-// removes all of it, and a join does not take them for the state to return to.
+// A join or leave that was killed leaves files, or an agent with the configuration of the mesh.
+// leave removes all of it; a later join does not treat it as the state to restore.
 func TestJoin_Killed(t *testing.T) {
 	for name, test := range map[string]struct {
 		files  []string

@@ -32,8 +32,8 @@ func commandPaths(command *cobra.Command) []string {
 	return paths
 }
 
-// TestJSON_EveryCommand checks that each command with --json prints only JSON, except for the one
-// that prints a script, and join, which needs a server (cmd/outriderd has its test).
+// TestJSON_EveryCommand checks that each command prints only JSON with --json. Exceptions are the
+// command that prints a script, and join, which needs a server (cmd/outriderd has its test).
 func TestJSON_EveryCommand(t *testing.T) {
 	backend := &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(),
 		Explanation: api.MeshExplanation{

@@ -36,12 +36,12 @@ func number(n int) *int { return &n }
 type machine struct {
 	t      *testing.T
 	dir    string
-	lib    string // where Envoys are installed
+	lib    string // folder of the installed Envoys
 	board  *condition.Board
 	colour bool
 	width  int       // of the terminal
 	unit   unitState // of the agent
-	proc   string    // of processes
+	proc   string    // stands for /proc
 }
 
 // newMachine returns a machine whose agent answers with backend; nil: no agent runs.

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/packaging/man"
 )
 
-// exits are the exit codes and their meaning.
+// exits are the exit codes and their meanings.
 var exits = []struct {
 	code    int
 	meaning string

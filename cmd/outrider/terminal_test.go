@@ -40,7 +40,7 @@ func TestTerminal_EscapesControlCharacters(t *testing.T) {
 	}
 }
 
-// The texts of an agent neither overwrite a line of its status nor clear the screen; the command
+// Text from an agent can neither overwrite a line of the status nor clear the screen. The command
 // itself does both.
 func TestTerminal_TextsOfTheAgentMoveNoCursor(t *testing.T) {
 	const hostile = clearLine + "spoofed" + clearScreen + "\x1b[1A"
@@ -57,7 +57,7 @@ func TestTerminal_TextsOfTheAgentMoveNoCursor(t *testing.T) {
 		})
 		cancel()
 		<-done
-		// A screen begins with the instance's name.
+		// Each screen begins with the instance's name.
 		got := strings.ReplaceAll(shown.String(), clearScreen+"outrider", "")
 		if strings.ContainsAny(got, "\r\x1b") {
 			t.Errorf("%q: the text moves the cursor: %q", arguments, got)

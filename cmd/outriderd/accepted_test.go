@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// asking requests /web continuously until stop, which returns the lost requests.
+// asking requests /web continuously until stop is called, which returns the lost requests.
 func asking(r *rig.Rig) (stop func() []string) {
 	done, lost := make(chan struct{}), make(chan []string)
 	go func() {
@@ -39,7 +39,7 @@ func asking(r *rig.Rig) (stop func() []string) {
 	}
 }
 
-// adminText returns what the live Envoy's admin interface responds, or the error.
+// adminText returns the answer of the live Envoy's admin interface, or the error.
 func adminText(r *rig.Rig, path string) string {
 	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", r.Ports.Admin, path))
 	if err != nil {
@@ -55,9 +55,9 @@ func clusters(r *rig.Rig) string {
 	return adminText(r, "/config_dump?resource=dynamic_active_clusters")
 }
 
-// TestAcceptedVersion_OutlivesEnvoy has Envoy refuse a change of the cluster that all requests go
-// by. Each Envoy that follows never had the version before, and serves it all the same; so does the
-// one that is there when the agent is another.
+// TestAcceptedVersion_OutlivesEnvoy makes Envoy refuse a change of a cluster that all requests use.
+// Each following Envoy, which never had the accepted version, gets and serves it, also from a
+// restarted agent.
 func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 	t.Parallel()
 	for _, delta := range []bool{true, false} {
@@ -86,7 +86,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 				rig.Eventually(t, 30*time.Second,
 					fmt.Sprint("the refusal is reported and persisted: ", is), func() bool {
 						check := r.Outrider("mesh", "check")
-						state, _ := os.ReadFile(remembered) // nothing may be worth remembering
+						state, _ := os.ReadFile(remembered) // no file: there is no refusal
 						refused := check.Exit == api.ExitRefused &&
 							strings.Contains(check.Err, "cluster provided LB")
 						return is == refused && is == strings.Contains(string(state), "cluster provided LB")
@@ -143,7 +143,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			r.StartReady()
 			change()
 			refused(true)
-			r.SetTOML(toml + "[node]\nlabels = {tier = \"other\"}\n") // a proxy of another kind
+			r.SetTOML(toml + "[node]\nlabels = {tier = \"other\"}\n") // another kind of proxy
 			reload()
 			change()
 			refused(true)

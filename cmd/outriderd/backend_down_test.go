@@ -30,8 +30,8 @@ metadata: {name: slow}
 spec: {hosts: [slow.test], http: [{timeout: 0.3s, route: [{destination: {host: slow.test}}]}]}
 `
 
-// TestBackendDown_IsSaidWithItsCauseUntilItAnswers sends requests to backends that refuse, close,
-// do not answer or do not exist, and then starts one that refused.
+// TestBackendDown_IsSaidWithItsCauseUntilItAnswers sends requests to backends that refuse
+// connections, close them, do not answer or do not exist, and then starts the one that refused.
 func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	t.Parallel()
 	dead, deadTCP, closes, slow := parts.FreePort(t), parts.FreePort(t), acceptAll(t, true),
@@ -117,8 +117,8 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	}
 }
 
-// acceptAll returns a port of 127.0.0.1 where connections are accepted, and closed after the first
-// bytes, or not answered.
+// acceptAll returns a port of 127.0.0.1. Its connections are closed after the first bytes, or never
+// answered.
 func acceptAll(t *testing.T, closes bool) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,7 +127,7 @@ func acceptAll(t *testing.T, closes bool) int {
 	}
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
-		var held []net.Conn // the garbage collector closes others
+		var held []net.Conn // referenced, because the garbage collector would close them
 		for {
 			connection, err := listener.Accept()
 			if err != nil {

@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestBackendDown_BehindIstiod checks that Envoy's counters show a backend that refuses.
+// TestBackendDown_BehindIstiod checks that a backend that refuses connections is detected by
+// Envoy's counters.
 func TestBackendDown_BehindIstiod(t *testing.T) {
 	t.Parallel()
 	u := newUpstreamed(t)
@@ -21,7 +22,7 @@ func TestBackendDown_BehindIstiod(t *testing.T) {
 	u.StartReady()
 	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[log]\nlevel = ", u.address)
 	levels, turn := []string{`"info"`, `"debug"`}, 0
-	// A change of a [live] key makes the agent look, as it does each minute.
+	// A change of a [live] key makes the agent check the counters, as it does every minute.
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()
 		rig.Eventually(t, 90*time.Second, what, func() bool {

@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestAuthorities_LateFilesNeedNoEpoch names authorities in a folder that is not
-// there, then writes them, in place.
+// TestAuthorities_LateFilesNeedNoEpoch configures authorities in a folder that does not exist, then
+// writes them and replaces them in place.
 func TestAuthorities_LateFilesNeedNoEpoch(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))

@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// credentialMesh is a gateway with three TLS servers, and a way through plain HTTP to the one that
-// requires a client certificate.
+// credentialMesh is a gateway with three TLS servers, and a plain HTTP server that forwards to the
+// one that requires a client certificate.
 const credentialMesh = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge}
@@ -76,7 +76,7 @@ spec:
     connectionPool: {http: {maxRequestsPerConnection: 1}} # Envoy keeps connections when roots change
 `
 
-// credentials is a router without an identity provider, whose mesh names credentials.
+// credentials is a router without an identity provider, whose mesh objects name credentials.
 type credentials struct {
 	*rig.Rig
 	t                *testing.T
@@ -95,7 +95,7 @@ func newCredentials(t *testing.T) *credentials {
 	return c
 }
 
-// issue writes a credential, file by file.
+// issue writes a credential, one file after the other.
 func (c *credentials) issue(name string) (chain []byte) {
 	c.t.Helper()
 	chain, key := c.root.Issue(c.t, pkitest.Leaf(name, time.Hour))
@@ -107,10 +107,11 @@ func (c *credentials) issue(name string) (chain []byte) {
 	return chain
 }
 
-// get requests a host over TLS, with a client certificate or without, and returns the server's.
+// get requests a host over TLS, with a client certificate unless it is nil, and returns the
+// server's certificate.
 func (c *credentials) get(host string, client *tls.Certificate) (*x509.Certificate, error) {
 	config := &tls.Config{ServerName: host, InsecureSkipVerify: true} // the test compares it
-	if client != nil {                                                // also one that the server does not ask for
+	if client != nil {                                                // even if it is not requested
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return client, nil
 		}

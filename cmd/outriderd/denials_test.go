@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// deniedKinds are policies of one workload by file. Each restricts one of deniedRequests.
+// deniedKinds has one policy of each kind by file name, all for the same workload. Each restricts
+// one of deniedRequests.
 var deniedKinds = map[string]string{
 	"mesh.d/access.yaml": `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
@@ -56,7 +57,7 @@ spec:
 	return d
 }
 
-// put writes a policy of deniedKinds with a replacement.
+// put writes a policy of deniedKinds, in which it replaces old by with.
 func (d denials) put(name, old, with string) {
 	text := deniedKinds[name]
 	if strings.Contains(text, "%d") {
@@ -92,8 +93,8 @@ func (d denials) answer(port int, path, token string) string {
 	return fmt.Sprint(response.StatusCode)
 }
 
-// countsDryRun adds a policy with dry-run: it denies nothing, and the agent's metrics count what it
-// would deny.
+// countsDryRun adds a policy with dry-run and checks that it denies nothing and that the agent's
+// metrics count what it would deny.
 func (d denials) countsDryRun() {
 	d.t.Helper()
 	d.Write("mesh.d/dry.yaml", `apiVersion: security.istio.io/v1
@@ -116,9 +117,9 @@ spec:
 }
 
 // TestDenials_OverLifeOfAgent breaks one policy of each kind and sends requests while the agent
-// runs, after a reload to a new epoch, and after the agent was killed: what was denied stays
-// denied, and what was admitted is admitted. An agent that starts with the broken ones and knows
-// nothing else denies everything.
+// runs, after a reload to a new epoch, and after the agent was killed: what was denied remains
+// denied, and what was admitted remains admitted. An agent that starts with the broken policies and
+// without state denies everything.
 func TestDenials_OverLifeOfAgent(t *testing.T) {
 	t.Parallel()
 	d := newDenials(t, "")
@@ -161,7 +162,7 @@ func TestDenials_OverLifeOfAgent(t *testing.T) {
 		r.StartReady()
 		check("the next agent")
 	}
-	r.Daemon().Process.Signal(os.Interrupt) //nolint:errcheck // Wait notices
+	r.Daemon().Process.Signal(os.Interrupt) //nolint:errcheck // Wait detects a failure
 	r.Daemon().Wait(t, 60*time.Second)
 	if err := os.RemoveAll(filepath.Join(r.Dir, "state")); err != nil {
 		t.Fatal(err)

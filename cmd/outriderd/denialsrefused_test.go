@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// unknownFilter is an EnvoyFilter that puts a filter before another one into the listener of a
+// unknownFilter is an EnvoyFilter that inserts a filter before another one into the listener of a
 // port. Envoy refuses the listener, because it does not know the filter.
 const unknownFilter = `apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
@@ -26,10 +26,10 @@ spec:
         type_url: type.googleapis.com/outrider.test.Unknown, value: {edit: %d}}}}
 `
 
-// TestDenials_RefusedByEnvoy adds a policy in an edit that also changes an EnvoyFilter of the same
-// listener, which Envoy refuses. If the filter before the edit is harmless, the policy is in force
-// with it. If Envoy refuses the listener with either filter, it continues as before the edit, and
-// the agent is not ready.
+// TestDenials_RefusedByEnvoy adds a policy in the same edit as a change of an EnvoyFilter of the
+// same listener, which Envoy refuses. If Envoy accepts the previous EnvoyFilter, the policy is in
+// force together with that. If Envoy refuses the listener with either EnvoyFilter, the listener
+// remains as before the edit, and the agent is not ready.
 func TestDenials_RefusedByEnvoy(t *testing.T) {
 	t.Parallel()
 	const access, tokens, peers, filter = "mesh.d/access.yaml", "mesh.d/tokens.yaml",
@@ -94,7 +94,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		rig.Eventually(t, 60*time.Second, test.name+": before the edit", func() bool {
 			ready, _ := d.Ready()
 			said := d.Outrider("mesh", "check")
-			if stored() { // the refusal of the test before
+			if stored() { // the refusal of the previous test
 				return false
 			}
 			loaded := strings.Contains(said.Out+said.Err, filepath.Join(d.Dir, filter)+":")

@@ -53,7 +53,7 @@ spec: {host: far.test, trafficPolicy: {tls: {mode: SIMPLE, sni: far.test, subjec
 `
 
 // TestMeshCheck_KnowsWhatTheRunningEnvoyFound sends requests to a name that does not resolve and to
-// a server whose certificate nobody trusts.
+// a server whose certificate is not trusted.
 func TestMeshCheck_KnowsWhatTheRunningEnvoyFound(t *testing.T) {
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()

@@ -38,7 +38,7 @@ func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 			t.Fatal("the file system is not full")
 		}
 	}
-	// A change of a [live] key makes the agent look, as it does each minute.
+	// A change of a [live] key makes the agent check the file systems, as it does every minute.
 	levels, turn := []string{`"debug"`, `"info"`}, 0
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()

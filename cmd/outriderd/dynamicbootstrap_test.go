@@ -22,17 +22,17 @@ import (
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 
-	// of the bootstrap's JSON
+	// Links the type, which the bootstrap's JSON contains.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
 
-// bootstrapServer is an xDS server (ADS, state of the world) with a bootstrap and nothing else.
+// bootstrapServer is an xDS server (ADS, state of the world) whose only resource is a bootstrap.
 type bootstrapServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	bootstrap atomic.Pointer[anypb.Any]
-	node      atomic.Pointer[corev3.Node] // of the last request for it
-	requests  atomic.Int32                // for it
+	node      atomic.Pointer[corev3.Node] // of the last request for the bootstrap
+	requests  atomic.Int32                // number of requests for the bootstrap
 }
 
 func (s *bootstrapServer) StreamAggregatedResources(
@@ -59,8 +59,8 @@ func (s *bootstrapServer) StreamAggregatedResources(
 	}
 }
 
-// set sets a bootstrap whose listener on a port answers with a text. Its admin interface, node and
-// cluster for xDS are useless on this host.
+// set sets a bootstrap with a listener on a port that answers with a text. The bootstrap's admin
+// interface, node and cluster for xDS do not fit this host.
 func (s *bootstrapServer) set(t *testing.T, port int, text string, of ...proto.Message) {
 	t.Helper()
 	sent := &bootstrapv3.Bootstrap{}
@@ -102,7 +102,7 @@ func (s *bootstrapServer) set(t *testing.T, port int, text string, of ...proto.M
 	s.bootstrap.Store(packed)
 }
 
-// start serves on an address until stop.
+// start serves on an address until stop is called.
 func (s *bootstrapServer) start(t *testing.T, address string) (stop func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -180,7 +180,7 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 		r.Signal(daemon.Process.Pid, syscall.SIGTERM)
 		daemon.Wait(t, time.Minute)
 		server.requests.Store(0)
-		start() // the second time with the third bootstrap
+		start() // the second time the server runs, with a third bootstrap
 		daemon = r.StartReady()
 		answers("second") // from the cache
 	}

@@ -11,7 +11,8 @@ import (
 )
 
 // TestLog_NamesMeshProblemsAndChanges changes a mesh file: the log names each problem and each
-// change once, with its place, status lists the problem, and a reload beside it says so.
+// change once, with its position; the status lists the problem, and a reload at that time mentions
+// it.
 func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	daemon := r.StartReady()

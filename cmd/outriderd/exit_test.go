@@ -33,7 +33,7 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("%s: exit %d: %s", c.name, exit, daemon.Output())
 		}
 	}
-	// --check exits with the code of a start.
+	// --check exits with the same code as a start.
 	for _, c := range []struct {
 		name, toml string
 		exit       int
@@ -69,7 +69,7 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestRestartLimit_KeeperDoesNotCount ends keepers after as many exits of Envoy as the limit
+// TestRestartLimit_KeeperDoesNotCount kills keepers after as many exits of Envoy as the limit
 // permits.
 func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 	t.Parallel()
@@ -102,7 +102,7 @@ func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 }
 
 // TestStart_NoticesACorrectionOfWhatItRefuses corrects the configuration while the agent, which has
-// read it, waits for its keeper.
+// read the invalid one, waits for its keeper.
 func TestStart_NoticesACorrectionOfWhatItRefuses(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{})

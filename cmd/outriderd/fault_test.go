@@ -10,13 +10,14 @@ import (
 	"outrider.org/outrider/scripts/rig/fault"
 )
 
-// moderate returns a load and a rate of epochs at which other tests can run: 360 requests/s.
+// moderate returns options with a load and a rate of epochs that leave room for other tests: 360
+// requests/s.
 func moderate() fault.Options {
 	return fault.Options{Rate: 0.2, Drain: time.Second, ParentShutdown: 3 * time.Second, Reloads: 6,
 		Kills: 6, Flood: 5 * time.Second}
 }
 
-// rounds returns how often each fault is injected: OUTRIDER_FAULTS, or once.
+// rounds returns the number of injections of each fault: OUTRIDER_FAULTS, or one.
 func rounds(t *testing.T) int {
 	text := os.Getenv("OUTRIDER_FAULTS")
 	if text == "" {
@@ -29,8 +30,8 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// mostTries limits the repetitions of a run that failed on a busy machine: requests that take
-// seconds may outlive the test's epochs, which end within three.
+// mostTries limits the repetitions of a run that failed on a busy machine, where requests that take
+// seconds may outlive the test's epochs, which end within three seconds.
 const mostTries = 3
 
 // try injects a fault.
@@ -67,7 +68,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFaultsRaced injects the faults with most concurrency into an agent built with the race
+// TestFaultsRaced injects the faults with the most concurrency into an agent built with the race
 // detector.
 func TestFaultsRaced(t *testing.T) {
 	options := moderate()

@@ -11,7 +11,7 @@ import (
 
 // follower returns a function that changes the mesh, each time by another route of the rig's
 // service, and waits until Envoy has accepted it. metadata and spec are additional fields of the
-// VirtualService, in flow and block style.
+// VirtualService, in YAML's flow and block style.
 func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string) {
 	changes := 0
 	return func(when string) {

@@ -7,18 +7,18 @@ import (
 	"testing"
 )
 
-// gate is a TCP proxy that may be closed (connections are refused at once) or hang.
+// gate is a TCP proxy that can be closed (connections are refused at once) or hang.
 type gate struct {
 	address string // host:port
 	target  string
 
 	mu     sync.Mutex
 	state  string // open, closed, hanging
-	hung   int    // connections that were accepted while it hangs
+	hung   int    // connections accepted while it hangs
 	opened []net.Conn
 }
 
-// newGate returns an open gate before target. It ends with the test.
+// newGate returns an open gate in front of target. It ends with the test.
 func newGate(t *testing.T, target string) *gate {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +57,7 @@ func (g *gate) set(state string) {
 	g.opened = nil
 }
 
-// forward forwards to another target from now on, and ends all connections.
+// forward makes the gate forward to another target, and ends all connections.
 func (g *gate) forward(target string) {
 	g.mu.Lock()
 	g.target = target

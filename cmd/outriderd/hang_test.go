@@ -18,7 +18,7 @@ type watchdog struct {
 	fed      chan struct{}
 }
 
-// newWatchdog makes agents that the test starts notify it.
+// newWatchdog makes the agents that the test starts notify this watchdog.
 func newWatchdog(t *testing.T) watchdog {
 	t.Helper()
 	manager, err := net.ListenUnixgram("unixgram",
@@ -48,7 +48,7 @@ func newWatchdog(t *testing.T) watchdog {
 func (w watchdog) isFed(t *testing.T) {
 	t.Helper()
 	for len(w.fed) > 0 {
-		<-w.fed // of the time before
+		<-w.fed // discard notifications from before
 	}
 	for begun := time.Now(); time.Since(begun) < w.interval; {
 		select {
@@ -59,8 +59,8 @@ func (w watchdog) isFed(t *testing.T) {
 	}
 }
 
-// While Envoy's admin interface or the keeper hangs, the watchdog is fed, and the status answers
-// and says what a reload waits for. The reload ends, and later ones work.
+// While Envoy's admin interface or the keeper hangs, the watchdog is notified, and the status
+// answers and says what a reload waits for. The reload ends, and later ones work.
 func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 	for _, hangs := range []struct {
 		program, toml, phase string
@@ -90,7 +90,7 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 				return strings.Contains(status.Doing, hangs.phase)
 			})
 			watchdog.isFed(t)
-			if hangs.program != "envoy" { // only the keeper's answer ends the reload
+			if hangs.program != "envoy" { // the reload cannot end before the keeper answers
 				resume()
 			}
 			if got := <-ended; hangs.outcome != "" &&
@@ -107,8 +107,8 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 	}
 }
 
-// While the file system of a certificate hangs, the watchdog is fed, status and reload answer, and
-// a change of the mesh takes effect. The problem names the file.
+// While the file system of a certificate hangs, the watchdog is notified, status and reload answer,
+// and a change of the mesh takes effect. The problem names the file.
 func TestMesh_AnswersWhileCertificateHangs(t *testing.T) {
 	mount := t.TempDir()
 	parts.HangingMount(t, mount)

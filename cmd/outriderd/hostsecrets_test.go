@@ -24,8 +24,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// hostSecrets is an SDS server of the host. It sends a secret when it is requested, and when it has
-// changed.
+// hostSecrets is an SDS server of the host. It sends a secret when it is requested and whenever it
+// has changed.
 type hostSecrets struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 	mu      sync.Mutex
@@ -72,7 +72,7 @@ func (s *hostSecrets) set(name string, chain, key, roots []byte) {
 	s.changed = make(chan struct{})
 }
 
-// response returns the secrets with these names, and what announces the next change.
+// response returns the secrets with these names, and a channel that is closed at the next change.
 func (s *hostSecrets) response(names []string) (*discoveryv3.DiscoveryResponse, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -99,7 +99,7 @@ func (s *hostSecrets) StreamSecrets(
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		for err := error(nil); err == nil; { // acknowledgements: each stream has one name
+		for err := error(nil); err == nil; { // read acknowledgements: each stream requests one name
 			_, err = stream.Recv()
 		}
 	}()
@@ -118,7 +118,7 @@ func (s *hostSecrets) StreamSecrets(
 	}
 }
 
-// TestCredentials_OfAnSDSServerOfTheHost has the Gateways and DestinationRules of credentialMesh
+// TestCredentials_OfAnSDSServerOfTheHost uses the Gateways and DestinationRules of credentialMesh
 // with credentials sds://NAME.
 func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 	t.Parallel()
@@ -179,7 +179,7 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 	})
 	c.serves("simple.test", nil, issue("simple"))
 
-	// a server that sends changes without end neither stops requests nor other changes
+	// A server that continuously sends changes stops neither requests nor other changes.
 	flood, end := context.WithCancel(t.Context())
 	var flooding sync.WaitGroup
 	flooding.Go(func() {

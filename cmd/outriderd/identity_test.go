@@ -43,7 +43,7 @@ const secretListener = `static_resources:
           "@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo
 `
 
-// identified is an agent with certificates from files, and a listener that presents them.
+// identified is an agent with certificates from files, and with a listener that presents them.
 type identified struct {
 	*rig.Rig
 	t    *testing.T
@@ -74,7 +74,7 @@ bootstrap_override = %q
 
 func (i *identified) path(name string) string { return filepath.Join(i.Dir, name) }
 
-// issue writes a new pair and the root.
+// issue writes a new certificate and key, and the root.
 func (i *identified) issue() (chain []byte) {
 	i.t.Helper()
 	chain, key := i.root.Issue(i.t, pkitest.Leaf("web", time.Hour))
@@ -91,11 +91,11 @@ func (i *identified) issue() (chain []byte) {
 	return chain
 }
 
-// presented returns the certificate that the listener presents to a client of the root.
+// presented returns the certificate that the listener presents to a client certified by the root.
 func (i *identified) presented() ([]byte, error) { return i.presentedTo(i.root, i.root) }
 
-// presentedTo returns the certificate that the listener presents, if the server is certified by one
-// authority and accepts a client of another.
+// presentedTo returns the certificate that the listener presents. It fails unless the server is
+// certified by the authority server and accepts a client certified by client.
 func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, error) {
 	chain, key := client.Issue(i.t, pkitest.Leaf("client", time.Hour))
 	pair, err := tls.X509KeyPair(chain, key)
@@ -107,7 +107,7 @@ func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, err
 	dialer := tls.Dialer{
 		NetDialer: &net.Dialer{Timeout: 5 * time.Second},
 		Config: &tls.Config{
-			InsecureSkipVerify: true, // for SPIFFE IDs: a host name is not verified
+			InsecureSkipVerify: true, // SPIFFE IDs are verified instead of a host name
 			Certificates:       []tls.Certificate{pair},
 			VerifyConnection: func(state tls.ConnectionState) error {
 				chain := x509.NewCertPool()
@@ -128,7 +128,7 @@ func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, err
 	if _, err := c.Write([]byte("x")); err != nil {
 		return nil, err
 	}
-	if _, err := c.Read(make([]byte, 1)); err != nil { // else a refusal may still come (TLS 1.3)
+	if _, err := c.Read(make([]byte, 1)); err != nil { // a late refusal (TLS 1.3)
 		return nil, err
 	}
 	return pkitest.PEM(c.(*tls.Conn).ConnectionState().PeerCertificates[0]), nil
@@ -171,7 +171,7 @@ func TestIdentity_EnvoyPresentsTheFilesCertificate(t *testing.T) {
 	i.noKey("key.pem")
 }
 
-// noKey fails the test if what the agent logs, shows or writes has the private key.
+// noKey fails the test if what the agent logs, shows or writes contains the private key.
 func (i *identified) noKey(name string) {
 	i.t.Helper()
 	text, err := os.ReadFile(i.path(name))
@@ -202,7 +202,8 @@ func (i *identified) noKey(name string) {
 	}
 }
 
-// awaitCondition returns once an error is active whose sentence has a text.
+// awaitCondition waits until a condition of severity error is active whose sentence contains a
+// text.
 func (i *identified) awaitCondition(code, text string) {
 	i.t.Helper()
 	rig.Eventually(i.t, time.Minute, code+" with "+text, func() bool {
@@ -214,7 +215,7 @@ func (i *identified) awaitCondition(code, text string) {
 	})
 }
 
-// Without its files the agent says what Envoy waits for, and serves once they come.
+// Without its files the agent reports what Envoy waits for, and serves once they exist.
 func TestIdentity_FilesComeLate(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
@@ -224,7 +225,7 @@ func TestIdentity_FilesComeLate(t *testing.T) {
 	i.awaitPresented(i.issue())
 }
 
-// A reload that turns the provider on gives the new epoch its certificate before it is live.
+// A reload that enables the provider gives the new epoch its certificate before it is live.
 func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
@@ -250,8 +251,7 @@ func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 	}
 }
 
-// With restart_on_change a new certificate starts an epoch; files that are written again unchanged
-// start none.
+// With restart_on_change a new certificate starts an epoch; rewriting unchanged files starts none.
 func TestIdentity_RestartOnChange(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
@@ -278,7 +278,8 @@ func TestIdentity_RestartOnChange(t *testing.T) {
 	i.awaitPresented(chain)
 }
 
-// CA certificates of MeshConfig are trusted beside the provider's, and follow the file.
+// CA certificates of MeshConfig are trusted in addition to the provider's, and changes of the file
+// take effect.
 func TestIdentity_RootsOfTheMeshConfiguration(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)

@@ -20,8 +20,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestReload_TenInARowWithoutClients reloads a real Envoy whose old epochs would last a minute:
-// none delays the next reload. On a quiet machine each takes 1 s.
+// TestReload_TenInARowWithoutClients reloads an Envoy whose old epochs would run for a minute:
+// without clients none delays the next reload. On a quiet machine each reload takes 1 s.
 func TestReload_TenInARowWithoutClients(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t,
@@ -49,7 +49,7 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	if e := r.Live(); e.Number != 10 {
 		t.Errorf("%+v", e)
 	}
-	// The last epoch has its parent end its own one, which takes moments.
+	// The last epoch makes its parent terminate its own parent, which takes a moment.
 	rig.Eventually(t, 30*time.Second, "two Envoys run at most", func() bool {
 		return len(r.ProcessIDs("envoy")) <= 2
 	})
@@ -57,7 +57,7 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 
 // TestReload_WithFiftyKeepAliveClients reloads a real Envoy while 50 clients keep their
 // connections: a reload waits no longer than announced, and no request is lost. Active clients
-// disconnect when Envoy asks; silent ones stay until the old epoch ends.
+// disconnect when Envoy asks them to; silent ones stay until the old epoch ends.
 func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]bool{"they send": false, "they are silent": true} {
@@ -115,8 +115,8 @@ func reloadTelling(t *testing.T, r *rig.Rig) (took time.Duration, until time.Tim
 	return time.Since(before), until
 }
 
-// keepAliveClients send requests over connections that they keep until Envoy closes them or asks
-// them to.
+// keepAliveClients send requests on connections that they keep until Envoy closes them or asks them
+// to close them.
 type keepAliveClients struct {
 	address string
 	end     context.CancelFunc
@@ -129,7 +129,8 @@ type keepAliveClients struct {
 	lost []error
 }
 
-// start returns once each client has a connection. Silent ones send only when again is called.
+// start returns once each client has a connection. Silent ones send a request only when again is
+// called.
 func (c *keepAliveClients) start(t *testing.T, r *rig.Rig, number int, silent bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c.address, c.end = fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), cancel
@@ -170,7 +171,7 @@ func (c *keepAliveClients) run(ctx context.Context, wake chan struct{}, silent b
 	defer hangUp()
 	for first := true; ; first = false {
 		if silent && connection != nil && closedByPeer(connection) {
-			hangUp() // as a client with a pool does before it sends
+			hangUp() // as a client with a connection pool does before it sends
 		}
 		if connection == nil {
 			dialled, err := net.Dial("tcp", c.address)
@@ -227,7 +228,7 @@ func closedByPeer(connection net.Conn) bool {
 	return err != nil || closed
 }
 
-// exchange sends one request and reports whether the connection ends with the answer.
+// exchange sends a request and reports whether the connection ends after the answer.
 func exchange(connection net.Conn, reader *bufio.Reader) (closes bool, err error) {
 	_ = connection.SetDeadline(time.Now().Add(5 * time.Second))
 	if _, err := fmt.Fprint(connection,

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// expiry returns when the certificate that Envoy presents expires.
+// expiry returns the end of validity of the certificate that Envoy presents.
 func (i *issued) expiry() (time.Time, error) {
 	chain, err := i.presented()
 	if err != nil {
@@ -70,7 +70,7 @@ func TestIstiod_AwayForMostOfALifetime(t *testing.T) {
 	}
 }
 
-// An agent that is killed during a renewal is followed by one that adopts the epoch and renews.
+// An agent is killed during a renewal. The next one adopts the epoch and renews the certificate.
 func TestIstiod_AgentKilledDuringARenewal(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "ttl = \"30s\"\n")
@@ -90,9 +90,8 @@ func TestIstiod_AgentKilledDuringARenewal(t *testing.T) {
 	}
 }
 
-// The root is rotated twice, each time as Istio does it, and the agent's root file is never
-// replaced. Until the old root goes, certificates of both are accepted; at no time is Envoy without
-// a certificate.
+// The root is rotated twice, by Istio's procedure; the agent's root file is never replaced. Until
+// the old root is removed, certificates of both are accepted. Envoy always has a certificate.
 func TestIstiod_RootRotatedTwice(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "ttl = \"10s\"\n")
@@ -128,11 +127,11 @@ func TestIstiod_RootRotatedTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i.awaitAnother(last) // by a connection that only the announced roots verify
+	i.awaitAnother(last) // over a connection that can be verified by the announced roots only
 }
 
-// With output_dir as prov_cert_dir the agent renews with the certificate that it has: the token is
-// needed once.
+// If output_dir is also prov_cert_dir, the agent renews with its current certificate: it needs the
+// token only once.
 func TestIstiod_RenewsWithItsOwnCertificate(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "")

@@ -24,7 +24,8 @@ const secrets = `{
                   grpc_services: [{envoy_grpc: {cluster_name: sds-grpc}}]}}}],
               validation_context_sds_secret_config: {name: ROOTCA, sds_config: *sds}}`
 
-// mutualServer is a bootstrap override whose listeners end mutual TLS: NAME, PORT and BACKEND.
+// mutualServer is a bootstrap override whose listeners terminate mutual TLS. NAME, PORT and BACKEND
+// are replaced.
 const mutualServer = `
   - name: NAME
     address: {socket_address: {address: 127.0.0.1, port_value: PORT}}
@@ -50,7 +51,7 @@ const mutualCluster = `
       socket_address: {address: 127.0.0.1, port_value: BACKEND}}}}]}]}
 `
 
-// mutualClient has the client present its certificate.
+// mutualClient makes the client present its certificate.
 const mutualClient = `apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
 metadata: {name: mutual, namespace: default}
@@ -68,8 +69,8 @@ spec:
             common_tls_context: ` + secrets + `
 `
 
-// Two Envoys authenticate each other with certificates of ten seconds from a real istiod, under
-// load: no request is lost, and every renewal is in time.
+// Two Envoys authenticate each other with certificates that a real istiod issues for ten seconds,
+// under load: no request is lost, and every renewal is in time.
 func TestIstiod_MutualTLSWithShortCertificates(t *testing.T) {
 	t.Parallel()
 	duration, rate := 30*time.Second, 0.25
@@ -128,7 +129,7 @@ ttl = "10s"
 	})
 
 	flow := client.StartLoad(rate)
-	least := time.Hour // of validity left
+	least := time.Hour // shortest remaining validity
 	parts.RepeatFor(duration, 500*time.Millisecond, func() {
 		for _, r := range []*rig.Rig{server, client} {
 			var identities []api.Identity
@@ -148,7 +149,7 @@ ttl = "10s"
 	renewed := map[string]int{}
 	for name, r := range map[string]*rig.Rig{"server": server, "client": client} {
 		renewed[name] = metric(t, r, `outrider_secret_renewals_total{resource="default"}`)
-		// Renewed when half of ten seconds is left.
+		// A certificate of ten seconds is renewed when half of its validity is left.
 		if want := int(duration/(5*time.Second)) - 2; renewed[name] < want {
 			t.Errorf("%s: %d renewals in %v, want %d", name, renewed[name], duration, want)
 		}

@@ -20,10 +20,10 @@ import (
 type issued struct {
 	*identified
 	signer *signer.Signer
-	gate   *gate // before the signer
+	gate   *gate // in front of the signer
 }
 
-// newIssued creates an agent with a token of the given lifetime. more are further keys of
+// newIssued creates an agent with a token of the given lifetime. more has additional keys of
 // [identity].
 func newIssued(t *testing.T, token time.Duration, more string) *issued {
 	t.Helper()
@@ -57,7 +57,7 @@ output_dir = %q
 		i.path("output"), more))
 }
 
-// condition reports whether a condition is active and its sentence has a text.
+// condition reports whether a condition is active and its sentence contains a text.
 func (i *issued) condition(code, text string) (found bool) {
 	var status api.Status
 	i.JSON(&status, "status", "--json")
@@ -105,7 +105,7 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 		t.Errorf("outrider certs does not show the next renewal:\n%s", out)
 	}
 
-	// A [live] key: a certificate of ten seconds is requested at once, by the same epoch.
+	// ttl is a [live] key: a certificate of ten seconds is requested at once, by the same epoch.
 	i.set("ttl = \"10s\"\n")
 	if result := i.Outrider("reload"); result.Exit != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
@@ -113,7 +113,7 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 	second := i.awaitAnother(first)
 	i.awaitAnother(second)
 
-	// The token is replaced by an expired one, and that by another.
+	// The token is replaced by an expired one, and later by a valid one.
 	i.Write("token", i.signer.Token(t, -time.Minute))
 	rig.Eventually(t, time.Minute, "the expired token is reported", func() bool {
 		return i.condition("certificate-not-renewed", "token: the token expired on") ||
@@ -136,7 +136,7 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 		}
 	}
 
-	// Killed during a renewal: the next agent adopts the epoch and continues.
+	// The agent is killed during a renewal: the next one adopts the epoch and continues.
 	last, err = i.presented()
 	i.KillAgent()
 	i.Start()

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Each mistake is an error with its fix. No file changes, and no epoch starts.
+// Each mistake is reported with its fix. No file changes, and no epoch starts.
 func TestJoin_RefusesWithoutAChange(t *testing.T) {
 	t.Parallel()
 	j := newJoinable(t, "[reload]\nwatch = false\n")
@@ -92,8 +92,8 @@ func TestJoin_RefusesWithoutAChange(t *testing.T) {
 	j.SetTOML("")
 }
 
-// A server that issues certificates but refuses them for xDS: the join is undone after the timeout,
-// and when it is interrupted.
+// A server issues certificates but refuses them for xDS: the join is undone after the timeout and
+// after an interruption.
 func TestJoin_IsUndone(t *testing.T) {
 	t.Parallel()
 	j := newJoinable(t, "")
@@ -130,13 +130,13 @@ func TestJoin_IsUndone(t *testing.T) {
 	}
 }
 
-// isAsBefore checks that files and agent are those of before a join.
+// isAsBefore checks that files and agent are as they were before a join.
 func (j *joinable) isAsBefore(before map[string]string) {
 	j.t.Helper()
 	if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
 		j.t.Errorf("files %v, before the join %v", after, before)
 	}
-	// The admin interface that the failed epoch took over is back after another epoch.
+	// Another epoch restores the admin interface that the failed epoch took over.
 	parts.EventuallySees(j.t, time.Minute, "the agent is as before", func() (bool, string) {
 		s := j.status()
 		return s.Discovery.State == "embedded" && len(s.Identities) == 0 && s.Ready &&
@@ -144,7 +144,7 @@ func (j *joinable) isAsBefore(before map[string]string) {
 	})
 }
 
-// A host without a valid certificate, whose token is not valid any more, says so, and joins again
+// On a host without a valid certificate whose token has expired, join reports that, and joins again
 // with a new token.
 func TestJoin_AgainWithoutCertificate(t *testing.T) {
 	t.Parallel()

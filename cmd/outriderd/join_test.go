@@ -25,12 +25,12 @@ type joinable struct {
 	*rig.Rig
 	t       *testing.T
 	program string // outrider-discoveryd
-	address string // of one that serves, with TLS
-	closed  string // of one that issues certificates, and refuses them for xDS
+	address string // address with TLS of a server that issues and accepts certificates
+	closed  string // address of a server that issues certificates but refuses them for xDS
 	ca      string // folder of the trial authority
 }
 
-// newJoinable starts both, the agent with more configuration.
+// newJoinable starts both. more is additional configuration of the agent.
 func newJoinable(t *testing.T, more string) *joinable {
 	t.Helper()
 	j := &joinable{Rig: rig.New(t, rig.Options{Race: true}), t: t,
@@ -49,7 +49,7 @@ func newJoinable(t *testing.T, more string) *joinable {
 	return j
 }
 
-// serve starts an outrider-discoveryd with more keys of [auth], and returns its address.
+// serve starts an outrider-discoveryd with additional keys of [auth], and returns its address.
 func (j *joinable) serve(auth string) string {
 	j.t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(j.t))
@@ -80,7 +80,7 @@ func (j *joinable) run(arguments ...string) string {
 	return string(out)
 }
 
-// openssl makes a key of join tokens, NAME.key and NAME.pub.
+// openssl makes a key pair for join tokens, NAME.key and NAME.pub.
 func (j *joinable) openssl(name string) {
 	j.t.Helper()
 	path := filepath.Join(j.Dir, name)
@@ -109,7 +109,7 @@ func (j *joinable) token(account, key string, ttl time.Duration) string {
 	return filepath.Join(j.Dir, "token")
 }
 
-// forged returns the path of a token that no key has signed.
+// forged returns the path of a token without a valid signature.
 func (j *joinable) forged(claims map[string]any) string {
 	j.t.Helper()
 	all := map[string]any{"iss": "outrider-discoveryd", "aud": "istio-ca",
@@ -210,10 +210,10 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	}
 }
 
-// A host joins the mesh of a real istiod with a token of another issuer, and leaves it.
+// A host joins the mesh of a real istiod with a token of its own issuer, and leaves it.
 func TestJoin_Istiod(t *testing.T) {
 	t.Parallel()
-	// without an API server, this istiod registers no workload (--group)
+	// Without an API server, this istiod cannot register workloads, so --group is not used.
 	authority := signer.Start(t, pkitest.NewAuthority(t, "root", nil))
 	r := rig.New(t, rig.Options{Race: true})
 	authority.Configure(t, "web.yaml", r.WebYAML(r.Ports.Backend))

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestLastGood_OutlivesAgent breaks the file that all requests go by, and kills the agent, twice:
-// each next agent tells Envoy something new, and withdraws nothing.
+// TestLastGood_OutlivesAgent makes the file that all requests depend on invalid, and kills the
+// agent twice: each following agent sends Envoy a change, and removes nothing.
 func TestLastGood_OutlivesAgent(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -10,8 +10,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Envoy has the log levels in force after it crashed, and after they changed while the agent was
-// down.
+// Envoy has the current log levels after it crashed, and after they changed while no agent ran.
 func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
@@ -48,5 +47,5 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	}
 	r.KillAgent()
 	r.StartReady()
-	eventually("debug") // changed by hand while no key changes
+	eventually("debug") // set by hand, and not reset while no key changes
 }

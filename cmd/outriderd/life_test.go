@@ -28,7 +28,7 @@ func owner(t *testing.T, pid int) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// everyonesEnvoy copies the real Envoy to a directory that everyone may enter.
+// everyonesEnvoy copies the real Envoy to a directory that every user may enter.
 func everyonesEnvoy(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "envoy")
@@ -41,8 +41,8 @@ func everyonesEnvoy(t *testing.T, dir string) string {
 	return path
 }
 
-// TestEnvoy_RunsAsItsUser runs Envoy as a separate user if the test runs as root, else as the
-// test's user.
+// TestEnvoy_RunsAsItsUser runs Envoy as a separate user if the test runs as root, otherwise as the
+// same user.
 func TestEnvoy_RunsAsItsUser(t *testing.T) {
 	nobody, err := user.Lookup("nobody")
 	if err != nil {
@@ -78,8 +78,8 @@ func TestEnvoy_RunsAsItsUser(t *testing.T) {
 	}
 }
 
-// wrapped returns an Envoy that identifies itself by its zone, and reports the given hot-restart
-// version.
+// wrapped returns an Envoy that reports the given hot-restart version and is recognizable by its
+// zone.
 func wrapped(t *testing.T, zone, hotRestartVersion string) string {
 	return fmt.Sprintf(
 		"#!/bin/sh\n[ \"$1\" = --hot-restart-version ] && { echo %s; exit; }\nexec %s \"$@\" "+
@@ -153,7 +153,7 @@ func TestStop_EndsWithLastConnection(t *testing.T) {
 	_ = daemon.Process.Signal(syscall.SIGTERM)
 	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains",
 		func() bool { ready, _ := r.Ready(); return !ready })
-	// past the minimum: it waits for this connection
+	// Keep the connection beyond the minimum drain time: the old epoch waits for it.
 	parts.RepeatFor(1500*time.Millisecond, 100*time.Millisecond, exchange)
 	_ = connection.Close()
 	if exit := daemon.Wait(t, 60*time.Second); exit != 0 {
@@ -194,7 +194,7 @@ func TestStatus_Watch(t *testing.T) {
 		t.Fatal("the change is not shown")
 	}
 	_ = watch.Process.Signal(syscall.SIGINT)
-	for lines.Scan() { //nolint:revive // until it has ended
+	for lines.Scan() { //nolint:revive // wait until it has exited
 	}
 	if err := watch.Wait(); err != nil {
 		t.Errorf("interrupted: %v", err)

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// gateway is a TLS server of a router, with its certificate in two files.
+// gateway is a router with a TLS server whose certificate is in two files.
 type gateway struct {
 	*rig.Rig
 	port       int
@@ -106,7 +106,7 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 		if now := current(t, g.Rig); now.PID != before.PID || !g.handshakes() {
 			t.Errorf("%s: epoch %+v serves, its certificate: %v", what, now, g.handshakes())
 		}
-		g.write(t, g.key, g.keyText) // the reload comes before Envoy has read it
+		g.write(t, g.key, g.keyText) // the reload follows before Envoy has read the key
 		if result := g.Outrider("reload"); result.Exit != 0 || !g.handshakes() {
 			t.Errorf("a reload after %s: exit %d: %s", what, result.Exit, result.Err)
 		}
@@ -114,7 +114,8 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 	}
 }
 
-// TestReload_GoesOnWhereNoEpochHasTheCertificate starts without a key. A new epoch has no less.
+// TestReload_GoesOnWhereNoEpochHasTheCertificate starts without a key, so no reload is refused for
+// it: a new epoch has the same certificates as the live one.
 func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -128,7 +129,7 @@ func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
 		!strings.Contains(told.Err, "error: "+filepath.Join(g.Dir, "mesh.d", "edge.yaml")+":1") {
 		t.Errorf("mesh check: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
-	if all := conditions(t, g.Rig); len(all) != 1 { // with file and line
+	if all := conditions(t, g.Rig); len(all) != 1 { // it has file and line
 		t.Errorf("one refusal, and the conditions are %q", all)
 	}
 	if result := g.Outrider("reload"); result.Exit != 0 {

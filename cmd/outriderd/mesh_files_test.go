@@ -67,8 +67,8 @@ func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 }
 
 // TestMesh_MissingFolderIsAwaited starts without the folder of the mesh, on a host without an
-// identity: it may have policies and be on a file system that is not mounted yet. No reload serves
-// without it.
+// identity. The folder may contain policies and be on a file system that is not mounted yet, so the
+// agent does not serve without it, even after a reload.
 func TestMesh_MissingFolderIsAwaited(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

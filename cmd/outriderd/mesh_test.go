@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestExplain_OfRunningAgent asks an agent whose Envoy runs what it would do with
-// requests, and where each resource is written.
+// TestExplain_OfRunningAgent asks an agent what its running Envoy would do with requests, and from
+// which file and line each resource comes.
 func TestExplain_OfRunningAgent(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"routes.yaml": `# the first line
@@ -101,8 +101,8 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 	}
 }
 
-// TestDenial_OfInvalidPolicy starts an agent with a policy that it cannot enforce: it is ready,
-// and says what is denied.
+// TestDenial_OfInvalidPolicy starts an agent with an invalid policy: it is ready, and reports what
+// is denied.
 func TestDenial_OfInvalidPolicy(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t,

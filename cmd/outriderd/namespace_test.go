@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestNamespace_MovesWithItsObjects changes [node] namespace where all that is served names none
-// and is for its own alone.
+// TestNamespace_MovesWithItsObjects changes [node] namespace. The objects have no namespace and are
+// exported to their own only.
 func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	t.Parallel()
 	const toml = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n"
@@ -51,7 +51,7 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 		t.Errorf("after what was refused: %s%s", told.Out, told.Err)
 	}
 	move("bank")
-	move("shop") // there and back while an epoch of each may live
+	move("shop") // there and back, while epochs of both namespaces may run
 
 	// Invalid objects stay in force in the next namespace, and for the next agent.
 	private("STATISCH")
@@ -67,7 +67,7 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	follows("of the next agent")
 	private("STATIC")
 
-	// The next agent has a different namespace than the Envoy that it adopts.
+	// The Envoy that the next agent adopts has another namespace than that agent.
 	adopted := r.Live().PID
 	r.KillAgent()
 	r.SetTOML(toml + watch + "[node]\nnamespace = \"attic\"\n")

@@ -11,7 +11,7 @@ import (
 )
 
 // TestMesh_ReportsServicesOnAgentPorts has services on the ports of the admin view and of Envoy's
-// metrics: Envoy is not asked to listen there, and both go on.
+// metrics: Envoy gets no listeners for them, and both ports keep their function.
 func TestMesh_ReportsServicesOnAgentPorts(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -14,14 +14,16 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestCertificates_OfFilesAreWatched: an expired or soon ending certificate of a Gateway, which
-// Envoy reads itself, is a condition while the agent stays ready, and its replacement is logged.
+// TestCertificates_OfFilesAreWatched has a Gateway's certificate that Envoy itself reads from a
+// file. If it has expired or expires soon, that is a condition while the agent remains ready. Its
+// replacement is logged.
 func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
 	authority := pkitest.NewAuthority(t, "root", nil)
 	name := "file-cert:" + g.crt + "~" + g.key
-	// install writes a pair that was valid for a day until lately, or ends later.
+	// install writes a certificate, valid for a day, that ends after until (negative: it has
+	// expired).
 	install := func(until time.Duration) time.Time {
 		template := pkitest.Leaf("web", until)
 		template.NotBefore = template.NotAfter.Add(-24 * time.Hour)
@@ -41,7 +43,8 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 		}
 		return api.Identity{}, status
 	}
-	// shown awaits that a version and its condition are shown: "CODE SENTENCE", or none.
+	// shown waits until the certificate with this end of validity is shown together with its
+	// condition (code "": without any).
 	shown := func(until time.Time, code, sentence string) {
 		t.Helper()
 		rig.Eventually(t, 30*time.Second, "a certificate until "+until.String()+", "+code, func() bool {

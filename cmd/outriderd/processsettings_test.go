@@ -30,12 +30,12 @@ func settingsRig(t *testing.T, options rig.Options) *rig.Rig {
 	return r
 }
 
-// runs waits until the live Envoy has a number of workers, and variables of its environment ("A=b";
-// "-A": none of that name).
+// runs waits until the live Envoy has a number of workers and some environment variables ("A=b":
+// with this value; "-A": none of that name).
 func runs(t *testing.T, r *rig.Rig, workers int, environment ...string) {
 	t.Helper()
 	seen := ""
-	for range 2 { // the live epoch may end between the questions
+	for range 2 { // the live epoch may end between the two requests
 		rig.Eventually(t, 60*time.Second, fmt.Sprintf("Envoy has %d workers and %v", workers,
 			environment), func() bool {
 			pid := r.Live().PID
@@ -72,8 +72,8 @@ func proxyConfig(spec string) string {
 		"spec: {" + spec + "}\n"
 }
 
-// TestProcessSettings_ChangeUnderLoad changes the workers and the environment of Envoy by files of
-// the mesh: no request is lost, and an invalid change leaves the process as it is.
+// TestProcessSettings_ChangeUnderLoad changes the workers and the environment of Envoy by mesh
+// files: no request is lost, and an invalid change does not affect the process.
 func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	const short = "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"3s\"\n"
@@ -101,14 +101,14 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 		t.Errorf("mesh explain: %s%s", told.Out, told.Err)
 	}
 
-	// The reload reads what was written before it, however late the watcher is.
+	// The reload reads what was written before it, even if the watcher has not reported it yet.
 	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 4, environmentVariables: {A: c}"))
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Errorf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	runs(t, r, 4, "A=c", "FROM=mesh")
 
-	// Envoy refuses the template of the next epoch.
+	// Envoy refuses the bootstrap of the next epoch.
 	r.SetTOML(short + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)))
 	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 5, environmentVariables: {A: d}"))
 	if told := r.Outrider("reload"); told.Exit != api.ExitRefused {
@@ -118,7 +118,7 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 	r.SetTOML(short)
 	runs(t, r, 5, "A=d")
 
-	// An explicit worker count precedes.
+	// An explicit number of workers takes precedence.
 	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 6, environmentVariables: {A: e}"))
 	r.SetTOML(short + "concurrency = 6\n")
 	runs(t, r, 6, "A=e")
@@ -130,9 +130,9 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 	}
 }
 
-// TestProcessSettings_FewerWorkersLoseNothing lowers the number of workers under load, on a host
-// with the setting of the package's file: the kernel moves connections that a surplus worker has not
-// accepted to another one.
+// TestProcessSettings_FewerWorkersLoseNothing reduces the number of workers under load, with the
+// sysctl setting of the package: the kernel moves connections that a removed worker has not
+// accepted to another worker.
 func TestProcessSettings_FewerWorkersLoseNothing(t *testing.T) {
 	t.Parallel()
 	if !parts.InNetwork(t) {

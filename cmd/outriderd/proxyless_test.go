@@ -61,7 +61,7 @@ spec:
 	p.Write("root.pem", string(pkitest.PEM(root.Certificate)))
 	p.Write("token", istiod.Token(t, time.Hour))
 	p.SetTOML(p.configuration(istiod.Address) + "[envoy]\nenabled = false\nbinary = \"/none\"\n" +
-		"[reload]\nwatch = false\n") // the test reloads
+		"[reload]\nwatch = false\n") // the test itself reloads
 	return p
 }
 
@@ -114,7 +114,7 @@ func (p *proxyless) serve(root *pkitest.Authority) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// call resolves and calls the service with the agent's bootstrap.
+// call calls the service by its name in the mesh, with the bootstrap that the agent wrote.
 func (p *proxyless) call() error {
 	p.t.Helper()
 	bootstrap, err := os.ReadFile(p.path("grpc.json"))
@@ -160,7 +160,7 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 		t.Errorf("status: %+v", status)
 	}
 
-	// A reload changes what the file says, and starts nothing.
+	// A reload changes the file and starts no epoch.
 	config, err := os.ReadFile(p.path("conf.d/50-test.toml"))
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +184,7 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 	}
 }
 
-// An Envoy of an earlier configuration ends with the first agent that runs none.
+// An agent that runs no Envoy any more ends the Envoy of its earlier configuration.
 func TestProxyless_EndsTheEnvoyOfBefore(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// An Envoy that cannot start quotes its configuration. Neither the log nor anything that everybody
-// may read contains the quote.
+// An Envoy that cannot start quotes its configuration. Neither the log nor what every user may read
+// contains the quote.
 func TestLog_RedactsEnvoysQuotes(t *testing.T) {
 	const credential, why = "s3cret-value",
 		"Unable to unpack as envoy.extensions.upstreams.http.v3.HttpProtocolOptions"

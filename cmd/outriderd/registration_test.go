@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// workloadGroup has the host's WorkloadEntry in a service of its own.
+// workloadGroup is a WorkloadGroup with a service that selects its WorkloadEntries.
 const workloadGroup = `apiVersion: networking.istio.io/v1
 kind: WorkloadGroup
 metadata: {name: web, namespace: vm}
@@ -32,10 +32,10 @@ type registered struct {
 	*rig.Rig
 	t       *testing.T
 	cluster *cluster.Cluster
-	gate    *gate // before istiod
+	gate    *gate // in front of istiod
 }
 
-// newRegistered starts the control plane, whose istiod has more variables.
+// newRegistered starts the control plane. environment has additional variables of istiod.
 func newRegistered(t *testing.T, environment ...string) *registered {
 	t.Helper()
 	c := cluster.Start(t)
@@ -80,7 +80,7 @@ func (r *registered) entry() *cluster.WorkloadEntry {
 		"web-127.0.0.1")
 }
 
-// await waits until the WorkloadEntry has a health, and returns it.
+// await waits until the health of the WorkloadEntry has a prefix, and returns the entry.
 func (r *registered) await(limit time.Duration, prefix string) *cluster.WorkloadEntry {
 	r.t.Helper()
 	return r.cluster.AwaitEntry(r.t, limit, "vm", "web-127.0.0.1", prefix)
@@ -162,8 +162,8 @@ func TestRegistration_HealthReachesIstiod(t *testing.T) {
 		func() bool { return r.entry() == nil })
 }
 
-// The WorkloadEntry stays, and stays healthy, whatever restarts. istiod would remove it ten seconds
-// after its last connection, so that in the end it must be connected.
+// The WorkloadEntry remains, and remains healthy, whatever is restarted. istiod would remove it ten
+// seconds after its last connection, so the agent must be connected in the end.
 func TestRegistration_SurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	r := newRegistered(t)
@@ -193,12 +193,12 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	}
 }
 
-// Of two istiods and an outrider-discoveryd that share an API server, the one in use hands over:
-// first it serves on while a balancer moves the connection to another one, then the other one is
-// killed. The WorkloadEntry stays, and reports reach it.
+// Two istiods and an outrider-discoveryd share an API server. The one in use is replaced: first a
+// balancer moves the connection to another one while the server runs, then the other one is killed.
+// The WorkloadEntry remains, and health reports reach it.
 func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 	t.Parallel()
-	const grace = 2 * time.Second // after which servers remove what is disconnected
+	const grace = 2 * time.Second // time after which servers remove a disconnected entry
 	environment := "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=" + grace.String()
 	r := newRegistered(t, environment)
 	first := r.gate.target
@@ -225,7 +225,7 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 			}
 			return now.ConnectedAt() != "" && now.Controller() != before.Controller()
 		})
-		<-time.After(2 * grace) // nothing happens
+		<-time.After(2 * grace) // nothing must happen in this time
 		if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
 			t.Errorf("%s: the WorkloadEntry was %q, not always %q", step.what, got, want)
 		}

@@ -153,7 +153,7 @@ func TestAgent_AdoptsAfterKill(t *testing.T) {
 	}
 }
 
-// Replacing the keeper is planned: it raises no condition.
+// Replacing the keeper deliberately raises no condition.
 func TestKeeper_ReplacedInPlace(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestStop_DuringStartLeavesNothing stops the agent at moments of its start, before there is an
-// Envoy and after.
+// TestStop_DuringStartLeavesNothing stops the agent at different moments of its start, before and
+// after the start of Envoy.
 func TestStop_DuringStartLeavesNothing(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	left := func() []string {
@@ -32,7 +32,7 @@ func TestStop_DuringStartLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if daemon.Wait(t, 60*time.Second) != 0 {
-			return nil // by the signal itself: no handler yet
+			return nil // killed by the signal: it had no handler yet
 		}
 		return left()
 	}
@@ -48,8 +48,9 @@ func TestStop_DuringStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestStart_BadConfigurationKeepsLastGood has the agent die while the guard waits, and the
-// next one start with a configuration of which no Envoy can be made: what worked serves again.
+// TestStart_BadConfigurationKeepsLastGood kills the agent while it waits to restart Envoy, and
+// starts another one with a configuration from which no Envoy can be started: the last good one
+// serves again.
 func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	t.Parallel()
 	const toml = "[envoy]\nrestart_backoff_min = \"50s\"\nrestart_backoff_max = \"60s\"\n"

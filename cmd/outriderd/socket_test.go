@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestXDSSocket_MovesOnReload changes [xds] socket by reloads: those that are refused leave all as
-// it was, and with one that is not the epoch before has its own until the next reload.
+// TestXDSSocket_MovesOnReload changes [xds] socket by reloads. A refused reload changes nothing.
+// After an accepted one, the previous epoch keeps its socket until the next reload.
 func TestXDSSocket_MovesOnReload(t *testing.T) {
 	t.Parallel()
 	const toml, watch = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n",
@@ -48,7 +48,7 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 		{"no folder", at(filepath.Join(r.Dir, "none", "xds.sock"), ""), position,
 			"make the folder " + filepath.Join(r.Dir, "none")},
 		{"somebody else's", at(path("taken.sock"), ""), position, "stop it first"},
-		// 105 bytes; it is bound under a longer name first
+		// The path has 105 bytes, but the socket is first bound under a longer name.
 		{"too long", at(path(strings.Repeat("x", 104-len(folder))), ""), position, "shorten it"},
 		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n",
 			badBootstrap(r))), "malformed IP address", ""},
@@ -75,8 +75,8 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 			there("xds2.sock"))
 	}
 	follows("at its new socket")
-	// Back again, and the agent dies while both epochs live: the draining one continues to serve
-	// without a stream.
+	// Change the socket back. The agent dies while both epochs run: the draining one continues to
+	// serve without a stream.
 	r.SetTOML(at(path("xds.sock"), ""))
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
@@ -84,7 +84,7 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	r.KillAgent()
 	r.StartReady()
 	follows("of the next agent")
-	r.SetTOML(at(path("xds2.sock"), "")) // where the killed agent left a socket
+	r.SetTOML(at(path("xds2.sock"), "")) // the killed agent left a socket there
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}

@@ -16,7 +16,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// spireServer issues certificates below an authority of the test.
+// spireServer is the configuration of a SPIRE server that issues certificates below an authority of
+// the test.
 const spireServer = `server {
 	bind_address = "127.0.0.1"
 	bind_port = %[2]d
@@ -49,8 +50,8 @@ plugins {
 }
 `
 
-// startSPIRE runs a SPIRE server with an entry for Envoy's user and an agent at spire.sock, in a
-// directory, until the test ends.
+// startSPIRE runs, until the test ends, a SPIRE server with an entry for Envoy's user, and a SPIRE
+// agent at spire.sock in a directory.
 func (i *identified) startSPIRE(dir string) {
 	t := i.t
 	t.Helper()
@@ -113,8 +114,8 @@ func (i *identified) startSPIRE(dir string) {
 		write("agent.conf", fmt.Sprintf(spireAgent, dir, port)))
 }
 
-// TestIdentity_EnvoyGetsItsCertificateFromSPIRE shows what Envoy has from a real SPIRE agent, and
-// that it follows the agent's renewals.
+// TestIdentity_EnvoyGetsItsCertificateFromSPIRE checks the certificate that Envoy gets from a real
+// SPIRE agent, and that Envoy gets its renewals.
 func TestIdentity_EnvoyGetsItsCertificateFromSPIRE(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)

@@ -44,13 +44,13 @@ func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 	}
 }
 
-// A starting epoch makes the live one close its admin interface. A stop then ends the starting one
-// and cuts nothing of the live one, which cannot be queried.
+// A starting epoch has made the live one close its admin interface. A stop then ends the starting
+// one and cuts no request of the live one, which cannot be queried.
 func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	t.Parallel()
-	// Envoy keeps its connection to the backend for longer, which must not delay the stop
+	// Envoy keeps its connection to the backend for a longer time, which must not delay the stop.
 	const longest = 40 * time.Second
-	// long enough for the request to begin, shorter than it takes
+	// Long enough for the request to begin, but shorter than the request takes.
 	const drain = 4 * time.Second
 	toml := fmt.Sprintf(
 		"[reload]\nwatch = false\n[envoy]\ntermination_drain_duration = "+

@@ -20,16 +20,16 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// unusual has listeners of a bootstrap_override that Outrider itself never generates.
+// unusual has listeners, from a bootstrap_override, that Outrider itself never generates.
 type unusual struct {
 	inRange int    // an HTTP port in the kernel's range of outgoing connections
 	socket  string // HTTP on a Unix socket
-	tcp     int    // a proxy for slow
+	tcp     int    // a TCP proxy to the slow backend
 	slow    net.Listener
 }
 
-// unusualOf creates the listeners and their backend, which reads a question to its end and answers
-// some seconds later.
+// unusualOf creates the listeners and their backend, which reads a request to its end and answers
+// after answerTime.
 func unusualOf(t *testing.T, r *rig.Rig) unusual {
 	t.Helper()
 	slow, err := net.Listen("tcp", "127.0.0.1:0")
@@ -55,7 +55,7 @@ func unusualOf(t *testing.T, r *rig.Rig) unusual {
 }
 
 // outgoingPort returns a port in the range of outgoing connections that is reserved until the test
-// ends: a bound socket holds it, next to which Envoy can bind with SO_REUSEPORT.
+// ends by a bound socket. Envoy can bind it too, with SO_REUSEPORT.
 func outgoingPort(t *testing.T) int {
 	t.Helper()
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -72,7 +72,8 @@ func outgoingPort(t *testing.T) int {
 	return name.(*unix.SockaddrInet4).Port
 }
 
-const answerTime = 7 * time.Second // of the backend; longer than a stop that waits for nothing
+// answerTime is the backend's. A stop that does not wait for requests is shorter.
+const answerTime = 7 * time.Second
 
 func (u unusual) override(backend int) string {
 	const filters = "envoy.extensions.filters."
@@ -119,7 +120,7 @@ func request(network, address string) error {
 	return nil
 }
 
-// ask sends a question, ends it, and waits for the answer.
+// ask sends a request, closes its sending side, and waits for the answer.
 func (u unusual) ask() error {
 	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", u.tcp))
 	if err != nil {
@@ -135,8 +136,8 @@ func (u unusual) ask() error {
 	return err
 }
 
-// A stop in an overlap waits for the older epoch's requests, which cannot be queried any more, and
-// not for its pooled connections to backends.
+// A stop during an overlap waits for the requests of the older epoch, which cannot be queried any
+// more, but not for its pooled connections to backends.
 func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 	type scene struct {
 		rig *rig.Rig
@@ -144,7 +145,7 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		request func(scene) error
-		removed bool // the next epoch does not listen there
+		removed bool // the next epoch does not have this listener
 	}{
 		"HTTP": {request: func(s scene) error {
 			return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.rig.Ports.HTTP))
@@ -171,7 +172,7 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 				filepath.Join(r.Dir, "override.json"))
 			r.SetTOML(with)
 			daemon := r.StartReady()
-			// opens a pooled connection to a backend
+			// This opens a pooled connection to a backend.
 			if _, _, err := r.Get("/"); err != nil {
 				t.Fatal(err)
 			}

@@ -59,7 +59,7 @@ func TestReload_NotifiesManagerOfRefusal(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.SetTOML("")
 	r.StartReady()
-	// The keeper, which is a child here, reports READY=1 too, possibly after it has started Envoy.
+	// The keeper, a child of this agent, sends READY=1 too, possibly after it has started Envoy.
 	for told := until("serves"); len(told) < 2; {
 		told = append(told, until("READY=1")...)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // TestTypedConfig_MisspeltFieldChangesNothing misspells a field of a rate limit that is in force.
-// The agent links no such type.
+// The agent does not link its type.
 func TestTypedConfig_MisspeltFieldChangesNothing(t *testing.T) {
 	t.Parallel()
 	const limit = `apiVersion: networking.istio.io/v1alpha3

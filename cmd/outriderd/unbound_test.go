@@ -10,15 +10,15 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// edge returns a Gateway with a port of an address that answers 204.
+// edge returns a Gateway on an address and port that answers 204.
 func edge(name string, port int, address string) string {
 	return parts.GatewayYAML(name, name+".test", fmt.Sprintf(
 		"- {port: {number: %d, name: http, protocol: HTTP}, bind: %s, hosts: [%s.test]}", port, address,
 		name), "- directResponse: {status: 204}")
 }
 
-// healthCheck returns a filter that changes all listeners of Gateways. Envoy refuses it with a
-// cache time unless it passes requests through.
+// healthCheck returns a filter that changes all listeners of Gateways. Envoy refuses it if it has a
+// cache time but does not pass requests through.
 func healthCheck(settings string) string {
 	return parts.GatewayFilterYAML("alive",
 		`{name: envoy.filters.http.health_check, typed_config: {`+
@@ -27,9 +27,9 @@ func healthCheck(settings string) string {
 			`pass_through_mode: false`+settings+`}}`)
 }
 
-// TestGateway_PortTaken has ports of Gateways that another program has when the agent starts, when
-// a Gateway is added, and during a reload. Each is a condition that names the Gateway and the
-// program, until the port is free; only if no port can be bound, the agent is not ready.
+// TestGateway_PortTaken has ports of Gateways that another program uses: at the start of the agent,
+// when a Gateway is added, and during a reload. Each is a condition that names the Gateway and the
+// program, until the port is free. The agent is not ready only if no port can be bound.
 func TestGateway_PortTaken(t *testing.T) {
 	t.Parallel()
 	first, releaseFirst := parts.OccupiedPort(t)
@@ -111,7 +111,8 @@ func TestGateway_PortTaken(t *testing.T) {
 	}
 }
 
-// TestReadiness_FirstListenersRefused starts with a filter that Envoy refuses in all listeners.
+// TestReadiness_FirstListenersRefused starts with a filter because of which Envoy refuses all
+// listeners.
 func TestReadiness_FirstListenersRefused(t *testing.T) {
 	t.Parallel()
 	port := parts.FreePort(t)

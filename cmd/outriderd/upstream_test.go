@@ -36,7 +36,7 @@ func newUpstreamed(t *testing.T) *upstreamed {
 	}
 	u.address = fmt.Sprintf("127.0.0.1:%d", u.ports[0])
 	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
-	u.Write("mesh.d/web.yaml", "not: [valid") // no problem while istiod is in use
+	u.Write("mesh.d/web.yaml", "not: [valid") // ignored while istiod is in use
 	u.mesh, u.env = "enableAutoMtls: false\n", nil
 	u.startIstiod()
 	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address))
@@ -48,7 +48,7 @@ func (u *upstreamed) startIstiod() {
 	u.killIstiod = parts.StartIstiod(u.t, filepath.Join(u.Dir, "istio.d"), u.mesh, u.ports, u.env...)
 }
 
-// awaitState waits for a state of the connection to istiod.
+// awaitState waits until the connection to istiod has one of the states.
 func (u *upstreamed) awaitState(wanted ...string) api.Discovery {
 	u.t.Helper()
 	var status api.Status
@@ -80,7 +80,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	if u.JSON(&status, "status", "--json"); len(status.Conditions) > 0 {
 		t.Errorf("conditions %+v", status.Conditions)
 	}
-	follows := func() { // Envoy has everything from istiod
+	follows := func() { // Envoy gets its configuration from istiod
 		t.Helper()
 		rig.Eventually(t, 20*time.Second, "Envoy follows istiod", func() bool {
 			out := u.Outrider("proxy", "status", "-o", "wide").Out
@@ -89,10 +89,10 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	}
 	follows()
 	load := u.StartLoad(0.2)
-	if result := u.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
+	if result := u.Outrider("reload"); result.Exit != 0 { // starts an overlap of two Envoys
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 	}
-	restart := func(state string) { // Envoy serves on and connects to the new agent
+	restart := func(state string) { // Envoy continues to serve and connects to the new agent
 		t.Helper()
 		u.KillAgent()
 		u.StartReady()
@@ -101,7 +101,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	restart("connected")
 	follows()
 	u.killIstiod()
-	u.awaitState("connecting", "cached") // if the older Envoy connects to the agent only now
+	u.awaitState("connecting", "cached") // if the older Envoy connects to the agent late
 	if out := u.Outrider("status").Out; !strings.Contains(out, "upstream-unreachable") &&
 		!strings.Contains(out, "no connection to the upstream server") {
 		t.Errorf("outrider status does not show the loss:\n%s", out)
@@ -182,8 +182,8 @@ func TestUpstream_EnvoyConnectsItself(t *testing.T) {
 	}
 }
 
-// A root of istiod's mesh configuration (PCDS) is trusted beside that of the identity's files, also
-// after a restart before an Envoy has connected.
+// A root of istiod's mesh configuration (PCDS) is trusted in addition to those in the identity's
+// files, even after a restart and before an Envoy has connected.
 func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	t.Parallel()
 	root, other := pkitest.NewAuthority(t, "root", nil), pkitest.NewAuthority(t, "other", nil)
@@ -223,7 +223,7 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	if err := os.RemoveAll(output); err != nil {
 		t.Fatal(err)
 	}
-	u.SetTOML(configuration + "[envoy]\nenabled = false\n") // so that none connects
+	u.SetTOML(configuration + "[envoy]\nenabled = false\n") // so that no Envoy connects
 	daemon = u.StartReady()
 	awaitRoots()
 	u.Signal(daemon.Process.Pid, syscall.SIGTERM)

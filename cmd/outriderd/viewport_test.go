@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// customFormat is a complete bootstrap with Envoy's admin interface on a port, like most existing
-// ones.
+// customFormat is a complete bootstrap with Envoy's admin interface on a port, as most existing
+// bootstraps have.
 const customFormat = `admin:
   address:
     socket_address: {address: 127.0.0.1, port_value: %d}
@@ -37,8 +37,8 @@ static_resources:
 `
 
 // TestCustomConfigFile_HasTheViewsPort runs a bootstrap whose admin interface is on [envoy]
-// admin_port: the agent's view yields at the start, for the next agent and at a reload, and
-// returns.
+// admin_port: the agent's view leaves the port to Envoy at the start, at a start that adopts Envoy
+// and at a reload, and uses it again afterwards.
 func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
@@ -53,7 +53,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		t.Errorf("config check: %s%s", checked.Out, checked.Err)
 	}
 	daemon := r.StartReady()
-	// Only Envoy itself lets everybody change settings; only the view names the epoch.
+	// Only Envoy itself lets every user change settings; only the view names the epoch.
 	admin := func() (who string) {
 		answer, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d/healthcheck/ok", r.Ports.Admin),
 			"", nil)

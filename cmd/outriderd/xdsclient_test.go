@@ -16,8 +16,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// A client with Envoy's user that invents a node is refused, and the status says so. Envoy, whose
-// node the agent reads in its bootstrap, connects after a restart of the agent, too.
+// A client that runs as Envoy's user and sends an invented node is refused, and the status reports
+// that. Envoy, whose node the agent reads from its bootstrap, can connect even after a restart of
+// the agent.
 func TestXDSSocket_RefusesInventedNodes(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

