@@ -72,7 +72,7 @@ func put(t *testing.T, path, text string) {
 // wished waits until an epoch with this spec hash is requested.
 func (r *reloads) wished(t *testing.T, hash string) {
 	t.Helper()
-	parts.Eventually(t, 30*time.Second, "an epoch of "+hash+" is requested", func() bool {
+	parts.Eventually(t, time.Minute, "an epoch of "+hash+" is requested", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.wishes[len(r.wishes)-1] == hash
@@ -96,7 +96,7 @@ func TestFileOfARefusedReloadIsWatchedForItsCure(t *testing.T) {
 	put(t, template, "broken")
 	r.write(t, "[envoy]\ntemplate_file = \""+template+"\"\n")
 	// The outcome shows that the watcher has read the new file.
-	parts.Eventually(t, 30*time.Second, "the change is refused", func() bool {
+	parts.Eventually(t, time.Minute, "the change is refused", func() bool {
 		last, _, busy := r.Summary()
 		return !busy && last.Outcome == api.OutcomeRefused
 	})

@@ -222,7 +222,7 @@ func (r *reloads) run(t *testing.T) {
 // waits waits until a reload has reached the supervisor.
 func (r *reloads) waits(t *testing.T, number int) {
 	t.Helper()
-	parts.Eventually(t, 30*time.Second, fmt.Sprintf("%d reloads wait for the supervisor", number),
+	parts.Eventually(t, time.Minute, fmt.Sprintf("%d reloads wait for the supervisor", number),
 		func() bool {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -81,7 +81,7 @@ func TestHelper_SurvivesReloadsInQuickSuccession(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	parts.Eventually(t, 20*time.Second, "the helper serves", func() bool {
+	parts.Eventually(t, time.Minute, "the helper serves", func() bool {
 		client, err := Dial(t.Context(), r.socket())
 		if err != nil {
 			t.Fatal(err)

@@ -63,7 +63,7 @@ func (r *rig) inboundIs(want ...string) {
 		want = []string{want[0], want[0], want[0]}
 	}
 	var last string
-	parts.Eventually(r.t, 10*time.Second, fmt.Sprint("inbound is ", want), func() bool {
+	parts.Eventually(r.t, time.Minute, fmt.Sprint("inbound is ", want), func() bool {
 		last = fmt.Sprint(r.inbound())
 		return last == fmt.Sprint(want)
 	})

@@ -38,7 +38,7 @@ func TestForgetQueries_DNSSocketsInUseFollowTheRules(t *testing.T) {
 		}
 	}
 	for _, s := range used { // retried, because the other host's IPv6 may not be ready yet
-		parts.Eventually(t, 20*time.Second, "the resolver answers",
+		parts.Eventually(t, time.Minute, "the resolver answers",
 			func() bool { return exchange(t, s) == "far" })
 	}
 	table := dnsRules(&captureDNS, testUsers, resolvers, nil)

@@ -112,7 +112,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- f.Run(ctx) }()
-		parts.Eventually(t, 30*time.Second, shown, func() bool {
+		parts.Eventually(t, time.Minute, shown, func() bool {
 			all := board.Conditions()
 			return f.State().Closed == closed && len(all) == 1 &&
 				strings.Contains(all[0].Sentence, shown)
@@ -196,7 +196,7 @@ func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 	l := newLeaver(t)
 	l.captures(StateOn)
 	to := netip.AddrPortFrom(netip.MustParseAddr(here[0]), 80)
-	parts.Eventually(t, 30*time.Second, "the controller knows the rules", func() bool {
+	parts.Eventually(t, time.Minute, "the controller knows the rules", func() bool {
 		reach := l.ReachableDirectly()
 		if reach == nil {
 			return false
@@ -215,7 +215,7 @@ func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 	if err := l.helper.Process.Signal(unix.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	parts.Eventually(t, 10*time.Second, "the next image answers", func() bool {
+	parts.Eventually(t, time.Minute, "the next image answers", func() bool {
 		if direct, why, _ := l.ReachableDirectly()(to); direct {
 			t.Fatalf("direct: %s", why)
 		}

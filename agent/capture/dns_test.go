@@ -72,7 +72,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	gets := func(want string) time.Duration {
 		t.Helper()
 		begun := time.Now()
-		parts.Eventually(t, 20*time.Second, "the answer is "+want,
+		parts.Eventually(t, time.Minute, "the answer is "+want,
 			func() bool { return ask(t, appUser, "udp", far[0]) == want })
 		return time.Since(begun)
 	}
@@ -81,7 +81,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	used := hold(t, far[0])
 	usedGets := func(want string) {
 		t.Helper()
-		parts.Eventually(t, 20*time.Second, "a socket in use gets "+want,
+		parts.Eventually(t, time.Minute, "a socket in use gets "+want,
 			func() bool { return exchange(t, used) == want })
 	}
 	usedGets("far")
@@ -113,7 +113,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-r.client.Done()
-	parts.Eventually(t, 30*time.Second, "the new image of the helper serves", func() bool {
+	parts.Eventually(t, time.Minute, "the new image of the helper serves", func() bool {
 		run(t, "", "nft", "list", "table", "inet", "outrider-dns") // it exists all the time
 		r.client, err = Dial(t.Context(), r.socket())
 		return err == nil
@@ -165,7 +165,7 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	r, proxy := newDNSRig(t)
 	gets := func(want string) {
 		t.Helper()
-		parts.Eventually(t, 20*time.Second, "the answer is "+want,
+		parts.Eventually(t, time.Minute, "the answer is "+want,
 			func() bool { return ask(t, appUser, "udp", far[0]) == want })
 	}
 	r.apply(captureDNS)
@@ -268,9 +268,9 @@ func TestController_ReportsDNSThatIsNotRedirected(t *testing.T) {
 			return c.Code == ConditionDNS
 		})
 	}
-	parts.Eventually(t, 10*time.Second, "the condition is raised", reported)
+	parts.Eventually(t, time.Minute, "the condition is raised", reported)
 	r.startDNS()
-	parts.Eventually(t, 10*time.Second, "the condition is cleared", func() bool {
+	parts.Eventually(t, time.Minute, "the condition is cleared", func() bool {
 		return !reported()
 	})
 	if text := controller.Tables()[0].String(); !strings.Contains(text, "elements = { "+far[0]+"/32 }") {
@@ -289,7 +289,7 @@ func TestHelper_RedirectsNoDNSToAnAgentThatCrashesAgainAndAgain(t *testing.T) {
 	}
 	r, proxy := newDNSRig(t)
 	r.apply(captureDNS)
-	parts.Eventually(t, 20*time.Second, "the proxy answers",
+	parts.Eventually(t, time.Minute, "the proxy answers",
 		func() bool { return ask(t, appUser, "udp", far[0]) == "proxy" })
 	parts.PauseProcess(t, proxy.Process.Pid)
 	r.client.Close()

@@ -173,7 +173,7 @@ func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-r.client.Done()
-	parts.Eventually(t, 30*time.Second, "the new helper serves", func() bool {
+	parts.Eventually(t, time.Minute, "the new helper serves", func() bool {
 		if now := run(t, "", "nft", "list", "table", "inet", "outrider"); now == "" {
 			t.Fatalf("no rules during the upgrade; before: %s", table)
 		}
@@ -191,7 +191,7 @@ func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 	}
 	check("withdrawn for longer")
 	_ = connection.Close()
-	parts.Eventually(t, 30*time.Second, "the nat table is gone", func() bool {
+	parts.Eventually(t, time.Minute, "the nat table is gone", func() bool {
 		return run(t, "", "nft", "list", "ruleset") == ""
 	})
 }

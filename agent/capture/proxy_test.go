@@ -132,7 +132,7 @@ func TestDNSProxy_AnswersRedirectedQueries(t *testing.T) {
 	r.apply(captureDNS)
 	for _, resolver := range far {
 		for _, network := range []string{"udp", "tcp"} {
-			parts.Eventually(t, 10*time.Second, "the proxy answers a query over "+network+" to "+resolver,
+			parts.Eventually(t, time.Minute, "the proxy answers a query over "+network+" to "+resolver,
 				func() bool { return ask(t, appUser, network, resolver) == "proxy" })
 		}
 	}
@@ -148,7 +148,7 @@ func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 	r.startDNS()
 	r.apply(captureDNS)
 	for _, resolver := range far {
-		parts.Eventually(t, 10*time.Second, "the proxy answers", func() bool {
+		parts.Eventually(t, time.Minute, "the proxy answers", func() bool {
 			return ask(t, appUser, "tcp", resolver) == "proxy"
 		})
 		connect := func(uid int) (c net.Conn) {
@@ -169,7 +169,7 @@ func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 				exchange(t, first)
 			}
 		}
-		parts.Eventually(t, 30*time.Second, "one more user is served", func() bool {
+		parts.Eventually(t, time.Minute, "one more user is served", func() bool {
 			return ask(t, 0, "tcp", resolver) == "proxy"
 		})
 		if got := exchange(t, first); got != "proxy" {

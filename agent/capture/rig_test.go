@@ -130,7 +130,7 @@ const soon = stallLimit - time.Second
 // captures waits until the helper has a state.
 func (r *rig) captures(want State) {
 	r.t.Helper()
-	parts.Eventually(r.t, 30*time.Second, "capture is "+string(want), func() bool {
+	parts.Eventually(r.t, time.Minute, "capture is "+string(want), func() bool {
 		s, err := r.client.Status(r.t.Context())
 		return err == nil && s.State == want
 	})

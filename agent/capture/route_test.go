@@ -24,7 +24,7 @@ func TestRoute_ExplainsWhatPassesLo(t *testing.T) {
 	} {
 		ip(t, command)
 	}
-	parts.Eventually(t, 10*time.Second, "the link is up, and the IPv6 address local", func() bool {
+	parts.Eventually(t, time.Minute, "the link is up, and the IPv6 address local", func() bool {
 		local, _, err := LookupRoute(netip.MustParseAddr("2001:db8:1::1"), appUser)
 		return err == nil && local
 	})

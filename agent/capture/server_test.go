@@ -40,13 +40,13 @@ func TestHelper_AcceptsAgainAfterAFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = waiting.Close() }()
-	parts.Eventually(t, 30*time.Second, "the helper cannot accept", func() bool {
+	parts.Eventually(t, time.Minute, "the helper cannot accept", func() bool {
 		return strings.Contains(fmt.Sprint(r.helper.Stderr), "accept an agent")
 	})
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
 		t.Fatal(err)
 	}
-	parts.Eventually(t, 30*time.Second, "the helper accepts", func() bool {
+	parts.Eventually(t, time.Minute, "the helper accepts", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		client, err := Dial(ctx, path)

@@ -72,7 +72,7 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 		}
 	}
 	// the counters of replaced rules start at zero
-	parts.Eventually(t, 30*time.Second, "both connections are captured", func() bool {
+	parts.Eventually(t, time.Minute, "both connections are captured", func() bool {
 		r.other.Do(t, func() {
 			for family, address := range here {
 				c, err := net.DialTimeout("tcp", net.JoinHostPort(address, "9090"), 30*time.Second)
@@ -147,7 +147,7 @@ func TestTransparent_RestoresPolicyRoutes(t *testing.T) {
 		ip(t, family+" rule delete table 133")
 		ip(t, family+" route flush table 133")
 	}
-	parts.Eventually(t, 30*time.Second, "rules and routes are back: "+before, func() bool {
+	parts.Eventually(t, time.Minute, "rules and routes are back: "+before, func() bool {
 		return policy() == before
 	})
 }

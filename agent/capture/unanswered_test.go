@@ -87,7 +87,7 @@ func TestUnanswered_RulesThatReturnApplyToSYNsSentAgain(t *testing.T) {
 		}
 		again := make(chan string)
 		go func() { again <- dialFrom(t, appUser, 41000+uint16(i), virtual[0], 8*time.Second) }()
-		parts.Eventually(t, 30*time.Second, "a SYN is sent", func() bool {
+		parts.Eventually(t, time.Minute, "a SYN is sent", func() bool {
 			return strings.Contains(run(t, "", "cat", "/proc/net/tcp"), fmt.Sprintf(":%04X", 41000+i))
 		})
 		away.finish()

@@ -54,7 +54,7 @@ func TestCertificates_CostNoGoroutineEach(t *testing.T) {
 	gateway(pairs)
 	await(pairs)
 	const few = 5 // goroutines of the test itself, and those that are about to end
-	parts.Eventually(t, 20*time.Second, "no goroutine per file", func() bool {
+	parts.Eventually(t, time.Minute, "no goroutine per file", func() bool {
 		return runtime.NumGoroutine() <= before+few
 	})
 	t.Logf("%d goroutines with 2 files, %d with %d", before, runtime.NumGoroutine(), 2*pairs)

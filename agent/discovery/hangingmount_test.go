@@ -138,7 +138,7 @@ func TestMeshConfig_HangingFileSystemDelaysNoOtherCall(t *testing.T) {
 			release := parts.HangingMount(t, hanging)
 			done := make(chan struct{})
 			go func() { defer close(done); begin(server, changes) }()
-			parts.Eventually(t, 20*time.Second, "the file is read", func() bool {
+			parts.Eventually(t, time.Minute, "the file is read", func() bool {
 				stacks := make([]byte, 1<<20)
 				return bytes.Contains(stacks[:runtime.Stack(stacks, true)],
 					[]byte("/meshfile.Read("))

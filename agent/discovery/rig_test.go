@@ -155,7 +155,7 @@ func (e *envoy) listens(t *testing.T) {
 // eventually polls until a condition holds, for at most thirty seconds.
 func eventually(t *testing.T, what string, holds func() (bool, string)) {
 	t.Helper()
-	parts.EventuallySees(t, 30*time.Second, what, holds)
+	parts.EventuallySees(t, time.Minute, what, holds)
 }
 
 // freePorts returns distinct ports that are free now.

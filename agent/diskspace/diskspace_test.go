@@ -69,7 +69,7 @@ func TestChecker_FullFileSystem(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.Wake()
-			parts.Eventually(t, 20*time.Second, "the condition stands", func() bool {
+			parts.Eventually(t, time.Minute, "the condition stands", func() bool {
 				return strings.HasPrefix(conditions(),
 					ConditionFull+": the file system of "+folder+fault.says)
 			})
@@ -77,7 +77,7 @@ func TestChecker_FullFileSystem(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.Wake()
-			parts.Eventually(t, 20*time.Second, "the condition ends",
+			parts.Eventually(t, time.Minute, "the condition ends",
 				func() bool { return conditions() == "" })
 		})
 	}

@@ -29,8 +29,8 @@ func TestLocalAddresses_ForgetAMovedAddress(t *testing.T) {
 		t.Error("known before it is there")
 	}
 	ip("address add 192.0.2.7/32 dev lo")
-	parts.Eventually(t, 10*time.Second, "the address is known", func() bool { return local.has(address) })
+	parts.Eventually(t, time.Minute, "the address is known", func() bool { return local.has(address) })
 	ip("address delete 192.0.2.7/32 dev lo")
-	parts.Eventually(t, 20*time.Second, "the address is forgotten",
+	parts.Eventually(t, time.Minute, "the address is forgotten",
 		func() bool { return !local.has(address) })
 }

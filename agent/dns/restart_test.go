@@ -179,7 +179,7 @@ func TestRestart_KeepsTheRoute(t *testing.T) {
 	}
 	first := startInstance(t, manager, options)
 	route := helper(first)
-	parts.Eventually(t, 30*time.Second, "the connection is stored", func() bool {
+	parts.Eventually(t, time.Minute, "the connection is stored", func() bool {
 		return manager.Count(storedRoute) == 1
 	})
 	first.stop()
@@ -187,7 +187,7 @@ func TestRestart_KeepsTheRoute(t *testing.T) {
 	second := startInstance(t, manager, options)
 	lasts(route)
 	next := helper(second)
-	parts.Eventually(t, 30*time.Second, "the first route ends", func() bool {
+	parts.Eventually(t, time.Minute, "the first route ends", func() bool {
 		manager.Count(storedRoute)
 		select {
 		case <-route:
@@ -245,7 +245,7 @@ func TestRestart_CrashBeforeTheNamesEndsTheSockets(t *testing.T) {
 	stored := func(i *instance) {
 		t.Helper()
 		i.SetNames(nil)
-		parts.Eventually(t, 30*time.Second, "the sockets are stored", func() bool {
+		parts.Eventually(t, time.Minute, "the sockets are stored", func() bool {
 			return manager.Count(storedSockets) >= 2 // UDP and TCP
 		})
 	}

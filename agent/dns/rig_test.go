@@ -163,7 +163,7 @@ func start(t testing.TB, upstreams ...string) *rig {
 		}
 	})
 	<-r.Ready()
-	parts.Eventually(t, 30*time.Second, "resolv.conf is read", func() bool {
+	parts.Eventually(t, time.Minute, "resolv.conf is read", func() bool {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		return r.Server.host.search == "corp.example"

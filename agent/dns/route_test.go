@@ -84,7 +84,7 @@ func TestRoute_SendsChangedDomains(t *testing.T) {
 	r.SetNames([]Name{{Host: "b.test"}})
 	next("b.test")
 	answer("no resolved")
-	parts.Eventually(t, 30*time.Second, "the error is reported", func() bool {
+	parts.Eventually(t, time.Minute, "the error is reported", func() bool {
 		return r.has(conditionRoute)
 	})
 }

@@ -139,7 +139,7 @@ func (r *realRig) phases() string {
 
 func (r *realRig) settled(want string) {
 	r.Helper()
-	parts.Eventually(r, 20*time.Second, want, func() bool { return r.phases() == want })
+	parts.Eventually(r, time.Minute, want, func() bool { return r.phases() == want })
 }
 
 // load sends requests, each on its own connection, until lost is called. lost returns the number of

@@ -95,12 +95,12 @@ func (r *rig) sentence(code string) string {
 
 func (r *rig) awaitKeys(t *testing.T, from jwks.Source, want string) {
 	t.Helper()
-	parts.Eventually(t, 20*time.Second, want, func() bool { return r.Keys(from) == want })
+	parts.Eventually(t, time.Minute, want, func() bool { return r.Keys(from) == want })
 }
 
 func (r *rig) awaitProblem(t *testing.T, want ...string) {
 	t.Helper()
-	parts.Eventually(t, 20*time.Second, strings.Join(want, " and "), func() bool {
+	parts.Eventually(t, time.Minute, strings.Join(want, " and "), func() bool {
 		for _, w := range want {
 			if !strings.Contains(r.sentence(jwks.CodeUnavailable), w) {
 				return false
@@ -154,7 +154,7 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 			t.Errorf("%s: %s", want, got)
 		}
 		i.text(set("one"))
-		parts.Eventually(t, 20*time.Second, "recovered", func() bool {
+		parts.Eventually(t, time.Minute, "recovered", func() bool {
 			return r.sentence(jwks.CodeUnavailable) == ""
 		})
 	}
@@ -162,7 +162,7 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 	r.awaitKeys(t, from, set("two", "three"))
 	i.text(set("three", "two")) // the same keys
 	requests := i.requests.Load()
-	parts.Eventually(t, 20*time.Second, "two fetches", func() bool {
+	parts.Eventually(t, time.Minute, "two fetches", func() bool {
 		return i.requests.Load() > requests+2
 	})
 	r.awaitKeys(t, from, set("two", "three"))
@@ -190,7 +190,7 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 		t.Errorf("with a broken file: %s", got)
 	}
 	r.Require(nil)
-	parts.Eventually(t, 20*time.Second, "no condition", func() bool {
+	parts.Eventually(t, time.Minute, "no condition", func() bool {
 		return r.sentence(jwks.CodeUnavailable) == ""
 	})
 }

@@ -79,7 +79,7 @@ func TestTraffic_Downstream(t *testing.T) {
 			if err := tcp.CloseWrite(); err != nil {
 				t.Fatal(err)
 			}
-			parts.Eventually(t, 20*time.Second, "the other side knows", func() bool {
+			parts.Eventually(t, time.Minute, "the other side knows", func() bool {
 				return measure(os.Getpid()).established == before.established
 			})
 			check("half closed", 0)
@@ -145,7 +145,7 @@ func TestTraffic_Listening(t *testing.T) {
 		t.Errorf("both have it: %v", all)
 	}
 	_ = unix.Kill(pids[1], unix.SIGUSR1) // the second process closes its socket
-	parts.Eventually(t, 20*time.Second, "one has closed it",
+	parts.Eventually(t, time.Minute, "one has closed it",
 		func() bool { return slices.Equal(listening(), []bool{true, false}) })
 	_ = listener.Close()
 }

@@ -47,9 +47,9 @@ func TestUpstream_ThatResetsIsOneEvent(t *testing.T) {
 			t.Fatal("the server is not tried again")
 		}
 	}
-	parts.Eventually(t, 20*time.Second, "an error", func() bool { return r.Status().Error != "" })
+	parts.Eventually(t, time.Minute, "an error", func() bool { return r.Status().Error != "" })
 	_ = l.Close()
-	parts.Eventually(t, 20*time.Second, "the server refuses connections", func() bool {
+	parts.Eventually(t, time.Minute, "the server refuses connections", func() bool {
 		return strings.Contains(r.condition(conditionAway), "refused")
 	})
 	if n := len(events); n != 2 {

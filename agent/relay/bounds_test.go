@@ -120,7 +120,7 @@ func TestSession_BoundsNamesAndInitialVersions(t *testing.T) {
 				_ = envoy.stream.SendMsg(&text)
 			}
 			envoy.endsExhausted()
-			parts.Eventually(t, 10*time.Second, "the names are given back", func() bool {
+			parts.Eventually(t, time.Minute, "the names are given back", func() bool {
 				return r.envoys.names.used.Load() == 0 && r.envoys.streams.used.Load() == 0
 			})
 		})
@@ -158,7 +158,7 @@ func TestSession_BoundsUnansweredResponses(t *testing.T) {
 		t.Errorf("the cache has %d resources", len(known))
 	}
 	envoy.end(nil)
-	parts.Eventually(t, 10*time.Second, "all is given back", func() bool {
+	parts.Eventually(t, time.Minute, "all is given back", func() bool {
 		return r.envoys.pending.used.Load() == 0 && r.envoys.held.used.Load() == 0
 	})
 }
@@ -203,7 +203,7 @@ func TestServer_OtherClientsTakeNothingFromEnvoy(t *testing.T) {
 	for range 3 {
 		r.connect(t, true, false).send(request)
 	}
-	parts.Eventually(t, 10*time.Second, "three streams are open", func() bool {
+	parts.Eventually(t, time.Minute, "three streams are open", func() bool {
 		return r.others.streams.used.Load() == 3
 	})
 	refused := r.connect(t, true, false)
@@ -215,7 +215,7 @@ func TestServer_OtherClientsTakeNothingFromEnvoy(t *testing.T) {
 	refused.endsExhausted()
 	isEnvoy.Store(true)
 	r.connect(t, true, false).send(request)
-	parts.Eventually(t, 10*time.Second, "Envoy's stream is open", func() bool {
+	parts.Eventually(t, time.Minute, "Envoy's stream is open", func() bool {
 		return r.envoys.streams.used.Load() == 1
 	})
 }

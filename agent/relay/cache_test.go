@@ -216,7 +216,7 @@ func TestCache_IsWrittenSoonAfterAChange(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- c.run(ctx) }()
 	c.put("node", clusterType, "v", held("a"))
-	parts.Eventually(t, 30*time.Second, "a file", func() bool {
+	parts.Eventually(t, time.Minute, "a file", func() bool {
 		_, err := os.Stat(c.path)
 		return err == nil
 	})

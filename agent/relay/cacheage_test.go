@@ -67,7 +67,7 @@ func TestSession_CacheTooOldIsNotServed(t *testing.T) {
 			}
 			continue
 		}
-		parts.Eventually(t, 20*time.Second, "the age is reported", func() bool {
+		parts.Eventually(t, time.Minute, "the age is reported", func() bool {
 			return strings.Contains(r.condition(conditionExpired), "cache_max_age (1m0s)")
 		})
 		if len(c.received) > 0 || r.Status().State != Connecting {

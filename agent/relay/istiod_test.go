@@ -41,7 +41,7 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 			t.Fatal(err)
 		}
 		i.kill()
-		parts.Eventually(t, 30*time.Second, "the loss is reported", func() bool {
+		parts.Eventually(t, time.Minute, "the loss is reported", func() bool {
 			return strings.Contains(r.condition(conditionAway), i.address) &&
 				r.Status().State == Connecting
 		})
@@ -56,7 +56,7 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 		returned := time.Now()
 		answers(t, 10*time.Second, port, "c.test", "second answers")
 		answers(t, 10*time.Second, port, "a.test", "second answers")
-		parts.Eventually(t, 10*time.Second, "b has gone", func() bool {
+		parts.Eventually(t, time.Minute, "b has gone", func() bool {
 			return !strings.Contains(ask(port, "b.test"), "first answers") &&
 				!strings.Contains(e.Get("/clusters"), "b.test")
 		})
@@ -87,7 +87,7 @@ func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
 		e := startEnvoy(t, r.socket, delta)
 		answers(t, 20*time.Second, port, "a.test", "first answers")
 		// Envoy applies the routes before the relay has stored that Envoy accepted them.
-		parts.Eventually(t, 20*time.Second, "the routes are stored", func() bool {
+		parts.Eventually(t, time.Minute, "the routes are stored", func() bool {
 			content, _ := os.ReadFile(cache)
 			return bytes.Contains(content, []byte("envoy.config.route.v3.RouteConfiguration"))
 		})
@@ -114,7 +114,7 @@ func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
 		i.remove("b")
 		i.start()
 		answers(t, 10*time.Second, port, "a.test", "second answers")
-		parts.Eventually(t, 10*time.Second, "b has gone", func() bool {
+		parts.Eventually(t, time.Minute, "b has gone", func() bool {
 			return !strings.Contains(e.Get("/clusters"), "b.test")
 		})
 		if report := run.Stop(); report.Lost > 0 {

@@ -26,7 +26,7 @@ func startDiscovery(t *testing.T, folder, address string) *parts.Process {
 	t.Helper()
 	process := parts.StartProcess(t,
 		parts.Discoveryd{Folder: folder, Plaintext: address}.Command(t))
-	parts.Eventually(t, 20*time.Second, "the discovery server listens", func() bool {
+	parts.Eventually(t, time.Minute, "the discovery server listens", func() bool {
 		connection, err := net.Dial("tcp", address)
 		if err == nil {
 			_ = connection.Close()
@@ -110,7 +110,7 @@ func TestMove_KilledServer(t *testing.T) {
 	defer end()
 	begun := time.Now()
 	killed.Kill()
-	parts.Eventually(t, 30*time.Second, "the other server is used", func() bool {
+	parts.Eventually(t, time.Minute, "the other server is used", func() bool {
 		return r.Status().Address == addresses[1]
 	})
 	t.Logf("moved after %v", time.Since(begun).Round(time.Millisecond))
@@ -181,7 +181,7 @@ func TestMove_ServerThatStopsGracefully(t *testing.T) {
 	above.send(deltaResponse("2"))
 	envoy.next()
 	<-stopped
-	parts.Eventually(t, 30*time.Second, "the other server is in use",
+	parts.Eventually(t, time.Minute, "the other server is in use",
 		func() bool { return r.Status().Address == second.address })
 	if got := moves(t, events); len(got) != 1 {
 		t.Errorf("moved to %v", got)
@@ -250,7 +250,7 @@ func TestMove_NameWithSeveralAddresses(t *testing.T) {
 				default:
 				}
 			}
-			parts.Eventually(t, 30*time.Second, "a stream", func() bool {
+			parts.Eventually(t, time.Minute, "a stream", func() bool {
 				return len(one.accepted)+len(other.accepted) > 0
 			})
 		}
@@ -270,7 +270,7 @@ func TestMove_NoServer(t *testing.T) {
 	r := startRelay(t, serverAt(addresses...), "")
 	envoy := r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
-	parts.Eventually(t, 30*time.Second, "both are named", func() bool {
+	parts.Eventually(t, time.Minute, "both are named", func() bool {
 		said := r.condition(conditionAway)
 		return strings.Contains(said, addresses[0]) && strings.Contains(said, addresses[1]) &&
 			strings.Count(said, "connection refused") == 2

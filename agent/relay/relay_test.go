@@ -299,7 +299,7 @@ func TestSession_UnresponsiveUpstreamIsReplacedByTheCache(t *testing.T) {
 	}
 	second.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
 		ResponseNonce: cached.Nonce})
-	parts.Eventually(t, 10*time.Second, "a stream that starts with what the cache served",
+	parts.Eventually(t, time.Minute, "a stream that starts with what the cache served",
 		func() bool {
 			first := decode(up.accept(), &discoveryv3.DeltaDiscoveryRequest{})
 			return len(first.InitialResourceVersions) == 1

@@ -84,7 +84,7 @@ func TestStrict_OfIstiod(t *testing.T) {
 	judged := func(want string) {
 		t.Helper()
 		var got string
-		parts.Eventually(t, 20*time.Second, want, func() bool {
+		parts.Eventually(t, time.Minute, want, func() bool {
 			got = "nothing"
 			if strict := r.StrictPorts(); strict != nil {
 				got = ""

@@ -101,7 +101,7 @@ func TestUpstream_Authentication(t *testing.T) {
 				return
 			}
 			last := ""
-			parts.Eventually(t, 10*time.Second, "the error has "+c.want, func() bool {
+			parts.Eventually(t, time.Minute, "the error has "+c.want, func() bool {
 				last = r.Status().Error
 				return strings.Contains(r.condition(conditionAway), c.want)
 			})
@@ -152,11 +152,11 @@ func TestUpstream_Authentication(t *testing.T) {
 		r := startRelay(t, upstream, "")
 		envoy := r.connect(t, true, false)
 		envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
-		parts.Eventually(t, 10*time.Second, "the root is not accepted",
+		parts.Eventually(t, time.Minute, "the root is not accepted",
 			func() bool { return r.condition(conditionAway) != "" })
 		file("rotated.pem", pkitest.PEM(root.Certificate))
 		envoy.next()
-		parts.Eventually(t, 10*time.Second, "connected",
+		parts.Eventually(t, time.Minute, "connected",
 			func() bool { return r.Status().State == Connected })
 	})
 }

@@ -35,7 +35,7 @@ func TestToken_ReusesTokensUntilShortlyBeforeExpiry(t *testing.T) {
 	r.post(short)
 	r.post(short)
 	exchanges(4)
-	parts.Eventually(t, 30*time.Second, "a new exchange after half of the lifetime", func() bool {
+	parts.Eventually(t, time.Minute, "a new exchange after half of the lifetime", func() bool {
 		r.post(short)
 		return len(r.google.received()) == 5
 	})
@@ -52,7 +52,7 @@ func TestToken_EqualRequestsShareAnExchange(t *testing.T) {
 			}
 		})
 	}
-	parts.Eventually(t, 30*time.Second, "an exchange", func() bool {
+	parts.Eventually(t, time.Minute, "an exchange", func() bool {
 		return len(r.google.received()) == 1
 	})
 	close(r.google.hold)

@@ -64,7 +64,7 @@ func start(t *testing.T, tokenFile string) *rig {
 			}
 		}
 	})
-	parts.Eventually(t, 30*time.Second, "the server listens", func() bool {
+	parts.Eventually(t, time.Minute, "the server listens", func() bool {
 		c, err := net.Dial("tcp", address)
 		if err == nil {
 			_ = c.Close()
@@ -256,7 +256,7 @@ func TestToken_ExchangesAreBounded(t *testing.T) {
 			}
 		})
 	}
-	parts.Eventually(t, 30*time.Second, "all exchanges", func() bool {
+	parts.Eventually(t, time.Minute, "all exchanges", func() bool {
 		return len(r.google.received()) == maximumExchanges
 	})
 	if status, body := r.post(form(subject)); status != 503 {
@@ -297,10 +297,10 @@ func TestRun_WaitsForThePort(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	parts.Eventually(t, 30*time.Second, "a condition",
+	parts.Eventually(t, time.Minute, "a condition",
 		func() bool { return len(board.Conditions()) == 1 })
 	_ = taken.Close()
-	parts.Eventually(t, 30*time.Second, "no condition",
+	parts.Eventually(t, time.Minute, "no condition",
 		func() bool { return len(board.Conditions()) == 0 })
 	cancel()
 	if err := <-ended; err != nil {

@@ -58,7 +58,7 @@ func startBus(t *testing.T) string {
 		t.Fatalf("start a bus: %v; install dbus (scripts/setup test)", err)
 	}
 	t.Cleanup(func() { _ = daemon.Process.Kill(); _ = daemon.Wait() })
-	parts.Eventually(t, 10*time.Second, "the bus listens", func() bool {
+	parts.Eventually(t, time.Minute, "the bus listens", func() bool {
 		probe, err := net.Dial("unix", socket)
 		if err == nil {
 			_ = probe.Close()

@@ -69,7 +69,7 @@ func (r *rig) gets(from wasm.Source) []byte {
 	r.t.Helper()
 	var code []byte
 	var err error
-	parts.EventuallySees(r.t, 60*time.Second, "the module of "+from.URL, func() (bool, string) {
+	parts.EventuallySees(r.t, time.Minute, "the module of "+from.URL, func() (bool, string) {
 		code, err = r.Module(from)
 		return code != nil, fmt.Sprint(err)
 	})
@@ -79,7 +79,7 @@ func (r *rig) gets(from wasm.Source) []byte {
 // fails waits for an error that contains a text.
 func (r *rig) fails(from wasm.Source, text string) {
 	r.t.Helper()
-	parts.EventuallySees(r.t, 60*time.Second, "the error "+text, func() (bool, string) {
+	parts.EventuallySees(r.t, time.Minute, "the error "+text, func() (bool, string) {
 		code, err := r.Module(from)
 		return code == nil && err != nil && strings.Contains(err.Error(), text), fmt.Sprint(err)
 	})
@@ -168,7 +168,7 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 	r.Require([]wasm.Source{web, file})
 	r.gets(web)
 	r.gets(file)
-	parts.Eventually(t, 60*time.Second, "the modules are stored", func() bool {
+	parts.Eventually(t, time.Minute, "the modules are stored", func() bool {
 		stored, err := os.ReadFile(state)
 		return err == nil && bytes.Contains(stored, first) &&
 			bytes.Contains(stored, []byte(wasmtest.EmptyModule))
@@ -184,7 +184,7 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 		t.Errorf("at the start: %q, %v", code, err)
 	}
 	r.Require([]wasm.Source{web, file})
-	parts.Eventually(t, 60*time.Second, "the file is read again", func() bool {
+	parts.Eventually(t, time.Minute, "the file is read again", func() bool {
 		return bytes.Equal(r.gets(file), second)
 	})
 	if n := r.requests.Load() - before; n > 0 {
@@ -194,14 +194,14 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Reread()
-	parts.Eventually(t, 60*time.Second, "a reload reads the file again", func() bool {
+	parts.Eventually(t, time.Minute, "a reload reads the file again", func() bool {
 		return bytes.Equal(r.gets(file), first)
 	})
 	if err := os.WriteFile(path, []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.Reread()
-	parts.Eventually(t, 60*time.Second, "an invalid file is reported, and its module remains",
+	parts.Eventually(t, time.Minute, "an invalid file is reported, and its module remains",
 		func() bool {
 			code, err := r.Module(file)
 			return bytes.Equal(code, first) && err != nil
@@ -210,7 +210,7 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Reread()
-	parts.Eventually(t, 60*time.Second, "no error remains", func() bool {
+	parts.Eventually(t, time.Minute, "no error remains", func() bool {
 		_, err := r.Module(file)
 		return err == nil
 	})

@@ -129,7 +129,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 		}
 		_ = stream
 	}
-	parts.Eventually(t, 20*time.Second, "others are refused", func() bool {
+	parts.Eventually(t, time.Minute, "others are refused", func() bool {
 		return server.Stats().RefusedStreams >= 8
 	})
 	if got := send(0, "new"); got != codes.FailedPrecondition {

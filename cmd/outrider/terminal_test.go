@@ -52,7 +52,7 @@ func TestTerminal_TextsOfTheAgentMoveNoCursor(t *testing.T) {
 		a, shown, done := m.app(&bytes.Buffer{}, &bytes.Buffer{}), &parts.Log{}, make(chan int)
 		a.out, a.width = terminal{shown}, 200
 		go func() { done <- a.run(ctx, arguments) }()
-		parts.Eventually(t, 20*time.Second, "the sentence is shown", func() bool {
+		parts.Eventually(t, time.Minute, "the sentence is shown", func() bool {
 			return strings.Contains(shown.String(), `spoofed\x1b[H`)
 		})
 		cancel()

@@ -83,7 +83,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			}
 			refused := func(is bool) {
 				t.Helper()
-				rig.Eventually(t, 30*time.Second,
+				rig.Eventually(t, time.Minute,
 					fmt.Sprint("the refusal is reported and persisted: ", is), func() bool {
 						check := r.Outrider("mesh", "check")
 						state, _ := os.ReadFile(remembered) // no file: there is no refusal
@@ -108,7 +108,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 						"  hosts: [other%d.test]\n  ports: [{number: %d, name: http, protocol: "+
 						"HTTP}]\n  resolution: STATIC\n  endpoints: [{address: 127.0.0.1}]\n",
 						changes, r.Ports.HTTP))
-				rig.Eventually(t, 30*time.Second, "Envoy takes another change", func() bool {
+				rig.Eventually(t, time.Minute, "Envoy takes another change", func() bool {
 					code, _, err := r.Get(fmt.Sprintf("/new%d", changes))
 					return err == nil && code == 418 && strings.Contains(clusters(r),
 						fmt.Sprintf("other%d.test", changes))
@@ -132,7 +132,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			}
 
 			r.Signal(r.Live().PID, syscall.SIGKILL)
-			rig.Eventually(t, 30*time.Second, "the next Envoy answers", func() bool {
+			rig.Eventually(t, time.Minute, "the next Envoy answers", func() bool {
 				code, _, err := r.Get("/web")
 				return err == nil && code == 200
 			})
@@ -153,7 +153,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 
 			stop = asking(r)
 			patch("{connect_timeout: 3.25s}", "")
-			rig.Eventually(t, 30*time.Second, "the cure reaches Envoy",
+			rig.Eventually(t, time.Minute, "the cure reaches Envoy",
 				func() bool { return strings.Contains(clusters(r), `"3.250s"`) })
 			refused(false)
 			bad()
@@ -164,7 +164,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			if err := os.Remove(filepath.Join(r.Dir, "mesh.d/web.yaml")); err != nil {
 				t.Fatal(err)
 			}
-			rig.Eventually(t, 30*time.Second, "what is removed is gone", func() bool {
+			rig.Eventually(t, time.Minute, "what is removed is gone", func() bool {
 				now := clusters(r)
 				return !strings.Contains(now, "web.test") && strings.Contains(now, "other")
 			})

@@ -66,7 +66,7 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 		_, _, _ = r.GetHost(name+".test", ports[name], "/")
 		wants = append(wants, "backend "+name+".test"+what)
 	}
-	rig.Eventually(t, 60*time.Second, "status names each backend and its cause", func() bool {
+	rig.Eventually(t, time.Minute, "status names each backend and its cause", func() bool {
 		told := r.Outrider("status").Out
 		for _, want := range wants {
 			if !strings.Contains(told, want) {
@@ -108,7 +108,7 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	server := &http.Server{Handler: http.NotFoundHandler()}
 	t.Cleanup(func() { _ = server.Close() })
 	go func() { _ = server.Serve(listener) }()
-	rig.Eventually(t, 60*time.Second, "the first success ends it", func() bool {
+	rig.Eventually(t, time.Minute, "the first success ends it", func() bool {
 		_, _, _ = r.GetHost("dead.test", ports["dead"], "/")
 		return !strings.Contains(r.Outrider("status").Out, "backend dead.test")
 	})

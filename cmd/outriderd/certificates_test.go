@@ -46,14 +46,14 @@ spec:
 	r.StartReady()
 	told := func(want bool) {
 		t.Helper()
-		rig.Eventually(t, 30*time.Second, fmt.Sprintf("a condition that names the file stands: %v",
+		rig.Eventually(t, time.Minute, fmt.Sprintf("a condition that names the file stands: %v",
 			want), func() bool {
 			return strings.Contains(strings.Join(conditions(t, r), "\n"), roots) == want
 		})
 	}
 	answers := func(want int) {
 		t.Helper()
-		rig.Eventually(t, 30*time.Second, fmt.Sprintf("far.test answers %d", want), func() bool {
+		rig.Eventually(t, time.Minute, fmt.Sprintf("far.test answers %d", want), func() bool {
 			code, _, err := r.GetHost("far.test", port, "/")
 			return err == nil && code == want
 		})

@@ -107,7 +107,7 @@ spec:
 `)
 	denied := regexp.MustCompile(
 		`envoy_http_rbac\{.*authz_dry_run_action="deny",authz_dry_run_result="denied"\} [1-9]`)
-	rig.Eventually(d.t, 60*time.Second, "what a dry run denies is counted", func() bool {
+	rig.Eventually(d.t, time.Minute, "what a dry run denies is counted", func() bool {
 		if status := d.answer(d.web, "/hello", ""); status != "200" {
 			d.t.Errorf("GET /hello: %s", status)
 		}
@@ -132,7 +132,7 @@ func TestDenials_OverLifeOfAgent(t *testing.T) {
 	const want = "200 403 401 closed"
 	put("", "")
 	r.StartReady()
-	rig.Eventually(t, 60*time.Second, "the policies are in force",
+	rig.Eventually(t, time.Minute, "the policies are in force",
 		func() bool { return answers() == want })
 	d.countsDryRun()
 	broken := [][2]string{{"spec: {", "spec: {unknown: true, "}, {"security.istio.io/v1",
@@ -145,7 +145,7 @@ func TestDenials_OverLifeOfAgent(t *testing.T) {
 			}
 		}
 		put(edit[0], edit[1])
-		rig.Eventually(t, 60*time.Second, "all three are reported", func() bool {
+		rig.Eventually(t, time.Minute, "all three are reported", func() bool {
 			result := r.Outrider("mesh", "check")
 			all := result.Out + result.Err
 			return !slices.ContainsFunc([]string{"access", "tokens", "peers"}, func(name string) bool {

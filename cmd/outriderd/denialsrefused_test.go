@@ -91,7 +91,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		if test.policy == tokens {
 			d.put(tokens, "app: web", "app: other")
 		}
-		rig.Eventually(t, 60*time.Second, test.name+": before the edit", func() bool {
+		rig.Eventually(t, time.Minute, test.name+": before the edit", func() bool {
 			ready, _ := d.Ready()
 			said := d.Outrider("mesh", "check")
 			if stored() { // the refusal of the previous test
@@ -106,7 +106,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		}
 		check := func(when string) {
 			t.Helper()
-			rig.Eventually(t, 60*time.Second, test.name+": "+when, func() bool {
+			rig.Eventually(t, time.Minute, test.name+": "+when, func() bool {
 				said := d.Outrider("mesh", "check")
 				ready, why := d.Ready()
 				names := func(text, file string) bool {
@@ -129,7 +129,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 			t.Errorf("%s: reload: %+v", test.name, result)
 		}
 		check("after a reload")
-		rig.Eventually(t, 60*time.Second, test.name+": the refusal is stored", stored)
+		rig.Eventually(t, time.Minute, test.name+": the refusal is stored", stored)
 		d.KillAgent()
 		if got := d.answers(); got != want {
 			t.Errorf("%s: without an agent: %s, want %s", test.name, got, want)
@@ -137,7 +137,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		d.Start()
 		check("the next agent")
 		d.Write(filter, "")
-		rig.Eventually(t, 60*time.Second, test.name+": corrected", func() bool {
+		rig.Eventually(t, time.Minute, test.name+": corrected", func() bool {
 			ready, _ := d.Ready()
 			return ready && d.answers() == test.after
 		})

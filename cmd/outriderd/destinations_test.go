@@ -76,7 +76,7 @@ func TestMeshCheck_KnowsWhatTheRunningEnvoyFound(t *testing.T) {
 			"has succeeded since Envoy started: its certificate is not trusted (ssl.fail_verify_error); " +
 			"set caCertificates to the file of its authority",
 	}
-	rig.Eventually(t, 30*time.Second, "Envoy has looked the name up", func() bool {
+	rig.Eventually(t, time.Minute, "Envoy has looked the name up", func() bool {
 		return strings.Contains(r.Outrider("mesh", "check").Err, "does not resolve")
 	})
 	told := r.Outrider("mesh", "check")

@@ -42,7 +42,7 @@ func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 	levels, turn := []string{`"debug"`, `"info"`}, 0
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()
-		rig.Eventually(t, 60*time.Second, what, func() bool {
+		rig.Eventually(t, time.Minute, what, func() bool {
 			_, _, _ = r.Get("/hello")
 			r.SetTOML(settings + levels[turn%2])
 			turn++

@@ -38,7 +38,7 @@ func resolverAt(address string) *net.Resolver {
 // resolves waits until a name has one address.
 func resolves(t *testing.T, proxy, host, want string) {
 	t.Helper()
-	rig.Eventually(t, 20*time.Second, host+" resolves to "+want, func() bool {
+	rig.Eventually(t, time.Minute, host+" resolves to "+want, func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		found, err := resolverAt(proxy).LookupHost(ctx, host)

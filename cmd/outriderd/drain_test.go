@@ -43,7 +43,7 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 		}
 		return ""
 	}
-	rig.Eventually(t, 30*time.Second, "all serve", func() bool { return serves() == "" })
+	rig.Eventually(t, time.Minute, "all serve", func() bool { return serves() == "" })
 	for number, closed := range []bool{true, false} {
 		if drained := r.Outrider("drain"); drained.Exit != 0 {
 			t.Fatal(drained.Err)
@@ -55,7 +55,7 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 			t.Error("wait says ready while it drains")
 		}
 		if closed {
-			rig.Eventually(t, 30*time.Second, "the listeners are closed", func() bool {
+			rig.Eventually(t, time.Minute, "the listeners are closed", func() bool {
 				code := 0
 				for _, port := range []int{r.Ports.HTTP, r.Ports.Ready, r.Ports.Prometheus} {
 					answered, _, _ := r.GetHost("web.test", port, "/")

@@ -124,14 +124,14 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 			"[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n", address)})
 	answers := func(want string) {
 		t.Helper()
-		rig.Eventually(t, 20*time.Second, "Envoy answers "+want, func() bool {
+		rig.Eventually(t, time.Minute, "Envoy answers "+want, func() bool {
 			_, body, err := r.Get("/")
 			return err == nil && body == want
 		})
 	}
 	daemon := r.Start()
 	var status api.Status
-	rig.Eventually(t, 20*time.Second, "the start waits", func() bool {
+	rig.Eventually(t, time.Minute, "the start waits", func() bool {
 		out := r.Outrider("status").Out
 		return strings.Contains(out, "waiting for the bootstrap") && strings.Contains(out, address)
 	})
@@ -139,7 +139,7 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 	server.set(t, r.Ports.HTTP, "unusable", &corev3.Node{})
 	stop := server.start(t, address)
 	const unknown = "unknown type type.googleapis.com/envoy.config.core.v3.Node.v9 at "
-	rig.Eventually(t, 20*time.Second, "the start waits for a usable one", func() bool {
+	rig.Eventually(t, time.Minute, "the start waits for a usable one", func() bool {
 		return strings.Contains(r.Outrider("status").Out, unknown)
 	})
 	server.set(t, r.Ports.HTTP, "first")
@@ -194,12 +194,12 @@ func TestDynamicBootstrap_AnotherConfigurationEndsTheWait(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true, TOML: fmt.Sprintf("[discovery]\naddress = "+
 		"\"127.0.0.1:%d\"\nauth = \"none\"\ndynamic_bootstrap = true\n", parts.FreePort(t))})
 	r.Start()
-	parts.Eventually(t, 20*time.Second, "the start waits", func() bool {
+	parts.Eventually(t, time.Minute, "the start waits", func() bool {
 		return strings.Contains(r.Outrider("status").Out, "waiting for the bootstrap")
 	})
 	r.SetTOML("")
 	r.WaitReady(20 * time.Second)
-	parts.Eventually(t, 20*time.Second, "the condition is cleared", func() bool {
+	parts.Eventually(t, time.Minute, "the condition is cleared", func() bool {
 		var status api.Status
 		r.JSON(&status, "status", "--json")
 		return len(status.Conditions) == 0

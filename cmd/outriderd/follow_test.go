@@ -22,7 +22,7 @@ func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string)
 				"{name: web%s}\nspec:\n  hosts: [web.test]\n%s"+
 				"  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n "+
 				" - route: [{destination: {host: web.test}}]\n", metadata, spec, changes))
-		rig.Eventually(t, 30*time.Second, "Envoy takes a change "+when, func() bool {
+		rig.Eventually(t, time.Minute, "Envoy takes a change "+when, func() bool {
 			code, _, err := r.Get(fmt.Sprintf("/new%d", changes))
 			return err == nil && code == 418
 		})

@@ -41,7 +41,7 @@ func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 		t.Fatalf("keepers after a restart: %v, want %v", now, keepers)
 	}
 	r.Signal(keepers[0], syscall.SIGUSR2) // makes it re-execute itself
-	rig.Eventually(t, 20*time.Second, "the keeper replaces its image", func() bool {
+	rig.Eventually(t, time.Minute, "the keeper replaces its image", func() bool {
 		now := arguments(t, keepers[0])
 		return strings.Contains(now, folder) && strings.Contains(now, " -state-fd=")
 	})
@@ -52,7 +52,7 @@ func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {
 		t.Errorf("exit %d:\n%s", exit, daemon.Output())
 	}
-	rig.Eventually(t, 20*time.Second, "the keeper ends", func() bool {
+	rig.Eventually(t, time.Minute, "the keeper ends", func() bool {
 		return len(r.ProcessIDs("outrider-keeper")) == 0
 	})
 }

@@ -50,7 +50,7 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	// The last epoch makes its parent terminate its own parent, which takes a moment.
-	rig.Eventually(t, 30*time.Second, "two Envoys run at most", func() bool {
+	rig.Eventually(t, time.Minute, "two Envoys run at most", func() bool {
 		return len(r.ProcessIDs("envoy")) <= 2
 	})
 }

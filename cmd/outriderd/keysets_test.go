@@ -78,14 +78,14 @@ func TestKeySets_OutliveAgent(t *testing.T) {
 	}
 	valid, invalid := hashed(key, `{"iss":"a"}`), hashed("another", `{"iss":"a"}`)
 	r.StartReady()
-	rig.Eventually(t, 30*time.Second, "the key set is in use", func() bool {
+	rig.Eventually(t, time.Minute, "the key set is in use", func() bool {
 		return status(valid) == http.StatusOK
 	})
 	if got := status(invalid); got != http.StatusUnauthorized {
 		t.Errorf("a token of another key: %d", got)
 	}
 	file := filepath.Join(r.Dir, "state", "mesh-key-sets")
-	rig.Eventually(t, 30*time.Second, "the key set is stored", func() bool {
+	rig.Eventually(t, time.Minute, "the key set is stored", func() bool {
 		info, err := os.Stat(file)
 		return err == nil && info.Mode() == 0o600
 	})
@@ -99,7 +99,7 @@ func TestKeySets_OutliveAgent(t *testing.T) {
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: %s%s", told.Out, told.Err)
 	}
-	rig.Eventually(t, 30*time.Second, "the failure is reported", func() bool {
+	rig.Eventually(t, time.Minute, "the failure is reported", func() bool {
 		return strings.Contains(r.Outrider("status").Out, "remain in use")
 	})
 	if got := status(valid); got != http.StatusOK {

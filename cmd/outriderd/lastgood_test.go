@@ -25,7 +25,7 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 		t.Errorf("nothing is bad, and yet: %v", err)
 	}
 	r.Write("mesh.d/web.yaml", strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", "STATISCH", 1))
-	rig.Eventually(t, 30*time.Second, "the agent remembers what it serves", func() bool {
+	rig.Eventually(t, time.Minute, "the agent remembers what it serves", func() bool {
 		info, err := os.Stat(remembered)
 		return err == nil && info.Mode() == 0o600
 	})
@@ -43,7 +43,7 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 		if i%2 == 0 {
 			r.StartReady()
 		}
-		rig.Eventually(t, 30*time.Second, "Envoy does what the next agent says", func() bool {
+		rig.Eventually(t, time.Minute, "Envoy does what the next agent says", func() bool {
 			code, _, err := r.Get(fmt.Sprintf("/new%d", i))
 			return err == nil && code == 418
 		})
@@ -57,7 +57,7 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 	}
 
 	r.Write("mesh.d/web.yaml", r.WebYAML(r.Ports.Backend))
-	rig.Eventually(t, 30*time.Second, "nothing is bad and nothing remembered", func() bool {
+	rig.Eventually(t, time.Minute, "nothing is bad and nothing remembered", func() bool {
 		_, err := os.Stat(remembered)
 		return errors.Is(err, fs.ErrNotExist) && r.Outrider("mesh", "check").Exit == 0
 	})

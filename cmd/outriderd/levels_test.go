@@ -17,7 +17,7 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	r.StartReady()
 	eventually := func(want string) {
 		t.Helper()
-		rig.Eventually(t, 20*time.Second, "Envoy logs at "+want, func() bool {
+		rig.Eventually(t, time.Minute, "Envoy logs at "+want, func() bool {
 			var levels api.LogLevels
 			r.JSON(&levels, "log-level")
 			return levels.Envoy == want
@@ -29,7 +29,7 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	if err := syscall.Kill(before.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 20*time.Second, "Envoy is started again", func() bool {
+	rig.Eventually(t, time.Minute, "Envoy is started again", func() bool {
 		var status api.Status
 		r.JSON(&status, "status")
 		return slices.ContainsFunc(status.Epochs, func(e api.Epoch) bool {

@@ -151,7 +151,7 @@ func TestStop_EndsWithLastConnection(t *testing.T) {
 	}
 	exchange()
 	_ = daemon.Process.Signal(syscall.SIGTERM)
-	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains",
+	rig.Eventually(t, time.Minute, "the proxy is not ready while it drains",
 		func() bool { ready, _ := r.Ready(); return !ready })
 	// Keep the connection beyond the minimum drain time: the old epoch waits for it.
 	parts.RepeatFor(1500*time.Millisecond, 100*time.Millisecond, exchange)
@@ -240,7 +240,7 @@ func TestTemplate_ServesAndReloads(t *testing.T) {
 		t.Errorf("GET: %d %v", code, err)
 	}
 	r.Write("bootstrap.tmpl", template+"flags_path: /nonexistent-{{ .cluster }}\n")
-	rig.Eventually(t, 30*time.Second, "a changed template starts an epoch",
+	rig.Eventually(t, time.Minute, "a changed template starts an epoch",
 		func() bool { return current(t, r).Number == 1 })
 	if live := current(t, r); live.Mode != "hot-restart" {
 		t.Errorf("%+v", live)

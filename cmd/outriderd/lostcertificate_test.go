@@ -79,7 +79,7 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 	g.write(t, g.key, g.keyText)
 	g.Write("mesh.d/edge.yaml", g.definition)
 	g.StartReady()
-	rig.Eventually(t, 30*time.Second, "the gateway serves its certificate", g.handshakes)
+	rig.Eventually(t, time.Minute, "the gateway serves its certificate", g.handshakes)
 	before := current(t, g.Rig)
 	place := filepath.Join(g.Dir, "mesh.d", "edge.yaml") + ":1: Gateway default/edge: "
 	for _, broken := range []struct {
@@ -91,7 +91,7 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 			g.key + " does not exist; create it, then reload"},
 		{"not a key", func() {
 			g.write(t, g.key, "no key")
-			rig.Eventually(t, 30*time.Second, "Envoy has refused the key", func() bool {
+			rig.Eventually(t, time.Minute, "Envoy has refused the key", func() bool {
 				return strings.Contains(g.Outrider("mesh", "check").Err, "Envoy refused")
 			})
 		}, "correct the file, then reload"},
@@ -122,7 +122,7 @@ func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
 	g.write(t, g.crt, g.crtText)
 	g.Write("mesh.d/edge.yaml", g.definition)
 	g.StartReady()
-	rig.Eventually(t, 30*time.Second, "Envoy has refused the certificate", func() bool {
+	rig.Eventually(t, time.Minute, "Envoy has refused the certificate", func() bool {
 		return strings.Contains(g.Outrider("mesh", "check").Err, "Envoy refused")
 	})
 	if told := g.Outrider("mesh", "check"); told.Exit != 1 ||

@@ -17,7 +17,7 @@ func TestMesh_BrokenFileLeavesOthersServing(t *testing.T) {
 	r.Write("mesh.d/broken.yaml",
 		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: "+
 			"bad}\nspec:\n  hosts: [web.test]\n  http:\n  - rout: []\n")
-	rig.Eventually(t, 30*time.Second, "the problem is reported with file, line and field",
+	rig.Eventually(t, time.Minute, "the problem is reported with file, line and field",
 		func() bool {
 			for _, condition := range conditions(t, r) {
 				if strings.Contains(condition, "broken.yaml:7") && strings.Contains(condition, "rout") {
@@ -32,7 +32,7 @@ func TestMesh_BrokenFileLeavesOthersServing(t *testing.T) {
 	if err := os.Remove(filepath.Join(r.Dir, "mesh.d/broken.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 30*time.Second, "the condition is gone",
+	rig.Eventually(t, time.Minute, "the condition is gone",
 		func() bool { return len(conditions(t, r)) == 0 })
 }
 
@@ -48,7 +48,7 @@ func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 		}
 	}
 	rename(folder, folder+".away")
-	rig.Eventually(t, 30*time.Second, "a condition names the folder and the cure", func() bool {
+	rig.Eventually(t, time.Minute, "a condition names the folder and the cure", func() bool {
 		standing := conditions(t, r)
 		return len(standing) == 1 && strings.Contains(standing[0], folder) &&
 			strings.Contains(standing[0], "mount or move it back")
@@ -57,12 +57,12 @@ func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 		t.Errorf("GET without the folder: %d %v", code, err)
 	}
 	rename(folder+".away", folder)
-	rig.Eventually(t, 30*time.Second, "the condition is gone",
+	rig.Eventually(t, time.Minute, "the condition is gone",
 		func() bool { return len(conditions(t, r)) == 0 })
 	if err := os.Remove(filepath.Join(folder, "web.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 30*time.Second, "a file that is deleted is withdrawn",
+	rig.Eventually(t, time.Minute, "a file that is deleted is withdrawn",
 		func() bool { _, _, err := r.Get("/hello"); return err != nil })
 }
 
@@ -77,7 +77,7 @@ func TestMesh_MissingFolderIsAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Start()
-	rig.Eventually(t, 60*time.Second, "it is not ready, and says why", func() bool {
+	rig.Eventually(t, time.Minute, "it is not ready, and says why", func() bool {
 		ready, why := r.Ready()
 		return !ready && strings.Contains(why, folder+":1: does not exist")
 	})
@@ -89,7 +89,7 @@ func TestMesh_MissingFolderIsAwaited(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.WaitReady(60 * time.Second)
-	rig.Eventually(t, 30*time.Second, "it serves", func() bool {
+	rig.Eventually(t, time.Minute, "it serves", func() bool {
 		code, _, err := r.Get("/hello")
 		return err == nil && code == 200
 	})

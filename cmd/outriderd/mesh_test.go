@@ -89,7 +89,7 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 	r.Write("mesh.d/bad.yaml",
 		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad}\nspec: "+
 			"{hosts: ['a b'], http: [{directResponse: {status: 200}}]}\n")
-	rig.Eventually(t, 30*time.Second, "the agent has read the bad file",
+	rig.Eventually(t, time.Minute, "the agent has read the bad file",
 		func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
 	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err,
 		filepath.Join(r.Dir, "mesh.d", "bad.yaml")+
@@ -130,6 +130,6 @@ spec: {phase: AUTHZ}
 	}
 	r.Write("mesh.d/policy.yaml", "# none\n")
 	r.WaitReady(30 * time.Second)
-	rig.Eventually(t, 30*time.Second, "requests are answered",
+	rig.Eventually(t, time.Minute, "requests are answered",
 		func() bool { code, _, err := r.Get("/"); return err == nil && code == 200 })
 }

@@ -26,7 +26,7 @@ func TestMetrics_OfDiscovery(t *testing.T) {
 		"\npilot_total_xds_rejects 0\n",
 		`pilot_xds_pushes{type="cds"} `, `pilot_xds_pushes{type="lds"} `,
 		"\npilot_xds_cds_reject 0\n", "\nenvoy_server_live"} {
-		rig.Eventually(t, 20*time.Second, "there is "+strings.TrimSpace(want),
+		rig.Eventually(t, time.Minute, "there is "+strings.TrimSpace(want),
 			func() bool { return strings.Contains(scrape(), want) })
 	}
 	r.Write("mesh.d/route.yaml",
@@ -34,7 +34,7 @@ func TestMetrics_OfDiscovery(t *testing.T) {
   spec: {hosts: [web.test], http: [{timeout: 5s, route: [{destination: {host: web.test}}]}]}}`)
 	for _, want := range []string{"\npilot_virt_services 1\n", "\npilot_debounce_time_count 1\n",
 		"\noutrider_push_seconds_count 1\n"} {
-		rig.Eventually(t, 20*time.Second, "then there is "+strings.TrimSpace(want),
+		rig.Eventually(t, time.Minute, "then there is "+strings.TrimSpace(want),
 			func() bool { return strings.Contains(scrape(), want) })
 	}
 }

@@ -36,7 +36,7 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 		follows("in " + namespace)
 	}
 	move("shop")
-	rig.Eventually(t, 30*time.Second, "the older epoch has ended",
+	rig.Eventually(t, time.Minute, "the older epoch has ended",
 		func() bool { return len(r.ProcessIDs("envoy")) == 1 })
 	follows("once the older epoch has ended")
 
@@ -55,7 +55,7 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 
 	// Invalid objects stay in force in the next namespace, and for the next agent.
 	private("STATISCH")
-	rig.Eventually(t, 30*time.Second, "the agent has read the bad file",
+	rig.Eventually(t, time.Minute, "the agent has read the bad file",
 		func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
 	move("mall")
 	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, "ServiceEntry mall/web") ||
@@ -72,10 +72,10 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	r.KillAgent()
 	r.SetTOML(toml + watch + "[node]\nnamespace = \"attic\"\n")
 	r.StartReady()
-	rig.Eventually(t, 30*time.Second, "the Envoy of the next agent is live",
+	rig.Eventually(t, time.Minute, "the Envoy of the next agent is live",
 		func() bool { return r.Live().PID != adopted })
 	follows("while Envoys of both agents live")
-	rig.Eventually(t, 30*time.Second, "the older epoch has ended",
+	rig.Eventually(t, time.Minute, "the older epoch has ended",
 		func() bool { return len(r.ProcessIDs("envoy")) == 1 })
 	follows("of the next agent's alone")
 	if lost := stop(); len(lost) > 0 {

@@ -27,7 +27,7 @@ spec:
   ports: [{number: %d, name: http, protocol: HTTP}]
   endpoints: [{address: 127.0.0.1}]
 `, port))
-		rig.Eventually(t, 30*time.Second, "a condition says who has the port: "+name, func() bool {
+		rig.Eventually(t, time.Minute, "a condition says who has the port: "+name, func() bool {
 			return slices.ContainsFunc(conditions(t, r), func(said string) bool {
 				return strings.Contains(said, "own.yaml") &&
 					strings.Contains(said, name+" of the agent")

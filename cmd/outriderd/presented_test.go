@@ -47,7 +47,7 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	// condition (code "": without any).
 	shown := func(until time.Time, code, sentence string) {
 		t.Helper()
-		rig.Eventually(t, 30*time.Second, "a certificate until "+until.String()+", "+code, func() bool {
+		rig.Eventually(t, time.Minute, "a certificate until "+until.String()+", "+code, func() bool {
 			i, status := identity()
 			all := ""
 			for _, c := range status.Conditions {
@@ -108,13 +108,13 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	g.write(t, g.key, string(other))
 	mismatch := g.key + ": the private key is not that of the certificate in " + g.crt +
 		"; replace both files"
-	rig.Eventually(t, 30*time.Second, "mesh check names the files of a pair that does not match",
+	rig.Eventually(t, time.Minute, "mesh check names the files of a pair that does not match",
 		func() bool { return strings.Contains(g.Outrider("mesh", "check").Err, mismatch) })
 	if i, _ := identity(); !i.NotAfter.Equal(fresh.UTC().Truncate(time.Second)) {
 		t.Errorf("Envoy keeps its pair, and shown is %+v", i)
 	}
 	g.Write("mesh.d/edge.yaml", "")
-	rig.Eventually(t, 30*time.Second, "the certificate is not shown any more", func() bool {
+	rig.Eventually(t, time.Minute, "the certificate is not shown any more", func() bool {
 		i, _ := identity()
 		return i.Name == ""
 	})

@@ -36,7 +36,7 @@ func runs(t *testing.T, r *rig.Rig, workers int, environment ...string) {
 	t.Helper()
 	seen := ""
 	for range 2 { // the live epoch may end between the two requests
-		rig.Eventually(t, 60*time.Second, fmt.Sprintf("Envoy has %d workers and %v", workers,
+		rig.Eventually(t, time.Minute, fmt.Sprintf("Envoy has %d workers and %v", workers,
 			environment), func() bool {
 			pid := r.Live().PID
 			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))

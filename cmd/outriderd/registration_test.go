@@ -158,7 +158,7 @@ func TestRegistration_HealthReachesIstiod(t *testing.T) {
 		t.Error("the agent ended before the WorkloadEntry was unhealthy")
 	}
 	daemon.Wait(t, time.Minute)
-	rig.Eventually(t, 20*time.Second, "istiod removes the WorkloadEntry",
+	rig.Eventually(t, time.Minute, "istiod removes the WorkloadEntry",
 		func() bool { return r.entry() == nil })
 }
 
@@ -178,7 +178,7 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 		r.KillAgent()
 		r.StartReady()
 		before := now
-		rig.Eventually(t, 10*time.Second, "the WorkloadEntry is connected again", func() bool {
+		rig.Eventually(t, time.Minute, "the WorkloadEntry is connected again", func() bool {
 			if now = r.entry(); now == nil {
 				t.Fatal("the WorkloadEntry has disappeared")
 			}
@@ -219,7 +219,7 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 		before, seen := now, r.cluster.WatchEntry("vm", "web-127.0.0.1",
 			cluster.WorkloadEntry.Identity)
 		step.change()
-		rig.Eventually(t, 20*time.Second, step.what+": connected to the other server", func() bool {
+		rig.Eventually(t, time.Minute, step.what+": connected to the other server", func() bool {
 			if now = r.entry(); now == nil {
 				t.Fatalf("%s: the WorkloadEntry has disappeared", step.what)
 			}

@@ -69,7 +69,7 @@ func TestAgent_ServesReloadsAndStops(t *testing.T) {
 	if exit := daemon.Wait(t, 30*time.Second); exit != 0 {
 		t.Errorf("exit %d\n%s", exit, daemon.Output())
 	}
-	rig.Eventually(t, 30*time.Second, "no process is left", func() bool {
+	rig.Eventually(t, time.Minute, "no process is left", func() bool {
 		return len(r.ProcessIDs("envoy")) == 0 && len(r.ProcessIDs("outrider-keeper")) == 0
 	})
 	left, _ := filepath.Glob(filepath.Join(r.Dir, "run", "*"))
@@ -117,7 +117,7 @@ func TestReload_EpochOnlyIfNeeded(t *testing.T) {
 	epochs := func() int { return current(t, r).Number }
 	r.SetTOML("# a comment\n")
 	r.SetTOML("[log]\nlevel = \"info\"\n")
-	rig.Eventually(t, 30*time.Second, "the log level is applied", func() bool {
+	rig.Eventually(t, time.Minute, "the log level is applied", func() bool {
 		var levels api.LogLevels
 		r.JSON(&levels, "log-level")
 		return levels.Agent == "info"
@@ -126,7 +126,7 @@ func TestReload_EpochOnlyIfNeeded(t *testing.T) {
 		t.Errorf("a [live] key started epoch %d", n)
 	}
 	r.SetTOML("[envoy]\nconnect_timeout = \"2s\"\n")
-	rig.Eventually(t, 20*time.Second, "epoch 1 is live", func() bool { return epochs() == 1 })
+	rig.Eventually(t, time.Minute, "epoch 1 is live", func() bool { return epochs() == 1 })
 }
 
 func TestAgent_AdoptsAfterKill(t *testing.T) {
@@ -162,9 +162,9 @@ func TestKeeper_ReplacedInPlace(t *testing.T) {
 	if err := syscall.Kill(r.ProcessIDs("outrider-keeper")[0], syscall.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
-	rig.Eventually(t, 20*time.Second, "the agent says so",
+	rig.Eventually(t, time.Minute, "the agent says so",
 		func() bool { return strings.Contains(daemon.Output(), "the keeper re-executed itself") })
-	rig.Eventually(t, 30*time.Second, "no condition stands",
+	rig.Eventually(t, time.Minute, "no condition stands",
 		func() bool { return len(conditions(t, r)) == 0 })
 	if output := daemon.Output(); strings.Contains(output, `"ERROR"`) ||
 		strings.Contains(output, `"WARN"`) {
@@ -204,7 +204,7 @@ func TestBootstrapFiles_AwaitedAndWatched(t *testing.T) {
 		"\"30s\"\n[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n",
 		certificate, certificate))
 	r.Start()
-	rig.Eventually(t, 20*time.Second, "the reason names the missing file", func() bool {
+	rig.Eventually(t, time.Minute, "the reason names the missing file", func() bool {
 		ready, why := r.Ready()
 		return !ready && strings.Count(why, certificate) == 1
 	})
@@ -212,7 +212,7 @@ func TestBootstrapFiles_AwaitedAndWatched(t *testing.T) {
 	r.WaitReady(20 * time.Second)
 	r.Write("certificate.pem", "one")
 	r.Write("certificate.pem", "two")
-	rig.Eventually(t, 20*time.Second, "changed content starts an epoch",
+	rig.Eventually(t, time.Minute, "changed content starts an epoch",
 		func() bool { return current(t, r).Number == 1 })
 	if epoch := current(t, r); !strings.Contains(epoch.Reason, "certificate.pem") {
 		t.Errorf("the reason does not name the file: %+v", epoch)
@@ -227,13 +227,13 @@ func TestSignals_HangupReloadsSecondTerminationAborts(t *testing.T) {
 				"\"90s\"\n"})
 	daemon := r.StartReady()
 	_ = daemon.Process.Signal(syscall.SIGHUP)
-	rig.Eventually(t, 20*time.Second, "SIGHUP starts an epoch",
+	rig.Eventually(t, time.Minute, "SIGHUP starts an epoch",
 		func() bool { return current(t, r).Number == 1 })
 	_ = daemon.Process.Signal(syscall.SIGUSR1)
-	rig.Eventually(t, 30*time.Second, "SIGUSR1 reopens the access logs",
+	rig.Eventually(t, time.Minute, "SIGUSR1 reopens the access logs",
 		func() bool { return strings.Contains(daemon.Output(), "access logs reopened") })
 	_ = daemon.Process.Signal(syscall.SIGTERM)
-	rig.Eventually(t, 30*time.Second, "the proxy is not ready while it drains",
+	rig.Eventually(t, time.Minute, "the proxy is not ready while it drains",
 		func() bool { ready, _ := r.Ready(); return !ready })
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Errorf("a new connection during the drain: %d %v", code, err)

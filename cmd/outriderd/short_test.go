@@ -58,13 +58,13 @@ func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	r.StartReady()
 	first := r.Live().PID
 	r.Signal(first, syscall.SIGKILL)
-	rig.Eventually(t, 30*time.Second, "the guard has brought Envoy back", func() bool {
+	rig.Eventually(t, time.Minute, "the guard has brought Envoy back", func() bool {
 		ready, _ := r.Ready()
 		now := r.ProcessIDs("envoy") // the first one may still be exiting
 		return ready && len(now) == 1 && now[0] != first
 	})
 	r.Signal(r.Live().PID, syscall.SIGKILL)
-	rig.Eventually(t, 30*time.Second, "the guard waits",
+	rig.Eventually(t, time.Minute, "the guard waits",
 		func() bool { return len(r.ProcessIDs("envoy")) == 0 })
 	r.KillAgent()
 	r.Write("bad.json", "{")
@@ -73,7 +73,7 @@ func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	if code, _, err := r.Get("/hello"); code != 200 {
 		t.Errorf("what worked: %d, %v", code, err)
 	}
-	rig.Eventually(t, 30*time.Second, "the status names the refused configuration", func() bool {
+	rig.Eventually(t, time.Minute, "the status names the refused configuration", func() bool {
 		return strings.Contains(r.Outrider("status").Out, "configuration-refused")
 	})
 	if !daemon.Running() {

@@ -178,7 +178,7 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 			}
 			outcome := make(chan error, 1)
 			go func() { outcome <- test.request(s) }()
-			rig.Eventually(t, 10*time.Second, "the request has reached a backend", func() bool {
+			rig.Eventually(t, time.Minute, "the request has reached a backend", func() bool {
 				return strings.Contains(adminText(r, "/stats?usedonly&filter="+url.QueryEscape(
 					`cluster\.(backend|outbound.*)\.upstream_rq_active|cluster\.slow\.upstream_cx_active`,
 				)), ": 1\n")

@@ -36,7 +36,7 @@ spec:
 	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"limit.yaml": limit}})
 	r.StartReady()
 	limited := func() bool { code, _, err := r.Get("/"); return err == nil && code == 503 }
-	rig.Eventually(t, 30*time.Second, "requests are limited", limited)
+	rig.Eventually(t, time.Minute, "requests are limited", limited)
 	if told := r.Outrider("mesh", "check"); told.Exit != 0 || told.Err != "" {
 		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
@@ -45,7 +45,7 @@ spec:
 	file := filepath.Join(r.Dir, "mesh.d", "limit.yaml")
 	wrong := file + ":18: EnvoyFilter default/limit: spec.configPatches[0].patch.value.typed_config." +
 		`token_buckets: LocalRateLimit has no field "token_buckets"; did you mean token_bucket?`
-	rig.Eventually(t, 30*time.Second, "status names the field", func() bool {
+	rig.Eventually(t, time.Minute, "status names the field", func() bool {
 		return strings.Contains(r.Outrider("status").Out, wrong)
 	})
 	for _, arguments := range [][]string{{"mesh", "check"}, {"mesh", "check", file}} {
@@ -60,7 +60,7 @@ spec:
 		t.Errorf("Envoy got the field: %s", said)
 	}
 	r.Write("mesh.d/limit.yaml", limit)
-	rig.Eventually(t, 30*time.Second, "the error is gone", func() bool {
+	rig.Eventually(t, time.Minute, "the error is gone", func() bool {
 		return r.Outrider("mesh", "check").Exit == 0
 	})
 }

@@ -52,7 +52,7 @@ func (u *upstreamed) startIstiod() {
 func (u *upstreamed) awaitState(wanted ...string) api.Discovery {
 	u.t.Helper()
 	var status api.Status
-	rig.Eventually(u.t, 20*time.Second, "discovery is "+strings.Join(wanted, " or "), func() bool {
+	rig.Eventually(u.t, time.Minute, "discovery is "+strings.Join(wanted, " or "), func() bool {
 		u.JSON(&status, "status", "--json")
 		return slices.Contains(wanted, status.Discovery.State)
 	})
@@ -62,7 +62,7 @@ func (u *upstreamed) awaitState(wanted ...string) api.Discovery {
 // serves waits until the service answers.
 func (u *upstreamed) serves() {
 	u.t.Helper()
-	rig.Eventually(u.t, 20*time.Second, "the service answers", func() bool {
+	rig.Eventually(u.t, time.Minute, "the service answers", func() bool {
 		status, _, err := u.GetHost("web.test", u.Ports.HTTP, "/")
 		return err == nil && status == 200
 	})
@@ -82,7 +82,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	}
 	follows := func() { // Envoy gets its configuration from istiod
 		t.Helper()
-		rig.Eventually(t, 20*time.Second, "Envoy follows istiod", func() bool {
+		rig.Eventually(t, time.Minute, "Envoy follows istiod", func() bool {
 			out := u.Outrider("proxy", "status", "-o", "wide").Out
 			return strings.Count(out, "upstream") >= 4 && strings.Contains(out, "listeners  accepted")
 		})
@@ -211,7 +211,7 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	want := string(pkitest.PEM(root.Certificate, other.Certificate))
 	awaitRoots := func() {
 		t.Helper()
-		rig.Eventually(t, 20*time.Second, "both roots are trusted", func() bool {
+		rig.Eventually(t, time.Minute, "both roots are trusted", func() bool {
 			text, err := os.ReadFile(filepath.Join(output, "root-cert.pem"))
 			return err == nil && string(text) == want
 		})

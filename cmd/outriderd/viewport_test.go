@@ -73,7 +73,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	}
 	envoys := func(when string) {
 		t.Helper()
-		rig.Eventually(t, 30*time.Second,
+		rig.Eventually(t, time.Minute,
 			when+": Envoy's own admin answers, and the condition stands", func() bool {
 				return admin() == "Envoy 200" && yields()
 			})
@@ -86,7 +86,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	}
 	views := func(when string) {
 		t.Helper()
-		rig.Eventually(t, 30*time.Second, when+": the view answers", func() bool {
+		rig.Eventually(t, time.Minute, when+": the view answers", func() bool {
 			return admin() == "view" && !yields()
 		})
 	}

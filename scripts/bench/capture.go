@@ -65,7 +65,7 @@ func captured(t *stage, s settings) any {
 			netip.PrefixFrom(netip.AddrFrom4([4]byte{100, byte(i >> 8), byte(i), 0}), 24))
 	}
 	apply := func(settings capture.Settings) {
-		parts.Eventually(t, 30*time.Second, "connections are captured", func() bool {
+		parts.Eventually(t, time.Minute, "connections are captured", func() bool {
 			status, err := client.Apply(context.Background(), settings)
 			return err == nil && status.State == capture.StateOn
 		})
@@ -123,7 +123,7 @@ func startCapture(t *stage) *capture.Client {
 	}
 	_ = program.Close()
 	var client *capture.Client
-	parts.Eventually(t, 10*time.Second, "outrider-capture answers", func() bool {
+	parts.Eventually(t, time.Minute, "outrider-capture answers", func() bool {
 		client, err = capture.Dial(context.Background(), socket)
 		return err == nil
 	})

@@ -56,7 +56,7 @@ func proxies(t *stage, s settings) any {
 		for _, names := range []string{"mesh", "upstream"} {
 			rows := map[string]dnsRow{}
 			for _, server := range []string{"outriderd", "pilot-agent"} {
-				rig.Eventually(t, 30*time.Second, server+" answers", func() bool {
+				rig.Eventually(t, time.Minute, server+" answers", func() bool {
 					return queryFor(servers[server], "svc1."+names+".test.", 1, 0).Failed == 0
 				})
 				row := queryFor(servers[server], names+".test.", clients, dnsTime)

@@ -64,7 +64,7 @@ func epochs(t *stage, s settings) any {
 		reloads = append(reloads, time.Since(begun))
 		now := r.Live()
 		result.Live = append(result.Live, now.Live.Sub(now.Started))
-		rig.Eventually(t, s.parentShutdown+10*time.Second, "the epoch before has ended",
+		rig.Eventually(t, s.parentShutdown+time.Minute, "the epoch before has ended",
 			func() bool {
 				if rig.ProcessExists(before.PID) {
 					time.Sleep(20 * time.Millisecond)

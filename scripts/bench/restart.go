@@ -35,7 +35,7 @@ func restart(t *stage, s settings) any {
 	for _, pid := range r.ProcessIDs("outrider-keeper") {
 		r.Signal(pid, 9)
 	}
-	rig.Eventually(t, 10*time.Second, "Outrider's Envoys are gone",
+	rig.Eventually(t, time.Minute, "Outrider's Envoys are gone",
 		func() bool { return len(r.ProcessIDs("envoy")) == 0 })
 
 	folder := parts.ShortDir(t)

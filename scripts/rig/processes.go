@@ -63,7 +63,7 @@ func (r *Rig) AwaitEpochState(state api.EpochState, limit time.Duration) api.Epo
 // Live returns the live epoch.
 func (r *Rig) Live() api.Epoch {
 	r.t.Helper()
-	return r.AwaitEpochState(api.EpochLive, 15*time.Second)
+	return r.AwaitEpochState(api.EpochLive, time.Minute)
 }
 
 // Signal sends a signal to a process.

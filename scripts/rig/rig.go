@@ -142,7 +142,7 @@ func (r *Rig) startBackend() {
 	if err := r.backend.Start(); err != nil {
 		r.t.Fatal(err)
 	}
-	Eventually(r.t, 30*time.Second, "the backend listens", func() bool {
+	Eventually(r.t, time.Minute, "the backend listens", func() bool {
 		connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", r.Ports.Backend))
 		if err == nil {
 			_ = connection.Close()

@@ -34,7 +34,7 @@ func TestCaptureExplain_ClosedRefuses(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- follower.Run(ctx) }()
-		parts.Eventually(t, 30*time.Second, "the helper is missed", func() bool {
+		parts.Eventually(t, time.Minute, "the helper is missed", func() bool {
 			return follower.State().State == capture.StateWithdrawn
 		})
 		o := Interception{Client: follower}

@@ -61,7 +61,7 @@ func TestExec_KillsTheGroup(t *testing.T) {
 			t.Fatal(err)
 		}
 		status := filepath.Join("/proc", strings.TrimSpace(string(text)), "cmdline")
-		parts.Eventually(t, 30*time.Second, "the child has ended", func() bool {
+		parts.Eventually(t, time.Minute, "the child has ended", func() bool {
 			line, err := os.ReadFile(status)
 			return err != nil || len(line) == 0 // a zombie has none
 		})

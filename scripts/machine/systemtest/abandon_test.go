@@ -61,7 +61,7 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
 	running := h.StartLoad(standard())
-	h.Eventually(30*time.Second, "the load has its connections", func() bool {
+	h.Eventually(time.Minute, "the load has its connections", func() bool {
 		return h.Live().Connections >= 36
 	})
 	agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID

@@ -209,7 +209,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 			t.Errorf("root may not %v: %s", c.arguments, out)
 		}
 	}
-	h.Eventually(30*time.Second, "another Envoy stands in for the aborted one",
+	h.Eventually(time.Minute, "another Envoy stands in for the aborted one",
 		func() bool { return h.Get() == "200" && h.Status().Ready })
 	if log := h.Journal("-o", "cat", "OUTRIDER_COMPONENT=bus"); !strings.Contains(log,
 		"refused a request over D-Bus method=Abort") ||
@@ -226,7 +226,7 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	h.MustRun(t, "systemctl", "stop", "dbus.socket", "dbus.service")
 	h.Serves()
 	h.MustRun(t, "outrider", "reload")
-	h.Eventually(30*time.Second, "its absence is a condition",
+	h.Eventually(time.Minute, "its absence is a condition",
 		func() bool {
 			return strings.Contains(fmt.Sprint(h.Status().Conditions),
 				"bus-unavailable")
@@ -238,7 +238,7 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	})
 	h.MustRun(t, "systemctl", "restart", "dbus.service")
 	h.OnBus(busName)
-	h.Eventually(30*time.Second, "the condition is gone",
+	h.Eventually(time.Minute, "the condition is gone",
 		func() bool { return len(h.Status().Conditions) == 0 })
 	if now := h.MainPID("outrider"); now != agent {
 		t.Errorf("agent %d became %d", agent, now)
@@ -281,7 +281,7 @@ func TestBus_WithDbusBroker(t *testing.T) {
 		}
 	}
 	h.monitor("root", "/run/root.txt", "busctl", "monitor", "--json=short", busName)
-	h.Eventually(30*time.Second, "the monitor listens", func() bool {
+	h.Eventually(time.Minute, "the monitor listens", func() bool {
 		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer",
 			"Ping")
 		_, err := h.Run(t.Context(), "grep", "-q", "Ping", "/run/root.txt")
@@ -291,7 +291,7 @@ func TestBus_WithDbusBroker(t *testing.T) {
 		"0"); !strings.HasPrefix(got, "t ") {
 		t.Errorf("Reload: %s", got)
 	}
-	h.Eventually(20*time.Second, "the reload is told", func() bool {
+	h.Eventually(time.Minute, "the reload is told", func() bool {
 		_, err := h.Run(t.Context(), "grep", "-E", "-q",
 			`"member":"ReloadFinished".*"restarted",1,`, "/run/root.txt")
 		return err == nil

@@ -161,7 +161,7 @@ true`
 	if !strings.HasPrefix(name, "broken") {
 		return
 	}
-	h.Eventually(30*time.Second, "the bus has what is wrong", func() bool {
+	h.Eventually(time.Minute, "the bus has what is wrong", func() bool {
 		out, err := h.Run(h.t.Context(), "busctl", "get-property", busName, busObject, busManager,
 			"LastError")
 		return err == nil && len(out) > len(`s ""`)

@@ -13,7 +13,7 @@ import (
 // captureIs waits for a state of the interception.
 func (h *Host) captureIs(want string) {
 	h.t.Helper()
-	h.Eventually(30*time.Second, "capture is "+want, func() bool {
+	h.Eventually(time.Minute, "capture is "+want, func() bool {
 		return strings.HasPrefix(h.Script("outrider capture show || true"), "capture is "+want)
 	})
 }
@@ -26,7 +26,7 @@ func (h *Host) killHelper(then func()) time.Duration {
 	h.Script("systemctl kill -s KILL outrider-capture.service")
 	began := time.Now()
 	then()
-	h.Eventually(10*time.Second, "the rules are back", func() bool {
+	h.Eventually(time.Minute, "the rules are back", func() bool {
 		now := h.MainPID("outrider-capture")
 		return now != helper && now != 0 &&
 			strings.Contains(h.Script("nft list table inet outrider || true"), "redirect to")
@@ -72,7 +72,7 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 	do("package upgrade", func() {
 		helper := h.MainPID("outrider-capture")
 		h.installPackage(newVersion)
-		h.Eventually(10*time.Second, "the helper has replaced itself in place", func() bool {
+		h.Eventually(time.Minute, "the helper has replaced itself in place", func() bool {
 			return h.Script(fmt.Sprintf("readlink /proc/%d/exe || true", helper)) ==
 				"/usr/libexec/outrider/outrider-capture"
 		})
@@ -113,7 +113,7 @@ func TestCapture_EnvoyKilled(t *testing.T) {
 			" || true") == "200"
 	}
 	kill := func() { // returns when Envoy has gone: one that dies may still answer
-		h.Eventually(30*time.Second, "Envoy is killed", func() bool {
+		h.Eventually(time.Minute, "Envoy is killed", func() bool {
 			_, err := h.Run(t.Context(), "sh", "-c", "pid=$(pgrep -x envoy) && kill -KILL $pid && "+
 				"while kill -0 $pid 2>/dev/null; do sleep 0.01; done")
 			return err == nil
@@ -123,14 +123,14 @@ func TestCapture_EnvoyKilled(t *testing.T) {
 		h.captureIs("on")
 		kill()
 		began := time.Now()
-		h.Eventually(10*time.Second, "the outside answers", call)
+		h.Eventually(time.Minute, "the outside answers", call)
 		t.Logf("the outside answers %v after the kill of Envoy", time.Since(began))
 	}
 	h.captureIs("on")
 	h.Script("mount --bind /bin/false /opt/envoy/envoy")
 	kill()
 	began := time.Now()
-	h.Eventually(10*time.Second, "the outside answers without Envoy", call)
+	h.Eventually(time.Minute, "the outside answers without Envoy", call)
 	t.Logf("the outside answers %v after the kill of an Envoy that cannot start", time.Since(began))
 	h.captureIs("withdrawn")
 	h.Script("umount /opt/envoy/envoy")

@@ -74,7 +74,7 @@ func (h *Host) answers(server string, fromFar bool, address string) {
 	if fromFar {
 		call = "ip netns exec far " + call
 	}
-	h.Eventually(20*time.Second, server+" answers on "+address, func() bool {
+	h.Eventually(time.Minute, server+" answers on "+address, func() bool {
 		return strings.HasPrefix(h.Script(call), server+" answers")
 	})
 }
@@ -89,7 +89,7 @@ func (h *Host) reaches(servers ...string) {
 		h.answers(server, true, "198.51.100.1:"+published[server])
 	}
 	// docker may still replace its rules.
-	h.Eventually(10*time.Second, "connections to published ports are not captured", func() bool {
+	h.Eventually(time.Minute, "connections to published ports are not captured", func() bool {
 		before := h.captured("capture.inbound_ports")
 		for _, server := range servers {
 			h.answers(server, true, "198.51.100.1:"+published[server])
@@ -165,7 +165,7 @@ func TestCapture_BesideOtherFirewalls(t *testing.T) {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
 	h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
-	h.Eventually(10*time.Second, "connections are refused without Envoy", func() bool {
+	h.Eventually(time.Minute, "connections are refused without Envoy", func() bool {
 		return strings.Contains(h.Script("curl -s -m 2 http://198.51.100.9/ || echo exit $?"), "exit 7")
 	})
 	for server, port := range published {

@@ -98,7 +98,7 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 	const here = ` -n --agree-tos --register-unsafely-without-email --server https://localhost:14000/dir`
 	const trust = `REQUESTS_CA_BUNDLE=/opt/acme/root.crt `
 	h.Script(trust + obtain + here)
-	h.Eventually(30*time.Second, "the certificate is presented", func() bool { return curl() == "200" })
+	h.Eventually(time.Minute, "the certificate is presented", func() bool { return curl() == "200" })
 	first := serial()
 	if !strings.Contains(first, "Pebble") {
 		t.Errorf("presented: %s", first)
@@ -116,7 +116,7 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 		rm -f /run/end; systemd-run --quiet --unit=load sh -c 'while [ ! -e /run/end ]; do ` +
 		strings.ReplaceAll(https, `'%{http_code}'`, `"%{http_code}\n"`) + ` || echo failed; done >/run/codes'`)
 	h.Script(trust + renew + " --no-random-sleep-on-renew")
-	h.Eventually(30*time.Second, "the renewed certificate is presented", func() bool {
+	h.Eventually(time.Minute, "the renewed certificate is presented", func() bool {
 		return serial() != first
 	})
 	h.Script("touch /run/end; while systemctl -q is-active load; do sleep 0.1; done")

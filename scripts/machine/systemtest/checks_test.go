@@ -107,7 +107,7 @@ func (h *Host) keepsCertificate() {
 	}
 	_, fix, _ := strings.Cut(unreadable, ": ")
 	h.Script(fix)
-	h.Eventually(30*time.Second, "Envoy shows its certificate after the cure", shown)
+	h.Eventually(time.Minute, "Envoy shows its certificate after the cure", shown)
 	before := h.Live().PID
 	h.Script("chown root /etc/outrider/no.key; chmod 600 /etc/outrider/no.key")
 	out, err := h.Run(h.t.Context(), "outrider", "reload")

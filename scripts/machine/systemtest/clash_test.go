@@ -82,20 +82,20 @@ func TestInstances_PortConflict(t *testing.T) {
 				"port-shared")
 		}
 		if name == "a" {
-			h.Eventually(30*time.Second, "Envoy listens", func() bool { return h.Get() == "200" })
+			h.Eventually(time.Minute, "Envoy listens", func() bool { return h.Get() == "200" })
 			if shared() {
 				t.Error("the first one shares its port")
 			}
 			continue
 		}
-		h.Eventually(30*time.Second, "the second one says that it shares its port", shared)
+		h.Eventually(time.Minute, "the second one says that it shares its port", shared)
 		if got := h.MustRun(t, "outrider", "-i", name, "status"); !strings.Contains(got,
 			`instance "a" (outrider@a.service), which runs`) {
 			t.Errorf("status: %s", got)
 		}
 		h.Write("/etc/outrider/b.mesh.d/web.yaml", strings.NewReplacer("number: 80,",
 			"number: 800,", "number: 81,", "number: 801,").Replace(mesh))
-		h.Eventually(30*time.Second, "it is cured", func() bool { return !shared() })
+		h.Eventually(time.Minute, "it is cured", func() bool { return !shared() })
 	}
 
 	h.MustRun(t, "systemctl", "stop", "outrider@b.service")
@@ -142,14 +142,14 @@ func TestInstances_PortConflict(t *testing.T) {
 			},
 			"status": conditions,
 		} {
-			h.Eventually(30*time.Second, who+" names the program on port "+port, func() bool {
+			h.Eventually(time.Minute, who+" names the program on port "+port, func() bool {
 				got := text()
 				return strings.Contains(got, key) && strings.Contains(got, says(port))
 			})
 		}
 	}
 	h.MustRun(t, "systemctl", "stop", "stranger-16012.service")
-	h.Eventually(30*time.Second, "one port is waited for",
+	h.Eventually(time.Minute, "one port is waited for",
 		func() bool { return !strings.Contains(conditions(), says("16012")) })
 	if got := conditions(); !strings.Contains(got, says("16013")) ||
 		h.Property("outrider@b", "ActiveState") != "activating" {

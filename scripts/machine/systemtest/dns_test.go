@@ -31,7 +31,7 @@ func TestDNS_IsCaptured(t *testing.T) {
 		return strings.HasPrefix(h.Script("getent ahostsv4 shop.test || true"), "240.240.0.1 ")
 	}
 	h.Script("systemctl start outrider")
-	h.Eventually(20*time.Second, "the name resolves", resolves)
+	h.Eventually(time.Minute, "the name resolves", resolves)
 	h.captureIs("on")
 	shown := h.Script("outrider capture show; outrider capture explain 198.51.100.9:53 --udp --user " +
 		"nobody; outrider capture explain 198.51.100.9:53 --udp --user outrider")
@@ -48,7 +48,7 @@ func TestDNS_IsCaptured(t *testing.T) {
 		load := startDNSLoad(t, h, "shop.test.", "240.240.0.1", "198.51.100.9:53", "127.0.0.1:15053")
 		load.more(100)
 		h.Script(change)
-		h.Eventually(20*time.Second, "another agent is ready", func() bool {
+		h.Eventually(time.Minute, "another agent is ready", func() bool {
 			return h.MainPID("outrider") != pid && h.Property("outrider", "ActiveState") == "active"
 		})
 		load.more(200)
@@ -56,7 +56,7 @@ func TestDNS_IsCaptured(t *testing.T) {
 	}
 	helper := h.MainPID("outrider-capture")
 	h.Script("systemctl kill -s KILL outrider-capture.service")
-	h.Eventually(20*time.Second, "the name resolves after a kill of the helper", func() bool {
+	h.Eventually(time.Minute, "the name resolves after a kill of the helper", func() bool {
 		pid := h.MainPID("outrider-capture")
 		return pid != 0 && pid != helper && resolves()
 	})

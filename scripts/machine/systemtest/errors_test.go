@@ -68,7 +68,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 			}
 			// journald reads standard output and its own socket in no particular order.
 			var last string
-			h.Eventually(10*time.Second, "the journal has the end of the agent", func() bool {
+			h.Eventually(time.Minute, "the journal has the end of the agent", func() bool {
 				lines := strings.Split(h.Journal("-o", "cat", "-n", "20", "-u", "outrider.service",
 					"SYSLOG_IDENTIFIER=outriderd", "--since", since), "\n")
 				end := slices.IndexFunc(lines, func(line string) bool {

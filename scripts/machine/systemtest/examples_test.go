@@ -62,7 +62,7 @@ func (h exampleHost) remove(names ...string) {
 func (h exampleHost) answers(want, arguments string) {
 	h.t.Helper()
 	got := ""
-	h.Eventually(30*time.Second, "curl "+arguments+" prints "+want, func() bool {
+	h.Eventually(time.Minute, "curl "+arguments+" prints "+want, func() bool {
 		got = h.Script("curl -s -i -m 10 " + arguments + " 2>&1 || echo curl: exit $?")
 		return strings.Contains(got, want)
 	})

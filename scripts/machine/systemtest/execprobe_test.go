@@ -97,7 +97,7 @@ func TestExecProbe_HasNoRightsAndLeavesNothing(t *testing.T) {
 	if err := h.run(time.Second, folder+"/hangs"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("a command that hangs: %v", err)
 	}
-	h.Eventually(30*time.Second, "nothing is left of probes", func() bool {
+	h.Eventually(time.Minute, "nothing is left of probes", func() bool {
 		return h.Script("pgrep -f 'sleep 7777[1-4]' || true; "+
 			"systemctl list-units --all --no-legend 'outrider-probe@*'") == ""
 	})
@@ -135,7 +135,7 @@ func TestExecProbe_SaysWhyItFails(t *testing.T) {
 	if _, err := connection.Write([]byte("no request\n")); err != nil {
 		t.Fatal(err)
 	}
-	h.Eventually(30*time.Second, "outrider-probe has said what is wrong", func() bool {
+	h.Eventually(time.Minute, "outrider-probe has said what is wrong", func() bool {
 		return strings.Contains(h.Script(lines), "read the request")
 	})
 }
@@ -199,7 +199,7 @@ func TestExecProbe_SocketIsTheAgents(t *testing.T) {
 		// The connection may be refused already.
 		_, _ = connection.Write([]byte(`{"Arguments":["sleep","1000"]}`))
 	}
-	h.Eventually(30*time.Second, "connections beyond the limit are refused", func() bool {
+	h.Eventually(time.Minute, "connections beyond the limit are refused", func() bool {
 		return h.Property("outrider-probe.socket", "NRefused") != "0"
 	})
 	if running := len(h.Processes("outrider-probe")); running > 32 {

@@ -31,7 +31,7 @@ func (m *member) step(action string, reached func(*cluster.WorkloadEntry) bool) 
 	m.t.Helper()
 	began := time.Now()
 	m.Script(action)
-	m.Eventually(30*time.Second, m.unit+": "+action, func() bool {
+	m.Eventually(time.Minute, m.unit+": "+action, func() bool {
 		return reached(m.f.cluster.Entry("vm", m.entry()))
 	})
 	m.took = append(m.took, time.Since(began).Round(time.Millisecond))
@@ -48,7 +48,7 @@ func gone(e *cluster.WorkloadEntry) bool { return e == nil }
 // HTTP, and stay there.
 func (m *member) listens() {
 	m.t.Helper()
-	m.Eventually(20*time.Second, m.unit+": Envoy has the inbound listener", func() bool {
+	m.Eventually(time.Minute, m.unit+": Envoy has the inbound listener", func() bool {
 		return strings.Contains(m.Script("curl -s 'http://127.0.0.1:15000/config_dump?"+
 			"resource=dynamic_listeners'"), "inbound|8080||")
 	})
@@ -57,7 +57,7 @@ func (m *member) listens() {
 // answers waits until what the service answers the other member has all texts.
 func (m *member) answers(texts ...string) {
 	m.t.Helper()
-	m.Eventually(20*time.Second, fmt.Sprint(m.unit, " answers ", texts), func() bool {
+	m.Eventually(time.Minute, fmt.Sprint(m.unit, " answers ", texts), func() bool {
 		got := m.other.call(m.name+".test", m.service, "headers")
 		return !slices.ContainsFunc(texts, func(s string) bool { return !strings.Contains(got, s) })
 	})

@@ -19,7 +19,7 @@ func TestFleet_ServesAfterARebootWithoutIstiod(t *testing.T) {
 		"[identity]\noutput_dir = \"/var/lib/outrider/outrider/certificates\"\n")
 	server.MustRun(t, "systemctl", "enable", "outrider.service")
 	f.start()
-	server.Eventually(20*time.Second, "the certificate is sealed", func() bool {
+	server.Eventually(time.Minute, "the certificate is sealed", func() bool {
 		_, err := server.Run(t.Context(), "test", "-s",
 			"/var/lib/outrider/outrider/certificate.sealed")
 		return err == nil
@@ -76,7 +76,7 @@ func (f *fleet) rebootWithout(server *certified, source string) {
 	}
 
 	f.connect()
-	server.Eventually(20*time.Second, "the agent is connected",
+	server.Eventually(time.Minute, "the agent is connected",
 		func() bool { return server.Status().Discovery.State == "connected" })
 	f.await("True")
 	f.answers("200")

@@ -19,7 +19,7 @@ func TestFleet_RestartsLoseNothing(t *testing.T) {
 	if full() {
 		f.create(plainService)
 		f.server.Script("ip route add 240.240.0.20 via " + f.networks[0].Peer)
-		f.server.Eventually(20*time.Second, "the server's Envoy has the service", func() bool {
+		f.server.Eventually(time.Minute, "the server's Envoy has the service", func() bool {
 			_, err := f.server.Run(t.Context(), "curl", "-sf", "-H", "Host: plain.test",
 				"http://240.240.0.20/")
 			return err == nil
@@ -56,13 +56,13 @@ func (f *fleet) restart(times int, from *Host, service, address string, machines
 			for _, h := range machines {
 				load.Mark(h.Name() + ": " + step)
 				h.Script(step)
-				h.Eventually(30*time.Second, h.Name()+" is ready after "+step, func() bool {
+				h.Eventually(time.Minute, h.Name()+" is ready after "+step, func() bool {
 					out, err := h.Run(f.t.Context(), "outrider", "wait", "--timeout", "10s")
 					return err == nil && out == "ready"
 				})
 			}
 			before := now
-			f.server.Eventually(20*time.Second, "the server has connected again", func() bool {
+			f.server.Eventually(time.Minute, "the server has connected again", func() bool {
 				now = f.await("")
 				return now.ConnectedAt() != "" && now.ConnectedAt() != before.ConnectedAt()
 			})
@@ -84,7 +84,7 @@ func TestFleet_SteadyLoadStaysCaptured(t *testing.T) {
 	f.start()
 	f.create(plainService)
 	f.server.Script("ip route add 240.240.0.20 via " + f.networks[0].Peer)
-	f.server.Eventually(20*time.Second, "the server's Envoy has the service", func() bool {
+	f.server.Eventually(time.Minute, "the server's Envoy has the service", func() bool {
 		return strings.HasSuffix(f.server.call("plain.test", "240.240.0.20", ""), "200")
 	})
 	duration := 10 * time.Second

@@ -185,7 +185,7 @@ func (h *Host) call(service, address, path string) string {
 // answers waits until the service answers the client with a status code.
 func (f *fleet) answers(code string) {
 	f.t.Helper()
-	f.client.Eventually(20*time.Second, "the client receives "+code, func() bool {
+	f.client.Eventually(time.Minute, "the client receives "+code, func() bool {
 		return strings.HasSuffix(f.call(""), code)
 	})
 }
@@ -231,7 +231,7 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=2s")
 	f.client.MustRun(t, "systemctl", "start", "outrider.service")
-	f.client.Eventually(20*time.Second, "the client captures", func() bool {
+	f.client.Eventually(time.Minute, "the client captures", func() bool {
 		return f.client.Status().Capture == "on"
 	})
 	failures := f.failures()
@@ -269,7 +269,7 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 
 	slow := make(chan string)
 	go func() { slow <- f.call("sleep/3s") }()
-	f.server.Eventually(10*time.Second, "the slow request has arrived", func() bool {
+	f.server.Eventually(time.Minute, "the slow request has arrived", func() bool {
 		return f.server.Script("ss -Htn state established 'sport = :8080' | wc -l") != "0"
 	})
 	failures = f.failures()
@@ -285,7 +285,7 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	if got := <-slow; !strings.HasSuffix(got, "200") {
 		t.Errorf("a request in progress ended with %s", got)
 	}
-	f.server.Eventually(30*time.Second, "istiod removes the WorkloadEntry", func() bool {
+	f.server.Eventually(time.Minute, "istiod removes the WorkloadEntry", func() bool {
 		return f.cluster.Entry("vm", "web-"+f.address) == nil
 	})
 	if state := f.server.Property("outrider.service", "ActiveState"); state != "inactive" {

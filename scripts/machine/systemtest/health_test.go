@@ -20,7 +20,7 @@ func TestHealth_UnitAndCommand(t *testing.T) {
 	expect := func(state, reason string) {
 		t.Helper()
 		var last api.Health
-		c.Eventually(30*time.Second, "the workload is "+state+": "+reason, func() bool {
+		c.Eventually(time.Minute, "the workload is "+state+": "+reason, func() bool {
 			if h := c.Status().Health; h != nil {
 				last = *h
 			}

@@ -149,7 +149,7 @@ func (h *Host) startBackend() {
 	h.t.Helper()
 	h.MustRun(h.t, "systemd-run", "--quiet", "--unit=backend", programs+"/backend", "-http",
 		"127.0.0.1:9000", "-tcp", "127.0.0.1:9001")
-	h.Eventually(30*time.Second, "the backend answers", func() bool {
+	h.Eventually(time.Minute, "the backend answers", func() bool {
 		_, err := h.Run(h.t.Context(), "curl", "-s", "-o", "/dev/null", "http://127.0.0.1:9000/")
 		return err == nil
 	})

@@ -30,7 +30,7 @@ func TestIdle_FewContextSwitches(t *testing.T) {
 	h.Write("/etc/outrider/conf.d/idle.toml", interception+"dns = true\n"+fmt.Sprintf(routed, 15053))
 	h.Script("systemctl start outrider")
 	h.captureIs("on")
-	h.Eventually(20*time.Second, "queries are redirected", func() bool {
+	h.Eventually(time.Minute, "queries are redirected", func() bool {
 		return strings.Contains(h.Script("nft list tables"), "outrider-dns")
 	})
 	resolved := strings.Fields(h.Script("systemctl list-units --plain --no-legend " +
@@ -64,7 +64,7 @@ func TestIdle_FewContextSwitches(t *testing.T) {
 		t.Logf("all: %.1f per second", float64(sum)/took)
 		return float64(sum) <= float64(limit)*took
 	})
-	h.Eventually(20*time.Second, "the agent has unmapped what only its start needs", func() bool {
+	h.Eventually(time.Minute, "the agent has unmapped what only its start needs", func() bool {
 		resident := h.memory("outrider", "RssFile")
 		t.Logf("%d kB of its program are resident", resident>>10)
 		return resident < idleProgram

@@ -129,7 +129,7 @@ ExecStart=/usr/bin/sleep infinity
 	h.MustRun(t, "systemctl", "restart", "outrider.service")
 	agent := h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", "outrider.service")
-	h.Eventually(30*time.Second, "another agent runs", func() bool {
+	h.Eventually(time.Minute, "another agent runs", func() bool {
 		now := h.MainPID("outrider")
 		return now != 0 && now != agent && h.Property("outrider", "ActiveState") == "active"
 	})

@@ -42,7 +42,7 @@ discoveryd=/opt/discoveryd/outrider-discoveryd
 mkdir -p mesh && cp /etc/outrider/mesh.d/web.yaml mesh
 $discoveryd token --service-account shop/web --key join.key >web.token
 systemd-run --quiet --unit=` + name + ` $discoveryd --config /root/` + name + `.toml`)
-	h.Eventually(30*time.Second, name+" listens", func() bool {
+	h.Eventually(time.Minute, name+" listens", func() bool {
 		return h.Script("ss -Htln 'sport = :"+port+"'") != ""
 	})
 }
@@ -103,7 +103,7 @@ func TestJoin_FirstStartAndLeave(t *testing.T) {
 		t.Errorf("files: %s", got)
 	}
 	h.Script("systemctl restart outrider")
-	h.Eventually(30*time.Second, "the restarted agent is in the mesh", func() bool {
+	h.Eventually(time.Minute, "the restarted agent is in the mesh", func() bool {
 		s := h.Status()
 		return s.Ready && s.Discovery.State == "connected" && len(s.Conditions) == 0
 	})
@@ -116,7 +116,7 @@ func TestJoin_FirstStartAndLeave(t *testing.T) {
 	if after := files(); after != before {
 		t.Errorf("files:\n%s\nbefore the join:\n%s", after, before)
 	}
-	h.Eventually(30*time.Second, "the stored certificate is removed", func() bool {
+	h.Eventually(time.Minute, "the stored certificate is removed", func() bool {
 		return h.Script("find /var/lib/outrider -name certificate.sealed") == ""
 	})
 }

@@ -121,11 +121,11 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 				"nr_inodes=$(($(df --output=iused /run | tail -n 1) + 2000)) /run")
 			h.Script(c.fill)
 			h.MustRun(t, "systemctl", "start", "--no-block", "outrider.service")
-			h.Eventually(30*time.Second, "the journal says "+c.told, func() bool {
+			h.Eventually(time.Minute, "the journal says "+c.told, func() bool {
 				return strings.Contains(h.Journal("-o", "cat", "-u", "outrider*"), c.told)
 			})
 			// Units that start before it report it, too.
-			h.Eventually(30*time.Second, "the agent starts again", func() bool {
+			h.Eventually(time.Minute, "the agent starts again", func() bool {
 				state := h.Property("outrider", "ActiveState")
 				return state == "activating" || state == "deactivating"
 			})

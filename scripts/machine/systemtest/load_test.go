@@ -130,7 +130,7 @@ func TestNoRequestIsLost(t *testing.T) {
 	step := func(name string, do func()) {
 		running.Mark(name)
 		do()
-		h.Eventually(30*time.Second, "after "+name+" the agent is ready", func() bool {
+		h.Eventually(time.Minute, "after "+name+" the agent is ready", func() bool {
 			out, err := h.Run(t.Context(), "outrider", "wait", "--timeout", "10s")
 			return err == nil && out == "ready"
 		})
@@ -156,7 +156,7 @@ func TestNoRequestIsLost(t *testing.T) {
 	step("watchdog", crash("STOP"))
 	step("re-execution of the keeper", h.replaceKeeper)
 	step("reload again", systemctl("reload"))
-	h.Eventually(30*time.Second, "the epoch before has ended", func() bool {
+	h.Eventually(time.Minute, "the epoch before has ended", func() bool {
 		return !slices.ContainsFunc(h.Status().Epochs, func(e api.Epoch) bool {
 			return e.State == api.EpochDraining
 		})
@@ -175,7 +175,7 @@ func TestStopUnderLoad(t *testing.T) {
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
 	running := h.StartLoad(standard(), "-tcp", "") // a tunnel would last as long as the load
-	h.Eventually(30*time.Second, "the load runs, and has its 36 connections",
+	h.Eventually(time.Minute, "the load runs, and has its 36 connections",
 		func() bool { return h.Live().Connections >= 36 && h.Get() == "200" })
 	running.Mark("stop")
 	began := time.Now()

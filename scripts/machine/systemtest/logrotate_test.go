@@ -37,7 +37,7 @@ func TestLogrotate(t *testing.T) {
 		holds("/var/log/outrider/access.log", mark)
 		h.MustRun(t, "logrotate", "--force", "--verbose", "/etc/logrotate.d/outrider")
 		holds("/var/log/outrider/access.log.1", mark)
-		h.Eventually(30*time.Second, "Envoy has opened its log again", func() bool {
+		h.Eventually(time.Minute, "Envoy has opened its log again", func() bool {
 			_, err := h.Run(t.Context(), "test", "-e", "/var/log/outrider/access.log")
 			return err == nil
 		})
@@ -61,7 +61,7 @@ func TestLogrotate(t *testing.T) {
 		return strings.Count(h.Journal("-o", "cat", "-u", "outrider.service"),
 			"access logs reopened")
 	}
-	h.Eventually(20*time.Second, "the journal tells three times that logs were reopened",
+	h.Eventually(time.Minute, "the journal tells three times that logs were reopened",
 		func() bool { return reopened() >= 3 })
 	if times := reopened(); times != 3 {
 		t.Errorf("the journal tells %d times that logs were reopened", times)

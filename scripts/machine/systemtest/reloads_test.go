@@ -62,7 +62,7 @@ func TestReloadsInARow(t *testing.T) {
 			},
 			"STATUS": func() string { return h.Property("outrider", "StatusText") },
 		} {
-			h.Eventually(20*time.Second,
+			h.Eventually(time.Minute,
 				fmt.Sprintf("%s tells file, line and key of broken reload %d", who, i),
 				func() bool {
 					text := says()
@@ -77,7 +77,7 @@ func TestReloadsInARow(t *testing.T) {
 		h.Serves()
 	}
 	// Removing the file is a change that the agent handles on its own.
-	h.Eventually(20*time.Second, "the agent has come to rest",
+	h.Eventually(time.Minute, "the agent has come to rest",
 		func() bool { return h.Property("outrider", "ActiveState") == "active" })
 	if restarts := h.Property("outrider", "NRestarts"); restarts != "0" {
 		t.Errorf("the agent was restarted %s times", restarts)

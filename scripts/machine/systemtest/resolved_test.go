@@ -113,7 +113,7 @@ func TestResolved_RoutesNames(t *testing.T) {
 	start := func(after string) {
 		t.Helper()
 		h.Script("systemctl start outrider")
-		h.Eventually(20*time.Second, "the name is routed "+after, resolves("shop.test", mesh))
+		h.Eventually(time.Minute, "the name is routed "+after, resolves("shop.test", mesh))
 	}
 
 	start("after a start")
@@ -124,7 +124,7 @@ func TestResolved_RoutesNames(t *testing.T) {
 		t.Errorf("%d queries for a forwarded name", n)
 	}
 	h.Script("systemctl restart systemd-resolved")
-	h.Eventually(20*time.Second, "the name is routed after a restart of resolved",
+	h.Eventually(time.Minute, "the name is routed after a restart of resolved",
 		resolves("shop.test", mesh))
 	load := startDNSLoad(t, h, "shop.test.", mesh, "127.0.0.53:53")
 	load.more(100)
@@ -133,9 +133,9 @@ func TestResolved_RoutesNames(t *testing.T) {
 	load.stop("a restart of the agent")
 
 	h.Script("systemctl start outrider@web")
-	h.Eventually(20*time.Second, "an instance's name is routed", resolves("other.test", "240.240.0.2"))
+	h.Eventually(time.Minute, "an instance's name is routed", resolves("other.test", "240.240.0.2"))
 	h.Script("systemctl kill -s KILL --kill-who=main outrider.service")
-	h.Eventually(10*time.Second, "the name is direct", resolves("shop.test", direct))
+	h.Eventually(time.Minute, "the name is direct", resolves("shop.test", direct))
 	if !resolves("other.test", "240.240.0.2")() {
 		t.Error("an instance's name is not routed after a kill of another agent")
 	}
@@ -144,21 +144,21 @@ func TestResolved_RoutesNames(t *testing.T) {
 
 	start("after a kill")
 	h.Script("kill -KILL $(systemctl show -P MainPID 'outrider-resolved@*.service')")
-	h.Eventually(20*time.Second, "the name is routed after a kill of the helper",
+	h.Eventually(time.Minute, "the name is routed after a kill of the helper",
 		resolves("shop.test", mesh))
 	h.Write("/etc/outrider/mesh.d/more.yaml", strings.ReplaceAll(shop, "shop", "more"))
-	h.Eventually(20*time.Second, "a new name is routed", resolves("more.test", mesh))
+	h.Eventually(time.Minute, "a new name is routed", resolves("more.test", mesh))
 	h.Script("systemctl stop outrider")
 	undone("a stop")
 
 	h.Script("systemctl mask --runtime --now systemd-resolved; systemctl start outrider")
-	h.Eventually(20*time.Second, "a condition tells that resolved is missing", func() bool {
+	h.Eventually(time.Minute, "a condition tells that resolved is missing", func() bool {
 		return strings.Contains(h.Script("outrider status"), "dns-route-unavailable")
 	})
 	h.Script("systemctl unmask --runtime systemd-resolved; systemctl start systemd-resolved")
-	h.Eventually(30*time.Second, "the name is routed", resolves("shop.test", mesh))
+	h.Eventually(time.Minute, "the name is routed", resolves("shop.test", mesh))
 	h.Script("systemctl stop --no-block outrider.slice")
-	h.Eventually(10*time.Second, "the agent stops", func() bool {
+	h.Eventually(time.Minute, "the agent stops", func() bool {
 		return h.Script("systemctl is-active outrider || true") == "deactivating"
 	})
 	if !resolves("shop.test", mesh)() {

@@ -53,7 +53,7 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 	h.MustRun(t, "systemctl", "reload", "outrider-envoy.service") // executes itself again
 	h.Serves()
 	// it is readable from its execution until it has called prctl
-	h.Eventually(30*time.Second, "after its upgrade the keeper is not readable", func() bool {
+	h.Eventually(time.Minute, "after its upgrade the keeper is not readable", func() bool {
 		_, err := h.Run(t.Context(), "runuser", "-u", "outrider-envoy", "--", "ls",
 			fmt.Sprintf("/proc/%d/fd/", keeper))
 		return err != nil

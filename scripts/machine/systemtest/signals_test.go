@@ -24,7 +24,7 @@ func TestBus_SendsSignals(t *testing.T) {
 	h.monitor("root", "/run/root.txt", "busctl", "monitor", "--json=short", busName)
 	h.monitor("nobody", "/run/nobody.txt", "dbus-monitor", "--system", "type='signal',sender='"+
 		busName+"'")
-	h.Eventually(30*time.Second, "the monitors listen", func() bool {
+	h.Eventually(time.Minute, "the monitors listen", func() bool {
 		h.MustRun(t, "busctl", "--quiet", "call", busName, busObject, "org.freedesktop.DBus.Peer",
 			"Ping")
 		_, err := h.Run(t.Context(), "sh", "-c",
@@ -44,7 +44,7 @@ func TestBus_SendsSignals(t *testing.T) {
 		for _, pattern := range patterns {
 			script += fmt.Sprintf(" && grep -E -q '%s' %s", pattern, file)
 		}
-		h.Eventually(30*time.Second, what+": "+script,
+		h.Eventually(time.Minute, what+": "+script,
 			func() bool { _, err := h.Run(t.Context(), "sh", "-c", script); return err == nil })
 	}
 	told("a reload", "/run/root.txt",

@@ -19,7 +19,7 @@ func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 		_, err := h.Run(t.Context(), "systemctl", "restart", "outrider.service")
 		restarted <- err
 	}()
-	h.Eventually(30*time.Second, "the agent waits for the answer, or has ended without",
+	h.Eventually(time.Minute, "the agent waits for the answer, or has ended without",
 		func() bool {
 			waits := strings.Contains(h.Journal("-u", "outrider.service"),
 				"waiting for systemd to report")

@@ -72,7 +72,7 @@ spec: {mtls: {mode: STRICT}}
 func (h strict) plain(want string) {
 	h.t.Helper()
 	got := ""
-	h.Eventually(20*time.Second, "plain text is answered with "+want, func() bool {
+	h.Eventually(time.Minute, "plain text is answered with "+want, func() bool {
 		got = strings.TrimSpace(h.Script("plain || true"))
 		return got == want
 	})
@@ -100,7 +100,7 @@ func (h strict) closed(during string) {
 func (h strict) mutual() {
 	h.t.Helper()
 	for _, address := range []string{"198.51.100.1", "[2001:db8:9::1]"} {
-		h.Eventually(20*time.Second, "mutual TLS to "+address+" is answered", func() bool {
+		h.Eventually(time.Minute, "mutual TLS to "+address+" is answered", func() bool {
 			return h.Script("ip netns exec far curl -s -k -m 2 -o /dev/null -w '%{http_code}' "+
 				"--cert /etc/outrider/client.crt --key /etc/outrider/client.key https://"+address+
 				":9100/ || true") == "200"
@@ -110,7 +110,7 @@ func (h strict) mutual() {
 
 func (h strict) status(want string) {
 	h.t.Helper()
-	h.Eventually(20*time.Second, "the status has "+want, func() bool {
+	h.Eventually(time.Minute, "the status has "+want, func() bool {
 		return strings.Contains(strings.Join(strings.Fields(h.Script("outrider status || true")), " "),
 			want)
 	})
@@ -254,7 +254,7 @@ spec:
 		"systemctl start outrider-capture.socket")
 	h.Script("systemd-run --quiet --unit=caller --property=NetworkNamespacePath=/run/netns/far " +
 		"bash -c 'exec 3<>/dev/tcp/198.51.100.1/9101; sleep 600'")
-	h.Eventually(10*time.Second, "a connection is older than the rules", func() bool {
+	h.Eventually(time.Minute, "a connection is older than the rules", func() bool {
 		return h.Script("ss -Htn state established 'sport = :9101'") != ""
 	})
 	h.Write("/etc/outrider/conf.d/70-open.toml", "")

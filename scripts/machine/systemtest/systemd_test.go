@@ -43,7 +43,7 @@ func TestLife(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "enable", "--now", "outrider.service")
 	h.Serves()
-	h.Eventually(10*time.Second, "active, and epoch 0 serves", func() bool {
+	h.Eventually(time.Minute, "active, and epoch 0 serves", func() bool {
 		return h.Property("outrider", "ActiveState") == "active" &&
 			strings.HasPrefix(h.Property("outrider", "StatusText"), "epoch 0 serves")
 	})
@@ -96,7 +96,7 @@ func TestLife(t *testing.T) {
 		keeper := h.MainPID("outrider-envoy")
 		h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL",
 			"outrider-envoy.service")
-		h.Eventually(20*time.Second, "another keeper's Envoy serves", func() bool {
+		h.Eventually(time.Minute, "another keeper's Envoy serves", func() bool {
 			now := h.MainPID("outrider-envoy")
 			return now != 0 && now != keeper && h.Get() == "200"
 		})
@@ -113,7 +113,7 @@ func keeperStaysAway(t *testing.T, h *Host) {
 		"[Service]\nExecStartPre=/bin/sh -c 'until [ -e /run/go ]; do sleep 0.05; done'\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", "outrider-envoy.service")
-	h.Eventually(20*time.Second, "the agent says that Envoy is gone", func() bool {
+	h.Eventually(time.Minute, "the agent says that Envoy is gone", func() bool {
 		status := h.Status()
 		return !status.Ready && !status.Envoy.Live && slices.ContainsFunc(status.Conditions,
 			func(c condition.Condition) bool {
@@ -121,7 +121,7 @@ func keeperStaysAway(t *testing.T, h *Host) {
 			})
 	})
 	h.Write("/run/go", "")
-	h.Eventually(30*time.Second, "Envoy serves again", func() bool {
+	h.Eventually(time.Minute, "Envoy serves again", func() bool {
 		return h.Get() == "200" &&
 			h.Status().Ready
 	})
@@ -217,14 +217,14 @@ func reload(t *testing.T, h *Host) {
 		t.Errorf("the reload of a broken configuration succeeded: %s", out)
 	}
 	// Both are datagrams, which may be read after systemctl has returned.
-	h.Eventually(10*time.Second, "the journal tells file and line", func() bool {
+	h.Eventually(time.Minute, "the journal tells file and line", func() bool {
 		return strings.Contains(h.Journal("-u", "outrider.service", "-p", "err"),
 			"50-broken.toml:2")
 	})
-	h.Eventually(10*time.Second, "STATUS tells file and line", func() bool {
+	h.Eventually(time.Minute, "STATUS tells file and line", func() bool {
 		return strings.Contains(h.Property("outrider", "StatusText"), "50-broken.toml:2")
 	})
-	h.Eventually(10*time.Second, "the agent has come to rest",
+	h.Eventually(time.Minute, "the agent has come to rest",
 		func() bool { return h.Property("outrider", "ActiveState") == "active" })
 	if h.Live().PID != after.PID {
 		t.Error("a refused reload changed something")
@@ -244,7 +244,7 @@ func adopted(t *testing.T, h *Host, signal string, pid int) {
 	agent := h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", signal, "outrider.service")
 	// In less than EXTEND_TIMEOUT_USEC (30 s), which also delays systemd's watchdog.
-	h.Eventually(25*time.Second, "another agent runs", func() bool {
+	h.Eventually(time.Minute, "another agent runs", func() bool {
 		now := h.MainPID("outrider")
 		return now != 0 && now != agent && h.Property("outrider", "ActiveState") == "active"
 	})
@@ -263,9 +263,9 @@ func (h *Host) replaceKeeper() {
 	}
 	before := image()
 	h.MustRun(h.t, "systemctl", "reload", "outrider-envoy.service") // only requests it
-	h.Eventually(20*time.Second, "the keeper is another image",
+	h.Eventually(time.Minute, "the keeper is another image",
 		func() bool { return image() != before })
-	h.Eventually(20*time.Second, "the agent has found it again",
+	h.Eventually(time.Minute, "the agent has found it again",
 		func() bool { return h.Status().Ready })
 }
 
@@ -275,7 +275,7 @@ func stop(t *testing.T, h *Host) {
 	for unit, want := range map[string]string{"outrider.service": "inactive",
 		"outrider-envoy.service": "inactive", "outrider-envoy.socket": "active"} {
 		// systemd may see the keeper's exit after that of the agent, which requested it.
-		h.Eventually(20*time.Second, unit+" is "+want,
+		h.Eventually(time.Minute, unit+" is "+want,
 			func() bool { return h.Property(unit, "ActiveState") == want })
 		if result := h.Property(unit, "Result"); result != "success" {
 			t.Errorf("%s: %s", unit, result)

@@ -39,14 +39,14 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	h.Script("systemctl daemon-reload; systemctl start outrider.service")
 	h.Serves()
 	ready := func(after string) {
-		h.Eventually(30*time.Second, "after "+after+" the agent is ready", func() bool {
+		h.Eventually(time.Minute, "after "+after+" the agent is ready", func() bool {
 			out, err := h.Run(t.Context(), "outrider", "wait", "--timeout", "10s")
 			return err == nil && out == "ready"
 		})
 		h.Serves()
 	}
 	h.Script("sed -i '/^ *hosts:/s/hosts/hots/' /etc/outrider/mesh.d/web.yaml")
-	h.Eventually(20*time.Second, "the invalid file is reported", func() bool {
+	h.Eventually(time.Minute, "the invalid file is reported", func() bool {
 		return strings.Contains(h.Script("outrider status || true"), "web.yaml:")
 	})
 	running := h.StartLoad(0.2)

@@ -123,7 +123,7 @@ func (c *Cluster) WatchEntry(namespace, name string,
 	return func() (states []string) {
 		c.t.Helper()
 		defer cancel()
-		parts.Eventually(c.t, 10*time.Second, "the watch has the last change", func() bool {
+		parts.Eventually(c.t, time.Minute, "the watch has the last change", func() bool {
 			now := none
 			if e := c.Entry(namespace, name); e != nil {
 				now = state(*e)

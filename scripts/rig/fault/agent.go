@@ -57,7 +57,7 @@ func agentKilledAtStart(s *Scene) {
 	s.awaitAny(outcome)
 	s.sound()
 	s.adopted(before)
-	rig.Eventually(s.TB, 30*time.Second, "the epoch that never gets live is given up", func() bool {
+	rig.Eventually(s.TB, time.Minute, "the epoch that never gets live is given up", func() bool {
 		epochs, err := s.Epochs()
 		for _, epoch := range epochs {
 			if epoch.State == api.EpochStarting {
@@ -125,7 +125,7 @@ func agentKilledAtRandom(s *Scene) {
 		if err := s.Daemon().Process.Kill(); err != nil {
 			s.Errorf("kill %d: %v", kill, err)
 		}
-		rig.Eventually(s.TB, 30*time.Second, "the next agent answers", func() bool {
+		rig.Eventually(s.TB, time.Minute, "the next agent answers", func() bool {
 			epochs, err := s.Epochs()
 			if err != nil || len(epochs) == 0 {
 				return false
@@ -146,7 +146,7 @@ func agentKilledAtRandom(s *Scene) {
 	<-reloaded
 	stop()
 	s.WaitReady(30 * time.Second)
-	rig.Eventually(s.TB, 2*s.Options.ParentShutdown+10*time.Second, "one Envoy is left",
+	rig.Eventually(s.TB, 2*s.Options.ParentShutdown+time.Minute, "one Envoy is left",
 		func() bool { return len(s.ProcessIDs("envoy")) == 1 })
 	s.figure = fmt.Sprintf("%d kills, %d of them while two epochs ran", s.Options.Kills, overlaps)
 }
@@ -162,7 +162,7 @@ func flood(s *Scene) {
 	time.Sleep(s.Options.Flood)
 	s.adopted(before)
 	reported := 0
-	rig.Eventually(s.TB, 30*time.Second, "the agent tells how many lines were lost", func() bool {
+	rig.Eventually(s.TB, time.Minute, "the agent tells how many lines were lost", func() bool {
 		reported = 0
 		for _, match := range lostLines.FindAllStringSubmatch(s.Daemon().Output(), -1) {
 			if n, err := strconv.Atoi(match[1]); err == nil {

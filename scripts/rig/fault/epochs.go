@@ -56,7 +56,7 @@ func (s *Scene) overlap() (parent, child api.Epoch) {
 // recovers waits until a different epoch is live.
 func (s *Scene) recovers(from api.Epoch) {
 	s.Helper()
-	rig.Eventually(s.TB, 30*time.Second, "another Envoy is live",
+	rig.Eventually(s.TB, time.Minute, "another Envoy is live",
 		func() bool { return s.Live().PID != from.PID })
 }
 
@@ -109,7 +109,7 @@ func parentKilledAtStart(s *Scene) {
 	s.sound()
 	s.MarkFault()
 	s.Signal(before.PID, syscall.SIGKILL)
-	rig.Eventually(s.TB, 30*time.Second, "an Envoy that works is live", func() bool {
+	rig.Eventually(s.TB, time.Minute, "an Envoy that works is live", func() bool {
 		now := s.Live()
 		return now.PID != before.PID && now.PID != child.PID
 	})

@@ -241,7 +241,7 @@ func (s *Scene) worksAgain() {
 func (s *Scene) healthy() {
 	s.Helper()
 	var why string
-	rig.Eventually(s.TB, 30*time.Second, "all is well", func() bool {
+	rig.Eventually(s.TB, time.Minute, "all is well", func() bool {
 		var wrong []string
 		if ready, reason := s.Ready(); !ready {
 			wrong = append(wrong, "not ready: "+reason)

@@ -45,7 +45,7 @@ func (s *Scene) continues(before api.Epoch) {
 		s.Errorf("not ready: %s", reason)
 	}
 	var now api.Epoch
-	rig.Eventually(s.TB, 30*time.Second, "an epoch brings back the admin interface", func() bool {
+	rig.Eventually(s.TB, time.Minute, "an epoch brings back the admin interface", func() bool {
 		now = s.Live()
 		return now.PID != before.PID && s.AdminAnswers() == nil
 	})
@@ -176,7 +176,7 @@ func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
 	s.neverInitialises()
 	answer := make(chan rig.Result, 1)
 	go func() { answer <- s.Outrider("reload") }()
-	child = s.AwaitEpochState(api.EpochStarting, 10*time.Second)
+	child = s.AwaitEpochState(api.EpochStarting, time.Minute)
 	time.Sleep(quiet) // wait until the new Envoy has initialised everything but that cluster
 	return child, answer
 }
