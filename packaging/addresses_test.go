@@ -19,8 +19,9 @@ chmod 0755 /usr/bin/outrider
 printf '[status]\naddress = ":15020"\n[telemetry]\nprometheus_address = "0.0.0.0:15090"\n' >/etc/outrider/conf.d/60-as-before.toml
 systemctl start outrider outrider@edge`
 
-// TestUpgrade_KeepsAddresses upgrades from a release that listened on all addresses by default. The
-// agent that relies on the defaults keeps them; the instance that listens on loopback is unchanged.
+// TestUpgrade_KeepsAddresses upgrades from a release that listened on all addresses by default. An
+// agent that relies on the defaults continues to listen there; the instance that is configured to
+// listen on loopback is unchanged.
 func TestUpgrade_KeepsAddresses(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -42,14 +43,15 @@ func TestUpgrade_KeepsAddresses(t *testing.T) {
 	h.expect("*:15020\n0.0.0.0:15090",
 		"ss -Hlnt 'sport = 15020 or sport = 15090' | awk '{print $4}' | sort")
 
-	// again: now the defaults are those of the new release
+	// Install the release again: now the defaults are the new release's.
 	h.script("dpkg -i " + deb(newPlace, newVersion))
 	h.script("rm /etc/outrider/conf.d/00-listen-addresses.toml && dpkg -i " + deb(newPlace,
 		newVersion))
 	h.expect("", "ls /etc/outrider/conf.d | grep 00- || true")
 }
 
-// TestUpgrade_MovesApplicationsToTheirGroup upgrades where applications are in Envoy's group.
+// TestUpgrade_MovesApplicationsToTheirGroup upgrades a host whose applications are in Envoy's
+// group.
 func TestUpgrade_MovesApplicationsToTheirGroup(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

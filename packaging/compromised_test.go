@@ -9,20 +9,22 @@ import (
 	"time"
 )
 
-// An attack is what a process with the UID of Envoy's user does to everything that this user owns,
-// as a shell script. Its own failures do not matter.
+// An attack is a shell script that a process with Envoy's UID could run on everything that this
+// user owns. Its own failures do not matter.
 type attack struct {
 	name   string
 	script string
 	asRoot bool // needs root on this kernel
-	// runs even without OUTRIDER_TEST_FULL; each attack takes half a minute
+	// always means that the attack runs even without OUTRIDER_TEST_FULL. Each attack takes half a
+	// minute.
 	always bool
 }
 
-// each runs a command in the directory $d of every agent.
+// each is a shell loop over the directories $d of all agents; % stands for the command.
 const each = `for d in /run/outrider-envoy /run/outrider-envoy/edge /run/outrider-envoy/next; do cd "$d" 2>/dev/null || continue; %; done; `
 
-// names runs a command for every name $n that root, the agents or the keeper use there.
+// names is a shell loop over the names $n of files that root, the agents or the keeper use there; %
+// stands for the command.
 const names = `for n in base-id lock keeper.sock admin-0.sock admin-1.sock hot_restart_parent_1; do rm -rf $n; %; done`
 
 func inEach(command string) string { return strings.ReplaceAll(each, "%", command) }
@@ -74,8 +76,8 @@ echo x >/dev/shm/envoy_shared_memory_47120; ln -sfn /canary /dev/shm/canary`
 // untouched prints everything that must not change.
 const untouched = `find /canary /dev/shm/envoy_shared_memory_47120 -printf '%p %y %m %U %G %s %i %n\n' | sort; cat /canary/base-id`
 
-// moments are root's operations during the attack. Each has a time limit, since nothing may hang. A
-// compromised Envoy may make its own restart fail, but not the removal of the package.
+// moments are operations of root during the attack. Each has a time limit, since nothing may hang.
+// A compromised Envoy may prevent its own restart, but not the removal of the package.
 var moments = []struct {
 	name, command string
 	limit         time.Duration
@@ -98,7 +100,8 @@ var moments = []struct {
 	{name: "purge", command: "dpkg -P outrider", limit: 30 * time.Second, must: true},
 }
 
-// A compromised Envoy cannot make root touch anything but its own directories, or wait.
+// A compromised Envoy can make root neither change anything outside of Envoy's own directories nor
+// wait.
 func TestUninstall_WithCompromisedEnvoy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -143,7 +146,7 @@ func (h *host) attack(a attack) {
 	if a.asRoot {
 		user = ""
 	}
-	// It may fail, or be refused.
+	// The attack may fail, or be refused.
 	if out, err := h.within(60*time.Second, user+"timeout 50 sh -c "+quote(a.script)+
 		" >/tmp/attack 2>&1; true"); err != nil {
 		h.t.Fatalf("the attack does not end: %v %s", err, out)

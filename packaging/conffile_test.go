@@ -15,7 +15,7 @@ import (
 const (
 	annotatedVersion = "0.9.0"
 	annotatedPlace   = "/opt/annotated"
-	quietly          = "DEBIAN_FRONTEND=noninteractive dpkg -i " // nobody can answer a question
+	quietly          = "DEBIAN_FRONTEND=noninteractive dpkg -i " // without interaction
 )
 
 // annotated builds packages in which the conffile is the annotated file.
@@ -52,8 +52,8 @@ func annotated(t *testing.T) string {
 	return dist
 }
 
-// An upgrade replaces an unmodified annotated file. It keeps a modified one after a question of
-// dpkg; the next upgrade does not ask.
+// An upgrade replaces an unmodified annotated file. If it was modified, dpkg asks and keeps it; the
+// next upgrade does not ask.
 func TestConffile_FromTheAnnotatedFileToTheStub(t *testing.T) {
 	t.Parallel()
 	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{Bind: []string{
@@ -86,7 +86,7 @@ func TestConffile_FromTheAnnotatedFileToTheStub(t *testing.T) {
 					t.Errorf("dpkg does not ask: %v: %s", err, asked)
 				}
 				h.script(quietly + "--force-confold " + deb(oldPlace, oldVersion) + " </dev/null")
-				// no question
+				// dpkg must not ask, since it could not read an answer.
 				h.script(quietly + deb(newPlace, newVersion) + " </dev/null")
 				h.expect(isKept, kept)
 			} else {

@@ -41,10 +41,10 @@ func TestLint(t *testing.T) {
 	})
 }
 
-// examplesPlace is where the packages install packaging/examples.
+// examplesPlace is the folder where the packages install packaging/examples.
 const examplesPlace = "/usr/share/doc/outrider/examples"
 
-// referencePlace is where they install the reference of the kinds in mesh.d.
+// referencePlace is the folder where the packages install the reference of the kinds in mesh.d.
 const referencePlace = "/usr/share/doc/outrider/reference"
 
 // installed maps paths to modes and owners. Other files are 0644 root:root.
@@ -161,7 +161,7 @@ func TestContents_Deb(t *testing.T) {
 	listed := map[string]bool{}
 	for line := range strings.Lines(run(t, "dpkg-deb", "-c", path)) {
 		fields := strings.Fields(line)
-		name := strings.ReplaceAll(fields[5], `\\`, `\`) // as quoted by tar
+		name := strings.ReplaceAll(fields[5], `\\`, `\`) // undo tar's quoting
 		listed[strings.TrimSuffix(strings.TrimPrefix(name, "."), "/")] = true
 	}
 	for _, name := range append(files(t), "/usr/share/doc/outrider/copyright",
@@ -210,7 +210,7 @@ func files(t *testing.T) []string {
 		for _, source := range sources {
 			name := place + filepath.Base(source)
 			if strings.Contains(name, "discoveryd") {
-				continue // of the other package
+				continue // belongs to the other package
 			}
 			if strings.Contains(pattern, "/man/") {
 				name += ".gz"
@@ -221,7 +221,7 @@ func files(t *testing.T) []string {
 	return names
 }
 
-// No scriptlet restarts, or stops on its own, a unit whose end stops Envoy.
+// No scriptlet restarts a unit whose end stops Envoy, or stops such a unit separately.
 func TestScriptlets_LeaveEnvoyAlone(t *testing.T) {
 	folder := shared.old(t)
 	control := t.TempDir()

@@ -21,7 +21,8 @@ func discoverydRPM(folder, version string) string {
 	return filepath.Join(folder, "outrider-discoveryd-"+version+"-1.x86_64.rpm")
 }
 
-// discoverydInstalled maps paths of the second package to modes and owners; "": 0644 root:root.
+// discoverydInstalled maps paths of the package outrider-discoveryd to modes and owners; "": 0644
+// root:root.
 var discoverydInstalled = map[string]string{
 	"/etc/outrider":                           "drwxr-xr-x root root",
 	"/etc/outrider/discoveryd.d":              "drwxr-xr-x root root",
@@ -50,7 +51,8 @@ var discoverydInstalled = map[string]string{
 	"/usr/lib/sysusers.d/outrider-discoveryd.conf":                 "",
 }
 
-// The second package depends on nothing of the first, which has none of its files.
+// The package outrider-discoveryd does not depend on the agent's package, which contains none of
+// its files.
 func TestContents_Discoveryd(t *testing.T) {
 	folder := shared.old(t)
 	path := discoverydRPM(folder, oldVersion)
@@ -93,8 +95,8 @@ func TestContents_Discoveryd(t *testing.T) {
 const monitored = `exec 3<>/dev/tcp/127.0.0.1/15014
 printf 'GET %s HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3; tr -d '\r' <&3 | `
 
-// isReady fails the test unless the server is ready, and knows that it is a user of this host who
-// asks.
+// isReady fails the test unless the server is ready and knows that the request comes from a user of
+// this host.
 func (h *host) isReady() {
 	h.t.Helper()
 	for _, path := range []string{"/ready", "/debug/"} {
@@ -105,7 +107,7 @@ func (h *host) isReady() {
 	}
 }
 
-// hasClient waits for an agent.
+// hasClient waits until an agent is connected.
 func (h *host) hasClient() {
 	h.t.Helper()
 	parts.Eventually(h.t, time.Minute, "an agent is connected", func() bool {
@@ -114,7 +116,7 @@ func (h *host) hasClient() {
 	})
 }
 
-// discoverydDebRuns installs the deb without that of the agent, starts and reloads it.
+// discoverydDebRuns installs the deb without that of the agent, starts the server and reloads it.
 func discoverydDebRuns(h *host) {
 	h.script("rm -rf /etc/outrider /var/lib/outrider")
 	out := h.script(installDeb + discoverydDeb(oldPlace, oldVersion) + " 2>&1")
@@ -137,7 +139,7 @@ func discoverydDebRuns(h *host) {
 	}
 }
 
-// discoverydStarts checks what is installed, and that the unit starts, is ready and is hardened.
+// discoverydStarts checks the installed files, and that the unit starts, is ready and is hardened.
 func (h *host) discoverydStarts() {
 	h.t.Helper()
 	h.expect("disabled", "systemctl is-enabled outrider-discoveryd || true")
@@ -164,8 +166,8 @@ func (h *host) discoverydIs(state string) {
 	})
 }
 
-// discoverydDebUpgrade upgrades while an agent is served by it, whose Envoy loses nothing. The
-// purge of the agent's package leaves the other one alone.
+// discoverydDebUpgrade upgrades while an agent is connected to the server, whose Envoy loses no
+// request. Purging the agent's package does not affect the other one.
 func discoverydDebUpgrade(h *host) {
 	h.script(installDeb + deb(newPlace, newVersion))
 	h.configure()
@@ -192,8 +194,8 @@ systemctl start outrider.service`)
 	h.discoverydIs("active")
 }
 
-// discoverydHangs stops the server's threads: the watchdog ends it, systemd starts it again and the
-// agent returns to it. Its Envoy loses nothing.
+// discoverydHangs stops the server's threads: systemd's watchdog kills it and starts it again, and
+// the agent connects to it again. The agent's Envoy loses no request.
 func discoverydHangs(h *host) {
 	h.t.Helper()
 	h.script(`mkdir -p /run/systemd/system/outrider-discoveryd.service.d
@@ -216,7 +218,7 @@ systemctl daemon-reload && systemctl restart outrider-discoveryd`)
 	h.script(`rm -r /run/systemd/system/outrider-discoveryd.service.d && systemctl daemon-reload`)
 }
 
-// discoverydDebPurge removes and purges: nothing is left but the user.
+// discoverydDebPurge removes and purges the package: only the user remains.
 func discoverydDebPurge(h *host) {
 	h.script("dpkg -r outrider-discoveryd")
 	h.discoverydIs("inactive")
@@ -234,7 +236,7 @@ func discoverydRPMRuns(h *host) {
 	h.expect("outrider-discoveryd "+newVersion, "outrider-discoveryd --version")
 	h.script("rpm --force-debian -e --nodeps outrider-discoveryd")
 	h.discoverydIs("inactive")
-	// state stays, as usual for an rpm
+	// The state remains, as usual for an rpm.
 	h.expect("/var/lib/outrider-discoveryd",
 		"find /etc /usr /var /run -xdev -iname '*outrider*' ! -path '/var/lib/outrider-discoveryd/*'")
 }

@@ -99,7 +99,8 @@ func rpmWithFaults(t *testing.T, folder, version, target string) {
 	}
 }
 
-// rivalDeb builds an empty package with relations to outrider. Its preinst fails.
+// rivalDeb builds an empty package that conflicts with outrider or breaks it (relations). Its
+// preinst fails.
 func rivalDeb(t *testing.T, name, relations, target string) {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), name)

@@ -11,15 +11,15 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestFirstRequest_WithThePackageAlone runs the commands of README.Debian on a machine without
-// Envoy, up to the first answer. Purging then leaves nothing.
+// TestFirstRequest_WithThePackageAlone runs the commands of README.Debian, up to the first
+// response, on a machine without Envoy. Purging then leaves nothing.
 func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 	t.Parallel()
 	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{Bind: []string{
 		shared.old(t) + ":" + oldPlace, filepath.Dir(parts.Envoy(t)) + ":/opt/envoy"}})}
 	h.script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
 	h.saysFirstSteps(h.script(installDeb + deb(oldPlace, oldVersion)))
-	// An Envoy that only the caller finds does not matter.
+	// An Envoy that only the caller's $PATH contains does not matter.
 	h.script("install -D /bin/true /opt/shims/envoy")
 	readme, err := os.ReadFile("README.Debian")
 	if err != nil {
@@ -32,7 +32,7 @@ func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 		if !found {
 			continue
 		}
-		// The machine has no network.
+		// The machine has no network: install from a file.
 		command = strings.Replace(command, "envoy install ",
 			"envoy install --file /opt/envoy/envoy ", 1)
 		out := h.script("PATH=/opt/shims:$PATH; " + command)
@@ -57,7 +57,7 @@ func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 	h.expect("", "find /etc /usr /var /run /dev/shm -xdev -iname '*outrider*'")
 }
 
-// saysFirstSteps fails the test unless the end of an installation's output is what to do next.
+// saysFirstSteps fails the test unless the output of an installation ends with the first steps.
 func (h *host) saysFirstSteps(out string) {
 	h.t.Helper()
 	last := ""

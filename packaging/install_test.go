@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Container images configure dpkg to leave out documentation.
+// Container images configure dpkg to omit documentation.
 const installDeb = "DEBIAN_FRONTEND=noninteractive dpkg --path-include='/usr/share/*' " +
 	"--force-confold -i "
 
@@ -24,7 +24,7 @@ func TestInstall(t *testing.T) {
 			h.upgrade(func() {
 				h.quiet(h.script(endOldLayout + installDeb + deb(newPlace, newVersion) + " 2>&1"))
 			})
-			// a modified configuration stays
+			// A modified configuration file remains.
 			h.expect("# mine", "tail -n 1 /etc/outrider/outrider.toml")
 			h.expect("640 root outrider", "stat -c '%a %U %G' /etc/outrider/outrider.toml")
 		}},
@@ -51,7 +51,7 @@ func TestInstall(t *testing.T) {
 	}
 	for _, step := range sequence {
 		if !t.Run(step.name, func(t *testing.T) { step.do(&host{Machine: h.Machine, t: t}) }) {
-			return // later steps depend on it
+			return // later steps depend on this one
 		}
 	}
 }
@@ -68,7 +68,8 @@ func debInstall(h *host) {
 	h.script("echo '# mine' >>/etc/outrider/outrider.toml")
 }
 
-// quiet fails the test if an upgrade speaks of a unit that does not run, or of first steps.
+// quiet fails the test if the output of an upgrade mentions a unit that does not run, or the first
+// steps.
 func (h *host) quiet(out string) {
 	h.t.Helper()
 	for _, noise := range []string{"cannot reload", "not active", "nothing runs yet"} {
@@ -88,8 +89,8 @@ func startAndReload(h *host) {
 	h.expect("0", `outrider --json status >/dev/null; echo $?`)
 }
 
-// captures has outrider-capture own rules, which a removal ends, also those of an instance that has
-// only its early unit.
+// captures makes the agent install capture rules, and the early unit of an instance its own ones.
+// Removing the package must remove both.
 func (h *host) captures() {
 	h.t.Helper()
 	h.script(`printf '[capture]\nmode = "redirect"\noutbound_cidrs = ["198.51.100.0/24"]\n' \
@@ -120,13 +121,14 @@ func debPurge(h *host) {
 	h.script("dpkg -P outrider")
 	h.nothingRuns()
 	h.expect("", "find /etc /usr /var /run /dev/shm -xdev -iname '*outrider*'")
-	// the users stay
+	// The users remain.
 	h.expect("outrider\noutrider-envoy", "getent passwd outrider outrider-envoy | cut -d : -f 1")
 	h.script("userdel outrider; userdel outrider-envoy; groupdel -f outrider; groupdel -f " +
 		"outrider-envoy; true")
 }
 
-// The machine is the rpm's root: it has its own database, without dependencies.
+// The rpm is installed in the machine's root directory, with a database of its own and without
+// dependencies.
 func rpmInstall(h *host) {
 	h.saysFirstSteps(h.script("rpm --force-debian -i --nodeps " + rpm(oldPlace, oldVersion)))
 	h.installedState()
@@ -143,6 +145,6 @@ func rpmRemove(h *host) {
 	h.expect("", "find /etc/systemd/system -name 'outrider*'")
 	h.expect("", "ls -d /usr/bin/outrider /usr/sbin/outriderd /usr/libexec/outrider 2>/dev/null "+
 		"|| true")
-	// state stays, as usual for an rpm
+	// The state remains, as usual for an rpm.
 	h.expect("700 outrider outrider", "stat -c '%a %U %G' /var/lib/outrider/outrider")
 }

@@ -1,7 +1,7 @@
 package packaging
 
-// The directories of packages before docs/decisions/0001-runtime-directories.md, as drop-ins that
-// an upgrade removes with the old units.
+// The directories of packages before docs/decisions/0001-runtime-directories.md, as drop-ins of
+// units, which an upgrade removes together with the old units.
 const oldLayout = `set -eu
 cd /etc/systemd/system
 ln -s /dev/null 'run-outrider\x2denvoy.mount'
@@ -55,7 +55,7 @@ cd /etc/systemd/system
 rm -r /etc/tmpfiles.d/outrider.conf 'run-outrider\x2denvoy.mount' outrider*.service.d
 `
 
-// whose lists the directories in which root must not trust their owner.
+// whose lists the directories whose owners root must not trust.
 const whose = `stat -c '%a %U %G %n' /run/outrider /run/outrider/edge /run/outrider/edge/envoy /run/outrider-envoy /run/outrider-envoy/edge`
 
 func (h *host) hasOldLayout() {
@@ -68,8 +68,8 @@ func (h *host) hasOldLayout() {
 	h.expect("outrider outrider", "stat -c '%U %G' /var/lib/outrider")
 }
 
-// hasLayout checks the directories after an upgrade: nothing is mounted over the sockets of the
-// running keeper.
+// hasLayout checks the directories after an upgrade. No mount must cover the sockets of the running
+// keeper.
 func (h *host) hasLayout() {
 	h.t.Helper()
 	h.expect(`1775 root root /run/outrider

@@ -22,8 +22,8 @@ const (
 	oldPlace = "/opt/old"
 	newPlace = "/opt/new"
 
-	// A policy of the test environment may prevent packages from starting services, and dpkg must
-	// not ask.
+	// Prepare the machine: a policy of the test environment may prevent packages from starting
+	// services, and dpkg must not ask questions.
 	prepare = `set -eu
 rm -f /usr/sbin/policy-rc.d
 install -D -m 0755 /opt/envoy/envoy /usr/local/bin/envoy`
@@ -155,7 +155,7 @@ func (h *host) expect(want, script string) {
 	}
 }
 
-// eventually is expect with a time limit.
+// eventually is expect that polls for a limited time.
 func (h *host) eventually(want, script string) {
 	h.t.Helper()
 	parts.Eventually(h.t, time.Minute, fmt.Sprintf("%s\nprints %q", script, want), func() bool {
@@ -163,7 +163,7 @@ func (h *host) eventually(want, script string) {
 	})
 }
 
-// nothingRuns fails the test if a process or a file of a running Outrider is left.
+// nothingRuns fails the test if a process or a file of a running Outrider remains.
 func (h *host) nothingRuns() {
 	h.t.Helper()
 	h.expect("", "ps -e -o comm= | grep -E -x 'outriderd|outrider-keeper|envoy' || true")
@@ -172,7 +172,7 @@ func (h *host) nothingRuns() {
 	h.expect("", "ls -d /run/outrider* /dev/shm/envoy* 2>/dev/null || true")
 }
 
-// upgrade checks what an upgrade keeps and what it replaces.
+// upgrade installs a version and checks what remains and what is replaced.
 func (h *host) upgrade(install func()) {
 	h.t.Helper()
 	units := []string{"outrider", "outrider@edge"}
@@ -198,13 +198,14 @@ func (h *host) upgrade(install func()) {
 			h.t.Errorf("%s: keeper and Envoy were %s and %s, and are %s and %s", unit,
 				before[unit].keeper, before[unit].envoy, after.keeper, after.envoy)
 		}
-		// not "… (deleted)"
+		// The program's file is the new one, not "… (deleted)".
 		h.eventually("/usr/libexec/outrider/outrider-keeper", "readlink /proc/"+after.keeper+"/exe")
 	}
 	h.expect("outriderd "+newVersion, "outriderd --version")
 }
 
-// installedState is what an installation leaves: users, folders, nothing that runs.
+// installedState checks the state after an installation: users and folders exist, and no process
+// runs.
 func (h *host) installedState() {
 	h.t.Helper()
 	h.expect("disabled", "systemctl is-enabled outrider.service || true")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Packages of TestMaintainerScripts.
+// Packages for TestMaintainerScripts_Deb.
 const (
 	faulty    = "/opt/faulty"
 	faultyOld = faulty + "/outrider_" + oldVersion + "-1_amd64.deb"
@@ -20,7 +20,8 @@ const configureAgain = "systemctl enable outrider.service && dpkg --configure ou
 	"systemctl is-enabled outrider.service && " +
 	`[ "$(stat -c '%a %G' /etc/outrider/outrider.toml)" = "640 outrider" ] && ` + restore
 
-// debPaths are the paths in chapter 6 of Debian's policy, each with a failure.
+// debPaths are the sequences of maintainer scripts in chapter 6 of Debian's policy, each with a
+// failure.
 var debPaths = []path{
 	{name: "install/preinst fails", from: absent, faults: "preinst-install",
 		do: "dpkg -i " + faultyNew, fails: true, want: absent},
@@ -93,7 +94,7 @@ var debPaths = []path{
 }
 
 // TestMaintainerScripts_Deb checks after each path that the package has the state that dpkg
-// documents, that enabled agents serve as before, and that no file is left or lost.
+// documents, that enabled agents serve as before, and that no file is left over or missing.
 func TestMaintainerScripts_Deb(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

@@ -12,16 +12,16 @@ type path struct {
 	name   string
 	from   string // state before it; "" for oldRunning
 	faults string // scripts that fail at their end: SCRIPT-ARGUMENT …
-	broken string // programs that fail whenever a script calls them
+	broken string // programs that fail when a script calls them
 	do     string // shell script
-	fails  bool   // do exits with an error
+	fails  bool   // whether do exits with an error
 	want   string // state after it
 	finish string // shell script that an administrator runs then, "" for nothing
 	ends   string // state after finish
 }
 
-// A state is what the package manager reports, followed by running if both agents and their Envoys
-// must serve.
+// A state is what the package manager reports, with running appended if both agents and their
+// Envoys must serve.
 const (
 	absent     = "absent"
 	removed    = "config-files"
@@ -39,7 +39,7 @@ const (
 	restart = "systemctl restart outrider.service outrider@edge.service"
 	save    = "mkdir -p /opt/saved && cp -a /etc/outrider/. /opt/saved/"
 	restore = "cp -a /opt/saved/. /etc/outrider/ && " + enable + " && " + restart
-	// The administrator's choice, which later scripts must respect.
+	// A choice of the administrator that later scripts must respect.
 	restrict = "chmod 0440 /etc/outrider/outrider.toml"
 )
 
@@ -48,7 +48,7 @@ type pathHost struct {
 	*host
 	state string            // shell script that prints the state of the package
 	reach map[string]string // state to the shell script that leads to it
-	files map[string]string // kind of state to listing
+	files map[string]string // listings by kind of state
 }
 
 // listing prints the package's files, what it created, and the digests of the configuration.
@@ -83,7 +83,7 @@ func (h *pathHost) expectState(want string) {
 	if state == absent || state == removed {
 		h.nothingRuns()
 	}
-	if !strings.HasPrefix(state, "half-configured") { // the next attempt needs it
+	if !strings.HasPrefix(state, "half-configured") { // else the next attempt needs the file
 		h.expect("", "ls /run/outrider.returns 2>/dev/null || true")
 	}
 }
@@ -137,7 +137,7 @@ func (h *pathHost) run(p path) {
 }
 
 // runAll runs each path as a subtest. Each creates its own initial state, so a failure does not
-// affect the next.
+// affect the next one.
 func (h *pathHost) runAll(t *testing.T, paths []path) {
 	for _, p := range paths {
 		t.Run(p.name, func(t *testing.T) {

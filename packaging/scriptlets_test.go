@@ -2,8 +2,8 @@ package packaging
 
 import "testing"
 
-// Packages of TestMaintainerScripts_Rpm. rpm runs on Debian here, and gives its scripts a $PATH of
-// its own.
+// Packages for TestMaintainerScripts_Rpm. rpm runs on Debian here, and sets its own $PATH for
+// scripts.
 const (
 	faultyOldRpm = faulty + "/outrider-" + oldVersion + "-1.x86_64.rpm"
 	faultyNewRpm = faulty + "/outrider-" + newVersion + "-1.x86_64.rpm"
@@ -20,8 +20,8 @@ const (
 	posttrans = "posttrans- posttrans-0 posttrans-1 posttrans-2"
 )
 
-// rpmPaths are the paths of an rpm, each with a failure. One of %pre or %preun ends the operation;
-// one of another script is a warning.
+// rpmPaths are the sequences of scripts of an rpm, each with a failure. A failure of %pre or %preun
+// ends the operation; that of another script is a warning.
 var rpmPaths = []path{
 	{name: "install/pre fails", from: absent, faults: "pre-1", do: rpmInstalls, fails: true,
 		want: absent},

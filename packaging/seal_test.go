@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// seals runs outrider-seal at one boot after the other. systemd-creds fails to decrypt as often as
-// the file "failures" says, as with a TPM that is busy.
+// seals runs outrider-seal as several boots do. systemd-creds fails to decrypt as many times as the
+// file "failures" says, as with a busy TPM.
 type seals struct {
 	t      *testing.T
 	folder string
@@ -38,7 +38,7 @@ if [ "$1" = decrypt ] && [ "$left" -gt 0 ]; then
 fi
 exec /usr/bin/systemd-creds "$@"
 `, 0o755)
-	write("sleep", "#!/bin/sh\n", 0o755) // between attempts
+	write("sleep", "#!/bin/sh\n", 0o755) // outrider-seal calls it between attempts
 	for _, folder := range []string{"etc", "run"} {
 		if err := os.MkdirAll(s.path(folder), 0o700); err != nil {
 			s.t.Fatal(err)
@@ -58,7 +58,7 @@ exec /usr/bin/systemd-creds "$@"
 	return string(out)
 }
 
-// keys returns the content of the seal, and the number of those set aside.
+// keys returns the keys in the seal, and the number of seals that were set aside.
 func (s *seals) keys() (content []byte, aside int) {
 	s.t.Helper()
 	content, err := exec.CommandContext(s.t.Context(), "/usr/bin/systemd-creds", "decrypt",
@@ -73,8 +73,8 @@ func (s *seals) keys() (content []byte, aside int) {
 	return content, len(all)
 }
 
-// TestSeal_FailedDecryptionsLoseNoKey sets a seal aside that does not decrypt, and has its key back
-// once it does.
+// TestSeal_FailedDecryptionsLoseNoKey makes outrider-seal set aside a seal that cannot be
+// decrypted, and checks that its key is restored once it can be.
 func TestSeal_FailedDecryptionsLoseNoKey(t *testing.T) {
 	t.Parallel()
 	s := &seals{t, t.TempDir()}
@@ -83,7 +83,7 @@ func TestSeal_FailedDecryptionsLoseNoKey(t *testing.T) {
 	if len(first) != 32 || aside != 0 {
 		t.Fatalf("%d bytes, %d set aside", len(first), aside)
 	}
-	s.boot(3) // busy for some seconds
+	s.boot(3) // fewer failures than the attempts of one boot
 	if now, aside := s.keys(); !bytes.Equal(now, first) || aside != 0 {
 		t.Errorf("after three failures: another key, or %d set aside", aside)
 	}
@@ -99,7 +99,7 @@ func TestSeal_FailedDecryptionsLoseNoKey(t *testing.T) {
 	if now, aside := s.keys(); !bytes.Equal(now, append(second, first...)) || aside != 0 {
 		t.Errorf("it decrypts again: %d bytes, %d set aside", len(now), aside)
 	}
-	for range 6 { // of which no boot decrypts
+	for range 6 { // six boots in which nothing can be decrypted
 		s.boot(100)
 	}
 	if now, aside := s.keys(); len(now) != 32 || aside > 4 {

@@ -34,8 +34,8 @@ var explained = map[string]struct {
 		"=> forwarded: outbound|443||api.example.com"},
 }
 
-// Each edge is explained with the lines of its own file, without an agent. Extra examples are
-// explained where they act.
+// Each edge is explained, without an agent, with the lines of its own file. The extra examples are
+// explained by TestExtras.
 func TestEdges_AreExplained(t *testing.T) {
 	outrider := rig.Build(t, false).Path("outrider")
 	for _, example := range Groups[0].Examples() {
@@ -48,7 +48,7 @@ func TestEdges_AreExplained(t *testing.T) {
 		x := explained[example.Name]
 		command := exec.CommandContext(t.Context(), outrider, append([]string{"mesh", "explain",
 			"--files", dir, "--type", "router"}, x.request...)...)
-		out, _ := command.CombinedOutput() // it fails for an answer of the proxy itself
+		out, _ := command.CombinedOutput() // the exit status is not 0 if the proxy itself answers
 		if !strings.Contains(string(out), x.want) ||
 			!strings.Contains(string(out), "from "+file+":") {
 			t.Errorf("%s: not %q:\n%s", example.Name, x.want, out)

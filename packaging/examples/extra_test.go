@@ -27,7 +27,7 @@ type edge struct {
 
 const www, api = "https://www.example.com/", "https://www.example.com/api/"
 
-// stranger is an address of the sandbox that is not one of loopback.
+// stranger is an address of the sandbox that is not a loopback address.
 const stranger = "192.0.2.1"
 
 func newEdge(t *testing.T) *edge {
@@ -98,10 +98,10 @@ type extra struct {
 	name     string
 	acts     func(*edge) bool // reports whether the example has an effect
 	shows    func(*testing.T, *edge)
-	url      string // that mesh explain is asked about; "": /api/
-	from     string // the client of that request, which is refused; "": none is named
-	explains string // its answer, beside the file
-	alone    bool   // not together with the others
+	url      string // request for mesh explain; "": /api/
+	from     string // client of that request, which is refused; "": none
+	explains string // part of its answer, in addition to the file
+	alone    bool   // excluded from the test of all examples together
 }
 
 func (x extra) try(t *testing.T, e *edge) {
@@ -137,8 +137,8 @@ func (x extra) try(t *testing.T, e *edge) {
 	}
 }
 
-// Each extra example takes effect as soon as its files are there, and ends with them. All have one
-// agent and one Envoy.
+// Each extra example takes effect as soon as its files exist, and ends when they are removed. All
+// share one agent and one Envoy.
 func TestExtras(t *testing.T) {
 	e := newEdge(t)
 	for _, x := range extras {
@@ -163,7 +163,8 @@ func TestExtras(t *testing.T) {
 	})
 }
 
-// showIstioMetrics installs the example, and looks for its metrics in those of the agent.
+// showIstioMetrics installs the example, and checks that the agent's metrics include those of
+// Istio.
 func showIstioMetrics(t *testing.T, e *edge) {
 	was := e.t
 	e.t = t

@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/packaging/man"
 )
 
-// Fields that administrators of other proxies look for. They are on the page as they stand here.
+// Texts for the section FIELDS of the manual page: fields that administrators of other proxies look
+// for.
 const (
 	routeFields = `apiVersion: networking.istio.io/v1
 kind: VirtualService

@@ -106,7 +106,7 @@ func TestCanary(t *testing.T) {
 		}
 		return n
 	}
-	// mean 100, six standard deviations (9.5) to either side
+	// The mean is 100; allow six standard deviations (9.5) to either side.
 	if n := share(); n < 43 || n > 157 {
 		t.Errorf("%d of %d requests reach the canary, about 100 should", n, all)
 	}
@@ -154,7 +154,7 @@ func TestRetries(t *testing.T) {
 	s.start()
 
 	const orders = "http://127.0.0.1:8081/"
-	// Requests with side effects are not retried: the bad server's 503 is the answer.
+	// Requests with side effects are not retried: the client gets the bad server's 503.
 	refused := 0
 	for range 4 {
 		if s.get(request{method: "POST", url: orders, to: "127.0.0.1:8081",
@@ -177,7 +177,7 @@ func TestRetries(t *testing.T) {
 	if before < 5 || before > 15 {
 		t.Errorf("the bad server was asked %d times; it should be taken out after 5", before)
 	}
-	// Tries end after 500 ms, and the client gets an answer within two seconds.
+	// Attempts end after 500 ms, and the client gets an answer within two seconds.
 	goodAsked.Store(0)
 	began := time.Now()
 	got := s.get(request{url: orders + "slow", to: "127.0.0.1:8081"})

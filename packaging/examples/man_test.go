@@ -38,7 +38,7 @@ var flags = []struct{ name, text string }{
 	{"DI, FI", "A fault of the VirtualService delayed the request, or answered it."},
 }
 
-// directions are those of connections with mutual TLS.
+// directions describe mutual TLS by the direction of a connection.
 var directions = []struct{ name, text string }{
 	{"to other services", "" +
 		"A DestinationRule with tls mode ISTIO_MUTUAL presents the certificate and\n" +
@@ -58,7 +58,7 @@ var directions = []struct{ name, text string }{
 		"PeerAuthentication."},
 }
 
-// addedHeaders are those that Envoy adds, in the order of the page.
+// addedHeaders are the headers that Envoy adds, in the order of the page.
 var addedHeaders = []struct{ name, text string }{
 	{"server: istio-envoy", "In responses, instead of that of the server behind."},
 	{"x-envoy-upstream-service-time", "In responses: milliseconds that the server needed."},
@@ -69,7 +69,7 @@ var addedHeaders = []struct{ name, text string }{
 	{"x-envoy-expected-rq-timeout-ms", "In requests of routes with a timeout: that timeout."},
 }
 
-// TestManPage compares outrider-mesh(5) with the texts above, those in kinds and the examples.
+// TestManPage compares outrider-mesh(5) with these texts, those in kinds and the examples.
 func TestManPage(t *testing.T) {
 	file := filepath.Join(parts.Root(), "packaging", "man", "outrider-mesh.5")
 	want := meshPage()
@@ -324,7 +324,7 @@ whose certificate is not trusted.`)
 	return p.String()
 }
 
-// withoutHeader is the text of a file without the comments that it begins with.
+// withoutHeader returns the text of a file without the comments at its beginning.
 func withoutHeader(text string) string {
 	for strings.HasPrefix(text, "#") {
 		_, text, _ = strings.Cut(text, "\n")

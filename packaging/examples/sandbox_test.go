@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// sandbox is an installed Outrider with one example, in its own network, which has only loopback,
-// and with its own /etc. The test's servers and requests are in that network.
+// sandbox is an installed Outrider with one example. It has its own network, which has only
+// loopback, and its own /etc. The test's servers and requests use that network.
 type sandbox struct {
 	t    *testing.T
 	etc  string      // mounted over /etc
@@ -36,8 +36,8 @@ type sandbox struct {
 	work chan func() // runs in the sandbox's network
 }
 
-// etcScript mounts a directory over /etc and runs the rest of its arguments. Directories that
-// change are bind mounts: an overlay does not report changes below it.
+// etcScript mounts a directory over /etc and executes its remaining arguments. Directories that
+// change are bind mounts: an overlay does not report changes of its lower directory.
 const etcScript = `mount -t overlay overlay -o "lowerdir=$1:/etc" /etc
 mount --bind "$1/outrider" /etc/outrider
 mkdir -p /var/log && mount -t tmpfs tmpfs /var/log && mkdir -p /var/log/outrider
@@ -53,7 +53,7 @@ termination_drain_duration = "100ms"
 enabled = false
 `
 
-// newSandbox installs an example as its comments say. start starts the agent.
+// newSandbox installs an example as its comments say. The method start starts the agent.
 func newSandbox(t *testing.T, name string) *sandbox {
 	t.Helper()
 	s := &sandbox{t: t, dir: parts.ShortDir(t), work: make(chan func())}
@@ -85,7 +85,7 @@ func (s *sandbox) install(name string) Example {
 	return example
 }
 
-// remove removes the files of an example, but for the one that all share.
+// remove removes the files of an example, except the one that all examples share.
 func (s *sandbox) remove(example Example) {
 	s.t.Helper()
 	for _, file := range example.Files {
@@ -108,7 +108,7 @@ func (s *sandbox) outrider(arguments ...string) (string, error) {
 	return string(out), err
 }
 
-// check fails the test if the mesh configuration has a problem, other than a server that is down.
+// check fails the test if the mesh configuration has a problem other than a server that is down.
 func (s *sandbox) check() {
 	s.t.Helper()
 	out, err := s.outrider("mesh", "check")
@@ -167,7 +167,7 @@ func (s *sandbox) write(name, text string) {
 	}
 }
 
-// start runs outriderd like the package does, and returns once the proxy is ready.
+// start runs outriderd as the package does, and returns once the proxy is ready.
 func (s *sandbox) start() {
 	s.t.Helper()
 	programs := rig.Build(s.t, false)
@@ -260,7 +260,7 @@ type answer struct {
 	header http.Header
 }
 
-// request is one request. to is its destination, regardless of the URL.
+// request is a request. to is the address that it is sent to, regardless of the URL.
 type request struct {
 	method, url, to string
 	header          http.Header

@@ -28,7 +28,7 @@ func TestSNI(t *testing.T) {
 					return
 				}
 				go func() {
-					// a protocol in which the server speaks first
+					// A protocol in which the server sends first.
 					_, _ = fmt.Fprintf(conn, "* %s\r\n", name)
 					_ = conn.Close()
 				}()
@@ -62,7 +62,7 @@ func TestSNI(t *testing.T) {
 	}
 }
 
-// TestEastWest has a proxy of another network that requests a service through the gateway.
+// TestEastWest has a proxy of another network, which requests a service through the gateway.
 func TestEastWest(t *testing.T) {
 	s := newSandbox(t, "east-west")
 	ca := newAuthority(t)
@@ -72,7 +72,7 @@ func TestEastWest(t *testing.T) {
 	s.start()
 	ask := func(name string, protocols ...string) request {
 		config := ca.trust(name, ca.issue("client").tls)
-		config.InsecureSkipVerify = true // the certificate has the workload's name alone
+		config.InsecureSkipVerify = true // the certificate contains only the workload's name
 		config.NextProtos = protocols
 		return request{url: "https://orders.internal:9080/", to: "127.0.0.1:15443", tls: config}
 	}
@@ -160,7 +160,7 @@ func TestOutboundProxy(t *testing.T) {
 	})
 	s.refuses("CONNECT", request{url: "https://api.example.com/", to: "127.0.0.1:3128", proxy: true,
 		tls: ca.trust("api.example.com")})
-	// Name and CA of the certificate are verified.
+	// The name and the CA of the certificate are verified.
 	use(ca, "wrong.example.com")
 	if got := ask("http://api.example.com/"); got.status != 503 {
 		t.Errorf("a certificate for another name: %+v", got)

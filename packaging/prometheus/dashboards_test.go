@@ -54,7 +54,7 @@ func queries(t *testing.T, dashboard string, text []byte) []query {
 // variable matches Grafana's variables.
 var variable = regexp.MustCompile(`\$\{?\w+\}?`)
 
-// fill replaces variables as Grafana does, with "All" for those of the dashboard.
+// fill replaces variables as Grafana does, with "All" for the dashboard's own variables.
 func fill(expression string) string {
 	return variable.ReplaceAllStringFunc(expression, func(name string) string {
 		if strings.Contains(name, "__rate_interval") {
@@ -77,8 +77,8 @@ func TestDashboards_HaveData(t *testing.T) {
 	checkMetrics(t, p, ofAgent)
 }
 
-// checkPanels checks that all queries have data, but for those of others for which a file of
-// testdata has a reason.
+// checkPanels checks that all queries have data. In others, which are of published dashboards,
+// queries may have none if file in testdata gives a reason.
 func checkPanels(t *testing.T, p server, file string, others, all []query, exercise func()) {
 	t.Helper()
 	without := map[query]string{} // reasons
@@ -148,11 +148,11 @@ func published(t *testing.T) []query {
 // awaitData calls exercise until all queries have data.
 func awaitData(t *testing.T, p server, all []query, exercise func()) {
 	t.Helper()
-	// Rates need two scrapes of a counter that exists.
+	// Rates need two scrapes of an existing counter.
 	var exercised time.Time
 	parts.Poll(5*time.Minute, func() bool {
 		all = slices.DeleteFunc(all, func(q query) bool {
-			if time.Since(exercised) > time.Second { // a slow machine, too, queries beside traffic
+			if time.Since(exercised) > time.Second { // on a slow machine, too, queries need traffic
 				exercise()
 				exercised = time.Now()
 			}

@@ -62,7 +62,7 @@ func newFleet(t *testing.T) *fleet {
 		t.Fatal(err)
 	}
 	f.write(t)
-	write("mesh/broken.yaml", []byte("{kind: VirtualService}\n")) // a problem, which is a condition
+	write("mesh/broken.yaml", []byte("{kind: VirtualService}\n")) // the problem causes a condition
 	write("token", []byte("token"))
 	port := parts.FreePort(t)
 	parts.StartProcess(t, parts.Discoveryd{Folder: filepath.Join(f.folder, "mesh"),
@@ -123,7 +123,7 @@ func (f *fleet) change(t *testing.T) {
 	})
 }
 
-// get returns the answer at a path of the monitoring address.
+// get returns the body of the answer at a path of the monitoring address.
 func (f *fleet) get(path string) (string, error) {
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", f.monitoring, path))
 	if err != nil {

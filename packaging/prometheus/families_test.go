@@ -11,10 +11,11 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// most is the number of families that an agent exports at most by default.
+// most is the maximum number of metric families that an agent exports by default.
 const most = 300
 
-// named matches parts of names that the scene's hosts, ports, listeners and certificates have.
+// named matches the parts of metric names that contain names of the scene's hosts, ports, listeners
+// and certificates.
 var named = regexp.MustCompile(
 	`\d{2}|example|backend_\d|host_\d|web|edge|tls_(crt|key)|tmp|_ssl_.*TLS|outbound_(_|\d)|credential`)
 

@@ -58,7 +58,8 @@ func TestDashboards_OfIstioHaveData(t *testing.T) {
 	leaf := pkitest.Leaf("workload", 24*time.Hour)
 	leaf.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/default/sa/default"}}
 	chain, key := root.Issue(t, leaf)
-	// irate() sees a histogram only in scrapes after Envoy's flush, by default one in five.
+	// irate() only works between scrapes with a flush of Envoy in between, by default one scrape in
+	// five.
 	r.Write("flush.yaml", "stats_flush_interval: 1s\n")
 	toml := fmt.Sprintf("[envoy]\nbootstrap_override = %q\n", r.Dir+"/flush.yaml") +
 		"[node]\nip = \"127.0.0.1\"\nmetadata = {WORKLOAD_NAME = \"pay-v1\"}\n" +

@@ -10,9 +10,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// reasons say where published dashboards differ from what Outrider exports.
+// reasons state where published dashboards differ from what Outrider exports.
 type reasons struct {
-	Edits []struct{ From, To, Reason string } // of expressions, as a user would edit them
+	Edits []struct{ From, To, Reason string } // changes of expressions, as a user would make them
 	None  []struct{ Expression, Reason string }
 }
 

@@ -48,7 +48,7 @@ func (e example) alerts(t *testing.T) []rule {
 	return file.Groups[0].Rules
 }
 
-// checkMetrics fails for a metric of the alerts that Prometheus does not have.
+// checkMetrics fails the test for each metric in the alerts that Prometheus does not have.
 func checkMetrics(t *testing.T, p server, e example) {
 	t.Helper()
 	metric := regexp.MustCompile(`\b((?:outrider|envoy)_[a-z_]+)(?:[{\[ )]|$)`)

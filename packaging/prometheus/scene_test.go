@@ -22,8 +22,8 @@ import (
 
 const hosts = 50
 
-// scene is an edge proxy: 50 hosts with a backend of their own on one port, a port with a
-// certificate from files, one with a credential, and a TCP port. One object is refused.
+// scene is an edge proxy: 50 hosts with one backend each on one port, a port with a certificate
+// from files, one with a credential, and a TCP port. One object is refused.
 type scene struct {
 	*rig.Rig
 	file, credential int // the ports with TLS
@@ -142,7 +142,8 @@ func (s *scene) writeCertificates(t *testing.T) {
 	}
 }
 
-// exercise sends requests of each class to one backend and one to each other, over all ports.
+// exercise sends requests of each status class to one backend and one to each other backend, on all
+// ports.
 func (s *scene) exercise(t *testing.T) {
 	t.Helper()
 	for i := range hosts {
@@ -182,7 +183,7 @@ func talk(t *testing.T, connection net.Conn, text string) {
 	}
 }
 
-// scrape returns the samples of a port of Outrider.
+// scrape returns the metrics at a port of Outrider.
 func (s *scene) scrape(t *testing.T, port int) string {
 	t.Helper()
 	status, text, err := s.GetHost("localhost", port, "/stats/prometheus")

@@ -26,7 +26,7 @@ var (
 		"../discoveryd/prometheus/outrider-discoveryd.rules.yml"}
 )
 
-// script returns the first lines that a script of scripts/ prints.
+// script returns the first lines of the output of a script in scripts/.
 func script(t *testing.T, arguments ...string) []string {
 	t.Helper()
 	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", arguments[0]),
@@ -56,7 +56,8 @@ func promtool(t *testing.T, folder string, arguments ...string) {
 	}
 }
 
-// configuration writes the scrape example with changed values, and the path of the rules here.
+// configuration writes the scrape example with changed values and with the path of the rules in
+// this folder.
 func (e example) configuration(t *testing.T, changes ...string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -86,8 +87,9 @@ func (e example) configuration(t *testing.T, changes ...string) string {
 // server is a Prometheus that scrapes with a packaged example.
 type server struct{ address string }
 
-// prometheus starts Prometheus for a port in place of the packaged one of a job. It scrapes as often
-// as Envoy updates its histograms: irate, which compares the last two scrapes, sees a difference.
+// prometheus starts a Prometheus in which a job scrapes port instead of the packaged one. It
+// scrapes as often as Envoy updates its histograms, so that irate, which compares the last two
+// scrapes, sees a difference.
 func (e example) prometheus(t *testing.T, job string, packaged, port int) server {
 	t.Helper()
 	path := e.configuration(t, fmt.Sprintf("localhost:%d", packaged),
@@ -103,7 +105,7 @@ func (e example) prometheus(t *testing.T, job string, packaged, port int) server
 	return p
 }
 
-// query returns the number of samples with a value in the answer to an expression.
+// query returns the number of samples with a value in the result of an expression.
 func (p server) query(expression string) (int, error) {
 	response, err := http.Get("http://" + p.address + "/api/v1/query?query=" +
 		url.QueryEscape(expression))

@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Clients with certificates whose server ends continue at the other one, which sends no resource
-// again, and receive changes there.
+// Clients with certificates lose their server and continue at the other one, which sends no
+// resource again. They receive changes there.
 func TestLoad_MovesWithVersions(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestRunAgain runs real tests of a package made for it: one is broken, one fails only the first
+// TestRunAgain runs real tests of a temporary package: one always fails, one fails only the first
 // time.
 func TestRunAgain(t *testing.T) {
 	folder := t.TempDir()

@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// computedCode is the code of a condition that has a suffix: the type of the refused resources.
+// computedCode is the only code of a condition that is computed: the type of the refused resources
+// is appended.
 const computedCode = "resources-refused-"
 
 // codesOf returns the constants that hold codes of conditions: string constants below agent whose

@@ -68,7 +68,7 @@ func TestDocuments_LinksLeadToFiles(t *testing.T) {
 
 func TestDocuments_StayReadable(t *testing.T) {
 	for name, text := range documents(t) {
-		if name == "README.md" { // contains output of programs
+		if name == "README.md" { // skipped: it contains output of programs
 			continue
 		}
 		words, limit := len(strings.Fields(text)), 0
@@ -123,8 +123,8 @@ func paragraphs(text string) (all [][]string) {
 	return all
 }
 
-// TestDocuments_PathsExist checks that the files exist which architecture.md and CONTRIBUTING.md
-// name.
+// TestDocuments_PathsExist checks that the files that architecture.md and CONTRIBUTING.md name
+// exist.
 func TestDocuments_PathsExist(t *testing.T) {
 	quoted := regexp.MustCompile("`((?:agent|bootstrap|cmd|packaging|scripts|units)/[^` ]*\\.[a-z]+)`")
 	for _, name := range []string{"docs/architecture.md", "CONTRIBUTING.md"} {
@@ -137,8 +137,8 @@ func TestDocuments_PathsExist(t *testing.T) {
 	}
 }
 
-// TestWhereToLook_NamesExist checks docs/where-to-look.md: each function exists in the file before
-// it.
+// TestWhereToLook_NamesExist checks that each function in docs/where-to-look.md exists in the file
+// that is named before it.
 func TestWhereToLook_NamesExist(t *testing.T) {
 	table := documents(t)["docs/where-to-look.md"]
 	quoted := regexp.MustCompile("`([^`]+)`")
@@ -177,7 +177,7 @@ func TestWhereToLook_NamesExist(t *testing.T) {
 	}
 }
 
-// read returns the text of all files of a pattern or directory.
+// read returns the text of all files that match a pattern or are in a directory.
 func read(t *testing.T, pattern string) string {
 	t.Helper()
 	path := filepath.Join(parts.Root(), pattern)

@@ -22,9 +22,10 @@ const module = "outrider.org/outrider/"
 // Limits.
 const (
 	mostLines = 400
-	// of outriderd, stripped; 0.3e6 are the kind Telemetry and types of Envoy's loggers and tracers,
-	// 0.15e6 dynamic DNS (types of Envoy, of which it takes two in no other form), 0.15e6 Istio's
-	// metrics (types of Envoy's logger for statistics and of its CEL filter), 0.15e6 extensions
+	// mostBytes limits the size of outriderd, stripped. It includes 0.3e6 for the kind Telemetry
+	// with types of Envoy's loggers and tracers, 0.15e6 for dynamic DNS (types of Envoy), 0.15e6
+	// for Istio's metrics (types of Envoy's logger for statistics and of its CEL filter), and
+	// 0.15e6 for extensions.
 	mostBytes      = 34.6e6
 	forbiddenTexts = "t.Skip( t.SkipNow( b.Skip("
 )
@@ -102,8 +103,8 @@ func TestFilesAreShort(t *testing.T) {
 	}
 }
 
-// What is linked into outriderd stays in memory. Where a method is called by a name that only
-// exists at run time, the linker keeps every method of every type.
+// Everything that is linked into outriderd takes memory. If a method is called by a name that is
+// known only at run time, the linker keeps every method of every type.
 func TestDependencies_OutriderdIsSmall(t *testing.T) {
 	folder := t.TempDir()
 	command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder,

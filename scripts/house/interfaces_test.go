@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// foreign are interfaces whose implementations are types of other modules.
+// foreign are interfaces whose implementations are in other modules.
 var foreign = map[string]string{
 	"agent/discovery/patch.configured":          "Envoy's filters and transport sockets",
 	"agent/discovery/model.targeted":            "Istio's policies that name their targets",
@@ -83,8 +83,8 @@ func addImplementations(found map[string]implementations, p *packages.Package) {
 	}
 }
 
-// An interface has two implementations, or a test replaces the only one. All packages are compiled
-// once more for it, so it runs with OUTRIDER_TEST_FULL=1 only (make bench).
+// An interface has two implementations, or a test replaces the only one. The test compiles all
+// packages once more, so it runs with OUTRIDER_TEST_FULL=1 only (make bench).
 func TestInterfaces_HaveTwoImplementations(t *testing.T) {
 	if os.Getenv("OUTRIDER_TEST_FULL") == "" {
 		return

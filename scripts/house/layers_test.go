@@ -10,15 +10,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A layer is a set of rooms. A room is a directory with all below it that is no room of its own.
+// A layer is a set of rooms. A room is a directory with its subdirectories, except those that are
+// rooms of their own.
 type layer struct {
 	name  string
 	rooms string
 }
 
-// layers are the layers of the tree, lowest first. A room imports rooms of its own and of lower
-// layers, without circles. The server layer is what a second program composes, too: it is below
-// every room that knows what an agent is.
+// layers are the layers of the tree, lowest first. A room may import rooms of its own and of lower
+// layers, without circles. The layer "server" is for outrider-discoveryd, too: it is below all
+// rooms that depend on an agent.
 var layers = []layer{
 	{"leaves", `agent/accept agent/access agent/admission agent/backoff agent/condition agent/credential
 		agent/fdstore agent/fetch agent/histogram agent/jwt
@@ -37,15 +38,15 @@ var layers = []layer{
 	{"scripts", `scripts`},
 }
 
-// discoveryd is the room of the second program, which is its own composition. Of the parts it
-// imports those of discoverydParts only: it knows nothing of an agent.
+// discoveryd is the room of outrider-discoveryd, which is a composition of its own. Of the parts it
+// may import discoverydParts only, since it does not depend on an agent.
 const (
 	discoveryd      = "cmd/outrider-discoveryd"
 	discoverydParts = "agent/config agent/journal agent/systemd"
 )
 
-// programs has the rooms above the leaves that a program imports. cmd/outrider imports any part,
-// but no composition.
+// programs lists the rooms above the leaves that a program may import. cmd/outrider may import any
+// part, but no composition.
 var programs = map[string]string{
 	"cmd/outriderd":          "agent agent/config",
 	"cmd/outrider-bootstrap": "agent/discovery bootstrap",
@@ -54,8 +55,8 @@ var programs = map[string]string{
 	"cmd/outrider-probe":     "agent/probe",
 }
 
-// room returns the room of a package and the index of its layer, or -1 if it has none. Nothing
-// below agent belongs to room agent.
+// room returns the room of a package and the index of its layer, or -1 if it has none.
+// Subdirectories of agent do not belong to the room agent.
 func room(path string) (name string, at int) {
 	at = -1
 	for i, l := range layers {
@@ -69,7 +70,7 @@ func room(path string) (name string, at int) {
 	return name, at
 }
 
-// refuse returns why a package may not import another package of the module, or "".
+// refuse returns the reason why a package may not import another package of the module, or "".
 func refuse(path, imported string) string {
 	from, low := room(path)
 	to, high := room(imported)
@@ -93,7 +94,7 @@ func refuse(path, imported string) string {
 	return ""
 }
 
-// imports are the rooms that each room imports.
+// imports lists the rooms that each room imports.
 type imports map[string]map[string]bool
 
 func (i imports) add(from, to string) {
@@ -146,7 +147,7 @@ func (i imports) depth(from string) int {
 	return deepest
 }
 
-// Prints the layers with -v; a room is a line below those that it imports.
+// With -v the test prints the layers. A room is on a line below those of the rooms that it imports.
 func TestImports_FormLayersWithoutCircles(t *testing.T) {
 	found := imports{}
 	for _, p := range list(t, "./...") {

@@ -31,7 +31,8 @@ func messageArgument(method string) (int, bool) {
 
 var logger = regexp.MustCompile(`(?i)log(ger|of)?$`)
 
-// isLogger reports whether an expression is a logger, by its name: log, x.Logger, a.logOf("dns").
+// isLogger reports whether an expression is a logger, judging by its name: log, x.Logger,
+// a.logOf("dns").
 func isLogger(e ast.Expr) bool {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -47,7 +48,8 @@ func isLogger(e ast.Expr) bool {
 	return false
 }
 
-// use is an expression in a function; in is nil outside of functions.
+// use is the use of an expression as a text. in is the enclosing function, nil outside of
+// functions.
 type use struct {
 	expression ast.Expr
 	in         *ast.FuncDecl
@@ -57,7 +59,7 @@ type use struct {
 type texts struct {
 	constants map[string]bool
 	arguments map[string][][]use // of all calls, by the function's name
-	fields    map[string][]use   // what is assigned to fields, by the field's name
+	fields    map[string][]use   // assignments to fields, by the field's name
 	variables map[*ast.FuncDecl]map[string][]use
 	visiting  map[use]bool
 }
@@ -100,7 +102,7 @@ func (t *texts) record(n ast.Node, in *ast.FuncDecl) {
 		t.fields[name] = append(t.fields[name], use{n.Value, in})
 	case *ast.AssignStmt:
 		for i, left := range n.Lhs {
-			value := use{nil, in} // of several results: not constant
+			value := use{nil, in} // one of several results: not constant
 			if len(n.Lhs) == len(n.Rhs) {
 				value.expression = n.Rhs[i]
 			}
@@ -114,7 +116,7 @@ func (t *texts) record(n ast.Node, in *ast.FuncDecl) {
 	}
 }
 
-// nameOf returns the last name of x or a.b.x.
+// nameOf returns the last name in an expression x or a.b.x.
 func nameOf(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -126,11 +128,11 @@ func nameOf(e ast.Expr) string {
 }
 
 // constant reports whether a text is known when the program is built: a literal, a constant, a
-// variable or field that only gets constants, or a parameter for which every caller in the package
-// passes one.
+// variable or field to which only constants are assigned, or a parameter for which every caller in
+// the package passes a constant.
 func (t *texts) constant(u use) bool {
 	if t.visiting[u] {
-		return true // its other values decide
+		return true // a recursive use: the other assignments decide
 	}
 	t.visiting[u] = true
 	defer delete(t.visiting, u)

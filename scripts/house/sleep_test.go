@@ -12,14 +12,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// sleepExcuse, with a reason, excuses a sleep on its line: a fake takes its time, or the moment is
-// what is varied. Nothing is waited for.
+// sleepExcuse, followed by a reason, permits a sleep on its line, for example in a fake that needs
+// time, or where the moment of an action is varied. It must not wait for an event.
 const sleepExcuse = "//house:sleep "
 
 // TestTests_DoNotSleep refuses time.Sleep in tests, except in the bubbles of testing/synctest and
-// in functions that are only called there: a test that waits for a time instead of an event is slow
+// in functions that are called only there: a test that waits for a time instead of an event is slow
 // on an idle machine and fails on a busy one. parts.Eventually waits for an event; parts.RepeatFor
-// looks at what must not change for a while.
+// checks that a state does not change.
 func TestTests_DoNotSleep(t *testing.T) {
 	for folder, files := range parseTests(t) {
 		if folder == "scripts/parts" {
@@ -98,11 +98,12 @@ func parseTests(t *testing.T) map[string]*testFiles {
 }
 
 // realSleeps returns FILE:LINE of each time.Sleep that may run outside a bubble. A function is
-// taken to run in bubbles alone if all that name it do, or are in one; methods are known by name.
+// considered to run only in bubbles if it is named only in bubbles or by such functions. Methods
+// are identified by their names alone.
 func realSleeps(files *token.FileSet, parsed []*ast.File) []string {
 	excused, bubblers := excuses(files, parsed), bubblersOf(parsed)
-	uses := map[string][]string{}      // functions by name, with those that name them outside bubbles
-	bubbled := map[string]bool{}       // functions that are named in a bubble
+	uses := map[string][]string{}      // names of functions that use a function outside bubbles
+	bubbled := map[string]bool{}       // functions that are used in a bubble
 	sleeps := map[string][]token.Pos{} // by function
 	for _, file := range parsed {
 		for _, d := range file.Decls {
@@ -163,8 +164,8 @@ func realSleeps(files *token.FileSet, parsed []*ast.File) []string {
 	return found
 }
 
-// runsInBubbles reports whether a function is named in bubbles, or by functions that run there, and
-// nowhere else.
+// runsInBubbles reports whether a function is used only in bubbles or by functions for which this
+// is true.
 func runsInBubbles(name string, uses map[string][]string, bubbled, seen map[string]bool) bool {
 	if strings.HasPrefix(name, "Test") || seen[name] {
 		return seen[name]
@@ -178,8 +179,8 @@ func runsInBubbles(name string, uses map[string][]string, bubbled, seen map[stri
 	return bubbled[name] || len(uses[name]) > 0
 }
 
-// bubblersOf returns the functions that run function literals in a bubble: synctest.Test and those
-// that call it.
+// bubblersOf returns the functions that run function literals in a bubble: synctest.Test and
+// functions that call it.
 func bubblersOf(parsed []*ast.File) map[string]bool {
 	all := map[string]bool{"synctest.Test": true}
 	for more := true; more; {
@@ -203,7 +204,7 @@ func bubblersOf(parsed []*ast.File) map[string]bool {
 	return all
 }
 
-// functionName returns the name of a function, and .NAME of a method.
+// functionName returns the name of a function, or .NAME for a method.
 func functionName(declared *ast.FuncDecl) string {
 	if declared.Recv != nil {
 		return "." + declared.Name.Name
@@ -211,7 +212,7 @@ func functionName(declared *ast.FuncDecl) string {
 	return declared.Name.Name
 }
 
-// calleeOf returns the name of a called function or method, and PACKAGE.NAME of those named so.
+// calleeOf returns the name of a called function or method, or PACKAGE.NAME.
 func calleeOf(call *ast.CallExpr) string {
 	switch called := call.Fun.(type) {
 	case *ast.Ident:
@@ -225,7 +226,7 @@ func calleeOf(call *ast.CallExpr) string {
 	return ""
 }
 
-// excuses returns the lines with a sleepExcuse that has a reason.
+// excuses returns the lines with a sleepExcuse and a reason.
 func excuses(files *token.FileSet, parsed []*ast.File) map[string]bool {
 	excused := map[string]bool{}
 	for _, file := range parsed {

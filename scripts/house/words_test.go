@@ -12,11 +12,12 @@ import (
 
 const mostTerms = 40 // of the glossary
 
-// unclean are the packages whose identifiers still contain words to avoid. The list only shrinks.
+// unclean are the packages whose identifiers still contain words to avoid. Packages may only be
+// removed from the list.
 var unclean = []string{}
 
-// wordsToAvoid returns the words that identifiers do not contain, with what replaces them, from the
-// table in CONTRIBUTING.md.
+// wordsToAvoid returns, from the table in CONTRIBUTING.md, the words that identifiers must not
+// contain, with their replacements.
 func wordsToAvoid(t *testing.T) map[string]string {
 	t.Helper()
 	_, section, found := strings.Cut(documents(t)["CONTRIBUTING.md"], "\n## Words\n")

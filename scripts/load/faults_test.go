@@ -165,7 +165,7 @@ func runFaults(t *testing.T, config Config) Report {
 	return run.Stop()
 }
 
-// await waits until a number of requests, and one of each class, have ended.
+// await waits until a number of requests, including one of each class, have ended.
 func (r *Run) await(t *testing.T, number int) {
 	t.Helper()
 	parts.Eventually(t, time.Minute, fmt.Sprintf("%d requests", number), func() bool {
@@ -211,7 +211,7 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 }
 
 func TestNobodyListens(t *testing.T) {
-	// not a port at which a connection could connect to itself
+	// The port must not be one at which a connection could connect to itself.
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	report := runFaults(t, Config{HTTP: address, HTTP2: address, TCP: address})
 	if report.Total == 0 || report.Lost != report.Total {
@@ -224,7 +224,7 @@ func TestNobodyListens(t *testing.T) {
 	}
 }
 
-// serveHTTP2 answers streams in order.
+// serveHTTP2 answers streams in sequence.
 func serveHTTP2(f *faulty, conn net.Conn) {
 	preface := make([]byte, len(http2.ClientPreface))
 	if _, err := io.ReadFull(conn, preface); err != nil {

@@ -109,7 +109,7 @@ func TestLoad_NoCoordinatedOmission(t *testing.T) {
 			slow += int(n)
 		}
 	}
-	// 160 requests/s of ka that were due at least 100 ms before the end of the pause
+	// 160 requests/s of ka were due at least 100 ms before the end of the pause.
 	want := int(160 * (pause - 100*time.Millisecond).Seconds())
 	if slow < want*7/10 {
 		t.Errorf("%d slow answers, not about %d", slow, want)

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestBoot_HidesOutriderOfThisMachine boots a root where Outrider is installed and has run.
+// TestBoot_HidesOutriderOfThisMachine boots a root directory in which Outrider is installed and has
+// run.
 func TestBoot_HidesOutriderOfThisMachine(t *testing.T) {
 	base := t.TempDir()
 	mount := func(source, target, kind, data string) {

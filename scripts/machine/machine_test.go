@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// bootAlone makes this test program boot a machine, print its name and PID 1, and wait to be
-// killed.
+// bootAlone is the environment variable that makes this test program boot a machine, print its name
+// and PID 1, and wait to be killed.
 const bootAlone = "MACHINE_TEST_BOOT"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// leftovers returns traces of a machine on this one.
+// leftovers returns the traces of a machine that are left on this one.
 func leftovers(t *testing.T, name string, leader int) []string {
 	t.Helper()
 	var left []string
@@ -85,7 +85,7 @@ func TestMachine_BootAndPowerOff(t *testing.T) {
 	}
 	m.MustRun(t, "systemctl", "daemon-reload")
 	m.MustRun(t, "systemctl", "start", "hello")
-	// what the unit printed may not have been read when it has ended
+	// When a unit has ended, journald may not have read its output yet.
 	m.MustRun(t, "journalctl", "--sync")
 	if text := m.MustRun(t, "journalctl", "-u", "hello", "-o", "cat"); !strings.Contains(text,
 		"hello from ") {
@@ -212,7 +212,7 @@ func TestMachine_EndsWithItsOwner(t *testing.T) {
 	}
 	parts.Eventually(t, endingTime, "the machine ends",
 		func() bool { return syscall.Kill(leader, 0) != nil })
-	// The first process of the namespace ends after all others, and holds the mounts and the
+	// The first process of the namespace exits after all others, and holds the mounts and the
 	// control group until then.
 	parts.Eventually(t, endingTime, "nothing of the machine is left", func() bool {
 		sweep() // like the next Boot

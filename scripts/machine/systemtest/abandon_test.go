@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// The test program abandons calls for this many seconds if the variable is set.
+// If this variable is set, the test program abandons calls for this many seconds.
 const (
 	abandonEnvironment = "OUTRIDER_TEST_ABANDON"
 	abandonRate        = 500 // calls per second
@@ -33,7 +33,7 @@ func abandon() int {
 	for began := time.Now(); time.Since(began) < time.Duration(seconds)*time.Second; <-ticker.C {
 		connection, err := net.Dial("unix", "/run/outrider/outrider.sock")
 		if err != nil {
-			continue // the limit of the socket, which is fine
+			continue // the limit of the socket was reached, which is permitted
 		}
 		_, err = io.WriteString(connection, "GET /v1/status HTTP/1.1\r\nHost: outrider\r\n\r\n")
 		if err == nil {
@@ -47,7 +47,7 @@ func abandon() int {
 
 func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 	t.Parallel()
-	// the latter for a machine that is busy with other tests
+	// The latter is for a machine that is busy with other tests.
 	seconds, mostTime := 10, 10*time.Second
 	if full() {
 		seconds, mostTime = 60, 2*time.Second

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// policies are one of each security kind. Each restricts one of the requests of askClosed.
+// policies has one policy of each security kind. Each restricts one of the requests of askClosed.
 var policies = map[string]string{
 	"access": `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
@@ -33,9 +33,9 @@ spec:
   - {port: {number: 8081, protocol: HTTP, name: strict}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:9000"}
 `
 
-// askClosed has units that run from before the agent's start on: the backend, and requests all the
-// time. /run/asked has one line for each round: the status codes of an admitted request, a denied
-// one, one with an invalid token, and one without mutual TLS (000: no answer).
+// askClosed installs units that run before the agent starts: the backend, and one that continuously
+// sends requests. /run/asked has one line per round with the status codes of an admitted request, a
+// denied one, one with an invalid token, and one without mutual TLS (000: no answer).
 const askClosed = `cat >/usr/local/bin/ask-closed <<'END'
 #!/bin/sh
 ask() { curl -s -m 5 -o /dev/null -w '%{http_code} ' "$@"; }
@@ -63,7 +63,7 @@ systemctl enable --now backend-early
 systemctl enable ask-closed`
 
 // staysClosed reboots with a broken policy of each security kind. What was denied before the edit
-// is denied after it, and from the first request after the boot on.
+// is still denied, from the first request after the boot.
 func (h *Host) staysClosed() {
 	h.t.Helper()
 	h.Write("/etc/outrider/conf.d/60-labels.toml", "[node]\nlabels = {app = \"web\"}\n")

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// alone is an Envoy without an agent, with the same configuration; its unit starts when Envoy is
-// ready.
+// alone is the configuration of an Envoy without an agent, equal to that of the agent's Envoy. Its
+// unit is started when Envoy is ready.
 const alone = `{"admin":{"address":{"pipe":{"path":"/run/alone/admin.sock"}}},"static_resources":{
 "clusters":[{"name":"web","type":"STATIC","load_assignment":{"cluster_name":"web","endpoints":[{"lb_endpoints":[{"endpoint":{
 "address":{"socket_address":{"address":"127.0.0.1","port_value":9000}}}}]}]}}],
@@ -30,11 +30,11 @@ ExecStartPost=/bin/sh -c 'until curl -sf --unix-socket /run/alone/admin.sock htt
 WantedBy=multi-user.target
 `
 
-// mostLater is the accepted delay of the agent after a standalone Envoy.
+// mostLater is the maximum delay of the agent after a standalone Envoy.
 const mostLater = time.Second
 
-// Enabled units serve after a boot. The delay after a standalone Envoy is measured, and judged in
-// the full test. What policies deny is denied, too, if they are broken at the boot.
+// Enabled units serve after a boot. The delay after a standalone Envoy is measured, and limited in
+// the full test. Broken policies deny at a boot what they denied before.
 func TestBoot(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/alone.json", alone)

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The agent on the bus (interfaces.md, "D-Bus").
+// Names of the agent on the bus (interfaces.md, "D-Bus").
 const (
 	busName      = "org.outrider.Agent1"
 	busObject    = "/org/outrider/Agent1"
@@ -16,7 +16,7 @@ const (
 	busInterface = "/usr/share/dbus-1/interfaces"
 )
 
-// NewBusHost returns a host whose agent is on the bus.
+// NewBusHost returns a host whose agent is connected to the bus.
 func NewBusHost(t *testing.T, more ...string) *Host {
 	t.Helper()
 	h := NewHost(t, more...)
@@ -41,7 +41,7 @@ func (h *Host) As(user string, arguments ...string) (string, error) {
 		"--init-groups", "busctl"}, arguments...)...)
 }
 
-// MustAs is As that must succeed.
+// MustAs runs busctl as a user, and fails the test if it fails.
 func (h *Host) MustAs(user string, arguments ...string) string {
 	h.t.Helper()
 	out, err := h.As(user, arguments...)
@@ -51,7 +51,7 @@ func (h *Host) MustAs(user string, arguments ...string) string {
 	return out
 }
 
-const users = "root nobody outrider" // only root is an administrator
+const users = "root nobody outrider" // only root is an administrator, nobody and outrider are not
 
 // Every user may read.
 func TestBus_EveryoneMayRead(t *testing.T) {
@@ -82,7 +82,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 			t.Errorf("as %s: ListEpochs: %s", user, got)
 		}
 		for object, kind := range map[string]string{busObject: busManager, epoch: busEpoch} {
-			// busctl shows the installed interface and the served one alike.
+			// busctl shows that the installed interface and the served one are equal.
 			installed := h.MustAs(user, "introspect", "--xml-interface", busName, object)
 			for _, member := range strings.Fields(h.Script("grep -oE '<(method|signal|property) " +
 				"name=\"[A-Za-z]+\"' " + busInterface + "/" + kind + ".xml | cut -d'\"' -f2")) {
@@ -108,7 +108,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 		t.Errorf("the instance says it is %s", got)
 	}
 
-	// No other user may own the name, and reading from a stopped agent does not start it.
+	// No other user may own the name. Reading from a stopped agent does not start it.
 	own := func(user, name string) (string, error) {
 		return h.As(user, "call", "org.freedesktop.DBus", "/org/freedesktop/DBus",
 			"org.freedesktop.DBus", "RequestName", "su", name, "4")
@@ -129,7 +129,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 	}
 }
 
-// drainTime is the host's drain_duration.
+// drainTime is drain_duration of the host.
 const drainTime = 2 * time.Second
 
 // changing lists the methods that require polkit, with their actions.
@@ -187,7 +187,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 			t.Errorf("%v is not allowed by the rule: %s", c.arguments, out)
 		}
 	}
-	// Undrain has restored service, which continues.
+	// Undrain has restored the service, which must continue.
 	for end := time.Now().Add(2 * drainTime); time.Now().Before(end); {
 		if got := h.Get(); got != "200" || !h.Status().Ready {
 			t.Fatalf("after Undrain: %s, %+v", got, h.Status())
@@ -197,7 +197,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 		t.Errorf("the rule allows more than it says: %s", out)
 	}
 
-	// Without polkit only root may.
+	// Without polkit only root may call the methods.
 	h.Script("systemctl mask --now polkit.service; rm -f /etc/polkit-1/rules.d/10-test.rules")
 	denied("nobody", map[string]string{"no": "not authorised"})
 	for _, c := range changing {
@@ -243,8 +243,8 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	if now := h.MainPID("outrider"); now != agent {
 		t.Errorf("agent %d became %d", agent, now)
 	}
-	// systemd is notified on its own socket. Whether this is a restart is asked on the bus; Envoy
-	// stays.
+	// systemd's notification socket does not need the bus. The type of the job is queried on the
+	// bus; Envoy must continue.
 	before := h.Live().PID
 	h.MustRun(t, "systemctl", "restart", "outrider.service")
 	if now := h.Live().PID; now != before {
@@ -253,7 +253,7 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	}
 }
 
-// The other implementation of the bus.
+// The same with the other implementation of the bus.
 func TestBus_WithDbusBroker(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t, packages(t, "dbus-broker")+":/opt/dbus-broker")
@@ -302,7 +302,7 @@ func TestBus_WithDbusBroker(t *testing.T) {
 	}
 
 	// The installed policy has no rule for a name prefix: methods of an instance can be called
-	// anyway, its properties only once a rule names the instance.
+	// nevertheless, but its properties only if a rule names the instance.
 	instance, read := busName+".Instance._web_2d1",
 		[]string{"get-property", busName + ".Instance._web_2d1", busObject, busManager, "Ready"}
 	h.Instance("web-1", 0)

@@ -11,14 +11,14 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// The secrets of TestCanary: a text and a number. Each concealed key gets its own, with its index
-// as suffix.
+// The secrets of TestCanary_FoundNowhere: a text and a number. Each concealed key gets its own
+// secret, with its index as suffix.
 const (
 	canaryText   = "canary-7f3a-"
 	canaryNumber = "904173580266"
 )
 
-// canaryValues are values with a secret; each key accepts at least one.
+// canaryValues are values that contain a secret; each concealed key accepts at least one of them.
 var canaryValues = []string{
 	`"http://user:SECRET@127.0.0.1:1/x?SECRET#SECRET"`, `{ name = "SECRET" }`, `"SECRET"`,
 	`["SECRET"]`,
@@ -33,8 +33,8 @@ var brokenValues = []string{
 	`"SECRET\u0000"`, "\"SECRET\"\nKEY = \"SECRET\"",
 }
 
-// TestCanary_FoundNowhere plants secrets in every concealed key, first as values in force, then in
-// broken spellings, and searches everything that leaves the agent.
+// TestCanary_FoundNowhere sets secrets in every concealed key, first in valid values, then in
+// invalid ones, and searches all output of the agent for them.
 func TestCanary_FoundNowhere(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -45,7 +45,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 		h.Script("chgrp outrider /etc/outrider/conf.d/" + name +
 			"; chmod 0640 /etc/outrider/conf.d/" + name)
 	}
-	var probes []string // of [health], which has one at a time
+	var probes []string // keys of [health], which accepts one probe at a time
 	for i, key := range config.SecretKeys() {
 		text := validCanary(t, i, key)
 		if strings.HasPrefix(key, "health.") {
@@ -86,7 +86,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	h.MustRun(t, "journalctl", "--sync")
 	h.Script("journalctl --no-pager -o export >/opt/out/journal; cp /opt/bus.log /opt/out/")
 
-	// The searched output is complete.
+	// Check that the searched output is complete.
 	for _, want := range []string{"bus.log", "valid/server_info", "valid/config_dump",
 		"valid/report"} {
 		h.Script("[ $(wc -c </opt/out/" + want + ") -gt 500 ]")
@@ -118,7 +118,7 @@ func validCanary(t *testing.T, i int, key string) string {
 	return ""
 }
 
-// canaryFile returns a file that sets a key to a value with the secrets of the key.
+// canaryFile returns a file that sets a key to a value, with the secrets of this key.
 func canaryFile(i int, key, value string) string {
 	at := strings.LastIndexByte(key, '.')
 	replacer := strings.NewReplacer("SECRET", fmt.Sprint(canaryText, i), "KEY", key[at+1:],
@@ -126,7 +126,7 @@ func canaryFile(i int, key, value string) string {
 	return "[" + key[:at] + "]\n" + key[at+1:] + " = " + replacer.Replace(value) + "\n"
 }
 
-// collect writes what leaves the agent now to /opt/out/NAME.
+// collect writes the current output of the agent to /opt/out/NAME.
 func (h *Host) collect(name string) {
 	h.t.Helper()
 	const script = `mkdir -p /opt/out/$1; cd /opt/out/$1

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// captureIs waits for a state of the interception.
+// captureIs waits until the capture is in a state.
 func (h *Host) captureIs(want string) {
 	h.t.Helper()
 	h.Eventually(time.Minute, "capture is "+want, func() bool {
@@ -18,8 +18,7 @@ func (h *Host) captureIs(want string) {
 	})
 }
 
-// killHelper kills outrider-capture and returns after which time there are rules again. It calls
-// then at once.
+// killHelper kills outrider-capture, calls then, and returns the time until the rules exist again.
 func (h *Host) killHelper(then func()) time.Duration {
 	h.t.Helper()
 	helper := h.MainPID("outrider-capture")
@@ -34,7 +33,7 @@ func (h *Host) killHelper(then func()) time.Duration {
 	return time.Since(began)
 }
 
-// rounds returns how often something is repeated: n in the full test, else a few times.
+// rounds returns a number of repetitions: n in the full test, otherwise 3.
 func rounds(n int) int {
 	if full() {
 		return n
@@ -42,8 +41,9 @@ func rounds(n int) int {
 	return 3
 }
 
-// Unmodified clients of a mesh service and of an outside host, with 500 requests/s each in the full
-// test, lose no request, whatever happens to the agent, its package, the helper or the firewall.
+// Unmodified clients of a mesh service and of an outside host lose no request, whatever happens to
+// the agent, its package, the helper or the firewall. In the full test they send 500 requests/s
+// each.
 func TestCapture_LosesNoRequest(t *testing.T) {
 	h := NewHost(t, debs(t)+":"+debPlace)
 	h.installPackage(oldVersion)
@@ -101,7 +101,7 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 	}
 }
 
-// An Envoy that is killed, or cannot start, cuts no host off.
+// An Envoy that is killed or cannot start does not cut off the host.
 func TestCapture_EnvoyKilled(t *testing.T) {
 	h := NewHost(t)
 	h.Script(outside)
@@ -112,7 +112,7 @@ func TestCapture_EnvoyKilled(t *testing.T) {
 		return h.Script("curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/"+
 			" || true") == "200"
 	}
-	kill := func() { // returns when Envoy has gone: one that dies may still answer
+	kill := func() { // returns when Envoy has exited: an exiting one may still answer
 		h.Eventually(time.Minute, "Envoy is killed", func() bool {
 			_, err := h.Run(t.Context(), "sh", "-c", "pid=$(pgrep -x envoy) && kill -KILL $pid && "+
 				"while kill -0 $pid 2>/dev/null; do sleep 0.01; done")

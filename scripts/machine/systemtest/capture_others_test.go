@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Other programs with firewall rules: firewalld, ufw, docker, and podman with netavark.
+// Programs with firewall rules of their own: firewalld, ufw, docker, and podman with netavark.
 const (
 	installOthers = `set -eu
 cp -a /opt/firewalls/. /
@@ -50,13 +50,13 @@ systemd-run --quiet --unit=far6 --property=NetworkNamespacePath=/run/netns/far \
 
 const (
 	restartDocker = "systemctl restart docker.service"
-	reloadPodman  = "podman network reload --all" // its rules do not survive reloads of a firewall
+	reloadPodman  = "podman network reload --all" // its rules are lost when a firewall reloads
 )
 
-// published are the ports of containers.
+// published are the ports of the containers on this host.
 var published = map[string]string{"docker": "8080", "podman": "8081"}
 
-// captured returns how many connections the rules of a key have captured.
+// captured returns the number of connections that the rules of a key have captured.
 func (h *Host) captured(key string) int {
 	h.t.Helper()
 	n, err := strconv.Atoi(h.Script("outrider capture show | awk '$1 == \"" + key +
@@ -67,7 +67,7 @@ func (h *Host) captured(key string) int {
 	return n
 }
 
-// answers waits until a server answers a call from this host, or from the other one.
+// answers waits until a server answers a call from this host, or from the other one (fromFar).
 func (h *Host) answers(server string, fromFar bool, address string) {
 	h.t.Helper()
 	call := "curl -s -m 2 http://" + address + "/ || true"
@@ -79,7 +79,8 @@ func (h *Host) answers(server string, fromFar bool, address string) {
 	})
 }
 
-// reaches checks that this host and the other one reach servers: host, or those of containers.
+// reaches checks that this host and the other one reach the servers "host" and, if named, those of
+// containers.
 func (h *Host) reaches(servers ...string) {
 	h.t.Helper()
 	h.answers("host", true, "198.51.100.1:22")
@@ -88,7 +89,7 @@ func (h *Host) reaches(servers ...string) {
 		h.answers(server, false, "198.51.100.1:"+published[server])
 		h.answers(server, true, "198.51.100.1:"+published[server])
 	}
-	// docker may still replace its rules.
+	// docker may still be replacing its rules.
 	h.Eventually(time.Minute, "connections to published ports are not captured", func() bool {
 		before := h.captured("capture.inbound_ports")
 		for _, server := range servers {
@@ -98,10 +99,11 @@ func (h *Host) reaches(servers ...string) {
 	})
 }
 
-// Other programs' rules neither lose ours nor suffer from them, and no request is lost meanwhile.
+// The rules of other programs and Outrider's do not affect each other, and no request is lost
+// meanwhile.
 func TestCapture_BesideOtherFirewalls(t *testing.T) {
 	h := newHost(t, machine.Options{Bind: []string{packages(t, "firewalls") + ":/opt/firewalls"},
-		SystemCalls: []string{"@keyring", "bpf"}}) // for containers
+		SystemCalls: []string{"@keyring", "bpf"}}) // which containers need
 	h.Script(outside)
 	h.Script(installOthers)
 	h.Write("/etc/outrider/conf.d/capture.toml", "[capture]\nmode = \"redirect\"\n"+

@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// interception captures calls to one network, which the machine has an address of.
+// interception captures connections to a network in which the machine has an address.
 const interception = `
 [capture]
 mode = "redirect"
 outbound_cidrs = ["198.51.100.0/24", "2001:db8::/32"]
 `
 
-// outside makes another host in a network namespace of the machine: 198.51.100.9 answers on port 80
-// with "outside".
+// outside makes another host in a network namespace of the machine. 198.51.100.9 answers there on
+// port 80 with "outside".
 const outside = `set -eu
 ip netns add far
 ip link add near type veth peer name eth0 netns far
@@ -82,8 +82,9 @@ func TestCapture(t *testing.T) {
 	t.Run("connections over the limit are closed", func(t *testing.T) {
 		h.Write("/etc/outrider/conf.d/limit.toml",
 			"[capture]\nmax_connections = 2\ninbound_ports = [9101]\n")
+		// The reload returns when the new epoch is live.
 		h.Script("systemd-run --quiet --unit=near /opt/programs/backend -tcp 198.51.100.1:9101; " +
-			"systemctl restart outrider && outrider reload") // the reload waits for the epoch
+			"systemctl restart outrider && outrider reload")
 		state("on")
 		served := func(host, address string) string {
 			return strings.TrimSpace(h.Script(host + ` bash <<'END'
@@ -98,7 +99,8 @@ END
 		if n := served("ip netns exec far", "198.51.100.1/9101"); n != "2" {
 			t.Errorf("inbound, %s of 6 connections are served", n)
 		}
-		// The helper's own may be one of them, as those of before until Envoy has ended them.
+		// A connection of the helper, and earlier ones that Envoy has not ended yet, count towards
+		// the limit.
 		h.Eventually(time.Minute, "3 or 4 of 6 outbound connections are served", func() bool {
 			n := served("", "198.51.100.9/81")
 			if n == "5" || n == "6" {

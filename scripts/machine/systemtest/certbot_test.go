@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// acmeConfig is Pebble's: challenges come to port 80, which is the proxy's.
+// acmeConfig is Pebble's configuration: it sends challenges to port 80, where the proxy listens.
 const acmeConfig = `{"pebble": {"listenAddress": "127.0.0.1:14000",
 "certificate": "/opt/acme/tls.crt", "privateKey": "/opt/acme/tls.key",
 "httpPort": 80, "tlsPort": 443, "keyAlgorithm": "ecdsa", "retryAfter": {"authz": 1, "order": 1},
@@ -48,7 +48,7 @@ func acmeServer(t *testing.T) string {
 	return folder
 }
 
-// The commands of the example's comments, with the options for an authority of this machine.
+// The commands in the example's comments, with options for a local authority.
 const (
 	obtain = `certbot certonly --standalone --http-01-address 127.0.0.1 --http-01-port 8888 ` +
 		`-d www.example.com --deploy-hook "sh /etc/outrider/hooks/certbot-deploy"`
@@ -111,7 +111,7 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 		t.Errorf("rights:\n%s", got)
 	}
 
-	// Envoy's copies too, and a load during the renewal
+	// Create the copies for Envoy, too, and run a load during the renewal.
 	h.Script(`mkdir /etc/outrider/tls && touch /etc/outrider/tls/www.example.com.crt
 		rm -f /run/end; systemd-run --quiet --unit=load sh -c 'while [ ! -e /run/end ]; do ` +
 		strings.ReplaceAll(https, `'%{http_code}'`, `"%{http_code}\n"`) + ` || echo failed; done >/run/codes'`)
@@ -144,7 +144,7 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 	linkedToClosedFolder(h)
 }
 
-// linkedToClosedFolder replaces the copies by links to certbot's files, which users do first.
+// linkedToClosedFolder replaces the copies by links to certbot's files, a common mistake.
 func linkedToClosedFolder(h *Host) {
 	h.t.Helper()
 	const closed = "user outrider cannot read /etc/outrider/credentials/www.example.com/tls.crt: " +

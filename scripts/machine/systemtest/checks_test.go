@@ -34,12 +34,12 @@ spec:
   - route: [{destination: {host: nowhere.test}}]
 `
 
-// mesh check verifies saved files, with the view of the agent's own user.
+// mesh check examines saved files, with the permissions of the agent's own user.
 func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	for range 5 { // the agent reads a changed file soon: one result may be chance
+	for range 5 { // repeat, as the agent may or may not have read the changed file already
 		out, err := h.Run(t.Context(), "sh", "-c",
 			"cat >/etc/outrider/mesh.d/broken.yaml <<'EOF'\n"+brokenMesh+
 				"EOF\nexec outrider mesh check")
@@ -92,12 +92,12 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	}
 }
 
-// unreadable is what is wrong with the key of gatewayMesh, and the fix.
+// unreadable is the problem with the key of gatewayMesh, and its fix.
 const unreadable = "user outrider-envoy cannot read /etc/outrider/no.key: " +
 	"chown outrider-envoy /etc/outrider/no.key; chmod 400 /etc/outrider/no.key"
 
-// keepsCertificate lets Envoy read the key, then nobody: a reload is refused, and Envoy still has
-// it.
+// keepsCertificate makes the key readable for Envoy, then unreadable: a reload is refused, and
+// Envoy still has the certificate.
 func (h *Host) keepsCertificate() {
 	h.t.Helper()
 	shown := func() bool {
@@ -128,7 +128,7 @@ func (h *Host) keepsCertificate() {
 	}
 }
 
-// config check gives the verdict of a start.
+// config check has the same result as a start.
 func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -174,7 +174,7 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 		}
 		h.Script("systemctl stop outrider.service; systemctl reset-failed; " + c.undo)
 	}
-	// A folder of the mesh that is missing is awaited, which a start would block for.
+	// A start would wait for a missing folder of the mesh. The check reports it.
 	h.Script("printf '[discovery]\\nfiles = [\"/etc/outrider/none.d\"]\\n' >/etc/outrider/conf.d/x.toml")
 	out, err := h.Run(t.Context(), "outrider", "config", "check")
 	if err != nil || !strings.Contains(out, "warning: /etc/outrider/conf.d/x.toml:2:1: "+

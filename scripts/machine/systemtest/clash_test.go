@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Conflicting instances are detected before Envoy runs: the kernel would let both Envoys listen on
-// one port.
+// Conflicts between instances are detected before Envoy runs: the kernel would let both Envoys
+// listen on the same port.
 func TestInstances_PortConflict(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -42,7 +42,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "start", "outrider@a.service")
 
-	// In a check, and at the start.
+	// In a check, and at the start of the agent.
 	if out, err := h.Run(t.Context(), "outriderd", "--instance", "b", "--check"); err == nil ||
 		!strings.Contains(out+err.Error(), taken) {
 		t.Errorf("a check finds nothing: %s %v", out, err)
@@ -53,7 +53,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 	h.MustRun(t, "outriderd", "--instance", "a", "--check") // its own ports do not conflict
 
-	// An instance whose agent has failed while its Envoy continues.
+	// The agent of the other instance has failed while its Envoy continues.
 	h.Write("/etc/outrider/a.conf.d/x.toml", "nonsense = 1\n")
 	if out, err := h.Run(t.Context(), "systemctl", "restart", "outrider@a.service"); err == nil {
 		t.Errorf("a broken instance starts: %s", out)
@@ -74,7 +74,8 @@ func TestInstances_PortConflict(t *testing.T) {
 	h.MustRun(t, "outrider", "-i", "b", "reload")
 	h.MustRun(t, "outrider", "-i", "a", "reload")
 
-	// Conflicting mesh listeners: the second instance reports them until they are resolved.
+	// With conflicting mesh listeners, the second instance reports the conflict until it is
+	// resolved.
 	for _, name := range []string{"a", "b"} {
 		h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", mesh)
 		shared := func() bool {
@@ -99,7 +100,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 
 	h.MustRun(t, "systemctl", "stop", "outrider@b.service")
-	// Both at the same time, as during a boot: one of them wins.
+	// If both start at the same time, as during a boot, one of them succeeds.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
 	at("b", 16010, 16003)
 	if out, err := h.Run(t.Context(), "systemctl", "start", "outrider@a.service",
@@ -113,7 +114,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "stop", "outrider.slice")
 
-	// Other programs: the start waits until they have exited.
+	// A conflict with another program: the agent starts once that has exited.
 	at("b", 16010, 16013)
 	h.MustRun(t, "systemctl", "reset-failed")
 	ports := map[string]string{"16012": "status.ready_port",

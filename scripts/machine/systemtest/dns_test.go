@@ -17,7 +17,7 @@ spec:
   endpoints: [{address: 127.0.0.1}]
 `
 
-// Programs on the machine resolve names of the mesh with libc, though no server answers.
+// Programs on the machine resolve names of the mesh with libc, although no DNS server responds.
 func TestDNS_IsCaptured(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

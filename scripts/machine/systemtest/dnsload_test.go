@@ -18,7 +18,7 @@ import (
 // resolverTime is how long resolvers wait for an answer.
 const resolverTime = 5 * time.Second
 
-// dnsLoad are clients on a machine that resolve a name one query after the other.
+// dnsLoad is a set of clients on a machine that continuously resolve a name.
 type dnsLoad struct {
 	t       *testing.T
 	name    string
@@ -28,12 +28,12 @@ type dnsLoad struct {
 
 	mu       sync.Mutex
 	answered int
-	again    int // over TCP, after the connection had ended
+	again    int // queries repeated over TCP because the connection had ended
 	slowest  time.Duration
 	failed   map[string]int
 }
 
-// startDNSLoad starts ten clients for each server, half of them over TCP.
+// startDNSLoad starts ten clients per server, half of them over TCP.
 func startDNSLoad(t *testing.T, h *Host, name, want string, servers ...string) *dnsLoad {
 	t.Helper()
 	l := &dnsLoad{t: t, name: name, want: want, end: make(chan struct{}), failed: map[string]int{}}
@@ -75,8 +75,8 @@ func (l *dnsLoad) run(network, server string) {
 	}
 }
 
-// query returns the address, or what came in its place. As libc does, it repeats a query whose
-// connection ended without an answer.
+// query returns the address in the answer, or a description of another result. Like libc, it
+// repeats a query whose connection ended without an answer.
 func (l *dnsLoad) query(network, server string) (result string, again bool) {
 	client := dns.Client{Net: network, Timeout: resolverTime}
 	question := new(dns.Msg).SetQuestion(l.name, dns.TypeA)
@@ -116,7 +116,7 @@ func (l *dnsLoad) more(answers int) {
 	})
 }
 
-// stop ends the load. All queries must have had the answer.
+// stop ends the load. It fails the test unless all queries got the right answer.
 func (l *dnsLoad) stop(what string) {
 	l.t.Helper()
 	close(l.end)

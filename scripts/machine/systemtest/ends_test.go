@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// `systemctl stop outrider.slice` stops everything in every state of the agent.
+// `systemctl stop outrider.slice` stops everything, whatever the state of the agent.
 func TestSlice_StopEndsEverything(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -64,7 +64,7 @@ func TestSlice_StopEndsEverything(t *testing.T) {
 	}
 }
 
-// The units' time-outs do not cut long phases, and STATUS explains the wait.
+// The units' time-outs do not cut long phases, and STATUS= explains the wait.
 func TestPhasesThatLast(t *testing.T) {
 	t.Parallel()
 	timeout, await, overlap := 5*time.Second, 8*time.Second, 7*time.Second
@@ -104,7 +104,7 @@ termination_drain_duration = "8s"
 	h.Serves()
 	t.Logf("started after %v", time.Since(began))
 
-	// A client that stays: a reload does not wait for an epoch without clients.
+	// This client stays connected: a reload waits only for epochs with clients.
 	h.MustRun(t, "systemd-run", "--quiet", "--unit=client", "bash", "-c",
 		"exec 3<>/dev/tcp/127.0.0.1/81; echo hello >&3; read -r -t 30 line <&3; echo \"got "+
 			"$line\"; exec sleep 600")
@@ -117,7 +117,7 @@ termination_drain_duration = "8s"
 	began = time.Now()
 	reloaded := make(chan error, 1)
 	go func() {
-		// waits for the end of the previous epoch
+		// This reload waits for the end of the previous epoch.
 		_, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service")
 		reloaded <- err
 	}()

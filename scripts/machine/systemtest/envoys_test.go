@@ -14,7 +14,7 @@ import (
 // otherEnvoys is the directory of Envoys made by a test, as seen in the machine.
 const otherEnvoys = "/opt/envoys"
 
-// wrapper runs the real Envoy and changes one of its answers.
+// wrapper is a script that runs the real Envoy and changes one of its answers.
 const wrapper = `#!/bin/sh
 case "$*" in
 --version) echo 'envoy  version: abc/VERSION/Clean/RELEASE/BoringSSL'; exit ;;
@@ -65,7 +65,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 		}
 	}
 	refuses(`run "outrider envoy install" as root`, "outriderd")
-	// The real one is detected and selected, since there is no other.
+	// The real Envoy is detected and selected, since no other is selected.
 	does("installed Envoy 1.40.0 as /usr/lib/outrider/envoy-1.40.0/envoy\n",
 		"outrider envoy install --file /opt/envoy/envoy")
 	refuses("is not that of a known Envoy", "outrider envoy install --file "+otherEnvoys+

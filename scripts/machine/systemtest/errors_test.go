@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Permanent errors are not retried. The reason is in the last output, in STATUS and, if there is
-// one, in ERRNO.
+// Permanent errors are not retried. The reason is in the last line of output, in STATUS= and, if
+// there is an errno, in ERRNO=.
 func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -60,7 +60,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 				errno != c.errno {
 				t.Errorf("STATUS %q, ERRNO %s, want %q and %s", text, errno, c.sentence, c.errno)
 			}
-			// On the socket of case 73 the other agent answers.
+			// With exit code 73, another agent answers on the socket.
 			if out, err := h.Run(t.Context(), "outrider", "status"); c.exit != "73" &&
 				(err == nil || !strings.Contains(out, "outrider.service failed (exit code "+c.exit+
 					"): ") || !strings.Contains(out, c.sentence)) {
@@ -88,7 +88,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
-	// systemd forgets the STATUS of an unreferenced unit
+	// systemd discards the STATUS= of an unreferenced unit.
 	h.MustRun(t, "systemctl", "enable", "outrider.service")
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	if text := h.Property("outrider", "StatusText"); text != "stopped" {

@@ -10,10 +10,11 @@ import (
 	"outrider.org/outrider/packaging/examples"
 )
 
-// exampleHost installs examples as their comments say.
+// exampleHost installs examples as their comments describe.
 type exampleHost struct{ *Host }
 
-// install runs the commands of an example. change, if not empty, is a sed script for its files.
+// install runs the commands in the comments of an example. change, if not empty, is a sed script
+// for its files.
 func (h exampleHost) install(name, change string) {
 	h.t.Helper()
 	example, err := examples.FindExample(name)
@@ -43,7 +44,7 @@ func (h exampleHost) install(name, change string) {
 	}
 }
 
-// remove removes the files of examples after the agents have ended.
+// remove stops the agents and removes the files of examples.
 func (h exampleHost) remove(names ...string) {
 	h.t.Helper()
 	h.Script("systemctl stop outrider.slice; systemctl disable outrider")
@@ -58,7 +59,7 @@ func (h exampleHost) remove(names ...string) {
 	}
 }
 
-// answers waits until curl with some arguments prints a text.
+// answers waits until curl with these arguments prints a text.
 func (h exampleHost) answers(want, arguments string) {
 	h.t.Helper()
 	got := ""
@@ -68,7 +69,7 @@ func (h exampleHost) answers(want, arguments string) {
 	})
 }
 
-// explains checks that outrider mesh explain names lines of a file of mesh.d.
+// explains checks that outrider mesh explain names lines of a file in mesh.d.
 func (h exampleHost) explains(arguments string, wants ...string) {
 	h.t.Helper()
 	got := h.Script("outrider mesh explain " + arguments + " 2>&1 || true")
@@ -79,7 +80,7 @@ func (h exampleHost) explains(arguments string, wants ...string) {
 	}
 }
 
-// TestAgentExamples installs the examples for workloads, one after the other, and sends requests.
+// TestAgentExamples installs the examples for workloads one after the other, and sends requests.
 func TestAgentExamples(t *testing.T) {
 	t.Parallel()
 	h := exampleHost{NewHost(t)}
@@ -99,7 +100,7 @@ func TestAgentExamples(t *testing.T) {
 		t.Run(name, func(t *testing.T) { test(t, exampleHost{&Host{Machine: h.Machine, t: t}}) })
 	}
 	run("sidecar", func(t *testing.T, h exampleHost) {
-		// The service is this host's own: its calls come back to it.
+		// The service runs on this host, so its calls come back to it.
 		h.install("sidecar", "s/192.0.2.20/127.0.0.1/")
 		h.answers("HTTP/1.1 200", "http://127.0.0.1:8080/")
 		h.answers("HTTP/1.1 200", "-H 'Host: orders.internal' http://127.0.0.1:9080/")

@@ -55,7 +55,7 @@ printf secret >/etc/outrider/token
 chown outrider:outrider /etc/outrider/token
 chmod 640 /etc/outrider/token`
 
-// probeHost is a host that runs, with its agent, commands of probes.
+// probeHost is a host whose agent runs commands as probes.
 type probeHost struct{ *Host }
 
 func newProbeHost(t *testing.T) probeHost {
@@ -66,12 +66,12 @@ func newProbeHost(t *testing.T) probeHost {
 	return h
 }
 
-// socket is the path of the socket as processes of this host see it.
+// socket returns the path of the socket as seen from this host.
 func (h probeHost) socket() string {
 	return fmt.Sprintf("/proc/%d/root/run/outrider/probe.sock", h.Leader())
 }
 
-// run runs a command as the agent has it run.
+// run runs a command in the same way as the agent.
 func (h probeHost) run(limit time.Duration, arguments ...string) error {
 	ctx, cancel := context.WithTimeout(h.t.Context(), limit)
 	defer cancel()
@@ -110,8 +110,8 @@ func TestExecProbe_HasNoRightsAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestExecProbe_SaysWhyItFails breaks the service itself: the agent refers to the journal, which has
-// the reason, and few lines for each probe.
+// TestExecProbe_SaysWhyItFails breaks the service that runs the commands: the agent refers to the
+// journal, which has the reason and few lines per probe.
 func TestExecProbe_SaysWhyItFails(t *testing.T) {
 	t.Parallel()
 	h := newProbeHost(t)
@@ -169,8 +169,8 @@ func TestExecProbe_RefusesProgramsOfOthers(t *testing.T) {
 	}
 }
 
-// TestExecProbe_SocketIsTheAgents floods the socket: another user does not get in, and there are
-// few processes at a time.
+// TestExecProbe_SocketIsTheAgents floods the socket: another user is refused, and few processes run
+// at a time.
 func TestExecProbe_SocketIsTheAgents(t *testing.T) {
 	t.Parallel()
 	h := newProbeHost(t)
@@ -196,7 +196,7 @@ func TestExecProbe_SocketIsTheAgents(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = connection.Close() }()
-		// The connection may be refused already.
+		// The connection may have been refused already.
 		_, _ = connection.Write([]byte(`{"Arguments":["sleep","1000"]}`))
 	}
 	h.Eventually(time.Minute, "connections beyond the limit are refused", func() bool {

@@ -24,12 +24,12 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: 9000}}]
 `
 
-// faultTime bounds how long a fault may take to show, and to clear.
+// faultTime bounds the time until a fault is reported, and until the report is cleared.
 const faultTime = time.Minute
 
-// TestFaults_AreNamedAndClear breaks an edge proxy in each way of faults. Status, journal and
-// metric, and mesh check for faults of the mesh, name the cause; the proxy is not ready only where
-// it cannot serve; and everything clears by itself once the cause is gone.
+// TestFaults_AreNamedAndClear breaks an edge proxy in each way of the table faults. Status, journal
+// and metric, and mesh check for faults of the mesh, name the cause. The proxy is not ready only if
+// it cannot serve. All reports are cleared without an action once the cause is gone.
 func TestFaults_AreNamedAndClear(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -51,7 +51,7 @@ func TestFaults_AreNamedAndClear(t *testing.T) {
 	}
 }
 
-// tries causes a fault and repairs it, also after a failure.
+// tries causes a fault and repairs it, even after a failure.
 func (h *Host) tries(t *testing.T, f fault) {
 	began := time.Now()
 	since := "@" + strings.TrimSpace(h.MustRun(t, "date", "+%s.%N"))
@@ -102,7 +102,7 @@ func (h *Host) tells(t *testing.T, f fault) {
 		if !strings.Contains(metrics, `outrider_condition{code="`+f.code+`"`) {
 			t.Errorf("no metric outrider_condition of %s", f.code)
 		}
-		// Envoy refuses a listener at its start before it is live.
+		// At its start Envoy refuses a listener before it is live, so the answer may change.
 		want := map[bool]string{true: "503", false: "200"}[f.unready]
 		eventually(t, "/healthz/ready answers "+want, func() bool { return h.healthz(t) == want })
 	}

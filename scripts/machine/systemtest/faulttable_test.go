@@ -2,22 +2,22 @@ package systemtest
 
 import "strings"
 
-// fault is one way in which an edge proxy breaks, and what the host says of it.
+// fault is one way in which an edge proxy breaks, and what the host reports.
 type fault struct {
 	name   string
-	breaks string // script
-	fixes  string // script; "": it heals by itself
-	// status has parts of the text of outrider status: cause and fix.
+	breaks string // script that causes the fault
+	fixes  string // script that repairs it; "": it repairs itself
+	// status has parts of the output of outrider status: cause and fix.
 	status []string
-	// journal has other parts of the journal than status.
+	// journal has further parts of the journal, which status does not have.
 	journal []string
 	code    string // of the condition, which the metric outrider_condition has
-	check   string // part of the output of outrider mesh check; "": it is content
+	check   string // part of the output of outrider mesh check; "": no problem
 	warns   bool   // mesh check only warns
-	unready bool   // /healthz/ready answers 503
+	unready bool   // /healthz/ready returns 503
 	silent  bool   // requests get no answer with 200
 	down    bool   // the agent does not run
-	heals   bool   // only the journal tells of it
+	heals   bool   // repairs itself: only the journal reports it
 }
 
 const (
@@ -25,13 +25,13 @@ const (
 	meshIn = "/etc/outrider/mesh.d/x.yaml"
 )
 
-// toml writes a drop-in.
+// toml returns a script that writes a drop-in.
 func toml(text string) string { return "printf '%s\\n' '" + text + "' >" + dropIn }
 
-// yaml writes a mesh file.
+// yaml returns a script that writes a mesh file.
 func yaml(text string) string { return "cat >" + meshIn + " <<'EOF'\n" + text + "\nEOF" }
 
-// object is a mesh object with a spec of one line.
+// object returns a mesh object with a spec of one line.
 func object(kind, name, spec string) string {
 	group := map[string]string{"EnvoyFilter": "networking.istio.io/v1alpha3",
 		"WasmPlugin": "extensions.istio.io/v1alpha1"}[kind]
@@ -42,7 +42,7 @@ func object(kind, name, spec string) string {
 		", namespace: default}\nspec: " + spec
 }
 
-// more is a Gateway with one more port, and a route.
+// more returns a Gateway with one more port, and a route.
 func more(port, bind string) string {
 	return object("Gateway", "more", "{servers: [{port: {number: "+port+", name: more, protocol: "+
 		"HTTP}, "+bind+"hosts: [more.test]}]}") + "\n---\n" + object("VirtualService", "more",
@@ -53,7 +53,7 @@ func more(port, bind string) string {
 var secured = strings.Replace(more("8081", ""), "protocol: HTTP}",
 	"protocol: HTTPS}, tls: {mode: SIMPLE, credentialName: x}", 1)
 
-// holds starts a program that listens on a port.
+// holds returns a script that starts a program listening on a port.
 func holds(port string) string {
 	return "systemd-run --quiet --unit=holder --property=User=daemon /opt/programs/backend -http " +
 		"0.0.0.0:" + port + " -tcp 127.0.0.1:9009; for i in $(seq 100); do ss -Hltn sport = :" + port +
@@ -68,7 +68,7 @@ const (
 	startAgent = "; systemctl start --no-block outrider.service"
 )
 
-// filter is an EnvoyFilter for all HTTP listeners of Gateways.
+// filter returns an EnvoyFilter for all HTTP listeners of Gateways.
 func filter(name, config string) string {
 	return object("EnvoyFilter", "x", "{configPatches: [{applyTo: HTTP_FILTER, match: {context: GATEWAY, "+
 		"listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}}, "+
@@ -78,14 +78,14 @@ func filter(name, config string) string {
 
 const pair = "/etc/outrider/tls/a"
 
-// newKey replaces the key of a certificate.
+// newKey returns a script that replaces the key of a certificate.
 func newKey(path, owner string) string {
 	return "cp -p " + path + " /root/kept.key; openssl ecparam -genkey -name prime256v1 -noout -out " +
 		"/root/new.key; install -o " + owner + " -m 0400 /root/new.key " + path + ".new; mv " + path +
 		".new " + path
 }
 
-// swapPair replaces both files of a certificate by those of a name in /root.
+// swapPair returns a script that replaces both files of a certificate by those of a name in /root.
 func swapPair(name string) string {
 	return "[ -e /root/kept.crt ] || cp -p " + pair + ".crt /root/kept.crt; [ -e /root/kept.pair ] || " +
 		"{ cp -p " + pair + ".key /root/kept.key; touch /root/kept.pair; }; for f in key crt; do install " +
@@ -93,7 +93,7 @@ func swapPair(name string) string {
 		pair + ".$f; done"
 }
 
-// fills gives a folder a small file system of its own, and fills it.
+// fills returns a script that mounts a small file system on a folder and fills it.
 func fills(folder string) string {
 	return stopAgent + "owner=$(stat -c %u:%g " + folder + "); mode=$(stat -c %a " + folder + "); " +
 		"mount -t tmpfs -o size=2m tmpfs " + folder + "; chown $owner " + folder + "; chmod $mode " +
@@ -103,14 +103,15 @@ func fills(folder string) string {
 
 // faults are the faults of an edge proxy that an administrator meets.
 var faults = []fault{
-	// First, as the journal has a line a minute of a condition, and another row has the same one.
+	// This row is the first: the journal has only one line per minute of a condition, and another
+	// row has the same condition.
 	{name: "key of another credential", code: "secret-unavailable", fixes: noMeshIn, check: "tls.key",
 		breaks: "install -d -m 0750 -g outrider /etc/outrider/credentials/x; install -o outrider -m 0400 " +
 			"/root/soon.crt /etc/outrider/credentials/x/tls.crt; install -o outrider -m 0400 " +
 			"/root/expired.key /etc/outrider/credentials/x/tls.key; " + yaml(secured),
 		status: []string{"credentials/x/tls.", "the private key is not that of the certificate in "}},
 
-	// The agent's configuration.
+	// Faults in the agent's configuration.
 	{name: "unknown key", breaks: toml("nonsense = 1"), fixes: noDropIn,
 		status: []string{dropIn + ":1:1: nonsense: ", "epoch "}, code: "configuration-refused"},
 	{name: "unknown table", breaks: toml("[proxy]\nconcurrency = 2"), fixes: noDropIn,
@@ -131,7 +132,7 @@ var faults = []fault{
 		status: []string{"outrider.service failed (exit code 78): " + dropIn + ":1:1: nonsense",
 			"Envoy continues serving in outrider-envoy.service"}},
 
-	// The mesh configuration.
+	// Faults in the mesh configuration.
 	{name: "unknown field", breaks: yaml(object("VirtualService", "x", "{hosts: [x.test], htpp: []}")),
 		fixes: noMeshIn, status: []string{meshIn + ":4: VirtualService default/x: ", "http"},
 		code: "mesh-problems", check: meshIn + ":4: "},
@@ -176,9 +177,9 @@ var faults = []fault{
 		warns: true, check: "/etc/outrider/mesh.d:1: is gone"},
 	{name: "mesh file without rights", breaks: "install -m 0600 /dev/null " + meshIn, fixes: noMeshIn,
 		status: []string{meshIn + ":1: user outrider cannot read it", "chgrp outrider "},
-		code:   "mesh-problems", check: meshIn, silent: true}, // it may have policies
+		code:   "mesh-problems", check: meshIn, silent: true}, // the missing file may have policies
 
-	// Ports.
+	// Faults of ports.
 	{name: "port of a new Gateway is taken", breaks: holds("8081") + yaml(more("8081", "")),
 		fixes: releases + "sleep 3; curl -sf -o /dev/null -H 'Host: more.test' " +
 			"http://127.0.0.1:8081/ && " + noMeshIn, code: "listener-unbound",
@@ -208,7 +209,7 @@ var faults = []fault{
 		breaks: stopAgent + holds("15021") + startAgent[2:], fixes: releases,
 		status: []string{"Envoy cannot start yet: ", "15021", "holder.service of user daemon"}},
 
-	// Certificates.
+	// Faults of certificates.
 	{name: "key of another certificate", breaks: newKey(pair+".key", "outrider-envoy"),
 		fixes: "mv /root/kept.key " + pair + ".key", code: "mesh-problems",
 		status: []string{"/etc/outrider/mesh.d/web.yaml:", "Gateway default/edge", pair},
@@ -237,7 +238,7 @@ var faults = []fault{
 		status: []string{"credentials/x/tls.crt", "expired on "},
 		check:  "expired on "},
 
-	// Disks.
+	// Full disks.
 	{name: "disk of the state is full", code: "disk-full",
 		breaks: fills("/var/lib/outrider"), fixes: "rm /var/lib/outrider/fill; outrider reload",
 		status: []string{"the file system of /var/lib/outrider", " is full (", "free space"}},
@@ -248,7 +249,7 @@ var faults = []fault{
 		fixes:  "rm /var/log/outrider/fill; " + noDropIn + "; outrider reload",
 		status: []string{"lines of /var/log/outrider/a.log are lost"}},
 
-	// Backends and processes.
+	// Faults of backends and processes.
 	{name: "backend is down", breaks: "systemctl stop backend.service; for i in 1 2 3; do curl -s -o " +
 		"/dev/null -H 'Host: web.test' http://127.0.0.1:80/; sleep 1.5; done", silent: true, code: "backend-failing",
 		fixes: "systemd-run --quiet --unit=backend /opt/programs/backend -http 127.0.0.1:9000 -tcp " +

@@ -49,7 +49,7 @@ const ownBootstrap = `{"admin": {"address": {"socket_address": {"address": "127.
  "static_resources": {}}
 `
 
-// TestAdminView_YieldsToOwnBootstrap runs a bootstrap with the most common admin address.
+// TestAdminView_YieldsToOwnBootstrap runs a user's bootstrap with the most common admin address.
 func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -74,8 +74,8 @@ func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
 	})
 }
 
-// TestJournal_NamesProblemsAndChanges starts while another program has port 15020. Then it saves a
-// broken mesh file, reloads beside it, and corrects it.
+// TestJournal_NamesProblemsAndChanges starts while another program uses port 15020. Then it saves a
+// broken mesh file, reloads while it exists, and corrects it.
 func TestJournal_NamesProblemsAndChanges(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

@@ -14,13 +14,13 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// member is a machine of the fleet with either agent, configured by files of istioctl. Its name is
-// that of its WorkloadGroup, service account and service.
+// member is a machine of the fleet with Outrider or pilot-agent, configured by files of istioctl.
+// Its name is also that of its WorkloadGroup, service account and service.
 type member struct {
 	*Host
 	f                            *fleet
 	unit, name, address, service string
-	other                        *member // calls its service
+	other                        *member // calls the service of this member
 	took                         []time.Duration
 }
 
@@ -44,8 +44,8 @@ func unhealthy(e *cluster.WorkloadEntry) bool {
 func gone(e *cluster.WorkloadEntry) bool { return e == nil }
 
 // listens waits until istiod has sent the inbound listener of the service, at its next full push.
-// Until then, connections pass through another one, with mutual TLS but without the headers of
-// HTTP, and stay there.
+// Until then, connections use another listener, with mutual TLS but without the HTTP headers, and
+// they remain on that.
 func (m *member) listens() {
 	m.t.Helper()
 	m.Eventually(time.Minute, m.unit+": Envoy has the inbound listener", func() bool {
@@ -54,7 +54,7 @@ func (m *member) listens() {
 	})
 }
 
-// answers waits until what the service answers the other member has all texts.
+// answers waits until the answer of the member's service to the other member contains all texts.
 func (m *member) answers(texts ...string) {
 	m.t.Helper()
 	m.Eventually(time.Minute, fmt.Sprint(m.unit, " answers ", texts), func() bool {
@@ -63,7 +63,7 @@ func (m *member) answers(texts ...string) {
 	})
 }
 
-// object returns what is in the WorkloadEntry, without the member's name and address.
+// object returns the content of the WorkloadEntry, without the member's name and address.
 func (m *member) object() string {
 	m.t.Helper()
 	e := m.f.cluster.Entry("vm", m.entry())
@@ -86,12 +86,12 @@ func state(e cluster.WorkloadEntry) string {
 }
 
 // besidePilotAgent runs pilot-agent on the client and Outrider on the server, with the same files
-// of istioctl. They call each other with mutual TLS. The WorkloadEntry of both has the same content
-// and passes through the same states, but for two: pilot-agent probes before its Envoy has started,
-// and Outrider leaves before it drains.
+// of istioctl. They call each other with mutual TLS. Their WorkloadEntries have the same content
+// and the same sequence of states, with two exceptions: pilot-agent probes before its Envoy has
+// started, and Outrider deregisters before it drains.
 func (f *fleet) besidePilotAgent() {
 	f.t.Helper()
-	for _, o := range fleetMesh[:2] { // group and service
+	for _, o := range fleetMesh[:2] { // the WorkloadGroup and the service
 		f.create(meshObject{o.resource, strings.NewReplacer("web", "client", "0.10", "0.11").
 			Replace(o.text)})
 	}
@@ -145,12 +145,12 @@ func (f *fleet) besidePilotAgent() {
 	}
 }
 
-// files writes what istioctl writes for the member, in /root/vm. istiod is its address.
+// files writes the files of istioctl for the member to /root/vm. istiod is its address.
 func (m *member) files(istiod string) {
 	m.t.Helper()
 	more := map[string]string{
 		"cluster.env": fmt.Sprintf("ISTIO_META_AUTO_REGISTER_GROUP='%s'\nISTIO_SVC_IP='%s'\n"+
-			"ISTIO_INBOUND_PORTS='8080'\n", m.name, m.address), // not istiod's, which f.server forwards
+			"ISTIO_INBOUND_PORTS='8080'\n", m.name, m.address), // f.server forwards istiod's
 		"mesh.yaml": "  readinessProbe: {periodSeconds: 1, httpGet: {path: /, port: 8080}}\n" +
 			"  terminationDrainDuration: 1s\n",
 	}
@@ -170,8 +170,8 @@ func (m *member) files(istiod string) {
 	m.Write("/root/vm/hosts", istiod+" "+cluster.IstiodServerName+"\n")
 }
 
-// installSidecar installs pilot-agent like the package istio-sidecar, from Istio's source, and
-// the files in /root/vm at the places that Istio's documentation names.
+// installSidecar installs pilot-agent as the package istio-sidecar does, from Istio's source, and
+// copies the files in /root/vm to the places in Istio's documentation.
 func (m *member) installSidecar() {
 	m.t.Helper()
 	source, err := parts.IstioSource()

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The server reboots while istiod is away. With its sealed certificate, and with one from files, it
-// has the configuration of before and serves with mutual TLS. The delay after a standalone Envoy is
-// measured, and judged in the full test.
+// The server reboots while istiod does not run. With its sealed certificate, and with one from
+// files, it has its earlier configuration and serves with mutual TLS. The delay after a standalone
+// Envoy is measured, and limited in the full test.
 func TestFleet_ServesAfterARebootWithoutIstiod(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -40,7 +40,8 @@ root_ca_file = "/etc/outrider/certificates/root-cert.pem"
 	f.rebootWithout(server, "files")
 }
 
-// rebootWithout reboots the server while istiod is away, and compares it with before.
+// rebootWithout reboots the server while istiod does not run, and compares the configuration with
+// that before.
 func (f *fleet) rebootWithout(server *certified, source string) {
 	f.t.Helper()
 	f.mutual()
@@ -82,10 +83,10 @@ func (f *fleet) rebootWithout(server *certified, source string) {
 	f.answers("200")
 }
 
-// originalDestinations are the clusters whose endpoints are those of recent connections.
+// originalDestinations matches the clusters whose endpoints are those of recent connections.
 var originalDestinations = regexp.MustCompile(`ORIGINAL_DST .*`)
 
-// configuration returns what the server's Envoy serves, without listeners that drain.
+// configuration returns the configuration of the server's Envoy, without draining listeners.
 func (f *fleet) configuration() string {
 	f.t.Helper()
 	return originalDestinations.ReplaceAllString(f.server.Script("(outrider proxy listeners; "+

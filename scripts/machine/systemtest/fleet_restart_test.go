@@ -11,7 +11,7 @@ import (
 )
 
 // Hot restarts, restarts and kills of the agents lose no request, and istiod always considers the
-// server healthy. It would remove it ten seconds after its last connection.
+// server healthy. istiod would remove it ten seconds after its last connection.
 func TestFleet_RestartsLoseNothing(t *testing.T) {
 	f := newFleet(t)
 	f.start()
@@ -28,8 +28,8 @@ func TestFleet_RestartsLoseNothing(t *testing.T) {
 	}
 }
 
-// plainService leads to the backend of each machine itself, without TLS: the standard load is too
-// much for mutual TLS at both ends on two processors.
+// plainService selects the backend on the calling machine, without TLS: the standard load with
+// mutual TLS on both sides is too much for two processors.
 var plainService = meshObject{"serviceentries", `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: plain, namespace: vm}
@@ -42,8 +42,8 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: 9000, tcp: 9001}}]
 `}
 
-// restart restarts the agents of machines in each way, some times, under a load from a machine to a
-// service.
+// restart restarts the agents of machines in each way, several times, under load from a machine to
+// a service.
 func (f *fleet) restart(times int, from *Host, service, address string, machines ...*Host) {
 	f.t.Helper()
 	now := f.await("True")
@@ -78,7 +78,7 @@ func (f *fleet) restart(times int, from *Host, service, address string, machines
 	}
 }
 
-// Without a restart no connection goes direct, however busy the machine is.
+// Without a restart no connection bypasses Envoy, however busy the machine is.
 func TestFleet_SteadyLoadStaysCaptured(t *testing.T) {
 	f := newFleet(t)
 	f.start()

@@ -13,7 +13,7 @@ import (
 )
 
 // fleetMesh has a service whose endpoints are the registered workloads of a group. Only requests
-// that the client's certificate authenticates may reach them.
+// that a client certificate authenticates may reach them.
 var fleetMesh = []meshObject{
 	{"workloadgroups", `apiVersion: networking.istio.io/v1
 kind: WorkloadGroup
@@ -49,7 +49,7 @@ spec:
 `},
 }
 
-// meshObject is an object of Istio, in YAML, with its resource.
+// meshObject is an object of Istio, in YAML, with the name of its resource.
 type meshObject struct{ resource, text string }
 
 // fleet is a mesh of two machines with a real control plane outside of them: server is registered
@@ -64,7 +64,7 @@ type fleet struct {
 	networks       [2]*parts.OtherHost
 }
 
-// newFleet starts a control plane, whose istiod has more variables, and boots the machines.
+// newFleet starts a control plane, with additional environment of istiod, and boots the machines.
 func newFleet(t *testing.T, environment ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t, cluster: cluster.Start(t)}
@@ -109,7 +109,7 @@ WantedBy=multi-user.target
 func (f *fleet) create(objects ...meshObject) {
 	f.t.Helper()
 	for _, o := range objects {
-		group := strings.Fields(o.text)[1] // of apiVersion
+		group := strings.Fields(o.text)[1] // the group in apiVersion
 		f.cluster.Create("/apis/"+group+"/namespaces/vm/"+o.resource, o.text)
 	}
 }
@@ -135,7 +135,7 @@ token_file = "/etc/outrider/token"
 	return h
 }
 
-// connect makes istiod reachable from both machines, at the other end of their links.
+// connect makes istiod reachable from both machines at the other ends of their links.
 func (f *fleet) connect() {
 	f.t.Helper()
 	listen := func(n int) func() {
@@ -190,8 +190,8 @@ func (f *fleet) answers(code string) {
 	})
 }
 
-// failures sends requests until the returned function is called, which returns the answers that are
-// neither the service's nor those of a client without a healthy server.
+// failures sends requests until the returned function is called, which returns the unexpected
+// answers: neither the service's nor those of a client without a healthy server.
 func (f *fleet) failures() (stop func() []string) {
 	end := make(chan struct{})
 	var group sync.WaitGroup
@@ -213,9 +213,9 @@ func (f *fleet) failures() (stop func() []string) {
 	return func() []string { close(end); group.Wait(); return failed }
 }
 
-// mutual waits until the service answers, authenticated by both certificates. A connection of
-// before istiod sent the inbound listener says nothing about them, until the listener before has
-// drained.
+// mutual waits until the service answers, authenticated by both certificates. A connection that was
+// made before istiod sent the inbound listener has no such authentication, until the listener
+// before has drained.
 func (f *fleet) mutual() {
 	f.t.Helper()
 	f.server.Eventually(2*time.Minute, "both certificates are used", func() bool {
@@ -225,7 +225,7 @@ func (f *fleet) mutual() {
 	})
 }
 
-// A machine joins the mesh, serves another one with mutual TLS, follows the health of its
+// A machine joins the mesh, serves another one with mutual TLS, reports the health of its
 // application, and leaves before it drains.
 func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	t.Parallel()
@@ -241,7 +241,7 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	}
 	f.mutual()
 	if code, err := f.client.Run(t.Context(), "runuser", "-u", "outrider-envoy", "--", "curl", "-s",
-		"-m", "5", "http://"+f.address+":8080/"); err == nil { // this user's traffic is not captured
+		"-m", "5", "http://"+f.address+":8080/"); err == nil { // this user is not captured
 		t.Errorf("the server accepts a request without TLS: %s", code)
 	}
 	if e := f.await("True"); e.Metadata.Annotations["istio.io/autoRegistrationGroup"] != "web" ||

@@ -7,7 +7,7 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// The state of a unit and the exit status of a command are probed. A changed probe is applied
+// The state of a unit and the exit status of a command are probes. A changed probe is applied
 // without a new epoch.
 func TestHealth_UnitAndCommand(t *testing.T) {
 	t.Parallel()

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// A key that the agent's user cannot read, and a directory that its unit cannot write: a start does
-// not fail, and says at once what to do.
+// With a key that the agent's user cannot read, and a directory that its unit cannot write, a start
+// does not fail, and reports at once what to do.
 func TestIdentity_FilesTheAgentMayNotUse(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -44,7 +44,7 @@ output_dir = "/var/lib/elsewhere"
 			strings.Contains(out,
 				"/var/lib/elsewhere: read-only file system; use a directory in /run/outrider")
 	})
-	// Members of the group are people.
+	// The key must not be readable for the group, whose members may be people.
 	h.Script("chgrp outrider " + keyFile + "; chmod 640 " + keyFile + "; systemctl restart outrider")
 	shared := "group outrider may read " + keyFile + ": chown outrider " + keyFile +
 		"; chmod 400 " + keyFile
@@ -58,7 +58,7 @@ output_dir = "/var/lib/elsewhere"
 	h.Eventually(3*time.Minute, "the report ends by itself", func() bool {
 		return !strings.Contains(h.MustRun(t, "outrider", "status"), shared)
 	})
-	// Envoy may enter the folder of a Gateway's certificate, but not watch it.
+	// Envoy may enter the folder of a Gateway's certificate, but may not watch it.
 	const folder = "/etc/outrider/edge"
 	h.Script("install -d -m 710 -g outrider-envoy " + folder + "; cd /etc/outrider; " +
 		"install -m 400 -o outrider-envoy web.crt web.key " + folder)
@@ -83,7 +83,7 @@ spec:
 		_, problems := h.Run(t.Context(), "outrider", "mesh", "check")
 		return err == nil && problems == nil
 	})
-	// Access control lists open and close files, beside their modes.
+	// Access control lists grant or deny access in addition to the mode.
 	h.Script("cd " + folder + "; install -m 600 web.key open.key; setfacl -m u:outrider-envoy:r open.key; " +
 		"install -m 644 web.key shut.key; setfacl -m u:outrider-envoy:- shut.key")
 	gateway := h.MustRun(t, "cat", "/etc/outrider/mesh.d/edge.yaml")

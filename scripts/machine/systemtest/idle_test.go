@@ -16,13 +16,13 @@ const (
 	idleSwitchesBusy = 80
 )
 
-// idleProgram is the limit of what an idle agent has resident of its program, in bytes. After the
-// start it is twice as much.
+// idleProgram limits the resident part of an idle agent's program, in bytes. After the start twice
+// as much is resident.
 const idleProgram = 16 << 20
 
 // Agent, keeper, capture and resolved rarely wake up while nothing happens, with interception and
-// DNS on. One that polls ten times a second shows as several hundred. The agent has little of its
-// program in memory.
+// DNS. Polling ten times a second would cause several hundred switches. Little of the agent's
+// program is in memory.
 func TestIdle_FewContextSwitches(t *testing.T) {
 	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")
 	h.Script(installResolved)

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestImport_AgentJoinsWithIstioctlsFiles imports what istioctl wrote, with the certificate of the
-// istio-sidecar package because the token has expired, and starts.
+// TestImport_AgentJoinsWithIstioctlsFiles imports the files of istioctl, with a certificate of the
+// istio-sidecar package because the token has expired, and starts the agent.
 func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
@@ -50,8 +50,8 @@ chgrp outrider /etc/outrider/conf.d/51-first.toml; rm -r /etc/certs`)
 			c.workload().SPIFFEID == "spiffe://cluster.local/ns/default/sa/default" &&
 			c.workload().Source == "istiod" && c.Status().Capture == "on"
 	})
-	// The first certificate is enough: the agent authenticates with what it has, and keeps its key
-	// encrypted.
+	// The agent authenticates with its current certificate, so it needs the first one only once. It
+	// stores its key encrypted.
 	first := c.workload().Serial
 	c.Script("rm -r /run/istio-certs /etc/outrider/conf.d/51-first.toml; " +
 		"printf '[identity]\\nttl = \"23h\"\\n' >/etc/outrider/conf.d/60-ttl.toml; outrider reload")

@@ -23,7 +23,7 @@ prometheus_address = "127.0.0.1:%d"
 files = ["/etc/outrider/%s.mesh.d"]
 `
 
-// Instance configures an instance with HTTP on port 800+i and TCP on port 900+i.
+// Instance configures an instance with HTTP on port 800 + i and TCP on port 900 + i.
 func (h *Host) Instance(name string, i int) {
 	h.t.Helper()
 	port := 16000 + 10*i
@@ -34,7 +34,7 @@ func (h *Host) Instance(name string, i int) {
 		"number: 81,", fmt.Sprintf("number: %d,", 900+i)).Replace(mesh))
 }
 
-// Two instances and the host's agent have their own Envoys, directories and units, and share a
+// Two instances and the host's agent have separate Envoys, directories and units, and share a
 // slice.
 func TestInstances(t *testing.T) {
 	t.Parallel()
@@ -84,7 +84,7 @@ func TestInstances(t *testing.T) {
 	}
 	pid := h.Live().PID
 
-	// Stopping one leaves nothing of it, and the others continue.
+	// Stopping an instance leaves nothing of it, and the others continue.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
 	if left := h.Script("find /run/outrider/a /run/outrider-envoy/a ! -type d | sort"); left !=
 		"/run/outrider/a/capture.sock\n/run/outrider/a/keeper.sock" {
@@ -95,7 +95,7 @@ func TestInstances(t *testing.T) {
 	}
 	h.Serves()
 
-	// Another one is restarted and keeps its Envoy.
+	// Another instance is restarted; its Envoy continues.
 	before := h.Property("outrider-envoy@web-1", "MainPID")
 	h.MustRun(t, "systemctl", "restart", "outrider@web-1.service")
 	if got := get(801); got != "200" || h.Property("outrider-envoy@web-1", "MainPID") != before {
@@ -110,8 +110,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// A service after outrider-online.target starts when Envoy serves, and is not affected by an agent
-// restart.
+// A service that is ordered after outrider-online.target starts when Envoy serves, and is not
+// affected by a restart of the agent.
 func TestOnlineTarget(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -138,7 +138,7 @@ ExecStart=/usr/bin/sleep infinity
 	}
 }
 
-// A power-off drains and does not wait for what hangs.
+// A power-off drains and does not wait for hanging processes.
 func TestPowerOff(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startDiscoveryd starts an outrider-discoveryd with a trial authority until the machine reboots,
-// with more keys of [auth]. /root/NAME.token is a token of a service account.
+// startDiscoveryd starts an outrider-discoveryd with a trial authority and additional keys of
+// [auth], until the machine reboots. It writes a token of a service account to /root/NAME.token.
 func (h *Host) startDiscoveryd(name, port, auth string) {
 	h.t.Helper()
 	h.Write("/root/"+name+".toml", `[paths]
@@ -48,7 +48,7 @@ systemd-run --quiet --unit=` + name + ` $discoveryd --config /root/` + name + `.
 }
 
 // A host whose agent was never started joins with one command, survives restarts without the token,
-// and leaves. A join that fails ends and disables the unit again.
+// and leaves. A join that fails stops and disables the unit again.
 func TestJoin_FirstStartAndLeave(t *testing.T) {
 	t.Parallel()
 	program := parts.BuildProgram(t, "outrider-discoveryd")

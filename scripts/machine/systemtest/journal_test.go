@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/agent/journal"
 )
 
-// The test program floods the journal if the variable is set: so many lines per second, for so
-// long.
+// If this variable is set, the test program floods the journal: a number of lines per second, for a
+// duration.
 const (
 	floodEnvironment = "OUTRIDER_TEST_FLOOD"
 	floodRate        = 5000
@@ -28,7 +28,7 @@ const (
 	mostGrowth       = 5_000_000 // bytes
 )
 
-// flood logs like the agent when Envoy logs a lot, and prints its memory growth in bytes.
+// flood logs as an agent whose Envoy logs many lines, and prints its memory growth in bytes.
 func flood() int {
 	j, err := journal.Open(journal.Options{Level: slog.LevelInfo, Program: "outriderd"})
 	if err != nil {
@@ -71,7 +71,7 @@ func held() int64 {
 }
 
 // Each of 5,000 lines per second is in the real journal or counted as suppressed, across a restart
-// of journald, and the sender does not grow.
+// of journald, and the sender's memory does not grow.
 func TestFloodOfLines(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
@@ -126,7 +126,7 @@ func TestFloodOfLines(t *testing.T) {
 func TestJournalFields(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	// the expected warnings
+	// This causes the expected warnings.
 	h.Write("/etc/outrider/conf.d/40-log.toml", "[envoy]\nlog_level = \"info\"\n")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")

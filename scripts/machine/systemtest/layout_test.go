@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// Every boot starts each socket before its agent, has no ordering cycle and no failed unit, and
-// makes the agents ready.
+// In every boot each socket starts before its agent, there is no ordering cycle and no failed unit,
+// and the agents become ready.
 func TestBoot_NoOrderingCycle(t *testing.T) {
 	t.Parallel()
 	rounds := 3
@@ -20,7 +20,7 @@ func TestBoot_NoOrderingCycle(t *testing.T) {
 	h.Instance("a", 0)
 	h.MustRun(t, "systemctl", "enable", "outrider.service", "outrider@a.service",
 		"outrider-online.target")
-	// Other units of the machine may fail.
+	// Ignore other units of the machine, which may fail.
 	if said := h.Script(
 		"systemd-analyze verify --man=no multi-user.target 2>&1 | grep -e outrider -e cycle || " +
 			"true"); said != "" {
@@ -66,7 +66,7 @@ func (h *Host) microseconds(unit, property string) int64 {
 	return number
 }
 
-// Envoy's user can fill its own directory and nothing else in /run; the agents and the host
+// Envoy's user can fill its own directory but nothing else in /run. The agents and the host
 // continue.
 func TestEnvoysDirectory_IsBounded(t *testing.T) {
 	t.Parallel()
@@ -97,7 +97,7 @@ i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || brea
 	h.Serves()
 }
 
-// With /run or Envoy's directory full, the start reports it and succeeds once there is space.
+// If /run or Envoy's directory is full, the start reports it and succeeds once there is space.
 func TestStart_RecoversFromFullRun(t *testing.T) {
 	t.Parallel()
 	const pages = `head -c 1G /dev/zero >%[1]s/fill 2>/dev/null || true; truncate -s -$((%[2]d * 4096)) %[1]s/fill`
@@ -106,7 +106,7 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 	for _, c := range []struct{ name, folder, fill, told string }{
 		{"no page", "/run", fmt.Sprintf(pages, "/run", 0), noSpace},
 		{"less than the bootstrap needs", "/run", fmt.Sprintf(pages, "/run", 2), noSpace},
-		// systemd itself needs one
+		// systemd itself needs a free inode there.
 		{"no name", "/run", fmt.Sprintf(names, "/run"), "Failed to set up mount namespacing"},
 		{"no page for Envoy", "/run/outrider-envoy", fmt.Sprintf(pages, "/run/outrider-envoy", 0),
 			noSpace},
@@ -115,7 +115,7 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := NewHost(t)
-			// Small enough to be filled.
+			// Make the file system small enough to be filled.
 			h.Script("systemctl start outrider-envoy.socket; mount -o remount,size=$(($(df " +
 				"--output=used /run | tail -n 1) + 2000))k," +
 				"nr_inodes=$(($(df --output=iused /run | tail -n 1) + 2000)) /run")
@@ -124,7 +124,7 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 			h.Eventually(time.Minute, "the journal says "+c.told, func() bool {
 				return strings.Contains(h.Journal("-o", "cat", "-u", "outrider*"), c.told)
 			})
-			// Units that start before it report it, too.
+			// Units that start before the agent report it, too.
 			h.Eventually(time.Minute, "the agent starts again", func() bool {
 				state := h.Property("outrider", "ActiveState")
 				return state == "activating" || state == "deactivating"
@@ -137,7 +137,8 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 	}
 }
 
-// A compromised agent cannot make systemd create and chown an instance's socket elsewhere.
+// A compromised agent cannot make systemd create the socket of an instance elsewhere, or change its
+// owner.
 func TestInstancesSocket_FollowsNoLink(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

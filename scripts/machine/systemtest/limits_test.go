@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// holdEnvironment makes this program hold connections: so many to each address, and eight to the
-// bus.
+// holdEnvironment is the environment variable that makes this program hold connections: that many
+// to each address, and eight to the bus.
 const holdEnvironment = "OUTRIDER_TEST_HOLD"
 
 // hold opens connections, keeps calls pending on those of the bus, prints a line, and never ends.
@@ -64,7 +64,7 @@ func hold(count int) error {
 	select {}
 }
 
-// Connections held by one user do not lock out others.
+// Connections that one user holds do not exclude other users.
 func TestConnections_OfOneUserKeepNobodyOut(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

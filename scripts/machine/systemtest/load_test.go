@@ -30,8 +30,8 @@ type Load struct {
 	out     bytes.Buffer
 }
 
-// StartLoad starts a load. rate is relative to the standard load; more arguments override the usual
-// ones.
+// StartLoad starts a load. rate is relative to the standard load; more has arguments that override
+// the usual ones.
 func (h *Host) StartLoad(rate float64, more ...string) *Load {
 	h.t.Helper()
 	l := &Load{h: h}
@@ -71,20 +71,21 @@ func (l *Load) Stop() load.Report {
 	return last.Report
 }
 
-// The versions of the package in an upgrade.
+// The two versions of the package in an upgrade.
 const (
 	oldVersion = "0.9.1"
 	newVersion = "0.9.2"
 	debPlace   = "/opt/debs"
 )
 
-// builtDebs is where debs put them.
+// builtDebs caches the result of debs.
 var builtDebs struct {
 	sync.Mutex
 	folder string
 }
 
-// debs returns a directory with the package in both versions, which a test process builds once.
+// debs returns a directory with both versions of the package, which are built once per test
+// process.
 func debs(t *testing.T) string {
 	t.Helper()
 	builtDebs.Lock()
@@ -107,7 +108,7 @@ func debs(t *testing.T) string {
 	return folder
 }
 
-// installPackage installs a version over the current one and keeps the configuration.
+// installPackage installs a version over the current one, without changing the configuration.
 func (h *Host) installPackage(version string) {
 	h.t.Helper()
 	h.MustRun(h.t, "dpkg", "--force-confold", "-i", fmt.Sprintf("%s/%s/outrider_%s-1_amd64.deb",
@@ -117,11 +118,12 @@ func (h *Host) installPackage(version string) {
 	}
 }
 
-// No request is lost until the stop, whatever happens to the agent.
+// No request is lost before the stop, whatever happens to the agent.
 func TestNoRequestIsLost(t *testing.T) {
 	h := NewHost(t, debs(t)+":"+debPlace)
 	h.installPackage(oldVersion)
-	// The agent has half of it to answer; a busy machine takes a second or two.
+	// The agent must respond within half of this time; on a busy machine that takes a second or
+	// two.
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -169,12 +171,12 @@ func TestNoRequestIsLost(t *testing.T) {
 	}
 }
 
-// A stop cuts no exchange.
+// A stop cuts no request or response.
 func TestStopUnderLoad(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
-	running := h.StartLoad(standard(), "-tcp", "") // a tunnel would last as long as the load
+	running := h.StartLoad(standard(), "-tcp", "") // a TCP connection would last as long as the load
 	h.Eventually(time.Minute, "the load runs, and has its 36 connections",
 		func() bool { return h.Live().Connections >= 36 && h.Get() == "200" })
 	running.Mark("stop")
@@ -203,8 +205,8 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// An Envoy that logs thousands of lines per second reaches the journal, and the agent does not
-// grow.
+// The lines of an Envoy that logs thousands of them per second reach the journal, and the agent's
+// memory does not grow.
 func TestEnvoyLogFlood(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/systemd/journald.conf.d/test.conf",
@@ -241,8 +243,8 @@ func TestEnvoyLogFlood(t *testing.T) {
 	}
 }
 
-// memory returns the memory of a unit's main process in bytes: VmRSS, RssAnon or RssFile. The agent
-// unmaps its program (RssFile) when it idles, and what it uses comes back, which is no growth.
+// memory returns the memory of a unit's main process in bytes: VmRSS, RssAnon or RssFile. An idle
+// agent unmaps its program (RssFile). Pages that it uses again are not growth.
 func (h *Host) memory(unit, field string) int {
 	h.t.Helper()
 	kilobytes, err := strconv.Atoi(strings.Fields(h.ProcessStatus(h.MainPID(unit), field))[0])

@@ -56,7 +56,7 @@ func TestLogrotate(t *testing.T) {
 		t.Errorf("epoch %d, pid %d became epoch %d, pid %d", live.Number, live.PID, now.Number,
 			now.PID)
 	}
-	// The agent logs it after Envoy's answer, when the file exists.
+	// The agent logs this after Envoy's answer, when the file exists.
 	reopened := func() int {
 		return strings.Count(h.Journal("-o", "cat", "-u", "outrider.service"),
 			"access logs reopened")

@@ -38,18 +38,18 @@ func TestUnits_HaveLimits(t *testing.T) {
 	}
 }
 
-// limitGroup is a control group of this host for a process of a machine. A machine has no
-// controllers where they are of version 1, so that its units' own limits have no effect there.
+// limitGroup is a control group of this host that contains a process of a machine. With control
+// groups of version 1 a machine has no controllers, so its units' own limits have no effect.
 type limitGroup struct {
 	t      *testing.T
 	folder string
 }
 
-// newLimitGroup makes a group with a controller.
+// newLimitGroup creates a group with a controller.
 func newLimitGroup(t *testing.T, controller string) *limitGroup {
 	t.Helper()
 	root := filepath.Join("/sys/fs/cgroup", controller)
-	if _, err := os.Stat(root); err != nil { // the unified hierarchy
+	if _, err := os.Stat(root); err != nil { // version 2: the unified hierarchy
 		root = "/sys/fs/cgroup"
 		g := &limitGroup{t, root}
 		g.write("cgroup.subtree_control", "+"+controller)
@@ -94,11 +94,11 @@ func (g *limitGroup) write(files, text string) {
 	g.t.Fatalf("no %s in %s", files, g.folder)
 }
 
-// hostPID returns the PID on this host of a machine's process.
+// hostPID returns the PID on this host of a process in a machine.
 func hostPID(t *testing.T, m *machine.Machine, pid int) int {
 	t.Helper()
 	namespace := func(pid string) string {
-		link, _ := os.Readlink(filepath.Join("/proc", pid, "ns/pid")) // it may have ended
+		link, _ := os.Readlink(filepath.Join("/proc", pid, "ns/pid")) // the process may have exited
 		return link
 	}
 	wanted := namespace(strconv.Itoa(m.Leader()))
@@ -123,7 +123,8 @@ func hostPID(t *testing.T, m *machine.Machine, pid int) int {
 	return 0
 }
 
-// An agent that the kernel kills for its memory comes back, and Envoy loses nothing.
+// An agent that the kernel kills because of its memory limit is restarted, and Envoy loses no
+// request.
 func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -132,7 +133,8 @@ func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 	agent := h.MainPID("outrider.service")
 	load := h.StartLoad(standard() / 5)
 	group := newLimitGroup(t, "memory")
-	group.write("memory.limit_in_bytes memory.max", strconv.Itoa(8<<20)) // beside what it has
+	// Only memory that the agent allocates in the new group counts.
+	group.write("memory.limit_in_bytes memory.max", strconv.Itoa(8<<20))
 	group.write("cgroup.procs", strconv.Itoa(hostPID(t, h.Machine, agent)))
 	var more strings.Builder
 	for i := range 2000 {
@@ -167,8 +169,8 @@ func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 	}
 }
 
-// An agent that may make no more processes refuses a reload, or is started again; Envoy loses
-// nothing.
+// An agent that cannot create more processes refuses a reload, or is restarted; Envoy loses no
+// request.
 func TestTasks_AgentAtItsLimitRecovers(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")

@@ -20,7 +20,7 @@ const httpsServer = `- port: {number: 8443, name: https, protocol: HTTPS}
     serverCertificate: /etc/outrider/tls/a.crt
     privateKey: /etc/outrider/tls/a.key`
 
-// certificate writes a self-signed certificate of web.test and its key for Envoy.
+// certificate writes, for Envoy, a self-signed certificate of web.test and its key.
 func (h *Host) certificate(days int) {
 	h.t.Helper()
 	h.Script(`mkdir -p /etc/outrider/tls && cd /etc/outrider/tls && ` +
@@ -29,13 +29,14 @@ func (h *Host) certificate(days int) {
 		fmt.Sprintf(`-days %d && `, days) + `chown outrider-envoy a.* && chmod 0400 a.*`)
 }
 
-// refusedFilter can be refused by Envoy only: its Lua script does not compile.
+// refusedFilter is refused by Envoy only: its Lua script does not compile.
 var refusedFilter = parts.GatewayFilterYAML("script",
 	`{name: envoy.filters.http.lua, typed_config: {`+
 		`"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, `+
 		`default_source_code: {inline_string: "this is no Lua"}}}`)
 
-// What Envoy refused remains an error of mesh check, as of status, and a check sends Envoy nothing.
+// What Envoy has refused remains an error in mesh check, as in status. A check sends nothing to
+// Envoy.
 func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -145,8 +146,8 @@ func (h *Host) meshProblems() (messages []string, all string) {
 	return messages, string(encoded)
 }
 
-// A file beside the mesh configuration is compared with what Envoy has, for root and not for
-// others, and changes nothing.
+// With a file that is not part of the mesh configuration, mesh check compares the result with what
+// Envoy has. It does so for root only, and changes nothing.
 func TestMeshCheck_ComparesWithWhatEnvoyHas(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

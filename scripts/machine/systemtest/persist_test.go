@@ -13,11 +13,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// certified is a host whose certificates come from a real istiod inside it.
+// certified is a host whose certificates come from a real istiod on the same machine.
 type certified struct {
 	*Host
 	istiod *parts.IstiodCA
-	path   string // of istiod
+	path   string // path of istiod's program
 	root   *pkitest.Authority
 }
 
@@ -92,8 +92,8 @@ func (c *certified) condition(code string) bool {
 	return strings.Contains(fmt.Sprint(c.Status().Conditions), code)
 }
 
-// The last certificate survives a reboot while istiod is away, sealed. A cloned machine, whose
-// systemd cannot decrypt the credential, starts without it and reports that.
+// The last certificate, sealed, survives a reboot while istiod does not run. A cloned machine,
+// whose systemd cannot decrypt the credential, starts without it and reports that.
 func TestPersist_SealedOverAReboot(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
@@ -128,8 +128,8 @@ func TestPersist_SealedOverAReboot(t *testing.T) {
 		t.Errorf("after the reboot: %+v, want serial %s", now, first.Serial)
 	}
 
-	// The TPM is busy for one boot: the agent requests a certificate, and has the kept one after the
-	// next boot.
+	// The TPM is busy during one boot: the agent requests a certificate, and has the stored one
+	// after the next boot.
 	const creds = "/usr/local/bin/systemd-creds"
 	c.Write(creds, `#!/bin/sh
 [ "$1" = decrypt ] && { echo "the TPM is in lockout" >&2; exit 1; }
@@ -150,7 +150,7 @@ exec /usr/bin/systemd-creds "$@"
 		t.Errorf("the seal decrypts again: %+v, want serial %s", now, first.Serial)
 	}
 
-	// Cloned: the machine's key is another one.
+	// Cloned: the machine has another key.
 	c.MustRun(t, "rm", "/var/lib/systemd/credential.secret")
 	reboot()
 	if now := c.workload(); now.Serial != "" {
@@ -166,7 +166,7 @@ exec /usr/bin/systemd-creds "$@"
 			!c.condition("certificate-not-restored")
 	})
 
-	// Without systemd-creds or the credential nothing is kept, and the start continues.
+	// Without systemd-creds or the credential nothing is stored, and the start continues.
 	c.Script("systemctl stop outrider.service outrider-seal.service; " +
 		"systemctl mask --runtime outrider-seal.service; rm -rf /etc/credstore.encrypted")
 	c.MustRun(t, "systemctl", "start", "outrider.service")

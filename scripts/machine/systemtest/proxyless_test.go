@@ -7,13 +7,13 @@ import (
 )
 
 // TestProxyless_ApplicationHasWhatGRPCNeeds follows the README: an agent without Envoy, and an
-// application of another user.
+// application that runs as another user.
 func TestProxyless_ApplicationHasWhatGRPCNeeds(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
 	c.startIstiod()
 	c.Script("useradd --system --groups outrider-xds shop")
-	c.Script("useradd --system --groups outrider-envoy before") // as earlier releases demanded
+	c.Script("useradd --system --groups outrider-envoy before") // as earlier releases required
 	c.Write("/etc/tmpfiles.d/shop.conf", "d /run/outrider/certificates 2750 outrider shop\n")
 	c.Script("systemd-tmpfiles --create shop.conf")
 	c.Write("/etc/outrider/conf.d/70-grpc.toml", `[envoy]

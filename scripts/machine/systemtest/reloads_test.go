@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Reloads in a row, every other one of a broken configuration: exit statuses are correct, broken
-// ones are refused with file, line and key, and no request is lost.
+// Many reloads, every other one with a broken configuration: exit statuses are correct, broken
+// configurations are refused with file, line and key, and no request is lost.
 func TestReloadsInARow(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -76,7 +76,7 @@ func TestReloadsInARow(t *testing.T) {
 		}
 		h.Serves()
 	}
-	// Removing the file is a change that the agent handles on its own.
+	// Removing the file is a change that the agent applies without a request.
 	h.Eventually(time.Minute, "the agent has come to rest",
 		func() bool { return h.Property("outrider", "ActiveState") == "active" })
 	if restarts := h.Property("outrider", "NRestarts"); restarts != "0" {

@@ -12,14 +12,14 @@ import (
 	"outrider.org/outrider/scripts/machine"
 )
 
-// longDrain lets an epoch with clients drain for longer than any command of a test takes.
+// longDrain makes an epoch with clients drain for longer than any command of a test takes.
 const longDrain = "[envoy]\ndrain_duration = \"200s\"\nparent_shutdown_duration = \"300s\"\n"
 
-// soon is more than a reload takes on a busy machine, and much less than longDrain.
+// soon is longer than a reload takes on a busy machine, and much shorter than longDrain.
 const soon = 60 * time.Second
 
-// onBoth runs a test on a machine, and on one whose filter of system calls refuses the keeper
-// pidfd_getfd, like the default of systemd-nspawn and Docker.
+// onBoth runs a test on a machine, and on one whose filter of system calls refuses pidfd_getfd to
+// the keeper, as the default filters of systemd-nspawn and Docker do.
 func onBoth(t *testing.T, test func(t *testing.T, h *Host)) {
 	t.Helper()
 	for name, calls := range map[string][]string{
@@ -34,7 +34,8 @@ func onBoth(t *testing.T, test func(t *testing.T, h *Host)) {
 	}
 }
 
-// connections returns the connections of an epoch in the status, -1 if it does not run.
+// connections returns the number of an epoch's connections in the status, -1 if the epoch does not
+// run.
 func (h *Host) connections(number int) int {
 	h.t.Helper()
 	for _, e := range h.Status().Epochs {
@@ -45,7 +46,7 @@ func (h *Host) connections(number int) int {
 	return -1
 }
 
-// connect opens a connection to a port from inside the machine, until the function that it returns.
+// connect opens a connection to a port from inside the machine, until leave is called.
 func (h *Host) connect(port int) (leave func()) {
 	h.t.Helper()
 	client := h.Command(h.t.Context(), "bash", "-c",
@@ -67,8 +68,8 @@ func end(input io.Closer, client *exec.Cmd) {
 	_ = client.Wait()
 }
 
-// A reload waits for the clients of an earlier epoch, not for its idle connections to backends or
-// for those to Outrider's own listeners, which no number that users see includes.
+// A reload waits for the clients of an earlier epoch, but not for its idle connections to backends
+// or for connections to Outrider's own listeners. The numbers that users see do not include these.
 func TestReload_WaitsForClientsOnly(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, h *Host) {
@@ -128,8 +129,9 @@ func TestReload_WaitsForClientsOnly(t *testing.T) {
 	})
 }
 
-// With --now a reload ends the connections that it would wait for and says how many; without --yes
-// a script is refused and nothing happens. An interrupted reload is the agent's.
+// With --now a reload ends the connections that it would wait for, and says how many. Without --yes
+// a script is refused and nothing happens. The agent continues a reload whose command is
+// interrupted.
 func TestReload_Now(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, machine.Options{})
@@ -154,7 +156,7 @@ func TestReload_Now(t *testing.T) {
 		h.connections(0) != 1 {
 		t.Errorf("a broken configuration: %v: %s; %d connections", err, out, h.connections(0))
 	}
-	// What only Envoy refuses ends no connection either.
+	// A reload that only Envoy refuses ends no connections, either.
 	h.Write("/etc/outrider/override.yaml", "static_resources: {clusters: [{name: none, type: EDS, "+
 		"connect_timeout: 1s}]}\n")
 	h.Write("/etc/outrider/conf.d/60-broken.toml",
@@ -174,6 +176,6 @@ func TestReload_Now(t *testing.T) {
 		t.Errorf("epoch 0 still has %d connections", left)
 	}
 	h.Serves()
-	h.MustRun(t, "outrider", "reload") // the epoch whose parent was killed is a good parent
+	h.MustRun(t, "outrider", "reload") // an epoch whose parent was killed can be a parent
 	h.Serves()
 }

@@ -31,7 +31,7 @@ systemctl daemon-reload
 systemctl reload dbus.service
 systemctl start systemd-resolved`
 
-// upstreamDNS is a resolver on the machine that knows all names.
+// upstreamDNS is a DNS server on the machine that resolves all names.
 type upstreamDNS struct {
 	mu      sync.Mutex
 	queries map[string]int // by name in lower case
@@ -77,7 +77,8 @@ func startUpstreamDNS(t *testing.T, h *Host) *upstreamDNS {
 
 const routed = "[dns]\nlisten = \"127.0.0.1:%d\"\nresolved = true\n"
 
-// Programs resolve names of the mesh through systemd-resolved while an agent runs, however it ends.
+// Programs resolve names of the mesh through systemd-resolved while an agent runs. When it ends, in
+// whatever way, the routing of these names ends, too.
 func TestResolved_RoutesNames(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// Agent, keeper and Envoy dump no core, and no other process of the agent's or the keeper's user
-// reads their memory, while the keeper still finds its Envoys' sockets.
+// Agent, keeper and Envoy dump no core. No other process of the agent's or the keeper's user can
+// read their memory, although the keeper still finds its Envoys' sockets.
 func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -46,13 +46,13 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 			t.Errorf("%s reads the memory of %s", c.user, c.name)
 		}
 	}
-	// A reload starts and ends an epoch: the keeper closes the listeners of the old one.
+	// A reload starts and ends an epoch, for which the keeper must access the old one's listeners.
 	h.Write("/etc/outrider/conf.d/50-more.toml", "[envoy]\nconcurrency = 1\n")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
 	h.Serves()
-	h.MustRun(t, "systemctl", "reload", "outrider-envoy.service") // executes itself again
+	h.MustRun(t, "systemctl", "reload", "outrider-envoy.service") // re-executes the keeper
 	h.Serves()
-	// it is readable from its execution until it has called prctl
+	// The keeper is readable from exec until it has called prctl.
 	h.Eventually(time.Minute, "after its upgrade the keeper is not readable", func() bool {
 		_, err := h.Run(t.Context(), "runuser", "-u", "outrider-envoy", "--", "ls",
 			fmt.Sprintf("/proc/%d/fd/", keeper))
@@ -64,9 +64,9 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 	}
 }
 
-// Secrets are objects on the bus, and a renewal is a signal. The private key is nowhere but in the
-// files that output_dir asks for: not on disk, in the journal, on the bus, in a bug report, in a
-// core file, or in what another user reads of /proc.
+// Secrets are objects on the bus, and a renewal is a signal. The private key exists only in the
+// files that output_dir requires: not elsewhere on the disk, in the journal, on the bus, in a bug
+// report, in a core file, or in what another user can read in /proc.
 func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
@@ -109,7 +109,7 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 		t.Errorf("a renewal started epoch %d", live.Number)
 	}
 
-	// Crashes leave no core files, in which the keys would be.
+	// Crashes leave no core files, which would contain the keys.
 	crashed := c.Live().PID
 	c.MustRun(t, "kill", "-s", "SEGV", fmt.Sprint(crashed))
 	c.Eventually(time.Minute, "another Envoy is live", func() bool {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// Envoy's user fills the shared memory that it has: the host's is another one, and a hot restart
-// still works.
+// Envoy's user fills the shared memory of its unit, which is separate from the host's, and a hot
+// restart still works.
 func TestSharedMemory_OfEnvoyIsBounded(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

@@ -7,14 +7,15 @@ import (
 	"time"
 )
 
-// monitor writes the output of a monitor to a file in the machine.
+// monitor runs a command that monitors the bus in the machine, as a user, and writes its output to
+// a file.
 func (h *Host) monitor(user, file string, command ...string) {
 	h.t.Helper()
 	h.MustRun(h.t, "systemd-run", append([]string{"--quiet", "--unit=monitor-" + user, "-p",
 		"User=" + user, "-p", "StandardOutput=file:" + file}, command...)...)
 }
 
-// Changes are visible to root's monitor, and as signals to everyone.
+// Changes are signals that every user receives, and root's monitor sees them.
 func TestBus_SendsSignals(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// On a slow machine the bus does not answer for seconds while an upgrade restarts the agent.
+// The bus does not respond for seconds while an upgrade restarts the agent, as on a slow machine.
 func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// asks has another host call an application of this one in plain text all the time, over IPv4, IPv6
-// and a link-local address. /run/plain has the calls that the application answered.
+// asks makes another host continuously call an application of this host in plain text, over IPv4,
+// IPv6 and a link-local address. /run/plain has the calls that the application answered.
 const asks = outside + `
 ip addr add 2001:db8:9::1/64 dev near nodad
 ip -n far addr add 2001:db8:9::9/64 dev eth0 nodad
@@ -36,7 +36,7 @@ chmod +x /usr/local/bin/plain /usr/local/bin/ask
 systemd-run --quiet --unit=shop --property=Restart=always /opt/programs/backend -http '[::]:9100' -tcp '[::]:9101'
 `
 
-// strict is a host with an identity, STRICT for the mesh, interception and nothing else written.
+// strict is a host with an identity, STRICT mode for the mesh, and interception with its defaults.
 type strict struct{ *Host }
 
 func newStrict(t *testing.T) strict {
@@ -68,7 +68,7 @@ spec: {mtls: {mode: STRICT}}
 	return h
 }
 
-// plain waits for the answers to another host in plain text; 000 is none.
+// plain waits until calls of the other host in plain text have these answers; 000 is none.
 func (h strict) plain(want string) {
 	h.t.Helper()
 	got := ""
@@ -78,8 +78,8 @@ func (h strict) plain(want string) {
 	})
 }
 
-// closed checks that the application answered nobody in plain text since the last call, in at least
-// some rounds of calls.
+// closed checks that the application has answered no call in plain text since closed was last
+// called, and that there were several rounds of calls.
 func (h strict) closed(during string) {
 	h.t.Helper()
 	asked := func() int {
@@ -116,7 +116,7 @@ func (h strict) status(want string) {
 	})
 }
 
-// TestStrict_NeverPlainText goes through what may happen to Envoy, the agent and the helper.
+// TestStrict_NeverPlainText disturbs Envoy, the agent and the helper in many ways.
 func TestStrict_NeverPlainText(t *testing.T) {
 	t.Parallel()
 	h := newStrict(t)
@@ -165,7 +165,7 @@ func TestStrict_NeverPlainText(t *testing.T) {
 	h.captureIs("on")
 	h.mutual()
 
-	// The agent gives up (75): only a person opens.
+	// The agent gives up (exit code 75): only an administrator can open the ports again.
 	h.Write("/etc/outrider/conf.d/70-limit.toml", "[envoy]\nrestart_limit = 1\n")
 	h.Script("outrider reload")
 	h.Eventually(time.Minute, "the agent gives up", func() bool {
@@ -201,7 +201,7 @@ func TestStrict_NeverPlainText(t *testing.T) {
 	}
 }
 
-// TestStrict_IsNeverSilent has the configurations that leave an application open.
+// TestStrict_IsNeverSilent uses the configurations that leave an application open in plain text.
 func TestStrict_IsNeverSilent(t *testing.T) {
 	t.Parallel()
 	h := newStrict(t)
@@ -234,7 +234,7 @@ func TestStrict_IsNeverSilent(t *testing.T) {
 	h.status("port 9100 (capture.exclude_inbound_ports)")
 	h.Script("systemctl stop outrider")
 
-	// The port is one of the node.
+	// The port is one of the node's.
 	h.Write("/etc/outrider/conf.d/65-ip.toml", "[node]\nip = \"198.51.100.1\"\n")
 	h.Write("/etc/outrider/mesh.d/shop.yaml", `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -263,7 +263,7 @@ spec:
 	h.status("past mutual TLS port 9101: 1 connection from 198.51.100.9")
 	h.Script("systemctl stop outrider")
 
-	// A path that is not mounted yet.
+	// The path of the mesh files is not mounted yet.
 	h.Write("/etc/outrider/conf.d/70-open.toml",
 		"[discovery]\nfiles = [\"/etc/outrider/mesh.d\", \"/srv/mesh\"]\n")
 	h.Script("systemctl start --no-block outrider")
@@ -271,7 +271,7 @@ spec:
 	h.status("not ready")
 	h.captureIs("closed")
 	h.plain("000 000 000")
-	// A reload names the path, but does not serve without it.
+	// A reload reports the path and serves nothing without it.
 	h.Script("outrider reload 2>&1 | grep -F '/srv/mesh:1: does not exist' && " +
 		"! outrider wait --timeout 1s")
 	h.captureIs("closed")
@@ -284,7 +284,8 @@ spec:
 	h.mutual()
 }
 
-// TestStrict_Boot closes before the agent runs, and with an invalid configuration.
+// TestStrict_Boot checks that plain text is refused before the agent runs, and with an invalid
+// configuration.
 func TestStrict_Boot(t *testing.T) {
 	t.Parallel()
 	h := newStrict(t)

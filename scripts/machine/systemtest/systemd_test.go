@@ -76,7 +76,7 @@ func TestLife(t *testing.T) {
 		h.MustRun(t, "systemctl", "daemon-reload")
 		h.MustRun(t, "systemctl", "restart", "outrider.service")
 		before := h.Live()
-		// a phase that has just ended must not delay the watchdog
+		// A phase that has just ended must not delay the watchdog.
 		h.MustRun(t, "outrider", "reload", "--if-changed")
 		adopted(t, h, "STOP", before.PID)
 		if log := h.Journal("-u", "outrider.service"); !strings.Contains(log, "Watchdog timeout") {
@@ -105,8 +105,8 @@ func TestLife(t *testing.T) {
 	t.Run("stop", func(t *testing.T) { stop(t, h) })
 }
 
-// keeperStaysAway kills the keeper, and with it Envoy, and delays its restart until the agent has
-// reported that.
+// keeperStaysAway kills the keeper, which ends Envoy, and delays the keeper's restart until the
+// agent has reported that.
 func keeperStaysAway(t *testing.T, h *Host) {
 	const dropIn = "/etc/systemd/system/outrider-envoy.service.d/test.conf"
 	h.Write(dropIn,
@@ -140,7 +140,7 @@ func privileges(t *testing.T, h *Host) {
 		what         string
 		pid          int
 		user         string
-		capabilities string // effective; bit 10 is CAP_NET_BIND_SERVICE
+		capabilities string // effective ones; bit 10 is CAP_NET_BIND_SERVICE
 	}{
 		{"agent", agent, "outrider", "0000000000000000"},
 		{"keeper", keeper, "outrider-envoy", "0000000000000400"},
@@ -178,7 +178,7 @@ func privileges(t *testing.T, h *Host) {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
-	// Envoy's user has no access to the agent's secrets, nor control.
+	// Envoy's user can neither read the agent's secrets nor control the agent.
 	for what, script := range map[string]string{
 		"read the agent's state":         "ls /var/lib/outrider",
 		"write its own configuration":    "touch /run/outrider/envoy/x",
@@ -193,7 +193,7 @@ func privileges(t *testing.T, h *Host) {
 			t.Errorf("Envoy's user may %s: %s", what, out)
 		}
 	}
-	// An Envoy that was started before group outrider-xds existed is not in it.
+	// An Envoy that was started before the group outrider-xds existed is not in it, but has access.
 	h.MustRun(t, "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy", "--clear-groups",
 		"curl", "-s", "--http2-prior-knowledge", "--unix-socket", "/run/outrider/envoy/xds.sock", "http://x/")
 	if out, err := h.Run(t.Context(), "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy",
@@ -216,7 +216,7 @@ func reload(t *testing.T, h *Host) {
 	if err == nil {
 		t.Errorf("the reload of a broken configuration succeeded: %s", out)
 	}
-	// Both are datagrams, which may be read after systemctl has returned.
+	// Both messages are datagrams, which may be read after systemctl has returned.
 	h.Eventually(time.Minute, "the journal tells file and line", func() bool {
 		return strings.Contains(h.Journal("-u", "outrider.service", "-p", "err"),
 			"50-broken.toml:2")
@@ -243,7 +243,7 @@ func adopted(t *testing.T, h *Host, signal string, pid int) {
 	t.Helper()
 	agent := h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", signal, "outrider.service")
-	// In less than EXTEND_TIMEOUT_USEC (30 s), which also delays systemd's watchdog.
+	// Within less than EXTEND_TIMEOUT_USEC (30 s), which also delays systemd's watchdog.
 	h.Eventually(time.Minute, "another agent runs", func() bool {
 		now := h.MainPID("outrider")
 		return now != 0 && now != agent && h.Property("outrider", "ActiveState") == "active"
@@ -254,27 +254,27 @@ func adopted(t *testing.T, h *Host, signal string, pid int) {
 	}
 }
 
-// replaceKeeper makes the keeper execute itself again, and returns afterwards.
+// replaceKeeper makes the keeper re-execute itself, and returns when it has.
 func (h *Host) replaceKeeper() {
 	h.t.Helper()
-	image := func() string { // identifies this execution by its random addresses
+	image := func() string { // the random addresses of the process identify the execution
 		return h.MustRun(h.t, "od", "-An", "-tx8", fmt.Sprintf("/proc/%d/auxv",
 			h.MainPID("outrider-envoy")))
 	}
 	before := image()
-	h.MustRun(h.t, "systemctl", "reload", "outrider-envoy.service") // only requests it
+	h.MustRun(h.t, "systemctl", "reload", "outrider-envoy.service") // which only requests it
 	h.Eventually(time.Minute, "the keeper is another image",
 		func() bool { return image() != before })
 	h.Eventually(time.Minute, "the agent has found it again",
 		func() bool { return h.Status().Ready })
 }
 
-// stop checks that a stop leaves nothing.
+// stop checks that stopping leaves nothing.
 func stop(t *testing.T, h *Host) {
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	for unit, want := range map[string]string{"outrider.service": "inactive",
 		"outrider-envoy.service": "inactive", "outrider-envoy.socket": "active"} {
-		// systemd may see the keeper's exit after that of the agent, which requested it.
+		// systemd may notice the exit of the keeper after that of the agent, which requested it.
 		h.Eventually(time.Minute, unit+" is "+want,
 			func() bool { return h.Property(unit, "ActiveState") == want })
 		if result := h.Property(unit, "Result"); result != "success" {

@@ -69,8 +69,8 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 	}
 }
 
-// A template differs from its unit only in the instance's name: both have the same hardening. There
-// is no unit beside those that serve one connection.
+// A template differs from its unit only in the instance's name, and has the same hardening.
+// Templates for single connections have no such unit.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(parts.Root(), "units")
@@ -96,8 +96,8 @@ var instance = strings.NewReplacer("STATE_DIRECTORY=/var/lib/outrider/outrider",
 	"StateDirectory=outrider", "@%i.", ".", " --instance %i", "", " -instance %i", "",
 	" -i %i", "", "/%i", "", "@NAME", "")
 
-// settings returns a unit's lines without comments and instance. The directory that only instances
-// need is created in another way.
+// settings returns a unit's lines without comments and instance names, and without the directory
+// that only instances need.
 func settings(t *testing.T, path string) []string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -114,7 +114,7 @@ func settings(t *testing.T, path string) []string {
 	return lines
 }
 
-// A unit explains each hardening setting that it lacks.
+// A unit explains each hardening setting that it does not use.
 func TestUnits_ExplainMissingHardening(t *testing.T) {
 	t.Parallel()
 	known := []string{

@@ -12,12 +12,12 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// earlierVersion is that of the package that scripts/get-earlier builds from the history.
+// earlierVersion is the version of the package that scripts/get-earlier builds from the history.
 const earlierVersion = "0.9.0"
 
-// TestUpgrade_FromAnEarlierVersion upgrades from a package of the history and goes back, twice,
-// under load and while a file of the mesh configuration is invalid, whose last good version each
-// agent reads from the other's state. It runs in full tests, since a clone may have no history.
+// TestUpgrade_FromAnEarlierVersion upgrades from a package of the history and downgrades, twice,
+// under load and while a file of the mesh configuration is invalid; each agent reads its last good
+// version from the other's state. It runs in full tests only, since a clone may have no history.
 func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	if !full() {
 		return
@@ -34,7 +34,8 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	}
 	h := NewHost(t, folder+":"+debPlace)
 	h.installPackage(earlierVersion)
-	// The agent has half of it to answer; a busy machine takes a second or two.
+	// The agent must respond within half of this time; on a busy machine that takes a second or
+	// two.
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 	h.Script("systemctl daemon-reload; systemctl start outrider.service")
 	h.Serves()
