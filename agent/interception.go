@@ -32,7 +32,7 @@ func newCapture(
 		Envoy: serving{supervisor}, Board: b.board, Logger: b.logOf("capture")})
 }
 
-// userID returns the number of a user, or the largest, which nobody has.
+// userID returns the number of a user, or the largest number, which no user has, if there is none.
 func userID(name string) uint32 {
 	const nobody = ^uint32(0)
 	found, err := user.Lookup(name)

@@ -155,7 +155,7 @@ func (h *host) expect(want, script string) {
 	}
 }
 
-// eventually is expect that polls for a limited time.
+// eventually is like expect, but polls for a limited time.
 func (h *host) eventually(want, script string) {
 	h.t.Helper()
 	parts.Eventually(h.t, time.Minute, fmt.Sprintf("%s\nprints %q", script, want), func() bool {

@@ -58,8 +58,8 @@ type MeshFiles struct {
 	Folders []string   `json:"folders,omitempty"` // of which Files has all files
 }
 
-// MeshFile is a file with its content, which the caller read, since the agent may lack the right
-// to.
+// MeshFile is a file with its content, which the caller read, since the agent may not be permitted
+// to read it.
 type MeshFile struct {
 	Path    string `json:"path"`
 	Content []byte `json:"content"`

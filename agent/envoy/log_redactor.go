@@ -7,10 +7,10 @@ import (
 )
 
 const (
-	// Marks behind which Envoy 1.40 quotes its whole input (source/common/protobuf/utility.cc). A
+	// Marks after which Envoy 1.40 quotes its whole input (source/common/protobuf/utility.cc). A
 	// message in text format follows Abseil's mark of debug output, which ends with variable
-	// letters and spaces. JSON that does not match a message follows the reason, in parentheses.
-	// agent/status/redact.go must list the same marks.
+	// letters and spaces. JSON that does not match a message follows the reason in parentheses.
+	// agent/redact/redact.go must list the same marks.
 	messageMark = "goo.gle/debug"
 	jsonMark    = "Unable to parse JSON as proto"
 

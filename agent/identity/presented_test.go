@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// Certificates that Envoy presents are judged as time passes and when they are replaced.
+// Certificates that Envoy presents are checked again as time passes and when they are replaced.
 func TestPresented_EndsSoonExpiresAndIsReplaced(t *testing.T) {
 	authority := pkitest.NewAuthority(t, "root", nil)
 	issue := func(from, until time.Time) []*x509.Certificate {

@@ -129,19 +129,20 @@ func FromAny(typeURL, messageType, name string, value []byte, origins ...Origin)
 // Key returns the resource's key.
 func (r *Resource) Key() Key { return Key{r.Type, r.Name} }
 
-// EncodedDelta returns the encoded envoy.service.discovery.v3.Resource (incremental xDS). Callers must not
-// modify it.
+// EncodedDelta returns the encoded envoy.service.discovery.v3.Resource (incremental xDS). Callers
+// must not modify it.
 func (r *Resource) EncodedDelta() []byte { return r.encoded[r.delta:] }
 
-// EncodedAny returns the encoded google.protobuf.Any (state-of-the-world xDS). Callers must not modify it.
+// EncodedAny returns the encoded google.protobuf.Any (state-of-the-world xDS). Callers must not
+// modify it.
 func (r *Resource) EncodedAny() []byte { return r.encoded[r.any:] }
 
-// EncodedDeltaField returns Delta preceded by the tag and length of the field "resources" of a
-// DeltaDiscoveryResponse. A response is the concatenation of its other fields and of its resources'
-// DeltaFields. Callers must not modify it.
+// EncodedDeltaField returns EncodedDelta preceded by the tag and length of the field "resources" of
+// a DeltaDiscoveryResponse. An encoded response is the concatenation of its other fields and of the
+// EncodedDeltaField of each of its resources. Callers must not modify it.
 func (r *Resource) EncodedDeltaField() []byte { return r.encoded }
 
-// EncodedStateField returns Any preceded by the tag and length of the field "resources" of a
+// EncodedStateField returns EncodedAny preceded by the tag and length of the field "resources" of a
 // DiscoveryResponse. Callers must not modify it.
 func (r *Resource) EncodedStateField() []byte { return r.encoded[r.state:] }
 

@@ -28,9 +28,10 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/join"
 )
 
-// TestJoin_Many has hosts join at once, as the agent does: each gets a certificate for a key of its
-// own by a join token, and with that certificate a stream and its configuration. They are hosts of
-// as many identities, and of one. With OUTRIDER_TEST_FULL=1 they are 1,000, within 30 s.
+// TestJoin_Many makes many hosts join at the same time, as agents do: each gets a certificate for
+// its own key with a join token, opens a stream with that certificate, and gets its configuration.
+// The hosts have different identities, and then a single one. With OUTRIDER_TEST_FULL=1 they are
+// 1,000, and must be done within 30 s.
 func TestJoin_Many(t *testing.T) {
 	number, within := 50, 5*time.Minute
 	if os.Getenv("OUTRIDER_TEST_FULL") != "" {

@@ -123,7 +123,7 @@ func size(n uint64) string {
 	return fmt.Sprintf("%d GiB", n>>30)
 }
 
-// count returns a number with its noun.
+// count returns n followed by its noun: one, or many unless n is 1.
 func count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one

@@ -16,7 +16,7 @@ import (
 )
 
 // deniedKinds has one policy of each kind by file name, all for the same workload. Each restricts
-// one of deniedRequests.
+// one of the requests of denials.answers.
 var deniedKinds = map[string]string{
 	"mesh.d/access.yaml": `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy

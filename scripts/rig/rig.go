@@ -151,7 +151,7 @@ func (r *Rig) startBackend() {
 	})
 }
 
-// End ends the rig before the test does. It may be called again.
+// End stops everything that the rig has started, before the test ends. It may be called again.
 func (r *Rig) End() { r.ended.Do(r.cleanup) }
 
 // leftTime is the time in which a keeper must exit after the agent has exited.

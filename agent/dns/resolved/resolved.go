@@ -23,7 +23,7 @@ import (
 	"outrider.org/outrider/agent/rpc"
 )
 
-// DNSRoute is the request to the helper to have resolved send queries for names in Domains to
+// DNSRoute is a request to the helper: systemd-resolved must send queries for names in Domains to
 // Server. It replaces the previous route.
 type DNSRoute struct {
 	Server  netip.AddrPort

@@ -22,7 +22,7 @@ const (
 	shortestRetry = 500 * time.Millisecond
 	longestRetry  = 30 * time.Second
 	reportDown    = 5 * time.Second // a store that fails for longer raises a condition
-	// healthPause is the least time between two writes of the health of a workload.
+	// healthPause is the minimum time between two writes of the health of a workload.
 	healthPause = time.Second
 )
 
