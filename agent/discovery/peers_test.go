@@ -59,7 +59,7 @@ const stepService = `---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: step, namespace: shop}
-spec: {hosts: [step.test], resolution: STATIC, ports: [{number: %d, name: step, protocol: TCP}], endpoints: [{address: 127.0.0.1, ports: {step: %d}}]}
+spec: {hosts: [step.test], resolution: STATIC, ports: [{number: %d, name: step, protocol: TCP}], endpoints: [{address: 127.0.0.1, ports: {step: %v}}]}
 `
 
 // peerStep has PeerAuthentications, as "NAMESPACE LEVEL MODE" or "NAMESPACE LEVEL MODE OWN", and

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 const bootstrap = `{
   "node": {"id": "%[1]s~127.0.0.1~vm.shop~shop.svc.cluster.local", "cluster": "test", "locality": {"region": "eu", "zone": "a"}, "metadata": {"NAMESPACE": "shop", "ISTIO_VERSION": "1.30.2", "STAGE": "test", "WORKLOAD_NAME": "edge-v1", "CLUSTER_ID": "Kubernetes", "INTERCEPTION_MODE": "NONE", "LABELS": {"app": "edge"}}},
   "admin": {"address": {"pipe": {"path": %[2]q}}},
-  "layered_runtime": {"layers": [{"name": "outrider", "static_layer": {"re2.max_program_size.error_level": 32768}}]},
+  "layered_runtime": {"layers": [{"name": "outrider", "static_layer": {"re2.max_program_size.error_level": 32768, "tracing.opentelemetry.min_flush_spans": 1, "tracing.zipkin.min_flush_spans": 1}}]},
   "dynamic_resources": {
     "ads_config": {"api_type": "DELTA_GRPC", "transport_api_version": "V3", "grpc_services": [{"envoy_grpc": {"cluster_name": "xds"}}]},
     "cds_config": {"ads": {}, "resource_api_version": "V3", "initial_fetch_timeout": "0s"},

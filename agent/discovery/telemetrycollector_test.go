@@ -24,16 +24,18 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// collector is a service for logs and spans of all formats. It records what it gets, as text.
+// collector is a service for logs and spans of all formats. It records what it gets, also as text.
 type collector struct {
 	mu   sync.Mutex
 	seen strings.Builder
+	got  []any // messages, and bodies of HTTP
 }
 
-func (c *collector) add(format string, text any) {
+func (c *collector) add(format string, message any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	fmt.Fprintf(&c.seen, "%s %s\n", format, text)
+	c.got = append(c.got, message)
+	fmt.Fprintf(&c.seen, "%s %s\n", format, strings.ReplaceAll(fmt.Sprint(message), "\n", " "))
 }
 
 // has reports whether an entry of a format contains all of some texts.
@@ -52,9 +54,6 @@ func (c *collector) has(format string, texts ...string) (bool, string) {
 	return false, fmt.Sprintf("no %s with %q in %.3000s", format, texts, c.seen.String())
 }
 
-// oneLine replaces line breaks, so that an entry is one line.
-func oneLine(text string) string { return strings.ReplaceAll(text, "\n", " ") }
-
 func (c *collector) StreamAccessLogs(
 	stream accesslogv3.AccessLogService_StreamAccessLogsServer) error {
 	for {
@@ -62,7 +61,7 @@ func (c *collector) StreamAccessLogs(
 		if err != nil {
 			return err //nolint:wrapcheck // the client ended the stream
 		}
-		c.add("als", oneLine(message.String()))
+		c.add("als", message)
 	}
 }
 
@@ -71,9 +70,10 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	spans := &tracev1.TracesData{}
 	if r.URL.Path == "/v1/traces" && proto.Unmarshal(body, spans) == nil {
-		body = []byte(oneLine(spans.String()))
+		c.add(r.URL.Path, spans)
+	} else {
+		c.add(r.URL.Path, string(body))
 	}
-	c.add(r.URL.Path, oneLine(string(body)))
 	w.WriteHeader(http.StatusAccepted)
 }
 
@@ -92,15 +92,13 @@ func (c *collector) receive(_ any, s grpc.ServerStream) error {
 		if err := s.RecvMsg(message); err != nil {
 			return nil //nolint:nilerr // the client ended the stream
 		}
-		text := fmt.Sprint(message)
 		if name == method {
 			raw, _ := proto.Marshal(message)
-			text = string(raw)
+			c.add(name, string(raw))
+			continue
 		}
-		c.add(name, oneLine(text))
-		if name != method { // unary
-			return s.SendMsg(&emptypb.Empty{}) //nolint:wrapcheck // the client sees it
-		}
+		c.add(name, message)
+		return s.SendMsg(&emptypb.Empty{}) //nolint:wrapcheck // the client sees it
 	}
 }
 

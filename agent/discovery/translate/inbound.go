@@ -43,6 +43,7 @@ type Inbound struct {
 	// Port is 0
 	Passthrough bool
 	Service     string // host of the service that has the port; "": none
+	SpanName    string // name of the spans of requests; "": SpanName("", 0)
 	Metrics     *Metrics
 	// limits of connections to the application; nil: no limits
 	ConnectionPool *networking.ConnectionPoolSettings
@@ -227,12 +228,13 @@ func (in Inbound) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, e
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
 	in.Guards.addTo(manager, inbound(in.Port))
 	asServer(manager)
-	route := &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{
-		Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-			Timeout:          durationpb.New(0),
-			RetryPolicy: &routev3.RetryPolicy{RetryOn: "reset-before-request",
-				NumRetries: wrapperspb.UInt32(2)}}}}
+	route := &routev3.Route{Name: "default", Match: everything(),
+		Decorator: &routev3.Decorator{Operation: cmp.Or(in.SpanName, SpanName("", 0))}, Action: &routev3.Route_Route{
+			Route: &routev3.RouteAction{
+				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+				Timeout:          durationpb.New(0),
+				RetryPolicy: &routev3.RetryPolicy{RetryOn: "reset-before-request",
+					NumRetries: wrapperspb.UInt32(2)}}}}
 	routes := &routev3.RouteConfiguration{Name: cluster, ValidateClusters: wrapperspb.Bool(false),
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse),
 		VirtualHosts: []*routev3.VirtualHost{

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -68,13 +69,13 @@ func (r *Router) routes(routing *model.Routing) []ownRoute {
 		field := fmt.Sprintf("http[%d]", in.Index)
 		if len(in.Match) == 0 {
 			// this route matches all requests, so later ones are unreachable
-			return append(out, ownRoute{r.route(in, nil), in.Object, in.Index, field})
+			return append(out, ownRoute{r.route(routing, in, nil), in.Object, in.Index, field})
 		}
 		for i, match := range in.Match {
 			if !r.applies(match, routing) {
 				continue
 			}
-			route := ownRoute{r.route(in, match), in.Object, in.Index, field}
+			route := ownRoute{r.route(routing, in, match), in.Object, in.Index, field}
 			if len(in.Match) > 1 {
 				route.field += fmt.Sprintf(".match[%d]", i)
 			}
@@ -108,7 +109,8 @@ func (r *Router) gatewaysMeet(names []string, routing *model.Routing) bool {
 	})
 }
 
-func (r *Router) route(in model.HTTPRoute, match *networking.HTTPMatchRequest) *routev3.Route {
+func (r *Router) route(of *model.Routing, in model.HTTPRoute,
+	match *networking.HTTPMatchRequest) *routev3.Route {
 	out := &routev3.Route{Name: in.Name, Match: requestMatch(match),
 		StatPrefix: match.GetStatPrefix()}
 	if match.GetName() != "" {
@@ -123,18 +125,36 @@ func (r *Router) route(in model.HTTPRoute, match *networking.HTTPMatchRequest) *
 	default:
 		r.forward(out, in)
 	}
+	out.Decorator = &routev3.Decorator{Operation: r.operation(of, out)}
 	filterConfigs(out, in.HTTPRoute)
 	return out
 }
 
-// defaultRoute returns a route of all requests to one cluster.
-func (r *Router) defaultRoute(cluster string,
+// operation returns Istio's name of the spans of a route: its path at the only destination, else at
+// the VirtualService.
+func (r *Router) operation(of *model.Routing, route *routev3.Route) string {
+	path := route.Match.GetPrefix() + "*"
+	switch specifier := route.Match.PathSpecifier.(type) {
+	case *routev3.RouteMatch_Path:
+		path = specifier.Path
+	case *routev3.RouteMatch_SafeRegex:
+		path = specifier.SafeRegex.Regex
+	}
+	if parts := strings.Split(route.GetRoute().GetCluster(), "|"); len(parts) == 4 {
+		return parts[3] + ":" + parts[1] + path // see ClusterName
+	}
+	return fmt.Sprintf("%s:%d%s", of.Object.Name, r.Port, path)
+}
+
+// defaultRoute returns a route of all requests to the service of a host.
+func (r *Router) defaultRoute(host string,
 	hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
-	return &routev3.Route{Name: "default", Match: everything(), Action: &routev3.Route_Route{
-		Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
-			Timeout:          durationpb.New(0),
-			RetryPolicy:      r.retryPolicy(nil, false), HashPolicy: hash}}}
+	return &routev3.Route{Name: "default", Match: everything(),
+		Decorator: &routev3.Decorator{Operation: SpanName(host, r.Port)}, Action: &routev3.Route_Route{
+			Route: &routev3.RouteAction{
+				ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: ClusterName(r.Port, "", host)},
+				Timeout:          durationpb.New(0),
+				RetryPolicy:      r.retryPolicy(nil, false), HashPolicy: hash}}}
 }
 
 // hashPolicy returns the hash policy of requests to a destination, nil if its load balancing uses

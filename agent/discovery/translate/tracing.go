@@ -30,6 +30,9 @@ const (
 	exportTimeout = 5 * time.Second
 )
 
+// SpanName returns Istio's name of the spans of requests for a host and port.
+func SpanName(host string, port uint32) string { return fmt.Sprintf("%s:%d/*", host, port) }
+
 // tracing is the tracing of connection managers.
 type tracing struct {
 	manager   *hcmv3.HttpConnectionManager_Tracing

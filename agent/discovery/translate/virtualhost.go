@@ -52,8 +52,7 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	if service == nil {
 		return nil, nil
 	}
-	cluster := ClusterName(r.Port, "", host)
-	route := r.defaultRoute(cluster, r.hashPolicy(r.service(host), r.Port, ""))
+	route := r.defaultRoute(host, r.hashPolicy(r.service(host), r.Port, ""))
 	if service.Port(r.Port).IsDynamic() {
 		resolvesHost(route, r.Port)
 	}

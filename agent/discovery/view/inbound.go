@@ -84,6 +84,7 @@ func ingressPorts(v *View, scope *model.Scope) ([]inboundPort, []object.Problem)
 		d := inboundPort{object: scope.Object, field: fmt.Sprintf("ingress[%d]", i),
 			Inbound: translate.Inbound{Port: l.Port.Number, Name: l.Port.Name,
 				Protocol: protocol, TLS: l.Tls, ConnectionPool: l.ConnectionPool,
+				SpanName: translate.SpanName(scope.Object.Name+"."+scope.Object.Namespace, l.Port.Number),
 				Endpoint: ownEndpoint(l.DefaultEndpoint, v.node)}}
 		if d.ConnectionPool == nil {
 			d.ConnectionPool = scope.Spec.InboundConnectionPool

@@ -152,7 +152,7 @@ func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []Ser
 		}
 		byPort[s.target] = inboundPort{object: s.port.Object, field: field, host: s.service.Host,
 			Inbound: translate.Inbound{Port: s.target, Name: s.port.Name, Protocol: s.port.Protocol,
-				ConnectionPool: pool}}
+				SpanName: translate.SpanName(s.service.Host, s.port.Number), ConnectionPool: pool}}
 	}
 	ports := make([]inboundPort, 0, len(byPort))
 	for _, d := range byPort {
