@@ -200,11 +200,15 @@ func (m *Manager) Subscribe(names []string) {
 func (m *Manager) Unsubscribe(names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	removed := false
 	for _, name := range names {
 		m.entries[name].subscribers--
-		m.remove(name)
+		removed = m.remove(name) || removed
 	}
-	m.startWaiting()
+	if removed {
+		// Prepare has left a secret alone that the last Envoy of earlier settings had
+		m.applySettings(true)
+	}
 	m.update()
 }
 

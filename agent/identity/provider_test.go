@@ -102,6 +102,27 @@ func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
 	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
 }
 
+// Pending settings leave alone what an Envoy that drains has of settings before, and provide it anew
+// once that Envoy has ended.
+func TestProvider_PendingSettingsOutliveADrain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
+	both := []string{identity.DefaultSecret, identity.RootCASecret}
+	r.Subscribe(both)
+	r.awaitChain(identity.DefaultSecret, r.issue(2*time.Hour))
+	r.Configure(identity.Settings{})
+	other := pkitest.NewAuthority(t, "other", nil)
+	pair := issuePair(t, other, time.Hour)
+	r.Prepare(identity.Settings{Identity: config.Identity{GraceRatio: 0.5},
+		Issuer: &lateIssuer{answer: &identity.IssuedCertificate{
+			Pair: pair, Roots: roots(other), Obtained: time.Now(), Source: identity.FromIstiod,
+		}}})
+	r.Unsubscribe(both)
+	r.Subscribe(both)
+	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
+	r.await("the roots", func() bool { return r.roots() == pemOf(other.Certificate) })
+}
+
 // Pending settings provide what is missing, and write nothing; a refusal takes it back.
 func TestProvider_RefusedSettingsLeaveNothing(t *testing.T) {
 	t.Parallel()
