@@ -99,7 +99,7 @@ func accepted(theirs hello, as role) error {
 	case theirs.Error != nil:
 		return theirs.Error
 	case theirs.Info == nil:
-		return errors.New("the keeper does not say who it is")
+		return errors.New("the hello of the keeper has no information about it")
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ type Code string
 
 // The codes.
 const (
-	CodeInvalid      Code = "invalid"   // the request makes no sense
+	CodeInvalid      Code = "invalid"   // the request is invalid
 	CodeBusy         Code = "busy"      // another agent is connected
 	CodeVersion      Code = "version"   // no common protocol version
 	CodeForbidden    Code = "forbidden" // the user or role may not request this

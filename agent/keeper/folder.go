@@ -15,7 +15,7 @@ import (
 
 const lockName = "lock"
 
-var errLocked = errors.New("another keeper lives there")
+var errLocked = errors.New("another keeper uses it")
 
 // makeFolder creates the keeper's folder. Its user must be able to traverse the parent folders.
 func makeFolder(folder string) error {
@@ -67,7 +67,7 @@ func lockFolder(folder string) (*os.File, error) {
 func listenPrivately(path string) (*net.UnixListener, error) {
 	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = probe.Close()
-		return nil, fmt.Errorf("listen on %s: another process does", path)
+		return nil, fmt.Errorf("listen on %s: another process listens there", path)
 	}
 	temporary := path + "~"
 	if len(temporary) > maxSocketPath {

@@ -43,7 +43,7 @@ func TestStartKeeper_ReportsFailedStart(t *testing.T) {
 	t.Parallel()
 	_, err := StartKeeper(t.Context(), LaunchOptions{Folder: t.TempDir(), BaseID: math.MaxUint32,
 		Binary: selfPath(t), Env: keeperEnvironmentOf()})
-	if err == nil || !strings.Contains(err.Error(), "ended before it listened (exit status 2)") {
+	if err == nil || !strings.Contains(err.Error(), "exited before it listened (exit status 2)") {
 		t.Error(err)
 	}
 }

@@ -73,7 +73,7 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 		case state := <-exited:
 			exited = nil
 			if state.ExitCode() != exitLocked { // else the other keeper is about to listen or to end
-				return nil, fmt.Errorf("start the keeper: it ended before it listened (%v)", state)
+				return nil, fmt.Errorf("start the keeper: it exited before it listened (%v)", state)
 			}
 		default:
 		}

@@ -124,11 +124,11 @@ func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 		}
 		if err := os.WriteFile(memory, []byte(strconv.FormatUint(uint64(candidate), 10)+"\n"),
 			0o600); err != nil {
-			return 0, errors.Join(fmt.Errorf("remember the base id: %w", err), m.remove(candidate))
+			return 0, errors.Join(fmt.Errorf("store the base id: %w", err), m.remove(candidate))
 		}
 		return candidate, nil
 	}
-	return 0, fmt.Errorf("no free base id among %d: remove what is stale of "+
+	return 0, fmt.Errorf("no free base id among %d: remove stale files "+
 		"%s/envoy_shared_memory_*", attempts, m.folder)
 }
 

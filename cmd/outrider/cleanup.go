@@ -23,7 +23,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 		Use:   "cleanup",
 		Short: "Remove leftover sockets and shared memory; needs no configuration and no agent",
 		Long: "Cleanup removes what an agent, a keeper or an Envoy that is gone has left\n" +
-			"behind. It touches nothing of a keeper that lives, unless --stop says that\n" +
+			"behind. It touches nothing of a running keeper, unless --stop says that\n" +
 			"everything is to end: then the keeper and its Envoys are ended first. With --unit\n" +
 			"the same applies while systemd stops that unit, as opposed to a restart or a crash.",
 		Args: cobra.NoArgs,
@@ -56,7 +56,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 			return err
 		},
 	}
-	command.Flags().BoolVar(&stop, "stop", false, "end a keeper that lives, and its Envoys")
+	command.Flags().BoolVar(&stop, "stop", false, "end a running keeper, and its Envoys")
 	command.Flags().StringVar(&unit, "unit", "", "do what --stop does if systemd stops this `unit`")
 	command.Flags().StringVar(&runtimeDir, "runtime-dir", "",
 		"the agent's runtime `folder` (default "+a.paths.runtime+"[/NAME])")
@@ -153,7 +153,7 @@ func (c *cleaner) report(format string, arguments ...any) {
 	c.done = append(c.done, fmt.Sprintf(format, arguments...))
 }
 
-var errAlive = errors.New("a keeper lives there")
+var errAlive = errors.New("a keeper is running there")
 
 // lock takes the lock that a living keeper holds; it is nil if there is no lock file. A connection
 // to the socket would activate a keeper instead.
@@ -171,14 +171,14 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 	case errors.Is(err, unix.EWOULDBLOCK): // another process holds a lease
 		return nil, errAlive
 	case err != nil:
-		return nil, fmt.Errorf("look whether a keeper lives: %w", err)
+		return nil, fmt.Errorf("check for a running keeper: %w", err)
 	}
 	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = file.Close()
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, errAlive
 		}
-		return nil, fmt.Errorf("look whether a keeper lives: lock %s: %w", file.Name(), err)
+		return nil, fmt.Errorf("check for a running keeper: lock %s: %w", file.Name(), err)
 	}
 	return file, nil
 }
@@ -193,11 +193,11 @@ func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error 
 		client, err = dialKeeper(ctx, agents)
 	}
 	if err != nil {
-		return fmt.Errorf("end the keeper that lives in %s: %w", c.keeper, err)
+		return fmt.Errorf("end the keeper that runs in %s: %w", c.keeper, err)
 	}
 	defer client.Close()
 	if err := client.Shutdown(ctx); err != nil && !errors.Is(err, keeper.ErrClosed) {
-		return fmt.Errorf("end the keeper that lives in %s: %w", c.keeper, err)
+		return fmt.Errorf("end the keeper that runs in %s: %w", c.keeper, err)
 	}
 	for {
 		lock, err := c.lock(keepers)
