@@ -84,7 +84,7 @@ func filterOrder(t *testing.T, l *listenerv3.Listener) (names []string) {
 			"envoy.filters.http.rbac", "envoy.filters.network.rbac", "envoy.filters.http.jwt_authn",
 			"envoy.filters.http.fault", "envoy.filters.http.cors", "envoy.filters.http.router",
 			"envoy.filters.network.tcp_proxy", "envoy.filters.network.http_connection_manager"}, name) {
-			names = append(names, name)
+			names = append(names, model.IstioName(name))
 		}
 	}
 	for _, chain := range l.FilterChains {

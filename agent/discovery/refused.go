@@ -8,6 +8,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/credential"
+	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/view"
 	"outrider.org/outrider/agent/resource"
@@ -134,7 +135,7 @@ func described(r *resource.Resource) string {
 	if title, ok := credential.SecretTitle(r.Name); ok {
 		return title
 	}
-	return r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + r.Name
+	return r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + model.IstioName(r.Name)
 }
 
 // refusedProblem returns the problem of a refused resource, at the object that most likely caused

@@ -56,7 +56,7 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 			// the publisher retries the refused version, or withdrew it and published it again
 			r.again = true
 		// the publisher withdrew the refused version
-		case !same(r.resource, now) && same(r.instead, now):
+		case !same(r.resource, now) && same(r.instead, now), now == nil && w.oneByOne():
 			delete(w.refused, name)
 			s.reportRecovered(w, []string{name})
 		}

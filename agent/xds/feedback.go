@@ -10,8 +10,13 @@ import (
 
 // inherit records a refusal by other clients for a new subscription: if all clients that answered
 // the newest version of a resource refused it, this client starts with the last accepted version.
+// Without one, it gets the newest version of an extension nevertheless: Envoy has its listeners wait
+// for a version, and would wait for ever.
 func (s *session) inherit(w *watch, name string) {
 	of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
+	if of != nil && of.InUse() == nil && w.oneByOne() {
+		return
+	}
 	if of != nil && !of.Offered && w.refused[name] == nil {
 		w.refused[name] = &refused{resource: of.Resource, instead: of.InUse(), message: of.Reason,
 			since: time.Now(), attempt: of.Attempt, inherited: true}

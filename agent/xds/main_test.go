@@ -123,6 +123,8 @@ func short(typeURL string) string {
 		return "EDS"
 	case resource.ListenerType:
 		return "LDS"
+	case resource.ExtensionType:
+		return "ECDS"
 	case resource.RouteType:
 		return "RDS"
 	case resource.SecretType:

@@ -26,7 +26,7 @@ func (s *session) next(now time.Time) *response {
 		// before the first publication, an answer would say that no resource exists
 		return nil
 	}
-	awaited := false // a response with clusters or endpoints is unanswered
+	awaited := false // a response with clusters, endpoints or an extension is unanswered
 	for _, w := range s.order {
 		switch {
 		case w.rank >= rank(resource.ListenerType) && awaited:
@@ -63,14 +63,26 @@ func (s *session) next(now time.Time) *response {
 
 // awaited reports whether other types must wait for the answer to the response in flight.
 func (w *watch) awaited(now time.Time) bool {
-	return w.rank > 0 && w.inflight != nil && now.Before(w.inflight.sent.Add(acknowledgeTime))
+	return w.inflight != nil && now.Before(w.awaitedUntil())
+}
+
+// awaitedUntil returns how long other types wait for the answer to the response in flight; zero: not
+// at all.
+func (w *watch) awaitedUntil() time.Time {
+	switch {
+	case w.inflight.restores:
+		return w.answerUntil
+	case w.rank > 0 || w.oneByOne():
+		return w.inflight.sent.Add(acknowledgeTime)
+	}
+	return time.Time{}
 }
 
 // wake returns the time at which next may return a response although nothing changes; zero: never.
 func (s *session) wake(now time.Time) (at time.Time) {
 	for _, w := range s.order {
 		if w.awaited(now) {
-			at = earlier(at, w.inflight.sent.Add(acknowledgeTime))
+			at = earlier(at, w.awaitedUntil())
 		}
 		if w.inflight != nil {
 			at = earlier(at, w.answerUntil)
@@ -156,6 +168,8 @@ func (w *watch) of(cluster *resource.Resource) string {
 // answer about it or another resource replaces it.
 func (s *session) build(w *watch, last bool) *response {
 	switch {
+	case w.oneByOne():
+		s.startOneByOne(w)
 	case w.blank:
 		return s.buildFirst(w)
 	case w.full:
@@ -164,21 +178,30 @@ func (s *session) build(w *watch, last bool) *response {
 	set := s.snapshot.ByType(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
 	current := 0 // number of resources in the response that are the newest versions
-	for name, d := range w.differs {
+	for name, d := range s.due(w) {
 		if w.trial != nil && !w.trial.has(name) {
 			continue
 		}
+		if w.oneByOne() && len(r.resources)+len(r.removed) > 0 {
+			break
+		}
 		now := set[name]
-		switch target := w.target(name, d.held, now); {
+		target := w.target(name, d.held, now)
+		restores := w.restores(name, d)
+		if restores {
+			target = cmp.Or(d.held, w.refused[name].instead)
+		}
+		switch {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
 		// the publisher has not yet said whether the resource exists
-		case target == nil && s.pending(w, name):
+		case target == nil && !restores && s.pending(w, name):
 		case target == nil && (d.forced || mayRemove(name)):
 			// the state of the world cannot express a removal
 			if s.delta || d.forced {
 				r.removed = append(r.removed, name)
 				r.note(name, d.held, nil)
+				r.restores = restores
 			}
 			w.hold(name, nil, now, false)
 		case target == nil: // removals must wait until other changes were sent
@@ -191,6 +214,7 @@ func (s *session) build(w *watch, last bool) *response {
 			}
 			r.resources = append(r.resources, target)
 			r.note(name, d.held, target)
+			r.restores = restores
 			w.hold(name, target, now, false)
 		}
 	}

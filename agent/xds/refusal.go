@@ -132,7 +132,7 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	onTrial := w.trial != nil && r.trial == w.trial
 	if refusal == nil {
 		w.versionAccepted, w.lastAccepted = r.version, time.Now()
-		s.feed.Accept(s.client, r.sequence, r.resources)
+		s.accept(r)
 		s.report.accepted(r)
 		recovered := w.recovered(r)
 		s.reportRecovered(w, recovered)
@@ -145,6 +145,9 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 				s.report.refused(*whole)
 			}
 		}
+		return
+	}
+	if s.handleRestoring(w, r) {
 		return
 	}
 	// the next response has all resources again, so only its answer counts
@@ -166,6 +169,8 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	case len(refusedNames) > 0:
 	case len(suspects) <= 1:
 		refusedNames = suspects
+	case w.oneByOne(): // the client skipped responses; their resources are sent again
+		return
 	// the client may have refused the versions that have changed since; the others are sent again
 	case len(past) > 0:
 		if !onTrial {
@@ -248,6 +253,9 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 				nacks = append(nacks, s.nack(w, one, held, message, report.Error))
 				nacked[name] = true
 			}
+		}
+		if w.oneByOne() && w.wants(name) && len(names) > 0 {
+			w.hold(name, held, now, true)
 		}
 	}
 	if len(names) == 0 {

@@ -18,7 +18,10 @@ import (
 // mayRemove returns a function that reports whether the next response of a type may remove a
 // resource. last reports whether all other changes were sent.
 func (s *session) mayRemove(w *watch, last bool) func(name string) bool {
-	if w.typeURL != resource.ListenerType {
+	switch {
+	case w.oneByOne(): // the client drops it with the last listener that names it
+		return func(string) bool { return false }
+	case w.typeURL != resource.ListenerType:
 		return func(string) bool { return last }
 	}
 	pending := s.pendingRemovals(w)

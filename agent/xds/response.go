@@ -44,7 +44,8 @@ type response struct {
 	merged  bool
 	changes map[string]change
 
-	trial *trial // trial of which the response is a round; nil: none, or the answer is late
+	restores bool   // see extension.go
+	trial    *trial // trial of which the response is a round; nil: none, or the answer is late
 }
 
 // change is a resource before and after a response; nil means that it does not exist.

@@ -131,7 +131,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 		held, forced := s.priorVersion(w, name, versions), true
 		_, isNew := slices.BinarySearch(added, name)
 		if held != nil {
-			forced = false
+			forced = w.oneByOne() && w.refused[name] != nil && held.HasContent()
 		} else if w.wildcard || !isNew {
 			held = now
 		}

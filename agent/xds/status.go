@@ -54,6 +54,9 @@ func (st *stream) status() StreamStatus {
 	}
 	for _, w := range st.session.order {
 		of := w.status()
+		if w.oneByOne() { // no removals are sent
+			of.Pending = max(0, of.Pending-len(st.session.pendingRemovals(w)))
+		}
 		if w.typeURL == resource.SecretType {
 			for _, name := range w.names.sorted {
 				if st.session.holds(w, name) {

@@ -73,9 +73,13 @@ var kinds = []struct{ name, text string }{
 		"extensions.istio.io/v1alpha1."},
 	{"TrafficExtension", "A Wasm module (`wasm`, with the fields of a WasmPlugin), or Lua code\n" +
 		"(`lua.inlineCode`, for requests), in the phases and with the `priority` and `match` of a\n" +
-		"WasmPlugin. Code that Envoy refuses has no effect, or denies everything in the phases\n" +
-		"AUTHN and AUTHZ; of a changed extension the former code remains in force. Its\n" +
-		"apiVersion is extensions.istio.io/v1alpha1."},
+		"WasmPlugin. Code that Envoy refuses is as a module that cannot be fetched; without Lua\n" +
+		"code requests pass, except in the phases AUTHN and AUTHZ. The former code remains in\n" +
+		"force, unless the change is one between HTTP and NETWORK, from or to the phases AUTHN\n" +
+		"and AUTHZ, or from or to FAIL_OPEN. The filters in Envoy have Istio's names with\n" +
+		"`~network`, `~restricts` and `~fail-open` appended accordingly. EnvoyFilters match them\n" +
+		"by Istio's names, too; `typed_per_filter_config` needs the whole name. Its apiVersion\n" +
+		"is extensions.istio.io/v1alpha1."},
 	{"EnvoyFilter", "A patch of the resources that Outrider makes for Envoy, for what the other\n" +
 		"kinds cannot say: compression, limits, passwords, error pages,\n" +
 		"health checks, the PROXY protocol (see EXAMPLES). Nginx: `gzip`, `limit_req`,\n" +

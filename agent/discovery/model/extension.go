@@ -78,13 +78,47 @@ func (w *World) Extensions(node Node) []Extension {
 	}
 	slices.SortStableFunc(all, func(a, b Extension) int {
 		return cmp.Or(cmp.Compare(priority(b), priority(a)), cmp.Compare(own(a), own(b)),
-			a.Object.Created.Compare(b.Object.Created), cmp.Compare(a.Name(), b.Name()))
+			a.Object.Created.Compare(b.Object.Created), cmp.Compare(a.IstioName(), b.IstioName()))
 	})
 	return all
 }
 
-// Name returns Istio's name of the extension's filter.
+// Suffixes of Name.
+const (
+	networkSuffix   = "~network"
+	restrictsSuffix = "~restricts"
+	failOpenSuffix  = "~fail-open"
+)
+
+// Name returns the name of the extension's filter and configuration. It differs for extensions of
+// which one must not replace the other while that is refused or fetched, even if they are versions
+// of one object: Envoy retains what it had under a name.
 func (e Extension) Name() string {
+	name := e.IstioName()
+	if e.IsNetworkFilter() {
+		name += networkSuffix
+	}
+	if e.Object.Restricts() {
+		name += restrictsSuffix
+	}
+	if e.GetWasm().GetFailStrategy() == extensions.FailStrategy_FAIL_OPEN {
+		name += failOpenSuffix
+	}
+	return name
+}
+
+// IstioName returns Istio's name of a filter, which may be an extension.
+func IstioName(filter string) string {
+	if strings.HasPrefix(filter, ExtensionPrefix) {
+		for _, suffix := range [...]string{failOpenSuffix, restrictsSuffix, networkSuffix} {
+			filter = strings.TrimSuffix(filter, suffix)
+		}
+	}
+	return filter
+}
+
+// IstioName returns Istio's name of the extension's filter.
+func (e Extension) IstioName() string {
 	name := ExtensionPrefix + e.Object.Namespace + "." + e.Object.Name
 	if e.Object.Kind == object.WasmPlugin {
 		name += wasmPluginSuffix

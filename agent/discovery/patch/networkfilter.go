@@ -7,6 +7,8 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
+
+	"outrider.org/outrider/agent/discovery/model"
 )
 
 const connectionManager = "envoy.filters.network.http_connection_manager"
@@ -30,7 +32,9 @@ func (a *application) networkFilters(l *listenerv3.Listener, c *listenerv3.Filte
 		for _, p := range patches {
 			if _, merges := p.merges(); merges && applies(p) && meetsFilter(p, f) {
 				name, config := a.mergeConfig(p, f, p.value.(*listenerv3.Filter))
-				f.Name, f.ConfigType = name, &listenerv3.Filter_TypedConfig{TypedConfig: config}
+				if config != nil {
+					f.Name, f.ConfigType = name, &listenerv3.Filter_TypedConfig{TypedConfig: config}
+				}
 			}
 		}
 		if f.Name == connectionManager {
@@ -42,7 +46,12 @@ func (a *application) networkFilters(l *listenerv3.Listener, c *listenerv3.Filte
 // meetsFilter reports whether a patch matches a network filter.
 func meetsFilter(p *patch, f *listenerv3.Filter) bool {
 	match := listenerMatch(p).GetFilterChain().GetFilter()
-	return match == nil || match.Name == f.Name
+	return match == nil || isNamed(f.Name, match.Name)
+}
+
+// isNamed reports whether a filter has the name of a match, which may be Istio's.
+func isNamed(filter, match string) bool {
+	return filter == match || model.IstioName(filter) == match
 }
 
 // manager patches the HTTP filters and the inline routes of an HTTP connection manager.
@@ -62,16 +71,18 @@ func (a *application) manager(f *listenerv3.Filter, applies func(*patch) bool) {
 		sub := listenerMatch(p).GetFilterChain().GetFilter().GetSubFilter()
 		var done bool
 		if config.HttpFilters, done = insertByPosition(p, config.HttpFilters, sub != nil,
-			func(h *hcmv3.HttpFilter) bool { return h.Name == sub.GetName() }); done {
+			func(h *hcmv3.HttpFilter) bool { return isNamed(h.Name, sub.GetName()) }); done {
 			a.use(p)
 		}
 	}
 	for _, h := range config.HttpFilters {
 		for _, p := range patches {
 			sub := listenerMatch(p).GetFilterChain().GetFilter().GetSubFilter()
-			if _, merges := p.merges(); merges && (sub == nil || sub.Name == h.Name) {
+			if _, merges := p.merges(); merges && (sub == nil || isNamed(h.Name, sub.Name)) {
 				name, merged := a.mergeConfig(p, h, p.value.(*hcmv3.HttpFilter))
-				h.Name, h.ConfigType = name, &hcmv3.HttpFilter_TypedConfig{TypedConfig: merged}
+				if merged != nil {
+					h.Name, h.ConfigType = name, &hcmv3.HttpFilter_TypedConfig{TypedConfig: merged}
+				}
 			}
 		}
 	}

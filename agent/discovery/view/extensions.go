@@ -24,6 +24,11 @@ func (v *View) extend(touched model.Touched) {
 	v.extensions = map[string]publishedExtension{}
 	for _, e := range v.guards.Extensions {
 		unit := "extension/" + e.Name()
+		if v.guards.isFormer(e) {
+			v.extensions[unit] = before[unit]
+			v.report(unit, nil)
+			continue
+		}
 		r, now, problems := v.extension(e, before[unit])
 		v.extensions[unit] = now
 		v.report(unit, problems)

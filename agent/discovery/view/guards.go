@@ -55,28 +55,42 @@ func (g *guards) make(v *View) {
 
 // withModules returns the extensions that listeners may use. A new extension of a proxy with
 // listeners is pending until the first attempt to fetch its module has ended; meanwhile the proxy
-// keeps its listeners. An extension that restricts access is not pending if another was removed: it
-// may replace that one, whose restrictions would otherwise end too early.
+// keeps its listeners, also those that name a former version of the extension. An extension that
+// restricts access is not pending if another was removed: it may replace that one, whose
+// restrictions would otherwise end too early.
 func (g *guards) withModules(w *model.World, all []model.Extension) (named []model.Extension) {
 	g.pending = nil
-	has := func(list []model.Extension, e model.Extension) bool {
-		return slices.ContainsFunc(list, func(b model.Extension) bool { return b.Name() == e.Name() })
+	find := func(list []model.Extension, e model.Extension) int {
+		return slices.IndexFunc(list, func(b model.Extension) bool {
+			return b.IstioName() == e.IstioName()
+		})
 	}
 	opens := slices.ContainsFunc(g.Extensions, func(e model.Extension) bool {
-		return e.Object.Restricts() && !has(all, e)
+		return e.Object.Restricts() && find(all, e) < 0
 	})
 	for _, e := range all {
-		isNew := g.made && !has(g.Extensions, e)
+		former := find(g.Extensions, e)
+		isNew := g.made && (former < 0 || g.Extensions[former].Name() != e.Name())
 		waits := isNew && (!opens || !e.Object.Restricts())
 		if waits && e.GetWasm() != nil && !w.ClientsFetchModules() {
 			if code, err := w.Module(e); code == nil && err == nil {
 				g.pending = append(g.pending, e)
+				if former >= 0 {
+					named = append(named, g.Extensions[former])
+				}
 				continue
 			}
 		}
 		named = append(named, e)
 	}
 	return named
+}
+
+// isFormer reports whether a version of the extension that is pending will replace it.
+func (g *guards) isFormer(e model.Extension) bool {
+	return slices.ContainsFunc(g.pending, func(p model.Extension) bool {
+		return p.IstioName() == e.IstioName()
+	})
 }
 
 // withoutInbound reports the policies of a proxy without inbound listeners: none of them is
