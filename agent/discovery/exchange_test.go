@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -34,7 +35,7 @@ type exchange struct {
 }
 
 // options are the names in lines of a request that are not headers.
-var options = []string{"times", "parallel", "to", "http", "certificate", "tls", "cipher",
+var options = []string{"times", "parallel", "to", "proxy", "http", "certificate", "tls", "cipher",
 	"alpn"}
 
 func readExchanges(t *testing.T, path, text string) []*exchange {
@@ -98,6 +99,8 @@ func (x *exchange) run(port int) (differences []string) {
 		case "to":
 			to = value
 			continue
+		case "proxy":
+			to = value
 		}
 		headers.Add(name, value)
 	}
@@ -163,6 +166,10 @@ func exchangeHTTP(method, target, to string, headers http.Header) (r reply) {
 		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, network, to)
 		}}
+	if proxy := headers.Get("proxy"); proxy != "" {
+		transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: proxy})
+		headers.Del("proxy")
+	}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: 10 * time.Second,
 		CheckRedirect: func(*http.Request,

@@ -63,8 +63,8 @@ func (e explainer) compare(t *testing.T, x *exchange, port int) {
 	}
 }
 
-// asked returns the request of an exchange. It returns false for connections without HTTP, which
-// are not explained.
+// asked returns the request of an exchange. It returns false for connections without HTTP and for
+// CONNECT, which are not explained.
 func asked(x *exchange, port int) (explain.Request, bool) {
 	method, target, _ := strings.Cut(x.ask[0], " ")
 	if method == "TCP" {
@@ -87,7 +87,9 @@ func asked(x *exchange, port int) (explain.Request, bool) {
 		switch {
 		case name == "alpn":
 			request.Identity = "spiffe://cluster.local/ns/shop/sa/client"
-		case name == "to":
+		case name == "proxy" && request.TLS:
+			return explain.Request{}, false // CONNECT
+		case name == "to" || name == "proxy":
 			to := netip.MustParseAddrPort(value)
 			request.Address, request.Port = to.Addr(), uint32(to.Port())
 		case !slices.Contains(options, name):

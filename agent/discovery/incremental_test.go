@@ -85,7 +85,8 @@ func randomObject(r *rand.Rand) string {
 					"'127.0.0.1:7001'}]\n") +
 			"  egress:\n" + pick("", "  - {port: {number: 80, protocol: HTTP}, hosts: ['./*']}\n",
 			"  - {port: {number: 81, protocol: HTTP}, bind: 127.0.0.9, hosts: ['*/a.test', "+
-				"'bank/b.test']}\n") +
+				"'bank/b.test']}\n", "  - {port: {number: "+pick("81", "3128")+
+				", protocol: HTTP_PROXY}, hosts: ['*/*.test', '~bank/b.test']}\n") +
 			"  - hosts: ['" + pick("*/*", "./*", "bank/*", "~/*", "*/c.test") + "']\n"
 	case 16:
 		if r.IntN(3) == 0 {
@@ -229,7 +230,11 @@ func TestIncremental_EqualsFreshStart(t *testing.T) {
 			kinds := []string{"sidecar", "router", "REDIRECT", "TPROXY"}
 			proxies := map[string]*proxyOfFleet{}
 			connect := func(server *discovery.Shared, kind string) *proxyOfFleet {
-				p, end, err := subscribe(t, server, "", kindNode(kind))
+				node := kindNode(kind)
+				if kind == "TPROXY" {
+					node.Metadata.Fields["HTTP_PROXY_PORT"] = structpb.NewStringValue("3128")
+				}
+				p, end, err := subscribe(t, server, "", node)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -23,7 +23,7 @@ import (
 func (a *app) meshExplainCommand() *cobra.Command {
 	var request api.MeshRequest
 	var headers, files, from []string
-	var address, token, nodeType, meshConfig string
+	var address, proxy, token, nodeType, meshConfig string
 	command := &cobra.Command{
 		Use:   "explain HOST[:PORT][/PATH]",
 		Short: "Explain what happens to a request, and which objects decide it",
@@ -47,6 +47,9 @@ func (a *app) meshExplainCommand() *cobra.Command {
 		Args: cobra.ExactArgs(1),
 		RunE: func(command *cobra.Command, arguments []string) error {
 			if err := readTarget(arguments[0], address, headers, &request); err != nil {
+				return err
+			}
+			if err := readProxy(proxy, &request); err != nil {
 				return err
 			}
 			if err := readClient(from, token, &request); err != nil {
@@ -80,6 +83,8 @@ func (a *app) meshExplainCommand() *cobra.Command {
 	flags.StringVar(&token, "jwt", "", "`file` with a JWT that the request has as bearer token")
 	flags.BoolVar(&request.TLS, "tls", false, "the client uses TLS, with the host as server name")
 	flags.StringVar(&address, "to", "", "the `IP` address that the client connects to")
+	flags.StringVar(&proxy, "proxy", "",
+		"the `IP:PORT` of an HTTP proxy of the sidecar, to which the client sends the request")
 	flags.StringSliceVar(&files, "files", nil,
 		"explain what these files and folders would do, without an agent")
 	flags.StringVar(&nodeType, "type", "",
@@ -129,6 +134,25 @@ func readTarget(target, address string, headers []string, into *api.MeshRequest)
 		into.Headers = append(into.Headers, api.MeshHeader{Name: strings.TrimSpace(line[:at]),
 			Value: strings.TrimSpace(line[at+1:])})
 	}
+	return nil
+}
+
+// readProxy makes a request one that the client sends to an HTTP proxy ("": none).
+func readProxy(proxy string, into *api.MeshRequest) error {
+	if proxy == "" {
+		return nil
+	}
+	at, err := netip.ParseAddrPort(proxy)
+	if err != nil || at.Port() == 0 {
+		return usagef("--proxy %s is not of the form IP:PORT", proxy)
+	}
+	if into.TLS || into.Address.IsValid() {
+		return usagef("--proxy goes with neither --to nor https, for which clients ask proxies for a " +
+			"tunnel (CONNECT), which Envoy refuses with 404")
+	}
+	host := net.JoinHostPort(into.Host, fmt.Sprint(into.Port))
+	into.Headers = append([]api.MeshHeader{{Name: "host", Value: host}}, into.Headers...)
+	into.Address, into.Port = at.Addr().Unmap(), uint32(at.Port())
 	return nil
 }
 
@@ -196,13 +220,23 @@ func (a *app) printExplanation(request api.MeshRequest, said api.MeshExplanation
 	return errors.Join(err, refusedIf(said.Reason != ""))
 }
 
+// hostOf returns the request's header host in parentheses, "" if the URL is all.
+func hostOf(request api.MeshRequest) string {
+	for _, h := range request.Headers {
+		if strings.EqualFold(h.Name, "host") {
+			return fmt.Sprintf(" (host: %s)", h.Value)
+		}
+	}
+	return ""
+}
+
 func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation) {
 	scheme := "http"
 	if request.TLS {
 		scheme = "https"
 	}
-	fmt.Fprintf(a.out, "%s %s://%s%s\n", request.Method, scheme,
-		net.JoinHostPort(request.Host, fmt.Sprint(request.Port)), request.Path)
+	fmt.Fprintf(a.out, "%s %s://%s%s%s\n", request.Method, scheme,
+		net.JoinHostPort(request.Host, fmt.Sprint(request.Port)), request.Path, hostOf(request))
 	var before []resource.Origin
 	for _, s := range said.Steps {
 		fmt.Fprintln(a.out, strings.TrimSpace(a.paint(cell{s.Kind, bold})+" "+s.Name))

@@ -57,7 +57,8 @@ func TestMeshExplain(t *testing.T) {
 		t.Errorf("%d %s", code, out)
 	}
 	for _, arguments := range []string{"a.test:0", "a.test:99999", "ftp://a.test", "/x",
-		"a.test -H x", "a.test --to x", "a.test --type router", ""} {
+		"a.test -H x", "a.test --to x", "a.test --type router", "a.test --proxy 127.0.0.1",
+		"https://a.test --proxy 127.0.0.1:80", "a.test --proxy 127.0.0.1:80 --to 127.0.0.1", ""} {
 		if code, out, errors := m.outrider(append([]string{"mesh", "explain"},
 			strings.Fields(arguments)...)...); code != api.ExitUsage {
 			t.Errorf("%q: %d %s %s", arguments, code, out, errors)
@@ -112,5 +113,23 @@ func TestMeshExplain_Files(t *testing.T) {
 	if code, out, _ := m.outrider("mesh", "explain", "a.test", "--files",
 		file); code != api.ExitRefused {
 		t.Errorf("of a sidecar: %d %s", code, out)
+	}
+}
+
+func TestMeshExplain_ThroughProxy(t *testing.T) {
+	m := newMachine(t, nil)
+	file := m.write("a.yaml", "apiVersion: networking.istio.io/v1\nkind: Sidecar\n"+
+		"metadata: {name: s}\nspec: {egress: [{port: {number: 3128, protocol: HTTP_PROXY}, "+
+		"hosts: ['./*']}]}\n---\napiVersion: networking.istio.io/v1\nkind: ServiceEntry\n"+
+		"metadata: {name: a}\nspec: {hosts: [a.test], resolution: STATIC, ports: [{number: 8080, "+
+		"name: http, protocol: HTTP}], endpoints: [{address: 10.0.0.1}]}\n")
+	for target, want := range map[string]string{
+		"a.test:8080": "GET http://a.test:3128/ (host: a.test:8080)\nlistener 127.0.0.1_3128\n",
+		"a.test:8081": "=> answered with status 502: no host a.test is known on port 8081"} {
+		_, out, errors := m.outrider("mesh", "explain", target, "--files", file, "--proxy",
+			"127.0.0.1:3128")
+		if !strings.Contains(out, want) {
+			t.Errorf("%s: %s %s", target, out, errors)
+		}
 	}
 }

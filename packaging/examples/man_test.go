@@ -212,7 +212,28 @@ where Gateways say. All examples below are of this kind.
 
 With type = "sidecar", the default, Envoy stands beside an application and
 carries its requests to other services: each port of a ServiceEntry is a
-listener on 127.0.0.1, and the Host header chooses the service.`)
+listener on 127.0.0.1, and the Host header chooses the service.
+
+An HTTP proxy is one listener for all HTTP ports of all services, for applications with
+` + "`http_proxy`" + ` in their environment:`)
+	p.Example(`apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata:
+  name: default
+spec:
+  egress:
+  - port: {number: 3128, name: proxy, protocol: HTTP_PROXY}
+    hosts: ["*/*"]               # what can be reached by it
+  - hosts: ["*/*"]               # all other ports`)
+	p.Text(`With proxyHttpPort: 3128 in the MeshConfig (` + "`mesh_config_file`" + ` in [discovery]) every
+sidecar has one, for the hosts of the egress listener without a port. The port in the URL,
+80 by default, chooses the port of the service, with all that VirtualServices and
+DestinationRules say of it. Other hosts and ports get 502, or go where outboundTrafficPolicy
+says. The proxy is no tunnel: a client that asks it for an https:// URL (CONNECT) gets 404.
+It listens on 127.0.0.1; with another ` + "`bind`" + ` whoever reaches it sends requests with the
+identity of this host, which is a warning. Try it, and see what happens:`)
+	p.Example(`curl -x http://127.0.0.1:3128 http://api.internal:8080/
+outrider mesh explain api.internal:8080/ --proxy 127.0.0.1:3128`)
 	p.Section("IDENTITY")
 	p.Text(`The certificate of the mesh comes from ` + "`provider`" + ` in [identity]: files, istiod's
 authority or SPIRE (outrider.toml(5) has all keys). For example from files,

@@ -42,7 +42,7 @@ func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 		if host.Name == "block_all" {
 			e.answer.Reason = fmt.Sprintf(
 				"no host %s is known on port %d, and what nobody knows is blocked", e.request.Host,
-				e.request.Port)
+				e.servicePort())
 			e.answer.Fix = e.hostFix()
 			if e.proxy.Captured {
 				e.answer.Fix += ", or outboundTrafficPolicy ALLOW_ANY"

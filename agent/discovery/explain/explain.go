@@ -79,6 +79,7 @@ type explanation struct {
 
 	hcm        *hcmv3.HttpConnectionManager // HTTP connection manager; nil before it is reached
 	terminated bool                         // the filter chain terminates TLS
+	withPorts  bool                         // domains of the routes have ports: an HTTP proxy
 	// destination address of the connection; zero if unknown
 	destination netip.Addr
 	metadata    map[string]map[string]any // metadata set by filters, by filter

@@ -2,9 +2,11 @@ package explain
 
 import (
 	"fmt"
+	"net"
 	"net/http"
 	"net/url"
 	"regexp"
+	"strconv"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -67,6 +69,7 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 		e.end(OutcomeLocalReply, 0, "where the listener's routes come from is not known", "")
 		return
 	}
+	e.withPorts = !routes.IgnorePortInHostMatching
 	host, domain := findHost(routes, e.authority())
 	if host == nil {
 		e.end(OutcomeLocalReply, 404, fmt.Sprintf("no virtual host of the routes %s is for %s", routes.Name,
@@ -117,7 +120,20 @@ func (e *explanation) hostFix() string {
 	}
 	return fmt.Sprintf(
 		"add a ServiceEntry with the host %s and the port %d; a Sidecar's egress has to let it in",
-		e.request.Host, e.request.Port)
+		e.request.Host, e.servicePort())
+}
+
+// servicePort returns the port of the service that the request is for: that of the connection or,
+// at an HTTP proxy, that in the request's host.
+func (e *explanation) servicePort() uint32 {
+	if !e.withPorts {
+		return e.request.Port
+	}
+	if _, text, err := net.SplitHostPort(e.authority()); err == nil {
+		port, _ := strconv.ParseUint(text, 10, 16)
+		return uint32(port)
+	}
+	return 80
 }
 
 // normalized returns a path in the form in which the connection manager matches it with routes.

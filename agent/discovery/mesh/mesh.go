@@ -29,6 +29,7 @@ type Config struct {
 	UnknownHostTLS *networking.ClientTLSSettings
 	OutboundPort   uint32 // port that receives captured outbound connections
 	InboundPort    uint32 // port that receives captured inbound connections
+	HTTPProxyPort  uint32 // port of the HTTP proxy for applications; 0: there is none
 	// how long to wait for the first bytes of a connection before treating it as TCP; 0: unlimited
 	ProtocolDetection time.Duration
 	ConnectTimeout    time.Duration

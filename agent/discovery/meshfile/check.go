@@ -42,7 +42,7 @@ var supported = map[protoreflect.Name]bool{
 	"default_http_retry_policy": true, "locality_lb_setting": true, "h2_upgrade_policy": true,
 	"path_normalization": true, "access_log_file": true,
 	"access_log_format": true, "access_log_encoding": true, "default_config": true,
-	"proxy_listen_port": true, "proxy_inbound_listen_port": true,
+	"proxy_listen_port": true, "proxy_inbound_listen_port": true, "proxy_http_port": true,
 	"tls_defaults": true, "mesh_mTLS": true, "enable_auto_mtls": true, "trust_domain": true,
 	"trust_domain_aliases": true, "ca_certificates": true, "extension_providers": true,
 	"default_providers": true, "enable_tracing": true,
@@ -70,7 +70,6 @@ func IsSupportedField(field protoreflect.FieldDescriptor) bool {
 
 // refused lists unsupported fields that would change where requests are sent or who may see them.
 var refused = map[protoreflect.Name]string{
-	"proxy_http_port":          "an outbound HTTP proxy",
 	"inbound_traffic_policy":   "what comes in for ports that nobody gave is always passed on",
 	"service_settings":         "services that only some see",
 	"service_scope_configs":    "services that only some see",
@@ -100,6 +99,7 @@ func (c *checker) mesh(m *meshapi.MeshConfig) {
 	c.protocolDetection(m.ProtocolDetectionTimeout)
 	c.port("proxyListenPort", m.ProxyListenPort)
 	c.port("proxyInboundListenPort", m.ProxyInboundListenPort)
+	c.httpProxy(m)
 	for field, exportTo := range map[string][]string{
 		"defaultServiceExportTo":         m.DefaultServiceExportTo,
 		"defaultVirtualServiceExportTo":  m.DefaultVirtualServiceExportTo,
@@ -158,6 +158,18 @@ func (c *checker) protocolDetection(d *durationpb.Duration) {
 func (c *checker) port(field string, v int32) {
 	if v < 0 || v > 65535 {
 		c.fail(field, fmt.Sprintf("%d is not a valid port", v), "write a number from 1 to 65535")
+	}
+}
+
+// httpProxy checks the port of the HTTP proxy, which is on the loopback: captured connections would
+// arrive there if it were theirs.
+func (c *checker) httpProxy(m *meshapi.MeshConfig) {
+	c.port("proxyHttpPort", m.ProxyHttpPort)
+	usual := mesh.Default()
+	if p := port(m.ProxyHttpPort, 0); p != 0 && (p == port(m.ProxyListenPort, usual.OutboundPort) ||
+		p == port(m.ProxyInboundListenPort, usual.InboundPort)) {
+		c.fail("proxyHttpPort", fmt.Sprintf("%d is the port of captured connections", p),
+			"write another port")
 	}
 }
 

@@ -90,6 +90,7 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	}
 	m.OutboundPort, m.InboundPort = port(in.ProxyListenPort, m.OutboundPort),
 		port(in.ProxyInboundListenPort, m.InboundPort)
+	m.HTTPProxyPort = port(in.ProxyHttpPort, 0)
 	return m
 }
 

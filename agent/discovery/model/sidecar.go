@@ -94,18 +94,24 @@ func (s *Scope) Equal(other *Scope) bool {
 func (s *Scope) RestrictsEgress() bool { return s.Spec != nil && len(s.Spec.Egress) > 0 }
 
 // Egress returns the egress listener for traffic to a port: the one with the port, else the one
-// without a port, else nil.
+// without a port. It returns nil if there is neither, or if an HTTP proxy has the port.
 func (s *Scope) Egress(port uint32) *Egress {
 	for _, e := range s.egress {
 		if number := e.Spec.GetPort().GetNumber(); number == port || number == 0 {
+			if IsHTTPProxy(e.Spec) {
+				return nil
+			}
 			return e
 		}
 	}
 	return nil
 }
 
-// EgressListeners returns all egress listeners of the scope.
-func (s *Scope) EgressListeners() []*Egress { return s.egress }
+// EgressListeners returns all egress listeners of the scope except HTTP proxies.
+func (s *Scope) EgressListeners() []*Egress {
+	return slices.DeleteFunc(slices.Clone(s.egress),
+		func(e *Egress) bool { return IsHTTPProxy(e.Spec) })
+}
 
 // ImportedService returns the service of a host that some egress listener imports, or nil.
 func (s *Scope) ImportedService(w *World, host string) *Service {

@@ -23,6 +23,9 @@ type Router struct {
 	Gateways []string
 	Port     uint32 // port of the listener for which routes are translated
 	TLS      bool   // requests arrive over TLS on this listener
+	// the listener is for the requests to several ports: domains have the port, and those of port 80
+	// are also without
+	WithPorts bool
 
 	// VisibleService returns the visible service of a destination's host; nil: World.Service is used
 	VisibleService func(host string) *model.Service

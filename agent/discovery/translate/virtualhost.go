@@ -117,6 +117,9 @@ func (r *Router) finish(host string, message *routev3.VirtualHost, routes []reso
 	from ...*object.Object) *VirtualHost {
 	message.Name = virtualHostName(host, r.Port)
 	message.Domains = append([]string{host}, message.Domains...)
+	if r.WithPorts {
+		message.Domains = withPort(message.Domains, r.Port)
+	}
 	message.IncludeRequestAttemptCount = true
 	out := &VirtualHost{Host: host, Routes: routes}
 	for _, o := range from {
@@ -135,17 +138,30 @@ func (r *Router) finish(host string, message *routev3.VirtualHost, routes []reso
 	return out
 }
 
+// withPort returns the domains of requests to a port.
+func withPort(domains []string, port uint32) []string {
+	var out []string
+	for _, domain := range domains {
+		out = append(out, fmt.Sprintf("%s:%d", domain, port))
+		if port == 80 {
+			out = append(out, domain)
+		}
+	}
+	return out
+}
+
 // virtualHostsField is the field number of RouteConfiguration.virtual_hosts.
 const virtualHostsField = 2
 
 // RouteConfiguration assembles a route configuration from virtual hosts in order. fallback is the
-// virtual host for all other hosts; nil leaves them to Envoy's 404. The origins of the resource
+// virtual host for all other hosts; nil leaves them to Envoy's 404. withPorts says that domains have
+// ports; else the port in a request's host is ignored. The origins of the resource
 // begin with changed, those of the latest changes, and end with also. Between them are those of the
 // virtual hosts, unless there are more than maxOrigins.
 func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost,
-	changed []resource.Origin, also ...resource.Origin) *resource.Resource {
+	withPorts bool, changed []resource.Origin, also ...resource.Origin) *resource.Resource {
 	head := &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false),
-		IgnorePortInHostMatching:       true,
+		IgnorePortInHostMatching:       !withPorts,
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(maxDirectResponse)}
 	if fallback != nil {
 		head.VirtualHosts = []*routev3.VirtualHost{fallback}

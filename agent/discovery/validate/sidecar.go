@@ -53,12 +53,15 @@ func (c *checker) listenerPort(field string, p *networking.SidecarPort, ports ma
 		c.fail(field+".name", fmt.Sprintf("%q is no port's name", p.Name),
 			"write letters, digits and -")
 	}
+	if p.TargetPort > 0 { //nolint:staticcheck // deprecated, but it must not be silent
+		c.fail(field+".targetPort", "has no effect in a Sidecar", "remove it")
+	}
+}
+
+func (c *checker) listenerProtocol(field string, p *networking.SidecarPort) {
 	if _, ok := model.ParseProtocol(p.Protocol, ""); !ok {
 		c.fail(field+".protocol", fmt.Sprintf("%q is no protocol", p.Protocol),
 			"write one of HTTP, HTTP2, GRPC, GRPC-Web, HTTPS, TLS, TCP, MONGO, REDIS, MYSQL")
-	}
-	if p.TargetPort > 0 { //nolint:staticcheck // deprecated, but it must not be silent
-		c.fail(field+".targetPort", "has no effect in a Sidecar", "remove it")
 	}
 }
 
@@ -75,6 +78,7 @@ func (c *checker) ingress(field string, l *networking.IstioIngressListener, port
 		return
 	}
 	c.listenerPort(field+".port", l.Port, ports)
+	c.listenerProtocol(field+".port", l.Port)
 	c.bind(field+".bind", l.Bind)
 	c.defaultEndpoint(field+".defaultEndpoint", l.DefaultEndpoint)
 	protocol, _ := model.ParseProtocol(l.Port.Protocol, "")
@@ -181,11 +185,11 @@ func (c *checker) egress(field string, l *networking.IstioEgressListener, ports 
 		}
 	case l.Port.Number == 0:
 		c.fail(field+".port.number", noUnixListener, "give the listener a port")
-	case strings.EqualFold(l.Port.Protocol, "HTTP_PROXY"):
-		c.fail(field+".port.protocol", "HTTP_PROXY is not carried out by this version of Outrider",
-			"write HTTP")
 	default:
 		c.listenerPort(field+".port", l.Port, ports)
+		if !model.IsHTTPProxy(l) {
+			c.listenerProtocol(field+".port", l.Port)
+		}
 		c.bind(field+".bind", l.Bind)
 	}
 	if len(l.GetHosts()) == 0 {

@@ -8,15 +8,25 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// addressUser returns what uses an address and port: a Sidecar's ingress listener, a capture port,
-// a listener of the agent, or one of Envoy's bootstrap; "" if it is free. Services get no listener
-// on an address in use.
+// addressUser returns what uses an address and port: the HTTP proxy of MeshConfig, or a user that
+// otherUser returns; "" if it is free. Services get no listener on an address in use.
 func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
+	for _, p := range s.proxies {
+		if p.OfMesh && p.Port == number && mesh.SameAddress(at.address, loopback) {
+			return "the HTTP proxy of MeshConfig (proxyHttpPort)"
+		}
+	}
+	return s.otherUser(v, at, number)
+}
+
+// otherUser returns what uses an address and port: a Sidecar's ingress listener, a capture port, a
+// listener of the agent, or one of Envoy's bootstrap.
+func (s *sidecar) otherUser(v *View, at bindAddress, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {
 		return fmt.Sprintf("%s of %s at %s", d.field, d.object.Key, d.object.Position())
 	}
-	if v.node.Captured() && mesh.IsUnspecified(address) &&
+	if v.node.Captured() && (mesh.IsUnspecified(address) || !at.captured) &&
 		slices.Contains([]uint32{v.world.Mesh().OutboundPort, v.world.Mesh().InboundPort}, number) {
 		return "the proxy itself, which takes captured connections there"
 	}

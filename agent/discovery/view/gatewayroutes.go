@@ -102,7 +102,7 @@ func (g *gatewayRoutes) publish(v *View, name string, changed []resource.Origin)
 	for _, s := range g.servers {
 		gateways = append(gateways, s.origin())
 	}
-	v.put("route/"+name, translate.RouteConfiguration(name, hosts, fallback, changed, gateways...))
+	v.put("route/"+name, translate.RouteConfiguration(name, hosts, fallback, false, changed, gateways...))
 }
 
 // gateways returns the names of all Gateways that share the route configuration.

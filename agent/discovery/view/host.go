@@ -14,6 +14,9 @@ import (
 func (s *sidecar) host(v *View, host string) {
 	reads := map[string]struct{}{}
 	problems := append(s.requests(v, host, reads), s.connections(v, host, reads)...)
+	for _, p := range s.proxies {
+		problems = append(problems, p.sidecar.requests(v, host, reads)...)
+	}
 	delete(reads, host)
 	s.read(host, reads)
 	v.report("host/"+host, dedupe(problems))
@@ -36,7 +39,7 @@ func (s *sidecar) read(host string, reads map[string]struct{}) {
 // outbound returns a Router for an outbound port of the sidecar.
 func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
 	return &translate.Router{World: v.world, Node: v.node, Gateways: []string{model.MeshGateway},
-		Port:           port,
+		Port: port, WithPorts: s.withPorts,
 		VisibleService: func(host string) *model.Service { return s.means(v, host) },
 		OtherService:   func(host string) *model.Service { return s.port(port).members[host].service },
 		IsNamed:        func(host string) bool { return s.named(v, host, port) }}

@@ -28,7 +28,8 @@ func FuzzNetworking(f *testing.F) {
 	const route = "hosts: [a.test]\ngateways: [mesh, a]\n" +
 		"http: [{route: [{destination: {host: a.test}}]}]"
 	f.Add(entry, rule, route, "servers: [{port: {number: 443, name: a, protocol: TLS}, "+
-		"hosts: ['*'], tls: {mode: AUTO_PASSTHROUGH}}]", "egress: [{hosts: ['*/*']}]")
+		"hosts: ['*'], tls: {mode: AUTO_PASSTHROUGH}}]", "egress: [{port: {number: 3128, "+
+		"protocol: HTTP_PROXY}, hosts: ['*/*']}]")
 	f.Add("hosts: ['*.test']\nresolution: DYNAMIC_DNS\nports: [{number: 80, name: http, "+
 		"protocol: HTTP}, {number: 443, name: tls, protocol: TLS}]",
 		"host: '*.test'\ntrafficPolicy: {tls: {mode: SIMPLE}}",
@@ -41,6 +42,7 @@ func FuzzNetworking(f *testing.F) {
 			"defaultEndpoint: '127.0.0.1:8080'}]")
 	f.Fuzz(func(t *testing.T, entry, rule, route, gateway, sidecar string) {
 		m := mesh.Default()
+		m.HTTPProxyPort = uint32(len(rule)) % 100
 		m.DynamicDNS, m.Credentials.Socket = len(entry)%2 == 0, "/run/sds.sock"
 		w := model.NewWorld("cluster.local", m)
 		for _, in := range []struct {

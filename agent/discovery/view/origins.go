@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/translate"
@@ -56,8 +57,8 @@ type HostOrigin struct {
 // Hosts returns all virtual hosts that are defined by objects.
 func (v *View) Hosts() []HostOrigin {
 	var all []HostOrigin
-	v.kind.eachHost(func(routes string, port uint32, domain string) {
-		all = append(all, HostOrigin{routes, fmt.Sprintf("%s:%d", domain, port),
+	v.kind.eachHost(func(routes string, port uint32, host, domain string) {
+		all = append(all, HostOrigin{routes, fmt.Sprintf("%s:%d", host, port),
 			v.HostOrigins(routes, domain), v.kind.virtualHost(routes, domain).Routes})
 	})
 	return all
@@ -69,6 +70,11 @@ func (v *View) current(key resource.Key) *resource.Resource {
 }
 
 func (s *sidecar) virtualHost(routes, domain string) *translate.VirtualHost {
+	for _, p := range s.proxies {
+		if at := strings.LastIndexByte(domain, ':'); p.Routes == routes && at >= 0 {
+			return p.sidecar.virtualHost(domain[at+1:], domain[:at])
+		}
+	}
 	number, err := strconv.ParseUint(routes, 10, 16)
 	if err != nil || s.ports[uint32(number)] == nil {
 		return nil
@@ -76,20 +82,29 @@ func (s *sidecar) virtualHost(routes, domain string) *translate.VirtualHost {
 	return s.ports[uint32(number)].hosts[domain]
 }
 
-func (s *sidecar) eachHost(visit func(routes string, port uint32, domain string)) {
+func (s *sidecar) eachHost(visit func(routes string, port uint32, host, domain string)) {
 	for number, p := range s.ports {
-		for domain := range p.hosts {
+		for host := range p.hosts {
 			if p.listens {
-				visit(fmt.Sprint(number), number, domain)
+				visit(fmt.Sprint(number), number, host, host)
+			}
+		}
+	}
+	for _, proxy := range s.proxies {
+		for number, p := range proxy.sidecar.ports {
+			for host := range p.hosts {
+				if proxy.listens {
+					visit(proxy.Routes, number, host, fmt.Sprintf("%s:%d", host, number))
+				}
 			}
 		}
 	}
 }
 
-func (r *router) eachHost(visit func(routes string, port uint32, domain string)) {
+func (r *router) eachHost(visit func(routes string, port uint32, host, domain string)) {
 	for name, routes := range r.routes {
-		for domain := range routes.hosts {
-			visit(name, routes.port, domain)
+		for host := range routes.hosts {
+			visit(name, routes.port, host, host)
 		}
 	}
 }

@@ -220,7 +220,7 @@ func (p *port) route(v *View, s *sidecar) {
 			fallback = nil
 		}
 	}
-	v.put(unit, translate.RouteConfiguration(fmt.Sprint(p.number), hosts, fallback, p.changed))
+	v.put(unit, translate.RouteConfiguration(fmt.Sprint(p.number), hosts, fallback, false, p.changed))
 	v.report(unit, nil)
 	p.changed = nil
 }

@@ -27,6 +27,7 @@ func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 	s.reportShadowed(v)
 	s.capture(v)
 	s.readProxy(v)
+	s.replaceProxies(v)
 	for _, p := range s.ports {
 		p.listenerDirty, p.routesDirty = true, true
 	}

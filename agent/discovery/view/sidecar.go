@@ -21,6 +21,10 @@ type sidecar struct {
 	readers readers
 	scope   *model.Scope
 	inbound inbound
+	proxies []*httpProxy
+
+	proxyPort uint32 // HTTPProxyPort of the world
+	withPorts bool   // ports share one route configuration, whose domains have the port
 
 	reclustered map[string]struct{} // hosts whose clusters may have to be added or removed
 }
@@ -49,9 +53,15 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 	for _, p := range s.ports {
 		p.listenerDirty = p.listenerDirty || v.guards.extended
 	}
+	for _, p := range s.proxies {
+		p.dirty = p.dirty || v.guards.extended
+	}
 	hosts := make(map[string]struct{}, len(touched.Hosts))
 	for host := range touched.Hosts {
 		s.join(v, host)
+		for _, p := range s.proxies {
+			p.sidecar.join(v, host)
+		}
 		hosts[host] = struct{}{}
 		for reader := range s.readers.of(host) {
 			if reader != egressProxy && reader != telemetryReader {
@@ -76,6 +86,9 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 			delete(s.ports, number)
 		}
 	}
+	for _, p := range s.proxies {
+		p.reconcile(v, s)
+	}
 	wait()
 	for host := range touched.Hosts {
 		v.clusters(host, s.service(v, host))
@@ -91,8 +104,15 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 
 func (s *sidecar) relisten(v *View) {
 	s.inbound.make(v, s.scope) // first, because inbound listeners reserve addresses
+	if s.proxyPort != v.world.HTTPProxyPort(v.node) {
+		s.replaceProxies(v) // the caller will update everything
+	}
 	for _, p := range s.ports {
 		p.listenerDirty, p.routesDirty = true, true
+		p.reconcile(v, s)
+	}
+	for _, p := range s.proxies {
+		p.dirty = true
 		p.reconcile(v, s)
 	}
 	s.capture(v)

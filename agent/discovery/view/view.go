@@ -53,7 +53,8 @@ type kind interface {
 	relisten(v *View) // relisten marks all listeners to be translated again
 	// virtualHost returns the virtual host of a domain, nil if there is none
 	virtualHost(routes, domain string) *translate.VirtualHost
-	eachHost(visit func(routes string, port uint32, domain string))
+	// eachHost calls visit for every virtual host, with the domain by which virtualHost finds it
+	eachHost(visit func(routes string, port uint32, host, domain string))
 }
 
 // New returns a view of a world for the proxies of a node. The first Update publishes.

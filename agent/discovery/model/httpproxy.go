@@ -1,0 +1,62 @@
+package model
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	networking "istio.io/api/networking/v1alpha3"
+)
+
+// HTTPProxy is a listener of a sidecar for requests to all HTTP ports of the hosts in a scope.
+type HTTPProxy struct {
+	Port   uint32
+	Routes string // Istio's name of the route configuration
+	Scope  *Scope // the hosts; its one egress listener is for all ports
+	OfMesh bool   // MeshConfig or the node's metadata defines the proxy, not a Sidecar
+	Index  int    // index in the Sidecar's egress list
+}
+
+// httpProxyPortKey is the metadata key of a node with the port that precedes that of MeshConfig.
+const httpProxyPortKey = "HTTP_PROXY_PORT"
+
+// IsHTTPProxy reports whether an egress listener is an HTTP proxy.
+func IsHTTPProxy(l *networking.IstioEgressListener) bool {
+	return strings.EqualFold(l.GetPort().GetProtocol(), "HTTP_PROXY")
+}
+
+// HTTPProxyPort returns the port of the HTTP proxy that every sidecar has; 0: there is none.
+func (w *World) HTTPProxyPort(node Node) uint32 {
+	if port, err := strconv.ParseUint(node.Metadata[httpProxyPortKey], 10, 16); err == nil {
+		return uint32(port)
+	}
+	return w.mesh.HTTPProxyPort
+}
+
+// HTTPProxies returns the HTTP proxies of a sidecar: that at HTTPProxyPort, for the hosts of the
+// egress listener without a port, and those of the Sidecar.
+func (s *Scope) HTTPProxies(w *World, node Node) []HTTPProxy {
+	var all []HTTPProxy
+	add := func(p HTTPProxy, from *Egress, spec *networking.IstioEgressListener) {
+		e := *from
+		e.Spec = spec
+		p.Scope = &Scope{Object: s.Object, Spec: s.Spec, egress: []*Egress{&e}}
+		all = append(all, p)
+	}
+	if port := w.HTTPProxyPort(node); port != 0 {
+		from := &Egress{reader: node.Namespace} // imports nothing
+		if last := s.egress[len(s.egress)-1]; last.Spec.GetPort() == nil {
+			from = last
+		}
+		add(HTTPProxy{Port: port, Routes: "http_proxy", OfMesh: true}, from,
+			&networking.IstioEgressListener{CaptureMode: networking.CaptureMode_NONE})
+	}
+	for _, e := range s.egress {
+		if IsHTTPProxy(e.Spec) {
+			port := e.Spec.Port.Number
+			add(HTTPProxy{Port: port, Routes: fmt.Sprint(port), Index: e.Index}, e,
+				&networking.IstioEgressListener{Bind: e.Spec.Bind, CaptureMode: e.Spec.CaptureMode})
+		}
+	}
+	return all
+}
