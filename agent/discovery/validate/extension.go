@@ -7,11 +7,14 @@ import (
 	"regexp"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 	extensions "istio.io/api/extensions/v1alpha1"
 	types "istio.io/api/type/v1beta1"
 
+	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/credential"
+	"outrider.org/outrider/agent/discovery/object"
 )
 
 const (
@@ -39,6 +42,17 @@ func (c *checker) wasmPlugin(p *extensions.WasmPlugin) {
 		c.trafficSelector(i, m.GetPorts())
 	}
 	c.most("match", len(p.Match), maxMatches)
+	c.openGuard("", p, p.FailStrategy)
+}
+
+// openGuard notes that an extension that restricts access lets requests pass when it fails.
+func (c *checker) openGuard(at string, spec proto.Message, on extensions.FailStrategy) {
+	if on == extensions.FailStrategy_FAIL_OPEN && object.SpecRestricts(spec) {
+		c.findings = append(c.findings, object.Finding{Field: at + "failStrategy",
+			Severity: condition.Info, Message: "what the extension is for passes unchecked when " +
+				"its code fails; without its code everything is denied", Fix: "write FAIL_CLOSE to " +
+				"deny in both cases"})
+	}
 }
 
 // plural adapts a TrafficExtension, which has no targetRef, to the interface of objects with
@@ -53,6 +67,7 @@ func (c *checker) trafficExtension(x *extensions.TrafficExtension) {
 	switch {
 	case x.GetWasm() != nil:
 		c.module("wasm", x.GetWasm())
+		c.openGuard("wasm.", x, x.GetWasm().FailStrategy)
 	case x.GetLua() == nil:
 		c.fail("wasm", "there is neither wasm nor lua", "write one of them")
 	case x.GetLua().InlineCode == "":

@@ -24,14 +24,16 @@ const (
 func readOne(t *testing.T, kind, spec string, check func(*object.Object) []object.Finding) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "x.yaml")
-	group := "networking"
+	group, version := "networking", "v1"
 	switch {
+	case object.Kind(kind).IsExtension():
+		group, version = "extensions", "v1alpha1"
 	case object.Kind(kind).Restricts():
 		group = "security"
 	case object.Kind(kind) == object.Telemetry:
 		group = "telemetry"
 	}
-	content := "apiVersion: " + group + ".istio.io/v1\nkind: " + kind +
+	content := "apiVersion: " + group + ".istio.io/" + version + "\nkind: " + kind +
 		"\nmetadata: {name: x}\nspec:\n  " + strings.ReplaceAll(spec, "\n", "\n  ") + "\n"
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
