@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -23,6 +24,8 @@ const MaxBytes = 64 << 20
 const (
 	maxRedirects = 10
 	magic        = "\x00asm" // first bytes of a module
+	headerBytes  = 8         // magic and version
+	lastSection  = 13        // highest ID of a section
 )
 
 var schemes = []string{"oci", "http", "https"}
@@ -77,8 +80,10 @@ func (c *Client) get(ctx context.Context, from string) (found Module, err error)
 	if response.StatusCode != http.StatusOK {
 		return found, fmt.Errorf("GET %s: %s", from, response.Status)
 	}
-	found.Code, err = io.ReadAll(io.LimitReader(response.Body, MaxBytes+1))
-	if err == nil && len(found.Code) > MaxBytes {
+	if response.ContentLength <= MaxBytes {
+		found.Code, err = io.ReadAll(io.LimitReader(response.Body, MaxBytes+1))
+	}
+	if err == nil && max(response.ContentLength, int64(len(found.Code))) > MaxBytes {
 		err = fmt.Errorf("%s has more than %d MB", from, MaxBytes>>20)
 	}
 	found.Sums = []string{sumOf(found.Code)}
@@ -97,6 +102,21 @@ func (m Module) Has(want string) bool {
 
 // IsWasm reports whether the module begins as a Wasm module does.
 func (m Module) IsWasm() bool { return bytes.HasPrefix(m.Code, []byte(magic)) }
+
+// isCutOff reports whether the module ends within a section. Envoy finds other mistakes.
+func (m Module) isCutOff() bool {
+	if len(m.Code) < headerBytes {
+		return true
+	}
+	for rest := m.Code[headerBytes:]; len(rest) > 0 && rest[0] <= lastSection; {
+		size, n := binary.Uvarint(rest[1:])
+		if rest = rest[1:]; n <= 0 || size > uint64(len(rest)-n) {
+			return true
+		}
+		rest = rest[n+int(size):]
+	}
+	return false
+}
 
 // http returns an HTTP client that fetches one Wasm module. It follows no redirect from TLS to
 // plaintext. It connects neither to this host nor to link-local addresses or a cloud's metadata

@@ -17,6 +17,7 @@ import (
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/watch"
 )
 
 // CodeNotStored is the condition that the file of a Fetcher cannot be written.
@@ -35,6 +36,9 @@ const (
 	maxErrorBytes = 300 // of an error, which may have text of a server
 	idle          = time.Hour
 )
+
+// fileDelays debounce the events of files, which may be written slowly.
+var fileDelays = watch.Delays{Debounce: 500 * time.Millisecond, MaxDelay: 5 * time.Second}
 
 // Source is what a Fetcher fetches.
 type Source struct {
@@ -61,12 +65,14 @@ type FetcherOptions struct {
 }
 
 // Fetcher fetches the modules that Require names beside everything else: Module returns what is
-// there. A fetch that fails is repeated. Its methods may be called concurrently.
+// there. A fetch that fails is repeated, and a changed file is read again. Its methods may be called
+// concurrently.
 type Fetcher struct {
 	part.Readiness
 	options  FetcherOptions
 	client   Client
 	fetches  singleflight.Group // by source; one may hang in a file system
+	files    *watch.Notifier    // of the modules in files
 	required chan struct{}      // Require or Reread has changed the entries
 	changed  chan struct{}
 
@@ -85,6 +91,8 @@ type entry struct {
 	code    []byte // nil: none yet
 	due     time.Time
 	busy    bool
+	again   bool // the file may have changed while it is read
+	unwatch func()
 	retries backoff.Backoff
 	err     error // of the last attempt
 }
@@ -99,6 +107,7 @@ func NewFetcher(options FetcherOptions) *Fetcher {
 	}
 	f := &Fetcher{options: options, client: Client{Allowed: options.Allowed},
 		required: make(chan struct{}, 1), changed: make(chan struct{}, 1),
+		files:   watch.NewNotifier(fileDelays, options.Logger),
 		entries: map[Source]*entry{}}
 	f.restore()
 	return f
@@ -132,6 +141,9 @@ func (f *Fetcher) Require(sources []Source) {
 	maps.DeleteFunc(f.entries, func(from Source, e *entry) bool {
 		drop := !slices.Contains(sources, from)
 		f.outdated = f.outdated || drop && e.code != nil
+		if drop && e.unwatch != nil {
+			e.unwatch()
+		}
 		return drop
 	})
 	f.omitted = map[Source]bool{}
@@ -143,8 +155,29 @@ func (f *Fetcher) Require(sources []Source) {
 		default:
 			f.entries[from] = newEntry()
 		}
+		f.watch(from)
 	}
 	signal(f.required)
+}
+
+// watch reads the module of an entry again when its file changes. Callers hold mu.
+func (f *Fetcher) watch(from Source) {
+	e, path := f.entries[from], from.path()
+	if e == nil || e.unwatch != nil || path == "" {
+		return
+	}
+	e.unwatch = f.files.Watch([]string{path}, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		e.refetch()
+		signal(f.required)
+	})
+}
+
+// refetch makes the entry due, once more if it is being fetched.
+func (e *entry) refetch() {
+	e.due, e.again = time.Time{}, e.busy
+	e.retries.Reset()
 }
 
 // Reread reads the modules in files again, and fetches those that failed. It does not block.
@@ -152,9 +185,8 @@ func (f *Fetcher) Reread() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for from, e := range f.entries {
-		if from.isFile() || e.code == nil {
-			e.due = time.Time{}
-			e.retries.Reset()
+		if from.path() != "" || e.code == nil {
+			e.refetch()
 		}
 	}
 	signal(f.required)
@@ -177,6 +209,11 @@ func (f *Fetcher) Run(ctx context.Context) error {
 	results := make(chan result)
 	var fetches sync.WaitGroup
 	defer fetches.Wait()
+	fetches.Go(func() {
+		if err := f.files.Run(ctx); err != nil {
+			f.options.Logger.Warn("cannot watch the files of Wasm modules", "error", err)
+		}
+	})
 	for {
 		next := f.begin(func(from Source) {
 			fetches.Go(func() {
@@ -240,6 +277,11 @@ func (f *Fetcher) finish(r result) {
 		r.err = fmt.Errorf("all modules together have more than %d MB", maxTotal>>20)
 	}
 	e.busy = false
+	defer func() {
+		if e.again {
+			e.due, e.again = time.Time{}, false
+		}
+	}()
 	if r.err != nil {
 		e.due = time.Now().Add(e.retries.Next())
 		if e.err == nil || e.err.Error() != r.err.Error() {

@@ -115,6 +115,18 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 	huge := wasm.Source{URL: r.url, Version: "3"}
 	r.Require([]wasm.Source{huge})
 	r.fails(huge, "more than 64 MB")
+	r.handle(func(w http.ResponseWriter, _ *http.Request) { // HTTP/1.0: the length is unknown
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_, _ = fmt.Fprintf(conn, "HTTP/1.0 200 OK\r\n\r\n%s", wasmtest.EmptyModule[:20])
+		_ = conn.Close()
+	})
+	half := wasm.Source{URL: r.url, Version: "4"}
+	r.Require([]wasm.Source{half})
+	r.fails(half, "is cut off")
 	gone := wasm.Source{URL: "http://127.0.0.1:1/m"}
 	r.Require([]wasm.Source{gone})
 	r.fails(gone, "connection refused")
@@ -221,6 +233,52 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 	r.start(state)
 	r.Require([]wasm.Source{file})
 	r.gets(file)
+}
+
+// TestFetcher_ChangedFileCounts: a file that is written again, or replaced, needs no reload. While
+// it is half written, invalid or gone, its former module remains.
+func TestFetcher_ChangedFileCounts(t *testing.T) {
+	r := newRig(t)
+	folder := t.TempDir()
+	path := filepath.Join(folder, "m.wasm")
+	file := wasm.Source{URL: "file://" + path}
+	version := func(n string) []byte { return wasmtest.Tagger(wasmtest.RequestHeaders, "a", n) }
+	put := func(path string, content []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has := func(what string, want []byte, problem string) {
+		t.Helper()
+		parts.EventuallySees(t, 60*time.Second, what, func() (bool, string) {
+			code, err := r.Module(file)
+			return bytes.Equal(code, want) && (err != nil) == (problem != "") &&
+				(err == nil || strings.Contains(err.Error(), problem)), fmt.Sprintf("%q, %v", code, err)
+		})
+	}
+	r.start("")
+	r.Require([]wasm.Source{file})
+	has("the file is missing", nil, "no such file")
+	put(path, version("1"))
+	has("a new file", version("1"), "")
+	put(path, version("2")[:60])
+	has("half a file", version("1"), "is cut off")
+	put(path, version("2"))
+	has("a written file", version("2"), "")
+	put(path+".new", version("3"))
+	if err := os.Rename(path+".new", path); err != nil {
+		t.Fatal(err)
+	}
+	has("a replaced file", version("3"), "")
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	has("a removed file", version("3"), "no such file")
+	r.Require(nil)
+	put(path, version("4"))
+	r.Require([]wasm.Source{file})
+	has("a file that is required again", version("4"), "")
 }
 
 func TestFetcher_PullSecretFromItsFile(t *testing.T) {

@@ -33,9 +33,10 @@ func (s Source) Path() (path string, ok bool) {
 	return strings.TrimPrefix(s.URL, filePrefix), true
 }
 
-func (s Source) isFile() bool {
-	_, ok := s.Path()
-	return ok
+// path returns the path of a module in a file, "" for others.
+func (s Source) path() string {
+	path, _ := s.Path()
+	return path
 }
 
 // fetch gets the module of a source. It ends with ctx, also if a file system does not answer.
@@ -66,9 +67,9 @@ func (f *Fetcher) fetch(ctx context.Context, from Source) result {
 // get gets the module of a source and verifies it.
 func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error) {
 	var secret []byte
-	path, isFile := from.Path()
+	path := from.path()
 	switch {
-	case isFile:
+	case path != "":
 		if found.Code, err = readfile.Read(path, MaxBytes); err == nil {
 			found.Sums = []string{sumOf(found.Code)}
 		}
@@ -91,6 +92,8 @@ func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error
 			from.SHA256)
 	case !found.IsWasm():
 		return found, fmt.Errorf("%s is not a Wasm module", from.URL)
+	case found.isCutOff():
+		return found, fmt.Errorf("%s is cut off", from.URL)
 	}
 	return found, nil
 }

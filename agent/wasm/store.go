@@ -44,7 +44,7 @@ func (f *Fetcher) restore() {
 			}
 			e := newEntry()
 			e.code = slices.Clone(r.Text)
-			if !from.isFile() {
+			if from.path() == "" {
 				e.due = time.Now().Add(idle * 24 * 365)
 			}
 			f.entries[from] = e

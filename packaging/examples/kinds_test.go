@@ -61,13 +61,14 @@ var kinds = []struct{ name, text string }{
 		"gateway.networking.k8s.io/gateway-name (`labels` in [node]). Nginx: `allow`, `deny`."},
 	{"WasmPlugin", "A Wasm module that Envoy runs for requests (`type: NETWORK`: connections), in the\n" +
 		"phase AUTHN, AUTHZ or STATS, or before routing, by `priority`. `match` names mode and\n" +
-		"ports. `url` is file:// (read by the agent, again at a reload), https://, http:// or\n" +
+		"ports. `url` is file:// (read by the agent, again when it changes), https://, http:// or\n" +
 		"oci://, the last with `imagePullSecret: NAME`: the credential NAME with the file\n" +
 		".dockerconfigjson. The agent fetches it beside everything else, and keeps it over a\n" +
 		"restart. A new plugin takes effect once its module is there. If it cannot be fetched,\n" +
 		"and at a start of the agent, everything that the plugin is for is denied; with\n" +
-		"`failStrategy: FAIL_OPEN` it passes without the plugin, except in the phases AUTHN and\n" +
-		"AUTHZ. A changed plugin whose module is not there leaves the former one in force.\n" +
+		"`failStrategy: FAIL_OPEN` it passes without the plugin. In the phases AUTHN and AUTHZ that\n" +
+		"is so only while the module's code fails. A changed plugin whose module is missing or cut\n" +
+		"off, or refused by Envoy, leaves the former one in force.\n" +
 		"mesh-problems says why. A server at a loopback, link-local or metadata address is\n" +
 		"asked only if a ServiceEntry has its host or address. Its apiVersion is\n" +
 		"extensions.istio.io/v1alpha1."},
