@@ -9,6 +9,7 @@ import (
 	alsv3 "github.com/envoyproxy/go-control-plane/envoy/service/accesslog/v3"
 	"google.golang.org/grpc"
 
+	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
@@ -17,7 +18,7 @@ import (
 
 // newEndpoints returns the part that tracks endpoints which refuse connections or do not answer.
 func newEndpoints(
-	b *base, state *reloadState, supervisor *epoch.Supervisor,
+	b *base, state *reloadState, supervisor *epoch.Supervisor, mesh *discovery.Server,
 ) *endpoints.Tracker {
 	return endpoints.New(endpoints.Options{
 		ReadCounters: func(ctx context.Context) (endpoints.Snapshot, error) {
@@ -29,6 +30,16 @@ func newEndpoints(
 		NoFailureLog: func() bool {
 			c := state.InForce().Config
 			return c.Envoy.Enabled && !reportsFailures(c)
+		},
+		Providers: func() map[string]string {
+			c := state.InForce().Config
+			if !c.Envoy.Enabled || len(c.Discovery.Addresses) > 0 {
+				return nil
+			}
+			return mesh.Providers()
+		},
+		Dropped: func(ctx context.Context) (endpoints.Drops, error) {
+			return dropped(ctx, supervisor)
 		},
 		Board: b.board, Logger: b.logOf("endpoints"),
 	})
@@ -49,6 +60,18 @@ func endpointCounters(
 		return endpoints.Snapshot{}, err
 	}
 	return endpoints.ParseClusters(body, live.Number)
+}
+
+// dropped returns how many log entries and spans the live epoch has dropped.
+func dropped(ctx context.Context, supervisor *epoch.Supervisor) (endpoints.Drops, error) {
+	live, ok := liveEpoch(supervisor)
+	if !ok || live.AdminLost {
+		return endpoints.Drops{}, errors.New("no epoch answers")
+	}
+	ctx, cancel := context.WithTimeout(ctx, adminTime)
+	defer cancel()
+	counts, err := envoy.NewAdmin(live.AdminAddress).Stats(ctx, endpoints.DropFilter)
+	return endpoints.Drops{Epoch: live.Number, Counts: counts}, err
 }
 
 // emptyClusters returns, by cluster, how often the live epoch found no healthy endpoint.

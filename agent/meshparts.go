@@ -53,6 +53,7 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 	changed := make(chan struct{}, 1)
 	pushed := func() {
 		notify(changed)
+		m.endpoints.ProvidersChanged()
 		if m.dns != nil {
 			publishNames(state, m.discovery, m.dns)
 		}
@@ -72,7 +73,7 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 	m.capture = newCapture(b, c, e.supervisor)
 	m.exposure = newExposure(b, c, state, e, &meshPolicy{m.relay, m.discovery, m.tracker}, m.capture,
 		listeners)
-	m.endpoints = newEndpoints(b, state, e.supervisor)
+	m.endpoints = newEndpoints(b, state, e.supervisor, m.discovery)
 	if m.xds, m.unbound, err = newXDS(b, m, e, w.acknowledged); err != nil {
 		return nil, err
 	}

@@ -297,8 +297,8 @@ func TestTelemetry_BrokenCollectors(t *testing.T) {
 	for _, test := range []struct {
 		name, tracer string
 		port         int
-	}{{"stuck", "otel", stuck}, {"stuck", "zipkin", stuck}, {"gone", "otel", 9},
-		{"endless", "otelhttp", endless}, {"endless", "zipkin", endless}} {
+	}{{"stuck", "otel", stuck}, {"stuck", "zipkin", stuck}, {"gone", "otel", 9}, {"gone", "zipkin", 9},
+		{"endless", "otel", endless}, {"endless", "otelhttp", endless}, {"endless", "zipkin", endless}} {
 		write(t, path, fmt.Sprintf(collectorEntry[4:], test.port, test.port, port, web)+"---\n"+
 			telemetryObject("shop", 0, "{accessLogging: [{providers: [{name: als}, {name: otellog}]}], "+
 				"tracing: [{providers: [{name: "+test.tracer+"}], randomSamplingPercentage: 100}]}"))
@@ -311,6 +311,12 @@ func TestTelemetry_BrokenCollectors(t *testing.T) {
 			if err := requestPath(port, fmt.Sprint("/", i)); err != nil {
 				t.Fatalf("%s, %s: request %d: %v", test.name, test.tracer, i, err)
 			}
+		}
+		if test.port == stuck && test.tracer == "otel" {
+			eventually(t, "calls without an answer end", func() (bool, string) {
+				n := e.Stat(`cluster\.outbound\|4317\|\|otel\.test;\.upstream_rq_timeout`)
+				return n >= 10, fmt.Sprint(n) // more than those of logs
+			})
 		}
 	}
 	if bytes := e.Stat("server.memory_allocated"); bytes <= 0 || bytes > 100<<20 {

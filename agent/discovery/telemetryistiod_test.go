@@ -13,6 +13,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	tracev3 "github.com/envoyproxy/go-control-plane/envoy/config/trace/v3"
+	otellogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/open_telemetry/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -168,15 +169,35 @@ func telemetryOf(t *testing.T, listeners []proto.Message) map[string][]string {
 	return found
 }
 
-// logText returns the JSON of a message without the time-out that only this server sets.
+// withoutTimeout removes what bounds the calls of a service, as only this server does.
+func withoutTimeout(service *corev3.GrpcService) {
+	if service.Timeout.GetSeconds() == 5 {
+		service.Timeout = nil
+	}
+	service.InitialMetadata = slices.DeleteFunc(service.InitialMetadata,
+		func(h *corev3.HeaderValue) bool { return h.Key == "x-envoy-upstream-rq-timeout-ms" })
+	if len(service.InitialMetadata) == 0 {
+		service.InitialMetadata = nil
+	}
+}
+
+// logText returns the JSON of a message without the time-outs that only this server sets.
 func logText(t *testing.T, m proto.Message) string {
 	t.Helper()
+	if log, ok := m.(*accesslogv3.AccessLog); ok {
+		config := &otellogv3.OpenTelemetryAccessLogConfig{}
+		if log.GetTypedConfig().UnmarshalTo(config) == nil {
+			withoutTimeout(config.CommonConfig.GrpcService) //nolint:staticcheck // istiod's form
+			packed, err := anypb.New(config)
+			must(t, err)
+			m = &accesslogv3.AccessLog{Name: log.Name, Filter: log.Filter,
+				ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: packed}}
+		}
+	}
 	if tracing, ok := m.(*hcmv3.HttpConnectionManager_Tracing); ok && tracing.GetProvider() != nil {
 		config := &tracev3.OpenTelemetryConfig{}
 		if tracing.Provider.GetTypedConfig().UnmarshalTo(config) == nil && config.GrpcService != nil {
-			if config.GrpcService.Timeout.GetSeconds() == 5 {
-				config.GrpcService.Timeout = nil
-			}
+			withoutTimeout(config.GrpcService)
 			packed, err := anypb.New(config)
 			must(t, err)
 			tracing.Provider.ConfigType = &tracev3.Tracing_Http_TypedConfig{TypedConfig: packed}

@@ -11,8 +11,8 @@ import (
 )
 
 // Run reads Envoy's counters while endpoints fail, to find successes, and while no failures are
-// reported, to find failures. It ends with ctx. If all endpoints work and report their failures,
-// Run sleeps.
+// reported or there are providers, to find failures. It ends with ctx. If all endpoints work and
+// report their failures, Run sleeps.
 func (t *Tracker) Run(ctx context.Context) error {
 	t.MarkReady()
 	timer := time.NewTimer(0)
@@ -25,9 +25,11 @@ func (t *Tracker) Run(ctx context.Context) error {
 			return nil
 		}
 		started := time.Now()
+		t.takeProviders()
 		if t.period() > 0 {
 			t.check(ctx)
 		}
+		t.checkDrops(ctx, time.Now())
 		pause := time.NewTimer(max(confirmAfter, costFactor*time.Since(started)))
 		select {
 		case <-pause.C:
@@ -47,7 +49,8 @@ func (t *Tracker) period() time.Duration {
 	blind := t.options.NoFailureLog()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if !blind {
+	watches := blind || len(t.providers) > 0
+	if !watches {
 		t.before = nil
 	}
 	if t.nowhere {
@@ -63,7 +66,7 @@ func (t *Tracker) period() time.Duration {
 	switch {
 	case confirmed:
 		return openPeriod
-	case blind:
+	case watches:
 		return blindPeriod
 	}
 	return 0
@@ -81,11 +84,12 @@ func (t *Tracker) check(ctx context.Context) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := time.Now()
+	looked := t.looked
 	if err == nil {
 		t.byClient, t.looked = seen.ClientChosen, now
 	}
-	if err == nil && blind {
-		t.compare(seen, now)
+	if err == nil && (blind || len(t.providers) > 0) {
+		t.compare(seen, blind, looked, now)
 	}
 	for key, p := range t.failing {
 		switch {
@@ -108,9 +112,10 @@ func (t *Tracker) check(ctx context.Context) {
 // success, which ends the problem, and if there were no previous counters. Callers hold mu.
 func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 	base, c := p.base, seen.of(p.Key)
+	provider := t.providers[p.Cluster] != ""
 	switch {
 	case base == nil:
-		p.base, p.worked = seen.only(p.Key), c.worked()
+		p.base, p.worked = seen.only(p.Key), c.worked() || provider && c.Requests > c.Errors
 		return false
 	case base.Epoch != seen.Epoch && p.confirmed:
 		// a new epoch's counters start at zero
@@ -121,13 +126,18 @@ func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 		return false
 	}
 	since := base.Hosts[p.Key]
-	succeeded := c.succeeded(since) || p.lasts(c, since, now)
+	var succeeded bool
+	if provider {
+		succeeded = c.served(since, now.Sub(p.LastFailure))
+	} else {
+		succeeded = c.succeeded(since) || p.lasts(c, since, now)
+	}
 	switch {
 	case succeeded && p.confirmed:
 		t.end(p, "backend answers again")
 	case succeeded:
 		p.restart(seen)
-	case c.ConnectFails != since.ConnectFails:
+	case c.failures() != since.failures():
 		p.base = seen.only(p.Key)
 	}
 	return !succeeded
@@ -181,14 +191,19 @@ func (t *Tracker) end(p *failing, message string) {
 	}
 }
 
-// compare records the failures that the counters show since the previous check. Callers hold mu.
-func (t *Tracker) compare(seen Snapshot, now time.Time) {
+// compare records the failures that the counters show since the previous check, at looked: of all
+// endpoints if no others are reported, else of those of providers. Callers hold mu.
+func (t *Tracker) compare(seen Snapshot, all bool, looked, now time.Time) {
 	before := t.before
 	t.before = seen.failed()
 	if before == nil { // without previous counters, the failures may be old
 		return
 	}
 	for key, c := range t.before.Hosts {
+		provider := t.providers[key.Cluster] != ""
+		if p := t.failing[key]; !all && (!provider || p != nil && p.LastFailure.After(looked)) {
+			continue // reported by the log of failures
+		}
 		var old Counters
 		if before.Epoch == seen.Epoch {
 			old = before.Hosts[key]
@@ -199,6 +214,10 @@ func (t *Tracker) compare(seen Snapshot, now time.Time) {
 		if c.Timeouts > old.Timeouts {
 			t.report(Failure{key, "no answer in time", c.Timeouts - old.Timeouts}, now)
 		}
+		if provider && c.Errors > old.Errors && c.ConnectFails == old.ConnectFails &&
+			c.Timeouts == old.Timeouts {
+			t.report(Failure{key, "it answers with errors", c.Errors - old.Errors}, now)
+		}
 	}
 }
 
@@ -206,7 +225,7 @@ func (t *Tracker) compare(seen Snapshot, now time.Time) {
 func (s Snapshot) failed() *Snapshot {
 	found := &Snapshot{Epoch: s.Epoch, Hosts: map[Key]Counters{}}
 	for key, c := range s.Hosts {
-		if c.ConnectFails+c.Timeouts > 0 && !ignored(key.Cluster) {
+		if c.failures() > 0 && !ignored(key.Cluster) {
 			found.Hosts[key] = c
 		}
 	}
@@ -271,6 +290,9 @@ func (p Problem) String() string {
 	at := ""
 	if p.Address != "" {
 		at = " at " + p.Address
+	}
+	if p.Provider != "" {
+		at += ", of " + p.Provider + ","
 	}
 	return fmt.Sprintf("backend %s%s fails: %s (since %s)", p.Host(), at, p.Cause,
 		p.Since.Format(time.DateTime))

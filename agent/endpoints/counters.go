@@ -47,7 +47,7 @@ func ParseClusters(body []byte, epoch int) (Snapshot, error) {
 				address = netip.AddrPortFrom(ip, host.Address.Socket.Port).String()
 			}
 			var c Counters
-			fields := map[string]*uint64{"rq_total": &c.Requests, "rq_success": &c.Success,
+			fields := map[string]*uint64{"rq_total": &c.Requests, "rq_success": &c.Success, "rq_error": &c.Errors,
 				"rq_timeout": &c.Timeouts, "cx_total": &c.Connects,
 				"cx_connect_fail": &c.ConnectFails, "cx_active": &c.Connections}
 			for _, stat := range host.Stats {

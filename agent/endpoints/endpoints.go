@@ -81,11 +81,12 @@ type Problem struct {
 	Since       time.Time
 	LastFailure time.Time
 	Requests    uint64 // failed requests and connections
+	Provider    string // providers of MeshConfig whose service it is, for people; "": none
 }
 
 // Counters are Envoy's counters of an endpoint.
 type Counters struct {
-	Requests, Success, Timeouts         uint64 // rq_total, rq_success, rq_timeout
+	Requests, Success, Errors, Timeouts uint64 // rq_total, rq_success, rq_error, rq_timeout
 	Connects, ConnectFails, Connections uint64 // cx_total, cx_connect_fail, cx_active
 }
 
@@ -101,6 +102,17 @@ func (c Counters) succeeded(since Counters) bool {
 // worked reports whether there was any success: with HTTP a response other than 5xx, with other
 // protocols a connection that did not fail.
 func (c Counters) worked() bool { return c.Success > 0 || c.Requests == 0 && c.begun() > 0 }
+
+// failures returns the number of failed connections and requests. One may count twice.
+func (c Counters) failures() uint64 { return c.ConnectFails + c.Timeouts + c.Errors }
+
+// served reports whether a service of a provider has worked since earlier counters, of a time ago:
+// a request succeeded, or began and has been open for connectedAfter, and none failed. A collector
+// may send status 200 and then an answer without end, and a stream of logs has no end.
+func (c Counters) served(since Counters, ago time.Duration) bool {
+	return c.failures() == since.failures() &&
+		(c.Success > since.Success || c.Requests > since.Requests && ago >= connectedAfter)
+}
 
 // begun returns the number of connections that did not fail.
 func (c Counters) begun() int64 { return int64(c.Connects) - int64(c.ConnectFails) }
@@ -126,8 +138,13 @@ type Options struct {
 	// NoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
 	// counters show them.
 	NoFailureLog func() bool
-	Board        *condition.Board
-	Logger       *slog.Logger
+	// Providers returns the providers of MeshConfig by the cluster of their service, as people read
+	// them. Calls of Envoy itself to these services are in no log of failures.
+	Providers func() map[string]string
+	// Dropped reads how many log entries and spans the live epoch has dropped, by statistic.
+	Dropped func(ctx context.Context) (Drops, error)
+	Board   *condition.Board
+	Logger  *slog.Logger
 }
 
 // Tracker tracks failing endpoints. It is safe for concurrent use.
@@ -146,7 +163,9 @@ type Tracker struct {
 	empty   map[string]uint64
 	looked  time.Time // time of the last read of the counters
 	// byClient has the clusters in the last counters whose endpoints clients choose.
-	byClient map[string]bool
+	byClient  map[string]bool
+	providers map[string]string // at the time of the last check or push
+	drops     dropState         // owned by Run
 }
 
 // failing is an endpoint that failed: a problem, or one that may become a problem.
@@ -181,6 +200,23 @@ func New(o Options) *Tracker {
 
 // Name returns the name of the part.
 func (t *Tracker) Name() string { return "endpoints" }
+
+// ProvidersChanged makes Run watch providers if there is one now. It never blocks.
+func (t *Tracker) ProvidersChanged() {
+	if t.takeProviders() {
+		t.CheckSoon()
+	}
+}
+
+// takeProviders stores the current providers, and reports whether they are the first ones.
+func (t *Tracker) takeProviders() bool {
+	providers := t.options.Providers()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	first := len(t.providers) == 0 && len(providers) > 0
+	t.providers = providers
+	return first
+}
 
 // CheckSoon makes Run read the counters soon, because NoFailureLog may have changed. It never
 // blocks.
@@ -246,6 +282,9 @@ func (t *Tracker) log(level slog.Level, message string, of Key, field string, va
 		return
 	}
 	fields := []any{"host", of.Host(), "address", of.Address, field, value, "cluster", of.Cluster}
+	if provider := t.providers[of.Cluster]; provider != "" {
+		fields = append(fields, "provider", provider)
+	}
 	if omitted > 0 {
 		fields = append(fields, "omitted", omitted)
 	}
@@ -263,7 +302,9 @@ func (t *Tracker) problems() []Problem {
 	var all []Problem
 	for _, p := range t.failing {
 		if p.confirmed {
-			all = append(all, p.Problem)
+			found := p.Problem
+			found.Provider = t.providers[p.Cluster]
+			all = append(all, found)
 		}
 	}
 	slices.SortFunc(all, func(x, y Problem) int {

@@ -20,9 +20,26 @@ type bench struct {
 	board *condition.Board
 	log   bytes.Buffer
 
-	mu    sync.Mutex
-	seen  Snapshot
-	reads int
+	mu        sync.Mutex
+	seen      Snapshot
+	reads     int
+	providers map[string]string
+	dropped   Drops
+}
+
+// provide makes the endpoint web one of a provider.
+func (b *bench) provide() {
+	b.mu.Lock()
+	b.providers = map[string]string{web.Cluster: "provider otel (/mesh.yaml:3)"}
+	b.mu.Unlock()
+	b.ProvidersChanged()
+}
+
+// drop replaces the number of log entries that Envoy has dropped.
+func (b *bench) drop(epoch int, statistic string, count uint64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dropped = Drops{epoch, map[string]uint64{statistic: count}}
 }
 
 // set replaces the counters that the Tracker reads.
@@ -39,6 +56,16 @@ func run(t *testing.T, blind bool, test func(*bench)) {
 		b.Tracker = New(Options{Board: b.board, NoFailureLog: func() bool { return blind },
 			EmptyClusters: func(context.Context) (map[string]uint64, error) { return nil, nil },
 			Logger:        slog.New(slog.NewTextHandler(&b.log, nil)),
+			Providers: func() map[string]string {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return b.providers
+			},
+			Dropped: func(context.Context) (Drops, error) {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				return b.dropped, nil
+			},
 			ReadCounters: func(context.Context) (Snapshot, error) {
 				b.mu.Lock()
 				defer b.mu.Unlock()

@@ -73,5 +73,7 @@ func defaultExpressions() []string {
 		`sds\..*\.(key_rotation_failed|update_failure|update_rejected|update_success)`,
 		`vhost\..*\.route\..*`, // of a route with statPrefix
 		`.*(local_rate_limit|connection_limit)\..*`,
+		`access_logs\.[^.]*\.logs_(dropped|written)`,
+		`tracing\.[^.]*\.(reports_(dropped|failed|sent|skipped_no_cluster)|(spans|segments)_(dropped|sent))`,
 	}
 }

@@ -3,6 +3,7 @@
 package meshfile
 
 import (
+	"go.yaml.in/yaml/v3"
 	meshapi "istio.io/api/mesh/v1alpha1"
 
 	"outrider.org/outrider/agent/condition"
@@ -43,6 +44,24 @@ func Parse(path string, content []byte) (*mesh.Config, []object.Problem) {
 		}
 	}
 	return convert(in), problems
+}
+
+// ProviderLines returns the line of each of extensionProviders in the text of a valid MeshConfig.
+func ProviderLines(text []byte) map[string]int {
+	var config struct {
+		Providers []yaml.Node `yaml:"extensionProviders"`
+	}
+	lines := map[string]int{}
+	if err := yaml.Unmarshal(text, &config); err != nil {
+		return lines
+	}
+	for _, node := range config.Providers {
+		var p struct{ Name string }
+		if node.Decode(&p) == nil {
+			lines[p.Name] = node.Line
+		}
+	}
+	return lines
 }
 
 // convert returns the defaults with the settings of the file applied.

@@ -138,6 +138,8 @@ func (o *observer) otelProvider(
 	states := append(slices.Clip(peerStates), "wasm.upstream_peer", "wasm.upstream_peer_id",
 		"wasm.downstream_peer", "wasm.downstream_peer_id")
 	common, why := o.common(p, orElse(p.GetLogName(), "otel_envoy_accesslog"), states)
+	common.GrpcService = unaryService(common.GrpcService.GetEnvoyGrpc().GetClusterName(),
+		common.GrpcService.GetEnvoyGrpc().GetAuthority(), nil)
 	log := &otellogv3.OpenTelemetryAccessLogConfig{
 		CommonConfig:         common, //nolint:staticcheck // deprecated; istiod's form, same logs
 		DisableBuiltinLabels: true,
@@ -181,6 +183,33 @@ func failures(cluster string, what logged) *accesslogv3.AccessLog {
 		FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
 			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: failureFlags}}}
 	return log
+}
+
+// ProviderService is the service that Envoy calls for a provider of MeshConfig.
+type ProviderService struct{ Provider, Cluster string }
+
+// ProviderServices returns the services of all providers that can be used, in the order of
+// MeshConfig.
+func ProviderServices(w *model.World) []ProviderService {
+	var all []ProviderService
+	for _, p := range w.Mesh().Providers {
+		m := p.ProtoReflect()
+		kind := m.WhichOneof(m.Descriptor().Oneofs().ByName("provider"))
+		if kind == nil {
+			continue
+		}
+		of, ok := m.Get(kind).Message().Interface().(interface {
+			GetService() string
+			GetPort() uint32
+		})
+		if !ok {
+			continue
+		}
+		if cluster, _, why := providerCluster(w, of.GetService(), of.GetPort()); why == "" {
+			all = append(all, ProviderService{p.Name, cluster})
+		}
+	}
+	return all
 }
 
 // providerCluster returns the cluster and the host of a provider's service, NAMESPACE/HOST or HOST;

@@ -3,6 +3,7 @@ package translate
 import (
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +29,7 @@ const (
 	// exportTimeout bounds calls to a collector, so that calls to one that does not answer do not
 	// pile up. istiod sets the same value for Zipkin, and none for OpenTelemetry over gRPC.
 	exportTimeout = 5 * time.Second
+	timeoutHeader = "x-envoy-upstream-rq-timeout-ms"
 )
 
 // SpanName returns Istio's name of the spans of requests for a host and port.
@@ -215,9 +217,9 @@ func (o *observer) openTelemetry(
 		config.HttpService = httpService(join(host, http.GetPath()), cluster,
 			bounded(http.GetTimeout()), http.GetHeaders())
 	} else {
-		config.GrpcService = grpcService(cluster, host)
-		config.GrpcService.Timeout = bounded(p.GetGrpc().GetTimeout())
-		config.GrpcService.InitialMetadata = sent(p.GetGrpc().GetInitialMetadata())
+		config.GrpcService = unaryService(cluster, host, p.GetGrpc().GetTimeout())
+		config.GrpcService.InitialMetadata = append(sent(p.GetGrpc().GetInitialMetadata()),
+			config.GrpcService.InitialMetadata...)
 	}
 	const detectors = "envoy.tracers.opentelemetry.resource_detectors."
 	detect := func(name string, detector proto.Message) {
@@ -241,6 +243,17 @@ func bounded(timeout *durationpb.Duration) *durationpb.Duration {
 		return durationpb.New(exportTimeout)
 	}
 	return timeout
+}
+
+// unaryService returns a gRPC service whose calls are bounded. Envoy's exporters of OpenTelemetry
+// ignore the service's time-out, with which istiod configures them; its router obeys the header and
+// does not send it.
+func unaryService(cluster, host string, timeout *durationpb.Duration) *corev3.GrpcService {
+	service := grpcService(cluster, host)
+	service.Timeout = bounded(timeout)
+	service.InitialMetadata = []*corev3.HeaderValue{{Key: timeoutHeader,
+		Value: strconv.FormatInt(service.Timeout.AsDuration().Milliseconds(), 10)}}
+	return service
 }
 
 // dynatrace returns the sampler that queries a Dynatrace service for the sampling rate.

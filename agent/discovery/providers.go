@@ -1,0 +1,36 @@
+package discovery
+
+import (
+	"fmt"
+	"strings"
+
+	"outrider.org/outrider/agent/discovery/meshfile"
+	"outrider.org/outrider/agent/discovery/translate"
+)
+
+// Providers returns the names of the providers of MeshConfig by the cluster of their service, with
+// the line of the first one, for people: "provider zipkin (/etc/mesh.yaml:3)". Providers without a
+// service in the mesh are left out.
+func (s *Server) Providers() map[string]string {
+	s.mu.Lock()
+	services := translate.ProviderServices(s.config.world)
+	file, text := s.settings.MeshConfigFile, s.meshText
+	s.mu.Unlock()
+	names := map[string][]string{}
+	for _, p := range services {
+		names[p.Cluster] = append(names[p.Cluster], p.Provider)
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	lines, described := meshfile.ProviderLines(text), map[string]string{}
+	for cluster, of := range names {
+		kind := "provider "
+		if len(of) > 1 {
+			kind = "providers "
+		}
+		described[cluster] = fmt.Sprintf("%s%s (%s:%d)", kind, strings.Join(of, ", "), file,
+			max(1, lines[of[0]]))
+	}
+	return described
+}

@@ -1,0 +1,93 @@
+package endpoints
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"outrider.org/outrider/agent/condition"
+)
+
+// ConditionDropped is active while Envoy drops log entries or spans.
+const ConditionDropped = "log-entries-dropped"
+
+// DropFilter selects the statistics of dropped log entries and spans.
+const DropFilter = `^(access_logs\..*\.logs_dropped|` +
+	`tracing\..*\.(reports_(dropped|failed|skipped_no_cluster)|(spans|segments)_dropped))$`
+
+// sharedDrops is the statistic that gRPC access logs of providers share with the log of failures.
+const sharedDrops = "access_logs.grpc_access_log.logs_dropped"
+
+// Drops are the counters that DropFilter selects, of an epoch.
+type Drops struct {
+	Epoch  int
+	Counts map[string]uint64
+}
+
+// dropState is the state of checkDrops.
+type dropState struct {
+	before   *Drops
+	failures uint64    // Tracker.total at the time of before
+	at       time.Time // of before
+	last     time.Time // when Envoy last dropped something
+}
+
+// checkDrops compares the numbers of dropped entries with those of the last check, at least
+// openPeriod ago. The condition remains while they are unknown, and until none was dropped
+// for half a minute. Without providers and with a log of failures, nothing is read.
+func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
+	blind := t.options.NoFailureLog()
+	t.mu.Lock()
+	watched, failures := blind || len(t.providers) > 0, t.total
+	t.mu.Unlock()
+	d := &t.drops
+	switch {
+	case !watched:
+		t.drops = dropState{}
+		t.options.Board.Clear(ConditionDropped)
+		return
+	case now.Sub(d.at) < openPeriod:
+		return
+	}
+	seen, err := t.options.Dropped(ctx)
+	if err != nil {
+		t.options.Logger.Debug("cannot read from Envoy what it dropped", "error", err)
+		return
+	}
+	before := dropState{before: d.before, failures: d.failures, at: d.at}
+	d.before, d.failures, d.at = &seen, failures, now
+	if before.before == nil || before.before.Epoch != seen.Epoch {
+		return
+	}
+	// While the agent reads failures as fast as it may, Envoy drops those beyond.
+	flood := failures-before.failures >= uint64(now.Sub(before.at)/readInterval)
+	var kinds []string
+	for _, name := range slices.Sorted(maps.Keys(seen.Counts)) {
+		if seen.Counts[name] > before.before.Counts[name] && !(flood && name == sharedDrops) {
+			kinds = append(kinds, kindOf(name))
+		}
+	}
+	switch {
+	case len(kinds) > 0:
+		d.last = now
+		t.options.Board.Raise(ConditionDropped, condition.Warning, "Envoy drops "+strings.Join(
+			slices.Compact(kinds), " and ")+": the service that gets them is too slow or fails; "+
+			"requests are not affected")
+	case now.Sub(d.last) >= blindPeriod/2:
+		t.options.Board.Clear(ConditionDropped)
+	}
+}
+
+// kindOf returns what a statistic of DropFilter counts.
+func kindOf(name string) string {
+	switch kind := strings.Split(name, "."); {
+	case kind[0] == "tracing":
+		return "spans for " + kind[1]
+	case kind[1] == "grpc_access_log":
+		return "log entries for gRPC access log services"
+	default:
+		return "log entries for OpenTelemetry"
+	}
+}
