@@ -195,6 +195,8 @@ func TestTelemetry_LogsAndTraces(t *testing.T) {
 		{"tracing: [{providers: [{name: skywalking}], randomSamplingPercentage: 100}]",
 			"/skywalking.v3.TraceSegmentReportService/collect", []string{"/path"},
 			"sends spans to skywalking"},
+		{"metrics: [{providers: [{name: prometheus}]}]", "metric", nil,
+			"counts requests in Istio's metrics"},
 	} {
 		path := filepath.Join(folder, "telemetry.yaml")
 		write(t, path, telemetryObject("shop", 0, "{"+test.spec+"}"))
@@ -207,6 +209,10 @@ func TestTelemetry_LogsAndTraces(t *testing.T) {
 			// spans and logs are sent in batches
 			if err := requestPath(port, own+"?q"); err != nil {
 				return false, err.Error()
+			}
+			if test.format == "metric" {
+				text := e.Get("/stats/prometheus?filter=istio_requests_total")
+				return text != "", "nothing is counted"
 			}
 			if test.format != "text" && test.format != "file" {
 				return c.has(test.format, test.texts...)

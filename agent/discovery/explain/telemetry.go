@@ -10,13 +10,14 @@ import (
 	celv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/filters/cel/v3"
 	grpclogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/grpc/v3"
 	otellogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/open_telemetry/v3"
+	statsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/stats/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/resource"
 )
 
-// telemetry adds a step with the destinations of logs and traces, if Telemetries or MeshConfig's
+// telemetry adds a step with the destinations of logs and traces and with metrics, if Telemetries or MeshConfig's
 // default providers set any.
 func (e *explanation) telemetry(m *hcmv3.HttpConnectionManager, d *listener) {
 	origins := telemetries(d)
@@ -33,6 +34,11 @@ func (e *explanation) telemetry(m *hcmv3.HttpConnectionManager, d *listener) {
 		}
 		facts = append(facts, fmt.Sprintf("sends spans to %s, for %g %% of requests without a decision",
 			to, t.GetRandomSampling().GetValue()))
+	}
+	if slices.ContainsFunc(m.AccessLog, func(log *accesslogv3.AccessLog) bool {
+		return log.GetTypedConfig().MessageIs(&statsv3.Config{})
+	}) {
+		facts = append(facts, "counts requests in Istio's metrics")
 	}
 	if len(facts) > 0 {
 		e.step("telemetry", "", origins, facts...)

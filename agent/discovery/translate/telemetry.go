@@ -27,7 +27,7 @@ type Telemetry struct {
 	FailureCluster string
 	tracing        *tracing
 
-	Origins   []resource.Origin // Telemetries with an effect
+	Origins   []resource.Origin // Telemetries with an effect, also on metrics
 	Problems  []object.Problem
 	HostsRead []string // sorted hosts of the services that receive logs and spans
 }
@@ -46,6 +46,9 @@ func Observe(w *model.World, node model.Node, mode model.Mode) Telemetry {
 	o.FailureCluster = w.Mesh().AccessLog.FailureCluster
 	o.logs(mode)
 	o.trace(mode)
+	if m := w.Metrics(node, mode); m != nil && m.Object != nil {
+		o.Origins = append(o.Origins, m.Object.Origin())
+	}
 	slices.Sort(o.HostsRead)
 	o.HostsRead, o.Origins = slices.Compact(o.HostsRead), compact(o.Origins)
 	return o.Telemetry

@@ -3,7 +3,6 @@ package view
 import (
 	"slices"
 
-	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/translate"
 	"outrider.org/outrider/agent/resource"
 )
@@ -65,13 +64,7 @@ func (v *View) OmittedTelemetry() (all []OmittedTelemetry) {
 
 // TelemetryOrigins returns the Telemetries that set what the proxy logs, traces or counts.
 func (v *View) TelemetryOrigins() []resource.Origin {
-	all := slices.Concat(v.telemetry.client.Origins, v.telemetry.server.Origins)
-	for _, mode := range []model.Mode{model.ClientMode, model.ServerMode} {
-		if m := v.world.Metrics(v.node, mode); m != nil && m.Object != nil {
-			all = append(all, m.Object.Origin())
-		}
-	}
-	return all
+	return slices.Concat(v.telemetry.client.Origins, v.telemetry.server.Origins)
 }
 
 // observed returns a translated resource as it is published.
