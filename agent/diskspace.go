@@ -18,7 +18,7 @@ func newDiskSpace(
 ) *diskspace.Checker {
 	return diskspace.New(diskspace.Options{
 		Folders: func() []diskspace.Folder { return diskFolders(state.InForce().Config) },
-		Failures: func(ctx context.Context) (*diskspace.Failures, error) {
+		Failures: func(ctx context.Context) (*diskspace.LogWriteFailures, error) {
 			return failedWrites(ctx, state.InForce().Config, supervisor)
 		},
 		Board: b.board, Logger: b.logOf("agent"),
@@ -55,7 +55,7 @@ func logFiles(c *config.Config) []string {
 // log files.
 func failedWrites(
 	ctx context.Context, c *config.Config, supervisor *epoch.Supervisor,
-) (*diskspace.Failures, error) {
+) (*diskspace.LogWriteFailures, error) {
 	if len(logFiles(c)) == 0 {
 		return nil, nil
 	}
@@ -70,5 +70,5 @@ func failedWrites(
 	if err != nil {
 		return nil, err
 	}
-	return &diskspace.Failures{Epoch: live.Number, Count: stats[counter]}, nil
+	return &diskspace.LogWriteFailures{Epoch: live.Number, Count: stats[counter]}, nil
 }

@@ -125,8 +125,8 @@ func TestRendered_HasTheSocketOfTheEpoch(t *testing.T) {
 	}
 }
 
-// An error in a user's file, including an exceeded limit, names the file, and the process has
-// ended.
+// An error in a user's template, or a limit that rendering it exceeds, is reported with the name of
+// the file.
 func TestProgram_Faults(t *testing.T) {
 	double := `{{$x := "0123456789abcdef"}}{{range 40}}{{$x = printf "%s%s" $x $x}}{{end}}{{$x}}`
 	for name, test := range map[string]struct{ template, want string }{

@@ -49,7 +49,8 @@ rm -rf /run/outrider /run/outrider-envoy /var/lib/outrider
 systemctl daemon-reload
 systemd-tmpfiles --create outrider.conf`
 
-// endOldLayout replaces the units of the old package.
+// endOldLayout is a script that removes the drop-ins, mount unit and tmpfiles configuration with
+// which the old package is simulated.
 const endOldLayout = `set -eu
 cd /etc/systemd/system
 rm -r /etc/tmpfiles.d/outrider.conf 'run-outrider\x2denvoy.mount' outrider*.service.d

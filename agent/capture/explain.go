@@ -70,7 +70,7 @@ func (c *Chain) sees(connection *Connection) bool {
 	case "prerouting":
 		return connection.Inbound
 	}
-	return connection.Local // input
+	return connection.Local // the input hook sees packets to addresses of this host
 }
 
 func (r *Rule) holds(c *Connection) bool {

@@ -229,7 +229,7 @@ func TestIncremental_EqualsFreshStart(t *testing.T) {
 				Namespace: "shop"})
 			kinds := []string{"sidecar", "router", "REDIRECT", "TPROXY"}
 			proxies := map[string]*proxyOfFleet{}
-			connect := func(server *discovery.Shared, kind string) *proxyOfFleet {
+			connect := func(server *discovery.FleetServer, kind string) *proxyOfFleet {
 				node := kindNode(kind)
 				if kind == "TPROXY" {
 					node.Metadata.Fields["HTTP_PROXY_PORT"] = structpb.NewStringValue("3128")

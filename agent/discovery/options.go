@@ -31,7 +31,7 @@ type Options struct {
 
 	// OwnAddresses gives each set of addresses a view of its own. If it is false, proxies without
 	// interception that differ only in addresses share a view, so inbound listeners of a Sidecar
-	// must name their bind address. For proxies with interception see NewShared.
+	// must name their bind address. For proxies with interception see NewFleetServer.
 	OwnAddresses bool
 
 	// AwaitFiles makes the server withhold all resources until each of Files, and each directory

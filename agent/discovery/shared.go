@@ -13,10 +13,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Shared serves a fleet from a Server: captured proxies that differ in their addresses share a view
-// if their hosts serve the same ports of services. A change of those ports moves a connected proxy
-// to another view. Its methods are safe for concurrent use.
-type Shared struct {
+// FleetServer serves a fleet from a Server: captured proxies that differ in their addresses share a
+// view if their hosts serve the same ports of services. A change of those ports moves a connected
+// proxy to another view. Its methods are safe for concurrent use.
+type FleetServer struct {
 	*Server
 
 	// Guarded by the server's mu.
@@ -25,10 +25,10 @@ type Shared struct {
 	indexed       *model.World               // world of index
 }
 
-// NewShared returns the Shared of a server without Options.OwnAddresses. It must be called before the
-// server is used.
-func NewShared(s *Server) *Shared {
-	shared := &Shared{Server: s, subscriptions: map[*subscription]struct{}{}}
+// NewFleetServer returns the FleetServer of a server without Options.OwnAddresses. It must be called
+// before the server is used.
+func NewFleetServer(s *Server) *FleetServer {
+	shared := &FleetServer{Server: s, subscriptions: map[*subscription]struct{}{}}
 	s.sharing = shared
 	return shared
 }
@@ -48,7 +48,7 @@ type subscription struct {
 // and a function that ends the subscription. moved is called when the feed may have changed; it
 // must neither block nor call the server. identity is the identity of the proxy's client (see
 // Options.MaxViewsPerIdentity).
-func (s *Shared) Subscribe(node *corev3.Node, identity string, moved func()) (
+func (s *FleetServer) Subscribe(node *corev3.Node, identity string, moved func()) (
 	feed func() (*resource.Feed, error), end func()) {
 	if WantsObjects(node) {
 		return s.objectsFeed, func() {}
@@ -58,7 +58,7 @@ func (s *Shared) Subscribe(node *corev3.Node, identity string, moved func()) (
 }
 
 // feedFor returns the feed of a subscription, and registers the subscription at its first call.
-func (s *Shared) feedFor(sub *subscription, node *corev3.Node) (*resource.Feed, error) {
+func (s *FleetServer) feedFor(sub *subscription, node *corev3.Node) (*resource.Feed, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first := sub.view == nil
@@ -98,7 +98,7 @@ func (s *Shared) feedFor(sub *subscription, node *corev3.Node) (*resource.Feed, 
 
 // viewOwnedBy returns the view of a class. If there is none, it creates one that counts against the
 // limit of owner. Callers hold mu.
-func (s *Shared) viewOwnedBy(owner string, of class) (*served, error) {
+func (s *FleetServer) viewOwnedBy(owner string, of class) (*served, error) {
 	known := s.views[of.key()] != nil
 	if !known {
 		own := 0
@@ -119,7 +119,7 @@ func (s *Shared) viewOwnedBy(owner string, of class) (*served, error) {
 }
 
 // end ends a subscription.
-func (s *Shared) end(sub *subscription) {
+func (s *FleetServer) end(sub *subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if sub.view != nil {
@@ -129,7 +129,7 @@ func (s *Shared) end(sub *subscription) {
 }
 
 // ownPorts implements sharing.
-func (s *Shared) ownPorts(n model.Node) (addresses []string, own *view.OwnPorts) {
+func (s *FleetServer) ownPorts(n model.Node) (addresses []string, own *view.OwnPorts) {
 	w := s.config.world
 	scope := w.Scope(n)
 	if len(scope.Spec.GetIngress()) > 0 {
@@ -143,7 +143,7 @@ func (s *Shared) ownPorts(n model.Node) (addresses []string, own *view.OwnPorts)
 }
 
 // move implements sharing.
-func (s *Shared) move(touched model.Touched) {
+func (s *FleetServer) move(touched model.Touched) {
 	var changed map[string]struct{}
 	if s.indexed == s.config.world {
 		changed = s.index.update(s.indexed, touched.Hosts)
@@ -164,7 +164,7 @@ func (s *Shared) move(touched model.Touched) {
 	}
 }
 
-func (s *Shared) moveOne(sub *subscription) {
+func (s *FleetServer) moveOne(sub *subscription) {
 	now := s.classify(sub.node, sub.name)
 	if now.key() != sub.view.kind.key() {
 		sub.moved()
@@ -182,7 +182,7 @@ func (s *Shared) moveOne(sub *subscription) {
 }
 
 // problems implements sharing.
-func (s *Shared) problems() []Problem {
+func (s *FleetServer) problems() []Problem {
 	var all []Problem
 	known := map[Problem]bool{}
 	for sub := range s.subscriptions {

@@ -58,16 +58,17 @@ func (p *proxyOfFleet) current(t *testing.T) *resource.Feed {
 	return p.feed
 }
 
-// startShared is start for a Shared.
-func startShared(tb testing.TB, options discovery.Options) (*discovery.Shared, chan<- []string) {
+// startShared is start for a FleetServer.
+func startShared(tb testing.TB, options discovery.Options) (
+	*discovery.FleetServer, chan<- []string) {
 	tb.Helper()
 	server, changes := newServer(tb, options)
-	shared := discovery.NewShared(server)
+	shared := discovery.NewFleetServer(server)
 	runServer(tb, server)
 	return shared, changes
 }
 
-func subscribe(t *testing.T, server *discovery.Shared, identity string,
+func subscribe(t *testing.T, server *discovery.FleetServer, identity string,
 	node *corev3.Node) (*proxyOfFleet, func(), error) {
 	t.Helper()
 	p := &proxyOfFleet{node: node, moved: make(chan struct{}, 1)}

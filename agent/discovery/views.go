@@ -28,7 +28,7 @@ type served struct {
 	kind    kind
 	created time.Time
 	owner   string // identity against whose limit the view counts; see MaxViewsPerIdentity
-	// number of proxies that use the view through Shared.Subscribe
+	// number of proxies that use the view through FleetServer.Subscribe
 	subscriptions int
 	// all proxies have moved to other views; the view is deleted after evictAfter
 	left bool
@@ -45,7 +45,7 @@ type kind struct {
 // key returns a key that is equal for proxies of one view.
 func (k kind) key() string { return k.Node + "\n" + k.Version }
 
-// sharing is implemented by Shared. Its methods are called with mu held.
+// sharing is implemented by FleetServer. Its methods are called with mu held.
 type sharing interface {
 	// ownPorts returns what replaces the addresses of a captured proxy in its view: the service
 	// ports that its host serves. If its Sidecar has an ingress that may need an address, it also
@@ -57,7 +57,7 @@ type sharing interface {
 	problems() []Problem
 }
 
-// none implements sharing for a server without Shared: captured proxies share a view if their
+// none implements sharing for a server without FleetServer: captured proxies share a view if their
 // addresses are equal.
 type none struct{}
 

@@ -40,8 +40,8 @@ type Folder struct {
 	IfFull string // consequence of a full file system, a sentence without a full stop
 }
 
-// Failures is the number of an epoch's failed writes to log files, as counted by Envoy.
-type Failures struct {
+// LogWriteFailures is the number of an epoch's failed writes to log files, as counted by Envoy.
+type LogWriteFailures struct {
 	Epoch int
 	Count uint64
 }
@@ -51,7 +51,7 @@ type Options struct {
 	Folders func() []Folder
 	// Failures reads the current number. It returns nil, nil if Envoy writes no log file, and an
 	// error if the number is unknown.
-	Failures func(ctx context.Context) (*Failures, error)
+	Failures func(ctx context.Context) (*LogWriteFailures, error)
 	Board    *condition.Board
 	Logger   *slog.Logger
 }
@@ -61,7 +61,7 @@ type Checker struct {
 	part.Readiness
 	options Options
 	wake    chan struct{}
-	before  *Failures // owned by Run
+	before  *LogWriteFailures // owned by Run
 }
 
 // New returns a Checker.

@@ -36,7 +36,7 @@ func start(t *testing.T, o Options) (*Checker, func() string) {
 	}
 }
 
-func noFailures(context.Context) (*Failures, error) { return nil, nil }
+func noFailures(context.Context) (*LogWriteFailures, error) { return nil, nil }
 
 func TestChecker_FullFileSystem(t *testing.T) {
 	for name, fault := range map[string]struct {
@@ -98,9 +98,9 @@ func TestChecker_HangingFileSystem(t *testing.T) {
 
 func TestChecker_LinesLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		counts := make(chan func() (*Failures, error), 10)
+		counts := make(chan func() (*LogWriteFailures, error), 10)
 		_, conditions := start(t, Options{Folders: func() []Folder { return nil },
-			Failures: func(context.Context) (*Failures, error) {
+			Failures: func(context.Context) (*LogWriteFailures, error) {
 				if read, ok := <-counts; ok {
 					return read()
 				}
@@ -108,17 +108,20 @@ func TestChecker_LinesLost(t *testing.T) {
 			}})
 		said := ""
 		for i, step := range []struct {
-			now  *Failures
+			now  *LogWriteFailures
 			err  error
 			lost bool
 		}{
-			{&Failures{0, 5}, nil, false}, {&Failures{0, 5}, nil, false}, {&Failures{0, 7}, nil, true},
-			{&Failures{0, 10}, nil, true}, {nil, errors.New("no epoch answers"), true},
-			{&Failures{0, 11}, nil, true}, {&Failures{1, 0}, nil, true}, {&Failures{1, 1}, nil, true},
-			{&Failures{1, 1}, nil, false}, {&Failures{2, 20}, nil, false}, {&Failures{2, 21}, nil, true},
+			{&LogWriteFailures{0, 5}, nil, false}, {&LogWriteFailures{0, 5}, nil, false},
+			{&LogWriteFailures{0, 7}, nil, true},
+			{&LogWriteFailures{0, 10}, nil, true}, {nil, errors.New("no epoch answers"), true},
+			{&LogWriteFailures{0, 11}, nil, true}, {&LogWriteFailures{1, 0}, nil, true},
+			{&LogWriteFailures{1, 1}, nil, true},
+			{&LogWriteFailures{1, 1}, nil, false}, {&LogWriteFailures{2, 20}, nil, false},
+			{&LogWriteFailures{2, 21}, nil, true},
 			{nil, nil, false},
 		} {
-			counts <- func() (*Failures, error) { return step.now, step.err }
+			counts <- func() (*LogWriteFailures, error) { return step.now, step.err }
 			time.Sleep(period)
 			synctest.Wait()
 			now := conditions()

@@ -38,7 +38,8 @@ const caRetries = `{"methodConfig": [{
 
 // Istiod obtains certificates from istiod's authority (provider "istiod"). Each attempt makes a
 // connection of its own and reads all files anew: changed roots, tokens and client certificates
-// take effect without a restart. Equal values are equal issuers ([Settings]).
+// take effect without a restart. The Manager compares issuers with ==: a change of any field makes
+// another issuer.
 type Istiod struct {
 	Address     string       // host:port, or several of them with ", " between
 	InUse       AddressInUse // of several addresses: the one to try first; nil: none

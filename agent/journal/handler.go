@@ -12,7 +12,8 @@ import (
 	"sync"
 )
 
-// Journal fields (interfaces.md, "Journal") and the attributes that set them.
+// Journal fields (interfaces.md, "Journal"). Each comment names the slog attributes that set the
+// field.
 const (
 	fieldComponent = "OUTRIDER_COMPONENT" // component
 	fieldEpoch     = "OUTRIDER_EPOCH"     // epoch

@@ -95,7 +95,7 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 	return c.view(), nil
 }
 
-// maxOwn bounds StartSpec.Own.
+// maxOwn is the maximum number of addresses in StartSpec.Own.
 const maxOwn = 16
 
 func checkStart(spec *StartSpec) error {

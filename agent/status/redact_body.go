@@ -13,7 +13,7 @@ type redactedBody struct {
 	redactor *redact.Redactor
 	pending  bytes.Buffer // redacted and not yet read
 	chunk    []byte
-	err      error // of source
+	err      error // from reading source
 }
 
 func newRedactedBody(source io.ReadCloser) *redactedBody {

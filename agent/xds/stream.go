@@ -37,7 +37,7 @@ type stream struct {
 	other   bool   // nothing is reserved for the client
 	owner   string // identity for which the stream counts; "": none
 
-	source  func() (*resource.Feed, error) // see MovingSource
+	source  func() (*resource.Feed, error) // see FleetSource
 	end     func()                         // ends source
 	moved   chan struct{}                  // receives if source may have moved; nil: never
 	feed    *resource.Feed

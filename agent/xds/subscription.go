@@ -6,9 +6,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// MovingSource is a Source that may give a connected proxy another feed. It needs options of
+// FleetSource is a Source that may give a connected proxy another feed. It needs options of
 // ForFleet.
-type MovingSource interface {
+type FleetSource interface {
 	Source
 	// Subscribe returns a function for the feed of a proxy, as Feed does, until end is called.
 	// identity is that of its client. moved is called when feed may return a different feed than
@@ -21,7 +21,7 @@ type MovingSource interface {
 func (st *stream) subscribe() error {
 	source := st.server.options.Source
 	st.source, st.end = func() (*resource.Feed, error) { return source.Feed(st.Node) }, func() {}
-	if moving, ok := source.(MovingSource); ok && st.server.options.move != nil {
+	if moving, ok := source.(FleetSource); ok && st.server.options.move != nil {
 		moved := make(chan struct{}, 1)
 		st.moved = moved
 		st.source, st.end = moving.Subscribe(st.Node, st.Peer.Identity, func() {

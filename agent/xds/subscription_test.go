@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// moving is a MovingSource whose only proxy has one of two feeds.
+// moving is a FleetSource whose only proxy has one of two feeds.
 type moving struct {
 	mu    sync.Mutex
 	feed  *resource.Feed

@@ -121,7 +121,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	var debugger *debug.Debugger
 	var authority *ca.Server
 	options := xds.ForFleet(xds.Options{
-		Source: discovery.NewShared(server), Logger: b.logOf("xds"),
+		Source: discovery.NewFleetServer(server), Logger: b.logOf("xds"),
 		Admit: mcp.Guard(clients.Admit), MayHaveSecrets: clients.MayHaveSecrets,
 		Observer: clones.New(b.board),
 		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (

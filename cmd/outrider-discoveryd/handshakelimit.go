@@ -20,7 +20,7 @@ const (
 	handshakeTimeout = 30 * time.Second
 )
 
-var errHandshakes = errors.New("too many TLS handshakes of this address at a time")
+var errHandshakes = errors.New("too many concurrent TLS handshakes from this address")
 
 // handshakes are transport credentials that limit the concurrent handshakes of each client, so that
 // a client with slow or many connections delays only its own.

@@ -93,7 +93,7 @@ func headers(pairs ...string) request {
 	return r
 }
 
-// extra is an example that is added to an edge.
+// extra is an example configuration that is installed in addition to the example reverse-proxy.
 type extra struct {
 	name     string
 	acts     func(*edge) bool // reports whether the example has an effect

@@ -29,7 +29,7 @@ var (
 	expected  = regexp.MustCompile(`(?m)^_err:.*\n`)
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
 		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
-	// kinds of other groups, in the order in which tests support them
+	// kinds outside networking.istio.io; Objects sorts them last, in this order
 	policies = []string{"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy",
 		"Telemetry", "WasmPlugin", "TrafficExtension"}
 )

@@ -152,7 +152,7 @@ func listening(listeners []*listener) string {
 	return "; listeners: " + list(all)
 }
 
-// rank returns the order of listeners on the same port, the preferred one first.
+// rank returns the preference of a listener among those on the same port. The lowest rank wins.
 func (e *explanation) rank(d *listener) int {
 	rank := 0
 	if d.address.IsUnspecified() {

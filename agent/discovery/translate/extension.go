@@ -143,15 +143,15 @@ func withModule(e model.Extension, code *corev3.AsyncDataSource) proto.Message {
 	return &httpwasmv3.Wasm{Config: config}
 }
 
-// Inline returns the resource of an extension that contains its module.
-func Inline(e model.Extension, code []byte) (*resource.Resource, error) {
+// InlineExtension returns the resource of an extension that contains its module.
+func InlineExtension(e model.Extension, code []byte) (*resource.Resource, error) {
 	return extensionResource(e, withModule(e, &corev3.AsyncDataSource{
 		Specifier: &corev3.AsyncDataSource_Local{Local: &corev3.DataSource{
 			Specifier: &corev3.DataSource_InlineBytes{InlineBytes: code}}}}))
 }
 
-// WithoutModule returns the resource of an extension while its module is missing.
-func WithoutModule(e model.Extension) (*resource.Resource, error) {
+// ExtensionWithoutModule returns the resource of an extension while its module is missing.
+func ExtensionWithoutModule(e model.Extension) (*resource.Resource, error) {
 	return extensionResource(e, absent(e))
 }
 
@@ -165,9 +165,9 @@ func extensionResource(e model.Extension, filter proto.Message) (*resource.Resou
 	return resource.New(out.Name, out, e.Object.Origin())
 }
 
-// Remote returns the resource of an extension whose module the client's agent fetches, as istiod
-// sends it, but without credentials of registries.
-func Remote(e model.Extension) (*resource.Resource, error) {
+// RemoteExtension returns the resource of an extension whose module the client's agent fetches, as
+// istiod sends it, but without credentials of registries.
+func RemoteExtension(e model.Extension) (*resource.Resource, error) {
 	from := e.Source("")
 	code := &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Remote{
 		Remote: &corev3.RemoteDataSource{Sha256: cmp.Or(from.SHA256, noSum),

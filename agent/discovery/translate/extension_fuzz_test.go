@@ -57,8 +57,8 @@ func resourcesOf(e model.Extension) map[string]error {
 		_, errs["script"] = translate.Script(e)
 		return errs
 	}
-	_, errs["inline"] = translate.Inline(e, []byte("\x00asm"))
-	_, errs["remote"] = translate.Remote(e)
-	_, errs["absent"] = translate.WithoutModule(e)
+	_, errs["inline"] = translate.InlineExtension(e, []byte("\x00asm"))
+	_, errs["remote"] = translate.RemoteExtension(e)
+	_, errs["absent"] = translate.ExtensionWithoutModule(e)
 	return errs
 }

@@ -74,7 +74,7 @@ func (v *View) extension(e model.Extension, before publishedExtension) (*resourc
 		return r, now, nil
 	}
 	if v.world.ClientsFetchModules() {
-		r, err := translate.Remote(e)
+		r, err := translate.RemoteExtension(e)
 		switch {
 		case err != nil:
 			return nil, before, refused(err)
@@ -94,7 +94,7 @@ func (v *View) extension(e model.Extension, before publishedExtension) (*resourc
 		if now.module = &code[0]; now == before {
 			return nil, now, problems
 		}
-		r, err := translate.Inline(e, code)
+		r, err := translate.InlineExtension(e, code)
 		if err != nil {
 			return nil, before, refused(err)
 		}
@@ -109,7 +109,7 @@ func (v *View) extension(e model.Extension, before publishedExtension) (*resourc
 		effect, now = "its former version remains in force", before
 	} else {
 		var err error
-		if r, err = translate.WithoutModule(e); err != nil {
+		if r, err = translate.ExtensionWithoutModule(e); err != nil {
 			return nil, before, refused(err)
 		}
 	}

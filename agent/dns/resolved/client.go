@@ -28,7 +28,7 @@ type response struct {
 func (r response) RequestNumber() (uint64, bool) { return r.Number, false }
 
 // ErrHelperEnded reports that the connection to the helper was lost.
-var ErrHelperEnded = errors.New("its helper, outrider-resolved@.service, has ended")
+var ErrHelperEnded = errors.New("outrider-resolved@.service has ended")
 
 // Client is the agent's connection to its helper.
 type Client struct {
@@ -63,7 +63,7 @@ func (c *Client) Apply(ctx context.Context, route DNSRoute) error {
 		return request{Protocol: protocolVersion, Number: number, Route: route}
 	})
 	if errors.Is(err, rpc.ErrUnframed) {
-		return errors.New("its helper, outrider-resolved@.service, is of an earlier version")
+		return errors.New("outrider-resolved@.service is of an earlier version")
 	}
 	if err != nil {
 		return err

@@ -103,7 +103,7 @@ func newLink() (string, error) {
 		err = unix.IoctlIfreq(socket, unix.SIOCSIFFLAGS, link)
 	}
 	if err != nil {
-		return "", fmt.Errorf("create a link: %w", err)
+		return "", fmt.Errorf("create a TUN interface: %w", err)
 	}
 	return link.Name(), nil
 }

@@ -18,9 +18,9 @@ const (
 	outputWait = time.Second
 )
 
-// Find returns the path of a command's program, found in $PATH if it is a name. The error is
-// fs.ErrNotExist or exec.ErrNotFound if there is none; another one if a user who is none of owners
-// could replace it.
+// Find returns the absolute path of program. A name without a slash is searched for in $PATH. The
+// error is fs.ErrNotExist or exec.ErrNotFound if the program does not exist. Find also fails if a
+// user other than owners could replace the program.
 func Find(program string, owners ...int) (string, error) {
 	path, err := exec.LookPath(program)
 	if err != nil {

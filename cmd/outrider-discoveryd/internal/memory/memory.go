@@ -49,7 +49,7 @@ type Memory struct {
 	err    error // error of the last attempt to bind the address; nil: it is bound
 }
 
-// New returns a source that delivers to sink.
+// New returns a source that delivers to sink. If registry is true, it accepts only ServiceEntries.
 func New(c *config.Source, registry bool, sink source.Sink, log *slog.Logger) *Memory {
 	return &Memory{config: c, registry: registry, sink: sink, log: log, texts: map[string][]byte{}}
 }

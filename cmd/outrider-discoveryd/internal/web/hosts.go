@@ -34,8 +34,8 @@ type Host struct {
 	State    string `json:"state"`
 	Reason   string `json:"reason,omitempty"` // refused resources, with the client's error message
 	// time of the last accepted response
-	Accepted time.Time `json:"accepted,omitzero"`
-	Since    time.Time `json:"connected"` // start of the oldest stream
+	AcceptedAt time.Time `json:"accepted,omitzero"`
+	Since      time.Time `json:"connected"` // start of the oldest stream
 	// expiry of the client certificate on the newest stream
 	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
 	Streams         int       `json:"streams"`
@@ -97,8 +97,8 @@ func (h *Host) merge(other Host) {
 	if rank(oldest.State) < rank(newest.State) {
 		merged.State, merged.Reason = oldest.State, oldest.Reason
 	}
-	if oldest.Accepted.After(merged.Accepted) {
-		merged.Accepted = oldest.Accepted
+	if oldest.AcceptedAt.After(merged.AcceptedAt) {
+		merged.AcceptedAt = oldest.AcceptedAt
 	}
 	if oldest.Since.Before(merged.Since) {
 		merged.Since = oldest.Since
@@ -124,8 +124,8 @@ func hostOf(s *xds.StreamStatus) Host {
 	}
 	h.State = synced
 	for _, t := range s.Types {
-		if t.Accepted.After(h.Accepted) {
-			h.Accepted = t.Accepted
+		if t.Accepted.After(h.AcceptedAt) {
+			h.AcceptedAt = t.Accepted
 		}
 		if len(t.Refused) > 0 {
 			h.State = refused
@@ -134,7 +134,7 @@ func hostOf(s *xds.StreamStatus) Host {
 			h.State = pending
 		}
 	}
-	if h.Accepted.IsZero() && h.State == synced {
+	if h.AcceptedAt.IsZero() && h.State == synced {
 		h.State = pending // nothing was sent yet
 	}
 	return h

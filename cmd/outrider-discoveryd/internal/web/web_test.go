@@ -55,7 +55,7 @@ func TestHosts(t *testing.T) {
 	refuses := stream(2, node, accepted(past), xds.TypeStatus{VersionSent: "2",
 		Refused: []xds.RefusedResource{{Name: "web", Error: "no such filter"}}})
 	plain := Host{Node: node, Name: "vm.shop", Kind: "sidecar", Address: "192.0.2.7", Since: noon,
-		State: synced, Accepted: noon, Streams: 1}
+		State: synced, AcceptedAt: noon, Streams: 1}
 	for name, c := range map[string]struct {
 		streams []xds.StreamStatus
 		want    func(h *Host)
@@ -66,7 +66,7 @@ func TestHosts(t *testing.T) {
 		}},
 		"version of Envoy": {[]xds.StreamStatus{istio}, func(h *Host) { h.Envoy = "1.40.0" }},
 		"nothing accepted yet": {[]xds.StreamStatus{stream(1, node, xds.TypeStatus{})},
-			func(h *Host) { h.State, h.Accepted = pending, time.Time{} }},
+			func(h *Host) { h.State, h.AcceptedAt = pending, time.Time{} }},
 		"a response is not accepted yet": {[]xds.StreamStatus{stream(1, node, accepted(noon),
 			xds.TypeStatus{VersionSent: "2", VersionAccepted: "1"})},
 			func(h *Host) { h.State = pending }},
