@@ -25,8 +25,8 @@ type FleetServer struct {
 	indexed       *model.World               // world of index
 }
 
-// NewFleetServer returns the FleetServer of a server without Options.OwnAddresses. It must be called
-// before the server is used.
+// NewFleetServer returns the FleetServer of a server without Options.OwnAddresses. It must be
+// called before the server is used.
 func NewFleetServer(s *Server) *FleetServer {
 	shared := &FleetServer{Server: s, subscriptions: map[*subscription]struct{}{}}
 	s.sharing = shared
