@@ -23,7 +23,7 @@ func discoverySettings(c *config.Config) discovery.Settings {
 		DebounceAfter: c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
 		NoEnvoy: len(c.Discovery.Addresses) > 0,
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile,
-			Format: c.Telemetry.AccessLogFormat, FailureCluster: failures(c)},
+			Format: c.Telemetry.AccessLogFormat, FailureLogCluster: failures(c)},
 	}
 }
 

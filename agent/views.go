@@ -143,7 +143,7 @@ func newBus(b *base, operations *backend) (*bus.Server, error) {
 const changersGroup = "outrider"
 
 func statusConfig(c *config.Config) status.Config {
-	return status.Config{Control: c.Status.Control == "loopback",
+	return status.Config{ControlAllowed: c.Status.Control == "loopback",
 		ApplicationMetrics: c.Status.ApplicationMetrics, Probes: c.Status.Probes}
 }
 

@@ -11,10 +11,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// LiveProblems returns problems of a proxy's clusters that its Envoy's statistics show: names that
-// cannot be resolved, and servers whose certificates are refused. live has the statistics by
-// cluster.
-func (s *Server) LiveProblems(node *corev3.Node,
+// ProblemsInStatistics returns problems of a proxy's clusters that its Envoy's statistics show:
+// names that cannot be resolved, and servers whose certificates are refused. live has the
+// statistics by cluster.
+func (s *Server) ProblemsInStatistics(node *corev3.Node,
 	live map[string]explain.LiveCluster) ([]Problem, error) {
 	v, err := s.viewOf(node)
 	if err != nil {

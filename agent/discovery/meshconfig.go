@@ -56,7 +56,7 @@ func (s *Server) effectiveMesh() *mesh.Config {
 		m.AccessLog = s.settings.AccessLog
 		m.AccessLog.Local = true
 	}
-	m.AccessLog.FailureCluster = s.settings.AccessLog.FailureCluster
+	m.AccessLog.FailureLogCluster = s.settings.AccessLog.FailureLogCluster
 	return &m
 }
 

@@ -29,7 +29,7 @@ func (l *lateIssuer) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.answer == nil {
-		return nil, errors.New("the authority is away")
+		return nil, errors.New("the authority is unavailable")
 	}
 	return l.answer, nil
 }
@@ -44,7 +44,7 @@ func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 	r.awaitChain(identity.DefaultSecret, r.issue(2*time.Hour))
 	issuer, other := &lateIssuer{}, pkitest.NewAuthority(t, "other", nil)
 	r.Configure(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer})
-	r.awaitCondition(identity.CodeNotRenewed, "the authority is away")
+	r.awaitCondition(identity.CodeNotRenewed, "the authority is unavailable")
 	r.awaitChain(identity.DefaultSecret, r.issue(3*time.Hour))
 	if r.roots() != pemOf(r.root.Certificate) {
 		t.Error("the roots are gone before the authority has answered")

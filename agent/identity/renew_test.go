@@ -202,16 +202,16 @@ func TestRenewal_JitterSpreads(t *testing.T) {
 	})
 }
 
-// The authority is away for 80 % of a lifetime, and then for longer than one.
+// The authority is unavailable for 80 % of a lifetime, and then for longer than one.
 func TestRenewal_RetriesUntilExpiryAndBeyond(t *testing.T) {
 	inWorld(t, func(w *world) {
-		w.set(func() { w.err = errors.New("the authority is away") })
+		w.set(func() { w.err = errors.New("the authority is unavailable") })
 		w.pass(lifetime / 2)
 		w.expect("due", 1)
 		w.pass(time.Minute)
 		w.expect("late", 1, identity.CodeNotRenewed)
 		if got := w.board.Conditions()[0].Sentence; got !=
-			"default: the authority is away; the current one expires in 11 hours" {
+			"default: the authority is unavailable; the current one expires in 11 hours" {
 			t.Errorf("sentence: %s", got)
 		}
 		w.pass(3 * lifetime / 10)
@@ -219,7 +219,7 @@ func TestRenewal_RetriesUntilExpiryAndBeyond(t *testing.T) {
 		w.set(func() { w.err = nil })
 		w.pass(time.Minute)
 		w.expect("it is back", 2)
-		w.set(func() { w.err = errors.New("the authority is away") })
+		w.set(func() { w.err = errors.New("the authority is unavailable") })
 		w.pass(lifetime + time.Minute)
 		w.expect("for too long", 2, identity.CodeExpired)
 		w.set(func() { w.err = nil })
@@ -330,7 +330,7 @@ func TestRenewal_ReconfigurationKeepsTheCertificate(t *testing.T) {
 	})
 }
 
-// A machine that reboots uses what it kept, while the authority is away.
+// While the authority is unavailable, a machine that reboots uses its sealed certificate.
 func TestRenewal_KeptOverAReboot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sealed")
 	inWorld(t, func(w *world) {
@@ -344,7 +344,7 @@ func TestRenewal_KeptOverAReboot(t *testing.T) {
 		w.expect("first run", 2)
 		before := w.Secrets()[1].Serial
 		w.pass(lifetime / 4)
-		w.set(func() { w.err = errors.New("the authority is away") })
+		w.set(func() { w.err = errors.New("the authority is unavailable") })
 		w.start(settings)
 		if after := w.Secrets()[1].Serial; after != before {
 			t.Errorf("serial %q, before the reboot %q", after, before)
@@ -373,7 +373,7 @@ func TestRenewal_KeptWhileTheClockIsAhead(t *testing.T) {
 		settings := identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: w, Sealed: sealed}
 		w.start(settings)
 		before := w.Secrets()[1].Serial
-		w.set(func() { w.err, w.jump = errors.New("the authority is away"), 2*lifetime })
+		w.set(func() { w.err, w.jump = errors.New("the authority is unavailable"), 2*lifetime })
 		w.start(settings)
 		w.pass(time.Minute)
 		w.expect("the clock is ahead", 2, identity.CodeExpired)

@@ -84,8 +84,8 @@ func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, f
 // HasContent reports whether the resource's content is known, not only its version.
 func (r *Resource) HasContent() bool { return r != nil && len(r.encoded) > 0 }
 
-// RefusalState holds the refusals of a feed, to be restored in a later feed of the same proxies. Refusals
-// of secrets are left out.
+// RefusalState holds the refusals of a feed, to be restored in a later feed of the same proxies.
+// Refusals of secrets are left out.
 type RefusalState struct {
 	// refused resources with their versions, without content; no version: clients have not answered
 	// the newer one yet

@@ -131,7 +131,7 @@ func (s *Server) control(do func(context.Context) error) http.HandlerFunc {
 		case r.Method != http.MethodPost:
 			w.Header().Set("Allow", http.MethodPost)
 			say(w, http.StatusMethodNotAllowed, fmt.Sprintf("%s takes POST only", r.URL.Path))
-		case s.options.Control == nil || !s.config.Load().Control:
+		case s.options.Control == nil || !s.config.Load().ControlAllowed:
 			say(w, http.StatusForbidden,
 				fmt.Sprintf(
 					`%s is off: set control = "loopback" in [status] to allow it to local users`,

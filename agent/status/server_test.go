@@ -75,7 +75,7 @@ func TestControlOnlyWhereItIsAllowed(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			control := &controls{err: test.err}
-			server := NewServer(Options{Config: Config{Control: test.allowed}, Control: control,
+			server := NewServer(Options{Config: Config{ControlAllowed: test.allowed}, Control: control,
 				Readiness: readiness(""), Logger: discard(), Board: condition.NewBoard()})
 			request := httptest.NewRequest(test.method, test.path, nil)
 			request.RemoteAddr, request.Host = test.peer, "127.0.0.1:15020"
@@ -103,7 +103,7 @@ func TestControlFollowsTheConfiguration(t *testing.T) {
 	if code, _, _ := ask(t, "POST", url+"/drain"); code != 403 {
 		t.Errorf("off: %d", code)
 	}
-	server.Configure(Config{Control: true})
+	server.Configure(Config{ControlAllowed: true})
 	if code, _, _ := ask(t, "POST", url+"/drain"); code != 200 || control.drains != 1 {
 		t.Errorf("on: %d", code)
 	}

@@ -34,7 +34,7 @@ type Control interface {
 
 // Config holds the settings that may change while the server runs.
 type Config struct {
-	Control            bool             // [status] control = "loopback"
+	ControlAllowed     bool             // [status] control = "loopback"
 	ApplicationMetrics string           // URL; "" = none
 	Probes             map[string]Probe // by name, which may contain slashes
 }

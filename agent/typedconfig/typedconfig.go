@@ -37,8 +37,8 @@ type Finding struct {
 }
 
 const (
-	maxKnown = 4096    // remembered answers
-	maxBytes = 4 << 20 // of the values of one question
+	maxKnown = 4096    // number of cached results
+	maxBytes = 4 << 20 // size of all Values that one Check may pass to the process
 
 	timeout = 10 * time.Second
 )

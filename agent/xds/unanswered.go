@@ -154,8 +154,9 @@ func (s *session) revert(w *watch, r *response) {
 	}
 }
 
-// suspects returns the names that a reverted response changed. open are those that would be sent
-// again unchanged, past those that have changed since.
+// suspects returns the names of the resources in a refused response that may have caused the
+// refusal. past has those whose version a later response or snapshot has replaced, open the others.
+// The caller reverts the response first.
 func (s *session) suspects(w *watch, r *response) (open, past []string) {
 	for name, c := range r.allChanges {
 		switch {

@@ -220,7 +220,8 @@ func (a *app) printExplanation(request api.MeshRequest, said api.MeshExplanation
 	return errors.Join(err, refusedIf(said.Reason != ""))
 }
 
-// hostOf returns the request's header host in parentheses, "" if the URL is all.
+// hostOf returns the request's Host header in parentheses, and "" if the request has none: its host
+// is then that of the URL.
 func hostOf(request api.MeshRequest) string {
 	for _, h := range request.Headers {
 		if strings.EqualFold(h.Name, "host") {

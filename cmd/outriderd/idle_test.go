@@ -129,8 +129,8 @@ type keepAliveClients struct {
 	lost []error
 }
 
-// start returns once each client has a connection. Silent ones send a request only when again is
-// called.
+// start starts a number of clients, and returns after the first request of each. A silent client
+// sends a further request only when again is called, any other client 50 ms after the last one.
 func (c *keepAliveClients) start(t *testing.T, r *rig.Rig, number int, silent bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c.address, c.end = fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), cancel

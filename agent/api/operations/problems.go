@@ -97,7 +97,7 @@ func (o *Mesh) counts(ctx context.Context, now bool) []discovery.Problem {
 	if now || time.Since(o.live.counted) > countPeriod {
 		o.live.counted = time.Now()
 		o.live.found = nil
-		if found, err := o.Discovery.LiveProblems(node, o.counted(ctx)); err == nil {
+		if found, err := o.Discovery.ProblemsInStatistics(node, o.counted(ctx)); err == nil {
 			o.live.found = found
 		}
 	}

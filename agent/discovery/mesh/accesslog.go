@@ -26,10 +26,10 @@ type AccessLog struct {
 	// Local reports whether the log is configured on this host. It is then written in addition to
 	// the logs of Telemetries, which replace only the log of MeshConfig.
 	Local bool
-	// FailureCluster is the static cluster of the service (envoy.service.accesslog.v3) that receives an
-	// entry for each request or connection that failed at a backend; "": none. It does not depend
-	// on File.
-	FailureCluster string
+	// FailureLogCluster is the static cluster of the service (envoy.service.accesslog.v3) that
+	// receives an entry for each request or connection that failed at a backend; "": none. It does
+	// not depend on File.
+	FailureLogCluster string
 }
 
 // Validate checks the format, and that the path is absolute.

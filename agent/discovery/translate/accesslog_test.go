@@ -12,7 +12,7 @@ import (
 // TestLoggers_FailuresAreLast: an EnvoyFilter may patch the access log of a file by its index, so
 // the logger of failures must follow it.
 func TestLoggers_FailuresAreLast(t *testing.T) {
-	logs := observed(AccessLog{File: "/dev/stdout", FailureCluster: "xds-grpc"}).loggers(ofRequests)
+	logs := observed(AccessLog{File: "/dev/stdout", FailureLogCluster: "xds-grpc"}).loggers(ofRequests)
 	if len(logs) != 2 || logs[0].GetFilter() != nil ||
 		len(logs[1].GetFilter().GetResponseFlagFilter().GetFlags()) == 0 {
 		t.Error(logs)
@@ -38,7 +38,7 @@ func observed(log AccessLog) *Telemetry {
 // TestBlackHole_ReportsNoFailures: connections to a closed port would make the agent check backends
 // if they were reported as failures.
 func TestBlackHole_ReportsNoFailures(t *testing.T) {
-	of := observed(AccessLog{File: "/dev/stdout", FailureCluster: "xds-grpc"})
+	of := observed(AccessLog{File: "/dev/stdout", FailureLogCluster: "xds-grpc"})
 	chain, err := blackHole(of, "0.0.0.0_80", 80)
 	if err != nil {
 		t.Fatal(err)

@@ -122,7 +122,7 @@ func TestInbound_CheckRefusesInvalidTLS(t *testing.T) {
 func TestCapture(t *testing.T) {
 	m := mesh.Default()
 	m.AccessLog = translate.AccessLog{File: "/dev/stdout", Format: "%PROTOCOL%\n",
-		FailureCluster: "failures"}
+		FailureLogCluster: "failures"}
 	observed := translate.Observe(model.NewWorld("cluster.local", m), redirected, model.ClientMode)
 	strict := model.PeerPolicy{Default: model.PeerMode{Mode: model.Permissive},
 		Ports: map[uint32]model.PeerMode{80: {Mode: model.Strict}, 9000: {Mode: model.Strict},

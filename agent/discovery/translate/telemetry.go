@@ -22,10 +22,10 @@ import (
 type Telemetry struct {
 	// Logs are the access loggers of filters for requests and for connections.
 	Logs []*accesslogv3.AccessLog
-	// FailureCluster is the cluster of the service that receives log entries of failed requests;
+	// FailureLogCluster is the cluster of the service that receives log entries of failed requests;
 	// "": none
-	FailureCluster string
-	tracing        *tracing
+	FailureLogCluster string
+	tracing           *tracing
 
 	Origins   []resource.Origin // Telemetries with an effect, also on metrics
 	Problems  []object.Problem
@@ -43,7 +43,7 @@ type observer struct {
 // provider that cannot be used is left out and reported.
 func Observe(w *model.World, node model.Node, mode model.Mode) Telemetry {
 	o := &observer{world: w, node: node}
-	o.FailureCluster = w.Mesh().AccessLog.FailureCluster
+	o.FailureLogCluster = w.Mesh().AccessLog.FailureLogCluster
 	o.logs(mode)
 	o.trace(mode)
 	if m := w.Metrics(node, mode); m != nil && m.Object != nil {
@@ -56,7 +56,7 @@ func Observe(w *model.World, node model.Node, mode model.Mode) Telemetry {
 
 // Same reports whether two values result in equal listeners.
 func (t *Telemetry) Same(other *Telemetry) bool {
-	return t.FailureCluster == other.FailureCluster && slices.EqualFunc(t.Logs, other.Logs,
+	return t.FailureLogCluster == other.FailureLogCluster && slices.EqualFunc(t.Logs, other.Logs,
 		func(a, b *accesslogv3.AccessLog) bool { return proto.Equal(a, b) }) &&
 		t.tracing.same(other.tracing) && slices.Equal(t.Origins, other.Origins)
 }
@@ -139,8 +139,8 @@ func (o *observer) cluster(service string, port uint32) (cluster, host, why stri
 // EnvoyFilters may refer to the others by index.
 func (t *Telemetry) loggers(what logged) []*accesslogv3.AccessLog {
 	all := slices.Clip(t.Logs)
-	if t.FailureCluster != "" {
-		all = append(all, failures(t.FailureCluster, what))
+	if t.FailureLogCluster != "" {
+		all = append(all, failures(t.FailureLogCluster, what))
 	}
 	return all
 }

@@ -22,7 +22,7 @@ func Unobserved(w *model.World, r *resource.Resource) *resource.Resource {
 		return r
 	}
 	m := w.Mesh()
-	base := &Telemetry{FailureCluster: m.AccessLog.FailureCluster}
+	base := &Telemetry{FailureLogCluster: m.AccessLog.FailureLogCluster}
 	if m.AccessLog.File != "" {
 		if log, err := fileLogger(m.AccessLog); err == nil {
 			base.Logs = []*accesslogv3.AccessLog{log}

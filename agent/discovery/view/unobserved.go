@@ -17,7 +17,7 @@ type OmittedTelemetry struct {
 	Reason string // error message of the client
 
 	refused string // version that the client refused
-	failed  bool   // the client refused the listener without Telemetries, too
+	failed  bool   // the client also refused the version without Telemetries
 }
 
 // OmitTelemetry publishes refused listeners without Telemetries. It returns those for which this

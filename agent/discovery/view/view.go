@@ -41,7 +41,7 @@ type View struct {
 	unobserved map[resource.Key]*OmittedTelemetry
 	published  *mesh.Config // mesh config whose CA certificates were published
 
-	extensions map[string]publishedExtension // by unit
+	extensions map[string]publishedExtension // by unit: "extension/" and the extension's name
 
 	own        *OwnPorts // ports set by SetOwnPorts; nil: those at the addresses of node
 	ownChanged bool      // SetOwnPorts was called since the last update

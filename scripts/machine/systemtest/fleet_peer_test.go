@@ -148,9 +148,11 @@ func (f *fleet) besidePilotAgent() {
 // files writes the files of istioctl for the member to /root/vm. istiod is its address.
 func (m *member) files(istiod string) {
 	m.t.Helper()
+	// The server forwards the client's connections to istiod. Capturing all inbound ports, the
+	// default, would intercept them.
 	more := map[string]string{
 		"cluster.env": fmt.Sprintf("ISTIO_META_AUTO_REGISTER_GROUP='%s'\nISTIO_SVC_IP='%s'\n"+
-			"ISTIO_INBOUND_PORTS='8080'\n", m.name, m.address), // f.server forwards istiod's
+			"ISTIO_INBOUND_PORTS='8080'\n", m.name, m.address),
 		"mesh.yaml": "  readinessProbe: {periodSeconds: 1, httpGet: {path: /, port: 8080}}\n" +
 			"  terminationDrainDuration: 1s\n",
 	}

@@ -66,7 +66,7 @@ type Store interface {
 
 // Errors of Store.
 var (
-	ErrConflict = errors.New("another program has changed it meanwhile")
+	ErrConflict = errors.New("another program has changed the entry meanwhile")
 	ErrInvalid  = errors.New("the store does not accept it")
 )
 
