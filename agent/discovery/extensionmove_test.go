@@ -206,6 +206,39 @@ func TestExtensions_MoveWhileTheModuleIsFetched(t *testing.T) {
 	r.reports("everything that it is for is denied")
 }
 
+// TestExtensions_SwappedPhases: two extensions swap their phases, while the module of the one that
+// now restricts is fetched: requests are denied meanwhile.
+func TestExtensions_SwappedPhases(t *testing.T) {
+	r := newExtensionRig(t, t.TempDir())
+	tag := func(name string) string {
+		return "url: 'file://" + r.module(name, wasmtest.Tagger(wasmtest.RequestHeaders, "x-order",
+			name)) + "'"
+	}
+	startEnvoy(t, "router", r.server).listens(t)
+	r.apply(plugin("one", tag("a")), plugin("two", "phase: AUTHZ, "+tag("b")))
+	r.answers("200 b a")
+	release := make(chan struct{})
+	slow := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		select {
+		case <-release:
+		case <-q.Context().Done():
+		}
+		http.FileServer(http.Dir(r.folder)).ServeHTTP(w, q)
+	})
+	r.handle.Store(&slow)
+	tag("c")
+	r.apply(plugin("one", "phase: AUTHZ, url: "+r.modules.URL+"/c"), plugin("two", tag("b")))
+	eventually(t, "requests are denied", func() (bool, string) {
+		got := askWith(r.port, "/", nil)
+		if got != "200 b a" && !strings.HasPrefix(got, "403 ") {
+			t.Errorf("unguarded: %s", got)
+		}
+		return strings.HasPrefix(got, "403 "), got
+	})
+	close(release)
+	r.answers("200 c b")
+}
+
 // TestExtensions_RefusedBeforeEnvoyStarts starts an Envoy after another one has refused extensions.
 func TestExtensions_RefusedBeforeEnvoyStarts(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())

@@ -56,8 +56,8 @@ func (g *guards) make(v *View) {
 // withModules returns the extensions that listeners may use. A new extension of a proxy with
 // listeners is pending until the first attempt to fetch its module has ended; meanwhile the proxy
 // keeps its listeners, also those that name a former version of the extension. An extension that
-// restricts access is not pending if another was removed: it may replace that one, whose
-// restrictions would otherwise end too early.
+// restricts access is not pending if another was removed, or no longer restricts: it may replace that
+// one, whose restrictions would otherwise end too early.
 func (g *guards) withModules(w *model.World, all []model.Extension) (named []model.Extension) {
 	g.pending = nil
 	find := func(list []model.Extension, e model.Extension) int {
@@ -66,7 +66,8 @@ func (g *guards) withModules(w *model.World, all []model.Extension) (named []mod
 		})
 	}
 	opens := slices.ContainsFunc(g.Extensions, func(e model.Extension) bool {
-		return e.Object.Restricts() && find(all, e) < 0
+		now := find(all, e)
+		return e.Object.Restricts() && (now < 0 || !all[now].Object.Restricts())
 	})
 	for _, e := range all {
 		former := find(g.Extensions, e)
