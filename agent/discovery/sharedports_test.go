@@ -104,24 +104,24 @@ func TestShared_CapturedHosts(t *testing.T) {
 	}{
 		{"no service", nil, 1},
 		{"two services of one port", []string{service("a", http, "10.0.0.1", "10.0.0.2"),
-			service("b", http, "10.0.0.3")}, 2},
+			service("b", http, "10.0.0.3")}, 3},
 		{"one more port", []string{service("a", http, "10.0.0.1", "10.0.0.2"),
-			service("b", http, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 3},
+			service("b", http, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 5},
 		{"another protocol", []string{service("a", http, "10.0.0.1", "10.0.0.2"),
-			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 4},
+			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 6},
 		{"an endpoint moves", []string{service("a", http, "10.0.0.4", "10.0.0.2"),
-			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 4},
+			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 6},
 		{"limits of connections", []string{service("a", http, "10.0.0.4", "10.0.0.2"),
 			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3"),
 			"DestinationRule shop/d: {host: a.test, trafficPolicy: {connectionPool: " +
-				"{tcp: {maxConnections: 7}}}}"}, 6},
+				"{tcp: {maxConnections: 7}}}}"}, 8},
 		{"an ingress with addresses", []string{service("a", http, "10.0.0.4", "10.0.0.2"),
 			"Sidecar shop/default: {ingress: [{port: {number: 9000, protocol: HTTP, name: own}, " +
-				"defaultEndpoint: '0.0.0.0:9001'}]}"}, 10},
-		{"none any more", nil, 10},
+				"defaultEndpoint: '0.0.0.0:9001'}]}"}, 12},
+		{"none any more", nil, 12},
 		{"two ports with one on the host", []string{service("a", "ports: [{number: 91, name: tcp, "+
 			"protocol: TCP, targetPort: 8080}, {number: 80, name: http, protocol: HTTP, targetPort: "+
-			"8080}]", "10.0.0.1", "10.0.0.2")}, 11},
+			"8080}]", "10.0.0.1", "10.0.0.2")}, 13},
 	}
 	shared, own := t.TempDir(), t.TempDir()
 	fleet, changes := startShared(t, discovery.Options{Files: []string{shared}})

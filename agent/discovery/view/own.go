@@ -39,7 +39,7 @@ func FindOwnPorts(w *model.World, node model.Node, scope *model.Scope, at []Serv
 func keyOf(ports []inboundPort) string {
 	var key strings.Builder
 	for _, p := range ports {
-		fmt.Fprintf(&key, "%d %q %d", p.Port, p.Name, p.Protocol)
+		fmt.Fprintf(&key, "%d %q %d %s %s", p.Port, p.Name, p.Protocol, p.host, p.SpanName)
 		if p.ConnectionPool != nil {
 			text, err := proto.MarshalOptions{Deterministic: true}.Marshal(p.ConnectionPool)
 			fmt.Fprintf(&key, " %x %v", text, err)
