@@ -1,7 +1,9 @@
 package discovery_test
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"math/rand/v2"
 	"os"
@@ -218,68 +220,135 @@ func randomPatch(pick func(...string) string, host string) string {
 }
 
 // TestIncremental_EqualsFreshStart changes files at random. After each change, every view and the
-// problems must equal those of a new server.
+// problems must equal those of a new server. With OUTRIDER_TEST_FULL=1 there are 600 runs.
 func TestIncremental_EqualsFreshStart(t *testing.T) {
-	const seeds, steps = 5, 25
-	for seed := range uint64(seeds) {
+	const steps = 25
+	seeds := uint64(5)
+	if os.Getenv("OUTRIDER_TEST_FULL") != "" {
+		seeds = 600
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
-			directory := t.TempDir()
-			server, changes := startShared(t, discovery.Options{Files: []string{directory},
-				Namespace: "shop"})
-			kinds := []string{"sidecar", "router", "REDIRECT", "TPROXY"}
-			proxies := map[string]*proxyOfFleet{}
-			connect := func(server *discovery.FleetServer, kind string) *proxyOfFleet {
-				node := kindNode(kind)
-				if kind == "TPROXY" {
-					node.Metadata.Fields["HTTP_PROXY_PORT"] = structpb.NewStringValue("3128")
-				}
-				p, end, err := subscribe(t, server, "", node)
-				if err != nil {
-					t.Fatal(err)
-				}
-				t.Cleanup(end)
-				return p
-			}
-			for _, kind := range kinds {
-				proxies[kind] = connect(server, kind)
-			}
-			current := map[string]string{}
+			server := startIncremental(t)
 			for step := range steps {
-				var reported []string
+				change := map[string]string{}
 				for range 1 + r.IntN(3) {
-					path := filepath.Join(directory, fmt.Sprintf("%d.yaml", r.IntN(12)))
-					reported = append(reported, path)
-					if _, ok := current[path]; ok && r.IntN(3) == 0 {
-						delete(current, path)
-						if err := os.Remove(path); err != nil {
-							t.Fatal(err)
-						}
+					name := fmt.Sprintf("%d.yaml", r.IntN(12))
+					known, changed := change[name]
+					if !changed {
+						known = server.files[name]
+					}
+					if known != "" && r.IntN(3) == 0 {
+						change[name] = ""
 						continue
 					}
-					current[path] = randomObject(r)
+					change[name] = randomObject(r)
 					if r.IntN(3) == 0 {
-						current[path] += "---\n" + randomObject(r)
-					}
-					write(t, path, current[path])
-				}
-				changes <- reported
-				changes <- nil // the server receives this once it has processed the change before
-				fresh, _ := startShared(t, discovery.Options{Files: []string{directory},
-					Namespace: "shop"})
-				for _, kind := range kinds {
-					if diff := cmp.Diff(versions(connect(fresh, kind).feed),
-						versions(proxies[kind].current(t))); diff != "" {
-						t.Fatalf("step %d, %s (-fresh +changed):\n%s\nfiles:\n%s", step, kind, diff,
-							dump(current))
+						change[name] += "---\n" + randomObject(r)
 					}
 				}
-				if diff := cmp.Diff(fresh.Problems(), server.Problems()); diff != "" {
-					t.Fatalf("step %d, problems (-fresh +changed):\n%s\nfiles:\n%s", step, diff,
-						dump(current))
-				}
+				server.change(t, fmt.Sprintf("step %d", step), change)
 			}
 		})
+	}
+}
+
+// TestIncremental_OneChange makes changes after which an updated server once differed from a new
+// one.
+func TestIncremental_OneChange(t *testing.T) {
+	service := func(host string) string {
+		return "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: one}\n" +
+			"spec: {hosts: [" + host + "], resolution: STATIC, location: MESH_INTERNAL, ports: " +
+			"[{number: 80, name: h, protocol: HTTP}], endpoints: [{address: 10.0.0.1}]}\n"
+	}
+	for name, c := range map[string]struct{ before, change map[string]string }{
+		"Gateway with AUTO_PASSTHROUGH and its service end": {
+			before: map[string]string{"service.yaml": service("a.test"), "gateway.yaml": `
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: gw}
+spec:
+  selector: {app: edge}
+  servers: [{port: {number: 8443, name: t, protocol: TLS}, hosts: ['*.test'], tls: {mode: AUTO_PASSTHROUGH}}]
+`},
+			change: map[string]string{"service.yaml": "", "gateway.yaml": ""}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server := startIncremental(t)
+			server.change(t, "before", c.before)
+			server.change(t, "after", c.change)
+		})
+	}
+}
+
+// incremental is a server whose files change, with a connected proxy of each kind.
+type incremental struct {
+	directory string
+	server    *discovery.FleetServer
+	changes   chan<- []string
+	proxies   map[string]*proxyOfFleet // by kind
+	files     map[string]string        // texts by name
+}
+
+var incrementalKinds = []string{"sidecar", "router", "REDIRECT", "TPROXY"}
+
+func startIncremental(t *testing.T) *incremental {
+	t.Helper()
+	i := &incremental{directory: t.TempDir(), proxies: map[string]*proxyOfFleet{},
+		files: map[string]string{}}
+	i.server, i.changes = startShared(t, discovery.Options{Files: []string{i.directory},
+		Namespace: "shop"})
+	for _, kind := range incrementalKinds {
+		i.proxies[kind] = connectKind(t, i.server, kind)
+	}
+	return i
+}
+
+// connectKind subscribes a proxy of a kind to its feed.
+func connectKind(t *testing.T, server *discovery.FleetServer, kind string) *proxyOfFleet {
+	t.Helper()
+	node := kindNode(kind)
+	if kind == "TPROXY" {
+		node.Metadata.Fields["HTTP_PROXY_PORT"] = structpb.NewStringValue("3128")
+	}
+	p, end, err := subscribe(t, server, "", node)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(end)
+	return p
+}
+
+// change writes files ("": removes them) in one change, and compares every view and the problems
+// with those of a new server.
+func (i *incremental) change(t *testing.T, when string, files map[string]string) {
+	t.Helper()
+	var reported []string
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		path := filepath.Join(i.directory, name)
+		reported = append(reported, path)
+		if files[name] != "" {
+			i.files[name] = files[name]
+			write(t, path, files[name])
+			continue
+		}
+		delete(i.files, name)
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		}
+	}
+	i.changes <- reported
+	i.changes <- nil // the server receives this once it has processed the change before
+	fresh, _ := startShared(t, discovery.Options{Files: []string{i.directory}, Namespace: "shop"})
+	for _, kind := range incrementalKinds {
+		if diff := cmp.Diff(versions(connectKind(t, fresh, kind).feed),
+			versions(i.proxies[kind].current(t))); diff != "" {
+			t.Fatalf("%s, %s (-fresh +changed):\n%s\nfiles:\n%s", when, kind, diff, dump(i.files))
+		}
+	}
+	if diff := cmp.Diff(fresh.Problems(), i.server.Problems()); diff != "" {
+		t.Fatalf("%s, problems (-fresh +changed):\n%s\nfiles:\n%s", when, diff, dump(i.files))
 	}
 }
 

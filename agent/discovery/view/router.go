@@ -1,6 +1,8 @@
 package view
 
 import (
+	"maps"
+
 	"outrider.org/outrider/agent/discovery/mesh"
 	"outrider.org/outrider/agent/discovery/model"
 	"outrider.org/outrider/agent/discovery/object"
@@ -30,6 +32,7 @@ func (r *router) update(v *View, touched model.Touched) {
 		r.regroup(v)
 		if r.auto != before {
 			hosts = v.world.AllTouched().Hosts
+			maps.Copy(hosts, touched.Hosts) // hosts that do not exist any more are touched as well
 		}
 	}
 	if r.auto || touched.Gateways {
