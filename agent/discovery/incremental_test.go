@@ -273,6 +273,14 @@ spec:
   servers: [{port: {number: 8443, name: t, protocol: TLS}, hosts: ['*.test'], tls: {mode: AUTO_PASSTHROUGH}}]
 `},
 			change: map[string]string{"service.yaml": "", "gateway.yaml": ""}},
+		"service for the wildcard of a destination": {
+			before: map[string]string{"routes.yaml": `
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: v}
+spec: {hosts: [c.test], http: [{route: [{destination: {host: '*.test', subset: v1}}]}]}
+`},
+			change: map[string]string{"service.yaml": service("a.test")}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := startIncremental(t)

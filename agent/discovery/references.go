@@ -40,6 +40,11 @@ func (r references) update(w *model.World, touched model.Touched) {
 			if _, changed := touched.Hosts[host]; changed {
 				stale = true
 			}
+			if model.IsWildcard(host) { // any service that the pattern matches counts
+				for service := range touched.Hosts {
+					stale = stale || model.HostCovers(host, service)
+				}
+			}
 		}
 		if stale {
 			r[o] = refer(w, o)
