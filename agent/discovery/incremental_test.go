@@ -281,6 +281,27 @@ metadata: {name: v}
 spec: {hosts: [c.test], http: [{route: [{destination: {host: '*.test', subset: v1}}]}]}
 `},
 			change: map[string]string{"service.yaml": service("a.test")}},
+		"VirtualService for a wildcard beside one for a host without service and routes": {
+			before: map[string]string{"routes.yaml": `
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: s}
+spec:
+  egress:
+  - {port: {number: 81, protocol: HTTP}, bind: 127.0.0.9, hosts: ['bank/b.test']}
+  - hosts: ['*/*']
+---
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: v}
+spec: {hosts: [b.test], http: [{delegate: {name: missing}}]}
+`},
+			change: map[string]string{"wildcard.yaml": `
+apiVersion: networking.istio.io/v1
+kind: VirtualService
+metadata: {name: w, namespace: bank}
+spec: {hosts: ['*.test'], http: [{directResponse: {status: 404}}]}
+`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server := startIncremental(t)
