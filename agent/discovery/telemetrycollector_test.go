@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -238,8 +239,8 @@ func TestTelemetry_LogsAndTraces(t *testing.T) {
 	}
 }
 
-// requestPath sends a request for web.test through the listener on a port.
-func requestPath(port int, path string) error {
+// requestPath sends a request for web.test, with additional headers, through the listener on a port.
+func requestPath(port int, path string, headers ...http.Header) error {
 	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path),
 		http.NoBody)
 	if err != nil {
@@ -247,6 +248,9 @@ func requestPath(port int, path string) error {
 	}
 	request.Host = fmt.Sprint("web.test:", port)
 	request.Header.Set("x-head", "head-value")
+	for _, header := range headers {
+		maps.Copy(request.Header, header)
+	}
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true}}
 	response, err := client.Do(request)

@@ -1,0 +1,57 @@
+package parts
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// Collector is an OpenTelemetry Collector.
+type Collector struct {
+	*Process
+	GRPC, HTTP int    // ports for OTLP
+	Zipkin     int    // port for Zipkin
+	File       string // received spans and log records: messages of OTLP as lines of JSON
+}
+
+const collectorConfig = `receivers:
+  otlp: {protocols: {grpc: {endpoint: "127.0.0.1:%d"}, http: {endpoint: "127.0.0.1:%d"}}}
+  zipkin: {endpoint: "127.0.0.1:%d"}
+exporters:
+  file: {path: %q, flush_interval: 100ms}
+service:
+  telemetry: {metrics: {level: none}}
+  pipelines:
+    traces: {receivers: [otlp, zipkin], exporters: [file]}
+    logs: {receivers: [otlp], exporters: [file]}
+`
+
+// StartCollector runs an OpenTelemetry Collector until the test ends. The first call builds it,
+// which takes minutes.
+func StartCollector(t testing.TB) *Collector {
+	t.Helper()
+	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-collector")).Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		t.Fatalf("get the OpenTelemetry Collector: %v: %s", err, exit.Stderr)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Collector{GRPC: FreePort(t), HTTP: FreePort(t), Zipkin: FreePort(t),
+		File: filepath.Join(t.TempDir(), "received.json")}
+	config := filepath.Join(t.TempDir(), "collector.yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, collectorConfig, c.GRPC, c.HTTP, c.Zipkin, c.File),
+		0o600); err != nil {
+		t.Fatal(err)
+	}
+	c.Process = StartProcess(t, exec.Command(strings.TrimSpace(string(out)), "--config", "file:"+config))
+	EventuallySees(t, time.Minute, "the collector is ready", func() (bool, string) {
+		return strings.Contains(c.String(), "Everything is ready"), c.String()
+	})
+	return c
+}
