@@ -3,11 +3,13 @@ package discovery_test
 import (
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
+	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/scripts/parts"
 )
@@ -57,9 +59,11 @@ func TestHTTPProxy_AnswersAsWithIstiod(t *testing.T) {
 func TestHTTPProxy_FollowsMeshConfig(t *testing.T) {
 	const entry = "ServiceEntry shop/x: {hosts: [x.test], resolution: STATIC, ports: [{number: " +
 		"8080, name: p, protocol: HTTP}], endpoints: [{address: 10.0.0.9}]}"
+	const routed = "VirtualService shop/v: {hosts: [v.test], http: [{route: [{destination: {host: " +
+		"x.test}}]}]}"
 	config := filepath.Join(t.TempDir(), "mesh")
 	write(t, config, "")
-	server, changes := start(t, discovery.Options{Files: []string{meshOf(t, entry)},
+	server, changes := start(t, discovery.Options{Files: []string{meshOf(t, entry, routed)},
 		Settings: discovery.Settings{MeshConfigFile: config}})
 	feed := feedOf(t, server, "sidecar")
 	for _, test := range []struct {
@@ -75,6 +79,12 @@ func TestHTTPProxy_FollowsMeshConfig(t *testing.T) {
 				Name: fmt.Sprintf("127.0.0.1_%d", port)}) != nil; has != (port == test.port) {
 				t.Errorf("%q: listener at port %d: %v", test.config, port, has)
 			}
+		}
+		unreachable := slices.ContainsFunc(server.Problems(), func(p object.Problem) bool {
+			return strings.Contains(p.Message, "host v.test has no service")
+		})
+		if unreachable != (test.port == 0) {
+			t.Errorf("%q: a host that nothing routes is reported: %v", test.config, unreachable)
 		}
 		routes := snapshot.Get(resource.Key{Type: resource.RouteType, Name: "http_proxy"})
 		if (routes != nil) != (test.port != 0) {

@@ -72,6 +72,9 @@ func (p *httpProxy) reconcile(v *View, s *sidecar) {
 		return
 	}
 	p.dirty, p.listens = false, false
+	for _, of := range s.ports {
+		of.routesDirty = of.routesDirty || !of.listens // it reports hosts that no proxy routes
+	}
 	listener, problems := p.listener(v, s, resolve)
 	v.report(p.unit(), problems)
 	if listener == nil {
@@ -80,6 +83,12 @@ func (p *httpProxy) reconcile(v *View, s *sidecar) {
 	}
 	p.listens = true
 	v.put(p.unit(), listener, translate.RouteConfiguration(p.Routes, hosts, fallback, true, changed))
+}
+
+// routes reports whether the proxy listens, and has a virtual host for a host and port.
+func (p *httpProxy) routes(port uint32, host string) bool {
+	of := p.sidecar.ports[port]
+	return p.listens && of != nil && of.hosts[host] != nil
 }
 
 // listener returns the listener of the proxy; nil if it has none.

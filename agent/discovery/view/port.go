@@ -206,7 +206,7 @@ func (p *port) route(v *View, s *sidecar) {
 	unit := fmt.Sprintf("route/%d", p.number)
 	if !p.listens {
 		v.put(unit)
-		v.report(unit, p.unreachable())
+		v.report(unit, p.unreachable(s))
 		return
 	}
 	if p.order == nil {
@@ -225,12 +225,16 @@ func (p *port) route(v *View, s *sidecar) {
 	p.changed = nil
 }
 
-// unreachable reports VirtualServices for hosts on a port without an HTTP listener.
-func (p *port) unreachable() []object.Problem {
+// unreachable reports VirtualServices for hosts on a port without an HTTP listener that no HTTP
+// proxy routes either.
+func (p *port) unreachable(s *sidecar) []object.Problem {
 	var problems []object.Problem
 	for host, vh := range p.hosts {
 		if _, ok := p.members[host]; ok {
 			continue // the conflict with another service was reported
+		}
+		if slices.ContainsFunc(s.proxies, func(q *httpProxy) bool { return q.routes(p.number, host) }) {
+			continue
 		}
 		for _, o := range vh.Origins {
 			problem := object.ProblemAt(o, condition.Warning, fmt.Sprintf(

@@ -80,14 +80,14 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 	for host := range hosts {
 		s.host(v, host)
 	}
+	for _, p := range s.proxies { // before ports, which report hosts that no proxy routes
+		p.reconcile(v, s)
+	}
 	for number, p := range s.ports {
 		p.reconcile(v, s)
 		if len(p.members) == 0 && len(p.hosts) == 0 {
 			delete(s.ports, number)
 		}
-	}
-	for _, p := range s.proxies {
-		p.reconcile(v, s)
 	}
 	wait()
 	for host := range touched.Hosts {
@@ -107,12 +107,12 @@ func (s *sidecar) relisten(v *View) {
 	if s.proxyPort != v.world.HTTPProxyPort(v.node) {
 		s.replaceProxies(v) // the caller will update everything
 	}
-	for _, p := range s.ports {
-		p.listenerDirty, p.routesDirty = true, true
-		p.reconcile(v, s)
-	}
 	for _, p := range s.proxies {
 		p.dirty = true
+		p.reconcile(v, s)
+	}
+	for _, p := range s.ports {
+		p.listenerDirty, p.routesDirty = true, true
 		p.reconcile(v, s)
 	}
 	s.capture(v)
