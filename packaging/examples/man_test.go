@@ -229,7 +229,9 @@ spec:
 sidecar has one, for the hosts of the egress listener without a port. The port in the URL,
 80 by default, chooses the port of the service, with all that VirtualServices and
 DestinationRules say of it. Other hosts and ports get 502, or go where outboundTrafficPolicy
-says. The proxy is no tunnel: a client that asks it for an https:// URL (CONNECT) gets 404.
+says. The proxy is no tunnel: a client that asks it for an https:// URL (CONNECT) gets 404;
+one that sends it the URL without CONNECT is answered as for http://, by port 80 if the URL has
+no port.
 It listens on 127.0.0.1; with another ` + "`bind`" + ` whoever reaches it sends requests with the
 identity of this host, which is a warning. Try it, and see what happens:`)
 	p.Example(`curl -x http://127.0.0.1:3128 http://api.internal:8080/
