@@ -131,7 +131,14 @@ func (i Istiod) issueAt(
 		return issued, nil
 	}
 	if i.Joined && needsToken(tokenErr) {
-		tokenErr = fmt.Errorf("%w; or run \"outrider join\" with a new token", tokenErr)
+		const fix = `run "outrider join" with a new token`
+		if err != nil && errors.Is(tokenErr, fs.ErrNotExist) { // join has removed the token
+			if errors.Is(err, pki.ErrExpired) {
+				err = fmt.Errorf("%w, or %s", err, fix)
+			}
+			return nil, err
+		}
+		tokenErr = fmt.Errorf("%w; or %s", tokenErr, fix)
 	}
 	if err == nil || err.Error() == tokenErr.Error() {
 		return nil, tokenErr

@@ -175,3 +175,52 @@ func TestJoin_AgainWithoutCertificate(t *testing.T) {
 		t.Errorf("the drop-in has no %s", group)
 	}
 }
+
+// A host that was off until its stored certificate expired reports that and how to rejoin, stays out
+// of the mesh, and joins again with a new token.
+func TestJoin_AgainAfterExpiryWhileOff(t *testing.T) {
+	t.Parallel()
+	const ttl = 30 * time.Second
+	j := newJoinable(t, fmt.Sprintf("[identity]\nttl = %q\n", ttl))
+	j.Write("credentials/seal", strings.Repeat("s", 32))
+	j.Environment = []string{"CREDENTIALS_DIRECTORY=" + filepath.Join(j.Dir, "credentials")}
+	stop := func() {
+		t.Helper()
+		d := j.Daemon()
+		_ = d.Process.Signal(syscall.SIGTERM)
+		d.Wait(t, time.Minute)
+	}
+	stop()
+	j.StartReady()
+	if got := j.join(j.token("shop/web", "join", time.Hour)); got.Exit != 0 {
+		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	}
+	if kept := j.files()[filepath.Join(j.Dir, "join", "token")]; kept != "" {
+		t.Errorf("the join keeps the token: %s", kept)
+	}
+	stop()
+	<-time.After(ttl) // no certificate of the stopped agent is valid longer
+	j.Start()
+	parts.EventuallySees(t, 2*time.Minute, "expiry and cure are reported", func() (bool, string) {
+		got := j.Outrider("status")
+		for _, want := range []string{"EXPIRED on ", "error certificate-expired", "expired on ",
+			`run "outrider join" with a new token`} {
+			if !strings.Contains(strings.Join(strings.Fields(got.Out), " "), want) {
+				return false, got.Out + got.Err
+			}
+		}
+		return true, ""
+	})
+	t.Log(j.Outrider("status").Out)
+	if s := j.status(); s.Discovery.State == "connected" {
+		t.Errorf("in the mesh with an expired certificate: %+v", s)
+	}
+	if got := j.join(j.token("shop/web", "join", time.Hour)); got.Exit != 0 {
+		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	}
+	parts.EventuallySees(t, time.Minute, "the host is in the mesh", func() (bool, string) {
+		s := j.status()
+		return s.Ready && s.Discovery.State == "connected" && len(s.Conditions) == 0,
+			fmt.Sprintf("%+v", s)
+	})
+}

@@ -40,6 +40,7 @@ func (r *Rig) start(arguments ...string) (*Daemon, error) {
 	command.Stdout, command.Stderr = d.output, d.output
 	command.WaitDelay = time.Second // the keeper may hold the pipes
 	command.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0")
+	command.Env = append(command.Env, r.Environment...)
 	if err := command.Start(); err != nil {
 		return nil, err
 	}

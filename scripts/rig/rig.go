@@ -28,6 +28,8 @@ type Rig struct {
 	Programs Programs
 	Dir      string // contains outrider.toml, conf.d, mesh.d and run
 	Ports    Ports
+	// Environment has variables of the agents that are started from now on, as NAME=VALUE.
+	Environment []string
 
 	t       testing.TB
 	backend *exec.Cmd
