@@ -28,7 +28,7 @@ type agentSecrets struct {
 
 // startSecrets serves the secrets until the test ends, and returns the address as a bootstrap has
 // it.
-func startSecrets(t *testing.T, secrets agentSecrets) string {
+func startSecrets(t testing.TB, secrets agentSecrets) string {
 	t.Helper()
 	socket := filepath.Join(parts.ShortDir(t), "sds.sock")
 	listener, err := net.Listen("unix", socket)

@@ -163,14 +163,14 @@ func inNamespace(t *testing.T, mesh, namespace string) string {
 
 // startIstiod runs an istiod without Kubernetes on a directory until the test ends. It returns its
 // address as a bootstrap has it.
-func startIstiod(t *testing.T, folder, meshConfig string) string {
+func startIstiod(t testing.TB, folder, meshConfig string) string {
 	t.Helper()
 	return fmt.Sprintf(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`,
 		startIstiodPort(t, folder, meshConfig))
 }
 
 // startIstiodPort does what startIstiod does, and returns the port.
-func startIstiodPort(t *testing.T, folder, meshConfig string) int {
+func startIstiodPort(t testing.TB, folder, meshConfig string) int {
 	t.Helper()
 	ports := [3]int(freePorts(t, 3))
 	istiod, err := parts.IstiodCommand(folder, meshConfig+"\n", t.TempDir(), ports)

@@ -19,7 +19,7 @@ type meshPKI struct {
 	mesh, foreign *pkitest.Authority
 }
 
-func newMeshPKI(t *testing.T) meshPKI {
+func newMeshPKI(t testing.TB) meshPKI {
 	t.Helper()
 	return meshPKI{pkitest.NewAuthority(t, "mesh", nil), pkitest.NewAuthority(t, "foreign", nil)}
 }
@@ -33,7 +33,7 @@ func issueID(t *testing.T, by *pkitest.Authority, id string) *tls.Certificate {
 	return &pair
 }
 
-func issuePEM(t *testing.T, by *pkitest.Authority, id string) (chain, key []byte) {
+func issuePEM(t testing.TB, by *pkitest.Authority, id string) (chain, key []byte) {
 	t.Helper()
 	leaf := pkitest.Leaf("workload", time.Hour)
 	uri, err := url.Parse(id)
@@ -43,7 +43,7 @@ func issuePEM(t *testing.T, by *pkitest.Authority, id string) (chain, key []byte
 }
 
 // secrets returns what an agent serves to a workload with an ID.
-func (p meshPKI) secrets(t *testing.T, id string) agentSecrets {
+func (p meshPKI) secrets(t testing.TB, id string) agentSecrets {
 	t.Helper()
 	chain, key := issuePEM(t, p.mesh, id)
 	inline := func(data []byte) *corev3.DataSource {
@@ -60,7 +60,7 @@ func (p meshPKI) secrets(t *testing.T, id string) agentSecrets {
 
 // withIdentity returns a function that adds metadata and the cluster of an agent with secrets to a
 // bootstrap.
-func withIdentity(t *testing.T, secrets agentSecrets) func(bootstrap string) string {
+func withIdentity(t testing.TB, secrets agentSecrets) func(bootstrap string) string {
 	t.Helper()
 	cluster := fmt.Sprintf(secretsCluster, startSecrets(t, secrets))
 	return func(bootstrap string) string {

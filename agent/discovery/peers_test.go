@@ -275,7 +275,7 @@ type peer struct {
 
 // startPeer starts a proxy of a kind (see bootstrapOf). by says whether Outrider's discovery server
 // or an istiod configures it.
-func startPeer(t *testing.T, kind, by, meshConfig string, pki meshPKI) peer {
+func startPeer(t testing.TB, kind, by, meshConfig string, pki meshPKI) peer {
 	t.Helper()
 	folder := t.TempDir()
 	p := peer{file: filepath.Join(folder, "mesh.yaml"), kind: kind}
@@ -295,14 +295,20 @@ func startPeer(t *testing.T, kind, by, meshConfig string, pki meshPKI) peer {
 	return p
 }
 
-// apply replaces the objects, and waits until the TCP service at the address marker answers, which
-// is new in them.
-func (p peer) apply(t *testing.T, objects, marker string) {
+// put replaces the objects.
+func (p peer) put(t testing.TB, objects string) {
 	t.Helper()
 	write(t, p.file, objects)
 	if p.changes != nil {
 		p.changes <- []string{p.file}
 	}
+}
+
+// apply replaces the objects, and waits until the TCP service at the address marker answers, which
+// is new in them.
+func (p peer) apply(t *testing.T, objects, marker string) {
+	t.Helper()
+	p.put(t, objects)
 	eventually(t, "the objects with "+marker+" are in force", func() (bool, string) {
 		reply := exchangeTCP(marker, "hello")
 		return reply.body == "step:hello\n", fmt.Sprint(reply.err)

@@ -112,7 +112,7 @@ func writePair(t *testing.T, folder string, certificate, key []byte) {
 	must(t, os.WriteFile(filepath.Join(folder, "key.pem"), key, 0o600))
 }
 
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)

@@ -104,7 +104,7 @@ func startEnvoy(t *testing.T, kind string, server *discovery.Server) *envoy {
 }
 
 // startEnvoyWith runs an Envoy as startEnvoy does, with a changed bootstrap.
-func startEnvoyWith(t *testing.T, kind string, server *discovery.Server,
+func startEnvoyWith(t testing.TB, kind string, server *discovery.Server,
 	with func(bootstrap string) string) *envoy {
 	t.Helper()
 	directory := parts.ShortDir(t)
@@ -136,14 +136,14 @@ func startEnvoyWith(t *testing.T, kind string, server *discovery.Server,
 
 // startEnvoyOn runs an Envoy with a bootstrap until the test ends. admin is the socket of its admin
 // interface.
-func startEnvoyOn(t *testing.T, admin, bootstrap string) *envoy {
+func startEnvoyOn(t testing.TB, admin, bootstrap string) *envoy {
 	t.Helper()
 	return &envoy{EnvoyProcess: parts.StartEnvoy(t, admin, bootstrap,
 		"--file-flush-interval-msec", "100")}
 }
 
 // listens waits until Envoy has all its listeners.
-func (e *envoy) listens(t *testing.T) {
+func (e *envoy) listens(t testing.TB) {
 	t.Helper()
 	eventually(t, "Envoy has its listeners", func() (bool, string) {
 		live, warming := e.Stat("listener_manager.workers_started"),
@@ -153,7 +153,7 @@ func (e *envoy) listens(t *testing.T) {
 }
 
 // eventually polls until a condition holds, for at most thirty seconds.
-func eventually(t *testing.T, what string, holds func() (bool, string)) {
+func eventually(t testing.TB, what string, holds func() (bool, string)) {
 	t.Helper()
 	parts.EventuallySees(t, time.Minute, what, holds)
 }

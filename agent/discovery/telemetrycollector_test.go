@@ -334,7 +334,7 @@ func TestTelemetry_BrokenCollectors(t *testing.T) {
 	}
 }
 
-func listenLocal(t *testing.T) net.Listener {
+func listenLocal(t testing.TB) net.Listener {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)

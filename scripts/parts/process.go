@@ -5,6 +5,9 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Process is a program that a test runs, and its output.
@@ -38,4 +41,15 @@ func StartProcess(t testing.TB, command *exec.Cmd) *Process {
 func (p *Process) Kill() {
 	_ = p.command.Process.Kill()
 	<-p.ended
+}
+
+// CPUTime returns the CPU time that all threads of the program have used.
+func (p *Process) CPUTime(t testing.TB) time.Duration {
+	t.Helper()
+	const scheduled = 2 // CPUCLOCK_SCHED: user and system time, in nanoseconds
+	var used unix.Timespec
+	if err := unix.ClockGettime(int32(^p.command.Process.Pid<<3|scheduled), &used); err != nil {
+		t.Fatal(err)
+	}
+	return time.Duration(used.Nano())
 }
