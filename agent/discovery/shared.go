@@ -151,11 +151,12 @@ func (s *FleetServer) move(touched model.Touched) {
 	if s.config.closed != nil {
 		return // reopen calls it again
 	}
-	if !touched.Sidecars && len(changed) == 0 {
+	all := touched.Sidecars || touched.Telemetries
+	if !all && len(changed) == 0 {
 		return
 	}
 	for sub := range s.subscriptions {
-		if touched.Sidecars || slices.ContainsFunc(sub.node.Addresses, func(address string) bool {
+		if all || slices.ContainsFunc(sub.node.Addresses, func(address string) bool {
 			_, ok := changed[address]
 			return ok
 		}) {

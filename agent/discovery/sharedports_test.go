@@ -104,24 +104,29 @@ func TestShared_CapturedHosts(t *testing.T) {
 	}{
 		{"no service", nil, 1},
 		{"two services of one port", []string{service("a", http, "10.0.0.1", "10.0.0.2"),
-			service("b", http, "10.0.0.3")}, 3},
+			service("b", http, "10.0.0.3")}, 2},
 		{"one more port", []string{service("a", http, "10.0.0.1", "10.0.0.2"),
-			service("b", http, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 5},
+			service("b", http, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 3},
 		{"another protocol", []string{service("a", http, "10.0.0.1", "10.0.0.2"),
-			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 6},
+			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 4},
 		{"an endpoint moves", []string{service("a", http, "10.0.0.4", "10.0.0.2"),
-			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 6},
+			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3")}, 4},
 		{"limits of connections", []string{service("a", http, "10.0.0.4", "10.0.0.2"),
 			service("b", tcp, "10.0.0.3"), service("c", tcp, "10.0.0.2", "10.0.0.3"),
 			"DestinationRule shop/d: {host: a.test, trafficPolicy: {connectionPool: " +
-				"{tcp: {maxConnections: 7}}}}"}, 8},
+				"{tcp: {maxConnections: 7}}}}"}, 6},
 		{"an ingress with addresses", []string{service("a", http, "10.0.0.4", "10.0.0.2"),
 			"Sidecar shop/default: {ingress: [{port: {number: 9000, protocol: HTTP, name: own}, " +
-				"defaultEndpoint: '0.0.0.0:9001'}]}"}, 12},
-		{"none any more", nil, 12},
+				"defaultEndpoint: '0.0.0.0:9001'}]}"}, 10},
+		{"none any more", nil, 10},
 		{"two ports with one on the host", []string{service("a", "ports: [{number: 91, name: tcp, "+
 			"protocol: TCP, targetPort: 8080}, {number: 80, name: http, protocol: HTTP, targetPort: "+
-			"8080}]", "10.0.0.1", "10.0.0.2")}, 13},
+			"8080}]", "10.0.0.1", "10.0.0.2")}, 11},
+		{"no service again", nil, 11},
+		{"services again", []string{service("a", http, "10.0.0.1"), service("b", http, "10.0.0.3")}, 11},
+		{"metrics name the service", []string{service("a", http, "10.0.0.1"),
+			service("b", http, "10.0.0.3"),
+			"Telemetry shop/t: {metrics: [{providers: [{name: prometheus}]}]}"}, 13},
 	}
 	shared, own := t.TempDir(), t.TempDir()
 	fleet, changes := startShared(t, discovery.Options{Files: []string{shared}})
@@ -141,8 +146,12 @@ func TestShared_CapturedHosts(t *testing.T) {
 			head, spec, _ := strings.Cut(o, ": ")
 			kind, key, _ := strings.Cut(head, " ")
 			namespace, name, _ := strings.Cut(key, "/")
-			text += fmt.Sprintf("---\napiVersion: networking.istio.io/v1\nkind: %s\n"+
-				"metadata: {name: %s, namespace: %s}\nspec: %s\n", kind, name, namespace, spec)
+			group := "networking"
+			if kind == "Telemetry" {
+				group = "telemetry"
+			}
+			text += fmt.Sprintf("---\napiVersion: %s.istio.io/v1\nkind: %s\nmetadata: {name: %s, "+
+				"namespace: %s}\nspec: %s\n", group, kind, name, namespace, spec)
 		}
 		for directory, to := range map[string]chan<- []string{shared: changes, own: changesAlone} {
 			path := filepath.Join(directory, "mesh.yaml")

@@ -29,7 +29,7 @@ type inboundPort struct {
 	translate.Inbound
 	object *object.Object
 	field  string
-	host   string // host of the service; "" if the Sidecar defines the port
+	host   string // host of the service; "" if metrics do not need it, or the Sidecar defines the port
 	peer   model.PeerMode
 }
 

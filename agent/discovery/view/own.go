@@ -155,7 +155,16 @@ func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []Ser
 				SpanName: translate.SpanName(s.service.Host, s.port.Number), ConnectionPool: pool}}
 	}
 	ports := make([]inboundPort, 0, len(byPort))
+	counted := w.Metrics(node, model.ServerMode) != nil
+	traced := w.Tracing(node, model.ServerMode) != nil
 	for _, d := range byPort {
+		// Without metrics and traces, proxies of different services have one view.
+		if !counted {
+			d.host = ""
+		}
+		if !traced {
+			d.SpanName = ""
+		}
 		ports = append(ports, d)
 	}
 	slices.SortFunc(ports, func(a, b inboundPort) int { return cmp.Compare(a.Port, b.Port) })
