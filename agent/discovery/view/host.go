@@ -140,7 +140,9 @@ func (s *sidecar) wanted(v *View, host string,
 		}
 	}
 	// The host has no virtual host for VirtualServices that have only a pattern that matches it.
-	return ports, slices.DeleteFunc(all, func(r *model.Routing) bool { return !slices.Contains(r.Hosts, host) })
+	return ports, slices.DeleteFunc(all, func(r *model.Routing) bool {
+		return !slices.Contains(r.Hosts, host)
+	})
 }
 
 // beside returns the HTTP ports of an egress listener that have a service named by a

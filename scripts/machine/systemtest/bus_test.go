@@ -291,7 +291,7 @@ func TestBus_WithDbusBroker(t *testing.T) {
 		"0"); !strings.HasPrefix(got, "t ") {
 		t.Errorf("Reload: %s", got)
 	}
-	h.Eventually(time.Minute, "the reload is told", func() bool {
+	h.Eventually(time.Minute, "a signal says that the reload has ended", func() bool {
 		_, err := h.Run(t.Context(), "grep", "-E", "-q",
 			`"member":"ReloadFinished".*"restarted",1,`, "/run/root.txt")
 		return err == nil
