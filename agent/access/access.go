@@ -54,8 +54,8 @@ func Check(path string) (Result, error) {
 	case unix.S_IFSOCK:
 		rights = unix.W_OK
 	}
-	// Checks the real user, which is also the effective one: with AT_EACCESS on a kernel before
-	// 5.8, the library would emulate the check from the mode bits alone.
+	// Access checks the real user ID, which equals the effective one. With AT_EACCESS on a kernel
+	// before 5.8, package unix would emulate the check from the mode bits alone.
 	err = unix.Access(opened, rights)
 	if err != nil && !errors.Is(err, unix.EACCES) {
 		return Result{}, &os.PathError{Op: "access", Path: path, Err: err}

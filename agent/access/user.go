@@ -31,9 +31,11 @@ func CheckAs(user User, path string) (Result, error) {
 	answers := make(chan answer, 1)
 	go func() {
 		var a answer
-		runtime.LockOSThread() // not unlocked: the thread ends with the goroutine
+		// not unlocked: Go ends the thread, which has the other user, with the goroutine
+		runtime.LockOSThread()
 		if unix.Gettid() == os.Getpid() {
-			// the main thread must not end; it is blocked here until the check is done
+			// The main thread must not end or change its user. While it blocks in the nested
+			// CheckAs, the nested goroutine runs on another thread.
 			defer runtime.UnlockOSThread()
 			a.Result, a.err = CheckAs(user, path)
 		} else if a.err = becomeUser(user); a.err == nil {

@@ -22,7 +22,7 @@ func ServeGRPC(ctx context.Context, server *grpc.Server, listener net.Listener) 
 		return nil
 	}
 	server.Stop()
-	// ctx ended and closed the listener before AfterFunc could stop the server
+	// The end of ctx also closed the listener, and Serve returned before AfterFunc called Stop.
 	if ctx.Err() != nil {
 		return nil //nolint:nilerr // no failure
 	}

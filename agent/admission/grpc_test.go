@@ -28,7 +28,9 @@ func TestServeGRPC_ListenerThatEndsWithTheContextIsNoError(t *testing.T) {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		for range 500 { // repeated: the listener must often fail before AfterFunc stops the server
+		// These functions delay ServeGRPC's own AfterFunc, so that the listener often fails before
+		// the server is stopped.
+		for range 500 {
 			context.AfterFunc(ctx, func() {})
 		}
 		served, accepted := make(chan error, 1), make(chan struct{})

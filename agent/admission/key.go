@@ -33,7 +33,8 @@ func (k Key) String() string {
 // Local reports whether the key is a user of this host.
 func (k Key) Local() bool { return !k.Network.IsValid() }
 
-// AdmitTCP returns an Options.Admit with one pool for users of this host and one for others.
+// AdmitTCP returns an Options.Admit with one pool for clients on this host and one for remote
+// clients.
 func AdmitTCP(local, remote *Pool) func(net.Conn) (*Pool, Key) {
 	return func(c net.Conn) (*Pool, Key) {
 		key := KeyOfTCP(c)
@@ -45,8 +46,9 @@ func AdmitTCP(local, remote *Pool) func(net.Conn) (*Pool, Key) {
 }
 
 // KeyOfTCP returns the key of a TCP connection's peer. For a local peer it is the owner of the
-// peer's socket, because any user may use all of 127.0.0.0/8. For a remote peer it is the address,
-// or the /64 with IPv6, because a host may use all addresses of its /64.
+// peer's socket: the address does not identify the user, because any user may use all of
+// 127.0.0.0/8. For a remote peer it is the IPv4 address, or the /64 of the IPv6 address, because a
+// host may use all addresses of its /64.
 func KeyOfTCP(c net.Conn) Key {
 	local, remote := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
 	if uid, err := sockdiag.CreatorUID(remote, local); err == nil {

@@ -17,9 +17,9 @@ type Options struct {
 	Refusal []byte
 }
 
-// Listener accepts connections that their pool admits, and closes others. It does not wait for a
-// free slot, because the kernel's backlog is shared by all clients. A connection is idle until
-// SetBusy or ConnState marks it as busy.
+// Listener accepts connections that their pool admits, and closes the rest. It does not wait until
+// the pool has a free slot: connections would fill the kernel's backlog, which all clients share. A
+// connection is idle until SetBusy or ConnState marks it as busy.
 type Listener struct {
 	net.Listener
 	options Options

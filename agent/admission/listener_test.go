@@ -183,7 +183,8 @@ func TestKeyOfTCP(t *testing.T) {
 		case key.Local() != (test.network == ""),
 			!key.Local() && key.Network.String() != test.network:
 			t.Errorf("%s: %v", test.remote, key)
-		case key.Local() && key.UID != UnknownUser: // no such socket exists
+		// the addresses belong to no socket, so the kernel reports no user
+		case key.Local() && key.UID != UnknownUser:
 			t.Errorf("%s: user %d", test.remote, key.UID)
 		}
 	}

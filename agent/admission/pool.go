@@ -45,7 +45,7 @@ type Pool struct {
 	mu      sync.Mutex
 	slots   map[Key]map[*Slot]struct{}
 	size    int
-	idle    int           // of size
+	idle    int           // number of idle slots
 	changed chan struct{} // closed when a slot is released or becomes idle; nil: nobody waits
 	stats   Stats
 }
@@ -119,9 +119,9 @@ func (p *Pool) enter(key Key, evict func(), wait bool) (slot, victim *Slot,
 	return nil, nil, p.changed
 }
 
-// victimFor returns the slot to evict for a key that has own slots: the longest idle slot of the
-// keys with the most slots. It returns nil if there is none; keys with fewer slots than own lose
-// none.
+// victimFor returns the slot to evict for a key that has already acquired own slots: the longest
+// idle slot of the keys with the most slots. Keys with fewer than own slots lose none. It returns
+// nil if no slot can be evicted.
 func (p *Pool) victimFor(own int) (victim *Slot) {
 	if p.idle == 0 {
 		return nil
@@ -139,7 +139,8 @@ func (p *Pool) victimFor(own int) (victim *Slot) {
 	return victim
 }
 
-// oldestIdle returns the longest idle slot of slots and candidate, or nil if none is idle.
+// oldestIdle returns the slot that has been idle longest among slots and candidate, or nil if none
+// is idle.
 func oldestIdle(slots map[*Slot]struct{}, candidate *Slot) *Slot {
 	for slot := range slots {
 		if !slot.idle.IsZero() && (candidate == nil || slot.idle.Before(candidate.idle)) {

@@ -37,8 +37,10 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 		name   string
 		limits Limits
 		groups []group
-		uid    uint32 // of the newcomer
-		group  int    // group whose first slot is evicted; -1: none necessary; -2: none available
+		uid    uint32 // user that acquires another slot
+		// group is the index of the group that loses its first slot by eviction; -1: the pool has a
+		// free slot; -2: no slot can be evicted.
+		group int
 	}{
 		{"room", Limits{4, 2}, []group{{1, 1, true}, {2, 2, true}}, 1, -1},
 		{"own share full", Limits{9, 2}, []group{{2, 2, true}, {1, 2, true}}, 1, 1},

@@ -24,7 +24,6 @@ type Metadata struct {
 
 // MetadataService reads the metadata service of a cloud. It caches the first result. It is safe for
 // concurrent use.
-// use.
 type MetadataService struct {
 	URL string // "" = http://169.254.169.254
 
@@ -152,7 +151,8 @@ func (s *MetadataService) request(
 		return nil, err
 	}
 	request.Header.Set(header, value)
-	// Ignore the environment's proxy: the service is on this machine's link.
+	// A Transport without Proxy ignores HTTP_PROXY: the metadata service has a link-local address,
+	// which no proxy reaches.
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Do(request)
 	if err != nil {

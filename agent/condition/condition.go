@@ -126,8 +126,9 @@ func (b *Board) Clear(code string) {
 	}
 }
 
-// limits bound events that a faulty peer or file can cause without end: those with one sentence,
-// and all of a kind. A single change of the mesh configuration causes at most 21 problem events.
+// limits bound the events of kinds that a faulty peer or file can cause without end: Class limits
+// events with the same sentence, All those of the kind. A single change of the mesh configuration
+// causes at most 21 KindMeshProblem events.
 var limits = map[string]repeat.Limits{
 	KindMeshProblem:      {Class: most, All: 3 * 21},
 	KindResourcesRefused: {Class: most, All: 20},

@@ -5,9 +5,9 @@
 //	DIR/NAME-cacert/ca.crt, ca.crl      authorities and optional revocation lists; if there is no
 //	DIR/NAME/ca.crt, ca.crl             such folder, those of the credential itself
 //
-// Its secrets have istiod's names: kubernetes://NAME and kubernetes://NAME-cacert. Those of a
-// credential sds://NAME come from an SDS server of the host, and are named sds://NAME and
-// sds://NAME-cacert there, as with istiod.
+// Its secrets have istiod's names: kubernetes://NAME and kubernetes://NAME-cacert. A credential
+// sds://NAME has no folder: an SDS server on the host serves its secrets as sds://NAME and
+// sds://NAME-cacert, as with istiod.
 package credential
 
 import (
@@ -23,11 +23,12 @@ import (
 	"outrider.org/outrider/agent/ownership"
 )
 
-// SDSClusterName is the name of Envoy's cluster for the secrets of credentials, if another server
-// than the agent serves those of the workload.
+// SDSClusterName is the name of the Envoy cluster that serves the secrets of credentials if the
+// workload's own certificate comes from an SDS server other than the agent.
 const SDSClusterName = "sds-credentials"
 
-// HostClusterName is the name of Envoy's cluster for the SDS server of the host, as with istiod.
+// HostClusterName is the name of the Envoy cluster of the host's SDS server, which serves
+// credentials sds://NAME; istiod uses the same name.
 const HostClusterName = "sds-external"
 
 const (
@@ -81,7 +82,8 @@ func RootsSecretName(name string) string {
 	return PairSecretName(strings.TrimSuffix(name, rootsSuffix) + rootsSuffix)
 }
 
-// IsCredential reports whether a secret, identified by its name, is one of a credential in a folder.
+// IsCredential reports whether the name of a secret is that of a credential in a folder, which
+// excludes sds://NAME.
 func IsCredential(secret string) bool { return strings.HasPrefix(secret, prefix) }
 
 // SecretTitle returns how a credential's secret is called in sentences for people: "credential
@@ -153,8 +155,8 @@ func (f Files) OwnFolder() string {
 	return filepath.Dir(f.Roots[0])
 }
 
-// Present returns the existing files; of authorities, those that are used. If a required file is
-// missing, the error is fs.ErrNotExist and names a missing file.
+// Present returns the existing files; of the candidates for authorities, it returns only those in
+// use. If a required file is missing, the error is fs.ErrNotExist and names the file.
 func (f Files) Present() (Files, error) {
 	if f.Cert != "" {
 		for _, path := range f.All() {

@@ -40,7 +40,7 @@ func TestLocate(t *testing.T) {
 	}
 }
 
-// write writes files below a new directory and returns it.
+// write writes files below a new directory and returns the directory.
 func write(t *testing.T, files ...string) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -62,7 +62,9 @@ func TestPresent_AuthoritiesOfTheirOwnFolderComeFirst(t *testing.T) {
 		{[]string{"a/ca.crt", "a/ca.crl", "a-cacert/ca.crt"}, []string{"a-cacert/ca.crt"}},
 		{[]string{"a-cacert/ca.crt", "a-cacert/ca.crl"},
 			[]string{"a-cacert/ca.crt", "a-cacert/ca.crl"}},
-		{[]string{"a/ca.crt", "a-cacert/ca.crl"}, nil}, // a-cacert/ca.crt is being replaced
+		// a-cacert exists without ca.crt, as during a replacement of its files: a/ca.crt must not
+		// be used instead.
+		{[]string{"a/ca.crt", "a-cacert/ca.crl"}, nil},
 		{[]string{"a/tls.crt"}, nil},
 	}
 	for _, c := range cases {
@@ -116,7 +118,7 @@ func TestCheckOwners_RefusesWhatOthersCouldReplace(t *testing.T) {
 }
 
 // FuzzLocate checks for arbitrary names that no located file is outside the directory of
-// credentials, and that no file belongs to a secret of the host's SDS server.
+// credentials, and that no file is located for a secret sds://NAME.
 func FuzzLocate(f *testing.F) {
 	for _, name := range []string{"web", "web-cacert", "../web", "a/../../b", "..", "-cacert", "sds://web",
 		"sds://", "sds://../web-cacert"} {

@@ -11,8 +11,8 @@ import (
 )
 
 // certificateProblems returns a problem for each certificate that has a condition and is used by
-// objects of the mesh configuration. It omits certificates whose file a known problem names
-// already.
+// objects of the mesh configuration. It omits certificates whose file is named in one of the known
+// problems.
 func certificateProblems(
 	secrets []identity.SecretInfo, known []discovery.Problem,
 ) []discovery.Problem {

@@ -14,8 +14,9 @@ import (
 // drainPoll is the polling interval of a drain with wait.
 const drainPoll = 500 * time.Millisecond
 
-// listenersClose is the delay after the end of a drain until a connection count is final: the
-// workers close their listeners, and a count may be 250 ms old.
+// listenersClose is the time between the end of a drain and the first connection count that is
+// final. Until then, Envoy's workers may still close their listeners, and a count, which may be 250
+// ms old, may precede that.
 const listenersClose = 500 * time.Millisecond
 
 // drainBlind bounds how long the connections of the draining epoch may stay uncountable before the
@@ -80,16 +81,17 @@ type drainWait struct {
 	progress func(api.Progress)
 }
 
-// drained gives access to the draining proxy.
+// drained is the proxy that drains.
 type drained interface {
 	Epoch() (live epoch.Epoch, ok bool)
 	// Connections returns the number of clients' connections of an epoch.
 	Connections(ctx context.Context, e epoch.Epoch) (uint64, error)
 }
 
-// until returns the number of connections left. Without wait it returns at once, else when none are
-// left and none can arrive: a draining epoch accepts connections until its drain time ends, so an
-// earlier count of zero is not final. Failed counts are ignored while another epoch takes over.
+// until returns the number of connections left. Without wait it returns at once. With wait it
+// returns when no connection is left and the listeners are closed: a draining epoch accepts
+// connections until its drain time ends, so an earlier count of zero is not final. While another
+// epoch replaces the draining one, failed counts do not fail the wait.
 func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error) {
 	last, counted := api.Progress{}, time.Now()
 	for {
@@ -105,7 +107,7 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 				"epoch %d has not confirmed the drain yet; the request is repeated until it does",
 				e.Number)}, nil
 		}
-		// Envoy's workers close their listeners a moment after the end of the drain.
+		// Envoy's workers close their listeners shortly after the drain time ends.
 		closed := !e.DrainEnds.IsZero() && time.Since(e.DrainEnds) > listenersClose
 		left, err := w.proxy.Connections(ctx, e)
 		if err == nil || w.replaced(e) {
@@ -142,8 +144,9 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 	}
 }
 
-// replaced reports whether the epoch cannot answer because another one is replacing it, or because
-// it has not confirmed the drain yet. The supervisor ends both states.
+// replaced reports whether connections cannot be counted for a while, because another epoch is
+// replacing this one, its admin interface is lost, or it has not confirmed the drain yet. The
+// supervisor ends all of these states.
 func (w drainWait) replaced(was epoch.Epoch) bool {
 	now, ok := w.proxy.Epoch()
 	return !ok || now.ID != was.ID || now.State == epoch.StateHandingOver || now.AdminLost ||

@@ -36,8 +36,8 @@ func TestDrain_WaitsUntilListenersClose(t *testing.T) {
 		count func(after time.Duration) uint64
 		took  time.Duration
 		left  uint64
-		mute  func(after time.Duration) bool // no answer from Envoy
-		known string                         // why the count is unknown
+		mute  func(after time.Duration) bool // reports whether Envoy does not answer
+		known string                         // expected reason why the count is unknown
 		fails string
 		told  []string
 	}{

@@ -38,8 +38,8 @@ func (o Epochs) Measure(ctx context.Context) []api.Epoch {
 	return all
 }
 
-// Changed returns a channel that is closed when an epoch changes. All other changes are events of
-// the board.
+// Changed returns a channel that is closed when an epoch changes. Changes of conditions do not
+// close it; condition.Board publishes them as events.
 func (o Epochs) Changed() <-chan struct{} { return o.Supervisor.Changed() }
 
 // WaitReady returns once the proxy is ready, or an error with the reason if ctx ends first.

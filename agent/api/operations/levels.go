@@ -50,8 +50,8 @@ func mostCommon(components map[string]string) string {
 	return best
 }
 
-// SetLogLevels validates and sets levels; an invalid one leaves all unchanged. The agent's level
-// lasts until a reload changes its key, Envoy's until the next epoch.
+// SetLogLevels validates and sets levels; if one is invalid, it sets none. The agent's level lasts
+// until a reload changes the configured level, Envoy's until the next epoch.
 func (o Levels) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
 	agentLevels, envoyLevels := config.AgentLevels(), config.EnvoyLevels()
 	if levels.Agent != "" && !slices.Contains(agentLevels, levels.Agent) {

@@ -18,8 +18,9 @@ import (
 // countTime bounds the request to Envoy for its cluster statistics.
 const countTime = time.Second
 
-// A status request reads cluster statistics from Envoy, whose filter scans all statistics. With
-// more than MaxCountedServices services it reads them at most once in countPeriod.
+// A status request reads the statistics of Envoy's clusters, for which Envoy scans all its
+// statistics. With more than MaxCountedServices services they are read at most once per
+// countPeriod.
 const (
 	MaxCountedServices = 1000
 	countPeriod        = time.Minute
@@ -36,8 +37,8 @@ type liveProblems struct {
 const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(success|failure)|` +
 	`ssl\.(handshake|fail_verify_error|fail_verify_san|connection_error))$`
 
-// counted returns the live epoch's statistics by cluster name, or nil if they are unavailable.
-// Clusters whose membership_total [telemetry] excludes are missing.
+// counted returns the live epoch's statistics by cluster name, or nil if they are unavailable. A
+// cluster is missing if [telemetry] excludes its statistic membership_total.
 func (o *Mesh) counted(ctx context.Context) map[string]explain.LiveCluster {
 	live, ok := o.Proxy.Epoch()
 	if !ok || live.AdminLost {
@@ -120,7 +121,7 @@ func (o *Mesh) exposed() []discovery.Problem {
 	var problems []discovery.Problem
 	for _, e := range o.Exposure.Report().Exposed {
 		p := object.ProblemAt(e.By, condition.Error, e.String(), e.Fix)
-		if e.By.Kind == "" { // an upstream server's
+		if e.By.Kind == "" { // the mode comes from an upstream server, so there is no file to name
 			p.File, p.Line, p.Object = "", 0, ""
 		}
 		problems = append(problems, p)

@@ -100,8 +100,8 @@ func (o Resources) UpstreamDebug(ctx context.Context, name string) (json.RawMess
 	return text, nil
 }
 
-// Admin sends a GET to the live epoch's admin interface. The admin view removes credentials from
-// the response.
+// Admin sends a GET to the live epoch's admin interface through o.View, which removes credentials
+// from the response.
 func (o Resources) Admin(ctx context.Context, path, query string) (api.AdminResponse, error) {
 	answer, number, err := o.View.Get(ctx, "/"+path, query) //nolint:bodyclose // closed by the server
 	if err != nil {

@@ -60,8 +60,8 @@ func TestDifferential(t *testing.T) {
 			valid++
 			if at := firstError(problems); at != "" {
 				refused++
-				// listed differences may occur in Istio's tests, but not in its samples; one sample
-				// has a shell variable
+				// Outrider may refuse valid objects of Istio's tests (see testdata/differences),
+				// but none of Istio's samples, except one that contains a shell variable.
 				if strings.HasPrefix(all[i].Where, "samples/") &&
 					!strings.Contains(all[i].Document, "$") {
 					t.Errorf("%s: %s", all[i].Where, at)
@@ -84,8 +84,8 @@ func TestDifferential(t *testing.T) {
 	}
 }
 
-// firstError returns the first error among problems, "" if there is none. It skips denials, which
-// follow from other errors, or because objects of different files have one name.
+// firstError returns the first error among problems, "" if there is none. It skips the problem that
+// all requests are denied, because that is a consequence of other problems.
 func firstError(problems []object.Problem) string {
 	for _, p := range problems {
 		if p.Severity == condition.Error && !strings.HasPrefix(p.Message, "every request to ") {
@@ -95,7 +95,7 @@ func firstError(problems []object.Problem) string {
 	return ""
 }
 
-// bounds returns objects at the limits in Istio's CRDs, and above them.
+// bounds returns objects whose values are at or above the limits in Istio's CRDs.
 func bounds() []Object {
 	var all []Object
 	add := func(what, format string, count int, element func(i int) string) {
@@ -184,7 +184,7 @@ func check(t *testing.T, texts []string) [][]object.Problem {
 	problems := make([][]object.Problem, len(texts))
 	for _, p := range s.Problems() {
 		if strings.HasPrefix(p.Message, "is given at ") {
-			continue // many objects have the same name
+			continue // not an error of the object: many collected objects have the same name
 		}
 		at, exact := slices.BinarySearch(first, p.Line)
 		if !exact {

@@ -18,7 +18,7 @@ func Mutations(objects []Object, count int, seed uint64) []Object {
 		text, _ := json.Marshal(o.value)
 		hash := fnv.New64a()
 		_, _ = hash.Write(text)
-		// mutations of an object do not depend on which others there are
+		// A seed per object leaves its mutations unchanged when other objects are added.
 		random := rand.New(rand.NewPCG(seed, hash.Sum64()))
 		for range count {
 			var copied map[string]any

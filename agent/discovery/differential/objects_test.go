@@ -25,7 +25,7 @@ type Object struct {
 
 var (
 	separator = regexp.MustCompile(`(?m)^---.*\n`)
-	// matches the expected error in documents of Istio's corpora
+	// matches the comment of Istio's fuzz corpora that contains the expected error
 	expected  = regexp.MustCompile(`(?m)^_err:.*\n`)
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
 		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}
@@ -66,8 +66,6 @@ func Objects(folders ...string) ([]Object, error) {
 			return nil, fmt.Errorf("gather objects: %w", err)
 		}
 	}
-	// Mutations depend on the position of an object in the list, so kinds that were added later
-	// must come last.
 	slices.SortStableFunc(all, func(a, b Object) int { return a.policy() - b.policy() })
 	return all, nil
 }
@@ -110,7 +108,8 @@ func decode(document string) (map[string]any, string) {
 	if err != nil {
 		return nil, "" // the document has a key that is not a string
 	}
-	var plain map[string]any // converts to types of JSON, so that copies are equal
+	// decoded JSON, so that a copy made by encoding and decoding has the same Go types
+	var plain map[string]any
 	if json.NewDecoder(bytes.NewReader(text)).Decode(&plain) != nil {
 		return nil, ""
 	}

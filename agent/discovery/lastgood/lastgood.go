@@ -27,21 +27,24 @@ import (
 
 // State contains the last good versions of objects and of MeshConfig whose files are invalid now.
 type State struct {
-	Objects   []*object.Object
-	AwayPaths []string // paths of Objects whose files were missing, see store.Options
-	// PolicyFolders are the inodes of the directories that had policies, see store.Options.
+	Objects []*object.Object
+	// mesh configuration paths that were missing, so that their objects stay in force; see
+	// store.Options
+	AwayPaths []string
+	// PolicyFolders are the inodes of the directories that contained policies, by path; see
+	// store.Options.
 	PolicyFolders map[string]uint64
-	// PolicyCounts are the numbers of policies by file, see store.Options.
+	// PolicyCounts are the numbers of policies in each file; see store.Options.
 	PolicyCounts map[string]int
-	// FoldersLost reports that PolicyFolders and PolicyCounts may be incomplete: the file could not
-	// be read, its state was too large, or an earlier State had it set and not all paths were found
-	// since.
+	// FoldersLost reports that PolicyFolders and PolicyCounts may be incomplete: the state file
+	// could not be read, the state was too large to be stored, or FoldersLost was set in an earlier
+	// State and some paths have not been found since.
 	FoldersLost bool
-	// ChecksUnknownFields reports that there are EnvoyFilters, and that unknown fields in them are
-	// refused. Older agents did not refuse these.
+	// ChecksUnknownFields reports that there are EnvoyFilters and that the agent that wrote the
+	// State refuses unknown fields in them. Older agents accepted unknown fields.
 	ChecksUnknownFields bool
-	// Mesh is the text of the MeshConfig in force; empty: the current file, or the default, is in
-	// force.
+	// Mesh is the text of the MeshConfig in force. It is empty if the current file, or the default,
+	// is in force.
 	Mesh []byte
 
 	Reverted *Reverted // reverted versions of an older agent; nil: none
@@ -66,7 +69,8 @@ type written struct {
 	Folders  map[string]uint64 `json:"folders,omitempty"`
 	Policies map[string]int    `json:"policies,omitempty"`
 	Lost     bool              `json:"lost,omitempty"`
-	Mesh     []byte            `json:"mesh,omitempty"` // bytes of the file, in any encoding
+	// content of the MeshConfig file, which may not be UTF-8
+	Mesh []byte `json:"mesh,omitempty"`
 
 	Checked bool `json:"checked,omitempty"`
 
@@ -83,7 +87,8 @@ type Record struct {
 	APIVersion string      `json:"apiVersion"`
 	Kind       object.Kind `json:"kind"`
 	Namespace  string      `json:"namespace"`
-	// Named reports whether the object names its namespace; nil: an older agent wrote the record.
+	// Named reports whether the object's metadata has a namespace. It is nil in records of older
+	// agents.
 	Named       *bool             `json:"named,omitempty"`
 	Name        string            `json:"name"`
 	Labels      map[string]string `json:"labels,omitempty"`
@@ -94,9 +99,9 @@ type Record struct {
 	Spec json.RawMessage `json:"spec"`
 }
 
-// Read reads a file written by Write. A missing file is an empty state. The errors say what cannot
-// be used: the file, or objects for which validate returns errors. The state contains everything
-// else. namespace is the default namespace in force.
+// Read reads a file written by Write. A missing file is an empty state. It returns an error for
+// each object for which validate finds an error, or one for the whole file, and a state with
+// everything else. namespace is the default namespace in force.
 func Read(path, namespace string, validate func(*object.Object) []object.Finding) (State, []error) {
 	text, err := read(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -137,8 +142,8 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	return state, wrong
 }
 
-// doubt records that the policies of a file are not all known, because one is unusable. It removes
-// the path that contains the file from AwayPaths.
+// doubt records that the policies of a file are only partly known, because a stored policy is not
+// usable. It therefore removes the path that contains the file from AwayPaths.
 func (s *State) doubt(file string) {
 	if s.PolicyCounts == nil {
 		s.PolicyCounts = map[string]int{}
@@ -170,8 +175,8 @@ func read(path string) ([]byte, error) {
 }
 
 // Write atomically replaces the file by one with mode 0600, because objects may contain secrets. An
-// empty state removes the file. If the state has more than maxBytes, Write stores only FoldersLost,
-// and the folders and counts if they fit, and returns an error.
+// empty state removes the file. If the encoded state exceeds maxBytes, Write returns an error and
+// stores only FoldersLost, and PolicyFolders and PolicyCounts if these fit.
 func Write(path string, state State) error {
 	if state.Empty() && !state.FoldersLost {
 		return remove(path)
@@ -273,7 +278,9 @@ func (r Record) Object(namespace string,
 	if err := protojson.Unmarshal(r.Spec, spec); err != nil {
 		return nil, fmt.Errorf("its spec cannot be read: %w", err)
 	}
-	defaulted := r.Namespace == namespace // a guess for records that older agents wrote
+	// Records of older agents do not contain Named. Their objects probably have no namespace of
+	// their own if they are in the default one.
+	defaulted := r.Namespace == namespace
 	if r.Named != nil {
 		defaulted = !*r.Named
 	}

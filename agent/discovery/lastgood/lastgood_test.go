@@ -101,8 +101,9 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 }
 
-// TestWhichObjectsMoveWithTheProxyIsKept also reads a file of an older agent, which has no field
-// "named". In it, an object in the default namespace counts as one that names no namespace.
+// TestWhichObjectsMoveWithTheProxyIsKept checks that NamespaceDefaulted survives writing and
+// reading. The file of an older agent has no field "named": its objects in the default namespace
+// count as objects without a namespace of their own.
 func TestWhichObjectsMoveWithTheProxyIsKept(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	if err := lastgood.Write(path, lastgood.State{Objects: objects(t)}); err != nil {
@@ -245,8 +246,8 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 	}
 }
 
-// TestUnusablePolicyOfAPathThatIsAway reads a policy that is no longer valid, in a path that is
-// away: the path's policies count as unknown.
+// TestUnusablePolicyOfAPathThatIsAway reads a state with a missing path and an object below it that
+// is no longer valid. If the object is a policy, the policies of that path must count as unknown.
 func TestUnusablePolicyOfAPathThatIsAway(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	for kind, want := range map[string]lastgood.State{

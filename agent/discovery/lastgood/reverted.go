@@ -9,21 +9,22 @@ import (
 )
 
 // Reverted contains object versions that an older agent (before docs/decisions/0054) reverted
-// because Envoy had refused them. Such a version counts as invalid until it changes, or a reload is
-// requested, so that the version before it stays in force. A Reverted is immutable.
+// because Envoy had refused them. Such a version counts as invalid until it changes or a reload is
+// requested, so that the previous version stays in force. A Reverted is immutable.
 type Reverted struct {
 	objects []reverted
 	mesh    *revertedMesh
 	// versions maps refused versions of objects to Envoy's error message. It contains no
-	// PeerAuthentications, because the version before may accept plain text.
-	versions map[*object.Object]string // Envoy's error messages, by refused version
+	// PeerAuthentication: its previous version, which would stay in force, may accept plain text.
+	versions map[*object.Object]string
 }
 
 // reverted is the JSON form of a reverted object.
 type reverted struct {
 	// refused version; nil if the removal of the object was refused
 	Version *Record `json:"version,omitempty"`
-	InForce *Record `json:"inForce,omitempty"` // version before it, which was in force; nil: none
+	// version in force when Envoy refused Version; nil: none
+	InForce *Record `json:"inForce,omitempty"`
 	Message string  `json:"message"`
 }
 
@@ -56,7 +57,7 @@ func (r *Reverted) MeshError(text []byte) string {
 }
 
 // readReverted returns the reverted versions in a file, nil if there are none, and adds the
-// versions that were in force to those of the state.
+// previous versions, which are in force, to state.Objects.
 func (in written) readReverted(state *State, namespace string,
 	validate func(*object.Object) []object.Finding) (wrong []error) {
 	if len(in.Refused) == 0 && in.RefusedMesh == nil {

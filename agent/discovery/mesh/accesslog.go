@@ -100,7 +100,7 @@ func Formatters(text string, fields *structpb.Struct) []*corev3.TypedExtensionCo
 	if !needs {
 		return nil
 	}
-	message := &withoutqueryv3.ReqWithoutQuery{} // which has no fields
+	message := &withoutqueryv3.ReqWithoutQuery{} // It has no fields, so its encoding is empty.
 	return []*corev3.TypedExtensionConfig{{Name: "envoy.formatter.req_without_query",
 		TypedConfig: &anypb.Any{TypeUrl: resource.TypePrefix +
 			string(message.ProtoReflect().Descriptor().FullName())}}}

@@ -20,11 +20,11 @@ type Config struct {
 	// default of exportTo for each kind; nil means all namespaces
 	ServiceExportTo, RoutingExportTo, RuleExportTo []string
 
-	// requests to unknown hosts are forwarded to their original destination
+	// AllowAny forwards traffic to unknown destinations.
 	AllowAny bool
-	// DynamicDNS forwards requests to unknown hosts to the addresses that DNS has for the host, not
-	// to their original destination. UnknownHostTLS is the TLS of these connections; nil: plain
-	// text.
+	// DynamicDNS forwards requests to unknown hosts to the addresses that DNS has for the host,
+	// instead of their original destination. UnknownHostTLS is the TLS of these connections; nil:
+	// plain text.
 	DynamicDNS     bool
 	UnknownHostTLS *networking.ClientTLSSettings
 	OutboundPort   uint32 // port that receives captured outbound connections
@@ -56,10 +56,10 @@ type Config struct {
 	AutoMutualTLS      bool
 	TrustDomain        string   // trust domain of service accounts
 	TrustDomainAliases []string // trust domains whose workloads are equivalent
-	// additional trusted CA certificates (PEM), and URLs of SPIFFE bundles that contain such;
+	// additional trusted CA certificates (PEM), and the URLs of SPIFFE bundles with further ones;
 	// sorted
 	Authorities, BundleURLs []string
-	// trust domains in caCertificates, whose workloads are accepted, too; sorted
+	// additional trust domains (caCertificates) whose workloads servers accept; sorted
 	OtherTrustDomains []string
 	// external authorizers (extensionProviders) by name
 	Authorizers map[string]*meshapi.MeshConfig_ExtensionProvider
@@ -69,7 +69,7 @@ type Config struct {
 	Environment map[string]string
 	Observers   // extensionProviders for logs, traces and metrics, and their defaults
 
-	// Properties of the machine, which are not in the file:
+	// The following are properties of the machine, which the MeshConfig file does not contain.
 	SystemRoots string // file with the system's CA certificates
 	Reserved    []ReservedAddress
 	Credentials Credentials
@@ -115,8 +115,8 @@ func (m *Config) Equal(other *Config) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// SameMutualTLS reports whether two configurations agree on mutual TLS in the mesh: where it is
-// used, its parameters, and which authorities are trusted.
+// SameMutualTLS reports whether two configurations agree on mutual TLS in the mesh: which workloads
+// use it, its parameters, and which authorities are trusted.
 func (m *Config) SameMutualTLS(other *Config) bool {
 	return m.RootNamespace == other.RootNamespace && m.AutoMutualTLS == other.AutoMutualTLS &&
 		proto.Equal(m.MutualTLS, other.MutualTLS) &&

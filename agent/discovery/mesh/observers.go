@@ -19,10 +19,10 @@ const (
 
 // Observers are the parts of MeshConfig that Telemetries refer to.
 type Observers struct {
-	Providers        []*Provider // in order
+	Providers        []*Provider // Istio's own providers, then those of extensionProviders
 	DefaultProviders *meshapi.MeshConfig_DefaultProviders
-	// EnableTracing lets listeners make spans for the bootstrap's tracer, where neither a Telemetry
-	// nor DefaultProviders sets a tracer.
+	// EnableTracing makes listeners report spans to the tracer of Envoy's bootstrap if neither a
+	// Telemetry nor DefaultProviders selects a tracer.
 	EnableTracing bool
 	Tracing       *meshapi.Tracing // defaultConfig.tracing; nil: not set
 	LogFormat     AccessLog        // format of FileLogProvider, without a file
@@ -50,7 +50,8 @@ func NewObservers(in *meshapi.MeshConfig) Observers {
 	return o
 }
 
-// FindProvider returns the first provider with a name, in any case; nil if there is none.
+// FindProvider returns the first provider with a name, compared without regard to case, or nil if
+// there is none.
 func (o *Observers) FindProvider(name string) *Provider {
 	for _, p := range o.Providers {
 		if strings.EqualFold(p.Name, name) {

@@ -11,9 +11,9 @@ type ReservedAddress struct {
 	IsEnvoys bool // the address is that of a listener in Envoy's bootstrap
 }
 
-// ReservedBy returns which key of the configuration reserves an address and port, or "". Listeners
-// for captured connections are not bound, so they only conflict with Envoy's own listeners on all
-// addresses, because Envoy refuses two equal addresses.
+// ReservedBy returns the configuration key that reserves an address and port, or "". A listener for
+// captured connections (captured) binds no socket, so it conflicts only if both it and one of the
+// bootstrap's listeners have an unspecified address: Envoy refuses two listeners with one address.
 func (m *Config) ReservedBy(address string, port uint32, captured bool) string {
 	for _, t := range m.Reserved {
 		switch {

@@ -161,8 +161,8 @@ func (c *checker) port(field string, v int32) {
 	}
 }
 
-// httpProxy checks the port of the HTTP proxy, which is on the loopback: captured connections would
-// arrive there if it were theirs.
+// httpProxy checks the port of the HTTP proxy for applications. It must differ from the ports that
+// receive captured connections, because Envoy would treat these as requests to the proxy.
 func (c *checker) httpProxy(m *meshapi.MeshConfig) {
 	c.port("proxyHttpPort", m.ProxyHttpPort)
 	usual := mesh.Default()
@@ -205,8 +205,8 @@ func (c *checker) accessLog(m *meshapi.MeshConfig) {
 	}
 }
 
-// defaultConfig checks the default configuration of proxies, most of which the agent's
-// configuration replaces.
+// defaultConfig checks the default configuration of proxies. Most of its fields have no effect,
+// because outrider.toml has keys for the same settings.
 func (c *checker) defaultConfig(p *meshapi.ProxyConfig) {
 	if p == nil {
 		return

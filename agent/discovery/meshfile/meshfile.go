@@ -46,7 +46,8 @@ func Parse(path string, content []byte) (*mesh.Config, []object.Problem) {
 	return convert(in), problems
 }
 
-// ProviderLines returns the line of each of extensionProviders in the text of a valid MeshConfig.
+// ProviderLines returns, by name, the line of each provider in extensionProviders of a valid
+// MeshConfig.
 func ProviderLines(text []byte) map[string]int {
 	var config struct {
 		Providers []yaml.Node `yaml:"extensionProviders"`

@@ -97,15 +97,16 @@ func (c *checker) fileLog(field string,
 	}
 }
 
-// operators checks the command operators of a log's format. Envoy refuses every listener for an
-// unknown one. An extension of Envoy has the further operator.
+// operators checks the command operators of a log format, because Envoy refuses every listener
+// whose format has an unknown operator. REQ_WITHOUT_QUERY is known, because an extension provides
+// it.
 func (c *checker) operators(field, format string) {
 	if why, fix := operator.CheckCommandOperators(format, "REQ_WITHOUT_QUERY"); why != "" {
 		c.fail(field, why, fix)
 	}
 }
 
-// timed checks the time-out and the headers of calls over HTTP.
+// timed checks the timeout and headers of a service that is called over HTTP.
 func (c *checker) timed(field string, p interface {
 	GetTimeout() *durationpb.Duration
 	GetHeaders() []*meshapi.MeshConfig_ExtensionProvider_HttpHeader
@@ -154,7 +155,8 @@ func (c *checker) openTelemetry(field string,
 	}
 }
 
-// observers checks what Telemetries refer to beside extensionProviders.
+// observers checks fields other than extensionProviders on which Telemetries depend, such as
+// defaultProviders.
 func (c *checker) observers(m *meshapi.MeshConfig) {
 	known := mesh.NewObservers(m)
 	names := func(field string, names []string) {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 )
 
-// TestProviders parses one provider of extensionProviders. want is as in TestFields, without the
-// line and what all begin with.
+// TestProviders parses one provider of extensionProviders. want has the form that TestFields
+// describes, without the line and without the common beginning of all field paths.
 func TestProviders(t *testing.T) {
 	const at = "service: otel.test, port: 4317"
 	for _, test := range []struct{ yaml, want string }{

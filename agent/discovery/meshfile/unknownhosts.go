@@ -7,13 +7,14 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// dynamicDNS reports whether requests to unknown hosts go where DNS says.
+// dynamicDNS reports whether requests to unknown hosts are sent to the addresses that DNS has for
+// the host.
 func dynamicDNS(m *meshapi.MeshConfig) bool {
 	return m.OutboundTrafficPolicy.GetMode() ==
 		meshapi.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY_DYNAMIC_DNS
 }
 
-// unknownHosts checks the TLS of requests to unknown hosts.
+// unknownHosts checks the client TLS settings for requests to unknown hosts.
 func (c *checker) unknownHosts(m *meshapi.MeshConfig) {
 	const field = "outboundTrafficPolicy.tls"
 	in := m.OutboundTrafficPolicy.GetTls()

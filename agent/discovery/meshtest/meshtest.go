@@ -25,7 +25,7 @@ import (
 // Namespace is the namespace of objects without a namespace.
 const Namespace = "shop"
 
-// Mesh is a world whose objects are read from a text.
+// Mesh is a model.World whose objects are read from a YAML text.
 type Mesh struct {
 	*model.World
 	Text string // text with the current objects as YAML
@@ -134,8 +134,9 @@ func compare(path string, want, got any) []string {
 	return differences
 }
 
-// History returns the texts of a sequence of changes. Each change removes one object, adds another
-// one again, and moves all objects by a line.
+// History returns the texts of a sequence of changes. The first change moves all objects up by one
+// line. The following ones each remove one object and restore the object removed before. At last
+// only the first object is left, and then all objects are restored.
 func (m *Mesh) History() []string {
 	objects := strings.SplitAfter(m.Text, "\n---\n")
 	without := func(i int) string {

@@ -140,5 +140,6 @@ func unrestrictive(spec proto.Message) bool {
 	return false
 }
 
-// SpecRestricts reports whether a spec restricts access; the object's kind must be able to.
+// SpecRestricts reports whether a spec restricts access. It must be of a kind whose objects can
+// restrict access.
 func SpecRestricts(spec proto.Message) bool { return !unrestrictive(spec) }

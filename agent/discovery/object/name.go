@@ -2,8 +2,8 @@ package object
 
 import "strings"
 
-// IsIdentifier reports whether text has 1 to longest ASCII letters and digits. It may also contain
-// the characters in between, except as first or last character.
+// IsIdentifier reports whether text consists of 1 to longest ASCII letters and digits. The
+// characters in between are allowed as well, but not as its first or last one.
 func IsIdentifier(text, between string, longest int) bool {
 	if text == "" || len(text) > longest || !isLetterOrDigit(text[0]) ||
 		!isLetterOrDigit(text[len(text)-1]) {

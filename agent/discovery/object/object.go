@@ -29,7 +29,7 @@ func (k Key) String() string { return fmt.Sprintf("%s %s/%s", k.Kind, k.Namespac
 // Object is one decoded object. It is immutable and shared.
 type Object struct {
 	Key
-	NamespaceDefaulted bool   // the object has no namespace of its own; Key has the default
+	NamespaceDefaulted bool   // the object names no namespace; Key has the default one
 	APIVersion         string // API group and version, such as "networking.istio.io/v1"
 	Labels             map[string]string
 	Annotations        map[string]string
@@ -44,8 +44,8 @@ type Object struct {
 	RouteIndexes []int
 }
 
-// WithNamespace returns the object with the given default namespace. It returns o itself if nothing
-// changes.
+// WithNamespace returns a copy of the object in the default namespace, or o itself if it names its
+// namespace or is already in that one.
 func (o *Object) WithNamespace(namespace string) *Object {
 	if !o.NamespaceDefaulted || o.Namespace == namespace {
 		return o

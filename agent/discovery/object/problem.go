@@ -77,7 +77,7 @@ func (o *Object) Warning(field, message, fix string) Problem {
 		Fix: fix})
 }
 
-// ProblemAt returns a problem of the object of an origin.
+// ProblemAt returns a problem of the object that from identifies, at its file and line.
 func ProblemAt(from resource.Origin, severity condition.Severity, message, fix string) Problem {
 	return Problem{File: from.File, Line: from.Line, Object: from.Object(), Severity: severity,
 		Message: message, Fix: fix}

@@ -49,8 +49,8 @@ func (s *Set) AddedResources() (resources []*resource.Resource, problems []objec
 	return resources, problems
 }
 
-// withStatName sets the statistics name of an added cluster that has none, as translated clusters
-// have.
+// withStatName sets the alt_stat_name of an added cluster that has none, so that its statistics are
+// named like those of translated clusters.
 func withStatName(value proto.Message) proto.Message {
 	c, ok := value.(*clusterv3.Cluster)
 	if !ok || c.AltStatName != "" {
@@ -61,14 +61,14 @@ func withStatName(value proto.Message) proto.Message {
 	return c
 }
 
-// adds reports whether a patch adds a resource for the proxy. A patch without a context adds
-// listeners and clusters only for outbound traffic of sidecars.
+// adds reports whether a patch adds a resource for the proxy. The context of a patch for an
+// extension configuration does not matter.
 func (s *Set) adds(p *patch) bool {
 	return p.applyTo == networking.EnvoyFilter_EXTENSION_CONFIG || addable(p.applyTo) &&
 		s.concerns(p)
 }
 
-// addable reports whether patches of a kind can add resources.
+// addable reports whether patches with this applyTo can add resources.
 func addable(to applyTo) bool {
 	return to == networking.EnvoyFilter_LISTENER || to == networking.EnvoyFilter_CLUSTER ||
 		to == networking.EnvoyFilter_EXTENSION_CONFIG

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// application applies all patches that match to one resource.
+// application applies the matching patches to one resource.
 type application struct {
 	patches  map[applyTo][]*patch // patches by kind, in order of application
 	context  context

@@ -31,8 +31,8 @@ type Request struct {
 	Authority string `json:"-"`
 }
 
-// Inbound reports whether the request comes from another host, because it has a source address or
-// an identity.
+// Inbound reports whether the request comes from another host. It does if it has a source address
+// or an identity.
 func (r Request) Inbound() bool { return r.Source.IsValid() || r.Identity != "" }
 
 // Header is one header of a request. Its name is case-insensitive.
