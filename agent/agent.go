@@ -43,8 +43,8 @@ func Run(ctx context.Context, options Options) (err error) {
 	}
 	b.log = slog.New(journal.NewStreamHandler(options.Output, "auto", b.level))
 	catching := sync.OnceValue(catchSignals)
-	// In the background while the configuration loads: Go changes the signal masks of its threads
-	// one signal at a time, which takes a while.
+	// Catch signals in the background while the configuration loads: Go changes the signal masks of
+	// its threads one signal at a time, which is slow.
 	go catching()
 	defer func() { catching().stop() }()
 	var composed *run // set before the notifier, which is one of its parts, runs
@@ -69,7 +69,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	}
 	defer func() { _ = locked.Close() }()
 
-	received := catching() // the signals no longer end the process
+	received := catching() // from here, signals are delivered instead of ending the process
 	ctx, detach := context.WithCancel(ctx)
 	defer detach()
 	life := &lifecycle{quit: make(chan struct{}, 1), detach: detach}
@@ -87,7 +87,7 @@ func (o Options) environment() func(string) string {
 	return os.Getenv
 }
 
-// openLogs opens the logs of a [log] table.
+// openLogs opens the logs that the [log] table of the configuration defines.
 func (b *base) openLogs(c config.Log) (err error) {
 	if err := b.level.UnmarshalText([]byte(c.Level)); err != nil {
 		return err

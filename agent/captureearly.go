@@ -50,7 +50,7 @@ func lastClosed(path string) *capture.Settings {
 // serves. It does nothing unless the configuration closes connections. If the configuration is
 // invalid, inbound connections are closed if they were at the last start.
 func CaptureEarly(ctx context.Context, options Options) error {
-	options.Config.CheckOnly = true // credentials are only available to the agent's unit
+	options.Config.CheckOnly = true // systemd passes credentials to the agent's unit only
 	options.Config.Unreadable = unreadable
 	loaded, err := config.Load(options.Config)
 	if err != nil {

@@ -16,7 +16,7 @@ func Check(ctx context.Context, options Options, out io.Writer) error {
 	options.Config.Unreadable = unreadable
 	report := blueprint.Check(ctx, options.Config,
 		blueprint.CheckOptions{Maker: blueprint.MakerForThisHost()})
-	if len(report.Files) > 0 { // otherwise the configuration could not be read
+	if len(report.Files) > 0 { // at least one file of the configuration was read
 		clashes, err := checkConflicts(ctx, options.Config)
 		if err != nil {
 			return &ExitError{Code: ExitConfiguration, Err: err}

@@ -48,7 +48,7 @@ func forApplications(
 		return sockets
 	}
 	if found, err := user.Lookup(c.Envoy.User); err == nil {
-		// GIDs are numbers on every system with a keeper
+		// the GID of a user.User is a decimal number on Linux
 		sockets.ExtraGroup, _ = strconv.Atoi(found.Gid)
 	}
 	sockets.Group = gid
@@ -85,7 +85,7 @@ func epochOf(supervisor *epoch.Supervisor) func(xds.Peer) int {
 	}
 }
 
-// epochNodes has the nodes in the bootstraps of epochs. It is safe for concurrent use.
+// epochNodes reads the xDS nodes in the bootstraps of epochs. It is safe for concurrent use.
 type epochNodes struct {
 	epochs func() []record.Epoch
 

@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// base has what all constructors of parts receive: the options of the run, its log, its conditions
-// and the sockets that systemd stored over a restart.
+// base holds the arguments of all constructors of parts: the options of the run, its log, its
+// conditions, and the sockets that systemd's file descriptor store held during a restart.
 type base struct {
 	options Options
 	started time.Time
@@ -38,7 +38,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	received signals, notifier *systemd.Notifier,
 ) (*run, error) {
 	c, state := loaded.Config, newReloadState(loaded)
-	reachable := &part.Readiness{} // of the private socket: other agents can query this one
+	reachable := &part.Readiness{} // ready once other agents can query this agent's private socket
 	e, connected, err := newEpochs(ctx, b, c, state,
 		hostconflict.NewPresenceTime(reachable.Ready()))
 	if err != nil {
@@ -98,7 +98,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	start := &starter{base: b, state: state, claims: e.claims, maker: maker.Maker, bootstraps: boots,
 		supervisor: e.supervisor, proxy: proxy, reloader: reloads, watched: watched}
 	supervisor := supervision{e.supervisor, e.link}
-	if err := b.store.Discard(); err != nil { // those of other versions
+	if err := b.store.Discard(); err != nil { // sockets that only another version of the agent uses
 		b.log.Warn("cannot remove unused sockets from systemd's file descriptor store",
 			"error", err)
 	}
@@ -109,8 +109,8 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 				parts: []part.Part{w, sdsSockets},
 				then:  func(ctx context.Context) error { return awaitKeeper(ctx, b, c, e.link, connected) },
 			},
-			// the reloader stops before the private socket, because its requests wait for the
-			// reloader
+			// the reloader is listed after the private socket and so stops before it: requests of
+			// the socket wait for the reloader
 			{
 				parts: []part.Part{notifier, handler, e.link, socket, reloads, newEvents(b, proxy)},
 				await: socket,

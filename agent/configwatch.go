@@ -91,7 +91,8 @@ func newConfigWatch(c config.Reload, log *slog.Logger) *configWatch {
 		})}
 }
 
-// configure watches the configuration in force and the files in read, and sets its delays.
+// configure watches the files of the configuration in force and those in read, which Envoy reads,
+// and sets the configured delays.
 func (w *configWatch) configure(loaded *config.Loaded, read []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,8 +102,9 @@ func (w *configWatch) configure(loaded *config.Loaded, read []string) {
 	w.update()
 }
 
-// expect also watches the files that a reload is about to read, until over is called with its ID.
-// ctx is that of the preparation, which may outlast over if a file system hangs.
+// expect also watches the files that a reload is about to read, until over is called with the ID of
+// the reload. It does nothing once ctx has ended: if a file system hangs, the goroutine that
+// prepares the reload may call expect after the reload has failed and over was called.
 func (w *configWatch) expect(
 	ctx context.Context, id uint64, loaded *config.Loaded, read []string,
 ) {
@@ -119,8 +121,8 @@ func (w *configWatch) expect(
 	w.update()
 }
 
-// over ends expect. After a refused reload its files remain watched, because correcting one of them
-// may fix the configuration.
+// over ends what expect began. The files of the newest reload, if it was refused, remain watched
+// until the next one, because a correction of one of them may make the configuration valid.
 func (w *configWatch) over(id uint64, refused bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

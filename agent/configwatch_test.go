@@ -69,7 +69,7 @@ func put(t *testing.T, path, text string) {
 	}
 }
 
-// wished waits until an epoch with this spec hash is requested.
+// wished waits until an epoch is requested whose spec has the hash.
 func (r *reloads) wished(t *testing.T, hash string) {
 	t.Helper()
 	parts.Eventually(t, time.Minute, "an epoch of "+hash+" is requested", func() bool {

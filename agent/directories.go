@@ -14,16 +14,16 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// runtimeRoot contains the runtime directories of packaged agents. Those of their keepers are in
-// its sibling /run/outrider-envoy.
+// runtimeRoot contains the runtime directories of packaged agents. The directories of their keepers
+// are below /run/outrider-envoy.
 const runtimeRoot = "/run/outrider"
 
 // keeperSocket is the name of the keeper's socket. Under systemd it is in the agent's runtime
 // directory, in the foreground in the keeper's.
 const keeperSocket = "keeper.sock"
 
-// keeperFolder returns the directory of the keeper and Envoy: /run/outrider-envoy beside
-// /run/outrider (interfaces.md), otherwise a subdirectory of the runtime directory.
+// keeperFolder returns the directory of the keeper and Envoy: below /run/outrider-envoy for a
+// runtime directory below /run/outrider, otherwise a subdirectory of the runtime directory.
 func keeperFolder(runtimeDir string) string {
 	if rest, ok := strings.CutPrefix(runtimeDir, runtimeRoot); ok &&
 		(rest == "" || rest[0] == '/') {

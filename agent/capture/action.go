@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An action is a statement that replaces the one of a rule's decision.
+// An action is an nftables statement that a rule uses instead of the statement of its decision.
 type action interface {
 	text() string
 	exprs() []expr.Any

@@ -68,7 +68,7 @@ func (s State) InForce() bool { return s == StateOn || s == StateTrial }
 type Status struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"`
-	Until  time.Time `json:"until,omitzero"` // of a trial
+	Until  time.Time `json:"until,omitzero"` // end of a trial
 	Since  time.Time `json:"since,omitzero"`
 	// Families are the address families that are captured, because Envoy serves them.
 	Families Families `json:"families"`
@@ -92,7 +92,7 @@ type Status struct {
 type DNSStatus struct {
 	State     State        `json:"state"` // off, on, withdrawn
 	Reason    string       `json:"reason,omitempty"`
-	Resolvers []netip.Addr `json:"resolvers,omitempty"` // of redirected queries, if State is on
+	Resolvers []netip.Addr `json:"resolvers,omitempty"` // whose queries are redirected
 }
 
 // Counter counts the packets that matched the rules of one Rule.Key. Of redirected connections only

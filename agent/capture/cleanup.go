@@ -14,9 +14,9 @@ import (
 const StateFileName = "state.json"
 
 // Cleanup deletes the tables of a helper that no longer runs, and its state file in folder, which
-// may be nil. It returns the names of the deleted tables. Tables of a running helper have an owner
-// and remain. The table that rejects connections has none, but a running helper restores it; then
-// the error names the fix.
+// may be nil. It returns the names of the deleted tables. The kernel lets nobody delete a table
+// that a running helper owns; if such a table exists, the error names the fix. The table that
+// rejects connections has no owner, but a running helper restores it.
 func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	socket, err := newOwnerSocket()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) ||
@@ -42,7 +42,8 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 			done = append(done, name)
 		case !errors.Is(err, unix.EPERM):
 			return done, err
-		case name != natName(instance): // systemd may keep the nat table, which captures nothing
+		// The nat table captures nothing, and systemd may hold its socket after the helper's end.
+		case name != natName(instance):
 			held = append(held, name)
 		}
 	}

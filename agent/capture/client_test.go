@@ -70,7 +70,8 @@ func TestClient_NamesHelperOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// A second reload may arrive before the helper's next image has installed its signal handler.
+// A helper that executes itself anew for a reload survives a second reload signal, which may arrive
+// before the new process image has installed its signal handler.
 func TestHelper_SurvivesReloadsInQuickSuccession(t *testing.T) {
 	if !inNetwork(t) {
 		return

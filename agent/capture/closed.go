@@ -16,8 +16,8 @@ const (
 	keyFailInbound = "capture.fail_inbound"
 )
 
-// closedRules returns the table that rejects connections which BuildTable's rules would redirect
-// but have not, in the directions that the settings close.
+// closedRules returns the table that rejects connections which BuildTable's rules should have
+// redirected but did not, in the directions that the settings close.
 func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
 	start := b.start(Families{true, true})

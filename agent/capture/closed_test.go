@@ -69,8 +69,9 @@ func (r *rig) inboundIs(want ...string) {
 	})
 }
 
-// With the settings that an identity implies, other hosts never reach the application except
-// through Envoy, whatever happens to Envoy and the helper. Outbound connections go direct.
+// With closed inbound connections, the default of an agent with an identity, other hosts reach the
+// application only through Envoy, also after Envoy or the helper was killed. Outbound connections
+// then go direct.
 func TestHelper_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -177,7 +178,7 @@ func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
 	trial.Trial, trial.InboundOnly = 3*time.Second, true
 	r.apply(trial)
 	r.inboundIs("refused")
-	trial.InboundOnly = false // Envoy is live: no new trial
+	trial.InboundOnly = false // the agent changes it once Envoy is live; this starts no new trial
 	r.apply(trial)
 	r.inboundIs("here 80")
 	r.captures(StateWithdrawn)
@@ -195,7 +196,7 @@ func TestHelper_OtherVersions(t *testing.T) {
 	r.apply(old)
 	path := filepath.Join(r.folder, "state.json")
 	r.kill(r.helper)
-	state, err := json.Marshal(map[string]any{"settings": old}) // without a protocol
+	state, err := json.Marshal(map[string]any{"settings": old}) // no protocol version, as in version 1
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +253,7 @@ func TestHelper_UnreadableStateOpensNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.start()
-		r.captures(StateOff) // after a tick
+		r.captures(StateOff) // the helper has compared the tables with its settings
 		if got := r.inbound(); got != [3]string{"refused", "refused", "refused"} {
 			t.Errorf("without settings: %q", got)
 		}

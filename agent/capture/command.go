@@ -27,7 +27,7 @@ const (
 	exitUsage  = 2
 )
 
-// Flags that one image of the helper passes to the next.
+// Flags by which the helper passes its descriptors when it executes an upgraded program.
 const (
 	flagListen = "listen-fd"
 	flagRules  = "rules-fd"
@@ -102,7 +102,8 @@ func userID(name string) (uint32, error) {
 	return uint32(id), err
 }
 
-// inheritance has the descriptors that systemd or the previous image of the helper passed.
+// inheritance holds the descriptors passed by systemd, or by the helper's program before an
+// upgrade.
 type inheritance struct {
 	listener        *net.UnixListener
 	rules, nat, dns *ownerSocket

@@ -25,13 +25,14 @@ const (
 	ctProtocol        = 1 // in ctTupleProtocol
 	ctDestinationPort = 3
 	ctFilterTuple     = 1 // in ctFilter: the fields of ctTuple that must match
-	// Selects protocol and destination port. The kernel's filter for IPv6 addresses is inverted, so
-	// addresses are compared here.
+	// ctFilterFlags selects protocol and destination port. forgetQueries compares the addresses
+	// itself, because the kernel's filter for IPv6 addresses is inverted.
 	ctFilterFlags = 1<<3 | 1<<5
 )
 
-// forgetQueries deletes conntrack entries of UDP queries whose redirection has changed. With such
-// an entry the kernel would translate a socket in use as at its first query.
+// forgetQueries deletes the conntrack entries of UDP queries to resolvers; redirected selects
+// translated or untranslated queries. As long as the entry of a socket exists, the kernel handles
+// later queries of the socket like the first one, whatever the rules say.
 func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) error {
 	var deletions []netlink.Message
 	for _, r := range resolvers {
@@ -86,7 +87,7 @@ func (s *ownerSocket) delete(messages []netlink.Message) error {
 // destination.
 func connectionOf(m netlink.Message) (tuple []byte, translated bool) {
 	const header = 4
-	if len(m.Data) < header { // the final message has an error number instead
+	if len(m.Data) < header { // the last message of a dump, which holds an error number only
 		return nil, false
 	}
 	attributes, err := netlink.NewAttributeDecoder(m.Data[header:])

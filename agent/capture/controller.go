@@ -37,24 +37,16 @@ type ControllerOptions struct {
 	Socket   string    // of the helper
 	State    string    // state file of the helper, which exists while the helper has settings
 	Settings *Settings // nil: nothing is captured
-	// A Controller is the agent's part that sends settings to the helper: once Envoy is live,
-	// earlier while the helper rejects connections because of earlier settings, and again after
-	// each loss of the connection.
-	//
-	// If inbound connections are closed, it sends their settings at once. During a requested drain
-	// and after Leave it withdraws the rules except those for closed inbound connections, which
-	// only Stop ends.
-	Users  Users
-	Envoy  Envoy
-	Board  *condition.Board
-	Logger *slog.Logger
+	Users    Users
+	Envoy    Envoy
+	Board    *condition.Board
+	Logger   *slog.Logger
 }
 
-// A Controller is the agent's part that sends settings to the helper: once Envoy is live, or while
-// the helper refuses connections by earlier ones, and again after each loss of the connection. If
-// inbound connections are closed, it sends settings for these at once. While Envoy drains on
-// request and after Leave it withdraws the rules, except those for closed inbound connections,
-// which Stop alone ends.
+// A Controller sends the agent's settings to the helper: once Envoy is live, and again after each
+// loss of the connection. It sends them before Envoy is live if they close inbound connections, or
+// if the helper still rejects connections because of earlier settings. During a requested drain,
+// and after Leave, it withdraws the rules. Only Stop ends the rejection of inbound connections.
 type Controller struct {
 	ControllerOptions
 	part.Readiness
@@ -99,12 +91,12 @@ func (c *Controller) Run(ctx context.Context) error {
 		return nil
 	}
 	retries := backoff.Backoff{Min: firstRetry, Max: maxRetry}
-	replaced := time.Now() // or begun
+	replaced := time.Now() // when the last long connection ended; at first the start of Run
 	for ctx.Err() == nil {
 		changed := c.Envoy.Changed()
 		if live, _ := c.Envoy.Serves(); !live && !c.hasState() && !c.Settings.ClosesInbound() {
 			c.mu.Lock()
-			c.known = true // nothing is captured
+			c.known = true // the helper has no settings and captures nothing
 			c.mu.Unlock()
 			select {
 			case <-ctx.Done():
@@ -162,7 +154,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 			}
 			applied, first = now, false
 			c.Board.Clear(ConditionUnavailable)
-		} else if live != wasLive { // the helper checks Envoy at each request
+		} else if live != wasLive { // a request makes the helper check Envoy at once
 			if status, err = limited(ctx, client.Status); err != nil {
 				return err
 			}

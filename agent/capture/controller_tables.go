@@ -2,18 +2,19 @@ package capture
 
 import "slices"
 
-// Tables returns the tables of the settings, or none if nothing is captured. While Envoy drains,
-// they cover inbound connections only. If connections are rejected, Tables returns the tables in
-// force. Otherwise it uses the address families and resolvers of the installed tables; without
-// installed tables, all.
+// Tables returns the nftables tables of the settings, or none if nothing is captured. While Envoy
+// drains, they cover inbound connections only. While the helper rejects connections, Tables returns
+// only tables in force. Otherwise it returns the tables that the helper would install, for the
+// address families and resolvers of installed tables; if none are installed, for both families and
+// the resolvers of the host.
 func (c *Controller) Tables() []*Table { return c.tablesWith(nil) }
 
 // TablesWith returns the tables as if a unit ran, and the unit's control group.
 func (c *Controller) TablesWith(unit string) ([]*Table, string) {
 	var units []Unit
 	if root, err := cgroupMount(); err == nil && c.Settings != nil {
-		// A unitWatch without inotify holds no descriptors afterwards. After an error, assume the
-		// unit in system.slice.
+		// A unitWatch without inotify need not be closed. If the search fails, the unit is assumed
+		// to be in system.slice.
 		units, _ = (&unitWatch{root: root}).find(slices.Concat([]string{unit}, c.Settings.Units,
 			c.Settings.ExcludeUnits))
 	}

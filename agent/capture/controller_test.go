@@ -59,7 +59,7 @@ func TestController_ReportsAMissingHelperOnce(t *testing.T) {
 	f := NewController(ControllerOptions{Settings: &settings, Board: board, Envoy: &liveEnvoy{},
 		Users: testUsers, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Socket: filepath.Join(t.TempDir(), "absent.sock")})
-	// no deadline, which could change the error of a dial
+	// not a context with a deadline: a dial could then fail with another error
 	ctx, cancel := context.WithCancel(t.Context())
 	defer time.AfterFunc(10*firstRetry, cancel).Stop()
 	if err := f.Run(ctx); err != nil {
@@ -239,8 +239,8 @@ func TestController_StopLeavesOutboundFirst(t *testing.T) {
 	l.again(StateWithdrawn)
 }
 
-// A drain ends the capture as a stop does. A stop after it does not wait again, and an undrain
-// restores the whole capture at any moment.
+// A drain ends the capture of outbound connections at once and that of inbound ones later. A stop
+// that follows the drain does not prolong the capture, and an undrain restores it at any moment.
 func TestController_DrainLeavesOutboundFirst(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -15,7 +15,7 @@ import (
 type cpuGroup struct {
 	t      *testing.T
 	folder string
-	second bool // version
+	second bool // of cgroup version 2
 }
 
 func newCPUGroup(t *testing.T) *cpuGroup {
@@ -43,7 +43,7 @@ func newCPUGroup(t *testing.T) *cpuGroup {
 	if g.second {
 		g.write("cpu.max", "5000 100000")
 	} else {
-		g.write("cpu.cfs_quota_us", "5000") // of 100000
+		g.write("cpu.cfs_quota_us", "5000") // of a period of 100000 µs
 	}
 	return g
 }

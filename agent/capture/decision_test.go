@@ -25,7 +25,7 @@ const (
 
 var testUsers = Users{Envoy: envoyUser, Agent: agentUser}
 
-// both has an IPv4 and an IPv6 address. A test case with a both is two cases.
+// both holds an IPv4 and an IPv6 address. A decision is tested with each of the two.
 type both [2]string
 
 // Addresses of this and other hosts. Those of other hosts answer on every port of otherPorts.
@@ -223,9 +223,9 @@ func TestDecisions(t *testing.T) {
 	dns := dnsRules(&captureDNS, testUsers, testResolvers, nil)
 	for _, group := range []struct {
 		name   string
-		tables []*Table // those that Explain evaluates
+		tables []*Table // installed, and evaluated by Explain
 		cases  []decision
-		beside []*Table // tables whose rules must not match, because connections are redirected
+		beside []*Table // also installed; their rules must not match redirected connections
 	}{
 		{"all", []*Table{BuildTable(&captureAll, testUsers, dual, nil)}, decisionsOfAll, nil},
 		{"transparent", []*Table{BuildTable(&captureTransparent, testUsers, dual, nil)},

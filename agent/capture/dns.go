@@ -15,12 +15,12 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// A table of its own redirects queries to the host's resolvers. It is in force while the agent is
-// connected, its DNS proxy answers and Settings are applied, whether Envoy serves or not. The
-// agent's end closes its connection; test queries detect a proxy that hangs.
+// DNS queries to the host's resolvers are redirected by an nftables table of their own. It is in
+// force while the agent is connected, its DNS proxy answers and Settings are applied, whether Envoy
+// serves or not. The agent's end closes its connection; test queries detect a proxy that hangs.
 //
-// While the agent restarts, systemd keeps the proxy's sockets, in which queries wait. As long as
-// these sockets exist, and for at most agentGrace, the table remains until the next agent answers.
+// While the agent restarts, systemd holds the proxy's sockets, in which queries wait. The table
+// then remains until the next agent answers, for at most agentGrace, if these sockets exist.
 
 const (
 	dnsEvery   = 1500 * time.Millisecond // interval of test queries while the DNS proxy answers
@@ -40,14 +40,14 @@ func dnsName(instance string) string { return tableName("outrider-dns", instance
 type dnsCapture struct {
 	rules      *ownerSocket // nil: not in force
 	table      *Table
-	generation int      // of the settings in table
+	generation int      // of the settings from which table was made
 	families   Families // in which the proxy answers
 	checked    time.Time
 	answered   time.Time
-	silent     bool         // it did not answer the last query
-	resolvers  []netip.Addr // redirected
+	silent     bool         // the proxy did not answer the last test query
+	resolvers  []netip.Addr // whose queries are redirected
 	host       []netip.Addr // resolvers of the host
-	read       time.Time    // of host
+	read       time.Time    // when host was read
 	stale      bool         // sockets in use may still be redirected although the rules are gone
 }
 
@@ -82,12 +82,12 @@ func dnsRules(s *Settings, users Users, resolvers []netip.Addr, running []Unit) 
 		}
 	}
 	b.table.Chains = []Chain{{Name: "output", Type: "nat", Hook: "output",
-		// precedes the redirection of connections to Envoy
+		// before the chain that redirects connections to Envoy
 		Priority: natPriority - 1, Rules: rules}}
 	return b.table
 }
 
-// query matches packets of its protocol (TCP or UDP) to port 53.
+// query is a protocol (TCP or UDP); it matches packets of the protocol to port 53.
 type query byte
 
 func (q query) text() string {
@@ -143,8 +143,8 @@ func (h *helper) wantedDNS(now time.Time) DNSStatus {
 	return DNSStatus{State: StateOn, Resolvers: resolvers}
 }
 
-// checkDNS queries the DNS proxy. restarts reports that the rules are in force and the agent
-// restarts; the proxy then need not answer.
+// checkDNS sends a test query to the DNS proxy. restarts reports that the rules are in force and
+// the agent is restarting; a proxy that does not answer then counts as working.
 func (h *helper) checkDNS(now time.Time, restarts bool) {
 	d, connected := &h.dns, len(h.clients) > 0
 	d.families = dnsReceives(h.Settings.DNSPort, h.users.Agent)
@@ -153,7 +153,7 @@ func (h *helper) checkDNS(now time.Time, restarts bool) {
 	case !d.families.any():
 	case (connected || d.rules == nil) && dnsAnswers(d.families, h.Settings.DNSPort):
 		if d.answered = now; connected {
-			h.left = time.Time{} // it has restarted
+			h.left = time.Time{} // the agent has restarted
 		}
 	case d.rules == nil || !restarts && now.Sub(d.answered) >= dnsPatience:
 		d.families = Families{}
@@ -184,7 +184,7 @@ func (h *helper) reconcileDNS(now time.Time) DNSStatus {
 		h.dropDNS()
 		return DNSStatus{State: StateWithdrawn, Reason: err.Error()}
 	}
-	h.forget.begin() // also deletes unanswered queries over TCP
+	h.forget.begin() // queries over TCP are unanswered connections; forgetQueries covers UDP only
 	left := slices.DeleteFunc(slices.Clone(d.resolvers), func(r netip.Addr) bool {
 		return slices.Contains(next.Resolvers, r)
 	})

@@ -87,7 +87,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	usedGets("far")
 	settings := captureAll
 	settings.DNSPort = DNSPort
-	r.apply(settings) // there is no Envoy
+	r.apply(settings) // DNS is redirected although no Envoy runs
 	gets("proxy")
 	usedGets("proxy")
 	s, err := r.client.Status(t.Context())
@@ -114,12 +114,12 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	}
 	<-r.client.Done()
 	parts.Eventually(t, time.Minute, "the new image of the helper serves", func() bool {
-		run(t, "", "nft", "list", "table", "inet", "outrider-dns") // it exists all the time
+		run(t, "", "nft", "list", "table", "inet", "outrider-dns") // fails if the table does not exist
 		r.client, err = Dial(t.Context(), r.socket())
 		return err == nil
 	})
 	defer r.client.Close()
-	if _, err := r.client.Status(t.Context()); err != nil { // it has checked the proxy
+	if _, err := r.client.Status(t.Context()); err != nil { // makes the helper check the proxy
 		t.Error(err)
 	}
 	resume := parts.PauseProcess(t, proxy.Process.Pid)
@@ -172,10 +172,11 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	gets("proxy")
 	resume := parts.PauseProcess(t, proxy.Process.Pid)
 	left := time.Now()
-	waits := func() bool { return time.Since(left) < agentGrace } // also on a busy machine
+	// After agentGrace the helper may remove the table, on a busy machine before the loop below ends.
+	waits := func() bool { return time.Since(left) < agentGrace }
 	r.client.Close()
 	parts.RepeatFor(2*dnsEvery, 100*time.Millisecond, func() {
-		if got := ask(t, appUser, "udp", far[0]); got != "" && waits() { // no answer
+		if got := ask(t, appUser, "udp", far[0]); got != "" && waits() { // the query must wait
 			t.Fatalf("without the agent: %q", got)
 		}
 	})
@@ -210,8 +211,8 @@ func TestHelper_RedirectsNoDNSToOthers(t *testing.T) {
 	const four, six = "127.0.0.1:15053", "[::1]:15053"
 	none, both := Families{}, Families{IPv4: true, IPv6: true}
 	for name, test := range map[string]struct {
-		udp  map[string]int // users by address
-		tcp  int            // user of the listener on all addresses
+		udp  map[string]int // users of UDP sockets, by local address
+		tcp  int            // user of the TCP listener on all addresses
 		want Families
 	}{
 		"agent":             {map[string]int{four: agentUser, six: agentUser}, agentUser, both},

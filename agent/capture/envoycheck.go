@@ -26,7 +26,7 @@ type envoyCheck struct {
 	user   uint32
 	gone   bool // no socket listens: Envoy has exited and may be restarted
 	looked time.Time
-	serves Families // at the last look
+	serves Families // result of the last call of look
 	stall  stall
 }
 
@@ -59,8 +59,8 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 	return families, reason
 }
 
-// listeners returns the sockets that listen on Envoy's ports. The kernel filters them, as a host
-// may have many others.
+// listeners returns the sockets that listen on Envoy's ports. The kernel filters by port, because a
+// host may have many other sockets.
 func listeners() (all []sockdiag.Socket, err error) {
 	err = sockdiag.EachOnPorts(sockdiag.TCP, OutboundPort, InboundPort, func(s sockdiag.Socket) {
 		all = append(all, s)

@@ -110,8 +110,8 @@ func (e *slowEnvoy) serves(limit time.Duration, step func()) bool {
 	return serves
 }
 
-// The length of an accept queue does not show whether connections are accepted: it may read 1 each
-// time although each is another connection.
+// An Envoy that accepts connections counts as serving although its accept queue is never empty: the
+// queue may have length 1 at each check, with another connection each time.
 func TestEnvoyCheck_QueueThatNeverEmptiesIsNoStall(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -133,7 +133,7 @@ func TestEnvoyCheck_StallEndsWithProgress(t *testing.T) {
 	}
 	e := newSlowEnvoy(t)
 	client := e.dial(InboundPort)
-	e.accept(InboundPort) // the first one
+	e.accept(InboundPort) // the connection that newSlowEnvoy opened
 	end := e.accept(InboundPort)
 	if _, err := client.Write(make([]byte, 1024)); err != nil {
 		t.Fatal(err)
@@ -156,8 +156,8 @@ func TestEnvoyCheck_StallEndsWithProgress(t *testing.T) {
 			t.Errorf("%s: serves is %t", test.name, !test.serves)
 		}
 	}
-	e.accept(OutboundPort) // the first one
-	e.accept(OutboundPort) // the probe
+	e.accept(OutboundPort) // the connection that newSlowEnvoy opened
+	e.accept(OutboundPort) // the helper's probe
 	if families, reason := e.check.look(e.now); !families.any() {
 		t.Errorf("Envoy accepts again: %s", reason)
 	}

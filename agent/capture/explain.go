@@ -61,8 +61,8 @@ func Explain(c Connection, tables ...*Table) Explanation {
 	return last
 }
 
-// sees reports whether connections like this one pass the chain. Connections of this host itself do
-// not pass the nat chain of prerouting.
+// sees reports whether the first packet of a connection passes the chain. Connections that this
+// host opens do not pass the nat chain of prerouting.
 func (c *Chain) sees(connection *Connection) bool {
 	switch c.Hook {
 	case "output":

@@ -44,11 +44,11 @@ type helper struct {
 	left       time.Time // when the last working agent left; at first the start of this image
 	gone       time.Time // when Envoy was first seen not to listen; zero: it listens
 	looked     time.Time // last check for captured connections and of the closed table
-	reported   time.Time // to systemd's watchdog
+	reported   time.Time // last notification of systemd's watchdog
 	forget     forget
 	status     Status
 	logged     repeat.Limiter
-	generation int // grows with the settings
+	generation int // grows with each change of the settings or of the running units
 	unowned    bool
 	dns        dnsCapture
 	units      *unitWatch // nil: no settings have named units
@@ -57,22 +57,23 @@ type helper struct {
 	clients    map[*connection]bool
 }
 
-// installed records the inputs of the installed tables.
+// installed records from which helper.generation, families and rules the installed tables were
+// made.
 type installed struct {
-	generation, nat int // 0: not installed
-	closed          int // or one of the constants below
+	generation, nat int // of the table of rules, of the nat table; 0: not installed
+	closed          int // of the table that rejects connections, or one of the constants below
 	families        Families
 	table           *Table
 }
 
-// Special values of installed.closed, which otherwise is the generation of the table's settings.
+// Special values of installed.closed, which otherwise is a generation of the settings.
 const (
 	closedUnknown = 0 // an earlier helper may have left the table
 	closedRemoved = -1
-	closedLeft    = -2 // the table of an earlier helper, whose settings are lost
+	closedLeft    = -2 // an earlier helper left the table, and its settings are lost
 )
 
-// call is a request of a connection.
+// call is a request that the helper received over a connection.
 type call struct {
 	request
 	from *connection
@@ -92,8 +93,7 @@ func newHelper(o options) (*helper, error) {
 		h.logf("cannot read the state: %v", err)
 		h.installed.closed = closedLeft // without settings, continue to reject what was rejected
 	}
-	// This socket deletes what an earlier helper left on an older kernel: such a table has no
-	// owner.
+	// plain deletes the table that an earlier helper left: before Linux 5.12 tables have no owner.
 	h.plain.owned = false
 	if err := h.plain.remove(TableName(h.instance)); err != nil && !errors.Is(err, unix.EPERM) {
 		return nil, err
@@ -147,7 +147,7 @@ func (h *helper) interval() time.Duration {
 }
 
 func (h *helper) answer(c call) {
-	if c.Operation == "" { // a connection came or went
+	if c.Operation == "" { // a connection was opened or closed
 		if h.clients[c.from] {
 			if delete(h.clients, c.from); len(h.clients) == 0 && h.left.IsZero() {
 				h.left = time.Now()
@@ -169,8 +169,8 @@ func (h *helper) answer(c call) {
 	c.from.send(response{Number: c.Number, Status: &status})
 }
 
-// counters returns the counters of the rules in force. Of DNS, only redirected queries count,
-// because other queries also pass the same rules of the other table.
+// counters returns the counters of the rules in force. Of the DNS table it returns only the counter
+// of redirected queries: other queries match the exclusions of both tables and would count twice.
 func (h *helper) counters() []Counter {
 	read := func(socket *ownerSocket, table *Table) []Counter {
 		if socket == nil {
@@ -202,13 +202,13 @@ func (h *helper) do(r request) error {
 				r.Settings.Instance, h.instance)
 		}
 		same := *r.Settings
-		if h.Settings != nil { // ignore the two fields that do not come from [capture]
+		if h.Settings != nil { // these two fields are not from [capture]: their change starts no trial
 			same.OwnPorts, same.InboundOnly = h.Settings.OwnPorts, h.Settings.InboundOnly
 		}
 		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {
 			next.try(r.Settings.Trial)
 		} else if same.Trial == 0 && h.Settings != nil && h.Settings.Trial > 0 {
-			next.endTrial() // no longer configured
+			next.endTrial() // the trial was removed from the configuration
 		}
 		next.Settings, next.Withdrawn = r.Settings, false
 	case h.Settings == nil:
@@ -249,7 +249,7 @@ func (h *helper) tick(now time.Time) {
 	if h.Settings != nil {
 		next.State, next.Reason, next.Families = h.reconcileRules(now)
 	} else {
-		h.withdraw() // the rules of an earlier image, whose settings are lost
+		h.withdraw() // before an upgrade the helper may have installed rules, whose settings are lost
 	}
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until

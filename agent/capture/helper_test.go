@@ -130,7 +130,7 @@ func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
 	r.answers(soon, "15001")
 	r.kill(r.envoy)
 	r.answers(soon, refused)
-	run(t, "", "nft", "flush", "ruleset") // deletes a table without owner
+	run(t, "", "nft", "flush", "ruleset") // deletes the table that rejects; it has no owner
 	r.answers(soon, refused)
 	if err := r.client.Stop(t.Context()); err != nil {
 		t.Error(err)
@@ -219,7 +219,7 @@ func TestHelper_RefusesOthers(t *testing.T) {
 			}
 		})
 	}
-	parts.RunAs(t, agentUser, func() { // the agent cannot keep root out
+	parts.RunAs(t, agentUser, func() { // the agent's connections must not use up root's slot
 		for range maxConnections {
 			client, err := Dial(t.Context(), r.socket())
 			if err != nil {

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// newHosts is newHostsWithoutEnvoy with additional servers: of DNS, and of Envoy's and the agent's
-// user. The latter answer with their port.
+// newHosts adds servers to newHostsWithoutEnvoy: DNS servers on both hosts, and on this host
+// servers of Envoy's user and of the agent's user, which answer with their port.
 func newHosts(t *testing.T) *parts.OtherHost {
 	t.Helper()
 	other := newHostsWithoutEnvoy(t)

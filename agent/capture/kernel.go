@@ -133,7 +133,7 @@ func (s *ownerSocket) tables() ([]string, error) {
 	return names, nil
 }
 
-// counted returns the packets of the counter that a table's rules share.
+// counted returns the number of packets of the counter Table.Counter, which rules of t share.
 func (s *ownerSocket) counted(t *Table) (uint64, error) {
 	conn, err := s.conn()
 	if err != nil {

@@ -21,7 +21,7 @@ type match interface {
 
 const loopbackIndex = 1 // interface index of lo in every network namespace
 
-// register holds the value that the next expression compares.
+// register is the nftables register through which an expression passes its value to the next one.
 const register = 1
 
 func equal(data ...byte) expr.Any {
@@ -40,8 +40,8 @@ func (isTCP) exprs() []expr.Any {
 
 func (isTCP) holds(c *Connection) bool { return c.Protocol == "tcp" }
 
-// notSYN matches TCP packets other than the first SYN. conntrack considers connections new that
-// were established before it was loaded.
+// notSYN matches TCP packets other than the first SYN of a connection. It does not use conntrack,
+// which considers a connection new that was established before conntrack was loaded.
 type notSYN struct{}
 
 const (
@@ -97,7 +97,7 @@ func (m user) holds(c *Connection) bool {
 }
 
 // loopback matches packets that this host sends over lo: to its own addresses, or because of an
-// administrator's route. With arriving it is for chains of incoming packets.
+// administrator's route. arriving selects the variant for chains of incoming packets.
 type loopback struct{ arriving bool }
 
 func (l loopback) text() string {
@@ -118,7 +118,7 @@ func (l loopback) exprs() []expr.Any {
 
 func (l loopback) holds(c *Connection) bool { return c.ViaLoopback && !c.Inbound }
 
-// toHost matches packets to an address of this host, in contrast to those that it forwards.
+// toHost matches packets to an address of this host, but not packets that the host forwards.
 type toHost struct{}
 
 func (toHost) text() string { return "fib daddr type local" }
@@ -229,7 +229,8 @@ func (redirected) exprs() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)}}
 }
 
-func (redirected) holds(*Connection) bool { return false } // Explain ends with the redirection
+// holds returns false: Explain stops at the rule that redirects the connection.
+func (redirected) holds(*Connection) bool { return false }
 
 // probe matches the connections by which the helper checks whether Envoy accepts.
 type probe struct{}

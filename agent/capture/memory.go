@@ -9,13 +9,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is the helper's state that persists when it is killed.
+// memory is the helper's state in its state file, which outlives the helper.
 type memory struct {
-	Protocol  int           `json:"protocol,omitempty"` // of the helper that wrote it; 0: 1
+	Protocol  int           `json:"protocol,omitempty"` // of the writer; 0 means 1
 	Settings  *Settings     `json:"settings,omitempty"`
-	Withdrawn bool          `json:"withdrawn,omitempty"` // by request
-	Until     time.Time     `json:"until,omitzero"`      // end of a trial, for people
-	Ends      time.Duration `json:"ends,omitempty"`      // end of the trial as bootTime
+	Withdrawn bool          `json:"withdrawn,omitempty"` // on request of the agent
+	Until     time.Time     `json:"until,omitzero"`      // end of a trial, for display only
+	Ends      time.Duration `json:"ends,omitempty"`      // end of the trial by bootTime
 	Expired   bool          `json:"expired,omitempty"`   // the trial was not confirmed
 }
 

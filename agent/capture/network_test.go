@@ -8,15 +8,16 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// inNetwork is parts.InNetwork, parallel to other tests, after it has built the helper that newRig
-// runs.
+// inNetwork builds the helper that newRig runs, calls parts.InNetwork and returns its result. The
+// test runs in parallel to others.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	t.Parallel()
 	return inNetworkAlone(t)
 }
 
-// inNetworkAlone is inNetwork for load tests, beside which no other test may run.
+// inNetworkAlone is like inNetwork, but for load tests, which do not run in parallel to other
+// tests.
 func inNetworkAlone(t *testing.T) bool {
 	t.Helper()
 	parts.BuildProgram(t, "outrider-capture") // built once: each test is a process of its own

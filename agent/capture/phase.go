@@ -6,20 +6,21 @@ import (
 	"time"
 )
 
-// phase determines which part of the settings a Controller applies.
+// phase determines which connections a Controller captures: all of the settings while Envoy serves
+// (staying), inbound ones only (leaving), or none (left).
 type phase int
 
 const (
 	staying phase = iota
-	leaving       // inbound connections only; if these are closed, until Envoy exits
-	left          // nothing
+	leaving       // lasts until the helper stops if inbound connections are closed
+	left
 )
 
 // phase returns the current phase and a channel that receives when the phase ends.
 //
 // When a drain or stop begins, clients of the mesh still send requests, and the application cannot
 // terminate their TLS. Inbound connections are therefore captured for longer than outbound ones. If
-// a drain spans several epochs, or a stop follows it, the time counts from its start.
+// a drain spans several epochs, or a stop follows it, the time counts from the start of the drain.
 func (c *Controller) phase() (live bool, now phase, ended <-chan time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

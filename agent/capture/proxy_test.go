@@ -25,7 +25,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// proxyEnv is the environment variable of the test process that plays the agent's DNS proxy.
+// proxyEnv is the environment variable of a test process that acts as the agent's DNS proxy.
 const proxyEnv = "OUTRIDER_TEST_DNS_PROXY"
 
 func TestMain(m *testing.M) {
@@ -93,8 +93,9 @@ func ask(t *testing.T, uid int, network, resolver string) (answer string) {
 	return answer
 }
 
-// exchange sends a query for meshName and returns the answer: "proxy" for that of the DNS proxy,
-// else its bytes, over UDP without the identifier. It skips late answers to earlier queries.
+// exchange sends a query for meshName and returns "proxy" if the DNS proxy answers, otherwise the
+// bytes of the answer, without the identifier of a UDP message. It skips late answers to earlier
+// queries.
 func exchange(t *testing.T, c net.Conn) string {
 	t.Helper()
 	query, err := new(mdns.Msg).SetQuestion(meshName, mdns.TypeA).Pack()
@@ -138,7 +139,8 @@ func TestDNSProxy_AnswersRedirectedQueries(t *testing.T) {
 	}
 }
 
-// The limits of redirected TCP connections apply per user of the client.
+// The limit of redirected TCP connections applies to each user of a client: when one user exceeds
+// it, the connections of others stay open.
 func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// UncapturedFamily returns a sentence if one address family is captured and the other is not
-// although other hosts can reach this one over it. Otherwise it returns "".
+// UncapturedFamily returns a sentence if only one address family is captured and other hosts can
+// reach this host over the other family. Otherwise it returns "".
 func (s Status) UncapturedFamily() string {
 	if !s.State.InForce() || s.Families.IPv4 == s.Families.IPv6 || !hostHas(s.Families.IPv4) {
 		return ""
@@ -39,9 +39,9 @@ func hostHas(ipv6 bool) bool {
 	return false
 }
 
-// ReachableDirectly returns a function about connections of other hosts to an address of this host.
-// direct reports that the rules in force neither capture nor reject them; why and fix are for
-// people. It returns nil before the state of the helper is known.
+// ReachableDirectly returns a function that reports, as direct, whether the rules in force neither
+// capture nor reject connections of other hosts to an address of this host; why and fix are
+// messages. ReachableDirectly returns nil before the state of the helper is known.
 func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, why, fix string) {
 	if c.Settings == nil {
 		return func(netip.AddrPort) (direct bool, why, fix string) {
@@ -81,7 +81,7 @@ func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, w
 		case found.Key == ruleFamily:
 			return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
 				"the other family"
-		// after a loss of the helper they would be rejected
+		// the helper has withdrawn the rules, for example after a trial
 		case connected && settings.ClosesInbound():
 			return true, cmp.Or(now.Reason, "capture is "+string(now.State)),
 				`run "outrider capture confirm"`

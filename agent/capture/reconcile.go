@@ -25,7 +25,7 @@ func (h *helper) findUnits() {
 	}
 	running, err := h.units.find(slices.Concat(h.Settings.Units, h.Settings.ExcludeUnits))
 	if err != nil {
-		h.logf("%v", err) // the units are those of before
+		h.logf("%v", err) // the rules continue to use the units found before
 		return
 	}
 	if !slices.Equal(running, h.running) {

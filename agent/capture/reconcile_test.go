@@ -76,7 +76,7 @@ func TestHelper_ReportsAFailedRefusal(t *testing.T) {
 	closed.FailClosed = true
 	r.apply(closed)
 	const fault = "cannot change what is refused"
-	for range 5 { // of the ticks
+	for range 5 { // each request makes the helper try again
 		if s, err := r.client.Status(t.Context()); err != nil || s.Closed ||
 			!strings.Contains(s.Reason, fault) || strings.Contains(s.Reason, "tproxy.conf") {
 			t.Fatalf("%+v, %v", s, err)

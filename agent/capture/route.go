@@ -11,7 +11,7 @@ import (
 
 const (
 	routeHeader     = 12 // bytes of struct rtmsg
-	routeTypeOffset = 7  // rtm_type in it
+	routeTypeOffset = 7  // of rtm_type in struct rtmsg
 )
 
 // LookupRoute returns how the kernel would route a packet of a local user to an address: local

@@ -60,7 +60,7 @@ func BuildTable(s *Settings, users Users, families Families, running []Unit) *Ta
 		}},
 		b.untranslated(s, users, families),
 	}
-	if s.Transparent { // decides about each SYN
+	if s.Transparent { // TPROXY decides about each SYN, so none remains unredirected
 		b.table.Chains[1] = transparentChain(b.table.Chains[1].Rules)
 	} else {
 		b.table.Chains = append(b.table.Chains, b.unredirected(s, families))

@@ -33,7 +33,8 @@ type Settings struct {
 	// Transparent preserves the client's address in inbound connections.
 	Transparent bool `json:"transparent,omitempty"`
 	// FailClosed rejects outbound connections that cannot be captured because Envoy does not serve.
-	// InboundClosed does so for inbound ones, also if Envoy serves only the other address family.
+	// InboundClosed rejects inbound connections that cannot be captured because Envoy does not
+	// serve or does not serve their address family.
 	FailClosed    bool `json:"fail_closed,omitempty"`
 	InboundClosed bool `json:"inbound_closed,omitempty"`
 	// InboundOnly captures neither outbound connections nor queries, because Envoy drains or has
@@ -51,7 +52,7 @@ type Ports struct {
 
 func (p Ports) any() bool { return p.All || len(p.List) > 0 }
 
-// outbound returns the networks whose connections are captured in the current phase.
+// outbound returns the networks to which connections are captured: none with InboundOnly.
 func (s *Settings) outbound() []netip.Prefix {
 	if s.InboundOnly {
 		return nil
@@ -59,7 +60,7 @@ func (s *Settings) outbound() []netip.Prefix {
 	return s.Outbound
 }
 
-// dnsPort returns DNSPort if queries are captured now, else 0.
+// dnsPort returns DNSPort, or 0 with InboundOnly.
 func (s *Settings) dnsPort() uint16 {
 	if s.InboundOnly {
 		return 0

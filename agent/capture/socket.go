@@ -24,7 +24,7 @@ type ownerSocket struct {
 	failure error
 }
 
-const socketBuffer = 8 << 20 // a transaction is one datagram
+const socketBuffer = 8 << 20 // an nftables transaction must fit into one datagram
 
 // newOwnerSocket requires CAP_NET_ADMIN.
 func newOwnerSocket() (*ownerSocket, error) {

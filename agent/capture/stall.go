@@ -23,9 +23,9 @@ const (
 // the probe, then others. The length of the accept queue is no criterion: it is never 0 at a busy
 // Envoy, and clients can keep it from shrinking.
 type stall struct {
-	probe    *acceptProbe // nil: the last one was accepted
+	probe    *acceptProbe // nil: Envoy accepted the last probe, or none was sent
 	probed   time.Time
-	waited   time.Duration // without progress
+	waited   time.Duration // time without progress
 	compared time.Time
 	seen     map[uint64]seen // the connections at the last comparison, by cookie
 }
@@ -58,7 +58,7 @@ func (s *stall) check(now time.Time, passed time.Duration, families Families, en
 	}
 	if s.probe == nil && now.Sub(s.probed) >= checkEvery {
 		s.probed = now
-		s.probe, _ = newProbe(families, OutboundPort) // such as while Envoy exits
+		s.probe, _ = newProbe(families, OutboundPort) // may fail while Envoy exits
 	}
 	return s.waited >= stallLimit
 }

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/reexec"
 )
 
-// storedNAT is the name of the nat table's socket in systemd's store.
+// storedNAT is the name of the nat table's socket in systemd's file descriptor store.
 const storedNAT = "nat"
 
 // versionTime limits the run of the installed program that reports its version. It is less than

@@ -21,8 +21,8 @@ type Set struct {
 	Elements []Element
 }
 
-// An Element is rendered as Text and stored as Key, or as the interval from Key to End (exclusive;
-// nil: the last value).
+// An Element is a value of a set: Text in nft's syntax, Key in the kernel's. In an interval set it
+// is the interval from Key to End. End is exclusive; nil means that the interval has no upper end.
 type Element struct {
 	Text     string
 	Key, End []byte
@@ -55,7 +55,7 @@ type Rule struct {
 	Key      string
 	Matches  []match
 	Decision Decision
-	Action   action // nil: that of the decision
+	Action   action // replaces the statement of Decision, unless nil
 }
 
 // Decision is the treatment of a connection.
@@ -70,7 +70,7 @@ const (
 	DNS      Decision = "dns"      // redirected to DNSPort
 )
 
-// port is where the decision redirects to, 0 if it does not.
+// port returns the port to which the decision redirects connections, 0 if it does not redirect.
 func (v Decision) port() uint16 {
 	return map[Decision]uint16{Outbound: OutboundPort, Inbound: InboundPort, DNS: DNSPort}[v]
 }

@@ -92,7 +92,7 @@ func transparentChain(rules []Rule) Chain {
 			rule(ruleRedirected, Direct, redirected{})}, rules...)}
 }
 
-// answersChain marks the application's answers.
+// answersChain marks the application's answers, so that the policy routes lead them to Envoy.
 func answersChain() Chain {
 	return Chain{Name: "answers", Type: "route", Hook: "output", Priority: manglePriority,
 		Rules: []Rule{
@@ -103,8 +103,8 @@ func answersChain() Chain {
 		}}
 }
 
-// policyRoutes adds or deletes the rules and routes that keep marked packets on this host. Their
-// protocol is "kernel", because systemd-networkd deletes routes of others.
+// policyRoutes adds or deletes the policy rules and routes that deliver marked packets locally.
+// They have the protocol "kernel", because systemd-networkd deletes those of unknown protocols.
 func policyRoutes(add bool) error {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
@@ -141,7 +141,7 @@ func policyRoutes(add bool) error {
 			_, err = conn.Execute(netlink.Message{Data: append(m.header, attributes...),
 				Header: netlink.Header{Type: netlink.HeaderType(m.kind), Flags: flags}})
 			withoutIPv6 := family == unix.AF_INET6 && (errors.Is(err, unix.EAFNOSUPPORT) ||
-				errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES)) // disable_ipv6
+				errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES)) // by disable_ipv6
 			if err != nil && !withoutIPv6 && !errors.Is(err, done[0]) &&
 				!errors.Is(err, done[len(done)-1]) {
 				return fmt.Errorf("policy routes: %w", err)

@@ -71,7 +71,8 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 			t.Fatalf("%q, %v; want %q", answer[:n], err, want)
 		}
 	}
-	// the counters of replaced rules start at zero
+	// Connect again until both connections are counted: the helper may replace the rules meanwhile,
+	// and the counters of the new rules start at zero.
 	parts.Eventually(t, time.Minute, "both connections are captured", func() bool {
 		r.other.Do(t, func() {
 			for family, address := range here {
@@ -166,7 +167,8 @@ func TestTransparent_WithoutIPv6(t *testing.T) {
 	r.captures(StateOn)
 }
 
-// The policy routes are removed once the mode is redirect, and by a cleanup without a state file.
+// The policy routes are removed once the mode is redirect, and by Cleanup even if it cannot read
+// the state file.
 func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -192,7 +194,8 @@ func TestTransparent_PolicyRoutesEndWithIt(t *testing.T) {
 	noPolicyRoutes(t)
 }
 
-// The kernel would add a rule without priority again each time.
+// A policy rule that is added twice exists once. Without a fixed priority the kernel would add
+// another rule each time.
 func TestPolicyRoutes_AreAddedOnce(t *testing.T) {
 	if !inNetwork(t) {
 		return

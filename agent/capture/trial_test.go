@@ -22,7 +22,7 @@ func TestHelper_TrialEndsUnlessConfirmed(t *testing.T) {
 		t.Errorf("%+v, %v", s, err)
 	}
 	r.answers(3*time.Second, "far 80")
-	r.apply(captureAll) // as a restarted agent does
+	r.apply(captureAll) // a restarted agent applies its settings again: the trial remains expired
 	if s, err := r.client.Status(ctx); err != nil || s.State != StateWithdrawn {
 		t.Errorf("%+v, %v", s, err)
 	}
@@ -57,10 +57,10 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	r.apply(trial)
 	r.answers(soon, "15001")
 	state(StateTrial)
-	r.answers(3*time.Second, "far 80") // not refused
+	r.answers(3*time.Second, "far 80") // goes direct after the trial although FailClosed is set
 	r.kill(r.helper)
 	r.start()
-	r.apply(trial) // by an agent that was restarted
+	r.apply(trial) // a restarted agent applies the same settings again: no new trial
 	state(StateWithdrawn)
 	trial.Trial, trial.ExcludeOutboundPorts = time.Minute, nil
 	r.apply(trial)
@@ -77,7 +77,8 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	state(StateOn)
 }
 
-// The end of a trial no longer has an effect once the trial is removed from the configuration.
+// The rules of an expired trial are in force again once the trial is removed from the
+// configuration.
 func TestHelper_ExpiredTrialEndsWithItsRemoval(t *testing.T) {
 	if !inNetwork(t) {
 		return

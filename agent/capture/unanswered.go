@@ -29,9 +29,9 @@ const maxForgotten = 1 << 14
 // translated, and returns their number. Call it after rules have come into force.
 //
 // The kernel decides about translation at the first SYN only. Retransmitted SYNs, and other
-// connections of the same port, would go direct until the entry expires two minutes after the last
-// of them. A connection that the rules leave direct is not harmed: its next packet creates a new
-// entry.
+// connections from the same source port, would go direct until the entry expires two minutes after
+// the last of them. A connection that the rules leave direct is not harmed: its next packet creates
+// a new entry.
 func (s *ownerSocket) forgetUnanswered() (int, error) {
 	const decided = ctAnswered | ctSNAT | ctDNAT
 	var deletions []netlink.Message

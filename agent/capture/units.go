@@ -69,7 +69,7 @@ func newUnitWatch() (*unitWatch, error) {
 	return w, nil
 }
 
-// find returns the running units of these names, sorted by path, and watches all slices.
+// find returns the running units among names, sorted by path, and watches all slices.
 func (w *unitWatch) find(names []string) ([]Unit, error) {
 	var found []Unit
 	var search func(path string, depth int) error

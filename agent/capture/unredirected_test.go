@@ -14,8 +14,8 @@ import (
 // signature holds TCP options that no server expects: an MD5 signature and the end of options.
 var signature = append([]byte{19, 18}, make([]byte, 18)...)
 
-// stray sends a TCP segment without a connection from a port of the calling thread's host. The
-// kernel resets one without options.
+// stray sends a TCP segment that belongs to no connection, from a port of the calling thread's
+// network namespace. The receiving kernel answers a segment without options with a reset.
 func stray(t *testing.T, port uint16, from netip.Addr, to netip.AddrPort, options ...byte) {
 	t.Helper()
 	domain := unix.AF_INET
@@ -52,9 +52,9 @@ func stray(t *testing.T, port uint16, from netip.Addr, to netip.AddrPort, option
 	}
 }
 
-// A client may make the kernel record its port as an untranslated connection, by a segment that the
-// kernel drops without an answer. Its later connection must not reach the application directly,
-// even with fail_inbound open.
+// A client can send a segment that the kernel drops without an answer, but records in conntrack as
+// an untranslated connection. A later connection from the same port must not reach the application
+// directly, even with fail_inbound open.
 func TestInbound_ASegmentBeforeTheSYNIsNoWayPastEnvoy(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -81,7 +81,8 @@ func TestInbound_ASegmentBeforeTheSYNIsNoWayPastEnvoy(t *testing.T) {
 	}
 }
 
-// dialPort connects from a port of the calling thread's host and returns the connection.
+// dialPort connects from a port of the calling thread's network namespace and returns the answer of
+// the server, or the error as text.
 func dialPort(t *testing.T, port uint16, to netip.AddrPort, limit time.Duration) string {
 	t.Helper()
 	dialer := net.Dialer{Timeout: limit, LocalAddr: &net.TCPAddr{Port: int(port)},

@@ -13,10 +13,10 @@ import (
 // knows without an answer.
 const ruleUnanswered = "direct connection without an answer before"
 
-// untranslated returns the chain that drops connections which the rules should redirect but the
-// kernel does not: it decided earlier for the same addresses and ports, for a call of Envoy itself
-// without an answer, or without the rules. The helper then deletes the conntrack entry, and the SYN
-// that follows a second later is redirected.
+// untranslated returns the chain that drops SYNs which the rules should redirect but the kernel
+// does not: conntrack has an unanswered connection with the same addresses and ports, which Envoy
+// itself opened or which began while the rules were missing. The helper then deletes the conntrack
+// entry, and the SYN retransmitted a second later is redirected.
 func (b *builder) untranslated(s *Settings, users Users, families Families) Chain {
 	b.table.Counter = counterUnanswered
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}))
@@ -74,8 +74,8 @@ func (d drop) exprs() (all []expr.Any) {
 	return append(all, &expr.Verdict{Kind: expr.VerdictDrop})
 }
 
-// isNew matches packets of connections without an answer, and with orInvalid also those of no known
-// connection.
+// isNew matches packets of connections that conntrack considers new, because they have no answer
+// yet. With orInvalid it also matches packets that conntrack cannot assign to a connection.
 type isNew struct{ orInvalid bool }
 
 func (m isNew) text() string {
@@ -102,11 +102,12 @@ func (isNew) holds(*Connection) bool { return false } // Explain assumes no earl
 type forget struct {
 	until   time.Time
 	dropped uint64 // packets that the chain untranslated has dropped
-	failure string // of the last try
+	failure string // error of the last attempt
 }
 
-// begin starts the deletion after rules have come into force. It is repeated once, because the
-// entry of a SYN that passed the chains before may appear a moment later.
+// begin schedules the deletion after rules have come into force. The helper repeats it until half
+// of checkEvery has passed, because the entry of a SYN that the kernel was handling at that moment
+// appears later.
 func (f *forget) begin() { f.until = time.Now().Add(checkEvery / 2) }
 
 // forgetUnanswered deletes unanswered connections after rules have come into force, and when the

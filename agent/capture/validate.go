@@ -19,7 +19,7 @@ const unitNameMax = 255
 
 var unitName = regexp.MustCompile(`^[A-Za-z0-9:_.\\@-]+\.(service|scope|slice)$`)
 
-// instanceName is that of package config.
+// instanceName matches valid instance names, like the pattern of package config.
 var instanceName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$`)
 
 // Validate returns an error that names the first invalid setting.

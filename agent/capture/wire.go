@@ -14,8 +14,8 @@ type operation string
 const (
 	opApply    operation = "apply"    // new settings, in force once Envoy serves
 	opWithdraw operation = "withdraw" // remove the rules until the next apply
-	opTry      operation = "try"      // in force for a time
-	opConfirm  operation = "confirm"  // a trial stays in force
+	opTry      operation = "try"      // start a trial: the rules are in force for a limited time
+	opConfirm  operation = "confirm"  // end a trial; the rules stay in force
 	opStatus   operation = "status"
 	opStop     operation = "stop" // forget the settings and exit
 )
@@ -24,12 +24,12 @@ type request struct {
 	Protocol  int           `json:"protocol"`
 	Number    uint64        `json:"number"`
 	Operation operation     `json:"operation"`
-	Settings  *Settings     `json:"settings,omitempty"` // apply
-	For       time.Duration `json:"for,omitempty"`      // try, in nanoseconds
+	Settings  *Settings     `json:"settings,omitempty"` // of opApply
+	For       time.Duration `json:"for,omitempty"`      // of opTry, in nanoseconds
 }
 
 type response struct {
-	Number uint64  `json:"number,omitempty"` // 0: a change
+	Number uint64  `json:"number,omitempty"` // of the request; 0: the status has changed
 	Error  string  `json:"error,omitempty"`
 	Status *Status `json:"status,omitempty"`
 }

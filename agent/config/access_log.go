@@ -9,7 +9,8 @@ import (
 	"outrider.org/outrider/agent/operator"
 )
 
-// logFormat checks a line of text with command operators, or a JSON object with such strings.
+// logFormat checks an access log format of Envoy: a line of text with command operators, or a JSON
+// object whose strings may have command operators.
 func logFormat(value any) *problem {
 	line := strings.TrimSpace(value.(string))
 	if !strings.HasPrefix(line, "{") {
@@ -23,7 +24,7 @@ func logFormat(value any) *problem {
 	return operatorsIn(object)
 }
 
-// operatorsIn checks all strings in a JSON value.
+// operatorsIn checks the command operators in all strings of a JSON value.
 func operatorsIn(value any) *problem {
 	switch value := value.(type) {
 	case string:

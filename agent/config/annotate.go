@@ -5,7 +5,8 @@ import (
 	"unicode/utf8"
 )
 
-// Columns of the annotated file, and the maximum widths of its lines.
+// Columns of the annotated file (the generated example of a configuration file), and the maximum
+// widths of its lines.
 const (
 	commentColumn = 34
 	roleColumn    = 82

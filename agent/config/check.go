@@ -119,7 +119,7 @@ func expression(value any) *problem {
 	return nil
 }
 
-// nodeWord checks a part of Envoy's service node, which is separated by ~.
+// nodeWord checks one of the fields that are joined by ~ in Envoy's --service-node.
 func nodeWord(value any) *problem {
 	return text("a text without spaces and ~",
 		func(s string) bool { return !strings.ContainsAny(s, "~ \t\r\n") })(value)

@@ -42,7 +42,8 @@ func portOrOff(value any) *problem {
 	return nil
 }
 
-// address is like text, but names an invalid port in its message.
+// address returns a check like that of text, whose message names the port if only the port is
+// invalid.
 func address(allowed string, ok func(string) bool) check {
 	return func(value any) *problem {
 		host, port, err := net.SplitHostPort(value.(string))

@@ -11,14 +11,15 @@ type Change struct {
 	Effect Effect `json:"effect"`
 }
 
-// value is the effective value of a key or of an entry in a table of values.
+// value is the effective value of a key, or of an entry in a table whose entries the user names,
+// such as node.labels.
 type value struct {
 	key       string // dotted
 	text      string // TOML
 	shown     string // TOML, without secrets
 	effect    Effect
 	isDefault bool
-	derived   bool // computed from another key, whose change is reported itself
+	derived   bool // computed from another key; only the change of that key is reported
 }
 
 // values returns all values of tables in the order of the definitions.
@@ -30,7 +31,8 @@ func values(tables []table) []value {
 	return all
 }
 
-// values returns the values of a table, with one value per entry of a table of values.
+// values returns the values of a table. A key whose value is itself a table, such as node.labels,
+// yields one value per entry.
 func (t table) values() []value {
 	var all []value
 	for _, k := range t.keys {
@@ -53,8 +55,8 @@ func (t table) values() []value {
 	return all
 }
 
-// leaves returns the entries of a table of values with dotted keys. It returns nil for an empty
-// table and for any other value.
+// leaves returns the entries of a table such as node.labels, with dotted keys. It returns nil for
+// an empty table and for a value that is not a table.
 func leaves(table any) []value {
 	var all []value
 	switch table := table.(type) {
@@ -107,15 +109,15 @@ func compare(from, to []table) []Change {
 }
 
 // RetainStartKeys returns the configuration of a running agent after it has loaded next: the values
-// of next, but running's values for [start] keys, which need a restart. Derived paths follow the
-// result.
+// of next, but running's values for keys that need a restart (effect start). Paths that derive from
+// other keys are computed from the result.
 func RetainStartKeys(running, next *Config) *Config {
 	retained := *next
 	keep(tables(running), tables(&retained))
 	return &retained
 }
 
-// keep sets [start] keys of next to their running values.
+// keep sets the keys of next that need a restart to their values in running.
 func keep(running, next []table) {
 	from := maps.Collect(settingsOf(running))
 	var dependents []key

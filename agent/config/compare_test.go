@@ -81,7 +81,7 @@ tcp = "127.0.0.1:80"`, []Change{
 	}
 }
 
-// RetainStartKeys keeps the running values of [start] keys.
+// RetainStartKeys returns the running values of keys that need a restart.
 func TestKeep(t *testing.T) {
 	running := of(t, `paths.runtime_dir = "/a"
 reload.watch = false`)

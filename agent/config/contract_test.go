@@ -53,12 +53,13 @@ func readAnnotated(text string) map[string]*contractKey {
 	return keys
 }
 
-// differences lists the keys that the contract shows in another form or with an example value.
+// differences lists the keys that the contract documents in another form than the definition, or
+// with an example value instead of the default.
 func differences() map[string]bool {
 	return map[string]bool{
 		"status.probe.NAME.http": true, "status.probe.NAME.tcp": true,
 		"status.probe.NAME.grpc":    true,
-		"status.probe.NAME.headers": true, // the definition states to which probes it applies
+		"status.probe.NAME.headers": true, // only the definition's text names its kinds of probes
 		"health.http":               true, "health.tcp": true, "health.grpc": true,
 		"health.exec": true, "health.unit": true,
 	}

@@ -99,7 +99,7 @@ func (x *crossCheck) envoy() {
 	}
 }
 
-const capturedDNSPort = 15053 // of package capture
+const capturedDNSPort = 15053 // capture.DNSPort
 
 // captureDNS checks that the DNS proxy listens where outrider-capture redirects queries to.
 func (x *crossCheck) captureDNS() {
@@ -131,7 +131,8 @@ func (x *crossCheck) captureTrial() {
 	}
 }
 
-// resolved checks that queries from systemd-resolved have an upstream that does not send them back.
+// resolved checks that the DNS proxy forwards queries of systemd-resolved to a server other than
+// systemd-resolved, which would send them back to the proxy.
 func (x *crossCheck) resolved() {
 	if !x.DNS.Resolved {
 		return

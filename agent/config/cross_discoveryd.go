@@ -43,7 +43,8 @@ func (x *discoverydCheck) all() {
 	}
 }
 
-// registration checks that WorkloadEntries can be stored and are read.
+// registration checks that a source or registry reads registered workloads from where they are
+// stored, and that workloads can connect with an identity.
 func (x *discoverydCheck) registration() {
 	where := []string{"registration.store", "registration.enabled"}
 	ofType := func(s *Source) bool { return s.Type == x.Registration.Store }
@@ -131,7 +132,7 @@ func isLoopback(address string) bool {
 	return host == "localhost" || err == nil && ip.IsLoopback()
 }
 
-// secondFiles reports whether a source of type files precedes this one.
+// secondFiles reports whether s is not the first source of type files.
 func (x *discoverydCheck) secondFiles(s *Source) bool {
 	first := slices.IndexFunc(x.Sources, func(o *Source) bool { return o.Type == "files" })
 	return x.Sources[first] != s

@@ -31,7 +31,8 @@ func (x *crossCheck) identity() {
 		x.istiod()
 		return
 	}
-	upstream := len(x.Discovery.Addresses) > 0 && x.Discovery.TLS() // uses both of the following
+	// Connections to an upstream server with TLS use token_file and prov_cert_dir.
+	upstream := len(x.Discovery.Addresses) > 0 && x.Discovery.TLS()
 	for _, k := range []struct {
 		key, value string
 		used       bool

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// pilotIdentity matches a whole SPIFFE ID, or the last segments of its path.
+// pilotIdentity matches a SPIFFE ID, or the last segments of the path of one.
 var pilotIdentity = regexp.MustCompile(`^(spiffe://[^/]+)?(/[^/]+)+$`)
 
 // upstream checks the keys of the connection to the upstream xDS server (istiod).
@@ -17,7 +17,7 @@ func (x *crossCheck) upstream() {
 	keys := []struct {
 		key string
 		set bool
-		tls bool // has an effect with TLS only
+		tls bool // the key has an effect with TLS only
 	}{
 		{"discovery.auth", d.Auth != "auto", false},
 		{"discovery.root_ca_file", d.RootCAFile != "", true},
@@ -30,7 +30,7 @@ func (x *crossCheck) upstream() {
 	}
 	for _, k := range keys {
 		switch {
-		case !k.set || x.Envoy.TemplateFile != "": // a template may use each of them
+		case !k.set || x.Envoy.TemplateFile != "": // a bootstrap template may use the key
 		case !upstream && !x.signs(k.key):
 			x.warn([]string{k.key}, "set "+address, "has no effect without %s", address)
 		case !d.Proxy && strings.HasPrefix(k.key, "health."):

@@ -28,8 +28,8 @@ type decoder struct {
 	known       map[string]bool
 	probes      map[string]*Probe
 	vocabulary  *vocabulary // created at the first unknown key or table
-	// positions maps dotted keys to the position of their value, with one entry per entry of a
-	// table of values.
+	// positions maps dotted keys to the position of their value. Tables such as node.labels have
+	// one position per entry.
 	positions map[string]Position
 	failed    map[string]bool // dotted keys with an error
 	broken    bool            // a file is not valid TOML
@@ -53,7 +53,7 @@ func (d *decoder) learn(t table) {
 	}
 }
 
-// file merges a source over those before it.
+// file merges the text of a file over that of the files before it.
 func (d *decoder) file(s source) {
 	text, wrong := withoutMark(s.text)
 	if wrong != nil {
@@ -116,7 +116,8 @@ func syntaxError(path string, keyIndex *index, err error) *Error {
 // table.
 var bareWord = regexp.MustCompile(`^[^="'#]+=\s*([^"'\[{\s#][^"'#]*?)\s*(?:#.*)?$`)
 
-// Patterns for file contents in parser messages. A quotation may also be a single delimiter.
+// Patterns of text that a message of the TOML parser may quote from the file. Some quotations are
+// not values but single delimiters.
 var (
 	quotation = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|'[^']*'`)
 	number    = regexp.MustCompile(`(^|\s)[-+]?[0-9]\S*`)
@@ -130,7 +131,7 @@ func withoutText(message string) string {
 	}
 	message = number.ReplaceAllString(message, "${1}"+concealed)
 	return quotation.ReplaceAllStringFunc(message, func(quoted string) string {
-		// keep it if it is a delimiter: one character, possibly escaped
+		// do not redact a delimiter: one character, possibly escaped
 		text := strings.TrimPrefix(quoted[1:len(quoted)-1], `\`)
 		if utf8.RuneCountInString(text) > 1 && strings.ContainsFunc(text, isWord) {
 			return concealed
@@ -198,7 +199,7 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 			if f.vocabulary == nil {
 				f.vocabulary = newVocabulary(f.definitions(), sortedKeys(f.lists))
 			}
-			f.failed[dotted(parent)] = true // the unknown key may be a misspelt required one
+			f.failed[dotted(parent)] = true // no further checks: a required key may be misspelt
 			if many, isTables := raw[name].([]map[string]any); isTables {
 				below = many[0] // TOML has no empty array of tables
 			}
@@ -207,7 +208,8 @@ func (f *fileDecoder) table(parent []string, raw map[string]any) {
 	}
 }
 
-// definitions returns the tables for suggestions, with one for a probe if there may be probes.
+// definitions returns the tables for suggestions about unknown keys. It adds the table of a probe
+// if the file may define probes.
 func (d *decoder) definitions() []table {
 	if d.known[probesTable] {
 		return append(slices.Clone(d.tables), probeTable("NAME", &Probe{}))
@@ -269,8 +271,8 @@ func (f *fileDecoder) key(at []string, k key, raw any) {
 	}
 }
 
-// remember records the positions of the entries of a table of values. A new value of an entry drops
-// the positions below the old one.
+// remember records the position of a value, or of each entry of a table such as node.labels. It
+// removes the positions of entries that the value replaces.
 func (f *fileDecoder) remember(at []string, raw any) {
 	if entries, ok := raw.(map[string]any); ok && len(entries) > 0 {
 		delete(f.positions, dotted(at))
@@ -288,7 +290,7 @@ func (f *fileDecoder) remember(at []string, raw any) {
 	f.positions[name] = f.position(at)
 }
 
-// final resolves paths in a value.
+// final returns a value with its paths made absolute and its credentials resolved.
 func (f *fileDecoder) final(k key, value any) (any, *problem) {
 	if k.form == plain {
 		return value, nil

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Discoveryd is the configuration of one outrider-discoveryd (discoveryd.toml), with the rules of
-// Config. The definitions of its keys are in tables_discoveryd.go.
+// Discoveryd is the configuration of one outrider-discoveryd (discoveryd.toml). As in Config, each
+// table is a struct and each key a field. The definitions of its keys are in tables_discoveryd.go.
 type Discoveryd struct {
 	Domain         string
 	MeshConfigFile string
@@ -31,7 +31,7 @@ type DiscoverydListen struct {
 	TLS                  string
 	Monitoring           string
 	MaxConnectionAge     time.Duration
-	MaxConnectsPerSecond int // 0: by cores
+	MaxConnectsPerSecond int // 0: derived from the number of cores
 	MaxBufferedBytes     int // per client
 }
 
@@ -63,13 +63,14 @@ type JWTIssuer struct {
 type DiscoverydPush struct {
 	DebounceAfter time.Duration
 	DebounceMax   time.Duration
-	Concurrency   int // 0: by cores
+	Concurrency   int // 0: derived from the number of cores
 }
 
-// Source is one [[source]] or [[registry]]. Keys that are not of its type are unset.
+// Source is one [[source]] or [[registry]]. The comment of a key lists the types that have the key;
+// with other types it is unset.
 type Source struct {
-	// Name is unique: the type, or for the second of a type the type with "-2". Registries are
-	// numbered after the sources of the same type: kubernetes, then kubernetes-2.
+	// Name is unique: the type, for the second of the same type with "-2". Registries are numbered
+	// after the sources: kubernetes may be a source and kubernetes-2 a registry.
 	Name        string
 	Type        string   // files, kubernetes, mcp, memory; of a registry also consul
 	Paths       []string // files
@@ -82,9 +83,9 @@ type Source struct {
 	KeyFile     string
 	TokenFile   string   // mcp, memory, consul
 	Listen      string   // memory
-	Datacenters []string // consul; none: its own
-	Namespace   string   // consul: of the services
-	Domain      string   // consul: suffix of the hosts
+	Datacenters []string // consul; none: the datacenter of the Consul agent
+	Namespace   string   // consul; namespace of the services in the mesh
+	Domain      string   // consul; suffix of the services' host names
 }
 
 // Registration is [registration].

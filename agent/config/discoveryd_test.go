@@ -123,7 +123,8 @@ func TestDiscoveryd_Errors(t *testing.T) {
 	}
 }
 
-// TestDiscoveryd_PendingKeysKeepTheirValues changes a live key, a start key and the sources.
+// After a live key, a key that needs a restart and the sources have changed, a running server has
+// the new value of the live key only.
 func TestDiscoveryd_PendingKeysKeepTheirValues(t *testing.T) {
 	load := func(text string) *Discoveryd {
 		loaded, _, err := loadDiscoveryd(t, map[string]string{"discoveryd.toml": text})

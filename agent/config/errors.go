@@ -109,7 +109,7 @@ func (l *Loaded) KeyError(key, message, fix string) *Error {
 type problem struct {
 	message, fix string
 	concealed    string   // message without the value; "" = notValid
-	below        []string // path of the entry in a table of values
+	below        []string // path of the entry in a table such as node.labels
 }
 
 func problemf(fix, format string, arguments ...any) *problem {

@@ -83,7 +83,7 @@ func (o Options) ForFile(file string) Options {
 type JoinFiles struct {
 	Main   string // main file of the configuration
 	DropIn string
-	Folder string // of the following
+	Folder string // directory of Token and Roots
 	Token  string
 	Roots  string
 }

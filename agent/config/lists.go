@@ -8,7 +8,7 @@ import (
 // list is an array of tables. The array in a file replaces that of earlier files.
 type list struct {
 	reset func()                  // removes all tables
-	add   func(name string) table // appends a table, see table.name
+	add   func(name string) table // appends a table whose table.name is name
 }
 
 // list decodes an array of tables.

@@ -128,7 +128,7 @@ func TestManExampleIsValid(t *testing.T) {
 
 var rule = regexp.MustCompile(`(?m)^# - ((?:.+\n)(?:#   .+\n)*)`)
 
-// rules returns the rules in the header of an annotated file.
+// rules returns the items of the list in the header of an annotated file.
 func rules(header string) []string {
 	var all []string
 	for _, found := range rule.FindAllStringSubmatch(header, -1) {

@@ -72,8 +72,8 @@ func (v *vocabulary) name(table []string) string {
 	return dotted(table)
 }
 
-// fewKeys is the number of keys up to which a table's keys are listed instead of suggesting keys of
-// other tables.
+// fewKeys is the number of keys up to which the message about an unknown key lists all keys of its
+// table, and suggests none of other tables.
 const fewKeys = 8
 
 // unknown returns the problem of a key or table that parent does not define; parent is empty at the
@@ -109,7 +109,8 @@ func (v *vocabulary) unknown(parent []string, name string, below map[string]any)
 	}
 }
 
-// tableWith returns the only table that defines all keys of an unknown one, or "".
+// tableWith returns the table that defines all of keys, the content of an unknown table. It returns
+// "" if no table or more than one does.
 func (v *vocabulary) tableWith(keys map[string]any) string {
 	found := ""
 	for _, t := range v.tables {
@@ -127,7 +128,7 @@ func (v *vocabulary) tableWith(keys map[string]any) string {
 	return found
 }
 
-// table returns a table with a similar full name, else one with the same last part, or "".
+// table returns a table with a similar dotted name, else one whose last name is the same, else "".
 func (v *vocabulary) table(parent, name string) string {
 	full := name
 	if parent != "" {
@@ -144,9 +145,10 @@ func (v *vocabulary) table(parent, name string) string {
 	return ""
 }
 
-// elsewhere returns matching keys of other tables: those with this pilot-agent name, with the same
-// name or, if the table itself is unknown, with a similar name. It returns nil if the table has at
-// most fewKeys keys, because these are listed instead.
+// elsewhere returns the keys of all tables to suggest for an unknown key: the equivalent of a
+// pilot-agent flag or variable of that name, else keys of the same name or, if the table itself is
+// unknown, of a similar name. own are the keys of the table; if there are at most fewKeys, the
+// message lists them and elsewhere returns nil.
 func (v *vocabulary) elsewhere(name string, own []string) []string {
 	if key := v.roles[normal(name)]; key != "" {
 		return []string{key}

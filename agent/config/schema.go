@@ -23,8 +23,8 @@ const (
 type table struct {
 	name string // dotted
 	doc  string // documentation, one paragraph
-	// marked means that doc states the effect of the first key; the annotated file then omits this
-	// effect at each key.
+	// marked means that doc states the effect of the first key. The annotated file then states the
+	// effect of a key only if it differs from that of the first.
 	marked bool
 	// sample means that the table is commented out in the annotated file. A file may have any
 	// number of sample tables.
