@@ -51,7 +51,8 @@ type Backend interface {
 
 	Capture(ctx context.Context) (Capture, error)
 	CaptureExplain(ctx context.Context, request CaptureRequest) (CaptureExplanation, error)
-	// CaptureTry puts the rules in force for a limited time. CaptureConfirm keeps them.
+	// CaptureTry applies the capture rules for a limited time. CaptureConfirm applies them
+	// permanently.
 	CaptureTry(ctx context.Context, request CaptureTrial) (Capture, error)
 	CaptureConfirm(ctx context.Context) (Capture, error)
 }

@@ -11,7 +11,7 @@ import (
 type Capture struct {
 	State  string    `json:"state"` // off, on, withdrawn, closed, trial
 	Reason string    `json:"reason,omitempty"`
-	Until  time.Time `json:"until,omitzero"` // of a trial
+	Until  time.Time `json:"until,omitzero"` // end of the trial; zero: no trial
 	// Rules are the rules of the configuration as nft text; "" if nothing is captured.
 	Rules    string           `json:"rules,omitempty"`
 	Counters []CaptureCounter `json:"counters,omitempty"` // of the rules in force
@@ -36,10 +36,10 @@ type CaptureCounter struct {
 // CaptureRequest describes a connection to explain.
 type CaptureRequest struct {
 	To      string `json:"to"`             // address:port
-	UID     uint32 `json:"uid,omitempty"`  // of the caller on this host
-	UDP     bool   `json:"udp,omitempty"`  // instead of TCP
-	Inbound bool   `json:"inbound"`        // from another host
-	Unit    string `json:"unit,omitempty"` // systemd unit of the caller
+	UID     uint32 `json:"uid,omitempty"`  // user of the calling process on this host
+	UDP     bool   `json:"udp,omitempty"`  // false: TCP
+	Inbound bool   `json:"inbound"`        // the connection comes from another host
+	Unit    string `json:"unit,omitempty"` // systemd unit of the calling process
 }
 
 // CaptureExplanation says whether a connection is captured, by which rule and from which key.

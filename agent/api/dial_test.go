@@ -14,7 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestDialSocket_WaitsForTheQueue fills the socket's backlog before the client connects.
+// TestDialSocket_WaitsForTheQueue checks that a client retries while the socket's backlog is full,
+// and connects once the server accepts a connection.
 func TestDialSocket_WaitsForTheQueue(t *testing.T) {
 	path := filepath.Join(parts.ShortDir(t), "s")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

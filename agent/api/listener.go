@@ -66,7 +66,7 @@ var tooMany = func() []byte {
 			"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
 }()
 
-// connection is a net.Conn with its peer.
+// connection is a net.Conn with the credentials of its peer process.
 type connection struct {
 	*net.UnixConn
 	peer unixpeer.Peer

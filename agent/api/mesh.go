@@ -43,7 +43,7 @@ type MeshOrigin struct {
 	Name string `json:"name"`
 	// VirtualHost limits the origins to one virtual host of a route configuration; "" = all.
 	VirtualHost string            `json:"virtual_host,omitempty"`
-	Origins     []resource.Origin `json:"origins"` // the deciding one first
+	Origins     []resource.Origin `json:"origins"` // the main one first
 	// Routes are the source objects of the virtual host's routes, in order, before EnvoyFilters add
 	// or remove routes; nil: all are from Origins.
 	Routes []resource.Origin `json:"routes,omitempty"`
@@ -55,7 +55,7 @@ const MaxMeshFiles = 16 << 20
 // MeshFiles are files to compare with the mesh configuration in force. Paths are absolute.
 type MeshFiles struct {
 	Files   []MeshFile `json:"files"`
-	Folders []string   `json:"folders,omitempty"` // of which Files has all files
+	Folders []string   `json:"folders,omitempty"` // directories whose files are all in Files
 }
 
 // MeshFile is a file with its content, which the caller read, since the agent may not be permitted

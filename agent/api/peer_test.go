@@ -48,7 +48,9 @@ func program(t *testing.T, dir string) string {
 	return path
 }
 
-// TestWhoMayChange sends requests over a real socket as several users. It needs root.
+// TestWhoMayChange checks that root, the agent's user and members of the configured group may
+// change the proxy and read the configuration, and that other users may only read the status. It
+// needs root.
 func TestWhoMayChange(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("tests of other users' requests must run as root")
@@ -68,7 +70,7 @@ func TestWhoMayChange(t *testing.T) {
 			}},
 		Backend: backend, Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler),
 	})
-	many := make([]uint32, 0, 300) // more than the first getsockopt buffer holds
+	many := make([]uint32, 0, 300) // more groups than the first buffer for SO_PEERGROUPS holds
 	for i := range 299 {
 		many = append(many, uint32(10000+i))
 	}

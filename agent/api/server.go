@@ -34,7 +34,7 @@ type Options struct {
 	Backend Backend
 	Board   *condition.Board // source of the events that clients read
 	Logger  *slog.Logger
-	// Readiness becomes the Server's own; nil: the server creates one.
+	// Readiness becomes ready once the socket accepts connections; nil: the server creates one.
 	Readiness *part.Readiness
 }
 
@@ -46,7 +46,7 @@ type Server struct {
 	handler http.Handler
 	gate    *gate
 	ending  chan struct{} // closed when Run ends, to end streams
-	files   chan struct{} // filled while a request with files is received and answered
+	files   chan struct{} // semaphore: full while a request with files is in progress
 }
 
 // NewServer returns a server. Call Run to serve.
@@ -153,7 +153,7 @@ func (s *Server) entitled(does string, next http.Handler) http.Handler {
 	})
 }
 
-// one handles one request with files at a time, because each needs memory.
+// one handles one request with files at a time, because each needs up to 32 MB.
 func (s *Server) one(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

@@ -39,12 +39,12 @@ type Status struct {
 	Instance string    `json:"instance,omitempty"`
 	PID      int       `json:"pid"`
 	Started  time.Time `json:"started"`
-	// Present is the time since which other agents can query this one. If two agents with
-	// conflicting claims start, the one with the earlier time has priority.
+	// Present is the time since which other agents on the host can query this agent. If two agents
+	// with conflicting claims start, the one with the earlier time has priority.
 	Present     time.Time   `json:"present,omitzero"`
 	State       State       `json:"state"`
 	Ready       bool        `json:"ready"`
-	ReadyReason string      `json:"ready_reason,omitempty"` // why not
+	ReadyReason string      `json:"ready_reason,omitempty"` // why Ready is false
 	Envoy       EnvoyStatus `json:"envoy"`
 	// CurrentEpoch is nil before the first epoch and without Envoy.
 	CurrentEpoch *int      `json:"current_epoch,omitempty"`
@@ -159,16 +159,17 @@ type Identity struct {
 	Issuer    string    `json:"issuer,omitempty"`
 	Serial    string    `json:"serial,omitempty"`
 	Source    string    `json:"source"`              // files, istiod, spire, cache
-	NotBefore time.Time `json:"not_before,omitzero"` // zero: there is none yet, see Problem
+	NotBefore time.Time `json:"not_before,omitzero"` // zero: no certificate yet, see Problem
 	NotAfter  time.Time `json:"not_after,omitzero"`
 	Renewal   time.Time `json:"renewal,omitzero"`
-	Problem   string    `json:"problem,omitempty"` // why there is none, or no newer one
+	Problem   string    `json:"problem,omitempty"` // why there is no certificate, or no newer one
 	Names     []string  `json:"names,omitempty"`   // DNS names and addresses
-	File      string    `json:"file,omitempty"`    // with the certificate or the roots
-	// PresentedBy are the objects of the mesh configuration that use it: FILE:LINE KIND NS/NAME.
+	File      string    `json:"file,omitempty"`    // file with the certificate or the roots
+	// PresentedBy are the objects of the mesh configuration that use the certificate: FILE:LINE
+	// KIND NS/NAME.
 	PresentedBy []string `json:"presented_by,omitempty"`
-	// Stored is whether the certificate is on the disk for the next start of the agent: pending,
-	// sealed (encrypted); empty: no.
+	// Stored says whether the certificate is on disk for the next start of the agent: sealed
+	// (stored encrypted), pending (not stored yet), empty (not to be stored).
 	Stored string `json:"stored,omitempty"`
 }
 
@@ -193,7 +194,7 @@ const (
 type LastReload struct {
 	Time    time.Time `json:"time"`
 	Outcome Outcome   `json:"outcome"`
-	Epoch   *int      `json:"epoch,omitempty"` // epoch that serves since then
+	Epoch   *int      `json:"epoch,omitempty"` // epoch that has served since the reload
 	Reasons []string  `json:"reasons,omitempty"`
 }
 
@@ -228,8 +229,8 @@ type ReloadResult struct {
 	Previous *int    `json:"previous,omitempty"` // epoch that served before
 	Epoch    *int    `json:"epoch,omitempty"`    // epoch that serves now
 	Mode     string  `json:"mode,omitempty"`     // first, hot-restart, side-by-side
-	// OnRequest reports whether no change required the new epoch: it was started because [reload]
-	// on_request has every requested reload start one.
+	// OnRequest reports whether the new epoch was started although no change required it, because
+	// [reload] on_request is "always".
 	OnRequest bool `json:"on_request,omitempty"`
 	// Changes are the configuration keys that this reload changed.
 	Changes []Change `json:"changes,omitempty"`
@@ -256,7 +257,7 @@ type DrainRequest struct {
 
 // DrainResult is the state of a drain when the request returns.
 type DrainResult struct {
-	Connections uint64 `json:"connections"`       // left
+	Connections uint64 `json:"connections"`       // connections that remain
 	Unknown     string `json:"unknown,omitempty"` // reason why connections cannot be counted
 	// Until is when the listeners close and stop accepting connections; zero: they are closed, or
 	// the time is unknown.
@@ -276,7 +277,7 @@ type UndrainResult struct {
 // WaitResult is the result of a wait for readiness.
 type WaitResult struct {
 	Ready  bool   `json:"ready"`
-	Reason string `json:"reason,omitempty"` // why not
+	Reason string `json:"reason,omitempty"` // why Ready is false
 }
 
 // Config is the active configuration.

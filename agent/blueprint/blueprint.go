@@ -36,8 +36,9 @@ type Maker struct {
 	// Process returns what the mesh configuration sets for Envoy's process; nil: nothing.
 	Process func(ctx context.Context, c *config.Config, node config.Node) Process
 	// Upstream fetches, for a node (JSON), the bootstrap (protobuf) that the upstream server
-	// provides. If the server is unreachable it may return an older one. accepted must be called
-	// once Envoy uses it. Upstream is nil in a process without a connection to the server.
+	// provides. If the server is unreachable, it may return the bootstrap of an earlier request.
+	// accepted must be called once Envoy uses the bootstrap. Upstream is nil in a process without a
+	// connection to the server.
 	Upstream func(ctx context.Context, c *config.Config, node []byte,
 		use func(content []byte) error) (accepted func(), err error)
 }
@@ -48,10 +49,11 @@ type Process struct {
 	Environment map[string]string
 }
 
-// concurrencyKey precedes Process.Concurrency if a file sets it.
+// concurrencyKey is the key that overrides Process.Concurrency if a configuration file sets it.
 const concurrencyKey = "envoy.concurrency"
 
-// MakerForThisHost returns a Maker that resolves names and renders with the programs of this host.
+// MakerForThisHost returns a Maker that uses the resolver of this host and runs the installed
+// outrider-bootstrap to render.
 func MakerForThisHost() Maker {
 	return Maker{Host: config.ThisHost(), Resolve: ResolveAddress, Cloud: &cloud.MetadataService{},
 		Render: (&bootstrap.Program{}).Render}
@@ -112,8 +114,8 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	return b, nil
 }
 
-// apply adds what the mesh configuration sets for the process. A worker count of the configuration
-// precedes.
+// apply adds what the mesh configuration sets for the process. A worker count in the agent's
+// configuration has priority.
 func (b *Blueprint) apply(p Process) {
 	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
 		b.Environment = append(b.Environment, name+"="+p.Environment[name])
@@ -221,9 +223,9 @@ func (b *Blueprint) AdminAddress(adminSocket string) string {
 	return cmp.Or(b.rendered.Admin, adminSocket)
 }
 
-// Digest returns the identity of the Envoy (SHA-256, hexadecimal): bootstrap, command line, binary,
-// environment and the content of all files. Values that differ between epochs and log levels, which apply to a
-// running epoch, are excluded.
+// Digest returns a hash (SHA-256, hexadecimal) of what identifies an Envoy process: bootstrap,
+// command line, binary, environment and the content of all files. It excludes values that differ
+// between epochs, and log levels, which apply to a running epoch.
 func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 	command := b.Command
 	command.HotRestart, command.LogLevel, command.ComponentLogLevel =
@@ -235,7 +237,9 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 	sum := sha256.New()
 	parts := []string{string(b.rendered.Text), strings.Join(command.Args(binary), "\x00"),
 		fmt.Sprint(binary.Identity), binary.Path, files}
-	if len(b.Environment) > 0 { // without, the digest is that of earlier versions
+	// Without variables the digest stays that of agents which did not support them, so that their
+	// upgrade needs no new epoch.
+	if len(b.Environment) > 0 {
 		parts = append(parts, strings.Join(b.Environment, "\x00"))
 	}
 	for _, part := range parts {

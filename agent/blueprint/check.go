@@ -138,7 +138,7 @@ func secretElsewhere(c *config.Config) (key, credential string) {
 type environment struct {
 	runner envoy.Runner
 	folder string
-	envoys bool // runs as the user of a real start
+	envoys bool // runner runs Envoy as the user of a real start
 	remove func()
 }
 
@@ -177,7 +177,7 @@ func (p *environment) find(ctx context.Context, loaded *config.Loaded, report *R
 		report.Missing = true
 		fix := "name an Envoy that can be run, or remove the key"
 		if loaded.Config.Envoy.Binary == "" {
-			fix = "" // part of the error
+			fix = "" // the error contains the fix
 		}
 		report.Errors = append(report.Errors, loaded.KeyError("envoy.binary", err.Error(), fix))
 		return nil

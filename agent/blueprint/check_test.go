@@ -271,7 +271,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	if got := h.clean(report.Errors); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	stranger.check = nil // as in a check of another user than root
+	stranger.check = nil // as if a user other than root ran the check
 	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
 	}}, CheckOptions{Maker: thisHost(), Agent: stranger})

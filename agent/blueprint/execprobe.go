@@ -12,8 +12,8 @@ import (
 )
 
 // CheckExecProbe returns an error if a foreign user could replace the program of [health] exec.
-// Trusted are root and, outside a unit (inUnit), the user of this process. A missing program is no
-// error, because it may be installed later.
+// Root is trusted, and so is the user of this process unless it runs in a systemd unit (inUnit). A
+// missing program is no error, because it may be installed later.
 //
 // before is the command in force, nil in a check without an agent. An unchanged command never
 // causes an error here; its probe fails instead. Otherwise the owner of an application's files

@@ -20,8 +20,8 @@ const (
 	maxToken = 64 << 10
 )
 
-// readFile reads the file of a key. It refuses other than regular files: reading a named pipe or a
-// device may block for ever.
+// readFile reads the file that a key names. It rejects files that are not regular, because reading
+// a named pipe or a device may block indefinitely.
 func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *config.Error) {
 	content, err := readRegular(path, atMost)
 	if err == nil {
@@ -38,7 +38,7 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 		}
 	}
 	if wrong, ok := errors.AsType[*fs.PathError](err); ok {
-		err = wrong.Err // the message has the path
+		err = wrong.Err // the message below adds the path
 	}
 	return nil, loaded.KeyError(key, fmt.Sprintf("%s cannot be read: %v", path, err),
 		fix).WithCause(err)

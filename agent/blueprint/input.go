@@ -65,8 +65,9 @@ func (m Maker) input(
 	}
 	if c.Capture.Mode != "none" {
 		input.MaxCaptured = uint64(c.Capture.MaxConnections)
-		// Envoy counts an outbound connection at the listener of its service, not at the one that
-		// captured it. Only the number of all connections can therefore be limited.
+		// Envoy counts a captured outbound connection at the listener of its destination, not at
+		// the listener that captured it. Outbound connections can therefore be limited only through
+		// the number of all connections.
 		input.MaxConnections = cmp.Or(input.MaxConnections, 2*input.MaxCaptured)
 	}
 	// istiod expects this metadata; a change of it starts an epoch
@@ -76,7 +77,8 @@ func (m Maker) input(
 			input.Discovery.Socket, input.Discovery.Upstream = "", upstream(c)
 		}
 	}
-	if c.ReportsHealth() { // istiod then waits for the first report
+	// With this metadata, istiod treats the workload as unhealthy until the first health report.
+	if c.ReportsHealth() {
 		input.Node.ProxyConfig["readinessProbe"] = map[string]any{}
 	}
 	input.SDSSocket = c.SDS.Socket

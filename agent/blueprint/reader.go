@@ -116,7 +116,7 @@ func (r *FileReader) Denied(path string) string {
 }
 
 // DeniedOpen is like Denied for a file that the agent has opened. It also refuses if the access is
-// unknown, or if the path leads to another file by now.
+// unknown, or if the path leads to another file meanwhile.
 func (r *FileReader) DeniedOpen(file *os.File) string {
 	if r.uid == 0 {
 		return ""

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/access"
 )
 
-// newReader returns a FileReader that checks access in a thread of this process with the user's
-// rights. The name of its first group is group, its GID is uid.
+// newReader returns a FileReader that checks access in a thread of this process that has the rights
+// of the user. The user's primary group has the name group and the GID uid.
 func newReader(name, group string, uid uint32, groups ...uint32) *FileReader {
 	as := access.User{UID: uid, GID: uid, Groups: groups}
 	return &FileReader{name: name, group: group, uid: uid, groups: append([]uint32{uid}, groups...),
@@ -145,7 +145,7 @@ func TestReader_DeniedOpen(t *testing.T) {
 	for name, c := range map[string]struct {
 		path   string
 		opened func() // called between the opening of the file and DeniedOpen
-		want   string // contained; "": it may have the file
+		want   string // part of the reason; "": access is not denied
 	}{
 		"public":           {path: public},
 		"private":          {path: private, want: "chgrp 64321 " + private + "; chmod 440"},

@@ -12,10 +12,10 @@ import (
 // Resources of the mesh that use mutual TLS refer to it by this name.
 const secretCluster = "sds-grpc"
 
-// missingSecrets returns an error if a user's own bootstrap gets resources from Outrider's xDS
-// socket but lacks the cluster from which some of them fetch the certificate, or credentials: Envoy
-// would refuse these resources. A certificate written to output_dir does not matter, as it may be
-// for other programs.
+// missingSecrets checks a user's own bootstrap that gets resources from Outrider's xDS socket. It
+// returns an error if the bootstrap lacks a cluster from which these resources fetch the workload's
+// certificate or credentials, because Envoy would refuse them. With [identity] output_dir the
+// certificate is not required: the user's bootstrap may read it from its files.
 func (b *Blueprint) missingSecrets() *config.Error {
 	c := b.loaded.Config
 	file, key := cmp.Or(c.Envoy.CustomConfigFile, c.Envoy.TemplateFile), templateKey

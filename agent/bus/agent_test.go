@@ -22,7 +22,7 @@ type agent struct {
 
 	mu       sync.Mutex
 	state    api.Status
-	figures  Epoch // of epoch a
+	figures  Epoch // resource usage of the epoch with the ID a
 	changed  chan struct{}
 	asked    []string // received requests
 	measured int
@@ -117,8 +117,8 @@ func (a *agent) set(change func()) {
 	change()
 }
 
-// BeginReload publishes the end of the reload before it returns the ID. This is the hardest order
-// for the server.
+// BeginReload publishes the end of the reload before it returns the ID, so the server receives the
+// end of a reload that it does not know yet.
 func (a *agent) BeginReload(ctx context.Context, ifChanged bool) (uint64, error) {
 	if err := a.do(ctx, "reload "+strconv.FormatBool(ifChanged)); err != nil {
 		return 0, err

@@ -17,8 +17,8 @@ type Backend interface {
 	State(ctx context.Context) api.Status
 	// Measure returns the epochs with their current resource usage.
 	Measure(ctx context.Context) []Epoch
-	// Changed returns a channel that is closed when State may have changed since the call for a
-	// reason other than an event of the board.
+	// Changed returns a channel that is closed after State has changed for a reason that the
+	// agent's event board does not report. Call Changed before State.
 	Changed() <-chan struct{}
 
 	// BeginReload starts a reload and returns its ID as soon as it is accepted. An event of kind

@@ -59,8 +59,8 @@ func (s *session) takeName(ctx context.Context) (ours bool, err error) {
 	return dbus.RequestNameReply(answer) != dbus.RequestNameReplyInQueue, nil
 }
 
-// names is the signal handler of godbus. It reports changes of the name's owner; wire passes only
-// signals of the bus itself.
+// names receives signals from godbus. It reports when the agent gains or loses its name on the bus.
+// Only signals of the bus daemon itself reach it.
 type names struct {
 	name  string
 	owned chan<- bool

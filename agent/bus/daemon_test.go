@@ -28,7 +28,7 @@ type daemon struct {
 	t       *testing.T
 	folder  string
 	command *exec.Cmd
-	said    bytes.Buffer // complete after exit
+	said    bytes.Buffer // output of the bus daemon, complete after its exit
 }
 
 const daemonConfiguration = `<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"

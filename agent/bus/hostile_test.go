@@ -98,8 +98,8 @@ func TestAFloodHoldsUpNobody(t *testing.T) {
 	if answered == 0 {
 		t.Error("nobody was answered")
 	}
-	// The limit covers godbus's client, which starts a goroutine per pending call in this process;
-	// the agent starts few.
+	// Most of these goroutines belong to the test's client: godbus starts one for each pending
+	// call. The agent starts few.
 	if limit := 4*256 + 200; most > limit {
 		t.Errorf("%d more goroutines", most)
 	}

@@ -35,7 +35,7 @@ func TestTheBusMayComeLateAndRestart(t *testing.T) {
 		d.stop()
 		eventually(t, "the loss is told",
 			func() bool { _, ok := a.condition(conditionUnavailable); return ok })
-		a.change(func(s *api.Status) { s.Epochs[0].PID = 5000 + restart }) // no bus receives this
+		a.change(func(s *api.Status) { s.Epochs[0].PID = 5000 + restart }) // while no bus runs
 		d.start()
 		eventually(t, "the agent is back", func() bool {
 			_, err := d.busctl(nobody, "get-property", wellKnownName, manager+"/epoch/0",

@@ -6,11 +6,11 @@ import "sync"
 // per connection.
 const (
 	mostCalls       = 256 // queued calls of all users except root
-	mostCallsOfUser = 64  // of these, of one user
-	mostRootCalls   = 256 // of root
-	mostOfSender    = 32  // of these, of one connection
+	mostCallsOfUser = 64  // queued calls of one user except root
+	mostRootCalls   = 256 // queued calls of root
+	mostOfSender    = 32  // queued calls of one connection of root
 	mostRefusals    = 64  // queued Busy replies; more are dropped
-	readers         = 4   // goroutines that serve the other users
+	readers         = 4   // goroutines that serve all users except root
 	rootReaders     = 2   // goroutines that serve root
 	// mostUnknown limits the connections whose user is being looked up. Of each further connection
 	// only one call is queued.
@@ -18,7 +18,7 @@ const (
 	mostEarly       = 8    // queued calls per connection to look up
 	mostKnown       = 4096 // cached users of connections
 	mostChanges     = 24   // changing calls in progress of all users except root
-	mostOfUser      = 8    // of these, of one user
+	mostOfUser      = 8    // changing calls in progress of one user except root
 	mostRootChanges = 32   // changing calls in progress of root
 )
 

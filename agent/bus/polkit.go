@@ -27,8 +27,8 @@ const (
 
 	// ruleTime is slightly less than the 15 s after which polkit kills a rule script and denies.
 	// polkit 122 (Debian 12) occasionally misses the end of a script under load and logs
-	// "Terminating runaway script after 15 seconds". A denial that took longer is therefore
-	// requested again.
+	// "Terminating runaway script after 15 seconds". If a denial took longer than ruleTime, the
+	// agent therefore repeats the request.
 	ruleTime = 14 * time.Second
 )
 
@@ -39,7 +39,7 @@ const polkitInteraction uint32 = 1
 type authority struct {
 	conn        *dbus.Conn
 	limit       time.Duration // timeout of a check
-	rules       time.Duration // a denial that takes longer is requested again
+	rules       time.Duration // after a denial that took longer, the check is repeated
 	interactive time.Duration // timeout of a check with a password prompt
 	counter     atomic.Uint64 // for cancellation IDs
 }

@@ -36,7 +36,7 @@ type Options struct {
 }
 
 // Server publishes the agent on the bus. It becomes ready when the agent first owns its name on the
-// bus. No part waits for that, since it may never happen.
+// bus. No other component waits for it, because a host may have no bus.
 type Server struct {
 	part.Readiness
 	options    Options

@@ -24,8 +24,8 @@ const (
 	stateAge   = 50 * time.Millisecond
 	figuresAge = time.Second            // maximum age of figures of resource usage
 	patience   = 200 * time.Millisecond // limit of a reader's wait for a refreshed state
-	// No event reports that a live proxy has become ready, so the state of one that is not ready is
-	// polled.
+	// No event reports that a live proxy has become ready. While the proxy is not ready, the
+	// agent's state is therefore polled, at intervals from firstLook to longestLook.
 	firstLook   = 250 * time.Millisecond
 	longestLook = 10 * time.Second
 )
@@ -42,12 +42,13 @@ type session struct {
 	emitter   *emitter
 	owned     chan bool // true when the bus name is gained, false when it is lost
 
-	state    *shown[*snapshot]
-	reported uint64 // number of the last event about a condition; used by run's goroutine only
+	state *shown[*snapshot]
+	// sequence number of the last event about a condition; used by run's goroutine only
+	reported uint64
 	figures  *shown[[]Epoch]
 
 	callers     *callers
-	queue       chan *call // admitted
+	queue       chan *call // admitted calls of all users except root
 	rootQueue   chan *call // admitted calls of root
 	refused     chan *call
 	calls       *limiter[uint32]

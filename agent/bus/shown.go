@@ -11,7 +11,7 @@ import (
 type shown[T any] struct {
 	age      time.Duration // maximum age of a value that needs no refresh
 	patience time.Duration // how long readers wait before they use the old value
-	refresh  chan struct{} // capacity 1: a refresh is requested
+	refresh  chan struct{} // capacity 1; an element requests a refresh from the writer
 
 	mu      sync.Mutex
 	value   T

@@ -95,7 +95,7 @@ func TestEpochsComeAndGo(t *testing.T) {
 		t.Errorf("EpochStarted:\n%s", diff)
 	}
 
-	// The number is reused: the path is the same, but the object is another one.
+	// A new epoch with the number of a previous one has the same path, but is a different object.
 	a.change(func(s *api.Status) { s.Epochs[1].ID = "c" })
 	if removed := next(t, signals,
 		objectManagerName+".InterfacesRemoved"); removed.Body[0] != epochPath(1) {
@@ -130,8 +130,8 @@ func TestOfEpochsThatShareANumberTheLivingIsShown(t *testing.T) {
 	}
 }
 
-// TestAReloadsEndIsToldAfterItsID uses a fake agent that publishes the end of a reload before it
-// returns the reload's ID.
+// TestAReloadsEndIsToldAfterItsID checks that a client receives the ID of its reload before the
+// signal ReloadFinished, even if the agent publishes the end of the reload first, as its fake does.
 func TestAReloadsEndIsToldAfterItsID(t *testing.T) {
 	d, _ := running(t)
 	conn := d.connect()
@@ -175,8 +175,8 @@ func TestAnIdleAgentIsNotLookedAt(t *testing.T) {
 	d, a := running(t)
 	d.must(0, "get-property", wellKnownName, manager, managerInterface, "Version")
 	looks := func() (n int) { a.set(func() { n = a.looks }); return n }
-	// A refresh that the reader requested may follow its reply if the thread was suspended; then
-	// only the next second counts.
+	// If the agent is suspended, it may refresh its state after the reply to busctl. The test
+	// therefore waits for any second without a refresh.
 	eventually(t, "a second without a look at an agent that does nothing", func() bool {
 		before, quiet := looks(), true
 		parts.RepeatFor(time.Second, 50*time.Millisecond, func() {

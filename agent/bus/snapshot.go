@@ -20,7 +20,8 @@ const noEpoch uint32 = math.MaxUint32
 type snapshot struct {
 	objects map[dbus.ObjectPath]object
 	epochs  []listedEpoch // result of ListEpochs
-	// reported is the number of the last event about a condition that precedes the state.
+	// reported is the sequence number of the last event about a condition before the state was
+	// read.
 	reported uint64
 }
 
@@ -61,7 +62,7 @@ func newSnapshot(state api.Status, unit string) *snapshot {
 	}
 	for _, secret := range state.Identities {
 		if secret.NotAfter.IsZero() {
-			continue // a condition says why
+			continue // no certificate yet; a condition reports why
 		}
 		shown.objects[secretPath(secret.Name)] = object{kind: secretInterface,
 			values: secretValues(secret)}

@@ -12,8 +12,9 @@ import (
 // user.
 const maxShared = 512
 
-// forwardLimits limit the concurrent queries to upstreams beyond maxShared. A user who closes
-// sockets early also gets the share of UnknownUser, so Total must exceed two shares.
+// forwardLimits limit the concurrent queries to upstreams beyond maxShared, per user. A query whose
+// socket is already closed counts for UnknownUser. A user can therefore occupy two shares, so Total
+// must exceed two shares.
 var forwardLimits = admission.Limits{Total: 512, PerKey: 128}
 
 // tcpLimits are the limits of TCP connections, per user of this host.
@@ -34,7 +35,8 @@ func (s *Server) enter(from netip.AddrPort) (leave func()) {
 }
 
 // keyOfTCP returns the key of the user at the other end of a connection. If the connection was
-// redirected, the user's socket has the resolver as its peer; only its own address identifies it.
+// redirected, the remote address of the user's socket is that of the original resolver. The socket
+// is therefore found by its local address only.
 func (s *Server) keyOfTCP(c net.Conn) admission.Key {
 	key := admission.KeyOfTCP(c)
 	from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
@@ -44,9 +46,10 @@ func (s *Server) keyOfTCP(c net.Conn) admission.Key {
 	return keyOf(sockdiag.TCP, from)
 }
 
-// keyOf returns the key of the user whose socket has an address of this host. The socket's peer is
-// ignored, because that of a redirected query is the original resolver. If sockets of several users
-// have the address, the key is that of UnknownUser, so that no user can take slots of another.
+// keyOf returns the key of the user whose socket has the given local address. The socket's remote
+// address is ignored, because that of a redirected query is the original resolver. If sockets of
+// several users have the address, the key is that of UnknownUser, so that no user can occupy slots
+// of another.
 func keyOf(protocol sockdiag.Protocol, address netip.AddrPort) admission.Key {
 	key, rank := admission.KeyOfUser(admission.UnknownUser), 0
 	ip := address.Addr().Unmap().WithZone("")

@@ -13,10 +13,10 @@ import (
 // Bounds of a cache.
 const (
 	maxEntries  = 4096
-	maxCached   = 4096 // bytes of a response, summed over its orders of addresses
+	maxCached   = 4096 // bytes of a response in all its orders of addresses
 	maxPositive = time.Hour
 	maxNegative = 5 * time.Minute
-	maxOrders   = 16 // of the addresses in a response
+	maxOrders   = 16 // cached orders of the addresses of a response
 )
 
 // cache stores encoded responses by the query without its ID. The query contains everything that
@@ -64,7 +64,7 @@ func (c *cache) get(b, query []byte) []byte {
 func aged(response []byte, seconds uint32) []byte {
 	var m dns.Msg
 	if m.Unpack(response) != nil {
-		return response // unreachable: it was packed here
+		return response // unreachable: this package encoded the response
 	}
 	for _, section := range [][]dns.RR{m.Answer, m.Ns, m.Extra} {
 		for _, rr := range section {

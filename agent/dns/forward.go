@@ -24,9 +24,9 @@ const (
 
 // Conditions of a forwarder, and when each is cleared.
 const (
-	conditionNone   = "dns-upstream-missing" // until there is an upstream
-	conditionFailed = "dns-upstream-failed"  // until one responds
-	conditionLoop   = "dns-upstream-loop"    // until the upstreams change
+	conditionNone   = "dns-upstream-missing" // cleared when there is an upstream
+	conditionFailed = "dns-upstream-failed"  // cleared when an upstream responds
+	conditionLoop   = "dns-upstream-loop"    // cleared when the upstreams change
 )
 
 // forwarder sends queries to upstreams. Concurrent equal queries share one response.
@@ -38,8 +38,8 @@ type forwarder struct {
 	mu        sync.Mutex
 	upstreams []*upstream
 	parallel  bool
-	// inFlight counts, by name, the queries in progress at upstreams. Their letters have random
-	// case. An incoming query with exactly such a name was therefore sent back by an upstream.
+	// inFlight counts, by name, the queries in progress at upstreams. The letters of these names
+	// have random case, so an incoming query with exactly such a name was sent back by an upstream.
 	inFlight map[string]int
 }
 
@@ -49,7 +49,7 @@ func newForwarder(board *condition.Board) *forwarder {
 	return f
 }
 
-// use replaces the upstreams, given as address:port. Remaining ones keep their connections.
+// use replaces the upstreams, given as address:port. Upstreams that remain keep their connections.
 func (f *forwarder) use(addresses []string, parallel bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +166,7 @@ func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) 
 	}
 	results := make(chan result, len(upstreams))
 	pending := 0
-	var current *upstream // of the last query
+	var current *upstream // upstream of the last query
 	next := func() {
 		if len(upstreams) == 0 {
 			return

@@ -99,13 +99,13 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 	}
 	s.options.Board.Clear(conditionAddress)
 	again = len(before) < stored
-	before.close() // of another address
+	before.close() // close those of another address
 	return bound, again, nil
 }
 
-// store has systemd keep the sockets over a restart. It does so once the names of the mesh are
-// known, and not if that takes longer than firstTable: queries must not wait for an agent that
-// keeps crashing before it answers.
+// store stores the sockets with systemd, which keeps them open while the agent restarts. It waits
+// until the names of the mesh are known, at most for firstTable. An agent that crashes before it
+// can answer must not store them: queries would wait in the sockets until the next crash.
 func (s *Server) store(ctx context.Context, bound []sockets) {
 	select {
 	case <-s.first:

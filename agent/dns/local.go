@@ -21,10 +21,11 @@ type knownAddresses struct {
 }
 
 const (
-	// rereadAfter is the minimum age at which the addresses are read again because a querier's
-	// address is unknown.
+	// If a client's address is unknown, the host's addresses are read again when they are older
+	// than rereadAfter.
 	rereadAfter = time.Second
-	// staleAfter is the maximum time for which an address counts that has moved to another host.
+	// staleAfter is the maximum age of the addresses. For so long an address that has moved to
+	// another host still counts as local.
 	staleAfter = 5 * time.Second
 )
 

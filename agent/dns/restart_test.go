@@ -34,7 +34,7 @@ func startInstance(t *testing.T, manager *fdstoretest.Manager, options Options) 
 	options.Store = manager.Start()
 	options.Board, options.Logger = condition.NewBoard(), slog.New(slog.DiscardHandler)
 	options.ResolvConf = []string{filepath.Join(t.TempDir(), "resolv.conf")}
-	manager.Count("") // carries out what the store sent
+	manager.Count("") // processes the messages that the store has sent
 	i := &instance{Server: New(options), t: t, done: make(chan error, 1)}
 	var ctx context.Context
 	ctx, i.end = context.WithCancel(t.Context())
@@ -135,7 +135,8 @@ func TestRestart_LosesNoQuery(t *testing.T) {
 	}
 }
 
-// The previous agent's route remains until the next agent's is in force.
+// The routing of the mesh's domains by systemd-resolved lasts from one agent until the next agent
+// has replaced it.
 func TestRestart_KeepsTheRoute(t *testing.T) {
 	manager := fdstoretest.New(t)
 	socket := filepath.Join(t.TempDir(), "resolved.sock")
@@ -145,8 +146,8 @@ func TestRestart_KeepsTheRoute(t *testing.T) {
 	}
 	defer func() { _ = listener.Close() }()
 	options := Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t)), Resolved: socket}
-	// helper accepts a connection and puts its first route in force. The channel is closed when the
-	// connection ends.
+	// helper accepts a connection as outrider-resolved and confirms its first domains. The channel
+	// is closed when the connection ends.
 	helper := func(i *instance) <-chan struct{} {
 		t.Helper()
 		accepted, err := listener.Accept()
@@ -203,7 +204,8 @@ func TestRestart_KeepsTheRoute(t *testing.T) {
 	<-next
 }
 
-// The route is removed if the next agent is configured without one.
+// If the next agent is configured without systemd-resolved, the stored connection to
+// outrider-resolved is closed, which ends the routing of the mesh's domains.
 func TestRestart_EndsTheRouteThatIsNotConfigured(t *testing.T) {
 	near, far, err := os.Pipe()
 	if err != nil {
@@ -221,7 +223,8 @@ func TestRestart_EndsTheRouteThatIsNotConfigured(t *testing.T) {
 	store := manager.Start()
 	_ = New(Options{Listen: "127.0.0.1:15053", Store: store, Board: condition.NewBoard(),
 		Logger: slog.New(slog.DiscardHandler)})
-	if err := store.Discard(); err != nil { // as the agent does
+	// as the agent does after it has created all its components
+	if err := store.Discard(); err != nil {
 		t.Fatal(err)
 	}
 	if n := manager.Count(storedRoute); n != 0 {

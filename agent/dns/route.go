@@ -77,14 +77,15 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 	}
 }
 
-// storeRoute has systemd keep the connection of the route in force. It replaces the stored
-// connection of the previous agent, whose route then ends.
+// storeRoute stores the connection to outrider-resolved with systemd, so that the mesh's domains
+// remain routed while the agent restarts. It replaces the connection that the previous agent
+// stored.
 func (s *Server) storeRoute(client *resolved.Client) {
 	for _, file := range s.storedRoute {
 		_ = file.Close()
 	}
 	s.storedRoute = nil
-	err := s.options.Store.Remove(storedRoute) // of a connection that has ended
+	err := s.options.Store.Remove(storedRoute) // a stored connection that has ended
 	if err = errors.Join(err, s.options.Store.Add(storedRoute, client)); err != nil {
 		s.options.Logger.Warn("cannot store the DNS route: systemd-resolved drops it while the agent restarts",
 			"error", err)

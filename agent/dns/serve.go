@@ -131,8 +131,8 @@ const headerSize = 12
 // query is a query that neither the table nor the cache answers.
 type query struct {
 	message *dns.Msg
-	raw     []byte // normalised
-	size    int    // of the largest response
+	raw     []byte // the query as received, normalised
+	size    int    // maximum size of the response in bytes
 	table   *table // nil: unknown yet
 	cache   *cache // of the forwarder
 }
@@ -243,7 +243,7 @@ func (q *query) normalise(tcp bool) []byte {
 	m := q.message
 	m.Answer, m.Ns, m.Extra = nil, nil, onlyOPT(m)
 	if opt := m.IsEdns0(); opt != nil {
-		opt.Option = nil // cookies
+		opt.Option = nil // options such as cookies differ in each query
 		q.size = min(max(int(opt.UDPSize()), minSize), maxSize)
 		opt.SetUDPSize(uint16(q.size))
 	}

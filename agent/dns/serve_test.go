@@ -156,7 +156,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 		if _, err := c.Write(query); err != nil {
 			t.Fatal(err)
 		}
-		if sent%50 == 0 { // the receive buffers are small
+		if sent%50 == 0 { // wait, so that the small receive buffers do not overflow
 			parts.Eventually(t, time.Minute, "all are refused or forwarded", func() bool {
 				return int(r.Stats().Failed)+int(upstream.queries.Load()) >= sent
 			})

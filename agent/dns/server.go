@@ -64,8 +64,8 @@ type Server struct {
 	port     uint16
 	local    localAddresses
 	forwards *forwarder
-	shared   chan struct{}   // slots of queries to upstreams
-	slots    *admission.Pool // more of them, per user
+	shared   chan struct{}   // slots for queries to upstreams, for any user
+	slots    *admission.Pool // further slots, limited per user
 
 	listening atomic.Bool
 	table     atomic.Pointer[table] // nil: unknown yet
@@ -74,7 +74,7 @@ type Server struct {
 
 	tableHits, forwarded, cached, refused, failed atomic.Uint64
 
-	storedSockets, storedRoute []*os.File // of the agent before a restart
+	storedSockets, storedRoute []*os.File // stored by the agent before its restart
 
 	mu        sync.Mutex // guards the following fields
 	settings  config.DNS
@@ -93,7 +93,7 @@ func New(options Options) *Server {
 		shared: make(chan struct{}, maxShared), slots: admission.NewPool(forwardLimits),
 		forwards: newForwarder(options.Board), changed: make(chan struct{}, 1),
 		first: make(chan struct{}), storedSockets: options.Store.Take(storedSockets)}
-	// otherwise the store's owner discards the connection, which ends the route
+	// if not taken here, the connection is closed by the agent, which ends the routing of domains
 	if options.Resolved != "" {
 		s.storedRoute = options.Store.Take(storedRoute)
 	}
@@ -104,7 +104,7 @@ func New(options Options) *Server {
 	return s
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (s *Server) Name() string { return "dns" }
 
 // Serving reports whether the server listens and knows the names of the mesh.
@@ -198,8 +198,8 @@ func (s *Server) readHost() {
 	s.apply()
 }
 
-// firstTable is the maximum time for which queries of a restart wait for the names of the mesh.
-// Most clients wait for five seconds.
+// firstTable is the maximum time after a restart for which the server waits for the names of the
+// mesh before it answers queries. Most clients wait for five seconds.
 const firstTable = 3 * time.Second
 
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries

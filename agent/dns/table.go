@@ -38,7 +38,7 @@ type table struct {
 	reverse map[string][]string
 	search  string   // first search domain of the host with final dot; "" = none
 	answers *cache   // by query
-	domains []string // routed by systemd-resolved
+	domains []string // domains that systemd-resolved routes to this server
 }
 
 // host is an entry of the table.

@@ -88,7 +88,7 @@ func TestTable_GoResolver(t *testing.T) {
 
 func TestTable_RotatesAddresses(t *testing.T) {
 	r := start(t)
-	for _, count := range []int{3, 200} { // with and without the cache
+	for _, count := range []int{3, 200} { // 200 addresses are too many for the cache
 		var all []netip.Addr
 		for i := range count {
 			all = append(all, netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}))

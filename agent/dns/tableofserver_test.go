@@ -19,9 +19,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestParseNameTable_OfDiscoveryServer reads the name tables of a fleet's discovery server. Agents
-// that answer DNS queries receive them; agents with the same view share one, and a changed name
-// produces another.
+// TestParseNameTable_OfDiscoveryServer checks the name tables that a fleet's discovery server
+// sends. Only agents that answer DNS queries receive one. Agents for which the same names are
+// visible share a table, and a changed name produces a new one.
 func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 	server, err := discovery.New(discovery.Options{Sources: []string{"kubernetes"},
 		NameTables: true})

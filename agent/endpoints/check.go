@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Run reads Envoy's counters while endpoints fail, to find successes, and while no failures are
-// reported or there are providers, to find failures. It ends with ctx. If all endpoints work and
-// report their failures, Run sleeps.
+// Run reads Envoy's counters to find failures and successes. It looks for successes while an
+// endpoint fails, and for failures while Envoy has no log of them or MeshConfig has providers.
+// Otherwise Run sleeps. It ends with ctx.
 func (t *Tracker) Run(ctx context.Context) error {
 	t.MarkReady()
 	timer := time.NewTimer(0)
@@ -122,7 +122,7 @@ func (t *Tracker) fails(p *failing, seen Snapshot, now time.Time) bool {
 		p.base, p.connected = &Snapshot{Epoch: seen.Epoch}, time.Time{}
 		return true
 	case base.Epoch != seen.Epoch:
-		p.restart(seen) // the last counters of the epoch before are unknown
+		p.restart(seen) // the old epoch's last counters are unknown
 		return false
 	}
 	since := base.Hosts[p.Key]
@@ -191,8 +191,9 @@ func (t *Tracker) end(p *failing, message string) {
 	}
 }
 
-// compare records the failures that the counters show since the previous check, at looked: of all
-// endpoints if no others are reported, else of those of providers. Callers hold mu.
+// compare records the failures since the previous check, which was at looked, as the difference of
+// the counters. With all it does so for all endpoints, otherwise only for those of providers,
+// because Envoy's log reports the others. Callers hold mu.
 func (t *Tracker) compare(seen Snapshot, all bool, looked, now time.Time) {
 	before := t.before
 	t.before = seen.failed()

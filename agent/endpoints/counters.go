@@ -62,8 +62,9 @@ func ParseClusters(body []byte, epoch int) (Snapshot, error) {
 }
 
 // originalDestination reports whether a client chose the endpoint's address (cluster type
-// ORIGINAL_DST, for a ServiceEntry with resolution NONE): Envoy then makes the host name from the
-// cluster's name and the address. Inbound, clients can only choose addresses of this host.
+// ORIGINAL_DST, for a ServiceEntry with resolution NONE). Envoy composes the host name of such an
+// endpoint from the cluster's name and the address. In inbound clusters clients can only choose
+// addresses of this host, so these are excluded.
 func originalDestination(cluster, hostname string) bool {
 	return strings.HasPrefix(cluster, "outbound") && strings.HasPrefix(hostname, cluster)
 }

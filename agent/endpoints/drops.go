@@ -17,7 +17,8 @@ const ConditionDropped = "log-entries-dropped"
 const DropFilter = `^(access_logs\..*\.logs_dropped|` +
 	`tracing\..*\.(reports_(dropped|failed|skipped_no_cluster)|(spans|segments)_dropped))$`
 
-// sharedDrops is the statistic that gRPC access logs of providers share with the log of failures.
+// sharedDrops is the statistic of all gRPC access logs: those of MeshConfig's providers, and
+// Outrider's log of failures.
 const sharedDrops = "access_logs.grpc_access_log.logs_dropped"
 
 // Drops are the counters that DropFilter selects, of an epoch.
@@ -29,14 +30,14 @@ type Drops struct {
 // dropState is the state of checkDrops.
 type dropState struct {
 	before   *Drops
-	failures uint64    // Tracker.total at the time of before
-	at       time.Time // of before
+	failures uint64    // Tracker.total when before was read
+	at       time.Time // when before was read
 	last     time.Time // when Envoy last dropped something
 }
 
-// checkDrops compares the numbers of dropped entries with those of the last check, at least
-// openPeriod ago. The condition remains while they are unknown, and until none was dropped
-// for half a minute. Without providers and with a log of failures, nothing is read.
+// checkDrops reads how many log entries and spans Envoy has dropped, at most once per openPeriod.
+// It raises a condition if the numbers have grown, and clears it half a minute after the last
+// growth. It reads nothing if Envoy has a log of failures and MeshConfig has no providers.
 func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
 	blind := t.options.NoFailureLog()
 	t.mu.Lock()
@@ -61,7 +62,8 @@ func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
 	if before.before == nil || before.before.Epoch != seen.Epoch {
 		return
 	}
-	// While the agent reads failures as fast as it may, Envoy drops those beyond.
+	// If the agent has read failures at its maximum rate, Envoy has dropped the rest of them. These
+	// drops do not concern a provider.
 	flood := failures-before.failures >= uint64(now.Sub(before.at)/readInterval)
 	var kinds []string
 	for _, name := range slices.Sorted(maps.Keys(seen.Counts)) {

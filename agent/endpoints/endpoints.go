@@ -42,8 +42,8 @@ const (
 	openPeriod = 10 * time.Second
 	// blindPeriod is the interval of reading the counters while no failures are reported.
 	blindPeriod = time.Minute
-	// forgetAfter is how long after its last failure a problem ends: nothing was sent to the
-	// endpoint since, or it answered, if only with errors.
+	// forgetAfter is how long after its last failure a problem ends without a success. Until then
+	// Envoy sent nothing to the endpoint, or received only HTTP errors.
 	forgetAfter = 5 * time.Minute
 	// costFactor bounds how much time Envoy spends on writing the counters of a large mesh: reading
 	// them takes at most 1/costFactor of the time.
@@ -81,7 +81,7 @@ type Problem struct {
 	Since       time.Time
 	LastFailure time.Time
 	Requests    uint64 // failed requests and connections
-	Provider    string // providers of MeshConfig whose service it is, for people; "": none
+	Provider    string // providers of MeshConfig that use the service, for display; "": none
 }
 
 // Counters are Envoy's counters of an endpoint.
@@ -91,9 +91,9 @@ type Counters struct {
 }
 
 // succeeded reports whether there was a success since earlier counters. With HTTP, that is a
-// response other than 5xx. With other protocols, it is an established connection that is closed:
-// one more than were open before, or any if none failed meanwhile. Envoy counts a failed connection
-// as active a little longer.
+// response other than 5xx. With other protocols, it is an established connection that was closed.
+// Envoy counts a failed connection as active for a moment. If connections failed since the earlier
+// counters, more connections than were open then must therefore have closed.
 func (c Counters) succeeded(since Counters) bool {
 	return c.Success > since.Success || c.Requests == 0 && (c.closed() > since.begun() ||
 		c.ConnectFails == since.ConnectFails && c.closed() > since.closed())
@@ -106,9 +106,10 @@ func (c Counters) worked() bool { return c.Success > 0 || c.Requests == 0 && c.b
 // failures returns the number of failed connections and requests. One may count twice.
 func (c Counters) failures() uint64 { return c.ConnectFails + c.Timeouts + c.Errors }
 
-// served reports whether a service of a provider has worked since earlier counters, of a time ago:
-// a request succeeded, or began and has been open for connectedAfter, and none failed. A collector
-// may send status 200 and then an answer without end, and a stream of logs has no end.
+// served reports whether a provider's service has worked since earlier counters. ago is the time
+// since its last failure. Either a request succeeded, or one began and ago is at least
+// connectedAfter; and none failed. The second case covers responses that never end, such as those
+// to streams of logs.
 func (c Counters) served(since Counters, ago time.Duration) bool {
 	return c.failures() == since.failures() &&
 		(c.Success > since.Success || c.Requests > since.Requests && ago >= connectedAfter)
@@ -138,8 +139,8 @@ type Options struct {
 	// NoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
 	// counters show them.
 	NoFailureLog func() bool
-	// Providers returns the providers of MeshConfig by the cluster of their service, as people read
-	// them. Calls of Envoy itself to these services are in no log of failures.
+	// Providers returns the providers of MeshConfig, for display, by the cluster of their service.
+	// Requests that Envoy itself sends to these services are not in the log of failures.
 	Providers func() map[string]string
 	// Dropped reads how many log entries and spans the live epoch has dropped, by statistic.
 	Dropped func(ctx context.Context) (Drops, error)
@@ -155,16 +156,16 @@ type Tracker struct {
 
 	mu      sync.Mutex
 	failing map[Key]*failing
-	total   uint64 // failures
+	total   uint64 // all failures since the start
 	limiter repeat.Limiter
-	before  *Snapshot // previous counters, if no failures are reported
+	before  *Snapshot // previous counters of endpoints with failures
 	// a cluster without a healthy endpoint failed, and Envoy does not name the cluster
 	nowhere bool
 	empty   map[string]uint64
 	looked  time.Time // time of the last read of the counters
 	// byClient has the clusters in the last counters whose endpoints clients choose.
 	byClient  map[string]bool
-	providers map[string]string // at the time of the last check or push
+	providers map[string]string // result of the last call of Options.Providers
 	drops     dropState         // owned by Run
 }
 
@@ -198,17 +199,18 @@ func New(o Options) *Tracker {
 	return &Tracker{options: o, wake: make(chan struct{}, 1), failing: map[Key]*failing{}}
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (t *Tracker) Name() string { return "endpoints" }
 
-// ProvidersChanged makes Run watch providers if there is one now. It never blocks.
+// ProvidersChanged makes Run read the counters soon if MeshConfig now has its first providers. It
+// never blocks.
 func (t *Tracker) ProvidersChanged() {
 	if t.takeProviders() {
 		t.CheckSoon()
 	}
 }
 
-// takeProviders stores the current providers, and reports whether they are the first ones.
+// takeProviders stores the current providers. It reports whether there were none before.
 func (t *Tracker) takeProviders() bool {
 	providers := t.options.Providers()
 	t.mu.Lock()
@@ -275,7 +277,7 @@ func (t *Tracker) makeRoom() bool {
 func (t *Tracker) log(level slog.Level, message string, of Key, field string, value any) {
 	class := fmt.Sprint(of.Cluster, " ", of.Address)
 	if level == slog.LevelWarn {
-		class += fmt.Sprint(" ", value) // the cause
+		class += fmt.Sprint(" ", value) // value is the cause of a failure
 	}
 	omitted, ok := t.limiter.Allow(time.Now(), level.String(), class, logLimits)
 	if !ok {

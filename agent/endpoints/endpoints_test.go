@@ -185,7 +185,7 @@ func TestTracker_LinesOfEndedProblemsAreLimited(t *testing.T) {
 }
 
 // TestTracker_FewFailuresAreNoProblem: an endpoint that fails a small part of its requests is
-// logged, but is no problem.
+// logged, but is not listed as a problem.
 func TestTracker_FewFailuresAreNoProblem(t *testing.T) {
 	run(t, false, func(b *bench) {
 		for i := range 600 {
@@ -201,7 +201,8 @@ func TestTracker_FewFailuresAreNoProblem(t *testing.T) {
 	})
 }
 
-// TestTracker_PendingConnectionIsNoSuccess: a connection attempt that has not ended is no success.
+// TestTracker_PendingConnectionIsNoSuccess: a connection attempt in progress does not end a
+// problem.
 func TestTracker_PendingConnectionIsNoSuccess(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1}})
@@ -219,7 +220,7 @@ func TestTracker_PendingConnectionIsNoSuccess(t *testing.T) {
 }
 
 // TestTracker_FailedConnectionIsNoSuccess: Envoy counts a failed connection as active for a moment,
-// which must not look like a success.
+// which must not end a problem.
 func TestTracker_FailedConnectionIsNoSuccess(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1, Connections: 1}})

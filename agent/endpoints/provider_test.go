@@ -6,7 +6,9 @@ import (
 	"time"
 )
 
-// TestTracker_Providers has the counters that a real Envoy has for collectors and log services.
+// TestTracker_Providers: the services of trace collectors and access logs become problems when they
+// fail, with the cause, and problems end when they work again. The counters are those of a real
+// Envoy.
 func TestTracker_Providers(t *testing.T) {
 	stream := Counters{Requests: 1, Connects: 1, Connections: 1}
 	for name, test := range map[string]struct {
@@ -51,8 +53,8 @@ func TestTracker_Providers(t *testing.T) {
 	}
 }
 
-// TestTracker_ProviderIsOnlyCountedOnce: requests of clients to a service of a provider are in the log of
-// failures, too.
+// TestTracker_ProviderIsOnlyCountedOnce: a failed request of a client to a provider's service,
+// which is in the log of failures and in the counters, is counted once.
 func TestTracker_ProviderIsOnlyCountedOnce(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.provide()
@@ -95,8 +97,9 @@ func TestTracker_DroppedEntries(t *testing.T) {
 	})
 }
 
-// TestTracker_FloodOfFailuresIsNoDrop: gRPC access logs share their counter with the log of failures, of
-// which Envoy drops what the agent does not read.
+// TestTracker_FloodOfFailuresIsNoDrop: the condition for dropped log entries is not raised while
+// the agent receives more failures than it reads. Envoy drops the rest of them, and counts them
+// together with drops of the providers' gRPC access logs.
 func TestTracker_FloodOfFailuresIsNoDrop(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.provide()

@@ -14,9 +14,9 @@ type step struct {
 	fails bool
 }
 
-// TestTracker_SingleFailureAndProblem: one failure of a working endpoint is no problem, whenever
-// its next success is counted. A second failure without a success between is one, however late it
-// comes.
+// TestTracker_SingleFailureAndProblem: one failure of a working endpoint is not a problem, no
+// matter when its next success is counted. A second failure without a success between the two makes
+// a problem, no matter how much later.
 func TestTracker_SingleFailureAndProblem(t *testing.T) {
 	works, dead := Counters{Requests: 9, Success: 9}, Counters{Connects: 1, ConnectFails: 1}
 	const ms, s = time.Millisecond, time.Second
@@ -71,7 +71,7 @@ func TestTracker_SingleFailureAndProblem(t *testing.T) {
 }
 
 // TestTracker_SingleFailuresAreCheap: a single failure causes no further read of counters, and is
-// dropped if its slot is needed for a problem.
+// dropped if its place in the bounded list is needed for a problem.
 func TestTracker_SingleFailuresAreCheap(t *testing.T) {
 	run(t, false, func(b *bench) {
 		hosts := map[Key]Counters{web: {}}
@@ -103,8 +103,8 @@ const chosen = `{"cluster_statuses": [{"name": "outbound|80||none.test", "host_s
 	"stats": [{"name": "cx_total", "value": "1"}, {"name": "cx_connect_fail", "value": "1"}],
 	"hostname": "outbound|80||none.test10.0.0.1:80"}]}]}`
 
-// TestTracker_IgnoresWhatClientsChoose: endpoints that clients choose are no problems, and need no
-// slot.
+// TestTracker_IgnoresWhatClientsChoose: failing endpoints whose addresses clients choose do not
+// become problems.
 func TestTracker_IgnoresWhatClientsChoose(t *testing.T) {
 	seen, err := ParseClusters([]byte(chosen), 0)
 	if err != nil {

@@ -185,7 +185,8 @@ func TestAdminPassesRequestsOn(t *testing.T) {
 	}
 }
 
-// The admin interface accepts connections but does not respond, as if Envoy's main thread hung.
+// A request ends with its context if the admin interface accepts connections but does not respond,
+// as when Envoy's main thread hangs.
 func TestAdminThatHangs(t *testing.T) {
 	socket := parts.ShortDir(t) + "/admin.sock"
 	silent, err := net.Listen("unix", socket)

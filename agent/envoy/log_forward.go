@@ -27,7 +27,7 @@ type LogBatch struct {
 	Epoch   int    // number of the epoch
 	PID     int    // 0: unknown
 	Lines   []string
-	Dropped uint64 // lines before these that were lost
+	Dropped uint64 // number of lines lost before this batch
 }
 
 // logReader is the state of reading one Envoy's log.
@@ -38,8 +38,8 @@ type logReader struct {
 	pid      int // 0 if unknown
 }
 
-// NewLogForwarder returns a LogForwarder that logs Envoy's lines to lines, and what it omits to
-// log.
+// NewLogForwarder returns a LogForwarder that writes Envoy's lines to lines, and reports to log how
+// many lines it omitted.
 func NewLogForwarder(lines, log *slog.Logger) *LogForwarder {
 	return &LogForwarder{lines: lines, log: log, readers: map[string]*logReader{}}
 }

@@ -7,15 +7,15 @@ import (
 )
 
 const (
-	// Marks after which Envoy 1.40 quotes its whole input (source/common/protobuf/utility.cc). A
-	// message in text format follows Abseil's mark of debug output, which ends with variable
-	// letters and spaces. JSON that does not match a message follows the reason in parentheses.
-	// agent/redact/redact.go must list the same marks.
+	// Envoy 1.40 quotes its whole input after these marks (source/common/protobuf/utility.cc).
+	// messageMark is how Abseil marks its debug output of a message in text format; variable
+	// letters and spaces follow it. jsonMark is followed by a reason in parentheses and then the
+	// JSON. agent/redact/redact.go must list the same marks.
 	messageMark = "goo.gle/debug"
 	jsonMark    = "Unable to parse JSON as proto"
 
-	// beforeNothing precedes an empty quote: Outrider starts no Envoy with an in-memory bootstrap
-	// (source/server/server.cc).
+	// beforeNothing precedes a quote of the bootstrap object passed in memory
+	// (source/server/server.cc), which is empty, because Outrider passes a file.
 	beforeNothing = "initializing config '"
 
 	// notShown replaces a quote at the end of a message.
@@ -49,8 +49,8 @@ var (
 type LogRedactor struct {
 	quoting quoting
 	begun   bool // a line outside a quote was read since the last gap
-	// until is the latest end of a quote, or of lines that may be one after a gap. It is zero
-	// before the next line.
+	// until is the time at which removal ends, of a quote or of lines after a gap that look like a
+	// quote. It is zero until the first line after a gap.
 	until   time.Time
 	leftOut int // removed lines that RemovedLines has not returned yet
 }
@@ -124,8 +124,8 @@ func (r *LogRedactor) Redact(lines []string) []string {
 	return retained
 }
 
-// withoutEnd marks the end of the last message as not shown. cut reports that this message is the
-// last line.
+// withoutEnd replaces the removed end of a message by notShown. With cut, the last line is the
+// beginning of that message; otherwise its beginning was forwarded earlier.
 func withoutEnd(lines []string, cut bool) []string {
 	if last := len(lines) - 1; cut {
 		lines[last] += " " + notShown
@@ -186,7 +186,7 @@ func RedactMessage(text string) string {
 func (r *LogRedactor) takeAll(lines []string) []string {
 	retained := r.Redact(lines)
 	if r.quoting == quotesMessage {
-		retained = withoutEnd(retained, true) // the last line began the quote
+		retained = withoutEnd(retained, true) // a quote that does not end begins in the last line
 	}
 	return retained
 }

@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Of a refusal by a running Envoy, the reason remains and the quotes are removed. Other messages
-// are unchanged.
+// When a running Envoy refuses a resource, its reason remains in the log and its quotes of the
+// resource are removed. Other messages are unchanged.
 func TestRefusalsOfARealEnvoyHoldNoCredentials(t *testing.T) {
 	const credential, cluster = "s3cret-value",
 		`{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "a", "connect_timeout": "1s", ` +

@@ -19,7 +19,7 @@ func TestRoutine(t *testing.T) {
 		{"listener '0.0.0.0_80' failed to bind or apply socket options: cannot bind '0.0.0.0:80': Address already in use", true},
 		{"listener '0.0.0.0_80' failed to bind or apply socket options: setsockopt", false},
 		{"[source/server/cgroup_cpu_util.cc:293] Expected cgroup v1 files not accessible at /sys/fs/cgroup/", true},
-		{closed, false}, // the agent may have died
+		{closed, false}, // not routine before SIGTERM: the agent may have died
 		{"caught ENVOY_SIGTERM", true},
 		{closed, true},
 		{"panic: assertion failed", false},

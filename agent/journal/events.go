@@ -22,9 +22,9 @@ type EventLog struct {
 	Board  *condition.Board
 	Log    *slog.Logger
 	Logs   Logs
-	Epochs Epochs // nil: there are none
-	// LoggedElsewhere are prefixes of the codes of conditions that EventLog skips, because the part
-	// that raises them logs them itself.
+	Epochs Epochs // nil: there is no Envoy
+	// LoggedElsewhere are prefixes of the codes of conditions that EventLog skips, because the
+	// component that raises them logs them itself.
 	LoggedElsewhere []string
 }
 
@@ -34,7 +34,7 @@ type Epochs interface {
 	Changed() <-chan struct{}
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (l *EventLog) Name() string { return "event log" }
 
 // Run logs until ctx ends.
@@ -43,7 +43,7 @@ func (l *EventLog) Run(ctx context.Context) error {
 	defer cancel()
 	l.MarkReady()
 	var last uint64
-	for _, event := range l.Board.Events(0) { // published before Watch
+	for _, event := range l.Board.Events(0) { // events published before the call of Watch
 		l.write(event)
 		last = event.Sequence
 	}
@@ -84,7 +84,8 @@ func (l *EventLog) write(event condition.Event) {
 		}
 		attributes = append(attributes, "condition", code)
 	case condition.KindMeshProblem:
-		for _, key := range []string{"file", "line"} { // the sentence names them
+		// the sentence already contains file and line
+		for _, key := range []string{"file", "line"} {
 			if value := event.Fields[key]; value != "" {
 				attributes = append(attributes, "config_"+key, value)
 			}
@@ -107,7 +108,7 @@ func ofEvents(kind string) bool {
 	return false
 }
 
-// elsewhere reports whether the part that raises a condition logs the same problem itself.
+// elsewhere reports whether the component that raises a condition logs the same problem itself.
 func (l *EventLog) elsewhere(code string) bool {
 	return slices.ContainsFunc(l.LoggedElsewhere,
 		func(prefix string) bool { return strings.HasPrefix(code, prefix) })

@@ -15,14 +15,14 @@ import (
 // Journal fields (interfaces.md, "Journal"). Each comment names the slog attributes that set the
 // field.
 const (
-	fieldComponent = "OUTRIDER_COMPONENT" // component
-	fieldEpoch     = "OUTRIDER_EPOCH"     // epoch
+	fieldComponent = "OUTRIDER_COMPONENT" // attribute component
+	fieldEpoch     = "OUTRIDER_EPOCH"     // attribute epoch
 	fieldInstance  = "OUTRIDER_INSTANCE"
-	fieldResource  = "OUTRIDER_RESOURCE" // resource, resources: one field per name
-	fieldFile      = "CONFIG_FILE"       // file, config_file
-	fieldFileLine  = "CONFIG_LINE"       // line, counted from 1
-	fieldEnvoy     = "ENVOY_COMPONENT"   // envoy_component
-	fieldMessageID = "MESSAGE_ID"        // event: a kind of the condition package
+	fieldResource  = "OUTRIDER_RESOURCE" // attributes resource and resources: one field per name
+	fieldFile      = "CONFIG_FILE"       // attributes file and config_file
+	fieldFileLine  = "CONFIG_LINE"       // attribute line, counted from 1
+	fieldEnvoy     = "ENVOY_COMPONENT"   // attribute envoy_component
+	fieldMessageID = "MESSAGE_ID"        // attribute event: a kind of the condition package
 
 	ownComponent   = "agent" // default component
 	envoyComponent = "envoy" // component of Envoy's log lines
@@ -41,7 +41,7 @@ type handler struct {
 
 // line collects the attributes of a log line.
 type line struct {
-	fields    []byte // encoded
+	fields    []byte // encoded journal fields
 	tail      []byte // " key=value …": attributes to append to the message
 	problem   string // text of the error attribute
 	epoch     string

@@ -94,7 +94,7 @@ func (j *Journal) Close(ctx context.Context) {
 	j.mu.Lock()
 	j.ended = true
 	if j.connection != nil {
-		_ = j.connection.Close() // also unblocks work
+		_ = j.connection.Close() // also ends a blocked write of the goroutine work
 	}
 	j.mu.Unlock()
 	close(j.wake)

@@ -165,7 +165,7 @@ func TestFields(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		log  func(*slog.Logger)
-		want map[string]string // in addition to own; "" = the field is absent
+		want map[string]string // fields expected besides those of own; "" = the field is absent
 	}{
 		{"plain", func(l *slog.Logger) { l.Info("hello") },
 			map[string]string{"MESSAGE": "hello", "PRIORITY": "6", "OUTRIDER_EPOCH": "",
@@ -335,7 +335,7 @@ func FuzzEncode(f *testing.F) {
 	f.Add("X", "", "key", "\"=\xff")
 	f.Fuzz(func(t *testing.T, name, value, key, pair string) {
 		if name == "" || strings.ContainsAny(name, "=\n") {
-			return // names are constants of this package
+			return // invalid names cannot occur: names are constants of this package
 		}
 		encoded := appendField(appendField(nil, name, value), "TAIL",
 			string(appendPair(nil, key, pair)))

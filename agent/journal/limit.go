@@ -12,7 +12,7 @@ import (
 // a class have the same attributes, apart from digits in text values.
 var (
 	problemLimits = repeat.Limits{Class: 1, All: 20} // warnings and errors
-	eventLimits   = repeat.Limits{Class: 3, All: 20} // those with a message ID
+	eventLimits   = repeat.Limits{Class: 3, All: 20} // lines with a message ID
 	otherLimits   = repeat.Limits{Class: 300, All: 300}
 )
 

@@ -17,7 +17,7 @@ import (
 type Logs struct {
 	Agent   *slog.Logger // with limits for lines that repeat
 	Envoy   *slog.Logger
-	journal *Journal // nil: they write to a stream
+	journal *Journal // nil: the loggers write to a stream
 }
 
 // LogOptions configure Logs.

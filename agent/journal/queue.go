@@ -16,7 +16,8 @@ type queue struct {
 	entries    [][]byte
 	bytes      int    // size of the entries, including those removed but not yet sent
 	suppressed uint64 // lines dropped since the last report
-	busy       bool   // work is sending or about to; new entries must queue
+	// the goroutine work is sending or about to send, so new entries must be queued
+	busy bool
 }
 
 // push appends a copy of an entry, or counts it as suppressed if the queue is full.

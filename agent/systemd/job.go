@@ -168,7 +168,8 @@ func (m Manager) connect(ctx context.Context) (*dbus.Conn, error) {
 		path = systemBus
 	}
 	bus, err := dbus.Connect("unix:path="+dbus.EscapeBusAddressValue(path), dbus.WithContext(ctx))
-	if err != nil && ctx.Err() != nil { // err is only that ctx has closed the connection
+	// err only says that the connection is closed, because ctx has ended
+	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("no reply: %w; check systemctl status dbus", ctx.Err())
 	}
 	if err != nil {

@@ -157,7 +157,8 @@ func dbusName(err error) string {
 	return onBus.Name
 }
 
-// If the job is unknown it counts as a stop, and at once if no reply is possible.
+// If the job cannot be determined, it counts as a stop: after the time limit, or at once if there
+// is no bus.
 func TestJobUnknown(t *testing.T) {
 	cgroup := cgroupFile(t, "0::/outrider.slice/outrider.service\n")
 	dir := parts.ShortDir(t)

@@ -131,7 +131,7 @@ func TestSet(t *testing.T) {
 		{StateStarting, "waiting for /etc/cert.pem", nil},
 		{StateStarting, "epoch 0 is starting", []string{"STATUS=epoch 0 is starting"}},
 		{StateReloading, "reading anew",
-			[]string{extended, "STATUS=reading anew"}}, // before READY=1
+			[]string{extended, "STATUS=reading anew"}}, // no RELOADING=1 before READY=1
 		{StateStarting, "epoch 0 is starting", []string{extended, "STATUS=epoch 0 is starting"}},
 		{StateRunning, "epoch 0 serves", []string{"READY=1", "STATUS=epoch 0 serves"}},
 		{StateRunning, "epoch 0 does not answer", []string{"STATUS=epoch 0 does not answer"}},

@@ -21,7 +21,8 @@ type Reporter struct {
 type Agent interface {
 	// Summary returns the state and a status sentence. announced reports whether READY=1 was sent.
 	Summary(announced bool) (state State, sentence string)
-	// Changed returns a channel that is closed when the epochs change. The other changes are events.
+	// Changed returns a channel that is closed when the epochs change. Events of the board report
+	// all other changes.
 	Changed() <-chan struct{}
 	Reported() uint64 // number of reloads whose start was published
 }
@@ -30,7 +31,7 @@ type Agent interface {
 // changes without an event.
 const statusInterval = time.Second
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (r *Reporter) Name() string { return "status reporter" }
 
 // Run reports changes until ctx ends.
@@ -45,7 +46,7 @@ func (r *Reporter) Run(ctx context.Context) error {
 		state, sentence := r.Agent.Summary(r.Notifier.Announced())
 		switch {
 		case state == StateReloading:
-			begun = r.Agent.Reported() // one RELOADING covers all of them
+			begun = r.Agent.Reported() // one RELOADING=1 covers all reloads in progress
 		case begun != reported && r.Notifier.Announced():
 			// a reload that ended before this poll, such as a refused one
 			r.Notifier.Set(StateReloading, "reloading")
@@ -61,7 +62,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 			select {
 			case <-changed:
 			case event := <-events:
-				again = event.Kind == condition.KindSecretRotated // no state depends on it
+				// the state does not depend on secrets
+				again = event.Kind == condition.KindSecretRotated
 			case <-tick:
 			case <-ctx.Done():
 				return nil

@@ -22,11 +22,12 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// backend is the ports of two servers: HTTP responses describe the request, and lines over TCP are
-// sent back.
+// backend has the ports of two test servers. The HTTP server responds with a description of the
+// request, the TCP server sends the received line back.
 type backend struct{ http, tcp int }
 
-// random are the headers whose values Envoy generates, and the name of the operation in traces.
+// random are the headers that a comparison ignores: Envoy generates their values, or sets them to
+// the name of the operation in traces.
 var random = []string{"X-Request-Id", "Traceparent", "X-Envoy-Expected-Rq-Timeout-Ms",
 	"X-Envoy-Decorator-Operation"}
 
@@ -60,7 +61,7 @@ func startBackend(t testing.TB) backend {
 	return b
 }
 
-// described returns a text that describes a request.
+// described returns the request's method, URI, host and headers, except for those in random.
 func described(r *http.Request) string {
 	text := fmt.Sprintf("%s %s\nhost: %s\n", r.Method, r.RequestURI, r.Host)
 	for _, name := range slices.Sorted(maps.Keys(r.Header)) {
@@ -91,7 +92,7 @@ type authorizers struct {
 	called           atomic.Pointer[string] // host of the authorizer that was called last
 }
 
-// take returns the authorizer that was called since its last call.
+// take returns the host of the authorizer that was called since the last call of take, or "".
 func (a *authorizers) take() string {
 	if host := a.called.Swap(nil); host != nil {
 		return *host

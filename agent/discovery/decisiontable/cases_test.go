@@ -26,7 +26,7 @@ type testCase struct {
 	kind           string // type of the proxy: sidecar or router
 	port, tcpPort  int
 	trustedProxies int
-	fetches        bool // the servers fetch a key set from the test
+	fetches        bool // the discovery servers fetch a JWKS from the test
 	objects        []map[string]any
 	requests       []*request
 }
@@ -64,7 +64,7 @@ func objectsOf(t testing.TB, text string) (objects []map[string]any) {
 	}
 }
 
-// workloadOf has, by type of the proxy, the objects that make the proxy listen.
+// workloadOf maps a type of proxy to the objects that give such a proxy its listeners.
 var workloadOf = map[string]string{"sidecar": `
 apiVersion: networking.istio.io/v1
 kind: Sidecar

@@ -50,15 +50,16 @@ func (w *workload) explain(c *testCase, r *request, got answer) string {
 		got.result(), got.Body, steps.String())
 }
 
-// explainAuthorizer compares with the explanation whether an external authorizer was called.
-// requested reports whether the explanation says so; it cannot predict the authorizer's decision.
+// explainAuthorizer checks whether the explanation correctly predicts which external authorizer is
+// called, and returns the difference, or "". requested reports whether it predicts a call. The
+// authorizer's decision cannot be predicted.
 func (w *workload) explainAuthorizer(unknown []string, got answer) (requested bool, why string) {
 	host, open := "", false
 	for _, text := range unknown {
 		if _, at, ok := strings.Cut(text, "what the external authorizer at "); ok {
 			host, _, _ = strings.Cut(at, " ")
 		}
-		// the authorizer may have been called
+		// whether it was called cannot be predicted
 		open = open || strings.Contains(text, "action CUSTOM")
 	}
 	want := host

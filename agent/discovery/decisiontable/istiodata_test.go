@@ -49,7 +49,8 @@ func (m *maker) istioCases() {
 }
 
 var (
-	// methods and hosts in policies do not contain an index
+	// an index such as [0], which Istio's tests put into methods and hosts, and which is removed
+	// here
 	index     = regexp.MustCompile(`\[(\d+)\]`)
 	addresses = strings.NewReplacer("1.2.3.4", "127.0.0.2", "5.6.0.0/16", "127.0.5.0/24",
 		"10.10.10.10", "127.0.0.1", "10.0.0.1\"", "127.0.0.3\"", "9.0.0.1", "127.0.0.9")
@@ -72,7 +73,8 @@ func (m *maker) addAdapted(from, kind, text string) {
 	}
 }
 
-// adapt adds a selector to an object for all namespaces, and keys to a RequestAuthentication.
+// adapt changes an object of Istio's test data: it restricts a policy in the root namespace to the
+// workload of the case, and adds the keys to a RequestAuthentication.
 func (m *maker) adapt(object map[string]any) {
 	metadata, _ := object["metadata"].(map[string]any)
 	spec, _ := object["spec"].(map[string]any)

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// placesOf returns the access policies of a file, by kind, namespace and name.
+// placesOf returns the position in the file of each access policy, by kind, namespace and name.
 func placesOf(t testing.TB, file, text string) map[string]resource.Origin {
 	t.Helper()
 	places, decoder := map[string]resource.Origin{}, yaml.NewDecoder(strings.NewReader(text))

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // source returns the resources that a server currently has for the workload of a case.
 type source func(*testCase) *workload
 
-// plane is a control plane, with the cases.
+// plane is a control plane with the objects of all cases.
 type plane struct {
 	name string
 	from source
@@ -60,7 +60,7 @@ func TestDecisions_AsWithIstiod(t *testing.T) {
 	})
 }
 
-// rig holds what all comparisons use.
+// rig holds the certificates, keys, authorizers and control planes that all comparisons share.
 type rig struct {
 	pki         *identities
 	keys        *tokens
@@ -111,8 +111,8 @@ func (r *rig) answers(t *testing.T, cases []*testCase, from source) (answers []a
 const keySetTime = 5 * time.Minute
 
 // workloads returns the resources of cases once they contain the key set that the server fetches.
-// Cases without an unreachable issuer must come first, because the others make istiod attempt to
-// fetch from it.
+// Cases with an unreachable issuer must come last, because the attempts to fetch from it delay
+// istiod.
 func (s source) workloads(t testing.TB, cases []*testCase, keys *tokens) map[string]*workload {
 	t.Helper()
 	found := map[string]*workload{}

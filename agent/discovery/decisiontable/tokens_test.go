@@ -49,7 +49,7 @@ func newKey(t testing.TB) *rsa.PrivateKey {
 	return key
 }
 
-// rotate replaces the key that signs, and the one in the key set.
+// rotate replaces the signing key, and its public key in the key set.
 func (k *tokens) rotate(t testing.TB) {
 	t.Helper()
 	k.key = newKey(t)
