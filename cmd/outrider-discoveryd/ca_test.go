@@ -32,11 +32,12 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// signing is a running program with [ca], with an issuer of tokens.
+// signing is a running outrider-discoveryd with a certificate authority ([ca]), and the key of a
+// token issuer that it trusts.
 type signing struct {
 	t          *testing.T
 	folder     string
-	address    string // with TLS
+	address    string // gRPC address with TLS
 	plaintext  string
 	file       string
 	monitoring int
@@ -48,13 +49,14 @@ type signing struct {
 
 const ownID = "spiffe://cluster.local/ns/default/sa/web"
 
-// startSigning starts the program with [ca]. It limits the rate of its clients hardly.
+// startSigning starts the program with [ca], and with a limit of 10,000 connects per second, which
+// the tests do not reach.
 func startSigning(t *testing.T, with *pkitest.Authority, roots ...*pkitest.Authority) *signing {
 	t.Helper()
 	return startLimited(t, 10_000, with, roots...)
 }
 
-// startLimited starts the program with [ca] and a number of connects per second; 0: its default.
+// startLimited starts the program with [ca] and max_connects_per_second; 0: the program's default.
 func startLimited(t *testing.T, connects int, with *pkitest.Authority,
 	roots ...*pkitest.Authority) *signing {
 	t.Helper()
@@ -112,7 +114,8 @@ func (s *signing) put(name string, text []byte) {
 	}
 }
 
-// verifyTokens has the program accept tokens that are signed by a key.
+// verifyTokens replaces the key set of the token issuer, so that the program accepts exactly the
+// tokens that by has signed.
 func (s *signing) verifyTokens(by crypto.Signer) {
 	s.t.Helper()
 	keys, err := json.Marshal(jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{Key: by.Public()}}})
@@ -122,7 +125,7 @@ func (s *signing) verifyTokens(by crypto.Signer) {
 	s.put("jwks", keys)
 }
 
-// sign writes the files of [ca].
+// sign writes the certificate and the key of the CA, and the trusted roots, to the files of [ca].
 func (s *signing) sign(with *pkitest.Authority, roots ...*pkitest.Authority) {
 	s.t.Helper()
 	var bundle []byte
@@ -134,7 +137,8 @@ func (s *signing) sign(with *pkitest.Authority, roots ...*pkitest.Authority) {
 	s.put("ca.pem", pkitest.PEM(with.Certificate))
 }
 
-// token returns a token of service account default/web, with some claims replaced.
+// token returns a token for service account default/web that by has signed. replaced overrides some
+// of its claims.
 func (s *signing) token(by crypto.Signer, replaced map[string]any) string {
 	s.t.Helper()
 	claims := map[string]any{"iss": "https://tokens.test", "aud": "istio-ca",
@@ -165,7 +169,7 @@ func (s *signing) token(by crypto.Signer, replaced map[string]any) string {
 	return compact
 }
 
-// agent returns the agent's client of the program.
+// agent returns the client with which an agent requests certificates, configured for this program.
 func (s *signing) agent() identity.Istiod {
 	s.put("token", []byte(s.token(s.tokens, nil)))
 	s.put("server.pem", pkitest.PEM(s.server.Certificate))
@@ -173,11 +177,12 @@ func (s *signing) agent() identity.Istiod {
 		TokenFile: filepath.Join(s.folder, "token"), SpiffeID: ownID, TTL: 24 * time.Hour}
 }
 
-// request makes a call with a token or a certificate.
+// request sends a certificate signing request, authenticated by a token or by the certificate
+// shown.
 func (s *signing) request(csr, token string, shown *tls.Certificate) error {
 	config := &tls.Config{RootCAs: s.roots}
 	if shown != nil {
-		// The client presents its certificate even if the server names other CAs.
+		// Without this callback, Go presents no certificate whose CA the server does not name.
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return shown, nil
 		}
@@ -198,7 +203,7 @@ func (s *signing) request(csr, token string, shown *tls.Certificate) error {
 	return err
 }
 
-// csr returns a certificate signing request.
+// csr returns a certificate signing request. change edits its template; nil: no edit.
 func csr(t *testing.T, key any, change func(*x509.CertificateRequest)) string {
 	t.Helper()
 	template := &x509.CertificateRequest{URIs: pkitest.Leaf("web", time.Hour).URIs}
@@ -212,8 +217,9 @@ func csr(t *testing.T, key any, change func(*x509.CertificateRequest)) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
-// The agent gets its first certificate by a token and the next one by that certificate, from an
-// intermediate. Neither the journal nor the state nor the debug pages have the key.
+// An intermediate CA issues the agent's certificates. The agent authenticates with a token for the
+// first one, and with the first one for the second. The private key of the CA is neither in the
+// log, nor in the state directory, nor in the debug pages.
 func TestCA_AgentIsIssuedCertificates(t *testing.T) {
 	t.Parallel()
 	root := pkitest.NewAuthority(t, "root", nil)
@@ -253,7 +259,8 @@ func (s *signing) logs(text string) {
 	})
 }
 
-// secretsAreNowhere checks that no file except the operator's contains a key, nor any debug page.
+// secretsAreNowhere checks that neither a debug page nor a file other than ca.key contains the CA's
+// private key.
 func (s *signing) secretsAreNowhere(key any) {
 	s.t.Helper()
 	block, _ := pem.Decode(pkitest.KeyPEM(s.t, key))

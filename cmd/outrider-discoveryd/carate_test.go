@@ -23,8 +23,8 @@ import (
 	"outrider.org/outrider/scripts/parts/signer"
 )
 
-// TestCA_RateBesideIstiod measures certificates with P-256 keys, signed with a P-256 key, by this
-// program and by istiod, each with one core. It runs with OUTRIDER_TEST_FULL=1 only.
+// TestCA_RateBesideIstiod compares the CPU time that this program and istiod need to issue a
+// certificate. Each uses one core; all keys are P-256. It runs with OUTRIDER_TEST_FULL=1 only.
 func TestCA_RateBesideIstiod(t *testing.T) {
 	if os.Getenv("OUTRIDER_TEST_FULL") == "" {
 		return
@@ -32,30 +32,32 @@ func TestCA_RateBesideIstiod(t *testing.T) {
 	t.Setenv("GOMAXPROCS", "1")
 	root := pkitest.NewAuthority(t, "root", nil)
 	s := startSigning(t, root, root)
-	tokens, err := rsa.GenerateKey(rand.Reader, 2048) // as istiod's
+	tokens, err := rsa.GenerateKey(rand.Reader, 2048) // istiod's tokens have RSA keys of this size
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.verifyTokens(tokens) // a change that is seconds old when istiod has started
+	// The program caches a key file only if the file is some seconds old: the start of istiod takes
+	// longer.
+	s.verifyTokens(tokens)
 	istiod := signer.Start(t, root)
 	roots := x509.NewCertPool()
 	roots.AddCert(root.Certificate)
 	var ours, theirs time.Duration
 	const rounds = 4
-	for i := range rounds { // in turn, as other work on the machine changes
+	for i := range rounds { // alternately, because the load of the machine changes over time
 		theirs += issueMany(t, istiod.Address, istiod.Token(t, time.Hour), "web", roots, istiod.PID())
-		account := fmt.Sprintf("web-%d", i) // each may have 1,000 certificates at once
+		account := fmt.Sprintf("web-%d", i) // an identity may send a burst of 1,000 requests
 		ours += issueMany(t, s.address, s.token(tokens, map[string]any{
 			"sub": "system:serviceaccount:default:" + account}), account, s.roots, s.pid)
 	}
 	t.Logf("processor time of a certificate: %v, istiod %v", ours/rounds, theirs/rounds)
-	if ours > theirs*11/10 { // measurements on a busy machine differ by as much
+	if ours > theirs*11/10 { // tolerates the noise of a busy machine
 		t.Errorf("a certificate costs %v, more than istiod's %v", ours/rounds, theirs/rounds)
 	}
 }
 
-// issueMany requests certificates of a service account over one connection, and returns the
-// processor time that one costs the server.
+// issueMany requests certificates for a service account over one connection, and returns the CPU
+// time that the server uses for one certificate.
 func issueMany(t *testing.T, address, token, account string, roots *x509.CertPool,
 	pid int) time.Duration {
 	t.Helper()
@@ -71,7 +73,8 @@ func issueMany(t *testing.T, address, token, account string, roots *x509.CertPoo
 	in := &securityv1.IstioCertificateRequest{Csr: csr(t, pkitest.NewKey(t),
 		func(r *x509.CertificateRequest) { r.URIs = pkitest.Leaf(account, time.Hour).URIs }),
 		ValidityDuration: 3600}
-	if _, err := client.CreateCertificate(ctx, in); err != nil { // connects, and fills caches
+	// opens the connection and fills caches before the measurement
+	if _, err := client.CreateCertificate(ctx, in); err != nil {
 		t.Fatal(err)
 	}
 	before, begun := processorTime(t, pid), time.Now()
@@ -93,7 +96,7 @@ func issueMany(t *testing.T, address, token, account string, roots *x509.CertPoo
 	return (processorTime(t, pid) - before) / number
 }
 
-// processorTime returns the processor time that the threads of a process have used.
+// processorTime returns the CPU time that all threads of a process have used.
 func processorTime(t *testing.T, pid int) (used time.Duration) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))

@@ -106,7 +106,8 @@ func TestCA_Refusals(t *testing.T) {
 	s.secretsAreNowhere(root.Key)
 }
 
-// TestCA_ReadsNoRequestOfAnUnknownCaller begins a request that never ends, without a credential.
+// TestCA_ReadsNoRequestOfAnUnknownCaller sends a request without credentials whose body never ends.
+// The program refuses it without reading the body.
 func TestCA_ReadsNoRequestOfAnUnknownCaller(t *testing.T) {
 	t.Parallel()
 	root := pkitest.NewAuthority(t, "root", nil)

@@ -12,14 +12,15 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// phase is a state of the files of [ca].
+// phase is a step of a CA rotation: the CA that signs, and the roots that are trusted.
 type phase struct {
 	with  *pkitest.Authority
 	roots []*pkitest.Authority
 }
 
-// TestCA_RotationFailsNoRenewal replaces the authority in steps. All clients see a step before the
-// next one, while 100 renewals a second authenticate with the earlier certificate.
+// TestCA_RotationFailsNoRenewal replaces the CA in three steps. Meanwhile 30 clients renew their
+// certificates, and authenticate with the previous ones: no renewal fails. A step ends once each
+// client has a certificate and the roots of that step.
 func TestCA_RotationFailsNoRenewal(t *testing.T) {
 	t.Parallel()
 	const clients, perSecond = 30, 100
@@ -54,7 +55,7 @@ func TestCA_RotationFailsNoRenewal(t *testing.T) {
 					counted.Add(1)
 					if len(issued.Roots) == len(p.roots) && issued.Pair.IssuedBy(
 						[]*x509.Certificate{p.with.Certificate}) && counted.Load() >= perSecond {
-						return // the phase is complete once this client has seen it
+						return // this client has completed the phase
 					}
 				}
 			})

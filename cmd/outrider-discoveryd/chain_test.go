@@ -18,8 +18,9 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-// TestProgram_ServesConsulThroughAnother runs one program with files and Consul, another one with
-// the first as its source and registry, and a client of the second.
+// TestProgram_ServesConsulThroughAnother chains two programs: the first one reads files and Consul,
+// the second one reads the first one over MCP. A client of the second one receives the objects of
+// the files and the changes in Consul.
 func TestProgram_ServesConsulThroughAnother(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})
@@ -85,8 +86,8 @@ debounce_after = "10ms"
 	parts.StartProcess(t, program)
 }
 
-// endpoints returns the addresses of a service's endpoints, "none", or "" if the service does not
-// exist.
+// endpoints returns the addresses of a service's endpoints, "none" for a service without endpoints,
+// or "" if the service does not exist.
 func endpoints(services *sourcetest.Receiver, path string) string {
 	in, ok := services.Input(path)
 	if !ok {

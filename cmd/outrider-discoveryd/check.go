@@ -24,8 +24,8 @@ var errProblems = errors.New("the sources have errors")
 // checkWait bounds how long a check waits for the sources.
 const checkWait = 10 * time.Second
 
-// checkSources writes the problems of all sources, or of one source with a name. It connects to the
-// sources that are not files.
+// checkSources writes the problems of all sources, or of the named source only, to out. It connects
+// to remote sources.
 func checkSources(ctx context.Context, options config.Options, name string, out io.Writer) error {
 	loaded, err := config.LoadDiscoveryd(options)
 	if err != nil {
@@ -68,9 +68,9 @@ func checkSources(ctx context.Context, options config.Options, name string, out 
 	return nil
 }
 
-// synchronise runs the sources until they have delivered their state, and then the server until it
-// has read it. It writes the names of sources that cannot be reached, and reports whether there are
-// any.
+// synchronise runs the sources until each has delivered its state, or until checkWait has passed,
+// and then runs the server until it has processed that state. It writes the names of sources that
+// have delivered nothing, and reports whether there are any.
 func synchronise(ctx context.Context, all []source.Source, server *discovery.Server,
 	out io.Writer) (failed bool) {
 	ctx, cancel := context.WithCancel(ctx)

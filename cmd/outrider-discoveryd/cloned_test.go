@@ -19,7 +19,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// stream opens a stream for a host at an address of the loopback interface, with a certificate.
+// stream opens an xDS stream from a loopback address, which is also the address in the client's
+// node.
 func (s *signing) stream(address string, shown tls.Certificate) {
 	s.t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}
@@ -53,7 +54,7 @@ func (s *signing) stream(address string, shown tls.Certificate) {
 	}
 }
 
-// Two hosts that use one certificate are reported.
+// The program logs that two hosts use the same certificate.
 func TestProgram_ReportsClones(t *testing.T) {
 	t.Parallel()
 	root := pkitest.NewAuthority(t, "root", nil)

@@ -34,7 +34,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/web"
 )
 
-// base holds what the constructors of all parts need.
+// base holds what the constructors of all components share.
 type base struct {
 	options config.Options
 	log     *slog.Logger
@@ -45,7 +45,7 @@ type base struct {
 
 func (b *base) logOf(part string) *slog.Logger { return b.log.With("component", part) }
 
-// program holds all parts, in the order in which they start.
+// program holds all components, in the order in which they start.
 type program struct {
 	notifier     *systemd.Notifier
 	reloader     *reloader
@@ -63,14 +63,15 @@ type program struct {
 	listeners    []part.Part
 }
 
-// maxViewsPerIdentity is a quarter of discovery.Options.MaxViews. With 1,000 services a view has 2
-// MB.
+// maxViewsPerIdentity bounds the views, the translations for one kind of proxy, that clients with
+// one identity can cause. It is a quarter of the bound for all clients. With 1,000 services a view
+// needs 2 MB.
 const maxViewsPerIdentity = 1024
 
 // fileDelay merges the events of one written file; the discovery server debounces changes further.
 const fileDelay = time.Millisecond
 
-// compose creates all parts, each from those before it; none of them runs yet:
+// compose creates all components, each from the earlier ones, but starts none:
 //
 //	sources → recorder → discovery.Server → xds.Server → listeners
 func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
@@ -181,7 +182,8 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		}
 		p.listeners = append(p.listeners, newListener(c.Listen.TLS, streams, identity))
 	} else if hasCertificate(c.TLS) {
-		identity.use(c.TLS) // for the monitoring address, which accepts TLS as well as plain HTTP
+		// without a TLS listener for xDS, the monitoring listener uses the certificate
+		identity.use(c.TLS)
 	}
 	pages := web.New(web.Options{Version: version, Ready: p.reloader.readiness,
 		Streams: streams.Status, Inventory: server.Inventory, Problems: server.Problems,
@@ -195,7 +197,7 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	return p, nil
 }
 
-// filesOf returns the paths of the source of type files.
+// filesOf returns the paths of the source of type files; none without such a source.
 func filesOf(c *config.Discoveryd) []string {
 	for _, s := range c.Sources {
 		if s.Type == store.FilesSource {
@@ -205,7 +207,8 @@ func filesOf(c *config.Discoveryd) []string {
 	return nil
 }
 
-// watched returns the paths whose changes the discovery server is notified of.
+// watched returns the patterns of the paths to watch for changes: paths with all files below them,
+// and the mesh configuration file.
 func watched(c *config.Discoveryd, paths []string) []string {
 	all := make([]string, 0, len(paths)+1)
 	for _, path := range paths {
@@ -217,7 +220,7 @@ func watched(c *config.Discoveryd, paths []string) []string {
 	return all
 }
 
-// names returns the names of all sources and registries, in order of precedence.
+// names returns the names of all sources, followed by those of all registries.
 func names(c *config.Discoveryd) (all []string) {
 	for _, s := range slices.Concat(c.Sources, c.Registries) {
 		all = append(all, s.Name)
@@ -225,12 +228,13 @@ func names(c *config.Discoveryd) (all []string) {
 	return all
 }
 
-// authOf returns the settings of the authentication of clients.
+// authOf returns the settings for the authentication of clients.
 func authOf(c *config.Discoveryd) auth.Settings {
 	s := auth.Settings{Require: c.Auth.Require, DebugIdentities: c.Auth.DebugIdentities,
 		JoinKeyFile: c.Auth.JoinKeyFile}
 	if c.Auth.JoinNotBefore != "" {
-		s.JoinNotBefore, _ = time.Parse(time.RFC3339, c.Auth.JoinNotBefore) // it was checked
+		// loading the configuration has checked it
+		s.JoinNotBefore, _ = time.Parse(time.RFC3339, c.Auth.JoinNotBefore)
 	}
 	for _, i := range c.Auth.JWTIssuers {
 		s.Issuers = append(s.Issuers, auth.Issuer{Name: i.Issuer, Audience: i.Audience,
@@ -251,8 +255,8 @@ func caOf(c *config.Discoveryd) ca.Settings {
 		MaxTTL: c.CA.MaxTTL}
 }
 
-// required returns the names of the sources that may contain policies. It omits the files:
-// discovery.Options.AwaitFiles is for them.
+// required returns the names of the sources that may contain policies, except the source of type
+// files, to which discovery.Options.AwaitFiles applies.
 func required(c *config.Discoveryd) (all []string) {
 	for _, s := range c.Sources {
 		if s.Type != store.FilesSource {
@@ -262,12 +266,12 @@ func required(c *config.Discoveryd) (all []string) {
 	return all
 }
 
-// tokenAudience is the audience of the tokens that Kubernetes issues for istiod and the agents'
-// servers.
+// tokenAudience is the audience that Kubernetes' tokens for istiod have.
 const tokenAudience = "istio-ca"
 
-// reviewer returns the kubeconfig of the API server that reviews tokens. It is that of the first
-// source of type kubernetes, else of the first such registry, else "" (in-cluster).
+// reviewer returns the kubeconfig file for the API server that reviews tokens: that of the first
+// source of type kubernetes, else that of the first registry of this type. "" stands for the
+// in-cluster configuration.
 func reviewer(c *config.Discoveryd) string {
 	for _, s := range slices.Concat(c.Sources, c.Registries) {
 		if s.Type == "kubernetes" {

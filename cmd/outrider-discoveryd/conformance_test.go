@@ -27,28 +27,31 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// registryName is the name of a registry that a comparison uses in addition to the source.
+// registryName is the name of the second source of each server in a comparison.
 const registryName = "registry"
 
-// deliver is a function that makes a source deliver the objects of a group to sink. files is a
-// server that has read them from files.
+// deliver is a function that makes a source of some type deliver the objects of a group to sink.
+// files is a discovery server that has read these objects from files.
 type deliver func(t *testing.T, g group, files *discovery.Server, sink source.Sink)
 
-// TestConformance_SourcesGiveTheSameResources translates the objects of all cases from files and
-// from the other sources, and compares the resources. The cases test those from files with Envoy.
-// TestProgram_ServesKubernetes compares those from Kubernetes.
+// TestConformance_SourcesGiveTheSameResources shows that a proxy gets the same resources whether
+// its objects come from files, from memory or over MCP. The tests of agent/discovery check the
+// resources from files with Envoy. TestProgram_ServesKubernetes makes the same comparison for
+// Kubernetes.
 func TestConformance_SourcesGiveTheSameResources(t *testing.T) {
 	compareSources(t, map[string]deliver{"memory": fromMemory, "mcp": fromXDS})
 }
 
-// compareSources compares sources with files, for all groups of the corpus.
+// compareSources compares the resources from each source with those from files, for all groups of
+// the corpus.
 func compareSources(t *testing.T, sources map[string]deliver) {
 	for _, g := range groups(t) {
 		t.Run(g.name, func(t *testing.T) { compareGroup(t, g, g.objects, sources) })
 	}
 }
 
-// compareGroup compares the resources of a group from sources with those of its objects in files.
+// compareGroup compares the resources of a proxy whose objects come from each of the sources with
+// the resources from the files with inFiles.
 func compareGroup(t *testing.T, g group, inFiles []corpusObject, sources map[string]deliver) {
 	directory := t.TempDir()
 	mesh := filepath.Join(directory, "mesh")
@@ -77,8 +80,8 @@ func compareGroup(t *testing.T, g group, inFiles []corpusObject, sources map[str
 		parts.EventuallySees(t, time.Minute, name+" has the resources of files",
 			func() (bool, string) {
 				got, want := resourcesOf(t, server, g.node), maps.Clone(want)
-				// another xDS server does not send the status, which says that the entries are
-				// healthy
+				// MCP does not transport the status of objects, which marks these WorkloadEntries
+				// as healthy.
 				if name == "mcp" {
 					maps.DeleteFunc(got, unhealthy)
 					maps.DeleteFunc(want, unhealthy)
@@ -89,7 +92,7 @@ func compareGroup(t *testing.T, g group, inFiles []corpusObject, sources map[str
 	}
 }
 
-// unhealthy reports whether a resource depends on the status of WorkloadEntries.
+// unhealthy reports whether a resource depends on the health in the status of WorkloadEntries.
 func unhealthy(name string, _ []byte) bool {
 	return strings.Contains(name, "ClusterLoadAssignment") &&
 		strings.HasSuffix(name, "|chosen.workload.test")
@@ -165,7 +168,8 @@ func differences(want, got map[string][]byte) string {
 	return strings.Join(names, "\n")
 }
 
-// fromMemory delivers the objects through the write API, which refuses invalid ones.
+// fromMemory delivers the objects through the write API of the source memory, which refuses invalid
+// objects.
 func fromMemory(t *testing.T, g group, _ *discovery.Server, sink source.Sink) {
 	token := filepath.Join(t.TempDir(), "token")
 	write(t, token, "secret")
@@ -182,7 +186,7 @@ func fromMemory(t *testing.T, g group, _ *discovery.Server, sink source.Sink) {
 	}
 }
 
-// fromXDS delivers the objects through a connection to the server that has them.
+// fromXDS delivers the objects of the discovery server files over MCP.
 func fromXDS(t *testing.T, _ group, files *discovery.Server, sink source.Sink) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

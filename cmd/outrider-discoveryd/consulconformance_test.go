@@ -17,11 +17,12 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-// consulDomain is the domain of the hosts in the corpus, which are NAME.test.
+// consulDomain is the domain of the services' hosts, NAME.test in the corpus.
 const consulDomain = "test"
 
-// TestConformance_ConsulGivesTheSameResources replaces ServiceEntries by services of Consul where
-// these can express them. All other objects come from another source.
+// TestConformance_ConsulGivesTheSameResources registers those ServiceEntries of the corpus that
+// Consul can express as services in Consul. All other objects come from another source. The
+// resources of a proxy do not differ from those of the original objects.
 func TestConformance_ConsulGivesTheSameResources(t *testing.T) {
 	server := catalog.Start(t, catalog.Options{})
 	total, weighted := 0, 0
@@ -80,7 +81,8 @@ func consulServicesOf(t *testing.T, objects []corpusObject) (services []corpusSe
 		}
 	}
 	services = slices.DeleteFunc(services, func(s corpusService) bool {
-		return hosts[s.spec.Hosts[0]] > 1 // several ServiceEntries together are one service
+		// ServiceEntries with the same host are merged, which a service of Consul cannot express
+		return hosts[s.spec.Hosts[0]] > 1
 	})
 	for _, o := range objects {
 		if !slices.ContainsFunc(services, func(s corpusService) bool { return s.path() == o.path() }) {
@@ -93,8 +95,8 @@ func consulServicesOf(t *testing.T, objects []corpusObject) (services []corpusSe
 	return services, others
 }
 
-// inConsul reports whether a service has one port with a protocol, at least one endpoint, and is
-// visible to all.
+// inConsul reports whether Consul can express a service: its host is in consulDomain, it has one
+// port with a protocol and at least one endpoint, and it is visible in all namespaces.
 func (s corpusService) inConsul() bool {
 	return s.consulName() != s.spec.Hosts[0] && len(s.spec.Ports) == 1 && len(s.spec.ExportTo) == 0 &&
 		s.spec.Ports[0].Protocol != "" && len(s.spec.Endpoints) > 0
@@ -106,7 +108,7 @@ func (s corpusService) consulName() string {
 
 func (s corpusService) consulProtocol() string { return strings.ToLower(s.spec.Ports[0].Protocol) }
 
-// metadata returns the metadata of an endpoint's instance, and its tags.
+// metadata returns the metadata and the tags of the service instance that represents an endpoint.
 func (s corpusService) metadata(e corpusEndpoint) (metadata map[string]string, tags []string) {
 	metadata = map[string]string{"protocol": s.consulProtocol(),
 		"service-port": strconv.Itoa(s.spec.Ports[0].Number)}
@@ -137,7 +139,7 @@ func (s corpusService) register(t *testing.T, server *catalog.Consul) {
 	}
 }
 
-// consulEntry returns the ServiceEntry that is equal to the registered service.
+// consulEntry returns the ServiceEntry that the registry makes from the registered service.
 func (s corpusService) consulEntry(t *testing.T) corpusObject {
 	t.Helper()
 	port, name := s.spec.Ports[0], s.consulProtocol()

@@ -21,7 +21,8 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-// vmService selects the workloads of the group, on another port than Consul's service.
+// vmService is a ServiceEntry that selects the workloads of the WorkloadGroup, on another port than
+// that of their service in Consul.
 const vmService = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: web, namespace: vm}
@@ -38,7 +39,7 @@ type consulRegistrations struct {
 	consul   *catalog.Consul
 	token    string
 	one, two registrar
-	seen     *sourcetest.Receiver // what a third registry of the same Consul delivers
+	seen     *sourcetest.Receiver // what a third client of the same Consul, a registry, delivers
 }
 
 const vmInput = "consul:WorkloadEntry/vm/" + vmEntry
@@ -81,7 +82,7 @@ func TestRegistration_Consul(t *testing.T) {
 	t.Run("dead server", r.testDeadServer)
 }
 
-// entry waits until the entry contains a text; "" means that there is no entry.
+// entry waits until the WorkloadEntry vmEntry contains a text; "" waits for its removal.
 func (r *consulRegistrations) entry(t *testing.T, text string) {
 	t.Helper()
 	parts.EventuallySees(t, time.Minute, "the entry: "+text, func() (bool, string) {
@@ -90,7 +91,7 @@ func (r *consulRegistrations) entry(t *testing.T, text string) {
 	})
 }
 
-// status returns the state of the workload's instance for other users of Consul.
+// status returns the states of the workload's checks as the HTTP API of Consul reports them.
 func (r *consulRegistrations) status(t *testing.T) string {
 	t.Helper()
 	var all []struct{ Checks []struct{ Status string } }
@@ -104,7 +105,8 @@ func (r *consulRegistrations) status(t *testing.T) string {
 	return strings.Join(found, " ")
 }
 
-// watch reports whether the entry was missing, once the returned function is called.
+// watch observes the WorkloadEntry vmEntry until missing is called. missing reports whether the
+// entry was absent at any time.
 func (r *consulRegistrations) watch() (missing func() bool) {
 	ended := make(chan struct{})
 	var group sync.WaitGroup
@@ -126,7 +128,8 @@ func (r *consulRegistrations) watch() (missing func() bool) {
 	return func() bool { close(ended); group.Wait(); return lost }
 }
 
-// testMoves moves a workload between the servers, and changes its health.
+// testMoves moves a workload between the servers while its health changes: its entry is never
+// removed before the last stream ends.
 func (r *consulRegistrations) testMoves(t *testing.T) {
 	web := newVM(t, r.token, nil)
 	s := web.connect(r.one.address)
@@ -147,7 +150,7 @@ func (r *consulRegistrations) testMoves(t *testing.T) {
 			return got == status, got
 		})
 		address := []string{r.two.address, r.one.address}[i%2]
-		if i%4 < 2 { // the new stream begins before the old one ends, or after it
+		if i%4 < 2 { // alternates between a new stream before and after the end of the old one
 			next := web.connect(address)
 			s.end()
 			s = next
@@ -156,7 +159,7 @@ func (r *consulRegistrations) testMoves(t *testing.T) {
 			s = web.connect(address)
 		}
 	}
-	<-time.After(vmGrace + 2*time.Second) // nothing happens
+	<-time.After(vmGrace + 2*time.Second) // a removal would happen within the grace period
 	if missing() {
 		t.Error("the entry was removed")
 	}
@@ -169,8 +172,8 @@ func (r *consulRegistrations) testMoves(t *testing.T) {
 	})
 }
 
-// testLoss replaces Consul by an empty one. The workload stays for all registries, and is registered
-// again.
+// testLoss replaces Consul by an empty one. The registries retain the workload's entry, and the
+// server of the workload registers it again.
 func (r *consulRegistrations) testLoss(t *testing.T, replace func()) {
 	web := newVM(t, r.token, nil)
 	s := web.connect(r.one.address)
@@ -182,7 +185,7 @@ func (r *consulRegistrations) testLoss(t *testing.T, replace func()) {
 		got := r.status(t)
 		return got == "passing", got
 	})
-	<-time.After(vmGrace + 2*time.Second) // nothing happens
+	<-time.After(vmGrace + 2*time.Second) // a removal would happen within the grace period
 	if missing() {
 		t.Error("the entry was removed")
 	}
@@ -190,8 +193,9 @@ func (r *consulRegistrations) testLoss(t *testing.T, replace func()) {
 	r.entry(t, "")
 }
 
-// testDeadServer kills a server and a workload of it at the same moment: the other server removes
-// the entry. A workload that moves meanwhile stays.
+// testDeadServer kills a server, and ends a workload that was connected to it, at the same moment:
+// the other server removes the workload's entry after the grace period. The entry of a workload
+// that moves to the other server remains.
 func (r *consulRegistrations) testDeadServer(t *testing.T) {
 	s := newVM(t, r.token, nil).connect(r.one.address)
 	moving := newVM(t, r.token, map[string]any{"INSTANCE_IPS": "10.9.9.20"})
@@ -212,7 +216,8 @@ func (r *consulRegistrations) testDeadServer(t *testing.T) {
 	if got := r.seen.Text("consul:WorkloadEntry/vm/web-10.9.9.20"); got == "" {
 		t.Error("the entry of the workload that moved was removed")
 	}
-	if got := r.status(t); got != "critical" { // it has not reported its health
+	// the initial state: the workload has not reported its health
+	if got := r.status(t); got != "critical" {
 		t.Errorf("other users of Consul see %q", got)
 	}
 }

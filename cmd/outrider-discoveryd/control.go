@@ -23,17 +23,18 @@ import (
 // for its end. Only the program's user can enter the socket's directory.
 type control struct {
 	part.Readiness
-	path string // path of the socket; "": there is none
+	path string // path of the socket; "": no socket
 	// reloads the configuration, and returns why it was refused
 	reload   func(ctx context.Context) error
 	logger   *slog.Logger
 	requests *admission.Pool
 }
 
-// controlLimits bound the connections to the socket. All clients are the program's user or root.
+// controlLimits bound the connections to the socket, in total and per user.
 var controlLimits = admission.Limits{Total: 16, PerKey: 16}
 
-// maxRefusal bounds the reason for a refused reload, in bytes, that the command reads.
+// maxRefusal is the maximum length in bytes of the reason that the command prints for a refused
+// reload.
 const maxRefusal = 1 << 20
 
 func newControl(path string, reload func(context.Context) error, logger *slog.Logger) *control {
@@ -41,8 +42,8 @@ func newControl(path string, reload func(context.Context) error, logger *slog.Lo
 		requests: admission.NewPool(controlLimits)}
 }
 
-// controlSocket returns the path of the socket in the directory RUNTIME_DIRECTORY. If that variable
-// is not set, it returns the argument otherwise, which may be "".
+// controlSocket returns the path of the socket in the first directory of $RUNTIME_DIRECTORY, or in
+// otherwise if the variable is not set. It returns "" if otherwise is also "".
 func controlSocket(environment func(string) string, otherwise string) string {
 	directory, _, _ := strings.Cut(environment("RUNTIME_DIRECTORY"), ":")
 	if directory = cmp.Or(directory, otherwise); directory == "" {
@@ -51,7 +52,7 @@ func controlSocket(environment func(string) string, otherwise string) string {
 	return filepath.Join(directory, "control.sock")
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (c *control) Name() string { return "control socket" }
 
 // Run serves the socket until ctx ends.

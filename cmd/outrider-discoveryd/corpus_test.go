@@ -24,8 +24,8 @@ import (
 // corpus is the folder of the cases that agent/discovery tests with a real Envoy.
 const corpus = "../../agent/discovery/testdata/conformance"
 
-// group holds the objects for one proxy: those of all cases of type sidecar or router, or of a
-// single case.
+// group holds the test objects that one proxy receives together: those of all cases for a sidecar
+// or a router, or those of a case that needs its own proxy.
 type group struct {
 	name       string
 	node       *corev3.Node
@@ -69,7 +69,8 @@ func groups(t *testing.T) (all []group) {
 		for _, f := range txtar.Parse(content).Files {
 			text := os.Expand(string(f.Data), func(name string) string {
 				value, ok := variables[name]
-				if !ok && strings.HasPrefix(f.Name, "mesh") { // requests may have others
+				// The requests of a case may contain variables without a value here.
+				if !ok && strings.HasPrefix(f.Name, "mesh") {
 					t.Fatalf("%s: no value for $%s", file, name)
 				}
 				return value
@@ -92,8 +93,7 @@ func groups(t *testing.T) (all []group) {
 	return all
 }
 
-// corpusVariables returns the variables of cases: ports that nothing uses, and a certificate with
-// its key.
+// corpusVariables returns the values of the variables in the cases: ports, paths and certificates.
 func corpusVariables(t *testing.T) map[string]string {
 	t.Helper()
 	variables := map[string]string{"HASH": strings.Repeat("0a", 32), "SPKI": strings.Repeat("A", 43) +
@@ -113,7 +113,7 @@ func corpusVariables(t *testing.T) map[string]string {
 	return variables
 }
 
-// objectsOf returns the objects in a text. Those without a namespace get that of the proxy.
+// objectsOf parses the objects in a YAML text. Objects without a namespace get that of the proxy.
 func objectsOf(t *testing.T, file, text string) (all []corpusObject) {
 	t.Helper()
 	decoder := yaml.NewDecoder(strings.NewReader(text))

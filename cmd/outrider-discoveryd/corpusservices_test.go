@@ -13,15 +13,15 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// corpusService is a ServiceEntry of the corpus that can be expressed as a service of a registry.
+// corpusService is a ServiceEntry of the corpus that Kubernetes or Consul can express as a service.
 type corpusService struct {
 	corpusObject
-	host string // host of the Service
+	host string // host of the Kubernetes Service
 	head map[string]any
 	spec corpusEntry
 }
 
-// corpusEntry has the fields of a ServiceEntry that can be expressed as a Service.
+// corpusEntry has the fields of a ServiceEntry that a Kubernetes Service can express.
 type corpusEntry struct {
 	Hosts      []string         `json:"hosts"`
 	Addresses  []string         `json:"addresses,omitempty"`
@@ -45,12 +45,12 @@ type corpusEndpoint struct {
 	Labels         map[string]string `json:"labels,omitempty"`
 	Locality       string            `json:"locality,omitempty"`
 	ServiceAccount string            `json:"serviceAccount,omitempty"`
-	// a Kubernetes Service cannot express the weight
+	// Consul only: a Kubernetes Service cannot express the weight
 	Weight int `json:"weight,omitempty"`
 }
 
-// servicesOf returns the ServiceEntries that can be expressed as Services, and the other objects.
-// In the latter, the hosts of those ServiceEntries are replaced by the hosts of the Services.
+// servicesOf returns the ServiceEntries that Kubernetes Services can express, and the other
+// objects. In these, the host of each such ServiceEntry is replaced by the host of the Service.
 func servicesOf(t *testing.T, objects []corpusObject) (services []corpusService,
 	others []corpusObject) {
 	t.Helper()
@@ -62,7 +62,8 @@ func servicesOf(t *testing.T, objects []corpusObject) (services []corpusService,
 		}
 	}
 	services = slices.DeleteFunc(services, func(s corpusService) bool {
-		return hosts[s.spec.Hosts[0]] > 1 // several ServiceEntries together are one service
+		// ServiceEntries with the same host are merged, which a Service cannot express
+		return hosts[s.spec.Hosts[0]] > 1
 	})
 	converted := map[string]bool{}
 	for i, s := range services {
@@ -111,8 +112,8 @@ func (s corpusService) isWeighted() bool {
 	return slices.ContainsFunc(s.spec.Endpoints, func(e corpusEndpoint) bool { return e.Weight != 0 })
 }
 
-// entry returns a ServiceEntry that is equal to the Service made by create. i is the number of the
-// service, from which its addresses are made.
+// entry returns the ServiceEntry that is equivalent to the Service that create makes. The addresses
+// of the Service are derived from its number i.
 func (s corpusService) entry(t *testing.T, i int) corpusObject {
 	t.Helper()
 	spec := s.spec
@@ -144,8 +145,8 @@ func (s corpusService) clusterIP(i int) string {
 	return fmt.Sprintf("10.96.100.%d", i+1)
 }
 
-// endpointAddress returns the address of an endpoint. It is not a loopback address, which the API
-// server refuses.
+// endpointAddress returns the address of endpoint j of service i. It is not a loopback address,
+// because the API server refuses those.
 func endpointAddress(i, j int) string { return fmt.Sprintf("10.127.%d.%d", i, j+1) }
 
 // ports returns the ports of an endpoint by name.
@@ -163,7 +164,8 @@ func (s corpusService) ports(e corpusEndpoint) map[string]int {
 	return ports
 }
 
-// inPod reports whether the endpoint needs a Pod, which has its labels and service account.
+// inPod reports whether the endpoint needs a Pod, which provides the labels, the locality and the
+// service account that an EndpointSlice cannot express.
 func (e corpusEndpoint) inPod() bool {
 	return len(e.Labels) > 0 || e.Locality != "" || e.ServiceAccount != ""
 }

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 )
 
-// loggedHandshakes logs client certificates that cannot be verified. Their connections end before
-// any service is called.
+// loggedHandshakes are transport credentials that log client certificates that cannot be verified.
+// TLS ends their connections before any gRPC service is called.
 type loggedHandshakes struct {
 	credentials.TransportCredentials
 	identity *serverIdentity
@@ -29,8 +29,8 @@ func (s *serverIdentity) credentials() credentials.TransportCredentials {
 		}}), s}
 }
 
-// handshakeLimits bounds the log lines about client certificates, for each address (IPv6: /64) or
-// user of this host.
+// handshakeLimits bounds the log lines about client certificates for each client: an IPv4 address,
+// an IPv6 /64 network or a user of this host.
 var handshakeLimits = repeat.Limits{Class: 3, All: 10}
 
 // ServerHandshake implements credentials.TransportCredentials.

@@ -16,9 +16,9 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// refusing returns a server with TLS that accepts client certificates of no CA, and a client's
-// configuration with a certificate that the server refuses. The refusal contains the name of the
-// certificate's CA.
+// refusing returns a TLS server that trusts no CA for client certificates, and the configuration of
+// a client whose certificate it refuses. name is the name of the certificate's CA, which the
+// refusal contains.
 func refusing(t *testing.T, log *bytes.Buffer, name string) (*serverIdentity, *tls.Config) {
 	t.Helper()
 	root := pkitest.NewAuthority(t, "root", nil)
@@ -45,7 +45,7 @@ func refusing(t *testing.T, log *bytes.Buffer, name string) (*serverIdentity, *t
 	return s, client
 }
 
-// refuse does a handshake that the server refuses.
+// refuse performs a handshake, in which the server must refuse the client's certificate.
 func refuse(t *testing.T, s *serverIdentity, server, client net.Conn, config *tls.Config) {
 	t.Helper()
 	defer func() { _, _ = server.Close(), client.Close() }()
@@ -54,7 +54,8 @@ func refuse(t *testing.T, s *serverIdentity, server, client net.Conn, config *tl
 		defer close(ended)
 		c := tls.Client(client, config)
 		_ = c.Handshake()
-		_, _ = c.Read(make([]byte, 1)) // the server's alert
+		// in TLS 1.3, the client receives the refusal after its handshake
+		_, _ = c.Read(make([]byte, 1))
 	}()
 	if _, _, err := s.credentials().ServerHandshake(server); err == nil {
 		t.Error("the certificate was accepted")
@@ -63,7 +64,7 @@ func refuse(t *testing.T, s *serverIdentity, server, client net.Conn, config *tl
 	<-ended
 }
 
-// A certificate whose refusal contains names of it makes no long line in the log.
+// A refused certificate with a name of 10,000 bytes causes a log line of at most 1,000 bytes.
 func TestHandshake_BoundsWhatACertificateSays(t *testing.T) {
 	var log bytes.Buffer
 	name := strings.Repeat("x", 10_000)
@@ -75,7 +76,7 @@ func TestHandshake_BoundsWhatACertificateSays(t *testing.T) {
 	}
 }
 
-// arriving is a listener that accepts one connection, whose client has an address.
+// arriving is a listener that accepts one connection, from a client with the address from.
 type arriving struct {
 	net.Conn
 	from string
@@ -87,7 +88,8 @@ func (a arriving) RemoteAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(a.from))
 }
 
-// A host that uses the addresses of its IPv6 network makes no more lines than one address.
+// A client that uses many addresses of one IPv6 /64 network causes no more log lines than one
+// address.
 func TestHandshake_BoundsTheLinesOfANetwork(t *testing.T) {
 	var log bytes.Buffer
 	s, config := refusing(t, &log, "CA")

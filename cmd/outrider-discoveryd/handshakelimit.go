@@ -13,17 +13,18 @@ import (
 )
 
 const (
-	// handshakesPerClient is the number of concurrent TLS handshakes of one address (IPv6: /64) or
-	// user of this host; further ones wait. Many hosts may share an address.
+	// handshakesPerClient is the maximum number of concurrent TLS handshakes of one client: an IPv4
+	// address, an IPv6 /64 network or a user of this host. Further handshakes wait. It is large,
+	// because many hosts may share an address.
 	handshakesPerClient = 64
-	// handshakeTimeout bounds the wait for a handshake, and the handshake itself.
+	// handshakeTimeout bounds the wait for a slot, and then the handshake.
 	handshakeTimeout = 30 * time.Second
 )
 
 var errHandshakes = errors.New("too many concurrent TLS handshakes from this address")
 
-// handshakes are transport credentials that limit the concurrent handshakes of each client, so that
-// a client with slow or many connections delays only its own.
+// handshakes are transport credentials that limit the concurrent handshakes of each client. A
+// client with slow or many connections delays only its own handshakes.
 type handshakes struct {
 	credentials.TransportCredentials
 	limit   int
@@ -33,7 +34,7 @@ type handshakes struct {
 	turns map[admission.Key]*turns
 }
 
-// turns holds the handshakes of one client.
+// turns holds the handshake slots of one client.
 type turns struct {
 	slots chan struct{}
 	users int // number of running and waiting handshakes

@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// serveHandshakes does the handshakes of a listener with a limit until the test ends. results gets
-// the result of each.
+// serveHandshakes accepts connections, with limited handshakes, until the test ends. It sends the
+// result of each handshake to results.
 func serveHandshakes(t *testing.T, limit int, timeout time.Duration) (address string,
 	client *tls.Config, of *handshakes, results <-chan error) {
 	t.Helper()
@@ -55,7 +55,7 @@ func serveHandshakes(t *testing.T, limit int, timeout time.Duration) (address st
 	return bound.Addr().String(), client, limited, all
 }
 
-// dialAs opens a connection of a user.
+// dialAs opens a connection as the user with a UID.
 func dialAs(t *testing.T, user int, address string) (c net.Conn) {
 	t.Helper()
 	var err error
@@ -67,7 +67,7 @@ func dialAs(t *testing.T, user int, address string) (c net.Conn) {
 	return c
 }
 
-// Connections that begin no handshake delay those of their user, and nobody else's.
+// Connections that send nothing use up the handshakes of their user. Other users are not delayed.
 func TestHandshakes_SilentConnectionsDelayOnlyTheirOwn(t *testing.T) {
 	address, config, limited, results := serveHandshakes(t, 2, time.Hour)
 	silent := []net.Conn{dialAs(t, 0, address), dialAs(t, 0, address)}
@@ -100,7 +100,7 @@ func TestHandshakes_SilentConnectionsDelayOnlyTheirOwn(t *testing.T) {
 	}
 }
 
-// A handshake that does not proceed ends, and so does the wait for it.
+// A handshake with a silent client times out, and so does the wait of further handshakes.
 func TestHandshakes_End(t *testing.T) {
 	address, _, _, results := serveHandshakes(t, 1, 100*time.Millisecond)
 	for range 3 {

@@ -11,15 +11,16 @@ import (
 )
 
 const (
-	maxOfAddress = maxConcurrent / 2 // concurrent reviews for one address
-	refusedRate  = 2                 // refused reviews per second for one address
-	// burst of refused reviews for one address after an idle time
+	maxOfAddress = maxConcurrent / 2 // concurrent token reviews for one address
+	refusedRate  = 2                 // refused token reviews per second for one address
+	// burst of refused token reviews for one address
 	refusedAtOnce = 20
 	maxAddresses  = 4096
 )
 
-// addresses bounds the number of refused tokens that clients of one address can make the API server
-// review. An address is a user of this host, an IPv4 address or a /64.
+// addresses bounds the number of invalid tokens that the clients of one address can make this
+// program send to the API server for review. An address is an IPv4 address, an IPv6 /64 network or
+// a user of this host.
 type addresses struct {
 	mu    sync.Mutex
 	known map[admission.Key]*address
@@ -61,11 +62,10 @@ func (a *addresses) of(key admission.Key) *address {
 	return made
 }
 
-// idle reports whether the state of the address can be dropped, because it equals that of a new
-// address.
+// idle reports whether the state equals that of a new address, and can be dropped.
 func (a *address) idle() bool { return len(a.turns) == 0 && a.rate.Tokens() >= refusedAtOnce }
 
-// mayTry reports whether a token of the address may be reviewed.
+// mayTry reports whether the rate of refused reviews permits another review.
 func (a *address) mayTry() bool { return a.rate.Tokens() >= 1 }
 
 // refused counts a refused review of the address.

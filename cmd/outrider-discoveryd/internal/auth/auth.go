@@ -1,12 +1,13 @@
 // Package auth authenticates the clients of the discovery server.
 //
 // On TLS connections the namespace and the service account in a client's node must be those of its
-// certificate or token (Authenticator.Admit). A client without identity, which [auth] require may
-// allow, and each client without TLS gets the configuration of the node that it sends, but no
-// secrets and no debug information.
+// certificate or token (Authenticator.Admit). Clients without TLS, and clients without an identity
+// if [auth] require permits them, get the configuration for the node that they send. They get
+// neither secrets nor debug information.
 //
 // A client is authenticated when its stream begins. As in istiod, a certificate or token that
-// expires later does not end the stream; the maximum age of connections bounds that time.
+// expires later does not end the stream. The maximum age of connections bounds how long such a
+// stream lasts.
 package auth
 
 import (
@@ -33,17 +34,17 @@ const (
 	RequireAny   = "any"   // a certificate or a token is required
 	RequireMTLS  = "mtls"  // a certificate is required
 	RequireToken = "token" // a token is required
-	RequireNone  = "none"  // neither is required
+	RequireNone  = "none"  // a client may present neither
 )
 
-// Settings are the part of the configuration that can change while the server runs.
+// Settings are the settings of an Authenticator that can change while the server runs.
 type Settings struct {
 	Require string // what clients with TLS must present: Any, MTLS, Token or None
 	Issuers []Issuer
-	// JoinKeyFile has the public keys (PEM) of join tokens; "": join tokens are refused. It may be
-	// replaced at any time.
+	// JoinKeyFile is the path of a PEM file with the public keys that verify join tokens; "": join
+	// tokens are refused. The file may be replaced at any time.
 	JoinKeyFile   string
-	JoinNotBefore time.Time // join tokens issued earlier are refused; zero: none are
+	JoinNotBefore time.Time // join tokens issued before this time are refused; zero: no limit
 	// verifies tokens of issuers that are not in Issuers; nil: such tokens are refused
 	TokenReviewer   TokenReviewer
 	DebugIdentities []string // SPIFFE IDs of clients that may request debug information
@@ -62,15 +63,15 @@ type Authenticator struct {
 	refused  atomic.Uint64
 }
 
-// New returns an Authenticator. trustDomains returns the accepted trust domains; identities from
-// tokens have the first one.
+// New returns an Authenticator. trustDomains returns the accepted trust domains. The first one is
+// the trust domain of identities from tokens, which name none.
 func New(settings Settings, trustDomains func() []string, log *slog.Logger) *Authenticator {
 	a := &Authenticator{domains: trustDomains, log: log}
 	a.Configure(settings)
 	return a
 }
 
-// Configure sets the settings for streams that begin from now on.
+// Configure replaces the settings. They apply to streams that begin later.
 func (a *Authenticator) Configure(settings Settings) {
 	settings.reviews, settings.keys = newReviews(), newKeyFiles()
 	if settings.JoinKeyFile != "" {
@@ -81,7 +82,7 @@ func (a *Authenticator) Configure(settings Settings) {
 	a.settings.Store(&settings)
 }
 
-// RefusedClients returns the number of streams that were refused so far.
+// RefusedClients returns the number of xDS streams refused so far.
 func (a *Authenticator) RefusedClients() uint64 { return a.refused.Load() }
 
 // Admit authenticates a client. It implements xds.Options.Admit.
@@ -101,7 +102,8 @@ func (a *Authenticator) Admit(client *xds.Peer, node *corev3.Node) (*corev3.Node
 	return confined, nil
 }
 
-// MayHaveSecrets reports whether a client may get secrets. It implements xds.Options.MayHaveSecrets.
+// MayHaveSecrets reports whether a client may receive secrets. It implements
+// xds.Options.MayHaveSecrets.
 func (a *Authenticator) MayHaveSecrets(client xds.Peer) bool { return client.Identity != "" }
 
 // MayDebug returns a gRPC status if a client may not request debug information.
@@ -114,7 +116,7 @@ func (a *Authenticator) MayDebug(client xds.Peer) error {
 }
 
 // MayView returns a gRPC status if the owner of a verified certificate may not see the debug pages.
-// Settings.Require does not apply, because a browser can only be identified by a certificate.
+// Settings.Require does not apply, because a browser can present only a certificate.
 func (a *Authenticator) MayView(certificate *x509.Certificate) error {
 	id, err := ofCertificate(certificate, a.domains(), time.Now())
 	if err != nil {
@@ -159,8 +161,9 @@ func refusal(code codes.Code, err error) *Refusal {
 	return &Refusal{code, err, nil}
 }
 
-// Authenticate returns the identity of a client. Unlike Admit, it refuses clients without an
-// identity, whatever Settings.Require is. The error is a *Refusal, and is not logged.
+// Authenticate returns the identity of a client. Unlike Admit, it always refuses a client without
+// an identity, even if Settings.Require is RequireNone. The error is a *Refusal, which the caller
+// may log.
 func (a *Authenticator) Authenticate(client xds.Peer) (Caller, error) {
 	id, credential, err := a.identify(&client)
 	if err == nil && id == (Identity{}) {
@@ -172,8 +175,8 @@ func (a *Authenticator) Authenticate(client xds.Peer) (Caller, error) {
 	return Caller{id, credential}, nil
 }
 
-// identify returns the identity of a client and the credential that proved it; the zero Identity if
-// the client has none and needs none.
+// identify returns the identity of a client and the credential that proved it. It returns the zero
+// Identity for a client without credentials, if TLS is not in use or Settings.Require permits it.
 func (a *Authenticator) identify(client *xds.Peer) (id Identity, credential string, err error) {
 	if !client.TLS {
 		return Identity{}, "", nil
@@ -205,7 +208,7 @@ func (a *Authenticator) identify(client *xds.Peer) (id Identity, credential stri
 	return Identity{}, "", nil
 }
 
-// reportLimits bounds the number of log lines about refused clients.
+// reportLimits bounds the number of log lines about refused clients, per reason and in total.
 var reportLimits = repeat.Limits{Class: 3, All: 10}
 
 // refuse counts and logs a refused client, and returns the gRPC status.
@@ -226,7 +229,7 @@ func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.N
 	return refused
 }
 
-// Shorten returns a text of a client, shortened so that it may be logged.
+// Shorten returns a text that a client has sent, cut off at a length that suits a log line.
 func Shorten(text string) string {
 	const most = 256
 	if len(text) > most {
@@ -235,12 +238,13 @@ func Shorten(text string) string {
 	return text
 }
 
-// TokenReviewer returns the subject of a token that this program cannot verify itself.
+// TokenReviewer returns the subject of a token that another service, such as the Kubernetes API
+// server, verifies.
 type TokenReviewer func(ctx context.Context, token string) (subject string, err error)
 
 // unavailable wraps the reason why a token cannot be verified now. The reason is not sent to
 // clients.
 type unavailable struct{ error }
 
-// Error implements error, without the reason.
+// Error implements error. It hides the reason.
 func (*unavailable) Error() string { return "it cannot be verified now" }

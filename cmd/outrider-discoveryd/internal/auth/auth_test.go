@@ -26,7 +26,7 @@ import (
 
 const web = "spiffe://cluster.local/ns/a/sa/web"
 
-// issuer signs tokens.
+// issuer is an issuer of tokens with its private key.
 type issuer struct {
 	t   *testing.T
 	key *ecdsa.PrivateKey
@@ -247,7 +247,7 @@ func TestMayDebug(t *testing.T) {
 	}
 }
 
-// A certificate identifies a browser whatever Require is, and for as long as it is valid.
+// MayView accepts a certificate that is valid now, even if Settings.Require demands a token.
 func TestMayView(t *testing.T) {
 	a := New(Settings{Require: RequireToken, DebugIdentities: []string{web}}, domains,
 		slog.New(slog.DiscardHandler))

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// Identity is a service account of the mesh.
+// Identity is a service account in a trust domain.
 type Identity struct{ Domain, Namespace, Account string }
 
 const scheme = "spiffe://"
@@ -23,7 +23,7 @@ func (id Identity) String() string {
 	return scheme + id.Domain + "/ns/" + id.Namespace + "/sa/" + id.Account
 }
 
-// ParseIdentity parses a SPIFFE ID of Istio's form.
+// ParseIdentity parses a SPIFFE ID of the form spiffe://DOMAIN/ns/NAMESPACE/sa/ACCOUNT.
 func ParseIdentity(text string) (Identity, bool) {
 	rest, ok := strings.CutPrefix(text, scheme)
 	parts := strings.Split(rest, "/")
@@ -34,7 +34,7 @@ func ParseIdentity(text string) (Identity, bool) {
 	return Identity{parts[0], parts[2], parts[4]}, true
 }
 
-// isName reports whether a text may be a part of a SPIFFE ID between slashes.
+// isName reports whether a text may be a path segment of a SPIFFE ID.
 func isName(text string) bool {
 	return text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz"+
 		"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-") == ""
@@ -42,7 +42,7 @@ func isName(text string) bool {
 
 // ofCertificate returns the identity in a verified certificate.
 func ofCertificate(c *x509.Certificate, domains []string, now time.Time) (Identity, error) {
-	if now.After(c.NotAfter) { // the certificate has expired after the connection was made
+	if now.After(c.NotAfter) { // TLS has checked the expiry only when the connection was made
 		return Identity{}, fmt.Errorf("it expired on %s UTC", c.NotAfter.UTC().Format(time.DateTime))
 	}
 	if len(c.URIs) != 1 {
@@ -60,8 +60,8 @@ func ofCertificate(c *x509.Certificate, domains []string, now time.Time) (Identi
 	return id, nil
 }
 
-// ofSubject returns the identity for the subject of a token, which must be a service account in
-// Kubernetes' form.
+// ofSubject returns the identity of a token whose subject is sub, which must have the form
+// system:serviceaccount:NAMESPACE:ACCOUNT.
 func ofSubject(subject string, domains []string) (Identity, error) {
 	parts := strings.Split(subject, ":")
 	if len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" {
@@ -76,8 +76,8 @@ func ofSubject(subject string, domains []string) (Identity, error) {
 	return id, nil
 }
 
-// confine returns the node with the namespace of the identity. It returns an error if the node has
-// another namespace or service account.
+// confine returns the node with the namespace of the identity. It returns an error if the node
+// names another namespace or another service account.
 func (id Identity) confine(node *corev3.Node) (*corev3.Node, error) {
 	fields := node.GetMetadata().GetFields()
 	namespace := fields["NAMESPACE"].GetStringValue()

@@ -11,11 +11,11 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// keyFiles caches the parsed keys of files, because every token needs them. It reads a file again
-// when it may have changed. Failures are not cached.
+// keyFiles caches the parsed keys of files, because the verification of each token needs them. It
+// reads a file again if the file may have changed. It does not cache failures.
 type keyFiles struct {
 	mu   sync.Mutex
-	read map[string]readKeys // by path; those of the configuration only
+	read map[string]readKeys // by path; only configured paths occur
 }
 
 type readKeys struct {
@@ -23,15 +23,16 @@ type readKeys struct {
 	keys jwt.Keys
 }
 
-// version identifies the content of a file that has not changed for restTime.
+// version is metadata of a file. It identifies the file's content only if the file has not changed
+// for restTime: two writes within one tick of the file system's clock have equal times.
 type version struct {
 	device, inode    uint64
 	size             int64
 	modified, status time.Time
 }
 
-// restTime is how long a file must not have changed before its version identifies its content. It is
-// longer than a tick of the clock of any file system of Linux.
+// restTime is how long a file must be unchanged before its version identifies its content. It is
+// longer than one tick of the clock of any Linux file system.
 const restTime = 2 * time.Second
 
 func versionOf(info fs.FileInfo) (version, bool) {
@@ -44,7 +45,7 @@ func versionOf(info fs.FileInfo) (version, bool) {
 	return v, v.modified.Before(rested) && v.status.Before(rested)
 }
 
-// get returns the keys in a file. parse converts the file's text.
+// get returns the keys in a file. parse parses the content of the file.
 func (k *keyFiles) get(path string, parse func(text []byte) (jwt.Keys, error)) (jwt.Keys, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -65,7 +66,7 @@ func (k *keyFiles) get(path string, parse func(text []byte) (jwt.Keys, error)) (
 	if err != nil {
 		return jwt.Keys{}, err
 	}
-	if rested { // a change after Stat results in another version
+	if rested { // if the file changed after Stat, its next version differs from now
 		k.mu.Lock()
 		k.read[path] = readKeys{now, keys}
 		k.mu.Unlock()
@@ -75,5 +76,5 @@ func (k *keyFiles) get(path string, parse func(text []byte) (jwt.Keys, error)) (
 
 func newKeyFiles() *keyFiles { return &keyFiles{read: map[string]readKeys{}} }
 
-// parseKeySet parses a key set. One without keys is no error: it verifies no token.
+// parseKeySet parses a JWKS. An invalid one results in a set without keys, which verifies no token.
 func parseKeySet(text []byte) (jwt.Keys, error) { return jwt.ParseKeys(string(text)), nil }

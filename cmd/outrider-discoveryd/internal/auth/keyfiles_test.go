@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/jwt"
 )
 
-// old is a file that changed an hour earlier than it did.
+// old describes a file as if its last change were an hour earlier.
 type old struct{ os.FileInfo }
 
 func (o old) Sys() any {
@@ -21,8 +21,8 @@ func (o old) Sys() any {
 	return &of
 }
 
-// A key file is parsed again after each change that its times and its inode can show, and for as
-// long as they may not show one.
+// A key file is parsed again for each request while its last change is recent, and whenever it has
+// been replaced or modified.
 func TestKeyFiles(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "keys")
@@ -59,8 +59,8 @@ func TestKeyFiles(t *testing.T) {
 	}
 	write("keys", "one", time.Hour)
 	_, _ = get(), get()
-	expect("just written", 2, "one") // its status changed just now
-	// as if the file had rested
+	expect("just written", 2, "one") // its status change time is recent, so nothing was cached
+	// Cache the version of the file as if it had not changed for restTime.
 	info, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)

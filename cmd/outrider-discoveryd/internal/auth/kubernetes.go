@@ -31,12 +31,12 @@ type tokenReview struct {
 	} `json:"status,omitzero"`
 }
 
-// APIServerClient returns the URL of an API server, and an HTTP client that authenticates this
-// program there.
+// APIServerClient returns the URL of an API server, and an HTTP client with this program's
+// credentials for it.
 type APIServerClient func() (client *http.Client, url string, err error)
 
-// KubernetesReviewer returns a TokenReviewer that queries an API server. It calls connect for each
-// review. Tokens must have the audience.
+// KubernetesReviewer returns a TokenReviewer that sends a TokenReview to an API server. It calls
+// connect for each review. Tokens without the given audience are refused.
 func KubernetesReviewer(connect APIServerClient, audience string) TokenReviewer {
 	return func(ctx context.Context, token string) (subject string, err error) {
 		client, url, err := connect()

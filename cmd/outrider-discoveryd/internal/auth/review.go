@@ -18,7 +18,7 @@ const (
 	maxConcurrent = 16              // maximum number of concurrent reviews
 )
 
-// reviews caches the successful results of a TokenReviewer.
+// reviews caches the results of successful calls of a TokenReviewer.
 type reviews struct {
 	turns     chan struct{}
 	addresses addresses
@@ -38,8 +38,8 @@ func newReviews() *reviews {
 		cached: map[[sha256.Size]byte]reviewed{}}
 }
 
-// review returns the subject of a token, from the cache or from a TokenReviewer. from is the client's
-// address, expiry the time at which the token expires.
+// review returns the subject of a token, from the cache or from the given TokenReviewer. from is
+// the address of the client, and expiry the expiry of the token.
 func (r *reviews) review(review TokenReviewer, from admission.Key, token string, expiry time.Time) (
 	string, error) {
 	key := sha256.Sum256([]byte(token))
@@ -75,7 +75,7 @@ func (r *reviews) review(review TokenReviewer, from admission.Key, token string,
 	return subject, nil
 }
 
-// enter waits for a slot among the concurrent reviews.
+// enter waits until fewer than the maximum number of reviews run. turns holds an element for each.
 func enter(ctx context.Context, turns chan struct{}) error {
 	select {
 	case turns <- struct{}{}:

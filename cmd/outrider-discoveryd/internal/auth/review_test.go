@@ -64,8 +64,8 @@ func TestReview_Cache(t *testing.T) {
 	})
 }
 
-// TestReview_HangingServer: reviews that hang occupy only their own slots. Further tokens are
-// refused after a while; cached tokens and clients with certificates are accepted at all times.
+// TestReview_HangingServer: while the API server does not respond, new tokens are refused after a
+// time-out. Cached tokens are accepted at once.
 func TestReview_HangingServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hangs := false
@@ -129,8 +129,8 @@ func TestReview_CacheIsBounded(t *testing.T) {
 }
 
 // TestReview_OfOneAddressIsBounded: clients of one address send tokens that the API server refuses,
-// and then tokens that make it hang. Clients of another address, and cached tokens, are not
-// affected.
+// and then tokens for which it does not respond. The tokens of another address are still reviewed,
+// and cached tokens are still accepted.
 func TestReview_OfOneAddressIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r, calls := newReviews(), atomic.Int64{}
@@ -185,7 +185,8 @@ func TestReview_OfOneAddressIsBounded(t *testing.T) {
 	})
 }
 
-// TestAddresses_AreBounded uses more addresses than are remembered.
+// TestAddresses_AreBounded: addresses beyond maxAddresses share one state. When the others are
+// idle, new addresses get their own states again.
 func TestAddresses_AreBounded(t *testing.T) {
 	synctest.Test(t, func(*testing.T) {
 		a := newAddresses()

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/join"
 )
 
-// Issuer describes an issuer of tokens. The subject of its tokens is a service account in
-// Kubernetes' form.
+// Issuer is a configured issuer of tokens. The subject of its tokens has the form
+// system:serviceaccount:NAMESPACE:ACCOUNT.
 type Issuer struct {
 	Name     string // required value of the claim iss
 	Audience string // required value in the claim aud
@@ -23,10 +23,10 @@ type Issuer struct {
 
 const (
 	maxKeySetBytes = 128 << 10
-	maxEarly       = time.Minute // tolerance for clocks of issuers that are ahead
+	maxEarly       = time.Minute // tolerance for an issuer's clock that is ahead
 )
 
-// ofToken returns the identity of a client's token, and a description of the token for logs.
+// ofToken returns the identity in a client's token, and a description of the token for logs.
 func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity, string, error) {
 	token, fault := jwt.Parse(client.Token, jwt.AsymmetricAlgorithms)
 	if fault != jwt.NoFault {
@@ -85,7 +85,7 @@ func (s *Settings) joinKeys() (jwt.Keys, error) {
 // joinLimits bounds the log lines about accepted join tokens, for each token.
 var joinLimits = repeat.Limits{Class: 60, All: 60}
 
-// ofJoinToken returns the identity of a join token, and logs its use.
+// ofJoinToken verifies a join token, logs its use and returns the identity in it.
 func (a *Authenticator) ofJoinToken(settings *Settings, client *xds.Peer, token *jwt.Token) (
 	Identity, error) {
 	keys, err := settings.joinKeys()
@@ -107,7 +107,7 @@ func (a *Authenticator) ofJoinToken(settings *Settings, client *xds.Peer, token 
 	return id, nil
 }
 
-// verify returns why a token of the issuer is refused, nil if it is valid.
+// verify returns the reason why a token of the issuer is invalid; nil if it is valid.
 func (i Issuer) verify(token *jwt.Token, files *keyFiles) error {
 	if !slices.Contains(token.Audiences(), i.Audience) {
 		return fmt.Errorf("it is not for audience %q", i.Audience)
@@ -122,8 +122,8 @@ func (i Issuer) verify(token *jwt.Token, files *keyFiles) error {
 	return nil
 }
 
-// checkTime returns the expiry of a token that is valid at the time now. A token without expiry is
-// not valid.
+// checkTime returns the expiry of a token. It returns an error if the token is not valid at the
+// time now, or has no expiry.
 func checkTime(token *jwt.Token, now time.Time) (expiry time.Time, err error) {
 	at, ok := token.Claims["exp"].(float64)
 	if !ok {

@@ -20,10 +20,10 @@ import (
 // benchServices is the number of services in the catalogue of the benchmark.
 const benchServices = 1000
 
-// BenchmarkHealth measures the change of an instance to critical, or back to healthy, in a
-// catalogue with 1,000 services of five instances each: the time from the request to Consul to the
-// changed resource of a proxy, and the CPU time of the registry and the discovery server, without
-// the debounce.
+// BenchmarkHealth changes the health of an instance between critical and passing, in a catalogue
+// with 1,000 services of five instances each. It measures the time from the request to Consul until
+// the proxy's resource has changed, and the CPU time of the registry and the discovery server.
+// Changes are not debounced.
 func BenchmarkHealth(b *testing.B) {
 	consul := catalog.Start(b, catalog.Options{})
 	for i := range benchServices {

@@ -14,17 +14,20 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// nodePrefix is the prefix of the external nodes in Consul. With it, a policy can permit exactly
-// these nodes (node_prefix). Namespaces contain no dot, so names are unique.
+// nodePrefix is the prefix of the Consul nodes that represent workloads. An ACL policy can permit
+// exactly these nodes with node_prefix. The names PREFIX.NAMESPACE.NAME are unique, because
+// namespaces contain no dot.
 const nodePrefix = "outrider."
 
 const (
-	checkID  = "outrider:health"
-	metaFrom = "external-source" // key that Consul's own integrations set, and its UI shows
-	maxMeta  = 512               // bytes of a value that Consul accepts
-	// serviceAnnotation is the name of the workload's service.
+	checkID = "outrider:health"
+	// metadata key that Consul's own integrations set, and that its UI shows
+	metaFrom = "external-source"
+	maxMeta  = 512 // maximum length of a metadata value, in bytes
+	// serviceAnnotation is the annotation with the name of the workload's service in Consul.
 	serviceAnnotation = "outrider.org/consul-service"
-	maxPorts          = 32 // services of one workload; a transaction has at most 128 operations
+	// service instances of one workload; a transaction has at most 128 operations
+	maxPorts = 32
 )
 
 // nodeName returns the name of a workload's node in the catalogue.
@@ -32,8 +35,8 @@ func (w *workload) nodeName() string {
 	return nodePrefix + w.Metadata.Namespace + "." + w.Metadata.Name
 }
 
-// operations returns the operations that make the catalogue show the workload: a node, an instance
-// of a service for each port, and a check of the node with the reported health.
+// operations returns the operations that register the workload in the catalogue: a node, a service
+// instance for each port, and a check of the node with the reported health.
 func (w *workload) operations() api.TxnOps {
 	c := w.connection()
 	meta := map[string]string{metaFrom: "outrider", "outrider-namespace": w.Metadata.Namespace,
@@ -75,9 +78,9 @@ func (w *workload) check() (status, output string) {
 	return api.HealthCritical, health.Message
 }
 
-// services returns one service instance for each port. The lowest port's service has the name of
-// the workload's service; names of the others also contain the port's name. A workload without
-// ports has one instance without a port.
+// services returns a service instance for each port. The instance of the lowest port belongs to the
+// workload's service. The others belong to services with the name SERVICE-PORTNAME. A workload
+// without ports has one instance without a port.
 func (w *workload) services() []api.AgentService {
 	base := w.serviceName()
 	ports := slices.SortedFunc(maps.Keys(w.Spec.Ports), func(a, b string) int {
@@ -99,8 +102,8 @@ func (w *workload) services() []api.AgentService {
 	return all
 }
 
-// service returns the instance of a port. The registry makes the workload's endpoint from it, with
-// the labels in the tags.
+// service returns the service instance of a port. Its tags contain the labels of the workload, from
+// which the registry restores the labels of the endpoint.
 func (w *workload) service(name, port string) api.AgentService {
 	weight := int(min(max(w.Spec.Weight, 1), maxWeight))
 	s := api.AgentService{ID: name, Service: name, Port: int(w.Spec.Ports[port]),
@@ -131,15 +134,15 @@ func (w *workload) service(name, port string) api.AgentService {
 	return s
 }
 
-// serviceName returns the name of the workload's service. The group sets it: if workloads could set
-// it, any workload could join any service in Consul.
+// serviceName returns the name of the workload's service. It comes from the WorkloadGroup: if a
+// workload could set it, the workload could join any service in Consul.
 func (w *workload) serviceName() string {
 	return cmp.Or(w.Metadata.Annotations[serviceAnnotation],
 		w.Metadata.Annotations[registration.GroupAnnotation])
 }
 
-// serviceOf returns the canonical service name of a group's workloads as Istio defines it; if there
-// is none, the group's name.
+// serviceOf returns Istio's canonical service name of the workloads of a WorkloadGroup, or the name
+// of the group if its labels contain none.
 func serviceOf(g *registration.Group) string {
 	metadata, template := g.Spec.GetMetadata().GetLabels(), g.Spec.GetTemplate().GetLabels()
 	for _, label := range []string{"service.istio.io/canonical-name", "app.kubernetes.io/name",

@@ -21,16 +21,16 @@ const (
 	// blockTime is how long Consul delays the response to a blocking query while nothing changes;
 	// Consul adds up to a sixteenth.
 	blockTime = time.Minute
-	// queryTimeout bounds a query, in addition to blockTime if it blocks.
+	// queryTimeout bounds the duration of a query. A blocking query has blockTime in addition.
 	queryTimeout = 20 * time.Second
-	// readers is the number of services that are read concurrently, in all datacentres together.
-	// With four blocking queries per datacentre, 45 datacentres need fewer connections than the
-	// 200 that Consul accepts from one client.
+	// readers is the maximum number of concurrent queries that read one service, in all datacentres
+	// together. With four blocking queries per datacentre, 45 datacentres need fewer than the 200
+	// connections that Consul accepts from one client.
 	readers  = 8
 	blocking = 4 // blocking queries per datacentre
 
-	maxAnswer = 64 << 20 // maximum size of Consul's answer in bytes
-	maxFile   = 1 << 20  // bytes of a token or of CA certificates
+	maxAnswer = 64 << 20 // maximum size of a response in bytes
+	maxFile   = 1 << 20  // maximum size in bytes of a file with a token or with CA certificates
 )
 
 // client sends queries to Consul. It is safe for concurrent use.
@@ -108,7 +108,7 @@ func (b bounded) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// options returns the options of a query. With index 0 the query does not block.
+// options returns the options of a query, with the token. With index 0 the query does not block.
 func (c *client) options(ctx context.Context, datacenter string,
 	index uint64) (*api.QueryOptions, error) {
 	o := &api.QueryOptions{Datacenter: datacenter, WaitIndex: index, WaitTime: blockTime}
@@ -124,7 +124,7 @@ func (c *client) options(ctx context.Context, datacenter string,
 	return o.WithContext(ctx), nil
 }
 
-// explain shortens an error of the client. It adds an explanation if the token was refused.
+// explain shortens an error of a query, and explains common errors.
 func explain(err error) error {
 	var refused api.StatusError
 	switch {

@@ -15,22 +15,23 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Keys of an instance's metadata that have a meaning. All other keys are only labels.
+// Metadata keys of an instance with a special meaning. All other keys only become labels.
 const (
 	metaProtocol = "protocol"        // protocol of the port: http, http2, grpc, tcp, …
-	metaPort     = "service-port"    // port of the service, if its instances have several
+	metaPort     = "service-port"    // port of the service, if its instances have different ports
 	metaAccount  = "service-account" // service account of the instance's identity
 )
 
 const (
-	maxLabels  = 64    // labels of one instance that come from its tags
-	maxWeight  = 65535 // largest weight that Consul permits
-	maxWord    = 63    // bytes of a part of a host name, and of the value of a label
-	maxHost    = 253   // bytes of a host name
+	maxLabels = 64    // maximum number of tags of an instance that become labels
+	maxWeight = 65535 // largest weight that Consul permits
+	// maximum length in bytes of a DNS label, and of the name or value of a Kubernetes label
+	maxWord    = 63
+	maxHost    = 253 // maximum length of a host name in bytes
 	ownService = "consul"
 )
 
-// isHost reports whether a text is a host name, or the first part of one.
+// isHost reports whether a text is a host name; a single DNS label is one, too.
 func isHost(text string) bool {
 	for word := range strings.SplitSeq(text, ".") {
 		if !object.IsIdentifier(word, "-", maxWord) {
@@ -40,8 +41,8 @@ func isHost(text string) bool {
 	return len(text) <= maxHost
 }
 
-// isLabel reports whether key and value are a label as in Kubernetes. Tags for load balancers and
-// metadata with sentences are not.
+// isLabel reports whether key and value are a valid Kubernetes label. This excludes tags that
+// configure load balancers, and metadata with whole sentences.
 func isLabel(key, value string) bool {
 	prefix, name, ok := strings.Cut(key, "/")
 	if !ok {
@@ -51,9 +52,9 @@ func isLabel(key, value string) bool {
 		(value == "" || object.IsIdentifier(value, "-_.", maxWord))
 }
 
-// convert returns a service and its ServiceEntry, made from its registered instances. Instances
-// that are critical or in maintenance are no endpoints. There is no ServiceEntry for a service
-// without a port, or for a proxy of Consul's mesh.
+// convert returns a service with the ServiceEntry that represents its instances. Instances that are
+// critical or in maintenance do not become endpoints. A service without a port gets no
+// ServiceEntry, nor do the sidecar proxies and gateways of Consul's own mesh.
 func (w *watcher) convert(name string, found read) *service {
 	s := &service{name: name, index: found.meta.LastIndex, nodes: map[string]bool{}}
 	var instances []*api.ServiceEntry
@@ -88,7 +89,7 @@ func (w *watcher) convert(name string, found read) *service {
 			Name: protocol}},
 	}
 	byDatacenter := name + ".service." + strings.ToLower(instances[0].Node.Datacenter) + ".consul"
-	// a TCP connection does not contain the host, so several services cannot be distinguished
+	// a TCP connection does not contain a host that would distinguish the services
 	kind, _ := model.ParseProtocol(protocol, "")
 	if kind != model.TCP && !slices.Contains(entry.Hosts, byDatacenter) {
 		entry.Hosts = append(entry.Hosts, byDatacenter)
@@ -104,8 +105,9 @@ func (w *watcher) convert(name string, found read) *service {
 
 func isForeign(name string) bool { return name != "" && name != "default" }
 
-// endpoints returns the endpoints for healthy instances. If all instances have host names, the
-// service is resolved with DNS; otherwise instances with host names are left out.
+// endpoints returns the endpoints of a service, made from its healthy instances. If no instance has
+// an IP address, the proxy resolves the host names of the instances with DNS. Otherwise instances
+// with host names are omitted.
 func endpoints(instances []*api.ServiceEntry, portName string) ([]*networking.WorkloadEntry,
 	networking.ServiceEntry_Resolution) {
 	resolution := networking.ServiceEntry_DNS
@@ -135,7 +137,7 @@ func endpoints(instances []*api.ServiceEntry, portName string) ([]*networking.Wo
 		found = append(found, endpoint)
 	}
 	if len(found) == 0 {
-		// With DNS, a ServiceEntry without endpoints would resolve its own host.
+		// With DNS resolution and no endpoints, a proxy would resolve the host of the ServiceEntry.
 		resolution = networking.ServiceEntry_STATIC
 	}
 	return found, resolution
@@ -155,7 +157,8 @@ func weightOf(e *api.ServiceEntry) uint32 {
 	return uint32(min(max(weight, 0), maxWeight)) //nolint:gosec // within bounds
 }
 
-// localityOf returns region/zone of an instance, else of its node, else the datacentre.
+// localityOf returns the locality (REGION/ZONE) of an instance, else that of its node, else the
+// name of the datacentre.
 func localityOf(e *api.ServiceEntry) string {
 	for _, l := range []*api.Locality{e.Service.Locality, e.Node.Locality} {
 		switch {
@@ -169,8 +172,8 @@ func localityOf(e *api.ServiceEntry) string {
 	return e.Node.Datacenter
 }
 
-// labelsOf returns those tags (KEY=VALUE or a word) and metadata of an instance that are labels.
-// Metadata has precedence.
+// labelsOf returns the labels of an instance: those of its tags (KEY=VALUE or KEY) and metadata
+// that are valid labels. Metadata has precedence.
 func labelsOf(s *api.AgentService) map[string]string {
 	labels := make(map[string]string, len(s.Tags)+len(s.Meta))
 	for _, tag := range s.Tags[:min(len(s.Tags), maxLabels)] {
@@ -190,8 +193,9 @@ func labelsOf(s *api.AgentService) map[string]string {
 	return labels
 }
 
-// portOf returns the number of a service's port: from the metadata, else the most frequent port of
-// its instances, the lowest of several. Each instance receives requests on its own port.
+// portOf returns the port number of a service: that in the metadata of an instance, else the most
+// frequent port of the instances, and the lowest of equally frequent ones. Each instance still
+// receives requests on its own port.
 func portOf(instances []*api.ServiceEntry) uint32 {
 	count := map[uint32]int{}
 	var best uint32
@@ -213,9 +217,9 @@ func portOf(instances []*api.ServiceEntry) uint32 {
 	return best
 }
 
-// protocolOf returns the protocol of a service's port in lower case: from the metadata or a tag
-// protocol=NAME of the first instance with a known one, else by the prefix of the service's name,
-// as Istio does with names of ports, else tcp.
+// protocolOf returns the protocol of a service's port in lower case: that in the metadata or in a
+// tag protocol=NAME of an instance, else the prefix of the service's name, as in Istio's port
+// names, else tcp.
 func protocolOf(name string, instances []*api.ServiceEntry) string {
 	for _, e := range instances {
 		protocol := strings.ToLower(labelsOf(e.Service)[metaProtocol])

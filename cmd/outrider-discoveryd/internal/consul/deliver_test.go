@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// TestRegistry_FirstBatchHasAllDatacenters delivers the last services of two datacentres
-// concurrently, many times. The first batch must contain both.
+// TestRegistry_FirstBatchHasAllDatacenters completes two datacentres concurrently, many times. The
+// first batch must contain the services of both.
 func TestRegistry_FirstBatchHasAllDatacenters(t *testing.T) {
 	t.Parallel()
 	for range 2000 {

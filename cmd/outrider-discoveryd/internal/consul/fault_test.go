@@ -14,14 +14,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// fake is an HTTP server that answers like a Consul: each service has the same instance, and the
-// test changes the index.
+// fake is an HTTP server that responds as Consul does. All services have the same instance. The
+// test changes the index, the faults and the list of services.
 type fake struct {
 	leader atomic.Bool
 	code   atomic.Int32
 	entry  atomic.Value // the instance of each service, of type map[string]any
 	names  atomic.Value // the services with their tags, of type map[string][]string; nil: only web
-	fault  atomic.Value // string: of the answers
+	fault  atomic.Value // string: a fault of the responses
 
 	mu    sync.Mutex
 	index int
@@ -30,7 +30,7 @@ type fake struct {
 
 func newFake() *fake { return &fake{index: 7, newer: make(chan struct{})} }
 
-// change increments the index, and so ends blocking queries.
+// change increments the index, which ends blocking queries.
 func (f *fake) change() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -87,9 +87,9 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// TestRegistry_KeepsStateOverFaults causes all faults of a Consul with three services that do not
-// affect its data. The services last delivered are retained, and the begin and the end of each
-// fault are reported.
+// TestRegistry_KeepsStateOverFaults causes faults of Consul one by one. Meanwhile the registry
+// keeps the three services that it has delivered. It reports the beginning and the end of each
+// fault.
 func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 	t.Parallel()
 	f := newFake()
@@ -105,7 +105,7 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 	}
 	f.names.Store(services("api", "mail", "web"))
 	server := httptest.NewServer(f)
-	t.Cleanup(server.Close) // runs after the registry has ended
+	t.Cleanup(server.Close) // cleanups run in reverse order: the registry ends first
 	s := start(t, Options{Address: server.URL}, func(r *Registry) {
 		r.client.timeout = 200 * time.Millisecond
 	})
@@ -133,7 +133,7 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 			func() { f.names.Store(services("web")) }},
 	} {
 		batches := s.Batches()
-		// after an error, the next lists do not count as changes of earlier ones
+		// After an error, a list that lacks most services counts as a loss, not as their removal.
 		f.code.Store(http.StatusServiceUnavailable)
 		f.change()
 		parts.Eventually(t, limit, "the names cannot be read", func() bool {
@@ -164,14 +164,14 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 		s.await("problem", "", s.problem)
 		unchanged("after " + test.fault)
 	}
-	// the registry has received the current state again
+	// After all faults, the registry still receives changes.
 	f.names.Store(services("api", "mail", "new", "web"))
 	f.change()
 	s.await("services", "consul:api consul:mail consul:new consul:web", s.paths)
 }
 
-// TestRegistry_RefusesOutdatedAnswers causes faults that a Consul with a single server does not
-// have.
+// TestRegistry_RefusesOutdatedAnswers: the registry accepts no response of a Consul without a
+// leader, and no services of a namespace of Consul Enterprise.
 func TestRegistry_RefusesOutdatedAnswers(t *testing.T) {
 	t.Parallel()
 	f := newFake()
@@ -179,7 +179,7 @@ func TestRegistry_RefusesOutdatedAnswers(t *testing.T) {
 		"Weights": map[string]any{"Passing": 1}})
 	f.code.Store(http.StatusTooManyRequests)
 	server := httptest.NewServer(f)
-	t.Cleanup(server.Close) // runs after the registry has ended
+	t.Cleanup(server.Close) // cleanups run in reverse order: the registry ends first
 	s := start(t, Options{Address: server.URL})
 	s.awaitError("consul answers 429")
 	f.code.Store(0)

@@ -13,16 +13,16 @@ type health struct {
 	mu       sync.Mutex
 	since    time.Time         // time of the last successful query
 	errors   map[string]error  // last error of each failing query, by query
-	problems map[string]string // problems for people, by subject
+	problems map[string]string // problems that an operator must solve, by subject
 }
 
-// Names of a watcher's queries, and subjects of problems.
+// Names of the queries to a datacentre, and subjects of problems.
 const (
 	ofNames    = "catalog/services"
 	ofCritical = "health/state/critical"
 	ofWarning  = "health/state/warning"
 	ofService  = "health/service"
-	// registered workloads
+	// the list of registered workloads in the key/value store
 	ofWorkloads = "kv/" + workloadKeys
 	ofMissing   = "missing"
 	ofEntries   = "entries"
@@ -36,8 +36,8 @@ func (h *health) open(o Options, datacenter string) {
 	h.errors, h.problems = map[string]error{}, map[string]string{}
 }
 
-// record records the result of a query. It logs when queries begin to fail, and when all succeed
-// again.
+// record records the result of a query. It logs the first failure, and when no query fails any
+// more.
 func (h *health) record(query string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,8 +73,8 @@ func (h *health) failure(query string) error {
 	return h.errors[query]
 }
 
-// current returns the time of the last successful query, a problem for people (""), and an error if
-// queries fail.
+// current returns the time of the last successful query, a problem for the operator ("": none), and
+// the error of a failing query.
 func (h *health) current() (since time.Time, problem string, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

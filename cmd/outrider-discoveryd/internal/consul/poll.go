@@ -10,19 +10,20 @@ import (
 	"outrider.org/outrider/agent/backoff"
 )
 
-// pollInterval is the minimum interval between two queries.
+// pollInterval is the minimum interval between the starts of two queries of a poll.
 const pollInterval = 50 * time.Millisecond
 
-// answer is an answer of a blocking query that differs from the last one.
+// answer is a response to a blocking query, sent only if it differs from the previous one.
 type answer[T any] struct {
-	value    T
-	again    bool // first response, or the first after an error
-	lost     bool // Consul's data is older than before, because Consul was restarted or restored
-	filtered bool // the token may not read all data
+	value T
+	again bool // first response, or the first after an error
+	// the index has decreased, because Consul was restarted with older data or restored
+	lost     bool
+	filtered bool // Consul omitted data that the token may not read
 }
 
-// poll repeats a blocking query until the context ends, and sends changed responses to a channel.
-// what is the query's name in health.
+// poll repeats a blocking query until the context ends, and sends changed responses to answers. It
+// records the results in health under the name what.
 func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- answer[T],
 	query func(*api.QueryOptions) (T, *api.QueryMeta, error)) {
 	pause := backoff.Backoff{Min: 100 * time.Millisecond, Max: 5 * time.Second, Jitter: 0.2}
@@ -35,7 +36,7 @@ func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- an
 		}
 		if w.health.record(what, err); err != nil {
 			index = 0
-			_ = pause.Wait(ctx) // the loop checks ctx
+			_ = pause.Wait(ctx) // an error means that ctx has ended, which the loop checks
 			continue
 		}
 		pause.Reset()
@@ -49,7 +50,8 @@ func poll[T any](ctx context.Context, w *watcher, what string, answers chan<- an
 			}
 		}
 		index, newest = next, next
-		_ = backoff.Sleep(ctx, pollInterval-time.Since(begun)) // the loop checks ctx
+		// an error means that ctx has ended, which the loop checks
+		_ = backoff.Sleep(ctx, pollInterval-time.Since(begun))
 	}
 }
 

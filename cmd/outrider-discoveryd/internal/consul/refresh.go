@@ -13,15 +13,15 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// read is the result of reading one service.
+// read is the response to the query for the instances of one service.
 type read struct {
 	entries []*api.ServiceEntry
 	meta    *api.QueryMeta
 	err     error
 }
 
-// refresh reads services and delivers the changed ones. It schedules another attempt, after a
-// pause, for services that cannot be read.
+// refresh reads services from Consul and delivers those that have changed. It schedules another
+// attempt for services that cannot be read.
 func (w *watcher) refresh(ctx context.Context, names []string) {
 	results := make([]read, len(names))
 	var reading sync.WaitGroup
@@ -55,7 +55,8 @@ func (w *watcher) refresh(ctx context.Context, names []string) {
 			w.later[name] = true
 		case len(result.entries) == 0 && result.meta.ResultsFilteredByACLs:
 			w.later[name] = false
-		case len(result.entries) == 0: // the service was removed, which the list of names will show
+		// the service was removed; the next list of names will omit it
+		case len(result.entries) == 0:
 		case urgent || known.index != result.meta.LastIndex:
 			if known.update(w.convert(name, result)) {
 				changed = append(changed, known.input(w.path(name)))
@@ -74,7 +75,7 @@ func (w *watcher) refresh(ctx context.Context, names []string) {
 	w.finish(now, changed)
 }
 
-// reportHidden notes a problem if there are services whose instances the token may not read.
+// reportHidden records a problem if the token may not read the instances of some service.
 func (w *watcher) reportHidden() {
 	problem := ""
 	for _, name := range slices.Sorted(maps.Keys(w.later)) {
@@ -85,8 +86,8 @@ func (w *watcher) reportHidden() {
 	w.health.note(ofService, problem)
 }
 
-// finish delivers changed inputs. The datacentre is complete once all of its services, and the list of
-// workloads, were read.
+// finish delivers changed inputs, and marks the datacentre as complete once all of its services and
+// the list of registered workloads have been read.
 func (w *watcher) finish(now time.Time, changed []store.Input) {
 	var completed *watcher
 	_, workloads := w.workloads.all()
@@ -102,8 +103,8 @@ func (w *watcher) finish(now time.Time, changed []store.Input) {
 	}
 }
 
-// input returns the input with the service's ServiceEntry. If there is none, the input removes the
-// path.
+// input returns an input of the discovery server with the ServiceEntry of the service. If the
+// service has none, the input is empty, which removes an earlier ServiceEntry.
 func (s *service) input(path string) store.Input {
 	input := store.Input{Path: path}
 	if s.object != nil {
@@ -112,7 +113,7 @@ func (s *service) input(path string) store.Input {
 	return input
 }
 
-// update replaces the service by the one that was read, and reports whether its ServiceEntry has
+// update replaces the state of the service by next, and reports whether the ServiceEntry has
 // changed.
 func (s *service) update(next *service) bool {
 	s.index, s.nodes = next.index, next.nodes

@@ -1,11 +1,12 @@
 // Package consul is a service registry: the services of Consul's catalogue and their health. Store
-// registers workloads in it.
+// registers workloads in Consul.
 //
-// A watcher for each datacentre has three blocking queries with small responses: the names of the
-// services, the critical checks and the checks in state warning. A changed check names its service,
-// which is read first (urgent). A change of the catalogue names no service, so all are read again
-// (sweep). A blocking query per service would need a connection each, and 1,000 connections are
-// more than Consul accepts from one client (http_max_conns_per_client).
+// A watcher for each datacentre sends three blocking queries with small responses: the names of the
+// services, the critical checks, and the checks in state warning. A changed check names its
+// service, which the watcher reads first (urgent). A change of the catalogue names no service, so
+// the watcher reads all services again (sweep). A blocking query for each service would need its
+// own connection: 1,000 connections are more than Consul accepts from one client
+// (http_max_conns_per_client).
 //
 //	catalog/services ──┐             ┌─ urgent ─┐
 //	state/critical ────┼─> watcher ──┤          ├─> health/service/NAME ─> Service
@@ -33,19 +34,19 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// partialWait is how long the first batch is delayed by a datacentre that does not respond. Then
-// the services of the others are delivered.
+// partialWait is how long the first batch waits for datacentres that do not respond. After this
+// time the registry delivers the services of the other datacentres.
 const partialWait = 10 * time.Second
 
 // Options configures a Registry.
 type Options struct {
 	Name        string   // name of the source
 	Address     string   // address of Consul: http://HOST:PORT, https://HOST:PORT or unix:///PATH
-	CAFile      string   // file with CA certificates for https; "": the system's
+	CAFile      string   // file with CA certificates for https; "": those of the system
 	TokenFile   string   // file with a token, read for each query; "": no token
-	Datacenters []string // datacentres to read; none: that of the agent at Address
-	Namespace   string   // namespace of the ServiceEntries; "": consul
-	Domain      string   // domain of the hosts NAME.DOMAIN; "": service.consul
+	Datacenters []string // datacentres to read; none: that of the Consul agent at Address
+	Namespace   string   // namespace of the ServiceEntries; "": "consul"
+	Domain      string   // domain of the hosts, which are NAME.DOMAIN; "": "service.consul"
 	Sink        source.Sink
 	Logger      *slog.Logger
 }
@@ -59,9 +60,10 @@ type Registry struct {
 
 	mu         sync.Mutex // guards all fields below
 	inputs     map[string]store.Input
-	incomplete map[*watcher]bool // watchers whose services are not all in inputs yet
+	incomplete map[*watcher]bool // watchers of datacentres that are not complete yet
 	synced     bool
-	partial    bool // the first batch is late, so changes are delivered before it
+	// partialWait has passed, so changes are delivered even before all datacentres are complete
+	partial bool
 }
 
 // New returns a registry. Run connects to Consul.
@@ -111,8 +113,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// Reload accepts the current list of services as complete: it removes services that Consul has
-// lost.
+// Reload removes the services that are missing since Consul has lost data: it accepts the current
+// list of services as complete.
 func (r *Registry) Reload() {
 	for _, w := range r.watchers {
 		select {
@@ -122,8 +124,9 @@ func (r *Registry) Reload() {
 	}
 }
 
-// deliver sends changed inputs to the sink. If completed is not nil, all services of its datacentre
-// are known now. The first batch is sent when all datacentres are complete.
+// deliver stores changed inputs and sends them to the sink. completed is a watcher whose datacentre
+// has just become complete, or nil. The first batch contains all inputs, and is sent when all
+// datacentres are complete.
 func (r *Registry) deliver(changed []store.Input, completed *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,7 +147,8 @@ func (r *Registry) deliver(changed []store.Input, completed *watcher) {
 	}
 }
 
-// deliverPart delivers the inputs that are known when the first batch is late.
+// deliverPart sends the inputs of the datacentres that have responded, if some have not responded
+// within partialWait.
 func (r *Registry) deliverPart() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,8 +168,8 @@ func (r *Registry) send(inputs []store.Input, all bool) {
 	r.options.Sink(discovery.Batch{Source: r.options.Name, Inputs: inputs, Complete: all})
 }
 
-// Status returns the state of the registry: the errors of all datacentres, and the oldest of their
-// last contacts.
+// Status returns the state of the registry, with the errors of all datacentres. Since is the time
+// of the last successful query to the datacentre that has been silent for longest.
 func (r *Registry) Status() source.Status {
 	r.mu.Lock()
 	status := source.Status{Synced: r.synced, Inputs: len(r.inputs)}

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-// TestRegistry_ServesCatalogue makes every relevant kind of change in the catalogue of a real
-// Consul.
+// TestRegistry_ServesCatalogue makes each relevant kind of change in the catalogue of a real
+// Consul, and checks the resulting ServiceEntries.
 func TestRegistry_ServesCatalogue(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})
@@ -91,7 +91,7 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 		t.Errorf("a service without healthy instances: %v, which resolves its own host", got)
 	}
 
-	// these changes affect no check, so Consul does not say which service has changed
+	// Changes that affect no check: Consul does not report which service has changed.
 	mail.Address = "10.0.0.5"
 	consul.Register(t, mail)
 	s.awaitAddresses("consul:mail", "10.0.0.5")
@@ -112,7 +112,8 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 	}
 }
 
-// TestRegistry_KeepsWhatConsulLost stops Consul, and starts it with an empty catalogue.
+// TestRegistry_KeepsWhatConsulLost restarts Consul with an empty catalogue. The registry keeps the
+// lost services until they are registered again, or until a reload.
 func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})
@@ -141,21 +142,22 @@ func TestRegistry_KeepsWhatConsulLost(t *testing.T) {
 		"registered again; a reload removes them", s.problem)
 	s.await("services", all, s.paths)
 
-	// the list has only a part of the services, so the others are retained
+	// Services are registered again one by one. Meanwhile the registry keeps the missing ones.
 	web.Address, api.Address = "10.0.1.1", "10.0.1.2"
 	consul.Register(t, web)
 	s.awaitAddresses("consul:web", "10.0.1.1")
 	consul.Register(t, api)
 	s.awaitAddresses("consul:api", "10.0.1.2")
 	s.awaitAddresses("consul:mail", "10.0.0.3")
-	consul.Deregister(t, web) // services that are removed one by one are not retained
+	consul.Deregister(t, web) // a service that is deregistered, not lost, is removed
 	s.await("services", "consul:api consul:mail", s.paths)
 	s.registry.Reload()
 	s.await("services", "consul:api", s.paths)
 	s.await("problem", "", s.problem)
 }
 
-// TestRegistry_TokenFromFile replaces, revokes and restores the token in the file.
+// TestRegistry_TokenFromFile: a replaced token takes effect without a restart. While a token is
+// revoked or may read less, the registry reports an error or a problem and keeps its services.
 func TestRegistry_TokenFromFile(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{ACL: true})
@@ -182,7 +184,7 @@ func TestRegistry_TokenFromFile(t *testing.T) {
 	s.awaitAddresses("consul:web", "10.0.0.1")
 	write(t, file, none)
 	parts.Eventually(t, limit, "the token's rights are reported", func() bool {
-		// either error is possible: it depends on which query used the new token first
+		// The report depends on which query is the first one with the new token.
 		status := s.registry.Status()
 		return status.Err != nil && strings.Contains(status.Err.Error(), "may read no service") ||
 			status.Problem == "the token may not read the instances of service api"
@@ -193,7 +195,8 @@ func TestRegistry_TokenFromFile(t *testing.T) {
 	s.awaitError("")
 }
 
-// TestRegistry_ServesOtherDatacenters configures one datacentre that exists and one that does not.
+// TestRegistry_ServesOtherDatacenters configures a datacentre that exists and one that does not.
+// The services of the existing one are delivered; the other one is reported as an error.
 func TestRegistry_ServesOtherDatacenters(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})
@@ -210,8 +213,9 @@ func TestRegistry_ServesOtherDatacenters(t *testing.T) {
 	}
 }
 
-// TestRegistry_OfTwoDatacenters runs two Consuls that are connected as datacentres, and sends
-// queries to one of them. The other one ends and returns.
+// TestRegistry_OfTwoDatacenters connects the Consul servers of two datacentres, and reads both
+// through one server. While the other server is down, the registry keeps its services. After a
+// restart without data, they remain until they are registered again.
 func TestRegistry_OfTwoDatacenters(t *testing.T) {
 	t.Parallel()
 	first := catalog.Start(t, catalog.Options{})
@@ -239,7 +243,7 @@ func TestRegistry_OfTwoDatacenters(t *testing.T) {
 	second.Kill()
 	s.awaitError("datacenter dc2: ")
 	s.awaitAddresses("consul:dc2/web", "10.0.2.1")
-	near.Address = "10.0.0.9" // the datacentre that still runs delivers its changes
+	near.Address = "10.0.0.9" // changes in the other datacentre are still delivered
 	first.Register(t, near)
 	s.awaitAddresses("consul:dc1/web", "10.0.0.9")
 	second = second.Restart(t)

@@ -18,10 +18,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// limit bounds the wait for a change on a busy machine.
+// limit bounds the wait for a change. It is generous, for busy machines.
 const limit = 30 * time.Second
 
-// sink records what a registry has delivered.
+// sink records the batches that a registry delivers.
 type sink struct {
 	sourcetest.Receiver
 	t        testing.TB
@@ -57,7 +57,8 @@ func (s *sink) problem() string { return s.registry.Status().Problem }
 
 func (s *sink) paths() string { return strings.Join(s.Paths(), " ") }
 
-// addresses returns the endpoints of a service as ADDRESS or ADDRESS*WEIGHT, in order.
+// addresses returns the endpoints of a service, each as ADDRESS or ADDRESS*WEIGHT, in the delivered
+// order.
 func (s *sink) addresses(path string) string {
 	var found []string
 	for _, e := range s.entry(path).GetEndpoints() {

@@ -15,14 +15,14 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// maxRequest is the largest transaction, in bytes. Consul accepts 512 KiB (txn_max_req_len). The
-// value of an entry is part of it.
+// maxRequest is the maximum size of a transaction in bytes, with the value of the workload's key.
+// Consul accepts 512 KiB (txn_max_req_len).
 const maxRequest = 500 << 10
 
-// Store stores registered workloads in the first datacentre of a registry. Each workload is a value
-// in the key/value store, and a node with instances in the catalogue, written in one transaction.
-// Only the value is read back; the catalogue is for other programs. Store implements
-// registration.Store.
+// Store stores registered workloads in the first datacentre of a registry. One transaction writes a
+// workload's WorkloadEntry to the key/value store, and its node with service instances to the
+// catalogue. Outrider reads only the key/value store; the catalogue serves other programs. Store
+// implements registration.Store.
 type Store struct {
 	registry *Registry
 	groups   func(namespace, name string) *networking.WorkloadGroup
@@ -30,8 +30,8 @@ type Store struct {
 
 var _ registration.Store = (*Store)(nil)
 
-// NewStore returns a store that uses a registry, which must run. groups returns a WorkloadGroup of
-// another source, nil if there is none.
+// NewStore returns a store that uses a running registry. groups returns a WorkloadGroup by
+// namespace and name; nil if it does not exist.
 func NewStore(registry *Registry,
 	groups func(namespace, name string) *networking.WorkloadGroup) *Store {
 	return &Store{registry: registry, groups: groups}
@@ -39,7 +39,7 @@ func NewStore(registry *Registry,
 
 func (s *Store) watcher() *watcher { return s.registry.watchers[0] }
 
-// Run waits until ctx ends, because the registry reads the entries.
+// Run only waits until ctx ends: the registry reads the entries.
 func (s *Store) Run(ctx context.Context) error { <-ctx.Done(); return nil }
 
 // Group returns a WorkloadGroup.
@@ -51,7 +51,7 @@ func (s *Store) Group(_ context.Context, key registration.Key) (*registration.Gr
 	return &registration.Group{Key: key, Spec: spec}, nil
 }
 
-// Entries returns all entries in Consul, and an error while they cannot be read.
+// Entries returns all registered workloads, or an error while they cannot be read.
 func (s *Store) Entries() ([]*registration.Entry, error) {
 	if err := s.watcher().health.failure(ofWorkloads); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (s *Store) Entries() ([]*registration.Entry, error) {
 	return entries, nil
 }
 
-// Get returns the entry that is in Consul now, nil if there is none.
+// Get reads an entry from Consul, not from the last list; nil: it does not exist.
 func (s *Store) Get(ctx context.Context, key registration.Key) (*registration.Entry, error) {
 	w, index, err := s.read(ctx, key)
 	if w == nil || err != nil {
@@ -73,7 +73,7 @@ func (s *Store) Get(ctx context.Context, key registration.Key) (*registration.En
 	return w.entry(index), nil
 }
 
-// Create writes the entry of a workload, unless there is one.
+// Create writes the entry of a workload. It returns registration.ErrConflict if the entry exists.
 func (s *Store) Create(ctx context.Context, of *registration.Workload,
 	c registration.Connection) error {
 	return s.write(ctx, newWorkload(of, c), 0)
@@ -94,7 +94,8 @@ func (s *Store) SetHealth(ctx context.Context, e *registration.Entry, h registra
 	}, func(w *workload) { w.setHealth(h) })
 }
 
-// change reads an entry, changes it if a condition holds, and writes it.
+// change reads an entry, changes it and writes it. It returns registration.ErrConflict if matches
+// returns false for the entry, or if the entry changes meanwhile.
 func (s *Store) change(ctx context.Context, key registration.Key,
 	matches func(*registration.Entry) bool, change func(*workload)) error {
 	w, index, err := s.read(ctx, key)
@@ -108,7 +109,8 @@ func (s *Store) change(ctx context.Context, key registration.Key,
 	return s.write(ctx, w, index)
 }
 
-// Delete removes an entry, and its node with all instances.
+// Delete removes an entry from the key/value store, and its node with all service instances from
+// the catalogue.
 func (s *Store) Delete(ctx context.Context, e *registration.Entry) error {
 	index, err := strconv.ParseUint(e.Version, 10, 64)
 	if err != nil {
@@ -121,14 +123,15 @@ func (s *Store) Delete(ctx context.Context, e *registration.Entry) error {
 		{Node: &api.NodeTxnOp{Verb: api.NodeDelete, Node: api.Node{Node: w.nodeName()}}}})
 }
 
-// Renew writes a new value of the instance's key. The value contains the time, for people.
+// Renew renews the lease of a server instance: it writes the instance's key. Only the change of the
+// key counts; the time in its value is for operators.
 func (s *Store) Renew(ctx context.Context, instance string, duration time.Duration) error {
 	text := fmt.Sprintf(`{"renewed": %q, "duration": %q}`, formatTime(time.Now()), duration)
 	return s.apply(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVSet, Key: serverKeys + instance,
 		Value: []byte(text)}}})
 }
 
-// Leases returns the value of each instance's key.
+// Leases returns, for each server instance with a lease, a text that changes with each Renew.
 func (s *Store) Leases(ctx context.Context) (map[string]string, error) {
 	pairs, _, err := send(ctx, s.watcher(), 0,
 		func(o *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {
@@ -144,7 +147,7 @@ func (s *Store) Leases(ctx context.Context) (map[string]string, error) {
 	return all, nil
 }
 
-// Release removes the instance's key.
+// Release removes the lease of a server instance.
 func (s *Store) Release(ctx context.Context, instance string) error {
 	return s.apply(ctx, api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVDelete,
 		Key: serverKeys + instance}}})
@@ -154,7 +157,7 @@ func keyOf(key registration.Key) string {
 	return workloadKeys + key.Namespace + "/" + key.Name
 }
 
-// read returns the current state of an entry and its ModifyIndex; nil: there is none.
+// read returns the current state of an entry and its ModifyIndex; nil if the entry does not exist.
 func (s *Store) read(ctx context.Context, key registration.Key) (*workload, uint64, error) {
 	pair, _, err := send(ctx, s.watcher(), 0,
 		func(o *api.QueryOptions) (*api.KVPair, *api.QueryMeta, error) {
@@ -171,8 +174,8 @@ func (s *Store) read(ctx context.Context, key registration.Key) (*workload, uint
 	return w, pair.ModifyIndex, nil
 }
 
-// write writes an entry, and its node with instances. It returns ErrConflict if the ModifyIndex
-// differs from index; with index 0, if the entry exists.
+// write writes an entry, and its node with service instances. It returns registration.ErrConflict
+// if the ModifyIndex of the entry is not index, or if index is 0 and the entry exists.
 func (s *Store) write(ctx context.Context, w *workload, index uint64) error {
 	text, err := json.Marshal(w)
 	if err == nil {
@@ -189,8 +192,8 @@ func (s *Store) write(ctx context.Context, w *workload, index uint64) error {
 	return s.apply(ctx, ops)
 }
 
-// apply applies operations in one transaction. The first one writes to the key/value store; if its
-// condition does not hold, apply returns ErrConflict.
+// apply applies operations in one transaction. The first one must be a compare-and-set in the
+// key/value store: if its index is outdated, apply returns registration.ErrConflict.
 func (s *Store) apply(ctx context.Context, ops api.TxnOps) error {
 	client := s.registry.client
 	ctx, cancel := context.WithTimeout(ctx, client.timeout)

@@ -25,7 +25,7 @@ var webGroup = &registration.Group{Key: registration.Key{Namespace: "vm", Name: 
 	Spec: &networking.WorkloadGroup{Metadata: &networking.WorkloadGroup_ObjectMeta{
 		Labels: map[string]string{"app": "shop"}}}}
 
-// webWorkload returns a workload of the group web.
+// webWorkload returns a workload of the WorkloadGroup web.
 func webWorkload(address string) *registration.Workload {
 	return &registration.Workload{
 		Key:   registration.Key{Namespace: "vm", Name: "web-" + address},
@@ -41,7 +41,8 @@ func connection(controller string, at time.Time) registration.Connection {
 	return registration.Connection{Controller: controller, ConnectedAt: at}
 }
 
-// instances returns what other programs see of a service: node, address, port, tags and status.
+// instances returns the instances of a service as Consul's HTTP API shows them: node, address,
+// port, tags and status.
 func instances(t *testing.T, consul *catalog.Consul, service string) string {
 	t.Helper()
 	var all []*api.ServiceEntry
@@ -55,8 +56,8 @@ func instances(t *testing.T, consul *catalog.Consul, service string) string {
 	return strings.Join(found, "\n")
 }
 
-// A workload is registered, reports its health, moves to another server and leaves. Another server
-// sees the same entry, and other programs an ordinary instance.
+// A workload registers, reports its health, moves to another discovery server and leaves. The other
+// server reads the same entry, and other programs see an ordinary service instance in Consul.
 func TestStore_RegistersWorkloads(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -104,7 +105,7 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 		s.await("the WorkloadEntry", "true", func() string {
 			return fmt.Sprint(strings.Contains(s.Text(path), `"istio.io/workloadController":"a"`))
 		})
-		// no health was reported yet
+		// The workload has not reported its health, so its service has no endpoint.
 		s.await("services", path+" consul:shop consul:shop-tcp", s.paths)
 		s.awaitAddresses("consul:shop", "")
 	}
@@ -187,8 +188,7 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 	}
 }
 
-// An empty Consul at the address of the one before has lost the workloads. They stay until they are
-// registered again.
+// Consul restarts without data. The registry keeps the workloads, which are registered again later.
 func TestStore_SurvivesLossOfData(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})
@@ -196,7 +196,7 @@ func TestStore_SurvivesLossOfData(t *testing.T) {
 	store := NewStore(s.registry, nil)
 	s.awaitSynced()
 	web := webWorkload("10.0.0.1")
-	web.Annotations = nil // no health is reported
+	web.Annotations = nil // without a health check, the workload is healthy at once
 	register := func() {
 		t.Helper()
 		if err := store.Create(t.Context(), web, connection("a", time.Now())); err != nil {
@@ -230,7 +230,8 @@ func TestStore_SurvivesLossOfData(t *testing.T) {
 	s.awaitAddresses("consul:shop", "10.0.0.1*3")
 }
 
-// A token with the documented rights suffices, and one without is refused.
+// A token with the documented rights suffices to register workloads. A token with read rights only
+// is refused.
 func TestStore_NeedsRights(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{ACL: true})
@@ -240,7 +241,7 @@ func TestStore_NeedsRights(t *testing.T) {
 	write(t, token, reader)
 	consul.Register(t, catalog.Instance{Service: "mail", Address: "10.0.0.2", Port: 25})
 	s := start(t, Options{Address: consul.Address, TokenFile: token})
-	s.awaitSynced() // a server that registers nobody needs no right to read keys
+	s.awaitSynced() // without registration, the server needs no right to read keys
 	store := NewStore(s.registry, nil)
 	err := store.Create(t.Context(), webWorkload("10.0.0.1"), connection("a", time.Now()))
 	if err == nil || !strings.Contains(err.Error(), "Permission denied") {
@@ -267,7 +268,7 @@ func TestStore_NeedsRights(t *testing.T) {
 	const all = path + " consul:mail consul:shop consul:shop-tcp"
 	s.await("services", all, s.paths)
 
-	// a token that may read less removes nothing
+	// A token with fewer rights hides workloads, but does not remove them.
 	write(t, token, reader)
 	consul.Do(t, http.MethodPut, "/v1/kv/"+workloadKeys+"vm/other", "no WorkloadEntry", nil)
 	s.await("problem", "the token may not read all registered workloads; permit read for "+
@@ -285,8 +286,9 @@ func TestStore_NeedsRights(t *testing.T) {
 	}
 }
 
-// Workloads that are missing after an interruption stay for lostWait, others go at once. A value can
-// be no other object than the WorkloadEntry of its key.
+// Workloads that are missing after an interruption, or after a loss of data in Consul, are removed
+// after lostWait; others are removed at once. The type and the name of an entry come from its key,
+// not from its value.
 func TestWatcher_RemovesWorkloads(t *testing.T) {
 	s := &sink{t: t}
 	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Accept,

@@ -17,10 +17,11 @@ import (
 )
 
 const (
-	// chunk is the number of services that are read before the health checks are processed again.
+	// chunk is the number of services that the watcher reads before it processes health checks
+	// again.
 	chunk = 64
-	// sweepShare bounds how much time is spent on sweeps, which read all services: the pause after
-	// a sweep is sweepShare times its duration, and at least sweepPause.
+	// sweepShare bounds the share of time spent on sweeps, which read all services. The pause after
+	// a sweep is sweepShare times the duration of the sweep, but at least sweepPause.
 	sweepShare = 10
 	sweepPause = time.Second
 )
@@ -28,27 +29,29 @@ const (
 // watcher reads one datacentre. The goroutine of run owns its fields except health.
 type watcher struct {
 	registry   *Registry
-	datacenter string // name of the datacentre; "": that of the agent
+	datacenter string // name of the datacentre; "": that of the Consul agent
 	health     health
 	names      chan answer[map[string][]string]
-	checks     [2]chan answer[api.HealthChecks] // answers for the states critical and warning
-	listings   chan answer[api.KVPairs]         // lists of the registered workloads
-	accept     chan struct{}                    // receives calls of Registry.Reload
+	// lists of the checks in the states critical and warning
+	checks   [2]chan answer[api.HealthChecks]
+	listings chan answer[api.KVPairs] // lists of the registered workloads
+	accept   chan struct{}            // a signal from Registry.Reload
 
-	listed   bool                // the names of the services were read once
-	complete bool                // all services were read once
-	services map[string]*service // services that were read, by name
-	// services that Consul has lost; their last state is still delivered
+	listed   bool                // a list of the services' names has been received
+	complete bool                // all services have been read
+	services map[string]*service // listed services, by name
+	// services that Consul has lost; their last known state remains in use
 	missing map[string]bool
-	// the last list of names was filtered, because the token may not read all
+	// the last list of names omitted services that the token may not read
 	filtered bool
-	failing  [2]map[check]bool // failing checks by state
-	urgent   map[string]bool   // services to be read first
-	sweep    []string          // services to be read after urgent, sorted
+	failing  [2]map[check]bool // checks in the states critical and warning
+	urgent   map[string]bool   // services to read first
+	sweep    []string          // services to read after the urgent ones, sorted
 	sweepDue bool              // the catalogue has changed since the sweep began
 	begun    time.Time         // start of the last sweep
-	rest     time.Time         // earliest time of the next sweep
-	// services to read again at the time retry; true: the last attempt failed
+	rest     time.Time         // earliest start of the next sweep
+	// services to read again at the time retry; true: the last attempt failed; false: the token may
+	// not read their instances
 	later map[string]bool
 	retry time.Time
 	pause backoff.Backoff
@@ -56,16 +59,16 @@ type watcher struct {
 	workloads workloads
 }
 
-// service is the state of a service when it was last read.
+// service is the last known state of a service.
 type service struct {
 	name   string
 	tags   []string // tags of all instances, from the list of names
-	index  uint64   // index of the answer from which the service was read
+	index  uint64   // index of the response from which the service was read
 	nodes  map[string]bool
 	object *object.Object
 }
 
-// check identifies a check of an instance, or of a node if service is "".
+// check identifies the health check of an instance; with an empty service, that of a node.
 type check struct{ node, id, service string }
 
 func newWatcher(r *Registry, datacenter string) *watcher {
@@ -107,8 +110,8 @@ func (w *watcher) run(ctx context.Context) {
 	}
 }
 
-// listNames queries the names of all services with their tags. An empty list is an error if the
-// token may not read all services.
+// listNames queries the names and tags of all services. An empty list is an error if the token may
+// not read all services, because the list may be incomplete.
 func (w *watcher) listNames(o *api.QueryOptions) (map[string][]string, *api.QueryMeta, error) {
 	names, meta, err := w.registry.client.api.Catalog().Services(o)
 	if err == nil && meta.ResultsFilteredByACLs && len(names) == 0 {
@@ -117,8 +120,8 @@ func (w *watcher) listNames(o *api.QueryOptions) (map[string][]string, *api.Quer
 	return names, meta, err
 }
 
-// await processes one event. It waits for an event for the duration wait at most; negative: without
-// limit.
+// await waits for one event, at most for the duration wait, and processes it. A negative wait means
+// no limit.
 func (w *watcher) await(ctx context.Context, wait time.Duration) {
 	var due <-chan time.Time
 	if wait >= 0 {
@@ -143,8 +146,8 @@ func (w *watcher) await(ctx context.Context, wait time.Duration) {
 	}
 }
 
-// next returns the services to be read now. If there are none, it returns how long to wait for an
-// event.
+// next returns the names of the services to read now. If there are none, it returns how long to
+// wait for an event.
 func (w *watcher) next(now time.Time) (names []string, wait time.Duration) {
 	if len(w.later) > 0 && !now.Before(w.retry) {
 		for name := range w.later {
@@ -173,12 +176,12 @@ func (w *watcher) next(now time.Time) (names []string, wait time.Duration) {
 	return nil, wait
 }
 
-// failed reports whether services could not be read.
+// failed reports whether the last attempt to read some service failed.
 func (w *watcher) failed() bool {
 	return slices.Contains(slices.Collect(maps.Values(w.later)), true)
 }
 
-// list processes a list of the services with their tags.
+// list processes a list of the services' names and tags.
 func (w *watcher) list(found answer[map[string][]string], now time.Time) {
 	usable := maps.Clone(found.value)
 	delete(usable, ownService)
@@ -204,8 +207,8 @@ func (w *watcher) list(found answer[map[string][]string], now time.Time) {
 			gone[name] = true
 		}
 	}
-	// after an interruption, or if the token may read less than before, a missing service may still
-	// exist
+	// A service that is missing in the first list after an interruption, or because the token may
+	// read less than before, may still exist.
 	doubtful := found.again || found.filtered && !w.filtered
 	w.filtered = found.filtered
 	if found.lost || doubtful && w.listed && 2*len(gone) > len(w.services) {
@@ -219,7 +222,7 @@ func (w *watcher) list(found answer[map[string][]string], now time.Time) {
 	w.finish(now, nil)
 }
 
-// reportUnusable notes a problem if there are services whose names cannot be part of a host name.
+// reportUnusable records a problem if the names of some services are no host names.
 func (w *watcher) reportUnusable(all map[string][]string, usable int) {
 	count, problem := len(all)-usable, ""
 	if _, ok := all[ownService]; ok {
@@ -234,7 +237,7 @@ func (w *watcher) reportUnusable(all map[string][]string, usable int) {
 	w.health.note(ofNames, problem)
 }
 
-// reportMissing notes a problem if there are services that Consul has lost.
+// reportMissing records a problem if Consul has lost services.
 func (w *watcher) reportMissing() {
 	problem := ""
 	if count := len(w.missing); count > 0 {
@@ -261,8 +264,8 @@ func (w *watcher) removeAll(names map[string]bool) {
 	}
 }
 
-// check processes a list of the checks in a state. It schedules the services of checks that entered
-// or left the state.
+// check processes a list of the checks in a state. It schedules a read of each service with a check
+// that has entered or left the state.
 func (w *watcher) check(state int, found api.HealthChecks) {
 	now := make(map[check]bool, len(found))
 	for _, c := range found {
@@ -294,12 +297,12 @@ func (w *watcher) check(state int, found api.HealthChecks) {
 	w.failing[state] = now
 }
 
-// path returns the path of a service's input.
+// path returns the path of the input with a service's ServiceEntry.
 func (w *watcher) path(name string) string {
 	return w.registry.options.Name + ":" + w.qualified(name)
 }
 
-// qualified returns a service's name, with the datacentre if the configuration names datacentres.
+// qualified returns DATACENTRE/NAME for a service, or its name if no datacentre is configured.
 func (w *watcher) qualified(name string) string {
 	if w.datacenter == "" {
 		return name

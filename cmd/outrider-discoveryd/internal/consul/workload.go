@@ -15,14 +15,14 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// Keys in Consul's key/value store. The value of workloadKeys+NAMESPACE/NAME is the WorkloadEntry of
-// a registered workload, in JSON as Kubernetes has it.
+// Prefixes of keys in Consul's key/value store. The key workloadKeys+NAMESPACE/NAME contains the
+// WorkloadEntry of a registered workload, in the JSON form of Kubernetes.
 const (
 	workloadKeys = "outrider/registration/workloads/"
 	serverKeys   = "outrider/registration/servers/"
 )
 
-// healthyCondition is the condition with the health, as Istio names it.
+// healthyCondition is Istio's name for the condition that contains the health.
 const healthyCondition = "Healthy"
 
 // workload is a registered workload: a WorkloadEntry as JSON.
