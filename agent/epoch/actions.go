@@ -16,15 +16,16 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// Short actions on callers, the board and the log.
+// Short actions that reply to callers of the supervisor, update its conditions and events, or write
+// to its log.
 type (
-	// reply returns the result of a call. Readers and the keeper have received all earlier changes
-	// by then.
+	// reply returns the result of a call. It runs after all queued requests to the keeper and all
+	// queued updates of conditions and events.
 	reply struct {
 		call   int
 		answer answer
 	}
-	// announceWait notifies a caller that its request waits, and for what.
+	// announceWait notifies a caller that its request waits, until when, and why.
 	announceWait struct {
 		call  int
 		until time.Time
@@ -82,7 +83,7 @@ func (a publish) run(x *executor) {
 
 func (a logLine) run(x *executor) { x.logs(a.level, a.message, a.args...) }
 
-// Short actions on the keeper and on files.
+// Short actions that send requests to the keeper or change files.
 type (
 	// launch makes the keeper create a process.
 	launch struct {
@@ -115,7 +116,7 @@ func (a launch) run(x *executor) {
 		})
 		x.job(startJob(a.spec.ID), func(ctx context.Context) {
 			if err != nil && a.hot {
-				// if its parent's exit is the cause, that event must arrive first
+				// the parent's exit may be the cause: let the event of its exit arrive first
 				sleep(ctx, parentNews)
 			}
 			x.post(launched{a.spec.ID, process.PID, err})
@@ -201,7 +202,8 @@ func (a listProcesses) run(x *executor) {
 	})
 }
 
-// exitOf returns the event of a process: its exit, or that it lives if the keeper reports no exit.
+// exitOf returns the event of a process that exited, or that is alive if the keeper reports no
+// exit.
 func (x *executor) exitOf(p keeper.Process) processExited {
 	e := processExited{id: p.ID, pid: p.PID, exit: p.Exit, lastLines: envoy.RedactLines(p.LastLines)}
 	if e.exit != nil {

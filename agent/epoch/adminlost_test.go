@@ -10,10 +10,11 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// loses are ways, by name, in which a new epoch can cost its parent the admin interface.
+// loses has failures of a new epoch, by name, that close its parent's admin interface.
 var loses = map[string]behaviour{"port in use": {late: true}, "never live": {never: true}}
 
-// adminIsBack checks that a live epoch with a known spec regains an admin interface.
+// adminIsBack checks that the live epoch's admin interface answers, provided that the whole spec
+// that worked last is known.
 func (h *harness) adminIsBack() {
 	h.t.Helper()
 	synctest.Wait()
@@ -38,7 +39,8 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))
 				h.w.behaviour["bad"] = bad
-				// rounds after the first also wait for the end of the overlap
+				// each round after the first waits until the epoch that the previous round replaced
+				// has exited
 				for round := range 3 {
 					refused := h.refused(specOf("bad"))
 					if refused.Remaining != round || refused.Number != round+1 {
@@ -53,7 +55,7 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 					h.adminIsBack()
 				}
 				h.wait(10 * time.Minute)
-				h.expect("3 live") // no more than that
+				h.expect("3 live") // no further epoch was started
 				if got := h.must(specOf("b")); got != (Result{Epoch: 4, Previous: 3,
 					Mode: HotRestart}) {
 					t.Errorf("the next: %+v", got)
@@ -67,7 +69,8 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 						raised++
 					}
 				}
-				if raised == 0 { // at least one; the board limits events to three a minute
+				// at least once; the board, which publishes events, limits them to three a minute
+				if raised == 0 {
 					t.Error("no event that the admin interface was lost")
 				}
 			})
@@ -99,7 +102,7 @@ func TestRepair_IsRepeatedAfterAMinute(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.w.behaviour["bad"] = behaviour{late: true}
-		// the spec that worked now fails to start
+		// the spec of the live epoch now fails to start, too
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
 		h.refused(specOf("bad"))
 		starts := func() (n int) {
@@ -125,8 +128,8 @@ func TestRepair_IsRepeatedAfterAMinute(t *testing.T) {
 	})
 }
 
-// An agent that adopts an epoch without admin interface cannot replace it before it has the
-// configuration.
+// An agent adopts an epoch that has lost its admin interface. It replaces the epoch only once Apply
+// has provided the configuration.
 func TestRepair_OfAnAdoptedEpochWaitsForItsConfiguration(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -152,7 +155,8 @@ func TestRepair_OfAnAdoptedEpochWaitsForItsConfiguration(t *testing.T) {
 	})
 }
 
-// While an epoch has lost its admin interface to another one, its record says so at every moment.
+// Whenever the live epoch's admin interface fails because another epoch took it over, its record
+// says so: it is handing over, or AdminLost is set.
 func TestEpoch_SaysWhyItsAdminIsClosed(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {

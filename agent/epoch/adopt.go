@@ -10,12 +10,12 @@ import (
 
 // adoption is a pending request for the keeper's list of processes.
 type adoption struct {
-	number int // number of the connection; answers of earlier connections are ignored
-	call   int // of SetKeeper; 0: of Run
+	// number of the keeper connection; lists that an earlier connection returns are ignored
+	number int
+	call   int // number of the SetKeeper call that waits for the adoption; 0: Run waits for it
 }
 
-// keeperConnected is the event of a new connection to a keeper, at the start of Run or by
-// SetKeeper.
+// keeperConnected is the event of a new keeper connection, which Run or SetKeeper has passed.
 type keeperConnected struct{ call int }
 
 func (e keeperConnected) apply(m *machine) {
@@ -28,14 +28,14 @@ func (e keeperConnected) apply(m *machine) {
 	m.do(listProcesses{m.adoption.number})
 }
 
-// cancelAdoption answers the SetKeeper call whose adoption is superseded.
+// cancelAdoption replies to the SetKeeper call whose adoption is superseded.
 func (m *machine) cancelAdoption() {
 	if m.link == listing && m.adoption.call != 0 {
 		m.reply([]call{{id: m.adoption.call}}, answer{err: errKeeperLost})
 	}
 }
 
-// keeperGone is the event of a lost connection to the keeper.
+// keeperGone is the event of a lost keeper connection.
 type keeperGone struct{ adoption int }
 
 func (e keeperGone) apply(m *machine) {
@@ -44,8 +44,8 @@ func (e keeperGone) apply(m *machine) {
 	}
 }
 
-// loseKeeper records that no keeper is connected. Its Envoys end with it, unless it re-executes
-// itself.
+// loseKeeper records that no keeper is connected. The Envoys are children of the keeper, and exit
+// if it exits; they continue if the keeper only re-executes itself.
 func (m *machine) loseKeeper() {
 	m.cancelAdoption()
 	m.link, m.lostAt, m.lostLong = disconnected, m.now, false
@@ -58,8 +58,8 @@ func (m *machine) loseKeeper() {
 	}
 }
 
-// reconcileLost watches the processes of a lost keeper. It reports an error if the keeper is away
-// for longer than a re-execution takes.
+// reconcileLost watches the processes of a keeper whose connection was lost. It raises an error
+// condition if the connection is missing for longer than a re-execution of the keeper lasts.
 func (m *machine) reconcileLost() {
 	if len(m.processes) > 0 && !m.awaiting {
 		m.awaiting = true
@@ -78,7 +78,7 @@ func (m *machine) reconcileLost() {
 	}
 }
 
-// processEnded is the event of a process that exited while its keeper was lost.
+// processEnded is the event of a process that exited while no keeper was connected.
 type processEnded struct{ id string }
 
 func (e processEnded) apply(m *machine) {
@@ -101,9 +101,9 @@ type listed struct {
 
 // foundProcess is a process in the keeper's list.
 type foundProcess struct {
-	processExited          // exit is nil if it lives
-	adopted       *process // as described by its note; nil: it has no valid note
-	problem       error    // with the note
+	processExited          // exit is nil if the process is alive
+	adopted       *process // the process according to its note; nil: it has no valid note
+	problem       error    // error of the note
 }
 
 func (e listed) apply(m *machine) {
@@ -134,8 +134,8 @@ func (e listed) apply(m *machine) {
 	}
 }
 
-// adopt takes over the keeper's processes: at the start of Run all, from a new keeper those that
-// differ from the known ones.
+// adopt takes over processes of the keeper: all of them when Run starts, and those that the
+// supervisor does not know yet when another keeper was connected.
 func (m *machine) adopt(found []foundProcess) {
 	has := func(id string) bool {
 		return slices.ContainsFunc(found, func(f foundProcess) bool { return f.id == id })
@@ -149,7 +149,8 @@ func (m *machine) adopt(found []foundProcess) {
 		case known != nil:
 			m.startedAs(known, f.pid)
 			if f.exit == nil {
-				m.annotate(known) // the previous keeper may have lost a note
+				// the previous keeper may have ended before it passed on the latest note
+				m.annotate(known)
 			}
 		case m.isUnreplaced(f.id):
 			continue
@@ -172,7 +173,8 @@ func (m *machine) adopt(found []foundProcess) {
 	m.assignRoles(dead)
 }
 
-// dropUnreplaced removes the files of exited epochs that the keeper no longer lists.
+// dropUnreplaced removes the bootstrap files of exited epochs without a live successor, if the
+// keeper does not list them any more.
 func (m *machine) dropUnreplaced(has func(id string) bool) {
 	all := m.unreplaced
 	m.unreplaced = slices.DeleteFunc(slices.Clone(all), func(u unreplaced) bool {
@@ -185,7 +187,8 @@ func (m *machine) dropUnreplaced(has func(id string) bool) {
 	}
 }
 
-// assignRoles decides which adopted epoch is live, or was until it exited. All others are ended.
+// assignRoles decides which adopted epoch is live, or was live until it exited. It ends all other
+// epochs.
 func (m *machine) assignRoles(dead []processExited) {
 	var last *process
 	for _, p := range m.processes {
@@ -229,13 +232,14 @@ func (m *machine) assignRoles(dead []processExited) {
 	}
 }
 
-// resumeLive continues the drain or stop of the adopted epoch that serves.
+// resumeLive continues the drain or stop of an adopted epoch that serves.
 func (m *machine) resumeLive(p *process) {
 	m.drain.wanted = p.Drained
 	if p.Drained && p.DrainEnds.IsZero() { // Envoy has not confirmed the drain
 		m.drainAgain(p)
 	}
-	// a begun stop cannot be undone: another epoch must replace it
+	// Envoy cannot be made to accept connections again after a stop has begun, so another epoch
+	// must replace it.
 	if p.stopBegun && m.stop == nil {
 		m.replaceAt = m.now
 		m.backOff.reason = fmt.Sprintf("the agent before this one ended while it stopped epoch %d",
@@ -246,8 +250,8 @@ func (m *machine) resumeLive(p *process) {
 	}
 }
 
-// unseen handles an epoch that exited while it was starting and no agent was connected. It may have
-// been live, in which case the epoch before it may refuse connections.
+// unseen handles an epoch that exited while it was starting and no agent was connected. The epoch
+// may have become live and closed its parent's listeners, so another epoch must replace the parent.
 func (m *machine) unseen(p *process) {
 	if p.hot {
 		m.do(clearInitializing{p.Lineage, p.Number})
@@ -257,10 +261,10 @@ func (m *machine) unseen(p *process) {
 		p.Number)
 }
 
-// resumeStart continues to wait for an epoch that an earlier agent, or this one with an earlier
-// keeper, has started.
+// resumeStart continues to wait for an epoch to become live. An earlier agent started it, or this
+// agent through a keeper connection that was lost.
 func (m *machine) resumeStart(p *process) {
-	if m.attempt != nil { // two: never started by an agent
+	if m.attempt != nil { // no agent starts two epochs at once
 		m.kill(p, "another epoch is starting")
 		m.lingers(p)
 		return
@@ -273,7 +277,7 @@ func (m *machine) resumeStart(p *process) {
 	}
 	m.attempt = a
 	if m.live() == nil && p.Mode != FirstStart {
-		m.orphaned(a) // the parent died meanwhile
+		m.orphaned(a) // the parent exited while no agent was connected
 	}
 	m.poll(a)
 }

@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// unchanged applies a spec as a restarted agent does.
+// unchanged applies a spec as a restarted agent does: it starts no epoch if the live one has this
+// spec.
 func (h *harness) unchanged(spec *Spec) Result {
 	h.t.Helper()
 	result, err := h.s.Apply(h.t.Context(), Request{Spec: spec, Reason: "start", IfChanged: true})
@@ -105,13 +106,14 @@ func TestAdoptedStartThatFails(t *testing.T) {
 				done := make(chan Result, 1)
 				go func() { done <- h.unchanged(specOf("a")) }()
 				h.wait(25 * time.Second)
-				// It may have closed the old epoch's listeners before it died, so the old epoch is
-				// replaced.
+				// The failed epoch may have closed the old epoch's listeners before it died, so the
+				// old epoch is replaced.
 				if got := <-done; got.Mode != Unchanged {
 					t.Errorf("%+v", got)
 				}
 				h.wait(20 * time.Second)
-				// replaced, because the failed epoch took over its admin interface
+				// the old epoch was replaced again, because the failed epoch took over its admin
+				// interface
 				h.expect("1 live")
 				h.adminIsBack()
 				h.must(specOf("b"))
@@ -126,13 +128,14 @@ func TestAdoptedStartThatFails(t *testing.T) {
 func TestEnvoyDiedWhileNoAgentWasThere(t *testing.T) {
 	for name, test := range map[string]struct {
 		overlap  bool
-		victims  []int // by age
+		victims  []int // indexes of the Envoys that die, oldest first
 		at, want string
 	}{
 		"the only one":             {victims: []int{0}, want: "0 live"},
 		"the newest in an overlap": {overlap: true, victims: []int{1}, want: "1 live, 0 draining"},
 		"the oldest in an overlap": {overlap: true, victims: []int{0}, want: "1 live"},
-		"both in an overlap":       {overlap: true, victims: []int{0, 1}, want: "1 live"}, // as number 1: its file names it
+		// started as number 1, which the name of the bootstrap file contains
+		"both in an overlap": {overlap: true, victims: []int{0, 1}, want: "1 live"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onHost(t, func(h *harness) {

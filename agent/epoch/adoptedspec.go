@@ -17,8 +17,8 @@ import (
 // whole spec.
 type adoptedSpec struct{ number, lineage int }
 
-// errAdoptedSpec is the error of a start that would need more of an adopted epoch's spec than is
-// known.
+// errAdoptedSpec is the error of a start that needs more of an adopted epoch's spec than its note
+// contains.
 var errAdoptedSpec = errors.New(
 	"it was started by an agent before this one, and its configuration is not known yet")
 
@@ -39,8 +39,8 @@ func (x *executor) foundProcess(p keeper.Process) foundProcess {
 	return found
 }
 
-// makeStartable completes the spec of an adopted epoch, if its bootstrap file is unchanged: another
-// attempt with the same number may have overwritten it.
+// makeStartable completes the spec of an adopted epoch with its bootstrap file. It leaves the spec
+// incomplete if the file was changed: a later attempt with the same number may have overwritten it.
 func makeStartable(p *process) {
 	content, err := os.ReadFile(p.BootstrapPath)
 	if err != nil || p.command.Path == "" {
@@ -69,7 +69,8 @@ func makeStartable(p *process) {
 	}
 }
 
-// withRestartEpoch replaces --restart-epoch, the only argument that changes when no parent is left.
+// withRestartEpoch replaces --restart-epoch, the only argument that changes if the epoch is started
+// again without a parent.
 func withRestartEpoch(args []string, epoch int) []string {
 	const flag = "--restart-epoch"
 	args = slices.Clone(args)

@@ -188,7 +188,7 @@ func TestBrokenSpecsChangeNothing(t *testing.T) {
 				if test.spec != nil {
 					test.spec(bad)
 				}
-				for range 3 { // also again and again
+				for range 3 { // repeated failures have the same result
 					refused := h.refused(bad)
 					if !strings.Contains(refused.Error(), test.want) || refused.Remaining != 0 ||
 						refused.Number != 1 {
@@ -235,7 +235,8 @@ func TestAbortOfAStartingEpoch(t *testing.T) {
 		if err := h.s.Abort(h.t.Context(), 7); !errors.Is(err, ErrNoEpoch) {
 			t.Errorf("abort of an epoch that is not: %v", err)
 		}
-		// Restores the admin interface. Its first try exits because of a stale reply in its socket.
+		// Wait until the repair has restored the admin interface. Its first attempt exits because
+		// its socket has a stale reply.
 		h.wait(time.Second)
 		h.expect("1 live, 0 draining")
 		h.adminIsBack()

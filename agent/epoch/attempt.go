@@ -18,8 +18,9 @@ const (
 	preparing stage = "preparing" // bootstrap, validation; no process yet
 	clearing  stage = "clearing"  // the draining epochs to abort are ending; no process yet
 	launching stage = "launching" // the keeper creates the process
-	polling   stage = "polling"   // the process runs and is polled until it is live
-	killing   stage = "killing"   // the attempt has failed; its process is being killed
+	// the process runs; its admin interface is polled until the epoch is live
+	polling stage = "polling"
+	killing stage = "killing" // the attempt has failed; its process is being ended
 )
 
 // attempt is one try to make a spec live. It consists of several processes in succession if a start
@@ -29,25 +30,25 @@ type attempt struct {
 	reason  string
 	calls   []call
 	abort   []int // draining epochs to kill once Envoy has accepted the configuration
-	repair  bool  // started by the supervisor, not by a request
-	undrain bool  // for Undrain
-	adopted bool  // started by an earlier agent; its spec has no functions
+	repair  bool  // started by the supervisor, without a request
+	undrain bool  // started by a call of Undrain
+	adopted bool  // started by an earlier agent; the spec comes from the note and has no functions
 
 	stage   stage
 	process *process
-	parent  *process // the process whose listening sockets it takes over; nil: none
+	parent  *process // process that passes its listening sockets to this one; nil: none
 	mode    Mode
 	liveBy  time.Time
 	killBy  time.Time // in stages killing and clearing: when the wait for exits ends
 
-	tries      int   // of this mode
+	tries      int   // number of tries in the current mode
 	sideBySide bool  // the hot restart has failed, so the next start is side by side
 	avoid      []int // lineages whose sockets are in use
-	started    bool  // process is among the supervisor's
-	answered   bool  // its admin interface answers, so the handshake with the parent is complete
+	started    bool  // the process is in the supervisor's list of processes
+	answered   bool  // the admin interface answers, so the handshake with the parent is complete
 	parentGone bool  // the parent died before the child was live
 	orphanBy   time.Time
-	failure    error // why it ends; nil: it does not
+	failure    error // why the attempt ends; nil: it continues
 }
 
 // Causes of a failed attempt. A *RefusedError wraps them.
@@ -81,7 +82,8 @@ func (m *machine) begin(a *attempt) {
 	m.do(p)
 }
 
-// current returns the attempt if it is at the given stage and id is that of its process, else nil.
+// current returns the attempt if it is at the given stage and its process has the given ID;
+// otherwise nil.
 func (m *machine) current(id string, at stage) *attempt {
 	if a := m.attempt; a != nil && a.process.ID == id && a.stage == at {
 		return a
@@ -89,8 +91,8 @@ func (m *machine) current(id string, at stage) *attempt {
 	return nil
 }
 
-// prepared is the event of a bootstrap file that was written and, if required, validated, or of the
-// error.
+// prepared is the event of an attempt whose bootstrap file was written and, if required, validated,
+// or whose preparation failed.
 type prepared struct {
 	id      string
 	command Command
@@ -129,7 +131,7 @@ func (m *machine) launch(a *attempt) {
 		Env: p.command.Env, Note: noteOf(p), Own: a.spec.Own}, a.mode == HotRestart})
 }
 
-// launched is the event of a process that the keeper has created or failed to create.
+// launched is the event of a process that the keeper created or could not create.
 type launched struct {
 	id  string
 	pid int
@@ -155,7 +157,7 @@ func (e launched) apply(m *machine) {
 
 func (m *machine) startedAs(p *process, pid int) {
 	if p.PID != 0 {
-		return // its exit was reported first
+		return // the process exited, and its exit was reported before its start
 	}
 	p.PID = pid
 	m.publish(notice{kind: condition.KindEpochStarted, epoch: p.Number,
@@ -209,7 +211,7 @@ func (m *machine) abort(cause error) {
 	case a.stage == preparing || a.stage == clearing:
 		m.do(cancelJob{startJob(a.process.ID)})
 		m.fail(a, cause)
-	default: // the epoch may be live already: the event polled decides
+	default: // the epoch may be live already: the next event, polled, decides
 		a.failure = cause
 		m.do(cancelJob{startJob(a.process.ID)})
 	}
@@ -222,7 +224,8 @@ func (m *machine) fail(a *attempt, cause error) {
 	switch {
 	case !a.started || !p.alive():
 		m.conclude(a)
-	case p.PID == 0: // the process does not run, or it is unknown whether the keeper has started it
+	// the process has not started, or it is unknown whether the keeper has started it
+	case p.PID == 0:
 		m.do(sendSignal{p.ID, p.Number, syscall.SIGKILL, cause.Error()})
 		m.remove(p)
 		m.conclude(a)
@@ -249,8 +252,9 @@ func (m *machine) reconcileAttempt() {
 	}
 }
 
-// orphaned gives an attempt whose parent exited parentGrace to become live, then fails it. No epoch
-// serves meanwhile, and a child without its parent would wait for ten seconds and then abort.
+// orphaned fails an attempt whose parent exited, unless it becomes live within parentGrace. Until
+// then no epoch serves, and without its parent a starting Envoy waits for ten seconds and then
+// aborts.
 func (m *machine) orphaned(a *attempt) {
 	a.parentGone, a.orphanBy = true, m.now.Add(parentGrace)
 	if !a.started {
@@ -258,7 +262,8 @@ func (m *machine) orphaned(a *attempt) {
 	}
 }
 
-// lingers marks a process that survives SIGKILL. The machine then only waits for its exit.
+// lingers marks a process that has not exited after SIGKILL. The machine then only waits for its
+// exit.
 func (m *machine) lingers(p *process) {
 	p.State, p.endedBy, p.Ends = StateDraining, endedBySupervisor, m.now
 }
@@ -269,8 +274,8 @@ func (m *machine) remove(p *process) {
 	m.removeBootstrap(p.BootstrapPath)
 }
 
-// removeBootstrap removes a bootstrap file unless a living epoch, or an exited one without
-// successor, uses it.
+// removeBootstrap removes a bootstrap file, unless a running epoch uses it, or an exited epoch that
+// has no live successor.
 func (m *machine) removeBootstrap(path string) {
 	needed := func(u unreplaced) bool { return u.bootstrap == path }
 	used := func(p *process) bool { return p.BootstrapPath == path }

@@ -13,14 +13,14 @@ import (
 const reapPause = 20 * time.Millisecond
 
 // awaitExit blocks until a process, which need not be a child, has been reaped. It returns false if
-// ctx ends first; where processes cannot be watched, it waits for that.
+// ctx ends first, or, once ctx has ended, if the kernel cannot watch processes.
 func awaitExit(ctx context.Context, pid int) bool {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
 		return true
 	}
 	if err == nil {
-		err = unix.SetNonblock(fd, true) // required to wait for the descriptor in Go's poller
+		err = unix.SetNonblock(fd, true) // Go's poller requires a non-blocking descriptor
 	}
 	if err != nil {
 		<-ctx.Done()
@@ -41,7 +41,8 @@ func awaitExit(ctx context.Context, pid int) bool {
 		ended = err == nil && n > 0
 		return ended
 	})
-	// A keeper that re-executes itself reaps its child only then, and reports the exit.
+	// A keeper that re-executes itself reaps an exited child, and reports the exit, only after the
+	// re-execution.
 	for ended && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 		ended = sleep(ctx, reapPause)
 	}

@@ -9,28 +9,30 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// reasonUndrain is the reason of an epoch that an Undrain starts.
+// reasonUndrain is the reason that the record of an epoch states if Undrain started it.
 const reasonUndrain = "undrain"
 
 var (
-	// errDrainedAgain is the error of an Undrain that a later Drain supersedes.
+	// errDrainedAgain is the error that Undrain returns if a later Drain supersedes it.
 	errDrainedAgain = errors.New("a later request to drain ended the undrain")
-	// errUnconfirmed is the error of a drain request that failed, but that Envoy may still execute.
+	// errUnconfirmed is the error of a drain request that failed although Envoy may still execute
+	// it.
 	errUnconfirmed = errors.New("it is not known whether Envoy drains")
 )
 
-// draining is the state of the requested drain, and of the calls of Drain and Undrain.
+// draining is the state of a requested drain, and of the calls of Drain and Undrain that wait.
 type draining struct {
-	wanted   bool      // a drain was requested and not undone since
-	request  string    // process to which a drain request is being sent; "": none
-	number   int       // of that process
-	before   bool      // the epoch drained already
-	again    time.Time // when the request is repeated to the live epoch, until Envoy confirms it
-	failed   string    // process whose failed request was logged
-	calls    []call    // calls of Drain that wait for the current request
-	queued   []call    // calls of Drain that wait for the next request
-	delayed  []call    // calls of Undrain that wait for the end of the current request
-	undrains []call    // calls of Undrain that wait for the next epoch to become live
+	wanted  bool   // a drain was requested, and not undone later
+	request string // process to which a drain request is being sent; "": none
+	number  int    // epoch number of that process
+	before  bool   // the epoch already drained when the request was sent
+	// when the request is sent again to the live epoch, which has not confirmed it
+	again    time.Time
+	failed   string // process whose failed request was logged, so that repetitions are not
+	calls    []call // calls of Drain that wait for the current request
+	queued   []call // calls of Drain that wait for the next request
+	delayed  []call // calls of Undrain that wait for the end of the current request
+	undrains []call // calls of Undrain that wait for the next epoch to become live
 }
 
 func (d draining) clone() draining {
@@ -82,20 +84,21 @@ func (e drainAnswered) apply(m *machine) {
 	d := &m.drain
 	accepted := e.err == nil || errors.Is(e.err, errUnconfirmed) || m.handsOver(e.id)
 	switch {
-	case len(d.calls) == 0: // the request was repeated
+	case len(d.calls) == 0: // the request was a repetition, for which no caller waits
 		m.drainRepeated(e)
 	case accepted:
 		m.requireDrain(e)
 	case d.before:
 		m.reply(d.calls, answer{err: fmt.Errorf("epoch %d: %w", d.number, e.err)})
-	default: // Envoy may have executed a part, or may execute the request when it responds again
+	// Envoy may have executed the request in part, or may execute it when it responds again
+	default:
 		m.do(restoreHealth{e.id, m.adminOf(e.id), e.err})
 		return
 	}
 	d.request, d.calls = "", nil
 }
 
-// healthRestored is the event of a refused drain request whose effect was undone.
+// healthRestored is the event of a failed drain request whose effect on Envoy was undone.
 type healthRestored struct{ err error }
 
 func (e healthRestored) apply(m *machine) {
@@ -104,7 +107,7 @@ func (e healthRestored) apply(m *machine) {
 	d.request, d.calls = "", nil
 }
 
-// drainRepeated handles the result of a repeated request, for which no caller waits.
+// drainRepeated handles the result of a repeated drain request, for which no caller waits.
 func (m *machine) drainRepeated(e drainAnswered) {
 	d, p := &m.drain, m.find(e.id)
 	switch {
@@ -120,8 +123,8 @@ func (m *machine) drainRepeated(e drainAnswered) {
 	}
 }
 
-// handsOver reports whether an epoch other than was serves or is about to. The drain will be
-// requested from that epoch.
+// handsOver reports whether an epoch other than was serves, or is about to replace was. Then the
+// drain is requested from that epoch.
 func (m *machine) handsOver(was string) bool {
 	now := m.live()
 	return now != nil && (now.ID != was || now.AdminLost || now.State == StateHandingOver)
@@ -134,7 +137,7 @@ func (m *machine) adminOf(id string) string {
 	return ""
 }
 
-// requireDrain makes the drain permanent: either Envoy has confirmed the request, or it will be
+// requireDrain makes the drain permanent. If Envoy has not confirmed the request, the request is
 // repeated.
 func (m *machine) requireDrain(e drainAnswered) {
 	d := &m.drain
@@ -161,8 +164,8 @@ func (m *machine) requireDrain(e drainAnswered) {
 	m.reply(d.calls, answer{})
 }
 
-// confirmDrain records when the listeners of a draining epoch close. Envoy counts from the first
-// request, and no later request changes that.
+// confirmDrain records when the listeners of a draining epoch close. Envoy's drain time starts with
+// the first drain request; later requests do not extend it.
 func (m *machine) confirmDrain(p *process) {
 	if p.Drained && p.DrainEnds.IsZero() {
 		p.DrainEnds = m.now.Add(p.spec.Drain)
@@ -170,14 +173,15 @@ func (m *machine) confirmDrain(p *process) {
 	m.annotate(p)
 }
 
-// drainAgain requests the drain from another epoch.
+// drainAgain makes the supervisor send the drain request to an epoch again, and repeat it until the
+// epoch confirms it.
 func (m *machine) drainAgain(p *process) {
 	p.Drained, m.drain.again = true, m.now
 	m.annotate(p)
 }
 
-// requestUndrain completes an Undrain at once if possible. Otherwise the call waits for the next
-// epoch to become live.
+// requestUndrain completes an Undrain immediately if no new epoch is needed. Otherwise the call
+// waits for the next epoch to become live.
 func (m *machine) requestUndrain(c call) {
 	a := answer{}
 	switch live := m.live(); {
@@ -196,7 +200,7 @@ func (m *machine) requestUndrain(c call) {
 	m.reply([]call{c}, a)
 }
 
-// undrained ends the drain: an epoch that does not drain is live.
+// undrained ends the requested drain, because an epoch that does not drain is live.
 func (m *machine) undrained(p *process, result Result) {
 	m.drain.wanted = false
 	m.publish(notice{kind: condition.KindUndrained, epoch: p.Number, message: "drain reverted",

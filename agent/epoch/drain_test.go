@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// expectDrained checks whether an Envoy drains. Within its drain time a draining Envoy still
-// listens.
+// expectDrained checks whether an Envoy drains. A draining Envoy listens until its drain time is
+// over.
 func (h *harness) expectDrained(e *fakeEnvoy, want bool) {
 	h.t.Helper()
 	h.wait(6 * time.Second)
@@ -19,13 +19,13 @@ func (h *harness) expectDrained(e *fakeEnvoy, want bool) {
 	}
 }
 
-// A refused drain changes nothing, then or later.
+// A refused drain has no effect, neither immediately nor on a later epoch.
 func TestDrain_ChangesNothingIfRefused(t *testing.T) {
 	for name, refuse := range map[string]func(h *harness) error{
 		"no epoch is live": func(h *harness) error {
-			h.kill(h.newest(), "SIGSEGV") // started again at once,
+			h.kill(h.newest(), "SIGSEGV") // Envoy is started again immediately
 			h.wait(time.Second)
-			h.kill(h.newest(), "SIGSEGV") // and then not
+			h.kill(h.newest(), "SIGSEGV") // Envoy is started again only after a back-off
 			err := h.s.Drain(h.t.Context())
 			if !errors.Is(err, ErrNotLive) {
 				h.t.Errorf("with nothing to drain: %v", err)
@@ -65,7 +65,7 @@ func TestDrain_ChangesNothingIfRefused(t *testing.T) {
 	}
 }
 
-// If a repeated drain request is refused, the earlier drain remains.
+// If a repeated drain request is refused, the earlier drain remains in effect.
 func TestDrain_StandsThoughRepetitionIsRefused(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -81,7 +81,7 @@ func TestDrain_StandsThoughRepetitionIsRefused(t *testing.T) {
 	})
 }
 
-// If an epoch becomes live while a drain is being requested from its predecessor, the new epoch
+// If an epoch becomes live while Drain sends its request to the epoch's parent, the new epoch
 // drains as well.
 func TestDrain_FollowsToANewEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
@@ -107,8 +107,8 @@ func TestDrain_FollowsToANewEpoch(t *testing.T) {
 	})
 }
 
-// The record of a draining epoch has the time when its listeners close, counted from the first
-// request. The next agent reports the same time.
+// The record of a draining epoch contains the time when its listeners close, counted from the first
+// drain request. After a restart the agent reports the same time.
 func TestDrain_ReportsItsEnd(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -122,7 +122,7 @@ func TestDrain_ReportsItsEnd(t *testing.T) {
 			}
 		}
 		drain()
-		if got := ends(); got != 5*time.Second { // at once
+		if got := ends(); got != 5*time.Second { // known immediately after the request
 			t.Errorf("it ends in %s", got)
 		}
 		h.wait(2 * time.Second)
@@ -140,10 +140,11 @@ func TestDrain_ReportsItsEnd(t *testing.T) {
 	})
 }
 
-// The half of a drain is determined by the epoch's own drain time, for the next agent as well.
+// HalfDrained is computed from the drain time with which the epoch was started, also after a
+// restart of the agent.
 func TestDrain_HalfIsThatOfTheEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.must(specOf("a")) // drains for 5 s
+		h.must(specOf("a")) // its drain time is 5 s
 		if live, _, _ := h.s.Live(); !live.HalfDrained(time.Now()).IsZero() {
 			t.Errorf("before a drain: %v", live.HalfDrained(time.Now()))
 		}

@@ -25,7 +25,7 @@ func (a probe) run(x *executor) {
 	})
 }
 
-// requestDrain sends a drain request to an epoch, for Drain.
+// requestDrain sends a drain request to an epoch, for a call of Drain.
 type requestDrain struct{ id, admin string }
 
 func (a requestDrain) run(x *executor) {
@@ -61,15 +61,17 @@ func (a restoreHealth) run(x *executor) {
 	})
 }
 
-// drainOlder drains an epoch that an epoch of another lineage has replaced. It reports when no
-// connections are left. New connections must be steered away first: those that the epoch has not
-// accepted when its listeners close are reset.
+// drainOlder drains an epoch after an epoch of another lineage has replaced it, and reports when no
+// client is connected any more. First it steers new connections to the other epoch: the kernel
+// resets those that this epoch has not accepted when its listeners close.
 type drainOlder struct {
 	id, admin    string
 	ends, closes time.Time
 	drainable    bool
-	brief        bool   // the drain time is too short to accept the queued connections
-	steer        *steer // nil: no other epoch is live
+	// the drain time is so short that the queued connections must be accepted before the drain
+	// starts
+	brief bool
+	steer *steer // nil: no other epoch is live
 }
 
 func (a drainOlder) run(x *executor) {
@@ -90,8 +92,8 @@ func (a drainOlder) run(x *executor) {
 			x.post(drainedOlder{a.id, err})
 			return
 		}
-		// Until the drain time is over it may get new connections, so an earlier count of zero
-		// means nothing.
+		// The epoch may accept new connections until its drain time is over, so counting starts
+		// only then.
 		for ok := sleep(ctx, time.Until(a.closes)); ok; ok = sleep(ctx, pollSlow) {
 			activity, err := x.activity(ctx, admin)
 			if err == nil && activity.Connections == 0 {
@@ -102,8 +104,8 @@ func (a drainOlder) run(x *executor) {
 	})
 }
 
-// insist sends a request to an epoch. If Envoy hangs it may have been stopped, so it is sent
-// SIGCONT, and the request once more.
+// insist sends a request to an epoch. If Envoy does not respond, it may have been stopped by a
+// signal. Then insist sends SIGCONT and repeats the request.
 func (x *executor) insist(ctx context.Context, id string,
 	request func(context.Context) error) error {
 	once := func() error {
@@ -124,9 +126,9 @@ func (x *executor) activity(ctx context.Context, admin Admin) (envoy.Activity, e
 	return admin.Activity(ctx)
 }
 
-// steer makes the keeper direct new connections of the ports that two epochs share to one of the
-// epochs. Where that is impossible the kernel distributes them, and a few are reset when the other
-// epoch closes its listeners. That is no reason to fail the new epoch.
+// steer makes the keeper direct the new connections of ports that two epochs share to one of the
+// epochs. If the keeper cannot, the kernel distributes them over both, and resets the few that the
+// other epoch has not accepted when it closes its listeners. The new epoch does not fail for that.
 type steer struct {
 	from, to string
 	number   int
@@ -138,7 +140,8 @@ func (a steer) run(x *executor) {
 }
 
 func (a steer) do(ctx context.Context, x *executor) {
-	limited, cancel := context.WithTimeout(ctx, acceptQueued) // the drain waits for it
+	// short, because the drain starts only afterwards
+	limited, cancel := context.WithTimeout(ctx, acceptQueued)
 	defer cancel()
 	err := x.withKeeper(limited, func(ctx context.Context, k Keeper) error {
 		return k.Steer(ctx, a.from, a.to, max(time.Until(a.closes), 0))
@@ -149,8 +152,8 @@ func (a steer) do(ctx context.Context, x *executor) {
 	}
 }
 
-// countConnections counts the connections of an epoch until it has exited, or had none countsQuiet
-// times in a row. An epoch that still listens is not idle.
+// countConnections counts the connections of an epoch until the epoch has exited, or until it had
+// no connection and did not listen in countsQuiet counts in succession.
 type countConnections struct {
 	id   string
 	from time.Time
@@ -166,7 +169,7 @@ func (a countConnections) run(x *executor) {
 			p, ok := all[a.id]
 			left := int(p.Downstream)
 			switch {
-			case err != nil: // the keeper is busy or re-executes itself: try again
+			case err != nil: // the keeper is busy or re-executes itself: repeat later
 				quiet, left = 0, -1
 			case !ok || p.Exit != nil:
 				return
@@ -202,11 +205,11 @@ type drainToStop struct {
 	id, admin string
 	number    int
 	config    config.Envoy
-	until     time.Time // maximum_drain_duration is over
+	until     time.Time // end of maximum_drain_duration
 	older     []leaving
 }
 
-// leaving is an older epoch whose connections a stop waits for.
+// leaving is an older epoch on whose connections a stop waits.
 type leaving struct {
 	id   string
 	ends time.Time
@@ -219,7 +222,7 @@ func (a drainToStop) run(x *executor) {
 		waits := slices.Clone(a.older)
 		switch err := a.drain(ctx, x); {
 		case err == nil || ctx.Err() != nil:
-		case hangs(err): // Envoy answers nobody
+		case hangs(err): // Envoy serves no client
 			x.logs(slog.LevelWarn, "Envoy hangs: the stop does not wait for its connections",
 				"epoch", a.number, "error", err)
 		default:
@@ -234,7 +237,8 @@ func (a drainToStop) run(x *executor) {
 }
 
 // drain returns when no request is in flight and no tunnel is open, or when ctx ends. It returns an
-// error if the activity is unknown. In each case Envoy accepts no new connections by then.
+// error if it cannot determine that. In both cases Envoy accepts no new connections when drain
+// returns.
 func (a drainToStop) drain(ctx context.Context, x *executor) error {
 	admin := x.options.Admin(a.admin)
 	failing := x.insist(ctx, a.id, admin.FailHealthcheck)
@@ -254,7 +258,7 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 	} else if !sleep(ctx, a.config.TerminationDrainDuration) {
 		return nil
 	}
-	// Without graceful, which would close the listeners only at the end of Envoy's drain time.
+	// A graceful drain would close the listeners only at the end of Envoy's drain time.
 	err := x.insist(ctx, a.id, func(ctx context.Context) error {
 		return admin.DrainListeners(ctx, false)
 	})
@@ -264,7 +268,7 @@ func (a drainToStop) drain(ctx context.Context, x *executor) error {
 	return x.awaitActivity(ctx, admin, quietFor, envoy.Activity.Idle)
 }
 
-// awaitActivity returns when done has returned true for a while, or when ctx has ended.
+// awaitActivity returns when done has returned true for the time lasting, or when ctx has ended.
 func (x *executor) awaitActivity(ctx context.Context, admin Admin, lasting time.Duration,
 	done func(envoy.Activity) bool) error {
 	var since time.Time
@@ -289,15 +293,17 @@ func (x *executor) awaitActivity(ctx context.Context, admin Admin, lasting time.
 	return nil
 }
 
-// awaitConnections returns when no client is connected to the epochs, or when they should have
-// ended. It is for epochs whose admin interface is closed.
+// awaitConnections returns when no client is connected to the epochs, or when the time at which
+// they exit has passed. It counts in the keeper, because the admin interfaces of the epochs are
+// closed.
 func (x *executor) awaitConnections(ctx context.Context, epochs []leaving) {
 	for quiet := 0; len(epochs) > 0 && ctx.Err() == nil; sleep(ctx, countEvery) {
 		all, err := x.measure(ctx)
 		waits := slices.ContainsFunc(epochs, func(e leaving) bool {
 			p, ok := all[e.id]
 			connected := err != nil || ok && p.Exit == nil && p.Downstream > 0
-			return connected && time.Now().Before(e.ends) // an error says nothing of Envoy
+			// if counting fails, the connections may still exist
+			return connected && time.Now().Before(e.ends)
 		})
 		quiet++
 		if waits {

@@ -48,7 +48,7 @@ func TestDrain_StandsWhereEnvoyConfirmsTooLate(t *testing.T) {
 	}
 }
 
-// A failed request to a new epoch is repeated.
+// If a new epoch does not accept the drain request, the request is repeated until it does.
 func TestDrain_IsRepeatedForANewEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -71,12 +71,12 @@ func TestDrain_IsRepeatedForANewEpoch(t *testing.T) {
 	})
 }
 
-// When another epoch takes over, the admin interface of the serving one closes. A drain requested
-// at that moment is not lost.
+// When a new epoch takes over, the admin interface of its parent closes. A drain requested at that
+// moment takes effect on the epoch that serves afterwards.
 func TestDrain_DuringAHandover(t *testing.T) {
 	for name, test := range map[string]struct {
 		next behaviour
-		wait time.Duration // until it is asked for
+		wait time.Duration // time between the start of the new epoch and the drain request
 	}{
 		"it gets live":            {behaviour{slow: 10 * time.Second}, time.Second},
 		"it fails":                {behaviour{never: true}, time.Second},
@@ -86,7 +86,7 @@ func TestDrain_DuringAHandover(t *testing.T) {
 			onHost(t, func(h *harness) {
 				h.must(specOf("a"))
 				h.w.behaviour["b"] = test.next
-				if test.next.late { // the failed epoch is not repaired for a while either
+				if test.next.late { // the repair, which starts an epoch with spec a, fails as well
 					h.w.behaviour["a"] = behaviour{late: true}
 				}
 				done := make(chan struct{})

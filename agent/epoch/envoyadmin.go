@@ -14,16 +14,17 @@ import (
 // EnvoyAdmin implements Admin with Envoy's admin interface.
 type EnvoyAdmin struct {
 	*envoy.Admin
-	link    *Link       // to the keeper
-	own     bool        // only one epoch has this address; false: that of a custom bootstrap
-	started atomic.Bool // workersStarted was 1, which never changes if own is set
+	link *Link // connection to the keeper
+	// the address belongs to one epoch only; false: a custom bootstrap may use it for several
+	own     bool
+	started atomic.Bool // the gauge workersStarted was 1; if own is set, it remains 1
 }
 
-// AdminSocketPrefix is the prefix of the file names of admin sockets (interfaces.md, "Files").
+// AdminSocketPrefix is the prefix of the file names of admin sockets.
 const AdminSocketPrefix = "admin-"
 
-// AdminSocket returns the path of an epoch's admin socket. Each epoch has its own, so that the
-// interface of the next epoch is never mistaken for a closed one.
+// AdminSocket returns the path of an epoch's admin socket. Each epoch has a path of its own: at a
+// common path, an answer of the next epoch could be mistaken for one of this epoch.
 func AdminSocket(directory string, number int) string {
 	return filepath.Join(directory, AdminSocketPrefix+strconv.Itoa(number)+".sock")
 }
@@ -49,9 +50,9 @@ func (l *Link) stopAccepting(ctx context.Context) error {
 const workersStarted = "listener_manager.workers_started"
 
 // State requests /ready and, until it is 1, the gauge workersStarted. Both responses are small,
-// because a live epoch is polled permanently. On a shared address State also requests the large
-// /server_info to learn which epoch answers; the gauge server.hot_restart_epoch is updated too
-// late.
+// because State is called periodically. If several epochs share the address, State also requests
+// the large /server_info to determine which epoch answers; Envoy updates the gauge
+// server.hot_restart_epoch too late for that.
 func (a *EnvoyAdmin) State(ctx context.Context) (ServerState, error) {
 	ready, state, err := a.Ready(ctx)
 	if err != nil {
@@ -78,13 +79,13 @@ func (a *EnvoyAdmin) State(ctx context.Context) (ServerState, error) {
 	return ServerState{Server: state, RestartEpoch: number, WorkersStarted: started}, nil
 }
 
-// DrainListeners closes the listeners. Without graceful, the keeper first refuses new connections.
-// Envoy then accepts the queued ones, and no further ones arrive, even if Envoy does not respond.
+// DrainListeners closes the listeners. If graceful is false, the keeper first refuses new
+// connections, so that Envoy only has to accept those in its queues.
 func (a *EnvoyAdmin) DrainListeners(ctx context.Context, graceful bool) error {
 	if graceful {
 		return a.Admin.DrainListeners(ctx, true)
 	}
-	// Continue after a failure, which resets a few connections at most.
+	// If the keeper cannot refuse connections, at most a few are reset.
 	refused := a.link.stopAccepting(ctx)
 	if err := a.Admin.DrainListeners(ctx, false); err != nil {
 		return errors.Join(err, refused)

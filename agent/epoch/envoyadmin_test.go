@@ -13,14 +13,15 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// On an epoch's own address, State does not request values again that are final. On a shared
-// address it does.
+// If an epoch has an admin address of its own, State does not request values again that cannot
+// change any more. On a shared address it requests all values each time.
 func TestEnvoyAdminState_RequestsNoFinalValueTwice(t *testing.T) {
 	own, shared := []string{"/ready", "/stats"}, []string{"/ready", "/stats", "/server_info"}
 	for _, c := range []struct {
 		own    bool
 		number int
-		steps  [][]string // requested paths per call; Envoy's workers start after the first call
+		// requested paths of each call; Envoy's workers start after the first call
+		steps [][]string
 	}{
 		{true, EpochUnneeded, [][]string{own, own, {"/ready"}}},
 		{false, 3, [][]string{shared, shared, shared}},

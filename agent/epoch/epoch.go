@@ -8,7 +8,7 @@ type Epoch = record.Epoch
 // State is the state of an epoch.
 type State = record.State
 
-// The states.
+// States of an epoch.
 const (
 	StateStarting    = record.StateStarting
 	StateLive        = record.StateLive
@@ -21,7 +21,7 @@ const (
 // Mode is the way in which an epoch was started.
 type Mode = record.Mode
 
-// The modes.
+// Modes in which an epoch is started.
 const (
 	FirstStart = record.FirstStart
 	HotRestart = record.HotRestart

@@ -9,19 +9,19 @@ import (
 )
 
 // executor carries out actions and posts their results as events. Its methods return at once. Short
-// actions are queued, in a worker goroutine for each resource that may hang: the keeper, the files,
-// and the notified parts. Notes, signals and starts are therefore carried out in the order of the
-// decisions. Longer actions are jobs, each with its own goroutine.
+// actions are queued; each resource that may hang has a worker goroutine with a queue: the keeper,
+// the files, and the receivers of notifications. So the keeper receives notes, signals and starts
+// in the order in which they were decided. Longer actions are jobs, each in a goroutine of its own.
 type executor struct {
 	options Options
 	log     *slog.Logger
 	pings   chan struct{}
 	ended   chan struct{} // closed when Run returns
 	inbox   *mailbox[event]
-	ledger  worker // requests to the keeper
+	ledger  worker // queue of requests to the keeper
 	files   worker
-	notices worker          // board, log and callers
-	life    context.Context // of all jobs; an executor serves exactly one Run, which sets it
+	notices worker          // queue for the board (conditions and events), the log and callers
+	life    context.Context // parent context of all jobs; set by Run, which may be called only once
 	jobs    sync.WaitGroup
 
 	mu      sync.Mutex
@@ -31,9 +31,9 @@ type executor struct {
 	callID  int
 }
 
-// caller identifies a waiting call and has the channel for its result.
+// caller is a call that waits for its result.
 type caller struct {
-	answer chan answer // holds one
+	answer chan answer // has room for one answer
 	onWait func(until time.Time, why string)
 }
 
@@ -69,9 +69,9 @@ func (x *executor) begin(ctx context.Context, keeper Keeper) (end func()) {
 			defer close(finished)
 			x.ledger.close()
 			x.files.close()
-			short.Wait() // requests to the keeper start jobs
+			short.Wait() // jobs may be started until the last request to the keeper has ended
 			x.jobs.Wait()
-			x.notices.close() // answers come last
+			x.notices.close() // last, because jobs send notifications and answers
 			notifying.Wait()
 		}()
 		select {
@@ -88,7 +88,7 @@ func (x *executor) post(t trigger) { x.inbox.add(event{trigger: t}) }
 func (x *executor) call(onWait func(time.Time, string), trigger func(call) trigger) *caller {
 	c := &caller{answer: make(chan answer, 1), onWait: onWait}
 	x.mu.Lock()
-	// held while posting, so that numbers and events of calls have the same order
+	// held until the event is posted, so that events have the order of the calls' numbers
 	defer x.mu.Unlock()
 	x.callID++
 	x.callers[x.callID] = c
@@ -113,7 +113,7 @@ func (x *executor) await(ctx context.Context, c *caller) answer {
 	}
 }
 
-// caller returns a waiting call by its number; nil if it has its result.
+// caller returns a waiting call by its number; nil if the call has its result already.
 func (x *executor) caller(id int) *caller {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -140,8 +140,8 @@ func (x *executor) withKeeper(ctx context.Context,
 	return request(ctx, keeper)
 }
 
-// requestKeeper queues a request to the keeper. A failure is only logged, with message failure and
-// fields args.
+// requestKeeper queues a request to the keeper. If the request fails, it only logs the message
+// failure with the fields args.
 func (x *executor) requestKeeper(failure string, args []any,
 	request func(context.Context, Keeper) error) {
 	x.ledger.add(func(ctx context.Context) {
@@ -180,7 +180,7 @@ func (x *executor) job(name string, run func(ctx context.Context)) {
 	})
 }
 
-// The names of jobs.
+// Names of jobs.
 const (
 	stopJob  = "stop"
 	awaitJob = "await processes"

@@ -6,8 +6,8 @@ import (
 	"testing/synctest"
 )
 
-// TestExecutor_EndWaitsForJobsOfQueuedActions has an action in the keeper's queue start a job while
-// the executor ends.
+// TestExecutor_EndWaitsForJobsOfQueuedActions ends the executor while a queued request to the
+// keeper starts a job. The end waits for this job.
 func TestExecutor_EndWaitsForJobsOfQueuedActions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		x := newExecutor(Options{})

@@ -13,21 +13,21 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// unreplaced is an epoch that served, exited and has no live successor yet. Its bootstrap file and
-// its note remain: without them the next agent would know neither that an epoch is missing nor
-// which spec worked last.
+// unreplaced is an epoch that served and exited, and has no live successor yet. Its bootstrap file
+// and its note remain: from them, the next agent learns that an epoch is missing and which spec
+// worked last.
 type unreplaced struct{ id, bootstrap string }
 
-// remembered is the number of exited epochs that Epochs returns.
+// remembered is the number of exited epochs that the supervisor retains for Epochs.
 const remembered = 16
 
 // processExited is the event of an exited process.
 type processExited struct {
 	id        string
 	pid       int
-	exit      *keeper.Exit // nil: not known
-	lastLines []string     // of its log, oldest first
-	cause     string       // for people
+	exit      *keeper.Exit // nil: unknown
+	lastLines []string     // last lines of the process's log, oldest first
+	cause     string       // reason of the exit, as text for people
 }
 
 func (e processExited) apply(m *machine) { m.exited(e) }
@@ -62,7 +62,7 @@ func (m *machine) isUnreplaced(id string) bool {
 	return slices.ContainsFunc(m.unreplaced, func(u unreplaced) bool { return u.id == id })
 }
 
-// forgetUnreplaced makes the keeper forget exited epochs, once a successor is live.
+// forgetUnreplaced makes the keeper remove its entries of exited epochs, once a successor is live.
 func (m *machine) forgetUnreplaced() {
 	for _, u := range m.unreplaced {
 		m.do(forget{u.id})
@@ -70,7 +70,7 @@ func (m *machine) forgetUnreplaced() {
 	m.removeUnreplaced()
 }
 
-// removeUnreplaced removes the bootstrap files of exited epochs without successor.
+// removeUnreplaced removes the bootstrap files of exited epochs that have no live successor.
 func (m *machine) removeUnreplaced() {
 	gone := m.unreplaced
 	m.unreplaced = nil
@@ -114,7 +114,8 @@ func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	case a == nil:
 	case a.process == p && a.stage == killing:
 		m.conclude(a)
-	case a.process == p: // the process may have been live for a moment
+	// the epoch may have become live before it exited; abort handles both cases
+	case a.process == p:
 		m.abort(errExited)
 	case a.parent == p:
 		m.orphaned(a)
@@ -127,7 +128,8 @@ func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	}
 }
 
-// publishExit publishes the exit of a process. reason adds to the cause; it may be "".
+// publishExit publishes the exit of a process. The sentence has the cause and, unless it is "", the
+// reason.
 func (m *machine) publishExit(p *process, reason string) {
 	n := notice{kind: condition.KindEpochExited, epoch: p.Number, message: "epoch exited",
 		args: []any{"cause", p.ExitCause},
@@ -144,8 +146,8 @@ func (m *machine) publishExit(p *process, reason string) {
 	m.publish(n)
 }
 
-// vanish records the exit of epochs that have ended with their keeper, and reports whether one of
-// them served.
+// vanish records the exit of the epochs for which gone returns true, which exited with their
+// keeper. It reports whether one of them served.
 func (m *machine) vanish(gone func(*process) bool) (served bool) {
 	for _, p := range slices.Clone(m.processes) {
 		if !gone(p) {
@@ -158,13 +160,13 @@ func (m *machine) vanish(gone func(*process) bool) (served bool) {
 	return served
 }
 
-// kill sends SIGKILL to a process. why is for the log.
+// kill sends SIGKILL to a process and logs why.
 func (m *machine) kill(p *process, why string) {
 	p.killed = m.now
 	m.signal(p, syscall.SIGKILL, why)
 }
 
-// signal sends a signal that ends the process.
+// signal sends a process a signal to end it.
 func (m *machine) signal(p *process, signal syscall.Signal, why string) {
 	if p.ending == "" {
 		p.ending = why

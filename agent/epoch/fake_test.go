@@ -12,45 +12,47 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// world models the Envoys on one host as measured with Envoy 1.40: the effects of shared memory,
-// hot restart, signals and the admin interface, including their wrong use. A decision that would
-// lose requests of real Envoys shows up in faults or as an outage.
+// world models the Envoys of one host, with the behaviour measured with Envoy 1.40: shared memory,
+// hot restart, signals and the admin interface. It reports wrong use of these interfaces as faults,
+// and times without a serving Envoy as outages, because with real Envoys both lose requests.
 type world struct {
 	t  testing.TB
 	mu sync.Mutex
 
-	all        []*fakeEnvoy
-	memory     map[int]*memory
-	keeper     *fakeKeeper // the agent's connection
-	behaviour  map[string]behaviour
-	rescue     bool          // the keeper replaces a parent that exits before its child is live
-	ending     bool          // the keeper is stopping: its Envoys end, and it starts none
+	all       []*fakeEnvoy
+	memory    map[int]*memory
+	keeper    *fakeKeeper // the keeper that the agent is connected to
+	behaviour map[string]behaviour
+	// if a parent exits before its child is live, the keeper sends the parent's part of the
+	// handshake
+	rescue     bool
+	ending     bool          // the keeper is stopping: its Envoys exit, and it starts no others
 	unsteered  bool          // the keeper cannot steer connections
 	unclear    bool          // the flag in shared memory cannot be cleared
-	allowed    bool          // killing an old epoch early is no fault (Abort)
-	unmeasured bool          // the keeper cannot measure
-	hungKeeper chan struct{} // not nil: the keeper answers nothing until it is closed
+	allowed    bool          // killing an old epoch early is no fault, because the test calls Abort
+	unmeasured bool          // the keeper cannot count connections
+	hungKeeper chan struct{} // not nil: the keeper answers no request until this channel is closed
 	clients    uint64        // idle connections that each Envoy has until it exits
-	runs       int           // of --mode validate
+	runs       int           // number of runs with --mode validate
 	cleaned    int
 	measured   int
 
 	faults  []string
-	down    time.Time // since when no Envoy serves; zero = one serves
-	served  bool      // somebody ever did
+	down    time.Time // since when no Envoy has served; zero: one serves
+	served  bool      // an Envoy has served
 	outages []time.Duration
 	pid     int
 }
 
 // behaviour is the special behaviour of Envoys with a certain spec.
 type behaviour struct {
-	invalid   bool          // --mode validate refuses it
+	invalid   bool          // --mode validate refuses the configuration
 	unparsed  bool          // it exits before it contacts its parent
 	late      bool          // it exits after it has taken over the parent's admin address
-	never     bool          // it never gets live
-	slow      time.Duration // to get live
+	never     bool          // it never becomes live
+	slow      time.Duration // time until it is live
 	crashWith string        // signal that ends it
-	crashAt   time.Duration // after it got live
+	crashAt   time.Duration // time between becoming live and the signal
 	sick      func(e *fakeEnvoy)
 }
 
@@ -58,33 +60,35 @@ type memory struct{ initializing, stale bool }
 
 type fakeEnvoy struct {
 	keeper.StartSpec
-	pid         int
-	started     time.Time
-	exit        *keeper.Exit
-	lastLines   []string
-	hash        string
-	drain       time.Duration
-	shutdown    time.Duration
-	handshaken  bool
-	live        time.Time
-	told        bool // to exit, by its child
-	listening   bool
-	admin       bool
-	closing     bool // stopped, with a queued message that will close its admin interface
+	pid        int
+	started    time.Time
+	exit       *keeper.Exit
+	lastLines  []string
+	hash       string
+	drain      time.Duration
+	shutdown   time.Duration
+	handshaken bool
+	live       time.Time
+	told       bool // its child has told it to exit
+	listening  bool
+	admin      bool
+	// it is stopped, and will close its admin interface when it continues, because a message is
+	// queued
+	closing     bool
 	stopped     bool
-	stalls      bool                 // it stops when it is requested to drain its listeners
+	stalls      bool                 // the request to drain its listeners stops it
 	late        []func(e *fakeEnvoy) // requests received while stopped; executed when it continues
-	wedged      bool                 // its main thread hangs for good, whatever signal is sent
+	wedged      bool                 // its main thread hangs, and no signal makes it continue
 	unhealthy   bool
 	datagrams   bool          // it serves UDP, even after its child is live
-	undrainable bool          // its admin interface refuses to drain the listeners
-	slowAdmin   time.Duration // delay of requests that change its health
-	steered     bool          // it gets no new connection
+	undrainable bool          // its admin interface refuses the request to drain the listeners
+	slowAdmin   time.Duration // delay of admin requests that change the health check
+	steered     bool          // the keeper steers new connections to another Envoy
 	closes      time.Time     // when it will close its listeners
-	parent      *fakeEnvoy    // that it believes to have
+	parent      *fakeEnvoy    // process that it takes for its parent
 	forgotten   bool
-	levels      []string // that its admin interface was sent
-	unlevelled  bool     // its admin interface refuses to set log levels
+	levels      []string // log levels that were sent to its admin interface
+	unlevelled  bool     // its admin interface refuses to change log levels
 	note        json.RawMessage
 
 	requests, tunnels, idle uint64
@@ -99,7 +103,8 @@ func newWorld(t testing.TB) *world {
 	return &world{t: t, memory: map[int]*memory{}, behaviour: map[string]behaviour{}, rescue: true, pid: 100}
 }
 
-// later calls f under the lock after delay, if the process then lives and is not stopped.
+// later calls f after delay, with the world's mutex locked, if the process is still running and is
+// not stopped.
 func (w *world) later(e *fakeEnvoy, delay time.Duration, f func()) {
 	time.AfterFunc(delay, func() {
 		w.mu.Lock()
@@ -115,7 +120,7 @@ func (w *world) fault(format string, arguments ...any) {
 	w.faults = append(w.faults, fmt.Sprintf(format, arguments...))
 }
 
-// look updates the total duration of outages.
+// look updates the total duration of outages. It reports a fault if too many Envoys run.
 func (w *world) look() {
 	serving, alive := false, 0
 	for _, e := range w.all {
@@ -124,7 +129,7 @@ func (w *world) look() {
 			alive++
 		}
 	}
-	if alive > 3 { // the maximum: a parent, its child, and one that a crash left behind
+	if alive > 3 { // the maximum: a parent, its child, and one that remained after a crash
 		w.fault("%d Envoys at the same time", alive)
 	}
 	switch {
@@ -201,7 +206,7 @@ func (w *world) handshake(e *fakeEnvoy, b behaviour) {
 	case parent == nil:
 		w.later(e, 10*time.Second, func() { w.end(e, -1, "SIGABRT", "hot restart sendmsg() failed: errno 111") })
 	case parent.stopped:
-		parent.closing = true // and e hangs for ever
+		parent.closing = true // e waits for the handshake and never becomes live
 	case m.stale:
 		m.stale = false
 		w.end(e, 1, "", "parent did not respond as expected")
@@ -258,9 +263,10 @@ func (w *world) liven(e *fakeEnvoy, b behaviour, parent *fakeEnvoy) {
 	w.look()
 }
 
-// closeListeners models the end of a drain: connections in the listeners' queues are reset.
+// closeListeners models the end of a drain: the kernel resets the connections in the queues of the
+// listeners.
 func (w *world) closeListeners(e *fakeEnvoy) {
-	if !e.listening { // its child has them
+	if !e.listening { // e's child has taken over the listening sockets
 		return
 	}
 	e.listening = false
@@ -337,7 +343,7 @@ func (w *world) wake(e *fakeEnvoy) {
 	w.look()
 }
 
-// hang stops a process permanently.
+// hang stops a process so that SIGCONT does not continue it.
 func (w *world) hang(e *fakeEnvoy) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -20,7 +20,7 @@ type fakeKeeper struct {
 	done  chan struct{}
 }
 
-// connect connects an agent to the keeper and closes the connection of an earlier agent.
+// connect connects an agent to the keeper, and closes the connection of the agent before it.
 func (w *world) connect() *fakeKeeper {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -28,7 +28,8 @@ func (w *world) connect() *fakeKeeper {
 	return w.keeper
 }
 
-// lose closes the agent's connection, as when the keeper re-executes itself; its Envoys continue.
+// lose closes the agent's connection, as a keeper that re-executes itself does; its Envoys
+// continue.
 func (w *world) lose() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -37,7 +38,7 @@ func (w *world) lose() {
 	close(lost.done)
 }
 
-// die kills the keeper, whose Envoys end as well.
+// die kills the keeper and with it its Envoys.
 func (w *world) die() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,7 +52,7 @@ func (w *world) die() {
 	close(lost.done)
 }
 
-// stopEnvoys models how a keeper begins to stop: its Envoys end, and it starts no more.
+// stopEnvoys models the begin of a keeper's stop: its Envoys end, and it starts no others.
 func (w *world) stopEnvoys() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +63,7 @@ func (w *world) stopEnvoys() {
 	}
 }
 
-// exists reports whether an Envoy with this PID lives.
+// exists reports whether a process with this PID runs.
 func (w *world) exists(pid int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,7 +83,7 @@ func (w *world) awaitExit(ctx context.Context, pid int) bool {
 	return true
 }
 
-// pause blocks while the keeper hangs, until ctx ends.
+// pause blocks while the keeper hangs, but not after the end of ctx.
 func (k *fakeKeeper) pause(ctx context.Context) error {
 	k.w.mu.Lock()
 	hung := k.w.hungKeeper
@@ -250,7 +251,8 @@ func (k *fakeKeeper) Cleanup(ctx context.Context) error {
 	return nil
 }
 
-// fakeAdmin is a client of the admin interface at an address, whichever Envoy listens there.
+// fakeAdmin is a client of the admin interface at an address. The Envoy that listens there may
+// change.
 type fakeAdmin struct {
 	w       *world
 	address string
@@ -258,7 +260,8 @@ type fakeAdmin struct {
 
 func (a fakeAdmin) with(ctx context.Context, f func(*fakeEnvoy)) error { return a.ask(ctx, f, false) }
 
-// change is like with, for changes that Envoy executes even if its response comes too late.
+// change calls f for the Envoy at the address, as with does. If the Envoy is stopped, it executes f
+// when it continues, although the caller's time is over by then.
 func (a fakeAdmin) change(ctx context.Context, f func(*fakeEnvoy)) error { return a.ask(ctx, f, true) }
 
 func (a fakeAdmin) ask(ctx context.Context, f func(*fakeEnvoy), late bool) error {
@@ -307,7 +310,7 @@ func (a fakeAdmin) OKHealthcheck(ctx context.Context) error {
 	return a.change(ctx, func(e *fakeEnvoy) { e.unhealthy = false })
 }
 
-// pause delays a change of the health by slowAdmin.
+// pause delays a request that changes the health check by the Envoy's slowAdmin.
 func (a fakeAdmin) pause() {
 	a.w.mu.Lock()
 	var slow time.Duration
@@ -321,7 +324,7 @@ func (a fakeAdmin) pause() {
 }
 
 func (a fakeAdmin) DrainListeners(ctx context.Context, graceful bool) error {
-	if !graceful { // the keeper first makes all Envoys stop accepting
+	if !graceful { // the keeper first makes all Envoys refuse new connections
 		a.w.mu.Lock()
 		for _, e := range a.w.all {
 			e.listening = false

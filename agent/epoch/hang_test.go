@@ -18,8 +18,8 @@ func (h *harness) hangKeeper() (resume func()) {
 	}
 }
 
-// responsive checks that readers, the watchdog and callers are not blocked. It takes no time: in a
-// bubble the clock stands still while a goroutine can run.
+// responsive checks that readers, the watchdog and callers are not blocked. It takes no time,
+// because in a synctest bubble the clock does not advance while a goroutine can run.
 func (h *harness) responsive() {
 	h.t.Helper()
 	begun := time.Now()
@@ -39,8 +39,8 @@ func (h *harness) responsive() {
 	}
 }
 
-// awaits checks that a request reports at once what it waits for. It returns the channel of the
-// request's result.
+// awaits applies a spec and checks that the call immediately reports the event for which it waits.
+// It returns the channel of the call's result.
 func (h *harness) awaits(hash, want string) <-chan error {
 	h.t.Helper()
 	said, done := make(chan string, 100), make(chan error, 1)
@@ -136,7 +136,8 @@ func TestHang_AdminBlocksNobody(t *testing.T) {
 	})
 }
 
-// A file system that hangs blocks only the start that needs it.
+// A file system that hangs while a bootstrap file is written blocks only the start that needs this
+// file.
 func TestHang_BootstrapBlocksNobody(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))

@@ -46,7 +46,7 @@ func defaults(folder string) config.Envoy {
 }
 
 // onHost runs a test in a synctest bubble with a running agent. At the end it checks that the world
-// saw no fault.
+// recorded no fault.
 func onHost(t *testing.T, test func(h *harness)) {
 	t.Helper()
 	dir := t.TempDir()
@@ -88,7 +88,7 @@ func (h *harness) begin() {
 	synctest.Wait()
 }
 
-// inspection is an event by which a test reads the state.
+// inspection is an event with which a test reads the state of the state machine.
 type inspection struct {
 	look func(*state)
 	done chan struct{}
@@ -96,14 +96,14 @@ type inspection struct {
 
 func (i inspection) apply(m *machine) { i.look(&m.state); close(i.done) }
 
-// inspect calls look with the current state.
+// inspect calls look with the current state of the state machine.
 func (h *harness) inspect(look func(*state)) {
 	done := make(chan struct{})
 	h.s.executor.post(inspection{look, done})
 	<-done
 }
 
-// leave ends the agent as kill -9 does: its Envoys continue.
+// leave ends the agent as kill -9 does; its Envoys continue to run.
 func (h *harness) leave() {
 	h.cancel()
 	<-h.ended
@@ -174,7 +174,7 @@ func (h *harness) newest() *fakeEnvoy {
 	return h.w.all[len(h.w.all)-1]
 }
 
-// kill sends an Envoy a signal that the supervisor did not request.
+// kill makes an Envoy exit by a signal, without a request of the supervisor.
 func (h *harness) kill(e *fakeEnvoy, signal string) {
 	h.w.mu.Lock()
 	h.w.end(e, -1, signal)
@@ -218,7 +218,7 @@ func (h *harness) conditions() []string {
 	return codes
 }
 
-// expect checks the living epochs, written as "1 live, 0 draining".
+// expect compares the running epochs with a text such as "1 live, 0 draining".
 func (h *harness) expect(want string) {
 	h.t.Helper()
 	var got []string

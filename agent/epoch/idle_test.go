@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// Two consecutive counts must use different measurements; the keeper must not return the same one
-// twice.
+// The intervals between two counts of connections are longer than the time for which the keeper
+// returns the same measurement again.
 func TestCounts_AreOfDifferentMeasurements(t *testing.T) {
 	for name, pause := range map[string]time.Duration{"idleEvery": idleEvery,
 		"countEvery": countEvery} {
@@ -23,8 +23,8 @@ func TestCounts_AreOfDifferentMeasurements(t *testing.T) {
 	}
 }
 
-// applyIn applies a spec, which must be accepted. It returns how long that took and the progress
-// that was reported.
+// applyIn applies a spec, which must be accepted. It returns how long this took and the progress
+// messages.
 func (h *harness) applyIn(hash string) (took time.Duration, told []string) {
 	h.t.Helper()
 	begun := time.Now()
@@ -58,11 +58,11 @@ func TestIdle_ReloadsDoNotWaitForAnEpochWithoutClients(t *testing.T) {
 	})
 }
 
-// A reload waits while clients are connected to an older epoch, and reports that. It continues when
+// While clients are connected to an older epoch, a reload waits and reports why. It continues once
 // they have disconnected.
 func TestIdle_ReloadWaitsForClients(t *testing.T) {
 	for name, test := range map[string]struct {
-		leave time.Duration // when the clients disconnect; 0 = never
+		leave time.Duration // when the clients disconnect; 0: never
 		least time.Duration
 		most  time.Duration
 	}{
@@ -96,8 +96,8 @@ func TestIdle_ReloadWaitsForClients(t *testing.T) {
 	}
 }
 
-// An epoch is not idle while it listens, because a connection may not be counted yet, nor while its
-// connections are unknown.
+// An epoch does not count as idle while it listens, because it may have connections that are not
+// counted yet, nor while the keeper cannot count its connections.
 func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
 	for name, unknown := range map[string]func(h *harness, old *fakeEnvoy){
 		"it listens":      func(_ *harness, old *fakeEnvoy) { old.datagrams = true },
@@ -120,7 +120,7 @@ func TestIdle_IsOnlyWhatIsKnownToBe(t *testing.T) {
 	}
 }
 
-// An idle epoch that does not end on request is killed.
+// An idle epoch that does not exit when its child requests it is killed.
 func TestIdle_EpochThatHangsIsKilled(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -138,7 +138,8 @@ func TestIdle_EpochThatHangsIsKilled(t *testing.T) {
 	})
 }
 
-// A refused reload ends only the idle epoch; the next reload does not wait either.
+// If Envoy refuses a reload while an idle epoch is left, only the idle epoch ends. The next reload
+// does not wait either.
 func TestIdle_RefusedReload(t *testing.T) {
 	for name, bad := range map[string]behaviour{"before the handshake": {unparsed: true},
 		"after it": {late: true}} {
@@ -159,7 +160,8 @@ func TestIdle_RefusedReload(t *testing.T) {
 	}
 }
 
-// The next agent also knows that an adopted epoch is idle.
+// After a restart, the agent determines that an adopted epoch is idle, so a reload need not wait
+// for it.
 func TestIdle_Adopted(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -201,7 +203,8 @@ func TestIdle_RequestAbortsTheDrainingEpochsThatItNames(t *testing.T) {
 	}
 }
 
-// A request whose configuration Envoy rejects aborts no epoch. The next request still can.
+// A request whose configuration is refused aborts no draining epoch. A later request can still
+// abort it.
 func TestIdle_RefusedRequestAbortsNothing(t *testing.T) {
 	for name, change := range map[string]func(h *harness, bad *Spec){
 		"by validation": func(h *harness, _ *Spec) { h.w.behaviour["bad"] = behaviour{invalid: true} },

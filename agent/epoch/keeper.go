@@ -20,57 +20,57 @@ type Keeper interface {
 
 // Processes starts, signals and watches Envoy processes.
 type Processes interface {
-	// Start starts an Envoy under an ID that was never used before.
+	// Start starts an Envoy. The ID in spec must not have been used before.
 	Start(ctx context.Context, spec keeper.StartSpec) (keeper.Process, error)
 	Signal(ctx context.Context, id string, signal syscall.Signal) error
-	// Exits delivers each process that ended while this agent was connected, once.
+	// Exits delivers once each process that exited while this connection existed.
 	Exits() <-chan keeper.Process
-	// Done is closed when the connection is lost. Only the next keeper can report whether the
-	// processes have ended with this one.
+	// Done is closed when the connection is lost. Whether the processes exited with the keeper is
+	// known only after a connection to the next keeper.
 	Done() <-chan struct{}
 }
 
 // ProcessList is the keeper's list of processes, which survives the agent.
 type ProcessList interface {
-	// Processes lists all living processes, and the exited ones that were not forgotten.
+	// Processes lists all running processes, and the exited ones whose entries were not removed.
 	Processes(ctx context.Context) ([]keeper.Process, error)
-	// Measure is Processes with connection counts that are at most maxAge old. It may take long on
-	// a busy machine.
+	// Measure lists the same processes with connection counts that are at most maxAge old. It may
+	// be slow on a busy machine.
 	Measure(ctx context.Context, maxAge time.Duration) ([]keeper.Process, error)
 	Annotate(ctx context.Context, id string, note json.RawMessage) error
 	Forget(ctx context.Context, id string) error
 }
 
-// ProcessRepair has the operations that need access to Envoy's sockets or shared memory, or Envoy's
-// user.
-// user.
+// ProcessRepair has the operations that need access to Envoy's sockets or shared memory, or that
+// run as Envoy's user.
 type ProcessRepair interface {
 	// Run runs a program as Envoy's user until it exits.
 	Run(ctx context.Context, path string, args []string) (keeper.RunResult, error)
 	// ClearInitializing clears the flag that a failed start leaves in a lineage's shared memory,
 	// and reports whether it was set.
 	ClearInitializing(ctx context.Context, lineage int) (bool, error)
-	// Steer directs new connections of the ports that two processes share to one of them, until the
-	// other exits. The other closes its listeners after the time closes.
+	// Steer directs new connections of the ports that two processes share to the process to, until
+	// the process from exits. The process from closes its listeners after the time closes.
 	Steer(ctx context.Context, from, to string, closes time.Duration) error
 	// Cleanup removes sockets and shared memory of ended Envoys.
 	Cleanup(ctx context.Context) error
 }
 
-// Admin is the admin interface of one epoch. An error that is a time-out, or EAGAIN because the
-// socket's queue is full, means that Envoy hangs. Any other error means that the interface does not
-// exist (any more).
+// Admin is the admin interface of one epoch. If an error is a time-out, or EAGAIN because the queue
+// of the socket is full, Envoy hangs. Any other error means that the interface is closed or was
+// never opened.
 type Admin interface {
 	State(ctx context.Context) (ServerState, error)
 	// FailHealthcheck and OKHealthcheck are /healthcheck/fail and /healthcheck/ok.
 	FailHealthcheck(ctx context.Context) error
 	OKHealthcheck(ctx context.Context) error
-	// DrainListeners closes the listeners (/drain_listeners): at once, or with graceful after the
-	// drain time. In the former case no Envoy accepts new connections from then on, even if none
-	// responds.
+	// DrainListeners closes the listeners (/drain_listeners): after the drain time if graceful is
+	// true, otherwise immediately. In the latter case all Envoys of the keeper refuse new
+	// connections when it returns, even if none of them responds.
 	DrainListeners(ctx context.Context, graceful bool) error
 	Activity(ctx context.Context) (envoy.Activity, error)
-	// SetLogLevels sets the level of all components, then those of single ones ("upstream:debug").
+	// SetLogLevels sets the level of all components, and then the levels of the listed components
+	// ("upstream:debug").
 	SetLogLevels(ctx context.Context, level, components string) error
 }
 
@@ -81,8 +81,8 @@ type ServerState struct {
 	WorkersStarted bool   // the gauge listener_manager.workers_started: listeners accept
 }
 
-// EpochUnneeded is the RestartEpoch of a ServerState if no other living epoch has the admin
-// address, so that the answer can only be from the epoch in question.
+// EpochUnneeded is the RestartEpoch of a ServerState if no other running epoch has the same admin
+// address, so that the epoch that answers is certain.
 const EpochUnneeded = -1
 
 // Live reports whether Envoy serves. DRAINING means that /healthcheck/fail was called: Envoy still

@@ -38,7 +38,8 @@ func TestKeeperDies(t *testing.T) {
 	})
 }
 
-// A keeper that returns in time is no error, unless its Envoy has ended with it.
+// While no keeper is connected there is a condition, which becomes an error after keeperPatience.
+// It ends with the next keeper, unless the Envoy has exited with the old one.
 func TestKeeperLost_BecomesAnError(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -96,7 +97,8 @@ func TestKeeperDies_EnvoyIsNotLive(t *testing.T) {
 	})
 }
 
-// An Envoy that exits while its keeper re-executes itself is listed as exited, and counts once.
+// If an Envoy exits while its keeper re-executes itself, the next keeper lists it as exited. It
+// counts as one crash.
 func TestKeeperReplacesItself_EnvoyEndsMeanwhile(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -168,8 +170,8 @@ func TestStop_WhileTheKeeperReplacesItself(t *testing.T) {
 	})
 }
 
-// TestRestartLimit_KeeperDoesNotCount lets an Envoy crash as often as the limit permits. Its
-// keepers end afterwards, which must not count.
+// TestRestartLimit_KeeperDoesNotCount lets an Envoy crash as often as the limit of restarts
+// permits. Then Envoy exits because its keeper ends, which must not count towards the limit.
 func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 	for name, end := range map[string]func(h *harness){
 		"killed":  func(h *harness) { h.w.die() },
@@ -215,7 +217,8 @@ func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 	}
 }
 
-// restarting kills Envoy, which the limit permits once more, while its replacement starts slowly.
+// restarting raises the limit by one, kills Envoy and waits until its replacement, which becomes
+// live slowly, is starting.
 func (h *harness) restarting() {
 	h.do(func() { h.w.behaviour["a"] = behaviour{slow: time.Second} })
 	h.config.RestartLimit++
@@ -225,7 +228,8 @@ func (h *harness) restarting() {
 	h.expect("0 starting")
 }
 
-// Only exits of Envoy itself count; after a lost keeper the limit still applies.
+// Exits of Envoy by itself count towards the limit of restarts, also after a lost keeper; exits
+// because of the keeper do not.
 func TestRestartLimit_CountsAfterLostKeeper(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.config.RestartBackoffMin, h.config.RestartBackoffMax = time.Second, time.Second

@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// Link is the agent's connection to the keeper. It reconnects when the connection is lost, and
-// forwards exits to the Supervisor and Envoy's lines to the log.
+// Link is the agent's connection to the keeper. It reconnects when the connection is lost. It
+// forwards exits of processes to the Supervisor, and Envoy's log lines to the log.
 type Link struct {
 	part.Readiness
 	dialer     keeper.Dialer
@@ -33,8 +33,8 @@ type Link struct {
 type LinkOptions struct {
 	Dialer     keeper.Dialer
 	Logger     *slog.Logger
-	EnvoyLog   *slog.Logger // for Envoy's lines
-	ForwardLog bool         // as in Configure
+	EnvoyLog   *slog.Logger // for Envoy's log lines
+	ForwardLog bool         // argument of Configure
 }
 
 // NewLink returns a Link that is not connected yet.
@@ -57,7 +57,7 @@ const (
 	keeperPauseMax = 2 * time.Second
 )
 
-// figuresAge is the maximum age of measurements that are shown to people.
+// figuresAge is the maximum age of measurements that commands and metrics show.
 const figuresAge = time.Second
 
 // Open connects for the first time. While the keeper serves another agent, which may be ending,
@@ -82,9 +82,9 @@ func (l *Link) Open(ctx context.Context) error {
 	}
 }
 
-// dial connects to the keeper. A keeper with an older protocol is made to re-execute the installed
-// program; its Envoys continue serving. This happens once: *replaced is then set. A newer keeper is
-// left unchanged.
+// dial connects to the keeper. If the keeper has an older protocol, dial makes it re-execute the
+// installed program, while its Envoys continue to serve, and sets *replaced. If *replaced is set
+// already, or if the keeper is newer, dial returns the error.
 func (l *Link) dial(ctx context.Context, replaced *bool) (*keeper.Client, error) {
 	client, err := l.dialer.Dial(ctx)
 	version, ok := errors.AsType[*keeper.VersionError](err)
@@ -116,7 +116,7 @@ func (l *Link) Connection() *Connection {
 	return l.current
 }
 
-// Name returns the name of the part.
+// Name returns the name of this component of the agent.
 func (l *Link) Name() string { return "keeper" }
 
 // Run forwards the keeper's events until ctx ends, and reconnects when the connection is lost.
@@ -138,9 +138,9 @@ func (l *Link) Run(ctx context.Context) error {
 	}
 }
 
-// reconnect connects again, without a time limit. A keeper that re-executes itself (systemctl
-// reload outrider-envoy) answers within moments. If it takes longer than keeperPatience, an error
-// is logged once. The outcome is logged. The error is that of ctx.
+// reconnect connects again. It retries until ctx ends, and then returns ctx's error. A keeper that
+// re-executes itself (systemctl reload outrider-envoy) answers within moments. If the connection is
+// missing for longer than keeperPatience, reconnect logs one error.
 func (l *Link) reconnect(ctx context.Context) (*keeper.Client, error) {
 	before, lost := l.Connection().Info(), time.Now()
 	var replaced, late bool
@@ -166,7 +166,7 @@ func (l *Link) reconnect(ctx context.Context) (*keeper.Client, error) {
 	}
 }
 
-// logReconnected logs which keeper answers after a lost connection.
+// logReconnected logs which keeper answers after a reconnect.
 func (l *Link) logReconnected(before, now keeper.Info) {
 	switch {
 	case now.PID != before.PID:
@@ -195,7 +195,8 @@ func (l *Link) forward(ctx context.Context, c *Connection) {
 				lines.Exited(event.Exited.ID, event.Exited.Number)
 				select {
 				case c.exits <- *event.Exited:
-				case <-c.Done(): // the supervisor no longer receives
+				// after the end of the connection the supervisor does not receive exits
+				case <-c.Done():
 					return
 				case <-ctx.Done():
 					return
@@ -223,8 +224,8 @@ func (l *Link) pid(id string) int {
 	return 0
 }
 
-// Measure returns the keeper's measurements by process ID. On an error, which is logged, the result
-// has fewer entries or none.
+// Measure returns the keeper's measurements by process ID. If it fails, it logs the error, and the
+// result is incomplete or empty.
 func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	measured := map[string]keeper.Process{}
 	processes, err := l.Connection().Client.Measure(ctx, figuresAge)
@@ -237,7 +238,7 @@ func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 	return measured
 }
 
-// ClientConnections returns the current number of clients' connections of a process.
+// ClientConnections returns the current number of client connections of a process.
 func (l *Link) ClientConnections(ctx context.Context, id string) (uint64, error) {
 	processes, err := l.Connection().Client.Measure(ctx, 0)
 	if err != nil {

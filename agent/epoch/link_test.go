@@ -22,14 +22,14 @@ type fakeDialer struct {
 func (d fakeDialer) Dial(context.Context) (*keeper.Client, error) { return d.dial() }
 func (d fakeDialer) Upgrade(context.Context) error                { return d.upgrade() }
 
-// A keeper with an older protocol is upgraded once, then connected to. A newer one is never
-// upgraded.
+// A Link upgrades a keeper with an older protocol once, and then connects to it. It never upgrades
+// a newer one.
 func TestLinkDial_UpgradesAnOlderKeeper(t *testing.T) {
 	older, newer := &keeper.VersionError{Keeper: 1, Agent: 2},
 		&keeper.VersionError{Keeper: 2, Agent: 1}
 	for _, c := range []struct {
 		name     string
-		answers  []error // results of Connect
+		answers  []error // results of successive calls of Connect
 		refuses  error   // result of Upgrade
 		upgrades int
 		fails    string

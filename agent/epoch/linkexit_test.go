@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The supervisor may not read an exit if it sees the end of the connection first. The link must
-// reconnect all the same.
+// If the keeper ends right after an exit, the supervisor may stop reading from the connection
+// before it receives the exit. The link must not block then, but reconnect.
 func TestLink_ExitAtTheEndOfTheKeeper(t *testing.T) {
 	options := keeper.LaunchOptions{Folder: parts.ShortDir(t),
 		Binary: parts.ProgramPath(t, "outrider-keeper")}

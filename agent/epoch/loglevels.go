@@ -9,15 +9,15 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// LogLevels applies Envoy's configured log levels to the live epoch and to later ones; they need no
-// new epoch. Its methods must not be called concurrently.
+// LogLevels applies the configured log levels of Envoy to the live epoch and to later ones; a
+// change needs no new epoch. Its methods must not be called concurrently.
 type LogLevels struct {
 	supervisor *Supervisor
 	board      *condition.Board
 	log        *slog.Logger
 
-	level, components string // configured levels, as in Admin.SetLogLevels
-	spec              *Spec  // spec of the configuration in force; nil until Configure
+	level, components string // configured levels: the arguments of Admin.SetLogLevels
+	spec              *Spec  // spec with the configured levels; nil until Configure
 	applied           string // ID of the epoch that apply last examined
 }
 
@@ -27,13 +27,14 @@ func NewLogLevels(supervisor *Supervisor, board *condition.Board, log *slog.Logg
 }
 
 const (
-	// levelTimeout bounds the requests to the supervisor and Envoy.
+	// levelTimeout bounds each request to the supervisor or to Envoy.
 	levelTimeout = 5 * time.Second
 
 	conditionLevels = "log-level-not-applied"
 )
 
-// Configure applies the levels of the configuration in force. spec is used for later epochs.
+// Configure applies the levels of a new configuration to the live epoch. Later epochs are started
+// with spec.
 func (l *LogLevels) Configure(ctx context.Context, level, components string, spec *Spec) {
 	l.level, l.components, l.spec = level, components, spec
 	live, admin, _ := l.supervisor.Live()
@@ -48,8 +49,9 @@ func (l *LogLevels) Update(ctx context.Context) {
 	}
 }
 
-// apply sets the levels of an epoch that was started with other ones. An epoch with the configured
-// levels is not changed, because a request may have changed its levels since.
+// apply sets the levels of an epoch if it was started with others. If it was started with the
+// configured levels, apply changes nothing, because a request may have changed the levels in the
+// meantime.
 func (l *LogLevels) apply(ctx context.Context, live Epoch, admin Admin) {
 	l.applied = live.ID
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)

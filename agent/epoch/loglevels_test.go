@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// LogLevels sends levels to the live Envoy only if they differ from those that it was started with
-// or that were set last.
+// LogLevels sends levels to the live Envoy only if they differ from those with which it was
+// started, or from those that were sent last.
 func TestLogLevels_SetOnlyWhereTheyDiffer(t *testing.T) {
 	onHost(t, func(h *harness) {
 		t := h.t
@@ -38,7 +38,8 @@ func TestLogLevels_SetOnlyWhereTheyDiffer(t *testing.T) {
 		h.do(func() { h.w.all[len(h.w.all)-1].unlevelled = false })
 		l.Update(t.Context())
 		expect("no retry without a change", true, "debug http:debug")
-		h.kill(h.newest(), "SIGKILL") // the replacement starts at once, with the last levels
+		// the replacement starts immediately, with the levels that were configured last
+		h.kill(h.newest(), "SIGKILL")
 		configure("debug")
 		expect("no live epoch", true)
 		h.wait(levelTimeout)

@@ -7,7 +7,7 @@ import (
 
 // mailbox is an unbounded queue: add never blocks.
 type mailbox[T any] struct {
-	filled chan struct{} // holds one
+	filled chan struct{} // signals that items were added; has room for one signal
 
 	mu     sync.Mutex
 	items  []T
@@ -35,7 +35,7 @@ func (m *mailbox[T]) close() {
 func (m *mailbox[T]) notify() {
 	select {
 	case m.filled <- struct{}{}:
-	default: // the reader is about to look
+	default: // the channel still has a signal, after which the reader takes all items
 	}
 }
 

@@ -14,9 +14,9 @@ import (
 
 var seeds = flag.Int("seeds", 40, "how many random lives are lived")
 
-// TestRandomLives simulates a host with failures at random moments and checks invariants: the world
-// saw no fault (no third generation, no parent signalled too early, no number used twice), outages
-// last no longer than a start takes, every request completes, and a final reload succeeds.
+// TestRandomLives simulates a host with failures at random moments and checks invariants: there is
+// no fault (a third generation of Envoys, a parent signalled too early, a number used twice),
+// outages last no longer than a start takes, every request completes, and a final reload succeeds.
 func TestRandomLives(t *testing.T) {
 	for seed := range *seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
@@ -43,7 +43,7 @@ func randomLife(h *harness, random *rand.Rand) {
 	}
 	broken := []string{"invalid", "unparsed", "late", "never"}
 	h.must(specOf("first"))
-	latest := specOf("first") // the last accepted spec, which a new agent applies
+	latest := specOf("first") // the last accepted spec, which a restarted agent applies
 	var callers sync.WaitGroup
 	asking, cancel := context.WithCancel(h.t.Context())
 	defer callers.Wait()
@@ -62,13 +62,14 @@ func randomLife(h *harness, random *rand.Rand) {
 	for step := range 30 {
 		h.t.Logf("%s step %d", time.Now().Format("15:04:05.000"), step)
 		before, alive := h.outage(), h.alive()
-		h.do(func() { // epochs that start from now on have clients; some clients disconnect
+		h.do(func() { // new epochs have clients or none, and some clients disconnect
 			h.w.clients = random.Uint64N(2)
 			for _, e := range alive {
 				e.idle = min(e.idle, random.Uint64N(2))
 			}
 		})
-		limit := time.Second // a parent's grace period, a start, and up to two retries
+		// maximum outage: a parent's grace period, a start, and up to two retries
+		limit := time.Second
 		switch random.IntN(12) {
 		case 0, 1, 2, 3:
 			latest = specOf(fmt.Sprintf("good %d", step))

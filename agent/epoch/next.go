@@ -17,19 +17,19 @@ type event struct {
 	trigger trigger
 }
 
-// trigger is the content of an event. Its method apply makes the transition.
+// trigger is the content of an event. Its method apply changes the state and adds actions.
 type trigger interface{ apply(m *machine) }
 
-// action is an output of the state machine, which the executor carries out after a transition. run
-// returns at once; a result, if any, arrives as an event.
+// action is an output of the state machine. The executor calls run after the transition. run does
+// not block; if the action has a result, the result is posted as an event.
 type action interface{ run(x *executor) }
 
-// tick is the event at the time that the state requested (state.wake).
+// tick is the event of the time for which the state requested a wake-up (state.wake).
 type tick struct{}
 
 func (tick) apply(*machine) {}
 
-// configured is the event of a call of Configure.
+// configured is the event of a call of Supervisor.Configure.
 type configured struct{ config config.Envoy }
 
 func (e configured) apply(m *machine) { m.config = e.config }
@@ -50,7 +50,8 @@ func next(was state, e event) (state, []action) {
 	return m.state, m.actions
 }
 
-// reconcile makes the transitions that depend only on the state and the time, and sets wake.
+// reconcile makes the transitions that depend only on the state and the time, and determines the
+// time of the next tick.
 func (m *machine) reconcile() {
 	m.wake = time.Time{}
 	m.reconcileAttempt()
@@ -76,7 +77,7 @@ func (m *machine) reconcile() {
 	}
 }
 
-// publishState copies those parts of the supervisor's state that readers need to the record of the
+// publishState copies parts of the supervisor's state, which readers need, to the record of the
 // serving epoch.
 func (m *machine) publishState(p *process) {
 	p.Awaits, p.MayRefuse = "", false
@@ -134,18 +135,18 @@ func (m *machine) annotate(p *process) {
 	}
 }
 
-// notice is an event of an epoch, with a sentence for people and a log line.
+// notice is something that happened to an epoch, with a sentence for people and a log line.
 type notice struct {
-	kind     string // of condition
+	kind     string // kind of the published event
 	epoch    int
 	sentence string
-	fields   map[string]string // of the event
+	fields   map[string]string // fields of the published event
 	level    slog.Level
 	message  string
 	args     []any // fields of the log line, in addition to epoch and kind
 }
 
-// publish announces an event on the board and in the log.
+// publish publishes a notice as an event on the board and writes it to the log.
 func (m *machine) publish(n notice) {
 	m.do(publish{condition.Event{Kind: n.kind, Epoch: &n.epoch, Sentence: n.sentence,
 		Fields: maps.Clone(n.fields)}})
@@ -153,7 +154,7 @@ func (m *machine) publish(n notice) {
 		args: append([]any{"epoch", n.epoch, "event", n.kind}, n.args...)})
 }
 
-// finish ends Run with an outcome.
+// finish ends Supervisor.Run, which returns outcome.
 func (m *machine) finish(outcome error) {
 	m.status, m.outcome = finished, outcome
 	m.removeUnreplaced()

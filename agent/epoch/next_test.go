@@ -17,8 +17,8 @@ import (
 // noon is the time of all events in TestNext.
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
-// host returns a state with epochs of one lineage, written as "1 live, 0 draining", that have been
-// live for a minute.
+// host returns a state with epochs of one lineage, which have been live for a minute. epochs lists
+// them, for example "1 live, 0 draining".
 func host(epochs string, changes ...func(*state)) state {
 	s := state{link: connected, config: defaults("/run/test"), idPrefix: "n"}
 	for one := range strings.SplitSeq(epochs, ", ") {
@@ -55,7 +55,8 @@ func (s *state) setLastForTest(live *process) {
 	*s = m.state
 }
 
-// starts adds an attempt at a stage: to start epoch 1 from epoch 0, or the first epoch.
+// starts adds an attempt at a stage to a state: a start of epoch 1 with parent 0, or of the first
+// epoch.
 func starts(at stage) func(*state) {
 	return func(s *state) {
 		live := s.live()
@@ -82,7 +83,7 @@ func starts(at stage) func(*state) {
 	}
 }
 
-// failed records a failure of the attempt whose process has not exited yet.
+// failed records in a state that the attempt has failed and that its process has exited.
 func failed(cause error, lines ...string) func(*state) {
 	return func(s *state) {
 		a := s.attempt
@@ -102,7 +103,7 @@ func drains(s *state) {
 	s.drain.wanted, s.live().Drained, s.live().DrainEnds = true, true, noon.Add(time.Second)
 }
 
-// shown returns the epochs of a state in the notation of host, newest first.
+// shown returns the epochs of a state in the form that host accepts, newest first.
 func shown(s state) string {
 	var all []string
 	for i := range s.processes {
@@ -112,7 +113,7 @@ func shown(s state) string {
 	return strings.Join(all, ", ")
 }
 
-// done returns the actions as text, without log lines, events and notices of waiting.
+// done returns the names of the actions, without log lines, events and progress messages.
 func done(actions []action) string {
 	var all []string
 	for _, a := range actions {
@@ -310,7 +311,8 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestNext_SaysWhyNobodyServes has epochs that exited for an unknown reason, or that do not exit.
+// TestNext_SaysWhyNobodyServes checks the sentence of the condition "no Envoy serves" after an exit
+// for an unknown reason, and while a process survives SIGKILL.
 func TestNext_SaysWhyNobodyServes(t *testing.T) {
 	for _, row := range []struct {
 		from  state

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// note is the state of an epoch that the keeper stores for the next agent.
+// note has the state of an epoch that the keeper stores for the agent after a restart.
 type note struct {
 	Epoch
 	RestartEpoch      int           `json:"restart_epoch"`
@@ -16,14 +16,14 @@ type note struct {
 	Phase             State         `json:"phase"`
 	Hash              string        `json:"hash"`
 	Namespace         string        `json:"namespace,omitempty"`
-	BootstrapSum      string        `json:"bootstrap_sum"` // sumOf
+	BootstrapSum      string        `json:"bootstrap_sum"` // result of sumOf
 	AdminAddress      string        `json:"admin_address"`
 	Ends              time.Time     `json:"ends"`
 	Child             ender         `json:"child,omitempty"`
 	AdminLost         bool          `json:"admin_lost,omitempty"`
 	Drained           bool          `json:"drained,omitempty"`
 	DrainEnds         time.Time     `json:"drain_ends,omitzero"`
-	Ending            string        `json:"asked,omitempty"` // process.ending
+	Ending            string        `json:"asked,omitempty"` // value of process.ending
 	Stopping          bool          `json:"stopping,omitempty"`
 	Command           Command       `json:"command"`
 	LiveTimeout       time.Duration `json:"live_timeout"`
@@ -41,13 +41,12 @@ func noteOf(p *process) json.RawMessage {
 		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
 	})
 	if err != nil {
-		return nil // a time outside the years 0 to 9999 cannot be encoded: store no note
+		return nil // JSON cannot encode a time outside the years 0 to 9999: store no note
 	}
 	return encoded
 }
 
-// processOf is the inverse of noteOf. The spec of the result cannot be started before
-// makeStartable.
+// processOf is the inverse of noteOf. Its result can be started again only after makeStartable.
 func processOf(n note) *process {
 	p := &process{
 		Epoch: n.Epoch,

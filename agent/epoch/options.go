@@ -14,72 +14,80 @@ import (
 // called concurrently.
 type Options struct {
 	// Admin returns a client for an address that Spec.AdminAddress returned. It must not connect
-	// yet.
+	// before the client's first request.
 	Admin  func(address string) Admin
 	Board  *condition.Board
 	Logger *slog.Logger // nil: slog.Default()
-	// Config has the folder of envoy-rev<N>.json. Configure changes its restart_backoff_min,
-	// restart_backoff_max, restart_limit and restart_window.
+	// Config names the folder of the bootstrap files (envoy-rev<N>.json). Supervisor.Configure
+	// replaces restart_backoff_min, restart_backoff_max, restart_limit and restart_window.
 	Config config.Envoy
 
-	// Explain describes the exit of a process; nil: its code or signal is stated.
+	// Explain describes the exit of a process; nil: the description is the exit code or signal.
 	Explain func(code int, signal string, coreDump bool, lastLines []string) string
-	// AwaitExit blocks until a process has exited, and returns false if ctx ends first; nil uses a
-	// pidfd. It is only called while no keeper is connected, which otherwise reports exits.
+	// AwaitExit blocks until a process has exited, and returns false if ctx ends first; nil: a
+	// function that uses a pidfd. It is called only while no keeper is connected, because a keeper
+	// reports exits.
 	AwaitExit func(ctx context.Context, pid int) bool
 	// Obstacle returns the reason why no Envoy can start at present, such as a port that another
 	// program uses; nil: there is none.
 	Obstacle func() error
 }
 
-// Bounds without a configuration key.
+// Bounds that the configuration cannot change.
 const (
 	requestTimeout   = 3 * time.Second        // one request to the keeper
-	validateTimeout  = 30 * time.Second       // 1000 listeners take half a second
+	validateTimeout  = 30 * time.Second       // 1,000 listeners take half a second
 	preflightHurry   = 500 * time.Millisecond // probe of the parent's admin before a hot restart
 	preflightTimeout = time.Second            // the same probe after SIGCONT
-	// wait for a parent's exit event if the keeper refuses its child
+	// maximum wait for the parent's exit event if the keeper cannot start its child
 	parentNews = 50 * time.Millisecond
 	// time for a child to become live after its parent has exited
 	parentGrace = 300 * time.Millisecond
 
-	pollFast    = 5 * time.Millisecond   // first interval of polls of a starting epoch, for
-	pollFastFor = 3 * time.Second        // its first seconds
-	pollSlow    = 100 * time.Millisecond // interval of polls after that
+	pollFast    = 5 * time.Millisecond   // interval of polls of a starting epoch during pollFastFor
+	pollFastFor = 3 * time.Second        // time after which pollSlow replaces pollFast
+	pollSlow    = 100 * time.Millisecond // interval of later polls
 
 	handshakeTries       = 3                // attempts of a hot restart whose handshake fails
 	handshakeTimeout     = 10 * time.Second // limit of the handshake of a hot restart
-	handshakeTimeoutDown = 3 * time.Second  // the same limit when nobody serves
+	handshakeTimeoutDown = 3 * time.Second  // the same limit while no epoch serves
 
-	// added to the time when a child should have ended its parent
+	// delay after the time at which the child ends its parent, before the agent kills the parent
 	overdue          = 1500 * time.Millisecond
-	terminateTimeout = 5 * time.Second // SIGTERM to SIGKILL
+	terminateTimeout = 5 * time.Second // from SIGTERM to SIGKILL
 	abortTimeout     = time.Second     // from SIGTERM to SIGKILL when a stop is aborted
-	killTimeout      = 5 * time.Second // SIGKILL to the exit
+	killTimeout      = 5 * time.Second // from SIGKILL to the exit
 	acceptQueued     = time.Second     // limit of the wait until queued connections are accepted
 
 	keeperPatience = 5 * time.Second // maximum duration of a keeper's re-execution
 	// maximum time for which a restart of the last good spec delays requests
-	provenFirst    = 2 * time.Second
-	obstaclePause  = 3 * time.Second // between checks for an obstacle; longer than provenFirst
-	forgetExits    = time.Minute     // a streak of exits ends after this
-	repairInterval = time.Minute     // between attempts to replace an epoch without admin
-	probeInterval  = 5 * time.Second // of the live epoch's admin
+	provenFirst = 2 * time.Second
+	// interval between checks for an obstacle; longer than provenFirst
+	obstaclePause = 3 * time.Second
+	// exits that are further apart than this do not belong to the same streak
+	forgetExits = time.Minute
+	// interval between attempts to replace an epoch that has no admin interface
+	repairInterval = time.Minute
+	probeInterval  = 5 * time.Second // interval between probes of the live epoch's admin interface
 	probeTimeout   = 2 * time.Second
-	probeMisses    = 3               // unanswered probes in a row until an epoch counts as silent
-	drainTimeout   = 5 * time.Second // one request to drain
+	// unanswered probes in succession after which an epoch counts as silent
+	probeMisses  = 3
+	drainTimeout = 5 * time.Second // limit of one drain request
 
-	// from the begin of an overlap to the first connection count
-	countDelay  = 500 * time.Millisecond
-	idleEvery   = 300 * time.Millisecond // between counts; longer than keeper.MaxMeasurementAge
-	countEvery  = 500 * time.Millisecond // between counts during a stop
-	countsQuiet = 2                      // zero counts in a row: a single one may miss a connection
-	// time without a request in flight after which a stop's drain is complete
-	quietFor      = time.Second
-	adminRefusals = 10 // failed requests in a row after which the admin interface counts as closed
+	// from the beginning of an overlap to the first connection count
+	countDelay = 500 * time.Millisecond
+	// interval of counts before a start; longer than keeper.MaxMeasurementAge
+	idleEvery  = 300 * time.Millisecond
+	countEvery = 500 * time.Millisecond // interval of counts during a stop
+	// successive counts of zero that are required, because a single one may miss a connection
+	countsQuiet = 2
+	// time without a request in flight after which a stop regards the drain as complete
+	quietFor = time.Second
+	// failed requests in succession after which the admin interface counts as closed
+	adminRefusals = 10
 )
 
-// withDefaults returns o with defaults for the optional fields that are not set.
+// withDefaults returns o with default values for optional fields that are not set.
 func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.Default()

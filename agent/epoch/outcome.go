@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// handshakeTroubles are Envoy's last log lines if the hot restart failed, not the configuration.
-// Measured with Envoy 1.40: all but the last two cease once the flag in shared memory is cleared,
-// at the latest at the second retry.
+// handshakeTroubles are texts in Envoy's last log lines that show a failed hot restart rather than
+// an invalid configuration. In measurements with Envoy 1.40, all failures but the last two end once
+// the flag in shared memory is cleared, at the latest at the second retry.
 var handshakeTroubles = []string{
 	"previous envoy process is still initializing",
 	"parent did not respond as expected",
@@ -39,13 +39,14 @@ func (m *machine) commit(a *attempt) {
 	m.setLast(p)
 	m.replaceAt, m.backOff.at = time.Time{}, time.Time{}
 	if a.spec.Command != nil {
-		// A repair may have used an older spec than the one that was renewed in the meantime.
+		// The attempt may be a repair with an older version of lastGood: RenewSpec may have
+		// replaced lastGood while the attempt ran.
 		if !a.repair || m.lastGood == nil || m.lastGood.Hash != a.spec.Hash {
 			m.lastGood = a.spec
 		}
 		m.lastTried = nil
 	}
-	// p was live for a moment, in which it made the epoch before close its listeners
+	// p was live only for a moment, in which its parent closed its listeners
 	if !p.alive() {
 		m.replaceOlder(p)
 		m.refuse(a, errExitedLive)
@@ -91,37 +92,38 @@ func (m *machine) replaceOlder(newest *process) {
 		p.State = StateDraining
 		switch {
 		case newest.hot && p == parent:
-			// The child ends its parent this long after it became live.
+			// The child ends its parent when this time has passed since the child became live.
 			p.endedBy, p.Ends = endedByChild, newest.Live.Add(newest.spec.ParentShutdown)
 		case served:
 			p.endedBy, p.Ends = endedBySupervisor, m.now.Add(p.spec.ParentShutdown)
 			m.drainSideBySide(p, m.now)
 		case p.idle && p.endedBy == endedByChild:
-			// The child ended it in the handshake with its own child.
+			// p's child ended p when newest, the child's own child, started its handshake.
 			if newest.Mode == HotRestart && newest.Lineage == p.Lineage {
 				p.Ends = newest.Live
 			}
 		case p.endedBy != endedBySupervisor || p.Ends.IsZero():
-			// Its child, which would have ended it, has exited. Its listeners and admin interface
-			// are closed already.
+			// p's child has exited before it could end p. The listeners and the admin interface of
+			// p are closed already.
 			p.endedBy, p.Ends = endedBySupervisor, newest.Live.Add(newest.spec.ParentShutdown)
 		case !p.closes.IsZero():
-			m.steer(p) // the epoch to which its connections were directed has exited
+			m.steer(p) // the epoch to which p's new connections were steered has exited
 		}
 		m.annotate(p)
 	}
 }
 
 // conclude decides what follows the exit of a failed attempt's process: a retry, a start side by
-// side, or a refusal.
+// side, or an error for the callers.
 func (m *machine) conclude(a *attempt) {
 	p := a.process
 	exit := p.exit
-	if a.spec == m.lastGood { // killed from outside: no reason to doubt the spec
+	// SIGKILL from elsewhere and an exit of the keeper are no evidence against the spec
+	if a.spec == m.lastGood {
 		foreign := exit != nil && (exit.WithKeeper || exit.Signal == "SIGKILL" && p.ending == "")
 		m.lastGoodFailed = m.lastGoodFailed || !foreign
 	}
-	// clear the flag that it left in shared memory, which would block later epochs
+	// clear the flag that the process left in shared memory and that would block later epochs
 	if p.hot && a.started {
 		m.do(clearInitializing{p.Lineage, p.Number})
 	}
@@ -151,7 +153,7 @@ func (m *machine) conclude(a *attempt) {
 	live := m.live()
 	switch {
 	case live == nil && (m.stop != nil || a.started && a.parentGone):
-		// During a stop nothing is started; the parent's exit has already scheduled the next start.
+		// A stop starts no epoch; otherwise the parent's exit has already scheduled the next start.
 	case live == nil && a.started && p.PID != 0:
 		m.crashed(p)
 	case live == nil:
@@ -160,8 +162,8 @@ func (m *machine) conclude(a *attempt) {
 		}
 	case a.started && a.mode == HotRestart:
 		m.examine(live)
-		// Killed from outside, it may have been live between two polls, in which case the live
-		// epoch refuses connections.
+		// A process that something else killed may have been live between two polls. In this case
+		// the live epoch, its parent, has closed its listeners and must be replaced.
 		if exit != nil && exit.Signal != "" && p.ending == "" && a.answered {
 			m.replaceAt = m.now
 			if a.repair {
@@ -173,8 +175,8 @@ func (m *machine) conclude(a *attempt) {
 	}
 }
 
-// requeue queues the request of an attempt again that failed without its own fault. A newer request
-// has precedence.
+// requeue queues the request of an attempt again that failed for a reason outside of its spec. If
+// there is a newer request, the newer one is queued instead.
 func (m *machine) requeue(a *attempt) {
 	m.attempt = nil
 	if len(a.calls) == 0 {

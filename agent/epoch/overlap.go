@@ -30,10 +30,11 @@ func (m *machine) endOverdue() {
 }
 
 // drainSideBySide drains an epoch that an epoch of another lineage has replaced, until p.Ends at
-// the latest. An earlier agent may have begun the drain; Envoy ignores the repetition.
+// the latest. An earlier agent may have started this drain already; Envoy ignores the second
+// request.
 func (m *machine) drainSideBySide(p *process, begun time.Time) {
 	p.drainJob, p.closes = true, begun.Add(p.spec.Drain)
-	// without admin interface it accepts connections until it exits
+	// without an admin interface the epoch accepts connections until it exits
 	if p.AdminLost || p.closes.After(p.Ends) {
 		p.closes = p.Ends
 	}
@@ -41,7 +42,7 @@ func (m *machine) drainSideBySide(p *process, begun time.Time) {
 		drainable: !p.AdminLost, brief: p.spec.Drain < acceptQueued, steer: m.steering(p)})
 }
 
-// steer directs new connections of a draining epoch's ports to the live one.
+// steer directs new connections of a draining epoch's ports to the live epoch.
 func (m *machine) steer(p *process) {
 	if s := m.steering(p); s != nil {
 		m.do(*s)
@@ -56,7 +57,8 @@ func (m *machine) steering(p *process) *steer {
 	return &steer{from: p.ID, to: live.ID, number: p.Number, closes: p.closes}
 }
 
-// drainedOlder is the event of a draining epoch that has no more connections, or that cannot drain.
+// drainedOlder is the event of an older epoch that has no connections left, or that cannot be
+// drained.
 type drainedOlder struct {
 	id  string
 	err error
@@ -68,17 +70,16 @@ func (e drainedOlder) apply(m *machine) {
 	case p == nil:
 	case e.err == nil:
 		p.Ends = m.now
-	case hangs(e.err): // it may accept connections that it never serves
+	case hangs(e.err): // an Envoy that hangs may accept connections without serving them
 		m.kill(p, fmt.Sprintf("replaced, and it does not answer: %v", e.err))
-	default: // it serves what it accepts until its drain time is over
+	default: // the epoch serves the connections that it accepts until its drain time is over
 		m.warn("epoch cannot be drained", "epoch", p.Number, "error", e.err)
 	}
 }
 
-// mayStart reports whether an epoch of a spec may start beside the live one. That is so if no older
-// epoch is left, or only an idle one that the live epoch will end: in the handshake with its child,
-// the live epoch requests its own parent to exit at once. If clients were still connected to the
-// parent, this would cut their connections.
+// mayStart reports whether an epoch with this spec may start beside the live one: no older epoch is
+// left, or the only one is idle and the live epoch ends it. In the handshake with a child, an Envoy
+// makes its own parent exit immediately, which would cut connections of a parent that is not idle.
 func (m *machine) mayStart(spec *Spec, live *process) bool {
 	if live == nil || len(m.processes) == 1 {
 		return true
@@ -88,14 +89,15 @@ func (m *machine) mayStart(spec *Spec, live *process) bool {
 		spec.HotRestartVersion == live.spec.HotRestartVersion
 }
 
-// mayAbort reports whether killing the draining epochs among numbers would permit a start.
+// mayAbort reports whether numbers contains all draining epochs, so that a start is possible after
+// killing them.
 func (m *machine) mayAbort(numbers []int) bool {
 	return !slices.ContainsFunc(m.older(),
 		func(p *process) bool { return !slices.Contains(numbers, p.Number) })
 }
 
-// endedByLive returns the only older epoch, if it is the live one's parent in a hot restart and
-// therefore ended by it; else nil.
+// endedByLive returns the only older epoch if it is the live one's parent in a hot restart, which
+// makes the live one end it; otherwise nil.
 func (m *machine) endedByLive() *process {
 	live := m.live()
 	if live == nil || len(m.processes) != 2 {
@@ -108,7 +110,7 @@ func (m *machine) endedByLive() *process {
 	return nil
 }
 
-// watchIdle starts to count the connections of the older epoch for whose end a request waits.
+// watchIdle starts to count the connections of the older epoch whose end a request awaits.
 func (m *machine) watchIdle() {
 	if parent := m.endedByLive(); parent != nil && !parent.idle && !parent.counting {
 		parent.counting = true

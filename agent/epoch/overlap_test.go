@@ -116,7 +116,7 @@ func TestSideBySideThatFails(t *testing.T) {
 }
 
 func TestParentThatWasStopped(t *testing.T) {
-	onHost(t, func(h *harness) { // SIGCONT wakes it
+	onHost(t, func(h *harness) { // a stopped parent continues after SIGCONT
 		h.must(specOf("a"))
 		old := h.newest()
 		h.do(func() { old.stopped = true })
@@ -125,7 +125,7 @@ func TestParentThatWasStopped(t *testing.T) {
 			t.Errorf("%+v after %s", got, time.Since(begun))
 		}
 	})
-	onHost(t, func(h *harness) { // it hangs for good
+	onHost(t, func(h *harness) { // a parent hangs permanently
 		h.must(specOf("a"))
 		old := h.newest()
 		h.w.hang(old)
@@ -154,7 +154,8 @@ func TestParentThatWasStopped(t *testing.T) {
 		h.wait(30 * time.Second)
 		h.expect("1 live")
 	})
-	onHost(t, func(h *harness) { // the parent hangs in the overlap: it is killed once it is overdue
+	// the parent hangs during the overlap, and is killed once it is overdue
+	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.must(specOf("b"))
 		old := h.alive()[0]
@@ -170,7 +171,7 @@ func TestParentThatWasStopped(t *testing.T) {
 }
 
 func TestRepair_ReplacesASilentEnvoy(t *testing.T) {
-	onHost(t, func(h *harness) { // stopped: continued
+	onHost(t, func(h *harness) { // a stopped Envoy continues after SIGCONT
 		h.must(specOf("a"))
 		live := h.newest()
 		h.do(func() { live.stopped = true })
@@ -187,7 +188,7 @@ func TestRepair_ReplacesASilentEnvoy(t *testing.T) {
 			t.Error("nobody was told")
 		}
 	})
-	onHost(t, func(h *harness) { // hangs for good: replaced
+	onHost(t, func(h *harness) { // an Envoy that hangs permanently is replaced
 		h.must(specOf("a"))
 		h.w.hang(h.newest())
 		h.wait(45 * time.Second)
@@ -196,7 +197,7 @@ func TestRepair_ReplacesASilentEnvoy(t *testing.T) {
 			t.Errorf("conditions: %v", h.conditions())
 		}
 	})
-	onHost(t, func(h *harness) { // its admin socket is gone: it is replaced by a hot restart
+	onHost(t, func(h *harness) { // an Envoy whose admin socket is gone is replaced by a hot restart
 		h.must(specOf("a"))
 		live := h.newest()
 		h.do(func() { live.admin = false })

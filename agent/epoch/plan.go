@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// startNext begins the next attempt that is due, if any. A restart of the last good spec precedes a
-// request, and this a repair.
+// startNext begins the next attempt that is due, if any. A restart of the last good spec takes
+// precedence over a request, and a request over a repair.
 func (m *machine) startNext() {
 	live := m.live()
 	due := m.replaceAt
@@ -18,7 +18,8 @@ func (m *machine) startNext() {
 	if spec == nil && m.pending == nil { // no spec ever worked: try the last requested one again
 		spec = m.lastTried
 	}
-	if spec != nil && spec.adopted != nil && live != nil { // adopted: wait for Apply
+	// an adopted epoch's spec is incomplete until Apply
+	if spec != nil && spec.adopted != nil && live != nil {
 		spec = nil
 	}
 	if spec != nil && !due.IsZero() {
@@ -65,10 +66,11 @@ func (m *machine) plan(a *attempt) {
 	case live != nil:
 		p.Number = live.Number + 1
 	case m.last != nil && len(m.processes) > 0:
-		// The newest epoch has exited and an older one is left, which becomes the parent again.
+		// The newest epoch has exited, and an older one is left. The attempt starts the newest
+		// epoch again, with the older one as its parent.
 		p.Number = m.last.Number
 		a.parent, a.mode = m.parentOf(m.last), FirstStart
-	case len(m.processes) > 0: // which epochs followed these is unknown
+	case len(m.processes) > 0: // the number of the newest epoch that existed is unknown
 		a.parent, a.mode = m.processes[len(m.processes)-1], FirstStart
 		p.Number = a.parent.Number + 1
 	default:
@@ -96,8 +98,8 @@ func (m *machine) plan(a *attempt) {
 	a.process = p
 }
 
-// freeLineage returns the lowest lineage slot that no living epoch uses and that the attempt need
-// not avoid.
+// freeLineage returns the lowest lineage number that no running epoch uses and that is not in
+// a.avoid.
 func (m *machine) freeLineage(a *attempt) int {
 	slot := 0
 	if a.spec.adopted != nil {

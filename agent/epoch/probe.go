@@ -11,18 +11,19 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// reasonAdminLost is the reason why a live epoch has no admin interface.
+// reasonAdminLost is the reason of a live epoch without admin interface.
 const reasonAdminLost = "an epoch that failed took it over"
 
 // probing is the state of the regular probe of the live epoch's admin interface.
 type probing struct {
-	running   bool
-	examining bool // probe at once: a failed epoch may have made the live one close its interface
+	running bool
+	// probe immediately: a failed epoch may have closed the admin interface of its parent
+	examining bool
 	at        time.Time
 }
 
-// hangs reports whether an error of an Admin means that Envoy's main thread does not respond. Other
-// errors mean that the admin interface does not exist.
+// hangs reports whether an error of an Admin means that Envoy's main thread does not respond. Any
+// other error means that the admin interface is closed or does not exist.
 func hangs(err error) bool {
 	var network net.Error
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.EAGAIN) ||
@@ -78,8 +79,8 @@ func (e probed) apply(m *machine) {
 	}
 }
 
-// unanswered counts unanswered probes. An Envoy that stays silent is sent SIGCONT; if that does not
-// help, startNext replaces it.
+// unanswered counts unanswered probes. If Envoy does not answer probeMisses of them, it is sent
+// SIGCONT; if it does not answer the next one either, startNext replaces it.
 func (m *machine) unanswered(p *process, err error) {
 	p.misses++
 	switch {
@@ -100,12 +101,12 @@ func (m *machine) unanswered(p *process, err error) {
 // respond or is gone.
 func (m *machine) wantsRepair(p *process) bool {
 	if !p.AdminLost && (!p.Silent || p.misses == probeMisses) {
-		return false // the probe after SIGCONT decides
+		return false // decide after the probe that follows SIGCONT
 	}
 	return p.repaired.IsZero() || m.due(p.repaired.Add(repairInterval))
 }
 
-// repairReason returns the reason for the epoch that replaces p.
+// repairReason returns the reason for which an epoch replaces p.
 func repairReason(p *process) string {
 	if p.AdminLost && !p.Silent {
 		return fmt.Sprintf("it brings back the admin interface that epoch %d closed for one that "+
@@ -114,7 +115,8 @@ func repairReason(p *process) string {
 	return fmt.Sprintf("the admin interface of epoch %d does not answer", p.Number)
 }
 
-// adminLost records that a live epoch has no admin interface. startNext will replace the epoch.
+// adminLost records that a live epoch has no admin interface any more, so that startNext replaces
+// it.
 func (m *machine) adminLost(p *process, why string) {
 	p.AdminLost = true
 	m.annotate(p)

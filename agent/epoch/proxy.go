@@ -13,17 +13,17 @@ import (
 // readyTime bounds one readiness request to Envoy.
 const readyTime = time.Second
 
-// Proxy provides the live epoch's readiness, admin interface and statistics to other parts.
+// Proxy provides the live epoch's readiness, admin interface and statistics to other components.
 type Proxy struct {
 	supervisor *Supervisor
-	closed     func() string // see NewProxy
+	closed     func() string // parameter of NewProxy
 	waiting    atomic.Pointer[string]
 	without    func() (ready bool, reason string)
 }
 
-// NewProxy returns the Proxy of a supervisor's epochs. closed returns a reason why the proxy is not
-// ready although Envoy is live, or "". Reasons are a mesh configuration that serves nothing, and
-// one that restricts access but is not in force.
+// NewProxy returns the Proxy of a supervisor's epochs. closed returns the reason why the proxy is
+// not ready although Envoy is live, or "". Such reasons are a mesh configuration without anything
+// to serve, and one that restricts access but is not applied yet.
 func NewProxy(supervisor *Supervisor, closed func() string) *Proxy {
 	return &Proxy{supervisor: supervisor, closed: closed}
 }
@@ -34,8 +34,8 @@ func (p *Proxy) Epoch() (e Epoch, ok bool) {
 	return e, ok
 }
 
-// ReplaceReadiness sets the readiness of an agent without Envoy. It must be called before the parts
-// run.
+// ReplaceReadiness sets the function that determines the readiness of an agent without Envoy. It
+// must be called before other goroutines use the Proxy.
 func (p *Proxy) ReplaceReadiness(ready func() (ready bool, reason string)) { p.without = ready }
 
 // WithoutEnvoy reports whether the agent runs no Envoy.
@@ -58,9 +58,8 @@ func (p *Proxy) Draining() bool {
 // Changed returns a channel that is closed when an epoch changes.
 func (p *Proxy) Changed() <-chan struct{} { return p.supervisor.Changed() }
 
-// SetWaitingReason sets the sentence that describes why the first epoch is not started yet; "" if
-// it need not wait.
-// not.
+// SetWaitingReason sets the sentence that describes why the first epoch is not started yet; "": the
+// start does not wait.
 func (p *Proxy) SetWaitingReason(sentence string) { p.waiting.Store(&sentence) }
 
 // Live implements status.Proxy. It returns a transport to the live epoch's admin interface, and the

@@ -4,28 +4,29 @@ import (
 	"fmt"
 )
 
-// proxyState has everything that determines the readiness of a proxy with a live epoch. Other
-// faults are conditions that do not affect readiness: a load balancer should still send requests.
+// proxyState has everything that determines the readiness of a proxy with a live epoch. Conditions
+// that are not part of it do not affect readiness: despite them, a load balancer should send
+// requests.
 type proxyState struct {
 	epoch Epoch
-	mesh  string // reason of the mesh configuration why the proxy is not ready; see NewProxy
+	mesh  string // why the mesh configuration makes the proxy not ready; see NewProxy
 
-	// Envoy's answer, if needsAnswer(epoch).
+	// Envoy's answer to a readiness request; only set if needsAnswer(epoch)
 	ready bool
 	says  string // the state that Envoy reports if ready is false
-	err   error  // Envoy did not answer
-	// replaced reports that another epoch has replaced this one or is about to; gone that, in
-	// addition, none serves.
+	err   error  // why Envoy did not answer
+	// replaced reports that another epoch has replaced this one or is about to. gone reports that,
+	// in addition, no epoch serves.
 	replaced, gone bool
 }
 
-// needsAnswer reports whether readiness depends on Envoy's answer, because the supervisor does not
-// know it.
+// needsAnswer reports whether readiness depends on Envoy's answer. It does not if the supervisor
+// already knows the result.
 func needsAnswer(e Epoch) bool { return !e.Drained && !e.MayRefuse && !e.AdminLost && !e.Silent }
 
 // readiness reports whether the proxy is ready: Envoy serves, has the mesh configuration, and
-// enforces all its policies. If not, reason says why. A drain takes precedence over other reasons,
-// even if Envoy could not be notified of it.
+// enforces all its policies. If it is not ready, reason says why. A requested drain makes it not
+// ready even if Envoy could not be notified of the drain.
 func (s proxyState) readiness() (ready bool, reason string) {
 	e := s.epoch
 	switch {
@@ -34,17 +35,17 @@ func (s proxyState) readiness() (ready bool, reason string) {
 	case e.Drained:
 		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain",
 			e.Number)
-	case e.MayRefuse: // its admin interface does not show that the listeners are closed
+	case e.MayRefuse: // the listeners may be closed, which the admin interface does not show
 		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; "+
 			"it is being replaced", e.Number)
 	case e.AdminLost:
-		return true, "" // its data plane serves
+		return true, "" // without admin interface the listeners still serve
 	case e.Silent:
 		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer",
 			e.Number)
 	case s.err != nil && s.replaced:
-		// The old epoch's admin interface closes when the new epoch starts, but its listeners
-		// continue to serve.
+		// The old epoch's admin interface closes when the new epoch starts; the old epoch's
+		// listeners continue to serve.
 		return !s.gone, "an epoch is being replaced"
 	case s.err != nil:
 		return false, fmt.Sprintf("epoch %d does not say whether it is ready: %v", e.Number, s.err)

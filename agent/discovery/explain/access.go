@@ -100,8 +100,8 @@ func (e *explanation) deny(reason string, origins []resource.Origin) {
 	e.answer.Body = "RBAC: access denied"
 }
 
-// shadow evaluates rules that deny nothing and only set metadata: those of a dry run, and those
-// that decide whether an external authorizer is called.
+// shadow evaluates RBAC rules that deny nothing and only set metadata: the rules of a dry run, and
+// the rules that decide whether an external authorizer is called.
 func (e *explanation) shadow(rules *rbacconfigv3.RBAC, prefix string, d *listener) {
 	found := e.effective(rules)
 	if found.matches != never {
@@ -164,7 +164,8 @@ func (e *explanation) open(decision string, origins []resource.Origin) {
 }
 
 // policy returns the origin and a description of a policy. The policy's name in the rules is
-// Istio's ns[NAMESPACE]-policy[NAME]-rule[INDEX], after a prefix for CUSTOM.
+// Istio's ns[NAMESPACE]-policy[NAME]-rule[INDEX]; rules with the action CUSTOM have a prefix before
+// it.
 func (e *explanation) policy(name string, d *listener) ([]resource.Origin, string) {
 	namespace, policy, rule, ok := splitPolicy(name)
 	if !ok {

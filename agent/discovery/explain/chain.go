@@ -42,7 +42,8 @@ func (e *explanation) inspect(d *listener) connection {
 	switch {
 	case e.request.TLS && has(tlsInspector):
 		c.transport, c.protocols, c.name = "tls", []string{"h2", "http/1.1"}, e.serverName()
-		if e.request.Identity != "" { // proxies of the mesh use these protocols
+		// clients with a mesh identity are proxies, which offer Istio's protocols by ALPN
+		if e.request.Identity != "" {
 			c.protocols = append([]string{"istio-http/1.1", "istio"}, c.protocols...)
 		}
 	case !e.request.TLS && has(httpInspector):
@@ -255,7 +256,9 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 		}
 		e.patched("network filter", f.Name, d)
 		if f.Name == rbac.NameResolverFilter {
-			continue // described with the cluster; see cluster
+			// function cluster explains this filter, which resolves the names of dynamic DNS
+			// clusters
+			continue
 		}
 		if ended, known := e.guardConnection(f, d); ended {
 			return

@@ -16,8 +16,8 @@ import (
 // mostEndpoints bounds the number of listed endpoints. Further ones are only counted.
 const mostEndpoints = 20
 
-// forward explains to which clusters a request is sent. If none can be used, it sets the answer to
-// the outcome nothing with the status.
+// forward explains to which clusters a request is sent. If no cluster is usable, the answer gets
+// the outcome and the status code that the parameters nothing and status name.
 func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	e.answer.Clusters = targets
 	e.answer.Outcome = OutcomeForwarded
@@ -42,8 +42,8 @@ func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	}
 }
 
-// cluster adds the steps of a cluster and its endpoints. It returns why requests to the cluster
-// fail, and the fix; "" if they do not.
+// cluster adds the steps of a cluster and its endpoints. If requests to the cluster fail, it
+// returns the reason and the fix; otherwise both are "".
 func (e *explanation) cluster(name string) (reason, fix string) {
 	key := resource.Key{Type: resource.ClusterType, Name: name}
 	r := e.proxy.Resources.Get(key)

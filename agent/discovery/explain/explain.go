@@ -79,11 +79,12 @@ type explanation struct {
 
 	hcm        *hcmv3.HttpConnectionManager // HTTP connection manager; nil before it is reached
 	terminated bool                         // the filter chain terminates TLS
-	withPorts  bool                         // domains of the routes have ports: an HTTP proxy
+	// the routes match hosts with their ports, as in an HTTP proxy
+	withPorts bool
 	// destination address of the connection; zero if unknown
 	destination netip.Addr
 	metadata    map[string]map[string]any // metadata set by filters, by filter
-	foreign     bool                      // the request meets a filter with unknown effect
+	foreign     bool                      // the request passes a filter with unknown effect
 	missing     map[string]bool           // facts on which the last evaluated policies depend
 	// policy that decides whether an external authorizer is called
 	custom effective

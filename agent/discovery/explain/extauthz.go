@@ -10,7 +10,7 @@ import (
 
 // authorizer is a filter's configuration for an external authorizer.
 type authorizer struct {
-	// condition of the call; nil: it is called for every request
+	// condition under which the authorizer is called; nil: it is called for every request
 	condition *matcherv3.MetadataMatcher
 	cluster   string
 	failOpen  bool

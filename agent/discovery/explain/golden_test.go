@@ -23,9 +23,9 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 
 // goldenCase is a proxy with requests to it.
 type goldenCase struct {
-	Proxy // the proxy, except for the functions that the next fields define
+	Proxy // the proxy; its functions are made from the fields below
 
-	// kinds of objects that are origins of all resources, by the object's name
+	// additional origins of every resource: the object's kind, by its name
 	Policies  map[string]string
 	Filters   map[string]string   // object that changed a filter, by the filter's name
 	Hosts     map[string]string   // object that defines a virtual host, by domain

@@ -31,7 +31,9 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 		}
 		e.patched("filter", f.Name, d, facts...)
 		if f.Name == rbac.ResolverFilter {
-			continue // only for clusters with dynamic DNS; see cluster
+			// function cluster explains this filter, which resolves the names of dynamic DNS
+			// clusters
+			continue
 		}
 		if !f.Disabled {
 			if ended, known := e.guard(f, d); ended {
@@ -87,8 +89,8 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 	e.routes(host, origins)
 }
 
-// managerFacts describes the settings of a connection manager that affect requests; with logs, its
-// log files, too.
+// managerFacts describes the settings of a connection manager that affect requests. If logs is set,
+// it also describes the log files.
 func managerFacts(m *hcmv3.HttpConnectionManager, logs bool) []string {
 	var facts []string
 	if n := m.XffNumTrustedHops; n > 0 {
@@ -106,7 +108,7 @@ func managerFacts(m *hcmv3.HttpConnectionManager, logs bool) []string {
 	return facts
 }
 
-// isFallback reports whether a virtual host is the one for unknown hosts.
+// isFallback reports whether a virtual host is the one for hosts that no other virtual host has.
 func (e *explanation) isFallback(host *routev3.VirtualHost) bool {
 	return host.Name == "block_all" || strings.HasPrefix(host.Name, "allow_any")
 }

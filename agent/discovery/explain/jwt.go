@@ -116,8 +116,8 @@ type authentication struct {
 }
 
 // require evaluates a requirement as Envoy does: RequiresAll stops at the first failure;
-// RequiresAny reports an invalid token rather than a missing one. by are the providers that
-// determined the result.
+// RequiresAny reports an invalid token rather than a missing one. It returns the names of the
+// providers that determined the result as by.
 func (a *authentication) require(r *jwtv3.JwtRequirement) (fault jwt.Fault, by []string) {
 	switch of := r.GetRequiresType().(type) {
 	case nil:
@@ -139,7 +139,7 @@ func (a *authentication) require(r *jwtv3.JwtRequirement) (fault jwt.Fault, by [
 	case *jwtv3.JwtRequirement_RequiresAny:
 		return a.requireAny(of.RequiresAny.Requirements)
 	}
-	return requirementExternal, nil // neither Outrider nor istiod writes such a requirement
+	return requirementExternal, nil // neither Outrider nor istiod writes an external requirement
 }
 
 func (a *authentication) requireAny(of []*jwtv3.JwtRequirement) (final jwt.Fault, by []string) {

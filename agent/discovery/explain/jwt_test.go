@@ -11,8 +11,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestAuthenticate_NamesRequestAuthentications refuses tokens of a proxy with several
-// RequestAuthentications. The one with the token's issuer is named, or all if none has it.
+// TestAuthenticate_NamesRequestAuthentications evaluates invalid tokens at a proxy with several
+// RequestAuthentications. The result names the RequestAuthentication with the token's issuer, or
+// all of them if none has it.
 func TestAuthenticate_NamesRequestAuthentications(t *testing.T) {
 	provider := func(name string) *jwtv3.JwtRequirement {
 		return &jwtv3.JwtRequirement{RequiresType: &jwtv3.JwtRequirement_ProviderName{

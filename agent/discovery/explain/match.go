@@ -90,8 +90,8 @@ func fullMatch(expression, text string) bool {
 	return err == nil && compiled.MatchString(text)
 }
 
-// header returns the value of a header, and whether the request has it. Several values are joined
-// as Envoy does.
+// header returns the value of a header, and whether the request has the header. Several values are
+// joined as Envoy joins them.
 func (e *explanation) header(name string) (string, bool) {
 	switch name = strings.ToLower(name); name {
 	case ":method":

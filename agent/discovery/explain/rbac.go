@@ -13,7 +13,7 @@ import (
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 )
 
-// Facts that a request may not state.
+// Facts on which the result may depend although a request need not state them.
 const (
 	missingSource      = "the client's address (--from IP)"
 	missingDestination = "the address that the client connects to (--to)"
@@ -124,7 +124,7 @@ func (e *explanation) hasHeader(m *routev3.HeaderMatcher) truth {
 
 func (e *explanation) hasPath(m *matcherv3.PathMatcher) truth {
 	if e.hcm == nil {
-		return never // connections that are not parsed as HTTP lack this attribute
+		return never // a connection that is not parsed as HTTP has no path
 	}
 	return e.matchesText(m.GetPath(), e.path())
 }
@@ -192,7 +192,7 @@ func (e *explanation) serverName() string {
 	if e.request.ServerName != "" {
 		return strings.ToLower(e.request.ServerName)
 	}
-	// clients in the mesh are sidecars, which send Istio's server names
+	// clients in the mesh are sidecars, which send server names of Istio's form
 	if e.request.Identity != "" && !e.proxy.IsGateway {
 		return fmt.Sprintf("outbound_.%d_._.%s", e.request.Port, strings.ToLower(e.request.Host))
 	}

@@ -56,7 +56,8 @@ func isFileLog(log *accesslogv3.AccessLog) bool {
 	return log.GetTypedConfig().MessageIs(&filelogv3.FileAccessLog{})
 }
 
-// logFact describes an access logger; "" for those of the agent and of metrics.
+// logFact describes an access logger that writes to a file or sends to a service. It returns "" for
+// the logger that reports failures to the agent, and for loggers that only record metrics.
 func logFact(log *accesslogv3.AccessLog) string {
 	fact := ""
 	if file, ok := unpack(log.GetTypedConfig(), &filelogv3.FileAccessLog{}); ok {
@@ -76,7 +77,7 @@ func logFact(log *accesslogv3.AccessLog) string {
 // commonOf returns the configuration of an access logger that sends to a service; nil for others.
 func commonOf(log *accesslogv3.AccessLog) *grpclogv3.CommonGrpcAccessLogConfig {
 	if log.GetFilter().GetResponseFlagFilter() != nil {
-		return nil // the log of failures, which the agent receives
+		return nil // the logger that reports failures to the agent
 	}
 	if of, ok := unpack(log.GetTypedConfig(), &grpclogv3.HttpGrpcAccessLogConfig{}); ok {
 		return of.GetCommonConfig()

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/rbac"
 )
 
-// Limits of Istio's CRD. Only longestValue is not from there: some values become regular
-// expressions in Envoy.
+// Limits of Istio's CRD, except longestValue. Istio does not limit values, but some become regular
+// expressions in Envoy, whose cost grows with their length.
 const (
 	mostRules              = 512
 	mostSources            = 512

@@ -10,8 +10,8 @@ import (
 // maxCELDepth bounds the nesting of an expression. Envoy's parser accepts up to 250.
 const maxCELDepth = 32
 
-// celToken matches one token of CEL, after white space and comments: a text, bytes, a number, a
-// name or an operator.
+// celToken matches one token of CEL: a string, bytes, a number, a name or an operator. White space
+// and comments before the token have been removed.
 var celToken = regexp.MustCompile(`^(?:` + strings.Join([]string{
 	`(?s:[rR]?[bB]?"""(?:\\.|[^\\])*?"""|[rR]?[bB]?'''(?:\\.|[^\\])*?''')`,
 	`[bB]?[rR]"[^"\r\n]*"|[bB]?[rR]'[^'\r\n]*'`,
@@ -31,7 +31,7 @@ var celReserved = map[string]bool{"in": true, "as": true, "break": true, "const"
 
 // celParser checks the syntax of CEL. Envoy refuses a listener whose expression it cannot parse.
 type celParser struct {
-	tokens []string // with "" at the end
+	tokens []string // the last one is "", which marks the end
 	depth  int
 }
 
@@ -88,7 +88,7 @@ func (p *celParser) unexpected() error {
 	return fmt.Errorf("unexpected %q", p.tokens[0])
 }
 
-// expression parses operands with binary operators between them, and a condition.
+// expression parses operands with binary operators between them, and then an optional ?: operator.
 func (p *celParser) expression() error {
 	if p.depth++; p.depth > maxCELDepth {
 		return fmt.Errorf("it is nested more than %d deep", maxCELDepth)

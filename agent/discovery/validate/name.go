@@ -46,7 +46,7 @@ func (c *checker) host(field, host string, wildcard bool) {
 }
 
 // fullHost checks that a host of a Gateway or Sidecar has a domain, and that a wildcard is its
-// whole first label. It reports whether that is so.
+// whole first label. It reports whether the host is valid.
 func (c *checker) fullHost(field, host string) bool {
 	switch {
 	case host == "*":

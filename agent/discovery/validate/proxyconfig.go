@@ -14,9 +14,11 @@ import (
 )
 
 const (
-	mostWorkers = 1024 // as of [envoy] concurrency
-	// mostEnvironment bounds the variables of one object in bytes of JSON: a process has those of
-	// at most four, which the keeper's notes store (64 KiB).
+	// the same limit as that of concurrency in the [envoy] section of the configuration
+	mostWorkers = 1024
+	// mostEnvironment bounds the variables of one object, in bytes of JSON. The variables of at
+	// most four objects apply to a process. They are part of the process's note in the keeper,
+	// which is limited to 64 KiB.
 	mostEnvironment = 8 << 10
 )
 

@@ -38,8 +38,9 @@ func TestProxyConfig(t *testing.T) {
 	})
 }
 
-// FuzzProxySettings validates arbitrary specs of ProxyConfigs. The variables of a valid one load no
-// code, have a form that the kernel passes on, and four of them fit into a note of the keeper.
+// FuzzProxySettings validates arbitrary specs of ProxyConfigs. In a valid spec, no variable makes
+// the dynamic linker load code, the kernel accepts every variable, and all variables together have
+// at most 8 KiB of JSON.
 func FuzzProxySettings(f *testing.F) {
 	for _, seed := range []string{"{}", "concurrency: 3", "concurrency: null\nimage: {imageType: a}",
 		"environmentVariables: {A: b, LD_PRELOAD: /c}", "environmentVariables: {'a=b': \"\\0\"}",

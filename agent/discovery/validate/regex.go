@@ -21,8 +21,8 @@ const (
 // escape matches an escape sequence: a character by its number, a class by its name, or any other.
 var escape = regexp.MustCompile(`(?s)\\(?:x\{([0-9A-Fa-f]+)\}|[pP](?:\{\^?(\w+)\}|(\w))|.)`)
 
-// regex checks a regular expression with Go's engine, which accepts Envoy's syntax except for what
-// the checks here add.
+// regex checks a regular expression with Go's engine. Its syntax is Envoy's, apart from differences
+// that regexSize detects.
 func (c *checker) regex(field, expression string) {
 	if expression == "" {
 		c.fail(field, "the regular expression is empty", "write .* to take everything")

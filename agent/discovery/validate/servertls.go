@@ -172,8 +172,8 @@ func (c *checker) path(field, path string) {
 	}
 }
 
-// tilde refuses paths with a tilde. Names of secrets separate paths with a tilde, so two names
-// could be equal.
+// tilde refuses paths with a tilde. The name of a secret joins the paths of its files with a tilde,
+// so with tildes in paths two secrets could have the same name.
 func (c *checker) tilde(field, path string) {
 	if strings.Contains(path, "~") {
 		c.fail(field, fmt.Sprintf("%q has a ~, which paths of certificates must not have", path),

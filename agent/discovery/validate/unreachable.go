@@ -31,7 +31,7 @@ func (c *checker) unreachable(v *networking.VirtualService) {
 // reached records the matches of earlier routes.
 type reached struct {
 	all string // field of a route that matches every request; "": none
-	// field of the first match of several equal ones, by the match's encoding
+	// field of the first match with an encoding, by this encoding
 	same map[string]string
 	// paths of matches, by the encoding of the matches' other conditions
 	paths map[string][]pathMatch
@@ -68,8 +68,8 @@ func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
 	}
 }
 
-// request adds a match. If an earlier match has all paths of the match, and no other conditions or
-// the same ones, request returns the field of the earlier match.
+// request records a match. If an earlier match covers all paths of this match, and has either no
+// other conditions or the same ones, request returns the field of the earlier match.
 func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
 	beside := &networking.HTTPMatchRequest{}
 	if m != nil {
