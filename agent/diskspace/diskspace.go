@@ -26,9 +26,9 @@ const (
 
 const period = time.Minute
 
-// Thresholds below which the free space of a file system counts as none: in bytes, and for a small
-// file system as a share of its size. For comparison, the state for the next start takes some
-// megabytes in a large mesh.
+// A file system counts as full if its free space is less than reserve bytes, and less than a
+// share-th of its size. For comparison, the state that the agent stores for its next start takes
+// some megabytes in a large mesh.
 const (
 	reserve = 1 << 20
 	share   = 64
@@ -67,7 +67,7 @@ type Checker struct {
 // New returns a Checker.
 func New(o Options) *Checker { return &Checker{options: o, wake: make(chan struct{}, 1)} }
 
-// Name returns the name of the part.
+// Name returns the name of this component.
 func (c *Checker) Name() string { return "disk space" }
 
 // Wake triggers a check. It never blocks.
@@ -110,8 +110,9 @@ func (c *Checker) report(code, sentence string) {
 	c.options.Board.Raise(code, condition.Error, sentence)
 }
 
-// checkLogs compares the number of failed writes with that of the last check. The condition remains
-// while the number is unknown, and until the second check of a new epoch.
+// checkLogs compares the number of failed writes with that of the last check. The condition does
+// not change while the number is unknown, or at the first check of a new epoch, which has nothing
+// to compare with.
 func (c *Checker) checkLogs(ctx context.Context) {
 	now, err := c.options.Failures(ctx)
 	if err != nil {

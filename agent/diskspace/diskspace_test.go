@@ -83,7 +83,7 @@ func TestChecker_FullFileSystem(t *testing.T) {
 	}
 }
 
-// A file system that hangs does not delay the agent's end.
+// A file system that hangs does not delay the agent's stop.
 func TestChecker_HangingFileSystem(t *testing.T) {
 	release := make(chan struct{})
 	c := New(Options{Failures: noFailures, Folders: func() []Folder { <-release; return nil },

@@ -1,6 +1,6 @@
-// Package exposure finds applications that other hosts reach past the mutual TLS that the mesh
-// requires. It compares the listening sockets of this host with the policy of the mesh and with the
-// rules of the interception that are in force.
+// Package exposure finds applications that other hosts can reach without the mutual TLS that the
+// mesh requires. It compares the listening sockets of this host with the policy of the mesh and
+// with the interception rules in force.
 //
 //	Policy   which ports need mutual TLS -+
 //	sockets  who listens where           -+-> Checker.look -> Report: condition, readiness, status
@@ -23,20 +23,22 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// ConditionBypassed is active while an application is reachable past the mutual TLS that the mesh
-// requires.
+// ConditionBypassed is active while an application is reachable without the mutual TLS that the
+// mesh requires.
 const ConditionBypassed = "mutual-tls-bypassed"
 
-// Policy reports whether a port requires mutual TLS, by which object (zero: unknown), and whether
-// the port is a service port of this node. A nil Policy requires none.
+// Policy reports whether a port requires mutual TLS (strict), by which object (zero: unknown), and
+// whether the port is a service port of this node (own). A nil Policy requires mutual TLS for no
+// port.
 type Policy = func(port uint16) (by resource.Origin, strict, own bool)
 
 // InterceptionRules are the interception rules in force.
 type InterceptionRules interface {
 	// ReachableDirectly returns a function that reports whether other hosts reach an address of
-	// this host past Envoy, why, and the fix. It returns nil while the rules are unknown.
+	// this host without passing Envoy, with the reason and the fix. It returns nil while the rules
+	// are unknown.
 	ReachableDirectly() func(to netip.AddrPort) (direct bool, why, fix string)
-	Changed() <-chan struct{} // closed at the next change
+	Changed() <-chan struct{} // closed at the next change of the rules
 }
 
 // Options configure a Checker.
@@ -52,7 +54,7 @@ type Options struct {
 	Envoy func(sockdiag.Socket) bool
 	// Epochs returns a channel that is closed at the next change of an epoch.
 	Epochs func() <-chan struct{}
-	// Listeners receives when Envoy has accepted listeners.
+	// Listeners receives a value when Envoy has accepted listeners.
 	Listeners <-chan struct{}
 	Board     *condition.Board
 }
@@ -61,7 +63,7 @@ type Options struct {
 type Report struct {
 	Exposed []ExposedPort
 	Outside []PortOutsideMutualTLS
-	unknown bool // ports need mutual TLS, and the rules are not known yet
+	unknown bool // ports require mutual TLS, but the rules are not known yet
 }
 
 // ExposedPort is a port that other hosts can reach although the mesh requires mutual TLS.
@@ -69,11 +71,12 @@ type ExposedPort struct {
 	Port      uint16
 	Addresses []netip.AddrPort // addresses that the application listens on
 	Families  []string         // IPv4, IPv6
-	By        resource.Origin  // the policy; zero: of the upstream server
-	Why, Fix  string
+	// object that requires mutual TLS; zero: unknown object of the upstream server
+	By       resource.Origin
+	Why, Fix string
 }
 
-// String returns a sentence without the fix.
+// String returns a sentence with everything except the fix.
 func (e ExposedPort) String() string {
 	addresses := make([]string, len(e.Addresses))
 	for i, a := range e.Addresses {
@@ -91,15 +94,15 @@ func (e ExposedPort) String() string {
 // PortOutsideMutualTLS is a port that the configuration exempts from mutual TLS.
 type PortOutsideMutualTLS struct {
 	Port   uint16
-	Reason string // key, or a name
+	Reason string // configuration key or description of the port
 }
 
-// A Checker is the agent's part that finds exposed ports. Its methods may be called concurrently.
+// Checker finds exposed ports. Its methods may be called concurrently.
 type Checker struct {
 	Options
 	part.Readiness
 	checking sync.Mutex
-	counting sync.Mutex // of OlderConnections, which lists all connections
+	counting sync.Mutex // held by OlderConnections: listing all connections is expensive
 	report   atomic.Pointer[Report]
 }
 
@@ -110,10 +113,11 @@ func New(o Options) *Checker {
 	return c
 }
 
-// Name is the part's name.
+// Name returns the name of this component.
 func (c *Checker) Name() string { return "exposure" }
 
-// every is the interval of checks. No event reports that an application begins to listen.
+// every is the interval of checks. Polling is necessary because no event reports that an
+// application starts to listen.
 const every = 2 * time.Second
 
 // Run checks after each change of the rules, the epochs and the policy, and periodically.
@@ -137,7 +141,7 @@ func (c *Checker) Run(ctx context.Context) error {
 func (c *Checker) Report() Report { return *c.report.Load() }
 
 // NotReadyReason returns the reason why the agent is not ready: a port that is, or may be,
-// reachable past mutual TLS. It returns "" if there is none. It does not block.
+// reachable without the required mutual TLS. It returns "" if there is none. It does not block.
 func (c *Checker) NotReadyReason() string {
 	if c.report.Load().unknown {
 		return "waiting for outrider-capture: not known whether ports are reachable past mutual TLS"
@@ -169,7 +173,7 @@ func (c *Checker) Check() {
 	if policy := c.Policy(); policy != nil {
 		sockets, err := sockdiag.ListeningSockets()
 		if err != nil {
-			return // the last report stays
+			return // the report of the last check stays valid
 		}
 		found = c.look(policy, sockets, hostFamilies())
 	}
@@ -181,8 +185,8 @@ func (c *Checker) Check() {
 	}
 }
 
-// look computes the report of Check without side effects. host has one address per family of this
-// host.
+// look computes the report of Check without side effects. host has one address of this host for
+// each address family that other hosts can use.
 func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Addr) Report {
 	ports := map[uint16]*ExposedPort{}
 	outside := map[uint16]PortOutsideMutualTLS{}
@@ -218,7 +222,8 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 	}
 	var r Report
 	for _, e := range ports {
-		slices.SortFunc(e.Addresses, netip.AddrPort.Compare) // for a stable sentence
+		// so that equal reports have equal sentences
+		slices.SortFunc(e.Addresses, netip.AddrPort.Compare)
 		slices.Sort(e.Families)
 		r.Exposed = append(r.Exposed, *e)
 	}
@@ -231,8 +236,9 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 	return r
 }
 
-// counts reports whether a socket's port requires mutual TLS: it is a port of this node or in
-// [capture] inbound_ports, and not on loopback.
+// counts reports whether the mesh requires mutual TLS for a listening socket that is not on
+// loopback. It considers ports of this node, ports in [capture] inbound_ports and ports that the
+// configuration exempts.
 func (c *Checker) counts(policy Policy, s sockdiag.Socket) (by resource.Origin, counts bool) {
 	if s.Address.Addr().Unmap().IsLoopback() {
 		return by, false

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// rules reach what they name, an address or a family.
+// rules are InterceptionRules that let other hosts reach the addresses and address families in it.
 type rules map[string]bool
 
 func (r rules) ReachableDirectly() func(to netip.AddrPort) (direct bool, why, fix string) {
@@ -54,7 +54,7 @@ func TestLook(t *testing.T) {
 		uid      uint32
 		v6only   bool
 		rules    rules
-		want     string // families; "" = not exposed
+		want     string // exposed address families; "" = not exposed
 		outside  string
 	}{
 		{name: "captured", at: "0.0.0.0:80"},
@@ -98,8 +98,8 @@ func TestLook(t *testing.T) {
 	}
 }
 
-// The condition and the reason of readiness name port, address, object and fix, and end with the
-// exposure.
+// The condition and the not-ready reason name port, address, object and fix. Both end when the
+// rules no longer expose the port, or when the application stops listening.
 func TestCheck_Condition(t *testing.T) {
 	listener, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -131,12 +131,13 @@ func TestCheck_Condition(t *testing.T) {
 	}
 }
 
-// unknownRules are those of a helper that has not answered yet.
+// unknownRules are the rules of a helper that has not responded yet.
 type unknownRules struct{ rules }
 
 func (unknownRules) ReachableDirectly() func(netip.AddrPort) (bool, string, string) { return nil }
 
-// Before the rules are known, nothing is reported, and the agent is not ready if it matters.
+// While the rules are unknown, no condition is raised, and the agent is not ready if a port
+// requires mutual TLS.
 func TestCheck_RulesAreNotKnown(t *testing.T) {
 	listener, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
@@ -169,7 +170,8 @@ func TestReport_IsBounded(t *testing.T) {
 	}
 }
 
-// Connections whose other end is on this host are Envoy's or local clients'.
+// Only connections from other hosts that do not end in Envoy are counted: not those of Envoy or
+// local clients to the application.
 func TestOlder(t *testing.T) {
 	socket := func(local, peer string, uid uint32) sockdiag.Socket {
 		return sockdiag.Socket{Address: netip.MustParseAddrPort(local),
@@ -179,9 +181,9 @@ func TestOlder(t *testing.T) {
 		socket("192.0.2.1:80", "198.51.100.9:4000", 1),
 		socket("[::ffff:192.0.2.1]:80", "[::ffff:198.51.100.9]:4001", 1),
 		socket("[fe80::1]:80", "[fe80::2]:4000", 1),
-		socket("192.0.2.1:80", "127.0.0.6:5000", 1), // Envoy's call
+		socket("192.0.2.1:80", "127.0.0.6:5000", 1), // connection from Envoy to the application
 		socket("127.0.0.6:5000", "192.0.2.1:80", 7),
-		socket("192.0.2.1:80", "198.51.100.9:4002", 7), // with TPROXY, Envoy's own end
+		socket("192.0.2.1:80", "198.51.100.9:4002", 7), // Envoy's downstream connection with TPROXY
 		socket("127.0.0.1:80", "127.0.0.1:5001", 1),
 		socket("192.0.2.1:81", "198.51.100.9:4003", 1),
 	})

@@ -15,8 +15,9 @@ func familyOf(a netip.Addr) string {
 	return "IPv6"
 }
 
-// hostFamilies returns an address of this host for each family in which other hosts may reach it;
-// a link-local address is one of IPv6. If the addresses cannot be listed, both families count.
+// hostFamilies returns one address of this host for each address family that has one other than
+// loopback; a link-local address counts for IPv6. If the addresses cannot be listed, it returns a
+// placeholder for each family.
 func hostFamilies() []netip.Addr {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
@@ -36,8 +37,8 @@ func hostFamilies() []netip.Addr {
 	return found
 }
 
-// reached returns the addresses of host, or the socket's own one, to which connections reach a
-// listening socket.
+// reached returns the addresses at which a listening socket accepts connections: the socket's own
+// address or, if that is unspecified, those of host with a matching family.
 func reached(s sockdiag.Socket, host []netip.Addr) []netip.Addr {
 	at := s.Address.Addr()
 	if !at.IsUnspecified() {

@@ -8,15 +8,15 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// OlderConnections counts connections of another host to an application that were established
-// before the rules and therefore bypass Envoy until they end.
+// OlderConnections counts the connections from another host to an application that were established
+// before the interception rules were in force. They bypass Envoy until they end.
 type OlderConnections struct {
 	Port  uint16
 	Peer  netip.Addr
 	Count int
 }
 
-// OlderConnections returns the connections past mutual TLS, by port and peer.
+// OlderConnections returns the connections that bypass the required mutual TLS, by port and peer.
 func (c *Checker) OlderConnections() []OlderConnections {
 	c.counting.Lock()
 	defer c.counting.Unlock()
@@ -46,8 +46,9 @@ func (c *Checker) OlderConnections() []OlderConnections {
 	return c.older(ports, all)
 }
 
-// older is OlderConnections without its inputs. A connection whose other end is on this host is
-// Envoy's or a local client's.
+// older counts the connections to ports, for OlderConnections. It skips those whose other end is a
+// socket of this host, because they come from Envoy or a local client, and those of Envoy's
+// sockets.
 func (c *Checker) older(ports map[uint16]bool, connections []sockdiag.Socket) []OlderConnections {
 	type ends struct{ local, peer netip.AddrPort }
 	connected := map[ends]bool{}

@@ -14,29 +14,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Store is the store of this process's service. A nil Store is empty and keeps nothing. Add and
-// Remove may be called concurrently.
+// Store is the file descriptor store of this process's service. A nil Store is empty and stores
+// nothing. Add and Remove may be called concurrently.
 type Store struct {
-	address   string // of the manager's socket; "" = no manager
+	address   string // address of the service manager's socket; "" = no service manager
 	inherited []*os.File
 }
 
-// Open returns the store of this process's service. It takes LISTEN_FDS from the environment.
+// Open returns the store of this process's service. It removes LISTEN_FDS from the environment.
 func Open() *Store { return New(os.Getenv("NOTIFY_SOCKET"), activation.Files(true)) }
 
-// New returns a store that uses the manager's socket and owns the files that the manager has
-// passed, with their names. It removes them from the manager: if the process crashes before it adds
-// them again, they are closed, so that peers do not wait for a process that crashes at each start.
+// New returns a store that uses the service manager's socket and owns the inherited files, with
+// their names. It removes them from the service manager: if the process crashes before it adds them
+// again, the kernel closes them, so that peers do not wait for a process that crashes at each
+// start.
 func New(address string, inherited []*os.File) *Store {
 	s := &Store{address: address, inherited: inherited}
 	for _, file := range inherited {
-		// otherwise the manager keeps a copy until the service has stopped
+		// otherwise the service manager keeps a duplicate open until the service has stopped
 		_ = s.Remove(file.Name())
 	}
 	return s
 }
 
-// Take returns the inherited files of a name, which the caller closes.
+// Take removes the inherited files of a name from the store and returns them. The caller must close
+// them.
 func (s *Store) Take(name string) (files []*os.File) {
 	if s == nil {
 		return nil
@@ -50,7 +52,7 @@ func (s *Store) Take(name string) (files []*os.File) {
 	return files
 }
 
-// Add stores duplicates of sockets under a name. Those already stored remain.
+// Add stores duplicates of sockets under a name, in addition to those already stored.
 func (s *Store) Add(name string, sockets ...syscall.Conn) error {
 	for _, socket := range sockets {
 		raw, err := socket.SyscallConn()
@@ -68,7 +70,7 @@ func (s *Store) Add(name string, sockets ...syscall.Conn) error {
 	return nil
 }
 
-// Remove removes the sockets of a name.
+// Remove removes the sockets of a name from the service manager.
 func (s *Store) Remove(name string) error {
 	if err := s.send("FDSTOREREMOVE=1\nFDNAME="+name, nil); err != nil {
 		return fmt.Errorf("remove a socket from systemd: %w", err)
@@ -76,7 +78,7 @@ func (s *Store) Remove(name string) error {
 	return nil
 }
 
-// Discard closes the inherited files that nobody has taken.
+// Discard closes the inherited files that Take has not returned.
 func (s *Store) Discard() (err error) {
 	if s == nil {
 		return nil
@@ -98,7 +100,7 @@ func (s *Store) send(message string, rights []byte) error {
 	}
 	defer func() { _ = unix.Close(socket) }()
 	if err := unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_SNDTIMEO,
-		&unix.Timeval{Sec: 1}); err != nil { // systemd may be busy
+		&unix.Timeval{Sec: 1}); err != nil { // systemd may be too busy to receive
 		return os.NewSyscallError("setsockopt", err)
 	}
 	return os.NewSyscallError("sendmsg", unix.Sendmsg(socket, []byte(message), rights,

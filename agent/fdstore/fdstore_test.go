@@ -61,7 +61,7 @@ func TestStore_KeepsSocketsByName(t *testing.T) {
 	}
 }
 
-// Without a manager, nothing is stored and nothing fails.
+// Without a service manager, nothing is stored and no method fails.
 func TestStore_NilKeepsNothing(t *testing.T) {
 	var s *fdstore.Store
 	if err := s.Add("a", os.Stdin); err != nil {

@@ -1,5 +1,6 @@
-// Package fetch gets documents over HTTP from servers that are not trusted: they cannot send more
-// than a limit, redirect to plaintext, or make a program read what answers on its own host.
+// Package fetch downloads documents over HTTP from servers that are not trusted. A server can
+// neither send more than a limit, nor redirect to plaintext, nor redirect the program to a service
+// on its own host.
 package fetch
 
 import (
@@ -25,7 +26,8 @@ func NewClient(transport http.RoundTripper) *http.Client {
 		}}
 }
 
-// Get returns the body of a successful answer, of at most size bytes. No error contains the URL.
+// Get returns the body of a response with status 200, or an error if it exceeds size bytes. No
+// error contains the URL.
 func Get(ctx context.Context, client *http.Client, url string, size int64) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
@@ -35,7 +37,7 @@ func Get(ctx context.Context, client *http.Client, url string, size int64) ([]by
 	if err != nil {
 		return nil, unwrap(err)
 	}
-	defer func() { _ = answer.Body.Close() }() // only read
+	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("it answers %d %s", answer.StatusCode,
 			http.StatusText(answer.StatusCode))
@@ -50,7 +52,7 @@ func Get(ctx context.Context, client *http.Client, url string, size int64) ([]by
 	return body, nil
 }
 
-// unwrap returns the cause of an error of net/http, which begins with the URL.
+// unwrap returns the cause of an error of net/http, whose own text contains the URL.
 func unwrap(err error) error {
 	if cause := errors.Unwrap(err); cause != nil {
 		return cause

@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/agent/fetch"
 )
 
-// The address counts to which a connection would be made, not the name.
+// Whether a request is refused depends on the address to which it would connect. Only hosts that
+// are allowed by name may have a local address.
 func TestTransport_RefusesLocalAddresses(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("content"))
@@ -48,7 +49,7 @@ func TestIsLocal(t *testing.T) {
 	}
 }
 
-// TestTransport_RefusesOwnAddresses has a server on an address of an interface that is no loopback.
+// TestTransport_RefusesOwnAddresses requests a server on a non-loopback address of this host.
 func TestTransport_RefusesOwnAddresses(t *testing.T) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {

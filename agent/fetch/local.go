@@ -19,7 +19,8 @@ const (
 	maxHeaderBytes = 64 << 10
 )
 
-// local are the addresses of a host itself, of its links, and of metadata services of clouds.
+// local contains the addresses of the host itself, link-local and multicast addresses, and those of
+// clouds' metadata services.
 var local = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("::/128"),
 	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
@@ -33,8 +34,9 @@ var local = []netip.Prefix{
 	netip.MustParsePrefix("fd20:ce::254/128"),   // Google
 }
 
-// translations are the prefixes of IPv6 addresses that lead to IPv4 ones, and where these are in
-// them: NAT64 (RFC 6052), the NAT64 of a network with prefixes of any length (RFC 8215), and 6to4.
+// translations lists the IPv6 prefixes whose addresses contain an IPv4 address, with the possible
+// positions of its bytes: NAT64 (RFC 6052), local-use NAT64 with prefixes of any length (RFC 8215),
+// and 6to4.
 var translations = []struct {
 	prefix netip.Prefix
 	bytes  [][4]int
@@ -46,7 +48,7 @@ var translations = []struct {
 }
 
 // IsLocal reports whether an address is loopback, link-local, multicast, unspecified, or that of a
-// cloud's metadata service, also behind a translation from IPv6 to IPv4.
+// cloud's metadata service. It also checks the IPv4 address within a NAT64 or 6to4 address.
 func IsLocal(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
 	contains := func(ip netip.Addr) bool {
@@ -59,7 +61,8 @@ func IsLocal(ip netip.Addr) bool {
 		all := ip.As16()
 		for _, at := range t.bytes {
 			v4 := netip.AddrFrom4([4]byte{all[at[0]], all[at[1]], all[at[2]], all[at[3]]})
-			// a shorter prefix has zeros where a longer one has the address
+			// With several possible prefix lengths, a position before the IPv4 address contains
+			// zeros, so addresses that begin with 0 do not count.
 			if contains(v4) && (v4.As4()[0] != 0 || len(t.bytes) == 1) {
 				return true
 			}
@@ -68,10 +71,11 @@ func IsLocal(ip netip.Addr) bool {
 	return contains(ip)
 }
 
-// isOwn reports whether an address is one of this host's interfaces, which leads to loopback.
+// isOwn reports whether an address belongs to an interface of this host, so that connections to it
+// use loopback.
 func isOwn(ip netip.Addr) bool {
 	ip = ip.Unmap().WithZone("")
-	addresses, _ := net.InterfaceAddrs() // none are known without them
+	addresses, _ := net.InterfaceAddrs() // if they cannot be listed, none is known
 	return slices.ContainsFunc(addresses, func(a net.Addr) bool {
 		own, ok := a.(*net.IPNet)
 		if !ok {
@@ -84,17 +88,18 @@ func isOwn(ip netip.Addr) bool {
 
 func isLocalOrOwn(ip netip.Addr) bool { return IsLocal(ip) || isOwn(ip) }
 
-// guard is a transport that refuses local addresses, by the address to which it connects.
+// guard is a transport that refuses to connect to local addresses unless the host is allowed.
 type guard struct {
 	allowed func(host string) bool
 	direct  http.RoundTripper
-	proxy   http.RoundTripper // for requests that an HTTP proxy of the environment forwards
+	proxy   http.RoundTripper // for requests that the environment's HTTP proxy forwards
 }
 
-// NewTransport returns a transport that connects to local addresses (IsLocal) and to those of this
-// host only for hosts that are allowed: lower case, without a final dot. It compares the address
-// after each resolution. Of a host behind an HTTP proxy of the environment it resolves the name
-// itself. It trusts roots, or the system's if they are nil.
+// NewTransport returns a transport that connects to local addresses (IsLocal), and to addresses of
+// this host, only for allowed hosts. It passes names in lower case and without a final dot to
+// allowed. It checks each address to which it connects. For a request through the environment's
+// HTTP proxy, it checks the addresses to which this host resolves the name. It trusts roots, or the
+// system's roots if roots is nil.
 func NewTransport(allowed func(host string) bool, roots *x509.CertPool) http.RoundTripper {
 	g := guard{allowed: allowed}
 	base := func() *http.Transport {
@@ -140,7 +145,8 @@ func (g guard) dial(ctx context.Context, network, address string) (net.Conn, err
 
 func normalize(host string) string { return strings.TrimSuffix(strings.ToLower(host), ".") }
 
-// refuseLocal refuses a connection to a local address, for net.Dialer.Control.
+// refuseLocal returns an error if an address is local, or is one of this host's. It is a
+// net.Dialer.Control.
 func refuseLocal(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -152,8 +158,8 @@ func refuseLocal(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// ResolvesToLocal reports whether a host has a local address, or one of this host. One that this
-// host cannot resolve, as behind an HTTP proxy, has none.
+// ResolvesToLocal reports whether a name resolves to a local address or to one of this host. It
+// returns false for a name that this host cannot resolve, as is common behind an HTTP proxy.
 func ResolvesToLocal(ctx context.Context, host string) bool {
 	found, _ := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	return slices.ContainsFunc(found, isLocalOrOwn)

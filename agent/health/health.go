@@ -1,9 +1,9 @@
 // Package health determines whether the workload may receive traffic, with the semantics of a
 // Kubernetes readiness probe, and reports each change to the control plane.
 //
-// The proxy is part of the workload: before it is ready, probes do not run and nothing is reported;
-// later, each check requires that it is ready. A drain makes the workload unhealthy at once, and so
-// does Leave.
+// Envoy is part of the workload: before it is ready for the first time, probes do not run and
+// nothing is reported; later, each check fails unless it is ready. A drain makes the workload
+// unhealthy at once, and so does Leave.
 package health
 
 import (
@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// Settings are those of [health], with at most one probe. Without a probe, the health is the
-// readiness of the proxy.
+// Settings are the settings of [health], with at most one probe. Without a probe, the workload is
+// healthy if the proxy is ready.
 type Settings struct {
 	Enabled bool
 	config.Health
@@ -27,10 +27,11 @@ type Settings struct {
 
 // Proxy is the proxy beside the workload.
 type Proxy interface {
-	// WaitReady returns "" once the proxy is ready, else the reason why not at the end of ctx.
+	// WaitReady returns "" once the proxy is ready. If ctx ends first, it returns the reason why
+	// the proxy is not ready.
 	WaitReady(ctx context.Context, progress func(reason string)) string
 	ReadyContext(ctx context.Context) (ready bool, reason string)
-	Draining() bool           // on request
+	Draining() bool           // a drain was requested
 	Changed() <-chan struct{} // closed when Draining may have changed
 }
 
@@ -52,9 +53,9 @@ type Options struct {
 // State is the result of the checks.
 type State string
 
-// The states.
+// The states of the workload.
 const (
-	StateOff       State = ""        // nothing is checked
+	StateOff       State = ""        // checks are disabled
 	StateUnknown   State = "unknown" // no threshold was reached yet
 	StateHealthy   State = "healthy"
 	StateUnhealthy State = "unhealthy"
@@ -64,21 +65,22 @@ const (
 type Status struct {
 	State  State
 	Since  time.Time
-	Reason string // why it is unhealthy
+	Reason string // why the workload is unhealthy
 }
 
 // Checker checks the workload. Its methods are safe for concurrent use.
 type Checker struct {
 	part.Readiness
 	options  Options
-	restart  chan struct{} // settings or leaving have changed
+	restart  chan struct{} // receives a value when settings or leaving have changed
 	mu       sync.Mutex
 	settings Settings
 	status   Status
-	leaving  string // reason of Leave; "": not called
+	leaving  string // argument of Leave; "": Leave was not called
 }
 
-// conditionUnhealthy is active while the workload is unhealthy and nobody requested it.
+// conditionUnhealthy is active while the workload is unhealthy for a reason other than a request,
+// such as a drain or a stop.
 const conditionUnhealthy = "workload-unhealthy"
 
 // New returns a Checker.
@@ -88,7 +90,7 @@ func New(options Options) *Checker {
 	return c
 }
 
-// Name returns the name of the part.
+// Name returns the name of this component.
 func (c *Checker) Name() string { return "health" }
 
 // Run checks the workload until ctx ends.
@@ -108,7 +110,8 @@ func (c *Checker) Run(ctx context.Context) error {
 	return nil
 }
 
-// Configure applies other settings. The state remains until the new probe has reached a threshold.
+// Configure applies new settings. The state does not change until the new probe reaches a
+// threshold.
 func (c *Checker) Configure(s Settings) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -126,8 +129,8 @@ const (
 	ReasonLeavingMesh = "the host leaves the mesh"
 )
 
-// Leave makes the workload unhealthy, for a reason above: ReasonLeavingMesh until Return is called,
-// ReasonStopping for good.
+// Leave makes the workload unhealthy: for ReasonLeavingMesh until Return is called, for
+// ReasonStopping permanently.
 func (c *Checker) Leave(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -141,7 +144,7 @@ func (c *Checker) Leave(reason string) {
 	c.again()
 }
 
-// Return ends the effect of Leave for ReasonLeavingMesh: checks decide again.
+// Return reverts Leave(ReasonLeavingMesh): checks determine the state again.
 func (c *Checker) Return() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -162,11 +165,12 @@ func (c *Checker) Status() Status {
 	return c.status
 }
 
-// reset adapts the state to other settings. Callers hold mu.
+// reset adapts the state to new settings. Callers hold mu.
 func (c *Checker) reset() {
 	switch {
 	case !c.settings.Enabled:
-		if c.status.State == StateUnhealthy && c.leaving == "" { // reports end with "healthy"
+		// The control plane must not regard the workload as unhealthy when checks are disabled.
+		if c.status.State == StateUnhealthy && c.leaving == "" {
 			c.set(StateHealthy, "")
 		}
 		c.status = Status{}

@@ -66,20 +66,20 @@ func (p *proxy) Changed() <-chan struct{} {
 	return p.changed
 }
 
-// world is a running Checker of the unit app.service.
+// world is a running Checker whose probe checks the unit app.service.
 type world struct {
 	*Checker
 	*proxy
 	board  *condition.Board
 	start  time.Time
-	state  atomic.Value // of the unit
+	state  atomic.Value // ActiveState of the unit
 	checks atomic.Int32
 
 	guard   sync.Mutex
-	reports []string // with seconds since the start
+	reports []string // each begins with the seconds since start
 }
 
-// during runs a test with a Checker; time is simulated.
+// during runs a test with a Checker and a fake clock (synctest).
 func during(t *testing.T, s Settings, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -115,7 +115,7 @@ func during(t *testing.T, s Settings, test func(w *world)) {
 	})
 }
 
-// after continues until a time after the start.
+// after sleeps until a number of seconds after start.
 func (w *world) after(seconds float64) {
 	time.Sleep(time.Until(w.start.Add(time.Duration(seconds * float64(time.Second)))))
 	synctest.Wait()
@@ -146,25 +146,26 @@ func TestHealth_Thresholds(t *testing.T) {
 		if s := w.Status(); s.State != StateUnknown || w.checks.Load() != 1 {
 			t.Errorf("%+v after %d checks", s, w.checks.Load())
 		}
-		w.after(15) // checks at 2, 12
+		w.after(15) // checks at 2 and 12 s
 		w.expect(t, "12 true")
 		w.state.Store("failed")
-		w.after(35) // 22, 32
+		w.after(35) // checks at 22 and 32 s
 		w.state.Store("active")
-		w.after(45) // 42 resets the count
+		w.after(45) // the check at 42 s resets the failure count
 		w.state.Store("failed")
-		w.after(71) // 52, 62
+		w.after(71) // checks at 52 and 62 s
 		w.expect(t, "12 true")
 		if s := w.Status(); s.State != StateHealthy || len(w.board.Conditions()) != 0 {
 			t.Errorf("%+v, %v", s, w.board.Conditions())
 		}
-		w.after(100) // 72, 82, 92: reported once
+		// checks at 72, 82 and 92 s: the first reaches the threshold, and only it is reported
+		w.after(100)
 		w.expect(t, "12 true", "72 false app.service is failed")
 		if s := w.Status(); s.State != StateUnhealthy || len(w.board.Conditions()) != 1 {
 			t.Errorf("%+v, %v", s, w.board.Conditions())
 		}
 		w.state.Store("reloading")
-		w.after(125) // 102, 112
+		w.after(125) // checks at 102 and 112 s
 		w.expect(t, "12 true", "72 false app.service is failed", "112 true")
 		if len(w.board.Conditions()) != 0 {
 			t.Errorf("%v", w.board.Conditions())
@@ -182,16 +183,16 @@ func TestHealth_ProxyCounts(t *testing.T) {
 		if len(w.board.Conditions()) != 0 {
 			t.Errorf("%v", w.board.Conditions())
 		}
-		w.become(true, false) // undrain: checked at once
+		w.become(true, false) // the end of the drain triggers a check at once
 		w.after(5)
 		w.become(false, false)
-		w.after(35) // checks at 14, 24, 34
+		w.after(35) // checks at 14, 24 and 34 s
 		w.expect(t, "0 true", "0 false the proxy drains", "4 true",
 			"34 false the proxy is not ready: epoch 0 is starting")
 	})
 }
 
-// After a drain, the reason is that of the probe.
+// If the probe fails after a drain, its reason replaces that of the drain.
 func TestHealth_UndrainedWhileTheProbeFails(t *testing.T) {
 	s := unit()
 	s.InitialDelay, s.SuccessThreshold, s.FailureThreshold = 0, 1, 1
@@ -230,13 +231,13 @@ func TestHealth_TimeoutAndConfigure(t *testing.T) {
 	s.InitialDelay, s.SuccessThreshold, s.FailureThreshold = 0, 1, 1
 	during(t, s, func(w *world) {
 		w.state.Store("hangs")
-		w.after(15) // checked at 10
+		w.after(15) // the check at 10 s times out
 		w.expect(t, "0 true", "11 false the probe has no answer within 1s")
 		s.Unit = ""
-		w.Configure(s) // without a probe, the proxy alone counts
+		w.Configure(s) // without a probe, only the proxy's readiness is checked
 		w.after(15)
 		w.expect(t, "0 true", "11 false the probe has no answer within 1s", "15 true")
-		w.Configure(s) // no change
+		w.Configure(s) // equal settings have no effect
 		w.after(20)
 		w.Configure(Settings{})
 		w.after(50)
@@ -247,8 +248,8 @@ func TestHealth_TimeoutAndConfigure(t *testing.T) {
 	})
 }
 
-// Leave lasts until Return. With other settings it reports nothing: the mesh must not believe that
-// the workload is back.
+// Leave lasts until Return. New settings in between report nothing, because the control plane would
+// send traffic to the workload again.
 func TestHealth_LeaveLastsUntilReturn(t *testing.T) {
 	s := unit()
 	s.InitialDelay, s.SuccessThreshold = 0, 1

@@ -51,7 +51,7 @@ func (c *Checker) awaitReady(ctx context.Context) {
 	c.options.Proxy.WaitReady(ctx, func(string) {})
 }
 
-// awaitNext waits until the next check is due or a drain begins.
+// awaitNext returns when the next check is due, a drain is requested or ctx ends.
 func (c *Checker) awaitNext(ctx context.Context, due time.Time) {
 	timer := time.NewTimer(time.Until(due))
 	defer timer.Stop()
@@ -70,12 +70,13 @@ func (c *Checker) awaitNext(ctx context.Context, due time.Time) {
 	}
 }
 
-// reached records that a threshold was reached, unless the round has ended.
+// reached changes the state after a threshold was reached. It has no effect once ctx has ended.
 func (c *Checker) reached(ctx context.Context, state State, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case ctx.Err() != nil || c.leaving != "": // the settings have changed meanwhile
+	// the settings have changed since the check, or Leave was called
+	case ctx.Err() != nil || c.leaving != "":
 	case state == StateHealthy:
 		c.set(StateHealthy, "")
 	case c.status.State != StateUnhealthy || c.status.Reason == reasonDrains:
@@ -101,7 +102,7 @@ func (c *Checker) set(state State, reason string) {
 
 const reasonDrains = "the proxy drains"
 
-// requested are reasons that somebody requested.
+// requested are the reasons for which no condition is raised, because somebody requested the state.
 var requested = []string{reasonDrains, ReasonStopping, ReasonLeavingMesh}
 
 var errDrains = errors.New(reasonDrains)

@@ -16,7 +16,7 @@ import (
 
 // OwnAgent describes the agent whose configuration is checked.
 type OwnAgent struct {
-	Agent // with the claims of the configuration in force
+	Agent // with the claims (ports, sockets, base ID) of the configuration in force
 	Name  string
 
 	Wants    *config.Loaded // the configuration to check
@@ -27,17 +27,17 @@ type OwnAgent struct {
 // so a retry may succeed.
 var ErrPortInUse = errors.New("another program uses a port")
 
-// Report is the result of Check.
+// Report is the result of Host.Check.
 type Report struct {
-	Conflicts config.Errors // claims that others hold
-	Warnings  config.Errors // claims of agents that do not run
+	Conflicts config.Errors // claims that running agents or other programs hold
+	Warnings  config.Errors // claims in configurations of agents that do not run
 }
 
 // Check compares the claims that the configuration of self needs with the claims of other agents
 // and with the listening sockets.
 func (h Host) Check(ctx context.Context, self OwnAgent) Report {
 	var report Report
-	known := map[string]bool{} // keys whose owner is known
+	known := map[string]bool{} // keys with a reported conflict
 	wants := self.Wants.Config.Claims()
 	for _, other := range h.otherAgents(ctx, self.Wants.Config.Paths.RuntimeDir) {
 		var shared []string
@@ -69,8 +69,8 @@ func (h Host) Check(ctx context.Context, self OwnAgent) Report {
 	return report
 }
 
-// OtherPrograms returns an error that names the programs which listen on ports that Envoy needs. It
-// queries the kernel only, not other agents.
+// OtherPrograms returns an error that names the programs that listen on ports that Envoy needs. It
+// queries only the kernel, not other agents.
 func (h Host) OtherPrograms(self OwnAgent) error {
 	if found := h.strangers(self, self.Wants.Config.Claims(), nil); len(found) > 0 {
 		return found
@@ -78,9 +78,9 @@ func (h Host) OtherPrograms(self OwnAgent) error {
 	return nil
 }
 
-// precedes reports whether self has precedence over other for a claim that both want: self serves
-// with it already, or both are starting and self answered earlier. Both agents come to the same
-// result.
+// precedes reports whether self has precedence over other for a claim that both need: self serves
+// and already holds the claim, or neither serves and self was present earlier. If both agents call
+// it, exactly one has precedence.
 func (s OwnAgent) precedes(other otherAgent, want config.Claim) bool {
 	switch {
 	case s.Serves && s.has(want):
@@ -99,7 +99,7 @@ func (s OwnAgent) has(want config.Claim) bool {
 	return slices.ContainsFunc(s.Claims, want.ConflictsWith)
 }
 
-// envoyHas reports whether self's Envoy listens there already.
+// envoyHas reports whether a listener of self's Envoy already holds the claim.
 func (s OwnAgent) envoyHas(want config.Claim) bool {
 	return slices.ContainsFunc(s.Claims, func(claim config.Claim) bool {
 		return claim.Envoy && claim.ConflictsWith(want)
@@ -119,8 +119,8 @@ func describeConflict(want, claim config.Claim, other otherAgent) string {
 }
 
 // strangers returns a conflict for each claim of Envoy on which another program listens. Sockets of
-// Envoy's user do not count: they are those of self's Envoy, of one that is ending, or of another
-// agent's, which Check knows by name.
+// Envoy's user are skipped: they belong to self's Envoy, to one that is ending, or to the Envoy of
+// another agent, which Check reports by name.
 func (h Host) strangers(self OwnAgent, wants []config.Claim, known map[string]bool) config.Errors {
 	sockets, err := h.Sockets()
 	if err != nil {
@@ -138,7 +138,7 @@ func (h Host) strangers(self OwnAgent, wants []config.Claim, known map[string]bo
 			message := fmt.Sprintf("%s is taken: %s listens on %s", want.Text(), h.Describe(socket),
 				address(socket))
 			fix := "end it, or give Envoy another port"
-			// The agent moves its own listeners only when the new epoch is live.
+			// The agent closes its own old listeners only after the new epoch is live.
 			if key := self.listensBy(socket); key != "" {
 				message += ", as " + key + " in force says"
 				fix = "put the change of " + key +
@@ -151,7 +151,8 @@ func (h Host) strangers(self OwnAgent, wants []config.Claim, known map[string]bo
 	return conflicts
 }
 
-// listensBy returns the key that has the agent itself, not its Envoy, listen on a socket; "": none.
+// listensBy returns the configuration key because of which the agent itself, not its Envoy, listens
+// on a socket; "" if it does not.
 func (s OwnAgent) listensBy(socket sockdiag.Socket) string {
 	for _, claim := range s.Claims {
 		if !claim.Envoy && claim.ConflictsWith(claimOf(socket)) {
@@ -161,13 +162,14 @@ func (s OwnAgent) listensBy(socket sockdiag.Socket) string {
 	return ""
 }
 
-// address returns where a socket listens; IPv4 within IPv6 as IPv4.
+// address returns the address and port on which a socket listens, with IPv4-mapped addresses as
+// IPv4.
 func address(s sockdiag.Socket) netip.AddrPort {
 	return netip.AddrPortFrom(s.Address.Addr().Unmap(), s.Address.Port())
 }
 
-// claimOf returns a listening socket as a claim. [::] counts for IPv4 as well: the kernel does not
-// say whether it is for IPv6 only.
+// claimOf returns the address of a listening socket as a claim. [::] counts for IPv4 as well, even
+// if the socket is IPv6-only.
 func claimOf(s sockdiag.Socket) config.Claim {
 	return config.Claim{Host: address(s).Addr().String(), Port: int(s.Address.Port())}
 }
@@ -181,8 +183,8 @@ func userName(uid uint32) string {
 	return number
 }
 
-// Shared describes the claims that a running agent has as well. It calls claims only if there is
-// another agent.
+// Shared describes the claims that a running agent has as well. It calls claims only if another
+// agent runs or its Envoy does.
 func (h Host) Shared(
 	ctx context.Context, runtimeDir string, claims func() []config.Claim,
 ) []string {

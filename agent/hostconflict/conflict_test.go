@@ -16,11 +16,11 @@ import (
 
 const envoyUID = 990
 
-// street is a host with configurations of other instances, and their answers.
+// street is a host with the configurations of several instances and their fake responses.
 type street struct {
 	Host
 	t       *testing.T
-	running map[string]Agent // by runtime folder
+	running map[string]Agent // responses by runtime directory
 	envoys  []string
 	sockets []sockdiag.Socket
 }
@@ -58,14 +58,14 @@ func (s *street) load(name string) *config.Loaded {
 	return loaded
 }
 
-// runs marks an instance as running with its configuration.
+// runs makes an instance respond with its configuration.
 func (s *street) runs(name string, serves bool, started int64) {
 	s.t.Helper()
 	s.running[config.RuntimeDir(name)] = Agent{Started: time.Unix(started, 0), Serves: serves,
 		Claims: s.load(name).Config.Claims()}
 }
 
-// elsewhere sets ports that the other instances do not use.
+// elsewhere configures ports that no other instance uses.
 const elsewhere = "envoy.admin_port = 16000\nstatus.address = \":16020\"\n" +
 	"status.ready_port = 16021\n"
 
@@ -74,9 +74,9 @@ func TestCheck(t *testing.T) {
 	stranger := sockdiag.Socket{Address: netip.MustParseAddrPort("127.0.0.1:16090"), UID: 65534}
 	for _, c := range []struct {
 		name      string
-		a         string // the other agent's configuration; b's is apart
+		a         string // configuration of the other agent; the checked agent has apart
 		setup     func(*street, *OwnAgent)
-		conflicts []string // one for each line
+		conflicts []string // one for each line of the error
 		warnings  []string
 	}{
 		{"nothing in common", "", func(s *street, _ *OwnAgent) { s.runs("a", true, 1) }, nil, nil},
@@ -211,8 +211,8 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestOneOfTwoGoesFirst starts two instances at the same time: exactly one has precedence,
-// whichever checks.
+// TestOneOfTwoGoesFirst starts two instances at the same time and lets both check: exactly one has
+// precedence.
 func TestOneOfTwoGoesFirst(t *testing.T) {
 	same := "envoy.admin_port = 16000\nstatus.address = \"\"\ntelemetry.prometheus_address = \"\""
 	for _, started := range []struct{ a, b int64 }{{1, 2}, {2, 1}, {1, 1}} {

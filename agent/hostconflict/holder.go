@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// SocketBlocking returns the socket, among sockets, that prevents Envoy from binding an address.
-// ipv4 reports that Envoy's IPv6 socket will accept IPv4 as well.
+// SocketBlocking returns that of the sockets which prevents Envoy from binding an address. ipv4
+// reports whether Envoy's IPv6 socket will accept IPv4 as well.
 func SocketBlocking(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (holder sockdiag.Socket, ok bool) {
 	for _, s := range sockets {
 		if s.Address.Port() == at.Port() && overlap(at.Addr().Unmap(), ipv4, s) {
@@ -19,7 +19,8 @@ func SocketBlocking(at netip.AddrPort, ipv4 bool, sockets []sockdiag.Socket) (ho
 	return holder, false
 }
 
-// overlap reports whether a socket has an address, whatever the ports.
+// overlap reports whether a socket's address prevents a bind to the address at, if the ports are
+// the same. ipv4 is that of SocketBlocking.
 func overlap(at netip.Addr, ipv4 bool, s sockdiag.Socket) bool {
 	has := s.Address.Addr().Unmap()
 	switch {
@@ -33,7 +34,7 @@ func overlap(at netip.Addr, ipv4 bool, s sockdiag.Socket) bool {
 	return at.IsUnspecified() && ipv4
 }
 
-// Describe says who has a socket: "nginx (pid 12, nginx.service) of user root".
+// Describe describes the owner of a socket: "nginx (pid 12, nginx.service) of user root".
 func (h Host) Describe(s sockdiag.Socket) string {
 	return fmt.Sprintf("%s of user %s", cmp.Or(h.Program(s), "a program"), userName(s.UID))
 }

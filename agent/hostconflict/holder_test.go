@@ -9,7 +9,7 @@ import (
 
 func TestHolder(t *testing.T) {
 	for _, test := range []struct {
-		at     string // where Envoy is to listen
+		at     string // address that Envoy binds
 		ipv4   bool
 		socket string
 		v6only bool

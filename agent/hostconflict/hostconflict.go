@@ -1,6 +1,6 @@
 // Package hostconflict finds conflicts with other agents and programs of this host before an agent
-// puts a configuration in force. Other agents are known by their configuration files and are
-// queried over their private sockets; other programs are known by their listening sockets.
+// puts a configuration in force. It finds other agents by their configuration files and queries
+// them over their private sockets. It finds other programs by their listening sockets.
 //
 // The check is necessary because two Envoys of one user can listen on the same port: the kernel
 // then distributes connections to both, without an error.
@@ -19,34 +19,34 @@ import (
 
 // Agent is the state of a running agent.
 type Agent struct {
-	Started time.Time      // time of its first answer (PresenceTime); zero: unknown
+	Started time.Time      // when it began to respond (PresenceTime); zero: unknown
 	Serves  bool           // the agent has a live Envoy
-	Claims  []config.Claim // of the configuration in force
+	Claims  []config.Claim // ports, sockets and base ID of the configuration in force
 }
 
 // Host gives access to the other agents and the sockets of this host.
 type Host struct {
 	// Directory of the configurations; "": /etc/outrider.
 	Directory string
-	// Query requests the state of the agent of a runtime folder. running reports whether there is
-	// one, even if it does not answer.
+	// Query requests the state of the agent with a runtime directory. running reports whether there
+	// is such an agent, even if it does not respond.
 	Query func(ctx context.Context, runtimeDir string) (agent Agent, running bool)
-	// EnvoyLives reports whether an Envoy of a runtime folder lives, with or without its agent.
+	// EnvoyLives reports whether an Envoy with a runtime directory runs, with or without its agent.
 	EnvoyLives func(runtimeDir string) bool
 	// Sockets returns the listening TCP sockets of the host (sockdiag.ListeningSockets).
 	Sockets func() ([]sockdiag.Socket, error)
-	// Program describes who listens on a socket; "": unknown.
+	// Program describes the program that listens on a socket; "": unknown.
 	Program func(sockdiag.Socket) string
 }
 
 // otherAgent is another agent of the host.
 type otherAgent struct {
 	Agent
-	name    string // of the instance; "": none
+	name    string // name of the instance; "": outrider.service
 	running bool
 }
 
-// String returns its name and unit.
+// String returns the instance and unit of the agent.
 func (n otherAgent) String() string {
 	if n.name == "" {
 		return "outrider.service"
@@ -54,15 +54,16 @@ func (n otherAgent) String() string {
 	return fmt.Sprintf("instance %q (outrider@%s.service)", n.name, n.name)
 }
 
-// queryTimeout bounds all requests to other agents together.
+// queryTimeout bounds the duration of all concurrent requests to other agents.
 const queryTimeout = 2 * time.Second
 
-// otherAgents returns the other agents, also those that are configured but do not run. An agent
-// with the same runtime folder is this one: the lock there excludes a second.
+// otherAgents returns the other agents, including those that are configured but do not run. The
+// agent with the same runtime directory is this one: a lock in that directory excludes a second
+// agent.
 func (h Host) otherAgents(ctx context.Context, runtimeDir string) []otherAgent {
 	names, err := config.Instances(h.Directory)
 	if err != nil {
-		return nil // no folder of configurations, no instances
+		return nil // without a directory of configurations there are no instances
 	}
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
@@ -75,7 +76,9 @@ func (h Host) otherAgents(ctx context.Context, runtimeDir string) []otherAgent {
 			Directory: h.Directory, Instance: name, CheckOnly: true, InUnit: true,
 			Environment: func(string) string { return "" },
 		})
-		if err == nil { // an invalid or unreadable configuration may still have a running agent
+		// With an invalid or unreadable configuration, the agent may still run in the default
+		// directory.
+		if err == nil {
 			folder, found[i].Claims = loaded.Config.Paths.RuntimeDir, loaded.Config.Claims()
 		}
 		if filepath.Clean(folder) == filepath.Clean(runtimeDir) {

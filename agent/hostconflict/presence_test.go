@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestOneOfTwoGoesFirstInAnyOrder starts two agents, makes them answer and makes them check in any
-// order: exactly one has precedence.
+// TestOneOfTwoGoesFirstInAnyOrder makes two agents become present (+) and check (?) in different
+// orders: exactly one has precedence.
 func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 	const same = "envoy.admin_port = 16000\nstatus.address = \"\"\ntelemetry.prometheus_address = \"\""
 	for _, order := range []string{"a+ a? b+ b?", "a+ b+ a? b?", "a+ b+ b? a?", "b+ a+ a? b?",
@@ -20,7 +20,7 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 				"b": NewPresenceTime(answers["b"])}
 			refused := 0
 			for step := range strings.FieldsSeq(order) {
-				time.Sleep(time.Millisecond) // of the bubble's clock
+				time.Sleep(time.Millisecond) // fake time, so that presence times differ
 				name := step[:1]
 				if step[1] == '+' {
 					if !presences[name].Since().IsZero() {
@@ -29,7 +29,8 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 					close(answers[name])
 					continue
 				}
-				for other, presence := range presences { // those that can be asked answer
+				// Agents that are present respond to the check.
+				for other, presence := range presences {
 					if since := presence.Since(); !since.IsZero() {
 						s.runs(other, false, 0)
 						agent := s.running["/run/outrider/"+other]

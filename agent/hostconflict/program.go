@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// The kernel's file systems.
+// Mount points of the kernel's file systems.
 const (
 	procFolder   = "/proc"
 	cgroupFolder = "/sys/fs/cgroup"
@@ -21,8 +21,8 @@ const (
 
 // ProgramOf describes the program that listens on a socket: "nginx (pid 12, nginx.service)". It
 // returns "" if the program is unknown. Often only the unit is known, because the agent's unit
-// hides processes of other users. Unprintable characters are removed, as users choose the names of
-// their processes and control groups.
+// hides processes of other users. It removes unprintable characters, because users choose the names
+// of their processes and control groups.
 func ProgramOf(s sockdiag.Socket) string {
 	unit := printable(unitOf(cgroupFolder, s.CGroup))
 	pid, name := processOf(procFolder, s.Inode)
@@ -45,7 +45,8 @@ func printable(name string) string {
 	}, name)
 }
 
-// unitOf returns the unit whose control group has an id, which is its folder's inode.
+// unitOf returns the unit whose control group has an ID, which is the inode of the group's
+// directory.
 func unitOf(root string, id uint64) string {
 	if id == 0 {
 		return ""
@@ -68,7 +69,7 @@ func unitOf(root string, id uint64) string {
 	return unit
 }
 
-// lastUnit returns the innermost service or scope of a control group's path.
+// lastUnit returns the innermost service or scope in the path of a control group.
 func lastUnit(path string) string {
 	for ; path != "/" && path != "."; path = filepath.Dir(path) {
 		if kind := filepath.Ext(path); kind == ".service" || kind == ".scope" {
@@ -78,7 +79,7 @@ func lastUnit(path string) string {
 	return ""
 }
 
-// processOf returns a process that has a socket, as far as this process may look.
+// processOf returns a process that has a socket open, if this process may read its descriptors.
 func processOf(root string, inode uint32) (pid int, name string) {
 	if inode == 0 {
 		return 0, ""

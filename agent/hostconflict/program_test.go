@@ -40,7 +40,8 @@ func TestProgram_NamesWhoListens(t *testing.T) {
 	if !found {
 		t.Errorf("%s is not among %v", listener.Addr(), sockets)
 	}
-	// The process name has a line break and a terminal control sequence.
+	// The process name contains a line break and a terminal control sequence, which must be
+	// removed.
 	program := filepath.Join(t.TempDir(), "x\n\x1b]0;evil\a")
 	if err := os.Symlink("/bin/sleep", program); err != nil {
 		t.Fatal(err)

@@ -13,22 +13,23 @@ import (
 	"outrider.org/outrider/agent/fetch"
 )
 
-// openIDConfiguration is the path of an issuer's configuration (OpenID Connect Discovery 1.0).
+// openIDConfiguration is the path of an issuer's OpenID configuration (OpenID Connect Discovery
+// 1.0).
 const openIDConfiguration = "/.well-known/openid-configuration"
 
-// maxErrorBytes bounds the text of an error, which may have parts of a certificate.
+// maxErrorBytes bounds the text of an error, because TLS errors may quote a certificate.
 const maxErrorBytes = 300
 
 var errTotal = fmt.Errorf("the key sets of all issuers are larger than %d MiB", maxTotal>>20)
 
-// result is what a fetch returns.
+// result is the result of a fetch.
 type result struct {
 	from Source
 	text string
 	err  error
 }
 
-// fetch gets the key set of a source.
+// fetch fetches the key set of a source.
 func (f *Fetcher) fetch(ctx context.Context, from Source, timeout time.Duration) result {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -56,7 +57,7 @@ func (f *Fetcher) fetch(ctx context.Context, from Source, timeout time.Duration)
 	return r
 }
 
-// discover returns the URI of an issuer's key set.
+// discover returns the URI of an issuer's key set, from the issuer's OpenID configuration.
 func (f *Fetcher) discover(ctx context.Context, issuer string) (string, error) {
 	at := strings.TrimSuffix(issuer, "/") + openIDConfiguration
 	text, err := f.get(ctx, at)
@@ -86,7 +87,7 @@ func (f *Fetcher) get(ctx context.Context, from string) ([]byte, error) {
 	return fetch.Get(ctx, f.client(), from, maxBytes)
 }
 
-// redacted returns the source without what may be a secret.
+// redacted returns the URL of the source without query, fragment and password, which may be secret.
 func (s Source) redacted() string {
 	text := cmp.Or(s.URI, s.Issuer)
 	if at, err := url.Parse(text); err == nil {

@@ -1,6 +1,6 @@
 // Package jwks fetches the key sets (JWKS) with which proxies verify tokens. Run fetches them in
-// the background, and Keys returns the last valid version. Each key set is fetched again after some
-// minutes. While that fails, the last valid version remains, also after a restart (Options.File).
+// the background, and Keys returns the last valid version. Each key set is fetched again every 20
+// minutes. If that fails, the last valid version stays in use, also after a restart (Options.File).
 package jwks
 
 import (
@@ -23,16 +23,16 @@ import (
 // Codes of the conditions.
 const (
 	CodeUnavailable = "key-set-unavailable" // a key set cannot be fetched
-	CodeNotStored   = "key-sets-not-stored" // the file cannot be written
+	CodeNotStored   = "key-sets-not-stored" // Options.File cannot be written
 )
 
 const (
 	maxSources    = 256
 	maxConcurrent = 8
-	maxBytes      = 128 << 10 // of a key set, and of an OpenID configuration
-	maxTotal      = 8 << 20   // of all key sets
+	maxBytes      = 128 << 10 // limit of a key set or OpenID configuration
+	maxTotal      = 8 << 20   // limit of all key sets together
 
-	refreshAfter = 20 * time.Minute // Istio's
+	refreshAfter = 20 * time.Minute // as in Istio
 	firstRetry   = time.Second
 	lastRetry    = time.Minute
 	retryJitter  = 0.1
@@ -40,18 +40,18 @@ const (
 	defaultTime = 5 * time.Second
 	maxTime     = 30 * time.Second
 
-	// unusedFor is how long a key set that nothing requires is retained.
+	// unusedFor is how long a key set is retained that no proxy requires.
 	unusedFor = 7 * 24 * time.Hour
 )
 
-// Source is where a key set comes from. It has either URI or Issuer.
+// Source identifies where a key set is fetched. Either URI or Issuer is set.
 type Source struct {
-	URI    string // of the key set
-	Issuer string // whose OpenID configuration names the key set
+	URI    string // URI of the key set
+	Issuer string // issuer whose OpenID configuration contains the URI
 }
 
-// SourceOf returns the source for an issuer's tokens. uri is the one of a RequestAuthentication, or
-// "".
+// SourceOf returns the source of the key set for an issuer's tokens. uri is the jwksUri of a
+// RequestAuthentication, or "".
 func SourceOf(issuer, uri string) Source {
 	if uri != "" {
 		return Source{URI: uri}
@@ -63,18 +63,18 @@ func compareSources(a, b Source) int {
 	return strings.Compare(a.URI+"\x00"+a.Issuer, b.URI+"\x00"+b.Issuer)
 }
 
-// Options of a Fetcher.
+// Options configure a Fetcher.
 type Options struct {
-	File string // (0600) with the key sets for the next start; "": none
+	File string // stores the key sets for the next start, with mode 0600; "": none
 
-	// Allowed reports whether hosts may have local addresses: loopback, link-local, or of a cloud's
-	// metadata service. nil: none may. Any goroutine calls it.
+	// Allowed reports whether a host may have local addresses: loopback, link-local, or of a
+	// cloud's metadata service. nil: no host may. It must be safe for concurrent use.
 	Allowed func(host string) bool
-	// Roots returns the authorities of HTTPS servers, nil for the system's. It is called once, before
-	// the first fetch. nil: the system's.
+	// Roots returns the roots that HTTPS servers are verified with. It is called once, before the
+	// first fetch. If it is nil or returns nil, these are the system's.
 	Roots func() *x509.CertPool
 
-	Refresh time.Duration // after a success; 0: 20 minutes
+	Refresh time.Duration // interval of fetches that succeed; 0: 20 minutes
 
 	Board  *condition.Board // nil: failures are only logged
 	Logger *slog.Logger     // nil: nothing is logged
@@ -85,36 +85,36 @@ type Fetcher struct {
 	part.Readiness
 	options  Options
 	client   func() *http.Client
-	required chan struct{} // Require has changed the entries
+	required chan struct{} // signals that Require was called
 	changed  chan struct{}
 
-	// Of Run.
+	// The following fields are used by Run only.
 	running     int
 	written     time.Time // last attempt to write the file
-	outdated    bool      // the file has other times than the entries
-	changedKeys bool      // it has other key sets
+	outdated    bool      // the file lacks a newer time of a fetch, or contains a removed entry
+	changedKeys bool      // the file lacks a newer key set
 	storeFailed bool
 
 	mu      sync.Mutex // guards the following fields
 	entries map[Source]*entry
-	omitted []Source // required beyond maxSources
-	known   bool     // what is required: Require was called
+	omitted []Source // sources beyond maxSources, which are not fetched
+	known   bool     // Require was called
 }
 
-// entry is a key set. Only Run writes it, except required, timeout and due.
+// entry is the key set of a source. Only Run writes it, except required, timeout and due.
 type entry struct {
-	text    string    // "": none yet
-	fetched time.Time // last success
+	text    string    // key set; "": none was fetched yet
+	fetched time.Time // time of the last successful fetch
 
 	required bool
 	timeout  time.Duration
 	due      time.Time
 	busy     bool
 	retries  backoff.Backoff
-	err      error // of the last attempt
+	err      error // error of the last attempt
 }
 
-// New returns a Fetcher that knows what an earlier one stored.
+// New returns a Fetcher with the key sets that an earlier one stored in Options.File.
 func New(options Options) *Fetcher {
 	if options.Allowed == nil {
 		options.Allowed = func(string) bool { return false }
@@ -141,10 +141,10 @@ func New(options Options) *Fetcher {
 	return f
 }
 
-// Name is the part's name.
+// Name returns the name of this component.
 func (f *Fetcher) Name() string { return "jwks" }
 
-// Changed delivers after a change of what Keys returns.
+// Changed returns a channel that receives a value after a result of Keys has changed.
 func (f *Fetcher) Changed() <-chan struct{} { return f.changed }
 
 // Keys returns the last good key set of a source, "" if there is none.
@@ -157,7 +157,7 @@ func (f *Fetcher) Keys(from Source) string {
 	return ""
 }
 
-// Require sets the sources to fetch, with the time that an attempt may take (0: 5 s). It does not
+// Require sets the sources to fetch, each with a timeout for an attempt (0: 5 s). It does not
 // block.
 func (f *Fetcher) Require(sources map[Source]time.Duration) {
 	f.mu.Lock()
@@ -190,7 +190,8 @@ func (f *Fetcher) Require(sources map[Source]time.Duration) {
 	signal(f.required)
 }
 
-// newEntry returns an entry that is fetched at once, and retried at least as often as refreshed.
+// newEntry returns an entry that is due at once. Its pauses between attempts are at most as long as
+// the interval of successful fetches.
 func (f *Fetcher) newEntry() *entry {
 	return &entry{retries: backoff.Backoff{Min: min(firstRetry, f.options.Refresh),
 		Max: min(lastRetry, f.options.Refresh), Jitter: retryJitter}}
@@ -244,8 +245,8 @@ func (f *Fetcher) Run(ctx context.Context) error {
 	}
 }
 
-// begin starts the fetches that are due, those that are overdue for longest first, and returns the
-// time until the next one.
+// begin starts the fetches that are due, the most overdue first, and returns the time until the
+// next one is due.
 func (f *Fetcher) begin(start func(Source, time.Duration)) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -275,7 +276,7 @@ func (f *Fetcher) begin(start func(Source, time.Duration)) time.Duration {
 	return next
 }
 
-// finish takes the result of a fetch.
+// finish stores the result of a fetch in its entry.
 func (f *Fetcher) finish(r result) {
 	f.running--
 	f.mu.Lock()

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// issuer is an HTTPS server of key sets.
+// issuer is an HTTPS server that serves key sets.
 type issuer struct {
 	*httptest.Server
 	answer   atomic.Pointer[http.HandlerFunc]
@@ -53,7 +53,7 @@ func set(kids ...string) string {
 	return `{"keys":[` + strings.Join(keys, ",") + `]}`
 }
 
-// rig is a running Fetcher.
+// rig is a running Fetcher with its condition board.
 type rig struct {
 	*jwks.Fetcher
 	board *condition.Board
@@ -83,7 +83,7 @@ func start(t *testing.T, i *issuer, change func(*jwks.Options)) *rig {
 	return r
 }
 
-// sentence returns that of a condition, "" if it is not raised.
+// sentence returns the sentence of a condition, "" if the condition is not raised.
 func (r *rig) sentence(code string) string {
 	for _, c := range r.board.Conditions() {
 		if c.Code == code {
@@ -110,7 +110,8 @@ func (r *rig) awaitProblem(t *testing.T, want ...string) {
 	})
 }
 
-// The last good key set remains whatever the server answers, and over a restart without the server.
+// The last good key set stays in use after any invalid response, and after a restart of the Fetcher
+// while the server is down.
 func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
@@ -160,7 +161,7 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 	}
 	i.text(set("two", "three"))
 	r.awaitKeys(t, from, set("two", "three"))
-	i.text(set("three", "two")) // the same keys
+	i.text(set("three", "two")) // the same keys in another order, which is no change
 	requests := i.requests.Load()
 	parts.Eventually(t, time.Minute, "two fetches", func() bool {
 		return i.requests.Load() > requests+2
@@ -195,7 +196,8 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 	})
 }
 
-// A key set that is required remains, however old it is; others go.
+// A stored key set is retained as long as it is required, however old it is. Old ones that are not
+// required are removed.
 func TestFetcher_RetainsOldKeys(t *testing.T) {
 	t.Parallel()
 	i, file := newIssuer(t), filepath.Join(t.TempDir(), "key-sets")
@@ -218,7 +220,8 @@ func TestFetcher_RetainsOldKeys(t *testing.T) {
 	r.awaitKeys(t, a, set("old"))
 }
 
-// A server that does not answer costs its time-out, and only its own tokens.
+// A server that does not respond delays only its own key set, and its fetch fails after the
+// timeout.
 func TestFetcher_SlowServerDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	i, slow := newIssuer(t), make(chan struct{})
@@ -240,7 +243,7 @@ func TestFetcher_SlowServerDelaysNoOther(t *testing.T) {
 	r.awaitProblem(t, "error: ", "no answer within 50ms")
 }
 
-// An issuer's OpenID configuration names the key set.
+// Without a URI, the key set is fetched from the jwks_uri in the issuer's OpenID configuration.
 func TestFetcher_Discovery(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)
@@ -267,7 +270,7 @@ func TestFetcher_Discovery(t *testing.T) {
 	}
 }
 
-// Of too many sources the first ones are fetched, few at a time.
+// If too many sources are required, only the first 256 are fetched, and at most 8 at the same time.
 func TestFetcher_IsBounded(t *testing.T) {
 	t.Parallel()
 	i := newIssuer(t)

@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// NoKeys returns a key set for issuers whose own is unknown. Envoy refuses all their tokens, as
-// nobody has the private key: it was not stored when it was generated.
+// NoKeys returns a key set for issuers whose key set is unknown. Envoy refuses all their tokens:
+// the private key was discarded when the key was generated, so nobody can sign a valid token.
 func NoKeys() string {
 	return `{"keys":[{"kty":"RSA","e":"AQAB","n":"` + noKey + `"}]}`
 }
@@ -25,8 +25,9 @@ const noKey = "pGZn5enQgKgEU7-yxi71CW-WyxAkmifV_kNUy8_-WZz0Rk-JQ6yehnUarF6_EN9RO
 	"SDooGoJI-rrRk4rOz-GUPAlFRkszYNbenRTC57claWnbGj3smpNTs0QQ1rt3YnkHA7GI-LWNLaLF-6Qj" +
 	"-6AvhOXKZ45Jh-pV2PIcJw"
 
-// checkFetched returns an error if a document is no key set that Envoy understands: an object with
-// the list "keys", which is empty or has a valid key, or one that maps key IDs to certificates.
+// checkFetched returns an error unless a document is a key set that Envoy understands: an object
+// with the list "keys", which is empty or contains a valid key, or an object that maps key IDs to
+// certificates.
 func checkFetched(text []byte) error {
 	keys, err := split(text)
 	if err != nil || len(keys) == 0 {
@@ -40,7 +41,7 @@ func checkFetched(text []byte) error {
 	return fmt.Errorf("none of its keys is valid; the last one %w", err)
 }
 
-// split returns the keys of a key set, or nil if it consists of certificates.
+// split returns the keys of a key set, or nil if the set maps key IDs to certificates.
 func split(text []byte) ([]json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil || !utf8.Valid(text) {
@@ -83,7 +84,8 @@ func equal(a, b string) bool {
 	return first != nil && slices.Equal(first, second)
 }
 
-// canonical returns the keys of a key set in a canonical form and order, nil if it has none.
+// canonical returns the keys of a key set in a canonical form and order. It returns nil if there
+// are none or the set is invalid.
 func canonical(text string) []string {
 	keys, err := split([]byte(text))
 	if err != nil {
@@ -105,13 +107,13 @@ func canonical(text string) []string {
 	return all
 }
 
-// Inline is a key set that is written in a RequestAuthentication.
+// Inline describes a key set that is written in a RequestAuthentication (jwks).
 type Inline struct {
-	Private bool // it has private or symmetric keys
-	Single  bool // it is a key, which Envoy does not understand
+	Private bool // contains private or symmetric keys
+	Single  bool // is a single key instead of a set, which Envoy does not understand
 }
 
-// ParseInline checks a key set like Istio.
+// ParseInline checks a key set as Istio does.
 func ParseInline(text string) (Inline, error) {
 	var set struct {
 		Keys *[]json.RawMessage `json:"keys"`

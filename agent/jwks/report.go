@@ -10,10 +10,10 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// maxReported is the number of key sets that the condition names.
+// maxReported is the number of key sets that the sentence of CodeUnavailable names.
 const maxReported = 5
 
-// report raises or clears the condition.
+// report raises or clears CodeUnavailable.
 func (f *Fetcher) report() {
 	f.mu.Lock()
 	severity := condition.Warning

@@ -10,18 +10,20 @@ import (
 	"outrider.org/outrider/agent/recordfile"
 )
 
-// format is that of the file; records have up to maxTotal of key sets, which JSON may escape.
+// format is the format of Options.File. The key sets have up to maxTotal bytes, and JSON may escape
+// a byte as six.
 var format = recordfile.Format{Header: "outrider key sets 1\n", MaxBytes: 6*maxTotal + 1<<20}
 
 const (
 	recordKeySet = 'k'
-	// Pauses after a write: until a key set is stored, and until the time when it was fetched is.
+	// Pauses between two writes of the file: if a key set has changed, if only times of fetches
+	// have, and after a write that failed.
 	pauseChanged = 100 * time.Millisecond
 	pauseFetched = time.Minute
 	pauseFailed  = 5 * time.Second
 )
 
-// stored is a record of the file.
+// stored is the JSON form of a key set in the file.
 type stored struct {
 	URI     string    `json:"uri,omitempty"`
 	Issuer  string    `json:"issuer,omitempty"`
@@ -29,7 +31,7 @@ type stored struct {
 	Text    string    `json:"text"`
 }
 
-// restore reads the file.
+// restore reads the key sets in the file.
 func (f *Fetcher) restore() {
 	if f.options.File == "" {
 		return
@@ -51,8 +53,8 @@ func (f *Fetcher) restore() {
 	}
 }
 
-// store writes the file if it is outdated and not written a moment ago. It returns the time until
-// it should be called again.
+// store writes the file if it is outdated and the pause since the last write is over. It returns
+// the time until it should be called again.
 func (f *Fetcher) store() time.Duration {
 	if f.options.File == "" || !f.outdated && !f.changedKeys {
 		return unusedFor
@@ -83,7 +85,7 @@ func (f *Fetcher) write() {
 	f.options.Board.Clear(CodeNotStored)
 }
 
-// records returns the content of the file.
+// records returns the records to write into the file.
 func (f *Fetcher) records() iter.Seq[recordfile.Record] {
 	f.mu.Lock()
 	var all []recordfile.Record
@@ -92,7 +94,7 @@ func (f *Fetcher) records() iter.Seq[recordfile.Record] {
 			continue
 		}
 		text, err := json.Marshal(stored{from.URI, from.Issuer, e.fetched, e.text})
-		if err == nil { // strings and a time
+		if err == nil { // always true: strings and a time can be encoded
 			all = append(all, recordfile.Record{Kind: recordKeySet, Text: text})
 		}
 	}

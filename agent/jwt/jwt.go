@@ -11,8 +11,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// Fault is the reason for refusing a token, in Envoy's wording; "" if the token is accepted. A
-// Fault that is returned as an error is never "".
+// Fault is the reason for refusing a token, in Envoy's wording; "" if the token is accepted.
+// Functions that return a Fault as an error return nil for an accepted token.
 type Fault string
 
 // Error implements error.
@@ -35,17 +35,16 @@ const (
 	FaultSignatureNotBase64 Fault = "Jwt signature is an invalid Base64url encoded"
 )
 
-// AsymmetricAlgorithms are the algorithms of signatures that only the owner of a private key can
-// make.
+// AsymmetricAlgorithms are the signature algorithms with a private and a public key.
 var AsymmetricAlgorithms = []jose.SignatureAlgorithm{jose.ES256, jose.ES384, jose.ES512, jose.RS256,
 	jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.EdDSA}
 
-// AllAlgorithms are the algorithms that Envoy verifies: AsymmetricAlgorithms and those with a
+// AllAlgorithms are the algorithms that Envoy supports: AsymmetricAlgorithms and those with a
 // shared key.
 var AllAlgorithms = slices.Concat(AsymmetricAlgorithms,
 	[]jose.SignatureAlgorithm{jose.HS256, jose.HS384, jose.HS512})
 
-// MaxTokenBytes bounds the length of a token.
+// MaxTokenBytes bounds the length of a token that Parse accepts.
 const MaxTokenBytes = 64 << 10
 
 // Token is a JWT.
@@ -57,7 +56,8 @@ type Token struct {
 	key       string // ID of the signing key, "" if the token has none
 }
 
-// Parse parses a token as Envoy does. It must be signed by one of the algorithms.
+// Parse parses a token as Envoy does, without verifying it. The algorithm in its header must be one
+// of algorithms.
 func Parse(text string, algorithms []jose.SignatureAlgorithm) (*Token, Fault) {
 	if len(text) > MaxTokenBytes || strings.Count(text, ".") != 2 {
 		return nil, FaultNotThreeParts

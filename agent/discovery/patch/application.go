@@ -70,14 +70,14 @@ func (a *application) apply(patches []*patch, meets func(*patch) bool, change fu
 	return true
 }
 
-// configured is a filter or transport socket: it has a name and a packed configuration.
+// configured is a filter or transport socket: a message with a name and a typed_config.
 type configured interface {
 	GetName() string
 	GetTypedConfig() *anypb.Any
 }
 
-// mergeConfig merges a patch into a filter, and returns the filter's name and configuration. The
-// filter's other fields are not merged.
+// mergeConfig merges the patch's value by into a filter or transport socket, and returns the name
+// and typed_config of the result. It does not merge other fields.
 func (a *application) mergeConfig(p *patch, filter, by configured) (name string,
 	config *anypb.Any) {
 	name, config = filter.GetName(), filter.GetTypedConfig()

@@ -23,7 +23,8 @@ func (a *application) cluster(c *clusterv3.Cluster) bool {
 	})
 }
 
-// clusterSocket moves the transport socket of a patch's value into the cluster's.
+// clusterSocket merges the transport socket of a patch's value into that of the cluster, and
+// removes it from the value.
 func (a *application) clusterSocket(p *patch, c, value *clusterv3.Cluster) {
 	socket := value.TransportSocket
 	value.TransportSocket = nil
@@ -34,8 +35,8 @@ func (a *application) clusterSocket(p *patch, c, value *clusterv3.Cluster) {
 	if socket == nil {
 		return
 	}
-	// Envoy refuses a cluster with both transport_socket and transport_socket_matches. If the
-	// cluster has matches, the socket is merged into the one with its name.
+	// Envoy refuses a cluster with both transport_socket and transport_socket_matches. For a
+	// cluster with the latter, the match whose socket has the same name is patched.
 	at := slices.IndexFunc(c.TransportSocketMatches,
 		func(m *clusterv3.Cluster_TransportSocketMatch) bool {
 			return m.GetTransportSocket().GetName() == socket.Name

@@ -47,8 +47,8 @@ type EnvoyFilter struct {
 // longestVersion is Istio's limit for the length of a regular expression for versions.
 const longestVersion = 1024
 
-// Read parses an EnvoyFilter. If any finding is an error other than UnknownField, the EnvoyFilter must not be
-// used.
+// Read parses an EnvoyFilter. If a finding is an error, and not only a field that is unknown to
+// this program (UnknownField), the EnvoyFilter must not be used.
 func Read(o *object.Object) (*EnvoyFilter, []object.Finding) {
 	f := &EnvoyFilter{object: o}
 	var findings []object.Finding
@@ -63,13 +63,13 @@ func Read(o *object.Object) (*EnvoyFilter, []object.Finding) {
 			case networking.EnvoyFilter_Patch_INSERT_AFTER,
 				networking.EnvoyFilter_Patch_INSERT_BEFORE,
 				networking.EnvoyFilter_Patch_INSERT_FIRST:
-				// the order of these lists has no effect
+				// the order of other lists has no effect, so an insertion is an addition
 				p.operation = networking.EnvoyFilter_Patch_ADD
 			}
 		}
 		if expression := p.match.GetProxy().GetProxyVersion(); expression != "" &&
 			len(expression) <= longestVersion {
-			// validation refuses invalid expressions
+			// validation reports invalid expressions; such a patch matches no proxy
 			p.version, _ = regexp.Compile(expression)
 		}
 		if value := in.GetPatch().GetValue(); value != nil {
@@ -86,7 +86,7 @@ func Read(o *object.Object) (*EnvoyFilter, []object.Finding) {
 	return f, findings
 }
 
-// insertable lists the kinds of elements whose order matters.
+// insertable contains the kinds of elements whose order in their list matters.
 var insertable = map[applyTo]bool{networking.EnvoyFilter_LISTENER_FILTER: true,
 	networking.EnvoyFilter_NETWORK_FILTER: true,
 	networking.EnvoyFilter_HTTP_FILTER:    true, networking.EnvoyFilter_HTTP_ROUTE: true}
@@ -113,8 +113,8 @@ func (p *patch) in(c context) bool {
 	return p.match.Context == networking.EnvoyFilter_ANY || p.match.Context == c
 }
 
-// merges reports whether the patch merges its value into the element. If replace is set, it
-// replaces lists, else it extends them.
+// merges reports whether the patch merges its value into the element. replace reports whether lists
+// of the value replace those of the element instead of extending them.
 func (p *patch) merges() (replace, ok bool) {
 	replace = p.operation == networking.EnvoyFilter_Patch_MERGE_AND_REPLACE_LIST
 	return replace, replace || p.operation == networking.EnvoyFilter_Patch_MERGE

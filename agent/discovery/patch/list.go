@@ -7,9 +7,10 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// insertByPosition applies a patch to an ordered list and returns the list, and whether it changed.
-// meets reports whether the patch matches an element. If the patch names no element (named is
-// false), it inserts at the end or the beginning, and never removes or replaces.
+// insertByPosition applies a patch to an ordered list. It returns the list and reports whether it
+// changed. meets reports whether the patch matches an element. If the patch matches any element
+// (named is false), insertions are made at the beginning or end, and REMOVE and REPLACE have no
+// effect.
 func insertByPosition[E proto.Message](p *patch, list []E, named bool,
 	meets func(E) bool) ([]E, bool) {
 	value := func() E { return proto.Clone(p.value).(E) }

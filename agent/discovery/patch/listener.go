@@ -38,7 +38,8 @@ func meetsListener(p *patch, l *listenerv3.Listener) bool {
 	case match.Name != "" && match.Name != l.Name:
 		return false
 	case p.applyTo != networking.EnvoyFilter_LISTENER && isVirtual(l):
-		return true // for this listener, the port of each filter chain is compared
+		// The listener has chains for many ports: meetsChain compares the port of each.
+		return true
 	}
 	return match.PortNumber == 0 ||
 		l.GetAddress().GetSocketAddress().GetPortValue() == match.PortNumber

@@ -49,7 +49,8 @@ func meetsFilter(p *patch, f *listenerv3.Filter) bool {
 	return match == nil || isNamed(f.Name, match.Name)
 }
 
-// isNamed reports whether a filter has the name of a match, which may be Istio's.
+// isNamed reports whether a filter has the name of a match, or is the one for which Istio uses that
+// name.
 func isNamed(filter, match string) bool {
 	return filter == match || model.IstioName(filter) == match
 }
@@ -61,7 +62,9 @@ func (a *application) manager(f *listenerv3.Filter, applies func(*patch) bool) {
 	})
 	config := &hcmv3.HttpConnectionManager{}
 	if f.GetTypedConfig() == nil || f.GetTypedConfig().UnmarshalTo(config) != nil {
-		return // the configuration is a TypedStruct, or not in the listener
+		// The configuration is a TypedStruct, which cannot be merged into, or is not part of the
+		// listener.
+		return
 	}
 	before := proto.Clone(config)
 	for _, p := range patches {

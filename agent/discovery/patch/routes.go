@@ -67,7 +67,7 @@ func (a *application) virtualHost(h *routev3.VirtualHost, hosts, routes []*patch
 		meets := func(r *routev3.Route) bool { return meetsRoute(p, r) }
 		if p.operation == networking.EnvoyFilter_Patch_INSERT_FIRST && named &&
 			!slices.ContainsFunc(h.Routes, meets) {
-			// a patch that is inserted before a named route needs that route in the virtual host
+			// INSERT_FIRST with a named route applies only to virtual hosts that have that route
 			continue
 		}
 		var done bool

@@ -216,7 +216,7 @@ func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
 	return Result{Resource: out, Problems: a.problems, UsedPatches: a.entries(patches)}, err
 }
 
-// entries returns the Entry of each patch that had an effect.
+// entries returns, as a Patch, each of the patches that had an effect.
 func (a *application) entries(patches []*patch) []Patch {
 	var used []Patch
 	for _, p := range patches {
@@ -227,7 +227,7 @@ func (a *application) entries(patches []*patch) []Patch {
 	return used
 }
 
-// nameOf returns the name in a message; was if it has no name.
+// nameOf returns the field "name" of a message, or was if the message has no name.
 func nameOf(message proto.Message, was string) string {
 	if named, ok := message.(interface{ GetName() string }); ok && named.GetName() != "" {
 		return named.GetName()

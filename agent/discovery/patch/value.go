@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// newValue returns an empty message of the type that the value of a patch has, nil if there is none
-// for the kind.
+// newValue returns an empty message of the type of a patch's value; nil if values of this kind are
+// unknown.
 func newValue(to applyTo) proto.Message {
 	switch to {
 	case networking.EnvoyFilter_LISTENER:
@@ -47,9 +47,9 @@ func newValue(to applyTo) proto.Message {
 	return nil
 }
 
-// build decodes the value of a patch. It returns nil for the message after an error other than
-// UnknownField, the findings by path, and the packed messages that only Envoy can decode. Unknown
-// fields are left out of the message.
+// build decodes the value of a patch, without unknown fields. It also returns the findings, with
+// the paths of their fields, and the packed messages that only Envoy can decode. The message is nil
+// if any finding is an error other than UnknownField.
 func build(to applyTo, value *structpb.Struct, path string) (proto.Message, []object.Finding,
 	[]store.UnlinkedMessage) {
 	message := newValue(to)

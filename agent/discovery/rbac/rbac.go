@@ -14,12 +14,13 @@ import (
 	security "istio.io/api/security/v1beta1"
 )
 
-// Names of the filters that control access. They are also the namespaces of the filters' metadata.
+// Names of the filters that control access, and of those on which they depend. They are also the
+// namespaces of the filters' dynamic metadata.
 const (
 	RequestFilter    = "envoy.filters.http.rbac"
 	ConnectionFilter = "envoy.filters.network.rbac"
-	// ResolverFilter resolves the hosts of requests with dynamic DNS, NameResolverFilter the server
-	// names of connections.
+	// With dynamic DNS, ResolverFilter resolves the hosts of requests, and NameResolverFilter the
+	// server names (SNI) of connections.
 	ResolverFilter     = "envoy.filters.http.dynamic_forward_proxy"
 	NameResolverFilter = "envoy.filters.network.sni_dynamic_forward_proxy"
 	// HTTP filter that verifies the tokens of requests
@@ -35,14 +36,14 @@ type Translator struct {
 	// IsNetworkFilter reports whether the filter is a network filter. A network filter cannot match
 	// attributes of requests.
 	IsNetworkFilter bool
-	// IsAllow reports whether the action is ALLOW. An attribute that cannot be matched makes the
-	// rule match nothing with ALLOW, and is ignored with other actions, so that access is never
-	// widened.
+	// IsAllow reports whether the policy's action is ALLOW. If an attribute cannot be matched, its
+	// rule matches nothing with ALLOW; with other actions the attribute is ignored. Access is
+	// therefore never widened.
 	IsAllow bool
 }
 
-// Attributes of rules, as in the key of a condition. Attributes for which there is no condition
-// have names that are invalid as keys.
+// Attributes of rules, named like the keys of conditions ("when"). An attribute that cannot be used
+// in a condition has a name that is not valid as a key.
 const (
 	sourceIP          = "source.ip"
 	remoteIP          = "remote.ip"
@@ -90,7 +91,7 @@ func ofRequest(attribute string) bool {
 		strings.HasPrefix(attribute, "request.")
 }
 
-// predicate is a field of a rule or one of its conditions.
+// predicate is one condition of a rule, or one field of its sources or operations.
 type predicate struct {
 	attribute         string
 	values, notValues []string

@@ -26,7 +26,7 @@ func (t Translator) aliases(principals []string) []string {
 		for _, own := range t.TrustDomains {
 			alias := own + "/" + rest
 			if suffix, ok := strings.CutPrefix(domain, "*"); ok && strings.HasSuffix(own, suffix) {
-				alias = principal // the principal already matches in the alias
+				alias = principal // the wildcard of the principal already matches this domain
 			}
 			if !slices.Contains(added, alias) {
 				added = append(added, alias)
@@ -49,8 +49,8 @@ func overlaps(a, b string) bool {
 	return a == b || covers(a, b) || covers(b, a)
 }
 
-// domains returns trust domains without duplicates. If one is the mesh's, it includes all
-// equivalent ones.
+// domains returns trust domains without duplicates. It replaces a domain of the mesh by all domains
+// of the mesh, which are equivalent.
 func (t Translator) domains(values []string) []string {
 	var all []string
 	add := func(domain string) {

@@ -9,7 +9,7 @@ import (
 	"outrider.org/outrider/agent/rpc"
 )
 
-// protocolVersion grows when a message changes its meaning.
+// protocolVersion is increased whenever the meaning of a message changes.
 const protocolVersion = 1
 
 type request struct {
@@ -20,7 +20,8 @@ type request struct {
 
 type response struct {
 	Number uint64 `json:"number"`
-	// "" = the route is in force; earlier agents read this field as well
+	// The JSON key "Error" must not change: agents of older versions read it. "" = the route is in
+	// force.
 	Error string `json:",omitempty"`
 }
 
@@ -30,7 +31,7 @@ func (r response) RequestNumber() (uint64, bool) { return r.Number, false }
 // ErrHelperEnded reports that the connection to the helper was lost.
 var ErrHelperEnded = errors.New("outrider-resolved@.service has ended")
 
-// Client is the agent's connection to its helper.
+// Client is the agent's connection to the helper process.
 type Client struct {
 	calls  *rpc.Client[response]
 	socket *rpc.Conn
@@ -48,14 +49,14 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 // SyscallConn implements syscall.Conn.
 func (c *Client) SyscallConn() (syscall.RawConn, error) { return c.socket.SyscallConn() }
 
-// Close closes this descriptor of the connection. When the last one is closed, the helper removes
-// the route.
+// Close closes the client's descriptor of the connection. The helper removes the route when the
+// last duplicate of the descriptor is closed.
 func (c *Client) Close() { c.calls.Close() }
 
 // Done is closed when the connection is lost.
 func (c *Client) Done() <-chan struct{} { return c.calls.Done() }
 
-// Apply puts a route in force.
+// Apply makes the helper put a route in force.
 func (c *Client) Apply(ctx context.Context, route DNSRoute) error {
 	ctx, cancel := context.WithTimeout(ctx, applyTime+time.Second)
 	defer cancel()

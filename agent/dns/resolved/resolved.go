@@ -1,9 +1,10 @@
-// Package resolved is the root helper that routes domains through systemd-resolved to the DNS
-// proxy: outrider-resolved@.service, one process per connection of an agent.
+// Package resolved implements the root helper outrider-resolved@.service, which makes
+// systemd-resolved send queries for some domains to the agent's DNS proxy. Each connection of an
+// agent has a helper process.
 //
-// resolved accepts servers and domains per link, but not for loopback and links of networkd.
-// Therefore the helper creates a link, a TUN device whose packets nobody reads. The kernel deletes
-// it when the process ends, however it ends, and resolved forgets the domains with it. The helper
+// resolved accepts servers and domains per link, but not for loopback and links of networkd. The
+// helper therefore creates a link, a TUN device whose packets nobody reads. When the process ends,
+// for whatever reason, the kernel deletes the link, and resolved removes its domains. The helper
 // ends with its connection, which the kernel closes when the agent ends.
 package resolved
 
@@ -61,7 +62,7 @@ func ServeHelper(socket net.Conn) error {
 	}
 }
 
-// serve puts a route in force. The first one creates the link.
+// serve puts the route of a request in force. The first call creates the link.
 func serve(link *string, r request) (err error) {
 	if r.Protocol != protocolVersion {
 		return fmt.Errorf("protocol %d; this outrider-resolved has %d", r.Protocol, protocolVersion)
@@ -74,8 +75,8 @@ func serve(link *string, r request) (err error) {
 	return apply(*link, r.Route)
 }
 
-// newLink creates this process's TUN link. resolved only uses a link that has an address other than
-// a loopback or link-local one, which is why it gets one.
+// newLink creates this process's TUN link and assigns an address to it: resolved ignores links
+// without an address that is neither loopback nor link-local.
 func newLink() (string, error) {
 	tun, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -91,7 +92,7 @@ func newLink() (string, error) {
 		return "", err
 	}
 	link.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
-	err = unix.IoctlIfreq(tun, unix.TUNSETIFF, link) // numbers the name
+	err = unix.IoctlIfreq(tun, unix.TUNSETIFF, link) // the kernel replaces %d by a number
 	if err == nil {
 		if err = link.SetInet4Addr([]byte{169, 254, 53, 53}); err == nil {
 			err = unix.IoctlIfreq(socket, unix.SIOCSIFADDR, link)
@@ -117,7 +118,7 @@ func apply(link string, route DNSRoute) error {
 		domains = append(domains, "~"+domain)
 	}
 	if len(route.Domains) == 0 {
-		domains = append(domains, "") // none
+		domains = append(domains, "") // no domains
 	}
 	for _, arguments := range [][]string{{"default-route", link, "no"}, {"dnssec", link, "no"},
 		{"dnsovertls", link, "no"}, {"dns", link, route.Server.String()}, domains} {

@@ -7,11 +7,11 @@ import "time"
 // State is the state of an epoch.
 type State string
 
-// The states. PublicState maps them to the four that users see.
+// The states. PublicState maps them to the four states that users see.
 const (
 	StateStarting    State = "starting"     // the process is started and not live yet
 	StateLive        State = "live"         // the epoch serves
-	StateHandingOver State = "handing over" // serves; a successor starts or has failed
+	StateHandingOver State = "handing over" // serves, and its successor starts or has failed
 	StateDraining    State = "draining"     // the epoch was replaced and ends its connections
 	StateStopping    State = "stopping"     // completes requests in flight for the agent's stop
 	StateExited      State = "exited"       // the process has ended
@@ -39,44 +39,47 @@ type Mode string
 
 // The modes.
 const (
-	FirstStart Mode = "first"        // nobody served before it
+	FirstStart Mode = "first"        // no other epoch served before
 	HotRestart Mode = "hot-restart"  // hot restart from the previous epoch
-	SideBySide Mode = "side-by-side" // beside the previous epoch, which is drained
-	Unchanged  Mode = "unchanged"    // no new epoch: the live one is what was requested
+	SideBySide Mode = "side-by-side" // starts beside the previous epoch, which is then drained
+	// no new epoch: the live one already has the requested configuration
+	Unchanged Mode = "unchanged"
 )
 
 // Epoch is one Envoy process with its number. Its JSON is that of the agent's private socket.
 type Epoch struct {
-	ID            string    `json:"-"` // of the process, unique; numbers are used again
+	ID            string    `json:"-"` // identifies the process; Number may be reused
 	Number        int       `json:"number"`
 	State         State     `json:"state"`
 	PID           int       `json:"pid,omitempty"`
 	Mode          Mode      `json:"mode,omitempty"`
-	Reason        string    `json:"reason,omitempty"` // why it was started
+	Reason        string    `json:"reason,omitempty"` // why the epoch was started
 	BootstrapPath string    `json:"bootstrap_path,omitempty"`
 	Started       time.Time `json:"started,omitzero"`
-	Live          time.Time `json:"live,omitzero"`        // zero: it never was
-	Exited        time.Time `json:"exited,omitzero"`      // zero: it lives
-	ExitCause     string    `json:"exit_cause,omitempty"` // how it ended, for people
+	Live          time.Time `json:"live,omitzero"`        // zero: never became live
+	Exited        time.Time `json:"exited,omitzero"`      // zero: still runs
+	ExitCause     string    `json:"exit_cause,omitempty"` // how the process ended, for people
 	ExitStatus    int       `json:"exit_status,omitempty"`
-	ExitSignal    string    `json:"exit_signal,omitempty"` // "SIGKILL"
+	ExitSignal    string    `json:"exit_signal,omitempty"` // such as "SIGKILL"
 
-	Connections uint64 `json:"connections"`  // of clients, where the keeper measured them
-	MemoryBytes uint64 `json:"memory_bytes"` // likewise
+	Connections uint64 `json:"connections"`  // of clients; 0 if not measured
+	MemoryBytes uint64 `json:"memory_bytes"` // 0 if not measured
 
-	RestartEpoch int           `json:"-"`
-	Lineage      int           `json:"-"`
-	Hash         string        `json:"-"` // of its Spec
-	Namespace    string        `json:"-"` // of its Spec
-	AdminAddress string        `json:"-"`
-	Ends         time.Time     `json:"-"` // draining: its latest end; zero: not known
-	AdminLost    bool          `json:"-"` // the epoch serves without an admin interface
-	Silent       bool          `json:"-"` // the admin interface does not answer
-	MayRefuse    bool          `json:"-"` // the listeners may be closed, for a child that died
-	Drained      bool          `json:"-"` // a drain was requested
-	DrainTime    time.Duration `json:"-"` // from the request to the close of its listeners
-	DrainEnds    time.Time     `json:"-"` // time at which the listeners close; zero: not confirmed
-	Awaits       string        `json:"-"` // why a request for the next epoch waits; "": none waits
+	RestartEpoch int       `json:"-"`
+	Lineage      int       `json:"-"`
+	Hash         string    `json:"-"` // of the epoch's Spec
+	Namespace    string    `json:"-"` // of the epoch's Spec
+	AdminAddress string    `json:"-"`
+	Ends         time.Time `json:"-"` // end of the drain at the latest; zero: unknown
+	AdminLost    bool      `json:"-"` // the epoch serves without an admin interface
+	Silent       bool      `json:"-"` // the admin interface does not answer
+	// A hot restart from this epoch failed, so Envoy may have closed its listeners.
+	MayRefuse bool          `json:"-"`
+	Drained   bool          `json:"-"` // a drain was requested
+	DrainTime time.Duration `json:"-"` // from the drain request until the listeners close
+	DrainEnds time.Time     `json:"-"` // time at which the listeners close; zero: not confirmed
+	// why a requested epoch cannot start yet; "": none is waiting
+	Awaits string `json:"-"`
 }
 
 // HalfDrained returns when half of a requested drain is over; zero if none was requested.
@@ -90,7 +93,7 @@ func (e Epoch) HalfDrained(now time.Time) time.Time {
 	return e.DrainEnds.Add(-e.DrainTime / 2)
 }
 
-// Age returns how long the epoch has lived, or lived.
+// Age returns how long the process has run, or ran until its exit.
 func (e Epoch) Age(now time.Time) time.Duration {
 	if !e.Exited.IsZero() {
 		now = e.Exited

@@ -1,4 +1,4 @@
-// Package fdstoretest has a service manager's file descriptor store for tests.
+// Package fdstoretest provides a fake of systemd's file descriptor store for tests.
 package fdstoretest
 
 import (
@@ -39,7 +39,7 @@ func New(t testing.TB) *Manager {
 	return m
 }
 
-// Start returns the store of a service that starts, with what is stored.
+// Start returns the store of a service that starts now and inherits what is stored.
 func (m *Manager) Start() *fdstore.Store {
 	m.t.Helper()
 	m.receive()
@@ -66,7 +66,7 @@ func (m *Manager) Count(name string) (n int) {
 	return n
 }
 
-// receive carries out all messages.
+// receive processes all pending messages of the stores.
 func (m *Manager) receive() {
 	m.t.Helper()
 	buffer, control := make([]byte, 4096), make([]byte, 4096)
@@ -96,7 +96,7 @@ func (m *Manager) receive() {
 	}
 }
 
-// remove closes the files of a name, "" = all.
+// remove closes and removes the files of a name; "" = all files.
 func (m *Manager) remove(name string) {
 	var left []*os.File
 	for _, f := range m.stored {

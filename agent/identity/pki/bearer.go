@@ -8,15 +8,15 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// Bearer sends the token of a file with each attempt of a call, and reads it again for each. It
-// implements gRPC's credentials.PerRPCCredentials.
+// Bearer sends the token in a file with each gRPC call. It reads the file for each attempt of a
+// call. It implements credentials.PerRPCCredentials.
 type Bearer struct {
 	File      string
-	Plaintext bool // send it without TLS
+	Plaintext bool // send the token also over connections without TLS
 }
 
-// Token reads the file. A token that has expired is an error: the server would only say that
-// authentication failed.
+// Token reads the file. It returns an error if the token has expired, because the server would only
+// report that authentication failed.
 func (b Bearer) Token() (Token, error) {
 	text, err := readfile.Read(b.File, MaxToken)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// FuzzPair parses arbitrary bytes as certificates, key, roots and revocation lists. What is
-// accepted can be used by TLS, and errors quote no key.
+// FuzzPair parses arbitrary bytes as certificates, key, roots and revocation lists. It checks that
+// crypto/tls can use what is accepted, and that errors do not quote the key.
 func FuzzPair(f *testing.F) {
 	root := pkitest.NewAuthority(f, "root", nil)
 	middle := pkitest.NewAuthority(f, "middle", root)

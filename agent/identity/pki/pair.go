@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// Bounds of what is accepted: of RSA keys, and of certificates in a chain, whose signatures are
-// verified.
+// Limits of accepted RSA keys and of the number of certificates, because signatures are verified.
 const (
 	minRSABits = 2048
 	maxRSABits = 8192
@@ -27,8 +26,8 @@ type Usage int
 // The usages.
 const (
 	UsageEither    Usage = iota // TLS servers or clients
-	UsageBoth                   // TLS servers and clients: the identity of a workload
-	UsageAuthority              // signing certificates
+	UsageBoth                   // TLS servers and clients, as the certificate of a workload
+	UsageAuthority              // signing of certificates
 )
 
 // Pair is a certificate chain and its private key. It is immutable.
@@ -40,8 +39,9 @@ type Pair struct {
 	certificate, key PEMInput
 }
 
-// ParsePair parses a chain and its key, and checks that they belong together, that the leaf comes
-// first and the chain is complete, and that the key and the signatures are strong enough.
+// ParsePair parses a certificate chain and its private key. It checks that the key belongs to the
+// leaf, that the leaf comes first, that each other certificate issued one of the chain, and that
+// keys and signatures are strong enough.
 func ParsePair(certificate, key PEMInput, usage Usage) (*Pair, error) {
 	chain, err := certificate.certificates()
 	if err != nil {
@@ -65,7 +65,7 @@ func ParsePair(certificate, key PEMInput, usage Usage) (*Pair, error) {
 	return p, nil
 }
 
-// Leaf returns the certificate of the key.
+// Leaf returns the certificate that belongs to the private key.
 func (p *Pair) Leaf() *x509.Certificate { return p.Chain[0] }
 
 // SpiffeID returns the first SPIFFE ID of the leaf, "" if it has none.
@@ -78,7 +78,7 @@ func (p *Pair) SpiffeID() string {
 	return ""
 }
 
-// NotAfter returns when the first certificate of the chain expires.
+// NotAfter returns the earliest time at which a certificate of the chain expires.
 func (p *Pair) NotAfter() time.Time {
 	earliest := p.Leaf().NotAfter
 	for _, c := range p.Chain[1:] {
@@ -107,7 +107,7 @@ func (p *Pair) CheckTime(now time.Time) error {
 	return nil
 }
 
-// mismatch returns why the key is not the leaf's.
+// mismatch returns the reason why the key does not belong to the leaf.
 func (p *Pair) mismatch(key crypto.Signer) error {
 	for i, c := range p.Chain {
 		if i > 0 && matches(key, c) {
@@ -140,8 +140,8 @@ func largeKey(c *x509.Certificate) bool {
 	return ok && key.N.BitLen() > maxRSABits
 }
 
-// IssuedBy reports whether the chain ends in one of at most maxRoots roots: one of its certificates
-// is a root, or was issued by one. Times do not matter.
+// IssuedBy reports whether the chain ends in one of the first maxRoots roots: one of its
+// certificates is a root, or was issued by one. It ignores validity times.
 func (p *Pair) IssuedBy(roots []*x509.Certificate) bool {
 	for _, root := range roots[:min(len(roots), maxRoots)] {
 		if slices.ContainsFunc(p.Chain, func(c *x509.Certificate) bool {
@@ -199,14 +199,15 @@ func (p *Pair) checkChain(usage Usage) error {
 	return nil
 }
 
-// signsCertificates reports whether a certificate is that of an authority.
+// signsCertificates reports whether a certificate may sign certificates.
 func signsCertificates(c *x509.Certificate) bool {
 	return c.BasicConstraintsValid && c.IsCA &&
 		(c.KeyUsage == 0 || c.KeyUsage&x509.KeyUsageCertSign != 0)
 }
 
-// unusable returns why a leaf cannot be used in TLS, "" if it can. A server may present a
-// self-signed certificate of an authority, which "openssl req -x509" makes.
+// unusable returns why a leaf cannot be used in TLS, "" if it can. With UsageEither, a self-signed
+// certificate of an authority is allowed, because "openssl req -x509" creates such certificates for
+// servers.
 func unusable(leaf *x509.Certificate, usage Usage) string {
 	selfSigned := bytes.Equal(leaf.RawIssuer, leaf.RawSubject)
 	if leaf.IsCA && (usage != UsageEither || !selfSigned) {
@@ -234,8 +235,8 @@ func unusable(leaf *x509.Certificate, usage Usage) string {
 	return ""
 }
 
-// weakness returns why a certificate is too weak, "" if it is not. The signature of a self-signed
-// certificate proves nothing and may be any.
+// weakness returns why a certificate is too weak, "" if it is not. A self-signed certificate may
+// have a weak signature, because its signature proves nothing.
 func weakness(c *x509.Certificate) string {
 	switch key := c.PublicKey.(type) {
 	case *rsa.PublicKey:
@@ -256,8 +257,8 @@ func weakness(c *x509.Certificate) string {
 	return ""
 }
 
-// issued reports whether a certificate names issuer as its issuer and is signed by it. Signatures
-// by algorithms that Go refuses count: weakness names them.
+// issued reports whether a certificate names issuer as its issuer and is signed by it. It does not
+// verify a weak signature, which Go cannot: weakness reports it.
 func issued(issuer, c *x509.Certificate) bool {
 	if !bytes.Equal(issuer.RawSubject, c.RawIssuer) {
 		return false
@@ -281,7 +282,7 @@ func subject(c *x509.Certificate) string {
 	return "serial number " + c.SerialNumber.Text(16)
 }
 
-// keyBlock returns the private key's block alone.
+// keyBlock returns the PEM block of the private key without the rest of the file.
 func keyBlock(text []byte) []byte {
 	for {
 		block, rest := pem.Decode(text)

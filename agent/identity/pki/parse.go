@@ -22,8 +22,8 @@ func (in PEMInput) problem(kind error, fix, detail string, arguments ...any) *Pr
 	return &Problem{Kind: kind, File: in.File, Detail: detail, Fix: fix}
 }
 
-// blocks returns the PEM blocks. A block that begins and does not end is an error: the file is
-// being written, or was cut off.
+// blocks returns the PEM blocks. It is an error if a block has no end: the file is being written,
+// or was truncated.
 func (in PEMInput) blocks() ([]*pem.Block, error) {
 	var all []*pem.Block
 	rest := in.PEM
@@ -41,8 +41,8 @@ func (in PEMInput) blocks() ([]*pem.Block, error) {
 	return all, nil
 }
 
-// certificates returns all certificates, at least one. Blocks of other types are ignored: a file
-// may hold the key too.
+// certificates returns all certificates, at least one. It skips other types of blocks, because the
+// file may also contain the key.
 func (in PEMInput) certificates() ([]*x509.Certificate, error) {
 	blocks, err := in.blocks()
 	if err != nil {

@@ -94,7 +94,8 @@ type finding struct {
 	key    any
 }
 
-// selfSignedTemplate is what "openssl req -x509" makes without further options.
+// selfSignedTemplate returns a certificate like those that "openssl req -x509" creates without
+// further options.
 func selfSignedTemplate() *x509.Certificate {
 	return &x509.Certificate{Subject: pkix.Name{CommonName: "www.example.com"}, IsCA: true,
 		BasicConstraintsValid: true, DNSNames: []string{"www.example.com"},
@@ -247,7 +248,8 @@ func TestPair_MalformedFiles(t *testing.T) {
 			t.Errorf("%s: %v, want %v", name, err, c.kind)
 		}
 	}
-	for cut := 1; cut < len(chain)-1; cut++ { // the last byte is a line feed
+	// without the last byte, a line feed, the file is still complete
+	for cut := 1; cut < len(chain)-1; cut++ {
 		if _, err := parsePair(chain[:cut], key, pki.UsageBoth); err == nil {
 			t.Fatalf("a certificate cut off after %d of %d bytes is accepted", cut, len(chain))
 		}

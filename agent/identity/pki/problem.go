@@ -15,12 +15,12 @@ var (
 	ErrNotJWT      = errors.New("not a JSON Web Token")
 )
 
-// Problem is a finding in a file or an answer.
+// Problem is a problem of a file or of a response of an authority.
 type Problem struct {
 	Kind   error  // one of the errors above
-	File   string // path, or a description of the source
-	Detail string // the problem
-	Fix    string // the remedy for a person
+	File   string // path, or description of the response
+	Detail string
+	Fix    string // what a person can do
 }
 
 // Error implements error: "FILE: detail; fix".

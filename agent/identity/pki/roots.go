@@ -47,7 +47,7 @@ func ParseRevocations(in PEMInput) ([]byte, error) {
 	return text.Bytes(), nil
 }
 
-// MergeRoots returns the certificates of all bundles, each once, in order.
+// MergeRoots returns the certificates of all bundles in order, without duplicates.
 func MergeRoots(bundles ...[]*x509.Certificate) []*x509.Certificate {
 	var merged []*x509.Certificate
 	for _, root := range slices.Concat(bundles...) {

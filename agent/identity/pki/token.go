@@ -9,22 +9,23 @@ import (
 	"time"
 )
 
-// maxTokenBytes bounds the length of a token. Headers of HTTP/2 are smaller.
+// maxTokenBytes bounds the length of a token. HTTP/2 servers accept only shorter headers anyway.
 const maxTokenBytes = 64 << 10
 
-// tokenText are the characters of a token, which is sent in a header.
+// tokenText contains the characters that may occur in a token.
 const tokenText = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_."
 
-// MaxToken bounds a file with a token, in bytes.
+// MaxToken bounds the size of a file with a token, in bytes.
 const MaxToken = 64 << 10
 
-// Token is a JSON Web Token whose signature was not verified: that is the CA's task.
+// Token is a JSON Web Token whose signature was not verified, which is the task of the CA that
+// receives it.
 type Token struct {
 	Raw    string
 	Expiry time.Time // zero: never
 }
 
-// ParseToken reads a token and its expiry. White space around it is removed.
+// ParseToken parses a token and its expiry, without surrounding white space.
 func ParseToken(file string, text []byte) (Token, error) {
 	in := PEMInput{File: file}
 	malformed := func(detail string) (Token, error) {

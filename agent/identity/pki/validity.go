@@ -2,15 +2,16 @@ package pki
 
 import "time"
 
-// A certificate ends soon if less than soonShare of its lifetime is left, and less than soonMost.
-// Renewal begins at a third (certbot, Caddy, cert-manager), so that it has failed for long by then.
+// A certificate ends soon if its remaining lifetime is less than 1/soonShare of the whole and less
+// than soonMost. Tools such as certbot, Caddy and cert-manager begin renewal when a third is left,
+// so by then renewal has failed for long.
 const (
 	soonShare = 10
 	soonMost  = 14 * 24 * time.Hour
 )
 
-// EndsSoon reports whether a certificate that is valid from one time until another has expired at
-// now, or will soon: less than a tenth of its lifetime is left, and less than 14 days.
+// EndsSoon reports whether a certificate valid from one time until another has expired at now, or
+// ends soon: less than a tenth of its lifetime and less than 14 days are left.
 func EndsSoon(from, until, now time.Time) bool {
 	return until.Sub(now) < min(until.Sub(from)/soonShare, soonMost)
 }

@@ -38,7 +38,8 @@ func NewAuthority(t testing.TB, name string, issuer *Authority) *Authority {
 	return a
 }
 
-// Sign signs a certificate. It has been valid for an hour unless the template says otherwise.
+// Sign signs a certificate. Unless the template sets NotBefore, the certificate has been valid for
+// an hour.
 func (a *Authority) Sign(t testing.TB, template *x509.Certificate,
 	public crypto.PublicKey) *x509.Certificate {
 	t.Helper()
@@ -61,7 +62,7 @@ func (a *Authority) Sign(t testing.TB, template *x509.Certificate,
 	return certificate
 }
 
-// Leaf returns a template of a workload's certificate that is valid for a duration.
+// Leaf returns a template of a workload's certificate with a lifetime.
 func Leaf(name string, lifetime time.Duration) *x509.Certificate {
 	id := &url.URL{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/default/sa/" + name}
 	return &x509.Certificate{
