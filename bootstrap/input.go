@@ -154,7 +154,7 @@ type TemplateInput struct {
 	PilotIdentity    string
 	MixerIdentity    string
 	ControlPlaneAuth bool // mutual TLS to the control plane
-	AdminPort        int  // of the agent's view of the admin interface
+	AdminPort        int  // port of the agent's own, filtered admin interface
 	StatusPort       int
 	STSPort          int // 0 = off
 	Concurrency      int

@@ -25,10 +25,10 @@ import (
 // installedProgram is the path of the program in packages.
 const installedProgram = "/usr/libexec/outrider/outrider-bootstrap"
 
-// Program renders bootstraps by running outrider-bootstrap (see the package comment). It keeps the
-// last result, as a reload often requests the same bootstrap again; with a Cache, so does the next
-// start. The zero value finds the program beside the running one, or else where packages install
-// it.
+// Program renders bootstraps by running outrider-bootstrap (see the package comment). It caches the
+// last result in memory, because a reload often requests the same bootstrap again, and with a Cache
+// also in a file, for the next start. The zero value searches for the program in the directory of
+// the running program, then in that of the packages.
 type Program struct {
 	Path   string        // "" = found automatically
 	Time   time.Duration // maximum CPU time; 0 = 20 s

@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-var program string // outrider-bootstrap
+var program string // path of outrider-bootstrap
 
 func TestMain(m *testing.M) {
 	folder, err := parts.Build(nil, "programs", "./cmd/outrider-bootstrap")

@@ -16,8 +16,8 @@ import (
 
 const rateLimit = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
 
-// TestCheckTyped_IsBounded checks values whose check is expensive, each together with one that has
-// a misspelt field.
+// TestCheckTyped_IsBounded checks that a typed_config that is expensive to check is checked or
+// reported as too large, and does not prevent the check of another one in the same call.
 func TestCheckTyped_IsBounded(t *testing.T) {
 	nested := strings.Repeat(`{"a":`, 5000) + "1" + strings.Repeat("}", 5000)
 	many := func(value string, n int) string {

@@ -50,8 +50,8 @@ func TestUpgrade_KeepsAddresses(t *testing.T) {
 	h.expect("", "ls /etc/outrider/conf.d | grep 00- || true")
 }
 
-// TestUpgrade_MovesApplicationsToTheirGroup upgrades a host whose applications are in Envoy's
-// group.
+// TestUpgrade_MovesApplicationsToTheirGroup checks that an upgrade adds the applications' users in
+// group outrider-envoy to group outrider-xds, and tells the administrator.
 func TestUpgrade_MovesApplicationsToTheirGroup(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

@@ -23,8 +23,8 @@ type attack struct {
 // each is a shell loop over the directories $d of all agents; % stands for the command.
 const each = `for d in /run/outrider-envoy /run/outrider-envoy/edge /run/outrider-envoy/next; do cd "$d" 2>/dev/null || continue; %; done; `
 
-// names is a shell loop over the names $n of files that root, the agents or the keeper use there; %
-// stands for the command.
+// names is a shell loop over the names $n of the files that root, the agents or the keeper use in
+// the current directory; % stands for the command.
 const names = `for n in base-id lock keeper.sock admin-0.sock admin-1.sock hot_restart_parent_1; do rm -rf $n; %; done`
 
 func inEach(command string) string { return strings.ReplaceAll(each, "%", command) }
@@ -100,8 +100,8 @@ var moments = []struct {
 	{name: "purge", command: "dpkg -P outrider", limit: 30 * time.Second, must: true},
 }
 
-// A compromised Envoy can make root neither change anything outside of Envoy's own directories nor
-// wait.
+// With a compromised Envoy, root's operations neither change anything outside of Envoy's own
+// directories nor hang.
 func TestUninstall_WithCompromisedEnvoy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

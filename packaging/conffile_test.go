@@ -18,7 +18,8 @@ const (
 	quietly          = "DEBIAN_FRONTEND=noninteractive dpkg -i " // without interaction
 )
 
-// annotated builds packages in which the conffile is the annotated file.
+// annotated builds packages whose outrider.toml is the annotated reference etc/outrider.toml, as in
+// earlier releases.
 func annotated(t *testing.T) string {
 	t.Helper()
 	shared.old(t) // builds the packed programs
@@ -52,8 +53,9 @@ func annotated(t *testing.T) string {
 	return dist
 }
 
-// An upgrade replaces an unmodified annotated file. If it was modified, dpkg asks and keeps it; the
-// next upgrade does not ask.
+// An upgrade replaces an outrider.toml with annotations by a stub if the administrator has not
+// modified it. Otherwise dpkg asks and keeps the modified file; at the next upgrade it does not
+// ask.
 func TestConffile_FromTheAnnotatedFileToTheStub(t *testing.T) {
 	t.Parallel()
 	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{Bind: []string{

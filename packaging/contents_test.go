@@ -221,7 +221,7 @@ func files(t *testing.T) []string {
 	return names
 }
 
-// No scriptlet restarts a unit whose end stops Envoy, or stops such a unit separately.
+// No scriptlet restarts or stops the keeper's units outrider-envoy, which would end Envoy.
 func TestScriptlets_LeaveEnvoyAlone(t *testing.T) {
 	folder := shared.old(t)
 	control := t.TempDir()

@@ -166,8 +166,8 @@ func (h *host) discoverydIs(state string) {
 	})
 }
 
-// discoverydDebUpgrade upgrades while an agent is connected to the server, whose Envoy loses no
-// request. Purging the agent's package does not affect the other one.
+// discoverydDebUpgrade upgrades the server while an agent is connected, whose Envoy loses no
+// request. Then it checks that purging the agent's package does not affect the server.
 func discoverydDebUpgrade(h *host) {
 	h.script(installDeb + deb(newPlace, newVersion))
 	h.configure()

@@ -1,7 +1,7 @@
 package packaging
 
-// The directories of packages before docs/decisions/0001-runtime-directories.md, as drop-ins of
-// units, which an upgrade removes together with the old units.
+// oldLayout simulates the runtime directories of releases before
+// docs/decisions/0001-runtime-directories.md by drop-ins for the installed units.
 const oldLayout = `set -eu
 cd /etc/systemd/system
 ln -s /dev/null 'run-outrider\x2denvoy.mount'

@@ -172,7 +172,8 @@ func (h *host) nothingRuns() {
 	h.expect("", "ls -d /run/outrider* /dev/shm/envoy* 2>/dev/null || true")
 }
 
-// upgrade installs a version and checks what remains and what is replaced.
+// upgrade installs a version. It checks that the agents are restarted, that keepers and Envoys
+// continue to run, and that no request is lost meanwhile.
 func (h *host) upgrade(install func()) {
 	h.t.Helper()
 	units := []string{"outrider", "outrider@edge"}

@@ -47,8 +47,8 @@ const (
 type pathHost struct {
 	*host
 	state string            // shell script that prints the state of the package
-	reach map[string]string // state to the shell script that leads to it
-	files map[string]string // listings by kind of state
+	reach map[string]string // script that reaches a state, by state
+	files map[string]string // output of listing, by kind of state
 }
 
 // listing prints the package's files, what it created, and the digests of the configuration.
@@ -57,7 +57,8 @@ const listing = `find /etc /usr /var -xdev -name '*outrider*' ! -path '/usr/shar
 [ ! -d /etc/outrider ] ||
 	find /etc/outrider -type f -printf '%M %u %g ' -exec sha256sum {} \; | sort`
 
-// kind returns the state without its version. An unconfigured package has all its files.
+// kind returns the state without its version, for comparing files. An unpacked or half-configured
+// package counts as installed, because it has all its files.
 func kind(state string) string {
 	state, _, _ = strings.Cut(state, " ")
 	if state == "half-configured" || state == "unpacked" {
@@ -83,7 +84,8 @@ func (h *pathHost) expectState(want string) {
 	if state == absent || state == removed {
 		h.nothingRuns()
 	}
-	if !strings.HasPrefix(state, "half-configured") { // else the next attempt needs the file
+	// the next attempt to configure the package still needs the file
+	if !strings.HasPrefix(state, "half-configured") {
 		h.expect("", "ls /run/outrider.returns 2>/dev/null || true")
 	}
 }

@@ -13,7 +13,7 @@ import (
 // read the status.
 type AccessRule struct {
 	UID   uint32 // user of the agent, always privileged
-	Group string // its members have the access of root; "" = none
+	Group string // members may perform restricted operations; "" = nobody
 	// LookupGroup returns the GID of a group; nil = os/user. It is called for every restricted
 	// request, so a group created after the agent's start is found.
 	LookupGroup func(name string) (uint32, error)

@@ -153,7 +153,7 @@ func (s *Server) entitled(does string, next http.Handler) http.Handler {
 	})
 }
 
-// one handles one request with files at a time, because each needs up to 32 MB.
+// one handles one request with files at a time, because each can need tens of MB.
 func (s *Server) one(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {

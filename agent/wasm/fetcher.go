@@ -28,12 +28,12 @@ const (
 	maxConcurrent = 4
 	maxTotal      = 128 << 20 // bytes of all modules
 
-	fetchTime   = 30 * time.Second // of one attempt
+	fetchTime   = 30 * time.Second // timeout of one attempt
 	firstRetry  = time.Second
 	lastRetry   = time.Minute
 	retryJitter = 0.1
 
-	maxErrorBytes = 300 // of an error, which may have text of a server
+	maxErrorBytes = 300 // bytes of an error, which may contain text of a server
 	idle          = time.Hour
 )
 
@@ -64,26 +64,27 @@ type FetcherOptions struct {
 	Logger  *slog.Logger           // nil: nothing is logged
 }
 
-// Fetcher fetches the modules that Require names beside everything else: Module returns what is
-// there. A fetch that fails is repeated, and a changed file is read again. Its methods may be called
-// concurrently.
+// Fetcher fetches modules in the background: Require sets which ones, and Module returns a module
+// that has already been fetched. A failed fetch is repeated, and a changed file is read again. Its
+// methods may be called concurrently.
 type Fetcher struct {
 	part.Readiness
-	options  FetcherOptions
-	client   Client
-	fetches  singleflight.Group // by source; one may hang in a file system
-	files    *watch.Notifier    // of the modules in files
-	required chan struct{}      // Require or Reread has changed the entries
+	options FetcherOptions
+	client  Client
+	// merges equal fetches by source: an earlier one may hang in a file system
+	fetches  singleflight.Group
+	files    *watch.Notifier // watches the files that are modules
+	required chan struct{}   // Require or Reread has changed the entries
 	changed  chan struct{}
 
-	// Of Run.
+	// Used only by Run's goroutine.
 	running  int
-	outdated bool      // the file has other modules than the entries
+	outdated bool      // the stored modules differ from entries
 	failed   time.Time // last failed attempt to write the file; zero: the last one succeeded
 
 	mu      sync.Mutex // guards the following fields
 	entries map[Source]*entry
-	omitted map[Source]bool // required beyond maxSources
+	omitted map[Source]bool // required sources beyond maxSources
 }
 
 // entry is a module.
@@ -91,13 +92,13 @@ type entry struct {
 	code    []byte // nil: none yet
 	due     time.Time
 	busy    bool
-	again   bool // the file may have changed while it is read
+	again   bool // the file may have changed during the fetch, so it is fetched once more
 	unwatch func()
 	retries backoff.Backoff
-	err     error // of the last attempt
+	err     error // error of the last attempt
 }
 
-// NewFetcher returns a Fetcher that has what an earlier one stored.
+// NewFetcher returns a Fetcher with the modules that a previous Fetcher stored in the file.
 func NewFetcher(options FetcherOptions) *Fetcher {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -113,14 +114,14 @@ func NewFetcher(options FetcherOptions) *Fetcher {
 	return f
 }
 
-// Name is the part's name.
+// Name returns the name of the component.
 func (f *Fetcher) Name() string { return "wasm" }
 
 // Changed delivers after a change of what Module returns.
 func (f *Fetcher) Changed() <-chan struct{} { return f.changed }
 
-// Module returns a module, nil if there is none yet, and the error of the last attempt to fetch it,
-// if any: a file may be invalid when it is read again.
+// Module returns a module, or nil if none has been fetched yet, and the error of the last attempt
+// to fetch it. It can return both: a module, and an error because its changed file is invalid.
 func (f *Fetcher) Module(from Source) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -174,7 +175,7 @@ func (f *Fetcher) watch(from Source) {
 	})
 }
 
-// refetch makes the entry due, once more if it is being fetched.
+// refetch makes the entry due now. If a fetch is in progress, another one follows it.
 func (e *entry) refetch() {
 	e.due, e.again = time.Time{}, e.busy
 	e.retries.Reset()
@@ -258,14 +259,14 @@ func (f *Fetcher) begin(start func(Source)) time.Duration {
 	return next
 }
 
-// finish takes the result of a fetch.
+// finish stores the result of a fetch.
 func (f *Fetcher) finish(r result) {
 	f.running--
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.entries[r.from]
 	if e == nil || !e.busy {
-		return // Require has dropped it meanwhile
+		return // Require has dropped the source meanwhile
 	}
 	total := len(r.code)
 	for _, other := range f.entries {

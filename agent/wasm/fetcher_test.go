@@ -133,7 +133,7 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 }
 
 // TestFetcher_SlowServerDelaysNoOther: a module whose server does not answer, and a file that is a
-// FIFO, delay neither other modules nor the end.
+// FIFO, delay neither other modules nor the Fetcher's end.
 func TestFetcher_SlowServerDelaysNoOther(t *testing.T) {
 	r := newRig(t)
 	r.start("")
@@ -235,8 +235,8 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 	r.gets(file)
 }
 
-// TestFetcher_ChangedFileCounts: a file that is written again, or replaced, needs no reload. While
-// it is half written, invalid or gone, its former module remains.
+// TestFetcher_ChangedFileCounts: a module file that is rewritten or replaced is read again without
+// a call of Reread. While the file is incomplete, invalid or missing, its previous module is used.
 func TestFetcher_ChangedFileCounts(t *testing.T) {
 	r := newRig(t)
 	folder := t.TempDir()

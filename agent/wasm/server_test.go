@@ -43,7 +43,7 @@ func (p pipes) dial(context.Context, string, string) (net.Conn, error) {
 	return client, nil
 }
 
-// endless writes what does not end, until the client closes the connection.
+// endless writes chunks until the client closes the connection.
 func endless(w http.ResponseWriter, q *http.Request, pause time.Duration, chunk []byte) {
 	for err := error(nil); err == nil && q.Context().Err() == nil; {
 		_, err = w.Write(chunk)
@@ -55,8 +55,8 @@ func endless(w http.ResponseWriter, q *http.Request, pause time.Duration, chunk 
 	}
 }
 
-// TestFetcher_SlowServers: a server that does not answer, or too slowly, costs the time of an
-// attempt. What does not end is cut off.
+// TestFetcher_SlowServers: a fetch from a server that does not answer, or answers too slowly, fails
+// after the timeout of one attempt. An endless response is cut off at the size limit.
 func TestFetcher_SlowServers(t *testing.T) {
 	const late = "no module within 30s"
 	for name, c := range map[string]struct {
@@ -106,7 +106,8 @@ func slow(w http.ResponseWriter, q *http.Request) {
 	endless(w, q, time.Second, []byte("\x00"))
 }
 
-// TestImage_HostileRegistries: a registry sends more, less or something else than it announced.
+// TestImage_HostileRegistries: fetching an image fails if the registry sends more data, less data
+// or other data than its manifest and headers announce.
 func TestImage_HostileRegistries(t *testing.T) {
 	zeros := make([]byte, 1<<20)
 	forever := func(w http.ResponseWriter, q *http.Request) { endless(w, q, 0, zeros) }

@@ -39,7 +39,7 @@ func (s Source) path() string {
 	return path
 }
 
-// fetch gets the module of a source. It ends with ctx, also if a file system does not answer.
+// fetch fetches the module of a source. It returns when ctx ends, even if a file system hangs.
 func (f *Fetcher) fetch(ctx context.Context, from Source) result {
 	ctx, cancel := context.WithTimeout(ctx, fetchTime)
 	defer cancel()
@@ -64,7 +64,7 @@ func (f *Fetcher) fetch(ctx context.Context, from Source) result {
 	return r
 }
 
-// get gets the module of a source and verifies it.
+// get fetches the module of a source and verifies its sum and format.
 func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error) {
 	var secret []byte
 	path := from.path()
@@ -85,7 +85,8 @@ func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error
 	case err != nil:
 		return found, err
 	case !found.Has(from.SHA256):
-		// whoever names a module must not learn what an address serves
+		// Only the log contains the actual sum: whoever configures a module must not learn from the
+		// error what an address serves.
 		f.options.Logger.Warn("Wasm module does not match its configured sha256", "url",
 			WithoutSecrets(from.URL), "sha256", strings.Join(found.Sums, ", "), "want", from.SHA256)
 		return found, fmt.Errorf("%s does not have the SHA-256 %s; the log has its own", from.URL,

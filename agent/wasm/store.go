@@ -17,10 +17,10 @@ const (
 	recordSource = 's'
 	recordModule = 'm'
 
-	pauseFailed = 5 * time.Second // after a failed attempt to write the file
+	pauseFailed = 5 * time.Second // pause after a failed attempt to write the file
 )
 
-// restore reads the file. The modules of files are read again.
+// restore reads the stored modules. Modules that come from files will be read again.
 func (f *Fetcher) restore() {
 	if f.options.File == "" {
 		return
@@ -79,14 +79,15 @@ func (f *Fetcher) store() time.Duration {
 	return idle
 }
 
-// records returns the content of the file, which is up to date once it is written.
+// records returns the content of the file to write, and marks the file as no longer outdated.
 func (f *Fetcher) records() (all []recordfile.Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.outdated = false
 	for _, from := range slices.SortedFunc(maps.Keys(f.entries), compareSources) {
 		text, err := json.Marshal(from)
-		if code := f.entries[from].code; err == nil && code != nil { // err: a struct of texts
+		// err is always nil: a Source has only strings
+		if code := f.entries[from].code; err == nil && code != nil {
 			all = append(all, recordfile.Record{Kind: recordSource, Text: text},
 				recordfile.Record{Kind: recordModule, Text: code})
 		}

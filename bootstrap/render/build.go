@@ -39,7 +39,7 @@ const (
 	secretTimeout      = time.Second
 	defaultTimeout     = time.Second
 	defaultDNSRefresh  = 300 * time.Second
-	adminMode          = 0o660 // of the admin socket: Envoy's user and its group
+	adminMode          = 0o660 // mode of the admin socket: for Envoy's user and its group
 	monitorInterval    = 250 * time.Millisecond
 	connectionsMonitor = "envoy.resource_monitors.global_downstream_max_connections"
 )
@@ -100,8 +100,8 @@ func BuildBootstrap(in bootstrap.Input) (*bootstrapv3.Bootstrap, error) {
 	return built, nil
 }
 
-// admin is on a Unix socket of the epoch. A TCP port would let every local user stop Envoy, and two
-// epochs could not be distinguished.
+// admin returns an admin interface on a Unix socket of the epoch. On a TCP port every local user
+// could stop Envoy, and two epochs could not be distinguished.
 func (b *builder) admin() *bootstrapv3.Admin {
 	if b.in.AdminSocket == "" {
 		b.fail("the path of the admin socket is missing")

@@ -5,7 +5,8 @@ import "strings"
 // The default statistics: those that the outrider command, readiness and drains read, those of the
 // packaged dashboard and alerts, those of published dashboards for Envoy, and those that Istio's
 // bootstrap requires. Without downstream_cx_active and downstream_rq_active a busy epoch would look
-// idle and be terminated. Filters of Envoy read the membership of clusters.
+// idle and be terminated. The membership statistics of clusters are included because Envoy's
+// filters read them.
 var (
 	defaultPrefixes = []string{
 		"cluster_manager.", "listener_manager.", "server.", "overload.",
@@ -54,9 +55,10 @@ var (
 
 func fields(expressions string) []string { return strings.Fields(expressions) }
 
-// Patterns of the names of clusters, connection managers and listeners, which end as in statTags.
-// The selected statistics follow such a name directly. This excludes a cluster's internal and
-// external responses, which are counted twice, and the statistics of single workers.
+// Patterns of the names of clusters and connection managers (delimited) and of listeners (address).
+// statTags describes where such a name ends in the name of a statistic. What follows must match a
+// selected statistic as a whole. This excludes a cluster's statistics of internal and external
+// responses, which count responses twice, and the statistics of single workers.
 const (
 	delimited = `(.*;|[^.]*)`
 	address   = `(\d[\d.]*_\d+|[^.]*)`

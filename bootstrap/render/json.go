@@ -15,7 +15,7 @@ type jsonReader struct {
 	file    string
 	content []byte
 	decoder *json.Decoder
-	offset  int // end of the counted lines
+	offset  int // line is counted up to this offset
 	line    int
 }
 
@@ -39,7 +39,8 @@ func (r *jsonReader) fail(err error) error {
 		return err
 	}
 	line := r.at()
-	// The offset of a token decoder is relative to the value, that of Unmarshal to the document.
+	// The error of the token decoder has an offset relative to the current value. Unmarshal the
+	// whole document again to get an offset in the document.
 	var all json.RawMessage
 	if syntax, ok := errors.AsType[*json.SyntaxError](json.Unmarshal(r.content, &all)); ok {
 		line = 1 + bytes.Count(r.content[:max(0, syntax.Offset-1)], []byte("\n"))

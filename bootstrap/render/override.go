@@ -42,7 +42,7 @@ func (m merger) fail(line int, path []string, format string, args ...any) error 
 func (m merger) message(into, from *value, descriptor protoreflect.MessageDescriptor,
 	path []string) error {
 	for _, f := range from.fields {
-		if f.value.isNull() { // not set, in the JSON of protobuf
+		if f.value.isNull() { // in protobuf's JSON null means not set
 			continue
 		}
 		path := append(slices.Clip(path), f.name)
@@ -154,8 +154,8 @@ func (m merger) scalarMessage(into *field, from field, message protoreflect.Mess
 		if (seconds == "" && oldSeconds != "") || (nanos == "" && oldNanos != "") {
 			return m.noEffect(from, into.value, path)
 		}
-	case "google.protobuf.Timestamp", "google.protobuf.FieldMask": // none in a bootstrap
-	default: // a wrapper
+	case "google.protobuf.Timestamp", "google.protobuf.FieldMask": // a bootstrap has no such fields
+	default: // a wrapper message such as UInt32Value
 		inner := message.Fields().ByName("value")
 		if isDefault(from.value, inner) && !isDefault(into.value, inner) {
 			return m.noEffect(from, into.value, path)

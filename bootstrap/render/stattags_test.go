@@ -38,8 +38,8 @@ const named = `{"static_resources": {
      "@type": "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy",
      "stat_prefix": "outbound|5432||db.example.com", "cluster": "plain"}}]}]}]}}`
 
-// TestStatTags_NamesAreLabels compares the metrics of a request and a connection, with all
-// statistics and with the default ones.
+// TestStatTags_NamesAreLabels checks that names with dots become labels in Envoy's metrics, and
+// which metrics of a request and a connection are missing unless all statistics are selected.
 func TestStatTags_NamesAreLabels(t *testing.T) {
 	http6, tcp := parts.FreePort(t), parts.FreePort(t)
 	wants := []struct {

@@ -2,7 +2,8 @@ package render
 
 import "outrider.org/outrider/bootstrap"
 
-// The functions below are those of the same name for texts.
+// Override and Custom make the functions override and custom available to tests, with documents as
+// text.
 
 func Override(base []byte, baseFile, file string, content []byte) ([]byte, error) {
 	into, err := parse(baseFile, base)

@@ -66,7 +66,7 @@ func (b *builder) validation(common *tlsv3.CommonTlsContext, cluster string, set
 		context.TrustedCa = file(settings.CAFile)
 	case b.in.SystemRoots != "":
 		context.TrustedCa = file(b.in.SystemRoots)
-	default: // without roots Envoy accepts any certificate
+	default: // refused, because Envoy without roots would accept any certificate
 		b.fail("cluster %s: TLS needs a CA file, as this system's own root certificates were not "+
 			"found", cluster)
 	}

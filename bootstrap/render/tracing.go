@@ -77,7 +77,7 @@ func (b *builder) tracingCluster() *clusterv3.Cluster {
 	case bootstrap.TracerLightstep:
 		return b.serviceCluster(lightstepCluster, service, true)
 	}
-	return nil // tracing reports the error
+	return nil // the method tracing reports the error
 }
 
 // sampling returns the runtime value for the percentage of traced requests. It overrides all

@@ -52,7 +52,7 @@ func TestTracing_SendsSampledSpans(t *testing.T) {
 				t.Fatal(err)
 			}
 			run(t, dir, in.AdminSocket, merged)
-			const requests = 10 // two batches of Envoy's
+			const requests = 10 // Envoy sends spans in batches of five
 			for range requests {
 				if code, _ := get(t, fmt.Sprintf("127.0.0.1:%d", port), http.MethodGet,
 					"/"); code != 200 {

@@ -41,7 +41,8 @@ var extras = []extra{
 		acts: func(e *edge) bool {
 			var wg sync.WaitGroup
 			var limited atomic.Bool
-			for range 40 { // at once, so that few of them are later than others
+			// all at once, so that the bucket of the rate limit is not refilled in between
+			for range 40 {
 				wg.Go(func() {
 					if e.ask(request{}).status == http.StatusTooManyRequests {
 						limited.Store(true)

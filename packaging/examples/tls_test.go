@@ -62,7 +62,8 @@ func TestSNI(t *testing.T) {
 	}
 }
 
-// TestEastWest has a proxy of another network, which requests a service through the gateway.
+// TestEastWest checks that a proxy of another network reaches a service through the gateway, and
+// that clients outside of the mesh and other host names are refused.
 func TestEastWest(t *testing.T) {
 	s := newSandbox(t, "east-west")
 	ca := newAuthority(t)

@@ -17,20 +17,22 @@ import (
 // with mutual TLS; when its server is killed, it continues at another one with the versions that it
 // has.
 type agentsResult struct {
-	Services    int  `json:"services"`
-	Agents      int  `json:"agents"`
-	Intercepted bool `json:"intercepted"` // each with an address of its own
+	Services int `json:"services"`
+	Agents   int `json:"agents"`
+	// with interception, for which each agent has an address of its own
+	Intercepted bool `json:"intercepted"`
 
-	PerAgent         int           `json:"memory_per_agent_bytes"` // resident, of the server
-	Resident         int           `json:"rss_bytes"`              // with all agents
-	Peak             int           `json:"peak_rss_bytes"`         // while they connect
+	PerAgent int `json:"memory_per_agent_bytes"` // resident memory of the server
+	Resident int `json:"rss_bytes"`              // of the server, with all agents
+	// of the server, while the agents connect
+	Peak             int           `json:"peak_rss_bytes"`
 	Connect          time.Duration `json:"connected_ns"`
-	ConnectProcessor time.Duration `json:"connected_processor_ns"` // of the server
+	ConnectProcessor time.Duration `json:"connected_processor_ns"` // processor time of the server
 	ConnectClients   time.Duration `json:"connected_clients_processor_ns"`
 
 	// Change is the median time until the last agent has a change, without the debounce time.
 	Change          time.Duration `json:"change_ns"`
-	ChangeProcessor time.Duration `json:"change_processor_ns"` // of the server
+	ChangeProcessor time.Duration `json:"change_processor_ns"` // processor time of the server
 	ChangeClients   time.Duration `json:"change_clients_processor_ns"`
 
 	Move *moveResult `json:"move,omitempty"`
@@ -38,11 +40,12 @@ type agentsResult struct {
 
 // moveResult is the result of killing one of two servers, which all agents use.
 type moveResult struct {
-	Took      time.Duration `json:"moved_ns"`     // from kill -9 to the first response for the last
-	Processor time.Duration `json:"processor_ns"` // of the other server
+	// from kill -9 until the last agent has a response of the other server
+	Took      time.Duration `json:"moved_ns"`
+	Processor time.Duration `json:"processor_ns"` // processor time of the other server
 	Clients   time.Duration `json:"clients_processor_ns"`
 	Resent    int           `json:"resources_resent"`
-	Requests  int           `json:"requests"` // of the two agents with Envoys
+	Requests  int           `json:"requests"` // through the Envoys of two agents
 	Lost      int           `json:"lost"`
 	Bytes     int           `json:"bytes_of_responses_after_move"`
 }
@@ -100,7 +103,7 @@ type agentsRun struct {
 	settings
 	stage       *stage
 	agents      int
-	connecting  int // at the same time; 0: all
+	connecting  int // agents that connect at the same time; 0: all
 	intercepted bool
 	move        bool
 }
@@ -119,7 +122,7 @@ func (r agentsRun) measure() *agentsResult {
 			loaded = append(loaded, secure.real(t, folder, name, servers))
 		}
 		if loaded[0].connected(t) != servers[0].address {
-			slices.Reverse(servers) // the first one will be killed
+			slices.Reverse(servers) // kill the server that this agent uses, which must be the first
 		}
 	}
 	result := &agentsResult{Services: agentServices, Agents: r.agents, Intercepted: r.intercepted}
@@ -167,7 +170,8 @@ func (r agentsRun) measure() *agentsResult {
 	if r.move {
 		time.Sleep(afterConnect)
 		result.Move = r.kill(running, servers, loaded)
-		change(t, running, folder, r.changes) // wait until all have it from the other server
+		// wait until the other server has sent a change to all agents
+		change(t, running, folder, r.changes)
 	}
 	if err := running.Stop(); err != nil {
 		t.Error(err)

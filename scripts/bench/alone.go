@@ -223,7 +223,7 @@ func ready(client *http.Client, address string) bool {
 // readyPoll is the poll interval for readiness.
 const readyPoll = 2 * time.Millisecond
 
-// stop stops it as systemd does: SIGTERM, then wait.
+// stop stops the Envoy as systemd does: it sends SIGTERM, then waits.
 func (a *alone) stop() {
 	_ = a.process.Signal(syscall.SIGTERM)
 	select {

@@ -23,10 +23,10 @@ import (
 // captureResult has median times from connecting until the response was received and the connection
 // closed.
 type captureResult struct {
-	Connections int           `json:"connections"` // of each kind
+	Connections int           `json:"connections"` // number of connections of each kind
 	Direct      time.Duration `json:"direct_ns"`   // to a port of Envoy
 	Captured    time.Duration `json:"captured_ns"` // to another host, redirected to Envoy
-	// Excluded is Captured with 1,000 excluded ports and networks.
+	// Excluded is like Captured, with 1,000 excluded ports and networks in the rules.
 	Excluded time.Duration `json:"excluded_ns"`
 }
 

@@ -95,7 +95,7 @@ func queryFor(server, suffix string, clients int, duration time.Duration) dnsRow
 			for i := 0; i == 0 || time.Since(begun) < duration; i++ {
 				query := new(dns.Msg).SetQuestion(
 					fmt.Sprintf("svc%d.%s", (i*7+c*31)%dnsNames, suffix), dns.TypeA)
-				raw, _ := query.Pack() // a valid name
+				raw, _ := query.Pack() // no error: the name is valid
 				sent := time.Now()
 				_ = connection.SetDeadline(sent.Add(3 * time.Second))
 				_, _ = connection.Write(raw)

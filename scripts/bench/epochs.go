@@ -108,7 +108,7 @@ func hotRestartAlone(t *stage, folder string, bootstrap map[string]any) time.Dur
 	t.Helper()
 	first := startAlone(t, folder, bootstrap, baseIDAlone(), 0, time.Second, 2*time.Second)
 	second := startAlone(t, folder, bootstrap, baseIDAlone(), 1, time.Second, 2*time.Second)
-	second.stop() // also stops the first one
+	second.stop() // a stopped child also stops its parent
 	first.stop()
 	return second.took
 }

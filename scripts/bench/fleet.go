@@ -19,9 +19,11 @@ type fleetResult struct {
 	// PilotAgent has pilot-agent's times from exec to /healthz/ready 200.
 	PilotAgent []time.Duration `json:"pilot_agent_ready_ns"`
 
-	Ready  []time.Duration `json:"ready_ns"`  // from exec to /healthz/ready 200
-	Cached []time.Duration `json:"cached_ns"` // the same, while istiod does not run
-	Alone  []time.Duration `json:"alone_ns"`  // Envoy with the same resources, static, to LIVE
+	Ready []time.Duration `json:"ready_ns"` // from exec to /healthz/ready 200
+	// from exec to /healthz/ready 200 while istiod does not run
+	Cached []time.Duration `json:"cached_ns"`
+	// from exec to LIVE of an Envoy with the same resources in its bootstrap
+	Alone []time.Duration `json:"alone_ns"`
 
 	MedianReady  time.Duration `json:"ready_median_ns"`
 	MedianCached time.Duration `json:"cached_median_ns"`
@@ -29,20 +31,21 @@ type fleetResult struct {
 	MedianAlone  time.Duration `json:"alone_median_ns"`
 
 	Away     time.Duration `json:"istiod_away_ns"`
-	Requests int           `json:"requests"` // while istiod did not run
+	Requests int           `json:"requests"` // sent while istiod did not run
 	Lost     int           `json:"lost"`
-	CaughtUp time.Duration `json:"caught_up_ns"` // after istiod listened again
+	CaughtUp time.Duration `json:"caught_up_ns"` // from istiod's return until a change arrived
 
 	ManyServices int `json:"many_services"`
-	RSS          int `json:"rss_bytes"` // of agent and keeper with many services
+	RSS          int `json:"rss_bytes"` // of agent and keeper together, with ManyServices
 	PilotRSS     int `json:"pilot_agent_rss_bytes"`
 }
 
 // Targets of an agent on a VM with an istiod.
 const (
-	cachedCost   = time.Second     // maximum of a start from the cache, beyond Envoy alone
-	catchUpTime  = 2 * time.Second // maximum after istiod's return
-	readyShare   = 0.7             // maximum share of pilot-agent's time
+	// most that a start from the cache may take beyond Envoy's own time
+	cachedCost   = time.Second
+	catchUpTime  = 2 * time.Second // most that a change may take after istiod's return
+	readyShare   = 0.7             // most that a start may take, relative to pilot-agent
 	manyServices = 1000
 )
 
@@ -61,7 +64,8 @@ func newUpstreamRig(t *stage, services int) *upstreamRig {
 		u.ports[i] = parts.FreePort(t)
 	}
 	u.Write("istio.d/services.yaml", mesh(services, u.Ports.HTTP, u.Ports.Backend))
-	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend)) // the host of the load
+	// the host to which the load sends requests
+	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
 	u.startIstiod()
 	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n"+
 		"[envoy]\ntermination_drain_duration = \"0s\"\n", u.address()))

@@ -26,22 +26,23 @@ type settings struct {
 	out            string
 	rate           float64 // rate of the load, relative to the standard load
 	epochs         int
-	drain          time.Duration // of epoch benchmarks
+	drain          time.Duration // drain time in epoch benchmarks
 	parentShutdown time.Duration
-	runs           int // number of starts
-	services       int // in the mesh of a start
-	rounds         int // for each fault
+	runs           int // number of measured starts
+	services       int // number of services in the mesh of measured starts
+	rounds         int // repetitions of each fault
 	faultDrain     time.Duration
 	faultShutdown  time.Duration
 	fault          string // the only fault to run
 	kills          int
-	reloads        int // of a reload storm, one per second
+	reloads        int // number of reloads in a reload storm, one per second
 	flood          time.Duration
 	idle           time.Duration
-	clients        int           // of a discovery server; 10 and 100 times as many agents
-	changes        int           // of an endpoint
-	sustain        time.Duration // duration of the continuously changing mesh
-	failOnMiss     bool          // a missed target fails the benchmark
+	// number of clients of a discovery server; benchmarks of agents use 10 and 100 times as many
+	clients    int
+	changes    int           // number of changes of an endpoint
+	sustain    time.Duration // duration of the continuously changing mesh
+	failOnMiss bool          // a missed target fails the benchmark
 }
 
 // bench is one benchmark. Its result is written as JSON.

@@ -132,7 +132,7 @@ func panel(svg *strings.Builder, run series, top, seconds int, latency scale) {
 				panelHeight-height-5, n)
 		}
 		if second.Max == 0 {
-			continue // no answers
+			continue // no response in this second
 		}
 		fmt.Fprintf(&slowest, "%s%.1f %.1f", link(slowest.Len()), x(float64(i)+0.5),
 			latency.y(second.Max))

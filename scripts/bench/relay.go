@@ -46,10 +46,10 @@ type relayPath struct {
 // Sizes and targets of the relay.
 const (
 	firstResources = 1000
-	firstBytes     = 2000 // of each
+	firstBytes     = 2000 // size of each of the firstResources
 	pushBytes      = 300
 	pushesPerRun   = 25
-	pushPause      = 10 * time.Millisecond // before a push; every process sleeps
+	pushPause      = 10 * time.Millisecond // lets all processes become idle before a push
 	firstCost      = 10 * time.Millisecond
 	pushCost       = 50 * time.Microsecond
 )
@@ -123,7 +123,7 @@ func measureRelays(t *stage, paths []*relayPath, run int) {
 	}
 }
 
-// connect opens a stream and measures the first set.
+// connect opens a stream and measures the time until the first response, with all resources.
 func (p *relayPath) connect(ctx context.Context, t *stage) {
 	t.Helper()
 	var err error

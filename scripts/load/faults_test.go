@@ -249,7 +249,7 @@ func serveHTTP2(f *faulty, conn net.Conn) {
 		strikes := f.next()
 		switch {
 		case away:
-			f.expect(OutcomeReuseEOF) // sent before the client read it
+			f.expect(OutcomeReuseEOF) // the client sent the request before it read the GOAWAY
 		case !strikes:
 			f.expect(OutcomeOK)
 			answerHTTP2(framer, id, 200)
@@ -313,7 +313,7 @@ func TestHTTP2_EndWithoutGoAway(t *testing.T) {
 		for {
 			frame, err := framer.ReadFrame()
 			if err != nil || frame.Header().Type == http2.FrameHeaders {
-				return // and close
+				return // the caller closes the connection
 			}
 		}
 	})

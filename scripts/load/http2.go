@@ -93,7 +93,7 @@ type http2Conn struct {
 	framer  *http2.Framer
 
 	mu      sync.Mutex
-	next    uint32 // stream ID
+	next    uint32 // ID of the next stream
 	streams map[uint32]*http2Stream
 	leaving bool // no new streams are accepted, after GOAWAY or the end of the connection
 }
@@ -182,7 +182,7 @@ func (c *http2Conn) finish(id uint32, outcome Outcome) {
 		stream.done <- outcome
 	}
 	if c.leaving && len(c.streams) == 0 {
-		_ = c.conn.Close() // ends read, too
+		_ = c.conn.Close() // also ends the goroutine of the method read
 	}
 }
 
