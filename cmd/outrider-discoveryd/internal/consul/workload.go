@@ -25,7 +25,7 @@ const (
 // healthyCondition is Istio's name for the condition that contains the health.
 const healthyCondition = "Healthy"
 
-// workload is a registered workload: a WorkloadEntry as JSON.
+// workload is the WorkloadEntry of a registered workload, in the form that is stored as JSON.
 type workload struct {
 	APIVersion string                    `json:"apiVersion"`
 	Kind       string                    `json:"kind"`
@@ -53,7 +53,7 @@ type condition struct {
 	Message            string    `json:"message,omitempty"`
 }
 
-// newWorkload returns the WorkloadEntry of a workload that registers itself.
+// newWorkload returns the WorkloadEntry for a workload that an agent registers.
 func newWorkload(of *registration.Workload, c registration.Connection) *workload {
 	w := &workload{Metadata: metadata{Labels: of.Spec.Labels,
 		Annotations: map[string]string{}}, Spec: of.Spec}
@@ -67,8 +67,8 @@ func newWorkload(of *registration.Workload, c registration.Connection) *workload
 	return w
 }
 
-// parseWorkload returns the workload in a value. Kind and name are taken from the key, so that the
-// writer of a value cannot change another object.
+// parseWorkload parses the WorkloadEntry in a value of the key/value store. Its kind and name come
+// from the key: whoever may write only this key cannot replace another object.
 func parseWorkload(pair *api.KVPair) (*workload, error) {
 	namespace, name, _ := strings.Cut(strings.TrimPrefix(pair.Key, workloadKeys), "/")
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
@@ -94,7 +94,7 @@ func (w *workload) key() registration.Key {
 	return registration.Key{Namespace: w.Metadata.Namespace, Name: w.Metadata.Name}
 }
 
-// connect replaces the annotations of the connection.
+// connect replaces the annotations with the state of the workload's connection.
 func (w *workload) connect(c registration.Connection) {
 	if w.Metadata.Annotations == nil {
 		w.Metadata.Annotations = map[string]string{}
@@ -117,17 +117,18 @@ func formatTime(t time.Time) string {
 	return t.Format(time.RFC3339Nano)
 }
 
-// connection returns the connection in the annotations. A time that cannot be parsed is zero.
+// connection returns the state of the workload's connection from the annotations. A time that
+// cannot be parsed is zero.
 func (w *workload) connection() registration.Connection {
 	at := func(annotation string) time.Time {
 		t, _ := time.Parse(time.RFC3339Nano, w.Metadata.Annotations[annotation])
-		return t.UTC() // so that equal times are ==
+		return t.UTC() // equal times must be equal with ==
 	}
 	return registration.Connection{Controller: w.Metadata.Annotations[registration.ControllerAnnotation],
 		ConnectedAt: at(registration.ConnectedAnnotation), DisconnectedAt: at(registration.DisconnectedAnnotation)}
 }
 
-// setHealth replaces the condition Healthy. The transition time changes only if the status does.
+// setHealth replaces the condition Healthy. LastTransitionTime changes only with the status.
 func (w *workload) setHealth(h registration.Health) {
 	next := condition{Type: healthyCondition, Status: "False", LastProbeTime: h.ReportedAt,
 		LastTransitionTime: h.ReportedAt, Message: h.Message}
@@ -164,7 +165,7 @@ func (w *workload) health() *registration.Health {
 	return nil
 }
 
-// entry returns the workload as a registration.Entry. index is the ModifyIndex of the value.
+// entry returns the workload as a registration.Entry. index is the ModifyIndex of its key.
 func (w *workload) entry(index uint64) *registration.Entry {
 	return &registration.Entry{Key: w.key(), Version: fmt.Sprint(index),
 		Group:          w.Metadata.Annotations[registration.GroupAnnotation],

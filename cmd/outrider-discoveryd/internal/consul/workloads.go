@@ -19,28 +19,30 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// lostWait is how long a WorkloadEntry that is missing after an interruption is retained. Meanwhile
-// servers register their workloads again.
+// lostWait is how long a WorkloadEntry is retained if it is missing after an interruption or after
+// a loss of data in Consul. Servers use this time to register connected workloads again.
 const lostWait = 30 * time.Second
 
-// workloadInputs follows the registry's name in the paths of inputs for workloads.
+// workloadInputs is the separator between the registry's name and NAMESPACE/NAME in the paths of
+// inputs with WorkloadEntries.
 const workloadInputs = ":" + string(object.WorkloadEntry) + "/"
 
-// workloads holds the registered workloads of one datacentre. Except for entries, the goroutine of
-// watcher.run owns it.
+// workloads holds the registered workloads of one datacentre. The goroutine of watcher.run owns all
+// fields except those below mu.
 type workloads struct {
 	known map[string]registered // by NAMESPACE/NAME
-	// missing members of known, with the time at which they are removed
+	// workloads in known that Consul no longer lists, with the time of their removal
 	lost     map[string]time.Time
-	filtered bool // the token may not read all
+	filtered bool // Consul omits workloads that the token may not read
 
-	mu      sync.Mutex
-	read    bool                  // the list was read once
-	entries []*registration.Entry // entries in Consul; nil: the token may not read all of them
+	mu   sync.Mutex
+	read bool // a list has been received
+	// listed entries; nil: the list is incomplete, because the token may not read all of them
+	entries []*registration.Entry
 }
 
-// registered is a value in Consul. If it is not a valid WorkloadEntry, entry is nil, problem has
-// the reason, and text is the last valid version.
+// registered is a value of the key/value store. If the value is not a valid WorkloadEntry, entry is
+// nil, problem is the reason, and text is the last valid value.
 type registered struct {
 	index   uint64
 	text    string
@@ -48,9 +50,10 @@ type registered struct {
 	problem string
 }
 
-// listWorkloads queries all registered workloads. Without permission it returns an empty list after
-// the time of the blocking query, and no error, because not every server registers workloads. The
-// first list must be complete: a new leader may not have applied its log yet.
+// listWorkloads queries all registered workloads. If the token has no read permission, it returns
+// an empty list and no error, because not every server registers workloads; it then waits as a
+// blocking query does. The first query requires consistency: a new leader may not have applied its
+// log yet.
 func (w *watcher) listWorkloads(o *api.QueryOptions) (api.KVPairs, *api.QueryMeta, error) {
 	o.RequireConsistent = o.WaitIndex == 0
 	pairs, meta, err := w.registry.client.api.KV().List(workloadKeys, o)
@@ -65,7 +68,8 @@ func (w *watcher) listWorkloads(o *api.QueryOptions) (api.KVPairs, *api.QueryMet
 }
 
 // setWorkloads processes a list of the registered workloads. Workloads that are missing after an
-// interruption are retained for lostWait; those that the token may no longer read, until it may.
+// interruption or a loss of data are removed after lostWait. Workloads that the token may no longer
+// read remain until the token may read them.
 func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 	var changed []store.Input
 	entries := make([]*registration.Entry, 0, len(found.value))
@@ -114,7 +118,8 @@ func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 	w.finish(now, changed)
 }
 
-// readRegistered reads a value. last is the last version of the entry, "" if there is none.
+// readRegistered parses a value of the key/value store. last is the last valid value of its key; ""
+// if there is none.
 func readRegistered(pair *api.KVPair, last string) registered {
 	next := registered{index: pair.ModifyIndex, text: last}
 	one, err := parseWorkload(pair)
@@ -135,15 +140,16 @@ func readRegistered(pair *api.KVPair, last string) registered {
 
 func (w *workloads) isLost(key string) bool { _, ok := w.lost[key]; return ok }
 
-// all returns the entries in Consul, nil if they are not known, and whether the list was read once.
+// all returns the registered workloads, nil if the list is incomplete, and whether a list has been
+// received.
 func (w *workloads) all() (entries []*registration.Entry, read bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.entries, w.read
 }
 
-// removeLost removes the workloads that have been missing for lostWait, and returns how long to wait
-// for the next one; negative: there is none.
+// removeLost removes the workloads that have been missing for lostWait. It returns the time until
+// the next removal; negative if there is none.
 func (w *watcher) removeLost(now time.Time) time.Duration {
 	wait := time.Duration(-1)
 	if w.workloads.filtered {
@@ -170,7 +176,7 @@ func (w *watcher) removeWorkload(key string) store.Input {
 	return store.Input{Path: w.workloadPath(key)}
 }
 
-// workloadPath returns the path of a workload's input.
+// workloadPath returns the path of the input with a workload's WorkloadEntry.
 func (w *watcher) workloadPath(key string) string {
 	return w.registry.options.Name + workloadInputs + w.qualified(key)
 }

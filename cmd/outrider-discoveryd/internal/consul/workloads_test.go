@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/parts/catalog"
 )
 
-// A value that somebody breaks leaves the entry's last version in force, and is a problem for as long
-// as it is broken.
+// A value in Consul that becomes invalid does not change the WorkloadEntry: its last valid version
+// remains in force. The registry reports a problem until the value is valid again.
 func TestWatcher_KeepsTheLastVersionOfABrokenValue(t *testing.T) {
 	s := &sink{}
 	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Accept,
@@ -30,7 +30,7 @@ func TestWatcher_KeepsTheLastVersionOfABrokenValue(t *testing.T) {
 		{broken, "vm/a: unexpected end of JSON input: its last version stays"},
 		{good, ""},
 	} {
-		for range 2 { // the second list has nothing new
+		for range 2 { // the second list does not differ from the first one
 			registry.watchers[0].setWorkloads(answer[api.KVPairs]{value: api.KVPairs{{
 				Key: workloadKeys + "vm/a", Value: []byte(step.value),
 				ModifyIndex: uint64(index + 1)}}}, time.Now()) //nolint:gosec // small
@@ -45,11 +45,12 @@ func TestWatcher_KeepsTheLastVersionOfABrokenValue(t *testing.T) {
 	}
 }
 
-// The check of a workload does not say that it is connected, or healthy, after it has left.
+// After a workload has left, the output of its check in Consul reports since when it is not
+// connected.
 func TestWorkload_CheckSaysThatItIsNotConnected(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	web := webWorkload("10.0.0.1")
-	web.Annotations = nil // no health is reported
+	web.Annotations = nil // without a health check, the output is "connected"
 	for want, c := range map[string]registration.Connection{
 		"connected": connection("a", at),
 		"not connected since 2026-01-02T03:04:05Z, before: connected": {Controller: "a",
@@ -62,7 +63,8 @@ func TestWorkload_CheckSaysThatItIsNotConnected(t *testing.T) {
 	}
 }
 
-// A workload chooses its labels, and its group the service that it becomes an instance of.
+// The labels that a workload chooses do not change its service in Consul: the WorkloadGroup names
+// it.
 func TestWorkload_GroupNamesTheService(t *testing.T) {
 	web := webWorkload("10.0.0.1")
 	web.Spec.Labels["app"] = "payments"
@@ -78,8 +80,8 @@ func TestWorkload_GroupNamesTheService(t *testing.T) {
 	}
 }
 
-// A workload whose services are too large for one request to Consul is refused. That does not mean
-// that Consul cannot be used.
+// A workload whose service instances exceed the size of a Consul transaction is refused as invalid.
+// The error is not a failure of Consul.
 func TestStore_RefusesWhatConsulNeverAccepts(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})

@@ -20,40 +20,40 @@ import (
 )
 
 const (
-	pageSize = 500             // objects in one page of a list
-	pageTime = time.Minute     // time-out for one page of a list
-	early    = 5 * time.Second // how much earlier than its deadline a watch may end regularly
+	pageSize = 500         // objects in one page of a list
+	pageTime = time.Minute // time-out for one page of a list
+	// a watch that ends at most this much before its deadline has ended regularly
+	early = 5 * time.Second
 )
 
-// retries returns the back-off of lists. For a kind that the API server does not have, it reaches
-// its longest pause.
+// retries returns the back-off between attempts to list. If the API server lacks a kind, attempts
+// continue at the longest interval.
 func retries() *wait.Backoff {
 	return &wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Jitter: 0.5, Steps: 10,
 		Cap: 20 * time.Second}
 }
 
-// collection reads the objects of one resource, in one namespace or in all, and records their
-// versions. A cache.Reflector lists and watches them. Its fields are guarded by the lock of its
-// feed.
+// collection lists and watches the objects of one resource, in one namespace or in all, with a
+// cache.Reflector. It records the versions of the objects. The lock of its feed guards its fields.
 type collection struct {
 	feed      *feed
 	kind      string
-	namespace string // namespace that is read; "": all
+	namespace string // namespace of the objects; "": all namespaces
 	resource  schema.GroupVersionResource
-	istio     bool // a kind of Istio: resource is the version that the API server has
-	optional  bool // without permission the collection counts as empty
+	istio     bool // kind is one of Istio's; resource has the version that the API server serves
+	optional  bool // if the list is forbidden, the collection counts as empty
 	trim      func(runtime.Object)
 
 	known  map[string]string   // UID and version of each object, by namespace/name
-	stale  map[string]struct{} // objects of known that are missing in an empty list
-	listed bool                // the first list is complete, or there is nothing to list
+	stale  map[string]struct{} // keys of known objects that are retained though a list was empty
+	listed bool                // a complete list has been received, or there is nothing to list
 
 	err       error
-	forbidden bool // the list is forbidden, and the collection optional
-	missing   bool // whether the API server does not have the kind, and so no objects are known
+	forbidden bool // the API server forbids the list of an optional collection
+	missing   bool // the API server lacks the kind, and no objects are known
 	since     time.Time
 	deadline  time.Time // deadline of the current watch
-	broken    bool      // a watch has failed since the last list
+	broken    bool      // a request has failed since the last list
 }
 
 func newCollection(f *feed, kind, namespace string) *collection {
@@ -68,8 +68,8 @@ func (c *collection) run(ctx context.Context) {
 	r.RunWithContext(ctx)
 }
 
-// IsWatchListSemanticsUnSupported makes the Reflector request lists page by page, so that a list is
-// either complete or an error.
+// IsWatchListSemanticsUnSupported makes the Reflector request lists in pages instead of streaming
+// them over a watch. A list in pages is either complete or an error.
 func (c *collection) IsWatchListSemanticsUnSupported() bool { return true }
 
 // List implements cache.Lister.
@@ -82,10 +82,10 @@ func (c *collection) Watch(options metav1.ListOptions) (watch.Interface, error) 
 	return c.WatchWithContext(context.Background(), options)
 }
 
-// ListWithContext returns a page of a list. The first list comes from the API server's cache, as in
-// Kubernetes' informers; the watch adds what the cache lacks. Later lists, and lists of kinds that
-// restrict access, must be up to date. A list may be older than the previous one, because the API
-// server may have been restored from a backup.
+// ListWithContext returns a page of a list. As in Kubernetes' informers, the first list may come
+// from the API server's cache; the watch then delivers newer changes. Later lists, and lists of
+// kinds that restrict access, must be up to date. A list may be older than the previous one, because
+// the API server may have been restored from a backup.
 func (c *collection) ListWithContext(ctx context.Context,
 	options metav1.ListOptions) (runtime.Object, error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTime)
@@ -133,7 +133,7 @@ func (c *collection) page(ctx context.Context,
 	return request.Do(ctx).Get()
 }
 
-// find returns the resource to list. The error is NotFound if the API server does not have it.
+// find returns the resource to list. The error is NotFound if the API server lacks the kind.
 func (c *collection) find(ctx context.Context) (schema.GroupVersionResource, error) {
 	if !c.istio {
 		return c.resource, nil
@@ -150,9 +150,9 @@ func (c *collection) find(ctx context.Context) (schema.GroupVersionResource, err
 	return resource, err
 }
 
-// WatchWithContext watches from the version of the list. If the previous watch ended before its
-// deadline, it requires a new list: the API server may have been restarted with other data, which a
-// watch would not show.
+// WatchWithContext starts a watch at the version of the list. If the previous watch ended before
+// its deadline, it requests a new list instead: the API server may have been restarted with other
+// data, which a watch would not report.
 func (c *collection) WatchWithContext(ctx context.Context,
 	options metav1.ListOptions) (watch.Interface, error) {
 	if c.lost() {
@@ -184,7 +184,7 @@ func (c *collection) lost() bool {
 	return c.broken || time.Now().Before(c.deadline.Add(-early))
 }
 
-// contact records the result of a request.
+// contact records the result of a request to the API server.
 func (c *collection) contact(err error) {
 	if status := apierrors.APIStatus(nil); err != nil && (!errors.As(err, &status) ||
 		apierrors.IsUnauthorized(err)) {
@@ -199,7 +199,7 @@ func (c *collection) contact(err error) {
 	switch {
 	case err == nil:
 		c.err, c.since = nil, time.Now()
-	case apierrors.IsResourceExpired(err): // the Reflector requests a new list next
+	case apierrors.IsResourceExpired(err): // no failure: the Reflector requests a new list
 	case c.missing, c.forbidden && len(c.known) == 0:
 		c.err, c.since, c.listed = nil, time.Now(), true
 	default:
@@ -207,7 +207,8 @@ func (c *collection) contact(err error) {
 	}
 }
 
-// Replace implements cache.ReflectorStore: it processes a complete list.
+// Replace implements cache.ReflectorStore. It processes a complete list. An empty list removes no
+// known objects.
 func (c *collection) Replace(list []any, _ string) error {
 	if p, ok := c.feed.handler.(preparer); ok {
 		p.prepare(c, list)
@@ -249,7 +250,7 @@ func (c *collection) set(item any) (key string, err error) {
 	}
 	key = m.GetNamespace() + "/" + m.GetName()
 	delete(c.stale, key)
-	// the UID is included, because objects of different clusters may have the same version
+	// Objects of another cluster may have the same version, so the UID is part of it.
 	version := string(m.GetUID()) + " " + m.GetResourceVersion()
 	if c.known[key] != version {
 		c.known[key] = version

@@ -18,11 +18,11 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// servedFor is how long the list of an API server's kinds is cached.
+// servedFor is how long the list of the kinds that an API server serves is cached.
 const servedFor = 5 * time.Second
 
-// connection creates clients for an API server. After an error it reads the kubeconfig again, so
-// that a new address, certificate or token takes effect.
+// connection creates clients for an API server. After a failed request it reads the kubeconfig
+// again, so that a new address, certificate or token takes effect.
 type connection struct {
 	kubeconfig string
 	scheme     *runtime.Scheme
@@ -59,15 +59,15 @@ func (c *connection) client(gv schema.GroupVersion) (rest.Interface, error) {
 	if gv.Group == "" {
 		config.APIPath = "/api"
 	}
-	if !isIstio(gv.Group) { // custom resources have no encoding other than JSON
+	if !isIstio(gv.Group) { // Istio's custom resources are available as JSON only
 		config.ContentType = runtime.ContentTypeProtobuf
 		config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	}
 	config.NegotiatedSerializer = serializer.WithoutConversionCodecFactory{
 		CodecFactory: serializer.NewCodecFactory(c.scheme)}
-	// no limit, because feeds and the status writer send few requests
+	// No rate limit: all users of the connection send few requests.
 	config.QPS = -1
-	config.DisableCompression = true // compression takes longer than the transfer
+	config.DisableCompression = true // compression would take longer than the transfer of the data
 	config.WarningHandler = rest.NoWarnings{}
 	config.UserAgent = "outrider-discoveryd"
 	client, err := rest.RESTClientFor(config)
@@ -78,7 +78,7 @@ func (c *connection) client(gv schema.GroupVersion) (rest.Interface, error) {
 	return client, nil
 }
 
-// configOf reads a kubeconfig; "" means that of a pod in the cluster.
+// configOf reads a kubeconfig; "" is the in-cluster configuration of a pod.
 func configOf(kubeconfig string) (*rest.Config, error) {
 	if kubeconfig == "" {
 		return rest.InClusterConfig()
@@ -86,8 +86,8 @@ func configOf(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
-// HTTPClient reads a kubeconfig ("": that of a pod in the cluster). It returns an HTTP client that
-// authenticates with it, and the API server's URL. Clients with the same kubeconfig share
+// HTTPClient returns an HTTP client with the credentials of a kubeconfig, and the URL of its API
+// server. "" is the in-cluster configuration of a pod. Clients with the same kubeconfig share
 // connections.
 func HTTPClient(kubeconfig string) (client *http.Client, url string, err error) {
 	config, err := configOf(kubeconfig)
@@ -102,7 +102,7 @@ func HTTPClient(kubeconfig string) (client *http.Client, url string, err error) 
 	return client, base.String(), err
 }
 
-// failed makes the next call of client read the kubeconfig again.
+// failed discards all clients, so that the next call of client reads the kubeconfig again.
 func (c *connection) failed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,8 +111,8 @@ func (c *connection) failed() {
 
 func isIstio(group string) bool { return strings.HasSuffix(group, ".istio.io") }
 
-// served returns the newest version of a kind of Istio that the API server has. ok is false if it
-// has none.
+// served returns the newest version of one of Istio's kinds that the API server serves. ok is false
+// if it serves none.
 func (c *connection) served(ctx context.Context, kind string) (found schema.GroupVersionResource,
 	ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, pageTime)
@@ -132,8 +132,8 @@ func (c *connection) served(ctx context.Context, kind string) (found schema.Grou
 	return found, ok, nil
 }
 
-// addServed adds to kinds those that the API server has in an API version, unless they are there
-// already.
+// addServed adds to kinds the resources that the API server serves in the group and version gv,
+// except those of kinds that are already in the map.
 func (c *connection) addServed(ctx context.Context, gv schema.GroupVersion,
 	kinds map[string]schema.GroupVersionResource) error {
 	client, err := c.client(gv)

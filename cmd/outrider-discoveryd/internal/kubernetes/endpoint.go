@@ -12,17 +12,17 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// slice holds the part of an EndpointSlice that the registry uses.
+// slice holds the fields of an EndpointSlice that the registry uses.
 type slice struct {
 	family    string            // address family, IPv4 or IPv6
 	ports     map[string]uint32 // TCP ports by name; shared and never modified
-	endpoints []endpoint        // endpoints of the slice that receive requests
+	endpoints []endpoint        // ready endpoints
 }
 
-// endpoint is an address, with its pod if it has one.
+// endpoint is an address of a service, with its pod and node if they are known.
 type endpoint struct {
 	address string
-	pod     string // pod of the endpoint as "namespace/name", or ""
+	pod     string // NAMESPACE/NAME of the Pod; "": none
 	node    string
 }
 
@@ -41,8 +41,8 @@ func newSlice(o *discoveryv1.EndpointSlice) *slice {
 	}
 	for i := range o.Endpoints {
 		in := &o.Endpoints[i]
-		// With publishNotReadyAddresses, Kubernetes marks all endpoints as ready, except
-		// terminating ones.
+		// Services with publishNotReadyAddresses need no special case: Kubernetes marks their
+		// endpoints as ready, except terminating ones.
 		if ready := in.Conditions.Ready; ready != nil && !*ready {
 			continue
 		}
@@ -65,12 +65,12 @@ func newSlice(o *discoveryv1.EndpointSlice) *slice {
 	return s
 }
 
-// pod holds the part of a Pod that the registry uses.
+// pod holds the fields of a Pod that the registry uses.
 type pod struct {
 	labels  map[string]string // labels of the Pod; never modified
 	account string
 	node    string
-	where   string // locality from the labels; "": that of the node
+	where   string // locality in the labels; "": the pod has that of its node
 }
 
 func newPod(o *corev1.Pod) pod {
@@ -85,8 +85,8 @@ func newPod(o *corev1.Pod) pod {
 		}
 	}
 	if _, ok := o.Labels[model.TLSModeLabel]; !ok {
-		// A Pod without a sidecar does not accept mutual TLS. Without this label, its WorkloadEntry
-		// would seem to, because it has a service account.
+		// A Pod without a sidecar does not accept mutual TLS. Its endpoint has a service account,
+		// and needs this label so that proxies do not use mutual TLS nevertheless.
 		p.labels = make(map[string]string, len(o.Labels)+1)
 		maps.Copy(p.labels, o.Labels)
 		p.labels[model.TLSModeLabel] = "disabled"
@@ -99,8 +99,8 @@ func (p pod) equal(q pod) bool {
 		maps.Equal(p.labels, q.labels)
 }
 
-// nodeLocality returns the locality of a Node as region/zone/subzone, without empty parts at the
-// end.
+// nodeLocality returns the locality of a Node as REGION/ZONE/SUBZONE, without trailing empty
+// segments.
 func nodeLocality(labels map[string]string) string {
 	first := func(names ...string) string {
 		for _, name := range names {
@@ -115,8 +115,8 @@ func nodeLocality(labels map[string]string) string {
 	return strings.TrimRight(region+"/"+zone+"/"+labels[model.TopologyLabels[2]], "/")
 }
 
-// trimPod removes the fields of a Pod that the registry does not use, so that a list of many takes
-// little memory.
+// trimPod removes the fields of a Pod that the registry does not use, to save memory while a list
+// of many Pods is processed.
 func trimPod(o runtime.Object) {
 	if p, ok := o.(*corev1.Pod); ok {
 		p.ObjectMeta = metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name, UID: p.UID,

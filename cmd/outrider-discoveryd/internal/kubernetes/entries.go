@@ -24,19 +24,20 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// Entries is the store of registered workloads in an API server. It implements registration.Store:
-// a version is a resourceVersion, which the API server compares in each write.
+// Entries stores registered workloads as WorkloadEntries in an API server. It implements
+// registration.Store. The version of an entry is its resourceVersion, which the API server compares
+// in each write.
 type Entries struct {
 	feed
-	namespaces []string // namespaces that are read; empty: all
+	namespaces []string // namespaces of the workloads; empty: all
 	entries    map[string]*registration.Entry
 
 	lease          sync.Mutex
-	leaseNamespace string // "": not known yet
+	leaseNamespace string // namespace of the servers' Leases; "": not determined yet
 }
 
-// NewEntries returns the store in the API server of a source. It fails only if the types of
-// Kubernetes cannot be registered.
+// NewEntries returns a store in the API server of a source. Its only error is a failure to register
+// the Kubernetes types.
 func NewEntries(options Options) (*Entries, error) {
 	at, err := newConnection(options.Kubeconfig)
 	if err != nil {
@@ -65,8 +66,8 @@ func (s *Entries) input(string) (store.Input, bool) { return store.Input{}, fals
 
 func (s *Entries) count() int { return len(s.entries) }
 
-// Entries implements registration.Store. It omits known objects that an empty list lacks; the
-// servers of connected workloads register these again.
+// Entries implements registration.Store. It omits known objects that are missing in an empty list,
+// because the API server has lost them: servers must register their connected workloads again.
 func (s *Entries) Entries() ([]*registration.Entry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,7 +115,7 @@ func (s *Entries) Get(ctx context.Context, key registration.Key) (*registration.
 	return entryOf(o), nil
 }
 
-// get reads an object, nil if there is none.
+// get reads an object from the API server; nil: it does not exist.
 func (s *Entries) get(ctx context.Context, kind object.Kind,
 	key registration.Key) (*istioObject, error) {
 	if len(s.namespaces) > 0 && !slices.Contains(s.namespaces, key.Namespace) {
@@ -153,7 +154,7 @@ func at(r *rest.Request, of schema.GroupVersionResource, key registration.Key) *
 	return r.Namespace(key.Namespace).Resource(of.Resource).Name(key.Name)
 }
 
-// failure converts the error of a request to one of registration.Store.
+// failure converts an error of a request to an error that registration.Store specifies.
 func (s *Entries) failure(err error) error {
 	status := apierrors.APIStatus(nil)
 	switch {
@@ -199,17 +200,17 @@ func (s *Entries) Create(ctx context.Context, w *registration.Workload,
 		return err
 	}
 	err = client.Post().Namespace(w.Namespace).Resource(resource.Resource).Body(body).Do(ctx).Error()
-	if apierrors.IsNotFound(err) { // the namespace
+	if apierrors.IsNotFound(err) { // the namespace does not exist
 		return fmt.Errorf("%w: %w", registration.ErrInvalid, err)
 	}
 	return s.failure(err)
 }
 
-// annotations returns the annotations of a connection, for a merge patch.
+// annotations returns the annotations with the state of a connection, as a merge patch.
 func annotations(c registration.Connection) map[string]any {
 	text := func(at time.Time) any {
 		if at.IsZero() {
-			return nil // removes the annotation
+			return nil // a merge patch removes fields that are null
 		}
 		return at.UTC().Format(time.RFC3339Nano)
 	}
@@ -225,7 +226,7 @@ func (s *Entries) Connect(ctx context.Context, e *registration.Entry,
 		"resourceVersion": e.Version, "annotations": annotations(c)}})
 }
 
-// patch changes an entry by a merge patch, of a subresource or of the entry itself.
+// patch applies a merge patch to an entry, or to one of its subresources.
 func (s *Entries) patch(ctx context.Context, key registration.Key, change any,
 	subresource ...string) error {
 	client, resource, err := s.client(ctx, object.WorkloadEntry)

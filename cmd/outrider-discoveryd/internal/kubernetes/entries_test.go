@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// An API server that has lost its data lists nothing. A source retains its objects then, but a
-// workload that is connected must be registered again.
+// After an API server has lost its data, Entries returns none of the lost WorkloadEntries, so that
+// connected workloads are registered again.
 func TestEntries_HaveNothingThatAnEmptyListLacks(t *testing.T) {
 	s, err := NewEntries(Options{Kubeconfig: "none"})
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// testRestart restarts the API server: meanwhile the state is retained and the failure is reported;
-// afterwards only what has changed is delivered.
+// testRestart restarts the API server. While the server is down, the source retains its objects and
+// reports the failure. Later it delivers only the changes.
 func testRestart(t *testing.T, c *cluster.Cluster) {
 	at := networkingPath + namespace(c, "restart") + "/serviceentries"
 	c.Create(at, serviceEntry("one", "one.example"))
@@ -46,8 +46,8 @@ func testRestart(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/three", "")
 }
 
-// testCompaction removes the version of a watch from etcd. The watch is replaced by a list, which
-// delivers what changed while no watch ran.
+// testCompaction compacts etcd, so that a watch cannot continue at its version. The source lists
+// all objects instead, and delivers the changes made while no watch ran.
 func testCompaction(t *testing.T, c *cluster.Cluster) {
 	at := networkingPath + namespace(c, "compaction") + "/serviceentries"
 	c.Create(at, serviceEntry("one", "one.example"))
@@ -60,7 +60,7 @@ func testCompaction(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/one", "")
 	c.Create(at, serviceEntry("three", "three.example"))
 	c.Compact()
-	c.Restart(nil) // after a restart, the API server's cache has no history either
+	c.Restart(nil) // the API server's cache also loses its history
 	parts.Eventually(t, limit, "the failure is reported", func() bool {
 		return s.Status().Err != nil
 	})
@@ -75,8 +75,8 @@ func testCompaction(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/three", "")
 }
 
-// testToken revokes the token, which is reported, and writes a new one into the kubeconfig, which
-// is then used.
+// testToken revokes the source's token, which the source reports, and then writes a new one into
+// the kubeconfig, which the source uses without a restart.
 func testToken(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "token")
 	at := networkingPath + ns + "/serviceentries"
@@ -103,8 +103,8 @@ func testToken(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/two", "")
 }
 
-// testCutLists closes the connection in the middle of lists. A part of a list must never be
-// accepted.
+// testCutLists closes connections in the middle of lists. The source must not accept an incomplete
+// list.
 func testCutLists(t *testing.T, c *cluster.Cluster) {
 	at := networkingPath + namespace(c, "cut") + "/serviceentries"
 	const many = pageSize + 100 // more objects than fit on a page
@@ -112,7 +112,7 @@ func testCutLists(t *testing.T, c *cluster.Cluster) {
 		c.Create(at, serviceEntry(fmt.Sprintf("s%d", i), fmt.Sprintf("s%d.example", i)))
 	}
 	p := newProxy(t, c)
-	p.cutAfter.Store(200_000) // once in the middle of the first page, once in that of the second
+	p.cutAfter.Store(200_000) // bytes: cuts lists in the first or in the second page
 	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, p.address(), "secret"),
 		Namespaces: []string{"cut"}})
 	parts.Eventually(t, limit, "lists were cut", func() bool {
@@ -132,7 +132,7 @@ func testCutLists(t *testing.T, c *cluster.Cluster) {
 	})
 }
 
-// testSlow delays the answers of the API server: the source waits for them.
+// testSlow delays the responses of the API server. The source waits for them without an error.
 func testSlow(t *testing.T, c *cluster.Cluster) {
 	at := networkingPath + namespace(c, "slow") + "/serviceentries"
 	c.Create(at, serviceEntry("one", "one.example"))
@@ -152,7 +152,7 @@ func testSlow(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/two", "")
 }
 
-// testOlderData restores the API server from a backup: its older data is delivered.
+// testOlderData restores the API server from a backup. The source delivers the older data.
 func testOlderData(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "older")
 	at := networkingPath + ns + "/serviceentries"
@@ -170,7 +170,8 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 		Namespaces: []string{ns}})
 	awaitSynced(t, s)
 	c.Merge(at+"/one", `{"metadata": {"labels": {"new": "yes"}}}`)
-	for i := range 20 { // makes the versions in the backup much older than the current ones
+	// increases the distance between the versions in the backup and the current ones
+	for i := range 20 {
 		c.Create(at, serviceEntry(fmt.Sprintf("later%d", i), "later.example"))
 	}
 	parts.Eventually(t, limit, "all objects are there", func() bool { return len(r.Paths()) == 22 })
@@ -189,8 +190,8 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 	r.await(t, "kubernetes:ServiceEntry/older/next", "next.example")
 }
 
-// testEmpty removes all data of the API server: the state is retained until a reload accepts the
-// loss. A source that starts without the definitions of the kinds reports them.
+// testEmpty deletes all data of the API server. Running sources retain their objects until a
+// reload. A source that starts while the custom resource definitions are missing reports them.
 func testEmpty(t *testing.T, c *cluster.Cluster) {
 	kubeconfig := c.Kubeconfig(t, c.Address(), "secret")
 	s, objects := startSource(t, Options{Kubeconfig: kubeconfig})

@@ -17,26 +17,26 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// handler converts objects to inputs. The feed's lock is held in all calls.
+// handler converts objects to inputs of the discovery server. Callers hold the feed's lock.
 type handler interface {
 	// set processes a new or changed object of a collection. key is "namespace/name".
 	set(c *collection, key string, o runtime.Object)
 	// remove processes the removal of an object.
 	remove(c *collection, key string)
 	// input returns the input of a path that was passed to feed.change. ok is false if the input
-	// has not changed.
+	// need not be sent, because it has not changed.
 	input(path string) (in store.Input, ok bool)
 	// count returns the number of inputs.
 	count() int
 }
 
-// preparer is a handler that prepares the objects of a list before it gets them by set. The feed's
-// lock is not held.
+// preparer is a handler that can process a list before set is called for its objects, without the
+// feed's lock.
 type preparer interface {
 	prepare(c *collection, list []any)
 }
 
-// feed watches collections, and sends the inputs to which their handler converts the changes.
+// feed runs collections, and sends their changes, converted to inputs by the handler, to the sink.
 type feed struct {
 	name        string
 	connection  *connection
@@ -46,8 +46,8 @@ type feed struct {
 	wake        chan struct{}
 
 	mu       sync.Mutex
-	changed  map[string]struct{} // paths of inputs that must be sent
-	complete bool                // all collections were listed, and the first batch contains them
+	changed  map[string]struct{} // paths of inputs to send
+	complete bool                // all collections have been listed, and the first batch was made
 	synced   bool                // the sink has received the first batch
 }
 
@@ -59,9 +59,9 @@ func newFeed(name string, at *connection, h handler, sink source.Sink) feed {
 // Name returns the name of the feed as a source.
 func (f *feed) Name() string { return f.name }
 
-// Run watches the collections until ctx ends.
+// Run runs the collections and sends their changes until ctx ends.
 func (f *feed) Run(ctx context.Context) error {
-	// the Reflector's log is discarded, because Status has the errors
+	// The Reflector's log is discarded: Status reports the errors.
 	ctx = klog.NewContext(ctx, logr.Discard())
 	var running sync.WaitGroup
 	for _, c := range f.collections {
@@ -81,7 +81,7 @@ func (f *feed) Run(ctx context.Context) error {
 // change marks a path as changed. Callers hold the lock.
 func (f *feed) change(path string) { f.changed[path] = struct{}{} }
 
-// signal makes run send the inputs of changed paths.
+// signal makes Run send the inputs of changed paths. It never blocks.
 func (f *feed) signal() {
 	select {
 	case f.wake <- struct{}{}:
@@ -89,7 +89,7 @@ func (f *feed) signal() {
 	}
 }
 
-// send sends the inputs of changed paths, once all collections were listed.
+// send sends the inputs of changed paths. It does nothing until all collections have been listed.
 func (f *feed) send() {
 	f.mu.Lock()
 	if slices.ContainsFunc(f.collections, func(c *collection) bool { return !c.listed }) {
@@ -154,7 +154,7 @@ func (f *feed) Status() source.Status {
 	return status
 }
 
-// Reload removes the objects that were retained although they are missing in empty lists.
+// Reload removes the objects that are retained although an empty list lacks them.
 func (f *feed) Reload() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -25,7 +25,8 @@ import (
 )
 
 const (
-	serveVariable = "OUTRIDER_TEST_SERVE" // set in the child process to "kubeconfig address"
+	// set for a child process; its value is "KUBECONFIG ADDRESS"
+	serveVariable = "OUTRIDER_TEST_SERVE"
 	debounce      = 100 * time.Millisecond
 	fleetServices = 1000
 	fleetEntries  = 5000
@@ -33,7 +34,8 @@ const (
 	fleetChanges  = 100
 )
 
-// TestMain serves from a Kubernetes API server if a test has started this process for that.
+// TestMain runs a discovery server instead of the tests if serveVariable is set: a test has started
+// this process as a child.
 func TestMain(m *testing.M) {
 	if arguments := os.Getenv(serveVariable); arguments != "" {
 		kubeconfig, address, _ := strings.Cut(arguments, " ")
@@ -46,7 +48,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// serve serves the objects and Services of an API server to clients, once both are complete.
+// serve runs a discovery server with the objects and Services of an API server. It listens once
+// both are complete.
 func serve(kubeconfig, address string) error {
 	server, err := discovery.New(discovery.Options{Sources: []string{"objects", "services"},
 		Settings: discovery.Settings{DebounceAfter: debounce, DebounceMax: 10 * time.Second}})
@@ -89,8 +92,8 @@ func serve(kubeconfig, address string) error {
 	return group.Wait()
 }
 
-// TestFleetBesideIstiod measures a start, and a change of one EndpointSlice, with this program and
-// with istiod on the same API server.
+// TestFleetBesideIstiod measures the start of a discovery server and the change of one
+// EndpointSlice, for this program and for istiod with the same API server.
 func TestFleetBesideIstiod(t *testing.T) {
 	if os.Getenv("OUTRIDER_TEST_FULL") == "" {
 		return
@@ -127,7 +130,7 @@ func TestFleetBesideIstiod(t *testing.T) {
 	}
 }
 
-// fill calls create for 0 to n-1, with several calls at a time.
+// fill calls create for 0 to n-1, with up to 16 concurrent calls.
 func fill(n int, create func(i int)) {
 	var group errgroup.Group
 	group.SetLimit(16)
@@ -137,13 +140,13 @@ func fill(n int, create func(i int)) {
 	_ = group.Wait()
 }
 
-// addresses returns five endpoints, of which the last one has the given address.
+// addresses returns the endpoints of an EndpointSlice as YAML: four fixed addresses, and last.
 func addresses(last string) string {
 	return "{addresses: [10.9.0.1]}, {addresses: [10.9.0.2]}, {addresses: [10.9.0.3]}, " +
 		"{addresses: [10.9.0.4]}, {addresses: [" + last + "]}"
 }
 
-// fleetServer is a running discovery server, this program's or istiod.
+// fleetServer is a running discovery server: this program or istiod.
 type fleetServer struct {
 	address string
 	pid     int
@@ -171,7 +174,7 @@ func istiodServer(c *cluster.Cluster) fleetServer {
 	return fleetServer{c.Plaintext(), c.Pid(), kill}
 }
 
-// fleet is a number of connected clients that have all resources.
+// fleet is a number of xDS clients that have received all resources.
 type fleet struct {
 	*adsload.Load
 	cancel context.CancelFunc
@@ -179,7 +182,7 @@ type fleet struct {
 
 func (f fleet) stop() { _ = f.Stop(); f.cancel() }
 
-// connect connects clients, and waits until all of them have all resources.
+// connect connects xDS clients, and waits until each has received all resources.
 func connect(t *testing.T, s fleetServer, clients int) fleet {
 	t.Helper()
 	parts.Eventually(t, limit, "the server listens", func() bool {

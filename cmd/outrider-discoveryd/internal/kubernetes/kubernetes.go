@@ -1,15 +1,13 @@
 // Package kubernetes reads configuration and services from a Kubernetes API server.
 //
-// Source delivers the objects of Istio's kinds, Registry the Services with their endpoints. Both
-// are a feed of collections: a collection lists and watches one resource (in one namespace, or in
-// all), and the feed sends changes as batches. The first batch has the complete lists of all
-// resources.
+// Source delivers the objects of Istio's kinds, Registry the Services with their endpoints. Each is
+// a feed of collections. A collection lists and watches one resource, in one namespace or in all.
+// The feed sends the changes as batches; the first batch has the complete lists of all resources.
 //
 //	collection -- set, remove --> Source, Registry -- changed paths --> feed -- Batch --> Sink
 //
-// An API server that was restored from a backup, or has lost its data, lists fewer objects than
-// before. So an empty list does not remove known objects (collection.Replace); removals in a watch
-// are accepted.
+// An API server that has lost its data returns empty lists. So an empty list does not remove known
+// objects (collection.Replace), but a removal that a watch reports does.
 package kubernetes
 
 import (
@@ -21,13 +19,14 @@ import (
 // Options configures a Source or a Registry.
 type Options struct {
 	Name       string   // name of the source in paths, messages and metrics: "kubernetes"
-	Kubeconfig string   // path of a kubeconfig; "": that of a pod in the cluster
+	Kubeconfig string   // path of a kubeconfig; "": the in-cluster configuration of a pod
 	Namespaces []string // namespaces to read; empty: all
 
-	// Domain is appended to the names of Services: cluster.local. Only a Registry uses it.
+	// Domain is the DNS domain of the cluster, the end of each Service's host name: cluster.local.
+	// Only a Registry uses it.
 	Domain string
 
-	// WriteStatus makes a Source write the validity of each object to the object's status. A
+	// WriteStatus makes a Source write to the status of each object whether the object is valid. A
 	// Registry does not use it.
 	WriteStatus bool
 }
@@ -46,7 +45,7 @@ func versions() []schema.GroupVersion {
 	}
 }
 
-// istioKinds returns the kinds of Istio that have an effect in this program.
+// istioKinds returns those of Istio's kinds that affect the resources of this program.
 func istioKinds() []object.Kind {
 	var kinds []object.Kind
 	for _, group := range object.Groups() {

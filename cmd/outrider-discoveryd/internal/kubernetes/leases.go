@@ -16,16 +16,16 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// leaseLabel is the label of the leases of all instances, leaseOwner its value.
+// leaseLabel and leaseOwner are the name and the value of the label on each Lease of this program.
 const (
 	leaseLabel = "app.kubernetes.io/managed-by"
 	leaseOwner = "outrider-discoveryd"
 )
 
-// podNamespace is the file with the namespace of a pod.
+// podNamespace is the file in which a pod finds the name of its namespace.
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
-// Renew implements registration.Store: it renews a Lease.
+// Renew implements registration.Store. It renews a Lease, or creates it if it does not exist.
 func (s *Entries) Renew(ctx context.Context, instance string, duration time.Duration) error {
 	client, err := s.leases()
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Entries) Renew(ctx context.Context, instance string, duration time.Dura
 	return s.failure(err)
 }
 
-// Leases implements registration.Store. The mark of a lease is its version.
+// Leases implements registration.Store. Its values are the resourceVersions of the Leases.
 func (s *Entries) Leases(ctx context.Context) (map[string]string, error) {
 	client, err := s.leases()
 	if err != nil {
@@ -87,8 +87,8 @@ func (s *Entries) leaseRequest(r *rest.Request) *rest.Request {
 	return r.Namespace(s.leaseNamespace).Resource("leases")
 }
 
-// leases returns the client for leases. Leases are in the namespace of the pod, or in that of the
-// kubeconfig's context: all instances must use the same one.
+// leases returns the client for Leases. They are in the namespace of the pod, or of the
+// kubeconfig's context, which must be the same for all servers.
 func (s *Entries) leases() (rest.Interface, error) {
 	client, err := s.connection.client(coordinationv1.SchemeGroupVersion)
 	if err != nil {
@@ -102,8 +102,8 @@ func (s *Entries) leases() (rest.Interface, error) {
 	return client, err
 }
 
-// namespaceOf returns the namespace of a kubeconfig's context, "default" if the context has none.
-// For the kubeconfig of a pod in the cluster, "", it returns the pod's namespace.
+// namespaceOf returns the namespace of a kubeconfig's context, or "default" if the context has
+// none. If kubeconfig is "" (in-cluster), it returns the namespace of the pod.
 func namespaceOf(kubeconfig string) (string, error) {
 	if kubeconfig == "" {
 		text, err := os.ReadFile(podNamespace)

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// testLease writes a Lease, in the namespace of the kubeconfig's context. If that does not exist, the
-// error says so, and not that another program was faster.
+// testLease renews a Lease in the namespace of the kubeconfig's context. If the namespace does not
+// exist, the error reports that, and is not registration.ErrConflict.
 func testLease(t *testing.T, c *cluster.Cluster) {
 	kubeconfig := c.Kubeconfig(t, c.Address(), "secret")
 	text, err := os.ReadFile(kubeconfig)

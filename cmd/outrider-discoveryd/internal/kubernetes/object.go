@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// istioObject is an object of one of Istio's kinds. Its spec is not decoded.
+// istioObject is an object of one of Istio's kinds, with its spec as JSON.
 type istioObject struct {
 	metav1.TypeMeta
 	metav1.ObjectMeta `json:"metadata"`
@@ -25,7 +25,7 @@ type istioObject struct {
 	Spec   json.RawMessage `json:"spec,omitempty"`
 	Status json.RawMessage `json:"status,omitempty"`
 
-	encoded []byte // result of encode; nil: it was not called, or has failed
+	encoded []byte // set by encode; nil: encode was not called, or has failed
 }
 
 // DeepCopyObject implements runtime.Object.
@@ -41,7 +41,7 @@ type istioList struct {
 	Items []istioObject `json:"items"`
 }
 
-// UnmarshalJSON reads the objects on all processors: a list may have thousands of them.
+// UnmarshalJSON parses the objects on all CPUs, because a list may have thousands of them.
 func (l *istioList) UnmarshalJSON(text []byte) error {
 	var raw struct {
 		metav1.TypeMeta
@@ -61,7 +61,7 @@ func (l *istioList) UnmarshalJSON(text []byte) error {
 	})
 }
 
-// inParallel calls do for 0 to n-1 on all processors, and returns an error of one call.
+// inParallel calls do for 0 to n-1 on all CPUs, and returns the error of one call that failed.
 func inParallel(n int, do func(i int) error) error {
 	var group errgroup.Group
 	workers := min(goruntime.GOMAXPROCS(0), n)
@@ -87,7 +87,7 @@ func (l *istioList) DeepCopyObject() runtime.Object {
 	return copied
 }
 
-// newScheme returns a Scheme with the types of all objects.
+// newScheme returns a Scheme with the types of all objects that the package reads or writes.
 func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, gv := range versions() {
@@ -103,14 +103,15 @@ func newScheme() (*runtime.Scheme, error) {
 	return scheme, builder.AddToScheme(scheme)
 }
 
-// encode sets what text returns. The API version and kind of objects in a list are missing.
+// encode stores the result of text in encoded. It first sets the API version and the kind, which
+// the API server omits from the objects of a list.
 func (o *istioObject) encode(gv schema.GroupVersion, kind string) {
 	o.APIVersion, o.Kind = gv.String(), kind
 	o.encoded, _ = o.text()
 }
 
-// text returns the effective part of an object as JSON: changes of the object's version, or of a
-// status without effect, do not change it.
+// text returns the object as JSON, without the fields that have no effect on the discovery server,
+// such as resourceVersion and most of the status. So a change of these fields changes no text.
 func (o *istioObject) text() ([]byte, error) {
 	type metadata struct {
 		Name        string            `json:"name"`
@@ -129,7 +130,7 @@ func (o *istioObject) text() ([]byte, error) {
 	}{APIVersion: o.APIVersion, Kind: o.Kind, Spec: o.Spec,
 		Metadata: metadata{Name: o.Name, Namespace: o.Namespace, Labels: o.Labels,
 			Annotations: o.Annotations, Created: o.CreationTimestamp}}
-	// the status of a WorkloadEntry contains its health
+	// The status of a WorkloadEntry has an effect: it contains the health.
 	if object.Kind(o.Kind) == object.WorkloadEntry {
 		if all, _ := o.splitConditions(); len(all) > 0 {
 			document.Status = map[string]any{"conditions": all}
@@ -146,11 +147,12 @@ type istioCondition struct {
 	Message            string `json:"message,omitempty"`
 	LastProbeTime      string `json:"lastProbeTime,omitempty"`
 	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
-	// a number, or a number as text
+	// a number, or a string with a number
 	ObservedGeneration json.RawMessage `json:"observedGeneration,omitempty"`
 }
 
-// splitConditions separates this program's condition from the conditions of other programs.
+// splitConditions returns the conditions of other programs, and the condition that this program
+// writes.
 func (o *istioObject) splitConditions() (others []istioCondition, own istioCondition) {
 	for _, c := range o.conditions() {
 		if c.Type == conditionType {
@@ -162,7 +164,7 @@ func (o *istioObject) splitConditions() (others []istioCondition, own istioCondi
 	return others, own
 }
 
-// conditions returns the conditions of all programs.
+// conditions returns all conditions in the object's status.
 func (o *istioObject) conditions() []istioCondition {
 	var status struct{ Conditions []istioCondition }
 	if len(o.Status) == 0 || json.Unmarshal(o.Status, &status) != nil {

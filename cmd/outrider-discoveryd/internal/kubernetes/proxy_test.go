@@ -11,12 +11,12 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// proxy forwards TCP connections to the API server, and delays or cuts its answers.
+// proxy forwards TCP connections to the API server, and can delay or cut off its responses.
 type proxy struct {
 	listener net.Listener
-	// number of bytes after which the answers on a connection are cut; 0: never
+	// number of response bytes after which a connection is closed; 0: no limit
 	cutAfter atomic.Int64
-	delay    atomic.Int64 // delay of each piece of an answer, in nanoseconds
+	delay    atomic.Int64 // nanoseconds before each write of response data
 	cuts     atomic.Int64
 
 	mu    sync.Mutex

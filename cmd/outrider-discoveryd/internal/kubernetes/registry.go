@@ -13,29 +13,29 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// Registry delivers each Service with its endpoints as ServiceEntries. A change of an EndpointSlice
-// changes only those of its own Service.
+// Registry delivers each Service with its endpoints, as ServiceEntries. A change of an
+// EndpointSlice changes only the ServiceEntries of its Service.
 type Registry struct {
 	feed
 	domain string
-	// services by "namespace/name"; for some, only EndpointSlices are known
+	// by NAMESPACE/NAME; contains Services of which only EndpointSlices are known, too
 	services map[string]*service
-	slices   map[string]string // key of the Service of each EndpointSlice
-	pods     map[string]pod    // pods by "namespace/name"
-	// services that have, or had, an endpoint in a pod, by pod
+	slices   map[string]string // key of the Service that each EndpointSlice belongs to
+	pods     map[string]pod    // by NAMESPACE/NAME
+	// keys of the Services that have, or had, an endpoint in a Pod, by the key of the Pod
 	users map[string]map[string]struct{}
-	nodes map[string]string // localities of nodes by name
+	nodes map[string]string // locality of each Node, by its name
 	sent  int
 }
 
 // service is a Service with its endpoints.
 type service struct {
-	spec    *spec // spec of the Service; nil: there are EndpointSlices but no Service
+	spec    *spec // nil: EndpointSlices exist, but the Service does not
 	slices  map[string]*slice
-	objects []*object.Object // ServiceEntries that were sent last
+	objects []*object.Object // ServiceEntries in the last batch
 }
 
-// NewRegistry returns a registry. It fails only if the types of Kubernetes cannot be registered.
+// NewRegistry returns a registry. Its only error is a failure to register the Kubernetes types.
 func NewRegistry(options Options, sink source.Sink) (*Registry, error) {
 	at, err := newConnection(options.Kubeconfig)
 	if err != nil {
@@ -94,7 +94,7 @@ func (r *Registry) remove(c *collection, key string) {
 		delete(r.pods, key)
 		r.changeUsers(key)
 	case "Node":
-		name := key[1:] // keys of objects without a namespace begin with a slash
+		name := key[1:] // the key of a Node, which has no namespace, is /NAME
 		delete(r.nodes, name)
 		r.changeNode(name)
 	}
@@ -109,7 +109,7 @@ func (r *Registry) service(key string) *service {
 	return s
 }
 
-// setSlice processes an EndpointSlice. A label names its Service.
+// setSlice processes an EndpointSlice. The label kubernetes.io/service-name contains its Service.
 func (r *Registry) setSlice(key string, o *discoveryv1.EndpointSlice) {
 	name := o.Labels[discoveryv1.LabelServiceName]
 	owner := o.Namespace + "/" + name
@@ -142,7 +142,7 @@ func (r *Registry) removeSlice(key string) {
 	}
 }
 
-// changeUsers marks the services with an endpoint in a pod as changed.
+// changeUsers marks the Services that have an endpoint in a Pod as changed.
 func (r *Registry) changeUsers(pod string) {
 	for owner := range r.users[pod] {
 		if s := r.services[owner]; s != nil && s.has(func(e *endpoint) bool {
@@ -158,11 +158,11 @@ func (r *Registry) changeUsers(pod string) {
 	}
 }
 
-// changeNode marks the services with an endpoint on a node as changed. It searches all services,
+// changeNode marks the Services that have an endpoint on a Node as changed. It needs no index,
 // because the localities of nodes rarely change.
 func (r *Registry) changeNode(name string) {
 	if !r.complete {
-		return // before the first batch all services are marked anyway
+		return // the first batch contains all Services
 	}
 	for key, s := range r.services {
 		if s.has(func(e *endpoint) bool { return e.node == name }) {
@@ -171,7 +171,7 @@ func (r *Registry) changeNode(name string) {
 	}
 }
 
-// has reports whether an endpoint of the service satisfies a condition.
+// has reports whether meets returns true for an endpoint of the service.
 func (s *service) has(meets func(*endpoint) bool) bool {
 	for _, slice := range s.slices {
 		for i := range slice.endpoints {
@@ -204,7 +204,8 @@ func (r *Registry) input(key string) (store.Input, bool) {
 
 func (r *Registry) count() int { return r.sent }
 
-// sortedSlices returns the slices sorted by name; those of the service's address family come first.
+// sortedSlices returns the EndpointSlices sorted by name, those of the Service's own address family
+// first.
 func (s *service) sortedSlices() []*slice {
 	var first, others []*slice
 	for _, name := range slices.Sorted(maps.Keys(s.slices)) {

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// limit bounds every wait; it is long enough for a busy machine.
+// limit bounds each wait. It is generous, for busy machines.
 const limit = 3 * time.Minute
 
 const (
@@ -20,7 +20,7 @@ const (
 	corePath       = "/api/v1/namespaces/"
 )
 
-// receiver records what a source has delivered.
+// receiver records the inputs that a source delivers.
 type receiver struct{ sourcetest.Receiver }
 
 // await waits until the input of a path contains a text.
@@ -31,7 +31,7 @@ func (r *receiver) await(t *testing.T, path, text string) {
 	})
 }
 
-// startSource runs a source, and waits until it has delivered its complete state.
+// startSource starts a source, which runs until the test ends.
 func startSource(t *testing.T, options Options) (*Source, *receiver) {
 	t.Helper()
 	options.Name = "kubernetes"
@@ -76,7 +76,7 @@ func namespace(c *cluster.Cluster, name string) string {
 	return name
 }
 
-// TestAPIServer runs all tests that share one API server.
+// TestAPIServer runs the tests that share one API server.
 func TestAPIServer(t *testing.T) {
 	c := cluster.Start(t)
 	for _, test := range []struct {

@@ -15,10 +15,10 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// exportAnnotation lists the namespaces in which a Service is visible.
+// exportAnnotation is the annotation with the namespaces in which a Service is visible.
 const exportAnnotation = "networking.istio.io/exportTo"
 
-// spec holds the part of a Service that the registry uses.
+// spec holds the fields of a Service that the registry uses.
 type spec struct {
 	namespace, name, host string
 	created               time.Time
@@ -28,7 +28,7 @@ type spec struct {
 	family                string // address family of the first address
 	ports                 []*networking.ServicePort
 	selector              map[string]string // selects Pods and WorkloadEntries; nil: none
-	// ports of a Service with a selector, with target ports for WorkloadEntries
+	// ports for the WorkloadEntries that the selector selects
 	workloadPorts []*networking.ServicePort
 	externalName  string
 }
@@ -83,13 +83,14 @@ func (s *spec) addPort(in *corev1.ServicePort) {
 	case in.TargetPort.Type == intstr.Int:
 		own.TargetPort = uint32(in.TargetPort.IntVal)
 	case in.TargetPort.StrVal != in.Name:
-		return // WorkloadEntries may have the port under another name
+		return // a WorkloadEntry may have another name for the target port
 	}
 	s.workloadPorts = append(s.workloadPorts, own)
 }
 
-// protocolOf returns the protocol of a port as in Istio: by appProtocol, else by the prefix of the
-// port's name, else TCP for well-known ports whose servers send first.
+// protocolOf returns the protocol of a port as Istio does: appProtocol, else the prefix of the
+// port's name, else TCP for well-known ports of protocols in which the server may send first, else
+// "".
 func protocolOf(port *corev1.ServicePort) string {
 	name := port.Name
 	if port.AppProtocol != nil {
@@ -111,13 +112,14 @@ func protocolOf(port *corev1.ServicePort) string {
 		}
 	}
 	switch port.Port {
-	case 25, 53, 3306, 27017: // in SMTP, DNS, MySQL and MongoDB the server may send first
+	case 25, 53, 3306, 27017: // SMTP, DNS, MySQL and MongoDB
 		return "TCP"
 	}
 	return ""
 }
 
-// entry returns a ServiceEntry of the service. index is its position among those of the service.
+// entry returns a ServiceEntry for the Service, made from in. index is the position of the
+// ServiceEntry among those of the Service.
 func (s *spec) entry(path, suffix string, index int, in *networking.ServiceEntry) *object.Object {
 	in.Hosts, in.ExportTo = []string{s.host}, s.exportTo
 	return &object.Object{
@@ -127,9 +129,10 @@ func (s *spec) entry(path, suffix string, index int, in *networking.ServiceEntry
 		Created: s.created, File: path, Index: index, Spec: in}
 }
 
-// entries returns the ServiceEntries of a service: one with the addresses and the endpoints of all
-// its ports, one for each group of endpoints that have the same subset of its ports, and one that
-// selects WorkloadEntries. Only TCP ports are used; without a TCP port there are none.
+// entries returns the ServiceEntries for a Service: one with the addresses, and the endpoints that
+// have all ports of the Service; one for each subset of the ports that other endpoints have; and
+// one that selects WorkloadEntries. Only TCP ports are used. A Service without a TCP port has no
+// ServiceEntry.
 func (r *Registry) entries(path string, in *service) []*object.Object {
 	s := in.spec
 	switch {
@@ -166,8 +169,8 @@ func (r *Registry) entries(path string, in *service) []*object.Object {
 	return found
 }
 
-// portNames returns the names of the service's ports, restricted to those in only unless that is
-// nil, joined by commas; "": there is none.
+// portNames returns the names of the Service's ports, joined by commas. If only is not nil, it
+// omits ports that are not in only.
 func (s *spec) portNames(only map[string]uint32) string {
 	names := make([]string, 0, len(s.ports))
 	for _, port := range s.ports {
@@ -178,11 +181,12 @@ func (s *spec) portNames(only map[string]uint32) string {
 	return strings.Join(names, ",")
 }
 
-// endpoints returns the endpoints of a service, sorted by address, grouped by the names of their
-// ports. A pod with addresses of two families is one endpoint.
+// endpoints returns the endpoints of a Service, grouped by the names of their ports and sorted by
+// address. A Pod with addresses of both families is one endpoint, with the family of the Service if
+// possible.
 func (r *Registry) endpoints(in *service) map[string][]*networking.WorkloadEntry {
 	groups := map[string][]*networking.WorkloadEntry{}
-	families := map[string]string{} // chosen address family of each pod
+	families := map[string]string{} // address family of each Pod's endpoint
 	for _, slice := range in.sortedSlices() {
 		ports := maps.Clone(slice.ports)
 		maps.DeleteFunc(ports, func(name string, _ uint32) bool {
@@ -215,8 +219,8 @@ func (r *Registry) endpoints(in *service) map[string][]*networking.WorkloadEntry
 	return groups
 }
 
-// workload returns an endpoint as a WorkloadEntry; nil while its pod, which has the identity, is
-// unknown.
+// workload returns the WorkloadEntry for an endpoint. It returns nil if the Pod, which has the
+// service account, is not known yet.
 func (r *Registry) workload(e *endpoint, ports map[string]uint32) *networking.WorkloadEntry {
 	w := &networking.WorkloadEntry{Address: e.address, Ports: ports, Locality: r.nodes[e.node]}
 	if e.pod == "" {

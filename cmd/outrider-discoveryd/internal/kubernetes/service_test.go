@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// show returns ServiceEntries as text: each is a line, followed by a line for each endpoint.
+// show returns a line for each ServiceEntry, followed by a line for each of its endpoints.
 func show(objects []*object.Object) []string {
 	var lines []string
 	for _, o := range objects {
@@ -61,8 +61,8 @@ func createPod(c *cluster.Cluster, ns, name, node, account, labels string) {
 		labels, node, account))
 }
 
-// testServices compares the ServiceEntries made from Services with the expected ones, and their
-// endpoints with istiod's.
+// testServices compares the ServiceEntries made from the Services of serviceCases with the expected
+// ones, and their endpoints with those of istiod.
 func testServices(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "services")
 	for _, node := range nodes {
@@ -108,7 +108,7 @@ func testServices(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// flat returns the endpoints of ServiceEntries in the form of debugEndpoints.
+// flat returns a line for each endpoint of ServiceEntries, in the form of debugEndpoints.
 func flat(objects []*object.Object) []string {
 	var found []string
 	for _, o := range objects {
@@ -131,7 +131,7 @@ func flat(objects []*object.Object) []string {
 	return found
 }
 
-// debugEndpoints returns istiod's healthy endpoints by host.
+// debugEndpoints returns a line for each healthy endpoint in istiod, by the host of its service.
 func debugEndpoints(t *testing.T, c *cluster.Cluster) map[string][]string {
 	var shards map[string]map[string]struct {
 		Shards map[string][]struct {
@@ -170,7 +170,8 @@ func debugEndpoints(t *testing.T, c *cluster.Cluster) map[string][]string {
 	return found
 }
 
-// testServiceChanges: a change delivers the Service that it affects, and no other.
+// testServiceChanges: each change of a Pod, Node or EndpointSlice delivers only the Service that it
+// affects.
 func testServiceChanges(t *testing.T, c *cluster.Cluster) {
 	ns := "services"
 	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret")})

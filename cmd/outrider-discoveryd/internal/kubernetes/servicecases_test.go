@@ -19,13 +19,13 @@ var pods = []struct{ name, node, account, labels string }{
 	{"c", "near", "other", "app: web, istio-locality: r9.z9.s9"},
 }
 
-// of returns the endpoint of a pod.
+// of returns the endpoint of a Pod in the YAML of an EndpointSlice.
 func of(pod, node, address string) string {
 	return fmt.Sprintf("{addresses: [%q], nodeName: %s, conditions: {ready: true}, "+
 		"targetRef: {kind: Pod, namespace: services, name: %s}}", address, node, pod)
 }
 
-// endpointSlice is the content of an EndpointSlice.
+// endpointSlice is the content of an EndpointSlice; ports and endpoints are YAML.
 type endpointSlice struct{ family, ports, endpoints string }
 
 func v4(ports string, endpoints ...string) endpointSlice {
@@ -37,12 +37,13 @@ var (
 	endpointB = of("b", "far", "10.0.0.2")
 )
 
-// serviceCases are specs of Services with their EndpointSlices, and the expected ServiceEntries.
+// serviceCases are Services with their EndpointSlices, and the ServiceEntries expected for them.
 var serviceCases = []struct {
 	name, annotations, spec string
 	slices                  []endpointSlice
 	want                    []string // expected ServiceEntries, in the form of show
-	differs                 bool     // istiod has other endpoints; see docs/decisions/0067
+	// the endpoints differ from istiod's on purpose; see docs/decisions/0067
+	differs bool
 }{
 	{
 		name:   "plain",
@@ -53,7 +54,7 @@ var serviceCases = []struct {
 			"  10.0.0.2 map[http:8080] r2 web disabled"},
 	},
 	{
-		name: "states", // endpoints that are not ready, and one whose pod is not known yet
+		name: "states", // endpoints that are not ready, and one whose Pod is unknown
 		spec: "{clusterIP: 10.96.1.2, ports: [{name: grpc-api, port: 80}]}",
 		slices: []endpointSlice{v4("{name: grpc-api, port: 80}",
 			"{addresses: [10.0.0.3], conditions: {ready: false, serving: true, terminating: true}}",
@@ -63,7 +64,7 @@ var serviceCases = []struct {
 			"  10.0.0.5 map[grpc-api:80]   "},
 	},
 	{
-		name: "named", // pods have the target port under different numbers, or do not have it
+		name: "named", // Pods with different numbers for the named target port, or without it
 		spec: "{clusterIP: 10.96.1.3, ports: [{name: http, port: 80, targetPort: web}, " +
 			"{name: admin, port: 81, targetPort: adm, appProtocol: kubernetes.io/h2c}]}",
 		slices: []endpointSlice{
@@ -129,7 +130,7 @@ var serviceCases = []struct {
 			"map[networking.istio.io/traffic-distribution:PreferClose]"},
 	},
 	{
-		name: "dual", // a pod with addresses of two families is one endpoint
+		name: "dual", // a Pod with addresses of both families is one endpoint
 		spec: "{ipFamilyPolicy: RequireDualStack, ipFamilies: [IPv6, IPv4], " +
 			"clusterIP: 'fd00:10:96::7', clusterIPs: ['fd00:10:96::7', 10.96.1.9], " +
 			"ports: [{name: http, port: 80}]}",

@@ -13,15 +13,15 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// Source delivers the objects of Istio's kinds as text.
+// Source delivers the objects of Istio's kinds as JSON.
 type Source struct {
 	feed
-	status  *statusWriter // writes the validity of objects to their status; nil: not configured
+	status  *statusWriter // nil: the validity of objects is not written to their status
 	pending map[string][]byte
-	sums    map[string][sha256.Size]byte // sums of the texts that were sent last
+	sums    map[string][sha256.Size]byte // SHA-256 sum of the text last sent for each path
 }
 
-// NewSource returns a source. It fails only if the types of Kubernetes cannot be registered.
+// NewSource returns a source. Its only error is a failure to register the Kubernetes types.
 func NewSource(options Options, sink source.Sink) (*Source, error) {
 	at, err := newConnection(options.Kubeconfig)
 	if err != nil {
@@ -49,7 +49,7 @@ func orAll(namespaces []string) []string {
 	return namespaces
 }
 
-// Run watches the API server until ctx ends.
+// Run watches the API server, and writes statuses if configured, until ctx ends.
 func (s *Source) Run(ctx context.Context) error {
 	if s.status == nil {
 		return s.feed.Run(ctx)
@@ -62,12 +62,12 @@ func (s *Source) Run(ctx context.Context) error {
 
 func (s *Source) path(kind, key string) string { return s.name + ":" + kind + "/" + key }
 
-// prepare makes the texts of a list's objects.
+// prepare implements preparer. It encodes the objects of a list without the feed's lock.
 func (s *Source) prepare(c *collection, list []any) {
 	s.mu.Lock()
 	gv := c.resource.GroupVersion()
 	s.mu.Unlock()
-	_ = inParallel(len(list), func(i int) error { // no call fails
+	_ = inParallel(len(list), func(i int) error { // encode returns no error
 		list[i].(*istioObject).encode(gv, c.kind)
 		return nil
 	})
@@ -83,7 +83,7 @@ func (s *Source) set(c *collection, key string, o runtime.Object) {
 		s.status.set(path, in)
 	}
 	if in.encoded == nil {
-		return // the spec is not JSON, which no API server sends
+		return // encode has failed: the spec is not JSON, which no API server sends
 	}
 	s.pending[path] = in.encoded
 	s.change(path)
@@ -113,15 +113,17 @@ func (s *Source) input(path string) (store.Input, bool) {
 
 func (s *Source) count() int { return len(s.sums) }
 
-// Report passes the problems of all objects in force to the source, after each push. The problems'
-// files are the paths of inputs.
+// Report passes the current problems of all objects to the source, which writes them to the
+// objects' statuses. The discovery server calls it after each push. The File of a problem is the
+// path of an input.
 func (s *Source) Report(problems []object.Problem) {
 	if s.status != nil {
 		s.status.report(problems)
 	}
 }
 
-// Status returns the state of the connection, and why statuses cannot be written.
+// Status returns the state of the connection to the API server. Its problem includes statuses that
+// cannot be written.
 func (s *Source) Status() source.Status {
 	status := s.feed.Status()
 	if s.status == nil {

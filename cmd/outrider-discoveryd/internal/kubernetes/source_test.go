@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// testSource: all kinds are delivered in one first batch, as text that the store can read, and
-// changes afterwards one by one.
+// testSource: the first batch contains the objects of all kinds, as text that the object store can
+// parse. Later changes arrive one by one.
 func testSource(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "source")
 	at := networkingPath + ns
@@ -70,8 +70,8 @@ func testSource(t *testing.T, c *cluster.Cluster) {
 		"/apis/security.istio.io/v1/namespaces/source/peerauthentications/p", "")
 }
 
-// testNamespaces: only the configured namespaces are read, and a change of a status that has no
-// effect delivers nothing.
+// testNamespaces: the source reads only the configured namespaces. A change of an object's status
+// that has no effect on the discovery server delivers nothing.
 func testNamespaces(t *testing.T, c *cluster.Cluster) {
 	one, two := namespace(c, "one"), namespace(c, "two")
 	c.Create(networkingPath+one+"/serviceentries", serviceEntry("web", "one.example"))
@@ -94,8 +94,8 @@ func testNamespaces(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, networkingPath+two+"/serviceentries/web", "")
 }
 
-// conditionOf returns the condition that this program has written to a ServiceEntry, and the number
-// of writes to the object.
+// conditionOf returns the condition that this program has written to a ServiceEntry, and the
+// resourceVersion of the object, which changes with each write.
 func conditionOf(t *testing.T, c *cluster.Cluster, path string) (verdict, string) {
 	t.Helper()
 	var o istioObject
@@ -106,8 +106,8 @@ func conditionOf(t *testing.T, c *cluster.Cluster, path string) (verdict, string
 	return verdictOf(own), o.ResourceVersion
 }
 
-// testStatus: the status of objects is written once, beside the conditions of other programs. Two
-// servers write no more often than one.
+// testStatus: two servers write the same condition to the status of an object only once, and retain
+// the conditions of other programs.
 func testStatus(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "status")
 	path := networkingPath + ns + "/serviceentries/web"
@@ -147,7 +147,8 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 		t.Error("an equal condition was written again")
 	}
 
-	// Another version of the server writes another condition, which must not be overwritten.
+	// A server of another version writes another condition. It is overwritten only after a new
+	// problem.
 	c.Merge(path+"/status", `{"status": {"conditions": [{"type": "PassedAnalysis", `+
 		`"status": "False", "message": "other"}]}}`)
 	haveRead := func(message string) {
@@ -164,7 +165,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	report(nil, "False  other")
 	report(problems, "False Invalid spec.hosts: no host; name one")
 
-	// Two servers that disagree about an object do not overwrite its status in turn.
+	// Two servers that disagree about an object do not overwrite each other's condition endlessly.
 	haveRead("spec.hosts: no host; name one")
 	servers[0].Report(nil)
 	haveRead("")
@@ -183,7 +184,8 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	}
 	report(problems, "False Invalid spec.hosts: no host; name one")
 
-	// without permission to write, the problem is reported and the source works otherwise
+	// Without permission to write statuses, the source reports a problem and still delivers
+	// objects.
 	c.Create("/apis/rbac.authorization.k8s.io/v1/clusterroles", "metadata: {name: reader}\n"+
 		"rules: [{apiGroups: ['*'], resources: ['*'], verbs: [get, list, watch]}]")
 	c.Create(corePath+ns+"/serviceaccounts", "metadata: {name: reader}")
@@ -203,7 +205,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, path, "")
 }
 
-// accountToken returns a token of the API server for a service account.
+// accountToken requests a token for a service account from the API server.
 func accountToken(c *cluster.Cluster, ns, account string) string {
 	text := c.Create(corePath+ns+"/serviceaccounts/"+account+"/token",
 		"apiVersion: authentication.k8s.io/v1\nkind: TokenRequest\nspec: {}")

@@ -8,19 +8,19 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// conditionType is the type of the status condition that tells whether an object is valid.
+// conditionType is the type of the status condition that reports whether an object is valid.
 const conditionType = "PassedAnalysis"
 
-// maxMessage bounds the message of a condition in bytes.
+// maxMessage is the maximum length of a condition's message in bytes.
 const maxMessage = 2048
 
-// verdict is the content of the condition in an object's status. It is comparable.
+// verdict is what a condition says about the validity of an object. It is comparable.
 type verdict struct {
 	status, reason, message string
 	generation              int64
 }
 
-// verdictOf returns the verdict in a condition.
+// verdictOf returns the verdict that a condition contains.
 func verdictOf(c istioCondition) verdict {
 	generation, err := strconv.ParseInt(strings.Trim(string(c.ObservedGeneration), `"`), 10, 64)
 	if err != nil {
@@ -29,7 +29,7 @@ func verdictOf(c istioCondition) verdict {
 	return verdict{c.Status, c.Reason, c.Message, generation}
 }
 
-// newVerdict returns the verdict for an object with problems.
+// newVerdict returns the verdict for an object of a generation with the given problems.
 func newVerdict(problems []object.Problem, generation int64) verdict {
 	v := verdict{status: "True", reason: "Valid", generation: generation}
 	var lines []string
@@ -56,15 +56,16 @@ func newVerdict(problems []object.Problem, generation int64) verdict {
 	return v
 }
 
-// objectStatus holds the verdict for an object, and the verdict that its status has.
+// objectStatus holds the verdict of this server for an object, and the verdict in the object's
+// status.
 type objectStatus struct {
 	kind, namespace, name string
 	generation            int64
-	has                   verdict // verdict in the object's status as last read
-	want                  verdict // verdict that was reported last; zero: none yet
+	has                   verdict // verdict in the object's status when it was last read
+	want                  verdict // this server's last verdict; zero: none yet
 }
 
-// set processes an object that was read.
+// set records the generation of an object and the verdict in its status.
 func (w *statusWriter) set(path string, o *istioObject) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -75,7 +76,8 @@ func (w *statusWriter) set(path string, o *istioObject) {
 	}
 	_, own := o.splitConditions()
 	if s.generation, s.has = o.Generation, verdictOf(own); s.has == s.want {
-		// the verdict was written before; a later change by another server is not overwritten
+		// The verdict has been written. If another server overwrites it later, it is not written
+		// again.
 		delete(w.due, path)
 	}
 }
@@ -87,8 +89,8 @@ func (w *statusWriter) remove(path string) {
 	delete(w.due, path)
 }
 
-// report sets the verdicts for all objects from their problems. The problems' files are the paths
-// of inputs.
+// report computes the verdicts for all objects, and schedules the writes of those that have
+// changed. The File of a problem is the path of an input.
 func (w *statusWriter) report(problems []object.Problem) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

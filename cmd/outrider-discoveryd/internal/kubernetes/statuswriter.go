@@ -24,18 +24,18 @@ const (
 	pauseAtMost     = time.Minute
 )
 
-// statusWriter writes the verdict for an object to the object's status, once for each generation
-// and verdict. It does not write again after another program has changed the condition, so that two
-// servers that disagree do not overwrite each other endlessly.
+// statusWriter writes the verdict for each object to the object's status, once for each generation
+// and verdict. If another program changes the condition, it does not write again: two servers that
+// disagree would overwrite each other endlessly.
 type statusWriter struct {
 	connection *connection
 	limit      flowcontrol.RateLimiter
 	wake       chan struct{}
 
 	mu      sync.Mutex
-	objects map[string]*objectStatus // statuses of objects by path
+	objects map[string]*objectStatus // by the path of the object's input
 	due     map[string]struct{}
-	err     error // error of the last write
+	err     error // error of the last write; nil: it succeeded
 }
 
 func newStatusWriter(at *connection) *statusWriter {
@@ -85,13 +85,13 @@ func (w *statusWriter) next() (path string, s objectStatus, ok bool) {
 		if s := w.objects[path]; s.want != s.has && s.want.generation == s.generation {
 			return path, *s, true
 		}
-		delete(w.due, path) // another server has written it, or it has changed since
+		delete(w.due, path) // another server has written the verdict, or the object has changed
 	}
 	return "", objectStatus{}, false
 }
 
-// done records the result of writing a status. If the verdict has changed meanwhile, the status
-// stays due.
+// done records the result of a write. If the write failed, or the verdict has changed meanwhile,
+// the object remains scheduled.
 func (w *statusWriter) done(path string, written objectStatus, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -101,7 +101,7 @@ func (w *statusWriter) done(path string, written objectStatus, err error) {
 	}
 }
 
-// problem returns why statuses cannot be written, "" if they can.
+// problem returns the reason why statuses cannot be written; "": none.
 func (w *statusWriter) problem() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -111,8 +111,8 @@ func (w *statusWriter) problem() string {
 	return fmt.Sprintf("cannot write the status of %d objects: %v", len(w.due), w.err)
 }
 
-// write writes the condition into an object's status. It does nothing if the object was removed or
-// has another generation, or if the condition is already right.
+// write writes a verdict to an object's status. It does nothing if the object was removed, if it
+// has another generation, or if its status already has the verdict.
 func (w *statusWriter) write(ctx context.Context, s objectStatus) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTime)
 	defer cancel()
@@ -152,7 +152,7 @@ func (w *statusWriter) write(ctx context.Context, s objectStatus) error {
 	return ignoreGone(err)
 }
 
-// ignoreGone returns err, or nil if it says that the object was removed.
+// ignoreGone returns nil for the error that an object does not exist, and err otherwise.
 func ignoreGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil

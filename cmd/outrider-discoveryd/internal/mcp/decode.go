@@ -16,21 +16,22 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// synthetic is the prefix of ServiceEntries that istiod makes from the services in its registries.
-// They have no endpoints.
+// synthetic is the prefix of the names of ServiceEntries that istiod makes from services in its
+// registries. They have no endpoints.
 const synthetic = "synthetic-"
 
-// decoded is a decoded resource of an xDS server, with its object.
+// decoded is an MCP resource, decoded to an object.
 type decoded struct {
 	apiVersion      string
 	kind            object.Kind
 	namespace, name string
 	metadata        *mcpv1.Metadata
 	spec            proto.Message
-	broken          error // why spec does not contain the whole object
+	broken          error // reason why spec is incomplete; nil: it is complete
 }
 
-// decode decodes a resource. It returns an error if the resource does not identify its object.
+// decode decodes a resource. It returns an error if the resource has no valid name. If only the
+// spec cannot be decoded, it sets broken.
 func decode(typeURL string, resource *anypb.Any) (*decoded, error) {
 	var r mcpv1.Resource
 	if err := resource.UnmarshalTo(&r); err != nil {
@@ -54,24 +55,24 @@ func decode(typeURL string, resource *anypb.Any) (*decoded, error) {
 
 func (d *decoded) qualified() string { return d.namespace + "/" + d.name }
 
-// created returns the time of creation; zero if the server does not send it.
+// created returns the creation time of the object; zero if the server does not send it.
 func (d *decoded) created() time.Time {
 	if at := d.metadata.GetCreateTime(); at.GetSeconds() > 0 {
-		return at.AsTime().Truncate(time.Second) // Kubernetes has times in whole seconds
+		return at.AsTime().Truncate(time.Second) // Kubernetes' creation times have whole seconds
 	}
 	return time.Time{}
 }
 
-// object returns the decoded object with the path of its input.
+// object returns the decoded object. path is the path of its input.
 func (d *decoded) object(path string) *object.Object {
 	return &object.Object{Key: object.Key{Kind: d.kind, Namespace: d.namespace, Name: d.name},
 		APIVersion: d.apiVersion, Labels: d.metadata.Labels, Annotations: d.metadata.Annotations,
 		Created: d.created(), File: path, Spec: d.spec}
 }
 
-// text returns the object as JSON. If the object cannot be decoded completely, its spec is one that
-// is invalid for every kind, so that the object is refused: its last good version stays in force,
-// and an invalid policy without one is replaced by a denial.
+// text returns the object as JSON. If the object is incomplete, its spec is replaced by one that no
+// kind accepts. The store then refuses the object: its last good version remains in force, and a
+// policy without a good version is replaced by a denial.
 func (d *decoded) text() []byte {
 	metadata := map[string]any{"name": d.name, "namespace": d.namespace}
 	if len(d.metadata.Labels) > 0 {
@@ -88,7 +89,7 @@ func (d *decoded) text() []byte {
 		err = d.broken
 	}
 	if err != nil {
-		// encoding a map of texts cannot fail
+		// encoding a map of strings cannot fail
 		spec, _ = json.Marshal(map[string]string{"unreadable": err.Error()})
 	}
 	text, err := json.Marshal(map[string]any{"apiVersion": d.apiVersion, "kind": string(d.kind),
@@ -100,7 +101,7 @@ func (d *decoded) text() []byte {
 	return text
 }
 
-// hasUnknown reports whether a message, or a message within it, contains unknown fields.
+// hasUnknown reports whether a message, or a message nested in it, has unknown fields.
 func hasUnknown(m protoreflect.Message) bool {
 	if len(m.GetUnknown()) > 0 {
 		return true

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	maxResponse       = 256 << 20 // bytes of a response, which contains all objects of a kind
+	maxResponse       = 256 << 20 // bytes; a response contains all objects of a kind
 	maxCertificates   = 4 << 20
 	keepaliveInterval = 30 * time.Second
 	keepaliveTimeout  = 10 * time.Second
 )
 
-// dial returns a connection with the current credentials.
+// dial returns a connection with the credentials that the configured files contain now.
 func (s *Source) dial() (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{grpc.WithDisableServiceConfig(), grpc.WithNoProxy(),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),

@@ -14,10 +14,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// resourceType is the type URL of the message in each resource.
+// resourceType is the type URL of the protobuf message that contains each object.
 const resourceType = resource.TypePrefix + "istio.mcp.v1alpha1.Resource"
 
-// Encode returns the resource for an object. It is a function for discovery.Options.EncodeObject.
+// Encode returns the MCP resource for an object. It is used as discovery.Options.EncodeObject.
 func Encode(o *object.Object) (*resource.Resource, error) {
 	spec, err := resource.Encode(o.Spec)
 	if err != nil {
@@ -36,8 +36,8 @@ func Encode(o *object.Object) (*resource.Resource, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", o, err)
 	}
-	// the version is a hash of the content, because istiod ignores objects whose version has not
-	// changed
+	// istiod ignores an object whose version has not changed, so the version is a hash of the
+	// content.
 	sum := sha256.Sum256(value)
 	message.Metadata.Version = hex.EncodeToString(sum[:8])
 	if value, err = resource.Encode(message); err != nil {

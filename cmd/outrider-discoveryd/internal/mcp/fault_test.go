@@ -19,12 +19,13 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// faulty is an incremental server with one service and one policy, whose streams have a fault.
+// faulty is an incremental xDS server with one service and one policy. Its streams have the fault
+// that was set when they began.
 type faulty struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
-	fault atomic.Value // string: of streams that begin
+	fault atomic.Value // string: fault of new streams
 	cut   chan struct{}
-	lists map[string]*discoveryv3.Resource // by type
+	lists map[string]*discoveryv3.Resource // by type URL
 }
 
 func newFaulty(t *testing.T) *faulty {
@@ -46,7 +47,8 @@ func newFaulty(t *testing.T) *faulty {
 	return f
 }
 
-// DeltaAggregatedResources answers each first request of a type with its list.
+// DeltaAggregatedResources responds to the first request for each type with the resources of that
+// type.
 func (f *faulty) DeltaAggregatedResources(
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
 	fault, _ := f.fault.Load().(string)
@@ -89,9 +91,9 @@ func (f *faulty) answer(
 	}
 }
 
-// TestSource_KeepsStateOverFaults has a server whose streams end, and begin again with a fault. The
-// source must deliver no part of a list, retain the former objects, and report the begin and the
-// end of the fault.
+// TestSource_KeepsStateOverFaults ends the streams of a server, which then begin again with a
+// fault. The source accepts no incomplete state, retains its objects, and reports the beginning and
+// the end of the fault.
 func TestSource_KeepsStateOverFaults(t *testing.T) {
 	t.Parallel()
 	f := newFaulty(t)
@@ -126,7 +128,7 @@ func TestSource_KeepsStateOverFaults(t *testing.T) {
 	s.awaitPaths(all)
 	for _, test := range []struct {
 		fault, report string
-		connected     bool // the stream does not end by itself
+		connected     bool // the fault does not end the stream
 	}{
 		{"half a list", "half a list", false},
 		{"token revoked", "token revoked", false},

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Admit authenticates a client; see xds.Options.Admit.
+// Admit is a function that authenticates a client; see xds.Options.Admit.
 type Admit func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
 
 // Guard returns an Admit that calls admit, and also refuses clients that request the objects of the
