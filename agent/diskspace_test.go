@@ -7,7 +7,8 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// Without a live epoch the number is unknown, so a condition remains; without a log file it is nil.
+// Without a live epoch, failedWrites returns an error, so that a condition remains. Without a
+// configured log file it returns nil.
 func TestFailedWrites_UnknownWithoutAnEpoch(t *testing.T) {
 	for file, unknown := range map[string]bool{"/var/log/access.log": true, "/dev/stdout": false} {
 		c := &config.Config{}

@@ -23,12 +23,12 @@ import (
 // conditionNoBootstrap is active while the start waits for the upstream server's bootstrap.
 const conditionNoBootstrap = "bootstrap-missing"
 
-// bootstrapPause is the minimum pause between requests for a bootstrap, and the maximum of a random
-// addition to it.
+// bootstrapPause is the minimum pause between requests for a bootstrap. A random time of up to
+// bootstrapPause is added to each pause.
 const bootstrapPause = time.Second
 
-// certificateWait bounds the wait for the certificate with which a bootstrap is requested. At a
-// start, the certificate is issued at the same time.
+// certificateWait bounds the wait for the client certificate with which the agent requests a
+// bootstrap. When the agent starts, the certificate is being issued at the same time.
 const certificateWait = 5 * time.Second
 
 // bootstraps requests bootstraps from the upstream server.
@@ -101,9 +101,9 @@ func (b *bootstraps) awaitCertificate(ctx context.Context) {
 }
 
 // startFiles returns the files that Envoy reads at its start. With [discovery] dynamic_bootstrap it
-// waits until the upstream server sends a usable bootstrap or a reload disables the key. If the
-// configuration yields no bootstrap, the result contains reload.files only, and the start will
-// report the error. The error is that of ctx.
+// waits until the upstream server sends a usable bootstrap or a reload disables the key. If no
+// bootstrap can be made from the configuration, the result contains reload.files only; the start of
+// the epoch then reports the error. The returned error is ctx.Err().
 func (s *starter) startFiles(ctx context.Context) ([]string, error) {
 	defer s.proxy.SetWaitingReason("")
 	defer s.board.Clear(conditionNoBootstrap)

@@ -32,7 +32,7 @@ type reloadSource struct {
 func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.options) }
 
 func (s reloadSource) Check(ctx context.Context, loaded *config.Loaded) error {
-	before := s.state.InForce().Config.Health.Exec // at a start, of this configuration
+	before := s.state.InForce().Config.Health.Exec // at the agent's start, equal to that of loaded
 	if err := blueprint.CheckExecProbe(loaded, before, s.options.InUnit); err != nil {
 		return config.Errors{err}
 	}
@@ -120,7 +120,7 @@ func (e reloadEffects) Enact(
 ) {
 	c := won.loaded.Config
 	e.grpc.write(c.XDS.GRPCBootstrapFile, won.wanted.grpc)
-	e.state.binary.Store(won.wanted.binary) // ready without Envoy
+	e.state.binary.Store(won.wanted.binary) // known before an epoch runs the binary
 	if won.wanted.accepted != nil {
 		won.wanted.accepted()
 	}
@@ -130,7 +130,8 @@ func (e reloadEffects) Enact(
 	e.identity.configure(c)
 	e.sdsSockets.Configure(c.SDS.Socket)
 	e.xdsSockets.Configure(c.XDS.Socket)
-	if c.Log.Level != old.Config.Log.Level { // otherwise keep a level that was set on request
+	// Otherwise a level that was set by a request remains.
+	if c.Log.Level != old.Config.Log.Level {
 		_ = e.level.UnmarshalText([]byte(c.Log.Level)) // validated with the configuration
 	}
 	step("Envoy's log levels")
@@ -148,7 +149,8 @@ func (e reloadEffects) Enact(
 		e.logOf("status").Warn("cannot apply envoy.admin_port to the admin view", "error", err)
 	}
 	step("watch of the mesh configuration")
-	if err := e.meshWatch.Set(meshPaths(c)); err != nil { // before discovery reads the files
+	// Watch before discovery reads the files, so that no later change is missed.
+	if err := e.meshWatch.Set(meshPaths(c)); err != nil {
 		e.log.Error("cannot watch the files of the mesh configuration", "error", err)
 	}
 	step("mesh configuration")

@@ -84,7 +84,7 @@ func emptyClusters(
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	const suffix = ".upstream_cx_none_healthy" // the semicolon before it ends the cluster's name
+	const suffix = ".upstream_cx_none_healthy" // follows the cluster's name and a semicolon
 	stats, err := envoy.NewAdmin(live.AdminAddress).Stats(ctx,
 		`^cluster\.(in|out)bound\|.*\`+suffix+"$")
 	found := map[string]uint64{}

@@ -13,12 +13,12 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// epochParts run Envoy.
+// epochParts are the parts of the agent that run Envoy.
 type epochParts struct {
 	link       *epoch.Link // to the keeper
 	supervisor *epoch.Supervisor
 	claims     *hostClaims
-	user       *keeper.User          // Envoy's, nil if it is this process's
+	user       *keeper.User          // Envoy's user; nil: the user of this process
 	own        func(uid uint32) bool // reports whether a user is Envoy's, the agent's or root
 }
 
@@ -64,8 +64,8 @@ func liveEpoch(supervisor *epoch.Supervisor) (e epoch.Epoch, live bool) {
 	return e, live
 }
 
-// newLink returns the link to the keeper: under systemd by the socket in the runtime directory, in
-// the foreground to a keeper that the agent starts.
+// newLink returns the link to the keeper. Under systemd it uses the socket in the runtime
+// directory; an agent in the foreground starts the keeper itself.
 func newLink(b *base, c *config.Config, other *keeper.User) *epoch.Link {
 	folder := keeperFolder(c.Paths.RuntimeDir)
 	var dialer keeper.Dialer = keeper.ProgramDialer{

@@ -61,13 +61,14 @@ func (m *meshPolicy) inForce(state *reloadState) exposure.Policy {
 	}
 	policy, err := m.discovery.StrictPorts(node)
 	if err != nil {
-		return nil // Envoy receives nothing, either
+		return nil // discovery cannot translate for Envoy, which then has no listener with a policy
 	}
 	return policy
 }
 
-// ofOutrider reports whether a socket belongs to Envoy or an agent. The socket's user decides; in
-// the foreground, where applications may have the same user, the addresses of the mesh's listeners.
+// ofOutrider reports whether a socket belongs to Envoy or an agent, according to the socket's user.
+// For an agent in the foreground, whose user may also run applications, it compares the address
+// with those of the mesh's listeners instead.
 func ofOutrider(
 	s sockdiag.Socket, inUnit bool, link *epoch.Link, tracker *ports.PortTracker,
 ) bool {

@@ -32,8 +32,8 @@ func newHealth(b *base, c *config.Config, proxy captured, upstream *relay.Server
 // probeSocket is where outrider-probe.socket listens, for all instances.
 const probeSocket = "/run/outrider/probe.sock"
 
-// execProbes returns a function that runs the commands of exec probes, with
-// outrider-probe@.service, in the foreground this process.
+// execProbes returns a function that runs the command of an exec probe: under systemd in
+// outrider-probe@.service, otherwise as a child of the agent.
 func execProbes(inUnit bool) func(ctx context.Context, arguments []string) error {
 	if inUnit {
 		return execprobe.NewRunner(probeSocket).Run

@@ -18,7 +18,8 @@ type heldConfigs struct {
 	configs map[uint64]*config.Config
 }
 
-// hold provides secrets and upstream server of a reload's configuration until unhold.
+// hold makes the agent provide the secrets, and connect to the upstream server, of the
+// configuration c until unhold is called for the same reload.
 func (h *heldConfigs) hold(id uint64, c *config.Config) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -29,8 +30,8 @@ func (h *heldConfigs) hold(id uint64, c *config.Config) {
 	h.prepareFor(c)
 }
 
-// unhold ends the hold of a reload and, unless it was refused, those of older reloads. Then the
-// newest remaining configuration applies, or else the one in force.
+// unhold ends the hold of a reload and, unless that reload was refused, the holds of older reloads.
+// The agent then provides for the newest configuration still held, or for the one in force.
 func (h *heldConfigs) unhold(id uint64, refused bool, inForce *config.Config) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -17,7 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// While the epoch of reload 2 starts, refusing reload 3 does not remove the secrets of reload 2.
+// While the epoch of one reload starts, the refusal of a later reload does not remove the secrets
+// that the starting epoch needs.
 func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
 	board, dir := condition.NewBoard(), t.TempDir()
 	w := &workloadIdentity{log: slog.New(slog.DiscardHandler),

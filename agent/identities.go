@@ -23,11 +23,11 @@ import (
 // adminTime bounds a request to Envoy's admin interface.
 const adminTime = 2 * time.Second
 
-// workloadIdentity has the secrets of the workload and serves them to Envoy.
+// workloadIdentity manages the secrets of the workload and serves them to Envoy.
 type workloadIdentity struct {
 	*identity.Manager
-	seal         []byte              // credential; nil if there is none
-	inUse        *relay.AddressInUse // the address of the upstream server
+	seal         []byte              // systemd credential that encrypts certificates; nil: none
+	inUse        *relay.AddressInUse // upstream server to which the relay is connected
 	acknowledged chan struct{}       // receives after an ACK of secrets, or of resources that may use them
 	sds          *xds.Server
 	log          *slog.Logger
@@ -46,7 +46,7 @@ func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, e
 			return envoysSecret(ctx, e.supervisor, name)
 		},
 		Bundles: filepath.Join(c.Paths.StateDir, bundlesName),
-		// without delays: mismatched pairs are not served
+		// No delay is needed: while only one file of a pair is replaced, the pair is not served.
 		Watcher: watch.NewNotifier(watch.Delays{}, log),
 	})
 	var err error
@@ -65,12 +65,13 @@ func (w *workloadIdentity) configure(c *config.Config) {
 	w.Configure(identitySettings(c, w.seal, w.inUse, w.log))
 }
 
-// prepare provides the secrets of a configuration that is about to be in force.
+// prepare provides the secrets of a configuration that a reload is about to put into force.
 func (w *workloadIdentity) prepare(c *config.Config) {
 	w.Prepare(identitySettings(c, w.seal, w.inUse, w.log))
 }
 
-// envoysSecret returns the certificates of a secret that the newest Envoy has.
+// envoysSecret returns the certificates of a secret as the admin interface of the newest Envoy
+// shows them.
 func envoysSecret(
 	ctx context.Context, supervisor *epoch.Supervisor, name string,
 ) ([]*x509.Certificate, error) {
@@ -89,7 +90,7 @@ func (w *workloadIdentity) trust(authorities, bundles []string) {
 	var roots []*x509.Certificate
 	for _, text := range authorities {
 		in := pki.PEMInput{File: "caCertificates", PEM: []byte(text)}
-		if found, err := pki.ParseRoots(in, time.Now()); err == nil { // the expired ones add nothing
+		if found, err := pki.ParseRoots(in, time.Now()); err == nil { // an error if all have expired
 			roots = append(roots, found...)
 		}
 	}

@@ -42,7 +42,7 @@ func identitySettings(
 	c *config.Config, seal []byte, inUse *relay.AddressInUse, log *slog.Logger,
 ) identity.Settings {
 	settings := identity.Settings{Identity: c.Identity}
-	// Without the credential the file stays: it may be of use after the next boot.
+	// If only the credential is missing, the file remains: the next boot may have the credential.
 	if settings.Provider != "istiod" || settings.Persist == "off" {
 		settings.Stale = filepath.Join(c.Paths.StateDir, sealedName)
 	}
@@ -53,8 +53,8 @@ func identitySettings(
 	return settings
 }
 
-// istiod returns the authority of provider istiod. inUse has the address of the control plane that
-// is in use.
+// istiod returns the certificate authority of provider "istiod". inUse returns the address of the
+// control plane to which the agent is connected.
 func istiod(c *config.Config, inUse *relay.AddressInUse) identity.Istiod {
 	i, n := c.Identity, c.Node
 	issuer := identity.Istiod{
@@ -65,7 +65,7 @@ func istiod(c *config.Config, inUse *relay.AddressInUse) identity.Istiod {
 		KeyType:  pki.KeyType(i.KeyType), PKCS8: i.PKCS8, TTL: i.TTL,
 	}
 	issuer.Plaintext = config.PlaintextCA(issuer.Address)
-	if issuer.Address == "" { // the control plane is the authority
+	if issuer.Address == "" { // the control plane is also the certificate authority
 		issuer.Address = strings.Join(c.Discovery.Addresses, ", ")
 		issuer.InUse, issuer.ServerName = inUse, c.Discovery.ServerName
 		issuer.RootFile = cmp.Or(i.RootCAFile, c.Discovery.RootCAFile)
@@ -74,7 +74,7 @@ func istiod(c *config.Config, inUse *relay.AddressInUse) identity.Istiod {
 	return issuer
 }
 
-// sealed returns the store of the certificate across reboots, nil if it is not stored.
+// sealed returns the encrypted store of the certificate, nil if it is not stored across reboots.
 func sealed(
 	c *config.Config, issuer identity.Istiod, seal []byte, log *slog.Logger,
 ) *identity.SealedStore {

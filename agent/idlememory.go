@@ -14,8 +14,9 @@ import (
 // heap is worth more than a little CPU time.
 const idleGCPercent = 40
 
-// returnMemory returns memory that only the start needed: of the heap, and pages of the program's
-// file, most of which initialise packages. What is used again is mapped again from the page cache.
+// returnMemory returns memory to the kernel that only the start needed: free heap, and the mapped
+// pages of the program's file, most of which initialise packages. The kernel maps pages that are
+// used later again from the page cache.
 func returnMemory() error {
 	debug.SetGCPercent(idleGCPercent)
 	defer debug.FreeOSMemory()
@@ -34,8 +35,8 @@ func returnMemory() error {
 
 type mapping struct{ start, end uintptr }
 
-// programMappings returns the mappings of the program's file that are equal to the file: those that
-// can be written, and those that relocations or a debugger have changed, would lose data.
+// programMappings returns the mappings of the program's file whose pages equal the file. Others,
+// which are writable or which relocations or a debugger have changed, would lose data.
 func programMappings(smaps string) ([]mapping, error) {
 	program, err := os.Readlink("/proc/self/exe")
 	if err != nil {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestReturnMemory_UnmapsTheProgram unmaps the running program, which continues to run.
+// After the pages of the running program are unmapped, less memory is resident and the program
+// continues to run.
 func TestReturnMemory_UnmapsTheProgram(t *testing.T) {
 	before := residentFile(t)
 	if err := returnMemory(); err != nil {
@@ -47,7 +48,7 @@ func TestProgramMappings_LeavesChangedOnes(t *testing.T) {
 	}{
 		{"00400000-00500000", "r-xp", program, 0},
 		{"00500000-00600000", "r--p", program, 0},
-		{"00600000-00700000", "r--p", program, 4}, // relocated
+		{"00600000-00700000", "r--p", program, 4}, // changed by relocations
 		{"00700000-00800000", "rw-p", program, 0},
 		{"00800000-00900000", "r-xp", "/usr/lib/libc.so.6", 0},
 	} {

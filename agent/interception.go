@@ -12,10 +12,11 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// captureState is below /run: the helper's file, which exists while it has settings.
+// captureState is the directory below /run with the state files of outrider-capture, one per
+// instance. The file of an instance exists while outrider-capture has settings.
 const captureState = "outrider-capture"
 
-// newCapture returns the part that has outrider-capture redirect connections.
+// newCapture returns the part that makes outrider-capture redirect connections.
 func newCapture(
 	b *base, c *config.Config, supervisor *epoch.Supervisor,
 ) *capture.Controller {
@@ -32,7 +33,8 @@ func newCapture(
 		Envoy: serving{supervisor}, Board: b.board, Logger: b.logOf("capture")})
 }
 
-// userID returns the number of a user, or the largest number, which no user has, if there is none.
+// userID returns the UID of a user. If the user does not exist, it returns the largest number,
+// which is no valid UID.
 func userID(name string) uint32 {
 	const nobody = ^uint32(0)
 	found, err := user.Lookup(name)
@@ -54,17 +56,18 @@ func (s serving) Serves() (live bool, half time.Time) {
 	return ok, e.HalfDrained(time.Now())
 }
 
-// captured is the proxy for the workload's health.
+// captured is Envoy as seen by the health checker: ready only once connections are captured.
 type captured struct {
 	*epoch.Proxy
 	capture *capture.Controller
 }
 
-// interceptionTime bounds how long the workload's health waits for the rules.
+// interceptionTime bounds how long the workload is reported as not healthy because the rules for
+// inbound connections are not in force.
 const interceptionTime = 10 * time.Second
 
-// WaitReady implements health.Proxy. Without the rules, connections of the mesh would reach the
-// application past Envoy, which ends their TLS.
+// WaitReady implements health.Proxy. It also waits for the capture of inbound connections: without
+// it, mesh connections would reach the application directly, which cannot terminate their TLS.
 func (c captured) WaitReady(ctx context.Context, progress func(reason string)) string {
 	reason := c.Proxy.WaitReady(ctx, progress)
 	if reason == "" {

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// With an invalid configuration, a boot closes the same connections as the last start did, inbound
-// ones only.
+// If the configuration is invalid at boot, the stored settings of the last start close inbound
+// connections; they never close outbound ones.
 func TestKeepClosed(t *testing.T) {
 	path := filepath.Join(t.TempDir(), closedName)
 	s := &capture.Settings{Inbound: capture.Ports{All: true}, ExcludeInbound: []uint16{2222},
@@ -33,7 +33,8 @@ func TestKeepClosed(t *testing.T) {
 	}
 }
 
-// outrider-capture-early.service reports why it refuses no connections.
+// outrider-capture-early.service logs that it refuses no connections if the configuration closes
+// none.
 func TestCaptureEarly_Open(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "outrider.toml")
 	if err := os.WriteFile(file, []byte("[capture]\nmode = \"redirect\"\n"), 0o600); err != nil {

@@ -249,7 +249,7 @@ func (h *helper) tick(now time.Time) {
 	if h.Settings != nil {
 		next.State, next.Reason, next.Families = h.reconcileRules(now)
 	} else {
-		h.withdraw() // before an upgrade the helper may have installed rules, whose settings are lost
+		h.withdraw() // the helper's program before an upgrade may have installed rules
 	}
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until

@@ -18,7 +18,8 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// faultyCA certifies an identity, and names roots, whatever is requested.
+// faultyCA is a certificate authority that issues a certificate for id and sends roots, regardless
+// of the requested identity and of the issuer's root.
 type faultyCA struct {
 	securityv1.UnimplementedIstioCertificateServiceServer
 	t      *testing.T
@@ -45,8 +46,8 @@ func (f *faultyCA) CreateCertificate(_ context.Context, in *securityv1.IstioCert
 		string(pkitest.PEM(leaf)), string(pkitest.PEM(f.roots...))}}, nil
 }
 
-// TestIstiod_ComparesTheAnswerWithTheRequest has an authority certify another identity, or name
-// roots that did not issue the certificate.
+// An answer of the authority is refused if it certifies another identity than the requested one, or
+// if none of its roots issued the certificate.
 func TestIstiod_ComparesTheAnswerWithTheRequest(t *testing.T) {
 	t.Parallel()
 	root, other := pkitest.NewAuthority(t, "root", nil), pkitest.NewAuthority(t, "other", nil)

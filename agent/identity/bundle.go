@@ -20,8 +20,8 @@ import (
 // CodeBundle is the condition for SPIFFE bundles that cannot be fetched.
 const CodeBundle = "trust-bundle-unavailable"
 
-// A bundle is fetched again after the time that it names, between minBundleRefresh and
-// maxBundleRefresh; after a failure sooner, with the pause doubling.
+// A bundle is fetched again after its spiffe_refresh_hint, at least minBundleRefresh and at most
+// maxBundleRefresh. After a failure, pauses double from firstBundleRetry to bundleRefresh.
 const (
 	bundleRefresh    = 5 * time.Minute // without spiffe_refresh_hint
 	minBundleRefresh = time.Minute
@@ -34,11 +34,11 @@ const (
 // fetcher is a goroutine that fetches a SPIFFE bundle.
 type fetcher struct {
 	stop context.CancelFunc
-	err  error // of the last attempt
+	err  error // of the last attempt; nil: it succeeded
 }
 
-// SetBundleURLs sets the SPIFFE bundles whose roots are trusted beside the provider's. While a
-// bundle cannot be fetched, its last roots remain trusted.
+// SetBundleURLs sets the URLs of the SPIFFE bundles whose roots Envoy trusts in addition to those
+// of the identity provider. While a bundle cannot be fetched, its last roots remain trusted.
 func (m *Manager) SetBundleURLs(urls []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

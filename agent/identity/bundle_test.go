@@ -19,10 +19,10 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// bundleServer implements http.RoundTripper. It has no network, so that time passes at once in a
-// bubble of synctest.
+// bundleServer implements http.RoundTripper without a network: in a synctest bubble, time does not
+// advance while a goroutine waits for the network.
 type bundleServer struct {
-	text    atomic.Value // string; none: it fails
+	text    atomic.Value // string, the response; without one the request fails
 	fetched atomic.Int32
 }
 
@@ -37,14 +37,14 @@ func (s *bundleServer) RoundTrip(*http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// bundleOf returns a bundle that has an authority and claims to change every second.
+// bundleOf returns a SPIFFE bundle with one authority and a refresh hint of one second.
 func bundleOf(authority *pkitest.Authority) string {
 	return fmt.Sprintf(`{"keys": [{"use": "jwt-svid", "kty": "EC"},
 		{"use": "x509-svid", "kty": "EC", "x5c": [%q]}], "spiffe_refresh_hint": 1}`,
 		base64.StdEncoding.EncodeToString(authority.Certificate.Raw))
 }
 
-// newBundleRig returns a rig whose certificate an authority issues, without any file.
+// newBundleRig returns a rig whose certificate comes from an authority and not from files.
 func newBundleRig(
 	t *testing.T, server *bundleServer, change func(*rig, *identity.Options),
 ) *rig {
@@ -59,8 +59,8 @@ func newBundleRig(
 	})
 }
 
-// The roots of a SPIFFE bundle are trusted beside the provider's, follow it, stay while it cannot
-// be fetched, and go with its URL.
+// The roots of a SPIFFE bundle are served in addition to the provider's. They change with the
+// bundle, remain while it cannot be fetched, and are removed with its URL.
 func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 	})
 }
 
-// The same certificate is sealed once, however often roots change.
+// A change of the roots does not write the sealed certificate again.
 func TestBundle_DoesNotSealTheSameCertificateAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -142,8 +142,8 @@ func TestBundle_DoesNotSealTheSameCertificateAgain(t *testing.T) {
 	})
 }
 
-// After a restart of the agent, Envoy's roots have those of bundles, though their server is away.
-// Those of a bundle that is not used any more are forgotten.
+// After a restart of the agent, Envoy receives the stored roots of SPIFFE bundles although the
+// server of the bundles is unavailable. Stored roots of a bundle without a URL are deleted.
 func TestBundle_RootsSurviveARestart(t *testing.T) {
 	t.Parallel()
 	path, server := filepath.Join(t.TempDir(), "bundles"), &bundleServer{}

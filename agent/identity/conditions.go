@@ -12,20 +12,21 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// The conditions. Each lists the secrets in that state.
+// The conditions. The sentence of a condition lists the secrets in that state.
 const (
-	CodeUnavailable = "secret-unavailable"       // Envoy waits for it
-	CodeExpired     = "certificate-expired"      // Envoy still has it
-	CodeNotRenewed  = "certificate-not-renewed"  // valid, and its replacement fails
+	CodeUnavailable = "secret-unavailable"       // Envoy waits for the secret
+	CodeExpired     = "certificate-expired"      // Envoy still has the expired certificate
+	CodeNotRenewed  = "certificate-not-renewed"  // still valid, but its replacement fails
 	CodeNotStored   = "certificate-not-stored"   // a copy on disk is missing or old
-	CodeNotRestored = "certificate-not-restored" // the sealed one of an earlier run is of no use
+	CodeNotRestored = "certificate-not-restored" // a certificate sealed before cannot be used
 )
 
-// failureGrace is how long a failure is not reported: while the files of a pair are being replaced,
-// they do not match.
+// failureGrace is how long a failure must last to be reported: while a certificate and its key are
+// being replaced, the two files do not match.
 const failureGrace = 2 * time.Second
 
-// maxListed bounds the secrets in the sentence of a condition: Envoy chooses their names.
+// maxListed bounds the number of secrets in the sentence of a condition: Envoy may request any
+// number of secrets.
 const maxListed = 10
 
 // update publishes what has changed, and raises and clears the conditions. Callers hold mu.
@@ -36,7 +37,7 @@ func (m *Manager) update() {
 		if s.condition != "" {
 			found[s.condition] = append(found[s.condition], m.label(s.name)+": "+s.sentence)
 		}
-		// Envoy need not wait until a failure is reported.
+		// A failed secret is published as absent at once, before failureGrace has passed.
 		missing[s.name] = s.condition == CodeUnavailable || s.err != nil
 	}
 	severities := map[string]condition.Severity{
@@ -65,7 +66,7 @@ type secretStatus struct {
 	condition, sentence string    // "": none
 }
 
-// statuses returns all secrets, with those that Envoy presents, sorted by name. Callers hold mu.
+// statuses returns all secrets, including those of SetPresented, sorted by name. Callers hold mu.
 func (m *Manager) statuses() []secretStatus {
 	names := slices.Collect(maps.Keys(m.entries))
 	for name := range m.presented {
@@ -87,8 +88,8 @@ func (m *Manager) statuses() []secretStatus {
 	return all
 }
 
-// conditionOf returns the condition that a version of an entry is in and its sentence, "" if it is
-// well.
+// conditionOf returns the code and sentence of the condition to raise for a version of an entry, ""
+// if there is no problem. version may be nil.
 func conditionOf(e *entry, version *material, now time.Time) (code, sentence string) {
 	failure, err := "", e.failure.err
 	if err != nil && now.Sub(e.failure.since).Abs() >= failureGrace {
@@ -135,7 +136,7 @@ func conditionOf(e *entry, version *material, now time.Time) (code, sentence str
 	return "", ""
 }
 
-// coarse rounds down a duration such that a sentence with it changes rarely.
+// coarse formats a duration, rounded down so that the sentence of a condition changes rarely.
 func coarse(d time.Duration) string {
 	switch {
 	case d >= 48*time.Hour:

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestFiles_ShareAWatcher has Envoy subscribe to 100 pairs of files: each costs the goroutine that
-// reads it, and no inotify instance of its own.
+// All secrets in files share one inotify instance. Each secret that Envoy subscribes to costs only
+// the goroutine that reads its files.
 func TestFiles_ShareAWatcher(t *testing.T) {
 	const pairs = 100
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
@@ -36,7 +36,7 @@ func TestFiles_ShareAWatcher(t *testing.T) {
 	for _, name := range names {
 		r.await(name, func() bool { return r.chain(name) != "" })
 	}
-	const few = 10 // of the Manager, which may just have started
+	const few = 10 // other goroutines of the Manager, which may have started after the count
 	parts.Eventually(t, deadline, "a goroutine per secret", func() bool {
 		return runtime.NumGoroutine() <= before+pairs+few
 	})

@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// newCredentialRig is a rig without a provider, whose folder has the credential web.
+// newCredentialRig returns a rig without an identity provider, with an empty credential "web" in
+// the folder of credentials.
 func newCredentialRig(t *testing.T) *rig {
 	t.Helper()
 	return newRig(t, func(r *rig, options *identity.Options) {
@@ -127,7 +128,7 @@ func TestCredential_IsRefused(t *testing.T) {
 	r.awaitChain(secret, chain)
 }
 
-// The folder may change while Envoy subscribes.
+// A reload may change the folder of credentials while Envoy is subscribed to one.
 func TestCredential_FolderOfTheSettings(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(_ *rig, o *identity.Options) { o.Settings = identity.Settings{} })

@@ -13,17 +13,18 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// missingSecret is what Envoy shows while it lacks a secret: the target for which its listener
-// waits, or connections that its listener closed.
+// missingSecret maps an API type of xDS to what Envoy's admin interface shows while Envoy lacks a
+// secret.
 var missingSecret = map[string]struct{ query, text string }{
-	// state of the world: an empty response leaves Envoy waiting
+	// State of the world: an empty response does not end the wait of Envoy's listener.
 	"GRPC": {"init_dump", "SdsApi "},
-	// incremental: the secret is named as removed, and Envoy serves without it
+	// Incremental: the response names the secret as removed, so the listener starts without it and
+	// closes connections.
 	"DELTA_GRPC": {"stats?filter=downstream_context_secrets_not_ready", "not_ready: "},
 }
 
-// TestSDS_SecretThatNobodyProvides has Envoy show that it lacks a secret, and the condition why.
-// Once it is provided, it is served on the same stream.
+// While no provider has a secret, Envoy shows that it lacks the secret, and a condition explains
+// why. Once a provider has it, Envoy receives the secret on the same stream.
 func TestSDS_SecretThatNobodyProvides(t *testing.T) {
 	for api, shows := range missingSecret {
 		t.Run(api, func(t *testing.T) {
@@ -57,8 +58,7 @@ func TestSDS_SecretThatNobodyProvides(t *testing.T) {
 	}
 }
 
-// TestSDS_FilesByName has two Envoys request the same files by name, and reads them as long as one
-// does.
+// Files that Envoys request by name are read once for all Envoys, as long as one is subscribed.
 func TestSDS_FilesByName(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
@@ -93,7 +93,7 @@ func TestSDS_FilesByName(t *testing.T) {
 	second.until("nothing is read for nobody", func() bool { return len(r.Secrets()) == 0 })
 }
 
-// TestNames_FilesThatEnvoyCannotRead are not read for Envoy either.
+// The agent does not serve a file that Envoy requests by name and that Envoy's user cannot read.
 func TestNames_FilesThatEnvoyCannotRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {

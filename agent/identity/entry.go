@@ -6,17 +6,17 @@ import (
 )
 
 // entry is a secret that is configured or that an Envoy has subscribed to. The Manager's lock
-// guards it. Its methods are its state transitions.
+// guards it. Its methods are the transitions between its states.
 type entry struct {
 	configured  bool
-	provisional bool // the version may come from a provider whose settings may be refused
+	provisional bool // the version may come from settings of a reload that may still be refused
 	subscribers int
-	definition  definition // of worker
+	definition  definition // what worker obtains
 	worker      *worker    // nil: none runs
-	former      *worker    // of the settings before
-	current     *material  // the last version; of ROOTCA without the roots of the mesh configuration
-	served      *material  // in the feed; roots are merged anew each time
-	failure     failure    // of the last attempt
+	former      *worker    // worker of the previous settings; nil: none runs
+	current     *material  // the last version; of ROOTCA without roots of the mesh configuration
+	served      *material  // the version in the feed; for ROOTCA a new value at each update
+	failure     failure    // of the last attempt of worker
 }
 
 // worker is a goroutine that obtains a secret.
@@ -25,43 +25,44 @@ type worker struct {
 	started time.Time // by the wall clock
 }
 
-// definition is the source for which a worker was started.
+// definition is what a worker was started for: files, SPIRE or an issuer with its parameters.
 type definition struct {
 	files  SecretFiles
-	folder string // of credentials, for the secret of one
+	folder string // [identity] credentials_dir, if the secret is a credential
 	spire  bool
 	issuer Issuer
 	ratio  float64
 	jitter float64
 }
 
-// failure is the error of the last attempt and the time since when attempts fail. Zero: the last
-// attempt succeeded.
+// failure is the error of the last attempt and the time of the first failed attempt. The zero value
+// means that the last attempt succeeded.
 type failure struct {
 	err   error
 	since time.Time // by the wall clock
 }
 
-// state says who obtains versions of an entry. The last version remains in all states, until a
-// better one exists or withdraw removes it.
+// state tells which worker obtains the versions of an entry. In all states the last version remains
+// until a worker obtains a newer one or withdraw removes it.
 //
-//	state       worker former  what ends it
+//	state       worker former  transitions: next state
 //	idle        -      -       start: obtaining
 //	obtaining   yes    -       succeed: provided; supersede: superseded
 //	provided    yes    -       supersede: superseded
 //	superseded  -      yes     start: replacing; attach: idle
 //	replacing   yes    yes     succeed: provided; supersede: superseded
 //
-// withdraw, of settings that were refused, ends the worker: idle or superseded.
+// withdraw, called when settings were refused, ends the worker; the next state is idle or
+// superseded.
 type state int
 
 const (
 	idle      state = iota // no worker: another secret provides it, or nothing does
 	obtaining              // a worker, which has no version yet
 	provided               // a worker, which has provided the version
-	// its worker has the previous settings; the worker of the new ones has no version yet
+	// the worker of the previous settings continues; none of the new settings runs yet
 	superseded
-	// as superseded, but replaced only once the worker of the new settings has a version
+	// both workers run; that of the previous settings ends once the other one has a version
 	replacing
 )
 
@@ -83,8 +84,8 @@ func (e *entry) state() state {
 // start makes w the worker.
 func (e *entry) start(w *worker) { e.worker, e.failure = w, failure{} }
 
-// supersede makes the current worker the former one. It continues until the worker of the new
-// settings has a version.
+// supersede makes the worker the former one, which continues until the worker of the new settings
+// has a version. If there is a former worker already, it continues and the newer worker ends.
 func (e *entry) supersede() {
 	if e.former == nil {
 		e.former = e.worker
@@ -100,8 +101,8 @@ func (e *entry) succeed() {
 	e.former, e.failure = nil, failure{}
 }
 
-// fail records a failed attempt of the worker. certain means that waiting cannot help, so the
-// failure is reported at once.
+// fail records a failed attempt of the worker. certain means that a retry without a change will
+// fail as well, so the failure is reported without waiting for failureGrace.
 func (e *entry) fail(err error, now time.Time, certain bool) {
 	switch {
 	case !e.failure.since.IsZero():
@@ -113,8 +114,8 @@ func (e *entry) fail(err error, now time.Time, certain bool) {
 	e.failure.err = err
 }
 
-// attach sets a version that arrived with another secret, unless a worker obtains this secret
-// itself.
+// attach sets a version that arrived together with another secret, such as the roots that an
+// authority sends with a certificate. It does nothing if a worker obtains this secret itself.
 func (e *entry) attach(version *material) {
 	if state := e.state(); state == idle || state == superseded {
 		e.former.end()
@@ -122,7 +123,7 @@ func (e *entry) attach(version *material) {
 	}
 }
 
-// withdraw removes the version of settings that were refused.
+// withdraw ends the worker and removes the version, because their settings were refused.
 func (e *entry) withdraw() {
 	e.worker.end()
 	e.worker, e.current = nil, nil

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestEntry_States leads an entry through its states.
+// The methods of an entry lead to the states that the table in the comment of state shows.
 func TestEntry_States(t *testing.T) {
 	ended := map[string]bool{}
 	worker := func(name string) *worker {

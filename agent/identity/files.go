@@ -16,23 +16,23 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// Files that cannot be used are read again after firstReread, with the pause doubling up to
-// lastReread: a certificate may become valid, or an unusable clock be corrected.
+// Files that cannot be used are read again without a change, because a certificate may become valid
+// or a wrong clock may be corrected. The pauses double from firstReread to lastReread.
 const (
 	firstReread  = 100 * time.Millisecond
 	lastReread   = time.Minute
 	maxFileBytes = 4 << 20
 )
 
-// report passes a new version to the Manager, or why there is none.
+// report passes a new version of a secret, or the error of an attempt, to the Manager.
 type report func(*material, error)
 
 // source locates the files that a worker reads.
 type source struct {
 	files  SecretFiles
 	usage  pki.Usage
-	denied func(*os.File) string // why Envoy must not have a file; nil: it may have all
-	// credential is read instead of files, if they belong to nobody else; nil: none
+	denied func(*os.File) string // returns why Envoy must not have a file; nil: it may have all
+	// credential, unless nil, locates the files to read instead of files, and checks their owners.
 	credential *credential.Files
 }
 
@@ -63,8 +63,8 @@ func (s source) locate() (SecretFiles, error) {
 	return s.files, nil
 }
 
-// readFiles reads the files of a secret whenever they change, until ctx ends. A read may hang:
-// nothing waits for this goroutine.
+// readFiles reads the files of a secret whenever they change, until ctx ends. A read may hang, so
+// no other goroutine waits for the one that calls readFiles.
 func (m *Manager) readFiles(ctx context.Context, from source, report report) {
 	changes, stop := m.watch(from.paths())
 	defer stop()
@@ -95,12 +95,12 @@ func (m *Manager) readFiles(ctx context.Context, from source, report report) {
 
 // revocations is the state of the revocation lists of a secret.
 type revocations struct {
-	exist   bool      // in the last version
-	missing time.Time // since when; zero: they are not
+	exist   bool      // the last accepted version has revocation lists
+	missing time.Time // when their absence was first found; zero: they are present
 }
 
-// check returns an error if revocation lists have disappeared: while they are being replaced, the
-// clients that they exclude must not be accepted.
+// check returns an error while revocation lists have been missing for less than failureGrace:
+// somebody may be replacing them, and the revoked certificates must not be accepted meanwhile.
 func (r *revocations) check(version *material) error {
 	if version.revoked != nil || !r.exist {
 		*r = revocations{exist: version.revoked != nil}
@@ -127,7 +127,7 @@ func (m *Manager) watch(paths []string) (changes <-chan struct{}, stop func()) {
 	})
 }
 
-// paths returns the files of a pair or of roots.
+// paths returns the files of a certificate and key, or of roots.
 func (f SecretFiles) paths() []string {
 	if f.Cert != "" {
 		return []string{f.Cert, f.Key}
@@ -135,7 +135,7 @@ func (f SecretFiles) paths() []string {
 	return []string{f.Root}
 }
 
-// read reads and checks a pair or roots.
+// read reads and checks a certificate and its key, or roots.
 func (s source) read(now time.Time) (*material, error) {
 	files, err := s.locate()
 	if err != nil {
@@ -170,7 +170,7 @@ func (s source) read(now time.Time) (*material, error) {
 	return version, version.pair.CheckTime(now)
 }
 
-// unreadable is fs.ErrPermission with the fix.
+// unreadable is an error that wraps fs.ErrPermission; its text includes the fix.
 type unreadable struct {
 	why string
 	error
@@ -190,13 +190,14 @@ func (m *Manager) explain(err error) error {
 	return err
 }
 
-// readFile reads a file unless denied, which may be nil, says why not.
+// readFile reads a file. If denied is not nil and returns a reason, readFile returns it as an
+// error.
 func readFile(path string, denied func(*os.File) string) (pki.PEMInput, error) {
 	file, err := readfile.OpenRegular(path)
 	if err != nil {
 		return pki.PEMInput{}, fmt.Errorf("cannot read certificates: %w", err)
 	}
-	defer func() { _ = file.Close() }() // opened for reading only
+	defer func() { _ = file.Close() }()
 	if denied != nil {
 		if why := denied(file); why != "" {
 			return pki.PEMInput{}, errors.New(why)

@@ -50,7 +50,7 @@ func TestFiles_RotationIsAnEvent(t *testing.T) {
 	})
 }
 
-// TestFiles_KeepsTheLastGoodPair writes pairs that must not be served, and then a good one.
+// The last valid certificate and key are served while their files hold something invalid.
 func TestFiles_KeepsTheLastGoodPair(t *testing.T) {
 	t.Parallel()
 	var chain []byte
@@ -186,7 +186,8 @@ func TestFiles_WithoutRootsAreReported(t *testing.T) {
 	r.awaitCondition(identity.CodeUnavailable, "ROOTCA: no root certificates are configured")
 }
 
-// The decision about a file hangs, as a mount may.
+// If the file system of one secret hangs, other secrets are still served, replaced and added. Here
+// Options.Denied blocks in place of the file system.
 func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
 	t.Parallel()
 	var chain []byte

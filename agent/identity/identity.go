@@ -1,6 +1,7 @@
 // Package identity manages the secrets that Envoy requests over SDS: the workload's certificate
-// ("default"), the roots it trusts ("ROOTCA") and pairs and roots that a name locates in files
-// ("file-cert:CERT~KEY", "file-root:CA"), and those of package credential ("kubernetes://NAME").
+// ("default"), the roots it trusts ("ROOTCA"), certificates and roots in files that the name of the
+// secret lists ("file-cert:CERT~KEY", "file-root:CA"), and those of package credential
+// ("kubernetes://NAME"). A pair is a certificate with its key.
 //
 // A worker goroutine per secret reads its files or has its certificate issued, and reports each
 // version to the [Manager], which publishes it in a [resource.Feed]:
@@ -11,10 +12,10 @@
 //	SPIRE  ── observe ─┘ shown, not published: Envoy has it from SPIRE
 //
 // Invariants:
-//   - A published pair matches: a certificate never appears beside another one's key.
-//   - A version that was published stays until a better one exists. An error never removes it. If
-//     new settings are refused, the secrets that only they provide are removed.
-//   - No lock is held during I/O: a mount that hangs delays only its own secret.
+// - A published pair matches: a certificate is never published with the key of another one. - A
+// published version remains until a newer valid one exists. An error never removes it. If new
+// settings are refused, the secrets that only they provide are removed. - No lock is held during
+// I/O: a mount that hangs delays only the secrets in its files.
 //   - Renewal is due by the wall clock or the monotonic clock, whichever is earlier; timers are
 //     checked at least every minute, so that suspended machines and clock jumps are noticed.
 package identity
@@ -39,20 +40,20 @@ const (
 	RootCASecret  = "ROOTCA"
 )
 
-// Prefixes of the names of secrets in files.
+// Prefixes of the names of secrets whose files the name lists.
 const (
 	fileCertPrefix = "file-cert:"
 	fileRootPrefix = "file-root:"
 )
 
 // SecretFiles are the paths of a certificate chain, its key, root certificates and their revocation
-// lists. Empty: none.
+// lists. An empty path means that there is no such file.
 type SecretFiles struct{ Cert, Key, Root, CRL string }
 
 // empty reports whether no path is set.
 func (f SecretFiles) empty() bool { return f == SecretFiles{} }
 
-// Why a secret is not provided at all.
+// Errors of secrets that nothing provides.
 var (
 	errNoProvider = errors.New("no provider has this secret; set [identity] provider, " +
 		"or correct the name in the mesh configuration")
@@ -61,7 +62,7 @@ var (
 	errNoRoots = errors.New("no root certificates are configured; set [identity] root_ca_file")
 )
 
-// parseName returns the files that the name of a secret locates.
+// parseName returns the files that the name of a secret lists.
 func parseName(name string) (SecretFiles, error) {
 	if pair, ok := strings.CutPrefix(name, fileCertPrefix); ok {
 		cert, key, _ := strings.Cut(pair, "~")
@@ -86,7 +87,7 @@ type SecretSource string
 const (
 	FromFiles  SecretSource = "files"
 	FromIstiod SecretSource = "istiod"
-	FromCache  SecretSource = "cache" // sealed by an earlier run
+	FromCache  SecretSource = "cache" // SealedStore, written by an earlier run
 	FromSpire  SecretSource = "spire" // Envoy has it from SPIRE; not served by the agent
 )
 
@@ -94,7 +95,7 @@ const (
 type IssuedCertificate struct {
 	Pair     *pki.Pair
 	Roots    []*x509.Certificate // that the authority sent
-	Obtained time.Time           // by this machine's wall clock
+	Obtained time.Time           // when it was received, by this machine's wall clock
 	Source   SecretSource
 }
 
@@ -104,23 +105,23 @@ type IssuedCertificate struct {
 type Issuer interface {
 	Issue(ctx context.Context, trusted []*x509.Certificate, current *pki.Pair) (*IssuedCertificate,
 		error)
-	Files() []string // a change of one of them is reason to repeat a failed attempt
+	Files() []string // files whose change makes the Manager repeat a failed attempt
 }
 
 // Watcher watches files. watch.Notifier implements it.
 type Watcher interface {
 	Run(ctx context.Context) error
-	// Watch calls changed when one of paths may have changed, and once as soon as they are watched,
-	// until stop is called.
+	// Watch calls changed once when it begins to watch paths, and then whenever one of them may
+	// have changed, until stop is called.
 	Watch(paths []string, changed func()) (stop func())
 }
 
 // Settings are the parts of the configuration that may change while the Manager runs.
 type Settings struct {
 	config.Identity
-	Issuer Issuer       // of provider "istiod"; nil: none. Compared by ==
-	Sealed *SealedStore // nil: nothing survives a reboot
-	Stale  string       // file of an earlier SealedStore, to be removed; "": none
+	Issuer Issuer       // of provider "istiod"; nil: another provider. Compared by ==
+	Sealed *SealedStore // nil: the certificate is not stored across reboots
+	Stale  string       // file of a SealedStore that is no longer configured, to remove; "": none
 }
 
 // files returns the files of provider "files".
@@ -134,7 +135,7 @@ func (s Settings) files() SecretFiles {
 // spire reports whether Envoy obtains the secrets itself.
 func (s Settings) spire() bool { return s.Provider == "spire" }
 
-// output returns where the certificate is written, nil if it stays in memory.
+// output returns the folder to which the certificate is written, nil if none is configured.
 func (s Settings) output() *OutputFiles {
 	if s.OutputDir == "" {
 		return nil
@@ -142,7 +143,7 @@ func (s Settings) output() *OutputFiles {
 	return &OutputFiles{Dir: s.OutputDir}
 }
 
-// SecretInfo describes a secret to people. It never has key material.
+// SecretInfo describes a secret for status output. It contains no key material.
 type SecretInfo struct {
 	Name      string
 	Source    SecretSource
@@ -153,34 +154,34 @@ type SecretInfo struct {
 	Serial    string
 	NotBefore time.Time
 	NotAfter  time.Time
-	Renewal   time.Time   // zero: when its file changes
+	Renewal   time.Time   // when the agent renews the secret; zero: when its file changes
 	Problem   string      // why there is no newer version; "" if there is no problem
-	File      string      // with the certificate or the roots; "": none
-	Users     []string    // objects of the mesh configuration, with FILE:LINE, that use it
-	Condition string      // code of the condition that lists it, "" if none does
-	Sentence  string      // of that condition
-	Stored    StoredState // of the workload's certificate
+	File      string      // file of the certificate or the roots; "": none
+	Users     []string    // objects of the mesh configuration that use the secret, with FILE:LINE
+	Condition string      // code of the condition that lists the secret; "": none
+	Sentence  string      // what the condition says about the secret
+	Stored    StoredState // of the workload's certificate; "" for other secrets
 }
 
-// StoredState is whether the workload's certificate is on the disk for the next start.
+// StoredState is whether the workload's certificate is stored on disk for the next boot.
 type StoredState string
 
 // The values of StoredState.
 const (
-	NotStored    StoredState = ""        // and will not be
-	StorePending StoredState = "pending" // it will be
-	StoreSealed  StoredState = "sealed"  // encrypted, see SealedStore
+	NotStored    StoredState = ""        // no SealedStore is configured
+	StorePending StoredState = "pending" // not written yet
+	StoreSealed  StoredState = "sealed"  // written, encrypted by SealedStore
 )
 
 // material is one version of a secret. It is immutable.
 type material struct {
 	pair     *pki.Pair           // nil: roots only
-	roots    []*x509.Certificate // of a pair: those that its authority names
+	roots    []*x509.Certificate // of a secret with a pair: roots that the authority sent with it
 	revoked  []byte              // revocation lists of roots, PEM; nil: none
 	source   SecretSource
 	obtained time.Time
-	renewal  time.Time // zero: nothing renews it
-	issuer   Issuer    // nil: from files
+	renewal  time.Time // when the agent renews it; zero: never
+	issuer   Issuer    // nil: the version is from files or SPIRE
 }
 
 // same reports whether two versions have the same certificates.

@@ -22,10 +22,11 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// issueTimeout bounds one attempt, with its quick retries.
+// issueTimeout bounds one call of Issue, with all addresses and the retries of caRetries.
 const issueTimeout = 30 * time.Second
 
-// caRetries are the quick retries of a call, as Istio's agent makes them.
+// caRetries is the gRPC service config with the retries within one attempt; it equals that of
+// Istio's agent.
 const caRetries = `{"methodConfig": [{
 	"name": [{"service": "istio.v1.auth.IstioCertificateService"}],
 	"timeout": "10s",
@@ -36,20 +37,20 @@ const caRetries = `{"methodConfig": [{
 	}
 }]}`
 
-// Istiod obtains certificates from istiod's authority (provider "istiod"). Each attempt makes a
-// connection of its own and reads all files anew: changed roots, tokens and client certificates
-// take effect without a restart. The Manager compares issuers with ==: a change of any field makes
-// another issuer.
+// Istiod obtains certificates from istiod's certificate authority (provider "istiod"). Each attempt
+// opens a connection of its own and reads all files again, so changed roots, tokens and client
+// certificates take effect without a restart. The Manager compares issuers with ==: after a change
+// of any field it requests a new certificate.
 type Istiod struct {
-	Address     string       // host:port, or several of them with ", " between
-	InUse       AddressInUse // of several addresses: the one to try first; nil: none
-	ServerName  string       // in istiod's certificate; "": the host of Address
-	Plaintext   bool         // no TLS
+	Address     string       // host:port, or several of them separated by ", "
+	InUse       AddressInUse // names the one of several addresses to try first; may be nil
+	ServerName  string       // expected in istiod's certificate; "": the host of Address
+	Plaintext   bool         // connect without TLS
 	RootFile    string       // roots of istiod's certificate; "": those of the system
-	TokenFile   string       // JSON Web Token; "": none
-	ProvCertDir string       // cert-chain.pem and key.pem to authenticate with, preferred to the token
-	Workload    bool         // without ProvCertDir: authenticate with the current certificate, once there is one
-	Joined      bool         // the token is that of "outrider join"
+	TokenFile   string       // file of a JSON Web Token; "": none
+	ProvCertDir string       // has the client certificate, preferred to the token; "": none
+	Workload    bool         // without ProvCertDir, use the current certificate if there is one
+	Joined      bool         // the token was stored by "outrider join"
 	ClusterID   string
 	SpiffeID    string
 	KeyType     pki.KeyType
@@ -57,7 +58,7 @@ type Istiod struct {
 	TTL         time.Duration
 }
 
-// AddressInUse names the address of a control plane that the agent uses, "" if it uses none.
+// AddressInUse returns the address of the control plane to which the agent is connected, or "".
 type AddressInUse interface{ Address() string }
 
 // addresses returns all addresses, the one in use first.
@@ -90,7 +91,7 @@ func (i Istiod) Files() []string {
 	return files
 }
 
-// Issue implements Issuer. Of several addresses, each is tried until one issues a certificate.
+// Issue implements Issuer. It tries one address after the other until one issues a certificate.
 func (i Istiod) Issue(
 	ctx context.Context, trusted []*x509.Certificate, current *pki.Pair,
 ) (*IssuedCertificate, error) {
@@ -111,8 +112,8 @@ func (i Istiod) Issue(
 	return nil, failed
 }
 
-// issueAt makes an attempt at one address. If it fails with a client certificate, it is repeated
-// with the token, if one is configured.
+// issueAt requests a certificate from i.Address. It authenticates with a client certificate;
+// without one, or after a failure, with the token if one is configured.
 func (i Istiod) issueAt(
 	ctx context.Context, trusted []*x509.Certificate, current *pki.Pair,
 ) (*IssuedCertificate, error) {
@@ -132,7 +133,8 @@ func (i Istiod) issueAt(
 	}
 	if i.Joined && needsToken(tokenErr) {
 		const fix = `run "outrider join" with a new token`
-		if err != nil && errors.Is(tokenErr, fs.ErrNotExist) { // join has removed the token
+		// "outrider join" has removed the token, so the error with the client certificate matters.
+		if err != nil && errors.Is(tokenErr, fs.ErrNotExist) {
 			if errors.Is(err, pki.ErrExpired) {
 				err = fmt.Errorf("%w, or %s", err, fix)
 			}
@@ -152,8 +154,8 @@ func needsToken(err error) bool {
 		status.Code(err) == codes.Unauthenticated
 }
 
-// issue has a new key certified, and authenticates with the certificate, or with the token if that
-// is nil.
+// issue generates a key and requests a certificate for it. It authenticates with certificate, or
+// with the token if certificate is nil.
 func (i Istiod) issue(
 	ctx context.Context, trusted []*x509.Certificate, certificate *tls.Certificate,
 ) (*IssuedCertificate, error) {
@@ -177,7 +179,7 @@ func (i Istiod) issue(
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", i, err)
 	}
-	defer func() { _ = connection.Close() }() // used for this call alone
+	defer func() { _ = connection.Close() }()
 	ctx = metadata.AppendToOutgoingContext(ctx, "ClusterID", i.ClusterID)
 	response, err := securityv1.NewIstioCertificateServiceClient(connection).CreateCertificate(ctx,
 		&securityv1.IstioCertificateRequest{
@@ -189,7 +191,7 @@ func (i Istiod) issue(
 	return i.accept(response.GetCertChain(), keyPEM)
 }
 
-// fix returns the remedy for an error of a call, after "; ", or "".
+// fix returns the advice that an error message gets as its suffix, beginning with "; ", or "".
 func (i Istiod) fix(err error) string {
 	switch {
 	case strings.Contains(err.Error(), "signed by unknown authority"):
@@ -201,8 +203,8 @@ func (i Istiod) fix(err error) string {
 	return ""
 }
 
-// accept checks an answer: it must certify the requested identity, by one of its roots. Its last
-// element has the roots, the others the chain.
+// accept checks the certificates in an answer: the last element holds the roots, the others the
+// chain. The chain must certify the requested identity and be issued by one of the roots.
 func (i Istiod) accept(chain []string, key []byte) (*IssuedCertificate, error) {
 	if len(chain) < 2 {
 		return nil, fmt.Errorf("%s answered with %d certificates; it must send chain and root",

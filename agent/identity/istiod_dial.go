@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// dialOptions reads the credentials of both sides. Without a certificate the token is sent, if one
-// is configured.
+// dialOptions returns the options of the connection to istiod, with roots and credentials read from
+// their files. Without a certificate the token authenticates the agent, if one is configured.
 func (i Istiod) dialOptions(
 	trusted []*x509.Certificate, certificate *tls.Certificate,
 ) ([]grpc.DialOption, error) {
@@ -52,8 +52,9 @@ func (i Istiod) dialOptions(
 	return append(options, grpc.WithPerRPCCredentials(token)), nil
 }
 
-// roots returns the roots of istiod's certificate: those of the file, and those that the authority
-// announced with the last certificate, so that a rotation needs no new file. nil: the system's.
+// roots returns the roots that verify istiod's certificate: those of RootFile, and trusted, which
+// the authority sent with the last certificate, so that a rotation of the root needs no new file.
+// It returns nil, which selects the system's roots, if RootFile is "".
 func (i Istiod) roots(trusted []*x509.Certificate) (*x509.CertPool, error) {
 	if i.RootFile == "" {
 		return nil, nil //nolint:nilnil // crypto/tls uses the system's
@@ -74,8 +75,8 @@ func (i Istiod) roots(trusted []*x509.Certificate) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// clientCertificate returns the pair in ProvCertDir or, for Workload, the current one, if it is
-// valid. It returns nil and no error if there is none to use.
+// clientCertificate returns the certificate and key in ProvCertDir or, with Workload, current. It
+// returns an error if they are not valid, and nil without an error if neither is configured.
 func (i Istiod) clientCertificate(current *pki.Pair) (*tls.Certificate, error) {
 	switch {
 	case i.Plaintext, i.ProvCertDir == "" && (!i.Workload || current == nil):

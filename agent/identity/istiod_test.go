@@ -61,7 +61,7 @@ func TestIstiod_Issues(t *testing.T) {
 			t.Errorf("%s: %s, %d roots, until %v", kind, issued.Pair.SpiffeID(), len(issued.Roots),
 				leaf.NotAfter)
 		}
-		// With the certificate and without a token.
+		// Authenticate with the issued certificate and without a token.
 		dir := t.TempDir()
 		writeFile(t, filepath.Join(dir, "cert-chain.pem"), issued.Pair.ChainPEM)
 		writeFile(t, filepath.Join(dir, "key.pem"), issued.Pair.KeyPEM)
@@ -69,7 +69,7 @@ func TestIstiod_Issues(t *testing.T) {
 		if _, err := issue(i); err != nil {
 			t.Errorf("%s, mutual TLS: %v", kind, err)
 		}
-		// With the current certificate, after the token.
+		// The token has expired: the current certificate authenticates instead, with Workload only.
 		i = clientOf(t, a, t.TempDir(), -time.Hour)
 		for _, i.Workload = range []bool{false, true} {
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)
@@ -124,7 +124,8 @@ type usedAddress string
 
 func (u usedAddress) Address() string { return string(u) }
 
-// Of several addresses, the one in use is tried first, and then the others.
+// Of several addresses of the authority, the one to which the agent is connected is tried first,
+// and then the others.
 func TestIstiod_SeveralAddresses(t *testing.T) {
 	t.Parallel()
 	a := signer.Start(t, pkitest.NewAuthority(t, "root", nil))
@@ -162,7 +163,8 @@ func TestIstiod_SeveralAddresses(t *testing.T) {
 	}
 }
 
-// Certificates of ten seconds are renewed in time, over a token that expires and is replaced.
+// Certificates with a lifetime of ten seconds are renewed in time, also when the token has expired
+// and is then replaced.
 func TestIstiod_ShortLifetimes(t *testing.T) {
 	t.Parallel()
 	a := signer.Start(t, pkitest.NewAuthority(t, "root", nil))
@@ -199,8 +201,9 @@ func TestIstiod_ShortLifetimes(t *testing.T) {
 	}
 }
 
-// The authority's root is rotated as Istio does it: the bundle has both, then the new one signs,
-// then the old one goes. Connections to the authority follow their root file.
+// When the authority's root is rotated in Istio's three steps, certificates are renewed without an
+// error: both roots are trusted, then the new root signs, then the old root is removed. The agent
+// reads the file with the authority's roots again for each connection.
 func TestIstiod_RootRotation(t *testing.T) {
 	t.Parallel()
 	old, next := pkitest.NewAuthority(t, "old", nil), pkitest.NewAuthority(t, "next", nil)

@@ -18,29 +18,29 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// recheckInterval is the period in which expiry and clocks are checked.
+// recheckInterval is the period of checks that need no event: expiry, and jumps of the clock.
 const recheckInterval = time.Minute
 
-// maxRequested bounds the number of secrets, because Envoy can request any number by the paths of
-// files.
+// maxRequested bounds the number of secrets, because Envoy can request any number of secrets whose
+// names are paths.
 const maxRequested = 1000
 
 // Options of a Manager. Now, Logger and Denied may be nil.
 type Options struct {
 	Settings Settings
-	Watcher  Watcher // of the files of all secrets; Run runs it
+	Watcher  Watcher // watches the files of all secrets; Manager.Run runs it
 	Board    *condition.Board
 	Logger   *slog.Logger
 	Now      func() time.Time // the wall clock
 	// Denied returns why Envoy's user cannot read an open file, "" if it certainly can. The Manager
-	// reads a file that Envoy requests by its path only if Envoy could: it must not lend Envoy the
-	// agent's rights.
+	// serves a file that Envoy requests by its path only if Envoy could read the file itself: Envoy
+	// must not gain access through the agent's permissions.
 	Denied func(*os.File) string
 	// Unreadable returns why the agent cannot read a path, and the fix; "" if that is unknown. It
 	// may block. nil: always unknown.
 	Unreadable func(path string) string
-	HTTP       *http.Client // fetches SPIFFE bundles; nil: one with the system's roots
-	Bundles    string       // file that stores their last roots across restarts; "": none
+	HTTP       *http.Client // fetches SPIFFE bundles; nil: a client with the system's roots
+	Bundles    string       // file that stores the last roots of SPIFFE bundles; "": none
 	// Observe reads the secrets that Envoy has from SPIRE. Needed by provider "spire".
 	Observe ObservePresented
 }
@@ -50,29 +50,30 @@ type Manager struct {
 	part.Readiness
 	options Options
 	feed    *resource.Feed
-	dirty   chan struct{} // holds one: there is something to store
+	dirty   chan struct{} // holds a token while a change is not yet written to disk
 
 	mu sync.Mutex
-	// running is the context of Run, which is called once, nil before: other methods start workers,
-	// which end with it.
+	// running is the context of Run, which also ends the workers that other methods start. It is
+	// nil before Run is called.
 	running  context.Context
 	settings Settings
-	// provisional means that the provider of settings may be refused.
+	// provisional means that settings belong to a reload that may still be refused, and differ in
+	// the provider from the settings in force.
 	provisional bool
 	// bundleURLs are the URLs of the SPIFFE bundles to fetch.
 	bundleURLs []string
 	entries    map[string]*entry
-	bundles    map[string][]*x509.Certificate // of mesh configurations, by where they come from
+	bundles    map[string][]*x509.Certificate // of SetTrustBundle by source, of fetchers by URL
 	fetchers   map[string]*fetcher            // of SPIFFE bundles, by URL
-	published  map[string]string              // version in the feed by name; or absent
-	waiting    map[string]bool                // entries refused with errTooMany
+	published  map[string]string              // version in the feed, or absent, by name of the secret
+	waiting    map[string]bool                // names of entries refused with errTooMany
 	stats      Stats
 	presented  map[string]*material // see SetPresented
 	sealed     stored
 	users      map[string][]string
 }
 
-// New returns a Manager. Nothing is read before Run.
+// New returns a Manager. It reads no file; Run does.
 func New(options Options) *Manager {
 	if options.Now == nil {
 		options.Now = time.Now
@@ -95,12 +96,12 @@ func New(options Options) *Manager {
 // Name is the part's name.
 func (m *Manager) Name() string { return "identity" }
 
-// Feed implements xds.Source: all proxies of this host have the same secrets, and each subscribes
-// to those that it needs.
+// Feed implements xds.Source. All proxies of this host share one feed of secrets, and each
+// subscribes to those that it needs.
 func (m *Manager) Feed(*corev3.Node) (*resource.Feed, error) { return m.feed, nil }
 
-// Run obtains the configured secrets ahead of the first request and maintains all until ctx ends.
-// It does not wait for reads that hang.
+// Run obtains the configured secrets before Envoy requests them, and maintains all secrets until
+// ctx ends. It does not wait for reads that hang.
 func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.running = ctx
@@ -133,26 +134,27 @@ func (m *Manager) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-ticker.C: // expiry is no event
+		case <-ticker.C: // no event announces that a certificate has expired
 			m.recheck()
 		}
 	}
 }
 
-// recheck brings conditions up to date.
+// recheck updates the conditions.
 func (m *Manager) recheck() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.update()
 }
 
-// Configure applies new settings. Secrets stay as they are until their new source has provided a
+// Configure applies new settings. A secret remains unchanged until its new source has provided a
 // version.
 func (m *Manager) Configure(settings Settings) { m.configure(settings, false) }
 
-// Prepare provides the secrets that new settings need and that do not exist yet, until Configure is
-// called. Those that a live Envoy may have stay as they are, and nothing of the new secrets is
-// written to disk: the settings may be refused, which removes their secrets again.
+// Prepare provides the secrets that the settings of a reload need and that do not exist yet.
+// Secrets that a live Envoy may have remain unchanged. No new secret is written to disk before
+// Configure is called: if the reload is refused, Configure with the settings in force removes the
+// new secrets.
 func (m *Manager) Prepare(settings Settings) { m.configure(settings, true) }
 
 func (m *Manager) configure(settings Settings, missingOnly bool) {
@@ -184,8 +186,8 @@ func (m *Manager) SetTrustBundle(from string, roots []*x509.Certificate) {
 	m.storeSoon()
 }
 
-// Subscribe implements xds.Subscriber. A secret that is not configured is read from its files as
-// long as an Envoy subscribes to it.
+// Subscribe implements xds.Subscriber. The files of a secret that is not configured are read as
+// long as an Envoy is subscribed to the secret.
 func (m *Manager) Subscribe(names []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -206,7 +208,7 @@ func (m *Manager) Unsubscribe(names []string) {
 		removed = m.remove(name) || removed
 	}
 	if removed {
-		// Prepare has left a secret alone that the last Envoy of earlier settings had
+		// Prepare has not replaced secrets that an Envoy of earlier settings was subscribed to.
 		m.applySettings(true)
 	}
 	m.update()
@@ -223,8 +225,8 @@ func (m *Manager) Pair() *pki.Pair {
 }
 
 // AnnouncedRoots returns the roots that the authority sent with the current certificate and those
-// of mesh configurations, nil if there are none. The agent's own connections trust them as well;
-// they do not trust SPIFFE bundles, whose authorities are those of other trust domains.
+// of SetTrustBundle, nil if there are none. The agent trusts them for its own connections. It does
+// not trust the roots of SPIFFE bundles there, which are authorities of other trust domains.
 func (m *Manager) AnnouncedRoots() []*x509.Certificate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -235,7 +237,7 @@ func (m *Manager) AnnouncedRoots() []*x509.Certificate {
 	return m.withBundles(announced, false)
 }
 
-// Secrets describes all secrets, with those of SetPresented, sorted by name.
+// Secrets describes all secrets, including those of SetPresented, sorted by name.
 func (m *Manager) Secrets() []SecretInfo {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -261,7 +263,7 @@ func (m *Manager) Secrets() []SecretInfo {
 	return all
 }
 
-// The following methods expect mu to be held.
+// Callers of the following methods hold mu.
 
 func (m *Manager) entry(name string) *entry {
 	e := m.entries[name]
@@ -273,7 +275,7 @@ func (m *Manager) entry(name string) *entry {
 }
 
 // applySettings makes the configured secrets match the settings and starts missing workers. With
-// missingOnly, secrets that are served remain as they are.
+// missingOnly, secrets that have a version remain unchanged.
 func (m *Manager) applySettings(missingOnly bool) {
 	wanted := map[string]definition{}
 	if files := m.settings.files(); !files.empty() {

@@ -15,30 +15,31 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// The files of a set, as Istio names them.
+// The files of the workload's certificate, with Istio's names.
 const (
 	chainFile = "cert-chain.pem"
 	keyFile   = "key.pem"
 	rootsFile = "root-cert.pem"
 )
 
-// currentLink is the symbolic link to the folder of the current set, whose name has setPrefix.
+// currentLink is the symbolic link to the folder with the current files. The name of that folder
+// begins with setPrefix.
 const (
 	currentLink = "..data"
 	setPrefix   = "..set-"
 )
 
-// OutputFiles writes the workload's certificate into a folder ([identity] output_dir). The three
-// files are links through one link to a folder that holds the set, so that the set changes at once:
+// OutputFiles writes the workload's certificate into a folder ([identity] output_dir). A set is the
+// folder with the files of one version. The files in Dir are links through one link to the current
+// set, so that a change of that link replaces all files at once:
 //
 //	key.pem → ..data/key.pem    ..data → ..set-1234567
 //
-// The files belong to the owner of the folder where the agent may change owners. The folder's group
-// may read them if the folder has the set-group-ID bit. A folder that does not exist is created for
-// the agent alone.
+// The files get the owner of Dir if the agent may change owners. The group of Dir may read them if
+// Dir has the set-group-ID bit. If Dir does not exist, it is created and only the agent has access.
 type OutputFiles struct{ Dir string }
 
-// Write replaces the set, unless it is the same.
+// Write replaces the files, unless their content is the same.
 func (o *OutputFiles) Write(pair *pki.Pair, roots []*x509.Certificate) (err error) {
 	defer func() {
 		if err != nil {
@@ -82,7 +83,7 @@ func (o *OutputFiles) Write(pair *pki.Pair, roots []*x509.Certificate) (err erro
 	return o.removeOthers(set)
 }
 
-// removeOthers removes all sets but one: the one before, and those that a killed agent left.
+// removeOthers removes all sets except set: the previous one, and those that a killed agent left.
 func (o *OutputFiles) removeOthers(set string) error {
 	entries, err := os.ReadDir(o.Dir)
 	for _, e := range entries {
@@ -93,8 +94,8 @@ func (o *OutputFiles) removeOthers(set string) error {
 	return err
 }
 
-// holds reports whether the folder holds a set already. The folder's owner may have put links in
-// it, to files that are large or do not end.
+// holds reports whether the files in Dir already have the content. It limits what it reads, because
+// the owner of Dir may have replaced files by links to large files or devices.
 func (o *OutputFiles) holds(content map[string][]byte) bool {
 	dir, err := os.OpenRoot(o.Dir)
 	if err != nil {
@@ -114,8 +115,8 @@ func (o *OutputFiles) holds(content map[string][]byte) bool {
 	return true
 }
 
-// fill writes the files of a set into its folder, on the disk. The folder's owner can rename what
-// is in it at any time: no link leads out of it.
+// fill writes and syncs the files of a set. It follows no link out of Dir, because the owner of Dir
+// can replace the set by a link at any time.
 func (o *OutputFiles) fill(set string, content map[string][]byte) error {
 	dir, err := os.OpenRoot(o.Dir)
 	if err != nil {
@@ -132,7 +133,7 @@ func (o *OutputFiles) fill(set string, content map[string][]byte) error {
 		return err
 	}
 	share := func(file *os.File, mode fs.FileMode) (err error) {
-		if info.Mode()&fs.ModeSetgid != 0 { // the file has the group of the folder
+		if info.Mode()&fs.ModeSetgid != 0 { // new files have the group of Dir
 			err = file.Chmod(mode)
 		}
 		if uid, gid, ok := ownerOf(info); ok {
@@ -157,7 +158,7 @@ func (o *OutputFiles) fill(set string, content map[string][]byte) error {
 	return share(folder, 0o750)
 }
 
-// replaceLink makes path a symbolic link, in one step.
+// replaceLink atomically replaces path by a symbolic link to target.
 func replaceLink(target, path string) error {
 	next := path + ".next"
 	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -169,8 +170,8 @@ func replaceLink(target, path string) error {
 	return os.Rename(next, path)
 }
 
-// ownerOf returns the owner of a folder, if that is another user and this process may give files
-// away.
+// ownerOf returns the owner of a folder. ok is false unless this process is root, which may change
+// the owner of files, and the folder belongs to another user.
 func ownerOf(folder fs.FileInfo) (uid, gid int, ok bool) {
 	stat, ok := folder.Sys().(*syscall.Stat_t)
 	if !ok || os.Geteuid() != 0 || stat.Uid == 0 {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// The owner of the folder replaces the new set by a link.
+// If the owner of the folder replaces a new set by a link, nothing is written through the link.
 func TestOutput_FollowsNoLinkOfTheFoldersOwner(t *testing.T) {
 	dir, elsewhere := t.TempDir(), t.TempDir()
 	output := &OutputFiles{Dir: dir}
@@ -30,8 +30,8 @@ func TestOutput_FollowsNoLinkOfTheFoldersOwner(t *testing.T) {
 	}
 }
 
-// The owner of the folder replaces the files of the set by a FIFO and by a link to a device: writing
-// neither blocks nor reads without end.
+// If the owner of the folder replaces files by a FIFO, or by a link to a device without an end, the
+// comparison with the new content does not block.
 func TestOutput_ReadsNoFileOfTheFoldersOwner(t *testing.T) {
 	content := map[string][]byte{chainFile: []byte("chain"), keyFile: []byte("key")}
 	for name, plant := range map[string]func(path string) error{

@@ -9,10 +9,10 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// SetPresented replaces the certificates that Envoy has from files that it reads itself, by the
-// name of their secret, and the objects of the mesh configuration that use secrets ("FILE:LINE KIND
-// NAMESPACE/NAME"). They are listed and have conditions like the other secrets, and are not served.
-// Of more than maxRequested the rest is left out.
+// SetPresented replaces the list of certificates that Envoy reads from files itself (chains, by the
+// name of the secret), and the objects of the mesh configuration that use each secret (users, as
+// "FILE:LINE KIND NAMESPACE/NAME"). The certificates are listed and have conditions like other
+// secrets, but the agent does not serve them. At most maxRequested are listed.
 func (m *Manager) SetPresented(chains map[string][]*x509.Certificate, users map[string][]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -20,7 +20,7 @@ func (m *Manager) SetPresented(chains map[string][]*x509.Certificate, users map[
 	m.presented, m.users = map[string]*material{}, users
 	for _, name := range slices.Sorted(maps.Keys(chains)) {
 		if m.entries[name] != nil || len(m.presented) == maxRequested {
-			continue // served by the agent
+			continue // the agent serves the secret, or the list is full
 		}
 		chain := chains[name]
 		version := &material{source: FromFiles, obtained: m.options.Now(),
@@ -41,8 +41,8 @@ func (m *Manager) SetPresented(chains map[string][]*x509.Certificate, users map[
 	m.update()
 }
 
-// label returns how sentences for people call a secret: by its file or its credential, with an
-// object that uses it.
+// label returns the description of a secret in messages: its file or credential, and one of the
+// objects that use it.
 func (m *Manager) label(name string) string {
 	label := DescribeSecret(name)
 	if users := m.users[name]; len(users) > 0 {
@@ -51,7 +51,7 @@ func (m *Manager) label(name string) string {
 	return label
 }
 
-// DescribeSecret returns the description of a secret in sentences for people.
+// DescribeSecret returns the description of a secret in messages.
 func DescribeSecret(name string) string {
 	if short, ok := credential.SecretTitle(name); ok {
 		return short

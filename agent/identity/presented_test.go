@@ -87,7 +87,8 @@ func TestPresented_EndsSoonExpiresAndIsReplaced(t *testing.T) {
 func TestEndsSoon(t *testing.T) {
 	day := 24 * time.Hour
 	from := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
-	for lifetime, soon := range map[time.Duration]time.Duration{ // left when it begins
+	// soon is the remaining lifetime from which a certificate ends soon.
+	for lifetime, soon := range map[time.Duration]time.Duration{
 		90 * day: 9 * day, 6 * day: 14*time.Hour + 24*time.Minute, 365 * day: 14 * day,
 		3650 * day: 14 * day, time.Hour: 6 * time.Minute,
 	} {

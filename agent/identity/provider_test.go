@@ -36,8 +36,8 @@ func (l *lateIssuer) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
 
 func (l *lateIssuer) Files() []string { return nil }
 
-// A reload that changes the provider may take long: until the new provider has a certificate, the
-// old one's is served and renewed.
+// After a reload that changes the identity provider, the certificate of the old provider is served
+// and renewed until the new provider has one.
 func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
@@ -59,7 +59,7 @@ func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 	if r.roots() != pemOf(other.Certificate) {
 		t.Error("the authority's roots are not served with its certificate")
 	}
-	r.issue(4 * time.Hour) // of no effect now
+	r.issue(4 * time.Hour) // has no effect: the provider is no longer "files"
 
 	if err := os.Remove(r.path("root.pem")); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestProvider_OldOneServesUntilTheNewOneHasACertificate(t *testing.T) {
 	}
 }
 
-// While a reload is pending, only what Envoy lacks comes from the new settings.
+// While a reload is pending, its settings provide only secrets that do not exist yet.
 func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
@@ -102,8 +102,8 @@ func TestProvider_PendingSettingsReplaceNothing(t *testing.T) {
 	r.awaitChain(identity.DefaultSecret, pair.ChainPEM)
 }
 
-// Pending settings leave alone what an Envoy that drains has of settings before, and provide it anew
-// once that Envoy has ended.
+// The settings of a pending reload do not replace secrets of earlier settings that a draining Envoy
+// is subscribed to. They provide these secrets once that Envoy has ended.
 func TestProvider_PendingSettingsOutliveADrain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
@@ -123,12 +123,13 @@ func TestProvider_PendingSettingsOutliveADrain(t *testing.T) {
 	r.await("the roots", func() bool { return r.roots() == pemOf(other.Certificate) })
 }
 
-// Pending settings provide what is missing, and write nothing; a refusal takes it back.
+// The settings of a pending reload provide missing secrets but write no files. If the reload is
+// refused, the secrets are removed.
 func TestProvider_RefusedSettingsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	old, refused := filepath.Join(t.TempDir(), "old"), filepath.Join(t.TempDir(), "new")
 	var inForce identity.Settings
-	r := newRig(t, func(r *rig, options *identity.Options) { // its files do not exist yet
+	r := newRig(t, func(r *rig, options *identity.Options) { // certificate files do not exist yet
 		options.Settings.OutputDir = old
 		inForce = options.Settings
 	})
@@ -161,7 +162,7 @@ func TestProvider_RefusedSettingsLeaveNothing(t *testing.T) {
 	}
 }
 
-// awaitFile returns once a file has a content.
+// awaitFile waits until a file has the content want.
 func (r *rig) awaitFile(path string, want []byte) {
 	r.t.Helper()
 	parts.Eventually(r.t, deadline, path+" is written", func() bool {

@@ -17,9 +17,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// version returns the material to publish for a secret, or nil. Trusted roots come from the root
-// file or, without one, from the certificate authority; those of MeshConfig are added. Callers hold
-// mu.
+// version returns the material to publish for a secret, or nil. It adds the roots of the mesh
+// configuration and of SPIFFE bundles to those of ROOTCA. Callers hold mu.
 func (m *Manager) version(name string) *material {
 	e := m.entries[name]
 	if e == nil {
@@ -33,8 +32,8 @@ func (m *Manager) version(name string) *material {
 	return &merged
 }
 
-// withBundles adds the roots of mesh configurations, and of SPIFFE bundles if spiffe. Callers hold
-// mu.
+// withBundles returns roots and those of SetTrustBundle, with spiffe also those of SPIFFE bundles.
+// Callers hold mu.
 func (m *Manager) withBundles(roots []*x509.Certificate, spiffe bool) []*x509.Certificate {
 	for _, from := range slices.Sorted(maps.Keys(m.bundles)) {
 		if spiffe || m.fetchers[from] == nil {
@@ -44,14 +43,14 @@ func (m *Manager) withBundles(roots []*x509.Certificate, spiffe bool) []*x509.Ce
 	return roots
 }
 
-// absent is the version of secrets that are known not to exist.
+// absent is the value of Manager.published for secrets that were published as absent.
 const absent = "absent"
 
-// publish brings the feed up to date. Unchanged secrets are not sent again. Those that are
-// missing, and have no earlier version, are published as absent. Callers hold mu.
+// publish updates the feed with the secrets that have changed. It publishes secrets in missing that
+// have no version as absent. Callers hold mu.
 func (m *Manager) publish(missing map[string]bool) {
 	var change resource.Change
-	replaced := map[string]bool{} // secrets to announce: whether there was an earlier version
+	replaced := map[string]bool{} // by name of a secret to announce: it had an earlier version
 	for name, before := range m.published {
 		if m.version(name) == nil && (before != absent || !missing[name]) {
 			change.Remove = append(change.Remove, keyOf(name))
@@ -70,7 +69,7 @@ func (m *Manager) publish(missing map[string]bool) {
 			}
 			continue
 		}
-		if version.source == FromSpire { // Envoy has it
+		if version.source == FromSpire { // Envoy has the secret from SPIRE: announce it only
 			if e.served == nil || !e.served.same(version) {
 				replaced[name] = e.served != nil
 			}

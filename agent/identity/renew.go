@@ -16,17 +16,18 @@ const (
 	maxPause   = time.Minute
 )
 
-// plan is when a certificate is renewed.
+// plan determines when a certificate is renewed: at at by the wall clock, or delay after start by
+// the monotonic clock, whichever is earlier.
 type plan struct {
-	at    time.Time     // by the wall clock
-	start time.Time     // with the monotonic clock
-	delay time.Duration // by the monotonic clock
+	at    time.Time // without a monotonic clock reading
+	start time.Time // with a monotonic clock reading
+	delay time.Duration
 }
 
-// planRenewal schedules the renewal for when the share ratio of the lifetime is left. The lifetime
-// counts from when the certificate was obtained, because authorities antedate certificates. If the
-// clocks of host and authority differ so much that no lifetime would be left, the certificate's own
-// span counts.
+// planRenewal schedules the renewal for when a share of the lifetime, ratio, is left. The lifetime
+// begins when the certificate was obtained, because authorities antedate certificates. If the clock
+// of this host is so wrong that the certificate was obtained outside its validity, the lifetime is
+// the whole validity.
 func planRenewal(issued *IssuedCertificate, ratio float64) plan {
 	leaf := issued.Pair.Leaf()
 	until := issued.Pair.NotAfter()
@@ -36,18 +37,19 @@ func planRenewal(issued *IssuedCertificate, ratio float64) plan {
 	}
 	delay := time.Duration(float64(until.Sub(from)) * (1 - ratio))
 	delay = max(delay, minPause)
-	// Round drops the monotonic reading: that clock stops while the machine is suspended.
+	// Round removes the monotonic clock reading, with which the time would be compared by a clock
+	// that stops while the machine is suspended.
 	at := issued.Obtained.Round(0).Add(delay)
 	return plan{at: at, start: time.Now(), delay: delay}
 }
 
-// left returns how long to wait, at most recheckInterval. Zero: the certificate is due.
+// left returns how long to wait, at most recheckInterval; 0 if the renewal is due.
 func (p plan) left(now time.Time) time.Duration {
 	return max(0, min(p.at.Sub(now), p.delay-time.Since(p.start), recheckInterval))
 }
 
-// renew has the workload's certificate issued, and again before it expires, until ctx ends. last is
-// the certificate from an earlier run, or nil.
+// renew requests the workload's certificate from the issuer, and again before it expires, until ctx
+// ends. last is the certificate that an earlier worker or run obtained from the issuer, or nil.
 func (m *Manager) renew(ctx context.Context, settings Settings, last *IssuedCertificate,
 	report report) {
 	var due plan
@@ -85,7 +87,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *IssuedCert
 				return
 			case elapsed:
 				if !failed {
-					continue // the renewal may be due now
+					continue // compute again whether the renewal is due
 				}
 			case changed:
 				if !failed {
@@ -108,7 +110,8 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *IssuedCert
 	}
 }
 
-// limitPause limits the pause after a failed attempt by the lifetime of the last certificate.
+// limitPause limits the pause after a failed attempt to a quarter of the remaining lifetime of the
+// last certificate.
 func limitPause(pause time.Duration, last *IssuedCertificate, now time.Time) time.Duration {
 	if last != nil {
 		if left := last.Pair.NotAfter().Sub(now); left > 0 {
@@ -118,7 +121,7 @@ func limitPause(pause time.Duration, last *IssuedCertificate, now time.Time) tim
 	return max(pause, minPause)
 }
 
-// wakeup is why sleep returned.
+// wakeup is the reason why sleep returned.
 type wakeup int
 
 const (

@@ -21,7 +21,8 @@ import (
 
 const lifetime = 24 * time.Hour
 
-// world is a Manager in a synctest bubble, with an authority and a wall clock that may jump.
+// world is a Manager in a synctest bubble, with a certificate authority and a wall clock that
+// jumps.
 type world struct {
 	*identity.Manager
 	t       *testing.T
@@ -29,11 +30,11 @@ type world struct {
 	watcher fakeWatcher
 
 	mu     sync.Mutex
-	jump   time.Duration // of the wall clock against the monotonic clock
-	skew   time.Duration // of the authority's clock against the wall clock before any jump
+	jump   time.Duration // by which the wall clock is ahead of the monotonic clock
+	skew   time.Duration // by which the authority's clock is ahead of the monotonic clock
 	root   *pkitest.Authority
 	err    error
-	issued []time.Time // by the monotonic clock
+	issued []time.Time // when certificates were issued, by the monotonic clock
 }
 
 func (w *world) now() time.Time {
@@ -79,10 +80,10 @@ func (w *world) Issue(context.Context, []*x509.Certificate, *pki.Pair) (
 // Files implements identity.Issuer.
 func (w *world) Files() []string { return []string{"/token"} }
 
-// fakeWatcher implements identity.Watcher: the real one does not run in a bubble.
+// fakeWatcher implements identity.Watcher for synctest bubbles, in which inotify cannot be used.
 type fakeWatcher struct {
 	mu      sync.Mutex
-	changed func() // of the files of the authority
+	changed func() // passed to the last call of Watch
 }
 
 func (f *fakeWatcher) Watch(_ []string, changed func()) (stop func()) {
@@ -103,7 +104,7 @@ func (f *fakeWatcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// inWorld runs a test in a bubble.
+// inWorld runs a test with a new world in a synctest bubble.
 func inWorld(t *testing.T, test func(*world)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -129,13 +130,13 @@ func (w *world) start(settings identity.Settings) {
 	synctest.Wait()
 }
 
-// pass lets time pass, during which a suspended machine's timers rest.
+// pass advances the bubble's clock by d and waits until all goroutines block.
 func (w *world) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// expect checks how many certificates have been issued, and the conditions.
+// expect checks the number of certificates issued so far and the codes of the conditions.
 func (w *world) expect(when string, issued int, codes ...string) {
 	w.t.Helper()
 	if got := w.count(); got != issued {
@@ -202,7 +203,7 @@ func TestRenewal_JitterSpreads(t *testing.T) {
 	})
 }
 
-// The authority is unavailable for 80 % of a lifetime, and then for longer than one.
+// Attempts continue while the authority is unavailable, also after the certificate has expired.
 func TestRenewal_RetriesUntilExpiryAndBeyond(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.set(func() { w.err = errors.New("the authority is unavailable") })
@@ -259,7 +260,7 @@ func TestRenewal_FirstAttemptFails(t *testing.T) {
 func TestRenewal_TheClockJumps(t *testing.T) {
 	for name, c := range map[string]struct {
 		jump  time.Duration
-		after int // certificates a minute and a half after the jump
+		after int // certificates issued until 90 seconds after the jump
 	}{
 		"an hour ahead, before half":   {time.Hour, 1},
 		"an hour back":                 {-time.Hour, 1},
@@ -272,7 +273,7 @@ func TestRenewal_TheClockJumps(t *testing.T) {
 				w.pass(time.Hour)
 				w.set(func() {
 					w.jump = c.jump
-					if c.jump > time.Hour { // of all clocks: the machine was suspended
+					if c.jump > time.Hour { // the machine was suspended, the authority was not
 						w.skew = c.jump
 					}
 				})
@@ -292,8 +293,9 @@ func TestRenewal_TheClockJumps(t *testing.T) {
 	}
 }
 
-// Go compares times by the monotonic clock, which stops in suspend, if both have its reading. Times
-// in a bubble have none.
+// The time of the renewal has no monotonic clock reading: with one, Go would compare it by a clock
+// that stops while the machine is suspended. The test runs outside of a synctest bubble, where
+// times have no such reading.
 func TestRenewal_IsDueByTheWallClock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, options *identity.Options) {
@@ -307,8 +309,8 @@ func TestRenewal_IsDueByTheWallClock(t *testing.T) {
 	}
 }
 
-// A clock an hour ahead of the authority's, and certificates of half an hour: by this clock each is
-// expired when it comes. It is used and renewed in time all the same, and reported.
+// If this host's clock is so far ahead of the authority's that each new certificate appears
+// expired, certificates are used and renewed at the usual rate, and a condition reports the expiry.
 func TestRenewal_ClocksDiffer(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.set(func() { w.skew = -lifetime - time.Hour })
@@ -330,7 +332,7 @@ func TestRenewal_ReconfigurationKeepsTheCertificate(t *testing.T) {
 	})
 }
 
-// While the authority is unavailable, a machine that reboots uses its sealed certificate.
+// After a reboot while the authority is unavailable, the agent uses the sealed certificate.
 func TestRenewal_KeptOverAReboot(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "sealed")
 	inWorld(t, func(w *world) {

@@ -23,10 +23,10 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// deadline is generous: what is awaited takes milliseconds on an idle machine.
+// deadline bounds waits for actions that take milliseconds on an idle machine.
 const deadline = 60 * time.Second
 
-// rig is a Manager that runs, and the folder of its files.
+// rig is a running Manager and the folder with its certificate files.
 type rig struct {
 	*identity.Manager
 	t     testing.TB
@@ -38,7 +38,8 @@ type rig struct {
 	bundleURLs []string // set before the Manager runs
 }
 
-// newRig writes a pair and roots, and starts a Manager on them. change may alter the options.
+// newRig starts a Manager that reads certificate files in the rig's folder, which do not exist yet.
+// change may write them (issue) and change the options.
 func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 	t.Helper()
 	r := &rig{t: t, board: condition.NewBoard(), dir: t.TempDir()}
@@ -73,7 +74,7 @@ func (r *rig) files() config.Identity {
 		KeyFile: r.path("key.pem"), RootCAFile: r.path("root.pem")}
 }
 
-// issue writes a new pair and the root.
+// issue writes a new certificate, its key and the root.
 func (r *rig) issue(lifetime time.Duration) (chain []byte) {
 	r.t.Helper()
 	chain, key := r.root.Issue(r.t, pkitest.Leaf("web", lifetime))
@@ -120,7 +121,7 @@ func (r *rig) roots() string {
 	return string(context.GetTrustedCa().GetInlineBytes())
 }
 
-// await returns once the feed satisfies done.
+// await waits until done returns true. It calls done after each change of the feed.
 func (r *rig) await(what string, done func() bool) {
 	r.t.Helper()
 	end := time.After(deadline)
@@ -137,13 +138,13 @@ func (r *rig) await(what string, done func() bool) {
 	}
 }
 
-// awaitChain returns once a pair is published.
+// awaitChain waits until the certificate chain is published under a name.
 func (r *rig) awaitChain(name string, chain []byte) {
 	r.t.Helper()
 	r.await(name+" is published", func() bool { return r.chain(name) == string(chain) })
 }
 
-// awaitCondition returns once a condition stands and its sentence has a text.
+// awaitCondition waits until a condition is active whose sentence contains text.
 func (r *rig) awaitCondition(code, text string) {
 	r.t.Helper()
 	parts.Eventually(r.t, deadline, "condition "+code+" with "+text, func() bool {
@@ -153,7 +154,7 @@ func (r *rig) awaitCondition(code, text string) {
 	})
 }
 
-// checkPair fails the test if what is published under a name does not match.
+// checkPair fails the test if the published certificate and key of a secret do not match.
 func (r *rig) checkPair(name string) {
 	r.t.Helper()
 	certificate := r.secret(name).GetTlsCertificate()

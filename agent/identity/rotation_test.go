@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// rotations returns how many rotations of each habit are tried; OUTRIDER_ROTATIONS asks for more.
+// rotations returns the number of rotations for each of habits: $OUTRIDER_ROTATIONS, or 20.
 func rotations(t *testing.T) int {
 	asked := os.Getenv("OUTRIDER_ROTATIONS")
 	if asked == "" {
@@ -27,7 +27,8 @@ func rotations(t *testing.T) int {
 	return n
 }
 
-// habits are the ways in which programs replace a pair. pause waits a moment.
+// habits are the ways in which programs replace the files of a certificate and its key. pause waits
+// a random time.
 var habits = map[string]func(r *rig, n int, chain, key []byte, pause func()){
 	"rename, certificate first": func(r *rig, _ int, chain, key []byte, pause func()) {
 		r.write("cert.pem", chain)
@@ -94,8 +95,8 @@ func (r *rig) link(target, name string) {
 	}
 }
 
-// TestFiles_EveryRotationIsServed rotates at random intervals: each good pair is published, and
-// never one that does not match.
+// However a program replaces the files of a certificate and its key, and with whatever pauses, each
+// matching pair is published, and never one that does not match.
 func TestFiles_EveryRotationIsServed(t *testing.T) {
 	for habit, replace := range habits {
 		t.Run(habit, func(t *testing.T) {
@@ -122,7 +123,7 @@ func TestFiles_EveryRotationIsServed(t *testing.T) {
 	}
 }
 
-// inspect checks every version that is published until stop is called.
+// inspect checks each published version of the default secret until stop is called.
 func (r *rig) inspect() (stop func()) {
 	ended := make(chan struct{})
 	var wait sync.WaitGroup

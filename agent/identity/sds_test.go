@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// mutualTLS is an Envoy that requests the workload's secrets over SDS, for a listener that demands
-// certificates from its clients.
+// mutualTLS is the bootstrap of an Envoy that requests the secrets of a listener over SDS. The
+// listener requires client certificates.
 const mutualTLS = `{
   "node": {"id": "sidecar~127.0.0.1~web.default~default.svc.cluster.local", "cluster": "test"},
   "admin": {"address": {"pipe": {"path": %[1]q}}},
@@ -85,7 +85,7 @@ func serveSDS(t *testing.T, r *rig) (socket string) {
 	return socket
 }
 
-// startSDSEnvoy starts an Envoy that requests a pair and roots by name.
+// startSDSEnvoy starts an Envoy that requests the secrets named pair and roots.
 func startSDSEnvoy(t *testing.T, socket, api, pair, roots string) *sdsEnvoy {
 	t.Helper()
 	port, admin := parts.FreePort(t), filepath.Join(parts.ShortDir(t), "admin.sock")
@@ -93,7 +93,7 @@ func startSDSEnvoy(t *testing.T, socket, api, pair, roots string) *sdsEnvoy {
 		fmt.Sprintf(sdsConfig, api), socket, pair, roots)), t, port}
 }
 
-// get requests with a client certificate, and returns the server's.
+// get sends a request with a client certificate and returns the server's certificate.
 func (e *sdsEnvoy) get(roots *x509.CertPool, chain, key []byte) (*x509.Certificate, error) {
 	pair, err := tls.X509KeyPair(chain, key)
 	if err != nil {
@@ -124,13 +124,13 @@ func (e *sdsEnvoy) until(what string, done func() bool) {
 	parts.Eventually(e.t, deadline, what, done)
 }
 
-// TestSDS_EnvoyFetchesAndRotates has an Envoy wait for its certificate, and follow its rotation and
-// that of the roots.
+// A real Envoy waits until its certificate exists, and uses each new certificate and new roots
+// after a rotation.
 func TestSDS_EnvoyFetchesAndRotates(t *testing.T) {
 	for _, api := range []string{"GRPC", "DELTA_GRPC"} {
 		t.Run(api, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, nil) // no file exists yet
+			r := newRig(t, nil) // its certificate files do not exist yet
 			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.DefaultSecret,
 				identity.RootCASecret)
 			e.until("Envoy waits for its secrets", func() bool {

@@ -18,14 +18,15 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// Sizes in bytes of the shortest credential that a key is derived from, and of one key in a
-// credential with several (outrider-seal).
+// minSealKey is the minimum length of a credential from which a key is derived. sealKey is the
+// length of each key in a credential with several keys (see outrider-seal). Both are in bytes.
 const (
 	minSealKey = 16
 	sealKey    = 32
 )
 
-// sealPurpose separates this use of the credential from others, and versions the format.
+// sealPurpose is the HKDF info string. It separates this use of the credential from other uses, and
+// contains the version of the format.
 const sealPurpose = "outrider sealed certificate 1"
 
 // SealedStore stores the last issued certificate across reboots, encrypted with AES-256-GCM under a
@@ -33,18 +34,18 @@ const sealPurpose = "outrider sealed certificate 1"
 type SealedStore struct {
 	path  string
 	owner string
-	keys  []cipher.AEAD // the first one seals, all open
+	keys  []cipher.AEAD // the first one encrypts; all are tried to decrypt
 }
 
-// sealedContent is the plain text.
+// sealedContent is the content of the file before encryption, as JSON.
 type sealedContent struct {
 	Chain, Key, Roots []byte
 	Obtained          time.Time
 }
 
-// NewSealedStore returns a store in the file at path under the content of the credential "seal":
-// one key, or several of sealKey bytes, the newest first. owner names identity and authority: a
-// certificate of another owner is not used.
+// NewSealedStore returns a store in the file at path, encrypted with the content of the credential
+// "seal": one key, or several of sealKey bytes, the newest first. owner names the identity and the
+// authority; a certificate that was stored for another owner is not used.
 func NewSealedStore(path, owner string, credential []byte) (*SealedStore, error) {
 	if len(credential) < minSealKey {
 		return nil, fmt.Errorf("the credential seal has %d bytes; at least %d are needed",
@@ -91,9 +92,9 @@ func (s *SealedStore) Save(issued *IssuedCertificate) error {
 	return nil
 }
 
-// Load returns the stored certificate, also one that has expired: the clock may be ahead at boot,
-// and be corrected later. It returns nil if there is none that can be used, with an error unless
-// none was stored.
+// Load returns the stored certificate, even if it has expired: the clock may be wrong at boot and
+// be corrected later. It returns nil without an error if none is stored, and an error if the stored
+// one cannot be used.
 func (s *SealedStore) Load() (*IssuedCertificate, error) {
 	text, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {

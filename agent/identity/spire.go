@@ -14,7 +14,7 @@ import (
 // observeInterval is the period between requests to Envoy for the secrets that it has from SPIRE.
 const observeInterval = 2 * time.Second
 
-// errNotSeen is why a secret of SPIRE is not shown.
+// errNotSeen is the error of a secret that Envoy should have from SPIRE but does not have.
 var errNotSeen = errors.New("Envoy does not have it from SPIRE; check that the SPIRE agent " +
 	"serves [identity] spire_socket and has an entry for Envoy's user")
 

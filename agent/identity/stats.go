@@ -11,9 +11,10 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// Stats are counters since the start, or since somebody subscribed to the secret.
+// Stats are counters since the start or, for a secret that is not configured, since an Envoy
+// subscribed to it.
 type Stats struct {
-	Renewals map[string]uint64 // replaced versions, by resource
+	Renewals map[string]uint64 // number of replaced versions, by name of the secret
 	Failures map[RenewalFailure]uint64
 }
 

@@ -18,14 +18,14 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// stored is the last certificate that was sealed, and where.
+// stored records the version that was last sealed, and the store.
 type stored struct {
 	pair *material
 	in   *SealedStore
 }
 
 // store writes the workload's certificate and the roots of SPIFFE bundles to disk, or removes them,
-// after each change and, while that fails, every minute.
+// after each change until ctx ends. After a failure it retries every minute.
 func (m *Manager) store(ctx context.Context) {
 	for {
 		err := m.storeOnce()
@@ -49,7 +49,7 @@ func (m *Manager) storeOnce() error {
 	output, sealed, issuer := m.settings.output(), m.settings.Sealed, m.settings.Issuer
 	stale := m.settings.Stale
 	if output != nil && filepath.Dir(m.settings.files().Cert) == filepath.Clean(output.Dir) {
-		output = nil // the source itself
+		output = nil // the certificate was read from this folder
 	}
 	pair, roots := m.version(DefaultSecret), m.version(RootCASecret)
 	if m.provisional {
@@ -63,7 +63,8 @@ func (m *Manager) storeOnce() error {
 	}
 	m.mu.Unlock()
 	errs := []error{m.storeBundles(bundles)}
-	if _, err := os.Lstat(stale); err == nil { // Remove fails on a read-only file system
+	// On a read-only file system, Remove fails even if the file does not exist.
+	if _, err := os.Lstat(stale); err == nil {
 		if err := os.Remove(stale); err != nil {
 			errs = append(errs, fmt.Errorf("cannot remove the stored certificate: %w", err))
 		}
@@ -75,7 +76,7 @@ func (m *Manager) storeOnce() error {
 		errs = append(errs, output.Write(pair.pair, roots.roots))
 	}
 	now := stored{pair, sealed}
-	if sealed != nil && last != now && pair.issuer == issuer { // else of an earlier authority
+	if sealed != nil && last != now && pair.issuer == issuer { // not of an earlier authority
 		issued := &IssuedCertificate{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
 		err := sealed.Save(issued)
 		if err == nil {
@@ -114,7 +115,7 @@ func (m *Manager) storeBundles(bundles map[string][]byte) error {
 		return nil
 	}
 	text, err := json.Marshal(bundles)
-	before, _ := os.ReadFile(m.options.Bundles) // an unreadable file is written again
+	before, _ := os.ReadFile(m.options.Bundles) // nil after an error: the file is then written
 	if err == nil && !bytes.Equal(before, text) && (len(bundles) > 0 || before != nil) {
 		err = renameio.WriteFile(m.options.Bundles, text, 0o600)
 	}
@@ -137,7 +138,7 @@ func (m *Manager) restoreBundles() map[string][]*x509.Certificate {
 	restored := map[string][]*x509.Certificate{}
 	for url, text := range stored {
 		in := pki.PEMInput{File: m.options.Bundles, PEM: text}
-		if roots, err := pki.ParseRoots(in, m.options.Now()); err == nil { // expired ones add nothing
+		if roots, err := pki.ParseRoots(in, m.options.Now()); err == nil { // an error if all expired
 			restored[url] = roots
 		}
 	}

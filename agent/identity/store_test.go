@@ -35,12 +35,13 @@ func read(t *testing.T, path string) []byte {
 	return text
 }
 
-// Whoever resolves the set once never reads a key beside another certificate.
+// A reader that resolves the link ..data once, and then reads the files, never gets a certificate
+// with the key of another one.
 func TestOutput_IsReplacedAsASet(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	dir := t.TempDir()
 	output := &identity.OutputFiles{Dir: dir}
-	other := filepath.Join(dir, "key.pem") // of another agent
+	other := filepath.Join(dir, "key.pem") // written by another program; replaced by a link
 	if err := os.WriteFile(other, []byte("key"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func TestOutput_IsReplacedAsASet(t *testing.T) {
 			if err == nil {
 				chain, err1 := os.ReadFile(filepath.Join(set, "cert-chain.pem"))
 				key, err2 := os.ReadFile(filepath.Join(set, "key.pem"))
-				if err1 == nil && err2 == nil { // a set that is gone is none
+				if err1 == nil && err2 == nil { // otherwise the set has been removed meanwhile
 					reads++
 					_, err := pki.ParsePair(pki.PEMInput{PEM: chain}, pki.PEMInput{PEM: key},
 						pki.UsageBoth)
@@ -186,7 +187,7 @@ func TestSealed_SurvivesAReboot(t *testing.T) {
 		bytes.Contains(text, issued.Pair.Leaf().RawSubjectPublicKeyInfo) {
 		t.Error("the file is readable")
 	}
-	// outrider-seal has a seal back that it had set aside, behind the new one.
+	// outrider-seal appends an old key that it has recovered to the new key.
 	both := sealed(id, strings.Repeat("c", 32)+strings.Repeat("a", 32))
 	if last, err := both.Load(); last == nil || err != nil {
 		t.Errorf("with the second key of a credential: %v, %v", last, err)
@@ -216,11 +217,11 @@ func TestSealed_IsRemovedWhenItIsNotWanted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
 	r.write("sealed", nil)
-	r.Configure(identity.Settings{Stale: r.path("sealed")}) // without a certificate, too
+	r.Configure(identity.Settings{Stale: r.path("sealed")}) // works without a provider
 	parts.Eventually(t, deadline, "it is removed", func() bool {
 		_, err := os.Stat(r.path("sealed"))
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	r.Configure(identity.Settings{Stale: r.dir}) // not empty
+	r.Configure(identity.Settings{Stale: r.dir}) // cannot be removed: a directory that is not empty
 	r.awaitCondition(identity.CodeNotStored, "cannot remove the stored certificate")
 }

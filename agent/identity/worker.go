@@ -11,16 +11,16 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// The following methods expect mu to be held.
+// Callers of the following methods hold mu.
 
-// start starts the worker of a secret, unless it runs or something else provides the secret.
+// start starts the worker of a secret, unless one runs or the secret arrives with another one.
 func (m *Manager) start(name string) {
 	e := m.entries[name]
 	if state := e.state(); m.running == nil || state != idle && state != superseded {
 		return
 	}
 	if (name == DefaultSecret || name == RootCASecret) && !e.configured && e.current != nil {
-		return // the provider was turned off, and an Envoy that drains has the secret
+		return // a draining Envoy still has the secret of a provider that is no longer configured
 	}
 	from, err := m.sourceOf(name, e)
 	delete(m.waiting, name)
@@ -33,12 +33,12 @@ func (m *Manager) start(name string) {
 	}
 	d := e.definition
 	if d == (definition{}) {
-		return // the roots, which come with the certificate
+		return // the authority sends the roots with the certificate
 	}
 	ctx, stop := context.WithCancel(m.running)
 	w := &worker{stop, m.options.Now()}
 	e.start(w)
-	time.AfterFunc(failureGrace, m.recheck) // neither a hanging read nor expiry is an event
+	time.AfterFunc(failureGrace, m.recheck) // a read that hangs causes no other event
 	report := func(version *material, err error) {
 		m.report(ctx, w, name, version, m.explain(err))
 	}
@@ -58,7 +58,8 @@ func (m *Manager) start(name string) {
 	go m.renew(ctx, m.settings, last, report)
 }
 
-// startWaiting starts secrets that wait for a place of maxRequested while there are places.
+// startWaiting starts the workers of secrets that were refused because of maxRequested, as far as
+// the limit now permits.
 func (m *Manager) startWaiting() {
 	for name := range m.waiting {
 		if len(m.entries)-len(m.waiting) >= maxRequested {
@@ -68,8 +69,8 @@ func (m *Manager) startWaiting() {
 	}
 }
 
-// sourceOf returns the source that a worker has to read for a secret, and records it in the entry's
-// definition.
+// sourceOf returns the files that the worker of a secret is to read, and sets the definition of the
+// entry accordingly.
 func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 	switch {
 	case credential.IsCredential(name) && m.settings.CredentialsDir != "":
@@ -113,14 +114,14 @@ func (m *Manager) removeCounters(name string) {
 		func(f RenewalFailure, _ uint64) bool { return f.Resource == name })
 }
 
-// report accepts the result of a worker. It takes mu.
+// report processes the result of a worker. Unlike the other methods it locks mu itself.
 func (m *Manager) report(
 	ctx context.Context, from *worker, name string, version *material, err error,
 ) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if ctx.Err() != nil {
-		return // replaced or forgotten meanwhile
+		return // the worker was stopped meanwhile
 	}
 	e := m.entries[name]
 	if err != nil && from == e.worker {
@@ -139,7 +140,8 @@ func (m *Manager) report(
 	}
 }
 
-// setCurrent makes a version the current one. An authority sends the roots with the certificate.
+// setCurrent sets the current version of an entry. If an authority sent roots with the certificate,
+// it sets them as the version of ROOTCA.
 func (m *Manager) setCurrent(e *entry, version *material) {
 	e.current = version
 	if roots := m.entries[RootCASecret]; version.issuer != nil && roots != nil {
@@ -150,7 +152,7 @@ func (m *Manager) setCurrent(e *entry, version *material) {
 	}
 }
 
-// storeSoon has the stores written.
+// storeSoon makes the goroutine of store write the files.
 func (m *Manager) storeSoon() {
 	select {
 	case m.dirty <- struct{}{}:
