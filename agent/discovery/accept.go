@@ -55,9 +55,9 @@ func (a *accepted) take() []Batch {
 	return all
 }
 
-// Accept passes a batch to the next push, which is debounced like that of changed files. It never
-// blocks. Batches passed before Run are part of the first push. A batch of a source that is not in
-// Options.Sources is ignored.
+// Accept adds a batch to the next push, which is debounced like a push of changed files. It never
+// blocks. Batches accepted before Run are part of the first push. Accept ignores a batch whose
+// source is not in Options.Sources.
 func (s *Server) Accept(b Batch) {
 	s.accepted.add(b)
 	select {

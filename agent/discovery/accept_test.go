@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// batch returns a batch of source memory with a ServiceEntry for each address.
+// batch returns a batch of the source named "memory", with a ServiceEntry for each address.
 func batch(all bool, addresses ...string) discovery.Batch {
 	b := discovery.Batch{Source: "memory", Complete: all}
 	for i, address := range addresses {
@@ -77,8 +77,8 @@ func TestAccept_DebouncesAndMerges(t *testing.T) {
 	})
 }
 
-// TestAccept_SameResourcesAsFiles: the same objects result in the same resources, from files and
-// from another source.
+// TestAccept_SameResourcesAsFiles: the same objects result in the same resources, whether they are
+// read from files or accepted from another source.
 func TestAccept_SameResourcesAsFiles(t *testing.T) {
 	directory := t.TempDir()
 	texts := []string{fmt.Sprintf(webEntry, "web", "10.0.0.1"), fmt.Sprintf(webRule, "web", "RANDOM"),

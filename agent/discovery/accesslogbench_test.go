@@ -18,10 +18,11 @@ import (
 const (
 	logRounds      = 10
 	logConnections = 8
-	logRequests    = 250 // on each connection in a round
+	logRequests    = 250 // requests on each connection in a round
 )
 
-// logObjects send a request through the sidecar twice, with mutual TLS between.
+// logObjects are a service whose only endpoint is an inbound port of the same sidecar. So each
+// request passes through the sidecar twice, outbound and inbound, with mutual TLS in between.
 const logObjects = `{apiVersion: networking.istio.io/v1, kind: Sidecar, metadata: {name: default, namespace: shop},
   spec: {ingress: [{port: {number: $IN, protocol: HTTP, name: http}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:$APP"}]}}
 ---
@@ -126,7 +127,7 @@ func (e *loggingEnvoy) load(b *testing.B) {
 	e.cpu = append(e.cpu, float64((e.CPUTime(b)-used).Nanoseconds())/1000/all)
 }
 
-// logged waits until each request has its two entries in the access log.
+// logged waits until each request has two entries in the access log, outbound and inbound.
 func (e *loggingEnvoy) logged(b *testing.B) {
 	b.Helper()
 	eventually(b, "all requests are logged", func() (bool, string) {

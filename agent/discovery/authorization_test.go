@@ -118,8 +118,8 @@ type accessRequest struct {
 	want, client, text string
 }
 
-// parseAccess parses "STATUS [CLIENT@]METHOD PATH [NAME=VALUE]…". The name host stands for the
-// authority.
+// parseAccess parses "STATUS [CLIENT@]METHOD PATH [NAME=VALUE]…". A NAME of "host" sets the Host
+// header, and each other NAME adds a header.
 func parseAccess(text string) accessRequest {
 	words := strings.Fields(text)
 	client, method, ok := strings.Cut(words[1], "@")
@@ -195,8 +195,8 @@ func TestAuthorizationPolicy_AnswersAsWithIstiod(t *testing.T) {
 	}
 }
 
-// expect sends the requests of a case and compares the statuses. It skips clients with an identity
-// for a gateway.
+// expect sends the requests of a case and compares the statuses. For a gateway, it skips requests
+// of clients with a mesh certificate.
 func (c accessCase) expect(t *testing.T, clients map[string]peerClient, kind, address string) {
 	t.Helper()
 	for _, text := range c.requests {

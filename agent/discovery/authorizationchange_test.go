@@ -29,7 +29,8 @@ func TestAuthorizationPolicy_ChangesLoseNoRequest(t *testing.T) {
 	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(answering, "edge", port))
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 	startEnvoy(t, "router", server)
-	// the body cannot be read twice, because the client would otherwise repeat the request
+	// io.NopCloser hides that the body can be read again: net/http would otherwise retry a lost
+	// request, and the test would not notice the loss
 	post := func(client *http.Client, path string) (int, error) {
 		response, err := client.Post(fmt.Sprintf("http://127.0.0.1:%d%s", port, path), "text/plain",
 			io.NopCloser(strings.NewReader("body")))

@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestAwait_ServesNothingWithoutAPath: a path that does not exist at the start may contain a
-// PeerAuthentication, on a file system that is not mounted yet. Nothing is served until the path
-// exists, whatever is reloaded.
+// TestAwait_ServesNothingWithoutAPath: a configured path that does not exist may be on a file
+// system that is not mounted yet, and contain a PeerAuthentication. Nothing is served until the
+// path exists. A reload or a rescan does not change that.
 func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 	for _, end := range []string{"appears", "appears empty", "becomes readable"} {
 		t.Run(end, func(t *testing.T) {
@@ -21,7 +21,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 			missing, file := filepath.Join(folder, "mount"), filepath.Join(folder, "mesh.yaml")
 			write(t, file, fmt.Sprintf(nodePorts, "PERMISSIVE", "10.0.0.1"))
 			wrong := "does not exist"
-			// root can list all folders, but a circle of links cannot be resolved
+			// a symbolic link to itself is unreadable even for root, who can list every folder
 			if end == "becomes readable" {
 				must(t, os.Symlink(missing, missing))
 				wrong = "cannot be read"
@@ -74,9 +74,9 @@ func TestAwait_NotWithoutIdentity(t *testing.T) {
 	}
 }
 
-// TestAwait_OfFoldersWithPolicies replaces a folder with a policy by an empty one, as an unmounted
-// file system does, between two agents: the next one serves nothing, also if the record of the
-// folder is damaged, until the folder has a file.
+// TestAwait_OfFoldersWithPolicies empties a folder with a policy between the runs of two agents, as
+// unmounting its file system does. The second agent serves nothing until the folder contains a
+// file, even if the file of last good versions, which records folders with policies, is damaged.
 func TestAwait_OfFoldersWithPolicies(t *testing.T) {
 	folder := t.TempDir()
 	shared := filepath.Join(folder, "shared")

@@ -25,8 +25,8 @@ func node(kind, namespace string, labels map[string]any) *corev3.Node {
 		".svc.cluster.local", Metadata: metadata}
 }
 
-// service returns a ServiceEntry with a unique address and five endpoints, as in measurements of
-// istiod.
+// service returns a ServiceEntry with a unique address and five endpoints, the size that istiod's
+// published measurements use.
 func service(i, last int) string {
 	text := fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -127,7 +127,8 @@ func processorTime(b *testing.B) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// reportProcessor reports the CPU time per operation since the time before.
+// reportProcessor reports the CPU time per operation, where before is the result of processorTime
+// before the first operation.
 func reportProcessor(b *testing.B, before time.Duration) {
 	b.Helper()
 	b.ReportMetric(float64(processorTime(b)-before)/float64(time.Millisecond)/float64(b.N),

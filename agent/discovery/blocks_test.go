@@ -7,8 +7,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestAddressesAndBlocks distinguishes captured connections by addresses and by CIDR blocks on the
-// same port.
+// TestAddressesAndBlocks declares services with addresses and with CIDR blocks on the same port. A
+// captured connection to an address has a listener of its own; the listener of the port matches the
+// blocks.
 func TestAddressesAndBlocks(t *testing.T) {
 	server, _ := start(t, discovery.Options{Files: []string{meshOf(t,
 		"ServiceEntry shop/x: {hosts: [x.test], addresses: [10.0.0.1, 10.5.0.0/16, 10.0.0.1], "+

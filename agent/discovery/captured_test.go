@@ -49,7 +49,8 @@ func (s *suite) onMachine(t *testing.T) {
 	}
 }
 
-// inNetwork calls parts.InNetwork, in parallel with other tests, with the addresses of redirect.
+// inNetwork runs the test in a network namespace (parts.InNetwork), in parallel with other tests.
+// It assigns the addresses that redirect captures to the loopback interface.
 func inNetwork(t *testing.T) bool {
 	t.Helper()
 	t.Parallel()

@@ -59,7 +59,7 @@ func TestDenials_OfCapturedPassthrough(t *testing.T) {
 		answer, _ := io.ReadAll(c)
 		return fmt.Sprintf("%.12s", answer)
 	}
-	// beginning of the application's response to such bytes, by net/http
+	// beginning of the response of the application's HTTP server to bytes that are not HTTP
 	const served = "HTTP/1.1 400"
 	for _, step := range []struct{ what, text, request, badToken, connection string }{
 		{"a denied workload", invalid, "403", "403", ""},

@@ -70,7 +70,7 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	}
 	m, _, problems := meshfile.Read(options.MeshConfigFile)
 	if m == nil {
-		m = mesh.Default() // the defaults are in force in an agent that starts with an invalid file
+		m = mesh.Default() // an agent that starts with an invalid MeshConfig uses the defaults
 	}
 	m.SystemRoots, m.Reserved = o.SystemRoots, options.Reserved
 	m.Credentials = options.Credentials

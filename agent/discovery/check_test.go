@@ -74,7 +74,8 @@ func TestCheck_ReadsMeshConfig(t *testing.T) {
 		problems[0].Field != "connectTimeout" {
 		t.Errorf("%v %v", problems, err)
 	}
-	// With this MeshConfig, the entry is not visible in another namespace.
+	// By default, services are now exported to their own namespace only, so the ServiceEntry is not
+	// visible in namespace bank.
 	write(t, file, "defaultServiceExportTo: [.]\n")
 	said, err := discovery.Explain([]string{entry}, discovery.CheckOptions{Namespace: "bank",
 		MeshConfigFile: file}, explain.Request{Host: "web.test", Port: 80})
@@ -114,7 +115,8 @@ func TestExplain_NamesObjects(t *testing.T) {
 		"action":  "route.yaml ",
 		"cluster": "web.yaml rule.yaml ", "endpoints": "web.yaml rule.yaml "}
 	delete(deciding, "listener")
-	// Among the problems of TestConformance, the oldest service on the port is reported.
+	// The origin of a filter chain is the oldest service on its port, which the cases of
+	// TestConformance check.
 	delete(deciding, "filter chain")
 	if diff := cmp.Diff(want, deciding); diff != "" || said.Outcome != explain.OutcomeForwarded {
 		t.Errorf("%s %s", said.Outcome, diff)

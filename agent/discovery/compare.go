@@ -139,8 +139,8 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 	return p, nil
 }
 
-// changes returns the differences between the served resources and those of the snapshot next,
-// whose virtual hosts are hosts.
+// changes returns the differences between the served resources and the snapshot next. hosts has the
+// origins of the virtual hosts in next.
 func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []ResourceChange {
 	cause := p.cause()
 	now, then := originsOf(hosts), originsOf(p.hosts)

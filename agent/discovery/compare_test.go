@@ -112,7 +112,7 @@ func TestCompare_NamesResourcesAndCauses(t *testing.T) {
 		}
 	})
 	t.Run("a file without an object that the folder's file has", func(t *testing.T) {
-		// The server has no event yet for this change of the file.
+		// The server has not yet received a file event for this change.
 		write(t, web, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 		got, _ := compared(t, server, proxy, web)
 		if all := strings.Join(got, "\n"); !strings.Contains(all,

@@ -19,8 +19,8 @@ type configuration struct {
 	world     *model.World
 	cache     *view.Cache
 	stored    []Problem         // problems that the store has found
-	held      []*object.Object  // last good versions that the store has in force
-	away      []string          // directories whose objects are among held
+	held      []*object.Object  // last good versions that are in force instead of invalid objects
+	away      []string          // unavailable directories, whose objects are in held
 	folders   map[string]uint64 // directories that have policies; see store.Options
 	policies  map[string]int    // numbers of policies by file; see store.Options
 	lost      bool              // folders and policies may be incomplete; see store.Options
@@ -43,7 +43,8 @@ func (c *configuration) reset(world *model.World) {
 	c.groups = map[object.Key]*object.Object{}
 }
 
-// apply applies changes of objects to the world, the cache, the references and the counters.
+// apply applies changes of objects to all fields that are derived from the objects: world (the
+// model of all objects), cache, groups, refs and the numbers of objects.
 func (c *configuration) apply(changes []object.Change) model.Touched {
 	for _, change := range changes {
 		if change.Old != nil {

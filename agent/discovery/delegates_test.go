@@ -11,13 +11,13 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestDelegates_AreBounded combines the matches of a VirtualService with those of its delegate,
-// with as many as the limit allows and with more.
+// TestDelegates_AreBounded checks that the number of routes is bounded that result from combining
+// each match of a VirtualService with each match of its delegate.
 func TestDelegates_AreBounded(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		roots int // number of routes that delegate
-		// number of matches of each such route, and of each route of the delegate
+		// number of matches of each route that delegates, and of each route of the delegate
 		outer, its       int
 		routes           int // number of routes of the delegate
 		nothing          bool
@@ -34,7 +34,7 @@ func TestDelegates_AreBounded(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			written := 0
-			// all of the matches differ
+			// no two matches are equal, so no combination can be omitted as a duplicate
 			routes := func(count, matches int, then string) string {
 				var text strings.Builder
 				for range count {

@@ -215,7 +215,8 @@ func breakPolicy(t *testing.T, kind string) {
 		write(t, policy, text)
 		put(edit.name)
 		changes <- []string{policy, routes}
-		// the server receives this once it has processed and stored the change before
+		// the channel has no buffer: the server receives nil only after it has processed the
+		// previous change
 		changes <- nil
 		answers(t, edit.name+": a change of another object", edge, "/open", edit.name)
 		answers(t, edit.name+": a change of another workload", other, "/", edit.name)
@@ -233,7 +234,8 @@ func breakPolicy(t *testing.T, kind string) {
 			t.Fatal(err)
 		}
 		unchanged("after a reload", server)
-		next, end := deniedRun(t, options) // the first server was not stopped
+		// as after kill -9: the first server has stored nothing at a stop
+		next, end := deniedRun(t, options)
 		unchanged("the next agent", next)
 		end()
 
@@ -251,7 +253,7 @@ func breakPolicy(t *testing.T, kind string) {
 		end()
 	}
 
-	// the file is copied, and the copy edited before the file is removed
+	// two files with the same policy, of which the copy is edited later: both versions deny
 	write(t, policy, good)
 	copied := filepath.Join(directory, "policy-new.yaml")
 	write(t, copied, good)

@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestDeprecated_AsEnvoyJudges: Envoy accepts or refuses deprecated fields as the warnings say.
+// TestDeprecated_AsEnvoyJudges: Envoy accepts or refuses a deprecated field of an EnvoyFilter as
+// Outrider's warning about the field predicts.
 func TestDeprecated_AsEnvoyJudges(t *testing.T) {
 	const key = "envoy.deprecated_features:envoy.config.route.v3.RateLimit.Action.dynamic_metadata"
 	for _, test := range []struct{ cluster, route, runtime, warning, envoy string }{

@@ -20,7 +20,7 @@ import (
 // to it are not captured.
 const resolvedAddress = "10.7.0.1"
 
-// linkAddress is one of a link, as metadata services of clouds have.
+// linkAddress is a link-local address, such as that of a cloud's metadata service.
 const linkAddress = "169.254.7.1"
 
 // TestDynamicDNS runs the cases in testdata/conformance/dynamic with a sidecar, beside a DNS server
@@ -38,9 +38,10 @@ func TestDynamicDNS(t *testing.T) {
 	}
 }
 
-// TestDynamicDNS_AnswersOfIstiodAreTheSame gives the cases to a real istiod, and sends the requests
-// that reach a backend. It sends no others: istiod's configuration forwards a request to the
-// loopback to itself without end, and to whatever port its host names.
+// TestDynamicDNS_AnswersOfIstiodAreTheSame translates the cases with a real istiod, and sends the
+// requests that must reach a backend. It omits requests that Outrider refuses: with istiod's
+// configuration, Envoy forwards a request for a loopback address to itself in an endless loop, and
+// to any port that the request names.
 func TestDynamicDNS_AnswersOfIstiodAreTheSame(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -62,7 +63,8 @@ func TestDynamicDNS_AnswersOfIstiodAreTheSame(t *testing.T) {
 				"~10.255.0.1~", 1))
 			e.listens(t)
 			for _, x := range c.exchanges {
-				// istiod resolves no server names for routes of a VirtualService
+				// istiod does not resolve the server name (SNI) of a connection that a
+				// VirtualService routes
 				if strings.HasPrefix(x.expect[0], "backend ") &&
 					!strings.Contains(x.ask[0], "https://a.routed.test") {
 					x.must(t, c.port)
@@ -105,7 +107,8 @@ func addAddress(t *testing.T, address string) {
 	}
 }
 
-// serveNames runs a DNS server at the address of the host's first one until the test ends.
+// serveNames runs a DNS server at the address of each DNS server of the host until the test ends.
+// These addresses exist in the network namespace of the test only.
 func serveNames(t *testing.T) {
 	t.Helper()
 	servers, err := dns.ClientConfigFromFile("/etc/resolv.conf")
@@ -130,7 +133,7 @@ func serveNames(t *testing.T) {
 	}
 }
 
-// records are the addresses of names by their first label.
+// records are the DNS records of names by their first label.
 var records = map[string][]string{
 	"a": {"A " + resolvedAddress}, "b": {"A " + resolvedAddress}, "wrong": {"A " + resolvedAddress},
 	"link":     {"A " + linkAddress},

@@ -24,8 +24,8 @@ type Explanation struct {
 	Problems []Problem
 }
 
-// mostRelated bounds the number of problems in an explanation. It is also the number of origins
-// beyond which a step's origins are ignored.
+// mostRelated bounds the number of problems in an explanation. It also bounds the origins of a step
+// of the explanation: if a step has more, all of them are ignored.
 const mostRelated = 10
 
 // Explain returns how a proxy with a node would handle a request. It returns an error if the proxy
@@ -41,7 +41,8 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		return Explanation{}, err
 	}
 	s.mu.Lock()
-	proxy := proxyOf(v.View, n.Addresses) // the view may be of several hosts
+	// several hosts may share the view, so the addresses are those of the node
+	proxy := proxyOf(v.View, n.Addresses)
 	request = addressed(request, v.Node(), v.World())
 	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(v.World(), v.Node(), request.Port)
 	problems, peer := s.problems, peerOf(v.World(), v.Node())
@@ -106,7 +107,7 @@ func explained(answer explain.Answer, request explain.Request, problems []Proble
 	return Explanation{Answer: answer, Problems: related(answer, request, problems)}
 }
 
-// proxyOf returns the current resources of a view's proxy at some addresses.
+// proxyOf describes a proxy of a view for the explanation: its current resources and its addresses.
 func proxyOf(v *view.View, addresses []string) explain.Proxy {
 	snapshot, _ := v.Feed().Current()
 	proxy := explain.Proxy{Resources: snapshot, IsGateway: v.Node().Type == model.Router,
@@ -173,8 +174,8 @@ func peerOf(world *model.World, node model.Node) func(cluster, endpoint string) 
 }
 
 // related returns the problems of the objects that determine an answer, and those that mention the
-// request's host. If the request fails, it adds those that mention its port, or an unreadable file:
-// the object that is missing may be in it.
+// request's host. If the request fails, it adds problems that mention the port of the request, and
+// problems of whole files: an unreadable file may contain the object that is missing.
 func related(answer explain.Answer, request explain.Request, problems []Problem) []Problem {
 	deciding := map[string]bool{}
 	for _, step := range answer.Steps {

@@ -137,7 +137,7 @@ func (e explainer) differs(said discovery.Explanation, r reply) string {
 // path that it got; "" if there is none.
 func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 	if r.seen.Backend == "socket" || r.seen.Backend == "unknown" {
-		return "" // the text does not contain the address
+		return "" // the explanation does not contain the addresses of these backends
 	}
 	var endpoints []string
 	for _, s := range said.Steps {

@@ -57,7 +57,7 @@ const inListener = `  - applyTo: LISTENER_FILTER
           "@type": type.googleapis.com/envoy.extensions.filters.listener.proxy_protocol.v3.ProxyProtocol
 `
 
-// besides adds a listener on the same port that does not accept TCP connections.
+// besides adds a UDP listener (QUIC) with the port of the TCP listener that is explained.
 const besides = `  - applyTo: LISTENER
     match: {context: GATEWAY}
     patch:

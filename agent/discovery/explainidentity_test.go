@@ -39,9 +39,9 @@ func (p peer) explainPlain(t *testing.T, address string, port int, mode string) 
 	t.Errorf("port %d with %s is explained as %s", port, mode, described(said))
 }
 
-// explainConnection checks that an explanation says how a request was sent to a service. A possible
-// reason is that the PeerAuthentication of the backend would refuse it, although this backend
-// accepts all.
+// explainConnection checks that an explanation says whether a request to a service was sent with
+// mutual TLS. The explanation may also say that the PeerAuthentication of the endpoint refuses the
+// request, although the backend of the test accepts every connection.
 func (p peer) explainConnection(t *testing.T, port int, host, got string) {
 	t.Helper()
 	if p.server == nil || got == failure {

@@ -44,7 +44,8 @@ func TestStrict_ReportsApplicationsPastEnvoy(t *testing.T) {
 	}
 }
 
-// nodePorts has ports of a host, by ServiceEntry and WorkloadEntry. All except 9000 are STRICT.
+// nodePorts declares ports of one host with ServiceEntries and a WorkloadEntry. The formatted mode
+// is the mode of mutual TLS of all ports except 9000, where it is DISABLE.
 const nodePorts = `apiVersion: security.istio.io/v1
 kind: PeerAuthentication
 metadata: {name: default}

@@ -18,7 +18,8 @@ type moving struct {
 	good            bool // Envoy accepts the code
 }
 
-// variant is the part of a version that has a configuration of its own in Envoy.
+// variant returns the version without the properties that do not change the name of its
+// configuration in Envoy. Versions with equal variants replace each other in place.
 func (m moving) variant() moving {
 	m.good, m.open = false, m.open && m.kind != "lua"
 	if m.kind == "lua" {
@@ -106,7 +107,8 @@ func TestExtensions_Move(t *testing.T) {
 			}
 		}
 	}
-	// all pairs of what passes refused and what then must deny, in both orders
+	// pairs of steps with code that Envoy refuses: the first one lets traffic pass, and the second
+	// one must deny it
 	for _, from := range all {
 		for _, to := range all {
 			if from.passes() && !from.good && to.restricts && !to.good {
@@ -160,8 +162,9 @@ func TestExtensions_Move(t *testing.T) {
 	}
 }
 
-// TestExtensions_MoveWhileTheModuleIsFetched moves an extension to the phase AUTHZ, with a module
-// whose server does not answer. The former version serves in the former phase meanwhile.
+// TestExtensions_MoveWhileTheModuleIsFetched moves an extension to the phase AUTHZ, with a new
+// module whose server does not answer. Until the module is fetched, Envoy runs the previous version
+// in the previous phase.
 func TestExtensions_MoveWhileTheModuleIsFetched(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	tag := func(name string) string {
@@ -190,7 +193,7 @@ func TestExtensions_MoveWhileTheModuleIsFetched(t *testing.T) {
 	r.apply(moved("c"), other)
 	r.reports("WasmPlugin shop/one: spec.url: it takes effect once its module is there")
 	r.answers("200 b a")
-	r.apply(former, other) // back
+	r.apply(former, other) // the previous version again, in its previous phase
 	r.reports("")
 	r.answers("200 b a")
 	r.apply(moved("c"))
@@ -206,8 +209,8 @@ func TestExtensions_MoveWhileTheModuleIsFetched(t *testing.T) {
 	r.reports("everything that it is for is denied")
 }
 
-// TestExtensions_SwappedPhases: two extensions swap their phases, while the module of the one that
-// now restricts is fetched: requests are denied meanwhile.
+// TestExtensions_SwappedPhases: two extensions swap their phases. The module of the one that moves
+// to AUTHZ must be fetched first, and until then requests are denied.
 func TestExtensions_SwappedPhases(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	tag := func(name string) string {
@@ -239,7 +242,8 @@ func TestExtensions_SwappedPhases(t *testing.T) {
 	r.answers("200 c b")
 }
 
-// TestExtensions_RefusedBeforeEnvoyStarts starts an Envoy after another one has refused extensions.
+// TestExtensions_RefusedBeforeEnvoyStarts starts a second Envoy after the first one has refused an
+// extension of the phase AUTHZ. The second Envoy denies requests, too.
 func TestExtensions_RefusedBeforeEnvoyStarts(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	bad := r.module("bad", []byte("\x00asm\x01\x00\x00\x00garbage"))
@@ -258,8 +262,8 @@ func TestExtensions_RefusedBeforeEnvoyStarts(t *testing.T) {
 	r.answers("200 ")
 }
 
-// TestExtensions_RemovalDeniesNothing removes an extension, without which its listeners would deny
-// requests, while there are requests.
+// TestExtensions_RemovalDeniesNothing removes an extension while clients send requests, and no
+// request fails. A listener that still referred to the removed extension would deny requests.
 func TestExtensions_RemovalDeniesNothing(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	startEnvoy(t, "router", r.server).listens(t)
@@ -286,7 +290,8 @@ func TestExtensions_RemovalDeniesNothing(t *testing.T) {
 	<-asked
 }
 
-// TestExtensions_EnvoyFilterByName removes extensions by Istio's names of their filters.
+// TestExtensions_EnvoyFilterByName: an EnvoyFilter that matches the filter of an extension by
+// Istio's name of the filter removes the extension.
 func TestExtensions_EnvoyFilterByName(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	startEnvoy(t, "router", r.server).listens(t)

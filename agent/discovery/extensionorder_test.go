@@ -28,8 +28,8 @@ import (
 // TestExtensions_OrderIsIstiods compares.
 const orderCases = 120
 
-// orderMesh returns a gateway with many ports, policies between whose filters extensions are, and
-// random extensions for each port.
+// orderMesh returns a gateway with many ports, policies, and random extensions for each port. The
+// phase of an extension places its filter before, between or after the filters of the policies.
 func orderMesh(ports []int) string {
 	random := rand.New(rand.NewPCG(1, 2))
 	one := func(of ...string) string { return of[random.IntN(len(of))] }

@@ -51,10 +51,11 @@ type extensionRig struct {
 	changes    chan<- []string
 	file, mesh string
 	port, tcp  int
-	requests   atomic.Int64 // of the modules' server
+	requests   atomic.Int64 // requests to the server of the modules
 	modules    *httptest.Server
-	handle     atomic.Pointer[http.HandlerFunc] // nil: the folder's files
-	folder     string
+	// how that server answers; nil: with the files in folder
+	handle atomic.Pointer[http.HandlerFunc]
+	folder string
 }
 
 func newExtensionRig(t *testing.T, state string) *extensionRig {
@@ -163,14 +164,15 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.reports("")
 	r.explains("WasmPlugin shop/one", "WasmPlugin shop/two", "what WasmPlugin shop/one does")
 
-	// only the matching ports and modes
+	// an extension applies only to the ports, modes and proxies that it matches
 	r.apply(plugin("one", file("a")+", match: [{mode: SERVER}]"),
 		plugin("two", fmt.Sprintf("%s, match: [{ports: [{number: %d}]}]", file("b"), r.port)),
 		plugin("three", file("c")+", match: [{mode: CLIENT, ports: [{number: 1}]}]"),
 		plugin("four", file("d")+", selector: {matchLabels: {app: other}}"))
 	r.answers("200 b")
 
-	// a module that is missing: as failStrategy says, and an authorizer never fails open
+	// without its module, an extension fails as its failStrategy says, except that an extension of
+	// the phase AUTHZ never fails open
 	missing := file("none")
 	r.apply(plugin("one", file("a")), plugin("open", missing+", failStrategy: FAIL_OPEN"))
 	r.answers("200 a")
@@ -186,14 +188,14 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.answers("200 a")
 	r.reports("")
 
-	// a changed extension whose module is missing: the version of before remains
+	// if the module of a changed extension is missing, the extension's previous version remains
 	r.apply(plugin("one", missing))
 	r.reports("its former version remains in force")
 	r.answers("200 a")
 	r.apply()
 	r.answers("200 ")
 
-	// what Envoy refuses is as what is missing
+	// a module that Envoy refuses has the effects of a missing one
 	r.module("bad", []byte("\x00asm\x01\x00\x00\x00garbage"))
 	r.apply(plugin("bad", file("bad")+", phase: AUTHZ"))
 	r.reports("WasmPlugin shop/bad")
@@ -203,7 +205,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.apply()
 	r.reports("")
 
-	// Lua: a mistake does not cut off the listener, or denies what it guards
+	// an invalid Lua script has no effect on requests, or in the phase AUTHZ denies them
 	lua := func(name, spec string) string {
 		return strings.Replace(plugin(name, spec), "WasmPlugin", "TrafficExtension", 1)
 	}
@@ -220,7 +222,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.answers("403 RBAC: access denied")
 	r.apply(lua("remote", "wasm: {"+file("b")+"}, phase: AUTHN"))
 	r.answers("200 b")
-	r.apply(lua("remote", code+", phase: AUTHN")) // a script takes the place of a module
+	r.apply(lua("remote", code+", phase: AUTHN")) // a script replaces a module
 	r.answers("200 lua")
 	r.reports("")
 	r.apply(lua("remote", "wasm: {"+file("a")+"}, phase: AUTHN"))
@@ -228,7 +230,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.apply()
 	r.reports("")
 
-	// connections
+	// a network filter, for connections
 	r.module("close", wasmtest.Closer())
 	eventually(t, "a connection is forwarded", func() (bool, string) {
 		got := askWith(r.tcp, "/", nil)
@@ -280,7 +282,7 @@ func TestExtensions_WhileTheModuleIsFetched(t *testing.T) {
 	live.apply(added[live])
 	live.answers("200 ")
 
-	// one that takes the place of a guard denies at once
+	// an extension that replaces one of the phase AUTHZ denies requests from the beginning
 	live.apply(plugin("guard", "phase: AUTHZ, url: file://"+filepath.Join(live.folder, "none")))
 	live.answers("403 RBAC: access denied")
 	live.apply(plugin("other", "phase: AUTHZ, url: "+live.modules.URL+"/a"))

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/wasm/wasmtest"
 )
 
-// TestExtensions_ServersOfModules: while the server of a module fails or sends too much, requests go
-// on as failStrategy says, the problem names file, line and URL without credentials, and the module
-// takes effect once the server has recovered.
+// TestExtensions_ServersOfModules: while the server of a module fails or sends too much, requests
+// pass or are denied as failStrategy says. The reported problem names file, line and URL without
+// credentials. The module takes effect once the server has recovered.
 func TestExtensions_ServersOfModules(t *testing.T) {
 	const user, password = "user", "secret"
 	r := newExtensionRig(t, t.TempDir())
@@ -63,7 +63,8 @@ func TestExtensions_ServersOfModules(t *testing.T) {
 		{image, endless, "trailing data", "failStrategy: FAIL_OPEN, phase: AUTHZ", false},
 		{image, endless, "trailing data", "failStrategy: FAIL_OPEN, phase: STATS", true},
 	} {
-		name := fmt.Sprintf("case%d", i) // a name of its own: Envoy keeps the fallback of a name
+		// each case has another name, because Envoy retains the configuration under a name
+		name := fmt.Sprintf("case%d", i)
 		r.handle.Store(&c.handler)
 		r.apply(plugin(name, fmt.Sprintf("url: %q, %s", c.url, c.spec)))
 		r.reports(fmt.Sprintf("%s:%d: WasmPlugin shop/%s: spec.url: its module cannot be fetched: ",
@@ -87,8 +88,8 @@ func TestExtensions_ServersOfModules(t *testing.T) {
 	}
 }
 
-// TestExtensions_ChangedModuleFile: a changed file of a module counts without a reload. One that is
-// half written, or that Envoy refuses, changes nothing.
+// TestExtensions_ChangedModuleFile: a changed module file takes effect without a reload. A
+// truncated file, or one that Envoy refuses, changes nothing.
 func TestExtensions_ChangedModuleFile(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	version := func(n string) []byte { return wasmtest.Tagger(wasmtest.RequestHeaders, "x-order", n) }
@@ -114,8 +115,8 @@ func TestExtensions_ChangedModuleFile(t *testing.T) {
 	r.reports("")
 }
 
-// TestExtensions_GuardThatFailsOpen: in the phase AUTHZ, FAIL_OPEN lets requests pass while the code
-// fails, and a note says so.
+// TestExtensions_GuardThatFailsOpen: in the phase AUTHZ, FAIL_OPEN lets requests pass while the
+// code fails, and a problem reports that they pass unchecked.
 func TestExtensions_GuardThatFailsOpen(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	url := "phase: AUTHZ, url: file://" + r.module("fails", wasmtest.Failing())

@@ -63,7 +63,8 @@ type istioAPI struct {
 	paths map[string]map[protoreflect.FullName]string
 	// keys are the paths of fields, KIND.FIELD.FIELD, and of enum values, KIND.FIELD=VALUE.
 	keys []string
-	// wordless has the default values of enums, which cannot be removed.
+	// wordless has the keys of the enums' default values. They apply even if the YAML does not
+	// contain them.
 	wordless map[string]bool
 }
 

@@ -26,8 +26,8 @@ type agentSecrets struct {
 	ready <-chan struct{} // closed when there are secrets; nil: there are secrets from the start
 }
 
-// startSecrets serves the secrets until the test ends, and returns the address as a bootstrap has
-// it.
+// startSecrets serves the secrets until the test ends, and returns the address in the form of a
+// bootstrap (JSON of a core.v3.Address).
 func startSecrets(t testing.TB, secrets agentSecrets) string {
 	t.Helper()
 	socket := filepath.Join(parts.ShortDir(t), "sds.sock")

@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// capturedHost returns the node of an intercepted proxy, by the number of its host. Its address is
-// that of an endpoint of service i of writeServices.
+// capturedHost returns the node of the intercepted proxy on host number i. The address of the host
+// is that of an endpoint of service i of writeServices.
 func capturedHost(i int) *corev3.Node {
 	n := node("sidecar", "ns", nil)
 	n.Id = fmt.Sprintf("sidecar~10.200.%d.%d~vm%d.ns~ns.svc.cluster.local", i&255, i>>8, i)
@@ -22,8 +22,8 @@ func capturedHost(i int) *corev3.Node {
 	return n
 }
 
-// BenchmarkCapturedHosts changes an endpoint while 1,000 intercepted hosts of as many addresses
-// are subscribed, and reports the memory of a further host.
+// BenchmarkCapturedHosts changes an endpoint while 1,000 intercepted hosts with different addresses
+// are subscribed, and reports the memory that the server needs for each host.
 func BenchmarkCapturedHosts(b *testing.B) {
 	const services, hosts = 1000, 1000
 	directory := writeServices(b, services)

@@ -26,8 +26,8 @@ metadata: {name: other, namespace: shop}
 spec: {template: {labels: {version: v3}}}
 `
 
-// TestWorkloadGroup_IsComparedWithTheHost compares the WorkloadGroup of the host's registration with
-// its node, before and after a change of the settings.
+// TestWorkloadGroup_IsComparedWithTheHost compares the WorkloadGroup of the host's registration
+// with its node, before and after a change of the settings.
 func TestWorkloadGroup_IsComparedWithTheHost(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "group.yaml")
 	write(t, file, workloadGroup)

@@ -33,7 +33,7 @@ func TestCertificates_HangingFileSystemDelaysItsSecretOnly(t *testing.T) {
 	gateway("second", other)
 	release := parts.HangingMount(t, hanging)
 	server := startWatching(t, mesh, discovery.Options{Namespace: "shop"})
-	// each call may wait 100 ms for the file system, once
+	// each call may wait at most once for the file system, for 100 ms
 	timed := func(what string, call func()) { t.Helper(); inTime(t, what, call) }
 	var feed *resource.Feed
 	timed("a new proxy", func() { feed = feedOf(t, server, "router") })
@@ -109,8 +109,8 @@ func inTime(t *testing.T, what string, call func()) {
 	}
 }
 
-// TestMeshConfig_HangingFileSystemDelaysNoOtherCall makes a reload, and then the server after a
-// change, wait for the file system of MeshConfig. Other calls do not wait.
+// TestMeshConfig_HangingFileSystemDelaysNoOtherCall: while a reload, or the server after a file
+// event, waits for the hanging file system of MeshConfig, other calls do not wait.
 func TestMeshConfig_HangingFileSystemDelaysNoOtherCall(t *testing.T) {
 	objects, hanging := t.TempDir(), t.TempDir()
 	write(t, filepath.Join(objects, "a.yaml"), fmt.Sprintf(webEntry, "a", "10.0.0.1"))
@@ -125,7 +125,7 @@ func TestMeshConfig_HangingFileSystemDelaysNoOtherCall(t *testing.T) {
 		},
 		"a change": func(_ *discovery.Server, changes chan<- []string) {
 			changes <- []string{file}
-			changes <- nil // the server receives this once it has processed the change before
+			changes <- nil // the server receives this once it has processed the previous change
 		},
 	} {
 		t.Run(what, func(t *testing.T) {

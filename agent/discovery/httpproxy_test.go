@@ -25,8 +25,8 @@ func TestHTTPProxy(t *testing.T) {
 	}
 }
 
-// TestHTTPProxy_AnswersAsWithIstiod gives the cases to a real istiod. testdata/conformance/istiod
-// lists the differences.
+// TestHTTPProxy_AnswersAsWithIstiod runs the cases with the configuration of a real istiod.
+// testdata/conformance/istiod lists the differences.
 func TestHTTPProxy_AnswersAsWithIstiod(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -68,11 +68,11 @@ func TestHTTPProxy_FollowsMeshConfig(t *testing.T) {
 	feed := feedOf(t, server, "sidecar")
 	for _, test := range []struct {
 		config string
-		port   int // of the proxy; 0: there is none
+		port   int // expected port of the HTTP proxy; 0: none
 	}{{"", 0}, {"proxyHttpPort: 3128", 3128}, {"proxyHttpPort: 3129", 3129}, {"", 0}} {
 		write(t, config, test.config)
 		changes <- []string{config}
-		changes <- nil // the server receives this once it has processed the change before
+		changes <- nil // the server receives this once it has processed the previous change
 		snapshot, _ := feed.Current()
 		for _, port := range []int{3128, 3129} {
 			if has := snapshot.Get(resource.Key{Type: resource.ListenerType,

@@ -368,7 +368,7 @@ func (i *incremental) change(t *testing.T, when string, files map[string]string)
 		}
 	}
 	i.changes <- reported
-	i.changes <- nil // the server receives this once it has processed the change before
+	i.changes <- nil // the server receives this once it has processed the previous change
 	fresh, _ := startShared(t, discovery.Options{Files: []string{i.directory}, Namespace: "shop"})
 	for _, kind := range incrementalKinds {
 		if diff := cmp.Diff(versions(connectKind(t, fresh, kind).feed),

@@ -24,9 +24,10 @@ func (d ReadCheck) of(path string) string {
 	return d(path)
 }
 
-// reach reports whether a certificate file is missing. If it exists, reach returns why it cannot be
-// read, or its folder, which Envoy watches, cannot be listed: by the proxy, or by the agent if the
-// file is a credential's. Of a socket it returns why the proxy cannot connect to it.
+// reach reports whether a certificate file is missing. If the file exists, why says why its reader
+// cannot read it. The reader is the agent for a credential's file, else the proxy. Envoy watches
+// the folder of a file that it reads, so why also says if the proxy cannot list the folder. For a
+// socket, why says why the proxy cannot connect to it.
 func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
 	info, err := os.Stat(file.Path)
 	switch {
@@ -46,7 +47,7 @@ func (c *certificates) reach(file *certificateFile) (missing bool, why string) {
 type certificateFile struct {
 	watch.File      // used only by the goroutine that inspects the file
 	credential bool // the agent reads the file; proxies do not
-	socket     bool // of an SDS server of the host, to which proxies connect
+	socket     bool // socket of an SDS server on this host, to which proxies connect
 	unwatch    func()
 
 	// Fields guarded by certificates.mu:

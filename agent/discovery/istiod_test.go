@@ -91,7 +91,8 @@ func (c *conformanceCase) askIstiods(t *testing.T, e *envoy, s *suite, file stri
 	}
 }
 
-// unasked fails the test for differences at lines without a request.
+// unasked fails the test if testdata/conformance/istiod lists a difference for a line that has no
+// request. differences are the listed ones that no case has used.
 func unasked(t *testing.T, differences map[string]map[string]string) {
 	t.Helper()
 	for name, left := range differences {
@@ -101,8 +102,8 @@ func unasked(t *testing.T, differences map[string]map[string]string) {
 	}
 }
 
-// readDifferences returns the reasons for expected differences of the cases in some folders, by case
-// and by the line of the request. Line "*" excludes a case.
+// readDifferences returns the reasons for expected differences of the cases in some folders, by
+// case and by the line of the request. Line "*" excludes a case.
 func readDifferences(t *testing.T, folders ...string) map[string]map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "conformance", "istiod"))

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// TestParseNode_OfPilotAgent: nodes of Istio's agent have a certificate, and interception unless
-// they say otherwise, as in istiod.
+// TestParseNode_OfPilotAgent: a node of Istio's agent is assumed to have a mesh certificate, and
+// interception unless its metadata disables it. istiod assumes the same.
 func TestParseNode_OfPilotAgent(t *testing.T) {
 	keys := map[string]bool{}
 	for _, test := range []struct {
@@ -42,8 +42,8 @@ func TestParseNode_OfPilotAgent(t *testing.T) {
 	}
 }
 
-// TestParseNode_Addresses: the addresses of a node are bounded, as the server looks for each of
-// them after a change.
+// TestParseNode_Addresses: a node with more than maxAddresses addresses is refused, because the
+// server looks up each address after a change.
 func TestParseNode_Addresses(t *testing.T) {
 	for count, accepted := range map[int]bool{maxAddresses: true, maxAddresses + 1: false} {
 		metadata, err := structpb.NewStruct(map[string]any{

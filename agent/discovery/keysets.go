@@ -27,8 +27,8 @@ func (s *Server) newKeySets(roots string) *jwks.Fetcher {
 	return jwks.New(options)
 }
 
-// mayBeLocal reports whether a host is permitted to have a local address (of this machine,
-// link-local, or of a metadata service). It is if a ServiceEntry names the host.
+// mayBeLocal reports whether a host of a key set may have a local address (of this machine,
+// link-local, or of a metadata service). A ServiceEntry for exactly this host permits it.
 func (s *Server) mayBeLocal(host string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

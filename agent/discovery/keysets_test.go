@@ -42,7 +42,8 @@ metadata: {name: edge}
 spec: {jwtRules: [{issuer: https://a.test, jwksUri: "%[2]s", timeout: 1s}]}
 `
 
-// namedIssuer is a ServiceEntry for the issuer's address, without which a local address is refused.
+// namedIssuer is a ServiceEntry for the issuer's address. Without it, the server refuses to fetch
+// keys from that local address.
 const namedIssuer = `---
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -108,9 +109,9 @@ func (l *tokenLoad) until(t *testing.T, status string) {
 	l.expect(status)
 }
 
-// TestKeySets_RotateUnderLoad changes the keys of an issuer, stops the issuer's server, and
-// restarts the discovery server without it. A token is valid from the first fetch that contains its
-// key to the last.
+// TestKeySets_RotateUnderLoad changes the keys of an issuer under load, stops the issuer's server,
+// and starts another discovery server, which uses the stored keys. A token is valid from the first
+// to the last fetched key set that contains its key.
 func TestKeySets_RotateUnderLoad(t *testing.T) {
 	var answer atomic.Value
 	first, second := newTokenKey(t, "1", "RS256"), newTokenKey(t, "2", "ES256")
@@ -153,7 +154,8 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 		return got == "200 a", got
 	})
 
-	// Without the ServiceEntry, no request is sent to the issuer's address.
+	// Without the ServiceEntry, the server does not fetch keys from the issuer's local address, so
+	// both tokens are refused.
 	former, later := startLoad(t, port, first.sign(t, claims), "401"),
 		startLoad(t, port, second.sign(t, claims), "401")
 	reports("error cannot fetch the key set of " + issuer.URL + ": ")
@@ -167,7 +169,8 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 		folder); len(found) > 0 {
 		t.Errorf("the same files would change %v", found)
 	}
-	for range 3 { // the key set in another form, and responses that are not key sets
+	// failed fetches, and an equal key set in another order, do not make the tokens invalid
+	for range 3 {
 		answer.Store(keySet(second, first))
 		answer.Store("none")
 		reports("warning cannot fetch the key set of " + issuer.URL + ": it is not a JSON object")

@@ -17,7 +17,7 @@ import (
 // persisted is the state stored in Options.LastGoodFile. Only Run uses it.
 type persisted struct {
 	state lastgood.State // state in the file, or in the last attempt to write it
-	stale bool           // the file does not have this state
+	stale bool           // the file does not contain state
 	// again receives when it is time to retry a failed write; nil: no write has failed
 	again <-chan time.Time
 }
@@ -35,7 +35,7 @@ func readLastGood(o Options) (state lastgood.State, stale bool) {
 	return state, len(wrong) > 0
 }
 
-// restoreMesh puts the previous server's MeshConfig in force.
+// restoreMesh applies the MeshConfig that the previous process stored as last good.
 func (s *Server) restoreMesh(text []byte) {
 	if len(text) == 0 {
 		return

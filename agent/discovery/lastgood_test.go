@@ -86,7 +86,7 @@ func (l *runs) put(name, text string) {
 	write(l.t, path, text)
 	if l.server != nil {
 		l.changes <- []string{path}
-		l.changes <- nil // the server receives this once it has processed the change before
+		l.changes <- nil // the server receives this once it has processed the previous change
 	}
 }
 
@@ -171,7 +171,7 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 	if err := l.server.Reload(discovery.Settings{}); err != nil {
 		t.Fatal(err)
 	}
-	// Reload does not wait for this
+	// Reload returns before the last-good file is removed
 	eventually(t, "nothing is persisted", func() (bool, string) {
 		_, err := os.Stat(l.lastGood)
 		return os.IsNotExist(err), fmt.Sprint(err)
@@ -182,8 +182,8 @@ func TestLastGood_NextServerServesInvalidObjects(t *testing.T) {
 	}
 }
 
-// TestLastGood_UnusableFile starts a server with a damaged last-good file, and with one whose
-// objects are no longer valid.
+// TestLastGood_UnusableFile: a server that cannot use the last-good file, because it is damaged or
+// its objects are invalid, logs one warning and serves the objects that it can read.
 func TestLastGood_UnusableFile(t *testing.T) {
 	l := newRuns(t)
 	l.put("b.yaml", fmt.Sprintf(webEntry, "b", "10.0.0.2"))
@@ -219,8 +219,9 @@ func TestLastGood_UnusableFile(t *testing.T) {
 	}
 }
 
-// TestLastGood_LostBeforeThePathExists starts servers with a damaged file while the configured path
-// does not exist. Until it does, the file says that the directories with policies are not known.
+// TestLastGood_LostBeforeThePathExists starts servers with a damaged last-good file while the
+// configured path does not exist. As long as the path does not exist, each server records in the
+// last-good file that the directories with policies are unknown.
 func TestLastGood_LostBeforeThePathExists(t *testing.T) {
 	l := newRuns(t)
 	l.await = true
@@ -319,7 +320,7 @@ func TestLastGood_IsWrittenAgainAfterAFailure(t *testing.T) {
 			LastGoodFile: filepath.Join(folder, "last-good.json")})
 		write(t, path, fmt.Sprintf(webEntry, "web", "nonsense"))
 		changes <- []string{path}
-		changes <- nil // the server receives this once it has processed the change before
+		changes <- nil // the server receives this once it has processed the previous change
 		if len(server.Problems()) == 0 {
 			t.Fatal("the object is valid")
 		}

@@ -34,7 +34,8 @@ func (s *Server) ProblemsInStatistics(node *corev3.Node,
 	return problems, nil
 }
 
-// StrictPorts returns for which ports of a proxy's host mutual TLS is required; see view.View.StrictPorts.
+// StrictPorts returns for which ports of a proxy's host mutual TLS is required; see
+// view.View.StrictPorts.
 func (s *Server) StrictPorts(
 	node *corev3.Node,
 ) (func(port uint16) (by resource.Origin, strict, own bool), error) {

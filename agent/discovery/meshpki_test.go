@@ -58,8 +58,8 @@ func (p meshPKI) secrets(t testing.TB, id string) agentSecrets {
 				TrustedCa: inline(pkitest.PEM(p.mesh.Certificate))}}}}}
 }
 
-// withIdentity returns a function that adds metadata and the cluster of an agent with secrets to a
-// bootstrap.
+// withIdentity returns a function that configures a bootstrap for a proxy with a mesh certificate:
+// it adds the node's metadata, and the cluster of an SDS server with the secrets.
 func withIdentity(t testing.TB, secrets agentSecrets) func(bootstrap string) string {
 	t.Helper()
 	cluster := fmt.Sprintf(secretsCluster, startSecrets(t, secrets))

@@ -157,8 +157,8 @@ func upstreamTLS(t *testing.T, server *discovery.Server) *tlsv3.UpstreamTlsConte
 	return &context
 }
 
-// TestServiceAccounts_ExpectedInCertificates sends requests to a service whose certificate has an
-// account of a trust domain: the mesh's, then another one, then an alias.
+// TestServiceAccounts_ExpectedInCertificates: the proxy accepts the certificate of a service
+// account if its trust domain is the mesh's or an alias, and refuses that of another trust domain.
 func TestServiceAccounts_ExpectedInCertificates(t *testing.T) {
 	a := newAuthority(t)
 	mesh, config, port := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml"), parts.FreePort(t)
@@ -206,8 +206,9 @@ spec:
 	}
 }
 
-// TestMeshTLS_ServesTrustBundleToAgents subscribes as Istio's agents do, with both forms of xDS,
-// while the CA certificates change.
+// TestMeshTLS_ServesTrustBundleToAgents: a client that subscribes to ProxyConfig, as Istio's agents
+// do, gets the CA certificates of MeshConfig at first and after each change, over delta and
+// state-of-the-world xDS.
 func TestMeshTLS_ServesTrustBundleToAgents(t *testing.T) {
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	authority := func() (text string, yaml string) {

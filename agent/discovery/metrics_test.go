@@ -42,7 +42,7 @@ var (
 		"response_flags": "-", "connection_security_policy": "mutual_tls"}
 )
 
-// Differences from those labels.
+// Labels that differ from sourceLabels and destinationLabels.
 const (
 	unidentified = "source_principal=unknown destination_principal=unknown"
 	fromPlain    = unidentified + " source_workload_namespace=unknown connection_security_policy=none"
@@ -58,12 +58,12 @@ const (
 	overTCP   = "request_protocol=tcp response_code= "
 )
 
-// metricsCase is a request with the samples that it adds, as "VALUE METRIC REPORTER LABEL=VALUE…",
-// with the labels that differ from those of a success.
+// metricsCase is a request with the metric samples that it adds. A sample is "VALUE METRIC REPORTER
+// LABEL=VALUE…", with only the labels that differ from those of a successful request.
 type metricsCase struct {
 	name string
 	do   func() string
-	is   string // what do returns
+	is   string // expected result of do
 	want []string
 }
 

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// capturedService is a service outside, with an address of its own.
+// capturedService is a service outside the mesh, with an address of its own.
 const capturedService = `
 apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -24,8 +24,8 @@ spec:
   endpoints: [{address: 127.0.0.1, labels: {app: far}}]
 `
 
-// TestMetrics_OfCapturedConnections sends a captured request to a service, and one to a port of this
-// machine that is in no service.
+// TestMetrics_OfCapturedConnections sends a captured request to a service, and one to a port of
+// this machine that is in no service.
 func TestMetrics_OfCapturedConnections(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -18,11 +18,11 @@ func (s *Server) newModules() *wasm.Fetcher {
 		Board: s.options.Board, Logger: s.options.Logger})
 }
 
-// anyModule is the content of every module in a check, which fetches no modules.
+// anyModule stands for the content of every Wasm module in Check, which fetches no modules.
 var anyModule = []byte{0}
 
-// lookForModule returns an error if a source's module is a file on this host (local is set) that
-// cannot be read.
+// lookForModule returns an error if the source of a module is a file that cannot be read. It only
+// looks for files if local is set, which means that they are on this host.
 func lookForModule(from wasm.Source, local bool) ([]byte, error) {
 	if path, ok := from.Path(); ok && local {
 		file, err := readfile.OpenRegular(path)
@@ -49,8 +49,8 @@ func (s *Server) modulesChanged() <-chan struct{} {
 	return s.modules.Changed()
 }
 
-// requireModules makes the fetcher fetch the modules that proxies of the served namespaces may need.
-// Callers hold mu.
+// requireModules makes the fetcher fetch the modules that proxies of the served namespaces may
+// need. Callers hold mu.
 func (s *Server) requireModules() {
 	if s.modules == nil || !s.config.loaded {
 		return

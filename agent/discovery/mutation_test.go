@@ -28,7 +28,8 @@ import (
 // of fields to try, or a key; "" means 4. They are chosen at random; OUTRIDER_SEED repeats a
 // choice.
 func TestMutation_RemovedFieldChangesAnAnswer(t *testing.T) {
-	// reads the variables, so that go test reuses no result of other values
+	// go test caches a result for the values of the variables that this process reads, but chosen
+	// reads them in the subprocess that inNetwork starts
 	_, _ = os.Getenv("OUTRIDER_FIELDS"), os.Getenv("OUTRIDER_SEED")
 	if !inNetwork(t) {
 		return
@@ -128,12 +129,13 @@ func (a *istioAPI) isMissed(t *testing.T, key string, c *conformanceCase, s *sui
 	}
 	server, changes := start(t, options)
 	e := startEnvoy(t, c.node, server)
-	// otherwise requests would fail whether the field is there or not
+	// before Envoy runs, requests fail with the field and without it
 	eventually(t, "Envoy runs", func() (bool, string) {
 		workers := e.Stat("listener_manager.workers_started")
 		return workers == 1, fmt.Sprintf("workers %d", workers)
 	})
-	// without the field, it is not known how long a correct response may take
+	// a case without a field is expected to fail, so the test does not wait long for the right
+	// response
 	limit := 3 * time.Second
 	if key == "" {
 		limit = 30 * time.Second

@@ -191,8 +191,8 @@ func TestMutualTLS_ToServicesAsWithIstiod(t *testing.T) {
 	}
 }
 
-// howConnected sends a request for a host to a port, and returns how the backend saw the proxy's
-// connection.
+// howConnected sends a request for a host to a port, and returns the backend's description of the
+// connection from the proxy: plain text, or the client certificate.
 func howConnected(t *testing.T, port int, host string) string {
 	t.Helper()
 	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
@@ -223,7 +223,8 @@ func serveEither(t *testing.T, certificate *tls.Certificate) int {
 		}
 		own := config.Clone()
 		if slices.Contains(hello.SupportedProtos, "h2") {
-			own.NextProtos = []string{"h2"} // net/http does not know the protocol "istio"
+			// the ALPN protocol "istio" is removed, because net/http does not support it
+			own.NextProtos = []string{"h2"}
 		}
 		return own, nil
 	}

@@ -15,8 +15,8 @@ type DNSName struct {
 	Ports     []model.Port
 }
 
-// DNSNames returns the sorted hosts with addresses that are imported by a sidecar with these labels,
-// in the settings' namespace.
+// DNSNames returns the sorted hosts with addresses that are imported by a sidecar with these
+// labels, in the settings' namespace.
 func (s *Server) DNSNames(labels map[string]string) []DNSName {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -9,13 +9,13 @@ import (
 )
 
 // Objects without metadata.namespace are in Settings.Namespace. While [node] namespace changes, the
-// old and the new epoch have different namespaces, both in Options.Namespaces. For a proxy whose
-// namespace is not that of Settings, these objects are in the proxy's namespace. Its view has a
-// separate world, rebuilt after each change of the files. A view of the configuration's world is
-// called current.
+// old and the new epoch have different namespaces, and Options.Namespaces returns both. For a proxy
+// whose namespace differs from Settings.Namespace, objects without a namespace are in the proxy's
+// namespace. Its view has a model.World of its own, which is rebuilt after each change of the
+// files. The other views share the World of the configuration, and are called current.
 
-// ownDefault returns the namespace of objects that name none, for a proxy in a namespace; "" for
-// that of the settings. Callers of ownDefault and isCurrent hold mu.
+// ownDefault returns the namespace of objects that name none, for a proxy in the given namespace;
+// "" stands for the namespace of the settings. Callers of ownDefault and isCurrent hold mu.
 func (s *Server) ownDefault(namespace string) string {
 	if namespace == s.settings.Namespace ||
 		s.options.Namespaces != nil && slices.Contains(s.options.Namespaces(), namespace) {
@@ -24,7 +24,7 @@ func (s *Server) ownDefault(namespace string) string {
 	return ""
 }
 
-// isCurrent reports whether a view is a view of the configuration's world.
+// isCurrent reports whether a view uses the World of the configuration.
 func (s *Server) isCurrent(v *served) bool {
 	return v.namespace == "" || v.namespace == s.config.namespace
 }
@@ -36,7 +36,8 @@ func (s *Server) newWorld() *model.World {
 	return world
 }
 
-// updateOthers moves views that are not current to new worlds. Only Run may call it.
+// updateOthers builds new Worlds for the views that are not current, and updates these views. Only
+// Run may call it.
 func (s *Server) updateOthers() {
 	if s.outdated = !s.config.loaded; s.outdated {
 		return
@@ -81,8 +82,9 @@ func additions(objects []*object.Object) []object.Change {
 	return changes
 }
 
-// applyNamespaces moves objects that name no namespace to that of the settings if it has changed,
-// and updates outdated views that are not current. Only Run may call it, without mu.
+// applyNamespaces moves objects that name no namespace to the namespace of the settings, if that
+// has changed. It also updates outdated views that are not current. Only Run may call it, without
+// mu.
 func (s *Server) applyNamespaces() {
 	c := s.config
 	s.mu.Lock()

@@ -56,7 +56,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 		put := func(text string) {
 			write(t, path, text)
 			changes <- []string{path}
-			changes <- nil // the server receives this once it has processed the change before
+			changes <- nil // the server receives this once it has processed the previous change
 		}
 		one := feedOf("one")
 		defer one.Watch()()
@@ -72,7 +72,7 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 		serves("a change in the former one", one, "10.0.0.2")
 		serves("a stranger", feedOf("three"), "")
 
-		leave() // the reload was refused, so the new proxy leaves
+		leave() // as after a refused reload, whose new epoch ends
 		put(fmt.Sprintf(homeEntry, "10.0.0.3"))
 		serves("after a refusal", one, "10.0.0.3")
 		if problems := server.Problems(); len(problems) > 0 {
@@ -125,7 +125,8 @@ func TestNamespaces_ProxiesMoveToAnother(t *testing.T) {
 
 		time.Sleep(time.Hour)
 		put(fmt.Sprintf(homeEntry, "10.0.0.5"))
-		// proxies of the earlier namespace still watch the feed
+		// a proxy that still watches the feed of namespace two, which is no longer configured, is
+		// served
 		serves("of a namespace that nobody is in any more", feedOf("two"), "10.0.0.5")
 		serves("a stranger to all", feedOf("three"), "")
 	})

@@ -7,8 +7,8 @@ import (
 )
 
 // RecordAccepted records that a proxy accepted resources on a stream. Later streams have higher
-// numbers. Problems are reported for a proxy's newest view only: an older, draining epoch may have
-// another view.
+// numbers. The server reports only problems of the view that a proxy's newest stream uses, because
+// an older epoch, which is draining, may use another view.
 func (s *Server) RecordAccepted(stream uint64, node *corev3.Node) {
 	// fast path without the lock, because this is called for each response
 	if stream <= s.newestStream.Load() {
@@ -16,7 +16,9 @@ func (s *Server) RecordAccepted(stream uint64, node *corev3.Node) {
 	}
 	v, err := s.viewOf(node)
 	if err != nil {
-		return // the stream was recorded before
+		// the view existed when the proxy accepted its first resources, and that recorded the
+		// stream
+		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,9 +35,9 @@ func (s *Server) RecordAccepted(stream uint64, node *corev3.Node) {
 	s.reportProblems()
 }
 
-// RecordStreamEnd records the end of a stream. If no later stream of its proxy has accepted
-// resources, the newest view is unknown, because a new epoch may have failed while the old one
-// serves. Then problems of all the proxy's views are reported, until it accepts resources again.
+// RecordStreamEnd records the end of a stream. If it was the newest stream of its proxy, the view
+// in use is unknown: a new epoch may have failed while the old one continues to serve. The server
+// then reports the problems of all views of the proxy, until the proxy accepts resources again.
 func (s *Server) RecordStreamEnd(stream uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -64,8 +66,8 @@ func (s *Server) RecordStreamEnd(stream uint64) {
 	s.reportProblems()
 }
 
-// dropOutdated removes from views those of a single proxy that has accepted resources of a newer
-// view. Without calls of RecordAccepted (a fleet has none) it removes none.
+// dropOutdated removes the views that only one proxy has used, if that proxy has accepted resources
+// of a newer view. A server for a fleet does not call RecordAccepted, so it removes none.
 func dropOutdated(views map[string]*served) {
 	newest := map[string]uint64{} // newest stream by proxy
 	for _, v := range views {

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// maxAddresses is the maximum number of addresses in INSTANCE_IPS. Each change of an endpoint looks
-// for those of every connected proxy.
+// maxAddresses is the maximum number of addresses in INSTANCE_IPS. After a change of an endpoint,
+// the server looks up each address of every connected proxy.
 const maxAddresses = 1024
 
 // parseNode parses a proxy's node in Istio's form: the ID is type~ip~name.namespace~domain, and the
@@ -126,8 +126,8 @@ func addresses(own string, more []string) []string {
 	return found
 }
 
-// namespaceOf returns the namespace in a domain of the form namespace.svc.cluster.local. For other
-// domains, it returns the argument otherwise.
+// namespaceOf returns the namespace in a domain of the form namespace.svc.cluster.local. For a
+// domain of another form, it returns its second argument.
 func namespaceOf(domain, otherwise string) string {
 	if namespace, rest, ok := strings.Cut(domain, "."); ok && strings.HasPrefix(rest, "svc.") {
 		return namespace
@@ -151,8 +151,8 @@ func SameNode(known, node *corev3.Node) bool {
 	return err == nil && nodeKey(got) == nodeKey(want)
 }
 
-// proxyName returns a name that stays the same across reloads: name and domain of the node's ID,
-// and the generator of the resources (none, or grpc).
+// proxyName returns a name of a proxy that reloads do not change: the name and domain in the node's
+// ID, and the metadata GENERATOR, which is grpc for gRPC applications.
 func proxyName(node *corev3.Node) string {
 	parts := strings.Split(node.GetId(), "~")
 	generator := node.GetMetadata().GetFields()["GENERATOR"].GetStringValue()

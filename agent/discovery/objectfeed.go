@@ -12,8 +12,8 @@ import (
 )
 
 // WantsObjects reports whether a client requests the configuration's objects instead of Envoy's
-// resources, as a discovery server does that uses this one as its source. As in Istio, its node has
-// GENERATOR=api.
+// resources. Such a client is a discovery server that uses this one as a source of objects. As in
+// Istio, its node has GENERATOR=api.
 func WantsObjects(node *corev3.Node) bool {
 	return node.GetMetadata().GetFields()["GENERATOR"].GetStringValue() == "api"
 }

@@ -29,9 +29,9 @@ type Options struct {
 	Domain    string   // suffix of short host names; "": cluster.local
 	Settings  Settings // initial settings; see Configure
 
-	// OwnAddresses gives each set of addresses a view of its own. If it is false, proxies without
-	// interception that differ only in addresses share a view, so inbound listeners of a Sidecar
-	// must name their bind address. For proxies with interception see NewFleetServer.
+	// OwnAddresses makes proxies with different addresses use separate views. If it is false,
+	// proxies without interception that differ only in addresses share a view, so inbound listeners
+	// of a Sidecar must name their bind address. For proxies with interception see NewFleetServer.
 	OwnAddresses bool
 
 	// AwaitFiles makes the server withhold all resources until each of Files, and each directory
@@ -66,8 +66,8 @@ type Options struct {
 	TypedConfigs *typedconfig.Checker
 
 	// ServedBefore reports whether an earlier server may have served Files. If that server did not
-	// check EnvoyFilters for unknown fields (lastgood.State.ChecksUnknownFields), such EnvoyFilters
-	// remain in force.
+	// check EnvoyFilters for unknown fields (lastgood.State.ChecksUnknownFields), EnvoyFilters with
+	// unknown fields remain in force.
 	ServedBefore bool
 
 	MaxViews int // number of kinds of proxies that are served at the same time; 0: 4,096
@@ -87,7 +87,8 @@ type Options struct {
 	// MeshConfig whenever a MeshConfig comes into force. nil: no call. It must not block.
 	OnTrustChange func(authorities, bundles []string)
 
-	// ChangedPaths delivers changed paths: files, or directories to be scanned. nil: nothing changes.
+	// ChangedPaths delivers changed paths: files, or directories to be scanned. nil: nothing
+	// changes.
 	ChangedPaths <-chan []string
 
 	// Sources has the names of the sources, including store.FilesSource, in order of precedence: of
@@ -129,15 +130,16 @@ type Settings struct {
 	Namespace      string
 	MeshConfigFile string            // file with Istio's MeshConfig; "": its defaults
 	Reserved       []ReservedAddress // addresses that listeners of the mesh cannot use
-	Credentials    Credentials       // location of the certificates of Gateways and DestinationRules
-	AccessLog      AccessLog         // access log of listeners; empty: that of MeshConfig
-	DebounceAfter  time.Duration     // time without changes before a push; 0: push at once
-	DebounceMax    time.Duration     // longest delay of a push by further changes
+	// location of the certificates of Gateways and DestinationRules
+	Credentials   Credentials
+	AccessLog     AccessLog     // access log of listeners; empty: that of MeshConfig
+	DebounceAfter time.Duration // time without changes before a push; 0: push at once
+	DebounceMax   time.Duration // longest delay of a push by further changes
 	// version of the proxies' Envoy, such as "1.40.0"; "": not newer than the linked API
 	EnvoyVersion string
 	// Workload is this host's workload. It is compared with its WorkloadGroup.
 	Workload Workload
-	// no Envoy uses the server: problems are listed, but are no condition
+	// no Envoy uses the server: Problems lists problems, but they raise no condition
 	NoEnvoy bool
 }
 

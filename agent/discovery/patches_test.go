@@ -9,7 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestPatches_ReportsIdleOnes: patches without effect are reported until a resource matches.
+// TestPatches_ReportsIdleOnes: patches of EnvoyFilters that match no resource are reported until
+// one matches.
 func TestPatches_ReportsIdleOnes(t *testing.T) {
 	directory := t.TempDir()
 	write(t, filepath.Join(directory, "patch.yaml"), `apiVersion: networking.istio.io/v1alpha3
@@ -39,7 +40,7 @@ spec:
 	path := filepath.Join(directory, "web.yaml")
 	write(t, path, fmt.Sprintf(webEntry, "web", "10.0.0.1"))
 	changes <- []string{path}
-	changes <- nil // the server receives this once it has processed the change before
+	changes <- nil // the server receives this once it has processed the previous change
 	if got := reported(); got != version {
 		t.Errorf("got\n%s\nwant\n%s", got, version)
 	}

@@ -27,7 +27,8 @@ const (
 	peerAlone = 7306 // port that is in no service, and for which a step may set a mode
 )
 
-// peerSidecar is the Sidecar because of which a proxy without interception listens.
+// peerSidecar is a Sidecar with ingress listeners: without them, a proxy without interception has
+// no inbound listener.
 const peerSidecar = `apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: default, namespace: shop}
@@ -63,8 +64,9 @@ spec: {hosts: [step.test], resolution: STATIC, ports: [{number: %d, name: step, 
 `
 
 // peerStep has PeerAuthentications, as "NAMESPACE LEVEL MODE" or "NAMESPACE LEVEL MODE OWN", and
-// the resulting modes: own is that of peerOwn and peerAlone. LEVEL is all, app (this workload), or
-// other (another workload).
+// the resulting modes. OWN is the mode in portLevelMtls for the ports peerOwn and peerAlone, and
+// own is the resulting mode of these ports. LEVEL is all, app (this workload), or other (another
+// workload).
 type peerStep struct {
 	objects   []string
 	mode, own string
@@ -304,8 +306,8 @@ func (p peer) put(t testing.TB, objects string) {
 	}
 }
 
-// apply replaces the objects, and waits until the TCP service at the address marker answers, which
-// is new in them.
+// apply replaces the objects, and waits until they are in force: marker is the address of a TCP
+// service that only the new objects have, and apply waits until it answers.
 func (p peer) apply(t *testing.T, objects, marker string) {
 	t.Helper()
 	p.put(t, objects)

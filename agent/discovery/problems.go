@@ -30,7 +30,7 @@ func (s *Server) Problems() []Problem {
 func (s *Server) reportProblems() {
 	before := s.reported
 	views := maps.Clone(s.views)
-	// views that are not current would report the same problems again
+	// views that are not current (see namespaces.go) would report the same problems again
 	maps.DeleteFunc(views, func(_ string, v *served) bool { return v.left || !s.isCurrent(v) })
 	dropOutdated(views)
 	var refused []Problem
@@ -111,7 +111,7 @@ func gather(stored, ofMesh []Problem, views map[string]*served) []Problem {
 		}
 	}
 	if len(more) == 0 {
-		return stored // not copied, because there may be thousands of notes
+		return stored // not copied, because there may be thousands of problems
 	}
 	all := slices.Concat(stored, more)
 	slices.SortFunc(all, Problem.Compare)
@@ -119,7 +119,8 @@ func gather(stored, ofMesh []Problem, views map[string]*served) []Problem {
 }
 
 // WithheldReason returns why no resources are served although the files were read, or why a policy
-// is not in force; "" if neither is so. It never blocks, because readiness depends on it.
+// is not in force. It returns "" if resources are served and all policies are in force. It never
+// blocks, because readiness depends on it.
 func (s *Server) WithheldReason() string {
 	if why := s.closed.Load(); why != nil {
 		return *why

@@ -8,9 +8,10 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// Providers returns the names of the providers of MeshConfig by the cluster of their service, with
-// the line of the first one, for people: "provider zipkin (/etc/mesh.yaml:3)". Providers without a
-// service in the mesh are left out.
+// Providers describes the extension providers of MeshConfig for messages, by the cluster of their
+// service: "provider zipkin (/etc/mesh.yaml:3)" has the name and the line of the provider. If
+// several providers use one cluster, it has all names and the line of the first provider. Providers
+// without a service in the mesh are omitted.
 func (s *Server) Providers() map[string]string {
 	s.mu.Lock()
 	services := translate.ProviderServices(s.config.world)

@@ -26,8 +26,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// proxy is a client of a discovery server that refuses some resources. It replaces an Envoy of a
-// version that does not know certain fields, which does not exist for every case.
+// proxy is an xDS client that refuses some resources. It stands for an Envoy whose version does not
+// support certain fields, because not every case has such a real Envoy.
 type proxy struct {
 	t       *testing.T
 	node    *corev3.Node

@@ -15,16 +15,17 @@ import (
 // ProxySettings are what the mesh configuration sets for the process of a proxy.
 type ProxySettings = model.ProxySettings
 
-// ProxySettings returns the settings of a proxy with these labels in a namespace. Of a file that
-// changed, Options.Changes or Rescan make them current.
+// ProxySettings returns the settings of a proxy with these labels in a namespace. A changed file
+// has an effect on them once its path was received from Options.ChangedPaths, or after Rescan.
 func (s *Server) ProxySettings(namespace string, labels map[string]string) ProxySettings {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.config.world.ProxySettings(model.Node{Namespace: namespace, Labels: labels})
 }
 
-// ProcessInputs returns, by file, what ProxySettings depends on. Each change of the result of
-// ProxySettings for any proxy changes the text of a file.
+// ProcessInputs returns, by file, a text with the settings in the file on which ProxySettings
+// depends. If the result of ProxySettings changes for any proxy, the text of at least one file has
+// changed.
 func (s *Server) ProcessInputs() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -63,7 +64,7 @@ func shadowedProxyConfigs(world *model.World, node model.Node) (problems []Probl
 }
 
 // withProcess adds a step about the settings of the proxy's process to an answer, if ProxyConfigs
-// make some.
+// set any.
 func withProcess(to explain.Answer, settings ProxySettings) explain.Answer {
 	if len(settings.Objects) == 0 {
 		return to

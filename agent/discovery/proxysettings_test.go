@@ -9,8 +9,9 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// TestProxySettings_FollowTheFiles changes MeshConfig and a ProxyConfig, makes the latter invalid
-// and removes it.
+// TestProxySettings_FollowTheFiles changes MeshConfig, and changes, breaks and removes a
+// ProxyConfig. After each step, ProxySettings are those of the files, and ProcessInputs differs for
+// the changed file only. An invalid ProxyConfig changes neither.
 func TestProxySettings_FollowTheFiles(t *testing.T) {
 	folder := t.TempDir()
 	mesh, file := filepath.Join(folder, "mesh.yaml"), filepath.Join(folder, "mesh.d", "proxy.yaml")

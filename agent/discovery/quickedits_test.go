@@ -26,7 +26,9 @@ func TestRefusal_EnvoyGatewayMovedToTakenPort(t *testing.T) {
 		taken = append(taken, listener.Addr().(*net.TCPAddr).Port)
 	}
 	edits := 0
-	edit := func(port int) { // every edit also moves the objects to other lines
+	// every edit also changes the comment and the annotation, so that no version of the Gateway
+	// equals an earlier one
+	edit := func(port int) {
 		edits++
 		l.put("gateway.yaml", fmt.Sprintf(`# edit %d
 apiVersion: networking.istio.io/v1

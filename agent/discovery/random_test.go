@@ -100,8 +100,8 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 				r.fill(spec.ProtoReflect(), 0)
 				if sidecar, ok := spec.(*networking.Sidecar); ok {
 					for _, e := range sidecar.Egress {
-						// needed even if a later configuration is refused, so that this one stays
-						// in force
+						// If the next Sidecar is invalid, this one stays in force, and must import
+						// the next marker.
 						e.Hosts = append(e.Hosts, "shop/*.marker.test")
 					}
 				}
@@ -167,8 +167,8 @@ func objectText(t *testing.T, kind, name, namespace string, spec proto.Message) 
 	return string(text)
 }
 
-// settled reports whether Envoy has answered a snapshot, at least its clusters, and no response is
-// in flight.
+// settled reports whether Envoy has accepted or refused the clusters of a snapshot, and has
+// answered every response.
 func (e *envoy) settled(t *testing.T, snapshot *resource.Snapshot) (bool, string) {
 	streams := e.ads.Status(t.Context())
 	if len(streams) == 0 {

@@ -268,7 +268,7 @@ func (r *randomizer) field(m protoreflect.Message, field protoreflect.FieldDescr
 		}
 	case field.Message() != nil:
 		inner := m.NewField(field).Message()
-		for range 5 { // a message without fields is rarely useful
+		for range 5 { // an empty message is rarely useful, so fill gets several attempts
 			if r.fill(inner, depth+1); proto.Size(inner.Interface()) > 0 {
 				break
 			}

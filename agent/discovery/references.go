@@ -40,7 +40,8 @@ func (r references) update(w *model.World, touched model.Touched) {
 			if _, changed := touched.Hosts[host]; changed {
 				stale = true
 			}
-			if model.IsWildcard(host) { // any service that the pattern matches counts
+			// a service that the pattern matches may have appeared or disappeared
+			if model.IsWildcard(host) {
 				for service := range touched.Hosts {
 					stale = stale || model.HostCovers(host, service)
 				}
@@ -131,7 +132,8 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 	if len(views) == 0 || len(views) > mostNodes {
 		return nil
 	}
-	// gateway proxies come last, because the reason for them is the most helpful
+	// the message is about the last node: a gateway if there is one, because a Gateway is meant for
+	// it
 	var nodes []model.Node
 	for _, key := range slices.Sorted(maps.Keys(views)) {
 		nodes = append(nodes, views[key].Node())

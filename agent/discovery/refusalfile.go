@@ -40,8 +40,9 @@ var refusalFormat = recordfile.Format{Header: "outrider-refusals 1\n", MaxBytes:
 
 const kindRecord = 'k'
 
-// inheritRefusals passes earlier refusals to a new view: those for the same kind of proxy, else for
-// the kind that differs only in Envoy's version, else for the same proxy. Callers hold mu.
+// inheritRefusals passes earlier refusals to a new view: those of the same kind of proxy, else
+// those of the kind that differs only in Envoy's version, else those of another kind of the same
+// proxy. Callers hold mu.
 func (s *Server) inheritRefusals(v *served) {
 	rank := func(k kind) int {
 		switch {
@@ -68,8 +69,8 @@ func (s *Server) inheritRefusals(v *served) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool { return rank(r.kind) == 3 })
 }
 
-// forgetRefusals drops retained refusals once their proxies have used another view, which does not
-// inherit them, for longer than idleAfter. Callers hold mu.
+// forgetRefusals drops retained refusals if a view of the same proxies, which has not inherited
+// them, has existed for longer than idleAfter. Callers hold mu.
 func (s *Server) forgetRefusals(now time.Time) {
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool {
 		for _, v := range s.views {
@@ -121,7 +122,8 @@ func (s *Server) readRefusals() (all []refusedState) {
 		failed := json.Unmarshal(record.Text, &state)
 		for _, text := range state.Overrides {
 			var one view.FilterOverride
-			// this version of the agent may find the EnvoyFilters of the record invalid
+			// The record may have an EnvoyFilter that an earlier version of the agent found valid
+			// and this version does not. Only that EnvoyFilter is skipped.
 			if invalid := json.Unmarshal(text, &one); invalid != nil {
 				err = cmp.Or(err, invalid)
 				continue
@@ -143,7 +145,7 @@ func (s *Server) readRefusals() (all []refusedState) {
 }
 
 // refusalsMark returns a digest that changes whenever refusals may have changed. It depends on the
-// sequences of snapshots, because each change of refusals has a snapshot. Callers hold mu.
+// sequences of snapshots, because each change of refusals publishes a snapshot. Callers hold mu.
 func (s *Server) refusalsMark() [sha256.Size]byte {
 	mark := sha256.New()
 	for _, key := range slices.Sorted(maps.Keys(s.views)) {

@@ -168,7 +168,7 @@ func TestRefusals_FileThatCannotBeWritten(t *testing.T) {
 				t.Errorf("%s: the file of before has %q", name, got)
 			}
 			failed := make(chan error)
-			// this goroutine keeps the rights of root
+			// a new goroutine has the file permissions of root, unlike that of asUser
 			go func() { failed <- test.restores(folder) }()
 			if err := cmp.Or(<-failed, s.persistRefusals()); err != nil {
 				t.Errorf("%s: once it is possible: %v", name, err)

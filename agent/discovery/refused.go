@@ -73,9 +73,9 @@ func (s *Server) refusedProblems(v *served) (all []Problem) {
 	return all
 }
 
-// blamesOther reports whether the client's message about a refused secret is caused by another one:
-// it contains a file of that one, and none of the refused secret. A client may refuse several
-// secrets in one message.
+// blamesOther reports whether another secret than the refused one is the cause of a client's NACK:
+// its message contains a file of the other secret, and none of the refused one. A client may refuse
+// several secrets in one NACK.
 func blamesOther(all map[resource.Key]*resource.RefusedVersion, of *resource.RefusedVersion) bool {
 	if of.Resource.Type != resource.SecretType || mentionsFile(of.Reason, of.Resource.Name) {
 		return false

@@ -60,9 +60,10 @@ func identityNode(minor uint32) *corev3.Node {
 
 const inboundListener = "127.0.0.1_8081"
 
-// TestRefusal_BadFilterHoldsBackNoPolicy adds or changes an EnvoyFilter that Envoy refuses,
-// together with a PeerAuthentication that makes the same listener STRICT, or before it. Mutual TLS
-// is in force for the running proxy, after a reload, for a new epoch, and for the next agent.
+// TestRefusal_BadFilterHoldsBackNoPolicy: Envoy refuses a new or changed EnvoyFilter, and in the
+// same or a later edit, a PeerAuthentication makes the listener STRICT. Nevertheless mutual TLS is
+// in force for the running proxy, for a new epoch, after a reload, and after a restart of the
+// agent.
 func TestRefusal_BadFilterHoldsBackNoPolicy(t *testing.T) {
 	good, bad := luaFilter("good"), luaFilter("bad")
 	for name, test := range map[string]struct {
@@ -220,8 +221,9 @@ func TestRefusal_PolicyNotInForce(t *testing.T) {
 	})
 }
 
-// TestRefusal_ClosedPortDoesNotStayOpen closes a port of a sidecar without an identity by a policy,
-// in the same edit that adds another port, whose listener Envoy refuses.
+// TestRefusal_ClosedPortDoesNotStayOpen: an edit makes a port STRICT, which a sidecar without an
+// identity can only close, and adds another port, whose listener Envoy refuses. The refusal does
+// not keep the listener of the closed port open.
 func TestRefusal_ClosedPortDoesNotStayOpen(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

@@ -17,9 +17,9 @@ func counted(expression string) string {
 		expression)
 }
 
-// TestRefusal_BadTelemetryHoldsBackNoPolicy adds a Telemetry that Envoy refuses, together with a
-// PeerAuthentication that makes the same listener STRICT, or before it. Mutual TLS is in force for
-// the running proxy, after a reload, for a new epoch, and for the next agent.
+// TestRefusal_BadTelemetryHoldsBackNoPolicy: Envoy refuses a new Telemetry, and in the same or a
+// later edit, a PeerAuthentication makes the listener STRICT. Nevertheless mutual TLS is in force
+// for the running proxy, for a new epoch, after a reload, and after a restart of the agent.
 func TestRefusal_BadTelemetryHoldsBackNoPolicy(t *testing.T) {
 	badLog, badTag := "---\n"+fmt.Sprintf(logged, "'bad(1)'"), counted("'bad(1)'")
 	for name, test := range map[string]struct{ object, second, third string }{

@@ -69,10 +69,10 @@ spec: {host: a.test, trafficPolicy: {%s}}
 `, policy)
 }
 
-// TestRefusal_ConcernsNoOtherVersion serves two versions of Envoy. One refuses the resources that
-// each edit changes; the other has them at once. The refusing Envoy retains the earlier resources,
-// and everything that they refer to. New epochs of either have the same resources, also from the
-// next server.
+// TestRefusal_ConcernsNoOtherVersion serves two versions of Envoy. One version refuses the
+// resources that an edit changes, and the other gets them at once. The Envoy that refuses them
+// retains the earlier resources, and everything that they refer to. New epochs of each version get
+// the same resources as the running ones, also from the next server.
 func TestRefusal_ConcernsNoOtherVersion(t *testing.T) {
 	for _, test := range refusedEdits {
 		t.Run(test.name, func(t *testing.T) {
@@ -171,9 +171,9 @@ func hasRoutes(t *testing.T, what string, p *proxy) {
 	}
 }
 
-// TestRefusal_WhatTheAcceptedVersionNeedsStays removes a service in the same edit whose routes are
-// refused. Its cluster stays as long as the accepted routes refer to it, also for new epochs and in
-// the next server. An unrelated listener is removed at once.
+// TestRefusal_WhatTheAcceptedVersionNeedsStays: an edit removes a service, and changes routes in a
+// way that Envoy refuses. The service's cluster stays as long as the accepted routes refer to it,
+// also for new epochs and in the next server. An unrelated listener is removed at once.
 func TestRefusal_WhatTheAcceptedVersionNeedsStays(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

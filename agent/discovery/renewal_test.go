@@ -228,8 +228,8 @@ spec:
     tls: {mode: MUTUAL, clientCertificate: %[3]s/cert.pem, privateKey: %[3]s/key.pem, caCertificates: %[4]s}
 `
 
-// TestCertificates_ClientCertificateRenewal renews the client certificate and the CA certificates
-// of a DestinationRule in place.
+// TestCertificates_ClientCertificateRenewal overwrites the files of a DestinationRule's client
+// certificate and CA certificates. New connections use the new files, without a reload.
 func TestCertificates_ClientCertificateRenewal(t *testing.T) {
 	a := newAuthority(t)
 	mesh, folder, port := t.TempDir(), t.TempDir(), parts.FreePort(t)

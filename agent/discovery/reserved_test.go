@@ -49,7 +49,7 @@ func TestListener_HasOneOwner(t *testing.T) {
 			t.Fatal(err)
 		}
 		changes <- []string{path}
-		changes <- nil // the server receives this once it has processed the change before
+		changes <- nil // the server receives this once it has processed the previous change
 		got := ""
 		snapshot, _ := feed.Current()
 		if listener := snapshot.Get(resource.Key{Type: resource.ListenerType,
@@ -71,8 +71,9 @@ func TestListener_HasOneOwner(t *testing.T) {
 	}
 }
 
-// TestTaken_OtherListenersKeepTheirAddress adds services, a Sidecar and a Gateway on ports of the
-// agent and of the bootstrap.
+// TestTaken_OtherListenersKeepTheirAddress adds services, a Sidecar and a Gateway on ports that the
+// agent or the bootstrap uses. They get no listener on these ports, and a problem reports which
+// listener has the port.
 func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 	taken := []discovery.ReservedAddress{{Port: 15090, Owner: "the metrics", IsEnvoys: true}, {Address: "127.0.0.1",
 		Port: 15000, Owner: "the admin view"}}

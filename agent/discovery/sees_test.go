@@ -43,7 +43,8 @@ func readableResource(t *testing.T, r *resource.Resource) string {
 	return strings.Join(strings.Fields(prototext.Format(message)), "")
 }
 
-// TestSees_HiddenObjectsChangeNothing adds objects that are not visible to a proxy to visible ones.
+// TestSees_HiddenObjectsChangeNothing: objects that a proxy cannot see, because of exportTo or its
+// Sidecar, do not change the resources that result from visible objects.
 func TestSees_HiddenObjectsChangeNothing(t *testing.T) {
 	const (
 		static = "resolution: STATIC, ports: [{number: 80, name: p, protocol: HTTP}], " +

@@ -46,7 +46,7 @@ type Server struct {
 	// calls of Rescan; each sent channel is closed once the scan is done
 	rescan     chan chan struct{}
 	calls      chan func()   // functions that inRun passes to the goroutine of Run
-	reconsider chan struct{} // receives after a change of newer
+	reconsider chan struct{} // receives after a change of the field newer
 	// the proxies' Envoy is newer than the linked API; see filterCheck
 	newer    atomic.Bool
 	nacked   chan struct{} // receives after a change of a feed's refusals
@@ -69,7 +69,7 @@ type Server struct {
 	config        *configuration     // configuration read from the files
 	views         map[string]*served // views by kind of proxy
 	sharing       sharing
-	outdated      bool // views that are not current must be updated
+	outdated      bool // views that are not current (see namespaces.go) must be updated
 	settings      Settings
 	mesh          *mesh.Config // last valid MeshConfig, which is in force
 	meshText      []byte       // text of the file from which mesh was read
@@ -166,7 +166,7 @@ func (s *Server) Run(ctx context.Context) error {
 			return nil
 		case done := <-rescan:
 			took := s.scan(done)
-			// scans use at most half of the time
+			// after a scan, wait as long as it took, so that scans use at most half of Run's time
 			rescan, rested = nil, time.After(took)
 		case <-rested:
 			rescan, rested = s.rescan, nil

@@ -90,7 +90,7 @@ func TestPublish_ChangesOnly(t *testing.T) {
 	} {
 		before, _ := feed.Current()
 		changes <- []string{test.path()}
-		changes <- nil // the server receives this once it has processed the change before
+		changes <- nil // the server receives this once it has processed the previous change
 		keys, ok := feed.ChangedSince(before.Sequence)
 		if !ok {
 			t.Fatal("the feed forgot")
@@ -138,7 +138,7 @@ func TestWorkloadEntry_IsEndpoint(t *testing.T) {
 		before, _ := feed.Current()
 		write(t, path, workload(test.labels))
 		changes <- []string{path}
-		changes <- nil // the server receives this once it has processed the change before
+		changes <- nil // the server receives this once it has processed the previous change
 		keys, _ := feed.ChangedSince(before.Sequence)
 		var got []string
 		for _, key := range keys {
@@ -154,8 +154,8 @@ func TestWorkloadEntry_IsEndpoint(t *testing.T) {
 	}
 }
 
-// TestRefused_ReportsProblems configures a server whose certificate does not exist. Its listener
-// accepts connections, and delays no other listener.
+// TestRefused_ReportsProblems configures a Gateway whose certificate file does not exist. That is
+// reported, its listener accepts connections nevertheless, and other listeners are not delayed.
 func TestRefused_ReportsProblems(t *testing.T) {
 	directory := t.TempDir()
 	certificate, key := certificate(t)

@@ -75,7 +75,8 @@ func TestNodes(t *testing.T) {
 	}
 }
 
-// TestMeshConfig_FollowsFile changes the MeshConfig file while the server runs.
+// TestMeshConfig_FollowsFile changes the MeshConfig file while the server runs. Valid changes take
+// effect; after an invalid one, the previous MeshConfig stays in force.
 func TestMeshConfig_FollowsFile(t *testing.T) {
 	directory := t.TempDir()
 	file := filepath.Join(directory, "mesh.yml")
@@ -113,7 +114,7 @@ func TestMeshConfig_FollowsFile(t *testing.T) {
 	} {
 		write(t, file, step.content)
 		changes <- []string{file}
-		changes <- nil // the server receives this once it has processed the change before
+		changes <- nil // the server receives this once it has processed the previous change
 		if got := timeout(); got != step.want {
 			t.Errorf("%q: connect timeout %v, want %v", step.content, got, step.want)
 		}
@@ -128,8 +129,8 @@ func TestMeshConfig_FollowsFile(t *testing.T) {
 	}
 }
 
-// TestServer_TrustDomainsAreThoseOfMeshConfig replaces one MeshConfig by another in the settings,
-// and compares the trust domains.
+// TestServer_TrustDomainsAreThoseOfMeshConfig: TrustDomains returns the default trust domain, and
+// those of MeshConfig once the settings name its file.
 func TestServer_TrustDomainsAreThoseOfMeshConfig(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, file, "trustDomain: a.test\ntrustDomainAliases: [b.test]\n")

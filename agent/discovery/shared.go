@@ -20,9 +20,9 @@ type FleetServer struct {
 	*Server
 
 	// Guarded by the server's mu.
-	subscriptions map[*subscription]struct{} // of captured proxies
-	index         *addressIndex              // nil: no captured proxy has needed it
-	indexed       *model.World               // world of index
+	subscriptions map[*subscription]struct{} // subscriptions of captured proxies
+	index         *addressIndex              // nil until the first captured proxy subscribes
+	indexed       *model.World               // World from which index was built
 }
 
 // NewFleetServer returns the FleetServer of a server without Options.OwnAddresses. It must be
@@ -40,8 +40,9 @@ type subscription struct {
 	owner string     // identity of the proxy's client, or "none"
 	moved func()     // called when the feed may differ from the previous one
 
-	view *served        // current view; nil: none yet
-	own  *view.OwnPorts // ports that the host serves; nil: the view has the first address instead
+	view *served // current view; nil: none yet
+	// ports that the host serves; nil: the view depends on the host's first address instead
+	own *view.OwnPorts
 }
 
 // Subscribe returns a function that returns the current feed of a connected proxy, as Feed does,
@@ -63,7 +64,8 @@ func (s *FleetServer) feedFor(sub *subscription, node *corev3.Node) (*resource.F
 	defer s.mu.Unlock()
 	first := sub.view == nil
 	if !first && s.config.closed != nil {
-		return sub.view.Feed(), nil // other views are empty
+		// while nothing is served, a new view would be empty, so the proxy stays with its view
+		return sub.view.Feed(), nil
 	}
 	if first {
 		var err error
@@ -149,7 +151,7 @@ func (s *FleetServer) move(touched model.Touched) {
 		changed = s.index.update(s.indexed, touched.Hosts)
 	}
 	if s.config.closed != nil {
-		return // reopen calls it again
+		return // reopen calls move again, once resources are served
 	}
 	all := touched.Sidecars || touched.Telemetries
 	if !all && len(changed) == 0 {
@@ -176,7 +178,8 @@ func (s *FleetServer) moveOne(sub *subscription) {
 	}
 	served := sub.view.OwnPorts()
 	if served.SameObjects(*sub.own) && !served.SameObjects(*now.own) {
-		sub.view.SetOwnPorts(*now.own) // the objects are newer
+		// the ports are the same, but their objects are newer versions
+		sub.view.SetOwnPorts(*now.own)
 		s.update(sub.view, model.Touched{})
 	}
 	sub.own = now.own

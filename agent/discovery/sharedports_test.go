@@ -84,8 +84,9 @@ func subscribe(t *testing.T, server *discovery.FleetServer, identity string,
 	return p, end, err
 }
 
-// TestShared_CapturedHosts serves intercepted hosts that serve different ports: each has, after
-// each change, what a server with a view per address gives it, with few views.
+// TestShared_CapturedHosts: intercepted proxies on hosts that serve the same ports share a view.
+// After each change, every proxy gets the same resources as from a server with a view for each
+// address.
 func TestShared_CapturedHosts(t *testing.T) {
 	service := func(name, more string, endpoints ...string) string {
 		text := ""
@@ -157,7 +158,7 @@ func TestShared_CapturedHosts(t *testing.T) {
 			path := filepath.Join(directory, "mesh.yaml")
 			write(t, path, text)
 			to <- []string{path}
-			to <- nil // taken once the one before is done
+			to <- nil // the server receives this once it has processed the previous change
 		}
 		for i, p := range proxies {
 			want, err := alone.Feed(p.node)
@@ -178,8 +179,8 @@ func TestShared_CapturedHosts(t *testing.T) {
 	}
 }
 
-// TestShared_ViewsOfOneIdentity has a client that invents nodes: it uses up the views of its
-// identity, and another one gets its resources and their changes.
+// TestShared_ViewsOfOneIdentity: a client that subscribes with ever new nodes is refused beyond
+// MaxViewsPerIdentity. A client with another identity still gets its resources and their changes.
 func TestShared_ViewsOfOneIdentity(t *testing.T) {
 	directory := t.TempDir()
 	path := filepath.Join(directory, "web.yaml")
@@ -206,7 +207,8 @@ func TestShared_ViewsOfOneIdentity(t *testing.T) {
 	if refused != 96 {
 		t.Errorf("%d of 100 were refused", refused)
 	}
-	// one kind that the first has, too, and four of its own
+	// five kinds of nodes: the first client uses one of them, too, and the other four reach the
+	// limit of this identity
 	for i := range 5 {
 		p, end, err := subscribe(t, server, "spiffe://b", labelled(i*i*i+3))
 		if err != nil {
@@ -230,8 +232,9 @@ func TestShared_ViewsOfOneIdentity(t *testing.T) {
 	}
 }
 
-// TestShared_NobodyMovesWhileNothingIsServed changes the ports of a host while nothing is served:
-// the proxy retains its resources, as the other view has none, and moves afterwards.
+// TestShared_NobodyMovesWhileNothingIsServed changes the ports of a host while the server withholds
+// all resources. The proxy retains its resources, and gets another view once resources are served:
+// a new view would have none before.
 func TestShared_NobodyMovesWhileNothingIsServed(t *testing.T) {
 	directory, config := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml")
 	service, policy := filepath.Join(directory, "a.yaml"), filepath.Join(directory, "policy.yaml")
@@ -240,13 +243,14 @@ func TestShared_NobodyMovesWhileNothingIsServed(t *testing.T) {
 			"metadata: {name: a, namespace: shop}\nspec: {hosts: [a.test], resolution: STATIC, ports: "+
 			"[{number: 80, name: http, protocol: HTTP}], endpoints: [{address: %s}]}\n", address))
 	}
-	write(t, config, "rootNamespace: MESH\n") // invalid
+	// an invalid namespace, so the server withholds resources once there is a policy
+	write(t, config, "rootNamespace: MESH\n")
 	served("10.0.0.9")
 	server, changes := startShared(t, discovery.Options{Files: []string{directory},
 		Settings: discovery.Settings{MeshConfigFile: config}})
 	push := func(path string) {
 		changes <- []string{path}
-		changes <- nil // taken once the one before is done
+		changes <- nil // the server receives this once it has processed the previous change
 	}
 	p, end, err := subscribe(t, server, "", capturedAt("10.0.0.1"))
 	if err != nil {
@@ -275,8 +279,9 @@ func TestShared_NobodyMovesWhileNothingIsServed(t *testing.T) {
 	}
 }
 
-// TestShared_ProblemsOfHosts has two hosts whose services disagree about a port: each problem is
-// reported once the host is connected.
+// TestShared_ProblemsOfHosts: on each of two hosts, two services have the same port with different
+// protocols. The problem of a host is reported once its proxy is connected, and only once if it
+// connects twice.
 func TestShared_ProblemsOfHosts(t *testing.T) {
 	const entry = "ServiceEntry shop/%[1]s: {hosts: [%[1]s.test], resolution: STATIC, ports: " +
 		"[{number: %[3]d, name: p, protocol: %[2]s}], endpoints: [{address: 10.0.0.%[4]d}]}"

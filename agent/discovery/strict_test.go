@@ -59,8 +59,9 @@ func TestStrict_AcceptsNothingWithoutIdentity(t *testing.T) {
 	}
 }
 
-// TestStrict_AcceptsNothingWithoutIdentityWhenCaptured opens captured connections to a declared
-// port, and to one that is in no service.
+// TestStrict_AcceptsNothingWithoutIdentityWhenCaptured opens captured connections to a port of a
+// service, and to one that is in no service. With STRICT, a proxy without a certificate accepts
+// none.
 func TestStrict_AcceptsNothingWithoutIdentityWhenCaptured(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -88,8 +89,8 @@ func TestStrict_AcceptsNothingWithoutIdentityWhenCaptured(t *testing.T) {
 	}
 }
 
-// TestStrict_AcceptsNothingBeforeTheFirstCertificate starts a proxy whose agent has no certificate
-// yet.
+// TestStrict_AcceptsNothingBeforeTheFirstCertificate starts a proxy whose SDS server has no
+// certificate yet. Its STRICT port accepts no connection before the certificate arrives.
 func TestStrict_AcceptsNothingBeforeTheFirstCertificate(t *testing.T) {
 	a, port := (&backend{name: "a"}).serve(t, false), parts.FreePort(t)
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
@@ -163,8 +164,8 @@ func TestPeerAuthentication_TakesVersionsAndSuitesOfMeshConfig(t *testing.T) {
 	}
 }
 
-// TestMutualTLS_FollowsMeshConfig disables automatic mutual TLS, and serves proxies without an
-// identity.
+// TestMutualTLS_FollowsMeshConfig: clusters use automatic mutual TLS unless MeshConfig disables it
+// or the proxy has no identity.
 func TestMutualTLS_FollowsMeshConfig(t *testing.T) {
 	folder, config := t.TempDir(), filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, filepath.Join(folder, "mesh.yaml"), mutualCase{name: "x",
@@ -184,7 +185,7 @@ func TestMutualTLS_FollowsMeshConfig(t *testing.T) {
 	} {
 		write(t, config, step.config)
 		changes <- []string{config}
-		changes <- nil // the server receives this once it has processed the change before
+		changes <- nil // the server receives this once it has processed the previous change
 		snapshot, _ := feedOf(t, server, step.kind).Current()
 		var cluster clusterv3.Cluster
 		if r := snapshot.Get(resource.Key{Type: resource.ClusterType,
@@ -212,7 +213,7 @@ func TestPeerAuthentication_EndsTLSOfSidecars(t *testing.T) {
 			"protocol: HTTPS,", 1)
 		write(t, file, text)
 		changes <- []string{file}
-		changes <- nil // the server receives this once it has processed the change before
+		changes <- nil // the server receives this once it has processed the previous change
 		feedOf(t, server, "sidecar identity")
 		problems := server.Problems()
 		if len(problems) > 0 != (problem != "") || len(problems) > 0 &&

@@ -54,8 +54,9 @@ func (l *runs) plain() string {
 	return strings.Join(all, " ")
 }
 
-// TestStrict_StaysWhenItsFileIsInvalid makes the file of a PeerAuthentication invalid, then also
-// renames it. Without a last good version everything is denied.
+// TestStrict_StaysWhenItsFileIsInvalid makes the file of a PeerAuthentication invalid: its mode
+// STRICT stays in force. It then renames the invalid file, which has no last good version under its
+// new name: everything is denied.
 func TestStrict_StaysWhenItsFileIsInvalid(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "")

@@ -1,7 +1,7 @@
 package discovery_test
 
-// telemetrySets are MeshConfigs and objects of the root namespace. Each of telemetryCases is tried
-// with each.
+// telemetrySets are MeshConfigs and objects of the root namespace. Each of telemetryCases is tested
+// with each set.
 var telemetrySets = []struct{ name, mesh, root string }{
 	{"providers", telemetryProviders + `
 accessLogFile: /dev/stdout
@@ -26,7 +26,7 @@ filter: {expression: response.code >= 500}}],
 tracing: [{providers: [{name: zipkin}], randomSamplingPercentage: 7}]}`},
 }
 
-// telemetryProviders are the providers of all sets.
+// telemetryProviders are the extensionProviders that telemetrySets use.
 const telemetryProviders = `
 extensionProviders:
 - name: text

@@ -25,11 +25,12 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// collector is a service for logs and spans of all formats. It records what it gets, also as text.
+// collector is a server for logs and spans of all formats. It records what it receives, also as
+// text.
 type collector struct {
 	mu   sync.Mutex
 	seen strings.Builder
-	got  []any // messages, and bodies of HTTP
+	got  []any // received messages of gRPC, and bodies of HTTP requests
 }
 
 func (c *collector) add(format string, message any) {
@@ -66,7 +67,8 @@ func (c *collector) StreamAccessLogs(
 	}
 }
 
-// ServeHTTP gets spans over HTTP: of OpenTelemetry, Zipkin and Datadog.
+// ServeHTTP records spans that are sent over HTTP, in the formats of OpenTelemetry, Zipkin and
+// Datadog.
 func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, _ := io.ReadAll(r.Body)
 	spans := &tracev1.TracesData{}
@@ -78,12 +80,13 @@ func (c *collector) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusAccepted)
 }
 
-// receive gets the messages of all other methods. Those of OpenTelemetry have the wire format of
-// TracesData and LogsData.
+// receive records the messages of all gRPC methods without a handler. It decodes export requests of
+// OpenTelemetry as TracesData and LogsData, which have the same wire format.
 func (c *collector) receive(_ any, s grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(s)
 	for {
-		name, message := method, proto.Message(&emptypb.Empty{}) // retains unknown fields
+		// an Empty retains all fields of a message as unknown ones
+		name, message := method, proto.Message(&emptypb.Empty{})
 		switch method {
 		case "/opentelemetry.proto.collector.trace.v1.TraceService/Export":
 			name, message = "otlp-trace", &tracev1.TracesData{}
@@ -207,7 +210,7 @@ func TestTelemetry_LogsAndTraces(t *testing.T) {
 			test.texts[j] = strings.Replace(text, "/path", own, 1)
 		}
 		eventually(t, test.spec, func() (bool, string) {
-			// spans and logs are sent in batches
+			// Envoy sends spans and logs in batches, so the request is repeated until they arrive
 			if err := requestPath(port, own+"?q"); err != nil {
 				return false, err.Error()
 			}
@@ -239,7 +242,8 @@ func TestTelemetry_LogsAndTraces(t *testing.T) {
 	}
 }
 
-// requestPath sends a request for web.test, with additional headers, through the listener on a port.
+// requestPath sends a request for web.test, with additional headers, through the listener on a
+// port.
 func requestPath(port int, path string, headers ...http.Header) error {
 	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d%s", port, path),
 		http.NoBody)
@@ -282,8 +286,9 @@ func explained(steps []explain.Step) string {
 }
 
 // TestTelemetry_BrokenCollectors sends requests through an Envoy whose collectors and log services
-// accept and do not answer, are gone, or answer without end. Each request gets its answer, and Envoy's
-// memory does not grow with what it could not send.
+// accept connections and never respond, do not exist, or send an endless response. Each request
+// gets its response, and Envoy's memory does not grow with the spans and entries that it could not
+// send.
 func TestTelemetry_BrokenCollectors(t *testing.T) {
 	t.Parallel()
 	stuck := serveTCP(t, func(c net.Conn) { _, _ = c.Read(make([]byte, 1)); <-t.Context().Done() })
@@ -325,7 +330,7 @@ func TestTelemetry_BrokenCollectors(t *testing.T) {
 		if test.port == stuck && test.tracer == "otel" {
 			eventually(t, "calls without an answer end", func() (bool, string) {
 				n := e.Stat(`cluster\.outbound\|4317\|\|otel\.test;\.upstream_rq_timeout`)
-				return n >= 10, fmt.Sprint(n) // more than those of logs
+				return n >= 10, fmt.Sprint(n) // more than the calls for logs alone
 			})
 		}
 	}

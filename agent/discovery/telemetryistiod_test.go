@@ -29,9 +29,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestTelemetry_AsWithIstiod gives the objects of telemetryCases to a real istiod and to this
-// server. The access logs and the tracing of all listeners must be the same, but for the time-out
-// of calls that have none with istiod.
+// TestTelemetry_AsWithIstiod translates telemetryCases with a real istiod and with this server. The
+// access logs and the tracing of all listeners must be equal, except that this server sets a
+// time-out for calls to log services and istiod does not.
 func TestTelemetry_AsWithIstiod(t *testing.T) {
 	t.Parallel()
 	compared := 0
@@ -156,10 +156,12 @@ func telemetryOf(t *testing.T, listeners []proto.Message) map[string][]string {
 				switch {
 				case f.GetTypedConfig().UnmarshalTo(manager) == nil:
 					add(l.Name+" requests", manager.AccessLog, manager.Tracing)
-					if manager.Tracing != nil { // without tracing it has no effect
+					// without tracing, the extension for request IDs has no effect
+					if manager.Tracing != nil {
 						add(l.Name+" IDs", nil, manager.RequestIdExtension)
 					}
-				// other listeners of istiod have a chain for connections that are not HTTP
+				// only the virtual listeners: in others, istiod adds a chain for connections that
+				// are not HTTP
 				case strings.HasPrefix(l.Name, "virtual") && f.GetTypedConfig().UnmarshalTo(proxy) == nil:
 					add(l.Name+" connections", proxy.AccessLog)
 				}
@@ -169,7 +171,7 @@ func telemetryOf(t *testing.T, listeners []proto.Message) map[string][]string {
 	return found
 }
 
-// withoutTimeout removes what bounds the calls of a service, as only this server does.
+// withoutTimeout removes the time-out of calls to a service, which only this server sets.
 func withoutTimeout(service *corev3.GrpcService) {
 	if service.Timeout.GetSeconds() == 5 {
 		service.Timeout = nil

@@ -78,7 +78,8 @@ func TestTelemetry_OpenTelemetryCollector(t *testing.T) {
 		write(t, path, telemetryObject("shop", 0, "{"+test.spec+"}"))
 		changes <- []string{path}
 		eventually(t, test.spec, func() (bool, string) {
-			// spans and log records are sent in batches
+			// Envoy sends spans and log records in batches, so the request is repeated until they
+			// arrive
 			if err := requestPath(port, own, test.header); err != nil {
 				return false, err.Error()
 			}
@@ -124,7 +125,7 @@ func collected(t *testing.T, file string) (all []string) {
 	for line := range bytes.Lines(content) {
 		var message fields
 		if !bytes.HasSuffix(line, []byte("\n")) {
-			break // still being written
+			break // the last line is still being written
 		}
 		must(t, json.Unmarshal(line, &message))
 		for _, keys := range [][3]string{{"resourceSpans", "scopeSpans", "spans"},

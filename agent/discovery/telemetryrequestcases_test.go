@@ -14,7 +14,7 @@ import (
 
 var sidecarObjects = metricsObjects + fmt.Sprintf(stepService, 7490, "$ECHO")
 
-// capturedObjects are the same for a proxy with interception, which needs no Sidecar.
+// capturedObjects are sidecarObjects for a proxy with interception, which needs no Sidecar object.
 var capturedObjects = strings.Replace(strings.ReplaceAll(withoutFirst(sidecarObjects), "app: pay",
 	"app: edge"), "127.0.0.1", capturedAddress, 2)
 
@@ -29,8 +29,8 @@ func withoutFirst(objects string) string {
 	return rest
 }
 
-// captureRequests makes a proxy with interception get the connections of metricsCases, and runs the
-// applications behind it.
+// captureRequests captures the connections of metricsCases with nftables rules, and forwards
+// connections to the workload's ports to the applications.
 func captureRequests(t *testing.T, app, echo, rpc int) {
 	t.Helper()
 	redirect(t)
@@ -55,7 +55,8 @@ func entriesOf(count int) []string { return []string{fmt.Sprint(count, " request
 func capturedCases(t *testing.T) []metricsCase {
 	t.Helper()
 	cases := slices.DeleteFunc(metricsCases(t), func(c metricsCase) bool {
-		return c.name == "TCP in plain text" // its endpoint is captured, too
+		// Envoy's own connection to its endpoint would be captured, too
+		return c.name == "TCP in plain text"
 	})
 	return append(cases,
 		metricsCase{"undeclared port", func() string { return askCaptured(peerOther) }, "200",

@@ -20,10 +20,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// requestMarker is the port of the service that shows when Envoy has all objects.
+// requestMarker is the port of a service whose answer shows that Envoy has received all objects.
 const requestMarker = "7490"
 
-// requestProviders log each entry in six formats. The last one of the file is text.
+// requestProviders log each entry in six formats. The entries of the provider text are the last
+// ones of a request in the log file.
 const requestProviders = `outboundTrafficPolicy: {mode: REGISTRY_ONLY}
 extensionProviders:
 - {name: otel, opentelemetry: {service: otel.test, port: 4317}}
@@ -165,7 +166,8 @@ func (r requestRun) observe(t *testing.T, by string, pki meshPKI,
 	return all
 }
 
-// isOther reports whether a line or entry, without IDs, does not belong to a case.
+// isOther reports whether a log line, entry or span is of a request that prepares the test, not of
+// a case.
 func isOther(line string) bool {
 	return strings.Contains(line, "/warm") || strings.Contains(line, requestMarker)
 }
@@ -309,7 +311,8 @@ func normalValue(value any) {
 	}
 }
 
-// shortly makes a handler's response the same for all requests.
+// shortly replaces the body of a handler's responses by one that is equal for all requests, so that
+// access logs contain equal sizes.
 type shortly struct{ http.Handler }
 
 func (s shortly) ServeHTTP(w http.ResponseWriter, r *http.Request) {

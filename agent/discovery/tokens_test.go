@@ -205,8 +205,8 @@ func tokenBackend(t *testing.T, name string) int {
 		})}, listener)
 }
 
-// TestTokens_AnswersAsWithIstiod sends requests with tokens to an Envoy, and to one that a real
-// istiod configures.
+// TestTokens_AnswersAsWithIstiod sends requests with tokens to an Envoy of this server, and to one
+// of a real istiod. Both must answer as expected.
 func TestTokens_AnswersAsWithIstiod(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -91,8 +91,8 @@ func (r *typedRig) change(field string) {
 	r.changes <- nil
 }
 
-// settle makes the server read the file once more when it is so old that later scans do not read
-// it.
+// settle waits until the time stamp of the file is too old for another change to have the same one,
+// and makes the server read the file. Later scans then skip the unchanged file.
 func (r *typedRig) settle() {
 	r.t.Helper()
 	written := time.Now()
@@ -104,7 +104,8 @@ func (r *typedRig) settle() {
 	}
 }
 
-// expect waits until the server has exactly one problem, and the object with a field is in force.
+// expect waits until the server reports only the given problem ("": none), and the version of the
+// EnvoyFilter with the given field is in force ("": no version).
 func (r *typedRig) expect(what, problem, field string) {
 	r.t.Helper()
 	eventually(r.t, what, func() (bool, string) {
@@ -152,7 +153,7 @@ func TestTypedConfigs_MisspeltFieldKeepsVersionBefore(t *testing.T) {
 	if err := r.server.Configure(discovery.Settings{EnvoyVersion: "1.40.3"}); err != nil {
 		t.Fatal(err)
 	}
-	// the version before this one stays in force
+	// the last valid version, which has the field bad, stays in force
 	r.expect("an older Envoy has it not", "error ", "bad")
 	if n := r.runs.Load(); n != 2 {
 		t.Errorf("the process ran %d times for two texts", n)
@@ -167,7 +168,8 @@ func TestTypedConfigs_EnvoyDecidesIfTheyCannotBeChecked(t *testing.T) {
 		"typed_config: outrider.test.Unlinked is checked by Envoy alone: no memory", "good")
 	r.change("bad")
 	r.expect("changed", "warning ", "bad")
-	if n := r.runs.Load(); n != 2 { // the second run checks whether the checker works at all
+	// the second run is a self-test of the checker with a valid configuration
+	if n := r.runs.Load(); n != 2 {
 		t.Errorf("the process ran %d times within a minute after it failed", n)
 	}
 }

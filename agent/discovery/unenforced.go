@@ -18,15 +18,16 @@ import (
 )
 
 // restrictions groups the kinds of objects that restrict access by mechanism; the most likely kind
-// is first. The function of a group reports whether one version of a resource admits something that
-// a newer version denies because of these objects.
+// is first. admits reports whether the accepted version of a resource admits something that the
+// newest version denies because of objects of these kinds.
 var restrictions = []struct {
 	kinds  []object.Kind
 	admits func(accepted, newest *resource.Resource) bool
 }{
 	{[]object.Kind{object.PeerAuthentication}, admitsWithoutMutualTLS},
 	{[]object.Kind{object.RequestAuthentication}, admitsWithoutTokens},
-	// an invalid object of any of these kinds denies access by such a filter
+	// an invalid object of any of these kinds is replaced by an AuthorizationPolicy that denies
+	// access
 	{[]object.Kind{object.AuthorizationPolicy, object.RequestAuthentication,
 		object.PeerAuthentication}, admitsWithoutGuards},
 	{[]object.Kind{object.WasmPlugin, object.TrafficExtension}, admitsWithoutExtensions},
@@ -54,8 +55,8 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 	}
 	for _, restriction := range restrictions {
 		at := s.likeliestPolicy(of, restriction.kinds)
-		// if the client has the resource from before the server's start, only its version may be
-		// known
+		// if the client received the resource from the previous server, only its version may be
+		// known: inUse is empty
 		admits := slices.ContainsFunc(inUse, func(r *resource.Resource) bool {
 			return restriction.admits(r, newest)
 		})
@@ -109,8 +110,8 @@ func (s *Server) restricts(o resource.Origin) bool {
 	return of == nil || of.Restricts()
 }
 
-// admitsWithoutExtensions reports whether the accepted version of a listener lacks an extension that
-// the newest version has.
+// admitsWithoutExtensions reports whether the accepted version of a listener lacks an extension
+// that the newest version has.
 func admitsWithoutExtensions(accepted, newest *resource.Resource) bool {
 	before := extensionNames(accepted)
 	return slices.ContainsFunc(extensionNames(newest), func(name string) bool {

@@ -20,7 +20,8 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// readUnshown returns by key the reason why no case has it.
+// readUnshown reads testdata/conformance/unshown: for each field of Istio's API that no case tests,
+// by its key, the reason.
 func readUnshown(t *testing.T, api *istioAPI) map[string]string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "conformance", "unshown"))
@@ -51,7 +52,8 @@ func readUnshown(t *testing.T, api *istioAPI) map[string]string {
 var severities = map[string]condition.Severity{"refused": condition.Error,
 	"warned": condition.Warning, "noted": condition.Info}
 
-// justify checks that the reason why no case has a key is true.
+// justify checks whether the reason in testdata/conformance/unshown why no case tests a field is
+// true: for "refused", for example, validation must refuse the field.
 func (a *istioAPI) justify(t *testing.T, key, reason string) {
 	t.Helper()
 	claim, _, _ := strings.Cut(reason, ":")
@@ -102,7 +104,8 @@ func testsHere(t *testing.T) (names []string) {
 	return names
 }
 
-// inCases reports whether cases may have a key although there is a reason why none shows it.
+// inCases reports whether cases may contain a field although testdata/conformance/unshown says that
+// no response depends on it.
 func inCases(reason string) bool {
 	return strings.HasPrefix(reason, "default") || strings.HasPrefix(reason, "label")
 }

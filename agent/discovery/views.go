@@ -48,8 +48,8 @@ func (k kind) key() string { return k.Node + "\n" + k.Version }
 // sharing is implemented by FleetServer. Its methods are called with mu held.
 type sharing interface {
 	// ownPorts returns what replaces the addresses of a captured proxy in its view: the service
-	// ports that its host serves. If its Sidecar has an ingress that may need an address, it also
-	// returns the first address.
+	// ports that its host serves. If its Sidecar has ingress listeners, which may need an address,
+	// it returns the host's first address instead, and own is nil.
 	ownPorts(n model.Node) (addresses []string, own *view.OwnPorts)
 	// move notifies the proxies that have another view after a change.
 	move(touched model.Touched)
@@ -68,11 +68,11 @@ func (none) problems() []Problem                              { return nil }
 // class holds the properties that determine a proxy's view.
 type class struct {
 	kind
-	node model.Node     // as in the view
-	own  *view.OwnPorts // nil: those at the addresses of node
+	node model.Node     // node of the view; proxies of the class may differ in its addresses
+	own  *view.OwnPorts // ports that the hosts serve; nil: the ports at the addresses of node
 }
 
-// classify returns the class of a proxy. Callers of this and the next function hold mu.
+// classify returns the class of a proxy. Callers of classify and viewFor hold mu.
 func (s *Server) classify(n model.Node, proxy string) class {
 	c := class{node: n}
 	switch {
@@ -87,13 +87,15 @@ func (s *Server) classify(n model.Node, proxy string) class {
 		c.Node += "\nports\n" + c.own.Key
 	}
 	if s.ownDefault(n.Namespace) != n.Namespace {
-		c.Node += "\n" // the suffix keeps it apart from a view in the proxy's own namespace
+		// objects without a namespace are in the namespace of the settings, not of the proxy: the
+		// suffix makes this another view
+		c.Node += "\n"
 	}
 	return c
 }
 
-// viewFor returns the view of a class, and creates it if there is none. It returns an error if there
-// are MaxViews.
+// viewFor returns the view of a class, and creates it if there is none. It returns an error if
+// there are MaxViews.
 func (s *Server) viewFor(of class) (*served, error) {
 	c, namespace, now := s.config, s.ownDefault(of.node.Namespace), time.Now()
 	if v := s.views[of.key()]; v != nil {

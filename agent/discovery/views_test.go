@@ -30,7 +30,7 @@ func TestViews_DropsIdleOnes(t *testing.T) {
 		holds := func(when string, views int) {
 			t.Helper()
 			changes <- []string{path}
-			changes <- nil // the server receives this once it has processed the change before
+			changes <- nil // the server receives this once it has processed the previous change
 			if got := server.Stats().Views; got != views {
 				t.Errorf("%s: %d views, want %d", when, got, views)
 			}

@@ -83,16 +83,17 @@ func (w *World) Extensions(node Node) []Extension {
 	return all
 }
 
-// Suffixes of Name.
+// Suffixes that Name appends to Istio's name.
 const (
 	networkSuffix   = "~network"
 	restrictsSuffix = "~restricts"
 	failOpenSuffix  = "~fail-open"
 )
 
-// Name returns the name of the extension's filter and configuration. It differs for extensions of
-// which one must not replace the other while that is refused or fetched, even if they are versions
-// of one object: Envoy retains what it had under a name.
+// Name returns the name of the extension's filter and configuration. While a new configuration is
+// being fetched or is refused, Envoy retains the previous one of the same name. So the name changes
+// with the properties for which the previous configuration would be wrong: the kind of filter, the
+// restriction of access and the fail strategy.
 func (e Extension) Name() string {
 	name := e.IstioName()
 	if e.IsNetworkFilter() {
@@ -175,7 +176,8 @@ func (e Extension) Version() string {
 	return ""
 }
 
-// ResourceVersion returns a text that changes with the object, as Kubernetes' resource version does.
+// ResourceVersion returns a text that changes with the object, as Kubernetes' resource version
+// does.
 func (e Extension) ResourceVersion() string {
 	return fmt.Sprintf("%x", sha256.Sum256([]byte(object.Wire(e.Object.Spec))))
 }

@@ -18,7 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestWorld_Content compares everything in a world that is visible to a proxy.
+// TestWorld_Content compares everything that a proxy can see of a World, the model of a mesh, with
+// the expected content.
 func TestWorld_Content(t *testing.T) {
 	meshtest.Golden(t, "testdata/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
@@ -31,8 +32,8 @@ func TestWorld_Content(t *testing.T) {
 		})
 }
 
-// contentOf describes the part of a world that is visible to a proxy, in a section for each host,
-// gateway and kind.
+// contentOf describes what a proxy can see of a World, in a section for each host, gateway and
+// kind.
 func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string {
 	t.Helper()
 	sections := map[string]string{}
@@ -205,8 +206,9 @@ func routing(t *testing.T, r *model.Routing) string {
 	return text + meshtest.Problems(r.Problems)
 }
 
-// TestWorld_ChangesEqualNewWorld changes a world step by step and compares it with new worlds.
-// Apply must report every section that differs.
+// TestWorld_ChangesEqualNewWorld changes a World step by step. After each step it must equal a new
+// World with the same objects, and Apply must report every section (host, gateway or kind) that
+// differs from before.
 func TestWorld_ChangesEqualNewWorld(t *testing.T) {
 	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		before := contentOf(t, m.World, proxy)
@@ -248,7 +250,7 @@ func reported(touched model.Touched, section string) bool {
 	_, host := touched.Hosts[name]
 	_, binding := touched.RoutedGateways[name]
 	switch kind {
-	case "host": // the Sidecars determine which hosts are visible
+	case "host": // a change of Sidecars may change which hosts are visible
 		return host || touched.Sidecars
 	case "binding":
 		return binding || touched.Gateways
@@ -264,7 +266,8 @@ func reported(touched model.Touched, section string) bool {
 	return touched.Filters
 }
 
-// TestWorld_MeshConfig changes the root namespace and the defaults of exportTo.
+// TestWorld_MeshConfig changes the root namespace and the defaults of exportTo. The World must then
+// equal a new one with the same MeshConfig.
 func TestWorld_MeshConfig(t *testing.T) {
 	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		before, config := contentOf(t, m.World, proxy), m.Mesh()

@@ -28,7 +28,8 @@ func HostCovers(a, b string) bool {
 	return strings.HasSuffix(b, suffix) && len(b) > len(suffix) || a == b
 }
 
-// SplitHost splits NAMESPACE/HOST. The namespace of a HOST alone is "*": it is in any.
+// SplitHost splits NAMESPACE/HOST. For a HOST without a namespace, it returns the namespace "*",
+// which stands for any namespace.
 func SplitHost(text string) (namespace, host string, qualified bool) {
 	if namespace, host, qualified = strings.Cut(text, "/"); !qualified {
 		return "*", text, false

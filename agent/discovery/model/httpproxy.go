@@ -17,7 +17,7 @@ type HTTPProxy struct {
 	Index  int    // index in the Sidecar's egress list
 }
 
-// httpProxyPortKey is the metadata key of a node with the port that precedes that of MeshConfig.
+// httpProxyPortKey is the metadata key of a node whose value overrides MeshConfig's proxyHttpPort.
 const httpProxyPortKey = "HTTP_PROXY_PORT"
 
 // IsHTTPProxy reports whether an egress listener is an HTTP proxy.
@@ -33,8 +33,9 @@ func (w *World) HTTPProxyPort(node Node) uint32 {
 	return w.mesh.HTTPProxyPort
 }
 
-// HTTPProxies returns the HTTP proxies of a sidecar: that at HTTPProxyPort, for the hosts of the
-// egress listener without a port, and those of the Sidecar.
+// HTTPProxies returns the HTTP proxies of a sidecar: one at HTTPProxyPort, if that is set, for the
+// hosts that the egress listener without a port imports, and one for each egress listener of the
+// Sidecar object that is an HTTP proxy.
 func (s *Scope) HTTPProxies(w *World, node Node) []HTTPProxy {
 	var all []HTTPProxy
 	add := func(p HTTPProxy, from *Egress, spec *networking.IstioEgressListener) {

@@ -35,8 +35,8 @@ func remove[K, T comparable](from map[K][]T, key K, element T) {
 	from[key] = rest
 }
 
-// patterns returns a list of wildcard hosts, the narrowest first, with the changed ones added or
-// removed. exists reports whether a host still exists.
+// patterns returns a list of wildcard hosts, the narrowest first, after a change of hosts: changed
+// wildcard hosts that exist are added, and others removed.
 func patterns(list []string, changed map[string]struct{}, exists func(string) bool) []string {
 	for pattern := range maps.Keys(changed) {
 		if !IsWildcard(pattern) {

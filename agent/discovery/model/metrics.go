@@ -13,8 +13,9 @@ import (
 // Metrics selects Istio's metrics that a proxy's listeners record, and their labels.
 type Metrics struct {
 	Overrides map[string]MetricOverride // by name of the metric without its prefix istio_
-	Object    *object.Object            // last Telemetry with an entry; nil: defaultProviders
-	Field     string                    // path of that entry below spec
+	// last Telemetry that configures metrics; nil: defaultProviders
+	Object *object.Object
+	Field  string // path of that entry below spec
 }
 
 // MetricOverride changes one of Istio's metrics.
@@ -37,10 +38,11 @@ var metricNames = map[telemetry.MetricSelector_IstioMetric]string{
 	telemetry.MetricSelector_GRPC_RESPONSE_MESSAGES: "response_messages_total",
 }
 
-// Metrics returns the metrics of a proxy's listeners; nil if there are none. Entries of Telemetries
-// are merged as in Istio: an entry without providers is for the providers of the previous entry,
-// initially defaultProviders; the last list of providers replaces earlier ones; later overrides of
-// a metric have precedence. The first provider of type prometheus is used, sorted by name.
+// Metrics returns the metrics of a proxy's listeners; nil if there are none. It merges the entries
+// of Telemetries as Istio does. An entry without providers applies to the providers of the previous
+// entry, and the first entry to defaultProviders. Only the providers of the last entry that names
+// some record metrics. A later override of a metric has precedence. Of several providers of type
+// prometheus, the first one by name is used.
 func (w *World) Metrics(node Node, mode Mode) *Metrics {
 	inScope := w.mesh.DefaultProviders.GetMetrics()
 	parents := inScope

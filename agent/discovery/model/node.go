@@ -33,7 +33,8 @@ type Node struct {
 	Metrics bool
 
 	Interception Interception
-	// IP addresses of the machine; nil if unknown or irrelevant
+	// IP addresses of the machine; nil if unknown, or if the proxy's resources do not depend on
+	// them
 	Addresses []string
 }
 

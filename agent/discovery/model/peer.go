@@ -27,8 +27,8 @@ const (
 type PeerPolicy struct {
 	Default PeerMode
 	Ports   map[uint32]PeerMode // modes of the workload's ports that have a mode of their own
-	// Shadowed are younger PeerAuthentications for the same mesh, namespace or workload; they have
-	// no effect.
+	// Shadowed are PeerAuthentications without effect, because an older one applies to the same
+	// mesh, namespace or workload.
 	Shadowed []ShadowedObject
 }
 

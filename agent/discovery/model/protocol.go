@@ -12,11 +12,12 @@ type Protocol int
 
 // Protocols of ports, as far as Envoy needs different listeners for them.
 const (
-	TCP          Protocol = iota // opaque bytes, including database protocols
-	HTTP                         // HTTP/1.1
-	HTTP2                        // HTTP/2 without TLS; gRPC
-	TLS                          // TLS passthrough by SNI; HTTPS of a ServiceEntry
-	AutoProtocol                 // unspecified protocol: Envoy detects HTTP, and treats all else as TCP
+	TCP   Protocol = iota // opaque bytes, including database protocols
+	HTTP                  // HTTP/1.1
+	HTTP2                 // HTTP/2 without TLS; gRPC
+	TLS                   // TLS passthrough by SNI; HTTPS of a ServiceEntry
+	// unspecified protocol: Envoy detects HTTP, and treats all else as TCP
+	AutoProtocol
 )
 
 // IsHTTP reports whether the protocol is HTTP for certain.

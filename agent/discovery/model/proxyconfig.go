@@ -17,8 +17,9 @@ type ProxySettings struct {
 	Objects     []*object.Object  // the ProxyConfigs that apply, in ascending precedence
 }
 
-// ProxySettings returns the settings of a proxy, merged as in Istio: each field, and each variable,
-// of a ProxyConfig overrides that of lower precedence, at first that of MeshConfig.
+// ProxySettings returns the settings of a proxy, merged as in Istio: each field and each
+// environment variable of a ProxyConfig overrides the value of lower precedence. MeshConfig has the
+// lowest precedence.
 func (w *World) ProxySettings(node Node) ProxySettings {
 	s := ProxySettings{Concurrency: w.mesh.Concurrency, Environment: map[string]string{},
 		Objects: w.appliedProxyConfigs(node)}
@@ -33,8 +34,8 @@ func (w *World) ProxySettings(node Node) ProxySettings {
 	return s
 }
 
-// ProxyConfigs returns a text for each file with ProxyConfigs, which a change of any of them
-// changes.
+// ProxyConfigs returns a text for each file with ProxyConfigs, by path. The text differs after each
+// change of a ProxyConfig in the file.
 func (w *World) ProxyConfigs() map[string]string {
 	texts := map[string]string{}
 	for _, namespace := range slices.Sorted(maps.Keys(w.proxyConfigs)) {
@@ -45,9 +46,9 @@ func (w *World) ProxyConfigs() map[string]string {
 	return texts
 }
 
-// appliedProxyConfigs returns the ProxyConfigs of a proxy in ascending precedence: the oldest
-// without a selector in the root namespace, that in the proxy's own namespace, and the oldest there
-// that selects the proxy.
+// appliedProxyConfigs returns the ProxyConfigs of a proxy in ascending precedence: the oldest one
+// without a selector in the root namespace, the oldest one without a selector in the proxy's
+// namespace, and the oldest one in the proxy's namespace that selects the proxy.
 func (w *World) appliedProxyConfigs(node Node) (applied []*object.Object) {
 	oldest := func(namespace string, is func(*object.Object) bool) {
 		if i := slices.IndexFunc(w.proxyConfigs[namespace], is); i >= 0 {
@@ -62,8 +63,8 @@ func (w *World) appliedProxyConfigs(node Node) (applied []*object.Object) {
 	return applied
 }
 
-// ShadowedProxyConfigs returns the ProxyConfigs for a proxy that have no effect because an older
-// one, the value, has the same scope.
+// ShadowedProxyConfigs returns the ProxyConfigs for a proxy that have no effect, each with the
+// older ProxyConfig of the same scope that has precedence.
 func (w *World) ShadowedProxyConfigs(node Node) map[*object.Object]*object.Object {
 	shadowed, applied := map[*object.Object]*object.Object{}, w.appliedProxyConfigs(node)
 	for _, namespace := range []string{w.mesh.RootNamespace, node.Namespace} {
@@ -80,8 +81,8 @@ func (w *World) ShadowedProxyConfigs(node Node) map[*object.Object]*object.Objec
 	return shadowed
 }
 
-// isForNamespace reports whether a ProxyConfig is for all proxies of its namespace. As in Istio,
-// one whose selector has no labels is for none.
+// isForNamespace reports whether a ProxyConfig is for all proxies of its namespace. As in Istio, a
+// ProxyConfig with a selector that has no labels applies to no proxy.
 func isForNamespace(o *object.Object) bool {
 	return o.Spec.(*networking.ProxyConfig).GetSelector() == nil
 }

@@ -77,7 +77,8 @@ func TestProxySettings_HaveIstiosPrecedence(t *testing.T) {
 	}
 }
 
-// TestProxyConfigs_ChangeTheTextOfTheirFile edits a ProxyConfig, and removes it.
+// TestProxyConfigs_ChangeTheTextOfTheirFile: after each added, edited or removed ProxyConfig, the
+// text for its file is one that has not been returned before.
 func TestProxyConfigs_ChangeTheTextOfTheirFile(t *testing.T) {
 	w, _ := meshtest.New(t, "")
 	seen := map[string]bool{"": true}

@@ -28,8 +28,8 @@ type Routing struct {
 	merged, compared int
 }
 
-// HTTPRoute is one route of a VirtualService, or of a delegate merged with the route that
-// delegates. Names in it are relative to the namespace of Object.
+// HTTPRoute is one route of a VirtualService, or a route of a delegate, merged with the route that
+// delegates to it. Names in it are relative to the namespace of Object.
 type HTTPRoute struct {
 	*networking.HTTPRoute
 	Object *object.Object // VirtualService that has the destinations of the route
@@ -160,7 +160,8 @@ func (w *World) requests(host, namespace string, accept func(*Routing) bool) []*
 }
 
 // ConnectionRoutings returns the VirtualServices for connections to a host from sidecars of a
-// namespace, by precedence: those with a host that matches the host, or is matched by it.
+// namespace, by precedence: those with a host or pattern that covers the given host, or that the
+// given host, if it is a pattern, covers.
 func (w *World) ConnectionRoutings(host, namespace string) []*Routing {
 	return w.connections(host, namespace, everyRouting)
 }

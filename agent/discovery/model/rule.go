@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Rule is the result of merging the DestinationRules of one namespace for one host or pattern. It
-// depends on the proxy, by visibility and workloadSelector.
+// Rule is the result of merging the DestinationRules of one namespace for one host or pattern. The
+// result depends on which of them are visible to the proxy and select it.
 type Rule struct {
 	Host      string
 	Namespace string
@@ -95,9 +95,10 @@ func newRules(host string, objects []*object.Object) []*ruleSet {
 }
 
 // rule merges the DestinationRules that apply to a proxy; nil if none does. Objects whose
-// workloadSelector matches come first; of several selectors, only that of the oldest object
-// applies. Objects without a selector add subsets, and the policy if there is none yet. If private
-// is set, only DestinationRules visible in their own namespace alone apply.
+// workloadSelector matches the proxy come first; if their selectors differ, only objects with the
+// selector of the oldest one apply. Objects without a selector add their subsets, and their policy
+// if no earlier object has one. If private is set, only DestinationRules that are not exported to
+// other namespaces apply.
 func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
 	var chosen, others, everyone []*object.Object
 	for _, o := range s.objects {
@@ -139,10 +140,11 @@ func sameSelector(a, b *object.Object) bool {
 	return len(x) == len(y) && SelectorMatches(x, y)
 }
 
-// Rule returns the merged DestinationRules that apply to a service for a proxy, or nil. The proxy's
-// namespace has precedence over the service's namespace, and that over the root namespace; within a
-// namespace, the most specific host has. For proxies in the root namespace, its mesh-wide rules
-// come last.
+// Rule returns the merged DestinationRules that apply to a service for a proxy, or nil. Rules in
+// the proxy's namespace have precedence over rules in the service's namespace, and these over rules
+// in the root namespace. Within a namespace, the rule with the most specific host has precedence.
+// For a proxy in the root namespace, rules of that namespace that are exported to other namespaces
+// have the lowest precedence.
 func (w *World) Rule(service *Service, reader Node) *Rule {
 	if r := w.ruleOf(service.Host, reader.Namespace, reader,
 		reader.Namespace == w.mesh.RootNamespace); r != nil {

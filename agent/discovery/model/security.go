@@ -105,8 +105,9 @@ func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	return all
 }
 
-// SelectsProxy reports whether an AuthorizationPolicy, RequestAuthentication or extension applies to a
-// proxy. A policy in the root namespace applies to proxies of all namespaces, unless it has targets.
+// SelectsProxy reports whether an AuthorizationPolicy, RequestAuthentication or extension applies
+// to a proxy. A policy in the root namespace applies to proxies of all namespaces, unless it has
+// targets.
 func (w *World) SelectsProxy(o *object.Object, node Node) bool {
 	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace ||
 		o.Namespace == "") && selects(o, node)

@@ -9,7 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Scope is the part of a world that the sidecars of one Sidecar object can see.
+// Scope is what the proxies to which one Sidecar object applies can see of the mesh: the services
+// and VirtualServices that its egress listeners import.
 type Scope struct {
 	Object   *object.Object      // Sidecar that applies; nil: none, and everything is visible
 	Spec     *networking.Sidecar // spec of Object; nil if Object is nil
@@ -212,7 +213,7 @@ func (p pattern) takes(namespace string) bool {
 type OutboundPolicy struct {
 	AllowAny   bool // traffic to unknown destinations is forwarded
 	DynamicDNS bool // requests to unknown hosts are forwarded to the addresses of the host
-	// where such traffic is forwarded to; nil: its original destination
+	// destination of traffic to unknown destinations; nil: its original one
 	Proxy *networking.Destination
 }
 

@@ -70,8 +70,8 @@ type AccessLogging struct {
 	Provider string
 	Disabled bool
 	Filter   string         // CEL expression; "": everything is logged
-	Object   *object.Object // Telemetry that sets it; nil: defaultProviders of MeshConfig
-	Field    string         // path of the entry below spec
+	Object   *object.Object // Telemetry that enables the log; nil: defaultProviders of MeshConfig
+	Field    string         // path of the entry for the log below spec
 }
 
 // AccessLogging returns the access logs of a proxy's listeners, sorted by provider, merged as in
@@ -162,12 +162,14 @@ type Tracing struct {
 	Sampling                                    *float64 // percentage; nil: that of MeshConfig
 	Tags                                        map[string]*telemetry.Tracing_CustomTag
 	RequestIDSampling, IstioTags, NoPropagation bool
-	Object                                      *object.Object // the last Telemetry with an entry
-	Field                                       string         // path of that entry below spec
+	// last Telemetry with an entry for tracing
+	Object *object.Object
+	Field  string // path of that entry below spec
 }
 
 // Tracing returns the tracing of a proxy's listeners; nil if neither a Telemetry nor
-// defaultProviders sets it. Each field of an entry overrides that of lower precedence.
+// defaultProviders sets it. Each field that an entry sets overrides the value of entries with lower
+// precedence.
 func (w *World) Tracing(node Node, mode Mode) *Tracing {
 	t := &Tracing{RequestIDSampling: true, IstioTags: true}
 	set := false

@@ -86,7 +86,8 @@ func TestAccessLogging(t *testing.T) {
 	}
 }
 
-// TestTracing merges the tracing of Telemetries: each field that is set overrides.
+// TestTracing merges the tracing of Telemetries: each field that a Telemetry sets overrides the
+// value of Telemetries with lower precedence.
 func TestTracing(t *testing.T) {
 	const all, one = "shop/every", "shop/w"
 	for _, test := range []struct{ name, defaults, objects, client, server string }{

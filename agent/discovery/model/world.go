@@ -25,9 +25,10 @@ type World struct {
 	peers     *peerPolicies
 	policies  policies
 	// returns the key set of a source; nil: no key set is known
-	keySets   func(jwks.Source) string
-	modules   func(wasm.Source) ([]byte, error) // nil: clients fetch them
-	addresses map[string][]*object.Object       // ServiceEntries by address, oldest first
+	keySets func(jwks.Source) string
+	// returns a Wasm module; nil: clients fetch modules themselves
+	modules   func(wasm.Source) ([]byte, error)
+	addresses map[string][]*object.Object // ServiceEntries by address, oldest first
 	services  map[string][]*Service
 
 	servicePatterns []string // wildcard hosts of services, narrowest first
@@ -101,8 +102,8 @@ type Touched struct {
 	RoutedGateways map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
-// AllTouched returns a Touched for everything in the world, for a view that has translated nothing
-// yet.
+// AllTouched returns a Touched that lists everything in the World, for a new view, which has not
+// translated anything yet.
 func (w *World) AllTouched() Touched {
 	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true,
 		Filters: true, Peers: true, Telemetries: true, Modules: true,
@@ -189,7 +190,7 @@ func (w *World) Apply(changes []object.Change) Touched {
 			if c.New != nil {
 				insert(w.telemetries, c.New.Namespace, c.New, object.CompareAge)
 			}
-		case object.ProxyConfig: // of no resource
+		case object.ProxyConfig: // no resource depends on it
 			if c.Old != nil {
 				remove(w.proxyConfigs, c.Old.Namespace, c.Old)
 			}
@@ -231,8 +232,8 @@ func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 	})
 }
 
-// propagate adds to hosts the hosts matched by changed patterns, and the patterns that match
-// changed hosts.
+// propagate adds to hosts the changed hosts, the hosts that changed patterns match, and the
+// patterns that match changed hosts.
 func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) {
 	for host := range services {
 		hosts[host] = struct{}{}
@@ -257,7 +258,7 @@ func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) 
 		}
 	}
 	for host := range routings {
-		// tcp routes of the host may affect connections to the pattern
+		// TCP routes for the host may apply to connections to a service with a wildcard host
 		for _, pattern := range w.servicePatterns {
 			if HostCovers(pattern, host) {
 				hosts[pattern] = struct{}{}
@@ -267,7 +268,7 @@ func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) 
 	for _, changed := range []map[string]struct{}{rules, routings} {
 		for pattern := range changed {
 			hosts[pattern] = struct{}{}
-			w.addHostsOf(pattern, hosts) // the pattern may be an address
+			w.addHostsOf(pattern, hosts) // a DestinationRule or VirtualService may name an address
 			if IsWildcard(pattern) {
 				for host := range w.services {
 					if HostCovers(pattern, host) {
@@ -299,8 +300,8 @@ func (w *World) HasMatchingService(pattern string) bool {
 	return false
 }
 
-// HasServiceAt reports whether the host of a service equals, matches or is matched by a host or
-// pattern.
+// HasServiceAt reports whether a service has a host that equals a host or pattern, matches it, or
+// is matched by it.
 func (w *World) HasServiceAt(host string) bool {
 	return w.HasMatchingService(host) || slices.ContainsFunc(w.servicePatterns, func(p string) bool {
 		return HostCovers(p, host)

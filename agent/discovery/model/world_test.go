@@ -173,7 +173,7 @@ func TestWorld_ScopeOfSidecar(t *testing.T) {
 	}
 }
 
-// TestWorld_Touched changes one object after the other, and checks what is touched.
+// TestWorld_Touched changes one object after the other, and checks what Apply reports as affected.
 func TestWorld_Touched(t *testing.T) {
 	m, _ := meshtest.New(t, entry("a", "shop", "a.test", http80)+entry("b", "shop", "b.test",
 		http80))

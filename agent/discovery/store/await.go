@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// AwaitsPaths reports whether a path is away or missing (awaits), and whether one of them may exist
-// now (appeared).
+// AwaitsPaths reports whether the store waits for a path that is missing or whose file system was
+// unmounted (awaits), and whether such a path may exist now (appeared).
 func (s *Store) AwaitsPaths() (awaits, appeared bool) {
 	for path := range s.awaited {
 		if _, problem := s.roots[path]; problem { // the path was not read yet

@@ -20,11 +20,13 @@ import (
 // AwayPaths returns the paths that are away. They are Options.AwayPaths of the next store.
 func (s *Store) AwayPaths() []string { return slices.Sorted(maps.Keys(s.away)) }
 
-// restore puts the last good objects in force that are below directories that were away.
+// restore puts the last good objects below the given directories in force. These were away in the
+// previous store.
 func (s *Store) restore(away []string) {
 	s.restored = map[object.Key]*object.Object{}
 	for _, folder := range away {
-		s.folders[folder] = folderID{} // no directory has the identity 0
+		// this identity never matches, so the directory stays away until it has files
+		s.folders[folder] = folderID{}
 		maps.DeleteFunc(s.missing, func(known string, _ object.Problem) bool {
 			return within(folder, known)
 		})
@@ -90,8 +92,8 @@ func (s *Store) lost(folder string) string {
 func (s *Store) retainAway(path string, missing []string) (others []string) {
 	maps.DeleteFunc(s.away, func(folder string, _ object.Problem) bool { return within(path, folder) })
 	type loss struct{ folder, how string }
-	// losses maps each directory to where it was lost, counts has the number of missing files for
-	// each loss
+	// losses maps the directory of a missing file to the directory that was lost, the same or one
+	// above; counts has the number of missing files for each lost directory
 	losses, counts := map[string]loss{}, map[loss]int{}
 	for _, file := range missing {
 		directory := filepath.Dir(file)
@@ -142,8 +144,9 @@ func (s *Store) awayProblem(path, how string, files int) object.Problem {
 const mayRestrictText = "it may have access policies and be on a file system that is not mounted, " +
 	"so nothing is served"
 
-// emptied returns the fix for a path that is away or missing: the text otherwise, or to add a file
-// without objects if the path is meant to be empty.
+// emptied returns the fix for a path that is away or missing. It consists of the fix for a path
+// that is not meant to be empty, which the caller passes, and of one for a path that is: to create
+// a file without objects.
 func (s *Store) emptied(path, otherwise string) string {
 	const meant = " if nothing of it is to be in force"
 	if s.files[path] != nil || isMesh(filepath.Base(path)) {

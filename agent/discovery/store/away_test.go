@@ -156,7 +156,8 @@ func TestAway_NotByRemoval(t *testing.T) {
 	}
 }
 
-// TestAway_Links breaks a link to a directory with a policy.
+// TestAway_Links breaks a link to a directory with a policy. The policy stays in force, and a new
+// agent serves nothing.
 func TestAway_Links(t *testing.T) {
 	for target, how := range map[string]string{"shared": "is a link to what is gone",
 		"a.yaml": "is a link to what is gone", "a.yaml/x": "is a link to what is gone"} {
@@ -183,8 +184,8 @@ func TestAway_Links(t *testing.T) {
 	}
 }
 
-// TestAway_ConfiguredLink has a configured path that is a link to a file, which disappears and
-// returns.
+// TestAway_ConfiguredLink: a configured path is a link to a file with a policy. The policy stays in
+// force while the file does not exist, also in the next store, until the file exists again.
 func TestAway_ConfiguredLink(t *testing.T) {
 	f := newFiles(t)
 	f.write("../target.yaml", deniesA)

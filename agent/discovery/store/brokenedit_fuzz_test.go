@@ -10,8 +10,8 @@ import (
 )
 
 // FuzzBrokenEdit replaces a file with policies by an arbitrary text. While the text has an error,
-// all policies stay in force, also in the next store. A text without one gets a line "---", which
-// leaves each policy as it is, or denies.
+// all policies stay in force, also in the next store. If the text has no problem, a line "---" is
+// added to it: each policy of the text must then be unchanged, or something is denied.
 func FuzzBrokenEdit(f *testing.F) {
 	good := entry("a", "a.test") + "---\n" + deniesA + "---\n" + tokens + "---\n" + strict
 	for _, seed := range []string{good, strings.Replace(good, "action:", "action", 1),

@@ -180,8 +180,9 @@ func TestBrokenEdits_OfSeparators(t *testing.T) {
 	}
 }
 
-// expectNotWeaker replaces the content of a file by a text. Each policy is as before, or denied,
-// also in the next store and in one that knows nothing.
+// expectNotWeaker replaces the content of a file by a text, and expects that each policy is
+// unchanged, or that a denial is in force. It expects the same of the next store, and of a store
+// without last good versions.
 func expectNotWeaker(t *testing.T, before *file, text string) {
 	t.Helper()
 	after := parsed(text, before)

@@ -30,8 +30,8 @@ func (s *Store) compareCandidates(a, b *object.Object) int {
 	return cmp.Or(cmp.Compare(i, j), object.CompareAge(a, b))
 }
 
-// reconcile determines the objects in force, and returns the changes from before, the previous
-// ones.
+// reconcile determines which objects are in force now. before has the objects that were in force
+// until now, by their keys; reconcile returns the changes from these objects.
 func (s *Store) reconcile(before map[object.Key]*object.Object) []object.Change {
 	var changes []object.Change
 	for key, previous := range before {
@@ -80,9 +80,9 @@ func changesOf(had, has []*object.Object) (changes []object.Change) {
 	return changes
 }
 
-// conflict returns the denial for policy o, which has no effect because inForce has the same key.
-// ok is false if inForce restricts the same, or o restricts nothing. number makes the names of
-// several denials of one key distinct.
+// conflict returns a denial that replaces policy o, because inForce has the same key and o has no
+// effect. ok is false if no denial is needed: both have the same spec, or o restricts nothing.
+// number makes the names of several denials of one key distinct.
 func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bool) {
 	if !o.Restricts() || isDryRun(o) ||
 		!isDryRun(inForce) && proto.Equal(o.Spec, inForce.Spec) {
@@ -93,7 +93,7 @@ func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bo
 	n.object.Spec = denyScope(o.Spec)
 	for _, known := range s.denials[o.Key] {
 		if known.Line == o.Line && object.Equal(known, n.object) {
-			// returned changes must contain the same objects that the store holds
+			// an equal denial is reused, so that it does not count as changed
 			n.object = known
 		}
 	}

@@ -108,7 +108,9 @@ func (f *files) follow(what string, objects map[object.Key]*object.Object, chang
 	}
 }
 
-// TestConflicts_WhileAFileIsReplaced copies a file of policies, edits the copy and removes the file.
+// TestConflicts_WhileAFileIsReplaced copies a file with a policy, edits the copy and removes the
+// original. As long as the original and the edited copy exist, the copy's policy is replaced by a
+// denial.
 func TestConflicts_WhileAFileIsReplaced(t *testing.T) {
 	deny := policyX("AuthorizationPolicy", "", appA+"action: DENY, rules: [{}]")
 	f, objects := newFiles(t), map[object.Key]*object.Object{}

@@ -41,11 +41,13 @@ func denyEverything() *security.AuthorizationPolicy {
 		Rules: []*security.Rule{{}}}
 }
 
-// deny adds a denial for an unreadable object. The object's last good version, if any, remains in
-// force instead; if the kind is unreadable, that version may have any kind.
+// deny adds a denial for an unreadable object. If the object has a last good version, that stays in
+// force, and the denial is dropped later. If the object's kind is unreadable, a last good version
+// of any kind counts.
 func (r *reader) deny(node *yaml.Node, h *header, found *document) {
 	namespace, ok := r.namespaceOf(node)
-	if !ok { // the line between two documents may be missing, so that the policy is not known
+	// the line "---" between two documents may be missing, so the object may be another policy
+	if !ok {
 		r.unidentified(found)
 		found.isPolicy = true
 		return

@@ -168,7 +168,8 @@ func TestDenials_OfWhatIsSelected(t *testing.T) {
 	}
 }
 
-// TestDenials_OfFiles loads texts that no earlier store has read.
+// TestDenials_OfFiles loads files without last good versions. If an unreadable text may contain a
+// policy, everything is denied, or the namespace if that is readable.
 func TestDenials_OfFiles(t *testing.T) {
 	const strict = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\n" +
 		"metadata: {name: x}\nspec: {mtls: {mode: STRICT}}\n"
@@ -253,7 +254,8 @@ func TestDenials_NotWithLastGood(t *testing.T) {
 	}
 }
 
-// TestDenials_OfMovedPolicies edits files in which another object has a last good version.
+// TestDenials_OfMovedPolicies moves or breaks a policy in a file in which another object has a last
+// good version. Only the policy's own last good version makes a denial unnecessary.
 func TestDenials_OfMovedPolicies(t *testing.T) {
 	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
 		"metadata: {name: x}\nspec: {}\n"
@@ -296,8 +298,9 @@ func TestDenials_OfMovedPolicies(t *testing.T) {
 	}
 }
 
-// TestDenials_OfDanglingLink removes the target of a link. The store cannot know whether its file
-// system was only unmounted.
+// TestDenials_OfDanglingLink removes the target of a link to a policy. The policy stays in force,
+// because the file system of the target may only be unmounted. A store that never read the target
+// denies everything.
 func TestDenials_OfDanglingLink(t *testing.T) {
 	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\n" +
 		"metadata: {name: x}\nspec: {}\n"
@@ -332,7 +335,8 @@ func TestDenials_OfDanglingLink(t *testing.T) {
 	first.expectDenials("nothing of it is known", "all at 1")
 }
 
-// TestDenials_OfUnreadableFile removes the permissions of a file that no earlier store has read.
+// TestDenials_OfUnreadableFile: a file without read permission denies everything if no store has
+// read it before, because it may contain policies.
 func TestDenials_OfUnreadableFile(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", entry("a", "a.test"))
@@ -345,7 +349,7 @@ func TestDenials_OfUnreadableFile(t *testing.T) {
 	for _, step := range []struct {
 		mode os.FileMode
 		want []string
-		// at the last step, the objects of the file are known
+		// at the last step, the store has read the file before
 	}{{0, []string{"all at 1"}}, {0o644, nil}, {0, nil}} {
 		asRoot(t, func() error { return os.Chmod(f.path("a.yaml"), step.mode) })
 		f.expectDenials(fmt.Sprintf("mode %o", step.mode), step.want...)

@@ -14,8 +14,8 @@ func (f *files) symlink(target, name string) {
 	}
 }
 
-// TestDeployments_CloseNothing: usual deployments replace paths between two runs, or during one.
-// All policies can still be read, and nothing is denied.
+// TestDeployments_CloseNothing: common ways of deploying files replace directories or links, while
+// an agent runs or between two runs. All policies remain readable, so nothing is denied.
 func TestDeployments_CloseNothing(t *testing.T) {
 	for name, change := range map[string]func(f *files){
 		"directory in place of the configured file": func(f *files) {
@@ -69,8 +69,8 @@ func TestDeployments_CloseNothing(t *testing.T) {
 	}
 }
 
-// TestRecorded_DenialsStay: after a policy that was never valid was denied, its file denies
-// something until it is valid, whatever is written into it.
+// TestRecorded_DenialsStay: once a policy was denied because it was never valid, a denial for its
+// file stays in force until the file is valid, even if it becomes empty or unreadable.
 func TestRecorded_DenialsStay(t *testing.T) {
 	for name, invalid := range map[string]string{
 		"no name":       strings.Replace(deniesA, "  name: x\n", "  namespace: ns\n", 1),

@@ -229,7 +229,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 			case present[o.Key] || isDenial(o):
 			case f.broken || bad[o.Key]:
 				f.held = append(f.held, f.atLineOf(o, denials))
-			// the invalid object may be the policy, with a changed key
+			// an invalid object may be this policy, with another name or kind after an edit
 			case len(bad) > 0 && o.Kind.Restricts():
 				f.held = append(f.held, o)
 				f.problems = append(f.problems, f.stays(o))
@@ -253,7 +253,8 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	}) {
 		f.text = nil
 	}
-	// a last good version that an invalid document names is not one of an unidentified object
+	// a policy that an invalid document names cannot be the policy in a document without a readable
+	// name
 	unnamed := slices.DeleteFunc(slices.Clone(f.held), func(o *object.Object) bool {
 		return !o.Kind.Restricts() || bad[o.Key]
 	})

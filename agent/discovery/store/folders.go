@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// folderID identifies a directory. device is 0 for one of Options.PolicyFolders, because a file system
-// may have another device number after a boot. No directory has inode 0.
+// folderID identifies a directory. device is 0 for one of Options.PolicyFolders, because a file
+// system may have another device number after a boot. No directory has inode 0.
 type folderID struct{ device, inode uint64 }
 
 func folderOf(info fs.FileInfo) folderID {
@@ -25,9 +25,9 @@ func (id folderID) is(found folderID) bool {
 	return id.inode == found.inode && (id.device == 0 || id.device == found.device)
 }
 
-// PolicyFolders returns the inodes of the directories that contain policies, directly or below them, for
-// Options.PolicyFolders of the next store. An inode that is unknown is 0. The result is nil without
-// Options.AwaitPaths.
+// PolicyFolders returns the inodes of the directories that contain policies, directly or below
+// them, for Options.PolicyFolders of the next store. An inode that is unknown is 0. The result is
+// nil without Options.AwaitPaths.
 func (s *Store) PolicyFolders() map[string]uint64 {
 	if !s.options.AwaitPaths {
 		return nil
@@ -45,8 +45,9 @@ func (s *Store) PolicyFolders() map[string]uint64 {
 	return all
 }
 
-// FoldersLost reports whether PolicyFolders and PolicyCounts may be incomplete, because those of an earlier
-// store were lost and not all paths were found since. It is Options.FoldersLost of the next store.
+// FoldersLost reports whether PolicyFolders and PolicyCounts may be incomplete, because those of an
+// earlier store were lost and not all paths were found since. It is Options.FoldersLost of the next
+// store.
 func (s *Store) FoldersLost() bool { return s.options.FoldersLost }
 
 // countPolicies updates the number of files with policies of a directory after a file has changed
@@ -54,7 +55,7 @@ func (s *Store) FoldersLost() bool { return s.options.FoldersLost }
 func (s *Store) countPolicies(path string, before, next *file) {
 	folder := filepath.Dir(path)
 	if s.rootOf(folder) == "" {
-		folder = path // a configured file, whose mount may leave a directory
+		folder = path // a configured file: it counts by itself, because it may be a mount point
 	}
 	if had, has := before.restricts(), next.restricts(); had && !has {
 		if s.policyFolders[folder]--; s.policyFolders[folder] == 0 {

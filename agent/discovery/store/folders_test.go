@@ -201,7 +201,8 @@ func (f *files) move(from, to string) {
 	}
 }
 
-// TestFolders_Unreadable removes the permissions of a directory with policies while no agent runs.
+// TestFolders_Unreadable removes the permissions of directories while no agent runs. If one of them
+// had policies, the next agent serves nothing until it is readable.
 func TestFolders_Unreadable(t *testing.T) {
 	for _, mode := range []fs.FileMode{0, 0o311, 0o644} {
 		f := newFiles(t)
@@ -261,8 +262,9 @@ func TestFolders_Lost(t *testing.T) {
 	}
 }
 
-// TestFolders_LostBeforeAPathIsFound loses the record of directories while the configured path does
-// not exist. The agent after the next one, too, suspects what is empty once the path exists.
+// TestFolders_LostBeforeAPathIsFound: the record of directories with policies is lost while the
+// configured path does not exist. Two restarts later, the agent still treats each empty directory
+// as a possible mount point once the path exists.
 func TestFolders_LostBeforeAPathIsFound(t *testing.T) {
 	f := newFiles(t)
 	elsewhere := f.directory + ".moved"

@@ -151,8 +151,8 @@ func TestHeld_WaitsForItsFolder(t *testing.T) {
 	}
 }
 
-// TestHeld_UnreadableFiles removes the permission to read a file, to list a directory, and to
-// search it.
+// TestHeld_UnreadableFiles removes the permission to read a file, to list a directory, or to search
+// it. The objects that were read before stay in force, also in the next store.
 func TestHeld_UnreadableFiles(t *testing.T) {
 	for _, test := range []struct {
 		name, path string
@@ -175,7 +175,7 @@ func TestHeld_UnreadableFiles(t *testing.T) {
 			f.write("below/a.yaml", entry("a", "a.test"))
 			f.write("below/b.yaml", entry("b", "b.test"))
 			f.write("c.yaml", entry("c", "c.test"))
-			// only the owner can enter t.TempDir
+			// t.TempDir permits only its owner, root, to enter it
 			for _, folder := range []string{f.directory, filepath.Dir(f.directory)} {
 				if err := os.Chmod(folder, 0o755); err != nil { //nolint:gosec // of tests
 					t.Fatal(err)

@@ -25,7 +25,7 @@ func newInputs(t *testing.T, lastGood ...*object.Object) *inputs {
 	return &inputs{f}
 }
 
-// take delivers a batch; texts has paths and texts in turns. An empty text removes the path.
+// take applies a batch. texts has pairs of a path and its text. An empty text removes the path.
 func (i *inputs) take(source string, all bool, texts ...string) []object.Change {
 	b := Batch{Source: source, Complete: all}
 	for pair := range slices.Chunk(texts, 2) {
@@ -136,8 +136,8 @@ func TestTake_ServicesOfRegistries(t *testing.T) {
 	i.expectProblems()
 }
 
-// TestTake_LastGoodWaitsForTheSource: after a restart, objects of an input are only in force once
-// their source delivers the input. Then the last good version is retained.
+// TestTake_LastGoodWaitsForTheSource: after a restart, the last good version of an invalid input
+// comes into force when its source delivers the input again, not before.
 func TestTake_LastGoodWaitsForTheSource(t *testing.T) {
 	i := newInputs(t)
 	i.take("memory", true, "memory:a", entry("a", "a.test"), "memory:b", entry("b", "b.test"))

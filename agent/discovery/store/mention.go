@@ -13,8 +13,9 @@ import (
 // contain are in force, everything is denied.
 
 var (
-	// notContent matches comments, the copy of an object that kubectl adds to it, and the label that
-	// Istio gives to workloads. A # before quotes or braces may be part of a text.
+	// notContent matches comments, the copy of an object that kubectl adds to it, and the label
+	// that Istio gives to workloads. It does not match a # that is followed by quotes or braces,
+	// because that may be part of a string.
 	notContent = regexp.MustCompile(`(?m)^\s*#[^\r\n]*\r?$|[ \t]#[^\r\n"'{}]*\r?$|` +
 		`kubectl\.kubernetes\.io/last-applied-configuration["']?:\s*(?:[|>][+-]?\s*\{[^\r\n]*$|` +
 		`"(?:[^"\\\r\n]|\\.)*"|'[^'\r\n]*')|security\.istio\.io/tlsMode`)
@@ -28,14 +29,15 @@ var (
 	firstWord = regexp.MustCompile(`(?m)(?:^|[:,{\[-])[ \t]*["']?(\w+)`)
 )
 
-// mentioned returns the keys of policies that the text may contain, one for each part that mentions
-// a restricting kind or API group. A key lacks the name if the part does not clearly name one
-// policy, the kind if only the group is mentioned, and the namespace if it is invalid.
+// mentioned returns the keys of policies that the text may contain. It splits the text at each
+// apiVersion, and returns a key for each part that mentions a kind or API group of policies. A key
+// lacks the name if the part does not clearly name one policy, the kind if only the group is
+// mentioned, and the namespace if it is invalid.
 func (r *reader) mentioned() (all []object.Key) {
 	// text in UTF-16 without a byte order mark has a zero byte in each character
 	text := bytes.ReplaceAll(r.text, []byte{0}, nil)
 	text = notContent.ReplaceAll(text, nil)
-	var starts []int // starts of objects, because a line between documents may be missing
+	var starts []int // start of each object; lines between documents may be missing
 	for _, at := range headerKey.FindAllSubmatchIndex(text, -1) {
 		if string(text[at[2]:at[3]]) == "apiVersion" {
 			starts = append(starts, at[2])
@@ -53,12 +55,14 @@ func (r *reader) mentioned() (all []object.Key) {
 func (r *reader) mentionedIn(text []byte) []object.Key {
 	key, metadata, inMetadata := object.Key{}, 0, false
 	var kinds []object.Kind
-	var indent []byte  // indentation of the first key of metadata
-	named := false     // key.Name has that indentation, so that it is not a label
-	start, end := 0, 0 // start of the line of the last match, and the end of what was searched for it
+	var indent []byte // indentation of the first key of metadata
+	// key.Name has the indentation of the first key, so it is the object's name and not a label
+	named := false
+	// start of the line with the last match, and the position up to which lines were searched
+	start, end := 0, 0
 	for _, match := range headerKey.FindAllSubmatchIndex(text, -1) {
 		value := string(text[match[4]:match[5]])
-		// a text may have all of its keys in one line, which is searched only once
+		// if all keys are in one line, search that line only once
 		if at := bytes.LastIndexAny(text[end:match[2]], "\r\n"); at >= 0 {
 			start = end + at + 1
 		}
@@ -73,7 +77,7 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 		case name == "metadata":
 			inMetadata = true
 			if metadata++; metadata > 1 {
-				continue // the name is not clear
+				continue // with several metadata, the object's name is ambiguous
 			}
 			if next := nextIndent.FindSubmatch(text[match[3]:]); next != nil {
 				indent = next[1]
@@ -114,9 +118,9 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 	return []object.Key{key}
 }
 
-// withoutMentioned removes policies that unreadable documents mention from the last good versions.
-// A mention without a name may mean any remaining one. ok is false if such a document mentions a
-// policy that is neither last good nor read from the same document.
+// withoutMentioned removes the policies that unreadable documents mention from the last good
+// versions. A mention without a name removes any remaining policy of its kind. ok is false if an
+// unreadable document mentions a policy that is neither last good nor read from the same document.
 func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Object, ok bool) {
 	rest = slices.Clone(lastGood)
 	var unnamed []object.Key

@@ -91,8 +91,8 @@ func TestDenials_OfUnknownPolicies(t *testing.T) {
 	}
 }
 
-// TestDenials_NotOfKnownPolicies adds a syntax error to a file that also mentions policies where none
-// can be. All objects stay in force, and nothing is denied.
+// TestDenials_NotOfKnownPolicies adds a syntax error to a file that also mentions policies where
+// none can be. All objects stay in force, and nothing is denied.
 func TestDenials_NotOfKnownPolicies(t *testing.T) {
 	const inJSON = `{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy",` +
 		`"metadata":{"annotations":{},"name":"x"},"spec":{}}`
@@ -162,8 +162,8 @@ func TestDenials_NoPolicyIsRemovedBesideAnError(t *testing.T) {
 	}
 }
 
-// TestDenials_OfUnreadableFileAreReported reads an unreadable file repeatedly. The denial is
-// reported each time. A known file without objects needs none.
+// TestDenials_OfUnreadableFileAreReported reads an unreadable file repeatedly. Each time, the
+// denial is reported. If the file was read before and had no objects, nothing is denied.
 func TestDenials_OfUnreadableFileAreReported(t *testing.T) {
 	f := newFiles(t)
 	invalid := strings.Replace(deniesA, "DENY", "DENIED", 1)
@@ -206,8 +206,8 @@ func TestDenials_OfUnreadableFileAreReported(t *testing.T) {
 }
 
 // TestMentioned_InOneLine compares how long the search for policies takes in a text with many keys
-// in one line and in as many lines. Time that grows with the square would be 20 times as much or
-// more, and minutes for a file of a few hundred kilobytes.
+// in one line, and with each key in a line of its own. If the time grew with the square of the
+// line's length, it would be at least 20 times as long, and minutes for some hundred kilobytes.
 func TestMentioned_InOneLine(t *testing.T) {
 	const policy = `{"apiVersion":"security.istio.io/v1","kind":"AuthorizationPolicy",`
 	for name, text := range map[string]string{

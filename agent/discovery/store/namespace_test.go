@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// TestSetNamespace_MovesObjectsWithoutNamespace also covers last good versions whose files are
-// invalid or away.
+// TestSetNamespace_MovesObjectsWithoutNamespace: objects that name no namespace move to the new
+// default namespace, also last good versions of files that are invalid or missing.
 func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 	f := newFiles(t)
 	f.write("all.yaml", entry("a", "a.test")+"---\n"+strings.Replace(entry("b", "b.test"),
@@ -67,8 +67,9 @@ func TestSetNamespace_MovesObjectsWithoutNamespace(t *testing.T) {
 	}
 }
 
-// TestObjects_OneForEachKey reads an object that names a namespace and one that names none. In the
-// first one's namespace both have the same key.
+// TestObjects_OneForEachKey reads two objects with the same name, one of which names the namespace
+// shop and one of which names none. If shop is the default namespace, both have the same key, and
+// Objects returns only one.
 func TestObjects_OneForEachKey(t *testing.T) {
 	f := newFiles(t)
 	f.write("a.yaml", strings.Replace(entry("web", "a.test"), "{name: web}",

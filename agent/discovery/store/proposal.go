@@ -85,9 +85,10 @@ func (p Proposal) Namespace() string { return p.namespace }
 // HasFile reports whether the proposal has a file.
 func (p Proposal) HasFile(path string) bool { return p.files[path] != nil }
 
-// WithProposal returns a store with the files and the default namespace of a proposal. Files and
-// folders at or below Options.Paths replace those of s there. Any other folder replaces all files;
-// objects of any other file replace those with equal keys.
+// WithProposal returns a store with the files and the default namespace of a proposal. Proposed
+// files and folders at or below Options.Paths replace the files of s at the same paths. A proposed
+// folder elsewhere replaces all files of s. Objects of proposed files elsewhere replace only
+// objects of s with equal keys.
 func (s *Store) WithProposal(p Proposal) *Store {
 	options := s.options
 	options.Namespace, options.LastGood, options.AwaitPaths = p.namespace, nil, false

@@ -41,7 +41,9 @@ func (s *Store) guard(path string, f *file) {
 		if has < had {
 			f.denyAll(path)
 		}
-		if f.unreadable { // its denials end once it can be read again
+		// the denials of an unreadable file do not count as policies, because they end once it is
+		// readable
+		if f.unreadable {
 			has -= denied
 		}
 		has = max(had, has)

@@ -12,8 +12,9 @@ func (f *files) open(name string) bool {
 	return !closed && !f.hasPolicy(name) && len(f.denials()) == 0
 }
 
-// TestRecorded_BrokenBetweenRuns breaks a file with a policy while no agent runs, so that the text
-// does not mention a policy any more.
+// TestRecorded_BrokenBetweenRuns breaks a file with a policy while no agent runs, so that its text
+// does not mention a policy any more. Because the number of its policies is recorded, everything is
+// denied until the file is corrected.
 func TestRecorded_BrokenBetweenRuns(t *testing.T) {
 	f := newFiles(t)
 	for name, text := range map[string]string{
@@ -47,7 +48,8 @@ func TestRecorded_BrokenBetweenRuns(t *testing.T) {
 	}
 }
 
-// TestRecorded_LastGoodLost loses all or some of the last good versions while the file is broken.
+// TestRecorded_LastGoodLost: if only some of the last good policies of a broken file are known
+// after a restart, everything is denied until the file is corrected.
 func TestRecorded_LastGoodLost(t *testing.T) {
 	two := deniesA + "---\n" + strings.Replace(deniesA, "name: x", "name: z", 1)
 	f := newFiles(t)
@@ -73,8 +75,8 @@ func TestRecorded_LastGoodLost(t *testing.T) {
 	f.expectDenials("corrected")
 }
 
-// TestRecorded_Emptied truncates a file with a policy while the agent runs: its objects stay in
-// force until it is written again.
+// TestRecorded_Emptied truncates a file with a policy while the agent runs: the objects of the file
+// stay in force until the file has content again.
 func TestRecorded_Emptied(t *testing.T) {
 	f := newFiles(t)
 	f.write("x.yaml", deniesA+"---\n"+entry("a", "a.test"))
@@ -99,7 +101,8 @@ func TestRecorded_Emptied(t *testing.T) {
 	}
 }
 
-// TestRecorded_ConfiguredFile unmounts a configured path that is a file.
+// TestRecorded_ConfiguredFile replaces a configured file with a policy by what an unmount or a
+// deletion leaves. The policy stays in force, or a new agent serves nothing.
 func TestRecorded_ConfiguredFile(t *testing.T) {
 	for left, closed := range map[string]string{
 		"directory":      "is empty, and may be a mount point",

@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// If two service registries have a service for the same host, that of the earlier source in
-// Options.Sources is in force. ServiceEntries within one source, and those that people write, are
-// merged with all others.
+// If two service registries have a service for the same host, only the service of the registry that
+// comes first in Options.Sources is in force. All other ServiceEntries for a host are merged: those
+// of the same registry, and those that users write.
 
 // registeredHosts returns the hosts of an object that is a service of a registry (see
 // Input.Objects); nil for other objects.
@@ -51,8 +51,8 @@ func (s *Store) affected(o *object.Object) []object.Key {
 	return keys
 }
 
-// owner returns the service in an earlier registry that has a host of this registry service; nil if
-// there is none.
+// owner returns the service that replaces o: o is a service of a registry, and a registry that
+// precedes it has a service for the same host. It returns nil if there is none.
 func (s *Store) owner(o *object.Object) *object.Object {
 	for _, host := range registeredHosts(o) {
 		if all := s.registered[host]; len(all) > 0 {

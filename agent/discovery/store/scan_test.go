@@ -46,8 +46,8 @@ func TestScan_FolderOfLinksIsReadOnce(t *testing.T) {
 	}
 }
 
-// TestScan_LinkedFoldersAreRead creates links to folders outside and inside of the directory, and
-// back.
+// TestScan_LinkedFoldersAreRead creates links to folders outside and inside the configured
+// directory, and from a folder to its parent. Each file is read exactly once.
 func TestScan_LinkedFoldersAreRead(t *testing.T) {
 	f, outside := newFiles(t), newFiles(t)
 	outside.write("one/a.yaml", entry("a", "a.test"))
@@ -85,7 +85,7 @@ func TestScan_TooManyEntries(t *testing.T) {
 	f.write("file", "")
 	for i := range maxEntries {
 		if err := os.Link(f.path("file"), filepath.Join(many, fmt.Sprint(i))); err != nil {
-			// a file system limits the number of links to a file
+			// the file system's limit of links to one file is reached: continue with a new file
 			f.remove("file")
 			f.write("file", "")
 			if err := os.Link(f.path("file"), filepath.Join(many, fmt.Sprint(i))); err != nil {

@@ -31,8 +31,8 @@ type Options struct {
 	ValidateAll func([]*object.Object) []Verdict
 
 	// TolerateUnknown accepts, in the first Load (with AwaitPaths, until each path exists), objects
-	// whose only errors are UnknownField. They count as last good versions, unless they have other
-	// ones.
+	// whose only errors are UnknownField. An accepted object becomes its own last good version,
+	// unless an earlier one is known.
 	TolerateUnknown bool
 
 	// AwaitPaths makes it an error (see UnlistedProblem) if a path, or one of PolicyFolders, is
@@ -66,8 +66,8 @@ type Options struct {
 	// delivered their complete state once; see UnlistedProblem.
 	RequiredSources []string
 
-	// AwayPaths are paths that were away in an earlier store (Store.AwayPaths) and whose objects stay in
-	// force.
+	// AwayPaths are paths that were away in an earlier store (Store.AwayPaths) and whose objects
+	// stay in force.
 	AwayPaths []string
 }
 
@@ -87,7 +87,7 @@ type Store struct {
 	// with AwaitPaths: those Options.Paths that could not be listed yet
 	awaited map[string]bool
 	listed  map[string]bool // those Options.Paths whose files have all been found once
-	// identities of directories at their last scan before they were away, if they are
+	// identities of directories at their last scan; of a directory that is away, before it was away
 	folders       map[string]folderID
 	policyFolders map[string]int // number of files with policies, by directory
 	// directories that may have policies and were not found yet; each has a problem from the first

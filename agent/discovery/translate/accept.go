@@ -64,7 +64,7 @@ func (in Inbound) accepts() []accepted {
 }
 
 // mode returns the effective mode of mutual TLS. A proxy without an identity cannot terminate
-// mutual TLS.
+// mutual TLS, so PERMISSIVE becomes DISABLE.
 func (in Inbound) mode() model.MutualTLS {
 	switch {
 	case in.MutualTLSMode == model.Strict:

@@ -261,7 +261,7 @@ func (r *Router) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
 		scheme = map[bool]string{false: "http", true: "https"}[r.TLS]
 	}
 	if scheme == "http" && out.PortRedirect == 80 || scheme == "https" && out.PortRedirect == 443 {
-		out.PortRedirect = 0 // the URL does not contain the default port
+		out.PortRedirect = 0 // the default port of the scheme, which the URL must not contain
 	}
 	out.ResponseCode = map[uint32]routev3.RedirectAction_RedirectResponseCode{
 		http.StatusFound:             routev3.RedirectAction_FOUND,

@@ -105,8 +105,8 @@ func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider,
 	return nil
 }
 
-// matched returns a matcher for the metadata of an RBAC filter one of whose rules for a provider
-// matched.
+// matched returns a matcher for the metadata that an RBAC filter sets if one of its rules for a
+// provider matches.
 func matched(filter, provider string) *matcherv3.MetadataMatcher {
 	return &matcherv3.MetadataMatcher{Filter: filter,
 		Path: []*matcherv3.MetadataMatcher_PathSegment{{
@@ -166,7 +166,8 @@ func orDefault(timeout *durationpb.Duration) *durationpb.Duration {
 	return timeout
 }
 
-// statusOf returns an HTTP status from its valid text; nil, which is Envoy's default, from "".
+// statusOf parses an HTTP status, which validation has checked. For "" it returns nil, Envoy's
+// default.
 func statusOf(text string) *typev3.HttpStatus {
 	code, err := strconv.ParseInt(text, 10, 32)
 	if err != nil {

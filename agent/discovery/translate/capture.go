@@ -106,9 +106,9 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
 	return resource.New(l.Name, l, t.Origins...)
 }
 
-// VirtualInbound returns the listener that receives captured inbound connections to declared ports
-// (ports) and to all others. policy has the modes of mutual TLS for the other ports; guards has
-// their filters.
+// VirtualInbound returns the listener that receives captured inbound connections. ports are the
+// ports that services declare. policy and guards have the modes of mutual TLS and the filters of
+// all undeclared ports.
 func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy model.PeerPolicy,
 	guards Guards, metrics *Metrics, t *Telemetry, origins ...resource.Origin) (*resource.Resource, error) {
 	loop, err := blackHole(&Telemetry{}, virtualInbound+"-blackhole", m.InboundPort)

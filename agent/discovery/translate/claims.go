@@ -35,7 +35,8 @@ func (c *ChainMatches) Add(routes []ConnectionRoute) []object.Problem {
 		if subnets == nil {
 			subnets = []netip.Prefix{{}}
 		}
-		whole := route // copy of the route for the names that are free on all subnets
+		// the route, restricted to the server names that no earlier route has on any subnet
+		whole := route
 		whole.ServerNames = nil
 		for _, name := range names {
 			if !CanMatchSNI(name) {

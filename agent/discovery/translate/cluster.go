@@ -196,7 +196,8 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	out.sendTo(c, service, port, endpoints, origins)
 }
 
-// sendTo publishes a cluster with endpoints.
+// sendTo publishes a cluster with its endpoints: in the cluster itself if Envoy must resolve host
+// names, else as a resource of EDS.
 func (out *Clusters) sendTo(c *draft, service *model.Service, port *model.Port,
 	endpoints []model.Endpoint, origins []resource.Origin) {
 	to := assignment(c.Name, c.prefer(service, byLocality(endpoints), out.node), c.mutual,

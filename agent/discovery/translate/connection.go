@@ -70,7 +70,7 @@ func (c ConnectionRoute) Chain(name string, t *Telemetry) (*listenerv3.FilterCha
 	return chain, nil
 }
 
-// Equal reports whether two Connections have the same Envoy configuration and origin.
+// Equal reports whether two routes have the same Envoy configuration and origin.
 func (c ConnectionRoute) Equal(d ConnectionRoute) bool {
 	return slices.Equal(c.ServerNames, d.ServerNames) && slices.Equal(c.Subnets, d.Subnets) &&
 		c.Object == d.Object && c.Field == d.Field && c.dynamicPort == d.dynamicPort &&
@@ -84,7 +84,7 @@ type ConnectionRoutes struct {
 	HostsRead []string // sorted hosts whose service or DestinationRule was read
 }
 
-// Equal reports whether two values result in equal listeners.
+// Equal reports whether c and d result in equal listeners.
 func (c *ConnectionRoutes) Equal(d *ConnectionRoutes) bool {
 	return c == d || c != nil && d != nil && slices.EqualFunc(c.Routes, d.Routes, ConnectionRoute.Equal)
 }
@@ -214,8 +214,9 @@ type connectionMatch interface {
 
 func (r *Router) inMesh() bool { return slices.Contains(r.Gateways, model.MeshGateway) }
 
-// appliesTo reports whether connections of the listener can satisfy a match. As in Istio, only the
-// port on which clients connect counts for a gateway.
+// appliesTo reports whether connections of the listener can satisfy a match. As in Istio, a gateway
+// ignores source labels, source namespaces and destination subnets, and appliesTo reports them as
+// problems.
 func (r *Router) appliesTo(routing *model.Routing, field string, match connectionMatch) bool {
 	if match.GetPort() != 0 && match.GetPort() != r.Port || !r.gatewaysMeet(match.GetGateways(),
 		routing) {

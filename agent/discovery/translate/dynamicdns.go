@@ -34,8 +34,8 @@ import (
 // clusters and filters share one DNS cache, because a listener's filter fills the cache for every
 // cluster to which the listener may forward.
 const (
-	// dnsCacheName needs another value if a setting in dnsCache changes after a release: an Envoy that
-	// runs during an upgrade refuses a cache of the same name with other settings.
+	// dnsCacheName needs another value if a setting in dnsCache changes after a release: an Envoy
+	// that runs during an upgrade refuses a cache of the same name with other settings.
 	dnsCacheName     = "dynamic_dns"
 	maxResolvedHosts = 1024 // Istio's limit of ALLOW_ANY_DYNAMIC_DNS
 )
@@ -56,7 +56,8 @@ func DynamicDNSClusters(m *mesh.Config, node model.Node) Clusters {
 	d.resolveDynamically()
 	out.Secrets = map[FileSecret][]resource.Origin{}
 	for _, secret := range d.secrets {
-		out.Secrets[secret] = nil // MeshConfig is not an object
+		// no origins: MeshConfig, which requires the secret, is not an object
+		out.Secrets[secret] = nil
 	}
 	r, err := resource.New(d.Name, d.finish())
 	if err != nil {
@@ -95,8 +96,8 @@ func captureUnknown(m *mesh.Config, t *Telemetry) (*listenerv3.FilterChain, erro
 // bounded, because with server-first protocols none arrive; istiod closes such connections after 15
 // seconds.
 func detectRequests(l *listenerv3.Listener, m *mesh.Config) {
-	// First the filter for the original destination: the listener's own one comes last, and is
-	// skipped after the timeout of the others.
+	// A filter for the original destination precedes the inspectors, although the listener has one
+	// after them: if an inspector times out, Envoy skips all filters that follow it.
 	l.ListenerFilters = append(l.ListenerFilters,
 		listenerFilter("original_dst", &originaldstv3.OriginalDst{}),
 		listenerFilter("http_inspector", &httpinspectorv3.HttpInspector{}))
@@ -106,9 +107,11 @@ func detectRequests(l *listenerv3.Listener, m *mesh.Config) {
 // firstBytes is how long a captured connection waits for the client's first bytes.
 const firstBytes = 100 * time.Millisecond
 
-// ownAddresses are addresses that lead to this host itself: such a host could be a listener of this
-// Envoy, so that one request would be forwarded without end, or an admin interface. Envoy compares
-// an IPv4 address in an IPv6 one with IPv6 ranges. Those of NAT64 (RFC 6052) lead to a translator.
+// ownAddresses are addresses that lead to this host itself. A resolved host with such an address
+// could be an admin interface, or a listener of this Envoy, which would forward the request to
+// itself in an endless loop. IPv4-mapped IPv6 addresses are listed separately, because Envoy
+// compares them only with IPv6 ranges. The NAT64 addresses (RFC 6052) of both IPv4 ranges lead to
+// the translator itself.
 var ownAddresses = []netip.Prefix{
 	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("0.0.0.0/8"),
 	netip.MustParsePrefix("::/127"),
@@ -116,8 +119,8 @@ var ownAddresses = []netip.Prefix{
 	netip.MustParsePrefix("64:ff9b::7f00:0/104"), netip.MustParsePrefix("64:ff9b::/104"),
 }
 
-// dnsCache returns the settings of the cache. Envoy tries all addresses of a host, so the cache
-// drops those of this host; a host without others has none.
+// dnsCache returns the settings of the cache. Envoy may connect to any address of a resolved host,
+// so the cache drops ownAddresses. A host that has no other addresses cannot be resolved.
 func dnsCache() *dnscachev3.DnsCacheConfig {
 	dropped := &matcherv3.AddressMatcher{}
 	for _, block := range ownAddresses {

@@ -117,7 +117,9 @@ func withModule(e model.Extension, code *corev3.AsyncDataSource) proto.Message {
 			EnvironmentVariables: &wasmv3.EnvironmentVariables{KeyValues: map[string]string{}}}}}
 	if len(in.PluginConfig.GetFields()) > 0 {
 		text, err := protojson.Marshal(in.PluginConfig)
-		if err == nil { // validation refuses a number that is not finite
+		// no error is possible: it would be about a number that is not finite, which validation
+		// refuses
+		if err == nil {
 			config.Configuration = typed(wrapperspb.String(string(text)))
 		}
 	}

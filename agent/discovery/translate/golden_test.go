@@ -73,7 +73,8 @@ func TestRuleProblems(t *testing.T) {
 		})
 }
 
-// clusters returns the differences between the resources of all services and those in unchanged.
+// clusters translates all services, and returns as YAML how each resource differs from the message
+// that unchanged returns for it.
 func clusters(t *testing.T, m *meshtest.Mesh, proxy model.Node,
 	unchanged func(*resource.Resource) proto.Message) string {
 	t.Helper()

@@ -25,7 +25,8 @@ func newListener(address string, port uint32,
 		Name: ListenerName(address, port), Address: socketAddress(address, port),
 		FilterChains:     chains,
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
-		EnableReusePort:  wrapperspb.Bool(true), // side by side, a second Envoy binds the same port
+		// in a side-by-side reload, a second Envoy binds the same port
+		EnableReusePort: wrapperspb.Bool(true),
 	}
 }
 
@@ -44,8 +45,9 @@ type Outbound struct {
 	// a captured listener for all IPv4 addresses also serves all IPv6 addresses
 	IPv6 bool
 	// name of the route configuration; "": connections are not parsed as HTTP
-	RouteConfig     string
-	DetectHTTP      bool              // Envoy detects HTTP, and forwards connections with other content
+	RouteConfig string
+	// Envoy detects HTTP, and forwards connections with other content
+	DetectHTTP      bool
 	ResolveHosts    bool              // hosts of requests are resolved with dynamic DNS
 	Connections     []ConnectionRoute // routes of connections that are not parsed as HTTP
 	FallbackCluster string            // cluster for captured connections that no route matches

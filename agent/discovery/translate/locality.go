@@ -14,9 +14,9 @@ import (
 )
 
 // localityOf returns the effective locality settings; nil if locality load balancing is off. The
-// policy's settings have precedence over the service's traffic distribution, and that over the
-// mesh's settings. The result also reports whether the settings take effect without outlier
-// detection.
+// policy's settings have the highest precedence, the mesh's settings the lowest; the service's
+// traffic distribution is between them. always reports whether the settings take effect even
+// without outlier detection.
 func (p policy) localityOf(m *mesh.Config,
 	service *model.Service) (setting *networking.LocalityLoadBalancerSetting, always bool) {
 	setting = p.loadBalancer.GetLocalityLbSetting()
@@ -111,10 +111,11 @@ func within(where model.Locality, rule string) bool {
 		fits(where.Subzone, named.Subzone, false)
 }
 
-// byLabels sets priorities by labels. Endpoints with the proxy's value of the first label (or the
-// value in the list: "label=value") have the highest priority; among them, those that also match
-// the second label, and so on. If the first label is the network's, endpoints in the proxy's
-// network precede all others. A locality with different endpoints is split.
+// byLabels sets priorities by labels. An element of the list is "label=value", or "label" for the
+// proxy's own value. The more labels an endpoint matches without a gap, counted from the first one,
+// the higher is its priority. If the first label is the network's, all endpoints in the proxy's
+// network precede all others. If endpoints of a locality have different priorities, their group is
+// split.
 func byLabels(groups []group, node model.Node, labels []string) []group {
 	if isNowhere(node) {
 		return groups

@@ -21,12 +21,12 @@ type stream struct {
 	identities identities
 }
 
-// identities tells which identities of peers an inbound listener knows.
+// identities says of which peers an inbound listener can verify the identity.
 type identities int
 
 const (
 	noIdentities   identities = iota
-	meshIdentities            // of both peers, from mutual TLS of the mesh
+	meshIdentities            // identities of client and server, from mutual TLS of the mesh
 	// identities in the certificates of the peers, if they have certificates
 	otherIdentities
 )

@@ -96,9 +96,10 @@ func (m *Metrics) requests(labels []label, protocol string) *statsv3.Config {
 	return c
 }
 
-// addToProxy makes a TCP proxy record connections. "Opened" is counted when the destination is
-// reached, or at the end if it never was. With identities it is counted at the end, because they
-// are unknown before. The other access loggers still log only the end.
+// addToProxy makes a TCP proxy record connections. It counts a connection as opened when Envoy has
+// connected to the destination, or at the end if Envoy never has. If labels contain identities, it
+// counts an opened connection at the end, because the identities are unknown before. The other
+// access loggers log only the end, as without metrics.
 func (m *Metrics) addToProxy(proxy *tcpproxyv3.TcpProxy, at stream) {
 	labels := append(m.labels(at), label{"request_protocol", "tcp"},
 		label{"response_flags", "%RESPONSE_FLAGS%"})
@@ -214,8 +215,8 @@ func celFilter(expression string) *accesslogv3.AccessLogFilter {
 				TypedConfig: typed(&celfilterv3.ExpressionFilter{Expression: expression})}}}}
 }
 
-// headerFilter matches requests one of whose headers matches an expression; a missing header counts
-// as empty.
+// headerFilter returns a filter for requests whose named header matches a regular expression; a
+// missing header counts as empty.
 func headerFilter(name, expression string) *accesslogv3.AccessLogFilter {
 	return &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_HeaderFilter{
 		HeaderFilter: &accesslogv3.HeaderFilter{Header: &routev3.HeaderMatcher{Name: name,

@@ -23,17 +23,18 @@ type Router struct {
 	Gateways []string
 	Port     uint32 // port of the listener for which routes are translated
 	TLS      bool   // requests arrive over TLS on this listener
-	// the listener is for the requests to several ports: domains have the port, and those of port 80
-	// are also without
+	// the listener routes requests to several ports, so domains contain the port; for port 80,
+	// there is also a domain without it
 	WithPorts bool
 
-	// VisibleService returns the visible service of a destination's host; nil: World.Service is used
+	// VisibleService returns the visible service of a destination's host; nil: World.Service is
+	// used
 	VisibleService func(host string) *model.Service
 	// OtherService returns the service of another host with routes on the same listener; nil for
 	// gateways
 	OtherService func(host string) *model.Service
-	// IsNamed reports whether a VirtualService for the listener's requests has the host itself in
-	// its hosts; nil for gateways
+	// IsNamed reports whether a VirtualService for the listener's requests names the host itself,
+	// not only a pattern; nil for gateways
 	IsNamed func(host string) bool
 
 	reads    map[string]struct{}
@@ -133,8 +134,9 @@ func (r *Router) route(of *model.Routing, in model.HTTPRoute,
 	return out
 }
 
-// operation returns Istio's name of the spans of a route: its path at the only destination, else at
-// the VirtualService.
+// operation returns Istio's name of the spans of a route: the host and port of the only
+// destination, or the name of the VirtualService if there are several, followed by the path of the
+// match.
 func (r *Router) operation(of *model.Routing, route *routev3.Route) string {
 	path := route.Match.GetPrefix() + "*"
 	switch specifier := route.Match.PathSpecifier.(type) {

@@ -66,7 +66,8 @@ func credentialNames(in *networking.ServerTLSSettings) []string {
 
 func serverAuthorities(in *networking.ServerTLSSettings, m *mesh.Config) FileSecret {
 	if names := credentialNames(in); len(names) > 0 {
-		if credential.IsHostSecret(in.CaCertCredentialName) { // the SDS server has it with this name
+		// the host's SDS server serves the CA certificates under this name
+		if credential.IsHostSecret(in.CaCertCredentialName) {
 			return pairOf(in.CaCertCredentialName, m)
 		}
 		return rootsOf(cmp.Or(in.CaCertCredentialName, names[0]), m)

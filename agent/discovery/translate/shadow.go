@@ -64,9 +64,9 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 	}
 }
 
-// fallsBack reports whether a VirtualService matches the host by a pattern, and by, which has
-// precedence, by its name. The pattern is then meant for other hosts, so that unreachable routes
-// are no problem.
+// fallsBack reports whether routing matches the host only by a pattern, while by, which has
+// precedence, names the host. The pattern is then meant for other hosts, so unreachable routes for
+// this host are no problem.
 func (s *shadow) fallsBack(routing, by *model.Routing) bool {
 	return !slices.Contains(routing.Hosts, s.host) && slices.Contains(by.Hosts, s.host)
 }

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// FuzzObserve translates arbitrary specs of Telemetries with arbitrary MeshConfigs. Envoy's API must
-// not refuse what validation accepts.
+// FuzzObserve translates arbitrary specs of Telemetries with arbitrary MeshConfigs. Envoy's API
+// must not refuse what validation accepts.
 func FuzzObserve(f *testing.F) {
 	for _, spec := range []string{"{}", "accessLogging: [{}]", "tracing: [{}]", "metrics: [{}]",
 		"accessLogging: [{providers: [{name: a}], filter: {expression: 'true'}, disabled: true}]",

@@ -198,7 +198,7 @@ func sent(headers []*meshapi.MeshConfig_ExtensionProvider_HttpHeader) []*corev3.
 // join returns a URI from a host and a path.
 func join(host, path string) string {
 	uri, err := url.JoinPath(host, path)
-	if err != nil { // the host was validated
+	if err != nil { // not possible, because validation has parsed the host
 		return host
 	}
 	return uri
@@ -245,9 +245,9 @@ func bounded(timeout *durationpb.Duration) *durationpb.Duration {
 	return timeout
 }
 
-// unaryService returns a gRPC service whose calls are bounded. Envoy's exporters of OpenTelemetry
-// ignore the service's time-out, with which istiod configures them; its router obeys the header and
-// does not send it.
+// unaryService returns a gRPC service whose calls have a time-out. It also sets the time-out in a
+// header, because Envoy's OpenTelemetry exporters ignore the field Timeout, which istiod sets.
+// Envoy's router evaluates the header and removes it from the request.
 func unaryService(cluster, host string, timeout *durationpb.Duration) *corev3.GrpcService {
 	service := grpcService(cluster, host)
 	service.Timeout = bounded(timeout)

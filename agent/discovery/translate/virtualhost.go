@@ -154,10 +154,10 @@ func withPort(domains []string, port uint32) []string {
 const virtualHostsField = 2
 
 // RouteConfiguration assembles a route configuration from virtual hosts in order. fallback is the
-// virtual host for all other hosts; nil leaves them to Envoy's 404. withPorts says that domains have
-// ports; else the port in a request's host is ignored. The origins of the resource
-// begin with changed, those of the latest changes, and end with also. Between them are those of the
-// virtual hosts, unless there are more than maxOrigins.
+// virtual host for all other hosts; nil leaves them to Envoy's 404. withPorts says that domains
+// have ports; else the port in a request's host is ignored. The origins of the resource begin with
+// changed, those of the latest changes, and end with also. Between them are those of the virtual
+// hosts, unless there are more than maxOrigins.
 func RouteConfiguration(name string, hosts []*VirtualHost, fallback *routev3.VirtualHost,
 	withPorts bool, changed []resource.Origin, also ...resource.Origin) *resource.Resource {
 	head := &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false),
@@ -225,8 +225,8 @@ func AllowAnyHost(cluster string) *routev3.VirtualHost {
 				Timeout:          durationpb.New(0)}}}}}
 }
 
-// BlackholeHost returns a virtual host that answers 404 to everything. It is the content of a gateway's
-// route configuration without routes.
+// BlackholeHost returns a virtual host that answers 404 to everything. It is the content of a
+// gateway's route configuration without routes.
 func BlackholeHost(port uint32) *routev3.VirtualHost {
 	return &routev3.VirtualHost{Name: virtualHostName("blackhole", port), Domains: []string{"*"}}
 }

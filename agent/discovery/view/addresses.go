@@ -33,7 +33,7 @@ func (s *sidecar) otherUser(v *View, at bindAddress, number uint32) string {
 	return v.world.Mesh().ReservedBy(address, number, at.captured)
 }
 
-// addressInUse returns a problem for every member of a group, which says that its address is in
+// addressInUse returns a problem for every service of the group: the address of its listener is in
 // use.
 func (l listenerGroup) addressInUse(number uint32, by string) []object.Problem {
 	var problems []object.Problem

@@ -12,7 +12,8 @@ import (
 // autoPassthrough holds the routes of a listener's servers with AUTO_PASSTHROUGH.
 type autoPassthrough struct {
 	servers []server
-	routes  map[string][]translate.ConnectionRoute // routes of connections, by the host of their service
+	// routes of connections, by the host of their service
+	routes map[string][]translate.ConnectionRoute
 }
 
 // update determines the routes of hosts, and reports whether some changed.

@@ -105,7 +105,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 				"set provider in [identity], or write MUTUAL with certificates")
 			problem.Severity = condition.Error
 			c.problems = append(c.problems, problem)
-		case s.isAuto(): // see below
+		case s.isAuto(): // addAuto adds chains for all servers with AUTO_PASSTHROUGH
 		case s.class() == model.HTTP:
 			c.chains = []translate.GatewayChain{{RouteName: s.routeName()}}
 		case s.routesRequests():

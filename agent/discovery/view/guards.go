@@ -53,11 +53,12 @@ func (g *guards) make(v *View) {
 	v.report("authorization", dedupe(policies.Problems))
 }
 
-// withModules returns the extensions that listeners may use. A new extension of a proxy with
-// listeners is pending until the first attempt to fetch its module has ended; meanwhile the proxy
-// keeps its listeners, also those that name a former version of the extension. An extension that
-// restricts access is not pending if another was removed, or no longer restricts: it may replace that
-// one, whose restrictions would otherwise end too early.
+// withModules returns the extensions that listeners may use. A new extension of a proxy that
+// already has listeners is pending until the first attempt to fetch its module has ended. Until
+// then, the listeners do not refer to it; they continue to refer to its previous version, if there
+// is one. An extension that restricts access is not pending if an extension that restricted access
+// was removed, or no longer restricts it: the new one may replace that one, so its restrictions
+// must begin at once.
 func (g *guards) withModules(w *model.World, all []model.Extension) (named []model.Extension) {
 	g.pending = nil
 	find := func(list []model.Extension, e model.Extension) int {
@@ -87,7 +88,7 @@ func (g *guards) withModules(w *model.World, all []model.Extension) (named []mod
 	return named
 }
 
-// isFormer reports whether a version of the extension that is pending will replace it.
+// isFormer reports whether a newer version of the extension is pending, which will replace it.
 func (g *guards) isFormer(e model.Extension) bool {
 	return slices.ContainsFunc(g.pending, func(p model.Extension) bool {
 		return p.IstioName() == e.IstioName()

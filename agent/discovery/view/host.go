@@ -139,14 +139,16 @@ func (s *sidecar) wanted(v *View, host string,
 			}
 		}
 	}
-	// The host has no virtual host for VirtualServices that have only a pattern that matches it.
+	// Without a service, the host gets no virtual host for VirtualServices that match it only by a
+	// pattern.
 	return ports, slices.DeleteFunc(all, func(r *model.Routing) bool {
 		return !slices.Contains(r.Hosts, host)
 	})
 }
 
-// beside returns the HTTP ports of an egress listener that have a service named by a
-// VirtualService's destinations.
+// beside returns the ports on which an egress listener routes requests to a host without a service:
+// the HTTP ports of services for other hosts of the same VirtualService. If there are none, it
+// returns the port of the egress listener, or httpPort.
 func (s *sidecar) beside(routing *model.Routing, e *model.Egress,
 	reads map[string]struct{}) map[uint32]struct{} {
 	numbers := map[uint32]struct{}{}

@@ -24,8 +24,8 @@ type httpProxy struct {
 
 func (p *httpProxy) unit() string { return "httpproxy/" + p.Routes }
 
-// replaceProxies replaces the HTTP proxies by those of the scope. Their hosts join with the next
-// update.
+// replaceProxies replaces the HTTP proxies by those of the scope. The next update adds their
+// virtual hosts.
 func (s *sidecar) replaceProxies(v *View) {
 	before := s.proxies
 	s.proxies, s.proxyPort = nil, v.world.HTTPProxyPort(v.node)
@@ -64,7 +64,9 @@ func (p *httpProxy) reconcile(v *View, s *sidecar) {
 		for _, host := range slices.Sorted(maps.Keys(of.hosts)) {
 			hosts = append(hosts, of.hosts[host])
 			if host == "*" && number == httpPort {
-				fallback = nil // its domain * takes all other hosts
+				// the domain * of this virtual host matches all other hosts, so there must be no
+				// other fallback
+				fallback = nil
 			}
 		}
 	}
@@ -73,7 +75,9 @@ func (p *httpProxy) reconcile(v *View, s *sidecar) {
 	}
 	p.dirty, p.listens = false, false
 	for _, of := range s.ports {
-		of.routesDirty = of.routesDirty || !of.listens // it reports hosts that no proxy routes
+		// a port without an HTTP listener reports hosts that no proxy routes, so it must check them
+		// again
+		of.routesDirty = of.routesDirty || !of.listens
 	}
 	listener, problems := p.listener(v, s, resolve)
 	v.report(p.unit(), problems)

@@ -29,8 +29,9 @@ type inboundPort struct {
 	translate.Inbound
 	object *object.Object
 	field  string
-	host   string // host of the service; "" if metrics do not need it, or the Sidecar defines the port
-	peer   model.PeerMode
+	// host of the service; "" if metrics do not need it, or the Sidecar defines the port
+	host string
+	peer model.PeerMode
 }
 
 func newInbound() inbound {

@@ -7,7 +7,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// tableKey identifies on what a table of names depends, in addition to the world.
+// tableKey has everything except the World on which a table of names depends.
 type tableKey struct {
 	namespace string
 	sidecar   *object.Object

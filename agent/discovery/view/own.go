@@ -133,7 +133,8 @@ func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []Ser
 			cmp.Compare(a.order, b.order))
 	})
 	all = slices.CompactFunc(all, func(a, b ServedPort) bool {
-		return a.service == b.service && a.target == b.target // the first one applies
+		// of several ports of a service with the same target port, the first one applies
+		return a.service == b.service && a.target == b.target
 	})
 	for _, s := range all {
 		field := fmt.Sprintf("ports[%d]", member{port: s.port}.index())
@@ -158,7 +159,8 @@ func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []Ser
 	counted := w.Metrics(node, model.ServerMode) != nil
 	traced := w.Tracing(node, model.ServerMode) != nil
 	for _, d := range byPort {
-		// Without metrics and traces, proxies of different services have one view.
+		// If neither metrics nor traces name the service, proxies of different services share a
+		// view.
 		if !counted {
 			d.host = ""
 		}

@@ -16,9 +16,10 @@ import (
 
 // port is one outbound port, with its listeners and its route configuration.
 type port struct {
-	number      uint32
-	members     map[string]member                      // services on the port, by host
-	connections map[string]*translate.ConnectionRoutes // routing of connections for members without HTTP
+	number  uint32
+	members map[string]member // services on the port, by host
+	// routing of connections for members without HTTP
+	connections map[string]*translate.ConnectionRoutes
 	// hosts has the virtual hosts of members with HTTP, and of hosts without a service.
 	hosts map[string]*translate.VirtualHost
 	order []string // sorted keys of hosts; nil: must be built again
@@ -225,8 +226,8 @@ func (p *port) route(v *View, s *sidecar) {
 	p.changed = nil
 }
 
-// unreachable reports VirtualServices for hosts on a port without an HTTP listener that no HTTP
-// proxy routes either.
+// unreachable reports VirtualServices without effect: the port has no HTTP listener, and no HTTP
+// proxy routes their hosts.
 func (p *port) unreachable(s *sidecar) []object.Problem {
 	var problems []object.Problem
 	for host, vh := range p.hosts {

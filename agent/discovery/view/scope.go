@@ -118,7 +118,7 @@ func proxyCluster(policy model.OutboundPolicy) string {
 const egressProxy = "\x00egressProxy"
 
 // readProxy records the egress proxy for unknown traffic as a reader of its host, so that the host
-// gets clusters. It reports a problem if the host does not exist.
+// gets clusters.
 func (s *sidecar) readProxy(v *View) {
 	reads := map[string]struct{}{}
 	if proxy := s.scope.Policy(v.world).Proxy; proxy != nil {

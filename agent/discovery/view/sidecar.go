@@ -80,7 +80,8 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 	for host := range hosts {
 		s.host(v, host)
 	}
-	for _, p := range s.proxies { // before ports, which report hosts that no proxy routes
+	// HTTP proxies precede the ports, because a port reports hosts that no proxy routes
+	for _, p := range s.proxies {
 		p.reconcile(v, s)
 	}
 	for number, p := range s.ports {
@@ -103,9 +104,9 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 }
 
 func (s *sidecar) relisten(v *View) {
-	s.inbound.make(v, s.scope) // first, because inbound listeners reserve addresses
+	s.inbound.make(v, s.scope) // inbound listeners come first, because they reserve their addresses
 	if s.proxyPort != v.world.HTTPProxyPort(v.node) {
-		s.replaceProxies(v) // the caller will update everything
+		s.replaceProxies(v) // adds no hosts: the caller then updates everything
 	}
 	for _, p := range s.proxies {
 		p.dirty = true

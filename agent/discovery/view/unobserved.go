@@ -8,8 +8,9 @@ import (
 )
 
 // A refused Telemetry must not delay changes of other objects. If a client refuses a listener, even
-// with earlier EnvoyFilters, the view publishes it without Telemetries. This ends when a Telemetry
-// or MeshConfig changes, with RetryOverrides, or if the client refuses that version, too.
+// with earlier EnvoyFilters, the view publishes it without Telemetries. The listener gets its
+// Telemetries again when a Telemetry or MeshConfig changes, by RetryOverrides, or if the client
+// refuses the version without them, too.
 
 // OmittedTelemetry is a listener that is published without Telemetries.
 type OmittedTelemetry struct {
@@ -20,8 +21,8 @@ type OmittedTelemetry struct {
 	failed  bool   // the client also refused the version without Telemetries
 }
 
-// OmitTelemetry publishes refused listeners without Telemetries. It returns those for which this
-// has just begun.
+// OmitTelemetry publishes refused listeners without Telemetries. It returns the listeners whose
+// Telemetries it has omitted only now.
 func (v *View) OmitTelemetry(refused map[resource.Key]*resource.RefusedVersion) (all []OmittedTelemetry) {
 	changed := false
 	for key, of := range refused {

@@ -103,8 +103,8 @@ func (v *View) Problems() map[string][]object.Problem { return v.problems }
 // RereadSecrets makes the next Update publish secrets again that read one of the files.
 func (v *View) RereadSecrets(files map[string]bool) { v.secrets.reread(files) }
 
-// FileSecrets calls each once for every secret of the view, with the objects that need it. There is
-// at least one.
+// FileSecrets calls each once for every secret of the view, with the objects that need the secret
+// (at least one).
 func (v *View) FileSecrets(each func(translate.FileSecret, []resource.Origin)) {
 	for secret := range v.secrets.users {
 		if origins := v.secrets.origins(secret); len(origins) > 0 {
@@ -298,7 +298,8 @@ func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rul
 	return t.out
 }
 
-// find returns what a service was translated to, nil if it was not.
+// find returns the cached translation of the service, DestinationRule and reader key in like; nil
+// if there is none.
 func (c *Cache) find(like translated) *translated {
 	for i, t := range c.byHost[like.service.Host] {
 		if t.service == like.service && t.rule == like.rule && t.reader == like.reader {
