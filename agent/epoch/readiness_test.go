@@ -10,7 +10,7 @@ func TestReadiness(t *testing.T) {
 	silent := errors.New("no answer")
 	for name, test := range map[string]struct {
 		proxyState
-		reason string // "": ready
+		reason string // expected reason; "": the proxy is ready
 	}{
 		"it serves":             {proxyState: proxyState{ready: true}},
 		"Envoy is not live yet": {proxyState{says: "PRE_INITIALIZING"}, "PRE_INITIALIZING"},

@@ -21,7 +21,7 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 	lost := r.load()
 	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.HotRestart})
 
-	// both requests first wait for the end of the overlap
+	// each first request waits until epoch 0 has exited
 	for _, bad := range []string{"broken", "port"} {
 		for _, validated := range []bool{true, false} {
 			spec := r.spec(bad)
@@ -41,20 +41,22 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 
 	lost = r.load()
 	other := r.spec("c")
-	other.HotRestartVersion = "99.1" // pretended; the binary is the same
+	// another version, so that a hot restart is impossible; the binary is the same
+	other.HotRestartVersion = "99.1"
 	r.must(other, epoch.Result{Epoch: 2, Previous: 1, Mode: epoch.SideBySide})
 	r.settled("2 live")
 	other = r.spec("d")
 	other.HotRestartVersion = "99.1"
 	r.must(other, epoch.Result{Epoch: 3, Previous: 2, Mode: epoch.HotRestart})
-	r.leave() // in the overlap
+	r.leave() // while epoch 2 still drains
 	r.begin()
 	r.settled("3 live")
 	if got, err := r.s.Apply(r.Context(), epoch.Request{Spec: other, IfChanged: true}); err != nil ||
 		got.Mode != epoch.Unchanged {
 		t.Errorf("the next agent: %+v, %v", got, err)
 	}
-	other.HotRestartVersion = "" // and without hot restart at all
+	// a version without hot restart, so that a hot restart is impossible, too
+	other.HotRestartVersion = ""
 	r.must(other, epoch.Result{Epoch: 4, Previous: 3, Mode: epoch.SideBySide})
 	r.settled("4 live")
 	r.lostNothing(lost)
@@ -71,7 +73,7 @@ func TestRealFailures(t *testing.T) {
 	}
 	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.HotRestart})
 	victim, began := r.live(), time.Now()
-	kill(victim.PID, syscall.SIGKILL) // in the overlap, when the older epoch has stopped listening
+	kill(victim.PID, syscall.SIGKILL) // while epoch 0 still drains; it does not listen any more
 	parts.Eventually(t, time.Minute, "epoch 1 is back", func() bool {
 		live := r.live()
 		return live.Number == 1 && live.PID != victim.PID
@@ -88,14 +90,15 @@ func TestRealFailures(t *testing.T) {
 	r.must(r.spec("c"), epoch.Result{Epoch: 2, Previous: 1, Mode: epoch.HotRestart})
 	for _, e := range r.s.Epochs() {
 		if e.State == epoch.StateDraining {
-			parts.PauseProcess(t, e.PID) // it will miss its end
+			parts.PauseProcess(t, e.PID) // so that it cannot exit when its child requests it
 		}
 	}
 	r.settled("2 live")
 	r.lostNothing(lost)
 
 	parts.PauseProcess(t, r.live().PID)
-	r.must(r.spec("d"), epoch.Result{Epoch: 3, Previous: 2, Mode: epoch.HotRestart}) // woken up
+	// the agent resumes epoch 2 with SIGCONT
+	r.must(r.spec("d"), epoch.Result{Epoch: 3, Previous: 2, Mode: epoch.HotRestart})
 	r.settled("3 live")
 
 	r.leave()

@@ -62,7 +62,7 @@ func (r *realRig) config() config.Envoy {
 		TerminationDrainDuration: 200 * time.Millisecond, MaximumDrainDuration: 10 * time.Second}
 }
 
-// begin starts the supervisor of an agent.
+// begin starts the supervisor of another agent with the same keeper.
 func (r *realRig) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	r.s = epoch.New(epoch.Options{Board: r.board, Config: r.config(), Explain: envoy.ExplainExit,
@@ -126,7 +126,7 @@ func (r *realRig) must(spec *epoch.Spec, want epoch.Result) {
 	}
 }
 
-// phases returns the states of the living epochs, oldest first.
+// phases returns the states of the running epochs, oldest first.
 func (r *realRig) phases() string {
 	var all []string
 	for _, e := range r.s.Epochs() {

@@ -28,8 +28,8 @@ func (h *harness) expectLevel(want string) {
 	}
 }
 
-// differs passes a spec in force to RenewSpec and checks whether the live epoch needs an
-// adjustment.
+// differs passes a spec to RenewSpec, and checks the result: whether the live epoch must be
+// adjusted to the spec.
 func (h *harness) differs(spec *Spec, want bool) {
 	h.t.Helper()
 	if got, err := h.s.RenewSpec(h.t.Context(), spec); err != nil || got != want {
@@ -37,8 +37,8 @@ func (h *harness) differs(spec *Spec, want bool) {
 	}
 }
 
-// renew passes a spec in force to RenewSpec and, if the live epoch needs an adjustment, records
-// that it was made.
+// renew does the same as differs. If the live epoch must be adjusted, it then records the
+// adjustment.
 func (h *harness) renew(spec *Spec, differs bool) {
 	h.t.Helper()
 	h.differs(spec, differs)
@@ -49,7 +49,8 @@ func (h *harness) renew(spec *Spec, differs bool) {
 	}
 }
 
-// adoptAs replaces the agent. The next agent adopts the serving epoch with a spec of equal hash.
+// adoptAs replaces the agent. The new agent adopts the serving epoch and applies a spec of equal
+// hash.
 func (h *harness) adoptAs(spec *Spec) {
 	h.t.Helper()
 	h.leave()
@@ -91,7 +92,7 @@ func TestRenew_OnlyOfTheSameHash(t *testing.T) {
 	})
 }
 
-// A failed start is retried with the spec that is in force by then.
+// A failed start is retried with the spec that RenewSpec passed in the meantime.
 func TestRenew_OfAFailedStart(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })
@@ -102,8 +103,8 @@ func TestRenew_OfAFailedStart(t *testing.T) {
 	})
 }
 
-// The note of an epoch contains the last adjustment, so that the next agent adjusts only what
-// differs.
+// The note of an epoch contains its last adjustment, so that after a restart of the agent RenewSpec
+// reports only what still differs.
 func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
@@ -114,13 +115,14 @@ func TestRenew_OfAnAdoptedEpoch(t *testing.T) {
 		h.renew(levelled("a", "error"), true)
 		h.leave()
 		h.begin()
-		h.kill(h.newest(), "SIGKILL") // before it is known what is wanted
+		h.kill(h.newest(), "SIGKILL") // before the agent has applied a spec
 		h.wait(time.Second)
 		h.expectLevel("error")
 	})
 }
 
-// An adjustment that was not recorded is still needed, also by the next agent.
+// RenewSpec reports that the live epoch must be adjusted until RecordAdjusted records the
+// adjustment, also after a restart of the agent.
 func TestRenew_DiffersUntilTuned(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))
@@ -137,7 +139,8 @@ func TestRenew_DiffersUntilTuned(t *testing.T) {
 	})
 }
 
-// A spec that is renewed while a repair starts does not change the spec of that repair.
+// RenewSpec does not change the spec of a repair that is starting. Once the repaired epoch is live,
+// RenewSpec reports that it must be adjusted.
 func TestRenew_DuringARepair(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(levelled("a", "warning"))

@@ -6,30 +6,31 @@ import (
 	"time"
 )
 
-// call identifies a caller that waits for a result. The executor has the channel to it.
+// call identifies a caller that waits for a result. The executor has the channel for the result.
 type call struct {
 	id        int
 	ifChanged bool
-	announced string // the last reason to wait that the caller received
+	announced string // last reason for waiting that was reported to the caller
 }
 
-// answer is the action that completes a call.
+// answer is the result of a call.
 type answer struct {
 	result  Result
 	err     error
-	differs bool // of RenewSpec
+	differs bool // result of RenewSpec
 }
 
-// pending is the request that waits to be started: the newest spec, with the callers of all merged
-// requests.
+// pending is the request that waits to be started. It has the newest spec and the callers of all
+// requests that were merged into it.
 type pending struct {
 	spec   *Spec
 	reason string
 	calls  []call
-	abort  []int // of all merged requests: draining epochs to kill instead of waiting for them
+	// draining epochs that may be killed instead of waiting for them, from all merged requests
+	abort []int
 }
 
-// requested is the event of a request for an epoch.
+// requested is the event of a call of Apply or Submit.
 type requested struct {
 	call   call
 	spec   *Spec
@@ -44,7 +45,8 @@ func (e requested) apply(m *machine) {
 		m.reply([]call{e.call}, answer{err: m.refusal(-1, ErrStopping)})
 	case a != nil && m.pending == nil && !a.adopted && a.spec.adopted == nil &&
 		e.call.ifChanged && a.spec.Hash == e.spec.Hash:
-		a.calls = append(a.calls, e.call) // the same epoch is being started
+		// the current attempt already starts an epoch with this spec
+		a.calls = append(a.calls, e.call)
 	case m.pending == nil:
 		m.pending = &pending{spec: e.spec, reason: e.reason, calls: []call{e.call}, abort: e.abort}
 	default:
@@ -54,14 +56,15 @@ func (e requested) apply(m *machine) {
 	}
 }
 
-// answerUnchanged completes a request whose spec is live already.
+// answerUnchanged completes the pending request if an epoch with its spec is live already.
 func (m *machine) answerUnchanged() {
 	live := m.live()
 	if m.pending == nil || m.attempt != nil || live == nil || live.Hash != m.pending.spec.Hash {
 		return
 	}
 	if live.spec.adopted != nil || live.spec.Command == nil {
-		// the whole spec is known now, so the epoch can be restarted under any number
+		// the adopted spec is incomplete; with the whole one the epoch can be started again under
+		// any number
 		m.respecify(live, m.pending.spec)
 	}
 	if slices.ContainsFunc(m.pending.calls, func(c call) bool { return !c.ifChanged }) {
@@ -100,7 +103,7 @@ func (m *machine) refusePending(cause error) {
 	}
 }
 
-// announceWaiting reports to waiting callers the reason and the end of the wait.
+// announceWaiting reports to waiting callers why they wait, and until when at the latest.
 func (m *machine) announceWaiting() {
 	m.awaits = ""
 	if m.pending == nil && len(m.drain.undrains) == 0 {
@@ -134,7 +137,7 @@ func (m *machine) announceWaiting() {
 	}
 }
 
-// doing describes the progress of an attempt for people.
+// doing describes the progress of an attempt, as text for people.
 func (a *attempt) doing() string {
 	format := "starting epoch %d"
 	switch a.stage {
@@ -151,7 +154,7 @@ func (a *attempt) doing() string {
 	return fmt.Sprintf(format, a.process.Number)
 }
 
-// waitsFor describes, while an older epoch ends, for what a request waits.
+// waitsFor describes the older epoch whose end a request awaits, as text for people.
 func waitsFor(old *process) string {
 	why := fmt.Sprintf("waiting for epoch %d to finish draining", old.Number)
 	switch {
@@ -163,9 +166,10 @@ func waitsFor(old *process) string {
 	return why
 }
 
-// logWait logs, once per epoch, that a request waits for that epoch.
+// logWait logs, once for each older epoch, that a request waits for that epoch to exit.
 func (m *machine) logWait(old *process) {
-	counted := old.busy || m.endedByLive() != old // if not, the old epoch may still prove idle
+	// false: the first count may show that the old epoch is idle, so that no request waits
+	counted := old.busy || m.endedByLive() != old
 	if old.logged || !counted {
 		return
 	}
@@ -174,7 +178,7 @@ func (m *machine) logWait(old *process) {
 		"connections", old.left, "until", old.Ends.Format(time.TimeOnly))
 }
 
-// abortRequested is the event of Abort.
+// abortRequested is the event of a call of Abort.
 type abortRequested struct {
 	call   call
 	number int
@@ -196,7 +200,8 @@ func (e abortRequested) apply(m *machine) {
 	m.reply([]call{e.call}, answer{err: err})
 }
 
-// abortDraining kills the draining epochs among numbers, and reports whether there were any.
+// abortDraining kills those draining epochs whose number is in numbers, and reports whether there
+// are any.
 func (m *machine) abortDraining(numbers []int) bool {
 	found := false
 	for _, p := range m.older() {
@@ -209,7 +214,7 @@ func (m *machine) abortDraining(numbers []int) bool {
 	return found
 }
 
-// renewed is the event of RenewSpec.
+// renewed is the event of a call of RenewSpec.
 type renewed struct {
 	call call
 	spec *Spec
@@ -241,7 +246,7 @@ func (m *machine) respecify(live *process, spec *Spec) {
 	}
 }
 
-// tuned is the event of RecordAdjusted.
+// tuned is the event of a call of RecordAdjusted.
 type tuned struct {
 	call call
 	id   string

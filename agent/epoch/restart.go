@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// The codes of this package's conditions.
+// Codes of this package's conditions.
 const (
 	conditionDown      = "envoy-down"
 	conditionAdminLost = "admin-lost"
@@ -26,21 +26,22 @@ const (
 // backOff is the state of restarts after exits of Envoy.
 type backOff struct {
 	at      time.Time   // when the next start is due; zero: no start is due
-	reason  string      // of the epoch that it starts
-	exits   []time.Time // abnormal exits within the window, oldest first
+	reason  string      // reason of the epoch that the next start creates
+	exits   []time.Time // abnormal exits within restart_window, oldest first
 	streak  int         // consecutive exits, each at most forgetExits after the one before
 	checked bool        // a check found no obstacle to a start of Envoy
 	checkBy time.Time   // deadline of the running check for obstacles; zero: none runs
 }
 
-// delay returns the pause before the next start: none after the first exit, then doubling.
+// delay returns the pause before the next start: none after the first exit of a streak, then a
+// pause that doubles with each exit.
 func (b *backOff) delay(c config.Envoy) time.Duration {
 	return backoff.Exponential(c.RestartBackoffMin, c.RestartBackoffMax, b.streak-1)
 }
 
-// crashed counts an exit and schedules a restart, because no epoch serves since p exited or failed.
-// An exit together with the keeper is no failure of Envoy and counts for neither back-off nor
-// restart_limit.
+// crashed counts an exit and schedules a restart, because no epoch serves any more: p has exited or
+// failed. An exit that the end of the keeper caused does not count, neither for the back-off nor
+// for restart_limit.
 func (m *machine) crashed(p *process) {
 	if p.exit != nil && p.exit.WithKeeper {
 		m.restart(p, 0)
@@ -67,15 +68,17 @@ func (m *machine) crashed(p *process) {
 	m.restart(p, b.delay(m.config))
 }
 
-// restart schedules the start of an epoch after p ended.
+// restart schedules the start of an epoch after p has ended or hangs.
 func (m *machine) restart(p *process, delay time.Duration) {
 	for _, old := range m.older() {
 		if old.endedBy == endedByChild {
-			old.Ends = time.Time{} // no longer ended by a child: the next epoch takes over from it
+			// its child ends it no more; the next epoch becomes its new child
+			old.Ends = time.Time{}
 		}
 	}
 	m.backOff.at = m.now.Add(delay)
-	cause := cmp.Or(p.ExitCause, "is not live and does not end") // the process survived SIGKILL
+	// the second text is for a process that survived SIGKILL
+	cause := cmp.Or(p.ExitCause, "is not live and does not end")
 	m.backOff.reason = fmt.Sprintf("epoch %d %s", p.Number, cause)
 	when := "it is started again at once"
 	if delay > 0 {
@@ -85,8 +88,8 @@ func (m *machine) restart(p *process, delay time.Duration) {
 		cause, when)
 }
 
-// unstarted schedules the next start after an attempt that created no process. Such an attempt does
-// not count for restart_limit.
+// unstarted schedules the next start after an attempt that created no process. The attempt does not
+// count for restart_limit.
 func (m *machine) unstarted(a *attempt) {
 	m.backOff.streak++
 	delay := max(m.backOff.delay(m.config), m.config.RestartBackoffMin)
@@ -112,8 +115,9 @@ func (m *machine) giveUp(p *process, within int) {
 	}
 }
 
-// unobstructed postpones a due restart until a check has found no obstacle, so that a start that
-// cannot succeed does not count for restart_limit. It waits for the check for at most provenFirst.
+// unobstructed postpones a due restart until a check finds no obstacle, such as a port in use.
+// Starts that cannot succeed would count for restart_limit. It waits for a result of the check for
+// at most provenFirst.
 func (m *machine) unobstructed(live *process, due time.Time) time.Time {
 	b := &m.backOff
 	if live != nil || b.checked || m.now.Before(due) {
@@ -126,7 +130,7 @@ func (m *machine) unobstructed(live *process, due time.Time) time.Time {
 	return b.checkBy
 }
 
-// obstacleChecked is the event of a check for obstacles to a start of Envoy.
+// obstacleChecked is the event of a completed check for obstacles to a start of Envoy.
 type obstacleChecked struct{ err error }
 
 func (e obstacleChecked) apply(m *machine) {

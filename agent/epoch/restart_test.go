@@ -221,7 +221,7 @@ func TestBackOff_CountsWithinTheWindow(t *testing.T) {
 
 func TestFirstStart_IsRetried(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.w.behaviour["a"] = behaviour{late: true} // a port in use
+		h.w.behaviour["a"] = behaviour{late: true} // exits as if a port were in use
 		refused := h.refused(specOf("a"))
 		if refused.Remaining != -1 {
 			t.Errorf("%+v", refused)
@@ -230,7 +230,7 @@ func TestFirstStart_IsRetried(t *testing.T) {
 		h.wait(3 * time.Second)
 		h.expect("0 live")
 	})
-	onHost(t, func(h *harness) { // or replaced by what is right
+	onHost(t, func(h *harness) { // a spec that works replaces the first one
 		h.w.behaviour["a"] = behaviour{late: true}
 		h.refused(specOf("a"))
 		if got := h.must(specOf("b")); got.Epoch != 0 || got.Mode != FirstStart {
@@ -271,7 +271,8 @@ func TestRestart_WaitsForAnObstacle(t *testing.T) {
 		if n := len(h.s.Epochs()); n != 1 {
 			t.Errorf("%d epochs were started", n)
 		}
-		h.must(specOf("b")) // a request does not wait for the restart
+		// a request starts an epoch although the restart waits for the obstacle to end
+		h.must(specOf("b"))
 		h.kill(h.newest(), "SIGKILL")
 		h.wait(time.Minute)
 		h.obstacle.Store(nil)

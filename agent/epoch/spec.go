@@ -8,14 +8,15 @@ import (
 	"time"
 )
 
-// LaunchInput has the values, besides the configuration, that an epoch's bootstrap and command line
-// depend on.
+// LaunchInput has the values on which an epoch's bootstrap and command line depend, besides the
+// configuration.
 type LaunchInput struct {
-	Number        int    // the epoch as users count it; names files and the admin socket
-	RestartEpoch  int    // --restart-epoch
-	Lineage       int    // slot from 0; lineages that live at the same time have different ones
+	// number of the epoch, as users see it; part of the names of its files and admin socket
+	Number        int
+	RestartEpoch  int    // argument of --restart-epoch
+	Lineage       int    // number from 0; lineages that run at the same time have different ones
 	HotRestart    bool   // false: --disable-hot-restart
-	BootstrapPath string // -c
+	BootstrapPath string // argument of -c
 }
 
 // Command is a command line that the keeper executes.
@@ -25,60 +26,64 @@ type Command struct {
 	Env  []string `json:"env"`  // KEY=value
 }
 
-// Spec describes a wanted Envoy. Its functions may be called concurrently and must be pure.
+// Spec describes a requested Envoy process. Its functions may be called concurrently and must be
+// pure.
 type Spec struct {
-	// Hash identifies the Envoy: specs of equal hash differ at most in settings that need no new
-	// epoch, see RenewSpec.
+	// Hash identifies the configuration: specs with equal hashes differ only in settings that need
+	// no new epoch, see RenewSpec.
 	Hash string
 
 	Bootstrap  func(LaunchInput) ([]byte, error)  // content of LaunchInput.BootstrapPath
-	Command    func(LaunchInput) (Command, error) // the command line that runs it
+	Command    func(LaunchInput) (Command, error) // command line of the process
 	Validation func(LaunchInput) (Command,
-		error) // the one of --mode validate; nil: no validation
-	AdminAddress func(LaunchInput) string // of its admin interface; see Options.Admin
+		error) // command line with --mode validate; nil: no validation
+	AdminAddress func(LaunchInput) string // address of the admin interface; see Options.Admin
 
-	HotRestartVersion string // of the binary ("11.104"); "": it has no hot restart
+	// hot-restart version of the binary ("11.104"); "": it has no hot restart
+	HotRestartVersion string
 
-	Namespace string // of the mesh, as the proxy reports it; "": not known
+	Namespace string // mesh namespace that the proxy reports; "": unknown
 
-	Own []netip.AddrPort // Outrider's own listeners: their connections are not clients'
+	// addresses of Outrider's own listeners, whose connections do not count as client connections
+	Own []netip.AddrPort
 
-	LiveTimeout    time.Duration // an epoch that is not live by then is aborted
-	Drain          time.Duration // --drain-time-s: of this epoch once it is replaced
-	ParentShutdown time.Duration // --parent-shutdown-time-s: after it was live, it ends its parent
+	LiveTimeout time.Duration // time within which an epoch must become live; later it is aborted
+	Drain       time.Duration // --drain-time-s: drain time of this epoch after it is replaced
+	// --parent-shutdown-time-s: time from becoming live until it ends its parent
+	ParentShutdown time.Duration
 
-	adopted *adoptedSpec // not nil: of an adopted epoch; see makeStartable
+	adopted *adoptedSpec // not nil for an adopted epoch; see makeStartable
 }
 
 // Request is a request for a new epoch.
 type Request struct {
 	Spec      *Spec
-	Reason    string // for people: "reload", "file changed: /etc/…"
+	Reason    string // text for people: "reload", "file changed: /etc/…"
 	IfChanged bool   // do nothing if a live epoch has the same hash
-	// Abort names draining epochs to kill, which cuts their clients' connections, so that the
-	// request need not wait for them. They are killed once Envoy has accepted the configuration
-	// (Validation), and only if no other epoch drains.
+	// Abort names draining epochs that may be killed, which cuts the connections of their clients,
+	// so that the request need not wait. They are killed after Envoy has accepted the configuration
+	// (Validation), and only if Abort names all draining epochs.
 	Abort []int
 
-	// OnWait, if not nil, is called when the request has to wait, and whenever reason or end of the
-	// wait change. until is the latest end; zero: unknown. OnWait must return at once, because all
-	// results and conditions wait for it.
+	// OnWait, if not nil, is called when the request starts to wait, and whenever the reason or the
+	// end of the wait changes. until is the latest end; zero: unknown. OnWait must not block,
+	// because it runs in the goroutine that delivers all results and conditions.
 	OnWait func(until time.Time, why string)
 }
 
-// Result is the outcome of a request that was not refused.
+// Result is the outcome of a successful request.
 type Result struct {
-	Epoch    int // the live epoch now
-	Previous int // the one that served before; -1 = none; = Epoch if Unchanged
+	Epoch    int // epoch that is live now
+	Previous int // epoch that served before; -1: none; equal to Epoch if Unchanged
 	Mode     Mode
 }
 
-// RefusedError is the error of a request that changed nothing.
+// RefusedError is the error of a request that failed without an effect on the live epoch.
 type RefusedError struct {
-	Number    int      // the epoch that was tried
-	Remaining int      // the epoch that continues to serve; -1: none
-	Reasons   []string // sentences, the deciding one first
-	LastLines []string // the failed epoch's last log lines, if it was started
+	Number    int      // epoch that was attempted
+	Remaining int      // epoch that continues to serve; -1: none
+	Reasons   []string // sentences; the first one states the decisive reason
+	LastLines []string // last log lines of the failed epoch, if it was started
 
 	cause error
 }
@@ -92,15 +97,21 @@ func (r *RefusedError) Error() string {
 	return fmt.Sprintf("epoch %d refused: %s; %s", r.Number, strings.Join(r.Reasons, "; "), serves)
 }
 
-// Unwrap returns the cause: ErrStopping, ErrAborted, or the error that made the attempt fail.
+// Unwrap returns the cause: ErrStopping, ErrAborted, or the error because of which the attempt
+// failed.
 func (r *RefusedError) Unwrap() error { return r.cause }
 
-// The errors of this package.
+// Errors of this package.
 var (
-	ErrGaveUp   = errors.New("gave up")                                  // of Run; exit code 75
-	ErrStopping = errors.New("the agent is stopping")                    // of Apply during a stop
-	ErrAborted  = errors.New("aborted on request")                       // of Apply after Abort
-	ErrNotLive  = errors.New("no epoch is live")                         // of Drain and Undrain
-	ErrEnded    = errors.New("the supervisor has ended")                 // of every call after Run
-	ErrNoEpoch  = errors.New("there is no running epoch of this number") // of Abort
+	// error of Run; outriderd then exits with code 75
+	ErrGaveUp = errors.New("gave up")
+	// error of Apply during a stop
+	ErrStopping = errors.New("the agent is stopping")
+	// error of Apply after Abort
+	ErrAborted = errors.New("aborted on request")
+	// error of Drain and Undrain
+	ErrNotLive = errors.New("no epoch is live")
+	// error of every call after the end of Run
+	ErrEnded   = errors.New("the supervisor has ended")
+	ErrNoEpoch = errors.New("there is no running epoch of this number") // error of Abort
 )

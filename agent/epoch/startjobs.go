@@ -20,7 +20,7 @@ type prepare struct {
 	spec     *Spec
 	launch   LaunchInput
 	validate bool
-	// Of a hot restart.
+	// Only for a hot restart: ID and admin address of the parent.
 	parent      string
 	parentAdmin string
 }
@@ -56,9 +56,9 @@ func (a prepare) do(ctx context.Context, x *executor) (command Command, sum stri
 	return command, sumOf(content), err
 }
 
-// preflight checks that the parent of a hot restart responds. A new Envoy would wait forever for a
-// parent that hangs, and its queued messages, such as "terminate", would take effect when the
-// parent resumes.
+// preflight checks that the parent of a hot restart responds. A new Envoy would wait without limit
+// for a parent that hangs. If the parent resumed later, it would execute messages that are still
+// queued, such as the request to terminate.
 func (a prepare) preflight(ctx context.Context, x *executor) error {
 	err := x.state(ctx, a.parentAdmin, preflightHurry)
 	if !hangs(err) || ctx.Err() != nil {
@@ -73,7 +73,7 @@ func (a prepare) preflight(ctx context.Context, x *executor) error {
 	return nil
 }
 
-// state requests the state of an epoch and returns only the error.
+// state requests the state of an epoch, and returns the error of the request.
 func (x *executor) state(ctx context.Context, admin string, limit time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -92,7 +92,8 @@ func (x *executor) wakeUp(ctx context.Context, id string) error {
 	return nil
 }
 
-// write queues the writing of a file after all earlier file actions, and waits until it is written.
+// write queues the writing of a file behind all earlier actions on files, and waits until the file
+// is written.
 func (x *executor) write(ctx context.Context, path string, content []byte) error {
 	done := make(chan error, 1)
 	x.files.add(func(context.Context) {
@@ -110,11 +111,11 @@ func (x *executor) write(ctx context.Context, path string, content []byte) error
 	}
 }
 
-// replaceFile writes a file of a runtime folder atomically. It does not sync: the file need not
-// survive a reboot.
+// replaceFile writes a file in a runtime directory atomically. It does not call fsync, because the
+// file need not survive a reboot.
 func replaceFile(path string, content []byte) (err error) {
-	// Envoy's user reads the file through the folder's group, which new files in the folder
-	// inherit.
+	// Envoy's user may read the file as a member of its group, which new files inherit from the
+	// folder.
 	file, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path))
 	if err != nil {
 		return err
@@ -131,7 +132,7 @@ func replaceFile(path string, content []byte) (err error) {
 	return os.Rename(file.Name(), path)
 }
 
-// sumOf returns the hexadecimal SHA-256 of a bootstrap.
+// sumOf returns the SHA-256 checksum of a bootstrap in hexadecimal.
 func sumOf(content []byte) string {
 	sum := sha256.Sum256(content)
 	return hex.EncodeToString(sum[:])
@@ -160,15 +161,16 @@ func (x *executor) validate(ctx context.Context, spec *Spec, launch LaunchInput)
 	return nil
 }
 
-// awaitLive polls a starting epoch until its admin interface reports that the right epoch serves.
+// awaitLive polls a starting epoch until its admin interface reports that an epoch with the
+// expected number serves.
 type awaitLive struct {
 	id           string
 	admin        string
 	restartEpoch int
 	hot          bool
 	liveBy       time.Time
-	liveTimeout  time.Duration // for the message
-	// limit of the handshake: a hot restart that has not answered by then hangs
+	liveTimeout  time.Duration // only for the error message
+	// limit of the handshake: if a hot restart has not answered by then, it hangs
 	handshake time.Duration
 }
 

@@ -27,47 +27,48 @@ type link string
 
 const (
 	disconnected link = "disconnected"
-	listing      link = "listing" // its list of processes has been requested
+	listing      link = "listing" // the keeper's list of processes has been requested
 	connected    link = "connected"
 )
 
-// state is everything on which the supervisor bases its decisions. The goroutine of Run owns it. It
-// contains no lock, channel or connection. A Spec is shared and never changed.
+// state is everything on which the supervisor bases its decisions. Only the goroutine of Run
+// accesses it. It contains no lock, channel or connection. Specs are shared with other goroutines
+// and never changed.
 type state struct {
 	status    status
 	link      link
 	adoption  adoption
-	lostAt    time.Time    // when the keeper was lost
-	lostLong  bool         // the keeper is away for longer than a re-execution takes
-	awaiting  bool         // waiting for a process of a lost keeper to exit
+	lostAt    time.Time    // when the keeper connection was lost
+	lostLong  bool         // the keeper connection is missing for longer than a re-execution takes
+	awaiting  bool         // a job waits for a process of the lost keeper to exit
 	config    config.Envoy // see Options.Config
 	idPrefix  string
 	idCounter int
 
-	processes []*process // those that live, oldest first
-	history   []Epoch    // those that ended, oldest first
-	// copy of the epoch that was live last; nil: none since the last time that all were gone
+	processes []*process // running processes, oldest first
+	history   []Epoch    // exited epochs, oldest first
+	// copy of the last epoch that became live; nil if no process has run since
 	last *process
 
 	lastGood       *Spec // spec of the last epoch that was live and can be started again
-	lastTried      *Spec // spec of the last attempt, while lastGood is nil
+	lastTried      *Spec // spec of the last attempt; set only while lastGood is nil
 	lastGoodFailed bool  // the last start of lastGood failed
 
 	attempt    *attempt
 	pending    *pending
 	backOff    backOff
 	unreplaced []unreplaced
-	replaceAt  time.Time // when to replace a live epoch that may refuse connections; zero: never
+	replaceAt  time.Time // when to replace a live epoch whose listeners may be closed; zero: never
 	probe      probing
 	drain      draining
 	stop       *stop
 
-	awaits  string // reason why the pending request waits
-	outcome error  // of Run, once finished
+	awaits  string // why the pending request waits
+	outcome error  // result of Run, once the status is finished
 	wake    time.Time
 }
 
-// process is an epoch with its private state.
+// process is an epoch with state that only this package uses.
 type process struct {
 	Epoch
 	launchState
@@ -76,48 +77,49 @@ type process struct {
 	adminState
 }
 
-// launchState is the spec and the command with which a process was started. RenewSpec and
+// launchState is the spec and the command line with which a process was started. RenewSpec and
 // RecordAdjusted replace them.
 type launchState struct {
-	spec    *Spec // of an adopted one at first only hash and durations
-	root    int   // number of the first epoch of its lineage
-	hot     bool  // runs with hot restart
+	spec    *Spec // for an adopted epoch, before Apply: only the hash and the durations
+	root    int   // number of the first epoch of the process's lineage
+	hot     bool  // runs with hot restart enabled
 	command Command
-	sum     string // checksum of its bootstrap (sumOf)
+	sum     string // checksum of the bootstrap (sumOf)
 }
 
-// exitState is the state of a process's exit.
+// exitState has how and why a process ends.
 type exitState struct {
-	endedBy   ender        // of a draining one
-	ending    string       // why the supervisor ended the process; "": the supervisor did not
-	killed    time.Time    // SIGKILL was sent; zero: not
-	stopBegun bool         // a stop has begun to drain it, so its listeners may close
-	exit      *keeper.Exit // nil: it lives
-	lastLines []string     // of its log, once it has exited
+	endedBy   ender        // who ends the process, if it drains
+	ending    string       // why the supervisor ended the process; "": it did not
+	killed    time.Time    // when SIGKILL was sent; zero: it was not
+	stopBegun bool         // a stop has begun to drain the process, so its listeners may close
+	exit      *keeper.Exit // nil: the process runs
+	lastLines []string     // last lines of its log, once it has exited
 }
 
 // overlapState is the state of an epoch that another one has replaced.
 type overlapState struct {
-	drainJob bool      // drains side by side
-	closes   time.Time // expected closing of its listeners, if it drains side by side
+	drainJob bool      // a job drains it, because it was replaced side by side
+	closes   time.Time // when its listeners are expected to close, if it was replaced side by side
 	counting bool      // a job counts the connections
 	left     int       // connections at the last count; -1: unknown
 	busy     bool      // the last count found a client's connection, or failed
 	idle     bool      // no client is connected
-	logged   bool      // it was logged that a request waits for this epoch
+	logged   bool      // a log line was written about a request that waits for this epoch
 }
 
 // adminState is the state of a serving epoch's admin interface.
 type adminState struct {
-	misses   int       // unanswered probes in a row
-	repaired time.Time // last attempt to replace the epoch because of its admin interface
+	misses int // successive unanswered probes
+	// when the last attempt to replace the epoch because of its admin interface started
+	repaired time.Time
 }
 
-// ender is the component that ends a draining epoch.
+// ender says who ends a draining epoch.
 type ender string
 
 const (
-	endedByChild      ender = "hot"  // by its child, over Envoy's hot-restart protocol
+	endedByChild      ender = "hot"  // its child, over Envoy's hot-restart protocol
 	endedBySupervisor ender = "side" // the supervisor, by signals
 )
 
@@ -154,7 +156,7 @@ func (s *state) find(id string) *process {
 	return nil
 }
 
-// parentOf returns the living parent of child in a hot restart, or nil.
+// parentOf returns the parent of child in a hot restart, if the parent still runs; otherwise nil.
 func (s *state) parentOf(child *process) *process {
 	for _, p := range s.processes {
 		if p != child && p.Lineage == child.Lineage && p.root == child.root &&
@@ -170,7 +172,7 @@ func (s *state) recovers() bool {
 	return s.live() != nil || s.attempt != nil || s.lastGood != nil && !s.backOff.at.IsZero()
 }
 
-// classify returns the name of the state.
+// classify returns the status that follows from the other fields of the state.
 func (s *state) classify() status {
 	switch {
 	case s.status == finished:
@@ -191,7 +193,7 @@ func (s *state) classify() status {
 	return idle
 }
 
-// clone returns a copy that shares only immutable values.
+// clone returns a copy of the state. Original and copy share only values that never change.
 func (s state) clone() state {
 	copies := map[*process]*process{}
 	copyOf := func(p *process) *process {

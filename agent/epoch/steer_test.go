@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// expectSteering checks whether an Envoy is excluded from new connections, and for how long it is
-// expected to listen.
+// expectSteering checks whether the keeper steers new connections away from an Envoy, and for how
+// long the Envoy is expected to listen.
 func (h *harness) expectSteering(e *fakeEnvoy, steered bool, listens time.Duration) {
 	h.t.Helper()
 	h.w.mu.Lock()
@@ -18,7 +18,8 @@ func (h *harness) expectSteering(e *fakeEnvoy, steered bool, listens time.Durati
 	}
 }
 
-// The fake Envoy records a fault if it closes its listeners while it receives connections.
+// After a start side by side, new connections are steered to the new epoch before the old one
+// closes its listeners. Otherwise the fake Envoy would record a fault.
 func TestSteerSideBySide(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -32,7 +33,8 @@ func TestSteerSideBySide(t *testing.T) {
 			t.Error("its drain is over, and it listens")
 		}
 	})
-	onHost(t, func(h *harness) { // a hot restart hands its listeners over
+	// in a hot restart the new epoch takes over the listeners, so nothing is steered
+	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		old := h.newest()
 		h.must(specOf("b"))
@@ -41,7 +43,7 @@ func TestSteerSideBySide(t *testing.T) {
 	})
 }
 
-// The next agent continues the steering.
+// After a restart, the agent steers connections again.
 func TestSteerAdopted(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -58,7 +60,7 @@ func TestSteerAdopted(t *testing.T) {
 	})
 }
 
-// A drain whose time is too short to accept the queued connections starts later.
+// If the drain time is too short to accept the queued connections, the drain starts later.
 func TestSteerBriefDrain(t *testing.T) {
 	onHost(t, func(h *harness) {
 		spec := specOf("a")
@@ -83,7 +85,8 @@ func TestSteerBriefDrain(t *testing.T) {
 	})
 }
 
-// An epoch that cannot be requested to drain ends when its time is over.
+// An epoch without admin interface cannot be drained. It exits at the end of its parent shutdown
+// time.
 func TestSteerWithoutAdmin(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -91,7 +94,7 @@ func TestSteerWithoutAdmin(t *testing.T) {
 		h.w.behaviour["bad"] = behaviour{never: true}
 		go func() { _, _ = h.apply(specOf("bad")) }()
 		h.wait(time.Second)
-		h.must(version("b", "12.1")) // waits, so that no other epoch brings back the admin interface
+		h.must(version("b", "12.1")) // this request is waiting already, so no repair is started
 		h.wait(0)
 		h.expectSteering(old, true, 8*time.Second)
 		h.wait(8100 * time.Millisecond)
@@ -99,7 +102,7 @@ func TestSteerWithoutAdmin(t *testing.T) {
 	})
 }
 
-// If the keeper cannot steer connections, the new epoch starts all the same.
+// If the keeper cannot steer connections, the new epoch starts nevertheless.
 func TestSteerImpossible(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.do(func() { h.w.unsteered = true })

@@ -11,14 +11,14 @@ import (
 
 // stop is the progress of a stop.
 type stop struct {
-	now        bool      // without a drain
-	drained    bool      // nothing is left to wait for
-	terminated time.Time // SIGTERM was sent
-	killed     time.Time // SIGKILL was sent
+	now        bool      // stop without a drain
+	drained    bool      // the drain has ended
+	terminated time.Time // when SIGTERM was sent
+	killed     time.Time // when SIGKILL was sent
 	cleaning   bool      // the keeper is removing the files and shared memory of ended Envoys
 }
 
-// stopRequested is the event of Stop.
+// stopRequested is the event of a call of Stop.
 type stopRequested struct {
 	config config.Envoy
 	now    bool
@@ -53,7 +53,8 @@ func (m *machine) beginStop(e stopRequested) {
 		sentence: fmt.Sprintf("stopping: epoch %d drains", live.Number),
 		message:  "stopping: the live epoch drains"})
 	c := e.config
-	if rest := max(live.DrainEnds.Sub(m.now), 0); !live.DrainEnds.IsZero() { // drained on request
+	// a requested drain has begun already: wait only for the rest of its time
+	if rest := max(live.DrainEnds.Sub(m.now), 0); !live.DrainEnds.IsZero() {
 		c.TerminationDrainDuration = min(c.TerminationDrainDuration, rest)
 		c.MinimumDrainDuration = min(c.MinimumDrainDuration, rest)
 	}
@@ -65,18 +66,18 @@ func (m *machine) beginStop(e stopRequested) {
 	m.do(drain)
 }
 
-// stopDrained is the event of the end of a stop's drain.
+// stopDrained is the event that the drain of a stop has ended.
 type stopDrained struct{}
 
 func (stopDrained) apply(m *machine) { m.stop.drained = true }
 
-// cleanedUp is the event of the end of the keeper's cleanup.
+// cleanedUp is the event that the keeper's cleanup has ended.
 type cleanedUp struct{ err error }
 
 func (e cleanedUp) apply(m *machine) { m.finish(e.err) }
 
-// reconcileStop continues a stop: SIGTERM once all epochs have drained, SIGKILL later, and the
-// keeper's cleanup when no process is left.
+// reconcileStop continues a stop: it sends SIGTERM once all epochs have drained, SIGKILL later, and
+// requests the keeper's cleanup when no process is left.
 func (m *machine) reconcileStop() {
 	stop := m.stop
 	patience := terminateTimeout
@@ -85,7 +86,7 @@ func (m *machine) reconcileStop() {
 	}
 	switch {
 	case stop.cleaning:
-	case m.link != connected: // the keeper may be re-executing itself while its Envoys live
+	case m.link != connected: // the keeper may be re-executing itself; its Envoys continue to run
 		if m.link == disconnected && m.due(m.lostAt.Add(keeperPatience)) {
 			m.finish(fmt.Errorf("end Envoy: %w", errKeeperLost))
 		}
@@ -114,7 +115,7 @@ func (m *machine) reconcileStop() {
 	}
 }
 
-// terminate sends SIGTERM to the newest epoch of each lineage, which ends its parent.
+// terminate sends SIGTERM to the newest epoch of each lineage, which makes its parent exit, too.
 func (m *machine) terminate() {
 	newest := map[int]*process{}
 	for _, p := range m.processes {

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// stopIn stops all epochs and returns how long that took.
+// stopIn stops all epochs and returns the duration of the stop.
 func (h *harness) stopIn(now bool) time.Duration {
 	h.t.Helper()
 	begun := time.Now()
@@ -197,8 +197,8 @@ func TestStopDuringAStart(t *testing.T) {
 	})
 }
 
-// The serving epoch has lost its admin interface to an epoch that the stop ends, or to a failed one
-// before it was repaired.
+// A stop waits for the requests in flight of a serving epoch that has lost its admin interface: to
+// a starting epoch, which the stop ends, or to a failed epoch, after which no repair succeeded.
 func TestStopWhenAdminIsLost(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {
@@ -225,8 +225,8 @@ func TestStopWhenAdminIsLost(t *testing.T) {
 	}
 }
 
-// The keeper counts the connections of an epoch without admin interface, even if it re-executes
-// itself meanwhile.
+// A stop waits for the connections of an epoch without admin interface. The keeper counts them,
+// also after it re-executes itself during the stop.
 func TestStopWithoutAdminWhileTheKeeperReplacesItself(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))

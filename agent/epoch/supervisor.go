@@ -12,12 +12,12 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// Supervisor supervises the epochs of one Envoy. See the package comment. It is ready once the
-// processes of the first keeper are adopted.
+// Supervisor supervises the epochs of one Envoy; see the package comment. It is ready once it has
+// adopted the processes of its first keeper.
 type Supervisor struct {
 	part.Readiness
 	executor executor
-	state    state // owned by Run
+	state    state // owned by the goroutine of Run
 
 	mu       sync.Mutex
 	snapshot []Epoch
@@ -25,7 +25,7 @@ type Supervisor struct {
 	changed  chan struct{}
 }
 
-// New returns a supervisor; nothing happens before Run.
+// New returns a supervisor. It does nothing until Run is called.
 func New(options Options) *Supervisor {
 	s := &Supervisor{executor: newExecutor(options), changed: make(chan struct{})}
 	s.state = state{status: adopting, link: disconnected, config: options.Config,
@@ -33,12 +33,12 @@ func New(options Options) *Supervisor {
 	return s
 }
 
-// Name returns the name of the part.
+// Name returns the name of this component of the agent.
 func (s *Supervisor) Name() string { return "supervisor" }
 
-// Run adopts the keeper's epochs, then supervises until ctx ends, Stop is done, or it gives up. In
-// the first two cases it returns nil; after the end of ctx, Envoy continues to serve and the next
-// agent adopts it. In the last case it returns ErrGaveUp. It may be called once.
+// Run adopts the keeper's epochs, then supervises until ctx ends, Stop has completed, or Envoy has
+// exited too often. In the last case it returns ErrGaveUp, otherwise nil. When ctx ends, Envoy
+// continues to serve, and the next agent adopts it. Run may be called once.
 func (s *Supervisor) Run(ctx context.Context, keeper Keeper) error {
 	x := &s.executor
 	end := x.begin(ctx, keeper)
@@ -69,7 +69,8 @@ func (s *Supervisor) Run(ctx context.Context, keeper Keeper) error {
 	return s.state.outcome
 }
 
-// step makes one transition, publishes the new state to readers, and starts its actions.
+// step makes one transition of the state machine, publishes the new state to readers, and starts
+// the actions that result from it.
 func (s *Supervisor) step(e event) {
 	e.at = time.Now()
 	var actions []action
@@ -100,15 +101,15 @@ func (s *Supervisor) publish() {
 	s.changed = make(chan struct{})
 }
 
-// Epochs returns the recently exited epochs, then the living ones, each oldest first.
+// Epochs returns the recently exited epochs, then the running ones, each group oldest first.
 func (s *Supervisor) Epochs() []Epoch {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.snapshot)
 }
 
-// Live returns the serving epoch and its admin interface; false if there is none. The admin
-// interface may be lost (Epoch.AdminLost).
+// Live returns the serving epoch and its admin interface; false if no epoch serves. The admin
+// interface may not exist any more (Epoch.AdminLost).
 func (s *Supervisor) Live() (Epoch, Admin, bool) {
 	for _, e := range s.Epochs() {
 		if e.State.Serves() {
@@ -118,8 +119,8 @@ func (s *Supervisor) Live() (Epoch, Admin, bool) {
 	return Epoch{}, nil, false
 }
 
-// Changed returns a channel that is closed when the results of Epochs or Live change. Call it
-// before them.
+// Changed returns a channel that is closed when the results of Epochs or Live change. To miss no
+// change, call Changed before Epochs or Live.
 func (s *Supervisor) Changed() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,15 +147,16 @@ func (s *Supervisor) Ping(ctx context.Context) error {
 }
 
 // Apply requests an epoch with the request's spec and returns once it is live. The error is a
-// *RefusedError, ErrEnded or that of ctx. While an attempt runs, new requests are merged into one
-// with the spec of the newest; all their callers receive its outcome. The end of ctx ends the wait,
-// not the request.
+// *RefusedError, ErrEnded or ctx's error. Requests that arrive while an attempt runs are merged
+// into one with the newest spec, and all their callers receive its outcome. If ctx ends, Apply
+// returns, but the request continues.
 func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error) {
 	return s.Submit(request)(ctx)
 }
 
-// Submit is Apply in two steps, for callers that must not block. It queues the request and returns
-// at once; wait returns the outcome. Requests have the order of the calls of Submit.
+// Submit is Apply in two steps, for callers that must not block. Submit queues the request and
+// returns at once; wait returns the outcome. Requests are handled in the order of the calls of
+// Submit.
 func (s *Supervisor) Submit(request Request) (wait func(context.Context) (Result, error)) {
 	c := s.executor.call(request.OnWait, func(c call) trigger {
 		c.ifChanged = request.IfChanged
@@ -166,14 +168,14 @@ func (s *Supervisor) Submit(request Request) (wait func(context.Context) (Result
 	}
 }
 
-// Configure replaces Options.Config. It does not block.
+// Configure replaces Options.Config without blocking.
 func (s *Supervisor) Configure(c config.Envoy) { s.executor.post(configured{c}) }
 
 // Drain makes the live epoch fail its health checks, and close its listeners at the end of its
-// drain time. Requests in flight complete. The drain also applies to later epochs until Undrain. If
-// Envoy may have accepted the request without answering, or is about to be replaced, the request is
-// repeated until Envoy confirms it. A refused Drain changes nothing. A successful one ends an
-// Undrain in progress. If ctx ends, the drain continues.
+// drain time. Requests in flight complete. The drain also applies to later epochs until Undrain.
+// The drain request is repeated until Envoy confirms it, if Envoy may have accepted it without
+// answering, or is about to be replaced. If Drain returns an error, nothing has changed. A
+// successful Drain ends an Undrain in progress. If ctx ends, the drain continues.
 func (s *Supervisor) Drain(ctx context.Context) error {
 	return s.call(ctx, func(c call) trigger { return drainRequested{c} }).err
 }
@@ -192,17 +194,17 @@ func (s *Supervisor) Undrain(ctx context.Context, onWait func(until time.Time, w
 	return a.result, a.err
 }
 
-// Abort kills an epoch. The request for a starting epoch is refused; a serving epoch is started
-// again; a replaced one loses its remaining connections, and the keeper acts as the parent that its
-// child then misses.
+// Abort kills an epoch. If the epoch is starting, its request fails; if it serves, it is started
+// again; if it was replaced, the connections that it still has are cut, and the keeper takes the
+// parent's part in the hot-restart protocol for its child.
 func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
 
-// RenewSpec passes the spec of the configuration in force, though no epoch had to be started for
-// it: an older one of equal hash is not used any more, as it may differ in what needs no new epoch
-// (log levels in the command line, LiveTimeout). It reports whether the live epoch runs with
-// another command line; then the caller adjusts that epoch and calls RecordAdjusted.
+// RenewSpec passes a new spec with the hash of the current one. The supervisor uses it for later
+// starts, because it may differ in settings that need no new epoch (log levels in the command line,
+// LiveTimeout). It reports whether the live epoch runs with another command line; in this case the
+// caller adjusts the epoch and calls RecordAdjusted.
 func (s *Supervisor) RenewSpec(ctx context.Context, spec *Spec) (differs bool, err error) {
 	a := s.call(ctx, func(c call) trigger { return renewed{c, spec} })
 	return a.differs, a.err
@@ -213,17 +215,18 @@ func (s *Supervisor) RecordAdjusted(ctx context.Context, id string, spec *Spec) 
 	return s.call(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
 }
 
-// SetKeeper passes the next keeper after the connection to the last one was lost (Done is closed),
-// and returns when its processes are adopted. Epochs that it does not list have ended; if one of
-// them served, its successor starts at once.
+// SetKeeper passes the connection to the next keeper after the previous one was lost (Done is
+// closed), and returns when the keeper's processes are adopted. Epochs that this keeper does not
+// list have exited; if one of them served, its successor starts at once.
 func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
 	s.executor.setKeeper(keeper)
 	return s.call(ctx, func(c call) trigger { return keeperConnected{c.id} }).err
 }
 
 // Stop drains and ends all epochs, removes their sockets and files, and returns when Run has
-// returned. c determines how long it drains (termination_drain_duration and others); with now it
-// does not drain. A second call waits for the first, or with now ends the first one's drain.
+// returned. c determines how long it drains (termination_drain_duration and others); if now is
+// true, it does not drain. A second call waits for the first one to complete; if now is true, it
+// ends the drain of the first one.
 func (s *Supervisor) Stop(ctx context.Context, c config.Envoy, now bool) error {
 	s.executor.post(stopRequested{c, now})
 	select {

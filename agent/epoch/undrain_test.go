@@ -28,7 +28,8 @@ func (h *harness) undrain(onWait func(time.Time, string)) <-chan answer {
 	return done
 }
 
-// expectServes checks that the live epoch accepts connections and is, and remains, healthy.
+// expectServes checks that the live epoch accepts connections, and that it is healthy and remains
+// so.
 func (h *harness) expectServes() {
 	h.t.Helper()
 	h.wait(time.Minute)
@@ -41,7 +42,7 @@ func (h *harness) expectServes() {
 func TestUndrain_RestoresServiceByANewEpoch(t *testing.T) {
 	for name, after := range map[string]time.Duration{
 		"before the listeners close": time.Second,
-		"while they close":           5*time.Second - toLive/2, // specOf drains for 5 s
+		"while they close":           5*time.Second - toLive/2, // the drain time of specOf is 5 s
 		"after they closed":          10 * time.Second,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -86,7 +87,7 @@ func TestUndrain_ThatFailsChangesNothing(t *testing.T) {
 			t.Fatalf("%+v", a)
 		}
 		h.do(func() { h.w.behaviour["a"] = behaviour{} })
-		h.wait(2 * time.Minute) // it has an admin interface again
+		h.wait(2 * time.Minute) // a repair restores the admin interface
 		h.expectDrained(h.newest(), true)
 		h.must(specOf("b"))
 		h.expectDrained(h.newest(), true)
@@ -97,14 +98,15 @@ func TestUndrain_ThatFailsChangesNothing(t *testing.T) {
 	})
 }
 
-// If an epoch is started anyway, it restores service; none is started only for the undrain.
+// If a reload starts an epoch while an undrain waits, this epoch restores service, and the undrain
+// starts none.
 func TestUndrain_JoinsAReload(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		h.drain()
 		reload := make(chan error, 1)
 		go func() { _, err := h.apply(specOf("b")); reload <- err }()
-		h.wait(70 * time.Millisecond) // validated, not live
+		h.wait(70 * time.Millisecond) // epoch 1 is validated, but not live yet
 		a := <-h.undrain(nil)
 		if err := <-reload; err != nil || a.err != nil || a.result.Epoch != 1 {
 			t.Errorf("%v, %+v", err, a)
@@ -114,7 +116,7 @@ func TestUndrain_JoinsAReload(t *testing.T) {
 	})
 }
 
-// A refused reload does not refuse the undrain that waited for the reload's epoch.
+// If the reload for whose epoch an undrain waits is refused, the undrain starts an epoch itself.
 func TestUndrain_OutlivesARefusedReload(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
@@ -211,8 +213,8 @@ func TestUndrain_DuringACrashAndAStop(t *testing.T) {
 	})
 }
 
-// The record of an epoch says so while it is unknown whether its listeners were closed for a child
-// that was killed.
+// While the listeners of an epoch may be closed, because its child took them over and was killed,
+// MayRefuse is set in its record.
 func TestMayRefuse(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a"))

@@ -9,12 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestUnreplaced_IsRestartedByTheNextAgent ends the agent after it has seen Envoy exit and before a
-// successor is live. The spec that the next agent applies never becomes live, so service depends on
-// what that agent knows of the exited epoch.
+// TestUnreplaced_IsRestartedByTheNextAgent ends the agent after Envoy has exited and before a
+// successor is live. The spec that the next agent applies never becomes live, so an epoch serves
+// only if this agent restarts the exited one from its note and bootstrap file.
 func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 	for name, was := range map[string]struct {
-		file   func(path string) error // what becomes of its file meanwhile
+		file   func(path string) error // changes the bootstrap file while no agent runs
 		serves bool
 	}{
 		"at once":             {func(string) error { return nil }, true},
@@ -30,7 +30,8 @@ func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 				h.kill(h.newest(), "SIGKILL")
 				h.wait(time.Millisecond)
 				h.leave()
-				for _, e := range h.alive() { // restarted epochs keep their start time
+				// kill epochs that the first agent already started again
+				for _, e := range h.alive() {
 					h.kill(e, "SIGKILL")
 				}
 				if err := was.file(filepath.Join(h.dir, "envoy-rev1.json")); err != nil {
@@ -57,14 +58,15 @@ func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 	}
 }
 
-// TestUnreplaced_LeavesNothingAfterAStop stops right after Envoy exited, when its file is retained
-// for the next agent.
+// TestUnreplaced_LeavesNothingAfterAStop stops after Envoy has exited, when its bootstrap file is
+// retained for the next agent. The stop removes the file.
 func TestUnreplaced_LeavesNothingAfterAStop(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.config.RestartBackoffMin, h.config.RestartBackoffMax = time.Minute, time.Minute
 		h.s.Configure(h.config)
 		h.must(specOf("a"))
-		for range 2 { // the second restart is delayed
+		// Envoy is started again immediately after the first exit, and later after the second
+		for range 2 {
 			h.kill(h.newest(), "SIGKILL")
 			h.wait(time.Second)
 		}
@@ -76,11 +78,11 @@ func TestUnreplaced_LeavesNothingAfterAStop(t *testing.T) {
 }
 
 // TestAdoption_TriesAFailedSpecOnce starts an agent whose configuration works, after an Envoy
-// exited whose spec no longer works. That spec is tried once.
+// exited whose spec no longer works. The agent tries the old spec once, then its own.
 func TestAdoption_TriesAFailedSpecOnce(t *testing.T) {
 	for name, test := range map[string]struct {
 		ails behaviour
-		down time.Duration // nobody serves for so long at most
+		down time.Duration // maximum outage
 	}{"it fails": {behaviour{late: true}, time.Second},
 		"it hangs": {behaviour{never: true}, specOf("").LiveTimeout + time.Second}} {
 		t.Run(name, func(t *testing.T) {
@@ -92,7 +94,7 @@ func TestAdoption_TriesAFailedSpecOnce(t *testing.T) {
 				for len(h.alive()) > 0 {
 					h.wait(100 * time.Millisecond)
 				}
-				h.wait(100 * time.Millisecond) // the restart is delayed
+				h.wait(100 * time.Millisecond) // the next restart is delayed by the back-off
 				h.leave()
 				h.wait(time.Second)
 				h.config.RestartLimit = 2

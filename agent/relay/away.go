@@ -9,19 +9,20 @@ import (
 	"outrider.org/outrider/agent/repeat"
 )
 
-// conditionAway is active while the relay has no connection to the upstream server for an Envoy.
+// conditionAway is active while the relay has no connection to the upstream server for the session
+// of an Envoy.
 const conditionAway = "upstream-unreachable"
 
-// away identifies the text of conditionAway. The text contains the first error of a class only, so
-// that errors that differ in ports or times do not change the condition.
+// away identifies the text of conditionAway. The text is changed only if the class of the error
+// changes, not if errors of a class differ in ports or times.
 type away struct {
 	address string
 	class   string // class of the error; "" while there is a connection
 	state   ConnectionState
 }
 
-// classOf returns the class of an error. All errors that a closed connection causes, which depend
-// on the state of the handshake, are in one class.
+// classOf returns the class of an error. Depending on the state of the handshake, a connection that
+// the server closes causes different errors; they are all in one class.
 func classOf(err error) string {
 	text := err.Error()
 	for _, closed := range []string{"connection reset", "broken pipe", "EOF", "server preface",
@@ -33,7 +34,8 @@ func classOf(err error) string {
 	return repeat.ErrorClass(text)
 }
 
-// showAway raises or clears conditionAway for the session with the worst state. Callers hold mu.
+// showAway raises or clears conditionAway for the session in the worst state. The caller must hold
+// mu.
 func (s *Server) showAway(worst state, next Status) {
 	if worst.err == nil {
 		s.away = away{}

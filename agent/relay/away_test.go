@@ -14,9 +14,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestUpstream_ThatResetsIsOneEvent: a load balancer without an istiod accepts connections and
-// resets them. That is one event and one log line, however often the relay tries. If it then
-// refuses connections, that is another event.
+// TestUpstream_ThatResetsIsOneEvent connects to a load balancer without an istiod, which accepts
+// connections and resets them. There is one event and one log line, however often the relay
+// retries, and another event when the load balancer refuses connections instead.
 func TestUpstream_ThatResetsIsOneEvent(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -66,8 +66,8 @@ func TestUpstream_ThatResetsIsOneEvent(t *testing.T) {
 	c.end(nil)
 }
 
-// TestServer_FailuresOfAClassAreOneEvent: errors of a class are one event, even if their ports,
-// times or sessions differ.
+// TestServer_FailuresOfAClassAreOneEvent checks that errors of one class cause one event, even if
+// their ports, times or sessions differ.
 func TestServer_FailuresOfAClassAreOneEvent(t *testing.T) {
 	board := condition.NewBoard()
 	events, end := board.Watch(100)

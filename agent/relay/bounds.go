@@ -9,7 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Bounds of what a relay stores, sends and waits for.
+// Bounds of what a relay stores and sends, and of how long it waits.
 const (
 	defaultPatience = 500 * time.Millisecond
 	// slowUpstream is how long the relay waits for the first response of a connected upstream
@@ -24,22 +24,24 @@ const (
 	// maximum number of resources in one response, including removed ones
 	maxResources = 1 << 20
 	maxStreams   = 64  // maximum number of streams on one connection of a client
-	maxRequests  = 256 // requests queued for an upstream server that does not read
-	// bytes of the queued requests; the first requests of a link contain all names
+	maxRequests  = 256 // requests queued for an upstream server that does not read them
+	// bytes of the queued requests; the first requests on a connection contain all resource names
 	maxQueuedBytes    = 64 << 20
-	maxPending        = 64      // unanswered responses of a type that are remembered for one stream
+	maxPending        = 64      // unanswered responses of one type that are retained for one stream
 	maxRefusalBytes   = 8 << 10 // maximum length of an error message of Envoy in bytes
 	nameOverhead      = 64      // bytes of memory that a name or a version needs beside its text
 	keepaliveInterval = 30 * time.Second
 	keepaliveTimeout  = 10 * time.Second
-	keepaliveMinimum  = 5 * time.Second // least interval between the pings of an Envoy
+	// shortest interval of keepalive pings that an Envoy may send
+	keepaliveMinimum = 5 * time.Second
 )
 
-// share bounds the memory of the relay that a group of streams uses. Envoys have one share and
-// clients that are no Envoys a second one, so that applications cannot exhaust the share of Envoys.
+// share bounds the memory of the relay that a group of streams uses. The streams of Envoys have one
+// share, and those of gRPC applications another, so that applications cannot exhaust the share of
+// Envoys.
 type share struct {
 	nameBytes int   // bytes of the names and versions in the requests of one stream
-	streams   quota // number of concurrent streams of the group
+	streams   quota // number of concurrent streams in the group
 	names     quota // bytes of the names and versions in the requests of all streams
 	pending   quota // bytes of responses that clients have not answered
 	held      quota // bytes of resources that clients have accepted
@@ -58,8 +60,8 @@ type quota struct {
 	used atomic.Int64
 }
 
-// take adds n to the used amount; a negative n returns a part. It reports false, and changes
-// nothing, if n would exceed the limit.
+// take adds n to the used amount; a negative n returns that much. If the limit would be exceeded,
+// take changes nothing and returns false.
 func (q *quota) take(n int) bool {
 	if q.used.Add(int64(n)) <= q.most || n <= 0 {
 		return true
@@ -90,9 +92,9 @@ func (s *session) countNames(w *watch) error {
 	return nil
 }
 
-// countPending counts an unanswered response against the share. If the share is exhausted, it drops
-// older responses of the type, and at last this one. An answer to a dropped response is forwarded,
-// but the resources that it accepts are not stored.
+// countPending counts an unanswered response against the share. While the share is exhausted, it
+// drops unanswered responses of the type, oldest first. The relay still forwards a client's answer
+// to a dropped response, but does not store the accepted resources.
 func (s *session) countPending(w *watch) {
 	for {
 		change := w.pendingBytes() - w.counted.pending
@@ -133,5 +135,5 @@ func (s *session) release() {
 	s.share.held.take(-s.counted.held)
 }
 
-// counted is the memory of one session that counts against a share, in bytes.
+// counted is the memory that one session uses of a share, in bytes.
 type counted struct{ names, pending, held int }

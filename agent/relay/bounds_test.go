@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestSession_StreamsDoNotDisturbEachOther: an Envoy that does not read makes its session read
-// little from upstream, also of extension configurations, and delays no other stream.
+// TestSession_StreamsDoNotDisturbEachOther checks that a stream whose Envoy does not read makes the
+// relay buffer only a few megabytes from the upstream server, and does not delay other streams.
 func TestSession_StreamsDoNotDisturbEachOther(t *testing.T) {
 	for _, typeURL := range []string{clusterType, xdsresource.ExtensionType} {
 		t.Run(typeURL, func(t *testing.T) { testSlowStream(t, typeURL) })
@@ -62,7 +62,7 @@ func testSlowStream(t *testing.T, typeURL string) {
 		other.next()
 	}
 	flooded.end(nil)
-	// flow control windows of both connections, and the responses in the relay
+	// the flow control windows of both connections, and the responses that the relay holds
 	if n := <-sent; n > 20 {
 		t.Errorf("%d MB were buffered for an Envoy that does not read", n)
 	}
@@ -85,8 +85,8 @@ func (s *testStream) endsExhausted() {
 	}
 }
 
-// TestSession_BoundsNamesAndInitialVersions: the bound covers names and the versions in the first
-// request of a type.
+// TestSession_BoundsNamesAndInitialVersions checks that a stream ends when the names in its
+// requests, or the versions in the first request of a type, exceed the bound.
 func TestSession_BoundsNamesAndInitialVersions(t *testing.T) {
 	long := strings.Repeat("x", maxRequestBytes/4)
 	for name, request := range map[string]func(i int) *discoveryv3.DeltaDiscoveryRequest{
@@ -116,7 +116,7 @@ func TestSession_BoundsNamesAndInitialVersions(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				// sending may fail, because the stream ends at the bound
+				// sending fails if the stream has already ended because of the bound
 				_ = envoy.stream.SendMsg(&text)
 			}
 			envoy.endsExhausted()
@@ -127,8 +127,9 @@ func TestSession_BoundsNamesAndInitialVersions(t *testing.T) {
 	}
 }
 
-// TestSession_BoundsUnansweredResponses: the responses of a client that reads but does not answer
-// take bounded memory. Its answer to a response that is still remembered has an effect.
+// TestSession_BoundsUnansweredResponses checks that the unanswered responses of a client that reads
+// use bounded memory, and that the resources of a response that is still retained are stored once
+// it is answered.
 func TestSession_BoundsUnansweredResponses(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, serverAt(up.address), filepath.Join(t.TempDir(), "cache"))
@@ -146,7 +147,7 @@ func TestSession_BoundsUnansweredResponses(t *testing.T) {
 	}
 	answer := func(nonce string) {
 		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: nonce})
-		above.next() // the answer to a forgotten response is forwarded, too
+		above.next() // the answer to a dropped response is forwarded, too
 	}
 	answer("10")
 	if used := r.envoys.pending.used.Load(); used < 2<<20 || used > 4<<20 {
@@ -163,8 +164,8 @@ func TestSession_BoundsUnansweredResponses(t *testing.T) {
 	})
 }
 
-// TestSession_BoundsAcceptedResources: beyond the bound of accepted resources only names and
-// versions are stored.
+// TestSession_BoundsAcceptedResources checks that only names and versions are stored of accepted
+// resources that exceed the bound.
 func TestSession_BoundsAcceptedResources(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, serverAt(up.address), filepath.Join(t.TempDir(), "cache"))
@@ -192,8 +193,8 @@ func TestSession_BoundsAcceptedResources(t *testing.T) {
 	}
 }
 
-// TestServer_OtherClientsTakeNothingFromEnvoy: Envoy's streams open while other clients use all of
-// their share.
+// TestServer_OtherClientsTakeNothingFromEnvoy checks that Envoy can open streams while other
+// clients have exhausted their share.
 func TestServer_OtherClientsTakeNothingFromEnvoy(t *testing.T) {
 	var isEnvoy atomic.Bool
 	r := startRelayWith(t, Options{Upstream: serverAt(startUpstream(t,
@@ -230,8 +231,9 @@ func TestParseResponse_BoundsResources(t *testing.T) {
 	}
 }
 
-// TestModules_BoundsAllModulesOfAResponse: the extension configurations of one response are bounded
-// together with their modules, even if several contain the same module.
+// TestModules_BoundsAllModulesOfAResponse checks that the bound applies to the total size of the
+// extension configurations of one response with their Wasm modules, even if several contain the
+// same module.
 func TestModules_BoundsAllModulesOfAResponse(t *testing.T) {
 	body := make([]byte, 64<<20)
 	r := &response{typeURL: xdsresource.ExtensionType}

@@ -37,8 +37,8 @@ func identityOf(node *corev3.Node, address string) identity {
 	return identity(identityStart(address, node.GetId()) + hex.EncodeToString(sum[:]))
 }
 
-// identityStart returns the common prefix of the identities of a node ID at an upstream server. It
-// leaves out the node's IP address, which may be unknown at the agent's start.
+// identityStart returns the prefix that all identities of a node ID at an upstream server have. The
+// node's IP address is not part of it, because it may be unknown when the agent starts.
 func identityStart(address, id string) string {
 	// a node ID of Istio consists of type, IP address, name and domain
 	if parts := strings.Split(id, "~"); len(parts) == 4 {
@@ -52,7 +52,7 @@ func identityStart(address, id string) string {
 type snapshot struct {
 	identity identity
 	saved    time.Time // time of the last change
-	// the snapshot was read from the file, and the node has accepted nothing since
+	// the snapshot was read from the file, and the node has not accepted a response since
 	restored bool
 	types    map[string]accepted
 }
@@ -67,11 +67,12 @@ type Cache struct {
 	path  string
 	most  int // maximum size of the file in bytes
 	board *condition.Board
-	dirty chan struct{} // the file must be written; capacity 1
+	dirty chan struct{} // signals that the file must be written; has room for one signal
 
 	mu     sync.Mutex
 	maxAge time.Duration // maximum age of a snapshot read from the file; 0: no limit
-	// snapshots of the last two nodes, the current one first: epochs of different nodes may overlap
+	// snapshots of the last two nodes, the current one first; two epochs that run at the same time
+	// may have different nodes
 	nodes []*snapshot
 }
 
@@ -104,20 +105,21 @@ func OpenCache(path string, board *condition.Board) *Cache {
 	return c
 }
 
-// setMaxAge sets the maximum age of what was read from the file; older resources are not served. 0
-// means no limit.
+// setMaxAge sets the maximum age of snapshots that were read from the file. Older ones are not
+// served; 0 means no limit.
 func (c *Cache) setMaxAge(age time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.maxAge = age
 }
 
-// expired reports whether a snapshot from the file is too old to be served. Callers hold mu.
+// expired reports whether a snapshot from the file is too old to be served. The caller must hold
+// mu.
 func (c *Cache) expired(node *snapshot) bool {
 	return node.restored && c.maxAge > 0 && time.Since(node.saved) > c.maxAge
 }
 
-// reportExpired raises conditionExpired if the resources of a node are too old to be served.
+// reportExpired raises conditionExpired if a node's snapshot is too old to be served.
 func (c *Cache) reportExpired(of identity) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,7 +132,7 @@ func (c *Cache) reportExpired(of identity) {
 	}
 }
 
-// put replaces a node's resources of a type. The caller must not modify the map held afterwards.
+// put replaces a node's resources of a type. The caller must not modify held after the call.
 func (c *Cache) put(of identity, typeURL, version string, held map[string]resource) {
 	// secrets are not cached, because they contain private keys
 	if typeURL == xdsresource.SecretType {
@@ -158,12 +160,14 @@ func (c *Cache) put(of identity, typeURL, version string, held map[string]resour
 	}
 }
 
-// exceeded raises conditionUnwritten because the accepted resources have more than most bytes.
+// exceeded raises conditionUnwritten because the accepted resources have more than the limit most,
+// in bytes.
 func (c *Cache) exceeded(most int64) {
 	c.unwritten(fmt.Errorf("it has more than %d MB", most>>20))
 }
 
-// node returns the snapshot of a node, or nil if there is none that may be served. Callers hold mu.
+// node returns the snapshot of a node, or nil if the cache has none or may not serve it. The caller
+// must hold mu.
 func (c *Cache) node(of identity) *snapshot {
 	for _, node := range c.nodes {
 		if node.identity == of && !c.expired(node) {
@@ -173,8 +177,8 @@ func (c *Cache) node(of identity) *snapshot {
 	return nil
 }
 
-// get returns a node's cached resources of a type and their version; nil if the node never accepted
-// the type.
+// get returns a node's cached resources of a type and their version; nil if no resources of the
+// type may be served.
 func (c *Cache) get(of identity, typeURL string) (map[string]resource, string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -200,8 +204,9 @@ func (c *Cache) newest(address, id, typeURL string) (all []resource) {
 	return nil
 }
 
-// madeFrom returns the cached extension configuration into which the relay put a Wasm module.
-// source is the SHA-256 of upstream's resource without the module. It returns nil if there is none.
+// madeFrom returns a cached extension configuration into which the relay has put a Wasm module.
+// source is the SHA-256 checksum of the resource that the upstream server sent without the module.
+// It returns nil if none is cached.
 func (c *Cache) madeFrom(source []byte) []byte {
 	if c == nil {
 		return nil
@@ -211,7 +216,8 @@ func (c *Cache) madeFrom(source []byte) []byte {
 	for _, node := range c.nodes {
 		for _, one := range node.types[xdsresource.ExtensionType].resources {
 			if bytes.Equal(one.source, source) {
-				return bytes.Clone(one.body) // the clone does not keep the whole file in memory
+				// without the copy, the content of the whole file would remain in memory
+				return bytes.Clone(one.body)
 			}
 		}
 	}
@@ -234,7 +240,7 @@ const (
 	writeInterval = 30 * time.Second
 )
 
-// run writes the file after changes, and once more when ctx ends. It retries a failed write.
+// run writes the file after changes, and again when ctx ends. It retries a failed write.
 func (c *Cache) run(ctx context.Context) error {
 	pause := writeDelay
 	var again <-chan time.Time // timer of the next retry; nil unless the last write failed
@@ -248,7 +254,7 @@ func (c *Cache) run(ctx context.Context) error {
 		case <-again:
 		case <-ctx.Done():
 			if again != nil || len(c.dirty) > 0 {
-				_ = c.write() // the condition shows the error
+				_ = c.write() // the condition reports the error
 			}
 			return nil
 		}

@@ -25,7 +25,7 @@ func held(names ...string) map[string]resource {
 	return all
 }
 
-// written returns a cache with resources, and the content of its file.
+// written returns a cache that contains resources, and the content of its file.
 func written(t testing.TB) (*Cache, []byte) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cache")
@@ -135,8 +135,8 @@ func TestCache_ReportsThatItCannotBeWritten(t *testing.T) {
 	}
 }
 
-// TestCache_LeavesOutWhatDoesNotFit: if the file would be too large, it is written without the
-// older node, and then without the largest modules.
+// TestCache_LeavesOutWhatDoesNotFit checks that a file that would be too large is written without
+// the older node, and if necessary without the largest Wasm modules.
 func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
 	board := condition.NewBoard()
 	c := OpenCache(filepath.Join(t.TempDir(), "cache"), board)
@@ -182,8 +182,8 @@ func TestCache_IsWrittenAtTheEnd(t *testing.T) {
 	}
 }
 
-// TestCache_IsWrittenAgainAfterAFailure: a cache that could not be written to a full disk is
-// written once the disk has room, without a further change.
+// TestCache_IsWrittenAgainAfterAFailure checks that a cache that could not be written because the
+// disk was full is written once the disk has space, even if no resource has changed since.
 func TestCache_IsWrittenAgainAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), "none")
@@ -224,7 +224,7 @@ func TestCache_IsWrittenSoonAfterAChange(t *testing.T) {
 	<-ended
 }
 
-// sealed returns a file with the records and a correct checksum.
+// sealed returns the content of a cache file with the given records and a correct checksum.
 func sealed(records []byte) []byte {
 	text := append([]byte(fileHeader), records...)
 	sum := sha256.Sum256(text)
@@ -248,7 +248,7 @@ func FuzzDecodeFile(f *testing.F) {
 		if err != nil && nodes != nil {
 			t.Errorf("%d nodes beside the error %v", len(nodes), err)
 		}
-		// Only a correct checksum lets the decoder reach the records.
+		// With a correct checksum, the decoder also parses the records.
 		_, _ = decodeFile(sealed(text))
 	})
 }
@@ -318,7 +318,8 @@ func FuzzParseRequest(f *testing.F) {
 	})
 }
 
-// TestCache_OfAnEarlierAgent reads a file of an agent from before package recordfile.
+// TestCache_OfAnEarlierAgent reads a cache file that an agent wrote before package recordfile
+// existed.
 func TestCache_OfAnEarlierAgent(t *testing.T) {
 	board := condition.NewBoard()
 	c := OpenCache("testdata/cache-1", board)

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestCache_MaxAge: resources that were accepted too long before a start are not served; those
-// accepted after the start are.
+// TestCache_MaxAge checks that resources from the file are not served if they were accepted too
+// long ago, while resources accepted after the start are served.
 func TestCache_MaxAge(t *testing.T) {
 	const hour = time.Hour
 	before, _ := written(t)
@@ -40,14 +40,15 @@ func TestCache_MaxAge(t *testing.T) {
 				after.board.Conditions())
 		}
 	}
-	before.setMaxAge(hour / 2) // resources that this agent's Envoy accepted have no maximum age
+	// the maximum age does not apply to resources accepted since the start
+	before.setMaxAge(hour / 2)
 	if known, _ := before.get("node", clusterType); known == nil {
 		t.Error("what was accepted since the start is not served")
 	}
 }
 
-// TestSession_CacheTooOldIsNotServed: an Envoy that starts while upstream is unreachable gets no
-// resources that are too old, and the status says so.
+// TestSession_CacheTooOldIsNotServed checks that an Envoy that starts while the upstream server is
+// unreachable receives no resources that are too old, and that the status says so.
 func TestSession_CacheTooOldIsNotServed(t *testing.T) {
 	for _, age := range []time.Duration{0, time.Minute} {
 		cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())

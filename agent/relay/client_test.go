@@ -33,23 +33,23 @@ func testNode(t testing.TB) *corev3.Node {
 		Cluster: "test", Metadata: metadata}
 }
 
-// testStream is one side of a stream of encoded messages: that of a client of the relay, or that of
-// an upstream server.
+// testStream is one end of a stream of encoded messages: the end of a client of the relay, or of an
+// upstream server.
 type testStream struct {
 	t        testing.TB
 	stream   messages
-	end      func(error) // end ends an upstream server's stream with an error
+	end      func(error) // ends the stream of an upstream server with an error
 	received chan []byte
 	ended    chan error
 }
 
-// messages is a gRPC stream of either side.
+// messages is a gRPC stream, seen from the client or from the server.
 type messages interface {
 	SendMsg(message any) error
 	RecvMsg(message any) error
 }
 
-// newTestStream returns a testStream that starts receiving at once, unless slow is set.
+// newTestStream returns a testStream. It starts to receive at once, unless slow is set.
 func newTestStream(t testing.TB, stream messages, slow bool) *testStream {
 	s := &testStream{t: t, stream: stream, received: make(chan []byte, 10_000),
 		ended: make(chan error, 1)}
@@ -137,7 +137,7 @@ type fakeUpstream struct {
 	address  string
 	server   *grpc.Server
 	accepted chan *testStream
-	slow     atomic.Bool // streams do not receive requests
+	slow     atomic.Bool // if set, new streams do not receive requests
 }
 
 func startUpstream(t testing.TB, address string) *fakeUpstream {
@@ -172,7 +172,7 @@ func startUpstream(t testing.TB, address string) *fakeUpstream {
 	return f
 }
 
-// accept returns the next stream that a client has opened.
+// accept waits for the next stream that a client opens, and returns it.
 func (f *fakeUpstream) accept() *testStream {
 	f.t.Helper()
 	select {

@@ -11,8 +11,8 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// Types that clients may request. istiod would answer requests of other types, such as debug
-// information, to the identity of this host. The agent's own requests are not restricted.
+// Types that clients may request. To requests of other types, such as debug information, istiod
+// would answer as to this host itself. Requests of the agent are not restricted.
 var (
 	grpcTypes = []string{xdsresource.ListenerType, xdsresource.RouteType,
 		xdsresource.ClusterType, xdsresource.EndpointType}
@@ -29,7 +29,8 @@ var (
 func (s *session) allow(typeURL string) error {
 	allowed := envoyTypes
 	if s.share == s.server.others {
-		allowed = grpcTypes // applications get no secrets: those are sent only on Envoy's socket
+		// applications receive no secrets, which the agent sends only over Envoy's socket
+		allowed = grpcTypes
 	}
 	if slices.Contains(allowed, typeURL) {
 		return nil
@@ -39,7 +40,7 @@ func (s *session) allow(typeURL string) error {
 }
 
 // identify sets the session's node from a request. If the agent has a bootstrap for applications,
-// all applications get the node of that bootstrap instead of their own.
+// all applications get the node of that bootstrap instead of the node in their request.
 func (s *session) identify(r *request) error {
 	if r.node == nil {
 		if s.node == nil {
@@ -68,7 +69,8 @@ func (s *session) identify(r *request) error {
 	return nil
 }
 
-// cache returns the cache for the session's node; nil if its resources are not cached.
+// cache returns the cache for the session's node; nil if the resources of this client are not
+// cached.
 func (s *session) cache() *Cache {
 	if !s.own {
 		return nil

@@ -19,9 +19,9 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// TestSession_PassesOnlyTypesOfItsClient: clients cannot request from istiod what it sends only to
-// this host, such as the configuration of other proxies. Applications cannot request secrets
-// either.
+// TestSession_PassesOnlyTypesOfItsClient checks that clients cannot request types that istiod would
+// send only because the relay uses the identity of this host, such as the configuration of other
+// proxies. Applications cannot request secrets either.
 func TestSession_PassesOnlyTypesOfItsClient(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	var isEnvoy atomic.Bool
@@ -70,9 +70,9 @@ func TestSession_PassesOnlyTypesOfItsClient(t *testing.T) {
 	}
 }
 
-// TestSession_NodeOfApplications: an application has the node of its bootstrap, whatever it sends.
-// Without a bootstrap, its resources are not cached, and the agent sends no subscriptions on its
-// stream.
+// TestSession_NodeOfApplications checks that an application gets the node of the agent's bootstrap
+// for applications, whatever node it sends. Without such a bootstrap its resources are not cached,
+// and the agent sends no subscriptions on its stream.
 func TestSession_NodeOfApplications(t *testing.T) {
 	for _, known := range []bool{true, false} {
 		for _, delta := range []bool{true, false} {
@@ -118,9 +118,9 @@ func TestSession_NodeOfApplications(t *testing.T) {
 			}
 			receive()
 			if known {
-				receive() // request of the agent's subscription
+				receive() // the request for the agent's own subscription
 			}
-			c.send(request) // a later request of the stream that contains the node again
+			c.send(request) // a later request on the stream, with the application's node again
 			receive()
 			if got == nil || types["own"] != known {
 				t.Errorf("known %t, incremental %t: types %v", known, delta, types)

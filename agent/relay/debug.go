@@ -30,7 +30,7 @@ const conditionDebug = "tap-address-unavailable"
 // debugTimeout bounds a request to istiod.
 const debugTimeout = 30 * time.Second
 
-// Name returns the name of the part.
+// Name returns the name of this component of the agent.
 func (t *DebugServer) Name() string { return "tap" }
 
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries

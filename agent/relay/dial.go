@@ -14,11 +14,11 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interva
 	Count: 10}
 
 // dial opens a TCP connection. It starts another attempt every second, because the kernel doubles
-// its pauses between SYN packets, and so would be late to notice that a host is back. If one
+// the pauses between SYN packets, and would connect late to a host that is reachable again. If one
 // attempt is refused, dial fails.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the attempts that are not used
+	defer cancel() // ends the attempts that are still running when one has succeeded
 	dialer := net.Dialer{KeepAliveConfig: keepAlive}
 	connected, failed := make(chan net.Conn), make(chan error)
 	attempt := func() {

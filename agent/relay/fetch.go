@@ -42,7 +42,7 @@ func (u Upstream) fetch(ctx context.Context, address string, options Options,
 	request *discoveryv3.DiscoveryRequest,
 ) ([]*anypb.Any, error) {
 	ctx, cancel := context.WithCancel(u.outgoing(ctx))
-	defer cancel() // ends the stream of the request
+	defer cancel() // ends the stream
 	dial, err := u.dialOptions(address, options)
 	if err != nil {
 		return nil, err
@@ -57,7 +57,7 @@ func (u Upstream) fetch(ctx context.Context, address string, options Options,
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to %s: %w", address, err)
 	}
-	_ = stream.Send(request) // Recv returns the error of the stream
+	_ = stream.Send(request) // if Send fails, Recv returns the error
 	response, err := stream.Recv()
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", address, err)
@@ -72,8 +72,8 @@ const maxBootstrapBytes = 16 << 20
 var ErrNoBootstrap = errors.New("the upstream server sends no usable bootstrap")
 
 // Bootstrap fetches a node's bootstrap (protobuf) from an upstream server and passes it to use. If
-// the fetch fails, it passes the last accepted bootstrap instead. With start set, it also does so
-// if use returns an error. The caller must call accepted once Envoy uses the bootstrap. Errors wrap
+// the fetch fails, or, with start set, if use returns an error, it passes the last accepted
+// bootstrap. The caller must call accepted once Envoy uses the bootstrap. Errors wrap
 // ErrNoBootstrap.
 func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.Node, start bool,
 	use func(content []byte) error,

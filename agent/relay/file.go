@@ -24,8 +24,9 @@ const (
 var fileFormat = recordfile.Format{Header: fileHeader, MaxBytes: maxFileBytes}
 
 // fit returns the longest prefix of nodes whose size is at most most bytes, but at least one node.
-// If the first node alone is too large, it is returned without its largest extension
-// configurations, which may contain Wasm modules; without is the number of those.
+// If the first node alone is too large, fit returns it without its largest extension
+// configurations, which may contain Wasm modules. without is the number of extension configurations
+// that it left out.
 func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {
 	if len(nodes) == 0 {
 		return nil, 0
@@ -55,7 +56,7 @@ func fit(nodes []*snapshot, most int) (fitting []*snapshot, without int) {
 	return []*snapshot{&first}, len(all.resources) - len(held)
 }
 
-const recordOverhead = 64 // upper bound in bytes, for a node, type or resource
+const recordOverhead = 64 // upper bound in bytes for each record of a node, type or resource
 
 // size returns an upper bound of the snapshot's size in the file, in bytes.
 func (n *snapshot) size() int {
@@ -98,7 +99,7 @@ func writeFile(path string, nodes []*snapshot) error {
 	return nil
 }
 
-// readFile returns the nodes of a cache file; none if the file does not exist.
+// readFile returns the nodes in a cache file; none if the file does not exist.
 func readFile(path string) ([]*snapshot, error) {
 	records, err := fileFormat.Read(path)
 	if err != nil {

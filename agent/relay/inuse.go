@@ -10,12 +10,12 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// AddressInUse holds the address of an upstream server that Envoys use. Its zero value is ready. It is
-// safe for concurrent use.
+// AddressInUse holds the address of the upstream server that Envoys currently use. Its zero value
+// is ready to use. It is safe for concurrent use.
 type AddressInUse struct{ last atomic.Pointer[target] }
 
-// Address returns the configured address that is in use. Without a connection it returns the last
-// one; before any server has responded, "".
+// Address returns the configured address that is in use. Without a connection, it is the address of
+// the last one; "" before any server has responded.
 func (u *AddressInUse) Address() string { return u.target().address }
 
 func (u *AddressInUse) target() target {
@@ -28,13 +28,14 @@ func (u *AddressInUse) target() target {
 // UnusedAddress is a configured address of the upstream server that is not in use.
 type UnusedAddress struct {
 	Address string
-	Error   string    // why an Envoy could not use the address, or left it; "": it was not needed
-	Since   time.Time // when the error occurred
+	// why an Envoy could not use the address, or stopped using it; "": no Envoy has tried it
+	Error string
+	Since time.Time // when the error occurred
 }
 
 // addressStatus returns the address in use, and the other addresses with the reasons why they are
-// not in use. Without a connection, the address is the last one; before the first connection, it is
-// a list of all, separated by commas. Callers hold mu.
+// not in use. Without a connection, the first result is the address of the last connection; before
+// the first connection, it lists all addresses, separated by commas. The caller must hold mu.
 func (s *Server) addressStatus() (address string, unused []UnusedAddress) {
 	all := s.upstream.Load().Addresses
 	address = s.inUse.Address()
@@ -52,7 +53,7 @@ func (s *Server) addressStatus() (address string, unused []UnusedAddress) {
 	return address, unused
 }
 
-// leaves records the error that made an Envoy's session move away from an address.
+// leaves records the error because of which an Envoy's session stops using an address.
 func (s *Server) leaves(session *session, address string, why error) {
 	if session.share != s.envoys {
 		return
@@ -62,8 +63,8 @@ func (s *Server) leaves(session *session, address string, why error) {
 	s.unused[address] = UnusedAddress{Error: why.Error(), Since: time.Now()}
 }
 
-// uses records that an upstream server has responded to an Envoy's session, and logs a change of
-// the address in use.
+// uses records that an upstream server has responded on an Envoy's session. If the address in use
+// changes, it logs that.
 func (s *Server) uses(session *session, now target) {
 	if session.share != s.envoys {
 		return

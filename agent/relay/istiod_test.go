@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// modes runs a test twice: with incremental xDS and with the state of the world.
+// modes runs a test once with incremental xDS and once with state-of-the-world xDS.
 func modes(t *testing.T, test func(t *testing.T, delta bool)) {
 	t.Helper()
 	for _, delta := range []bool{true, false} {
@@ -45,10 +45,10 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 			return strings.Contains(r.condition(conditionAway), i.address) &&
 				r.Status().State == Connecting
 		})
-		// changes while istiod is stopped: one service has another endpoint
+		// while istiod is stopped, service a gets another endpoint, b is removed and c is added
 		i.service("a", port, second)
-		i.remove("b")                // while istiod is stopped, a service is removed
-		i.service("c", port, second) // while istiod is stopped, a service is added
+		i.remove("b")
+		i.service("c", port, second)
 		if got := ask(port, "b.test"); !strings.Contains(got, "first answers") {
 			t.Errorf("while istiod is away: %s", got)
 		}
@@ -70,7 +70,7 @@ func TestIstiod_LossDoesNotDisturbEnvoy(t *testing.T) {
 		if got := e.Stat("cluster.xds-grpc.upstream_cx_total"); got != 1 {
 			t.Errorf("Envoy has made %d connections", got)
 		}
-		// After istiod has returned, changes reach Envoy as before.
+		// After istiod is reachable again, further changes reach Envoy.
 		i.service("a", port, first)
 		answers(t, 10*time.Second, port, "a.test", "first answers")
 	})
@@ -86,7 +86,8 @@ func TestIstiod_EnvoyStartsFromTheCache(t *testing.T) {
 		r := startRelay(t, serverAt(i.address), cache)
 		e := startEnvoy(t, r.socket, delta)
 		answers(t, 20*time.Second, port, "a.test", "first answers")
-		// Envoy applies the routes before the relay has stored that Envoy accepted them.
+		// The relay stores the routes after Envoy has accepted them, which may be after the first
+		// response.
 		parts.Eventually(t, time.Minute, "the routes are stored", func() bool {
 			content, _ := os.ReadFile(cache)
 			return bytes.Contains(content, []byte("envoy.config.route.v3.RouteConfiguration"))

@@ -15,15 +15,16 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// link is one stream to the upstream server, with a connection of its own. Each link reads the
-// credentials again, so rotated ones need no further handling.
+// link is one stream to the upstream server, on a connection of its own. Each link reads the
+// credentials again, so renewed credentials need no further handling.
 type link struct {
-	upstream  Upstream
-	targets   *targets
-	anew      bool // no target is preferred; see targets.next
-	server    Options
-	cancel    context.CancelFunc
-	responded bool         // upstream has responded; belongs to the session's goroutine
+	upstream Upstream
+	targets  *targets
+	anew     bool // start with any address rather than a preferred one; see targets.next
+	server   Options
+	cancel   context.CancelFunc
+	// the upstream server has responded; only the session's goroutine uses this field
+	responded bool
 	requests  chan []byte  // queue of requests, bounded; see session.send
 	queued    atomic.Int64 // bytes of the queued requests
 	events    chan<- event
@@ -33,15 +34,15 @@ type link struct {
 // event is a report of a link to its session.
 type event struct {
 	link     *link
-	message  []byte // a response; nil if err is set or the link has just opened
+	message  []byte // a response; nil if err is set or the link has just connected
 	response *response
 	refused  error // why the response cannot be passed to Envoy
-	closing  bool  // whether the server has announced that it closes the connection
-	err      error // error because of which the link has ended
+	closing  bool  // the server has announced that it closes the connection
+	err      error // why the link has ended
 }
 
-// open starts a link. The first event of the link says that it is open, the last one has its error.
-// A link whose ctx ends sends no further event.
+// open starts a link. Its first event reports that it is connected, its last one has the error that
+// ended it. After ctx has ended, the link sends no event.
 func (s *session) open(ctx context.Context) *link {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &link{upstream: s.upstream, targets: s.targets, anew: s.anew, server: s.server.options,
@@ -62,7 +63,7 @@ func (l *link) report(ctx context.Context, e event) {
 	}
 }
 
-// run connects to upstream, and receives responses until the stream ends.
+// run connects to the upstream server, and receives responses until the stream ends.
 func (l *link) run(ctx context.Context, delta bool) error {
 	to, err := l.targets.next(ctx, l.anew)
 	if err != nil {
@@ -97,7 +98,7 @@ func (l *link) run(ctx context.Context, delta bool) error {
 				err := stream.SendMsg(&message)
 				l.queued.Add(-int64(len(message)))
 				if err != nil {
-					return // RecvMsg returns the error of the stream
+					return // if SendMsg fails, RecvMsg returns the error
 				}
 			case <-ctx.Done():
 				return
@@ -130,9 +131,9 @@ func (l *link) run(ctx context.Context, delta bool) error {
 	}
 }
 
-// closingPause is how long the event closing is delayed after a connection has started to close. If
-// the connection was lost, its streams end before the event. If the server only announced the end
-// (GOAWAY), they continue.
+// closingPause delays the event that the server closes the connection. If the connection was lost,
+// its stream ends within this time, which is reported instead. If the server only announced the end
+// (GOAWAY), the stream continues.
 const closingPause = 50 * time.Millisecond
 
 // awaitClosing sends an event when the server has announced that it closes the connection.
@@ -144,8 +145,8 @@ func (l *link) awaitClosing(ctx context.Context, connection *grpc.ClientConn) {
 }
 
 // extensions fetches the Wasm modules of extension configurations in received responses, and then
-// passes these responses on, in order. Meanwhile responses of other types pass; only when two more
-// responses with extension configurations have arrived do they wait.
+// passes these responses on, in order. Meanwhile responses of other types are passed on, until two
+// more responses with extension configurations are waiting.
 func (l *link) extensions(ctx context.Context, received <-chan event, delta bool) {
 	for {
 		select {
@@ -161,8 +162,8 @@ func (l *link) extensions(ctx context.Context, received <-chan event, delta bool
 	}
 }
 
-// send queues a request for upstream. If the queue is full because upstream does not read, send
-// drops the link. The next link subscribes with the state at that time.
+// send queues a request to the upstream server. If the queue is full because the server does not
+// read, send drops the link. The next link subscribes to what Envoy wants at that time.
 func (s *session) send(message []byte) {
 	if !s.opened {
 		return
@@ -186,9 +187,9 @@ func (s *session) forward(r *request) error {
 	return nil
 }
 
-// drop ends a failed link and reconnects. It reports the failure once all addresses have failed. If
-// upstream had responded on the link, it waits for one more failed attempt, or for the end of
-// CacheAfter.
+// drop ends a failed link and reconnects. It reports the failure once all addresses have failed.
+// After a failed link on which the server had responded, the report waits until another attempt
+// fails or the time CacheAfter is over.
 func (s *session) drop(why error) {
 	s.targets.failed(why)
 	s.server.leaves(s, s.targets.current().address, why)
@@ -202,8 +203,9 @@ func (s *session) drop(why error) {
 	}
 }
 
-// move reconnects because the server has announced that it closes the connection, in order to
-// balance its clients or to stop. A server that never responded on the link counts as failed.
+// move reconnects because the server has announced that it closes the connection, for example to
+// balance its clients or to stop. If the server never responded on the link, move handles that as a
+// failure.
 func (s *session) move() {
 	to := s.targets.current().address
 	why := fmt.Errorf("%s closes the connection", to)
@@ -216,7 +218,7 @@ func (s *session) move() {
 	s.anew = true
 }
 
-// reconnect ends the current link, if any, and opens another. Envoy retains its resources.
+// reconnect ends the current link, if any, and opens another. Envoy continues with its resources.
 func (s *session) reconnect() {
 	if s.link != nil {
 		s.link.cancel()

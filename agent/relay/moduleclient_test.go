@@ -24,8 +24,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestModules_RedirectsAndTheirSecrets: a server of modules cannot redirect to plaintext or to this
-// host. No error contains its presigned URLs and passwords.
+// TestModules_RedirectsAndTheirSecrets checks that a server of Wasm modules cannot redirect the
+// relay to plaintext HTTP or to local addresses, and that no error contains the presigned URLs or
+// passwords.
 func TestModules_RedirectsAndTheirSecrets(t *testing.T) {
 	before := http.DefaultClient.Transport
 	defer func() { http.DefaultClient.Transport = before }()
@@ -82,9 +83,9 @@ func TestModules_RedirectsAndTheirSecrets(t *testing.T) {
 	}
 }
 
-// TestModules_LocalAddressesAreRefused: modules are not fetched from this host, link-local
-// addresses or metadata services, whatever their name, nor after a redirect. The server there
-// receives no request.
+// TestModules_LocalAddressesAreRefused checks that Wasm modules are not fetched from this host,
+// link-local addresses or metadata services, whatever host name is used, nor after a redirect. A
+// server at such an address receives no request.
 func TestModules_LocalAddressesAreRefused(t *testing.T) {
 	var asked atomic.Int32
 	local := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -106,7 +107,7 @@ func TestModules_LocalAddressesAreRefused(t *testing.T) {
 		"http://192.0.0.192", "oci://127.0.0.1:" + port + "/p/m", "oci://localhost:" + port + "/p/m",
 		"oci://169.254.169.254/p/m", "http://" + away} {
 		vm := remoteVM(from, "", "")
-		// the address is permitted, but the attempt to connect to it may take long
+		// the address of the other host is permitted, but connecting to it may be slow
 		if strings.HasSuffix(from, away) {
 			vm.Code.GetRemote().HttpUri.Timeout = durationpb.New(moduleTime)
 		}
@@ -120,8 +121,8 @@ func TestModules_LocalAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// TestModules_WrongHashIsNotDisclosed: the error, which upstream receives, does not contain the sum
-// of the fetched module; the log does.
+// TestModules_WrongHashIsNotDisclosed checks that the error sent to the upstream server does not
+// contain the checksum of the fetched module. The log contains it.
 func TestModules_WrongHashIsNotDisclosed(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = w.Write([]byte("credentials"))

@@ -21,7 +21,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startDiscovery starts outrider-discoveryd for a folder, with the files read.
+// startDiscovery starts outrider-discoveryd for a folder, and waits until it listens with the files
+// read.
 func startDiscovery(t *testing.T, folder, address string) *parts.Process {
 	t.Helper()
 	process := parts.StartProcess(t,
@@ -36,7 +37,7 @@ func startDiscovery(t *testing.T, folder, address string) *parts.Process {
 	return process
 }
 
-// metered counts the bytes that a listener's connections send.
+// metered counts the bytes that are sent on the connections of a listener.
 type metered struct {
 	net.Listener
 	bytes *atomic.Int64
@@ -57,8 +58,8 @@ func (c meteredConn) Write(text []byte) (int, error) {
 	return c.Conn.Write(text)
 }
 
-// moves returns the addresses to which the relay moved according to the events. It fails the test
-// if a condition was raised.
+// moves returns the addresses of the servers to which the relay moved, according to events. It
+// fails the test if an event raises a condition.
 func moves(t *testing.T, events <-chan condition.Event) (to []string) {
 	t.Helper()
 	for len(events) > 0 {
@@ -72,12 +73,13 @@ func moves(t *testing.T, events <-chan condition.Event) (to []string) {
 	return to
 }
 
-// TestMove_KilledServer kills a discovery server under load: no request of Envoy is affected, and
-// the agent moves to the other server, which sends no resource again.
+// TestMove_KilledServer kills a discovery server while Envoy receives requests. No request fails,
+// and the agent moves to the other server, which does not send resources again that Envoy already
+// has.
 func TestMove_KilledServer(t *testing.T) {
 	const services = 300
 	folder := t.TempDir()
-	files := &istiod{t: t, folder: folder} // only writes YAML into the folder
+	files := &istiod{t: t, folder: folder} // used only to write YAML files into the folder
 	port, first, second := parts.FreePort(t), startBackend(t, "first"), startBackend(t, "second")
 	files.service("a", port, first)
 	for i := range services {
@@ -122,7 +124,7 @@ func TestMove_KilledServer(t *testing.T) {
 			!strings.Contains(got.Unused[0].Error, "reset") {
 		t.Errorf("status %+v", got)
 	}
-	// After the move, the new server sends only the change.
+	// The new server sends only what changes after the move.
 	files.service("a", port, second)
 	answers(t, 20*time.Second, port, "a.test", "second answers")
 	t.Logf("the other server sent %d bytes", sent.Load())
@@ -134,9 +136,9 @@ func TestMove_KilledServer(t *testing.T) {
 	}
 }
 
-// TestMove_ServerThatStopsGracefully: the relay leaves a server that announces that it closes its
-// connections (GOAWAY) at once, without a condition. Envoy's stream continues with the resources
-// that Envoy has.
+// TestMove_ServerThatStopsGracefully checks that the relay immediately leaves a server that
+// announces the end of its connections (GOAWAY), and raises no condition. Envoy's stream continues
+// with the resources that Envoy has.
 func TestMove_ServerThatStopsGracefully(t *testing.T) {
 	servers := map[string]*fakeUpstream{}
 	var addresses []string
@@ -196,7 +198,7 @@ func TestMove_ServerThatStopsGracefully(t *testing.T) {
 	}
 }
 
-// TestMove_NameWithSeveralAddresses: every address of a name is used.
+// TestMove_NameWithSeveralAddresses checks that the relay uses every address of a host name.
 func TestMove_NameWithSeveralAddresses(t *testing.T) {
 	packets, err := net.ListenPacket("udp", "127.0.0.1:0")
 	if err != nil {
@@ -216,13 +218,15 @@ func TestMove_NameWithSeveralAddresses(t *testing.T) {
 		})}
 	go func() { _ = server.ActivateAndServe() }()
 	system := net.DefaultResolver
-	t.Cleanup(func() { // after the relay has ended
+	t.Cleanup(func() { // runs after the cleanup that ends the relay
 		net.DefaultResolver = system
 		_ = server.Shutdown()
 	})
 	net.DefaultResolver = &net.Resolver{PreferGo: true,
 		Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			dialer := net.Dialer{Resolver: system} // a lookup may go on after the relay has ended
+			// not net.DefaultResolver, which is reset at the end while a lookup may still be
+			// running
+			dialer := net.Dialer{Resolver: system}
 			return dialer.DialContext(ctx, "udp", packets.LocalAddr().String())
 		}}
 
@@ -263,8 +267,8 @@ func TestMove_NameWithSeveralAddresses(t *testing.T) {
 	}
 }
 
-// TestMove_NoServer: while no server is reachable, the condition lists each address once, with its
-// error.
+// TestMove_NoServer checks that, while no server is reachable, the condition lists each address
+// once, with its error.
 func TestMove_NoServer(t *testing.T) {
 	addresses := []string{"127.0.0.1:1", "127.0.0.1:2"}
 	r := startRelay(t, serverAt(addresses...), "")

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// elsewhere makes a server of this host reachable through a port of another host, and returns its
-// address.
+// elsewhere makes a server that listens on this host reachable through a port of another host. It
+// returns the address on the other host.
 func elsewhere(t *testing.T, host *parts.OtherHost, address string) string {
 	t.Helper()
 	var listener net.Listener
@@ -27,8 +27,9 @@ func elsewhere(t *testing.T, host *parts.OtherHost, address string) string {
 	return listener.Addr().String()
 }
 
-// TestIstiod_BadNetworks: no request is lost while istiod's host does not answer or the network
-// loses packets. Changes arrive within two seconds after the network works again.
+// TestIstiod_BadNetworks checks that no request to Envoy fails while istiod's host does not answer
+// or the network loses packets, and that changes arrive within two seconds after the network works
+// again.
 func TestIstiod_BadNetworks(t *testing.T) {
 	for name, rule := range map[string]string{
 		"silent host": "drop", "30 % loss": "numgen random mod 100 < 30 drop",

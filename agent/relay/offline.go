@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// impatient is called when the time for upstream's response is over. If upstream has not responded,
-// the cache serves the session from then on.
+// impatient is called when the time for the upstream server's response is over. If the server has
+// not responded, the session is served from the cache from then on.
 func (s *session) impatient() error {
 	if s.opened && s.responded() {
 		return nil
@@ -33,7 +33,8 @@ func (s *session) impatient() error {
 	return s.subscribe()
 }
 
-// responded reports whether upstream has responded on the current stream, or nothing is subscribed.
+// responded reports whether the upstream server has responded on the current stream, or nothing was
+// requested from it.
 func (s *session) responded() bool {
 	for _, w := range s.order {
 		if w.answered {
@@ -48,7 +49,8 @@ func (s *session) served() bool {
 	return slices.ContainsFunc(s.order, func(w *watch) bool { return w.served })
 }
 
-// known returns the cached resources of a type for the session's node, and their version.
+// known returns the cached resources of a type for the session's node, and the version of the
+// resources.
 func (s *session) known(typeURL string) (map[string]resource, string) {
 	cache := s.cache()
 	if cache == nil {
@@ -58,8 +60,8 @@ func (s *session) known(typeURL string) (map[string]resource, string) {
 		identityOf(s.node, s.upstream.name()), typeURL)
 }
 
-// savedAt returns when the resources that the cache serves to the session were accepted; zero if
-// the cache does not serve.
+// savedAt returns when the resources that the session serves from the cache were accepted; zero if
+// it does not serve from the cache.
 func (s *session) savedAt() time.Time {
 	cache := s.cache()
 	if !s.offline || s.node == nil || cache == nil {
@@ -69,7 +71,7 @@ func (s *session) savedAt() time.Time {
 		identityOf(s.node, s.upstream.name()))
 }
 
-// serve sends Envoy the cached resources of a type that it does not have.
+// serve sends Envoy those cached resources of a type that Envoy does not have.
 func (s *session) serve(w *watch) error {
 	known, version := s.known(w.typeURL)
 	if known == nil {

@@ -1,18 +1,18 @@
 package relay
 
-// istiod registers an Envoy when a stream of the Envoy opens. It unregisters the Envoy only when a
-// stream ends that is both its last and the one opened last. So, of several sessions, the one that
-// connected last must end last.
+// istiod registers an Envoy when a stream of the Envoy opens. It unregisters the Envoy when a
+// stream ends that is the Envoy's last one, but only if no other stream was opened after it. So the
+// session whose stream was opened last must end last.
 
-// connected records that a session is now the one that connected last.
+// connected records that a session has opened its stream last of all sessions.
 func (s *Server) connected(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.latest = session
 }
 
-// EndStreams ends the upstream streams of all sessions except the one that connected last. It is
-// called before Envoys end, in whatever order.
+// EndStreams ends the upstream streams of all sessions except the session that opened its stream
+// last. It is called before Envoys end, because they end in any order.
 func (s *Server) EndStreams() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -20,8 +20,8 @@ func (s *Server) EndStreams() {
 	s.notifyOthers()
 }
 
-// left makes the other sessions reconnect if the ended session was the one that connected last.
-// Callers hold mu.
+// left makes the other sessions reconnect if the session that opened its stream last has ended. The
+// caller must hold mu.
 func (s *Server) left(ended *session) {
 	if s.latest != ended || s.leaving {
 		return
@@ -37,13 +37,13 @@ func (s *Server) notifyOthers() {
 		}
 		select {
 		case session.renewed <- struct{}{}:
-		default: // the session has a notification already
+		default: // the session has an unread notification already
 		}
 	}
 }
 
-// renew reconnects, which makes this session the one that connected last. After EndStreams, it only
-// disconnects.
+// renew reconnects, which makes this session the one that opened its stream last. After EndStreams
+// it only disconnects.
 func (s *session) renew() {
 	if s.node.GetMetadata().GetFields()["AUTO_REGISTER_GROUP"].GetStringValue() == "" ||
 		len(s.upstream.Addresses) == 0 {

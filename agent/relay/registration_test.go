@@ -10,7 +10,7 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// expect checks the type of the next incremental request that the stream receives.
+// expect receives the next incremental request and checks its type.
 func (s *testStream) expect(typeURL string) {
 	s.t.Helper()
 	if r := decode(s, &discoveryv3.DeltaDiscoveryRequest{}); r.TypeUrl != typeURL {
@@ -47,7 +47,7 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	}
 
 	third, above := subscribe()
-	old.end(nil) // the end of an older stream makes no session reconnect
+	old.end(nil) // the session that opened its stream last continues, so no session reconnects
 	<-renewed.ended
 	third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdsresource.ListenerType})
 	above.expect(xdsresource.ListenerType)
@@ -55,7 +55,7 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	_, aboveLast := subscribe()
 	r.EndStreams()
 	<-above.ended
-	// a request after EndStreams must not make the session open an upstream stream
+	// after EndStreams the session must not reconnect, even if Envoy sends a request
 	_ = third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType})
 	select {
 	case err := <-aboveLast.ended:

@@ -51,26 +51,29 @@ import (
 // Options configures a relay Server.
 type Options struct {
 	Upstream Upstream
-	InUse    *AddressInUse // set to the address in use; nil: no other part needs the address
-	Cache    *Cache        // cache of accepted resources; nil: nothing is cached
+	InUse    *AddressInUse // receives the address in use; nil: no other component needs it
+	Cache    *Cache        // stores accepted resources; nil: no cache
 	Board    *condition.Board
 	Logger   *slog.Logger
-	// UserAgent is the name and version of the program, sent to upstream; "": gRPC's own.
+	// UserAgent is the name and version of the program, which is sent to the upstream server; "":
+	// the user agent of gRPC.
 	UserAgent string
-	// Certificate returns the workload's certificate. The relay presents it if Upstream.Workload is
-	// set.
+	// Certificate returns the workload's certificate. The relay presents it to the upstream server
+	// if Upstream.Workload is set.
 	Certificate func() (*tls.Certificate, error)
-	// Subscriptions are the types that the agent requests from upstream for itself.
+	// Subscriptions are the types that the agent itself requests from the upstream server.
 	Subscriptions []Subscription
 	// ExtraRoots returns roots that are trusted in addition to Upstream.RootFile; nil: none.
 	ExtraRoots  func() []*x509.Certificate
 	RedactError func(message string) string // redacts Envoy's error messages; nil: no redaction
-	EnvoyPID    func(net.Addr) int32        // returns the PID of an Envoy; nil: PIDs are not known
-	// IsEnvoy reports whether a client is an Envoy. Other clients have a share of their own, so that
-	// they cannot exhaust that of Envoys; nil: all clients are Envoys.
+	// returns the PID of the Envoy at a socket address; nil: PIDs are unknown
+	EnvoyPID func(net.Addr) int32
+	// IsEnvoy reports whether a client is an Envoy. Other clients have a memory limit of their own,
+	// so that they cannot exhaust the limit of Envoys; nil: all clients are Envoys.
 	IsEnvoy func(net.Addr) bool
-	// ApplicationNode returns the node of clients that are not Envoys. If it returns nil, such clients
-	// send their own node, and get neither cached resources nor the agent's subscriptions.
+	// ApplicationNode returns the node of clients that are not Envoys. If it returns nil, these
+	// clients send their own node, and receive neither cached resources nor the agent's
+	// subscriptions.
 	ApplicationNode func() *corev3.Node
 	OnListeners     func() // called after an Envoy has accepted listeners; nil: no call
 	// CacheAfter is how long a new stream waits for a connection to upstream before the cache serves
@@ -85,7 +88,7 @@ type Server struct {
 	options  Options
 	upstream atomic.Pointer[Upstream]
 	inUse    *AddressInUse
-	seed     maphash.Seed // determines the order in which addresses are tried
+	seed     maphash.Seed // seed of the random order in which addresses are tried
 
 	modules        *modules
 	envoys, others *share
@@ -93,16 +96,16 @@ type Server struct {
 	refusals *xds.Refusals
 	// number of upstream streams that ended while their Envoy was connected
 	lost atomic.Uint64
-	// ports that demand mutual TLS; nil: no Envoy has accepted listeners
+	// ports on which the accepted listeners demand mutual TLS; nil: no Envoy has accepted listeners
 	strict atomic.Pointer[strictPorts]
 
 	mu       sync.Mutex
 	sessions map[*session]state
 	lastID   uint64
-	latest   *session // the session that connected last; nil after its end
-	// EndStreams was called: only the latest session may reconnect
+	latest   *session // session that opened its upstream stream last; nil after its end
+	// EndStreams was called, so only the session latest may reconnect
 	leaving   bool
-	announced map[string]*rpcstatus.Status // errors of announced requests by type; see Announce
+	announced map[string]*rpcstatus.Status // errors in announced requests, by type; see Announce
 	shown     Status
 	away      away // current text of conditionAway
 	unused    map[string]UnusedAddress
@@ -129,7 +132,7 @@ func New(options Options) *Server {
 	return s
 }
 
-// Name returns the name of the part.
+// Name returns the name of this component of the agent.
 func (s *Server) Name() string { return "relay" }
 
 // Run writes the cache to its file until ctx ends.
@@ -145,8 +148,8 @@ func (s *Server) Run(ctx context.Context) error {
 // SetUpstream sets the upstream server that future streams use. Open streams are not changed.
 func (s *Server) SetUpstream(upstream Upstream) { s.upstream.Store(&upstream) }
 
-// Configure sets the upstream server of all streams. Open streams reconnect if it has changed, or
-// end their connection if there is none.
+// Configure sets the upstream server of all streams. If it has changed, open streams reconnect to
+// the new server; if there is none any more, they disconnect.
 func (s *Server) Configure(upstream Upstream) {
 	s.SetUpstream(upstream)
 	s.mu.Lock()
@@ -157,21 +160,21 @@ func (s *Server) Configure(upstream Upstream) {
 	for session := range s.sessions {
 		select {
 		case session.reconfigured <- struct{}{}:
-		default: // the session has a notification already
+		default: // the session has an unread notification already
 		}
 	}
 }
 
-// SetCacheMaxAge sets the maximum age of resources that were read from the cache file; older ones
-// are not served. 0 means no limit.
+// SetCacheMaxAge sets the maximum age of resources that were read from the cache file. Older ones
+// are not served; 0 means no limit.
 func (s *Server) SetCacheMaxAge(age time.Duration) {
 	if s.options.Cache != nil {
 		s.options.Cache.setMaxAge(age)
 	}
 }
 
-// Serve accepts xDS streams on the listener until ctx ends (nil) or the listener fails. It closes
-// the listener.
+// Serve accepts xDS streams on the listener. It returns nil when ctx ends, or the error of the
+// listener, which it closes.
 func (s *Server) Serve(
 	ctx context.Context, listener net.Listener, more ...grpc.ServerOption,
 ) error {

@@ -24,7 +24,7 @@ func TestSession_PassesBytesUnchanged(t *testing.T) {
 		up := startUpstream(t, "127.0.0.1:0")
 		r := startRelay(t, serverAt(up.address), "")
 		envoy := r.connect(t, delta, false)
-		// The relay also forwards fields that it does not know.
+		// The relay also forwards fields that it cannot decode.
 		unknown := []byte{0xfa, 0x3e, 1, 'x'}
 		var messages []proto.Message
 		if delta {
@@ -48,8 +48,8 @@ func TestSession_PassesBytesUnchanged(t *testing.T) {
 				above = up.accept()
 			}
 			got := above.next()
-			// the relay may have connected after the request, with further requests in the first
-			// one
+			// The relay may have subscribed itself after connecting, instead of forwarding Envoy's
+			// first request unchanged.
 			if i == 0 {
 				if !proto.Equal(parse(t, got, message), withoutUnknown(message)) &&
 					!bytes.Equal(got, sent) {
@@ -101,7 +101,8 @@ func TestSession_ContinuesWithWhatEnvoyAccepted(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "2",
 		ErrorDetail: &statuspb.Status{Code: 13, Message: "no"}})
 	above.next()
-	above.send(deltaResponse("3", "d")) // Envoy has not answered when upstream is lost
+	// the upstream stream ends before Envoy has answered this response
+	above.send(deltaResponse("3", "d"))
 	envoy.next()
 	above.end(status.Error(codes.Unavailable, "gone"))
 
@@ -112,8 +113,8 @@ func TestSession_ContinuesWithWhatEnvoyAccepted(t *testing.T) {
 		len(first.ResourceNamesSubscribe) > 0 {
 		t.Errorf("the first request on the new stream is %v", first)
 	}
-	// The relay does not forward the answer to a response of the lost stream. It forwards new
-	// names, without the nonce.
+	// Envoy answers a response of the lost stream. The relay does not forward this answer; it
+	// forwards new names in it, without the nonce.
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "3"})
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "3",
 		ResourceNamesSubscribe: []string{"e"}})
@@ -153,7 +154,7 @@ func TestSession_WorldSendsNewNamesOnce(t *testing.T) {
 		!slices.Equal(first.ResourceNames, []string{"a"}) {
 		t.Errorf("the first request on the new stream is %v", first)
 	}
-	request("1", "v1", "a", "b") // the request has the nonce of the lost stream
+	request("1", "v1", "a", "b") // Envoy's request has a nonce of the lost stream
 	second := decode(above, &discoveryv3.DiscoveryRequest{})
 	if second.VersionInfo != "v1" || second.ResponseNonce != "" ||
 		!slices.Equal(second.ResourceNames, []string{"a", "b"}) {
@@ -161,7 +162,7 @@ func TestSession_WorldSendsNewNamesOnce(t *testing.T) {
 	}
 	above.send(&discoveryv3.DiscoveryResponse{TypeUrl: endpointType, Nonce: "x", VersionInfo: "v2"})
 	envoy.next()
-	// upstream sends a response at the same time; Envoy's next answer has all names
+	// the upstream server sends a response at the same time; Envoy's answer to it has all names
 	request("1", "v1", "a", "b", "c")
 	request("x", "v2", "a", "b", "c")
 	third := decode(above, &discoveryv3.DiscoveryRequest{})
@@ -178,15 +179,17 @@ func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 	first := up.accept()
 	up.slow.Store(false)
-	first.send(deltaResponse("1", "a")) // a response makes the stream count as connected
+	// only after a response the relay regards the upstream server as usable
+	first.send(deltaResponse("1", "a"))
 	envoy.next()
 	long := strings.Repeat("x", 4096)
-	for i := range 4 * maxRequests { // sends 4 MB of requests, more than upstream's queue
+	// 4 MB, which is more than the queues and buffers on the way to the upstream server hold
+	for i := range 4 * maxRequests {
 		envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
 			ResourceNamesSubscribe: []string{fmt.Sprint(i, long)}})
 	}
 	again := &discoveryv3.DeltaDiscoveryRequest{}
-	for again.TypeUrl == "" { // the next link may be dropped as well, if it is too slow
+	for again.TypeUrl == "" { // another link may be dropped, too, if the server reads too slowly
 		above := up.accept()
 		select {
 		case message := <-above.received:
@@ -213,7 +216,7 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType, ResponseNonce: "1"})
 	above.next()
 	next := serverAt(after.address)
-	r.SetUpstream(next) // open streams remain at their server
+	r.SetUpstream(next) // does not affect open streams
 	above.send(deltaResponse("2", "b"))
 	envoy.next()
 	r.Configure(next)
@@ -222,13 +225,13 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	if len(first.InitialResourceVersions) != 1 {
 		t.Errorf("the first request at the other server is %v", first)
 	}
-	r.Configure(next) // the same upstream again, which is no change
+	r.Configure(next) // the server is already in use, so no stream reconnects
 	select {
 	case <-after.accepted:
 		t.Error("the stream was opened again")
 	case <-time.After(200 * time.Millisecond):
 	}
-	r.Configure(Upstream{}) // Envoy's stream continues without a server
+	r.Configure(Upstream{}) // without a server, Envoy's stream remains open
 	<-other.ended
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: clusterType,
 		ResourceNamesSubscribe: []string{"c"}})
@@ -242,8 +245,8 @@ func TestConfigure_MovesOpenStreams(t *testing.T) {
 	}
 }
 
-// TestRefusal_IsReportedUntilTheStreamAcceptsTheType: one of two Envoys refuses clusters. The
-// refusal is reported until that Envoy accepts clusters, whatever the other one accepts.
+// TestRefusal_IsReportedUntilTheStreamAcceptsTheType checks that, if one of two Envoys refuses
+// clusters, this is reported until the same Envoy accepts clusters, whatever the other one accepts.
 func TestRefusal_IsReportedUntilTheStreamAcceptsTheType(t *testing.T) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, serverAt(up.address), "")
@@ -292,7 +295,7 @@ func TestSession_UnresponsiveUpstreamIsReplacedByTheCache(t *testing.T) {
 	second := r.connect(t, true, false)
 	second.send(request)
 	silent := up.accept()
-	silent.next() // the server reads the request and sends no response
+	silent.next() // the upstream server receives the request and does not respond
 	cached := decode(second, &discoveryv3.DeltaDiscoveryResponse{})
 	if len(cached.Resources) != 1 || cached.Resources[0].Name != "a" {
 		t.Errorf("the cache serves %v", cached)

@@ -23,11 +23,11 @@ type request struct {
 	version string   // version_info; only in the state of the world
 	names   []string // state of the world: all names; incremental: newly subscribed names
 
-	unsubscribed []string // names that the client no longer wants; only incremental
+	unsubscribed []string // names that the client unsubscribes from; only incremental
 	// versions that the client already has, by name; only incremental
 	initial map[string]string
 
-	problem *rpcstatus.Status // error detail of a request of the agent; nil if it has none
+	problem *rpcstatus.Status // error detail in a request that the agent sends; nil: none
 }
 
 func parseRequest(message []byte, delta bool) (*request, error) {
@@ -55,7 +55,7 @@ func shortened(message string) string {
 	return strings.ToValidUTF8(message[:min(len(message), maxRefusalBytes)], "")
 }
 
-// replaceNode replaces the node in the encoded message by the request's node.
+// replaceNode replaces the node in the encoded message r.message by r.node.
 func (r *request) replaceNode(delta bool) error {
 	var message interface {
 		proto.Message

@@ -21,12 +21,14 @@ type response struct {
 type resource struct {
 	name, version string
 	body          []byte // the resource's google.protobuf.Any, encoded
-	source        []byte // SHA-256 of the body that upstream sent, if the relay has replaced it
+	// SHA-256 checksum of the body that the upstream server sent, if the relay has replaced the
+	// body; nil otherwise
+	source []byte
 }
 
 // Field numbers of the messages that parseResponse reads.
 const (
-	responseVersion   = 1 // field number of the version, which is equal in both kinds of responses
+	responseVersion   = 1 // the version, which has the same field number in both kinds of responses
 	responseResources = 2
 	responseTypeURL   = 4
 	responseNonce     = 5
@@ -38,7 +40,8 @@ const (
 	resourceName    = 3
 	resourceSource  = 1000 // field number of resource.source, which only the cache file contains
 	anyValue        = 2
-	nameInside      = 1 // field number of the name in every xDS resource
+	// field number of the name in the resource itself, the same for all xDS types
+	nameInside = 1
 )
 
 // parseResponse scans an encoded response without decoding its resources. Only a response from the

@@ -189,8 +189,8 @@ func startBackend(t testing.TB, name string) int {
 	return number
 }
 
-// ask sends a request for a host to a port of Envoy and returns the body of the response, or the
-// error.
+// ask sends a request for a host to a port of Envoy. It returns the body of the response, or the
+// text of the error.
 func ask(port int, host string) string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true},
 		Timeout: 5 * time.Second}

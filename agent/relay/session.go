@@ -15,42 +15,47 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// session serves one stream of an Envoy. Only the goroutine of run uses its fields, except for the
-// channels reconfigured, announce, query and renewed.
+// session serves one stream of an Envoy or another client. Only the goroutine of run uses its
+// fields, except for the channels reconfigured, announce, query and renewed.
 type session struct {
-	id      uint64
-	server  *Server
-	stream  grpc.ServerStream
-	delta   bool
-	log     *slog.Logger
-	node    *corev3.Node // node of the first request; nil before it
-	own     bool         // the node is that of this host's Envoy or applications
+	id     uint64
+	server *Server
+	stream grpc.ServerStream
+	delta  bool
+	log    *slog.Logger
+	node   *corev3.Node // node of the first request; nil before it
+	// the node is that of this host's Envoy, or of the agent's bootstrap for applications
+	own     bool
 	watches map[string]*watch
-	order   []*watch // watches in the order of their first requests
+	order   []*watch // values of watches, in the order of their first requests
 	cached  int      // number of responses sent from the cache; their nonces contain it
 	share   *share
-	counted counted // memory that the session has taken from share
+	counted counted // memory that counts against share
 
 	upstream Upstream
 	targets  *targets
-	anew     bool  // the next link must not prefer a target
+	anew     bool  // the next link must try the addresses without preferring one
 	link     *link // current link; nil if there is none
-	opened   bool  // whether link is connected to upstream
+	opened   bool  // link is connected to the upstream server
 	events   chan event
 	retry    *time.Timer // fires at the next connection attempt
-	// patience fires when the time for upstream's response is over: afterwards the cache serves.
+	// patience fires when the time for the upstream server's response is over. After that the cache
+	// serves the session.
 	patience *time.Timer
 	offline  bool // the cache serves the session
 	lost     bool // the disconnection from upstream was logged; reset by the next response
 
-	reconfigured chan struct{} // receives when Server.Configure has changed the upstream server
-	announce     chan struct{} // receives when Server.Announce has a new announcement
+	// receives a value when Server.Configure has changed the upstream server
+	reconfigured chan struct{}
+	announce     chan struct{} // receives a value when Server.Announce has a new announcement
 	query        chan chan<- []TypeStatus
-	renewed      chan struct{} // a notification of another session's end; see session.renew
+	// receives a value when the session must reconnect because another one has ended; see
+	// session.renew
+	renewed chan struct{}
 }
 
 // Pauses between connection attempts, before jitter. The longest pause is short, because Envoy must
-// get upstream's configuration within two seconds once upstream is reachable again.
+// receive new resources within two seconds once the upstream server is reachable again.
 const (
 	firstPause = 50 * time.Millisecond
 	maxPause   = 1200 * time.Millisecond
@@ -130,8 +135,8 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// reconfigure reconnects the session to another upstream server. If there is none, Envoy retains
-// its resources, and nothing is reported.
+// reconfigure reconnects the session to another upstream server. If there is none any more, Envoy
+// retains its resources, and no error is reported.
 func (s *session) reconfigure(upstream Upstream) {
 	if s.upstream.Equal(upstream) {
 		return
@@ -196,9 +201,9 @@ func (s *session) request(message []byte) (err error) {
 	case w.current(r):
 		s.send(r.message)
 	case changed && (s.delta || !w.answered):
-		// Upstream would ignore the names of a request that answers a response of an earlier
-		// stream. If upstream has already responded on this stream, Envoy's next answer has all
-		// names (state of the world).
+		// The upstream server would ignore the names in a request with a nonce of an earlier
+		// stream. In the state of the world no request is needed once the server has responded on
+		// this stream, because Envoy's next answer contains all names.
 		return s.forward(&request{typeURL: r.typeURL, names: r.names, version: w.version,
 			unsubscribed: r.unsubscribed})
 	}
@@ -220,7 +225,7 @@ func (s *session) acknowledge(w *watch, r *request) error {
 		return err
 	}
 	s.updateStrict(w)
-	// Envoy accepted cached resources; a response of upstream may still be refused
+	// the cache sent this response, so it contains nothing new to store
 	if answered.from == nil {
 		return nil
 	}
@@ -232,10 +237,10 @@ func (s *session) acknowledge(w *watch, r *request) error {
 	return nil
 }
 
-// event handles an event of a link.
+// event handles an event of the session's link.
 func (s *session) event(e event) error {
 	switch {
-	case e.link != s.link: // an event of a link that was dropped meanwhile
+	case e.link != s.link: // an event of a link that was dropped before
 	case e.err != nil:
 		if !s.lost {
 			s.lost = true
@@ -245,7 +250,7 @@ func (s *session) event(e event) error {
 		unreachable := !s.opened
 		s.drop(e.err)
 		if unreachable && s.node != nil && !s.served() && s.targets.exhausted() {
-			// all addresses have failed, so waiting longer would only delay Envoy's start
+			// all addresses have failed, and waiting longer would only delay Envoy's start
 			s.patience.Reset(0)
 		}
 	case e.closing:
@@ -258,7 +263,7 @@ func (s *session) event(e event) error {
 	return nil
 }
 
-// resubscribe sends all subscriptions on a new upstream stream.
+// resubscribe sends all subscriptions on a new stream to the upstream server.
 func (s *session) resubscribe() error {
 	s.opened = true
 	s.server.connected(s)
@@ -284,8 +289,8 @@ func (s *session) resubscribe() error {
 	return s.subscribe()
 }
 
-// respond passes a response of upstream to Envoy, or to the agent's subscription. It blocks while
-// Envoy does not read.
+// respond passes a response of the upstream server to Envoy, or to the agent's subscription of this
+// type. It blocks while Envoy does not read.
 func (s *session) respond(e event) error {
 	r := e.response
 	if e.refused != nil {

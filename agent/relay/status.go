@@ -13,37 +13,38 @@ type ConnectionState string
 
 // States of the connection to the upstream server.
 const (
-	Connecting ConnectionState = "connecting" // no connection; Envoy keeps the resources that it has
+	Connecting ConnectionState = "connecting" // no connection; Envoy continues with its resources
 	Connected  ConnectionState = "connected"
-	Cached     ConnectionState = "cached" // no connection; the cache serves Envoy
+	Cached     ConnectionState = "cached" // no connection; Envoy receives cached resources
 )
 
-// Status describes the connection to the upstream server for people.
+// Status describes the connection to the upstream server, for people.
 type Status struct {
 	State ConnectionState
 	Since time.Time
-	// why there is no connection; "" if there is one or the first attempt is still running
+	// why there is no connection; "" if there is one, or while the first attempt is running
 	Error string
-	Cache time.Time // in state Cached: when Envoy accepted the cached configuration
-	// Address is the address in use, or without a connection the last one. Before the first
-	// connection it has all addresses, separated by ", ".
+	Cache time.Time // when Envoy accepted the cached resources; only in state Cached
+	// Address is the address in use; without a connection, that of the last connection. Before the
+	// first connection it lists all addresses, separated by ", ".
 	Address string
-	Unused  []UnusedAddress // addresses that are not in use, once one address was in use
+	Unused  []UnusedAddress // addresses that are not in use; empty until the first connection
 }
 
-// errConnecting is the error of a session whose first connection attempt has not ended.
+// errConnecting is the error of a session whose first connection attempt is still running.
 var errConnecting = errors.New("no answer yet")
 
 // state is the connection state of one session.
 type state struct {
 	connected bool
-	err       error     // why the session is not connected; nil: no attempt has ended yet
-	cached    time.Time // when the cached configuration was accepted; zero unless the cache serves
-	since     time.Time // start of the time without a connection
-	address   string    // address of the upstream server
+	err       error // why the session is not connected; nil: the first attempt is still running
+	// when the cached resources were accepted; zero unless the session is served from the cache
+	cached  time.Time
+	since   time.Time // when the connection was lost
+	address string    // address of the upstream server
 }
 
-// join adds a session to the server.
+// join adds a session to the sessions of the server.
 func (s *Server) join(session *session) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -65,8 +66,9 @@ func (s *Server) leave(session *session) {
 	s.updateStatus()
 }
 
-// worse reports whether a session's state is worse than another's. The worst state of all sessions
-// becomes the server's status.
+// worse reports whether a session's state is worse than another's. A state in which the cache
+// serves is worse than one without a connection; of equal ones, the one that is disconnected for
+// longer is worse.
 func (s state) worse(than state) bool {
 	if than.connected || s.cached.IsZero() != than.cached.IsZero() {
 		return than.connected || !s.cached.IsZero()
@@ -74,7 +76,7 @@ func (s state) worse(than state) bool {
 	return s.since.Before(than.since)
 }
 
-// report sets the state of a session and updates the server's status.
+// report records the state of a session and updates the server's status.
 func (s *Server) report(session *session, now state) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,9 +92,8 @@ func (s *Server) report(session *session, now state) {
 	s.updateStatus()
 }
 
-// updateStatus derives Status and the condition from the session with the worst state. A session
-// that the cache serves is worse than a disconnected one; of equal ones, the one disconnected for
-// longer is worse. Callers hold mu.
+// updateStatus derives Status and conditionAway from the session with the worst state. The caller
+// must hold mu.
 func (s *Server) updateStatus() {
 	worst := state{connected: len(s.sessions) > 0}
 	for _, one := range s.sessions {
@@ -129,7 +130,8 @@ func (s *Server) Status() Status {
 // LostStreams returns the number of upstream streams that ended while their Envoy was connected.
 func (s *Server) LostStreams() uint64 { return s.lost.Load() }
 
-// conditionRefusals is active while an Envoy or a Subscription refuses resources of upstream.
+// conditionRefusals is active while an Envoy or a Subscription refuses resources of the upstream
+// server.
 const conditionRefusals = "upstream-resources-refused"
 
 const refusedPrefix = "resources of the upstream server are refused: "

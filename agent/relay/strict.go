@@ -15,19 +15,18 @@ import (
 // virtualInbound is the name of istiod's listener for captured inbound connections.
 const virtualInbound = "virtualInbound"
 
-// strictPorts says for which ports an accepted virtualInbound listener demands mutual TLS.
+// strictPorts says on which ports an accepted virtualInbound listener demands mutual TLS.
 type strictPorts struct {
-	// whether all filter chains of a port demand a client certificate, for ports with filter chains
-	// of their own
+	// for each port with filter chains of its own: all of them demand a client certificate
 	ports map[uint16]bool
-	// whether the filter chains of all other ports demand a client certificate
+	// all filter chains for other ports demand a client certificate
 	rest bool
 }
 
-// StrictPorts returns a function that reports whether the inbound filter chains that an Envoy accepted
-// last all demand a client certificate for a port, and whether the port has filter chains of its
-// own. The origin is always empty, because upstream does not send the policy. StrictPorts returns nil if
-// no port demands client certificates.
+// StrictPorts returns a function that reports, for a port, whether all inbound filter chains that
+// an Envoy accepted last demand a client certificate (strict), and whether the port has filter
+// chains of its own (own). by is always empty, because the upstream server does not send the
+// policy. StrictPorts returns nil if no port demands client certificates.
 func (s *Server) StrictPorts() func(port uint16) (by from.Origin, strict, own bool) {
 	p := s.strict.Load()
 	if p == nil || !p.rest && !slices.Contains(slices.Collect(maps.Values(p.ports)), true) {
@@ -49,7 +48,7 @@ func (s *session) updateStrict(w *watch) {
 	}
 	held, known := w.held[virtualInbound]
 	if known && held.body == nil {
-		return // Envoy had the listener before this stream, so its content is not known
+		return // Envoy accepted the listener on an earlier stream, so its content is unknown
 	}
 	s.server.strict.Store(strictOf(held.body))
 	if s.server.options.OnListeners != nil {
@@ -57,8 +56,8 @@ func (s *session) updateStrict(w *watch) {
 	}
 }
 
-// strictOf decodes a virtualInbound listener from an encoded Any. An invalid or missing listener
-// demands no client certificates.
+// strictOf decodes a virtualInbound listener from an encoded Any. The result for an invalid or
+// missing listener is that no port demands client certificates.
 func strictOf(body []byte) *strictPorts {
 	p := &strictPorts{ports: map[uint16]bool{}}
 	var wrapped anypb.Any

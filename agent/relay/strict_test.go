@@ -39,8 +39,8 @@ spec:
   endpoints: [{address: 10.255.0.1, labels: {app: web}, ports: {http: 8080, http-a: 9000, tcp-b: 9001}}]
 `
 
-// TestStrict_OfIstiod: the ports for which istiod demands mutual TLS are read from the listeners
-// that Envoy has accepted.
+// TestStrict_OfIstiod checks that the relay determines the ports on which istiod's listeners demand
+// mutual TLS, once Envoy has accepted the listeners.
 func TestStrict_OfIstiod(t *testing.T) {
 	i := startIstiod(t)
 	write := func(mode string) {
@@ -67,7 +67,7 @@ func TestStrict_OfIstiod(t *testing.T) {
 		t.Error("known before any listener")
 	}
 	stream.send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: from.ListenerType})
-	go func() { // this client accepts every response
+	go func() { // accepts every response as Envoy does
 		for {
 			var response discoveryv3.DeltaDiscoveryResponse
 			select {

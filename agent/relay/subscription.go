@@ -12,20 +12,21 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// Subscription is a type that the agent requests for itself on each upstream stream, after Envoy's
-// first request for listeners. Envoy does not receive its responses. Accepted resources are cached.
+// Subscription is a type that the agent requests for itself on each stream to the upstream server,
+// after Envoy's first request for listeners. Envoy does not receive the responses. Accepted
+// resources are cached.
 type Subscription struct {
 	TypeURL string
-	// Apply uses the resources of a response or of the cache; removed has the names of resources
-	// that no longer exist. An error refuses the response. Overlapping Envoys cause concurrent
-	// calls. Apply must not block.
+	// Apply uses the resources of a response or of the cache. removed has the names of resources
+	// that no longer exist. If Apply returns an error, the response is refused. Calls may be
+	// concurrent, because the sessions of two Envoys may overlap. Apply must not block.
 	Apply func(resources []*anypb.Any, removed []string) error
 }
 
-// Announce makes the agent send a request without resource names on each upstream stream: on open
-// ones now, on later ones after Envoy's first request for listeners. problem is the request's error
-// detail; nil: none. A later call with the same type replaces the request. The agent reports the
-// workload's health to istiod in this way.
+// Announce makes the agent send a request without resource names on each stream to the upstream
+// server: on open streams immediately, and on later ones after Envoy's first request for listeners.
+// problem is the error detail of the request; nil: none. A later call with the same type replaces
+// the request. In this way the agent reports the workload's health to istiod.
 func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -33,7 +34,7 @@ func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
 	for session := range s.sessions {
 		select {
 		case session.announce <- struct{}{}:
-		default: // the session has a notification already
+		default: // the session has an unread notification already
 		}
 	}
 }
