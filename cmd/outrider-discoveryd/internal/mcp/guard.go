@@ -14,9 +14,8 @@ import (
 // Admit is a function that authenticates a client; see xds.Options.Admit.
 type Admit func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
 
-// Guard returns an Admit that calls admit, and also refuses clients that request the objects of the
-// configuration (see discovery.WantsObjects) without an identity, unless they are on the loopback
-// interface.
+// Guard returns an Admit that calls admit. It also refuses clients without an identity that request
+// objects (see discovery.WantsObjects), except clients on the loopback interface.
 func Guard(admit Admit) Admit {
 	return func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
 		admitted, err := admit(client, node)

@@ -10,11 +10,11 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 )
 
-// rootNamespace is the namespace of a client whose certificate or token does not contain one.
+// rootNamespace is the namespace in the node of a client whose certificate or token contains none.
 const rootNamespace = "istio-system"
 
-// namespaceOf returns the namespace of the service account in the client certificate or, without a
-// certificate, in the token. Servers accept only this namespace in the node.
+// namespaceOf returns the namespace for the node of the client: that in its certificate or, without
+// a certificate, in its token. Servers accept no other namespace.
 func namespaceOf(o Options) string {
 	switch {
 	case o.CertFile != "":

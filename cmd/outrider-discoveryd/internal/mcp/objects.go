@@ -14,19 +14,19 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// objects holds the inputs for the objects of the server, by type URL and name (NAMESPACE/NAME).
+// objects holds an input for each object of the server, by type URL and name (NAMESPACE/NAME).
 type objects struct {
 	options Options
 	known   map[string]map[string]store.Input
-	// types whose list is empty, and whose known objects are retained
+	// types with an empty list, whose objects are retained
 	empty map[string]bool
 }
 
-// lists collects the first list of each type on one stream.
+// lists collects the first list of each type on a new stream, and then applies later responses.
 type lists struct {
 	*objects
 	missing map[string]bool // types whose list has not arrived yet
-	// lists that have arrived; applied once none is missing
+	// lists that have arrived; they are applied together once all have arrived
 	pending map[string]map[string]store.Input
 }
 
@@ -51,8 +51,8 @@ func (o *objects) types() []string {
 	return found
 }
 
-// typeURL returns the type URL of a kind: GROUP/VERSION/KIND, with the version in which istiod
-// stores the kind.
+// typeURL returns the type URL of a kind: GROUP/VERSION/KIND. VERSION is the API version in which
+// istiod stores objects of the kind.
 func typeURL(group string, kind object.Kind) string {
 	switch {
 	case kind == object.EnvoyFilter:
@@ -63,7 +63,7 @@ func typeURL(group string, kind object.Kind) string {
 	return group + "/v1/" + string(kind)
 }
 
-// begin returns the lists for a new stream.
+// begin returns empty lists for a new stream.
 func (o *objects) begin() *lists {
 	l := &lists{objects: o, missing: map[string]bool{}, pending: map[string]map[string]store.Input{}}
 	for _, of := range o.types() {
@@ -78,8 +78,8 @@ func (l *lists) outstanding() string {
 	return strings.Join(slices.Sorted(maps.Keys(l.missing)), ", ")
 }
 
-// take processes a response. Once all lists have arrived, it returns a batch with the complete
-// state, and then one batch with the changes of each response.
+// take processes a response. It returns a batch with the complete state when the last missing list
+// has arrived, and after that a batch with the changes in each response.
 func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 	if !slices.Contains(l.types(), r.typeURL) {
 		return batch, false
@@ -97,7 +97,7 @@ func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 		return batch, false
 	}
 	base := before
-	// the response changes the empty list; retained objects are replaced by it
+	// The response adds objects to an empty list, so retained objects are removed.
 	if l.empty[r.typeURL] {
 		delete(l.empty, r.typeURL)
 		base = nil
@@ -107,7 +107,7 @@ func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 	return batch, len(batch.Inputs) > 0
 }
 
-// apply returns the inputs of a type after a response.
+// apply returns the inputs of a type after a response. before are the inputs before it.
 func (l *lists) apply(before map[string]store.Input, r response) map[string]store.Input {
 	after := maps.Clone(before)
 	if after == nil || r.full {
@@ -124,8 +124,8 @@ func (l *lists) apply(before map[string]store.Input, r response) map[string]stor
 	return after
 }
 
-// reconcile replaces the known objects by the complete lists. If a list is empty but objects were
-// known, it retains these.
+// reconcile replaces the known objects by the lists that have arrived. It retains the known objects
+// of a type whose list is empty.
 func (l *lists) reconcile() discovery.Batch {
 	for of, list := range l.pending {
 		if l.empty[of] = len(list) == 0 && len(l.known[of]) > 0; !l.empty[of] {
@@ -141,7 +141,7 @@ func (l *lists) reconcile() discovery.Batch {
 	return batch
 }
 
-// acceptEmpty removes the objects of types whose list is empty.
+// acceptEmpty removes the retained objects of types whose list is empty.
 func (l *lists) acceptEmpty() (batch discovery.Batch, changed bool) {
 	batch.Source = l.options.Name
 	for of := range l.empty {
@@ -152,8 +152,8 @@ func (l *lists) acceptEmpty() (batch discovery.Batch, changed bool) {
 	return batch, len(batch.Inputs) > 0
 }
 
-// difference returns the inputs that differ. Inputs that are missing in after are returned without
-// content, which removes them.
+// difference returns the inputs of after that are new or changed, and an empty input, which removes
+// its objects, for each input that is only in before.
 func difference(before, after map[string]store.Input) []store.Input {
 	var found []store.Input
 	for _, name := range slices.Sorted(maps.Keys(after)) {
@@ -182,7 +182,7 @@ func (o *objects) count() int {
 	return count
 }
 
-// problem returns the problem of the source for people, "" if there is none.
+// problem returns the problem of the source for the operator; "": none.
 func (o *objects) problem() string {
 	var found []string
 	for _, of := range slices.Sorted(maps.Keys(o.empty)) {
@@ -192,12 +192,12 @@ func (o *objects) problem() string {
 	return strings.Join(found, "; ")
 }
 
-// input returns name and input for a resource. ok is false if the source does not deliver such
-// resources.
+// input returns the name and the input for a resource. ok is false if the source omits the
+// resource: a registry omits configuration, other sources omit the services of registries.
 func (o *objects) input(typeURL string, resource *anypb.Any) (name string, _ store.Input, ok bool) {
 	d, err := decode(typeURL, resource)
 	if err != nil {
-		return "", store.Input{}, false // a resource without a name cannot be reported
+		return "", store.Input{}, false // without a name there is no object to report a problem for
 	}
 	entry := d.kind == object.ServiceEntry
 	if (entry && strings.Contains(d.name, ":")) != o.options.Services ||

@@ -23,10 +23,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// limit bounds the wait for a change on a busy machine.
+// limit bounds the wait for a change. It is generous, for busy machines.
 const limit = 30 * time.Second
 
-// sink records what a source has delivered.
+// sink records the inputs that a source delivers.
 type sink struct {
 	sourcetest.Receiver
 	t      testing.TB
@@ -61,7 +61,8 @@ func (s *sink) awaitPaths(want string) {
 	})
 }
 
-// server is a discovery server that serves the objects of a folder, and those of a source "memory".
+// server is a running discovery server with the objects in a folder, and those of a second source,
+// "memory".
 type server struct {
 	*discovery.Server
 	address string
@@ -69,7 +70,7 @@ type server struct {
 	folder  string
 }
 
-// stateOnly is a server that supports only the state of the world.
+// stateOnly is an xDS server without incremental xDS.
 type stateOnly struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	ads *xds.Server
@@ -80,7 +81,8 @@ func (s stateOnly) StreamAggregatedResources(
 	return s.ads.StreamAggregatedResources(stream)
 }
 
-// serve starts a server at an address; "" means any address.
+// serve starts a discovery server at an address; "" selects a free port. With old, the server does
+// not support incremental xDS.
 func serve(t testing.TB, address, folder string, old ...bool) (s *server, end func()) {
 	t.Helper()
 	s = &server{changes: make(chan []string), folder: folder}
@@ -114,7 +116,7 @@ func serve(t testing.TB, address, folder string, old ...bool) (s *server, end fu
 	return s, func() { second(); first() }
 }
 
-// write writes a file in the server's folder; an empty text removes it.
+// write writes a file in the server's folder, or removes it if text is "", and notifies the server.
 func (s *server) write(t testing.TB, name, text string) {
 	t.Helper()
 	path := filepath.Join(s.folder, name)

@@ -1,10 +1,10 @@
-// Package mcp reads configuration from another xDS server: an istiod or an outrider-discoveryd that
-// serves its objects to clients with GENERATOR=api. The protocol is ADS with a type URL for each
-// kind (networking.istio.io/v1/VirtualService) and resources of type istio.mcp.v1alpha1.Resource,
-// which Istio calls MCP over xDS.
+// Package mcp reads configuration from another xDS server: an istiod, or an outrider-discoveryd.
+// These serve their objects to clients with GENERATOR=api in their node. The protocol is ADS with a
+// type URL for each kind (networking.istio.io/v1/VirtualService) and resources of type
+// istio.mcp.v1alpha1.Resource. Istio calls it MCP over xDS.
 //
-// A stream begins with the complete list of each kind. The source delivers them together once all
-// have arrived, and from then on the changes of each response:
+// A stream begins with the complete list of each kind. The source delivers the lists together once
+// all have arrived, and then the changes in each response:
 //
 //	connect ─> collect the lists of all kinds ─> reconcile (Complete) ─> apply responses ─> stream ends
 package mcp
@@ -27,28 +27,29 @@ import (
 type Options struct {
 	Name    string // name of the source
 	Address string // address of the server, HOST:PORT
-	// file with CA certificates that the server's certificate is verified with; "": the system's
+	// file with the CA certificates that verify the server's certificate; "": those of the system
 	CAFile    string
-	TokenFile string // file with the token of a service account; "": none
-	CertFile  string // file with the client certificate for KeyFile; "": none
+	TokenFile string // file with a service account's token; "": none
+	CertFile  string // file with the client certificate; "": none
 	KeyFile   string
-	// Plaintext makes the source connect without TLS, to servers on the loopback interface.
+	// Plaintext makes the source connect without TLS. It is for servers on the loopback interface.
 	Plaintext bool
-	// Services makes the source deliver the services of the server's registries, and no
-	// configuration.
+	// Services makes the source deliver only the services in the server's registries, instead of
+	// the server's configuration.
 	Services bool
 	Sink     source.Sink
 	Logger   *slog.Logger
 }
 
-// Source is a source of configuration, or a service registry. It implements source.Source.
+// Source delivers the configuration of an xDS server or, with Options.Services, the services of its
+// registries. It implements source.Source.
 type Source struct {
 	options Options
-	accept  chan struct{} // receives calls of Reload
+	accept  chan struct{} // a signal from Reload
 
 	mu     sync.Mutex // guards status and failed
 	status source.Status
-	failed bool // a failure was logged, and no stream has synchronised since
+	failed bool // a failure has been logged, and no later stream is complete yet
 
 	objects *objects // objects of the server; only Run uses them
 }
@@ -75,7 +76,7 @@ func (s *Source) Status() source.Status {
 	return s.status
 }
 
-// Reload accepts empty lists: objects that were retained in spite of them are removed.
+// Reload removes the objects that are retained although the lists of their types are empty.
 func (s *Source) Reload() {
 	select {
 	case s.accept <- struct{}{}:
@@ -83,8 +84,8 @@ func (s *Source) Reload() {
 	}
 }
 
-// Run connects again and again until the context ends, and returns nil. It uses incremental xDS, or
-// the state of the world if the server does not support that.
+// Run maintains a stream to the server until the context ends, and returns nil. It uses incremental
+// xDS, or the state of the world if the server does not support incremental xDS.
 func (s *Source) Run(ctx context.Context) error {
 	pause := backoff.Backoff{Min: 200 * time.Millisecond, Max: 10 * time.Second, Jitter: 0.2}
 	for delta := true; ctx.Err() == nil; {
@@ -93,8 +94,8 @@ func (s *Source) Run(ctx context.Context) error {
 	return nil
 }
 
-// attempt runs one stream and waits a pause after it. It reports whether the next stream should be
-// incremental.
+// attempt runs one stream and then waits for the back-off. It reports whether the next stream
+// should be incremental.
 func (s *Source) attempt(ctx context.Context, delta bool, pause *backoff.Backoff) bool {
 	synced, err := s.serve(ctx, delta)
 	switch {
@@ -106,7 +107,7 @@ func (s *Source) attempt(ctx context.Context, delta bool, pause *backoff.Backoff
 		pause.Reset()
 	}
 	s.disconnected(err)
-	_ = pause.Wait(ctx) // Run checks ctx
+	_ = pause.Wait(ctx) // an error means that ctx has ended, which Run checks
 	return delta
 }
 
@@ -135,7 +136,7 @@ func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error)
 	for {
 		select {
 		case r := <-received:
-			_ = st.acknowledge(r) // receive returns the cause of an error
+			_ = st.acknowledge(r) // if the stream has failed, receive returns the cause
 			batch, changed := lists.take(r)
 			if lists.complete() && !synced {
 				synced = true
@@ -158,10 +159,10 @@ func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error)
 	}
 }
 
-// listTime bounds the wait for the lists of all kinds.
+// listTime bounds the wait for the first lists of all kinds on a stream.
 const listTime = time.Minute
 
-// connected updates the status after a response.
+// connected updates the status after a response. synced means that all lists have arrived.
 func (s *Source) connected(synced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,7 @@ metadata: {name: closed, namespace: shop}
 spec: {}
 `
 
-// unguarded is the text mesh without its policy.
+// unguarded has the objects of mesh without the policy.
 const unguarded = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata:
@@ -54,7 +54,7 @@ spec:
   servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ["*"]}]
 `
 
-// paths of the objects in mesh and gateway
+// Input paths of the objects in mesh and gateway.
 const (
 	policyPath  = "mcp:AuthorizationPolicy/shop/closed"
 	rulePath    = "mcp:DestinationRule/shop/api"
@@ -71,7 +71,7 @@ func folder(t testing.TB) string {
 	return dir
 }
 
-// service returns an input with a service of a registry.
+// service returns an input with a service as a registry delivers it.
 func service(path string, addresses ...string) store.Input {
 	spec := &networking.ServiceEntry{Hosts: []string{"db.service.consul"},
 		Resolution: networking.ServiceEntry_STATIC,
@@ -84,7 +84,9 @@ func service(path string, addresses ...string) store.Input {
 		APIVersion: "networking.istio.io/v1", File: path, Spec: spec}}}
 }
 
-// TestSource_FromDiscoveryd reads from another server of this program, which ends and returns.
+// TestSource_FromDiscoveryd reads objects and services from another outrider-discoveryd, whose
+// changes arrive. The source keeps them while the server is down, and those that are missing after
+// its restart until a reload.
 func TestSource_FromDiscoveryd(t *testing.T) {
 	t.Parallel()
 	own, end := serve(t, "", folder(t))
@@ -123,8 +125,8 @@ func TestSource_FromDiscoveryd(t *testing.T) {
 	if config.paths() != strings.Join([]string{policyPath, rulePath, entryPath}, " ") {
 		t.Errorf("without the server: %s", config.paths())
 	}
-	// The server returns without policies and services, and with another DestinationRule. The
-	// objects of the kinds that are now empty are retained.
+	// The server restarts without policies and services, and with a changed DestinationRule. The
+	// source retains the objects of kinds whose list is now empty.
 	if err := os.WriteFile(filepath.Join(own.folder, "mesh.yaml"), []byte(strings.ReplaceAll(
 		unguarded, "2s", "3s")), 0o600); err != nil {
 		t.Fatal(err)
@@ -145,7 +147,7 @@ func TestSource_FromDiscoveryd(t *testing.T) {
 	config.awaitPaths(strings.Join([]string{rulePath, gatewayPath, entryPath}, " "))
 }
 
-// TestSource_WithoutDelta reads from a server that supports only the state of the world.
+// TestSource_WithoutDelta reads objects from a server without incremental xDS.
 func TestSource_WithoutDelta(t *testing.T) {
 	t.Parallel()
 	own, _ := serve(t, "", folder(t), true)
@@ -157,8 +159,8 @@ func TestSource_WithoutDelta(t *testing.T) {
 	config.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 }
 
-// TestServer_RefusesObjects connects to a server that does not serve its objects, like that of an
-// agent.
+// TestServer_RefusesObjects: a discovery server without EncodeObject, as in an agent, refuses
+// clients that request objects.
 func TestServer_RefusesObjects(t *testing.T) {
 	server, err := discovery.New(discovery.Options{})
 	if err != nil {
@@ -173,7 +175,7 @@ func TestServer_RefusesObjects(t *testing.T) {
 	}
 }
 
-// TestSource_FromIstiod reads from a real istiod.
+// TestSource_FromIstiod reads objects and their changes from a real istiod.
 func TestSource_FromIstiod(t *testing.T) {
 	dir := folder(t)
 	ports := [3]int{parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)}
@@ -190,7 +192,8 @@ func TestSource_FromIstiod(t *testing.T) {
 	config.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 }
 
-// TestServer_FeedsIstiod runs a real istiod whose source of configuration is this program's server.
+// TestServer_FeedsIstiod: a real istiod reads its configuration from this program's server. The
+// test reads the objects from istiod.
 func TestServer_FeedsIstiod(t *testing.T) {
 	own, _ := serve(t, "", folder(t))
 	ports := [3]int{parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)}
@@ -204,11 +207,12 @@ func TestServer_FeedsIstiod(t *testing.T) {
 	read.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 }
 
-// TestDecode_RefusesWhatItDoesNotKnow decodes an object of a newer API, with an unknown field.
+// TestDecode_RefusesWhatItDoesNotKnow: an object with an unknown field, as in a newer API, becomes
+// an object with an invalid spec, which the store refuses.
 func TestDecode_RefusesWhatItDoesNotKnow(t *testing.T) {
 	o := service("memory:db").Objects[0]
 	newer := proto.Clone(o.Spec).(*networking.ServiceEntry)
-	// the unknown field has number 127
+	// field 127 with the value 1
 	newer.Ports[0].ProtoReflect().SetUnknown([]byte{0xf8, 0x07, 1})
 	r, err := Encode(&object.Object{Key: object.Key{Kind: object.ServiceEntry, Namespace: "a",
 		Name: "b"}, APIVersion: o.APIVersion, Spec: newer})

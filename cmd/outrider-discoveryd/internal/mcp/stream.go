@@ -12,15 +12,15 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 )
 
-// response is a response of the server for one kind.
+// response is a response of the server for one kind, of either variant of xDS.
 type response struct {
 	typeURL, version, nonce string
-	full                    bool // set has all objects of the kind
+	full                    bool // set contains all objects of the kind
 	set                     []*anypb.Any
-	removed                 []string // removed objects as NAMESPACE/NAME
+	removed                 []string // names of removed objects, NAMESPACE/NAME
 }
 
-// stream is an ADS stream, incremental or state of the world.
+// stream is an ADS stream: delta if it is incremental, else state.
 type stream struct {
 	delta discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	state discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
@@ -45,7 +45,7 @@ func open(ctx context.Context, connection *grpc.ClientConn, delta bool, o Option
 		return st, err
 	}
 	for _, typeURL := range types {
-		// receive returns the cause of an error.
+		// If sending fails, receive returns the cause.
 		if delta {
 			_ = st.delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: typeURL})
 		} else {
@@ -55,8 +55,8 @@ func open(ctx context.Context, connection *grpc.ClientConn, delta bool, o Option
 	return st, nil
 }
 
-// node returns the node of the client. Its type is router, because istiod notifies routers of all
-// changes except those of Sidecars, but sidecars only of changes that affect them.
+// node returns the node of the client. Its type is router: istiod notifies routers of all changes
+// except those of Sidecars, but notifies sidecars only of changes that affect them.
 func node(o Options) (*corev3.Node, error) {
 	host, err := os.Hostname()
 	if err != nil {
@@ -107,8 +107,8 @@ func (st stream) next() (response, error) {
 	return found, nil
 }
 
-// acknowledge sends an ACK. Responses are never refused: an invalid object is only a problem of
-// that object, whose last good version stays in force.
+// acknowledge sends an ACK. The source never sends a NACK: an invalid object affects no other
+// objects, and its last good version remains in force.
 func (st stream) acknowledge(r response) error {
 	if st.state != nil {
 		return st.state.Send(&discoveryv3.DiscoveryRequest{TypeUrl: r.typeURL,

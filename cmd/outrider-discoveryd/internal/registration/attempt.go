@@ -6,10 +6,10 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// attempt is a write of an entry that failed.
+// attempt describes the failed writes of one version of an entry.
 type attempt struct {
-	version  string // version of the entry that the attempt wanted to replace
-	err      error  // after ErrConflict, this version is not tried again
+	version  string // version of the entry that the write should have replaced
+	err      error  // error of the last write; only a failure of the store is retried
 	failures int
 	next     time.Time // earliest time of the next attempt
 }
@@ -25,13 +25,14 @@ func (s *Server) failed(e *Entry, err error, now time.Time) {
 	s.tried[e.Key] = last
 }
 
-// mayWrite reports whether an entry may be written now.
+// mayWrite reports whether a write of the entry's version has not failed yet, or may be retried
+// now.
 func (s *Server) mayWrite(e *Entry, now time.Time) bool {
 	last, ok := s.tried[e.Key]
 	return !ok || last.version != e.Version || unavailable(last.err) && !now.Before(last.next)
 }
 
-// failure returns why the last attempt to write some entry failed, nil if none failed.
+// failure returns an error of the store, if the last write of some entry failed because of one.
 func (s *Server) failure() error {
 	for _, last := range s.tried {
 		if unavailable(last.err) {
@@ -50,7 +51,8 @@ func (s *Server) failure() error {
 	return nil
 }
 
-// reportStore raises a condition if the store fails for some time.
+// reportStore raises conditionStore after the store has failed for reportDown. It clears the
+// condition when err is nil.
 func (s *Server) reportStore(err error, now time.Time) {
 	if err == nil {
 		s.down = time.Time{}

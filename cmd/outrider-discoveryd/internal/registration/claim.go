@@ -10,15 +10,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errLease prevents writes of entries: if this instance ended without a lease, no other instance
-// would remove its entries.
+// errLease prevents writes before this server has a lease. Without a lease, no other server would
+// remove the entries of this one if it ended.
 var errLease = errors.New("the lease of this server has not been written yet")
 
-// errBusy postpones the registration of a workload.
+// errBusy postpones the registration of a workload, because too many others are in progress.
 var errBusy = errors.New("too many workloads register at the same time")
 
-// claimInTurn calls claim for a new stream, with a limited number of concurrent calls: more would
-// slow the store down.
+// claimInTurn calls claim for a new stream. It limits the number of concurrent calls, because more
+// would make the store slow.
 func (s *Server) claimInTurn(ctx context.Context, one *session) error {
 	timer := time.NewTimer(requestTime)
 	defer timer.Stop()
@@ -33,8 +33,8 @@ func (s *Server) claimInTurn(ctx context.Context, one *session) error {
 	}
 }
 
-// claim creates the entry of a session's workload, or makes this instance its controller. A gRPC
-// status as error is final.
+// claim creates the entry for a session's workload, or records this server as the controller of an
+// existing entry. An error that is a gRPC status is final; other errors may be retried.
 func (s *Server) claim(ctx context.Context, one *session) error {
 	one.host.writing.Lock()
 	defer one.host.writing.Unlock()
@@ -57,7 +57,7 @@ func (s *Server) claim(ctx context.Context, one *session) error {
 	return nil
 }
 
-// write writes the entry of a session's workload, with one attempt.
+// write makes one attempt to write the entry for a session's workload.
 func (s *Server) write(ctx context.Context, one *session) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -82,8 +82,8 @@ func (s *Server) write(ctx context.Context, one *session) error {
 	if own && !e.ConnectedAt.Before(one.since) {
 		return nil
 	}
-	// istiod discards a connection older than the one in the entry, so the time must be later than
-	// that, whatever the clocks of other hosts are
+	// istiod ignores a connection that is older than the one in the entry. Hosts' clocks differ, so
+	// the time of this connection is moved behind the times in the entry.
 	at := one.since
 	for _, known := range []time.Time{e.ConnectedAt, e.DisconnectedAt} {
 		if !at.After(known) {
@@ -99,7 +99,7 @@ func (s *Server) write(ctx context.Context, one *session) error {
 	return nil
 }
 
-// create creates the entry of a session's workload.
+// create creates the entry for a session's workload from its WorkloadGroup.
 func (s *Server) create(ctx context.Context, one *session) error {
 	group, err := s.options.Store.Group(ctx, one.applied.group)
 	if err != nil {
@@ -122,8 +122,8 @@ func (s *Server) create(ctx context.Context, one *session) error {
 	return nil
 }
 
-// mayHave returns a gRPC status if a session's identity differs from the service account of an
-// entry. enter has checked the namespace.
+// mayHave returns a gRPC status if the session's identity is not the service account of the entry.
+// Server.enter has checked the namespace.
 func (one *session) mayHave(account string) error {
 	if account != "" && account != one.identity.Account {
 		return status.Errorf(codes.PermissionDenied, "WorkloadEntry %s is of service account %q, "+
@@ -139,10 +139,10 @@ func (one *session) fields() []any {
 
 func (k Key) fields() []any { return []any{"namespace", k.Namespace, "entry", k.Name} }
 
-// connected reports whether an entry has a stream.
+// connected reports whether the workload of an entry has a stream.
 func (c Connection) connected() bool { return !c.ConnectedAt.IsZero() }
 
-// disconnect records that the workload of an entry has no stream any more.
+// disconnect records in an entry that its workload has had no stream since the time at.
 func (s *Server) disconnect(ctx context.Context, e *Entry, at time.Time) error {
 	if !at.After(e.ConnectedAt) {
 		at = e.ConnectedAt.Add(time.Nanosecond)
@@ -155,7 +155,8 @@ func (s *Server) disconnect(ctx context.Context, e *Entry, at time.Time) error {
 	return err
 }
 
-// remove removes the entry of a workload that is gone.
+// remove removes an entry, because its workload or its server has left. It counts the removal by
+// reason.
 func (s *Server) remove(ctx context.Context, e *Entry, reason string) error {
 	err := s.options.Store.Delete(ctx, e)
 	if err == nil {
@@ -166,7 +167,7 @@ func (s *Server) remove(ctx context.Context, e *Entry, reason string) error {
 	return err
 }
 
-// setHealth writes the health that an agent has reported.
+// setHealth writes the health that the agent has reported to an entry.
 func (s *Server) setHealth(ctx context.Context, e *Entry, h Health) error {
 	err := s.options.Store.SetHealth(ctx, e, h)
 	if err == nil {

@@ -9,30 +9,30 @@ import (
 )
 
 const (
-	// interval is the period of renewing the lease, reading the leases of others, and comparing
-	// entries.
+	// interval is the interval at which a server renews its lease, reads the leases of other
+	// servers and reconciles entries.
 	interval = 500 * time.Millisecond
-	// slow is the maximum time between two renewals of a working store. After more time, other
-	// instances may not have been able to renew their leases either.
+	// slow is the longest interval between two renewals at which the leases of others are trusted.
+	// A longer one means that this process was stopped, so it has not observed their renewals.
 	slow = 2 * time.Second
 )
 
-// leases holds the leases of all instances. Its zero value is ready for use.
+// leases holds the leases of all servers with the same store. Its zero value is ready for use.
 type leases struct {
 	mu     sync.Mutex
-	own    bool      // this instance's lease was written
+	own    bool      // this server's lease has been written
 	err    error     // error of the last renewal
-	read   time.Time // when the leases were last read
+	read   time.Time // time of the last successful renewal
 	others map[string]observation
 }
 
-// observation is when an instance was last seen renewing its lease, on this host's clock.
+// observation is the last observed renewal of a server's lease, with the time by this host's clock.
 type observation struct {
 	mark string
 	at   time.Time
 }
 
-// keepLease renews the lease, and reads those of others, until ctx ends.
+// keepLease renews this server's lease and reads all leases, until ctx ends.
 func (s *Server) keepLease(ctx context.Context) {
 	for {
 		begun := time.Now()
@@ -44,7 +44,7 @@ func (s *Server) keepLease(ctx context.Context) {
 	}
 }
 
-// renewLease renews the lease once, and returns all leases.
+// renewLease renews this server's lease once, and returns all leases.
 func (s *Server) renewLease(ctx context.Context) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
@@ -54,13 +54,13 @@ func (s *Server) renewLease(ctx context.Context) (map[string]string, error) {
 	return s.options.Store.Leases(ctx)
 }
 
-// expiry returns how long after its last renewal a lease expires. It includes one interval, by
+// expiry returns how long a lease is valid after a renewal: the grace period, and one interval by
 // which a renewal may be late.
 func (s *Server) expiry() time.Duration { return s.options.GracePeriod + interval }
 
-// update records the leases that were read. While the store cannot be used, no lease can be
-// renewed; so all leases count as renewed once it can be used again, if restart is set, and after a
-// time in which this process or its host was stopped.
+// update records all leases that were read, or the error. A server could not renew its lease while
+// the store was down, nor could this process observe renewals while it was stopped. After such a
+// time all leases count as renewed now, also if restart is set.
 func (l *leases) update(all map[string]string, err error, restart bool, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,23 +80,23 @@ func (l *leases) update(all map[string]string, err error, restart bool, now time
 	l.others = next
 }
 
-// renewed reports whether this instance has a lease.
+// renewed reports whether this server's lease has been written.
 func (l *leases) renewed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.own
 }
 
-// problem returns why leases cannot be renewed now, nil if they can.
+// problem returns the error of the last renewal; nil: it succeeded.
 func (l *leases) problem() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.err
 }
 
-// expired returns the instances whose leases had not been renewed for a duration when the leases
-// were last read, and since when. It returns none while the store fails. Instances of istiod have
-// no leases.
+// expired returns the servers whose leases had not been renewed for the given duration when the
+// leases were last read, with the times of their last renewals. It returns none while the store
+// fails. istiod has no lease.
 func (l *leases) expired(duration time.Duration) map[string]time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// memory is a Store that can fail. Its lists are as old as lag says, as those of a real store.
+// memory is a Store in memory that can fail. As in a real store, Entries lags behind the writes.
 type memory struct {
 	mu      sync.Mutex
 	entries map[Key]*Entry
@@ -29,9 +29,9 @@ type memory struct {
 	groups  map[Key]*Group
 	leases  map[string]string
 	version int
-	down    error // result of all methods
-	denied  error // result of Delete
-	deletes int   // calls of Delete
+	down    error // error of all methods
+	denied  error // error of Delete
+	deletes int   // number of calls of Delete
 	history []string
 }
 
@@ -61,7 +61,7 @@ func (m *memory) writes() int {
 	return m.version
 }
 
-// states returns the states that the entry had so far.
+// states returns the sequence of states of all entries, without repetitions.
 func (m *memory) states() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -95,7 +95,7 @@ func (m *memory) Entries() ([]*Entry, error) {
 	return m.list, m.down
 }
 
-// put stores an entry with a new version, and records its state.
+// put stores an entry with a new version, and records its state in the history.
 func (m *memory) put(e Entry) {
 	m.version++
 	e.Version = fmt.Sprint(m.version)
@@ -187,7 +187,7 @@ func (m *memory) Release(_ context.Context, instance string) error {
 	return m.down
 }
 
-// cuttable is the store of a server that can be killed: from then on, no write arrives.
+// cuttable is a Store that refuses writes once cut is set, as if its server had been killed.
 type cuttable struct {
 	Store
 	cut atomic.Bool
@@ -211,7 +211,8 @@ func (c *cuttable) Delete(ctx context.Context, e *Entry) error {
 
 const grace = 10 * time.Second
 
-// instance is a running Server. kill ends it without its last writes, stop with them.
+// instance is a running Server. kill ends it without the writes of a regular stop; stop ends it
+// regularly.
 type instance struct {
 	*Server
 	t    *testing.T
@@ -219,7 +220,7 @@ type instance struct {
 	stop func()
 }
 
-// launch runs a Server, to which clients cannot connect yet.
+// launch runs a Server that accepts no clients yet.
 func launch(t *testing.T, store Store) *instance {
 	t.Helper()
 	c := &cuttable{Store: store}
@@ -252,7 +253,7 @@ func nodeOf(address string) *corev3.Node {
 			"AUTO_REGISTER_GROUP": text("web"), "INSTANCE_IPS": text(address)}}}
 }
 
-// open opens a stream of the workload 10.0.0.1.
+// open opens a stream of the workload with the address 10.0.0.1.
 func (s *instance) open() xds.Registration {
 	s.t.Helper()
 	r, err := s.Register(context.Background(), xds.Peer{Identity: webID}, nodeOf("10.0.0.1"))

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// counters hold the numbers of events since the start.
+// counters hold the values of the server's metrics.
 type counters struct {
 	created, takeovers, disconnected, refused atomic.Uint64
 	removedDisconnected, removedLost          atomic.Uint64

@@ -23,26 +23,27 @@ const (
 	DisconnectedAnnotation = "istio.io/disconnectedAt"
 )
 
-// Limits of what a node may write into an entry. The node as a whole is limited by the xDS server.
+// Bounds on the data that a node can write into an entry. The xDS server bounds the size of the
+// node.
 const (
 	maxLabels   = 128
 	maxName     = validation.DNS1123SubdomainMaxLength
 	maxLocality = 253 // bytes
 )
 
-// applicant is a workload that registers itself, as its node describes it.
+// applicant is a workload that requests its registration, as its node describes it.
 type applicant struct {
 	key      Key
 	group    Key
 	address  string
 	network  string
-	locality *string // region/zone/subzone; nil: the group's
+	locality *string // REGION/ZONE/SUBZONE; nil: that of the WorkloadGroup
 	labels   map[string]string
 	probed   bool // the agent reports the workload's health
 }
 
-// newApplicant reads the node of a client, with istiod's rules. It returns nil if the client does
-// not register itself. The node must be authenticated already.
+// newApplicant reads the node of a client by istiod's rules. It returns nil if the client does not
+// request a registration. The node must have been authenticated.
 func newApplicant(node *corev3.Node) (*applicant, error) {
 	fields := node.GetMetadata().GetFields()
 	group := fields["AUTO_REGISTER_GROUP"].GetStringValue()
@@ -88,8 +89,8 @@ func newApplicant(node *corev3.Node) (*applicant, error) {
 	return a, nil
 }
 
-// firstAddress returns the first of INSTANCE_IPS if all of them are valid, else the address in the
-// node's ID; "" if that is not valid either.
+// firstAddress returns the first address of INSTANCE_IPS if all of them are valid, else the address
+// in the node's ID. It returns "" if that is invalid, too.
 func firstAddress(node *corev3.Node) string {
 	list := node.GetMetadata().GetFields()["INSTANCE_IPS"].GetStringValue()
 	all := strings.Split(list, ",")
@@ -133,7 +134,7 @@ func labelsOf(from *structpb.Struct) (map[string]string, error) {
 	return labels, nil
 }
 
-// localityOf returns region/zone/subzone; it ends before the first missing part.
+// localityOf returns REGION/ZONE/SUBZONE, cut off before the first empty zone or subzone.
 func localityOf(l *corev3.Locality) string {
 	text := l.GetRegion()
 	for _, part := range []string{l.GetZone(), l.GetSubZone()} {
@@ -145,8 +146,8 @@ func localityOf(l *corev3.Locality) string {
 	return text
 }
 
-// workload returns the entry to create. Labels of the node override those of the group's metadata,
-// which override those of its template.
+// workload returns the entry to create for a workload of the WorkloadGroup. Its labels are those of
+// the node, the group's metadata and the group's template; the earlier ones have precedence.
 func (a *applicant) workload(g *Group) *Workload {
 	spec := &networking.WorkloadEntry{}
 	if t := g.Spec.GetTemplate(); t != nil {
@@ -157,7 +158,7 @@ func (a *applicant) workload(g *Group) *Workload {
 	maps.Copy(labels, g.Spec.GetMetadata().GetLabels())
 	if len(a.labels) > 0 {
 		maps.Copy(labels, a.labels)
-		delete(labels, model.LocalityLabel) // the entry has the locality in its spec
+		delete(labels, model.LocalityLabel) // the locality is in the entry's spec instead
 	}
 	spec.Labels, spec.Address = labels, a.address
 	if a.network != "" {

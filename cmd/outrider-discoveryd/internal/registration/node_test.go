@@ -18,8 +18,8 @@ const goodNode = `{"id": "sidecar~10.0.0.1~a~b", "metadata": {"NAMESPACE": "vm",
 func TestApplicant_IsReadAsByIstiod(t *testing.T) {
 	long := strings.Repeat("a", 250)
 	for _, c := range []struct {
-		change []string // texts of goodNode and their replacements
-		want   string   // name of the entry with its address, or an error
+		change []string // pairs of a text in goodNode and its replacement
+		want   string   // name and address of the resulting entry, or an error
 	}{
 		{nil, "vm/web-10.0.0.1 10.0.0.1"},
 		{[]string{`"web"`, `""`}, ""},
@@ -60,7 +60,7 @@ func TestApplicant_IsReadAsByIstiod(t *testing.T) {
 	}
 }
 
-// FuzzApplicant checks that a node cannot cause an entry that Kubernetes would not accept.
+// FuzzApplicant checks that no node results in an entry that Kubernetes would refuse.
 func FuzzApplicant(f *testing.F) {
 	f.Add("web", "vm", "10.0.0.1", "n1", "app", "web", "eu")
 	f.Add(strings.Repeat("a", 300), "vm", "fd00::1", "", "a/b", "-", "")

@@ -12,30 +12,33 @@ import (
 )
 
 const (
-	writers = 16 // writes at the same time
-	// writes in one call of reconcile, counted separately for entries with and without streams
+	writers = 16 // concurrent writes
+	// maximum number of writes in one reconciliation, counted separately for entries with and
+	// without streams
 	maxJobs  = 256
-	gathered = 50 * time.Millisecond // events within this time are handled together
-	stopTime = 3 * time.Second       // bounds the last writes of a server that stops
-	// lag is how old the entries of Store.Entries may be
+	gathered = 50 * time.Millisecond // events within this time cause one reconciliation
+	stopTime = 3 * time.Second       // bounds the writes after the server was stopped
+	// lag is the maximum age of the entries that Store.Entries returns
 	lag           = time.Second
 	shortestRetry = 500 * time.Millisecond
 	longestRetry  = 30 * time.Second
-	reportDown    = 5 * time.Second // a store that fails for longer raises a condition
-	// healthPause is the minimum time between two writes of the health of a workload.
+	// duration of a failure of the store after which conditionStore is raised
+	reportDown = 5 * time.Second
+	// healthPause is the minimum interval between two writes of a workload's health.
 	healthPause = time.Second
 )
 
 // conditionStore is active while the store of registered workloads cannot be used.
 const conditionStore = "registration-store-down"
 
-// Reasons for the removal of an entry.
+// Reasons for the removal of an entry, in metrics and log lines.
 const (
 	reasonDisconnected = "disconnected"
 	reasonServerLost   = "server_lost"
 )
 
-// silence is the time since which an entry has had no stream, on this host's clock.
+// silence is the time, by this host's clock, at which an entry was first seen with a Connection
+// without a stream.
 type silence struct {
 	Connection
 	since time.Time
@@ -45,11 +48,11 @@ func retryPause(failures int) time.Duration {
 	return backoff.Exponential(shortestRetry, longestRetry, failures)
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (s *Server) Name() string { return "registration" }
 
-// Run reconciles the entries with the streams until ctx ends. All streams should have ended by
-// then.
+// Run reconciles the entries with the streams until ctx ends, and then marks the workloads of this
+// server as disconnected. The caller should end all streams before it cancels ctx.
 func (s *Server) Run(ctx context.Context) error {
 	working, end := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup
@@ -78,7 +81,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 }
 
-// stop records that all workloads have no stream at this instance any more.
+// stop writes to the entries of this server's workloads that they have no stream.
 func (s *Server) stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stopTime)
 	defer cancel()
@@ -97,7 +100,7 @@ func (s *Server) stop(ctx context.Context) {
 	}
 }
 
-// recent reports whether Store.Entries may lack the last write for a host.
+// recent reports whether Store.Entries may not contain the last write of this server yet.
 func (s *Server) recent(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,15 +112,15 @@ func (s *Server) recent(now time.Time) bool {
 	return false
 }
 
-// job is a write that reconcile makes.
+// job is a write to the store that reconcile makes.
 type job struct {
-	entry *Entry // entry that is written; nil: the job reads it
+	entry *Entry // entry to write; nil: run reads it from the store
 	one   *session
 	run   func(context.Context) error
 }
 
-// reconcile compares the entries with the streams and the leases, and makes the writes that are
-// due. It returns the number of writes.
+// reconcile compares the entries with the streams and the leases, makes the necessary writes, and
+// returns their number.
 func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 	entries, err := s.options.Store.Entries()
 	if err == nil {
@@ -125,7 +128,9 @@ func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 	}
 	var jobs []job
 	if err != nil || !s.serving.Load() {
-		s.silent = nil // workloads cannot connect to another instance while the store fails
+		// While the store fails, workloads cannot register with another server: grace periods start
+		// anew.
+		s.silent = nil
 	}
 	if err == nil {
 		expired := s.leases.expired(s.expiry())
@@ -160,11 +165,12 @@ func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 	return len(jobs)
 }
 
-// finish handles the result of a claim by reconcile.
+// finish processes the result of a claim that reconcile has made. A refusal ends the stream.
 func (s *Server) finish(one *session, err error) {
 	s.retry(one, err)
 	s.mu.Lock()
-	// for a claimed entry the stream continues, for example if its group was removed
+	// Once a session has claimed the entry, a later refusal does not end its stream: for example,
+	// the WorkloadGroup may have been removed.
 	claimed := one.claimed
 	s.mu.Unlock()
 	if claimed || !isRefusal(err) {
@@ -172,11 +178,12 @@ func (s *Server) finish(one *session, err error) {
 	}
 	select {
 	case one.refused <- err:
-	default: // the stream ends already
+	default: // an earlier error already ends the stream
 	}
 }
 
-// due returns the writes for the streams of this instance, and for entries without a stream.
+// due returns the necessary writes: those for workloads with a stream to this server, and those for
+// entries whose workloads have none.
 func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Time) (jobs []job) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -201,7 +208,9 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 		case run == nil || !s.mayWrite(e, now):
 		case len(jobs) < maxJobs:
 			jobs = append(jobs, job{entry: e, run: run})
-		default: // hosts with streams must not wait for the removals of a dead server's entries
+		// Further removals wait for the next call, so that the many entries of a dead server do not
+		// delay workloads with streams.
+		default:
 			s.signal()
 		}
 	}
@@ -231,10 +240,11 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 	return jobs
 }
 
-// live reports whether a host has a stream.
+// live reports whether the host has a stream. ending means that the server has stopped, and no host
+// has one.
 func (h *host) live(ending bool) bool { return len(h.sessions) > 0 && !ending }
 
-// silence returns since when an entry has no stream.
+// silence returns the time since which the entry has had its current Connection without a stream.
 func (s *Server) silence(e *Entry, now time.Time) silence {
 	if known, ok := s.silent[e.Key]; ok && known.Connection == e.Connection {
 		return known
@@ -242,8 +252,9 @@ func (s *Server) silence(e *Entry, now time.Time) silence {
 	return silence{e.Connection, now}
 }
 
-// departed returns the write for an entry whose workload has no stream at this instance, nil if
-// nothing is due. Callers hold mu.
+// departed returns the necessary write for an entry whose workload has no stream to this server: to
+// mark it as disconnected, or to remove it. It returns nil if no write is necessary yet. Callers
+// hold mu.
 func (s *Server) departed(e *Entry, quiet silence, expired map[string]time.Time,
 	now time.Time) func(context.Context) error {
 	own := e.Controller == s.instance
@@ -260,7 +271,7 @@ func (s *Server) departed(e *Entry, quiet silence, expired map[string]time.Time,
 		return nil
 	}
 	grace := s.options.GracePeriod
-	if !own { // its controller removes the entry, unless the controller is gone
+	if !own { // give its controller, another server, time to remove the entry first
 		grace += interval
 	}
 	if now.Sub(quiet.since) < grace {
@@ -269,13 +280,15 @@ func (s *Server) departed(e *Entry, quiet silence, expired map[string]time.Time,
 	return func(ctx context.Context) error { return s.remove(ctx, e, reasonDisconnected) }
 }
 
-// claims returns the writes for a host with a stream. Callers hold mu.
+// claims returns the necessary writes for a host with a stream: a claim of its entry, or its
+// health. Callers hold mu.
 func (s *Server) claims(h *host, e *Entry, expired map[string]time.Time, now time.Time) []job {
 	own := e != nil && e.Controller == s.instance && e.connected()
 	lost := (e == nil || !e.connected() || !own && !expired[e.Controller].IsZero()) &&
 		now.Sub(h.written) > lag
 	for _, one := range slices.Backward(h.sessions) {
-		// a session that may still be refused must not keep the entry from another session
+		// Each session must claim the entry itself: the session that has claimed it before may be
+		// refused now, for example.
 		if (lost || !one.claimed) && !now.Before(one.next) {
 			return []job{{one: one, run: func(ctx context.Context) error { return s.claim(ctx, one) }}}
 		}
@@ -291,7 +304,7 @@ func (s *Server) claims(h *host, e *Entry, expired map[string]time.Time, now tim
 	}}}
 }
 
-// health returns the newest report about a workload, nil if there is none.
+// health returns the newest health report of the sessions that have claimed the entry; nil: none.
 func (h *host) health() (newest *Health) {
 	for _, one := range h.sessions {
 		if one.claimed && one.health != nil && (newest == nil || one.health.ReportedAt.After(newest.ReportedAt)) {
@@ -301,7 +314,8 @@ func (h *host) health() (newest *Health) {
 	return newest
 }
 
-// unused returns the removals of leases that expired long ago and to which no entry refers.
+// unused returns the removals of leases that expired long ago and whose servers are the controllers
+// of no entry.
 func (s *Server) unused(entries []*Entry) (jobs []job) {
 	gone := s.leases.expired(2 * s.expiry())
 	for _, e := range entries {

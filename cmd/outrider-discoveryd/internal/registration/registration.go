@@ -25,34 +25,34 @@ import (
 )
 
 const (
-	// maxPerIdentity bounds the workloads of one identity at this instance, including those that
-	// are gone and whose entries are not removed yet.
+	// maxPerIdentity bounds the registered workloads of one identity at this server. Workloads that
+	// have left count until their entries are removed.
 	maxPerIdentity = 8192
 	// requestTime bounds each request to the store.
 	requestTime = 5 * time.Second
-	attempts    = 5 // attempts to write an entry that others change at the same time
+	attempts    = 5 // attempts to write an entry if other programs change it at the same time
 	maxMessage  = 1024
 )
 
 // Options configures a Server.
 type Options struct {
 	Store Store
-	// GracePeriod is how long an entry without a stream is retained.
+	// GracePeriod is how long the entry of a workload without a stream is retained.
 	GracePeriod time.Duration
 	Board       *condition.Board
 	Logger      *slog.Logger
 }
 
-// Server registers workloads whose agents have a stream, reports their health, and removes the
-// entries of those that are gone. It is safe for concurrent use.
+// Server registers workloads whose agents have a stream, writes their health to their entries, and
+// removes the entries of workloads that have left. It is safe for concurrent use.
 //
 //	streams -- Register, Report, End --> hosts --+
 //	Store.Entries, leases -----------------------+--> reconcile --> Store
 //
-// For a new stream, the instance becomes the controller of the workload's entry at once. After that
-// it writes the entry only if it is missing, disconnected, or of an instance whose lease has
-// expired, so that two instances with streams of one workload do not overwrite each other
-// endlessly.
+// For each new stream, the server claims the workload's entry: it becomes the entry's controller.
+// Later it claims the entry again only if the entry is missing, or disconnected, or if the lease of
+// its controller has expired. Otherwise two servers with streams of one workload would overwrite
+// each other's claims endlessly.
 type Server struct {
 	part.Readiness
 	options  Options
@@ -60,7 +60,7 @@ type Server struct {
 	rates    rates.Limiter
 	limiter  repeat.Limiter // limits log lines about refusals
 	wake     chan struct{}
-	turns    chan struct{} // slots of concurrent claims for new streams
+	turns    chan struct{} // holds an element for each running claim of a new stream
 	serving  atomic.Bool
 	leases   leases
 	counters counters
@@ -68,28 +68,29 @@ type Server struct {
 	mu     sync.Mutex
 	hosts  map[Key]*host
 	owned  map[string]int // number of hosts by identity
-	ending bool           // the server stops: no host has a stream
+	ending bool           // Run has ended: no host counts as having a stream
 	states map[string]int // number of entries by state
 
-	// fields of reconcile, which one goroutine calls
+	// The fields below belong to reconcile, which only one goroutine calls.
 	silent map[Key]silence
 	tried  map[Key]attempt
-	down   time.Time // when the store began to fail; zero: it works
+	down   time.Time // beginning of a failure of the store; zero: none
 }
 
-// host is a registered workload. Its fields are guarded by the lock of the server.
+// host is a workload that has, or recently had, a stream to this server. The lock of the server
+// guards its fields.
 type host struct {
 	key      Key
 	identity string
-	writing  sync.Mutex // serialises writes of the entry by this instance
+	writing  sync.Mutex // serialises the claims of this server
 	sessions []*session // one for each stream, oldest first
-	ended    time.Time  // when the last stream ended; zero: there is one
-	written  time.Time  // when this instance last wrote the connection
-	reported time.Time  // when this instance last wrote the health
+	ended    time.Time  // end of the last stream; zero: a stream is open
+	written  time.Time  // time of this server's last claim
+	reported time.Time  // time of this server's last write of the health
 }
 
-// session is one stream of a workload. It implements xds.Registration. The fields from claimed on
-// are guarded by the lock of the server.
+// session is one stream of a workload. It implements xds.Registration. The lock of the server
+// guards claimed and the fields below it.
 type session struct {
 	server   *Server
 	host     *host
@@ -98,11 +99,11 @@ type session struct {
 	address  string
 	since    time.Time
 	refused  chan error
-	claimed  bool    // this session has claimed the entry
+	claimed  bool    // a claim of this session has succeeded
 	health   *Health // last report; nil: none
 	failures int
-	next     time.Time // earliest time at which reconcile claims the entry
-	err      error     // why the last claim failed; nil: it did not, or it was refused
+	next     time.Time // earliest time of the next claim by reconcile
+	err      error     // failure of the store in the last claim; nil: none
 }
 
 // New returns a Server.
@@ -112,7 +113,8 @@ func New(options Options) *Server {
 		hosts: map[Key]*host{}, owned: map[string]int{}, tried: map[Key]attempt{}}
 }
 
-// newInstance returns an ID that no other process has. It is the name of a lease.
+// newInstance returns the name of this server's lease, which differs from those of all other
+// processes.
 func newInstance() string {
 	name, _ := os.Hostname()
 	name = strings.Map(func(r rune) rune {
@@ -122,12 +124,12 @@ func newInstance() string {
 		return '-'
 	}, strings.ToLower(name))
 	random := make([]byte, 4)
-	_, _ = rand.Read(random) // it never fails
+	_, _ = rand.Read(random) // Read never returns an error
 	return "outrider-discoveryd-" + name + "-" + hex.EncodeToString(random)
 }
 
 // Register registers the workload of a new stream. It implements xds.Options.Register. If the store
-// cannot be used, the stream begins, and the workload is registered later.
+// fails, the stream is accepted, and Run registers the workload later.
 func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Node) (
 	xds.Registration, error) {
 	applied, err := newApplicant(node)
@@ -156,13 +158,14 @@ func (s *Server) Register(ctx context.Context, client xds.Peer, node *corev3.Nod
 	return nil, err
 }
 
-// isRefusal reports whether an error is final for the client: a gRPC status.
+// isRefusal reports whether an error is a gRPC status, which refuses the client finally.
 func isRefusal(err error) bool {
 	_, ok := err.(interface{ GRPCStatus() *status.Status })
 	return ok
 }
 
-// enter adds a stream to the workload's host.
+// enter checks the client's identity and adds a session for the new stream to the host of its
+// workload.
 func (s *Server) enter(applied *applicant, client xds.Peer) (*session, error) {
 	id, ok := auth.ParseIdentity(client.Identity)
 	if !ok {
@@ -191,13 +194,14 @@ func (s *Server) enter(applied *applicant, client xds.Peer) (*session, error) {
 	}
 	one := &session{server: s, host: h, applied: applied, identity: id, address: client.Address,
 		since: time.Now(), refused: make(chan error, 1),
-		next: time.Now().Add(2 * requestTime)} // until then, Register claims the entry
+		// reconcile does not interfere while Register claims the entry
+		next: time.Now().Add(2 * requestTime)}
 	h.sessions = append(h.sessions, one)
 	h.ended = time.Time{}
 	return one, nil
 }
 
-// leave removes a host without streams. Callers hold mu.
+// leave removes a host that has no streams. Callers hold mu.
 func (s *Server) leave(h *host) {
 	delete(s.hosts, h.key)
 	if s.owned[h.identity]--; s.owned[h.identity] <= 0 {
@@ -205,7 +209,7 @@ func (s *Server) leave(h *host) {
 	}
 }
 
-// retry records the result of claim: after an error, the entry is claimed again later.
+// retry records the result of a claim, and schedules another claim after an error.
 func (s *Server) retry(one *session, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +222,7 @@ func (s *Server) retry(one *session, err error) {
 	if unavailable(err) {
 		one.err = err
 	}
-	// errors of the store raise a condition
+	// Other errors are failures of the store, for which reportStore raises a condition.
 	if isRefusal(err) {
 		s.logRefusal(one.fields(), err)
 	}
@@ -235,7 +239,8 @@ func (s *Server) logRefusal(fields []any, err error) {
 	}
 }
 
-// Report records the health of the workload. It implements xds.Registration.
+// Report records the health of the workload, which reconcile writes to its entry. It implements
+// xds.Registration.
 func (one *session) Report(healthy bool, problem string) {
 	if len(problem) > maxMessage {
 		problem = strings.ToValidUTF8(problem[:maxMessage], "") + "…"
@@ -246,11 +251,11 @@ func (one *session) Report(healthy bool, problem string) {
 	one.server.signal()
 }
 
-// Refused returns a channel that receives an error if the workload may not be registered any more.
-// It implements xds.Registration.
+// Refused returns a channel that receives an error if the registration is refused after the stream
+// was accepted. It implements xds.Registration.
 func (one *session) Refused() <-chan error { return one.refused }
 
-// End ends the session with its stream. It implements xds.Registration.
+// End records the end of the stream. It implements xds.Registration.
 func (one *session) End() {
 	s, h := one.server, one.host
 	s.mu.Lock()
@@ -267,11 +272,11 @@ func (one *session) End() {
 	s.signal()
 }
 
-// StartServing is called when clients can connect. Before, the server removes no entries, because
-// their workloads had no chance to connect.
+// StartServing must be called when clients can connect. Until then the server removes no entries,
+// because their workloads cannot connect.
 func (s *Server) StartServing() { s.serving.Store(true) }
 
-// signal makes reconcile run soon.
+// signal makes Run call reconcile soon.
 func (s *Server) signal() {
 	select {
 	case s.wake <- struct{}{}:
@@ -279,7 +284,7 @@ func (s *Server) signal() {
 	}
 }
 
-// unavailable reports whether an error says that the store cannot be used now.
+// unavailable reports whether an error is a failure of the store, not a refusal or a conflict.
 func unavailable(err error) bool {
 	return err != nil && !isRefusal(err) && !errors.Is(err, ErrConflict)
 }

@@ -18,17 +18,17 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// later is when all that servers do by themselves is done.
+// later is a time after which no further write of the servers is pending.
 const later = 5 * grace
 
-// entry returns the entry of the workload, nil if there is none.
+// entry returns the entry of the workload webKey, or nil.
 func (m *memory) entry() *Entry {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.entries[webKey]
 }
 
-// removedAfter waits until the entry is removed, and returns how long that took.
+// removedAfter waits until the entry of webKey is removed, and returns how long it has waited.
 func (m *memory) removedAfter(t *testing.T, limit time.Duration) time.Duration {
 	t.Helper()
 	begun := time.Now()
@@ -41,7 +41,7 @@ func (m *memory) removedAfter(t *testing.T, limit time.Duration) time.Duration {
 	return time.Since(begun)
 }
 
-// life runs a test in virtual time with two servers.
+// life runs a test with two servers that share a store, in virtual time.
 func life(t *testing.T, name string, test func(*testing.T, *memory, *instance, *instance)) {
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestServer_Life(t *testing.T) {
 			r.Report(i%2 == 0, "")
 			time.Sleep(10 * time.Millisecond)
 		}
-		// besides, two servers renew their leases twice a second
+		// each of the two servers also renews its lease twice a second
 		if writes := m.writes() - before; writes > 10+2+2*2*(10+1) {
 			t.Errorf("%d writes in 10 s", writes)
 		}
@@ -127,7 +127,8 @@ func TestServer_Life(t *testing.T) {
 	life(t, "two streams", func(t *testing.T, m *memory, a, b *instance) {
 		a.open()
 		second := b.open()
-		second.End() // as b has the entry, it says that the workload is disconnected
+		// b is the controller, so b marks the entry as disconnected, and a claims it again
+		second.End()
 		time.Sleep(later)
 		m.check(t, "connected to "+a.instance, "connected to "+b.instance, "disconnected",
 			"connected to "+a.instance)
@@ -195,12 +196,12 @@ func TestServer_Life(t *testing.T) {
 		m.check(t, "connected to "+a.instance, "removed", "connected to "+a.instance)
 	})
 	life(t, "istiod", func(t *testing.T, m *memory, a, _ *instance) {
-		// istiod's clock is an hour ahead
+		// An entry whose controller is an istiod with a clock that is an hour ahead.
 		c := Connection{Controller: "istiod-1", ConnectedAt: time.Now().Add(time.Hour)}
 		m.mu.Lock()
 		m.put(Entry{Key: webKey, Group: "web", Connection: c})
 		m.mu.Unlock()
-		time.Sleep(later) // istiod alone knows whether the workload is connected
+		time.Sleep(later) // the servers do not remove it: istiod has no lease that could expire
 		r := a.open()
 		if at := m.entry().ConnectedAt; !at.After(c.ConnectedAt) {
 			t.Errorf("connected at %v, before at %v", at, c.ConnectedAt)
@@ -208,7 +209,7 @@ func TestServer_Life(t *testing.T) {
 		if err := m.Connect(context.Background(), m.entry(), c); err != nil {
 			t.Fatal(err)
 		}
-		r.End() // the entry is istiod's again
+		r.End() // istiod is the controller again, so the entry remains connected
 		time.Sleep(later)
 		c = Connection{Controller: "istiod-1", DisconnectedAt: time.Now().Add(-time.Hour)}
 		if err := m.Connect(context.Background(), m.entry(), c); err != nil {
@@ -233,8 +234,8 @@ func TestServer_Life(t *testing.T) {
 	})
 }
 
-// A server that was stopped for a while, alone or with all others, takes nobody for dead: it has not
-// seen the renewals of that time.
+// A server that was stopped for a minute removes no entries of other servers: it has not observed
+// the renewals of their leases in that time.
 func TestServer_AfterItWasStopped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMemory()
@@ -260,7 +261,8 @@ func TestServer_AfterItWasStopped(t *testing.T) {
 	})
 }
 
-// While the many workloads of a dead server are removed, others are served.
+// One reconciliation removes only maxJobs of a dead server's many entries, so that it does not
+// delay workloads with streams.
 func TestServer_RemovesInTurns(t *testing.T) {
 	s := New(Options{})
 	now := time.Now()
@@ -275,7 +277,7 @@ func TestServer_RemovesInTurns(t *testing.T) {
 	}
 }
 
-// check compares the states that the entry had.
+// check compares the sequence of states of the entry with the expected one.
 func (m *memory) check(t *testing.T, want ...string) {
 	t.Helper()
 	if got := m.states(); !slices.Equal(got, want) {

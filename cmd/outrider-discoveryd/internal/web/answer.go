@@ -11,13 +11,13 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// answer is the content of a page, and its JSON.
+// answer is the content of a web page. Its JSON form is available, too.
 type answer struct {
 	Version string    `json:"version"`
 	AsOf    time.Time `json:"asOf"`
 	Ready   bool      `json:"ready"`
-	Reason  string    `json:"reason,omitempty"` // why it is not ready
-	// some hosts are missing, because they did not report in time
+	Reason  string    `json:"reason,omitempty"` // reason why the server is not ready
+	// hosts are missing, because some xDS streams did not report their state in time
 	Partial    bool                     `json:"partial,omitempty"`
 	Counts     counts                   `json:"counts"`
 	Conditions []condition.Condition    `json:"conditions"`
@@ -27,7 +27,7 @@ type answer struct {
 	Services   *list[Service]           `json:"services,omitempty"`
 }
 
-// counts has the total numbers, whatever lists an answer contains.
+// counts has the total numbers, independent of the lists in an answer.
 type counts struct {
 	Hosts     map[string]int `json:"hosts"` // by state
 	Services  int            `json:"services"`
@@ -36,40 +36,41 @@ type counts struct {
 	Problems  map[string]int `json:"problems"` // by severity
 }
 
-// list is one page of rows.
+// list is one page of the rows of a list.
 type list[T any] struct {
 	Rows     []T    `json:"rows"`
 	Total    int    `json:"total"`
 	Matching int    `json:"matching"` // rows that match Query
-	Page     int    `json:"page"`     // from 1
+	Page     int    `json:"page"`     // number of this page, from 1
 	Pages    int    `json:"pages"`
 	Query    string `json:"query,omitempty"`
 }
 
-// Rows of a list on the page that shows all lists, and on a page of its own.
+// Rows per page, if all lists are on the page and if only one list is.
 const (
 	rowsOfAll = 25
 	rowsOfOne = 100
 )
 
-// Names of lists, which are paths.
+// Names of lists, which are also their URL paths.
 const (
 	hostList    = "hosts"
 	serviceList = "services"
 	problemList = "problems"
 )
 
-// request is a request for lists.
+// request is a request for one list, or for all lists.
 type request struct {
 	only  string // name of the requested list; "": all lists
 	query string // text that rows must contain, in lower case
-	page  int    // from 1
+	page  int    // number of the page, from 1
 }
 
-// has reports whether the answer has a list.
+// has reports whether the answer contains the list with a name.
 func (r request) has(name string) bool { return r.only == "" || r.only == name }
 
-// paginate returns a page of those rows for which matches returns true, converted by show.
+// paginate returns the requested page of the rows that match the query, converted by show. It calls
+// matches only if the request has a query.
 func paginate[T, R any](r request, all []T, matches func(T) bool, show func(T) R) *list[R] {
 	matching := all
 	if r.query != "" {
@@ -113,7 +114,7 @@ func (s *Server) answer(ctx context.Context, r request) (*answer, error) {
 		a.Ready, a.Reason = false, err.Error()
 	}
 	for _, c := range s.options.Conditions() {
-		if c.Code != discovery.ConditionProblems { // its problems are a list
+		if c.Code != discovery.ConditionProblems { // the answer contains these problems as a list
 			a.Conditions = append(a.Conditions, c)
 		}
 	}

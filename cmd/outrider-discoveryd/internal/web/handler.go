@@ -42,23 +42,23 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 	"of":  func(name, only string, list any) any { return listOf{name, only, list} },
 }).Parse(pageText))
 
-// listOf is the argument of the template of a list's pages.
+// listOf is the argument of the template for a list.
 type listOf struct {
 	Name, Only string
 	List       any
 }
 
 const (
-	// readTime bounds the time in which a client must read an answer.
+	// readTime bounds the time that a client may need to receive a response.
 	readTime = 10 * time.Second
-	// waitTime bounds the wait for the snapshot that another request makes.
+	// waitTime bounds the wait for a snapshot, which one request at a time makes.
 	waitTime = 15 * time.Second
-	// mostQuery bounds the length of a query, in bytes.
+	// mostQuery is the maximum length of a search query, in bytes.
 	mostQuery = 256
 )
 
-// Register adds the pages to routes. guard wraps each handler and refuses clients without
-// permission.
+// Register adds the handlers of all pages to routes. guard wraps each handler; it refuses clients
+// without permission.
 func (s *Server) Register(routes *http.ServeMux, guard func(http.Handler) http.Handler) {
 	for _, list := range []string{"", hostList, serviceList, problemList} {
 		pattern := "GET /" + list
@@ -78,7 +78,7 @@ func (s *Server) Register(routes *http.ServeMux, guard func(http.Handler) http.H
 		})))
 }
 
-// serve returns the handler that answers with a list, or with all lists if only is "".
+// serve returns the handler for a list, or for all lists if only is "".
 func (s *Server) serve(only string,
 	encode func(only string, text []byte) (contentType string, body []byte, err error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -112,8 +112,8 @@ func (s *Server) serve(only string,
 	})
 }
 
-// send sends an answer with headers that forbid other sites to read or embed it, and browsers to
-// store it.
+// send sends a response. Its headers forbid other sites to read or embed it, and browsers to cache
+// it.
 func send(w http.ResponseWriter, contentType string, body []byte) {
 	for name, value := range map[string]string{
 		"Content-Type": contentType, "Cache-Control": "no-store",
@@ -125,18 +125,18 @@ func send(w http.ResponseWriter, contentType string, body []byte) {
 		w.Header().Set(name, value)
 	}
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
-	_, _ = w.Write(body) // fails only if the client has disconnected
+	_, _ = w.Write(body) // an error means that the client has disconnected
 }
 
-// redacted returns an answer as JSON in which credentials are redacted.
+// redacted returns an answer as JSON, without credentials.
 func redacted(a *answer) []byte {
 	text, err := json.Marshal(a)
 	if err != nil {
-		panic(err) // the types of an answer can be encoded
+		panic(err) // impossible: all types in answer can be encoded
 	}
 	var out bytes.Buffer
 	r := redact.New(&out)
-	// writing to memory cannot fail
+	// Writing to a bytes.Buffer cannot fail.
 	_, _ = r.Write(text)
 	_ = r.Flush()
 	return out.Bytes()
@@ -144,7 +144,7 @@ func redacted(a *answer) []byte {
 
 func asJSON(_ string, text []byte) (string, []byte, error) { return "application/json", text, nil }
 
-// render returns the page for an answer in JSON.
+// render returns the HTML page for an answer that is encoded as JSON.
 func render(only string, text []byte) (contentType string, body []byte, err error) {
 	shown := struct {
 		answer

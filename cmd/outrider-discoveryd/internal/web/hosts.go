@@ -12,24 +12,24 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// States of a host, the worst first.
+// States of a host, in order of decreasing severity.
 const (
-	refused = "refused" // the host refused a part of its configuration
-	pending = "pending" // the host has not accepted all of its configuration yet
-	synced  = "synced"  // the host has accepted all of its configuration
+	refused = "refused" // the client has refused resources (NACK)
+	pending = "pending" // the client has not accepted all that was sent, or nothing was sent
+	synced  = "synced"  // the client has accepted all that was sent (ACK)
 )
 
 var states = []string{refused, pending, synced}
 
-// Host is a connected proxy: all streams with one node ID and one identity. During a hot restart
-// there are two.
+// Host is a connected proxy: all streams with the same node ID and identity. During a hot restart a
+// proxy has two streams.
 type Host struct {
-	Node     string `json:"node"` // ID that the client sent
-	Name     string `json:"name"` // third part of the ID, NAME.NAMESPACE with Istio's agents
+	Node     string `json:"node"` // ID in the node that the client sent
+	Name     string `json:"name"` // third segment of the ID; Istio's agents send NAME.NAMESPACE
 	Kind     string `json:"kind,omitempty"`
-	Address  string `json:"address"`            // IP address of the connection
-	Identity string `json:"identity,omitempty"` // SPIFFE ID; empty: the client has no identity
-	Agent    string `json:"agent,omitempty"`    // program and version that the client claims
+	Address  string `json:"address"`            // IP address of the client
+	Identity string `json:"identity,omitempty"` // SPIFFE ID; "": the client has no identity
+	Agent    string `json:"agent,omitempty"`    // program and version that the client reports
 	Envoy    string `json:"envoy,omitempty"`    // version of Envoy that the client claims
 	State    string `json:"state"`
 	Reason   string `json:"reason,omitempty"` // refused resources, with the client's error message
