@@ -11,8 +11,8 @@ import (
 	"github.com/go-jose/go-jose/v4"
 )
 
-// Fault is the reason for refusing a token, in Envoy's wording; "" if the token is accepted.
-// Functions that return a Fault as an error return nil for an accepted token.
+// Fault is the reason for refusing a token, in Envoy's wording; NoFault if the token is accepted.
+// It implements error, but NoFault must not be used as one.
 type Fault string
 
 // Error implements error.
@@ -100,7 +100,7 @@ func (t *Token) Issuer() string {
 	return issuer
 }
 
-// Audiences returns the audiences, a text or a list.
+// Audiences returns the audiences. The claim "aud" is a string or a list of strings.
 func (t *Token) Audiences() (all []string) {
 	switch of := t.Claims["aud"].(type) {
 	case string:
@@ -115,13 +115,13 @@ func (t *Token) Audiences() (all []string) {
 	return all
 }
 
-// Keys is a set of public or shared keys. The zero value is empty.
+// Keys is a set of public or shared keys for verifying signatures. The zero value is empty.
 type Keys struct{ all []jose.JSONWebKey }
 
-// NewKeys returns a set of the keys.
+// NewKeys returns a set with these keys.
 func NewKeys(keys []jose.JSONWebKey) Keys { return Keys{keys} }
 
-// ParseKeys parses a key set (JWKS). It omits keys that cannot be used; the result is empty if the
+// ParseKeys parses a key set (JWKS). It omits keys that it cannot parse; the result is empty if the
 // text is not a key set.
 func ParseKeys(set string) Keys {
 	var keys struct{ Keys []json.RawMessage }
@@ -138,8 +138,8 @@ func ParseKeys(set string) Keys {
 	return usable
 }
 
-// Verify verifies the signature with each key whose ID and algorithm, where given, are those of the
-// token.
+// Verify verifies the signature. It tries the keys that have the key ID and algorithm of the token;
+// a key without key ID or algorithm matches any.
 func (t *Token) Verify(keys Keys) Fault {
 	if len(keys.all) == 0 {
 		return FaultNoKeys

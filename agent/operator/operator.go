@@ -1,4 +1,5 @@
-// Package operator checks texts with Envoy's command operators: access logs and values of headers.
+// Package operator checks texts that contain Envoy's command operators: formats of access logs and
+// values of headers.
 package operator
 
 import (
@@ -10,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/spelling"
 )
 
-// Command operators of Envoy 1.40: without parameter or length, with optional ones, and with a
-// required parameter. A test checks them against Envoy.
+// Command operators of Envoy 1.40: those without parameter and length, those with optional ones,
+// and those with a required parameter. A test compares them with Envoy.
 const (
 	operatorsAlone = `
 ACCESS_LOG_TYPE BYTES_RECEIVED BYTES_RETRANSMITTED BYTES_SENT CONNECTION_ID
@@ -63,14 +64,14 @@ QUERY_PARAM REQ REQUEST_HEADER RESP RESPONSE_HEADER RESPONSE_TRAILER STREAM_INFO
 UPSTREAM_FILTER_STATE UPSTREAM_METADATA`
 )
 
-// pattern matches a command operator: %NAME% or %NAME(parameter)%, either with :length.
+// pattern matches a command operator: %NAME% or %NAME(parameter)%, either with an optional :length.
 var pattern = regexp.MustCompile(`^%([A-Z0-9_]+)(\([^)]*\))?(:[0-9]+)?%`)
 
 // expression matches an operator whose parameter may contain parentheses.
 var expression = regexp.MustCompile(`^%(CEL|COALESCE)(\(.*?\))(:[0-9]+)?%`)
 
-// CheckCommandOperators returns why Envoy refuses a text with command operators, and the fix; "" if
-// it is valid. %% is an escaped %. more are further operators with a required parameter.
+// CheckCommandOperators returns why Envoy refuses a text with command operators, and the fix. why
+// is "" if the text is valid. more contains additional operators with a required parameter.
 func CheckCommandOperators(text string, more ...string) (why, fix string) {
 	for {
 		_, rest, found := strings.Cut(text, "%")
@@ -97,7 +98,8 @@ func CheckCommandOperators(text string, more ...string) (why, fix string) {
 	}
 }
 
-// known checks a match of pattern.
+// known checks the operator in a match of pattern or expression; more is that of
+// CheckCommandOperators.
 func known(match, more []string) (why, fix string) {
 	alone, either := strings.Fields(operatorsAlone), strings.Fields(operatorsEither)
 	with := append(strings.Fields(operatorsWith), more...)

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// parameters holds valid parameters of operators that reject arbitrary ones.
+// parameters contains valid parameters of operators that do not accept arbitrary ones.
 var parameters = map[string]string{
 	"CEL": "request.path", "COALESCE": `{"operators": ["DURATION"]}`,
 	"COMMON_DURATION": "DS_RX_BEG:DS_RX_END", "METADATA": "ROUTE:a",
@@ -22,7 +22,8 @@ var parameters = map[string]string{
 	"QUERY_PARAMS": "ORIG",
 }
 
-// bootstrap has an access log and a header with a text.
+// bootstrap is a bootstrap with placeholders for a header value and the text format of an access
+// log.
 const bootstrap = `{"static_resources": {"listeners": [{"name": "a", "address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}},
 "filter_chains": [{"filters": [{"name": "h", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
 "stat_prefix": "a", "http_filters": [{"name": "r", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
@@ -30,7 +31,7 @@ const bootstrap = `{"static_resources": {"listeners": [{"name": "a", "address": 
 "access_log": [{"name": "f", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog", "path": "/dev/null",
 "log_format": {"text_format_source": {"inline_string": %s}}}}]}}]}]}]}}`
 
-// envoyTakes reports whether Envoy accepts a header's value and a log format, and returns its
+// envoyTakes reports whether Envoy accepts a header value and a log format, and returns Envoy's
 // output.
 func envoyTakes(t *testing.T, value, format string) (bool, string) {
 	t.Helper()

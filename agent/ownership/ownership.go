@@ -15,9 +15,10 @@ import (
 // maxLinks is the number of symbolic links that the kernel follows in a path.
 const maxLinks = 40
 
-// CheckPath returns an error if another user than the owners could replace the file at an absolute
-// path: everything on the way to it, links included, must belong to one of the owners and be
-// writable for its owner only. No other user can then change the result, even at once.
+// CheckPath returns an error if a user other than the owners could replace the file at an absolute
+// path. Every directory and symbolic link on the way to the file, and the file itself, must belong
+// to one of the owners and be writable for its owner only. The result therefore cannot become wrong
+// by a change that another user makes.
 func CheckPath(path string, owners ...int) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("%s: not an absolute path", path)
@@ -55,13 +56,13 @@ func CheckPath(path string, owners ...int) error {
 	return nil
 }
 
-// split returns the names of a path, without empty ones.
+// split returns the non-empty names of a path.
 func split(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
 }
 
-// Check returns an error if the file or directory at path, after symbolic links, does not belong to
-// one of the owners or if others may write to it.
+// Check returns an error if the file or directory to which path resolves does not belong to one of
+// the owners, or if other users may write to it.
 func Check(path string, owners ...int) error {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -70,8 +71,9 @@ func Check(path string, owners ...int) error {
 	return check(path, info, owners)
 }
 
-// check judges one file. An access control list that lets others write shows in the mode of the
-// group. In a directory with the sticky bit, others cannot replace what is not theirs.
+// check checks owner and mode of one file. If an access control list lets other users write, the
+// mode has the write bit of the group. In a directory with the sticky bit, users cannot replace
+// files of others.
 func check(path string, info fs.FileInfo, owners []int) error {
 	owner, ok := info.Sys().(*syscall.Stat_t)
 	switch {
@@ -80,7 +82,7 @@ func check(path string, info fs.FileInfo, owners []int) error {
 	case !slices.Contains(owners, int(owner.Uid)):
 		chown := "chown"
 		if info.Mode()&fs.ModeSymlink != 0 {
-			chown = "chown -h" // the link, not what it leads to
+			chown = "chown -h" // changes the owner of the link, not of its target
 		}
 		return fmt.Errorf("%s: belongs to user %d, who could replace what is read from it; "+
 			"%s root %s", path, owner.Uid, chown, path)

@@ -13,7 +13,7 @@ func TestCheckPath(t *testing.T) {
 	self := []int{0, os.Geteuid()}
 	cases := map[string]struct {
 		change func(dir string) error
-		want   string // begins the error, below the directory; "" = none
+		want   string // beginning of the error after the directory; "" = no error
 	}{
 		"only the owner writes": {},
 		"a relative link": {change: func(dir string) error {
@@ -74,7 +74,8 @@ func TestCheckPath_OfAnotherOwner(t *testing.T) {
 	}
 }
 
-// chown follows a link: the fix of its owner names the link.
+// If a symbolic link has the wrong owner, the fix is "chown -h", because chown would change its
+// target.
 func TestCheckPath_OfAnothersLink(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink("/usr", link); err != nil {

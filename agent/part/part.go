@@ -1,5 +1,6 @@
-// Package part runs the long-running parts of a program: it starts them in order and stops them in
-// reverse, so that a part may use those that were started before it until its own end.
+// Package part runs the parts of a program: its long-running components. It starts them in order
+// and stops them in reverse order, so that a part may use the parts that were started before it
+// until it has stopped.
 package part
 
 import (
@@ -12,13 +13,14 @@ import (
 // Part is a long-running part of a program.
 type Part interface {
 	Name() string
-	// Run runs the part until ctx ends, then returns nil. Any earlier return ends the program.
+	// Run runs the part until ctx ends, then returns nil. If it returns earlier, the program stops.
 	Run(ctx context.Context) error
-	// Ready returns a channel that is closed once Run has started what other parts use.
+	// Ready returns a channel that Run closes when other parts may use this one.
 	Ready() <-chan struct{}
 }
 
-// Readiness implements Ready. Its zero value is not ready. Its methods may be called concurrently.
+// Readiness implements Part.Ready. Its zero value is not ready. Its methods may be called
+// concurrently.
 type Readiness struct {
 	make, close sync.Once
 	ready       chan struct{}
@@ -37,12 +39,12 @@ func (r *Readiness) channel() chan struct{} {
 
 // Group is a set of running parts. Its methods must be called by one goroutine.
 type Group struct {
-	ctx     context.Context // lives as long as the group: ends once a part's Run has returned
+	ctx     context.Context // result of Context
 	end     context.CancelFunc
 	running []running
 
 	mu  sync.Mutex
-	err error // the first
+	err error // first error
 }
 
 type running struct {
@@ -50,20 +52,21 @@ type running struct {
 	done chan struct{} // closed when Run has returned
 }
 
-// NewGroup returns a Group without parts. Context ends with ctx.
+// NewGroup returns a Group without parts that stops when ctx ends.
 func NewGroup(ctx context.Context) *Group {
 	g := &Group{}
 	g.ctx, g.end = context.WithCancel(ctx)
 	return g
 }
 
-// Context returns a context that ends as soon as the group has to stop.
+// Context returns a context that ends when the group has to stop: after Fail, after a part's Run
+// has returned, or at the end of the context passed to NewGroup.
 func (g *Group) Context() context.Context { return g.ctx }
 
-// Start starts parts in order.
+// Start starts parts in order. It does not wait until they are ready.
 func (g *Group) Start(parts ...Part) {
 	for _, p := range parts {
-		// Not a child of g.ctx: Wait stops the parts one after the other.
+		// This context does not end with g.ctx, because Wait stops the parts one after the other.
 		ctx, stop := context.WithCancel(context.WithoutCancel(g.ctx))
 		r := running{stop, make(chan struct{})}
 		g.running = append(g.running, r)
@@ -77,7 +80,8 @@ func (g *Group) Start(parts ...Part) {
 	}
 }
 
-// Await waits until parts are ready. It returns the error of Context if that ends first.
+// Await waits until parts are ready. If the group has to stop first, it returns the error of
+// Context.
 func (g *Group) Await(parts ...Part) error {
 	for _, p := range parts {
 		select {
@@ -89,7 +93,7 @@ func (g *Group) Await(parts ...Part) error {
 	return nil
 }
 
-// Fail makes the group stop. The first error that is not nil is the result of Wait.
+// Fail makes the group stop. Wait returns the first error that is not nil.
 func (g *Group) Fail(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -99,8 +103,8 @@ func (g *Group) Fail(err error) {
 	g.end()
 }
 
-// Wait waits until Context ends, then stops the parts in reverse order, each once its successor has
-// returned. It returns the first error.
+// Wait waits until the group has to stop. It then stops the parts in reverse order, each after the
+// one started later has returned. It returns the first error.
 func (g *Group) Wait() error {
 	<-g.ctx.Done()
 	for _, r := range slices.Backward(g.running) {

@@ -2,11 +2,11 @@ package part
 
 import "time"
 
-// retryInterval is the time after which something that failed is tried again.
+// retryInterval is the time between a failed attempt and the next one.
 const retryInterval = time.Minute
 
-// RetryTimer returns a channel that receives once what failed with an error is to be tried again:
-// in a minute. For no error it returns nil.
+// RetryTimer returns a channel that receives when the next attempt is due, a minute after one
+// failed with err. It returns nil if err is nil.
 func RetryTimer(err error) <-chan time.Time {
 	if err == nil {
 		return nil

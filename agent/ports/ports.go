@@ -1,5 +1,5 @@
-// Package ports watches the addresses of the mesh's listeners on this host: those that Envoy could
-// not bind (UnboundListeners), and those that it shares with the Envoy of another agent
+// Package ports tracks the addresses of the mesh's listeners on this host: those that Envoy could
+// not bind (UnboundListeners), and those that the Envoy of another agent uses as well
 // (PortTracker).
 package ports
 
@@ -23,28 +23,29 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// conditionPortShared is active while another agent's Envoy uses the port of a mesh listener.
+// conditionPortShared is active while the Envoy of another agent uses the port of one of the mesh's
+// listeners.
 const conditionPortShared = "port-shared"
 
 // sharedAgain is the polling interval while a port is shared.
 const sharedAgain = 30 * time.Second
 
-// PortTracker tracks the ports of mesh listeners and raises a condition while another agent's Envoy
-// uses the same port. Such a mesh configuration is not refused: the faulty one of the two is not
-// always the newer one.
+// PortTracker tracks the ports of the mesh's listeners and raises a condition while another agent's
+// Envoy uses one of them. It does not refuse the mesh configuration, because the newer of two
+// configurations with one port is not always the wrong one.
 type PortTracker struct {
 	part.Readiness
 	host     hostconflict.Host
 	source   xds.Source
 	folder   string // the agent's own runtime directory
 	board    *condition.Board
-	accepted chan struct{} // buffered: Envoy has accepted listeners
+	accepted chan struct{} // buffered; receives a value after Envoy has accepted listeners
 	notify   func()        // called after Envoy has accepted listeners; must not block
 
 	mu     sync.Mutex
-	node   *corev3.Node // of the Envoy that last accepted listeners
+	node   *corev3.Node // node of the Envoy that last accepted listeners
 	at     *resource.Feed
-	change uint64 // version of the feed that claims were made from
+	change uint64 // change of the listeners in the feed from which claims were made
 	claims []config.Claim
 }
 
@@ -69,7 +70,7 @@ func (t *PortTracker) Accepted(node *corev3.Node, typeURL string) {
 	t.mu.Unlock()
 	select {
 	case t.accepted <- struct{}{}:
-	default: // one check covers both
+	default: // a check is already pending
 	}
 	t.notify()
 }
@@ -81,7 +82,8 @@ func (t *PortTracker) LastNode() *corev3.Node {
 	return t.node
 }
 
-// Claims returns the addresses of the mesh listeners; nil before Envoy accepted any.
+// Claims returns the addresses that the mesh's listeners bind; nil before Envoy has accepted
+// listeners.
 func (t *PortTracker) Claims() []config.Claim {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,7 +92,7 @@ func (t *PortTracker) Claims() []config.Claim {
 	}
 	feed, err := t.source.Feed(t.node)
 	if err != nil {
-		return nil // Envoy receives nothing, either
+		return nil // Envoy does not receive listeners either
 	}
 	snapshot, _ := feed.Current()
 	if change := snapshot.LastChange(resource.ListenerType); feed != t.at || change != t.change {
@@ -105,7 +107,7 @@ func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 	for name, r := range listeners {
 		var listener listenerv3.Listener
 		if err := proto.Unmarshal(r.EncodedMessage(), &listener); err != nil {
-			continue // impossible: the agent encoded the listener itself
+			continue // cannot happen: the agent encoded the listener itself
 		}
 		if !binds(&listener) {
 			continue
@@ -127,13 +129,13 @@ func binds(listener *listenerv3.Listener) bool {
 	return listener.BindToPort == nil || listener.BindToPort.Value
 }
 
-// Name returns the name of the part.
+// Name returns the name of this component.
 func (t *PortTracker) Name() string { return "mesh ports" }
 
 // Run checks for shared ports whenever Envoy accepts listeners, until ctx ends.
 func (t *PortTracker) Run(ctx context.Context) error {
 	t.MarkReady()
-	var again <-chan time.Time // due while a port is shared
+	var again <-chan time.Time // receives while a port is shared
 	for {
 		select {
 		case <-t.accepted:

@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// sourceOf returns the same feed for all nodes.
+// sourceOf is an xds.Source with one feed of resources for all nodes.
 type sourceOf struct{ feed *resource.Feed }
 
 func (s sourceOf) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
@@ -38,7 +38,7 @@ func listenerOf(t *testing.T, name, host string, port uint32) *resource.Resource
 	return r
 }
 
-// A port shared with another agent is a condition until one of the two releases it.
+// The condition for a shared port is active until one of the two agents releases the port.
 func TestTracker_SharedPort(t *testing.T) {
 	feed, directory := resource.NewFeed(), t.TempDir()
 	if err := os.WriteFile(filepath.Join(directory, "a.toml"), nil, 0o644); err != nil {
@@ -79,7 +79,8 @@ func TestTracker_SharedPort(t *testing.T) {
 		feed.Publish(resource.Change{Set: []*resource.Resource{listenerOf(t, "web", "127.0.0.1",
 			80), listenerOf(t, "other", "::", 81),
 			of(t, "captured", "0.0.0.0", 80, func(l *listenerv3.Listener) {
-				l.BindToPort = wrapperspb.Bool(false) // with interception
+				// as with interception, where most listeners do not bind their address
+				l.BindToPort = wrapperspb.Bool(false)
 			})}})
 		look(resource.ClusterType, "")
 		look(resource.ListenerType,

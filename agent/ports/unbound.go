@@ -25,12 +25,12 @@ import (
 const ConditionUnbound = "listener-unbound"
 
 const (
-	// unboundPause is the polling interval while there are such listeners: no event reports that a
-	// program has closed a socket.
+	// unboundPause is the polling interval while a listener cannot be bound. Polling is necessary
+	// because no event reports that a program has closed a socket.
 	unboundPause = time.Second
-	// maxShown bounds the listeners in a sentence.
+	// maxShown bounds the number of listeners in a sentence.
 	maxShown = 3
-	// bindPause is the pause between attempts to bind an address that no visible socket occupies.
+	// bindPause is the pause between attempts to bind an address that no listed socket occupies.
 	bindPause = time.Minute
 )
 
@@ -38,47 +38,52 @@ const (
 type UnboundOptions struct {
 	Host   hostconflict.Host
 	Source xds.Source
-	// Retry sends again the named listeners that the Envoy of a stream has refused.
+	// Retry resends the named listeners to the Envoy of an xDS stream that has refused them.
 	Retry func(ctx context.Context, stream uint64, names []string)
-	// Live returns the process of the live Envoy. Epochs returns a channel that is closed when that
-	// may have changed.
+	// Live returns the PID of the live Envoy. Epochs returns a channel that is closed when the
+	// result of Live may have changed.
 	Live   func() (pid int, live bool)
 	Epochs func() <-chan struct{}
 	Board  *condition.Board
 }
 
-// UnboundListeners tracks the listeners that Envoy cannot bind. That is a state of the host, not a
-// fault of the mesh object: the object stays in force, and the listener is sent again once its
-// address is free. UnboundListeners also tracks whether Envoy refused its first resources.
+// UnboundListeners tracks the listeners that Envoy cannot bind. Such a failure is a state of the
+// host, not a fault of the mesh object: the object stays in force, and the listener is sent again
+// once its address is free. UnboundListeners also tracks whether Envoy has refused its first
+// resources.
 //
-// Only the answers of the live Envoy are considered, or those of all Envoys while none is live.
+// It considers only the responses (ACK, NACK) of the live Envoy, or those of all Envoys while none
+// is live.
 type UnboundListeners struct {
 	part.Readiness
 	UnboundOptions
-	wake     chan struct{}
-	programs map[uint64]string // descriptions of holders by socket cookie; used by Run only
+	wake chan struct{}
+	// descriptions of programs by cookie of their socket; used by Run only
+	programs map[uint64]string
 
 	mu       sync.Mutex
 	streams  map[uint64]*answers // by stream ID
 	problems []discovery.Problem
 }
 
-// answers are the ACKs and NACKs of a stream for listeners and clusters.
+// answers is the state of the listeners and clusters of an xDS stream, according to its ACKs and
+// NACKs.
 type answers struct {
 	stream  uint64
 	pid     int32
 	node    *corev3.Node
-	unbound map[string]*unbound // by name of the listener
-	first   map[string]string   // why it refused all resources of a type, by type URL
+	unbound map[string]*unbound // by listener name
+	// why the client refused all its first resources of a type, by type URL
+	first map[string]string
 }
 
 // unbound is a listener that cannot be bound.
 type unbound struct {
 	address *corev3.SocketAddress
-	by      resource.Origin // the object that the listener was made for; zero: not known
-	reason  string          // of the kernel: "Address already in use"
+	by      resource.Origin // object from which the listener was translated; zero: unknown
+	reason  string          // of the kernel, such as "Address already in use"
 	again   time.Time       // earliest time of the next attempt
-	sent    bool            // the listener was sent again and has not been refused since
+	sent    bool            // the listener was resent and has not been refused since
 	problem discovery.Problem
 }
 
@@ -88,8 +93,9 @@ func NewUnboundListeners(o UnboundOptions) *UnboundListeners {
 		programs: map[uint64]string{}, streams: map[uint64]*answers{}}
 }
 
-// Refused records the listeners of a refusal that Envoy cannot bind, and returns the refusal
-// without them. fresh reports whether the refusal contains anything new.
+// Refused records those listeners of a refusal that Envoy cannot bind, and returns the refusal
+// without them. fresh reports whether the refusal contains a listener, or a reason, that was not
+// recorded yet, or any resource refused for another reason.
 func (u *UnboundListeners) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal,
 	fresh bool) {
 	u.mu.Lock()
@@ -122,8 +128,8 @@ func (u *UnboundListeners) Refused(stream xds.Stream, refusal xds.Refusal) (rest
 	return rest, fresh || len(rest.Resources) > 0
 }
 
-// bindError returns why Envoy cannot bind a refused listener, "" if it refused another resource or
-// for another reason.
+// bindError returns the reason why Envoy cannot bind a refused listener. It returns "" for other
+// types of resources and other reasons.
 func bindError(refusal xds.Refusal, name string) string {
 	if refusal.Type != resource.ListenerType {
 		return ""
@@ -131,7 +137,7 @@ func bindError(refusal xds.Refusal, name string) string {
 	return xds.BindError(refusal.Error, name)
 }
 
-// without returns Envoy's message without the line about a listener that cannot be bound.
+// without removes the line about a listener that cannot be bound from Envoy's message.
 func without(message, name string) string {
 	const head = "Error adding/updating listener(s) "
 	lines := slices.DeleteFunc(strings.Split(strings.TrimPrefix(message, head), "\n"),
@@ -139,7 +145,7 @@ func without(message, name string) string {
 	return head + strings.Join(lines, "\n")
 }
 
-// of returns the answers of a stream, creating them if necessary. Callers hold mu.
+// of returns the state of a stream and creates it if necessary. Callers hold mu.
 func (u *UnboundListeners) of(stream xds.Stream) *answers {
 	if u.streams[stream.ID] == nil {
 		u.streams[stream.ID] = &answers{stream: stream.ID, pid: stream.Peer.PID, node: stream.Node,
@@ -148,12 +154,13 @@ func (u *UnboundListeners) of(stream xds.Stream) *answers {
 	return u.streams[stream.ID]
 }
 
-// add records a listener and reports whether that is new. Callers hold mu.
+// add records a listener that cannot be bound. It reports whether the listener or its reason is
+// new. Callers hold mu.
 func (u *UnboundListeners) add(of *answers, name, reason string) (fresh bool) {
 	r := u.listeners(of.node)[name]
 	listener := &listenerv3.Listener{}
 	if r == nil || proto.Unmarshal(r.EncodedMessage(), listener) != nil {
-		return false // removed since
+		return false // the listener was removed after it had been sent
 	}
 	one := of.unbound[name]
 	if fresh = one == nil || one.reason != reason; one == nil {
@@ -165,7 +172,8 @@ func (u *UnboundListeners) add(of *answers, name, reason string) (fresh bool) {
 	return fresh
 }
 
-// cause returns the object that a listener was made for. EnvoyFilters only change it.
+// cause returns the first origin of a listener that is no EnvoyFilter, because EnvoyFilters only
+// change listeners.
 func cause(origins []resource.Origin) resource.Origin {
 	for _, o := range origins {
 		if o.Kind != "EnvoyFilter" {
@@ -179,7 +187,7 @@ func cause(origins []resource.Origin) resource.Origin {
 func (u *UnboundListeners) listeners(node *corev3.Node) map[string]*resource.Resource {
 	feed, err := u.Source.Feed(node)
 	if err != nil {
-		return nil // Envoy receives nothing, either
+		return nil // Envoy does not receive listeners either
 	}
 	snapshot, _ := feed.Current()
 	return snapshot.ByType(resource.ListenerType)
@@ -194,7 +202,7 @@ func (u *UnboundListeners) Accepted(stream xds.Stream, typeURL string) {
 	}
 }
 
-// Recovered records that a client accepts listeners that it had refused.
+// Recovered records that a client has accepted listeners that it had refused.
 func (u *UnboundListeners) Recovered(stream xds.Stream, typeURL string, names []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -208,7 +216,7 @@ func (u *UnboundListeners) Recovered(stream xds.Stream, typeURL string, names []
 	u.look()
 }
 
-// StreamEnded forgets a stream.
+// StreamEnded removes the state of a stream.
 func (u *UnboundListeners) StreamEnded(stream xds.Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -222,12 +230,12 @@ func (u *UnboundListeners) StreamEnded(stream xds.Stream) {
 func (u *UnboundListeners) look() {
 	select {
 	case u.wake <- struct{}{}:
-	default: // one check covers both
+	default: // a check is already pending
 	}
 }
 
-// counting returns the answers of the live Envoy, or of all Envoys while none is live. Callers hold
-// mu.
+// counting returns the states of the live Envoy's streams, or of all streams while no Envoy is
+// live. Callers hold mu.
 func (u *UnboundListeners) counting() []*answers {
 	pid, live := u.Live()
 	var all []*answers
@@ -246,8 +254,9 @@ func (u *UnboundListeners) Problems() []discovery.Problem {
 	return slices.Clone(u.problems)
 }
 
-// NotReadyReason returns why the live Envoy serves nothing of the mesh configuration: it could bind
-// none of its listeners, or refused its first resources; "" otherwise.
+// NotReadyReason returns why the live Envoy serves nothing of the mesh configuration, "" if it
+// serves. The reason is that it could bind none of its listeners, or has refused its first
+// listeners or clusters.
 func (u *UnboundListeners) NotReadyReason() string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -262,7 +271,8 @@ func (u *UnboundListeners) NotReadyReason() string {
 	return ""
 }
 
-// bindsNone reports whether a client could bind none of its listeners. Callers hold mu.
+// bindsNone reports whether the client of a stream could bind none of its listeners. Callers hold
+// mu.
 func (u *UnboundListeners) bindsNone(of *answers) bool {
 	if len(of.unbound) == 0 {
 		return false
@@ -279,7 +289,8 @@ func (u *UnboundListeners) bindsNone(of *answers) bool {
 	return true
 }
 
-// sentence describes the listeners that a client could not bind, without their holders.
+// sentence describes the listeners that a client could not bind, without the programs that occupy
+// their addresses.
 func (of *answers) sentence() string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(of.unbound)) {
@@ -292,10 +303,11 @@ func (of *answers) sentence() string {
 	return strings.Join(all, ", ")
 }
 
-// Name returns the name of the part.
+// Name returns the name of this component.
 func (u *UnboundListeners) Name() string { return "mesh listeners" }
 
-// Run reports listeners that cannot be bound and has them sent again once they can, until ctx ends.
+// Run reports listeners that Envoy cannot bind, and resends them once their addresses are free,
+// until ctx ends.
 func (u *UnboundListeners) Run(ctx context.Context) error {
 	u.MarkReady()
 	for {

@@ -21,13 +21,13 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// check updates the condition and retries the listeners whose address is free. It reports whether
-// there are listeners that cannot be bound.
+// check updates the condition and resends the listeners whose address is free. It reports whether
+// any listener cannot be bound.
 func (u *UnboundListeners) check(ctx context.Context) (found bool) {
 	host := u.host()
 	u.mu.Lock()
 	var problems []discovery.Problem
-	free := map[uint64][]string{} // by stream
+	free := map[uint64][]string{} // listener names by stream ID
 	for _, of := range u.counting() {
 		current := u.listeners(of.node)
 		maps.DeleteFunc(of.unbound, func(name string, _ *unbound) bool { return current[name] == nil })
@@ -37,7 +37,9 @@ func (u *UnboundListeners) check(ctx context.Context) (found bool) {
 				one.again, one.sent = now.Add(bindPause), true
 				free[of.stream] = append(free[of.stream], name)
 			}
-			if blocked || !one.sent || one.problem == (discovery.Problem{}) { // else Envoy reports it
+			// Once the listener was resent to a free address, its problem stays until Envoy
+			// responds.
+			if blocked || !one.sent || one.problem == (discovery.Problem{}) {
 				one.problem = p
 			}
 			problems = append(problems, one.problem)
@@ -57,7 +59,7 @@ func (u *UnboundListeners) check(ctx context.Context) (found bool) {
 	return true
 }
 
-// sentenceOf joins problems, at most maxShown of them.
+// sentenceOf joins the sentences of at most maxShown problems.
 func sentenceOf(problems []discovery.Problem) string {
 	var all []string
 	for _, p := range problems[:min(len(problems), maxShown)] {
@@ -69,15 +71,15 @@ func sentenceOf(problems []discovery.Problem) string {
 	return strings.Join(all, "; ")
 }
 
-// addresses are the sockets and addresses of the host at a check.
+// addresses contains the sockets and addresses of the host at the time of a check.
 type addresses struct {
 	*UnboundListeners
 	sockets map[sockdiag.Protocol][]sockdiag.Socket
 	own     []net.Addr
-	known   map[uint64]string // descriptions of the last check
+	known   map[uint64]string // descriptions of the previous check, by socket cookie
 }
 
-// host returns the addresses in use; none if there are no listeners to look for.
+// host returns the sockets and addresses of the host; empty if no stream has a state.
 func (u *UnboundListeners) host() addresses {
 	found := addresses{UnboundListeners: u, known: u.programs,
 		sockets: map[sockdiag.Protocol][]sockdiag.Socket{}}
@@ -88,7 +90,8 @@ func (u *UnboundListeners) host() addresses {
 	if empty {
 		return found
 	}
-	// A socket that cannot be listed counts as free: Envoy will refuse the listener if it is not.
+	// If sockets cannot be listed, all addresses count as free: Envoy refuses the listener again if
+	// its address is not.
 	found.sockets[sockdiag.TCP], _ = u.Host.Sockets()
 	_ = sockdiag.Each(sockdiag.UDP, func(s sockdiag.Socket) {
 		found.sockets[sockdiag.UDP] = append(found.sockets[sockdiag.UDP], s)
@@ -97,14 +100,14 @@ func (u *UnboundListeners) host() addresses {
 	return found
 }
 
-// The kernel's reasons, as Envoy quotes them.
+// Errors of the kernel as Envoy quotes them.
 const (
 	addressInUse   = "Address already in use"
 	addressMissing = "Cannot assign requested address"
 )
 
-// problem describes a listener that cannot be bound. blocked reports whether another attempt is
-// known to fail.
+// problem describes a listener that cannot be bound. blocked reports whether another attempt would
+// fail: a socket still occupies the address, or the host still lacks it.
 func (a addresses) problem(one *unbound) (p discovery.Problem, blocked bool) {
 	at, err := netip.ParseAddr(one.address.GetAddress())
 	protocol := sockdiag.TCP
@@ -149,7 +152,8 @@ func (a addresses) has(at netip.Addr) bool {
 	})
 }
 
-// describe describes the holder of a socket. It looks up the program only once per socket.
+// describe describes the program that has a socket open. It determines the program only once per
+// socket.
 func (a addresses) describe(s sockdiag.Socket) string {
 	a.programs[s.Cookie] = cmp.Or(a.programs[s.Cookie], a.known[s.Cookie])
 	if a.programs[s.Cookie] == "" {

@@ -22,15 +22,15 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// fakeHost is a host on which Envoy cannot bind some listeners.
+// fakeHost is a host with fake sockets, on which Envoy cannot bind some listeners.
 type fakeHost struct {
 	*UnboundListeners
-	mesh   map[string]bool // refused for other reasons
+	mesh   map[string]bool // listeners that Envoy refused for reasons other than a bind error
 	epochs chan struct{}
 
 	lock    sync.Mutex
 	sockets []sockdiag.Socket
-	pid     int // of the live Envoy; 0: none
+	pid     int // PID of the live Envoy; 0: none
 	retried []string
 }
 
@@ -109,8 +109,8 @@ func of(t *testing.T, name, host string, port uint32, change ...func(*listenerv3
 	return r
 }
 
-// A listener that cannot be bound is a condition of its Gateway, and is sent again to the live
-// Envoy once its address is free.
+// A listener that cannot be bound raises a condition that names its Gateway. It is resent to the
+// live Envoy once its address is free.
 func TestUnbound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		feed := resource.NewFeed()
@@ -156,7 +156,8 @@ func TestUnbound(t *testing.T) {
 			t.Errorf("in three minutes retried: %q", s.retried)
 		}
 
-		// The next epoch cannot bind the listener either, and is considered once it is live.
+		// The next epoch cannot bind the listener either. Its responses are considered once it is
+		// live.
 		s.with(func() { s.retried, s.pid = nil, 20 })
 		s.refuse(next, inUse, "web")
 		if got := s.condition(); got != taken {
@@ -193,7 +194,8 @@ func TestUnbound(t *testing.T) {
 	})
 }
 
-// An Envoy whose first listeners are all refused serves nothing, until it accepts some.
+// An Envoy that has refused all its first listeners makes the agent not ready, until it accepts
+// listeners.
 func TestUnbound_FirstResourcesRefused(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{Set: []*resource.Resource{of(t, "web", "0.0.0.0", 80)}})
@@ -214,7 +216,7 @@ func TestUnbound_FirstResourcesRefused(t *testing.T) {
 	}
 }
 
-// The agent retries an address that the host does not have once the host has it.
+// A listener whose address the host lacks is resent once the host has the address.
 func TestUnbound_AddressMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		feed := resource.NewFeed()

@@ -1,4 +1,4 @@
-// Package probe runs single probes of an application, with Kubernetes' rules.
+// Package probe runs single probes of an application with the semantics of Kubernetes.
 package probe
 
 import (
@@ -22,8 +22,8 @@ const (
 	bodyRead        = 10 << 10
 )
 
-// HTTP sends a request and returns the status code of the response. Certificates are not verified;
-// redirects are followed as SameHost says.
+// HTTP sends a request and returns the status code of the response. It does not verify
+// certificates. It follows redirects to the same host only.
 func HTTP(request *http.Request) (int, error) {
 	client := http.Client{
 		Transport: &http.Transport{
@@ -41,13 +41,13 @@ func HTTP(request *http.Request) (int, error) {
 		return 0, err
 	}
 	defer response.Body.Close()
-	// Read the body, so that the application can complete its answer.
+	// Read the body, so that the application does not fail to write its response.
 	_, _ = io.CopyN(io.Discard, response.Body, bodyRead)
 	return response.StatusCode, nil
 }
 
-// SameHost is the CheckRedirect of a client that follows redirects on the same host only. One to
-// another host is the response.
+// SameHost is an http.Client.CheckRedirect that follows redirects to the same host only. A redirect
+// to another host is returned as the response.
 func SameHost(request *http.Request, via []*http.Request) error {
 	if request.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse

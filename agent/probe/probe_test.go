@@ -49,7 +49,7 @@ func TestTCPAndGRPC_NeedAServer(t *testing.T) {
 		name   string
 		run    func(context.Context, string) error
 		target string
-		want   string // of the error; "" = none
+		want   string // text in the error; "" = no error
 	}{
 		{"tcp", TCP, address, ""}, {"no tcp", TCP, "127.0.0.1:1", "refused"},
 		{"grpc", GRPC, address, ""}, {"grpc, down", GRPC, address + "/down", "NOT_SERVING"},

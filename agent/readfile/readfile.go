@@ -1,4 +1,5 @@
-// Package readfile reads files and directories that other users may replace or grow.
+// Package readfile reads files and directories that other users may replace, or extend without
+// limit.
 package readfile
 
 import (
@@ -13,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ReadDirectory returns at most most+1 entries of a directory, sorted by name. They may come with
-// an error.
+// ReadDirectory returns at most most+1 entries of a directory, sorted by name. It may return
+// entries together with an error.
 func ReadDirectory(path string, most int) ([]fs.DirEntry, error) {
-	// a FIFO that takes the directory's place must not be waited for
+	// With O_DIRECTORY, opening fails instead of waiting if the path is a FIFO.
 	directory, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
@@ -30,14 +31,14 @@ func ReadDirectory(path string, most int) ([]fs.DirEntry, error) {
 	return entries, err
 }
 
-// flags have a FIFO or device opened, too, but not waited for.
+// With flags, opening a FIFO or device does not wait.
 const flags = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY
 
-// OpenRegular opens a regular file, following symbolic links. It does not wait for a FIFO or a
-// device.
+// OpenRegular opens a regular file, following symbolic links. For a FIFO or device it returns an
+// error without waiting.
 func OpenRegular(path string) (*os.File, error) { return regular(os.OpenFile(path, flags, 0)) }
 
-// regular returns an error and closes the file unless it is regular.
+// regular closes the file and returns an error if it is not a regular file.
 func regular(file *os.File, err error) (*os.File, error) {
 	if err != nil {
 		return nil, err
@@ -53,11 +54,12 @@ func regular(file *os.File, err error) (*os.File, error) {
 	return file, nil
 }
 
-// Read is OpenRegular for the content of a file. One of more than most bytes is an error.
+// Read returns the content of a regular file. It returns an error if the file has more than most
+// bytes.
 func Read(path string, most int64) ([]byte, error) { return content(most)(OpenRegular(path)) }
 
-// ReadIn is Read for a file in a directory of another user. A link out of the directory is an
-// error.
+// ReadIn is like Read for a file in a directory that another user owns. It returns an error for a
+// symbolic link that leads out of the directory.
 func ReadIn(directory *os.Root, name string, most int64) ([]byte, error) {
 	return content(most)(regular(directory.OpenFile(name, flags, 0)))
 }
@@ -67,7 +69,7 @@ func content(most int64) func(*os.File, error) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = file.Close() }() // only read
+		defer func() { _ = file.Close() }()
 		text, err := io.ReadAll(io.LimitReader(file, most+1))
 		if err == nil && int64(len(text)) > most {
 			return nil, fmt.Errorf("%s has more than %d bytes", file.Name(), most)

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// TestRead_OnlyRegularFilesOfABoundedSize reads files that another user could have put in place of a
-// token: none blocks, or is read without end.
+// TestRead_OnlyRegularFilesOfABoundedSize reads paths at which another user could have replaced a
+// token by a FIFO, a device or a large file. Reading must neither block nor exceed the limit.
 func TestRead_OnlyRegularFilesOfABoundedSize(t *testing.T) {
 	folder, outside := t.TempDir(), t.TempDir()
 	write := func(path, text string) {

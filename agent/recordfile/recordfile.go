@@ -21,9 +21,9 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// Format is the header of a kind of file, and its limit in bytes.
+// Format describes a kind of file: its header, and its maximum size without the checksum.
 type Format struct {
-	Header   string // one line
+	Header   string // one line that contains the version of the format
 	MaxBytes int
 }
 
@@ -33,12 +33,13 @@ type Record struct {
 	Text []byte
 }
 
-// head returns the bytes before the text of a record: its length with the kind, and the kind.
+// head returns the bytes before the text of a record: the length of kind and text, and the kind.
 func (r Record) head() []byte {
 	return append(binary.AppendUvarint(nil, uint64(len(r.Text)+1)), r.Kind)
 }
 
-// DropExcess leaves out the records that would make a file too large, and returns how many.
+// DropExcess omits the records that would make a file too large. It returns the other records and
+// the number of omitted ones.
 func (f Format) DropExcess(records []Record) (fitting []Record, without int) {
 	total := len(f.Header)
 	for _, r := range records {
@@ -83,7 +84,7 @@ func (f Format) Write(path string, records iter.Seq[Record]) (err error) {
 	return nil
 }
 
-// Read returns the records of a file; none if there is no file. They share one buffer.
+// Read returns the records of a file, none if there is no file. The records share one buffer.
 func (f Format) Read(path string) ([]Record, error) {
 	file, err := readfile.OpenRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +101,7 @@ func (f Format) Read(path string) ([]Record, error) {
 	if info.Size() > int64(f.MaxBytes+sha256.Size) {
 		return nil, fmt.Errorf("%s: it has more than %d MB", path, f.MaxBytes>>20)
 	}
-	text := make([]byte, info.Size()) // io.ReadAll needs up to twice as much
+	text := make([]byte, info.Size()) // io.ReadAll would allocate up to twice as much
 	if _, err := io.ReadFull(file, text); err != nil {
 		return nil, fmt.Errorf("read %s: %w", path, err)
 	}

@@ -14,7 +14,7 @@ import (
 
 var format = Format{Header: "test 1\n", MaxBytes: 100}
 
-// file returns a file with a header and a body, whose checksum is right.
+// file returns a file with a header, a body and the right checksum.
 func file(header, body string) string {
 	sum := sha256.Sum256([]byte(header + body))
 	return header + body + string(sum[:])
@@ -92,7 +92,8 @@ func TestWrite_ReplacesTheFileOrLeavesIt(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that any content is refused or decoded to records that encode to it.
+// FuzzDecode checks for arbitrary content that Decode either returns an error, or records whose
+// encoding is that content.
 func FuzzDecode(f *testing.F) {
 	f.Add([]byte(file(format.Header, "\x03kab\x01n")))
 	f.Add([]byte(file(format.Header, "\x80\x80")))

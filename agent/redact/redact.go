@@ -16,67 +16,68 @@ import (
 // Placeholder replaces a credential.
 const Placeholder = "[redacted]"
 
-// Redactor removes credentials from JSON as it passes, in constant memory: a configuration dump may
-// have tens of megabytes. Envoy redacts what its API marks as sensitive (private keys, passwords),
-// but not headers, node metadata and unknown messages. The Redactor recognises credentials by name:
+// Redactor is a writer that removes credentials from JSON. It needs constant memory, because a
+// configuration dump may have tens of megabytes. Envoy redacts fields that its API marks as
+// sensitive (private keys, passwords), but not headers, node metadata and unknown messages. The
+// Redactor recognises credentials by name:
 //
 //   - {"access_token": "x"}, {"tokens": ["x"]}, {"password": {"inline_string": "x"}}
 //   - {"key": "authorization", "value": "x"} (a header; "name" too)
 //   - {"name": "cookie", "string_match": {"exact": "x"}} (a header matcher)
 //
-// All node metadata is removed, since [node] metadata may hold credentials under any name.
+// It removes all node metadata, because [node] metadata may contain credentials under any name.
 //
-// Where Envoy explains why it refused a message, it quotes the message without field names. Such a
-// quote is removed completely.
+// When Envoy explains why it refused a message, it quotes the message without field names. The
+// Redactor removes such a quotation completely.
 type Redactor struct {
 	out   *bufio.Writer
 	stack []frame
 
 	inString bool
 	escaped  bool
-	isKey    bool // the string is a member's name
-	hidden   bool // the string is a credential
+	isKey    bool // the current string is the name of an object's member
+	hidden   bool // the current string is a credential
 	text     []byte
-	withheld bool   // the string is written at its end if it holds no private key
-	pending  []byte // the withheld string
-	bare     bool   // inside a number or literal that has been replaced
-	last     []byte // tail of the string, longer than any of marks
+	withheld bool   // the current string is buffered and written only if it contains no private key
+	pending  []byte // the buffered string
+	bare     bool   // within a number or literal that was replaced
+	last     []byte // end of the current string, longer than each of marks
 }
 
-// frame is one open object or array.
+// frame is the state of an object or array that has not ended.
 type frame struct {
 	object bool
-	value  bool   // in an object: after the colon
-	key    string // name of the member; an array inherits it
+	value  bool   // in an object: the next token is a value
+	key    string // name of the current member; an array has that of its parent
 	label  string // value of the object's "key" or "name"
-	hide   bool   // the holders in here are credentials
-	public bool   // except certificates
+	hide   bool   // members in holders are credentials
+	public bool   // but certificates are not
 	secret bool   // all values in this container are credentials
 }
 
-// marks precede what Envoy 1.40 quotes of its configuration, in JSON as in its log (see
+// marks are the texts after which Envoy 1.40 quotes its configuration, in JSON and in its log (see
 // agent/envoy/log_redactor.go).
 var marks = []string{"goo.gle/debug", "Unable to parse JSON as proto"}
 
-// lastAtMost bounds the tail of a string in which a mark is searched. Half of it is longer than any
-// mark.
+// lastAtMost bounds the end of a string in which marks are searched, in bytes. Half of it is longer
+// than each mark.
 const lastAtMost = 128
 
-// nameAtMost is the length up to which a string is compared with names, in bytes.
+// nameAtMost bounds the part of a string that is compared with names, in bytes.
 const nameAtMost = 256
 
-// holders are the members that contain the value itself, for example of a data source, a header, a
-// string match or a typed value.
+// holders are the names of members that contain the value itself, for example in a data source, a
+// header, a string matcher or a typed value.
 var holders = []string{"inline_string", "inline_bytes", "value", "raw_value", "string_value",
 	"exact", "prefix", "suffix", "contains", "regex", "exact_match", "prefix_match", "suffix_match",
 	"contains_match"}
 
-// public are the members of a secret whose content is not confidential, unless a file also contains
+// public are the names of a secret's members that are not confidential, unless a file also contains
 // the private key.
 var public = []string{"certificate_chain", "trusted_ca", "crl"}
 
-// certificatesAtMost bounds the content of a public member, in bytes: the CA bundle of a system has
-// about 300 kB in base64. Longer content is redacted.
+// certificatesAtMost bounds the content of a member in public, in bytes; longer content is
+// redacted. For comparison, the CA bundle of a system has about 300 kB in base64.
 const certificatesAtMost = 1 << 20
 
 // matchers are the members of a header matcher whose strings match the header's value.
@@ -99,7 +100,7 @@ func New(w io.Writer) *Redactor {
 // Flush writes the buffered bytes.
 func (r *Redactor) Flush() error { return r.out.Flush() }
 
-// Write redacts the next bytes. A value may be split between calls.
+// Write redacts the next bytes of the JSON text. A value may be split between calls.
 func (r *Redactor) Write(p []byte) (int, error) {
 	for _, c := range p {
 		if r.inString {
@@ -123,7 +124,7 @@ func (r *Redactor) Write(p []byte) (int, error) {
 				top.value = c == ':'
 			}
 		}
-		_ = r.out.WriteByte(c) // the error stays in the writer
+		_ = r.out.WriteByte(c) // the bufio.Writer stores the error for the next call
 	}
 	if _, err := r.out.Write(nil); err != nil {
 		return 0, err
@@ -138,7 +139,8 @@ func (r *Redactor) top() *frame {
 	return &r.stack[len(r.stack)-1]
 }
 
-// skips replaces a number or literal that is a credential, and reports whether c is part of one.
+// skips replaces a number or literal that is a credential by Placeholder, and reports whether c is
+// part of such a value.
 func (r *Redactor) skips(c byte) bool {
 	top := r.top()
 	if top == nil || !top.secret || strings.IndexByte("\"{}[]:, \t\r\n", c) >= 0 {
@@ -152,7 +154,7 @@ func (r *Redactor) skips(c byte) bool {
 	return true
 }
 
-// inNode reports whether the innermost object is a node.
+// inNode reports whether the innermost object is the value of a member "node".
 func (r *Redactor) inNode() bool {
 	return len(r.stack) > 1 && r.stack[len(r.stack)-2].key == "node"
 }
@@ -171,7 +173,7 @@ func (r *Redactor) push(object bool) {
 	r.stack = append(r.stack, next)
 }
 
-// begin starts a string and decides whether it is a credential.
+// begin is called at the start of a string and determines whether the string is a credential.
 func (r *Redactor) begin() {
 	r.inString, r.escaped, r.hidden, r.withheld = true, false, false, false
 	r.text, r.last = r.text[:0], r.last[:0]
@@ -209,8 +211,8 @@ func (r *Redactor) stringByte(c byte) {
 	r.hidden = r.quotes(c) && !r.isKey
 }
 
-// quotes adds the next byte of a string and reports whether it ends a mark, so that a quote follows
-// ("details" of a configuration that Envoy refused).
+// quotes appends the next byte of a string to last. It reports whether last ends with one of marks,
+// so that the rest of the string is a quotation of a refused configuration.
 func (r *Redactor) quotes(c byte) bool {
 	if len(r.last) == lastAtMost {
 		r.last = r.last[:copy(r.last, r.last[lastAtMost/2:])]
@@ -257,7 +259,9 @@ func holdsKey(raw []byte) bool {
 func normalise(raw []byte) string {
 	name := unescape(raw)
 	var b strings.Builder
-	lower := false // the previous character is a lower-case letter or a digit
+	// the previous character is a lower-case letter or a digit, so an upper-case letter begins a
+	// word
+	lower := false
 	for _, c := range name {
 		switch {
 		case c == '-' || c == '.' || c == ' ':
@@ -275,7 +279,7 @@ func normalise(raw []byte) string {
 	return b.String()
 }
 
-// unescape decodes the contents of a JSON string. A truncated one is returned unchanged.
+// unescape decodes the escape sequences of a JSON string. It returns a truncated string unchanged.
 func unescape(raw []byte) string {
 	if slices.Contains(raw, '\\') {
 		var text string

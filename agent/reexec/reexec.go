@@ -1,8 +1,9 @@
-// Package reexec replaces a running program by the installed one, in the same process. The next
-// image inherits descriptors, whose numbers it gets in flags or in a state, a memory file.
+// Package reexec replaces a running program by the installed one, in the same process (execve). The
+// next image of the process inherits descriptors. It receives their numbers in flags, or in a
+// state: JSON in a memory file (memfd).
 //
-// Flags, and the format of a state, are an interface between versions: an upgrade and a downgrade
-// replace a program by one of another version.
+// Flags and the format of a state are an interface between versions, because an upgrade or
+// downgrade replaces a program by another version.
 package reexec
 
 import (
@@ -19,10 +20,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxState bounds a state in bytes.
+// maxState bounds the size of a state that is read, in bytes.
 const maxState = 1 << 30
 
-// InstalledProgram returns the path of the installed program, also after it has been replaced.
+// InstalledProgram returns the path from which this program was started. The file at that path may
+// be newer than this program.
 func InstalledProgram() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
@@ -31,8 +33,8 @@ func InstalledProgram() (string, error) {
 	return strings.TrimSuffix(path, " (deleted)"), nil
 }
 
-// NextImage has the descriptors and state that the next image inherits. Close must be called after
-// a failure.
+// NextImage collects the descriptors that the next image inherits. If Exec is not called or fails,
+// the caller must call Close.
 type NextImage struct{ numbers []int }
 
 // Add duplicates a descriptor and returns its number in the next image.
@@ -51,7 +53,8 @@ func (i *NextImage) Add(file syscall.Conn) (int, error) {
 	return number, nil
 }
 
-// AddState writes a state as JSON to a memory file, and returns its descriptor in the next image.
+// AddState writes a state as JSON to a memory file, and returns the number of its descriptor in the
+// next image.
 func (i *NextImage) AddState(name string, state any) (int, error) {
 	content, err := json.Marshal(state)
 	if err != nil {
@@ -80,9 +83,9 @@ func (i *NextImage) Close() {
 	i.numbers = nil
 }
 
-// Exec replaces the program. The next image gets the environment and the arguments of this one,
-// and flags with descriptors; flags of these names that this image got itself, and of dropped, are
-// left out. Exec returns only on failure.
+// Exec replaces the running program. The next image has the same environment and arguments, and a
+// flag -NAME=NUMBER for each of descriptors. Existing flags with these names, and those in dropped,
+// are removed. Exec returns only on failure.
 func (i *NextImage) Exec(program string, descriptors map[string]int, dropped ...string) error {
 	err := unix.Exec(program, arguments(os.Args, descriptors, dropped), os.Environ())
 	return fmt.Errorf("cannot execute %s: %w", program, err)
@@ -100,14 +103,14 @@ func arguments(own []string, descriptors map[string]int, dropped []string) []str
 	return next
 }
 
-// InheritedFile returns a descriptor that the previous image passed. Programs that this one starts
-// do not inherit it.
+// InheritedFile returns a descriptor that the previous image passed. It sets close-on-exec, so that
+// child processes do not inherit the descriptor.
 func InheritedFile(number int, name string) *os.File {
 	unix.CloseOnExec(number)
 	return os.NewFile(uintptr(number), name)
 }
 
-// ReadState reads the state of the previous image and closes its file.
+// ReadState decodes the state that the previous image stored in file, and closes the file.
 func ReadState(file *os.File, state any) error {
 	content, err := io.ReadAll(io.NewSectionReader(file, 0, maxState))
 	_ = file.Close()

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// generation is in the environment of a copy of the test program: the number of its image.
+// generation is an environment variable with the number of the test program's image.
 const generation = "OUTRIDER_TEST_GENERATION"
 
 type state struct {
@@ -29,7 +29,7 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// image reads the state of the image before, and replaces itself twice.
+// image reads the state of the previous image and replaces the test program, until the third image.
 func image(number int) error {
 	inherited := state{Text: "began"}
 	output := os.Stdout

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sigaction is the kernel's struct sigaction of 64-bit systems.
+// sigaction is struct sigaction of 64-bit Linux kernels.
 type sigaction struct {
 	handler  uintptr
 	flags    uint64
@@ -16,15 +16,16 @@ type sigaction struct {
 
 const sigIgn = 1
 
-// Ignore ignores a signal until restore is called, also in the next image until that handles it.
-// signal.Ignore would end the process if the signal came between its two steps.
+// Ignore makes the kernel ignore a signal until restore is called or, after Exec, until the next
+// image handles the signal. signal.Ignore is not sufficient: it stops handling the signal before it
+// ignores it, and a signal in between would end the process.
 func Ignore(signal unix.Signal) (restore func()) {
 	var before sigaction
 	set(signal, &sigaction{handler: sigIgn}, &before)
 	return func() { set(signal, &before, nil) }
 }
 
-// set calls rt_sigaction, which fails for invalid signals only.
+// set calls rt_sigaction, which fails only for invalid signals.
 func set(signal unix.Signal, action, before *sigaction) {
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(signal),
 		uintptr(unsafe.Pointer(action)), uintptr(unsafe.Pointer(before)),

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The next image inherits what /proc says.
+// An ignored signal is in the mask SigIgn in /proc/self/status, which the next image inherits.
 func TestIgnore_UntilRestored(t *testing.T) {
 	received := make(chan os.Signal, 1)
 	signal.Notify(received, unix.SIGUSR2)
@@ -23,7 +23,7 @@ func TestIgnore_UntilRestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, ignored, _ := strings.Cut(string(status), "SigIgn:\t")
-	if mask := ignored[:16]; mask[13] != '8' { // bit 11
+	if mask := ignored[:16]; mask[13] != '8' { // bit 11 of the mask is SIGUSR2
 		t.Errorf("ignored: %s", mask)
 	}
 	restore()

@@ -1,6 +1,6 @@
-// Package repeat bounds how often the same thing is reported. What others can cause without end (an
-// error in a loop, a state that comes and goes, a refused request) is reported a few times a
-// minute; the rest is counted.
+// Package repeat limits how often the same thing is reported. An error in a loop, a state that
+// changes back and forth, or a request that is always refused could otherwise fill the journal.
+// Such a report is made a few times per minute; omitted ones are counted.
 package repeat
 
 import (
@@ -11,14 +11,14 @@ import (
 	"time"
 )
 
-// LimitPeriod is the time in which reports are counted.
+// LimitPeriod is the period for which Limits are defined.
 const LimitPeriod = time.Minute
 
-// ReportTimes are the times of the last reports.
+// ReportTimes are the times of the latest reports, in order.
 type ReportTimes []time.Time
 
-// Next returns when a further report is allowed if there may be most of them within any
-// LimitPeriod: now, or later.
+// Next returns the time from which another report is allowed, if at most most reports are allowed
+// in any LimitPeriod. The result is now, or later.
 func (t *ReportTimes) Next(now time.Time, most int) time.Time {
 	for len(*t) > 0 && now.Sub((*t)[0]) >= LimitPeriod {
 		*t = (*t)[1:]
@@ -29,11 +29,11 @@ func (t *ReportTimes) Next(now time.Time, most int) time.Time {
 	return (*t)[len(*t)-most].Add(LimitPeriod)
 }
 
-// Add records a report.
+// Add adds the time of a report.
 func (t *ReportTimes) Add(now time.Time) { *t = append(*t, now) }
 
-// ErrorClass returns a text without digits. Errors of one class differ in ports, addresses, times
-// or numbers only.
+// ErrorClass returns a text without its digits. Texts that differ only in ports, IPv4 addresses,
+// times or other numbers have the same class.
 func ErrorClass(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r >= '0' && r <= '9' {
@@ -43,16 +43,17 @@ func ErrorClass(text string) string {
 	}, text)
 }
 
-// Limits are how many reports within LimitPeriod are allowed.
+// Limits bound the number of reports within LimitPeriod. A report belongs to a class of a subject,
+// such as a kind of event.
 type Limits struct {
-	Class int // of one class of a subject
-	All   int // of all classes of a subject
+	Class int // reports of one class of a subject
+	All   int // reports of all classes of a subject
 }
 
-// maxSubjects bounds the subjects of a Limiter. More share one.
+// maxSubjects bounds the number of subjects of a Limiter. Further subjects share their limits.
 const maxSubjects = 1000
 
-// Limiter applies Limits. Its zero value is ready. It is safe for concurrent use.
+// Limiter applies Limits to reports. Its zero value is ready to use. It is safe for concurrent use.
 type Limiter struct {
 	mu       sync.Mutex
 	subjects map[string]*subject
@@ -65,8 +66,8 @@ type subject struct {
 	omitted int
 }
 
-// Allow reports whether a class of a subject may be reported now. If so, omitted is the number of
-// those of the subject that were not since the last report.
+// Allow reports whether a report of a class of the subject name is allowed now. If so, omitted is
+// the number of reports of the subject that were refused since the last one that was allowed.
 func (l *Limiter) Allow(now time.Time, name, class string, limits Limits) (omitted int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -91,8 +92,9 @@ func (l *Limiter) Allow(now time.Time, name, class string, limits Limits) (omitt
 	return omitted, true
 }
 
-// Fprintf writes a line to out: at most 20 with one format and 3 of one class a minute. A line ends
-// with the number of omitted ones with its format before it. Write errors are ignored.
+// Fprintf writes a line to out, but per minute at most 20 lines with the same format and 3 with the
+// same ErrorClass. A line that follows omitted ones ends with their number. Write errors are
+// ignored.
 func (l *Limiter) Fprintf(out io.Writer, format string, arguments ...any) {
 	text := fmt.Sprintf(format, arguments...)
 	omitted, ok := l.Allow(time.Now(), format, ErrorClass(text), Limits{Class: 3, All: 20})
@@ -105,7 +107,7 @@ func (l *Limiter) Fprintf(out io.Writer, format string, arguments ...any) {
 	_, _ = fmt.Fprintln(out, text)
 }
 
-// subject returns the subject of a name. Callers hold mu.
+// subject returns the subject with a name and creates it if necessary. Callers hold mu.
 func (l *Limiter) subject(now time.Time, name string) *subject {
 	if s := l.subjects[name]; s != nil {
 		return s

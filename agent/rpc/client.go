@@ -8,18 +8,19 @@ import (
 	"time"
 )
 
-// Response is a message of a helper.
+// Response is a message that a helper sends: part of the answer to a request, or an event.
 type Response interface {
-	// RequestNumber returns the number of the request that the message answers, 0 for an event, and
-	// whether further messages answer it.
+	// RequestNumber returns the number of the request that the message answers, 0 for an event.
+	// more reports whether further messages with this number follow.
 	RequestNumber() (number uint64, more bool)
 }
 
-// maxMessages bounds the messages that answer one request, so that a faulty helper does not make
-// the agent grow without end. The keeper sends one for each process, of which it has less than 100.
+// maxMessages bounds the number of messages that answer one request, so that a faulty helper cannot
+// exhaust the agent's memory. The keeper sends one for each Envoy process, of which there are fewer
+// than 100.
 const maxMessages = 256
 
-// Client sends requests to a helper and returns its answers. Its methods may be called
+// Client sends requests to a helper and returns the helper's answers. Its methods may be called
 // concurrently.
 type Client[R Response] struct {
 	conn  *Conn
@@ -39,8 +40,9 @@ type pending[R Response] struct {
 	complete chan struct{}
 }
 
-// NewClient returns a client that owns a connection. Errors of a lost connection wrap lost. Event
-// is called for each event and must not block: answers wait for it.
+// NewClient returns a client that owns a connection. The errors of its methods wrap lost once the
+// connection is lost. event is called for each event and must not block, because answers are not
+// received meanwhile.
 func NewClient[R Response](conn *Conn, lost error, event func(R)) *Client[R] {
 	c := &Client[R]{conn: conn, lost: lost, event: event, done: make(chan struct{}),
 		pending: map[uint64]*pending[R]{}}
@@ -54,12 +56,12 @@ func (c *Client[R]) Close() {
 	c.wait.Wait()
 }
 
-// Done is closed when the connection is lost or closed.
+// Done returns a channel that is closed when the connection is lost or closed.
 func (c *Client[R]) Done() <-chan struct{} { return c.done }
 
-// Call sends the request that the function returns for a number, and returns the messages that
-// answer it, at least one. It returns at the end of ctx; the deadline of ctx and PeerTimeout bound
-// the time for sending.
+// Call sends the request that the function returns for a request number, and waits for the answer:
+// one or more messages. It returns at the end of ctx. Sending takes at most PeerTimeout, or until
+// the deadline of ctx.
 func (c *Client[R]) Call(ctx context.Context, request func(number uint64) any) ([]R, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -88,7 +90,7 @@ func (c *Client[R]) Call(ctx context.Context, request func(number uint64) any) (
 		return nil, ctx.Err()
 	}
 	select {
-	case <-answer.complete: // the last message before the end
+	case <-answer.complete: // the answer was complete before the connection ended
 		return answer.received, nil
 	default:
 		return nil, c.err()
@@ -155,7 +157,7 @@ func (c *Client[R]) answer(number uint64, r R, more bool) error {
 	return nil
 }
 
-// end ends the connection. Only the first call has an effect.
+// end closes the connection for a reason. Only the first call has an effect.
 func (c *Client[R]) end(reason error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

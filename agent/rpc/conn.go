@@ -2,13 +2,13 @@
 // and outrider-resolved.
 //
 // A message is a frame on a Unix stream socket: its length (4 bytes, big endian, 1 to
-// MaxMessageBytes) and that many bytes of JSON. What the messages mean, and their versions, is
-// defined by the package that uses a Conn. The client numbers its requests; the helper answers each
-// with its number, in any order and possibly in several frames, and sends events without a number
-// (Client).
+// MaxMessageBytes) and that many bytes of JSON. The package that uses a Conn defines the meaning of
+// messages and their versions. The client numbers its requests. The helper puts the number of a
+// request into its answer, which may consist of several frames and may come in any order. It sends
+// events without a number (Client).
 //
-// No peer blocks the other one: a message must be received, and once begun be complete, within
-// PeerTimeout. An error ends the connection.
+// Neither peer can block the other: a peer must receive a message within PeerTimeout, and must
+// complete a message within PeerTimeout after its beginning. An error ends the connection.
 package rpc
 
 import (
@@ -21,8 +21,8 @@ import (
 	"time"
 )
 
-// PeerTimeout bounds the time for which a peer may receive nothing while a message is sent to it,
-// or leave a message that it sends incomplete.
+// PeerTimeout bounds the time in which the peer must receive a message, and the time in which it
+// must complete a message that it has begun to send.
 const PeerTimeout = 5 * time.Second
 
 // Conn sends and receives messages. Send may be called concurrently, Receive by one goroutine at a
@@ -47,7 +47,7 @@ func Dial(ctx context.Context, path string) (*Conn, error) {
 	return NewConn(socket), nil
 }
 
-// SyscallConn implements syscall.Conn, for a connection of Dial.
+// SyscallConn implements syscall.Conn. The Conn must be a result of Dial.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 	return c.socket.(syscall.Conn).SyscallConn()
 }
@@ -56,7 +56,7 @@ func (c *Conn) SyscallConn() (syscall.RawConn, error) {
 func (c *Conn) Close() error { return c.socket.Close() }
 
 // Send sends a message before the deadline of ctx, and within PeerTimeout. After an error the
-// caller must close the connection, since a part of the message may have been sent.
+// caller must close the connection, because part of the message may have been sent.
 func (c *Conn) Send(ctx context.Context, message any) error {
 	frame, err := encode(message)
 	if err != nil {
@@ -68,7 +68,8 @@ func (c *Conn) Send(ctx context.Context, message any) error {
 	return c.write(ctx, frame)
 }
 
-// reserve waits until no other message is being sent. The caller must call write.
+// reserve waits until no other message is being sent. If it returns nil, the caller must call
+// write.
 func (c *Conn) reserve(ctx context.Context) error {
 	select {
 	case c.sending <- struct{}{}:
@@ -94,7 +95,7 @@ func (c *Conn) write(ctx context.Context, frame []byte) error {
 	return nil
 }
 
-// SendUnframed sends a message as a line to a peer whose message was ErrUnframed.
+// SendUnframed sends a message as a line of JSON, to a peer for which Receive returned ErrUnframed.
 func (c *Conn) SendUnframed(message any) error {
 	line, err := json.Marshal(message)
 	if err != nil {
@@ -106,8 +107,8 @@ func (c *Conn) SendUnframed(message any) error {
 	return c.write(context.Background(), append(line, '\n'))
 }
 
-// Receive waits for the next message until the deadline, for ever if that is zero. The connection
-// cannot be used after an error.
+// Receive waits for the next message until the deadline, without limit if that is zero. The
+// connection cannot be used after an error.
 func (c *Conn) Receive(deadline time.Time, message any) error {
 	if err := c.socket.SetReadDeadline(deadline); err != nil {
 		return err

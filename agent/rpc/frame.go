@@ -9,7 +9,7 @@ import (
 	"io"
 )
 
-// MaxMessageBytes is the length of the longest message in bytes.
+// MaxMessageBytes is the maximum length of a message's JSON, in bytes.
 const MaxMessageBytes = 1 << 20
 
 const headerLength = 4
@@ -33,7 +33,8 @@ func encode(message any) ([]byte, error) {
 	return append(frame, body...), nil
 }
 
-// decode reads one message. It allocates what arrives, not what the header announces.
+// decode reads one message. The memory that it allocates is bounded by the bytes that arrive, not
+// by the length in the header.
 func decode(r io.Reader, message any) error {
 	var header [headerLength]byte
 	if _, err := io.ReadFull(r, header[:]); err != nil {

@@ -11,7 +11,7 @@ import (
 func TestFrames(t *testing.T) {
 	for name, test := range map[string]struct {
 		bytes string
-		want  error // nil: any
+		want  error // nil: any error
 	}{
 		"no length":           {"\x00\x00\x00\x00", nil},
 		"too long":            {"\x00\x10\x00\x01{}", nil},
@@ -27,7 +27,7 @@ func TestFrames(t *testing.T) {
 			t.Errorf("%s: %v, %v", name, got, err)
 		}
 	}
-	// Never changes: a keeper outlives upgrades.
+	// This encoding must never change, because a keeper continues to run during upgrades.
 	if frame, err := encode(map[string]int{"protocol": 1}); err != nil ||
 		string(frame) != "\x00\x00\x00\x0e"+`{"protocol":1}` {
 		t.Errorf("%q, %v", frame, err)
@@ -46,7 +46,8 @@ func TestFrames(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that decoding ends, and that what it returns can be encoded and decoded again.
+// FuzzDecode checks that decoding arbitrary bytes ends, and that a decoded message can be encoded
+// and decoded again.
 func FuzzDecode(f *testing.F) {
 	for _, seed := range []string{
 		"", "\x00\x00\x00\x02{}", "\x00\x00\x00\x00", "\xff\xff\xff\xff{}", "\x00\x00\x00\x04null",
@@ -61,7 +62,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		frame, err := encode(message)
 		if err != nil {
-			return // escapes made it longer than the limit
+			return // JSON escapes made the message longer than the limit
 		}
 		if err := decode(bytes.NewReader(frame), &message); err != nil {
 			t.Errorf("an encoded message cannot be decoded: %v", err)

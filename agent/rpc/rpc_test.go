@@ -21,8 +21,9 @@ func (m message) RequestNumber() (uint64, bool) { return m.Number, m.More }
 
 var errLost = errors.New("lost")
 
-// newClient returns a client, the events that it receives, and its peer. The pipe between them
-// holds nothing: a peer that does not read blocks a sender, as one with a full socket does.
+// newClient returns a client, a channel with the events that it receives, and its peer's end of the
+// connection. The pipe between them has no buffer: a peer that does not read blocks the client, as
+// a peer with a full socket buffer does.
 func newClient(t *testing.T) (*Client[message], <-chan message, net.Conn) {
 	near, far := net.Pipe()
 	events := make(chan message, 10)
@@ -91,7 +92,8 @@ func TestClient_BoundsAnswers(t *testing.T) {
 	})
 }
 
-// A peer that reads nothing blocks a caller until its deadline, and none beyond PeerTimeout.
+// If the peer reads nothing, a call returns at the deadline of its context, or after PeerTimeout if
+// that is earlier.
 func TestCall_EndsAtDeadlineIfPeerReadsNothing(t *testing.T) {
 	for name, test := range map[string]struct{ deadline, want time.Duration }{
 		"with deadline": {time.Second, time.Second}, "without": {time.Hour, PeerTimeout},
@@ -109,7 +111,7 @@ func TestCall_EndsAtDeadlineIfPeerReadsNothing(t *testing.T) {
 					}
 				}()
 				_, err := call(ctx, c, "request")
-				if err == nil || time.Since(began) != test.want { // of ctx or of the connection
+				if err == nil || time.Since(began) != test.want {
 					t.Errorf("%v after %v", err, time.Since(began))
 				}
 				<-c.Done()

@@ -1,6 +1,6 @@
 // Package sockdiag lists sockets over netlink (sock_diag(7)). The cost of listing listeners depends
-// only on their number, whereas the tables in /proc contain all connections. Listing other states
-// walks the kernel's hash table but formats only matching sockets.
+// only on their number, whereas the files in /proc/net also contain all connections. Listing
+// sockets in other states walks the kernel's hash table, but only matching sockets are copied.
 package sockdiag
 
 import (
@@ -20,13 +20,14 @@ import (
 type Socket struct {
 	State State
 	// Cookie identifies the socket until the next boot.
-	Cookie  uint64
-	Waiting uint32         // length of a listener's accept queue; otherwise the unread bytes
+	Cookie uint64
+	// length of a listener's accept queue; for other sockets, the unread bytes
+	Waiting uint32
 	Address netip.AddrPort // local; IPv4-mapped IPv6 addresses are not unmapped
-	Peer    netip.AddrPort // of a connection
+	Peer    netip.AddrPort // peer of a connection
 	Device  uint32         // index of the bound network interface; 0: none
-	UID     uint32         // of its creator
-	Inode   uint32         // 0: owned by no process, such as a connection not yet accepted
+	UID     uint32         // user that created the socket
+	Inode   uint32         // 0: belongs to no process, like a connection that was not accepted yet
 	// CGroup is the creator's control group: the inode of its directory in /sys/fs/cgroup;
 	// 0: unknown.
 	CGroup uint64

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	outputRead = 256 // bytes of a command's output that its error has
+	outputRead = 256 // bytes of a command's output that an error quotes
 	outputWait = time.Second
 )
 
@@ -32,15 +32,16 @@ func Find(program string, owners ...int) (string, error) {
 	return path, ownership.CheckPath(path, owners...)
 }
 
-// Exec runs a command, whose program is at path. It succeeds with exit status 0. At the end of ctx
-// it is killed. Processes of its group that it leaves behind are killed, too. Its environment is
-// PATH, HOME and LANG.
+// Exec runs the program at path and returns nil if its exit status is 0. At the end of ctx it kills
+// the program's process group. It also kills processes of the group that outlive the program. The
+// environment is PATH, HOME and LANG.
 func Exec(ctx context.Context, path string, arguments []string) error {
 	var output limited
 	command := exec.CommandContext(ctx, path)
 	command.Args = arguments
 	command.Stdout, command.Stderr = &output, &output
-	command.Env = []string{} // nil is the environment of the agent
+	// not nil, with which the command would inherit the agent's environment
+	command.Env = []string{}
 	for _, name := range []string{"PATH", "HOME", "LANG"} {
 		if value, ok := os.LookupEnv(name); ok {
 			command.Env = append(command.Env, name+"="+value)
@@ -49,10 +50,10 @@ func Exec(ctx context.Context, path string, arguments []string) error {
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	kill := func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	command.Cancel = kill
-	command.WaitDelay = outputWait // a process outside the group may have the pipe
+	command.WaitDelay = outputWait // a process outside the group may hold the output pipe open
 	err := command.Run()
 	if command.Process != nil {
-		_ = kill() // an error if nothing is left
+		_ = kill() // fails if no process of the group is left
 	}
 	if text := strings.TrimSpace(string(output.text)); err != nil && text != "" {
 		err = fmt.Errorf("%w: %s", err, strings.ToValidUTF8(text, "?"))
@@ -60,7 +61,7 @@ func Exec(ctx context.Context, path string, arguments []string) error {
 	return err
 }
 
-// limited holds the first bytes of an output.
+// limited is a writer that stores the first outputRead bytes and discards the rest.
 type limited struct{ text []byte }
 
 // Write implements io.Writer.

@@ -1,12 +1,13 @@
 // Package execprobe runs the commands of [health] exec.
 //
-// Under systemd, outrider-probe@.service runs one command per connection, as a user without rights:
+// Under systemd, outrider-probe@.service runs one command per connection, as a user without
+// privileges:
 //
 //	agent (Runner) --- /run/outrider/probe.sock --- outrider-probe (Serve) --- command
 //
-// The end of the agent's part of the connection ends outrider-probe, and systemd then kills what is
-// left in the control group of the service. In the foreground, the agent runs commands itself
-// (Exec).
+// When the agent closes its end of the connection, outrider-probe exits, and systemd kills the
+// remaining processes in the service's control group. In the foreground, the agent runs commands
+// itself (Exec).
 package execprobe
 
 import (
@@ -29,29 +30,30 @@ const (
 	requestTime = 5 * time.Second
 )
 
-// request is the request of a connection.
+// request is the message that the agent sends.
 type request struct {
 	Arguments []string
 }
 
-// response ends a connection.
+// response is the message that outrider-probe sends when the command has ended.
 type response struct {
 	Error string // "" = the command succeeded
 }
 
-// Runner has outrider-probe run commands, one at a time.
+// Runner runs commands through outrider-probe, one at a time.
 type Runner struct {
 	socket  string
-	running chan struct{} // holds one while a service runs
+	running chan struct{} // has one element while a service runs
 }
 
-// NewRunner returns a Runner that connects to a socket.
+// NewRunner returns a Runner that connects to outrider-probe's socket.
 func NewRunner(socket string) *Runner {
 	return &Runner{socket: socket, running: make(chan struct{}, 1)}
 }
 
-// Run runs a command. At the end of ctx the command is killed. While one cannot be killed, because
-// it waits for a file system, no other starts: the services that a host can run are limited.
+// Run runs a command, and kills it at the end of ctx. It starts no command while an earlier one
+// cannot be killed, because that one waits for a file system: each would occupy another instance of
+// the service, whose number systemd limits.
 func (r *Runner) Run(ctx context.Context, arguments []string) error {
 	select {
 	case r.running <- struct{}{}:
@@ -76,7 +78,7 @@ func (r *Runner) Run(ctx context.Context, arguments []string) error {
 		defer func() { _ = connection.Close() }()
 		answer <- call(connection, arguments)
 		_ = connection.CloseWrite()
-		_, _ = io.Copy(io.Discard, connection) // until the service has ended
+		_, _ = io.Copy(io.Discard, connection) // returns when the service has ended
 	}()
 	select {
 	case err := <-answer:
@@ -106,8 +108,9 @@ func call(connection *net.UnixConn, arguments []string) error {
 	return nil
 }
 
-// Serve runs the command of a connection, if its peer is root or the agent's user and root alone
-// can replace its program. It returns when the command or the connection ends.
+// Serve runs the command of a connection. The peer must be root or the agent's user, and only root
+// may be able to replace the program. Serve returns when the command ends or the agent closes its
+// end of the connection.
 func Serve(connection *net.UnixConn, agent int) error {
 	switch peer, err := unixpeer.OfConn(connection); {
 	case err != nil:
@@ -133,7 +136,7 @@ func Serve(connection *net.UnixConn, agent int) error {
 	defer cancel()
 	go func() {
 		defer cancel()
-		_, _ = io.Copy(io.Discard, connection) // until the agent closes it
+		_, _ = io.Copy(io.Discard, connection) // returns when the agent closes its end
 	}()
 	var done response
 	if path, err := Find(received.Arguments[0], 0); err != nil {

@@ -48,7 +48,8 @@ func TestExec_KillsTheGroup(t *testing.T) {
 			return err == nil && len(text) > 0
 		}
 		ctx, cancel := context.WithCancel(t.Context())
-		if fails { // it waits for its child
+		// This script waits for its child until the test ends ctx.
+		if fails {
 			go func() { parts.Poll(time.Minute, written); cancel() }()
 		}
 		err := Exec(ctx, "/bin/sh", []string{"sh", "-c", script, file})
@@ -63,7 +64,7 @@ func TestExec_KillsTheGroup(t *testing.T) {
 		status := filepath.Join("/proc", strings.TrimSpace(string(text)), "cmdline")
 		parts.Eventually(t, time.Minute, "the child has ended", func() bool {
 			line, err := os.ReadFile(status)
-			return err != nil || len(line) == 0 // a zombie has none
+			return err != nil || len(line) == 0 // the command line of a zombie is empty
 		})
 	}
 }
@@ -105,7 +106,8 @@ func listen(t *testing.T) (listener *net.UnixListener, socket string) {
 	return listener, socket
 }
 
-// serve serves one connection of a socket as outrider-probe does. The channel returned has its end.
+// serve accepts one connection of a new socket and serves it as outrider-probe does. The channel
+// receives the result of Serve.
 func serve(t *testing.T) (socket string, ended <-chan error) {
 	t.Helper()
 	listener, socket := listen(t)
@@ -125,7 +127,7 @@ func TestRun(t *testing.T) {
 	long := strings.Repeat("x", 100_000)
 	for _, test := range []struct {
 		arguments []string
-		want      string // begins the error
+		want      string // beginning of the error
 	}{
 		{[]string{"true"}, ""},
 		{[]string{"sh", "-c", `test "$0" = "$1"`, long, long}, ""},
@@ -169,7 +171,8 @@ func TestRun_WithoutSocketNamesTheCure(t *testing.T) {
 	}
 }
 
-// A service that systemd refuses, or cannot start, reads nothing.
+// A service that systemd refuses or cannot start reads no request. The error then names the journal
+// command that shows why.
 func TestRun_NamesTheJournalOfAServiceThatReadsNothing(t *testing.T) {
 	listener, socket := listen(t)
 	go func() {
@@ -178,7 +181,7 @@ func TestRun_NamesTheJournalOfAServiceThatReadsNothing(t *testing.T) {
 			if err != nil {
 				return
 			}
-			// Its request is there, and not read.
+			// Close the connection after the request has arrived, without reading it.
 			raw, _ := connection.SyscallConn()
 			_ = raw.Read(func(fd uintptr) bool {
 				n, _, err := unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK)
@@ -193,7 +196,7 @@ func TestRun_NamesTheJournalOfAServiceThatReadsNothing(t *testing.T) {
 	}
 }
 
-// While a command cannot be killed, its agent starts no other.
+// While a command cannot be killed, the Runner starts no other command.
 func TestRun_StartsNoCommandBesideOneThatDoesNotEnd(t *testing.T) {
 	listener, socket := listen(t)
 	accepted := make(chan *net.UnixConn, 10)
@@ -221,7 +224,7 @@ func TestRun_StartsNoCommandBesideOneThatDoesNotEnd(t *testing.T) {
 	if more := len(accepted); more != 0 {
 		t.Errorf("%d commands run beside it", more)
 	}
-	// It is to end, which its connection says.
+	// The Runner has closed its end of the connection, which requests the end of the command.
 	if _, err := io.Copy(io.Discard, stuck); err != nil {
 		t.Error(err)
 	}
