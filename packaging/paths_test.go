@@ -10,13 +10,13 @@ import (
 // path is one sequence of maintainer scripts that a package manager may run.
 type path struct {
 	name   string
-	from   string // state before it; "" for oldRunning
+	from   string // initial state; "" for oldRunning
 	faults string // scripts that fail at their end: SCRIPT-ARGUMENT …
 	broken string // programs that fail when a script calls them
 	do     string // shell script
 	fails  bool   // whether do exits with an error
-	want   string // state after it
-	finish string // shell script that an administrator runs then, "" for nothing
+	want   string // state after do
+	finish string // shell script that an administrator runs after do; "": none
 	ends   string // state after finish
 }
 

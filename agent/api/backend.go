@@ -28,7 +28,8 @@ type Backend interface {
 	Config(ctx context.Context) (Config, error)
 	ConfigDiff(ctx context.Context) (ConfigDiff, error)
 	LogLevels(ctx context.Context) (LogLevels, error)
-	// SetLogLevels sets all non-empty levels or none, and returns all levels.
+	// SetLogLevels sets the non-empty levels, or none of them if one is invalid, and returns all
+	// levels.
 	SetLogLevels(ctx context.Context, levels LogLevels) (LogLevels, error)
 
 	// Admin sends a GET to the live epoch's admin interface and redacts credentials in the

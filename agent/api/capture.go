@@ -22,7 +22,7 @@ type Capture struct {
 type CaptureDNS struct {
 	State     string       `json:"state"` // on, withdrawn
 	Reason    string       `json:"reason,omitempty"`
-	Resolvers []netip.Addr `json:"resolvers,omitempty"` // whose queries are redirected
+	Resolvers []netip.Addr `json:"resolvers,omitempty"` // queries to these addresses are redirected
 }
 
 // CaptureCounter counts connections, by their first packets, that matched the rules of one

@@ -87,7 +87,7 @@ type PortOutsideMutualTLS struct {
 // OlderConnections counts the connections of one peer to a port of an application.
 type OlderConnections struct {
 	Port  uint16     `json:"port"`
-	Peer  netip.Addr `json:"peer,omitzero"` // invalid: all peers that are not listed by address
+	Peer  netip.Addr `json:"peer,omitzero"` // zero: all peers without an entry of their own
 	Count int        `json:"count"`
 }
 
@@ -126,7 +126,7 @@ type Discovery struct {
 type UnusedAddress struct {
 	Address string    `json:"address"`
 	Error   string    `json:"error,omitempty"` // why it is not used; empty: not needed
-	Since   time.Time `json:"since,omitzero"`  // of Error
+	Since   time.Time `json:"since,omitzero"`  // time of Error
 }
 
 // Health is the health of the workload that is reported upstream.

@@ -187,7 +187,7 @@ func (b *Blueprint) Render(adminSocket string) ([]byte, error) {
 	return b.rendered.WithAdminSocket(adminSocket)
 }
 
-// refused converts an error of the renderer to a fault at the key of the invalid file.
+// refused converts an error of the renderer to an error at the key that names the invalid file.
 func (b *Blueprint) refused(err error) *config.Error {
 	override := b.loaded.Config.Envoy.BootstrapOverride
 	if wrong, ok := errors.AsType[*bootstrap.Error](err); ok && override != "" &&
@@ -197,7 +197,7 @@ func (b *Blueprint) refused(err error) *config.Error {
 	return b.fault(err.Error())
 }
 
-// fault returns a fault of the whole bootstrap, at the key that determines it.
+// fault returns an error about the whole bootstrap, at the key that determines the bootstrap.
 func (b *Blueprint) fault(message string) *config.Error {
 	switch e := b.loaded.Config.Envoy; {
 	case e.CustomConfigFile != "":

@@ -12,8 +12,8 @@ import (
 
 const grpcKey = "xds.grpc_bootstrap_file"
 
-// serverListeners is the name, as a format of the address, of the listener that a gRPC server
-// requests from istiod.
+// serverListeners is the format of the name of the listener that a gRPC server requests from
+// istiod; its argument is the server's address.
 const serverListeners = "xds.istio.io/grpc/lds/inbound/%s"
 
 // object is a JSON object.

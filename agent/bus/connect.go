@@ -45,8 +45,8 @@ func (s *session) connect(ctx context.Context) (*wire, error) {
 }
 
 // takeName requests the name on the bus. It is called last, because clients use the agent as soon
-// as the name appears. If another agent owns the name, the bus queues this one; neither replaces
-// the other.
+// as the name appears. If another agent owns the name, the bus queues the request; neither agent
+// replaces the other.
 func (s *session) takeName(ctx context.Context) (ours bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, busTime)
 	defer cancel()

@@ -21,7 +21,7 @@ const (
 // Timeouts of replies.
 const (
 	busTime = 5 * time.Second // from the bus itself
-	// polkitTime includes starting polkit. Most callers wait for 25 s.
+	// polkitTime includes starting polkit. It is below 25 s, the usual timeout of D-Bus callers.
 	polkitTime      = 20 * time.Second
 	interactiveTime = 2 * time.Minute // from polkit while a user enters a password
 

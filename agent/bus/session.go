@@ -43,7 +43,8 @@ type session struct {
 	owned     chan bool // true when the bus name is gained, false when it is lost
 
 	state *shown[*snapshot]
-	// sequence number of the last event about a condition; used by run's goroutine only
+	// reported is the sequence number of the last event about a condition. Only run's goroutine
+	// uses it.
 	reported uint64
 	figures  *shown[[]Epoch]
 
@@ -84,8 +85,8 @@ func newSession(options Options, all interfaces) *session {
 // errLost reports that the bus closed the connection.
 var errLost = errors.New("the bus ended the connection")
 
-// run serves one connection until ctx or the connection ends. It calls taken whenever the agent
-// gains or loses its name.
+// run serves one connection until ctx or the connection ends. It calls nameChanged whenever the
+// agent gains or loses its name.
 func (s *session) run(ctx context.Context, nameChanged func(bool)) error {
 	wire, err := s.connect(ctx)
 	if err != nil {

@@ -59,7 +59,7 @@ func readResolvers(files []string, own func(netip.AddrPort) bool) (resolvers, er
 	return r, nil
 }
 
-// resolvDelays merge the events of one change.
+// resolvDelays make the watcher report several events of one change once.
 var resolvDelays = watch.Delays{Debounce: 20 * time.Millisecond, MaxDelay: 200 * time.Millisecond}
 
 // watchFiles returns a watcher of the files.

@@ -258,7 +258,7 @@ func TestRestart_CrashBeforeTheNamesEndsTheSockets(t *testing.T) {
 	if n := manager.Count(storedSockets); n != 0 {
 		t.Errorf("%d sockets of the agent before are stored", n)
 	}
-	second.stop() // as systemd sees a crash
+	second.stop() // the same as a crash: the server has no names yet
 	if c, err := net.Dial("tcp", options.Listen); err == nil {
 		_ = c.Close()
 		t.Error("connected after the crash")

@@ -59,7 +59,7 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 			select {
 			case <-started:
 				return server.Shutdown()
-			case <-time.After(time.Second): // the server failed
+			case <-time.After(time.Second): // the server failed before it started
 				return one.tcp.Close()
 			}
 		})
@@ -133,8 +133,8 @@ type query struct {
 	message *dns.Msg
 	raw     []byte // the query as received, normalised
 	size    int    // maximum size of the response in bytes
-	table   *table // nil: unknown yet
-	cache   *cache // of the forwarder
+	table   *table // nil: the names of the mesh are not known yet
+	cache   *cache // cache of the forwarder
 }
 
 // answer appends the response to b. If the query needs an upstream, answer returns the query

@@ -68,8 +68,8 @@ type Server struct {
 	slots    *admission.Pool // further slots, limited per user
 
 	listening atomic.Bool
-	table     atomic.Pointer[table] // nil: unknown yet
-	changed   chan struct{}         // receives after each change of the table
+	table     atomic.Pointer[table] // nil: the names of the mesh are not known yet
+	changed   chan struct{}         // receives an element after each change of the table
 	first     chan struct{}         // closed when there is a table
 
 	tableHits, forwarded, cached, refused, failed atomic.Uint64
@@ -237,7 +237,8 @@ func (s *Server) Run(ctx context.Context) error {
 				return nil
 			})
 		}
-		// clients wait, and must not get errors for names that were known before the restart
+		// After a restart, wait for the names of the mesh before serving: clients wait meanwhile,
+		// and must not receive errors for names that were known before.
 		if again {
 			s.store(ctx, sockets)
 		}

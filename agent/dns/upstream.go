@@ -34,7 +34,7 @@ const (
 	maxUses = 256 // queries over one UDP socket, which is then replaced to change its port
 	// idle time after which a connection is not reused; servers close theirs after some seconds
 	maxRest = 5 * time.Second
-	// avoided is how long an upstream is used last after a failure.
+	// avoided is how long after a failure an upstream is queried only after all others.
 	avoided = 10 * time.Second
 )
 

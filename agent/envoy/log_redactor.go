@@ -28,8 +28,9 @@ const (
 )
 
 var (
-	// quotedJSON and quotedMessage begin quotes of several lines. A message extends from its mark
-	// to an empty line or the reason; invalid JSON extends to the end of Envoy's output.
+	// quotedJSON matches the mark before a quote of invalid JSON, which extends to the end of
+	// Envoy's output. A quoted message in text format extends from messageMark to an empty line or
+	// the reason.
 	quotedJSON = regexp.MustCompile(`(` + jsonMark + ` \(.*?\)): `)
 
 	// onOneLine matches the text after messageMark if the whole message is on one line.

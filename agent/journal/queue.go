@@ -16,7 +16,7 @@ type queue struct {
 	entries    [][]byte
 	bytes      int    // size of the entries, including those removed but not yet sent
 	suppressed uint64 // lines dropped since the last report
-	// the goroutine work is sending or about to send, so new entries must be queued
+	// busy means that the method work sends or is about to send, so new entries must be queued.
 	busy bool
 }
 

@@ -71,7 +71,8 @@ type Fetcher struct {
 	part.Readiness
 	options FetcherOptions
 	client  Client
-	// merges equal fetches by source: an earlier one may hang in a file system
+	// fetches runs one fetch of a source at a time: a fetch from a file system that hangs outlasts
+	// its context.
 	fetches  singleflight.Group
 	files    *watch.Notifier // watches the files that are modules
 	required chan struct{}   // Require or Reread has changed the entries
@@ -117,7 +118,7 @@ func NewFetcher(options FetcherOptions) *Fetcher {
 // Name returns the name of the component.
 func (f *Fetcher) Name() string { return "wasm" }
 
-// Changed delivers after a change of what Module returns.
+// Changed returns a channel that receives an element after a change of what Module returns.
 func (f *Fetcher) Changed() <-chan struct{} { return f.changed }
 
 // Module returns a module, or nil if none has been fetched yet, and the error of the last attempt

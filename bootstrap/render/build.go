@@ -120,7 +120,7 @@ func (b *builder) dynamicResources() *bootstrapv3.Bootstrap_DynamicResources {
 		return &corev3.ConfigSource{
 			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
 			ResourceApiVersion:    corev3.ApiVersion_V3,
-			// Envoy must not become live without its configuration.
+			// 0 = no timeout: Envoy must not become live without its configuration.
 			InitialFetchTimeout: durationpb.New(0),
 		}
 	}

@@ -19,12 +19,12 @@ import (
 type agentsResult struct {
 	Services int `json:"services"`
 	Agents   int `json:"agents"`
-	// with interception, for which each agent has an address of its own
+	// Intercepted means that the agents intercept connections. Each then has its own address.
 	Intercepted bool `json:"intercepted"`
 
-	PerAgent int `json:"memory_per_agent_bytes"` // resident memory of the server
-	Resident int `json:"rss_bytes"`              // of the server, with all agents
-	// of the server, while the agents connect
+	PerAgent int `json:"memory_per_agent_bytes"` // resident memory of the server, per agent
+	Resident int `json:"rss_bytes"`              // resident memory of the server, with all agents
+	// Peak is the maximum resident memory of the server, reached while the agents connect.
 	Peak             int           `json:"peak_rss_bytes"`
 	Connect          time.Duration `json:"connected_ns"`
 	ConnectProcessor time.Duration `json:"connected_processor_ns"` // processor time of the server
@@ -40,7 +40,7 @@ type agentsResult struct {
 
 // moveResult is the result of killing one of two servers, which all agents use.
 type moveResult struct {
-	// from kill -9 until the last agent has a response of the other server
+	// Took is the time from kill -9 until the last agent has a response of the other server.
 	Took      time.Duration `json:"moved_ns"`
 	Processor time.Duration `json:"processor_ns"` // processor time of the other server
 	Clients   time.Duration `json:"clients_processor_ns"`

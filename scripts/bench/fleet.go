@@ -20,9 +20,9 @@ type fleetResult struct {
 	PilotAgent []time.Duration `json:"pilot_agent_ready_ns"`
 
 	Ready []time.Duration `json:"ready_ns"` // from exec to /healthz/ready 200
-	// from exec to /healthz/ready 200 while istiod does not run
+	// Cached has times from exec to /healthz/ready 200 while istiod does not run.
 	Cached []time.Duration `json:"cached_ns"`
-	// from exec to LIVE of an Envoy with the same resources in its bootstrap
+	// Alone has times from exec to LIVE of an Envoy with the same resources in its bootstrap.
 	Alone []time.Duration `json:"alone_ns"`
 
 	MedianReady  time.Duration `json:"ready_median_ns"`
@@ -42,7 +42,7 @@ type fleetResult struct {
 
 // Targets of an agent on a VM with an istiod.
 const (
-	// most that a start from the cache may take beyond Envoy's own time
+	// cachedCost is the most time that a start from the cache may take beyond Envoy's own time
 	cachedCost   = time.Second
 	catchUpTime  = 2 * time.Second // most that a change may take after istiod's return
 	readyShare   = 0.7             // most that a start may take, relative to pilot-agent

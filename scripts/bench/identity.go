@@ -143,7 +143,8 @@ func istioAgent(t *stage, discovery string) *sdsAgent {
 		a.pid = process.Process.Pid
 	}
 	a.stop = func() {
-		_ = syscall.Kill(-process.Process.Pid, syscall.SIGKILL) // the group: the program and its Envoy
+		// Kill the process group: the program and its Envoy.
+		_ = syscall.Kill(-process.Process.Pid, syscall.SIGKILL)
 		_ = process.Wait()
 		_ = os.Remove(a.socket)
 	}

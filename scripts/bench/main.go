@@ -38,7 +38,8 @@ type settings struct {
 	reloads        int // number of reloads in a reload storm, one per second
 	flood          time.Duration
 	idle           time.Duration
-	// number of clients of a discovery server; benchmarks of agents use 10 and 100 times as many
+	// clients is the number of clients of a discovery server. Benchmarks of agents use 10 and 100
+	// times as many.
 	clients    int
 	changes    int           // number of changes of an endpoint
 	sustain    time.Duration // duration of the continuously changing mesh

@@ -17,7 +17,7 @@ import (
 type policiesResult struct {
 	Server   string `json:"server"`
 	Policies int    `json:"policies"`
-	Clients  int    `json:"clients"` // with a policy each
+	Clients  int    `json:"clients"` // each is selected by one policy
 
 	// Policy is the median time from a change of one policy's file until the selected client has
 	// it, without debounce times.

@@ -10,11 +10,12 @@ import (
 
 // sustainResult is the result of a continuously changing mesh.
 type sustainResult struct {
-	Clients   int             `json:"clients"`
-	Services  int             `json:"services"`
-	Changes   []time.Duration `json:"changes_ns"` // from writing a file to the last client
+	Clients  int `json:"clients"`
+	Services int `json:"services"`
+	// Changes has times from writing a file until the last client received the change.
+	Changes   []time.Duration `json:"changes_ns"`
 	Worst     time.Duration   `json:"worst_ns"`
-	RSS       []int           `json:"rss_bytes"` // every ten seconds
+	RSS       []int           `json:"rss_bytes"` // measured every ten seconds
 	Processor time.Duration   `json:"processor_ns"`
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // startOutrider runs embedded servers until the test ends. Each case has a server of its own,
-// because a host has only the files of one mesh.
+// because an embedded server has one mesh only.
 func startOutrider(t testing.TB, cases []*testCase, providers *authorizers) source {
 	t.Helper()
 	folder := t.TempDir()
