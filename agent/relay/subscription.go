@@ -39,11 +39,12 @@ func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
 	}
 }
 
-// subscribe sends the agent's subscriptions and announcements on a new upstream stream. Without an
-// upstream stream, it applies the cached resources of the subscriptions.
+// subscribe sends the agent's subscriptions and announcements on a new stream to the upstream
+// server. Without such a stream, it passes cached resources to the subscriptions.
 func (s *session) subscribe() error {
 	switch {
-	// upstream would answer for another client's node
+	// Before Envoy's first request for listeners it is too early. To a client with another node,
+	// the upstream server would answer for that node.
 	case s.watches[xdsresource.ListenerType] == nil, !s.own:
 		return nil
 	case !s.opened:
@@ -85,7 +86,7 @@ func (s *session) subscription(typeURL string) *Subscription {
 	return nil
 }
 
-// apply passes a response to a subscription of the agent and answers upstream.
+// apply passes a response to a subscription of the agent, and answers it with ACK or NACK.
 func (s *session) apply(own *Subscription, r *response) error {
 	answer := &request{typeURL: r.typeURL, nonce: r.nonce}
 	if err := own.apply(r.resources, r.removed); err != nil {
@@ -104,14 +105,14 @@ func (s *session) apply(own *Subscription, r *response) error {
 	return s.forward(answer)
 }
 
-// refuse sends upstream a NACK for a response that Envoy does not receive.
+// refuse answers a response that Envoy does not receive with NACK.
 func (s *session) refuse(r *response, why error) error {
 	s.refused(r.typeURL, r.version, why.Error())
 	return s.forward(&request{typeURL: r.typeURL, nonce: r.nonce, problem: &rpcstatus.Status{
 		Code: int32(codes.Internal), Message: why.Error()}})
 }
 
-// applyCached passes the cached resources to the agent's subscriptions.
+// applyCached passes cached resources to the agent's subscriptions.
 func (s *session) applyCached() {
 	for _, own := range s.server.options.Subscriptions {
 		known, _ := s.known(own.TypeURL)
@@ -128,8 +129,9 @@ func (s *session) applyCached() {
 	}
 }
 
-// ApplyCached passes the cached resources of a type to its subscription before an Envoy has
-// connected. A node with this ID accepted them last, possibly with other metadata.
+// ApplyCached passes the cached resources of a type to the agent's subscription before an Envoy has
+// connected. It uses the resources that a node with this ID accepted last, even if the node's
+// metadata has changed since.
 func (s *Server) ApplyCached(nodeID, typeURL string) {
 	if s.options.Cache == nil {
 		return

@@ -23,33 +23,34 @@ type target struct {
 	dial    string // IP:port to connect to; the configured address if a proxy resolves it
 }
 
-// Bounds of the resolution of names and of the remembered failures.
+// Bounds of name resolution, and of failures whose back-off is stored.
 const (
 	lookupTimeout = 2 * time.Second
-	maxIPs        = 16  // IP addresses of a name
-	maxFailures   = 256 // maximum number of targets whose failures are remembered
+	maxIPs        = 16  // maximum number of IP addresses of one name
+	maxFailures   = 256 // maximum number of targets whose back-off is stored
 )
 
-// targets chooses the address of each link of a session. Each IP address has a back-off of its own.
-// It is safe for concurrent use.
+// targets chooses the address to which the next link of a session connects. Each IP address has a
+// back-off of its own. It is safe for concurrent use.
 type targets struct {
 	addresses []string
 	inUse     *AddressInUse
-	seed      maphash.Seed // determines the random order of addresses, the same for all sessions
-	lookup    func(ctx context.Context, host string) ([]string, error)
+	// seed of the random order of addresses, which is the same for all sessions
+	seed   maphash.Seed
+	lookup func(ctx context.Context, host string) ([]string, error)
 
 	mu       sync.Mutex
 	failures map[target]*failure
-	resolved map[string][]target // targets by configured address
+	resolved map[string][]target // targets of each configured address
 	round    map[target]bool     // targets that failed since the last success of any target
-	reasons  map[string]error    // last error by configured address
+	reasons  map[string]error    // last error of each configured address
 	last     target              // target of the current link
 }
 
 // failure holds the back-off of a target that failed.
 type failure struct {
 	retries backoff.Backoff
-	until   time.Time // start of the next attempt, at the earliest
+	until   time.Time // earliest time of the next attempt
 }
 
 func (s *Server) newTargets(upstream Upstream) *targets {
@@ -60,9 +61,9 @@ func (s *Server) newTargets(upstream Upstream) *targets {
 }
 
 // next waits until a target may be tried, and returns it. It prefers the target in use, then the
-// first target in this agent's random order. With anew set, it prefers none and shuffles again, so
-// that a server that closes connections to balance its clients does not get all of them back. The
-// error is from resolving an address, or from ctx.
+// first one in this agent's random order. With anew set, it prefers none and shuffles the targets
+// again: if a server closes its connections to balance its clients, they must not all return to it.
+// The error is that of the name resolution, or of ctx.
 func (t *targets) next(ctx context.Context, anew bool) (target, error) {
 	for {
 		found, pause, err := t.choose(ctx, anew)
@@ -110,8 +111,8 @@ func (t *targets) choose(ctx context.Context, anew bool) (_ target, pause time.D
 	return target{}, pause, nil
 }
 
-// shuffled returns a copy in the random order determined by seed. If the slice contains first, the
-// copy begins with it.
+// shuffled returns a copy of a slice in the random order that seed determines. If the slice
+// contains first, the copy begins with first.
 func shuffled[T comparable](all []T, first T, seed maphash.Seed) []T {
 	all = slices.SortedFunc(slices.Values(all), func(a, b T) int {
 		return cmp.Compare(maphash.Comparable(seed, a), maphash.Comparable(seed, b))
@@ -122,7 +123,7 @@ func shuffled[T comparable](all []T, first T, seed maphash.Seed) []T {
 	return all
 }
 
-// resolve returns the targets of a configured address.
+// resolve returns the targets that belong to a configured address.
 func (t *targets) resolve(ctx context.Context, address string) ([]target, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || net.ParseIP(host) != nil || proxied(address) {
@@ -160,7 +161,7 @@ func (t *targets) take(ctx context.Context, one target) error {
 	return nil
 }
 
-// wait returns how long to wait before a target may be tried.
+// wait returns the time until a target may be tried.
 func (t *targets) wait(one target) time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,7 +198,7 @@ func (t *targets) failed(why error) {
 	f.until = time.Now().Add(f.retries.Next())
 }
 
-// exhausted reports whether all targets have failed since the last success of any target.
+// exhausted reports whether all targets have failed since a target succeeded last.
 func (t *targets) exhausted() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -219,7 +220,7 @@ func (t *targets) succeeded() {
 	clear(t.round)
 }
 
-// problem returns the last errors of all addresses, nil if there are none.
+// problem returns the last errors of all addresses; nil if there are none.
 func (t *targets) problem() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

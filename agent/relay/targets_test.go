@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// TestTargets_EachAddressHasItsBackOff: every address is tried before one is tried again. A single
-// address is tried again after a pause that doubles with each failure. An address that works is
-// preferred.
+// TestTargets_EachAddressHasItsBackOff checks that all addresses are tried before one is tried
+// again, that a single address is tried again after a pause that doubles with each failure, and
+// that an address that works is preferred.
 func TestTargets_EachAddressHasItsBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Options{})
@@ -46,7 +46,8 @@ func TestTargets_EachAddressHasItsBackOff(t *testing.T) {
 			t.Errorf("%v for 10 more attempts of each", took)
 		}
 		if again := s.newTargets(serverAt(addresses...)); true {
-			for i := range addresses { // all sessions of an agent use the same random order
+			// another session of the same agent has the same random order
+			for i := range addresses {
 				one, err := again.next(t.Context(), false)
 				if again.failed(fail); err != nil || one.address != order[i] {
 					t.Errorf("attempt %d of another session: %v, %v", i, one, err)
@@ -73,8 +74,8 @@ func TestTargets_EachAddressHasItsBackOff(t *testing.T) {
 	})
 }
 
-// TestTargets_NamesHaveSeveralIPs: a name is replaced by all of its IP addresses. A name that
-// cannot be resolved does not affect the others.
+// TestTargets_NamesHaveSeveralIPs checks that all IP addresses of a name are tried, and that a name
+// that cannot be resolved does not affect other names.
 func TestTargets_NamesHaveSeveralIPs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		all := New(Options{}).newTargets(serverAt("a.test:15012", "b.test:15012"))
@@ -106,7 +107,7 @@ func TestTargets_NamesHaveSeveralIPs(t *testing.T) {
 			"a.test:15012; cannot connect to b.test:15012: no such host b.test\nb.test:15012" {
 			t.Errorf("problem %q", got)
 		}
-		ips["b.test"] = []string{"192.0.2.9"} // the name can be resolved after the pause
+		ips["b.test"] = []string{"192.0.2.9"} // from now on the name can be resolved
 		time.Sleep(time.Minute)
 		for range 3 {
 			one, err := all.next(t.Context(), false)

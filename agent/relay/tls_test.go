@@ -69,7 +69,7 @@ func TestUpstream_Authentication(t *testing.T) {
 	good := Upstream{Addresses: []string{istiod.Address}, TLS: true, RootFile: roots, TokenFile: token}
 	cases := map[string]struct {
 		change func(*Upstream)
-		want   string // part of the expected error; "": the connection works
+		want   string // part of the expected error; "": the connection is accepted
 	}{
 		"token": {func(*Upstream) {}, ""},
 		"certificate": {func(u *Upstream) {

@@ -11,17 +11,17 @@ import (
 type TypeStatus struct {
 	PID            int32 // PID of the Envoy; 0 if unknown
 	URL            string
-	Version        string // version that Envoy accepted last
-	Resources      int    // number of resources that Envoy accepted
+	Version        string // version of the type that Envoy accepted last
+	Resources      int    // number of resources of the type that Envoy has accepted
 	Sent, Accepted time.Time
-	Cached         bool // the accepted version came from the cache
+	Cached         bool // the accepted version is from the cache
 	Pending        bool // Envoy has not answered the last response yet
 	Refused        string
 	RefusedVersion string
 }
 
-// Types returns the types that Envoys subscribe to. It leaves out streams that do not answer before
-// ctx ends.
+// Types returns the types to which Envoys subscribe. Sessions that do not respond before ctx ends
+// are left out.
 func (s *Server) Types(ctx context.Context) (all []TypeStatus) {
 	s.mu.Lock()
 	var sessions []*session

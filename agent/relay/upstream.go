@@ -24,22 +24,24 @@ import (
 // Upstream describes an xDS server and how client and server authenticate. Its files are read for
 // each connection.
 type Upstream struct {
-	Addresses      []string // addresses as host:port; one at a time is used
-	TLS            bool
-	RootFile       string // file with trusted roots; "": the system's roots
-	ServerName     string // name for SNI and the SAN check; "": host of the address
-	Identity       string // URI SAN that the server must have: spiffe://ID, or a suffix; "": any
+	Addresses []string // addresses as host:port; one at a time is used
+	TLS       bool
+	RootFile  string // file with trusted roots; "": the system's roots
+	// server name for SNI and for the check of the certificate; "": host of the address
+	ServerName string
+	// URI SAN that the server's certificate must have: spiffe://ID, or the end of the URI; "": any
+	Identity       string
 	TokenFile      string // file with a JWT, which is sent over TLS only; "": none
 	CertFile       string // file with the client certificate; "": none
 	KeyFile        string
 	Workload       bool // the client certificate is that of the workload
 	ClusterID      string
-	Namespace      string // namespace of the workload, for Debug
+	Namespace      string // namespace of the workload, for debug requests
 	ServiceAccount string
 	ConnectTimeout time.Duration
 }
 
-// name returns the server's key in the cache. It does not depend on the order of addresses.
+// name returns the key of the server in the cache. The order of the addresses does not affect it.
 func (u Upstream) name() string {
 	return strings.Join(slices.Sorted(slices.Values(u.Addresses)), ",")
 }
@@ -50,23 +52,22 @@ func (u Upstream) Equal(other Upstream) bool { return reflect.DeepEqual(u, other
 // maxCertificates bounds a file of roots or of a client certificate, in bytes.
 const maxCertificates = 4 << 20
 
-// Flow control windows. They are so large that the first resources of a large mesh arrive without a
-// wait for window updates.
+// Flow control windows. They are large, so that the first resources of a large mesh arrive without
+// waiting for window updates.
 const (
 	streamWindow     = 1 << 20
 	connectionWindow = 2 << 20
 )
 
-// dialOptions reads the credentials and returns the options of a connection to one of the
-// addresses. The workload's certificate and additional roots come from server.
+// dialOptions reads the credentials, and returns the options of a connection to one of the
+// addresses. server provides the workload's certificate and additional roots.
 func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption, error) {
 	options := []grpc.DialOption{
 		grpc.WithDisableServiceConfig(),
 		grpc.WithInitialWindowSize(streamWindow), grpc.WithInitialConnWindowSize(connectionWindow),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval,
 			Timeout: keepaliveTimeout}),
-		// The session makes the pauses between attempts: it uses a gRPC connection for one attempt
-		// only.
+		// A gRPC connection is used for one attempt only; the session pauses between attempts.
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig,
 			MinConnectTimeout: u.ConnectTimeout}),
 	}
@@ -74,10 +75,11 @@ func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption
 		options = append(options, grpc.WithUserAgent(server.UserAgent))
 	}
 	if !proxied(address) {
-		// gRPC's default dialer uses the proxy of the environment
+		// with a proxy in the environment, gRPC's default dialer connects through it
 		options = append(options, grpc.WithContextDialer(dial))
 	}
-	if u.ServerName == "" { // the connection is to an IP address, so the name must be set
+	// the target is an IP address, but the certificate is checked for the name
+	if u.ServerName == "" {
 		options = append(options, grpc.WithAuthority(address))
 	}
 	if !u.TLS {
@@ -140,7 +142,8 @@ func (u Upstream) clientCertificate() (tls.Certificate, error) {
 	return tls.X509KeyPair(chain, key)
 }
 
-// verify checks the identity of the server. Its certificate chain and name were verified before.
+// verify checks whether the server has the configured identity. TLS has verified its certificate
+// chain and name before.
 func (u Upstream) verify(connection tls.ConnectionState) error {
 	leaf := connection.PeerCertificates[0]
 	var found []string
@@ -157,7 +160,7 @@ func (u Upstream) verify(connection tls.ConnectionState) error {
 		"([discovery] pilot_identity)", found, u.Identity)
 }
 
-// outgoing adds the gRPC metadata that istiod reads.
+// outgoing adds gRPC metadata that istiod reads from requests.
 func (u Upstream) outgoing(ctx context.Context) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "ClusterID", u.ClusterID)
 }

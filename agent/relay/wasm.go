@@ -24,18 +24,19 @@ import (
 	"outrider.org/outrider/agent/wasm"
 )
 
-// modules fetches the remote Wasm modules of extension configurations and puts them in. Envoy then
-// needs no cluster for the modules' servers and no access to a file, and the Cache stores the
-// modules, too.
+// modules fetches the remote Wasm modules of extension configurations, and replaces each reference
+// by the module's content. Then Envoy needs neither a cluster for the servers of modules nor access
+// to a file, and the Cache stores the modules, too.
 type modules struct {
 	log     *slog.Logger
 	client  wasm.Client
-	pause   time.Duration      // pause after the first attempt
-	cache   *Cache             // cache with the modules of an earlier agent; nil: none
+	pause   time.Duration      // pause between the first and the second attempt
+	cache   *Cache             // cache, which may contain modules from before a restart; nil: none
 	fetches singleflight.Group // running fetches by URL and pull secret
 
 	mu sync.Mutex
-	// extension configurations with their modules, by the hash of upstream's resource
+	// extension configurations that contain their modules, by the hash of the resource that the
+	// upstream server sent
 	known map[[sha256.Size]byte][]byte
 	bytes int // size of known in bytes
 }
@@ -44,18 +45,19 @@ type modules struct {
 const (
 	maxModules    = 16
 	maxKnownBytes = 128 << 20
-	// maximum size of all modules in a response, below maxResponseBytes
+	// maximum size of all modules in a response; smaller than maxResponseBytes
 	maxExtensionBytes = 240 << 20
-	// time-out of fetching one module, unless the resource's is shorter
-	moduleTime        = 30 * time.Second
-	moduleAttempts    = 5
-	firstModulePause  = 500 * time.Millisecond
-	internalVariables = "ISTIO_META_" // prefix of variables that istiod passes to the agent
+	// time-out of fetching one module, unless the resource has a shorter one
+	moduleTime       = 30 * time.Second
+	moduleAttempts   = 5
+	firstModulePause = 500 * time.Millisecond
+	// prefix of environment variables that istiod adds for the agent
+	internalVariables = "ISTIO_META_"
 	pullSecret        = internalVariables + "WASM_IMAGE_PULL_SECRET"
 )
 
-// inline replaces the remote modules in a response by their content. It reports whether there were
-// any.
+// inline replaces the remote modules in a response by their content. It reports whether the
+// response had remote modules.
 func (m *modules) inline(ctx context.Context, r *response) (changed bool, err error) {
 	total := 0
 	for i, one := range r.resources {
@@ -75,7 +77,7 @@ func (m *modules) inline(ctx context.Context, r *response) (changed bool, err er
 	return changed, nil
 }
 
-// resource returns an extension configuration that contains its module.
+// resource returns an encoded extension configuration in which the module is included.
 func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	key := sha256.Sum256(body)
 	m.mu.Lock()
@@ -146,7 +148,7 @@ func vmOf(filter proto.Message) *wasmv3.VmConfig {
 }
 
 // module fetches the module of a VM and checks its hash. Concurrent calls for the same URL share
-// one request, which continues when ctx of the first caller ends.
+// one request, which continues when the first caller's ctx ends.
 func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, error) {
 	remote := vm.GetCode().GetRemote()
 	from, limit := remote.GetHttpUri().GetUri(), moduleTime
@@ -158,7 +160,7 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 		return nil, err
 	}
 	want := remote.GetSha256()
-	if want == "nil" { // istiod sends "nil" for no hash
+	if want == "nil" { // istiod sends "nil" if no hash is configured
 		want = ""
 	}
 	if strings.HasPrefix(from, "http://") && want == "" {
@@ -181,8 +183,8 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 	}
 	switch {
 	case !found.Has(want):
-		// Upstream receives the returned error, and must not learn what the address serves. So the
-		// checksum is only logged.
+		// The returned error is sent to the upstream server, which must not learn what the URL
+		// serves. So only the log has the checksum.
 		m.log.Warn("Wasm module does not match its configured sha256", "url", wasm.WithoutSecrets(from), "sha256",
 			strings.Join(found.Sums, ", "), "want", want)
 		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; the log has its own",
@@ -193,7 +195,8 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 	return found.Code, nil
 }
 
-// inAttempts fetches a module, in several attempts if necessary.
+// inAttempts fetches a module. It repeats a failed attempt at growing intervals, until the limits
+// of time or attempts are reached.
 func (m *modules) inAttempts(
 	ctx context.Context, limit time.Duration, fetch func(context.Context) (wasm.Module, error),
 ) (got wasm.Module, err error) {
@@ -205,7 +208,7 @@ func (m *modules) inAttempts(
 		if failed == nil {
 			return found, nil
 		}
-		// a time-out does not replace the error of an earlier attempt
+		// return the error of an earlier attempt rather than the time-out of this one
 		if err == nil || ctx.Err() == nil {
 			err = failed
 		}

@@ -30,7 +30,8 @@ import (
 
 // TestIstiod_WasmModules runs an extension of a real istiod in a real Envoy. An extension whose
 // module cannot be fetched is refused. If the agent restarts while the modules' server is
-// unreachable, the cached extension runs; if istiod sends the same one, no module is requested.
+// unreachable, Envoy runs the cached extension; if istiod then sends the same extension, the module
+// is not requested again.
 func TestIstiod_WasmModules(t *testing.T) {
 	var fetched atomic.Int32
 	var away atomic.Bool
@@ -131,7 +132,7 @@ spec: {wasm: {url: %q, sha256: %q}}
 	})
 }
 
-// waitingForModule returns the number of goroutines that wait for a module to be fetched.
+// waitingForModule returns the number of goroutines that wait in modules.module.
 func waitingForModule() (waiting int) {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -144,7 +145,8 @@ func waitingForModule() (waiting int) {
 	return waiting
 }
 
-// TestModules_AreBounded: concurrent responses share one request, and a long time-out is reduced.
+// TestModules_AreBounded checks that concurrent responses share one request for a module, that its
+// time-out is limited, and that the memory for known modules is limited.
 func TestModules_AreBounded(t *testing.T) {
 	var fetched atomic.Int32
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -185,8 +187,9 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// TestModules_SourceOfUpstreamIsIgnored: the field that names the source of an extension is only
-// valid in the cache's file; an upstream server cannot set it.
+// TestModules_SourceOfUpstreamIsIgnored checks that the field with the checksum of an extension
+// before its module was included is read only from the cache file. Otherwise an upstream server
+// could set it.
 func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 	body := []byte("of another upstream server")
 	sum := sha256.Sum256(body)
@@ -206,8 +209,7 @@ func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 	}
 }
 
-// TestModules_FailuresAreRetried: a failed fetch is repeated at growing intervals. The error is
-// that of the first attempt.
+// TestModules_FailuresAreRetried checks that a failed fetch is repeated at growing intervals.
 func TestModules_FailuresAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := New(Options{Board: condition.NewBoard()}).modules
@@ -243,7 +245,7 @@ func TestModules_TimeoutIsCapped(t *testing.T) {
 	})
 }
 
-// localClient fetches modules from this host, too.
+// localClient fetches modules from local addresses, too.
 var localClient = wasm.Client{Allowed: func(string) bool { return true }}
 
 // remoteVM returns the VM configuration of a Wasm filter with a remote module.

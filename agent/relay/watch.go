@@ -8,42 +8,43 @@ import (
 	"time"
 )
 
-// watch records which resources of one type an Envoy subscribes to and has.
+// watch records which resources of one type an Envoy subscribes to, and which it has.
 type watch struct {
 	typeURL string
 	delta   bool
-	all     bool            // whether Envoy subscribes to all resources of the type
+	all     bool            // Envoy subscribes to all resources of the type
 	names   map[string]bool // names of resources that Envoy subscribes to
 	version string          // last accepted version; only in the state of the world
 
-	// held has the accepted resources; those that Envoy had before this stream may lack their body.
-	// The map may be shared with the cache and is never modified.
+	// held has the accepted resources. Those that Envoy already had when the stream opened may lack
+	// their body. The map may be shared with the cache, and is never modified.
 	held    map[string]resource
 	pending []pending // responses that Envoy has not answered, oldest first
-	served  bool      // whether a response was sent to Envoy on this stream
+	served  bool      // a response was sent to Envoy on this stream
 	shown   TypeStatus
 
 	// State of the current upstream stream.
 	// nonces of the last responses on the current upstream stream, the newest last
 	nonces   []string
-	answered bool // upstream has responded on its current stream
+	answered bool // the upstream server has responded on its current stream
 
-	initial int     // bytes of the names and versions in Envoy's first request
-	counted counted // memory taken from the session's share
+	initial int     // bytes of the names and versions in Envoy's first request of the type
+	counted counted // memory that counts against the session's share
 }
 
 // pending is a response that Envoy has not answered.
 type pending struct {
 	*response
-	bytes int   // size of the encoded message, which the response keeps in memory
-	from  *link // link that received the response; nil: it is from the cache
+	// size of the encoded message, which remains in memory because the response refers to it
+	bytes int
+	from  *link // link on which the response was received; nil: it is from the cache
 }
 
-// maxNonces is how many nonces of the current upstream stream are remembered.
+// maxNonces is the number of nonces of the current upstream stream that are stored.
 const maxNonces = 16
 
-// newWatch returns the watch for the first request of a type. Resources that Envoy already has get
-// their body from known, the cached resources, if the versions are equal.
+// newWatch returns the watch for the first request of a type. If a resource that Envoy already has
+// is in known, the cached resources, with the same version, its body is copied from there.
 func newWatch(first *request, delta bool, known map[string]resource) *watch {
 	w := &watch{typeURL: first.typeURL, delta: delta, held: map[string]resource{},
 		names:   map[string]bool{},
@@ -62,8 +63,8 @@ func newWatch(first *request, delta bool, known map[string]resource) *watch {
 // reset clears the nonces of the previous upstream stream before a new one opens.
 func (w *watch) reset() { w.nonces, w.answered = nil, false }
 
-// current reports whether a request may be forwarded: it answers a response of the current upstream
-// stream, or none at all.
+// current reports whether a request may be forwarded on the current upstream stream: it answers a
+// response of this stream, or has no nonce.
 func (w *watch) current(r *request) bool {
 	return r.nonce == "" || slices.Contains(w.nonces, r.nonce)
 }
@@ -115,7 +116,7 @@ func (w *watch) sent(r *response, bytes int, from *link) {
 // forget removes the oldest unanswered response.
 func (w *watch) forget() { w.pending = slices.Delete(w.pending, 0, 1) }
 
-// acknowledge returns the response that a request answers; ok is false if there is none. If the
+// acknowledge returns the response that a request answers; ok is false if it answers none. If the
 // request accepts the response, acknowledge updates held.
 func (w *watch) acknowledge(r *request) (answered pending, ok bool) {
 	i := slices.IndexFunc(w.pending, func(p pending) bool { return p.nonce == r.nonce })
@@ -126,7 +127,8 @@ func (w *watch) acknowledge(r *request) (answered pending, ok bool) {
 	if w.delta {
 		w.pending = slices.Delete(w.pending, i, i+1)
 	} else {
-		w.pending = slices.Delete(w.pending, 0, i+1) // an answer also ends all earlier responses
+		// an answer to a response also answers all earlier ones
+		w.pending = slices.Delete(w.pending, 0, i+1)
 	}
 	if r.refused {
 		w.shown.Refused, w.shown.RefusedVersion = r.refusal, answered.version
@@ -159,7 +161,7 @@ func (w *watch) accept(r *response) {
 	}
 }
 
-// requestBytes returns the memory of names and versions in Envoy's requests.
+// requestBytes returns the number of bytes that the names and versions in Envoy's requests occupy.
 func (w *watch) requestBytes() int {
 	total := len(w.typeURL) + w.initial
 	for name := range w.names {
@@ -168,7 +170,7 @@ func (w *watch) requestBytes() int {
 	return total
 }
 
-// pendingBytes returns the memory of unanswered responses.
+// pendingBytes returns the number of bytes that unanswered responses occupy.
 func (w *watch) pendingBytes() (total int) {
 	for _, p := range w.pending {
 		total += p.bytes + (len(p.resources)+len(p.removed))*nameOverhead
@@ -176,7 +178,7 @@ func (w *watch) pendingBytes() (total int) {
 	return total
 }
 
-// heldBytes returns the memory of accepted resources.
+// heldBytes returns the number of bytes that accepted resources occupy.
 func (w *watch) heldBytes() (total int) {
 	for _, one := range w.held {
 		total += one.size()
@@ -184,8 +186,8 @@ func (w *watch) heldBytes() (total int) {
 	return total
 }
 
-// dropBodies drops the content of accepted resources, so that only names and versions remain. It
-// reports whether there was any.
+// dropBodies drops the content of accepted resources, so that only their names and versions remain.
+// It reports whether any resource had content.
 func (w *watch) dropBodies() (dropped bool) {
 	held := make(map[string]resource, len(w.held))
 	for name, one := range w.held {
@@ -206,8 +208,9 @@ func (w *watch) complete() bool {
 	return true
 }
 
-// resubscribe returns the first request of the type for a new upstream stream, nil without a
-// subscription. The request says which versions Envoy has, so that upstream sends only changes.
+// resubscribe returns the first request of the type for a new upstream stream; nil if Envoy does
+// not subscribe to the type. The request contains the versions that Envoy has, so that the upstream
+// server sends only changes.
 func (w *watch) resubscribe() *request {
 	if !w.all && len(w.names) == 0 {
 		return nil
@@ -227,13 +230,13 @@ func (w *watch) resubscribe() *request {
 	return r
 }
 
-// fromCache returns a response with the cached resources that Envoy does not have, nil if there are
-// none.
+// fromCache returns a response with those cached resources that Envoy does not have; nil if there
+// are none.
 func (w *watch) fromCache(known map[string]resource, version string) *response {
 	r := &response{typeURL: w.typeURL, version: version}
 	for name, one := range known {
 		held, ok := w.held[name]
-		// The bodies are compared, too, because istiod's resources have no versions of their own.
+		// istiod gives all resources the same version, so the bodies are compared, too.
 		same := ok && held.version == one.version && bytes.Equal(held.body, one.body)
 		if (w.all || w.names[name]) && (!w.delta || !same) {
 			r.resources = append(r.resources, one)

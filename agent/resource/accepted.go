@@ -9,40 +9,40 @@ import (
 
 // Client identifies one xDS stream of one proxy.
 type Client struct {
-	Proxy  string // agent's identity; all epochs of an agent share it
-	Stream uint64 // number of the stream; later streams have higher numbers
+	Proxy  string // identity of the agent, which all its epochs share
+	Stream uint64 // number of the stream; streams that open later have higher numbers
 }
 
 // RefusedVersion describes a resource whose newest version a client refused. It is immutable.
 type RefusedVersion struct {
 	Resource *Resource `json:"resource"` // the refused version of the resource
-	// Accepted is the last accepted version, which clients continue to use; nil: none. Its content
-	// may be unknown.
+	// Accepted is the last accepted version, which clients continue to use; nil: none was accepted.
+	// Its content may be unknown.
 	Accepted *Resource `json:"accepted,omitempty"`
 	// removed listeners that stay in the snapshot while the resource is refused
 	Replaced []Key  `json:"replaced,omitempty"`
 	Reason   string `json:"reason"` // error message of the refusing client
-	// Local reports whether every refusal has a cause on the client's host, or is from an Envoy
-	// that is not the newest of its proxy. Other clients then get the refused version.
+	// Local reports whether each refusal has a cause on the client's host, or comes from an Envoy
+	// that is not the newest one of its proxy. If so, other clients receive the refused version.
 	Local bool `json:"local,omitempty"`
-	// Unbound reports whether all refusing clients could not bind the listener.
+	// Unbound reports whether all clients that refused the listener failed to bind it.
 	Unbound bool `json:"unbound,omitempty"`
 
-	// sequence of the last snapshot with the accepted version; 0 if unknown
+	// sequence number of the last snapshot with the accepted version; 0 if unknown
 	Sequence uint64 `json:"-"`
 	// time at which a newer version replaced the accepted one; zero if unknown
 	Since time.Time `json:"-"`
-	// number of retries: each time, the refusing clients get the version once more
+	// number of retries, in which the refused version is sent to the refusing clients again
 	Attempt int `json:"-"`
-	// Offered reports whether new clients get the refused version first: another client accepted
-	// it, Local is set, or RetryRefused sends it again.
+	// Offered reports whether new clients receive the refused version rather than the last accepted
+	// one: another client has accepted it, Local is set, or RetryRefused sends it again.
 	Offered bool `json:"-"`
 	// Retrying reports whether RetryRefused has sent the version again and no client has answered
-	// yet.
+	// it yet.
 	Retrying bool `json:"-"`
 }
 
-// InUse returns the last accepted version if its content is known, else nil.
+// InUse returns the last accepted version; nil if its content is unknown.
 func (r *RefusedVersion) InUse() *Resource {
 	if !r.Accepted.HasContent() {
 		return nil
@@ -52,38 +52,42 @@ func (r *RefusedVersion) InUse() *Resource {
 
 // Nack is one client's refusal of one resource.
 type Nack struct {
-	Resource    *Resource
-	HeldVersion *Resource // version that the client has instead, maybe without content; nil: none
-	// listeners that the client has and the refused one would replace once they are removed
+	Resource *Resource
+	// version that the client continues to use, maybe without content; nil: none
+	HeldVersion *Resource
+	// removed listeners that the client still has, and that the refused one would replace
 	Replaces []*Resource
 	Reason   string
-	// the cause is on the client's host, or the client uses the resource in spite of its NACK
+	// the cause is on the client's host, or the client uses the resource although it answered with
+	// NACK
 	Local   bool
 	Unbound bool // Envoy cannot bind the listener
 }
 
-// acceptance records which resources of a feed clients accepted and refused.
+// acceptance records which resources of a feed clients have accepted and refused.
 type acceptance struct {
-	// open is the number of entries in unaccepted and refusals. While it is 0, Accept needs no
-	// lock.
+	// open is the number of entries in unaccepted and refusals. If it is 0, Accept does not lock
+	// mu.
 	open       atomic.Int64
 	unaccepted map[Key]bool // keys whose newest version no client has accepted
 	// last accepted version of each key, unless it is the newest one
 	accepted map[Key]version
 	removed  map[Key]version // last accepted versions of recently removed resources
-	closed   map[Key]bool    // Change.Closed of the last publication
-	// removed resources that stay in the snapshot because others are refused
+	// listeners that a policy closes, according to Change.Closed of the last publication
+	closed map[Key]bool
+	// removed resources that remain in the snapshot because clients refused others
 	retained map[Key]bool
 	refusals map[Key]*refusal
-	restored map[Key]RefusedVersion // refusals of an earlier feed, until the first publication
-	notify   func()                 // called without the lock when refusals change
-	// streams are those, by proxy, that have answered a response with listeners (see AddClient). A
-	// draining Envoy accepts listeners without checking them, so for listeners only the newest
-	// stream of a proxy counts.
+	// refusals from an earlier feed, which the first publication checks
+	restored map[Key]RefusedVersion
+	notify   func() // called after refusals have changed, without holding mu
+	// streams that have answered a response with listeners (see AddClient), by proxy. A draining
+	// Envoy accepts listeners without checking them, so for listeners only the newest stream of a
+	// proxy counts.
 	streams map[string][]joined
 }
 
-// joined is a stream that has answered listeners, with the epoch of its Envoy.
+// joined is a stream that has answered a response with listeners.
 type joined struct {
 	epoch  int
 	stream uint64
@@ -93,20 +97,20 @@ func (j joined) compare(other joined) int {
 	return cmp.Or(cmp.Compare(j.epoch, other.epoch), cmp.Compare(j.stream, other.stream))
 }
 
-// version is a resource with the sequence of a snapshot that had it and the time of its
-// replacement.
+// version is an accepted version of a resource, with the sequence number of a snapshot that
+// contained it, and the time at which a newer version replaced it.
 type version struct {
 	resource *Resource
 	sequence uint64
 	replaced time.Time
-	refused  bool // whether a client has refused a newer version
+	refused  bool // a client has refused a newer version
 }
 
 // refusal records who refused the newest version of a resource.
 type refusal struct {
 	RefusedVersion
 	by       map[Client]bool // clients that refused the version
-	accepted bool            // whether another client accepted the refused version
+	accepted bool            // another client accepted the refused version
 }
 
 func newAcceptance() acceptance {
@@ -115,21 +119,22 @@ func newAcceptance() acceptance {
 		streams: map[string][]joined{}, notify: func() {}}
 }
 
-// DrainingEpoch is the epoch of a client whose Envoy is known to drain, in place of a number.
+// DrainingEpoch stands for the epoch number of a client whose Envoy drains.
 const DrainingEpoch = -1
 
-// AddClient records that a client has answered a response with listeners. Older clients of its proxy no
-// longer count for listeners: their Envoys drain. Nor does one of the epoch DrainingEpoch, even if no
-// other has joined yet. Clients are ordered by epoch, those of equal or unknown (0) epoch by stream.
-// The client must call RemoveClient in the end.
+// AddClient records that a client has answered a response with listeners. Answers of older clients
+// of its proxy no longer count for listeners, because their Envoys drain. Nor do answers of a
+// client with the epoch DrainingEpoch. The order of clients is that of their epochs; if epochs are
+// equal or unknown (0), it is that of their streams. The client must call RemoveClient when it
+// disconnects.
 func (f *Feed) AddClient(client Client, epoch int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.streams[client.Proxy] = append(f.streams[client.Proxy], joined{epoch, client.Stream})
 }
 
-// outdated reports whether a client's Envoy drains: a later client of the same proxy has joined, or
-// the client has joined with the epoch DrainingEpoch. Callers hold mu.
+// outdated reports whether a client's Envoy drains: a newer client of the same proxy was added, or
+// the client was added with DrainingEpoch. The caller must hold mu.
 func (f *Feed) outdated(client Client) bool {
 	all := f.streams[client.Proxy]
 	if len(all) == 0 {
@@ -143,10 +148,10 @@ func (f *Feed) outdated(client Client) bool {
 }
 
 // OnRefusal sets a function that is called after the refusals of the feed have changed. The
-// function must not block, nor call the feed.
+// function must neither block nor call methods of the feed.
 func (f *Feed) OnRefusal(notify func()) { f.notify = notify }
 
-// count updates open. Callers hold mu.
+// count updates open. The caller must hold mu.
 func (f *Feed) count() {
 	f.open.Store(int64(len(f.unaccepted) + len(f.refusals)))
 	if len(f.unaccepted) == 0 {
@@ -154,7 +159,8 @@ func (f *Feed) count() {
 	}
 }
 
-// lastAccepted returns the last accepted version of the resource with a key. Callers hold mu.
+// lastAccepted returns the last accepted version of the resource with a key. The caller must hold
+// mu.
 func (f *Feed) lastAccepted(key Key, newest *Resource) version {
 	if newest != nil && !f.unaccepted[key] {
 		return version{resource: newest, sequence: f.current.Sequence, replaced: time.Now()}
@@ -162,8 +168,8 @@ func (f *Feed) lastAccepted(key Key, newest *Resource) version {
 	return f.accepted[key]
 }
 
-// replaced records that a publication replaces version old of a resource, nil if there was none.
-// Callers hold mu.
+// replaced records that a publication replaces the version old of a resource (nil: the resource is
+// new) by the version by. The caller must hold mu.
 func (f *Feed) replaced(old, by *Resource) {
 	key := by.Key()
 	last := f.lastAccepted(key, old)
@@ -181,7 +187,7 @@ func (f *Feed) replaced(old, by *Resource) {
 	delete(f.refusals, key)
 	delete(f.accepted, key)
 	delete(f.unaccepted, key)
-	// A ProxyConfig never counts as unaccepted: no Envoy requests its type.
+	// Envoy never requests a ProxyConfig, so its version cannot become accepted.
 	if by.Type != ProxyConfigType && !(last.resource != nil && last.resource.Version == by.Version) {
 		f.unaccepted[key] = true
 		if last.resource != nil {
@@ -194,7 +200,7 @@ func (f *Feed) replaced(old, by *Resource) {
 	}
 }
 
-// dropped records that a publication removed a resource. Callers hold mu.
+// dropped records that a publication removed a resource. The caller must hold mu.
 func (f *Feed) dropped(old *Resource) {
 	key := old.Key()
 	if last := f.lastAccepted(key, old); last.resource != nil && key.Type != SecretType {
@@ -205,8 +211,8 @@ func (f *Feed) dropped(old *Resource) {
 	delete(f.refusals, key)
 }
 
-// Accept records that a client accepted resources of the snapshot with a sequence. Listeners are
-// ignored if the client's Envoy drains.
+// Accept records that a client accepted resources of the snapshot with the given sequence number.
+// Listeners do not count if the client's Envoy drains.
 func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 	if f.open.Load() == 0 {
 		return
@@ -228,7 +234,8 @@ func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 		}
 		delete(f.unaccepted, key)
 		if m := f.refusals[key]; m == nil {
-			if f.accepted[key].refused { // the accepted version replaces the refusal in State
+			// State reported the version before as refused, and must report the accepted one now
+			if f.accepted[key].refused {
 				e.keys = append(e.keys, key)
 				changed = true
 			}
@@ -250,7 +257,8 @@ func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 	}
 }
 
-// reconcile ends the refusal of a resource that every client accepts now. Callers hold mu.
+// reconcile ends the refusal of a resource if no client refuses it any more and one has accepted
+// it. The caller must hold mu.
 func (f *Feed) reconcile(e *edit, key Key) {
 	if m := f.refusals[key]; m.accepted && len(m.by) == 0 {
 		delete(f.refusals, key)
@@ -259,9 +267,9 @@ func (f *Feed) reconcile(e *edit, key Key) {
 	e.keys = append(e.keys, key)
 }
 
-// Refuse records that a client refused resources, and returns the resulting snapshot. Refusals of
-// versions that are not the newest have no effect. Refused listeners count as Local if the client
-// drains.
+// Refuse records that a client refused resources, and returns the resulting snapshot. A refusal has
+// no effect unless it is about the newest version of a resource. If the client's Envoy drains,
+// refused listeners count as Local.
 func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 	f.mu.Lock()
 	e := f.edit()
@@ -314,8 +322,8 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 	return snapshot
 }
 
-// RemoveClient removes a disconnected client from all refusals. A version that no client accepted stays
-// refused.
+// RemoveClient removes a disconnected client from all refusals. A version that no client has
+// accepted remains refused.
 func (f *Feed) RemoveClient(client Client) {
 	f.mu.Lock()
 	f.streams[client.Proxy] = slices.DeleteFunc(f.streams[client.Proxy],
@@ -341,15 +349,16 @@ func (f *Feed) RemoveClient(client Client) {
 	}
 }
 
-// RetryRefused has refused resources, except secrets, sent once more to the clients that refused them.
-// Clients that connect before the answer get them first, too.
+// RetryRefused makes servers send refused resources, except secrets, again to the clients that
+// refused them. Until a client answers, clients that connect receive the refused versions, too.
 func (f *Feed) RetryRefused() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	e := f.edit()
 	for key, m := range f.refusals {
 		if key.Type == SecretType {
-			continue // Envoy accepts a secret that equals the refused one without checking it
+			// Envoy accepts a secret without checking it if it equals the one that it refused
+			continue
 		}
 		m.Attempt++
 		m.Retrying = true

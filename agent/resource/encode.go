@@ -8,12 +8,13 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Encode marshals a message deterministically, because versions are hashes of the bytes. Where
-// protobuf itself marshals, invalid UTF-8 is an error; Envoy's generated marshalers accept it. Mesh
-// YAML never contains invalid UTF-8.
+// Encode marshals a message deterministically, because versions are hashes of the bytes. Package
+// proto refuses invalid UTF-8, which Envoy's generated marshalers accept. Mesh YAML never contains
+// it.
 //
 // Envoy's types have generated marshalers (build tag vtprotobuf), which need no reflection tables,
-// but write maps in random order. Messages in which a map has several keys are left to protobuf.
+// but write maps in random order. Messages in which a map has several keys are therefore marshaled
+// by package proto.
 func Encode(message proto.Message) ([]byte, error) {
 	var encoded []byte
 	var err error
@@ -58,7 +59,7 @@ func ordered(v reflect.Value) bool {
 	return true
 }
 
-// known caches the results of composites by reflect.Type; the values are []int.
+// known caches the results of composites: []int by reflect.Type.
 var known sync.Map
 
 // composites returns the indices of the fields that are maps or may contain maps.
@@ -73,8 +74,8 @@ func composites(message reflect.Type) []int {
 		if kind == reflect.Slice {
 			kind = field.Type.Elem().Kind()
 		}
-		// Fields are never pointers to numbers: those are optional fields of proto2, which Envoy's
-		// API does not use.
+		// A pointer to a number would be an optional field of proto2, which Envoy's API does not
+		// use.
 		if field.IsExported() && (kind == reflect.Pointer || kind == reflect.Interface ||
 			kind == reflect.Map) {
 			fields = append(fields, i)

@@ -19,47 +19,49 @@ func (k Key) Compare(other Key) int {
 	return cmp.Or(cmp.Compare(k.Type, other.Type), cmp.Compare(k.Name, other.Name))
 }
 
-// Snapshot holds all resources of one kind of proxy at one moment. It is immutable and shared.
+// Snapshot holds all resources of a feed at one moment. It is immutable and shared.
 type Snapshot struct {
-	// Sequence increments with each snapshot of a feed; the initial, empty snapshot has 0.
+	// Sequence is the number of the snapshot in its feed; the initial, empty snapshot has number 0.
 	Sequence  uint64
 	Published time.Time
 
 	sets map[string]map[string]*Resource // resources by type URL and name
-	// sequence of the last snapshot that changed a resource of a type, by type URL
+	// sequence number of the last snapshot that changed a resource of a type, by type URL
 	changed map[string]uint64
-	// keys of resources that are known not to exist, on a feed on demand; nil on other feeds
+	// keys of resources that are known not to exist; nil unless the feed is on demand (see
+	// NewFeedOnDemand)
 	absent map[Key]bool
-	// refusals of newest versions by key; nil if there are none
+	// refusals of the newest version of resources, by key; nil if there are none
 	refused map[Key]*RefusedVersion
-	// removed resources that stay in the snapshot while others are refused
+	// removed resources that remain in the snapshot because clients refused others
 	retained map[Key]bool
 }
 
-// Retained reports whether the publisher removed a resource which stays in the snapshot because
+// Retained reports whether the publisher removed a resource that remains in the snapshot, because
 // clients refused another resource.
 func (s *Snapshot) Retained(key Key) bool { return s.retained[key] }
 
-// Refused returns the refusal of the newest version of a resource, nil if there is none.
+// Refused returns the refusal of the newest version of a resource; nil if no client refused it.
 func (s *Snapshot) Refused(key Key) *RefusedVersion { return s.refused[key] }
 
-// AllRefused returns all refusals. Callers must not modify it.
+// AllRefused returns all refusals by key. Callers must not modify the map.
 func (s *Snapshot) AllRefused() map[Key]*RefusedVersion { return s.refused }
 
 // Get returns a resource, or nil if the snapshot has none with the key.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 
-// Pending reports whether the publisher has not yet said if a resource exists. It is always false
-// on feeds that are not on demand.
+// Pending reports whether it is still unknown if a resource exists, because the publisher has
+// neither set it nor reported it absent. It is always false on feeds that are not on demand.
 func (s *Snapshot) Pending(key Key) bool {
 	return s.absent != nil && s.Get(key) == nil && !s.absent[key]
 }
 
-// ByType returns all resources of a type by name. Callers must not modify it.
+// ByType returns all resources of a type by name. Callers must not modify the map.
 func (s *Snapshot) ByType(typeURL string) map[string]*Resource { return s.sets[typeURL] }
 
-// LastChange returns the sequence of the last snapshot that changed a resource of a type, or 0.
-// Snapshots of one feed for which LastChange returns equal values have equal resources of the type.
+// LastChange returns the sequence number of the last snapshot that changed a resource of a type, or
+// 0. If it returns the same number for two snapshots of a feed, they have the same resources of the
+// type.
 func (s *Snapshot) LastChange(typeURL string) uint64 { return s.changed[typeURL] }
 
 // WithoutType returns a copy of the snapshot that has no resources of a type.
@@ -81,46 +83,50 @@ func (s *Snapshot) Types() []string { return slices.Sorted(maps.Keys(s.sets)) }
 type Change struct {
 	Set    []*Resource // new resources, and those with new content
 	Remove []Key
-	Absent []Key // on a feed on demand: resources that were removed, or are known not to exist
-	// Closed has the listeners that a policy closes: they are removed even while other resources
-	// are refused.
+	// on a feed on demand: keys of resources that were removed or are known not to exist
+	Absent []Key
+	// Closed has listeners that a policy closes. They are removed even if clients refuse other
+	// resources.
 	Closed map[Key]bool
 }
 
-// history is the number of snapshots for which a feed stores the changed keys. A reader that is
-// further behind must compare whole snapshots.
+// history is the number of snapshots for which a feed stores the changed keys. A reader whose
+// snapshot is older must compare whole snapshots.
 const history = 64
 
-// Feed distributes the snapshots of one kind of proxy from one publisher to all readers.
+// Feed distributes the snapshots of one kind of proxy from its publisher to all readers.
 type Feed struct {
-	mu       sync.Mutex
-	current  *Snapshot
-	next     chan struct{}
-	changed  [history][]Key // keys changed by the snapshot with sequence i, at index i % history
+	mu      sync.Mutex
+	current *Snapshot
+	next    chan struct{}
+	// keys that the snapshot with sequence number i changed, at index i % history
+	changed  [history][]Key
 	complete bool
 	acceptance
 
 	watchers int
-	left     time.Time // time at which the last watcher left, or of the feed's creation
+	left     time.Time // when the last watcher left, or when the feed was created
 }
 
-// NewFeed returns a feed with an empty snapshot of sequence 0. The first Publish completes it.
+// NewFeed returns a feed with an empty snapshot, whose sequence number is 0. Readers must wait for
+// the first Publish.
 func NewFeed() *Feed {
 	return &Feed{current: &Snapshot{sets: map[string]map[string]*Resource{},
 		changed: map[string]uint64{}}, next: make(chan struct{}), left: time.Now(),
 		acceptance: newAcceptance()}
 }
 
-// NewFeedOnDemand returns a feed whose publisher looks for a resource only when a client requests
-// it. Until the publisher sets the resource or reports it absent, it is pending.
+// NewFeedOnDemand returns a feed whose publisher determines whether a resource exists only when a
+// client requests the resource. Until the publisher sets the resource or reports it absent, it is
+// pending.
 func NewFeedOnDemand() *Feed {
 	f := NewFeed()
 	f.current.absent = map[Key]bool{}
 	return f
 }
 
-// Publish applies a change and returns the new snapshot, or the current one if nothing changes. The
-// first call makes the feed ready for clients even if the change is empty.
+// Publish applies a change and returns the new snapshot, or the current one if nothing has changed.
+// After the first call, even with an empty change, servers use the feed.
 func (f *Feed) Publish(change Change) *Snapshot {
 	f.mu.Lock()
 	snapshot, refusals := f.publish(change)
@@ -131,8 +137,8 @@ func (f *Feed) Publish(change Change) *Snapshot {
 	return snapshot
 }
 
-// publish implements Publish. The result refusals reports whether the feed has or had refusals.
-// Callers hold mu.
+// publish implements Publish. refusals reports whether the feed has refusals, or had some before.
+// The caller must hold mu.
 func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 	refusals = len(f.refusals) > 0
 	e := f.edit()
@@ -142,7 +148,7 @@ func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 		old := e.sets[r.Type][r.Name]
 		if old != nil && old.Version == r.Version && !f.retained[key] {
 			if !slices.Equal(old.Origins, r.Origins) {
-				// the content is equal and only the origins differ: clients need no update
+				// the content is equal and only the origins differ, so clients need no update
 				e.writable(r.Type)[r.Name] = r
 			}
 			continue
@@ -196,18 +202,18 @@ func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 type edit struct {
 	feed   *Feed
 	sets   map[string]map[string]*Resource
-	cloned map[string]bool // types whose map of resources is already a copy and may be modified
+	cloned map[string]bool // types whose map of resources was copied already and may be modified
 	absent map[Key]bool
 	keys   []Key // keys of the changed resources
 }
 
-// edit begins a change. Callers hold mu until they have called commit.
+// edit begins a change. The caller must hold mu until it has called commit.
 func (f *Feed) edit() *edit {
 	return &edit{feed: f, sets: maps.Clone(f.current.sets), cloned: map[string]bool{},
 		absent: maps.Clone(f.current.absent)}
 }
 
-// writable returns the map of a type's resources, copied so that it may be modified.
+// writable returns the map of a type's resources after copying it, so that it may be modified.
 func (e *edit) writable(typeURL string) map[string]*Resource {
 	if !e.cloned[typeURL] {
 		e.cloned[typeURL] = true
@@ -256,16 +262,16 @@ func (e *edit) commit() *Snapshot {
 	return f.current
 }
 
-// Current returns the newest snapshot and a channel that is closed when there is a newer one. While
-// the sequence is 0, nothing has been published and servers must wait.
+// Current returns the newest snapshot, and a channel that is closed when there is a newer one.
+// While the sequence number is 0, nothing has been published, and servers must wait.
 func (f *Feed) Current() (*Snapshot, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.current, f.next
 }
 
-// ChangedSince returns, without duplicates, the keys that changed after the snapshot with the given
-// sequence. The result ok is false if the history does not reach back that far.
+// ChangedSince returns, without duplicates, the keys that have changed since the snapshot with the
+// given sequence number. ok is false if the stored history does not reach back that far.
 func (f *Feed) ChangedSince(sequence uint64) (keys []Key, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -287,7 +293,8 @@ func (f *Feed) ChangedSince(sequence uint64) (keys []Key, ok bool) {
 	return keys, true
 }
 
-// Watch counts the caller as a watcher of the feed until it calls leave, once.
+// Watch counts the caller as a watcher of the feed until the caller calls leave, which it may call
+// only once.
 func (f *Feed) Watch() (leave func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

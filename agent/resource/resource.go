@@ -16,7 +16,7 @@ import (
 // versionCharacters is the length of a resource's version, a hexadecimal hash.
 const versionCharacters = 16
 
-// Origin is an object of the user from which a resource was translated.
+// Origin is a configuration object of the user from which a resource was translated.
 type Origin struct {
 	File      string `json:"file"`
 	Line      int    `json:"line"` // line in the file, from 1; 0 if the object is in no file
@@ -47,9 +47,10 @@ type Resource struct {
 	Origins []Origin // objects from which the resource was translated, the main one first
 
 	// encoded is an envoy.service.discovery.v3.Resource, encoded as an element of the field
-	// "resources" of a DeltaDiscoveryResponse: tag, length, message. The Any inside is field 2 of
-	// that message, and "resources" of a DiscoveryResponse is field 2 too. So the
-	// state-of-the-world form is a suffix of the incremental form, and one buffer holds both.
+	// "resources" of a DeltaDiscoveryResponse: tag, length, message. The last field of this message
+	// is the Any, with field number 2. "resources" of a DiscoveryResponse has field number 2, too,
+	// and Any elements. So a suffix of the incremental form is the state-of-the-world form, and one
+	// buffer holds both.
 	encoded []byte
 	delta   int // offset of the encoded Resource, after its tag and length
 	state   int // offset of the Any, at its tag
@@ -85,13 +86,13 @@ func New(name string, message proto.Message, origins ...Origin) (*Resource, erro
 		value, origins...), nil
 }
 
-// FromEncoded returns a resource with an encoded message. The value must not be wrapped in an Any.
+// FromEncoded returns a resource with an encoded message. value is the message itself, not an Any.
 func FromEncoded(typeURL, name string, value []byte, origins ...Origin) *Resource {
 	return FromAny(typeURL, typeURL, name, value, origins...)
 }
 
-// FromAny is FromEncoded for a message whose type URL differs from the one by which clients request
-// it. Feeds whose refusals are stored must not contain such resources.
+// FromAny does the same as FromEncoded for a message whose type URL differs from the one by which
+// clients request the resource. Feeds whose refusals are stored must not contain such resources.
 func FromAny(typeURL, messageType, name string, value []byte, origins ...Origin) *Resource {
 	sum := sha256.Sum256(value)
 	version := hex.EncodeToString(sum[:])[:versionCharacters]
@@ -138,8 +139,8 @@ func (r *Resource) EncodedDelta() []byte { return r.encoded[r.delta:] }
 func (r *Resource) EncodedAny() []byte { return r.encoded[r.any:] }
 
 // EncodedDeltaField returns EncodedDelta preceded by the tag and length of the field "resources" of
-// a DeltaDiscoveryResponse. An encoded response is the concatenation of its other fields and of the
-// EncodedDeltaField of each of its resources. Callers must not modify it.
+// a DeltaDiscoveryResponse. An encoded response consists of its other fields and the
+// EncodedDeltaField of each of its resources. Callers must not modify the result.
 func (r *Resource) EncodedDeltaField() []byte { return r.encoded }
 
 // EncodedStateField returns EncodedAny preceded by the tag and length of the field "resources" of a
@@ -167,7 +168,7 @@ func (r *Resource) MarshalJSON() ([]byte, error) {
 	return json.Marshal(s)
 }
 
-// UnmarshalJSON decodes what MarshalJSON encodes.
+// UnmarshalJSON decodes the result of MarshalJSON.
 func (r *Resource) UnmarshalJSON(text []byte) error {
 	var s stored
 	err := json.Unmarshal(text, &s)

@@ -6,12 +6,12 @@ import (
 	"slices"
 )
 
-// Clients that refuse the newest version of a resource continue to use its last accepted version.
-// Removed resources that this version refers to stay in the snapshots meanwhile, as do removed
-// listeners that the refused one may replace.
+// A client that refuses the newest version of a resource continues to use its last accepted
+// version. Meanwhile, two kinds of removed resources remain in the snapshots: those to which the
+// last accepted version refers, and listeners that a refused listener may replace.
 
-// retain puts removed resources that clients still need into the next snapshot, and drops those
-// that they no longer need. Callers hold mu.
+// retain adds removed resources that clients still need to the next snapshot, and drops those that
+// they need no longer. The caller must hold mu.
 func (f *Feed) retain(e *edit) {
 	if len(f.refusals)+len(f.retained)+len(f.removed) == 0 {
 		return
@@ -66,8 +66,9 @@ func (f *Feed) retain(e *edit) {
 	}
 }
 
-// references calls found with each key in names whose name occurs in a string field of the
-// resource's message, also inside an Any. The time depends on the size of the message only.
+// references searches the resource's message, also inside an Any, for string fields that equal a
+// name. It calls found for each key of such a name. lengths are the lengths of all names. The time
+// depends on the size of the message only.
 func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, found func(Key)) {
 	value := r.EncodedMessage()
 	for len(value) > 0 && len(names) > 0 {
@@ -81,14 +82,14 @@ func (r *Resource) references(names map[string][]Key, lengths map[uint64]bool, f
 	}
 }
 
-// HasContent reports whether the resource's content is known, not only its version.
+// HasContent reports whether the content of the resource is known, and not only its version.
 func (r *Resource) HasContent() bool { return r != nil && len(r.encoded) > 0 }
 
-// RefusalState holds the refusals of a feed, to be restored in a later feed of the same proxies.
-// Refusals of secrets are left out.
+// RefusalState holds the refusals of a feed, which can be restored in a later feed of the same
+// proxies. It contains no refusals of secrets.
 type RefusalState struct {
-	// refused resources with their versions, without content; no version: clients have not answered
-	// the newer one yet
+	// refused versions without content; an entry without version means that clients have not
+	// answered the newer version yet
 	Refused  []RefusedVersion `json:"refused,omitempty"`
 	Retained []*Resource      `json:"retained,omitempty"`
 }
@@ -123,9 +124,9 @@ func (f *Feed) State() RefusalState {
 	return s
 }
 
-// Restore copies the refusals of an earlier feed into this one, before the first Publish. A
-// published resource whose version equals a refused one counts as refused. Any other version is
-// sent to clients.
+// Restore copies the refusals of an earlier feed to this one; it must be called before the first
+// Publish. If a published resource has the refused version, it counts as refused. If it has another
+// version, this version is sent to clients.
 func (f *Feed) Restore(s RefusalState) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

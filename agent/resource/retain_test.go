@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message returns a resource in which a string field for each of refersTo names another resource.
+// message returns a resource whose message has a string field with the name of each resource in
+// refersTo.
 func message(typeURL, name string, refersTo ...string) *Resource {
 	var value []byte
 	for _, other := range refersTo {
@@ -29,8 +30,9 @@ func threadTime(t *testing.T) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// TestFeed_RetainsInLinearTime has a client refuse 5,000 clusters and a route that refers to them,
-// all of which are removed: the feed must not hold its lock for seconds.
+// TestFeed_RetainsInLinearTime publishes 5,000 clusters and a route that refers to them, and then
+// removes all clusters. When a client refuses the changed route, the feed must not hold its lock
+// for seconds to determine which clusters remain.
 func TestFeed_RetainsInLinearTime(t *testing.T) {
 	f, client := NewFeed(), Client{"a", 1}
 	var names []string
@@ -48,7 +50,8 @@ func TestFeed_RetainsInLinearTime(t *testing.T) {
 	f.Accept(client, 1, append(all, route("a")))
 	f.Publish(Change{Set: []*Resource{route("b")}})
 	f.Publish(Change{Remove: removed})
-	runtime.LockOSThread() // the thread's own time does not count other tests and programs
+	// threadTime excludes other tests and programs only if the goroutine stays on this thread
+	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	began := threadTime(t)
 	s := f.Refuse(client, Nack{Resource: route("b"), HeldVersion: route("a"), Reason: "bad"})
@@ -64,10 +67,10 @@ func TestFeed_RetainsInLinearTime(t *testing.T) {
 	}
 }
 
-// TestFeed_OlderClientsAcceptAndRefuse: an Envoy whose start fails must not take a listener from
-// the live one that accepted it, so a client that connects after the refusal gets nothing older.
-// After the new Envoy has answered listeners, answers of the older one no longer count for them:
-// new clients get the newest version.
+// TestFeed_OlderClientsAcceptAndRefuse has two Envoys of one proxy. Until the new one has answered
+// listeners, the answers of the old one count for them: if the new one refuses a version and fails,
+// new clients receive the version that the old one accepted last. Afterwards the answers of the old
+// one no longer count for listeners, and new clients receive the newest version.
 func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 	for _, test := range []struct {
 		typeURL  string
@@ -103,8 +106,8 @@ func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 	}
 }
 
-// TestFeed_EpochsAreOrderedByNumber: after a restart of the agent a draining epoch may be the last
-// one to connect.
+// TestFeed_EpochsAreOrderedByNumber checks that the newest client of a proxy is the one with the
+// highest epoch, even if a draining epoch connects last, as after a restart of the agent.
 func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
 	version := func(content string) *Resource {
 		return FromEncoded(ListenerType, "a", []byte(content))
@@ -131,8 +134,8 @@ func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
 	}
 }
 
-// TestFeed_RetainsNoClosedListener: a listener that a policy closes is not retained for a refused
-// listener, whether that is new in the same edit or was refused before.
+// TestFeed_RetainsNoClosedListener checks that a listener that a policy closes does not remain in
+// the snapshot for a refused listener, whether the policy came in the same edit or later.
 func TestFeed_RetainsNoClosedListener(t *testing.T) {
 	old, next := message(ListenerType, "old"), message(ListenerType, "next")
 	closed := map[Key]bool{old.Key(): true}
@@ -156,7 +159,8 @@ func TestFeed_RetainsNoClosedListener(t *testing.T) {
 	}
 }
 
-// TestFeed_ForgetsSecrets: a private key does not stay in memory after its secret was removed.
+// TestFeed_ForgetsSecrets checks that a removed secret does not remain in memory, because it
+// contains a private key.
 func TestFeed_ForgetsSecrets(t *testing.T) {
 	f := NewFeed()
 	secret := FromEncoded(SecretType, "a", []byte("key"))
@@ -168,8 +172,8 @@ func TestFeed_ForgetsSecrets(t *testing.T) {
 	}
 }
 
-// TestFeed_RetriesNoSecret: Envoy accepts a secret that equals the refused one without checking it,
-// so RetryRefused must not send it.
+// TestFeed_RetriesNoSecret checks that RetryRefused does not send a secret again, because Envoy
+// accepts a secret without checking it if it equals the one that it refused.
 func TestFeed_RetriesNoSecret(t *testing.T) {
 	for typeURL, want := range map[string]int{ClusterType: 1, SecretType: 0} {
 		f := NewFeed()
@@ -184,9 +188,9 @@ func TestFeed_RetriesNoSecret(t *testing.T) {
 	}
 }
 
-// TestFeed_RestoredVersionIsTheNewest: an edit is undone while no agent runs, and the next Envoy
-// refuses the version that the former one had accepted. The feed must not offer that version in
-// place of itself, again and again.
+// TestFeed_RestoredVersionIsTheNewest publishes the version that was accepted before a restart,
+// because an edit was undone, and the next Envoy refuses it. The feed has no other version to send
+// instead, and must not send the same one again.
 func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
 	f := NewFeed()
 	r := FromEncoded(ClusterType, "a", []byte("1"))
@@ -199,9 +203,9 @@ func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
 	}
 }
 
-// TestFeed_StateHasTheAcceptedVersionUntilAnother: an agent may be killed after a version was
-// refused and before the next one is answered. The next agent must know which version the client
-// has.
+// TestFeed_StateHasTheAcceptedVersionUntilAnother restarts the agent after a version was refused
+// and before clients have answered the next one. After the restart, the version that the client
+// accepted last must still be known.
 func TestFeed_StateHasTheAcceptedVersionUntilAnother(t *testing.T) {
 	f, client := NewFeed(), Client{"a", 1}
 	version := func(content string) *Resource {

@@ -16,7 +16,7 @@ const (
 	RuntimeType   = TypePrefix + "envoy.service.runtime.v3.Runtime"
 )
 
-// Type URLs of resources that istiod serves to agents. Envoy requests none of them.
+// Type URLs of resources that istiod sends to agents. Envoy requests none of them.
 const (
 	BootstrapType = TypePrefix + "envoy.config.bootstrap.v3.Bootstrap"
 	// proxy configuration discovery service (PCDS) of istiod

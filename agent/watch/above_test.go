@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestBusyParent_CausesNoScan changes files in a folder above the configuration, which causes no
-// scan, and then replaces the folder of the configuration.
+// TestBusyParent_CausesNoScan checks that changes in a folder above the configuration cause no
+// scan, but that the replacement of the configuration's folder is reported.
 func TestBusyParent_CausesNoScan(t *testing.T) {
 	busy := tempDir(t)
 	file, directory := busy+"/config/outrider.toml", busy+"/config/mesh.d"
@@ -36,7 +36,8 @@ func TestBusyParent_CausesNoScan(t *testing.T) {
 	mkdir(t, busy+"/other/mesh.d")
 	write(t, busy+"/other/outrider.toml", "other")
 	write(t, busy+"/other/mesh.d/a.toml", "other")
-	// Exchange both atomically, so that a slow machine reports one batch.
+	// Exchange the folders atomically, so that all changes are reported in one batch even on a slow
+	// machine.
 	const here = unix.AT_FDCWD
 	must(t, unix.Renameat2(here, busy+"/other", here, busy+"/config", unix.RENAME_EXCHANGE))
 	if diff := cmp.Diff([]string{directory + "/a.toml", file}, next(t, watcher)); diff != "" {
@@ -50,7 +51,8 @@ func TestBusyParent_CausesNoScan(t *testing.T) {
 	unconcerned()
 }
 
-// inotify reports the removal of a watched folder only when no process has it open any more.
+// A replaced folder is noticed even if a process still has it open. inotify would report its
+// removal only after the last process has closed it.
 func TestReplacedFolder_IsSeenWhileInUse(t *testing.T) {
 	for _, test := range []struct {
 		name            string

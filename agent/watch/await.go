@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// AwaitFiles waits until all paths exist, or for at most wait. It calls missing (unless nil) with
-// the missing paths, without duplicates: at first if there are any, then whenever their number
-// changes. It returns the paths that are missing in the end; the error is that of ctx.
+// AwaitFiles waits until all paths exist, or for at most wait. It calls missing, unless nil, with
+// the missing paths, without duplicates: once at the beginning if there are any, and then whenever
+// their number changes. It returns the paths that are still missing at the end, and ctx's error.
 func AwaitFiles(
 	ctx context.Context, paths []string, wait time.Duration, missing func([]string),
 ) ([]string, error) {
@@ -23,7 +23,8 @@ func AwaitFiles(
 	var ended sync.WaitGroup
 	defer ended.Wait()
 	defer stop()
-	ended.Go(func() { _ = watcher.Run(watching) }) // if it fails, the files are reported as missing
+	// if Run fails, the files are returned as missing
+	ended.Go(func() { _ = watcher.Run(watching) })
 	before := -1
 	for over := wait <= 0; ; {
 		absent := notThere(paths)
@@ -44,7 +45,7 @@ func AwaitFiles(
 	}
 }
 
-// notThere returns the paths that do not exist, in their order, without duplicates.
+// notThere returns the paths that do not exist, in the given order, without duplicates.
 func notThere(paths []string) []string {
 	var absent []string
 	for _, path := range paths {

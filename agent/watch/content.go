@@ -9,8 +9,9 @@ import (
 	"time"
 )
 
-// trustedAge is the age from which a change time can be trusted: a write that follows a read within
-// one clock tick leaves the change time as it was. Kernels tick every 1 to 10 ms.
+// trustedAge is the age above which a file's change time is trusted. If a file is written, read and
+// written again within one tick of the kernel's clock (1 to 10 ms), the second write leaves the
+// change time unchanged.
 const trustedAge = 100 * time.Millisecond
 
 type kind uint8
@@ -19,21 +20,24 @@ const (
 	absent kind = iota
 	file
 	directory
-	unreadable // not readable, not a regular file, or in a folder that cannot be searched
-	unknown    // not read yet
+	// a file that cannot be read, a path of another type, or one in a folder that cannot be
+	// searched
+	unreadable
+	unknown // not read yet
 )
 
-// content is the content of a path, in comparable form.
+// content is what is known of a path's content, in comparable form.
 type content struct {
 	kind  kind
-	sum   [sha256.Size]byte // of a file
-	stamp stamp             // of a regular file that is not hashed
-	// looks counts possible changes that the stamp does not show (Options.WithoutReading).
+	sum   [sha256.Size]byte // hash of a file's content
+	stamp stamp             // stamp of a file whose content is not hashed
+	// looks counts possible changes of a file that its stamp does not show; used with
+	// Options.WithoutReading.
 	looks int
 }
 
-// stamp has the metadata that the kernel changes whenever a file's content may have changed. The
-// zero stamp means that there is no file.
+// stamp has the file metadata that the kernel changes whenever a file's content may have changed.
+// The zero stamp means that no file exists.
 type stamp struct {
 	device, inode uint64
 	size          int64
@@ -43,8 +47,8 @@ type stamp struct {
 // identity returns the part of s that identifies a file or folder.
 func (s stamp) identity() stamp { return stamp{device: s.device, inode: s.inode} }
 
-// ifTrusted returns s, or the zero stamp if the change time is too recent to be trusted (see
-// trustedAge).
+// ifTrusted returns s, or the zero stamp if the change time is so recent that a later write may not
+// change it (see trustedAge).
 func (s stamp) ifTrusted() stamp {
 	if time.Since(time.Unix(s.changed.Unix())) < trustedAge {
 		return stamp{}
@@ -52,7 +56,7 @@ func (s stamp) ifTrusted() stamp {
 	return s
 }
 
-// stampOf returns the stamp of a file, zero for nil.
+// stampOf returns the stamp of a file; zero if info is nil.
 func stampOf(info fs.FileInfo) stamp {
 	if info == nil {
 		return stamp{}
@@ -66,16 +70,16 @@ func hardLinks(info fs.FileInfo) uint64 {
 	return uint64(info.Sys().(*syscall.Stat_t).Nlink) //nolint:unconvert // 32 bits on arm64
 }
 
-// lstat returns the stamp of path itself, zero if there is none.
+// lstat returns the stamp of path itself, without following a link; zero if path does not exist.
 func lstat(path string) stamp {
 	info, _ := os.Lstat(path)
 	return stampOf(info)
 }
 
-// readContent hashes the file at path (without symbolic links). If its stamp is still then, it
-// returns before instead. The returned stamp is zero if the change time is too recent to be
-// trusted. If unread, readContent does not hash the file, and counts it as changed unless its stamp
-// is still then.
+// readContent hashes the file at path, which contains no symbolic links. If the file's stamp is
+// still then, it returns before instead. If unread is set, it does not hash the file, but counts it
+// as changed unless its stamp is still then. The returned stamp is zero if the change time is too
+// recent to be trusted.
 func readContent(path string, before content, then stamp, unread bool) (content, stamp) {
 	info, err := os.Lstat(path)
 	now := stampOf(info)
@@ -102,7 +106,7 @@ func hash(path string, sum *[sha256.Size]byte) error {
 	if err != nil {
 		return err
 	}
-	defer func() { _ = opened.Close() }() // opened for reading only
+	defer func() { _ = opened.Close() }() // the file was only read, so an error does not matter
 	h := sha256.New()
 	if _, err := io.Copy(h, opened); err != nil {
 		return err

@@ -15,10 +15,10 @@ import (
 func TestDirectories(t *testing.T) {
 	cases := []struct {
 		name   string
-		path   string // relative to the test's folder
+		path   string // watched path, relative to the test's folder
 		before func(t *testing.T, dir string)
 		do     func(t *testing.T, dir string)
-		want   []string // relative to the test's folder; none: no report
+		want   []string // reported paths, relative to the test's folder; none: no report
 	}{
 		{name: "a file is written, another created, a third removed", path: "d",
 			before: func(t *testing.T, dir string) {
@@ -151,7 +151,7 @@ func TestDirectory_ReadsOnlyChangedFiles(t *testing.T) {
 	for i := range files {
 		write(t, fmt.Sprintf("%s/%04d.yaml", dir, i), fmt.Sprint(i))
 	}
-	// Wait until the stamps are old enough to be trusted.
+	// Wait until the change times of all files are old enough to be trusted.
 	long := time.Now().Add(trustedAge)
 	for time.Now().Before(long) {
 		write(t, dir+"/ignored", "x")
@@ -163,7 +163,8 @@ func TestDirectory_ReadsOnlyChangedFiles(t *testing.T) {
 	watcher.mu.Lock()
 	late := len(watcher.tree.pending) > 0
 	watcher.mu.Unlock()
-	if late { // on a slow machine the first scan takes longer than scanWait
+	// on a slow machine the first scan takes longer than scanWait, and reports the files as changed
+	if late {
 		next(t, watcher)
 	}
 	quiet(t, watcher)
@@ -174,7 +175,7 @@ func TestDirectory_ReadsOnlyChangedFiles(t *testing.T) {
 		if diff := cmp.Diff([]string{name}, next(t, watcher)); diff != "" {
 			t.Errorf("changes (-want +got):\n%s", diff)
 		}
-		// The changed file is read again until its change time can be trusted.
+		// Scans read the changed file again until its change time can be trusted.
 		if got := reads(watcher) - before; got < 1 || got > 5 {
 			t.Errorf("one file of %d changed, %d reads", files, got)
 		}
@@ -228,12 +229,12 @@ func TestFIFO_DoesNotBlock(t *testing.T) {
 	}
 }
 
-// TestEvent_WrittenFileIsTheOnlyOneRead counts what a scan reads after each event.
+// TestEvent_WrittenFileIsTheOnlyOneRead counts the files that a scan reads after each event.
 func TestEvent_WrittenFileIsTheOnlyOneRead(t *testing.T) {
 	directory := tempDir(t)
 	a, b, other := filepath.Join(directory, "a"), filepath.Join(directory, "b"), tempDir(t)
 	var watcher *Watcher
-	fresh := func() { // makes all change times recent, so that a full scan reads all files
+	fresh := func() { // resets the stamps of all files, so that a full scan would read all of them
 		write(t, a, "one")
 		write(t, b, "one")
 		watcher = New(Options{})

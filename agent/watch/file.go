@@ -9,26 +9,28 @@ import (
 	"syscall"
 )
 
-// mostHashed is the largest file, in bytes, that a File hashes. A certificate is smaller (the CA
-// bundle of a system has about 250 kB); a larger file is a mistake or a growing log.
+// mostHashed is the maximum size of a file that a File hashes, in bytes. Certificate files are
+// smaller (the CA bundle of a system has about 250 kB); a larger file is a mistake or a growing
+// log.
 const mostHashed = 1 << 20
 
-// File is a file that another process reads. It is not safe for concurrent use.
+// File detects changes of a file that another process reads. It is not safe for concurrent use.
 type File struct {
 	Path string
 
-	stamp stamp // at the last read; zero: read it again
+	stamp stamp // stamp at the last read; zero: the file must be read again
 	sum   uint64
 }
 
-// Fingerprint returns 64 bits that change with the content, mode, owner or existence of the file. A
-// file that cannot be read, such as another user's key, or is larger than 1 MiB counts by inode,
-// size and change time. It reads the file only if these have changed. It may block.
+// Fingerprint returns 64 bits that change if the content, mode, owner or existence of the file
+// changes. If the file cannot be read, such as another user's key, or is larger than 1 MiB, they
+// depend on inode, size and change time instead. Fingerprint reads the file only if its inode, size
+// or change time has changed. It may block.
 func (f *File) Fingerprint() uint64 {
 	info, err := os.Stat(f.Path)
 	now := stampOf(info)
 	if err == nil && info.IsDir() {
-		now = now.identity() // a folder counts by identity only: its entries do not matter
+		now = now.identity() // changes of a folder's entries do not matter
 	}
 	if now == f.stamp && now != (stamp{}) {
 		return f.sum

@@ -94,12 +94,12 @@ func TestFingerprint_OfUnreadableFileFollowsItsStamp(t *testing.T) {
 		t.Errorf("%x, and then %x", one, same)
 	}
 	deadline := time.Now().Add(patience)
-	for sum() == one { // wait for a tick of the kernel's clock
+	for sum() == one { // until the kernel's clock ticks, a write does not change the change time
 		if time.Now().After(deadline) {
 			t.Fatal("a change of a file that cannot be read is not seen")
 		}
 		written, err := os.OpenFile(path, os.O_WRONLY, 0)
-		if err != nil { // this user may not write the file either
+		if err != nil { // the test runs as a user who may not write the file
 			rootWrites(t, path)
 			continue
 		}
@@ -109,7 +109,7 @@ func TestFingerprint_OfUnreadableFileFollowsItsStamp(t *testing.T) {
 	}
 }
 
-// searchable returns a folder that other users may enter.
+// searchable returns a folder in which other users may open files.
 func searchable(t *testing.T) string {
 	t.Helper()
 	dir := tempDir(t)
@@ -119,7 +119,8 @@ func searchable(t *testing.T) string {
 	return dir
 }
 
-// nobody drops root's rights on the file system until again is called.
+// nobody makes the calling thread access files as an unprivileged user until again is called, if
+// the test runs as root.
 func nobody(t *testing.T, path string) (again func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -138,7 +139,7 @@ func nobody(t *testing.T, path string) (again func()) {
 	return again
 }
 
-// rootWrites changes a file from another thread, which still has root's rights.
+// rootWrites changes a file from another thread, which still accesses files as root.
 func rootWrites(t *testing.T, path string) {
 	t.Helper()
 	done := make(chan error, 1)
@@ -180,7 +181,7 @@ func TestFingerprint_OfFolderIgnoresItsEntries(t *testing.T) {
 	}
 }
 
-// The content is read only if the file may have changed.
+// Fingerprint reads the content only if the file may have changed.
 func TestFingerprint_ReadsOnlyChanges(t *testing.T) {
 	path := filepath.Join(tempDir(t), "cert.pem")
 	write(t, path, "one")
@@ -193,7 +194,7 @@ func TestFingerprint_ReadsOnlyChanges(t *testing.T) {
 	}
 	file := File{Path: path}
 	one := file.Fingerprint()
-	file.sum++ // a value that reading the file would not return
+	file.sum++ // shows whether the next call returns the stored value without reading the file
 	if again := file.Fingerprint(); again != one+1 {
 		t.Errorf("%x after %x: read again", again, one)
 	}

@@ -14,26 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// folders are the paths that inotify watches. Its methods may be called by any goroutine. Holding
-// mu during system calls costs nothing, since fsnotify holds its own lock then, too.
+// folders are the paths that inotify watches. Its methods may be called by any goroutine. They hold
+// mu during system calls, which costs nothing, because fsnotify holds a lock of its own then.
 type folders struct {
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	inner   *fsnotify.Watcher       // nil before Run, and if inotify is unavailable
-	add     func(path string) error // of inner; replaced in tests
-	watched map[string]stamp        // identity of each path when its watch began
-	// shared has the paths of each identity. fsnotify is given the first of them only: it has one
-	// path per inode, and panics when a path that has become another name of a watched inode is
-	// added again.
+	inner   *fsnotify.Watcher       // nil before Run, and if inotify is not available
+	add     func(path string) error // inner.Add; replaced in tests
+	watched map[string]stamp        // identity (device and inode) of each path when its watch began
+	// shared has the paths of each identity. Only the first of them is added to fsnotify, which
+	// stores one path per inode, and which panics if a path is added again that has become another
+	// name of a watched inode.
 	shared map[stamp][]string
-	// warned has what was warned of: folders that cannot be watched; paths with "/..." appended
-	// that contain too much; "" for the limit of watches.
+	// warned has the reasons of warnings that were logged: paths of folders that cannot be watched;
+	// paths with "/..." appended that contain too many entries; "" for the limit of watches.
 	warned map[string]bool
 }
 
-// watch watches the file or folder at path. It returns false if that must be polled instead. It may
-// block. It warns of a folder that may not be listed only if its entries matter.
+// watch watches the file or folder at path. It returns false if the path must be polled instead. It
+// may block. If the folder may not be listed, it warns only if the entries of the folder matter.
 func (f *folders) watch(path string, entries bool) bool {
 	now := lstat(path).identity()
 	f.mu.Lock()
@@ -49,7 +49,7 @@ func (f *folders) watch(path string, entries bool) bool {
 	}
 	switch err := f.start(path, now); {
 	case err == nil:
-	case absence(err): // removed or replaced: its folder reports an event
+	case absence(err): // path was removed or replaced, for which there is an event of its folder
 	default:
 		if entries || !errors.Is(err, fs.ErrPermission) {
 			f.warn(path, err)
@@ -75,17 +75,18 @@ func (f *folders) start(path string, identity stamp) error {
 	return nil
 }
 
-// addOnly makes fsnotify watch path, or fails if path has another identity in the meantime.
+// addOnly adds path to fsnotify. It fails if path has another identity by then.
 func (f *folders) addOnly(path string, identity stamp) error {
 	err := f.add(path)
 	if err == nil && lstat(path).identity() != identity {
-		_ = f.inner.Remove(path) // fails if inotify knows the folder by another path
+		_ = f.inner.Remove(path) // fails if inotify watches the folder under another path
 		err = fs.ErrNotExist
 	}
 	return err
 }
 
-// names returns all watched paths of an event's file, whose inode may have several.
+// names returns all watched paths of the file to which an event belongs. Its inode, or that of its
+// folder, may have several.
 func (f *folders) names(path string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -102,7 +103,7 @@ func (f *folders) names(path string) []string {
 	return slices.Compact(all)
 }
 
-// join is filepath.Join for a clean folder.
+// join joins a folder, whose path is clean, and a name as filepath.Join does.
 func join(folder, name string) string {
 	if folder == "/" {
 		return folder + name
@@ -110,7 +111,7 @@ func join(folder, name string) string {
 	return folder + "/" + name
 }
 
-// silentTypes are the file systems that report no changes to inotify, or only those made by this
+// silentTypes are file systems that report no changes to inotify, or only changes made on this
 // host.
 var silentTypes = map[uint32]bool{
 	unix.AFS_FS_MAGIC: true, unix.AFS_SUPER_MAGIC: true, unix.CEPH_SUPER_MAGIC: true,
@@ -118,17 +119,17 @@ var silentTypes = map[uint32]bool{
 	unix.NCP_SUPER_MAGIC: true, unix.NFS_SUPER_MAGIC: true, unix.OCFS2_SUPER_MAGIC: true,
 	unix.SMB2_SUPER_MAGIC: true, unix.SMB_SUPER_MAGIC: true, unix.V9FS_MAGIC: true,
 	unix.AUTOFS_SUPER_MAGIC: true, unix.PROC_SUPER_MAGIC: true, unix.SYSFS_MAGIC: true,
-	0x01161970: true, 0x0bd00bd0: true, 0x786f4256: true, 0x47504653: true, // GFS2, Lustre, vboxsf, GPFS
+	0x01161970: true, 0x0bd00bd0: true, 0x786f4256: true, 0x47504653: true,
 }
 
-// silent reports whether inotify does not report all changes on the file system of path.
+// silent reports whether path is on a file system that does not report all changes to inotify.
 func silent(path string) bool {
 	var found unix.Statfs_t
 	return unix.Statfs(path, &found) == nil && silentTypes[uint32(found.Type)] //nolint:gosec // 32 bits
 }
 
-// warn logs, once per folder, that it cannot be watched; and once only that the limit of watches is
-// reached.
+// warn logs once for each folder that it cannot be watched. It logs only once that the limit of
+// watches is reached.
 func (f *folders) warn(path string, err error) {
 	key, fix := path, "name a folder that the user of this process may read"
 	if errors.Is(err, unix.ENOSPC) {
@@ -140,7 +141,8 @@ func (f *folders) warn(path string, err error) {
 	}
 }
 
-// warnIncomplete logs, once per path of Set, that a scan did not examine everything below it.
+// warnIncomplete logs, once for each path of Set, that a scan did not examine everything below the
+// path.
 func (f *folders) warnIncomplete(path string) {
 	if f.first(path + "/...") {
 		f.logger.Warn("too many files, folders or links below watched path, missing some changes",
@@ -148,7 +150,7 @@ func (f *folders) warnIncomplete(path string) {
 	}
 }
 
-// first reports whether key was not warned of before, and records it.
+// first records a warning by its key, and reports whether it was not recorded before.
 func (f *folders) first(key string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -157,7 +159,7 @@ func (f *folders) first(key string) bool {
 	return !before
 }
 
-// attach sets the fsnotify instance that watch uses; nil = none.
+// attach sets the fsnotify instance that watch uses; nil: none.
 func (f *folders) attach(inner *fsnotify.Watcher) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -176,7 +178,7 @@ func (f *folders) forget(path string) {
 	f.drop(path)
 }
 
-// drop is forget for callers that hold mu.
+// drop does the same as forget. The caller must hold mu.
 func (f *folders) drop(path string) {
 	identity, ok := f.watched[path]
 	if !ok || f.inner == nil {
@@ -187,9 +189,10 @@ func (f *folders) drop(path string) {
 	known := others[0] == path
 	others = slices.DeleteFunc(others, func(other string) bool { return other == path })
 	if known {
-		_ = f.inner.Remove(path) // fails if the kernel has ended the watch
+		_ = f.inner.Remove(path) // fails if the kernel has ended the watch already
 		for len(others) > 0 && f.addOnly(others[0], identity) != nil {
-			delete(f.watched, others[0]) // removed: its folder reports an event
+			// the other path was removed, for which there is an event of its folder
+			delete(f.watched, others[0])
 			others = others[1:]
 		}
 	}
@@ -198,8 +201,8 @@ func (f *folders) drop(path string) {
 	}
 }
 
-// remounted ends the watches at and below points: fsnotify does not report that the kernel has
-// ended them.
+// remounted ends the watches at and below mount points. The kernel has ended them, which fsnotify
+// does not report.
 func (f *folders) remounted(points []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,7 +215,7 @@ func (f *folders) remounted(points []string) {
 	}
 }
 
-// sweep ends the watch of all paths that are not needed.
+// sweep ends the watches of all paths that are not in needed.
 func (f *folders) sweep(needed map[string]bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

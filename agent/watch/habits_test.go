@@ -10,14 +10,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Each habit changes f.toml as an editor or tool does, or leaves it unchanged. A change is reported
-// once.
+// Each case changes f.toml as an editor or tool does, or leaves its content unchanged. A change is
+// reported exactly once.
 func TestEditors_MakeOneChange(t *testing.T) {
 	habits := []struct {
 		name    string
-		prepare func(t *testing.T, dir string) // f.toml contains "old", unless prepare changes it
+		prepare func(t *testing.T, dir string) // replaces the default, which writes "old" to f.toml
 		do      func(t *testing.T, dir string)
-		silent  bool // the content is unchanged in the end
+		silent  bool // the content is the same at the end, so nothing is reported
 	}{
 		{name: "write in place", do: func(t *testing.T, dir string) {
 			write(t, dir+"/f.toml", "new")
@@ -128,7 +128,7 @@ func TestEditors_MakeOneChange(t *testing.T) {
 	}
 }
 
-// Changes of the folders and links on the path a/b/f.toml are reported, too.
+// Changes of folders and links on the path a/b/f.toml are reported, too.
 func TestPath_FollowsFoldersAndLinks(t *testing.T) {
 	const path = "a/b/f.toml"
 	cases := []struct {
@@ -242,8 +242,8 @@ func TestPath_FollowsFoldersAndLinks(t *testing.T) {
 				}
 			}
 			quiet(t, watcher)
-			// After the change the file is still watched: another write is reported, wherever the
-			// path leads.
+			// The path is still watched after the change, even if it leads to another file now: a
+			// later write is reported.
 			mkdir(t, dir+"/a/b")
 			write(t, dir+"/"+path, "last")
 			if diff := cmp.Diff([]string{dir + "/" + path}, next(t, watcher)); diff != "" {
@@ -259,8 +259,9 @@ func there(t *testing.T, dir string) {
 	write(t, dir+"/a/b/f.toml", "old")
 }
 
-// kubernetes writes a version of a mounted ConfigMap as the kubelet does: it creates a new folder,
-// renames a new link over ..data, and removes the previous version.
+// kubernetes writes a version of a mounted ConfigMap as the kubelet does: it creates a folder for
+// the version, replaces the link ..data by renaming, and removes the folder of the previous
+// version.
 func kubernetes(t *testing.T, dir, version string, files map[string]string) {
 	t.Helper()
 	folder := filepath.Join(dir, "..2026_"+version)

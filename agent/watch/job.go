@@ -2,20 +2,21 @@ package watch
 
 import "os"
 
-// job is one examination of a root: it scans the root, or reads the files that were written. It
-// runs without the Watcher's lock, in a goroutine of its own, since a file system may not respond.
+// job is one examination of a root, a path of Set. It scans the root, or only reads the files that
+// were written. It runs in a goroutine of its own without holding the Watcher's lock, because a
+// file system may not respond.
 type job struct {
 	root    *root
 	scan    bool
-	access  bool // count all files as changed (Options.WithoutReading)
+	access  bool // count all files as changed, with Options.WithoutReading
 	written []*entry
 	done    chan struct{}
-	late    bool // nobody waits for the job
+	late    bool // no caller waits for the job any more
 }
 
-// result is the result of a job.
+// result is what a job found.
 type result struct {
-	scan scan // result, if the job scanned the root
+	scan scan // set only if the job scanned the root
 	read map[*entry]reading
 }
 
@@ -24,11 +25,13 @@ type reading struct {
 	path    string
 	content content
 	stamp   stamp
-	linked  bool // the file has other names: changes through them are watched
-	polled  bool // inotify cannot watch the file
+	// the file has several names, so it is watched itself: changes through another name are not
+	// events of its folder
+	linked bool
+	polled bool // inotify cannot watch the file
 }
 
-// begin creates the job that a root is due for. Callers hold the lock.
+// begin creates the next job of a root. The caller must hold the lock of the Watcher.
 func (r *root) begin() *job {
 	j := &job{root: r, scan: r.stale, access: r.access, done: make(chan struct{})}
 	for e := range r.written {
@@ -58,8 +61,8 @@ func (j *job) run(f *folders, unread bool) result {
 	return found
 }
 
-// paths returns the paths of all entries: the existing ones, "" if a scan did not find them again,
-// and the newly found ones.
+// paths returns the current path of each entry: of those that exist, of those that a scan has found
+// for the first time, and "" for those that it has not found again.
 func (r *root) paths(found scan) map[*entry]string {
 	paths := map[*entry]string{}
 	for _, e := range r.entries {
@@ -109,7 +112,7 @@ func (j *job) read(e *entry, path string, s scan, f *folders, unread bool) readi
 	return at
 }
 
-// apply stores the result of a job. Callers hold the lock.
+// apply stores the result of a job. The caller must hold the lock of the Watcher.
 func (t *tree) apply(j *job, found result) {
 	r := j.root
 	if r.job = nil; j.scan {
@@ -135,7 +138,7 @@ func (t *tree) apply(j *job, found result) {
 			r.polled = r.polled || at.polled
 		}
 		if t.roots[r.key] != r {
-			continue // Set has dropped it
+			continue // Set has removed the path since the job began
 		}
 		if t.compare(e); e.path == "" && e.name != r.name && e.current == e.reported {
 			delete(r.entries, e.name)

@@ -16,20 +16,20 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Even a slow machine usually executes the steps of a change within one testDebounce (see
-// together).
+// A test makes all changes of one step within testDebounce, which is possible on a slow machine,
+// too (see together).
 const (
 	testDebounce = 120 * time.Millisecond
-	testInterval = 50 * time.Millisecond // of polls
+	testInterval = 50 * time.Millisecond // interval of polls
 	patience     = 10 * time.Second
-	silence      = 2 * testDebounce // time in which no other change may be reported
+	silence      = 2 * testDebounce // time in which no further change may be reported
 )
 
 func testOptions(suffixes ...string) Options {
 	return Options{Delays: Delays{testDebounce, patience}, Suffixes: suffixes}
 }
 
-// run starts a Watcher of paths, waits until it watches, and ends it with the test.
+// run starts a Watcher of paths, waits until it watches them, and stops it at the end of the test.
 func run(t *testing.T, options Options, paths ...string) *Watcher {
 	t.Helper()
 	watcher := New(options)
@@ -38,7 +38,7 @@ func run(t *testing.T, options Options, paths ...string) *Watcher {
 	return watcher
 }
 
-// start is run for an existing Watcher.
+// start does the same as run for an existing Watcher.
 func start(t *testing.T, watcher *Watcher, paths ...string) {
 	t.Helper()
 	launch(t, watcher, paths...)
@@ -50,7 +50,7 @@ func start(t *testing.T, watcher *Watcher, paths ...string) {
 	})
 }
 
-// launch is start without waiting for the first scan.
+// launch does the same as start, but does not wait for the first scan.
 func launch(t *testing.T, watcher *Watcher, paths ...string) {
 	t.Helper()
 	if err := watcher.Set(paths); err != nil {
@@ -68,9 +68,9 @@ func launch(t *testing.T, watcher *Watcher, paths ...string) {
 	<-watcher.Ready()
 }
 
-// together repeats the steps of one change until they take less than a debounce time: slower steps
-// would rightly be reported as several changes. Each attempt has its own folder and watcher; it
-// returns those of the last attempt.
+// together repeats the steps of one change until they take less than testDebounce, because slower
+// steps are correctly reported as several changes. Each attempt has its own folder and watcher. The
+// results are those of the last attempt.
 func together(
 	t *testing.T, prepare func(dir string) *Watcher, steps func(dir string),
 ) (dir string, watcher *Watcher) {
@@ -88,7 +88,7 @@ func together(
 	return "", nil
 }
 
-// next returns the next batch of changes.
+// next waits for the next batch of changes and returns it.
 func next(t *testing.T, watcher *Watcher) []string {
 	t.Helper()
 	select {
@@ -100,7 +100,7 @@ func next(t *testing.T, watcher *Watcher) []string {
 	}
 }
 
-// quiet fails if another change is reported.
+// quiet fails the test if another change is reported.
 func quiet(t *testing.T, watcher *Watcher) {
 	t.Helper()
 	select {

@@ -9,11 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mounts is the table of mounts of this process. The kernel reports each change once per open file.
+// mounts is the table of mounts of this process. The kernel reports a change once for each open
+// file of the table.
 type mounts struct {
-	file  *os.File        // its poller wakes up await
-	other *os.File        // outside of Go's poller, which would consume the reports
-	table map[string]bool // ID and mount point
+	file  *os.File        // the poller of Go waits for its reports
+	other *os.File        // not in Go's poller, which would consume the report that reported reads
+	table map[string]bool // keys are ID and mount point
 }
 
 func openMounts() (*mounts, error) {
@@ -34,13 +35,14 @@ func openMounts() (*mounts, error) {
 	return m, nil
 }
 
-// await calls handle with the mount points that changed, until the file is closed. If a mount has
-// replaced another with the same ID and mount point, the point is unknown: handle gets "/".
+// await calls handle with the mount points that changed, until the file is closed. If a mount
+// replaces another one with the same ID and mount point, the table is equal, and handle is called
+// with "/".
 func (m *mounts) await(handle func(points []string)) {
 	defer func() { _ = m.other.Close() }()
 	raw, err := m.file.SyscallConn()
 	for err == nil {
-		// raw.Read waits for the poller again if reported returns false.
+		// If reported returns false, raw.Read waits for the next report.
 		if err = raw.Read(func(uintptr) bool { return m.reported() }); err != nil {
 			return
 		}
@@ -54,14 +56,14 @@ func (m *mounts) await(handle func(points []string)) {
 	}
 }
 
-// reported reports whether mounts have changed since the last call.
+// reported reports whether mounts have changed since its last call.
 func (m *mounts) reported() bool {
 	fds := []unix.PollFd{{Fd: int32(m.other.Fd()), Events: unix.POLLPRI}} //nolint:gosec // a descriptor
 	n, err := unix.Poll(fds, 0)
 	return err != nil || n > 0 && fds[0].Revents&(unix.POLLPRI|unix.POLLERR) != 0
 }
 
-// changed returns the points of mounts that were added or removed since the last call.
+// changed returns the mount points of mounts that were added or removed since its last call.
 func (m *mounts) changed() ([]string, error) {
 	text, err := io.ReadAll(io.NewSectionReader(m.file, 0, 1<<24))
 	if err != nil {
@@ -88,5 +90,5 @@ func (m *mounts) changed() ([]string, error) {
 	return points, nil
 }
 
-// unescape decodes the kernel's escapes in a path.
+// unescape decodes the escape sequences that the kernel writes in paths.
 var unescape = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)

@@ -8,15 +8,15 @@ import (
 	"sync"
 )
 
-// Notifier notifies users when one of their files may have changed. They share one Watcher.
-// Its methods may be called by any goroutine; call Run once.
+// Notifier notifies its users when one of their files may have changed. All users share one
+// Watcher. Its methods may be called by any goroutine; Run may be called once.
 type Notifier struct {
 	watcher *Watcher
 	logger  *slog.Logger
-	rewatch chan struct{} // holds one: users have changed
+	rewatch chan struct{} // signals that users were added or removed; has room for one signal
 
 	mu    sync.Mutex
-	users map[*user]bool // whether their files are watched
+	users map[*user]bool // the values report whether the user's files are watched already
 }
 
 type user struct {
@@ -24,16 +24,17 @@ type user struct {
 	changed func()
 }
 
-// NewNotifier returns a Notifier that merges changes within delays. logger may be nil.
+// NewNotifier returns a Notifier. delays determine which changes are merged into one notification.
+// logger may be nil.
 func NewNotifier(delays Delays, logger *slog.Logger) *Notifier {
 	watcher := New(Options{Delays: delays, WithoutReading: true, Logger: logger})
 	return &Notifier{watcher: watcher, logger: watcher.options.Logger,
 		rewatch: make(chan struct{}, 1), users: map[*user]bool{}}
 }
 
-// Watch calls changed when the content or the access rights of one of paths may have changed, and
-// once when the watch begins, so that the user reads files that changed before. changed must not
-// block. It may be called once more after stop.
+// Watch calls changed when the content or the access rights of one of paths may have changed. It
+// also calls changed once when the files are first watched, in case they have changed since the
+// caller read them. changed must not block. It may be called once more after stop.
 func (n *Notifier) Watch(paths []string, changed func()) (stop func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -55,7 +56,7 @@ func (n *Notifier) signal() {
 	}
 }
 
-// Run watches until ctx ends. It returns at once if files cannot be watched.
+// Run watches the files until ctx ends. It returns at once if files cannot be watched.
 func (n *Notifier) Run(ctx context.Context) error {
 	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(ctx)
@@ -78,7 +79,7 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// update watches the files of all users.
+// update makes the Watcher watch the files of all current users.
 func (n *Notifier) update() {
 	n.mu.Lock()
 	before := maps.Clone(n.users)
@@ -99,7 +100,7 @@ func (n *Notifier) update() {
 	})
 }
 
-// notify calls changed of the users for which due returns true.
+// notify calls the function changed of all users for which due returns true.
 func (n *Notifier) notify(due func(*user) bool) {
 	var all []*user
 	n.mu.Lock()

@@ -9,13 +9,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A folder is replaced, and the watcher encounters it through another path before it has received
-// the event.
+// A watched folder is replaced or removed. Before the watcher receives this event, it examines
+// another path that leads through the folder. It reports the changes nevertheless.
 func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 	for _, test := range []struct {
 		name string
-		put  bool   // another folder replaces it at once
-		via  string // how the watcher encounters it: by Set, or by the event of a link
+		put  bool // another folder takes its place immediately
+		// what makes the watcher examine the other path: a call of Set, or the event of a link
+		via string
 	}{
 		{"put, Set", true, "set"},
 		{"removed, Set", false, "set"},
@@ -39,7 +40,8 @@ func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 				link(t, "../a/b/other", dir+"/links/two")
 				rename(t, dir+"/links/two", link1)
 			}
-			for i := range 5 { // the watcher receives one event and blocks at the next
+			// the watcher receives one event, and then blocks because the test holds its lock
+			for i := range 5 {
 				write(t, fmt.Sprintf("%s/%d", folder, i), "")
 			}
 			rename(t, folder, dir+"/away")
@@ -69,7 +71,8 @@ func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 	}
 }
 
-// A watched file, and a new file beside it, are still watched after their folder became unreadable.
+// After a folder has become unreadable, a watched file in it and a file that is created in a folder
+// below it are still watched.
 func TestFolder_MayBecomeUnreadable(t *testing.T) {
 	dir := searchable(t)
 	folder, file := dir+"/conf", dir+"/conf/f"
@@ -86,7 +89,7 @@ func TestFolder_MayBecomeUnreadable(t *testing.T) {
 	watcher.mu.Lock()
 	roots, err := watcher.tree.set([]string{file, folder + "/sub/g"})
 	for _, r := range roots {
-		if r.due() { // in this thread, which has no right to read the folder
+		if r.due() { // scan in this thread, which has no right to list the folder
 			j := r.begin()
 			watcher.tree.apply(j, j.run(watcher.tree.folders, false))
 		}

@@ -14,42 +14,47 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// maxLinks is how many symbolic links the kernel follows on one path (ELOOP after it).
+// maxLinks is the number of symbolic links that the kernel follows on one path before it returns
+// ELOOP.
 const maxLinks = 40
 
-// maxSteps bounds the work of one scan of a path of Set: the entries of its directories, including
-// ignored ones, plus the components of the paths that links lead to.
+// maxSteps bounds the work of one scan of a path of Set: the number of entries in its directories,
+// including ignored ones, plus the number of components in the paths to which links lead.
 const maxSteps = 200_000
 
-// scan is the result of a scan: the path to a root and everything below it. All paths are without
-// symbolic links.
+// scan is the result of scanning a root, a path of Set: what is on the path and below it. All paths
+// in it are free of symbolic links.
 type scan struct {
-	end    string              // the root's path without links; "": it does not exist
-	denied bool                // its existence is unknown: a folder on its path cannot be searched
+	end string // path to which the root leads; "": it does not exist
+	// a folder on the root's path cannot be searched, so it is unknown whether the root exists
+	denied bool
 	polled bool                // inotify does not report all changes of the found files
-	nodes  map[string]node     // folders, links, missing names and the end of the path
-	files  map[string][]string // reported names of the selected files, by path
+	nodes  map[string]node     // what was found at each path: folders, links, missing names and end
+	files  map[string][]string // names under which the selected files are reported, by path
 }
 
 // node is what a scan found at a path.
 type node struct {
-	watched bool // the path itself is watched; otherwise its folder is
+	watched bool // the path itself is watched; false: its folder is
 	entries bool // a folder in which a link, a file or a missing name was found
 	listed  bool // a folder whose files are selected
 }
 
-// scanner scans a root. It watches each folder before it lists it, so that every later change
-// causes an event. It lists each folder once, those without a link on their path first.
+// scanner scans a root. It watches each folder before it lists the folder, so that every later
+// change causes an event. It lists each folder once; folders that are reached without a link come
+// first.
 type scanner struct {
 	scan
-	root           *root
-	folders        *folders
-	left           int            // steps until maxSteps; negative: the scan is incomplete
-	seen           map[stamp]bool // listed folders, by identity
-	direct, linked []folder       // to be listed, in this order
+	root    *root
+	folders *folders
+	left    int            // remaining steps of maxSteps; negative: the scan is incomplete
+	seen    map[stamp]bool // folders that were listed, by identity (device and inode)
+	// folders to be listed: first those reached without a link, then the others
+	direct, linked []folder
 }
 
-// folder is a folder to be listed: its path without links, and the path that is reported.
+// folder is a folder to be listed: its path without symbolic links, and the name under which it is
+// reported.
 type folder struct{ path, name string }
 
 func scanRoot(r *root, f *folders) scan {
@@ -61,7 +66,8 @@ func scanRoot(r *root, f *folders) scan {
 	case info.IsDir():
 		s.direct = []folder{{end, r.name}}
 	default:
-		s.watch(end, true) // the end may be a mount, or have other names
+		// events of its folder do not show a mount over the file, or writes through other names
+		s.watch(end, true)
 		s.files[end] = []string{r.name}
 	}
 	for len(s.direct)+len(s.linked) > 0 && s.left >= 0 {
@@ -78,7 +84,8 @@ func scanRoot(r *root, f *folders) scan {
 	return s.scan
 }
 
-// resolve resolves path, relative to folder, link by link. info is nil if the path does not exist.
+// resolve resolves path, relative to folder, following one link after the other. info is nil if the
+// path does not exist.
 func (s *scanner) resolve(folder, path string) (end string, info fs.FileInfo) {
 	rest := components(path)
 	for links := 0; len(rest) > 0; s.left-- {
@@ -88,7 +95,8 @@ func (s *scanner) resolve(folder, path string) (end string, info fs.FileInfo) {
 		name := rest[0]
 		rest = rest[1:]
 		if name == ".." {
-			folder = filepath.Dir(folder) // correct because folder has no symbolic links
+			// folder contains no symbolic links, so its parent is the folder above it
+			folder = filepath.Dir(folder)
 			continue
 		}
 		s.watch(folder, false)
@@ -116,7 +124,7 @@ func (s *scanner) resolve(folder, path string) (end string, info fs.FileInfo) {
 			}
 			rest = append(components(target), rest...)
 		case len(rest) > 0:
-			return "", nil // a file where a folder should be
+			return "", nil // path has a file where a folder is required
 		default:
 			return next, info
 		}
@@ -134,14 +142,14 @@ func absence(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR)
 }
 
-// components splits a path at its slashes, without empty components and dots.
+// components splits a path at slashes. It omits empty components and single dots.
 func components(path string) []string {
 	return slices.DeleteFunc(strings.Split(path, "/"), func(c string) bool {
 		return c == "" || c == "."
 	})
 }
 
-// watch watches path, once per scan.
+// watch watches path, unless this scan did so already.
 func (s *scanner) watch(path string, entries bool) {
 	n := s.nodes[path]
 	if n.watched && (n.entries || !entries) {
@@ -152,7 +160,8 @@ func (s *scanner) watch(path string, entries bool) {
 	s.nodes[path] = n
 }
 
-// list adds the files of a folder to the result, and its sub-folders to the folders to be listed.
+// list adds the files of a folder to the result, and its sub-folders to the folders that are still
+// to be listed.
 func (s *scanner) list(f folder) {
 	self := lstat(f.path).identity()
 	if s.seen[self] {
@@ -188,8 +197,8 @@ func (s *scanner) list(f folder) {
 	}
 }
 
-// mayLead reports whether an entry of a directory can be a selected file, or a folder or link with
-// selected files below it.
+// mayLead reports whether the name of a directory's entry can be that of a selected file, or of a
+// folder or link with selected files below it.
 func (r *root) mayLead(name string) bool {
 	return !strings.HasPrefix(name, ".") && (r.recursive || r.hasSuffix(name))
 }
@@ -200,7 +209,7 @@ func (r *root) hasSuffix(name string) bool {
 	})
 }
 
-// depends reports whether an event may change the result of the scan.
+// depends reports whether an event may change the result of a scan of the root.
 func (r *root) depends(of event) bool {
 	_, on := r.nodes[of.path]
 	folder, name := filepath.Dir(of.path), filepath.Base(of.path)
@@ -208,9 +217,9 @@ func (r *root) depends(of event) bool {
 		(r.hasSuffix(name) || of.op.Has(fsnotify.Create) && leads(of.path))
 }
 
-// leads reports whether selected files may exist below a new path: it is a folder or a link. It
-// returns false for a regular file, which may have been renamed over another one, and for a path
-// that no longer exists, whose removal is another event.
+// leads reports whether selected files may exist below a new path, because it is a folder or a
+// link. It returns false for a regular file, which may have replaced another one, and for a path
+// that no longer exists, for which there is another event.
 func leads(path string) bool {
 	info, err := os.Lstat(path)
 	return err == nil && !info.Mode().IsRegular()

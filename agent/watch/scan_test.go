@@ -12,7 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDirectory_FolderOfLinksIsListedOnce makes 2^18 paths lead to a file.
+// TestDirectory_FolderOfLinksIsListedOnce checks that a folder to which 2^18 paths lead through
+// links is listed once.
 func TestDirectory_FolderOfLinksIsListedOnce(t *testing.T) {
 	dir := tempDir(t)
 	for i := range 18 {
@@ -24,7 +25,7 @@ func TestDirectory_FolderOfLinksIsListedOnce(t *testing.T) {
 	write(t, dir+"/d/18/x.yaml", "1")
 	begun := time.Now()
 	watcher := run(t, testOptions(".yaml"), dir+"/d/...")
-	if took := time.Since(begun); took > patience { // listing all 2^18 paths takes longer
+	if took := time.Since(begun); took > patience { // listing all 2^18 paths would take longer
 		t.Errorf("the first scan took %s", took)
 	}
 	write(t, dir+"/d/18/x.yaml", "2")

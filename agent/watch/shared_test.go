@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSharedInode_IsWatchedByAllPaths writes a file through a name that is not watched, each time
-// after a change of its watched names.
+// TestSharedInode_IsWatchedByAllPaths watches several names of one file. A write through a name
+// that is not watched is reported for all watched names, also after names were added, moved or
+// removed.
 func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
 	dir := tempDir(t)
 	a, b, c, other := dir+"/a/f", dir+"/b/f", dir+"/c/f", dir+"/other"
@@ -27,7 +28,7 @@ func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
 	changes := func(what string, want ...string) {
 		t.Helper()
 		var got []string
-		for len(got) < len(want) { // a slow machine may report them one by one
+		for len(got) < len(want) { // a slow machine may report them in several batches
 			got = append(got, next(t, watcher)...)
 		}
 		slices.Sort(got)
@@ -50,7 +51,8 @@ func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
 		changes("written after it is back", a, b)
 	}
 	hardLink(dir + "/more")
-	rename(t, dir+"/more", c) // its inode is watched already
+	// the new file at c has an inode that is watched already, under other names
+	rename(t, dir+"/more", c)
 	changes("one more name", c)
 	write(t, other, "three names")
 	changes("three names", a, b, c)
@@ -61,7 +63,8 @@ func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
 	changes("one name", b)
 }
 
-// TestSharedFolder_IsWatchedByAllPaths watches a folder that is also mounted elsewhere.
+// TestSharedFolder_IsWatchedByAllPaths checks that changes in a folder that is also mounted
+// elsewhere are reported for both paths.
 func TestSharedFolder_IsWatchedByAllPaths(t *testing.T) {
 	dir := tempDir(t)
 	mkdir(t, dir+"/one")
@@ -78,7 +81,7 @@ func TestSharedFolder_IsWatchedByAllPaths(t *testing.T) {
 }
 
 // TestRemount_IsWatchedAnew replaces a mounted file system by one with the same device and inode
-// numbers, which ends the kernel's watches.
+// numbers. The kernel ends its watches then; later changes must be reported nevertheless.
 func TestRemount_IsWatchedAnew(t *testing.T) {
 	dir := tempDir(t)
 	file := dir + "/conf/sub/f"
@@ -105,8 +108,8 @@ func TestRemount_IsWatchedAnew(t *testing.T) {
 	}
 }
 
-// TestMounts_ReportRemountBeforeTheirReader replaces a mount, possibly by one with the same ID,
-// before await is called.
+// TestMounts_ReportRemountBeforeTheirReader checks that await reports a mount that was replaced
+// before await is called, even if the new mount has the same ID.
 func TestMounts_ReportRemountBeforeTheirReader(t *testing.T) {
 	dir := tempDir(t)
 	mount := func() { must(t, unix.Mount("none", dir, "tmpfs", 0, "")) }

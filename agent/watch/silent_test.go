@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestPoll_OnlyWhereInotifyIsSilent checks that nothing is polled on a local file system, so that
-// an idle watcher never wakes up.
+// TestPoll_OnlyWhereInotifyIsSilent checks that paths on a local file system are not polled, so
+// that an idle watcher uses no CPU time.
 func TestPoll_OnlyWhereInotifyIsSilent(t *testing.T) {
 	dir := tempDir(t)
 	mkdir(t, dir+"/d/sub")
@@ -31,8 +31,8 @@ func TestPoll_OnlyWhereInotifyIsSilent(t *testing.T) {
 	}
 }
 
-// TestHangingFileSystem_DelaysItsPathsOnly watches a path whose file system does not respond and
-// another path that changes.
+// TestHangingFileSystem_DelaysItsPathsOnly checks that changes of a path are reported while the
+// file system of another watched path does not respond.
 func TestHangingFileSystem_DelaysItsPathsOnly(t *testing.T) {
 	dir, hanging := tempDir(t), tempDir(t)
 	write(t, hanging+"/f", "below the mount")
@@ -59,7 +59,8 @@ func TestHangingFileSystem_DelaysItsPathsOnly(t *testing.T) {
 	}
 }
 
-// TestMount_OnTheWayIsNoticed mounts a file system over the folder of a file and unmounts it.
+// TestMount_OnTheWayIsNoticed mounts a file system over the folder of a watched file, and unmounts
+// it. Both are reported as changes of the file.
 func TestMount_OnTheWayIsNoticed(t *testing.T) {
 	dir := tempDir(t)
 	file := dir + "/conf/sub/f"
@@ -91,8 +92,8 @@ func TestMount_OnTheWayIsNoticed(t *testing.T) {
 	changes("written below")
 }
 
-// TestMount_OfAFileIsFollowed writes through its own name a file that is also mounted elsewhere,
-// where it is watched.
+// TestMount_OfAFileIsFollowed bind-mounts a file and watches the mount. Writes to the original file
+// are reported.
 func TestMount_OfAFileIsFollowed(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/source", "1")
@@ -106,8 +107,8 @@ func TestMount_OfAFileIsFollowed(t *testing.T) {
 	}
 }
 
-// TestUnread_ReportsAccessOfFolders changes the mode of a folder above a file, which changes who
-// may read the file.
+// TestUnread_ReportsAccessOfFolders checks that, with WithoutReading, a change of the mode of a
+// folder above a file is reported, because it may change who can read the file.
 func TestUnread_ReportsAccessOfFolders(t *testing.T) {
 	dir := tempDir(t)
 	mkdir(t, dir+"/a/b")

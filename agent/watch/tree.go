@@ -15,38 +15,42 @@ import (
 // guards it.
 type tree struct {
 	suffixes []string
-	unread   bool // see Options
+	unread   bool // see Options.WithoutReading
 	folders  *folders
-	roots    map[string]*root    // by path as passed to Set
-	pending  map[*entry]struct{} // changed and not delivered
+	roots    map[string]*root    // by path, in the form passed to Set
+	pending  map[*entry]struct{} // entries that have changed and were not delivered yet
 	changed  bool                // a file's content has changed since the flag was reset
 	reads    int                 // number of files read so far, for tests
 }
 
-// root is one path of Set with everything that was found below it. Only its job changes entries,
-// and reads them without the lock.
+// root is one path of Set, with everything that was found below it. Only its job changes entries,
+// and may therefore read them without holding the lock.
 type root struct {
-	key        string // as passed to Set
-	name, path string // name as reported, and absolute path
+	key        string // the path in the form passed to Set
+	name, path string // name under which the path is reported, and its absolute path
 	recursive  bool
 	suffixes   []string
-	entries    map[string]*entry // by name, always with the root's own
-	scan                         // the last result
+	entries    map[string]*entry // by name; always contains the root itself
+	scan                         // result of the last scan
 
-	job      *job                // in progress; nil: none
-	baseline bool                // the first job has ended: its result is the baseline
-	stale    bool                // links or folders on the path may have changed: scan it again
-	access   bool                // the mode of a folder on the path may have changed
-	written  map[*entry]struct{} // entries to read, unless stale
+	job *job // job that is running; nil: none
+	// the first job has ended; later differences from its result are changes
+	baseline bool
+	// links or folders on the path may have changed, so the root must be scanned again
+	stale bool
+	// the mode of a folder on the path may have changed, so access to the files may have, too
+	access  bool
+	written map[*entry]struct{} // entries to read at the next job, unless it scans the root
 }
 
-// entry is a file, or the root itself.
+// entry is a file below a root, or the root itself.
 type entry struct {
-	root              *root
-	name              string // as reported by Changes
-	path              string // without symbolic links; "" if it leads nowhere
-	stamp             stamp
-	current, reported content // last read; last delivered, or read by Set
+	root  *root
+	name  string // name under which Changes reports it
+	path  string // path without symbolic links; "": the name leads to no file
+	stamp stamp
+	// content that was read last; content that was delivered last, or read by Set
+	current, reported content
 }
 
 func newTree(suffixes []string, logger *slog.Logger) *tree {
@@ -59,7 +63,7 @@ func newTree(suffixes []string, logger *slog.Logger) *tree {
 	}
 }
 
-// set replaces the roots and returns those of paths.
+// set replaces the roots, and returns the roots of paths.
 func (t *tree) set(paths []string) ([]*root, error) {
 	var failed []error
 	var all []*root
@@ -106,27 +110,29 @@ func (t *tree) invalidate() {
 	}
 }
 
-// event is an event of a path. An empty path means that inotify lost events.
+// event is a change that inotify reports for a path. An empty path means that inotify lost events.
 type event struct {
 	path string
 	op   fsnotify.Op
 }
 
-// event records which paths the next scan must read, and reports whether there are any.
+// event records which paths the next job must scan or read because of an event, and reports whether
+// there are any.
 func (t *tree) event(of event) (concerns bool) {
-	if of.path == "" { // events were lost
-		t.folders.sweep(nil) // the scan watches them anew
+	if of.path == "" { // inotify lost events
+		t.folders.sweep(nil) // the next scan starts new watches
 		t.invalidate()
 		return len(t.roots) > 0
 	}
 	removed := of.op.Has(fsnotify.Remove) || of.op.Has(fsnotify.Rename)
 	if removed || of.op.Has(fsnotify.Create) {
-		t.folders.forget(of.path) // the watch has ended, or is of a former file at this path
+		// the kernel has ended the watch, or it is of an earlier file at this path
+		t.folders.forget(of.path)
 	}
 	for _, r := range t.roots {
 		names := r.files[of.path]
 		switch {
-		case r.job != nil && r.job.scan: // the event may concern a path that the scan finds
+		case r.job != nil && r.job.scan: // the path may be one that the running scan finds
 			r.stale = true
 			r.access = r.access || of.op.Has(fsnotify.Chmod)
 		case names != nil && !removed && (!of.op.Has(fsnotify.Create) || !leads(of.path)):
@@ -144,8 +150,8 @@ func (t *tree) event(of event) (concerns bool) {
 	return concerns
 }
 
-// mounted records that mounts at points were added or removed, and reports whether a root must be
-// scanned.
+// mounted records that file systems were mounted or unmounted at points, and reports whether a root
+// must be scanned because of that.
 func (t *tree) mounted(points []string) (concerns bool) {
 	t.folders.remounted(points)
 	for _, r := range t.roots {
@@ -169,7 +175,8 @@ func (t *tree) due() bool {
 
 func (r *root) due() bool { return r.job == nil && (r.stale || len(r.written) > 0) }
 
-// polled reports whether a root must be polled. If due, it makes the next scan include these roots.
+// polled reports whether a root must be polled. If due is set, the next scan includes the roots
+// that must be polled.
 func (t *tree) polled(due bool) (polled bool) {
 	for _, r := range t.roots {
 		if r.polled && r.job == nil {
@@ -179,7 +186,8 @@ func (t *tree) polled(due bool) (polled bool) {
 	return polled
 }
 
-// compare updates whether e is pending.
+// compare makes e pending if its content differs from what was reported last; otherwise e is no
+// longer pending.
 func (t *tree) compare(e *entry) {
 	if e.current != e.reported {
 		t.pending[e] = struct{}{}
@@ -188,7 +196,7 @@ func (t *tree) compare(e *entry) {
 	}
 }
 
-// sweep ends watches that no root needs, unless a scan is pending.
+// sweep ends watches that no root needs, unless a job is running.
 func (t *tree) sweep() {
 	needed := map[string]bool{}
 	for _, r := range t.roots {
@@ -204,7 +212,7 @@ func (t *tree) sweep() {
 	t.folders.sweep(needed)
 }
 
-// batch is a set of changes to be delivered.
+// batch is a set of changes that are delivered together.
 type batch struct {
 	names []string
 	state map[*entry]content
@@ -217,15 +225,15 @@ func (t *tree) batch() batch {
 		b.names = append(b.names, e.name)
 	}
 	slices.Sort(b.names)
-	b.names = slices.Compact(b.names) // a file may be reported through two paths of Set
+	b.names = slices.Compact(b.names) // two paths of Set may contain the same file
 	return b
 }
 
-// delivered records that b was received.
+// delivered records that the receiver has received b.
 func (t *tree) delivered(b batch) {
 	for e, state := range b.state {
 		e.reported = state
-		if _, pending := t.pending[e]; pending { // Set may have dropped it
+		if _, pending := t.pending[e]; pending { // Set may have removed e since
 			t.compare(e)
 		}
 	}

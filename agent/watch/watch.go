@@ -38,20 +38,21 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// pollInterval is the period of the scans for changes that inotify does not report. After a scan
-// the next one waits at least pollFactor times its duration.
+// pollInterval is the interval of scans of paths whose changes inotify does not report. The pause
+// after such a scan is at least pollFactor times its duration.
 const (
 	pollInterval = 2 * time.Second
 	pollFactor   = 100
 )
 
-// scanWait is the maximum time that Set and the loop wait for a scan. A scan that ends later
-// reports what it finds as a change, even if it is the first one of a path.
+// scanWait is the maximum time for which Set and the loop wait for a scan. If the first scan of a
+// path takes longer, all files that it finds are reported as changed.
 const scanWait = time.Second
 
 // restFactor bounds the share of time spent on scans while many files change: each scan is followed
-// by a rest of restFactor times its duration. After a quiet time up to restSaved of rest is
-// omitted, so that the parts of one change (a key and its certificate) are read at once.
+// by a rest of restFactor times its duration. After a quiet time, a rest of up to restSaved is
+// omitted, so that files that change together (a key and its certificate) are read in quick
+// succession.
 const (
 	restFactor = 4
 	restSaved  = 5 * time.Millisecond
@@ -59,36 +60,38 @@ const (
 
 // Delays bound when the changes of a burst are reported.
 type Delays struct {
-	Debounce time.Duration // quiet time after the last change of a burst
+	Debounce time.Duration // time without a change after which a burst ends
 	MaxDelay time.Duration // longest time from the first change of a burst to its report
 }
 
 // Options of a Watcher.
 type Options struct {
-	Delays Delays // see SetDelays
-	// Suffixes selects the files of directories (".yaml"); none: all files.
+	Delays Delays // initial delays; see SetDelays
+	// Suffixes are the endings of the files in directories that are watched (".yaml"); none: all
+	// files.
 	Suffixes []string
-	// WithoutReading leaves reading to the receiver. A file that is written is reported even if its
-	// content is equal, and once more when its change time can be trusted.
+	// WithoutReading leaves reading to the receiver of changes. A written file is reported even if
+	// its content is equal, and once more when its change time can be trusted.
 	WithoutReading bool
-	Logger         *slog.Logger // nil: silent
+	Logger         *slog.Logger // nil: no log
 }
 
-// Watcher reports which files changed. Any goroutine may call Set at any time; call Run once.
+// Watcher reports which files have changed. Set may be called at any time by any goroutine; Run may
+// be called once.
 type Watcher struct {
 	part.Readiness
 	options  Options
-	open     func() (*fsnotify.Watcher, error) // replaced in tests
-	interval time.Duration                     // of polls; shorter in tests
+	open     func() (*fsnotify.Watcher, error) // opens inotify; replaced in tests
+	interval time.Duration                     // interval of polls; shorter in tests
 	delays   atomic.Pointer[Delays]
 	changes  chan []string
-	wake     chan struct{} // the offered batch may be outdated, or a scan is due
+	wake     chan struct{} // signals that the offered batch may be outdated, or that a scan is due
 
 	mu   sync.Mutex
 	tree *tree
 }
 
-// New returns a Watcher without paths.
+// New returns a Watcher that watches no paths yet.
 func New(options Options) *Watcher {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
@@ -106,21 +109,21 @@ func New(options Options) *Watcher {
 	return w
 }
 
-// SetDelays replaces the delays from the next change on.
+// SetDelays sets the delays that apply from the next change on.
 func (w *Watcher) SetDelays(delays Delays) { w.delays.Store(&delays) }
 
-// Set replaces the watched paths. A path is a file or a directory, existing or not. A directory
-// stands for the files in it; with "/..." appended, for those in its sub-directories too. The
-// content at the time of Set is the baseline of a new path; a path that was watched before keeps
-// its baseline. A caller that reads the files after Set misses no change of them, except one that
-// is undone before it is delivered. Set waits at most a second for slow file systems.
+// Set replaces the watched paths. A path is a file or a directory and need not exist. A directory
+// stands for the files in it; with "/..." appended, also for those in its sub-directories. Later
+// changes are differences from the content during Set, or, for a path that was watched before, from
+// the content then. A caller that reads the files after Set misses no change, unless a change is
+// undone before it is delivered. Set waits at most a second for slow file systems.
 func (w *Watcher) Set(paths []string) error {
 	w.mu.Lock()
 	roots, err := w.tree.set(paths)
 	jobs := w.begin(roots)
 	for _, r := range roots {
 		if r.job != nil && !r.baseline && !r.job.late && !slices.Contains(jobs, r.job) {
-			jobs = append(jobs, r.job) // begun by a concurrent call of Set
+			jobs = append(jobs, r.job) // a concurrent call of Set began this job
 		}
 	}
 	w.mu.Unlock()
@@ -129,7 +132,7 @@ func (w *Watcher) Set(paths []string) error {
 	return err
 }
 
-// begin starts the jobs that roots are due for. Callers hold mu.
+// begin starts the jobs of those roots that need one. The caller must hold mu.
 func (w *Watcher) begin(roots []*root) (jobs []*job) {
 	for _, r := range roots {
 		if r.due() {
@@ -152,7 +155,7 @@ func (w *Watcher) run(j *job) {
 	}
 }
 
-// await waits until jobs are done, scanWait at most, and reports whether they are.
+// await waits for jobs, but not longer than scanWait, and reports whether all have ended.
 func (w *Watcher) await(jobs []*job) bool {
 	timeout := time.NewTimer(scanWait)
 	defer timeout.Stop()
@@ -171,7 +174,7 @@ func (w *Watcher) await(jobs []*job) bool {
 	return true
 }
 
-// signal wakes the loop.
+// signal makes the loop check for changes.
 func (w *Watcher) signal() {
 	select {
 	case w.wake <- struct{}{}:
@@ -179,16 +182,16 @@ func (w *Watcher) signal() {
 	}
 }
 
-// Changes delivers the changed files, sorted: a file of Set as passed to it, a file in a directory
-// as the directory's path joined with the name below it, and a directory of Set that appears or
-// disappears as its path. Changes that nobody receives are merged; one that is undone before it is
-// received is dropped.
+// Changes delivers the names of changed files, sorted. The name of a file that was passed to Set is
+// the name that was passed; the name of a file in a directory begins with the directory's path. If
+// a directory passed to Set appears or disappears, its path is delivered. Changes that are not
+// received are merged with later ones. A change that is undone before it is received is dropped.
 func (w *Watcher) Changes() <-chan []string { return w.changes }
 
-// Name is the part's name in logs and errors.
+// Name returns the name of this component in logs and errors.
 func (w *Watcher) Name() string { return "watch" }
 
-// Run watches until ctx is done and returns nil. It reports changes since Set as well.
+// Run watches until ctx ends, and then returns nil. It also reports changes between Set and Run.
 func (w *Watcher) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup
@@ -210,19 +213,20 @@ func (w *Watcher) Run(ctx context.Context) error {
 				}
 			}
 		})
-		// fsnotify may hold its lock until an error is received: this goroutine must not call it.
+		// fsnotify may hold its lock until an error is received, so this goroutine must not call
+		// fsnotify.
 		reading.Go(func() {
 			for err := range inner.Errors {
 				if errors.Is(err, unix.EINVAL) {
-					continue // a moved file was removed already, and its watch with it
+					continue // expected: the watch of a moved file has been removed already
 				}
 				select {
 				case lost <- err:
-				default: // one pending error suffices: it causes a scan of everything
+				default: // one pending error suffices, because it causes a scan of all paths
 				}
 			}
 		})
-		defer func() { _ = inner.Close() }() // nothing to lose
+		defer func() { _ = inner.Close() }() // an error does not matter
 	}
 	points := make(chan []string)
 	if table, err := openMounts(); err != nil {
@@ -236,7 +240,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 				}
 			})
 		})
-		defer func() { _ = table.file.Close() }() // only read
+		// the file was only read, so an error does not matter
+		defer func() { _ = table.file.Close() }()
 	}
 	w.tree.folders.attach(inner)
 	defer w.tree.folders.attach(nil)
@@ -245,14 +250,14 @@ func (w *Watcher) Run(ctx context.Context) error {
 	return w.loop(ctx, events, points, lost)
 }
 
-// loop owns the debouncer and the offered batch.
+// loop delivers batches of changes, and starts scans when events or polls are due.
 func (w *Watcher) loop(
 	ctx context.Context, events <-chan event, mounts <-chan []string, lost <-chan error,
 ) error {
 	debounce := debouncer{delays: &w.delays}
 	quiet := time.NewTimer(debounce.touch(time.Now()))
 	defer quiet.Stop()
-	var poll <-chan time.Time // nil: nothing to poll
+	var poll <-chan time.Time // nil: no path must be polled
 	var offered batch
 	var rest time.Time // earliest time of the next scan
 	scan := func() time.Duration {
@@ -261,7 +266,8 @@ func (w *Watcher) loop(
 		jobs := w.begin(slices.Collect(maps.Values(w.tree.roots)))
 		w.mu.Unlock()
 		if !w.await(jobs) {
-			return 0 // waiting for a file system that does not respond costs no CPU time
+			// a file system did not respond; waiting for it uses no CPU time, so no rest is due
+			return 0
 		}
 		return time.Since(began)
 	}
@@ -331,15 +337,15 @@ func (w *Watcher) locked(do func(t *tree)) {
 	do(w.tree)
 }
 
-// debouncer determines when a burst of changes is over: Debounce after the last change, but at most
-// MaxDelay after the first. The delays may change between two calls.
+// debouncer determines when a burst of changes is over: Debounce after its last change, but at most
+// MaxDelay after its first. The delays may be replaced between two calls.
 type debouncer struct {
 	delays *atomic.Pointer[Delays]
 	first  time.Time // first change of the burst; zero: no burst
 }
 
-// touch records a change at now and returns the time until the burst is over if no other change
-// follows.
+// touch records a change at the time now. It returns the time until the burst is over, if no
+// further change is recorded.
 func (d *debouncer) touch(now time.Time) time.Duration {
 	if d.first.IsZero() {
 		d.first = now

@@ -39,7 +39,7 @@ func TestDebouncer(t *testing.T) {
 			t.Errorf("after the longest delay: waits %v", wait)
 		}
 		burst.reset()
-		debounce = 10 * time.Millisecond // reloaded
+		debounce = 10 * time.Millisecond // as after a reload of the configuration
 		delays.Store(&Delays{debounce, maxDelay})
 		if wait := burst.touch(time.Now()); wait != debounce {
 			t.Errorf("next burst: waits %v", wait)
@@ -93,7 +93,7 @@ func TestChanges_MergeUntilReceived(t *testing.T) {
 	quiet(t, watcher)
 }
 
-// seen waits until the watcher has read that a file contains text.
+// seen waits until the watcher has read a file after text was written to it.
 func seen(t *testing.T, watcher *Watcher, path, text string) {
 	t.Helper()
 	want := content{kind: file, sum: sha256.Sum256([]byte(text))}
@@ -138,7 +138,8 @@ func TestSet_KeepsPendingChanges(t *testing.T) {
 	}
 }
 
-// The kernel's queue holds max_queued_events events. Further ones are lost while nobody reads them.
+// The kernel's event queue holds max_queued_events events. If more events occur while nobody reads
+// the queue, they are lost. The watcher then scans all paths, and reports all changes.
 func TestOverflow_ScansEverything(t *testing.T) {
 	text, err := os.ReadFile("/proc/sys/fs/inotify/max_queued_events")
 	must(t, err)
@@ -150,7 +151,8 @@ func TestOverflow_ScansEverything(t *testing.T) {
 	start(t, watcher, dir+"/f", dir+"/later")
 	quiet(t, watcher)
 	watcher.mu.Lock()
-	for range queue + 4096 { // in addition to events that were read
+	// more events than the queue holds, including those that were read before the lock was taken
+	for range queue + 4096 {
 		must(t, os.Symlink("x", dir+"/ignored"))
 		must(t, os.Remove(dir+"/ignored"))
 	}

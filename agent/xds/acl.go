@@ -12,13 +12,13 @@ const (
 	aclAttribute = "system.posix_acl_access"
 	aclVersion   = 2
 	aclReadWrite = 6
-	aclNobody    = ^uint32(0) // ID in entries that name no user or group
+	aclNobody    = ^uint32(0) // ID in entries of the owner, the group, the mask and others
 
 	aclOwner, aclGroup, aclNamedGroup, aclMask, aclOther = 0x01, 0x04, 0x08, 0x10, 0x20
 )
 
-// letGroup adds an access control list to a file of mode 0660 that lets a further group read and
-// write it.
+// letGroup adds an access control list to a file of mode 0660, which lets another group read and
+// write the file.
 func letGroup(path string, group int) error {
 	acl := binary.LittleEndian.AppendUint32(nil, aclVersion)
 	for _, entry := range []struct {

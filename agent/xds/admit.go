@@ -8,15 +8,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Wait blocks until a client may begin a stream, or a call of a service of Options.RegisterAlso. It is called
-// again once the client is known: before, clients of LimitTCP spend the rate of their address alone.
-// The error is a gRPC status.
+// Wait blocks until a client may open a stream, or make a call of a service of
+// Options.RegisterAlso. For a client that is connected through LimitTCP, it is called twice: before
+// authentication (known is false) only the rate of the client's address is limited, later also the
+// rate of all clients. The error is a gRPC status.
 func (s *Server) Wait(ctx context.Context, client Peer, known bool) (err error) {
 	limited := client.connection != nil
 	switch {
 	case limited && !known:
 		err = s.rates.of(client).wait(ctx)
-	case limited != known: // clients of other listeners wait once
+	case limited != known: // clients of other listeners wait once only
 	case s.reserved(client):
 		err = s.rate.wait(ctx)
 	default:
@@ -28,13 +29,14 @@ func (s *Server) Wait(ctx context.Context, client Peer, known bool) (err error) 
 	return err
 }
 
-// reserved reports whether a client belongs to those of Options.HasReservedStreams.
+// reserved reports whether a client is one of those for which streams are reserved
+// (Options.HasReservedStreams).
 func (s *Server) reserved(client Peer) bool {
 	return s.options.HasReservedStreams == nil || s.options.HasReservedStreams(client)
 }
 
-// admit authenticates a stream's client, and sets the client's identity and the node whose
-// resources it gets.
+// admit authenticates a stream's client. It sets the client's identity and the node whose resources
+// the stream serves.
 func (s *Server) admit(st *stream, client *Peer, node *corev3.Node) error {
 	if s.options.Admit != nil {
 		admitted, err := s.options.Admit(client, node)
@@ -63,7 +65,7 @@ func withStatus(err error) error {
 	return err
 }
 
-// own counts a stream for the identity of its client until leave is called. The error is a gRPC
+// own counts a stream as one of its client's identity, until leave is called. The error is a gRPC
 // status.
 func (s *Server) own(st *stream, identity string) error {
 	s.mu.Lock()

@@ -2,7 +2,7 @@ package xds
 
 import "outrider.org/outrider/agent/resource"
 
-// advance makes the session continue with a newer snapshot.
+// advance makes the session continue with a newer snapshot of the feed.
 func (s *session) advance(to *resource.Snapshot) {
 	from := s.snapshot
 	keys, ok := s.feed.ChangedSince(from.Sequence)
@@ -23,7 +23,8 @@ func (s *session) advance(to *resource.Snapshot) {
 	}
 }
 
-// compare records the differences between the snapshot from and the newest snapshot.
+// compare records which resources of a watch differ between the snapshot from and the newest
+// snapshot.
 func (s *session) compare(w *watch, from *resource.Snapshot) {
 	before, now := from.ByType(w.typeURL), s.snapshot.ByType(w.typeURL)
 	for name := range before {
@@ -34,8 +35,8 @@ func (s *session) compare(w *watch, from *resource.Snapshot) {
 			s.changed(w, name, from)
 		}
 	}
-	// names may also differ that are in neither snapshot: the client has them from an earlier
-	// stream, or requested them before the first snapshot
+	// A name that is in neither snapshot may differ, too: the client has the resource from an
+	// earlier stream, or requested it before the first snapshot.
 	for name := range w.differs {
 		s.changed(w, name, from)
 	}
@@ -53,9 +54,9 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 			delete(w.refused, name)
 		case same(r.resource, now) && !r.inherited && w.typeURL != resource.SecretType &&
 			(feed == nil || feed.Attempt > r.attempt):
-			// the publisher retries the refused version, or withdrew it and published it again
+			// the publisher retries the refused version, or removed it and published it again
 			r.again = true
-		// the publisher withdrew the refused version
+		// the publisher removed the refused version
 		case !same(r.resource, now) && same(r.instead, now), now == nil && w.oneByOne():
 			delete(w.refused, name)
 			s.reportRecovered(w, []string{name})

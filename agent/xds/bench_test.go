@@ -22,17 +22,17 @@ import (
 	"outrider.org/outrider/scripts/adsload"
 )
 
-// The clients of a benchmark run in a process of their own (this test binary again), so that only
-// the server's resources are measured.
+// The clients of a benchmark run in another process, which executes this test binary again. So only
+// resources used by the server are measured.
 const (
 	benchTarget = "OUTRIDER_XDS_BENCH_TARGET"
 	benchCount  = "OUTRIDER_XDS_BENCH_CLIENTS"
 	benchDelta  = "OUTRIDER_XDS_BENCH_DELTA"
 )
 
-// benchClients connects the clients and prints a line when all of them have all resources. Then,
-// for each line (an address) on standard input, it prints when the address reached the last client,
-// in nanoseconds since 1970.
+// benchClients connects the clients, and prints a line when all of them have all resources. Then it
+// reads lines from standard input. Each line is the address of an endpoint; when the last client
+// has received this address, it prints the time in nanoseconds since 1970.
 func benchClients(target string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
@@ -68,7 +68,7 @@ func benchClients(target string) error {
 	return load.Stop()
 }
 
-// loadProcess is the process of the benchmark's clients.
+// loadProcess is the process in which the benchmark's clients run.
 type loadProcess struct {
 	b     *testing.B
 	stdin io.WriteCloser
@@ -120,15 +120,16 @@ func (p *loadProcess) time() time.Time {
 	return time.Unix(0, ns)
 }
 
-// fleet returns the resources of n services as istiod sends them: for each a cluster of 1 KB,
-// endpoints of 0.5 KB and a virtual host in one route configuration, and one listener.
+// fleet returns resources for n services as istiod would send them: a cluster of 1 KB, endpoints of
+// 0.5 KB and a virtual host for each service, all virtual hosts in one route configuration, and one
+// listener.
 func fleet(b testing.TB, n int) []*resource.Resource {
 	var all []*resource.Resource
 	vhosts := &routev3.RouteConfiguration{Name: "80"}
 	for i := range n {
 		name := fmt.Sprintf("outbound|80||service-%04d.ns.svc.cluster.local", i)
 		c := edsCluster(name, time.Second)
-		// as large as metadata and filters in istiod's clusters
+		// adds as many bytes as metadata and filters have in istiod's clusters
 		c.AltStatName = strings.Repeat("padding-", 100)
 		all = append(all, encoded(b, name, c), encoded(b, name, fleetEndpoints(i, 0)))
 		vhost := routes("80", name).VirtualHosts[0]
@@ -141,7 +142,7 @@ func fleet(b testing.TB, n int) []*resource.Resource {
 		"0.0.0.0_80", 80, "80", "outbound")))
 }
 
-// fleetEndpoints returns five endpoints of a service. The address of the last one depends on the
+// fleetEndpoints returns five endpoints of service i. The address of the last one depends on
 // generation.
 func fleetEndpoints(i, generation int) *endpointv3.ClusterLoadAssignment {
 	a := assignment(fmt.Sprintf("outbound|80||service-%04d.ns.svc.cluster.local", i), 1, 2, 3, 4, 5)
@@ -163,7 +164,7 @@ func cpu(b testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// memory returns a field of /proc/self/status, in MB.
+// memory returns a field of /proc/self/status in MB.
 func memory(b testing.TB, field string) float64 {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
@@ -182,7 +183,8 @@ func modes(b *testing.B, run func(b *testing.B, delta bool)) {
 	b.Run("state", func(b *testing.B) { run(b, false) })
 }
 
-// BenchmarkConnect measures how long clients that connect at once wait for all resources.
+// BenchmarkConnect measures the time until clients that connect simultaneously have received all
+// resources.
 func BenchmarkConnect(b *testing.B) {
 	for _, size := range []struct{ clients, services int }{{1, 1000}, {300, 1000}, {100, 5000},
 		{1000, 1000}} {
@@ -193,7 +195,7 @@ func BenchmarkConnect(b *testing.B) {
 				for b.Loop() {
 					debug.FreeOSMemory()
 					resident := memory(b, "VmRSS")
-					// sets VmHWM back to the current size
+					// resets VmHWM to the current size
 					if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 						b.Fatal(err)
 					}
@@ -216,7 +218,7 @@ func BenchmarkConnect(b *testing.B) {
 	}
 }
 
-// BenchmarkChange measures how long it takes until a changed endpoint has reached the last client.
+// BenchmarkChange measures the time until the last client has received a changed endpoint.
 func BenchmarkChange(b *testing.B) {
 	for _, size := range []struct{ clients, services int }{{100, 100}, {100, 5000}, {1000, 1000}} {
 		b.Run(fmt.Sprintf("%dx%d", size.clients, size.services), func(b *testing.B) {
@@ -231,7 +233,8 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// measureChanges changes an endpoint again and again, and waits for the last client each time.
+// measureChanges changes an endpoint repeatedly, and waits each time until the last client has
+// received it.
 func measureChanges(b *testing.B, feed *resource.Feed, load *loadProcess) {
 	b.Helper()
 	load.time()

@@ -13,38 +13,39 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Clients decides which resources the clients of the xDS socket get: an Envoy those of the node in
-// its bootstrap, an application those of the node in [xds] grpc_bootstrap_file. A client that sends
-// another node is refused, so it causes no work.
+// Clients determines which resources a client of the xDS socket receives: an Envoy those for the
+// node in its bootstrap, an application those for the node in [xds] grpc_bootstrap_file. A client
+// that sends another node is refused before resources are translated for it.
 type Clients struct {
-	Server    Source                // source of resources: the embedded server
+	Server    Source                // provides the resources: the embedded discovery server
 	IsOwnUser func(uid uint32) bool // reports whether a user runs Envoy or the agent, or is root
-	// Envoys returns the nodes in the bootstraps of epochs that are live or starting. all is false
-	// if a bootstrap is not known; then clients for whom Own is true may send any node.
+	// Envoys returns the nodes in the bootstraps of epochs that are live or starting. If a
+	// bootstrap is unknown, all is false, and clients for which IsOwn returns true may send any
+	// node.
 	Envoys func() (nodes []*corev3.Node, all bool)
-	// SameNode reports whether a client that sends node gets the same resources as one that sends
-	// known, the node of a bootstrap.
+	// SameNode reports whether a client that sends node would receive the same resources as one
+	// that sends known, which is the node of a bootstrap.
 	SameNode func(known, node *corev3.Node) bool
-	// ApplicationNode returns the node in [xds] grpc_bootstrap_file, nil if there is none.
+	// ApplicationNode returns the node in [xds] grpc_bootstrap_file; nil if there is none.
 	ApplicationNode func() *corev3.Node
 	Board           *condition.Board
 
 	mu     sync.Mutex
 	raised bool
-	until  time.Time // time at which ConditionClient is cleared
+	until  time.Time // when ConditionClient is cleared
 }
 
 // ConditionClient is active while clients of the xDS socket were refused recently.
 const ConditionClient = "xds-client-refused"
 
-// clientRefusedFor is how long ConditionClient stays active after the last refusal.
+// clientRefusedFor is the time after the last refusal at which ConditionClient is cleared.
 const clientRefusedFor = 10 * time.Minute
 
 // IsOwn reports whether a client's user runs Envoy or the agent, or is root.
 func (c *Clients) IsOwn(peer Peer) bool { return c.IsOwnUser(peer.UID) }
 
-// Admit returns the node whose resources a client gets. Clients of users for whom Own is false get
-// those of Application, whatever node they send.
+// Admit returns the node whose resources a client receives. A client for which IsOwn returns false
+// receives those for ApplicationNode, whatever node it sends.
 func (c *Clients) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 	application := c.ApplicationNode()
 	if !c.IsOwn(*peer) {
@@ -76,8 +77,8 @@ func (c *Clients) Feed(node *corev3.Node) (*resource.Feed, error) {
 	return feed, nil
 }
 
-// refuse raises ConditionClient and returns a gRPC status with the reason. An active condition
-// retains its first reason.
+// refuse raises ConditionClient, and returns a gRPC status with the reason. If the condition is
+// active already, it keeps its first reason.
 func (c *Clients) refuse(code codes.Code, why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +92,8 @@ func (c *Clients) refuse(code codes.Code, why string) error {
 	return status.Error(code, why)
 }
 
-// expire clears ConditionClient, or waits until the condition is due to be cleared.
+// expire clears ConditionClient if the time until has passed. Otherwise it schedules another call
+// of itself.
 func (c *Clients) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// asked is a Source that records the nodes whose feeds are requested.
+// asked is a Source that records for which nodes a feed was requested.
 type asked struct {
 	mu    sync.Mutex
 	nodes map[string]bool
@@ -51,7 +51,7 @@ func (a *asked) all() []string {
 	return all
 }
 
-// nodeFor returns a node whose metadata has an app.
+// nodeFor returns a node with the given app in its metadata.
 func nodeFor(app string) *corev3.Node {
 	return &corev3.Node{Id: "sidecar~10.0.0.1~vm.shop~shop.svc.cluster.local",
 		Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
@@ -69,8 +69,8 @@ func newClients(source Source, board *condition.Board) *Clients {
 		SameNode:        func(known, node *corev3.Node) bool { return proto.Equal(known, node) }}
 }
 
-// TestClients_InventedNodesCostNothing: if Envoy's user sends a node that is in no bootstrap, the
-// stream is refused. Nodes that other users send have no effect.
+// TestClients_InventedNodesCostNothing checks that a stream is refused if Envoy's user sends a node
+// that no bootstrap contains, and that nodes sent by other users have no effect.
 func TestClients_InventedNodesCostNothing(t *testing.T) {
 	source, board := &asked{nodes: map[string]bool{}}, condition.NewBoard()
 	clients := newClients(source, board)
@@ -121,7 +121,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 		t.Errorf("conditions %v", all)
 	}
 
-	// The streams of other users leave half of the limit to Envoy.
+	// Streams of other users may use only half of the limit of streams.
 	for range 12 {
 		stream, err := clientAs(t, parts.NobodyUID, socket).DeltaAggregatedResources(t.Context())
 		if err != nil {
@@ -137,7 +137,7 @@ func TestClients_InventedNodesCostNothing(t *testing.T) {
 	}
 }
 
-// clientAs connects to a socket as a user.
+// clientAs connects to a socket as the user with the given UID.
 func clientAs(t *testing.T, uid int, socket string) discoveryv3.AggregatedDiscoveryServiceClient {
 	t.Helper()
 	connection, err := grpc.NewClient("passthrough:x",
@@ -153,8 +153,8 @@ func clientAs(t *testing.T, uid int, socket string) discoveryv3.AggregatedDiscov
 	return discoveryv3.NewAggregatedDiscoveryServiceClient(connection)
 }
 
-// TestClients_RefusalsAreOneCondition: thousands of refusals are one condition, with the first
-// reason. It ends when there are none for a while.
+// TestClients_RefusalsAreOneCondition checks that thousands of refusals cause one condition with
+// the reason of the first one, and that the condition ends when no client was refused for a while.
 func TestClients_RefusalsAreOneCondition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		board := condition.NewBoard()
@@ -199,8 +199,8 @@ func (failing) Feed(*corev3.Node) (*resource.Feed, error) {
 	return nil, errors.New("proxies of 8 kinds are served and no more are allowed")
 }
 
-// TestClients_WithoutKnownNodes: while the nodes of epochs are not known, no client of Envoy's user
-// is refused. Applications are served only if there is a bootstrap for them.
+// TestClients_WithoutKnownNodes checks that clients of Envoy's user may send any node while the
+// nodes of epochs are unknown, and that applications are refused without a bootstrap for them.
 func TestClients_WithoutKnownNodes(t *testing.T) {
 	clients := newClients(failing{}, condition.NewBoard())
 	clients.Envoys = func() ([]*corev3.Node, bool) { return nil, false }
@@ -215,8 +215,8 @@ func TestClients_WithoutKnownNodes(t *testing.T) {
 	}
 }
 
-// TestXDS_ConnectionsOfOthersAreApart: other users have a limit of connections of their own, and a
-// single one of them cannot use all of it.
+// TestXDS_ConnectionsOfOthersAreApart checks that users other than Envoy's have a separate limit of
+// connections, and that no single one of them can use all of it.
 func TestXDS_ConnectionsOfOthersAreApart(t *testing.T) {
 	socket := filepath.Join(publicDir(t), "xds.sock")
 	bound, err := Listen(ListenOptions{Path: socket, Mode: 0o666})
@@ -268,7 +268,7 @@ func dialAs(t *testing.T, uid int, socket string) (c net.Conn) {
 	return c
 }
 
-// publicDir returns a folder in which every user can reach sockets.
+// publicDir returns a folder in which every user can connect to sockets.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	folder := parts.ShortDir(t)

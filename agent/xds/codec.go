@@ -4,15 +4,16 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec of requests
+	// registers the protobuf codec, which decodes requests
+	_ "google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 )
 
 // frame is an encoded response. Its buffers are shared with other streams and must not be modified.
 type frame struct{ buffers mem.BufferSlice }
 
-// codec passes frames to the transport without copying. gRPC's protobuf codec handles other
-// messages.
+// codec passes frames to the transport without copying them. It passes all other messages to gRPC's
+// protobuf codec.
 type codec struct{ encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }

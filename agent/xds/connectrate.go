@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// connectRate limits how many streams begin per second, so that a reconnecting fleet is served
+// connectRate limits how many streams begin per second, so that a fleet that reconnects is served
 // gradually.
 type connectRate struct {
 	perSecond int // maximum number of new streams per second; 0: no limit
@@ -21,22 +21,22 @@ type connectRate struct {
 	next time.Time // earliest time at which the next stream may begin
 }
 
-// connectRates limits the rate of new streams for each address, so that one address cannot exhaust
-// the limit of all.
+// connectRates limits the rate of new streams separately for each client address, so that a single
+// address cannot use up the limit for all clients.
 type connectRates struct {
 	perSecond int // maximum number of new streams per second for each address; 0: no limit
 
 	mu    sync.Mutex
 	rates map[admission.Key]*connectRate
-	swept time.Time // time of the last removal of idle rates
+	swept time.Time // when idle rates were last removed
 }
 
-// maxRates bounds the number of addresses whose rates are stored. The rate of a further address is
-// not limited until idle rates are removed.
+// maxRates bounds the number of addresses whose rates are stored. While it is reached, streams from
+// other addresses are not limited by address.
 const maxRates = 4096
 
-// of returns the rate of a client's address. Clients that are not connected through LimitTCP have
-// no limit.
+// of returns the rate of a client's address. There is no limit for clients that are not connected
+// through LimitTCP.
 func (c *connectRates) of(client Peer) *connectRate {
 	if c.perSecond <= 0 || client.connection == nil {
 		return &connectRate{}
@@ -61,15 +61,15 @@ func (c *connectRates) of(client Peer) *connectRate {
 	return made
 }
 
-// idle reports whether no stream has begun or waited since a time.
+// idle reports whether, since the given time, no stream has begun or waited to begin.
 func (a *connectRate) idle(since time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.next.Before(since)
 }
 
-// longestWait bounds how long a new stream waits to begin. A stream that would wait longer is
-// refused, and Envoy tries again after its back-off.
+// longestWait bounds the time for which a new stream waits to begin. A stream that would wait
+// longer is refused, and Envoy retries after its back-off.
 const longestWait = time.Second
 
 // wait blocks until a new stream may begin. The error is a gRPC status.
