@@ -102,7 +102,7 @@ var accessCases = []accessCase{
 		`{key: "request.auth.claims[a][b]", notValues: [c]}]}`, requests: []string{"403 GET /"}},
 	{action: "ALLOW", rule: `{ANY, when: [{key: request.auth.principal, values: [a/b]}]}`,
 		requests: []string{"403 GET /"}},
-	// the result of the policy in dry run (see dryRun) is in the metadata of its filter
+	// matches the metadata in which the filter for the dry-run policy (dryRun) stores its result
 	{action: "ALLOW", rule: `{ANY, when: [{key: "experimental.envoy.filters.http.rbac` +
 		`[istio_dry_run_deny_shadow_effective_policy_id]", values: ["ns[shop]*"]}]}`,
 		requests: []string{"403 GET /", "200 GET /dry"}},

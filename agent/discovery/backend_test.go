@@ -51,7 +51,8 @@ func connectProxy(t testing.TB) int {
 		t.Fatal(err)
 	}
 	var tunnels sync.WaitGroup
-	t.Cleanup(tunnels.Wait) // runs after the connections were closed
+	// cleanups run in reverse order: this waits once run has closed the connections
+	t.Cleanup(tunnels.Wait)
 	return run(t, &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter,
 		r *http.Request) {
 		far, err := net.Dial("tcp", r.Host)
@@ -91,7 +92,8 @@ func mute(t testing.TB) int {
 		defer context.AfterFunc(ctx, func() { _ = connection.Close() })()
 		_, _ = io.Copy(io.Discard, connection)
 	})
-	t.Cleanup(cancel) // runs before the wait for the connections
+	// cleanups run in reverse order: this closes the connections before serveTCP waits for them
+	t.Cleanup(cancel)
 	return port
 }
 

@@ -25,8 +25,8 @@ func node(kind, namespace string, labels map[string]any) *corev3.Node {
 		".svc.cluster.local", Metadata: metadata}
 }
 
-// service returns a ServiceEntry with a unique address and five endpoints, the size that istiod's
-// published measurements use.
+// service returns a ServiceEntry with a unique address and five endpoints. last is the last byte of
+// the first endpoint's address.
 func service(i, last int) string {
 	text := fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry

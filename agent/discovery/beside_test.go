@@ -29,7 +29,8 @@ func (x *exchange) aside(t *testing.T, e *envoy, backends map[string]*backend) {
 	}
 }
 
-// lacks reports whether an expectation that is not about responses is not met within limit.
+// lacks reports whether, after limit, there is still an unmet expectation about something other
+// than responses.
 func (x *exchange) lacks(e *envoy, backends map[string]*backend, limit time.Duration) bool {
 	for _, want := range x.expect {
 		what, value, _ := strings.Cut(want, " ")

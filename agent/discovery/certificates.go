@@ -126,7 +126,7 @@ func (c *certificates) credential(files credential.Files) (held view.SecretFiles
 	return held
 }
 
-// insert appends a text to a list that does not contain it.
+// insert appends a text to a list, unless the list contains it.
 func insert(texts *[]string, text string) {
 	if !slices.Contains(*texts, text) {
 		*texts = append(*texts, text)

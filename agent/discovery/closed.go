@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// close determines after a change whether resources are served, and reports whether that starts
-// now. While none are served, proxies retain their resources. Callers of all functions in this file
-// hold mu.
+// close determines after a change whether resources are served, and reports whether serving starts
+// with this change. While none are served, proxies retain their resources. Callers of all functions
+// in this file hold mu.
 func (s *Server) close(touched model.Touched) (opened bool) {
 	c, was := s.config, s.config.closed
 	c.closed = c.unlisted

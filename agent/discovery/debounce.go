@@ -47,7 +47,9 @@ func (s *Server) debounce(ctx context.Context, paths []string) []string {
 			paths = append(paths, more...)
 		case <-s.received:
 			quiet.Stop()
-		case <-s.wake: // a new proxy may be waiting for its resources
+		// a new proxy may be waiting for the objects of its namespace: they need not wait for the
+		// debounce time
+		case <-s.wake:
 			quiet.Stop()
 			s.applyNamespaces()
 		case <-quiet.C:

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestDelegates_AreBounded checks that the number of routes is bounded that result from combining
-// each match of a VirtualService with each match of its delegate.
+// TestDelegates_AreBounded: each match of a VirtualService is combined with each match of its
+// delegate, and the number of resulting matches is limited.
 func TestDelegates_AreBounded(t *testing.T) {
 	for _, test := range []struct {
 		name  string

@@ -34,7 +34,8 @@ metadata: {name: %[1]s, namespace: shop}
 spec: {hosts: ["*"], gateways: [%[1]s], http: [{directResponse: {status: 200}}]}
 `
 
-// deniedGateway is a Gateway for one workload; requests for its paths get 200.
+// deniedGateway is a Gateway for one workload, and a VirtualService that answers every request with
+// 200.
 const deniedGateway = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: %[1]s, namespace: shop}
@@ -253,7 +254,8 @@ func breakPolicy(t *testing.T, kind string) {
 		end()
 	}
 
-	// two files with the same policy, of which the copy is edited later: both versions deny
+	// a policy is copied to another file, and the copy is edited: what either version denies is
+	// denied
 	write(t, policy, good)
 	copied := filepath.Join(directory, "policy-new.yaml")
 	write(t, copied, good)

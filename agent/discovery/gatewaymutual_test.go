@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// mutualGateway has servers that require certificates of the mesh. One of them accepts only the
-// certificate with farID.
+// mutualGateway has servers that require certificates of the mesh. One of them accepts only
+// certificates with the SPIFFE ID farID.
 const mutualGateway = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge, namespace: shop}
@@ -38,8 +38,9 @@ metadata: {name: a, namespace: shop}
 spec: {hosts: [a.test], resolution: STATIC, ports: [{number: 80, name: http, protocol: HTTP}], endpoints: [{address: 127.0.0.1, ports: {http: %d}}]}
 `
 
-// TestGatewayMutualTLS_AnswersAsWithIstiod connects to servers with ISTIO_MUTUAL of a gateway, and
-// of a gateway that a real istiod configures.
+// TestGatewayMutualTLS_AnswersAsWithIstiod connects with several client certificates to servers
+// with ISTIO_MUTUAL, on a gateway of this server and on one of a real istiod. Both must accept and
+// refuse the same clients.
 func TestGatewayMutualTLS_AnswersAsWithIstiod(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -24,9 +24,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestGolden compares all resources that are translated from the mesh.yaml and, if there is one,
-// meshconfig.yaml of a case, as JSON. The first line of a case has the type of the proxy, and
-// "identity" if the proxy has a certificate of the mesh.
+// TestGolden translates the mesh.yaml and, if there is one, meshconfig.yaml of each case, and
+// compares all resources as JSON with those in the case. The first line of a case has the type of
+// the proxy, and "identity" if the proxy has a certificate of the mesh.
 func TestGolden(t *testing.T) {
 	eachGolden(t, func(t *testing.T, path string, archive *txtar.Archive) {
 		c := goldenConfiguration(archive)

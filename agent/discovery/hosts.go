@@ -9,8 +9,8 @@ import (
 
 // addressIndex indexes the ports of services by the addresses of their endpoints.
 type addressIndex struct {
-	served    map[string][]view.ServedPort // by address
-	addresses map[string][]string          // by host of the services
+	served    map[string][]view.ServedPort // service ports by the address of an endpoint
+	addresses map[string][]string          // addresses of endpoints by the host of their services
 }
 
 func newAddressIndex(w *model.World) *addressIndex {

@@ -63,8 +63,9 @@ func TestIstiod_GivesTheSameAnswers(t *testing.T) {
 	unasked(t, differences)
 }
 
-// askIstiods sends the requests of a case through an Envoy of an istiod that reads the objects in a
-// file. It removes the differences that occur from known.
+// askIstiods sends the requests of a case through an Envoy that an istiod configures from the
+// objects in a file. known has the reasons for expected differences by the line of the request;
+// askIstiods removes those for the lines of the case.
 func (c *conformanceCase) askIstiods(t *testing.T, e *envoy, s *suite, file string,
 	known map[string]string) {
 	t.Helper()
@@ -162,8 +163,8 @@ func inNamespace(t *testing.T, mesh, namespace string) string {
 	}
 }
 
-// startIstiod runs an istiod without Kubernetes on a directory until the test ends. It returns its
-// address as a bootstrap has it.
+// startIstiod runs an istiod without Kubernetes on a directory until the test ends. It returns
+// istiod's address in the form of a bootstrap (JSON of a core.v3.Address).
 func startIstiod(t testing.TB, folder, meshConfig string) string {
 	t.Helper()
 	return fmt.Sprintf(`{"socket_address": {"address": "127.0.0.1", "port_value": %d}}`,

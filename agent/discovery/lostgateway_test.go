@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/agent/discovery/explain"
 )
 
-// TestExplain_NamesGatewayThatDoesNotExist explains requests for the host of a VirtualService whose
-// Gateway is misspelled, while another file is not valid YAML.
+// TestExplain_NamesGatewayThatDoesNotExist explains requests for the host of a VirtualService that
+// misspells the name of its Gateway. The explanation names both, and the problem of another file,
+// which is not valid YAML and might contain the Gateway.
 func TestExplain_NamesGatewayThatDoesNotExist(t *testing.T) {
 	folder := t.TempDir()
 	write(t, filepath.Join(folder, "edge.yaml"), fmt.Sprintf(edgeGateway, "edge", "")+

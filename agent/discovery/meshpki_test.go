@@ -42,7 +42,8 @@ func issuePEM(t testing.TB, by *pkitest.Authority, id string) (chain, key []byte
 	return by.Issue(t, leaf)
 }
 
-// secrets returns what an agent serves to a workload with an ID.
+// secrets returns an SDS server with the certificate of a workload with a SPIFFE ID, and the mesh's
+// CA certificate.
 func (p meshPKI) secrets(t testing.TB, id string) agentSecrets {
 	t.Helper()
 	chain, key := issuePEM(t, p.mesh, id)

@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// sourceLabels and destinationLabels are the labels of a request over mutual TLS from the workload
-// to itself that succeeded.
+// sourceLabels and destinationLabels are the labels of a successful request over mutual TLS from
+// the workload to itself, as the source and as the destination record it.
 var (
 	sourceLabels = map[string]string{"reporter": "source", "source_workload": "edge-v1",
 		"source_canonical_service": "edge", "source_canonical_revision": "latest",
@@ -176,8 +176,8 @@ func metricsCases(t *testing.T) []metricsCase {
 	return cases
 }
 
-// TestMetrics sends 33 kinds of requests through an Envoy, which must count each as Istio's metrics
-// are defined.
+// TestMetrics sends 33 kinds of requests through an Envoy, which must count each request as Istio
+// defines its metrics.
 func TestMetrics(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -286,7 +286,8 @@ func sampleKey(name string, labels map[string]string) string {
 	return strings.Join(append([]string{name, labels["reporter"]}, pairs...), " ")
 }
 
-// istioMetrics returns Istio's metrics of the proxy, of histograms the count.
+// istioMetrics returns the values of Istio's metrics of the proxy; for a histogram, the number of
+// its samples.
 func (e *envoy) istioMetrics(t *testing.T) map[string]float64 {
 	t.Helper()
 	parser := expfmt.NewTextParser(model.UTF8Validation)
@@ -310,7 +311,7 @@ func (e *envoy) istioMetrics(t *testing.T) map[string]float64 {
 	return all
 }
 
-// eventuallySame waits until a function returns what is wanted.
+// eventuallySame waits until get returns want.
 func eventuallySame(t *testing.T, want map[string]float64, get func() map[string]float64) {
 	t.Helper()
 	diff := ""

@@ -25,7 +25,7 @@ spec:
 `
 
 // TestMetrics_OfCapturedConnections sends a captured request to a service, and one to a port of
-// this machine that is in no service.
+// this machine that is in no service. Both must be counted with Istio's labels.
 func TestMetrics_OfCapturedConnections(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// homeEntry is an object that names no namespace and is visible only in its own.
+// homeEntry is an object that names no namespace, and is visible only in the namespace that it
+// gets.
 const homeEntry = `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: home}

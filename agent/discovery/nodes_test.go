@@ -67,7 +67,7 @@ func TestSidecar_HiddenServicesAreNotSent(t *testing.T) {
 	}{{"other", false}, {"new", false}, {"web", true}} {
 		before, _ := feed.Current()
 		changes <- []string{put(test.name, fmt.Sprintf(webEntry, test.name, "10.0.0.2"))}
-		changes <- nil // the server receives this once it has processed the change before
+		changes <- nil // the server receives this once it has processed the previous change
 		if keys, ok := feed.ChangedSince(before.Sequence); !ok || (len(keys) > 0) != test.want {
 			t.Errorf("a change of %s sends %v", test.name, keys)
 		}

@@ -82,7 +82,8 @@ func randomConfigurations(t *testing.T, kind string, seed uint64) {
 	directory := t.TempDir()
 	server, changes := start(t, discovery.Options{Files: []string{directory}, Namespace: "shop"})
 	e := startEnvoy(t, kind, server)
-	// waits for Envoy's own feed, because feeds of other views may be published later
+	// the test waits for snapshots of Envoy's own feed, because the server may publish other feeds
+	// later
 	feed, err := server.Feed(nodeOf(t, kind))
 	if err != nil {
 		t.Fatal(err)

@@ -18,7 +18,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// refusedBy returns the refusals of proxies with a node. The refused resource has a size.
+// refusedBy returns the refusals of proxies with a node. size is the size in bytes of the last
+// accepted version.
 func refusedBy(node string, size int) refusedState {
 	return refusedState{kind: kind{Node: node}, RefusalState: resource.RefusalState{Refused: []resource.RefusedVersion{{
 		Resource: &resource.Resource{Type: resource.ClusterType, Name: "a", Version: "2"},

@@ -9,9 +9,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestRefusal_ObjectsThatAnOlderAgentReverted starts with the file of an older agent that had
-// reverted a DestinationRule and MeshConfig. The reverted versions stay in force until a reload.
-// After it, Envoy refuses the resources and retains the earlier ones.
+// TestRefusal_ObjectsThatAnOlderAgentReverted starts with the last-good file of an older version of
+// the agent, which replaced refused objects by earlier versions (reverted them): here a
+// DestinationRule and MeshConfig. The earlier versions stay in force until a reload. After the
+// reload, Envoy refuses the resources of the newest versions and retains the previous resources.
 func TestRefusal_ObjectsThatAnOlderAgentReverted(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "connectTimeout: 7s\n")

@@ -62,7 +62,8 @@ type Server struct {
 	debounced, pushed *histogram.Histogram
 
 	closed atomic.Pointer[string] // result of WithheldReason; nil: ""
-	// objects that an older agent had reverted; nil: none
+	// objects that an older version of the agent replaced by earlier ones after a refusal; nil:
+	// none
 	reverted atomic.Pointer[lastgood.Reverted]
 
 	mu            sync.Mutex         // guards all fields below

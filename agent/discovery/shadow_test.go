@@ -27,8 +27,8 @@ metadata: {name: %s}
 spec: {hosts: [%s], gateways: [%s], http: %s}
 `
 
-// TestCheck_WarnsOfHiddenVirtualServices checks two files with VirtualServices for the same host;
-// those in a.yaml are older.
+// TestCheck_WarnsOfHiddenVirtualServices checks two files with VirtualServices for the same host.
+// Those in a.yaml are older, so unreachable routes in the other file get a warning.
 func TestCheck_WarnsOfHiddenVirtualServices(t *testing.T) {
 	const answer = "directResponse: {status: 200}"
 	const all = "[{" + answer + "}]"

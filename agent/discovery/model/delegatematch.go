@@ -11,7 +11,7 @@ import (
 
 // mergeMatches returns the matches that satisfy both a root's match, whose gateways have full
 // names, and a delegate's. ok is false if a match of the delegate is not contained in any of the
-// root's. It returns early, with more than most matches, if there are that many.
+// root's. It stops once it has found more than most matches.
 func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace string,
 	most int) ([]*networking.HTTPMatchRequest, bool) {
 	delegate = withGateways(delegate, namespace)

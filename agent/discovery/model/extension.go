@@ -41,7 +41,8 @@ func asExtension(o *object.Object) Extension {
 	}
 	p := o.Spec.(*extensions.WasmPlugin)
 	out := &extensions.TrafficExtension{
-		Phase:    extensions.TrafficExtension_ExecutionPhase(p.Phase), // the numbers are equal
+		// the enums of both kinds have the same numbers
+		Phase:    extensions.TrafficExtension_ExecutionPhase(p.Phase),
 		Priority: p.Priority,
 		FilterConfig: &extensions.TrafficExtension_Wasm{Wasm: &extensions.WasmConfig{Url: p.Url,
 			Sha256: p.Sha256, ImagePullPolicy: p.ImagePullPolicy, ImagePullSecret: p.ImagePullSecret,

@@ -12,7 +12,7 @@ import (
 type HTTPProxy struct {
 	Port   uint32
 	Routes string // Istio's name of the route configuration
-	Scope  *Scope // the hosts; its one egress listener is for all ports
+	Scope  *Scope // scope of the hosts; its only egress listener is for all ports
 	OfMesh bool   // MeshConfig or the node's metadata defines the proxy, not a Sidecar
 	Index  int    // index in the Sidecar's egress list
 }

@@ -33,7 +33,7 @@ var protocols = map[string]Protocol{
 }
 
 // ParseProtocol returns the protocol of a port. If none is specified, the prefix of the port's name
-// ("http-api") determines it, else it is Auto.
+// ("http-api") determines it, else it is AutoProtocol.
 func ParseProtocol(protocol, portName string) (Protocol, bool) {
 	if protocol != "" {
 		p, ok := protocols[strings.ToUpper(protocol)]

@@ -74,9 +74,10 @@ type AccessLogging struct {
 	Field    string         // path of the entry for the log below spec
 }
 
-// AccessLogging returns the access logs of a proxy's listeners, sorted by provider, merged as in
-// Istio: an entry without providers is for the providers of the previous entry, initially
-// defaultProviders; providers of a Telemetry replace those of Telemetries of lower precedence.
+// AccessLogging returns the access logs of a proxy's listeners, sorted by provider. It merges the
+// entries of Telemetries as Istio does. An entry without providers applies to the providers of the
+// previous entry, and the first entry to defaultProviders. Providers of a Telemetry replace those
+// of Telemetries with lower precedence.
 func (w *World) AccessLogging(node Node, mode Mode) []AccessLogging {
 	defaults := w.mesh.DefaultProviders.GetAccessLogging()
 	inScope, parents := defaults, defaults

@@ -32,7 +32,7 @@ type decoder struct {
 	protobuf bool
 	// accepts 64-bit numbers as text, as other xDS servers send them in protobuf's JSON
 	wide     bool
-	envoy    bool // decodes messages of Envoy's API; see Envoy
+	envoy    bool // decodes messages of Envoy's API; see DecodeEnvoy
 	seconds  bool // accepts only durations in seconds; see DecodeEnvoyStrict
 	unlinked []UnlinkedMessage
 	unknowns []bool // with envoy: whether each of problems is an UnknownField

@@ -69,7 +69,9 @@ func (r *reader) read(content []byte, first int) (found document) {
 			found.mentioned = []object.Key{{}}
 		}
 	}()
-	if r.input { // the objects of the text have no lines
+	// the text is not a file, so its objects need no line numbers and the faster JSON parser can be
+	// used
+	if r.input {
 		if root := parseJSON(content); root != nil {
 			r.object(&decoder{wide: true}, root, &found, 0)
 			return found
@@ -297,7 +299,7 @@ func (r *reader) refused(h *header, found *document) {
 }
 
 // foreign reports whether an apiVersion belongs to another project, which may have kinds of the
-// same name: its domain is neither Istio's nor similar.
+// same name: its domain is neither Istio's nor a possible misspelling of it.
 func foreign(apiVersion string) bool {
 	g := group(apiVersion)
 	return strings.Contains(g, ".") && g != "istio.io" && !strings.HasSuffix(g, ".istio.io") &&

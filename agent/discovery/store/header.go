@@ -19,7 +19,8 @@ type header struct {
 	labels, annotations map[string]string
 	spec, items         *yaml.Node
 	conditions          map[string]string
-	// the object restricts access: by its spec, or by another kind or apiVersion that it also has
+	// the object restricts access: by its spec, or by another kind or apiVersion if the YAML has
+	// these keys twice
 	restricts bool
 }
 

@@ -74,8 +74,8 @@ func TestHeld_ByNextStore(t *testing.T) {
 	f.expectProblems()
 }
 
-// TestHeld_AtItsLine breaks a PeerAuthentication and moves it down in its file. Another one still
-// precedes it, and so still applies.
+// TestHeld_AtItsLine breaks a PeerAuthentication and moves it down in its file. An older
+// PeerAuthentication, which precedes it in the file, still has precedence.
 func TestHeld_AtItsLine(t *testing.T) {
 	late := strings.NewReplacer("STRICT", "PERMISSIVE", "name: mtls", "name: late").Replace(strict)
 	for name, broken := range map[string]string{

@@ -15,7 +15,7 @@ const FilesSource = "files"
 // decoded objects. An Input without either removes the path. The caller must not modify an Input
 // after passing it.
 type Input struct {
-	// Path begins with the source's name and a colon, and takes the position of FILE in messages:
+	// Path begins with the source's name and a colon, and replaces FILE in messages:
 	// "kubernetes:VirtualService/default/web".
 	Path string
 	// Text is YAML or JSON, as in a file. Its objects and problems have line 0.

@@ -44,8 +44,8 @@ type Options struct {
 	// (Store.PolicyFolders).
 	PolicyFolders map[string]uint64
 
-	// PolicyCounts has the numbers of policies of files in an earlier store (Store.PolicyCounts). A
-	// file that is broken or empty, and of which fewer policies are known, denies everything.
+	// PolicyCounts has the numbers of policies of files in an earlier store (Store.PolicyCounts).
+	// If a file is broken or empty, and fewer of its policies are known, everything is denied.
 	PolicyCounts map[string]int
 
 	// FoldersLost reports that PolicyFolders and PolicyCounts could not be read. With AwaitPaths,

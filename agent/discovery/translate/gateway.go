@@ -21,8 +21,8 @@ type GatewayChain struct {
 	RouteName  string
 	StatPrefix string // prefix of statistics; "": that of the listener
 	Filters    []*listenerv3.Filter
-	// the chain forwards connections with mutual TLS (AUTO_PASSTHROUGH); as with istiod, no policy
-	// applies to them
+	// the chain forwards mutual TLS without terminating it (AUTO_PASSTHROUGH): it matches the
+	// mesh's ALPN protocols, and as with istiod, no policy applies
 	DetectHTTP bool
 }
 

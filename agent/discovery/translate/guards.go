@@ -61,7 +61,8 @@ type at struct {
 	port uint32
 }
 
-// outbound and inbound return a port of outbound listeners or gateways, and of inbound listeners.
+// outbound returns the at for a port of outbound listeners and of gateways, inbound for a port of
+// inbound listeners.
 func outbound(port uint32) at { return at{types.WorkloadMode_CLIENT, port} }
 func inbound(port uint32) at  { return at{types.WorkloadMode_SERVER, port} }
 

@@ -154,7 +154,8 @@ func (in Inbound) Check(m *mesh.Config) error {
 	return err
 }
 
-// chains returns the filter chains of the port. If captured is set, they also match the port.
+// chains returns the filter chains of the port. If captured is set, they also match the destination
+// port.
 func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterChain, error) {
 	port := in.Port
 	if !captured {

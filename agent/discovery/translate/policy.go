@@ -29,8 +29,9 @@ func policyFor(rule *model.Rule, port uint32, subset string) policy {
 	return p
 }
 
-// override returns p overridden by by. As in Istio, each section of by replaces that section of p
-// completely. Settings of by for the port replace all of p; sections missing in them get defaults.
+// override merges the traffic policy by into p, and returns the result. As in Istio, each section
+// of by, such as connectionPool, completely replaces the same section of p. If by has settings for
+// the port, they replace all of p, and sections that they lack get defaults.
 func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 	if by == nil {
 		return p

@@ -78,7 +78,8 @@ func (s *shadow) claimedBy(m *routev3.RouteMatch) *model.Routing {
 	if by := s.claimed[matchKey(m)]; by != nil || isEverything(m) || m.CaseSensitive != nil {
 		return by
 	}
-	path := m.GetPrefix() + m.GetPath() // a match has one of the two, or a regular expression
+	// a match has a prefix, a path or a regular expression, so at most one of the two is not empty
+	path := m.GetPrefix() + m.GetPath()
 	for _, conditions := range slices.Compact([]string{"", beside(m)}) {
 		for end := range len(path) {
 			if by := s.claimed[prefixKey(conditions, path[:end+1])]; by != nil {

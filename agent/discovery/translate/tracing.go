@@ -89,8 +89,8 @@ func (o *observer) trace(mode model.Mode) {
 	o.tracing = result
 }
 
-// traced returns the tracing with a tracer. If the provider has a sampler, that decides instead of
-// Envoy.
+// traced returns the tracing with a tracer. If the provider has a sampler, the sampler decides
+// which requests get spans, and Envoy does not.
 func (o *observer) traced(spec *model.Tracing, manager *hcmv3.HttpConnectionManager_Tracing,
 	sampler bool) *tracing {
 	settings := o.world.Mesh().Tracing

@@ -31,9 +31,9 @@ type VirtualHost struct {
 // virtualHostName returns Istio's name of a virtual host: host:port.
 func virtualHostName(host string, port uint32) string { return fmt.Sprintf("%s:%d", host, port) }
 
-// ServiceVirtualHost returns the virtual host of sidecars for a host and port: by the first
-// VirtualService with a route for them, which it also returns, else to the service. It returns nil
-// if there is neither.
+// ServiceVirtualHost returns the virtual host of sidecars for a host and port. Its routes are those
+// of the first VirtualService with a route for both, which it also returns, else one to the
+// service. It returns nil if there is neither.
 func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 	routings []*model.Routing) (*VirtualHost, *model.Routing) {
 	r.begin()

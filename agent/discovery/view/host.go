@@ -98,7 +98,7 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 
 // wanted returns the ports on which a host has a virtual host, with the VirtualServices that may
 // apply on each, and the VirtualServices of all listeners. The ports are the HTTP ports of the
-// host's service; without a service, those of the destinations' services, or port 80.
+// host's service; without a service, they are those that beside returns.
 func (s *sidecar) wanted(v *View, host string,
 	reads map[string]struct{}) (map[uint32][]*model.Routing, []*model.Routing) {
 	ports := map[uint32][]*model.Routing{}
