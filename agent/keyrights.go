@@ -11,10 +11,12 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// conditionKeyShared is active while others than root and the agent's user may read a key or token.
+// conditionKeyShared is active while users other than root and the agent's user may read a private
+// key or a token.
 const conditionKeyShared = "key-readable"
 
-// keyRightsPause is the period of the check: a changed mode is no event.
+// keyRightsPause is the period of the check, which is periodic because no event announces a changed
+// file mode.
 const keyRightsPause = time.Minute
 
 // keyRights checks who may read the keys and tokens of the configuration in force.

@@ -32,7 +32,7 @@ func lock(runtimeDir string) (*os.File, error) {
 		if sameFile(opened, path) {
 			file = opened
 		} else {
-			_ = opened.Close() // an ending agent has just removed the file
+			_ = opened.Close() // another agent, which is ending, has just removed the file
 		}
 	}
 	// The PID is informational. If /run is full, the lock still holds.

@@ -22,8 +22,8 @@ const rereadPause = 50 * time.Millisecond
 // streamTime bounds reading the state of the xDS streams.
 const streamTime = time.Second
 
-// lostCertificates returns an error for the certificates that the live epoch has in memory but a
-// new epoch could not load from their files.
+// lostCertificates returns an error that lists the certificates which the live epoch has in memory
+// but a new epoch could not load, because their files are invalid.
 func lostCertificates(
 	ctx context.Context, mesh *discovery.Server, streams *xds.Server, live epoch.Epoch,
 ) error {
@@ -56,8 +56,8 @@ func lostCertificates(
 }
 
 // lost returns, by secret name, the problems that would prevent a new Envoy from loading a secret
-// that the process pid has. refused reports whether some of them come from that process' last
-// refusal instead of the files, which may have been corrected since.
+// that the Envoy with the pid has. refused reports that some problems are not from the files but
+// from the last NACK of that Envoy; the files may have been corrected since.
 func lost(
 	ctx context.Context, mesh *discovery.Server, streams *xds.Server, pid int,
 ) (all map[string]discovery.Problem, refused bool) {
@@ -86,7 +86,7 @@ func lost(
 			}
 		}
 	}
-	if known { // an Envoy without a known node is about to reconnect
+	if known { // otherwise the Envoy has no stream at the moment, and what it has is not known
 		maps.DeleteFunc(all, func(name string, _ discovery.Problem) bool { return !held[name] })
 	}
 	return all, refused

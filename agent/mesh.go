@@ -18,20 +18,21 @@ import (
 // lastGoodName is the file in the state directory with the last-good versions of invalid objects.
 const lastGoodName = "mesh-last-good.json"
 
-// maxViews is the number of nodes with different resources that are served at the same time: those
-// of overlapping epochs and of applications.
+// maxViews is the maximum number of views (resources of one kind of proxy) at the same time. Each
+// overlapping epoch and each gRPC application may need a view of its own.
 const maxViews = 8
 
 // refusalsName is the file in the state directory with the resources that Envoys refused.
 const refusalsName = "mesh-refusals"
 
-// keySetsName is the file in the state directory with the key sets of issuers of tokens.
+// keySetsName is the file in the state directory with the JSON Web Key Sets of token issuers.
 const keySetsName = "mesh-key-sets"
 
 // modulesName is the file in the state directory with the Wasm modules of extensions.
 const modulesName = "mesh-wasm-modules"
 
-// newDiscovery returns the embedded discovery server. pushed is called after each change.
+// newDiscovery returns the embedded discovery server. The server calls pushed after each change of
+// its resources.
 func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochParts,
 	w *workloadIdentity, pushed func(),
 ) (*discovery.Server, error) {
@@ -50,15 +51,15 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 		Logger: b.logOf("discovery"), OnPush: pushed,
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
-	if _, err := os.Stat(cache); err == nil { // the file of an earlier start
+	if _, err := os.Stat(cache); err == nil { // an earlier start of the agent has written the file
 		options.ServedBefore = true
 	}
 	options.Settings.EnvoyVersion = cachedVersion(c, cache)
 	return discovery.New(options)
 }
 
-// cachedVersion returns the version of the configuration's Envoy if an earlier start inspected it,
-// else "".
+// cachedVersion returns the version of the configured Envoy binary if an earlier start of the agent
+// has inspected that binary, else "".
 func cachedVersion(c *config.Config, cache string) string {
 	path, err := envoy.Find(c.Envoy.Binary)
 	if err != nil {
@@ -71,8 +72,8 @@ func cachedVersion(c *config.Config, cache string) string {
 	return known.Version
 }
 
-// namespaces returns those of the running epochs. An earlier agent may have started some with
-// another namespace than the configuration's.
+// namespaces returns the namespaces of the running epochs. An epoch that an earlier agent started
+// may have another namespace than the configured one.
 func namespaces(supervisor *epoch.Supervisor) []string {
 	var all []string
 	for _, e := range supervisor.Epochs() {
@@ -93,7 +94,7 @@ func envoyMayNotHave(link *epoch.Link, file *os.File) string {
 // unreadable returns why this process cannot read a path, and the fix; see blueprint.FileReader.
 func unreadable(path string) string { return blueprint.FileReaderOfThisUser().Denied(path) }
 
-// accessTime bounds a question to the keeper about a file.
+// accessTime bounds a request to the keeper whether Envoy's user can read a file.
 const accessTime = 5 * time.Second
 
 // envoyReader returns the user of the keeper and Envoy, nil while the keeper is not connected.

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// rootsKeeper implements keeper.Dialer. It connects to a keeper that runs as root.
+// rootsKeeper implements keeper.Dialer. It returns a client of a keeper whose user is root.
 type rootsKeeper struct{ keeper.Dialer }
 
 func (rootsKeeper) Dial(context.Context) (*keeper.Client, error) { return &keeper.Client{}, nil }

@@ -65,7 +65,7 @@ type Manager struct {
 	entries    map[string]*entry
 	bundles    map[string][]*x509.Certificate // of SetTrustBundle by source, of fetchers by URL
 	fetchers   map[string]*fetcher            // of SPIFFE bundles, by URL
-	published  map[string]string              // version in the feed, or absent, by name of the secret
+	published  map[string]string              // version in the feed, or absent, by name
 	waiting    map[string]bool                // names of entries refused with errTooMany
 	stats      Stats
 	presented  map[string]*material // see SetPresented

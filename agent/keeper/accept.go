@@ -18,8 +18,9 @@ const (
 	acceptWait = time.Second // maximum wait; a handshake whose client is gone lasts longer
 	acceptPoll = 10 * time.Millisecond
 
-	// acceptQuiet is the number of consecutive polls that must find no waiting connection. One poll
-	// can miss a handshake that ends between its two lists, of listeners and of handshakes.
+	// acceptQuiet is the number of consecutive polls that must find no waiting connection. A single
+	// poll lists first the accept queues and then the handshakes, and can miss a connection that
+	// moves from one to the other in between.
 	acceptQuiet = 3
 )
 
@@ -59,7 +60,7 @@ func (s *server) stopAccepting() error {
 	return errors.Join(failures...)
 }
 
-// unplug binds a socket to no interface, unless it already is.
+// unplug binds a listening socket to noInterface, so that it gets no new connections.
 func unplug(socket int) error {
 	bound, err := unix.GetsockoptInt(socket, unix.SOL_SOCKET, unix.SO_BINDTOIFINDEX)
 	if err == nil && bound == noInterface {

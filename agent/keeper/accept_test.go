@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// New connections are refused; existing ones are served.
+// After StopAccepting, new connections are refused and established ones are served.
 func TestStopAccepting(t *testing.T) {
 	l := newLab(t)
 	port := parts.FreePort(t)
@@ -27,7 +27,7 @@ func TestStopAccepting(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = inside.Close() }()
-	for range 2 { // a stop may be repeated
+	for range 2 { // the agent may repeat the call
 		if err := l.client.StopAccepting(l.context()); err != nil {
 			t.Fatal(err)
 		}
@@ -49,7 +49,7 @@ func TestStopAccepting(t *testing.T) {
 // unplug needs no privilege, and connections in the queue of the socket remain.
 func TestUnplug_NeedsNoPrivilege(t *testing.T) {
 	config := net.ListenConfig{}
-	config.SetMultipathTCP(false) // as Envoy's
+	config.SetMultipathTCP(false) // Envoy's listeners use plain TCP
 	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -79,7 +79,7 @@ func TestUnplug_NeedsNoPrivilege(t *testing.T) {
 	_ = accepted.Close()
 }
 
-// withoutPrivilege runs do on a thread of another user without capabilities, which ends afterwards.
+// withoutPrivilege calls do on a thread that has the user nobody and no capabilities.
 func withoutPrivilege(do func() error) error {
 	const nobody = 65534
 	result := make(chan error)
@@ -95,7 +95,8 @@ func withoutPrivilege(do func() error) error {
 	return <-result
 }
 
-// A listener that defers (TCP_DEFER_ACCEPT) keeps a handshake open until its client speaks.
+// unaccepted counts connections in the accept queue and handshakes. With TCP_DEFER_ACCEPT a
+// handshake remains open until the client sends data.
 func TestUnaccepted_CountsQueueAndHandshakes(t *testing.T) {
 	config := net.ListenConfig{}
 	config.SetMultipathTCP(false)

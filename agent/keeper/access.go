@@ -86,8 +86,9 @@ func (s *server) access(path string) (*access.Result, error) {
 	}
 }
 
-// holdChecks waits until no check runs, and prevents new ones until release is called. exec waits
-// for all threads, possibly for ever for one that is blocked in an unresponsive file system.
+// holdChecks waits until no check runs, and prevents new ones until release is called. The keeper
+// calls it before exec, which waits until all threads have ended: a thread blocked in an
+// unresponsive file system may never end.
 func (s *server) holdChecks() (release func(), err error) {
 	deadline := time.NewTimer(accessWait)
 	defer deadline.Stop()

@@ -38,7 +38,7 @@ func TestAccess(t *testing.T) {
 	all.Wait()
 }
 
-// A keeper that does not know the request returns an error and stays connected.
+// A keeper that does not support an operation answers with an error and stays connected.
 func TestAccess_UnknownOperation(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

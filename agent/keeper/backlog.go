@@ -9,7 +9,7 @@ type backlog struct {
 	mu      sync.Mutex
 	entries []entry
 	bytes   int
-	dropped map[origin]uint64 // since the last take
+	dropped map[origin]uint64 // number of dropped lines that take has not yet reported
 	waiting chan struct{}     // holds a token while the queue may be non-empty
 }
 
@@ -93,7 +93,7 @@ func (b *backlog) take() []LogLines {
 		b.wake()
 		return logs
 	}
-	for from := range b.dropped { // processes without a line left
+	for from := range b.dropped { // processes of which only dropped lines are left to report
 		of(from)
 	}
 	return logs
@@ -111,8 +111,8 @@ func (b *backlog) putBack(logs []LogLines) {
 	}
 }
 
-// snapshot returns all lines without removing them. restore adds those of a snapshot after a
-// re-execution.
+// snapshot returns all lines without removing them, for the state that the keeper saves before it
+// re-executes itself. restore adds the lines of a snapshot.
 func (b *backlog) snapshot() []LogLines {
 	b.mu.Lock()
 	defer b.mu.Unlock()

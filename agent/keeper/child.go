@@ -11,14 +11,14 @@ import (
 
 // child is an Envoy. The lock of the server guards its fields.
 type child struct {
-	process Process // without LastLines, MemoryBytes, Connections
+	process Process // without the fields that view and Measure set
 	pipe    *logPipe
-	standIn *standIn // acts as its dead parent; nil = none
+	standIn *standIn // answers for the dead parent of process; nil = none
 }
 
 func (c *child) lives() bool { return c.process.Exit == nil }
 
-// view returns the process as agents see it.
+// view returns the process with its last log lines, as it is sent to agents.
 func (c *child) view() Process {
 	process := c.process
 	process.LastLines = c.pipe.lastLines()
@@ -139,8 +139,8 @@ func (s *server) mayStart(spec *StartSpec) *Error {
 				"or choose another base_id", spec.Epoch, s.memory.path(s.info.BaseIDOf(spec.Lineage)))
 	}
 	for _, c := range s.lineage(spec.Lineage) {
-		// With --socket-path Envoy unlinks the sockets of the epoch that shares its names, even if
-		// that epoch lives.
+		// Epochs whose numbers are equal modulo generations use the same socket names. With
+		// --socket-path, Envoy unlinks such sockets even if the other epoch lives.
 		if c.process.Epoch%generations == spec.Epoch%generations {
 			return refuse(CodeSocketsInUse,
 				"epoch %d cannot start: epoch %d (pid %d) lives and uses "+
@@ -216,8 +216,8 @@ func (s *server) forget(id string) error {
 	return nil
 }
 
-// drop removes an exited process from the list. A descendant of Envoy that still holds the log pipe
-// gets EPIPE from now on.
+// drop removes an exited process from the list and closes its log pipe. A descendant of Envoy that
+// still writes to the pipe then gets EPIPE.
 func (s *server) drop(c *child) {
 	_ = c.pipe.file.Close()
 	s.children = slices.DeleteFunc(s.children, func(other *child) bool { return other == c })

@@ -34,8 +34,8 @@ func Dial(ctx context.Context, socket string) (*Client, error) {
 	return dial(ctx, socket, roleAgent)
 }
 
-// Upgrade makes a keeper of any protocol version replace itself by the installed program.
-// SocketDialer, pid and Envoys stay the same.
+// Upgrade makes a keeper of any protocol version replace itself by the installed program. The
+// keeper's socket, pid and Envoys remain.
 func Upgrade(ctx context.Context, socket string) error {
 	client, err := dial(ctx, socket, roleUpgrade)
 	if err != nil {
@@ -55,8 +55,8 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = connection.Close() })
 	var theirs hello
-	// A failed send is not an error: the keeper may close the connection before it has read
-	// everything, and its answer takes precedence.
+	// Ignore a failed send: the keeper may refuse the client and close the connection before it has
+	// read the hello. Its answer has the reason.
 	_ = connection.Send(ctx, hello{Protocol: ProtocolVersion, Role: as})
 	if err = connection.Receive(time.Time{}, &theirs); err != nil {
 		// The keeper is exiting, or could not start.
@@ -88,7 +88,7 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	return c, nil
 }
 
-// accepted checks the keeper's hello.
+// accepted returns an error unless the keeper's hello accepts this client.
 func accepted(theirs hello, as role) error {
 	switch {
 	case theirs.Error != nil && theirs.Error.Code == CodeBusy:
@@ -104,7 +104,7 @@ func accepted(theirs hello, as role) error {
 	return nil
 }
 
-// Info returns what the keeper sent when the connection was made.
+// Info returns the keeper's description of itself, received when the connection was opened.
 func (c *Client) Info() Info { return c.info }
 
 // Events returns exits and log lines, exits first. The channel is closed when the connection is
@@ -139,18 +139,18 @@ func (c *Client) Signal(ctx context.Context, id string, signal unix.Signal) erro
 	return err
 }
 
-// Processes lists the living processes, and those that exited and were not forgotten, in the order
-// of their start.
+// Processes lists the living Envoys, and those that have exited and for which Forget was not
+// called, in the order of their start.
 func (c *Client) Processes(ctx context.Context) ([]Process, error) {
 	return c.list(ctx, operationList)
 }
 
-// measureTimeout bounds one measurement for all its callers.
+// measureTimeout bounds one measurement, which concurrent callers of Measure share.
 const measureTimeout = 10 * time.Second
 
-// Measure is Processes with the memory and connections of the living ones. A measurement takes up
-// to a third of a second with 20,000 connections on a busy machine. Concurrent callers share one
-// measurement. The result is at most maxAge + MaxMeasurementAge old.
+// Measure is like Processes, and adds memory and connections of the living Envoys. Concurrent
+// callers share one measurement, which takes up to a third of a second with 20,000 connections on a
+// busy machine. The result is at most maxAge + MaxMeasurementAge old.
 func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, error) {
 	processes, err := c.measured.get(ctx, maxAge)
 	if err != nil {
@@ -159,8 +159,8 @@ func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, 
 	return processes, nil
 }
 
-// Annotate replaces the agent's note on a process, at most MaxNote bytes. The keeper stores it
-// until the process is forgotten.
+// Annotate replaces the agent's note on a process, at most MaxNote bytes. The keeper stores the
+// note until Forget is called for the process.
 func (c *Client) Annotate(ctx context.Context, id string, note json.RawMessage) error {
 	_, err := c.call(ctx, request{Operation: operationAnnotate, ID: id, Note: note})
 	return err
@@ -193,25 +193,25 @@ func (c *Client) Run(ctx context.Context, path string, args []string) (RunResult
 	return *r.Run, nil
 }
 
-// ClearInitializing resets the flag that a failed epoch leaves in the shared memory of its lineage,
-// and reports whether it was set. The error has CodeUnknownLayout if the layout of the memory is
-// unknown.
+// ClearInitializing resets Envoy's flag "initializing", which a failed epoch leaves set in the
+// shared memory of its lineage, and reports whether it was set. The error has CodeUnknownLayout if
+// the layout of the memory is unknown.
 func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, error) {
 	r, err := c.call(ctx, request{Operation: operationClearInitializing, Lineage: lineage})
 	return r.Done, err
 }
 
-// StopAccepting makes the kernel refuse new TCP connections to all living Envoys, and returns once
-// these have accepted the connections in their queues, within about a second. Closing the listeners
-// then resets no connection. It cannot be undone.
+// StopAccepting makes the kernel refuse new TCP connections to all living Envoys. It returns once
+// they have accepted the connections in their queues, or after about a second. When an Envoy later
+// closes its listeners, the kernel then resets no connection. The effect cannot be undone.
 func (c *Client) StopAccepting(ctx context.Context) error {
 	_, err := c.call(ctx, request{Operation: operationStopAccepting})
 	return err
 }
 
-// Steer directs the new connections of ports that an Envoy (from) shares with others to one of them
-// (to) until from exits. closes is the time until from closes its listeners. Ports named in the
-// error are unchanged.
+// Steer directs new connections of the ports on which both Envoys listen, from and to, to the Envoy
+// to until from exits. closes is the time until from closes its listeners. Ports that the error
+// names are unchanged.
 func (c *Client) Steer(ctx context.Context, from, to string, closes time.Duration) error {
 	_, err := c.call(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closes})
 	return err

@@ -52,7 +52,7 @@ func (c *Client) callAll(ctx context.Context, r request) ([]response, error) {
 	return answers, nil
 }
 
-// stop cancels a request whose caller no longer waits: the keeper need not finish it.
+// stop makes the keeper cancel a request whose caller no longer waits for the answer.
 func (c *Client) stop(number uint64) {
 	_, _ = c.call(context.Background(), request{Operation: operationCancel, Cancel: number})
 }

@@ -26,9 +26,9 @@ const (
 // Main runs outrider-keeper and returns its exit code. It must be called by the main goroutine,
 // locked to the main thread by an init function.
 func Main(arguments []string, version string, stdout, stderr io.Writer) int {
-	// One thread for Go code keeps idle memory and wake-ups low; the explicit setting also stops
-	// the runtime from polling the cgroup's CPU limit. Collecting at 1 MB of garbage instead of 4
-	// MB has no measurable cost.
+	// One thread for Go code reduces memory and wake-ups of an idle keeper; the explicit setting
+	// also stops the runtime from polling the cgroup's CPU limit. Garbage collection at 1 MB
+	// instead of 4 MB has no measurable cost.
 	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(25)
 

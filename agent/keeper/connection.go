@@ -9,28 +9,29 @@ import (
 	"outrider.org/outrider/agent/rpc"
 )
 
-// repliesQueued is how many answers may wait for a slow reader before its next requests wait.
+// repliesQueued is how many answers may be queued for a client that reads slowly, before the keeper
+// stops handling requests of the client.
 const repliesQueued = 32
 
 // connection is a connected agent, or a client that upgrades the keeper. One goroutine reads and
-// handles requests, another writes answers and events. The rest of the keeper waits for neither.
+// handles requests, another writes answers and events. No other goroutine waits for these two.
 type connection struct {
 	conn    *rpc.Conn
 	role    role
 	pid     int
 	replies chan response
 	waiting chan struct{} // holds a token while exits is not empty
-	// ctx lives exactly as long as the connection: the context of every call is derived from it
-	// (begin), so that losing the connection cancels its commands and measurements.
+	// ctx ends with the connection. The contexts of calls derive from it (begin), so that the loss
+	// of the connection cancels the commands and measurements of the client.
 	ctx     context.Context
 	cancel  context.CancelFunc
-	running sync.WaitGroup // commands and measurements
+	running sync.WaitGroup // goroutines of calls, such as commands and measurements
 
 	mu    sync.Mutex
 	exits []Process                     // exits not yet sent; bounded by the number of processes
 	calls map[uint64]context.CancelFunc // cancel functions by request
 
-	writing chan struct{} // full while lines are between backlog and socket
+	writing chan struct{} // full while log lines are in neither the backlog nor the socket
 }
 
 func newConnection(socket *net.UnixConn, as role, pid int) *connection {
@@ -116,8 +117,9 @@ func (c *connection) writeLines(lines *backlog) error {
 	return nil
 }
 
-// holdLines keeps the writer from taking lines from the backlog while the keeper replaces itself,
-// so that none is lost. It waits at most for wait.
+// holdLines prevents the writer from removing lines from the backlog until release is called. Lines
+// that were removed and not yet sent would be lost when the keeper re-executes itself. If the
+// writer is still sending lines after wait, holdLines gives up.
 func (c *connection) holdLines(wait time.Duration) (release func()) {
 	select {
 	case c.writing <- struct{}{}:

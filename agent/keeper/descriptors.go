@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openSockets are the sockets of some processes, by inode. A socket that hot restarts have passed
-// on has several holders, in the order in which the processes were listed.
+// openSockets holds the open sockets of some processes, by inode. A socket that was passed on in a
+// hot restart has several holders, in the order of the pids passed to findSockets.
 type openSockets struct {
 	holders map[uint32][]holder
 	pidfds  []int
@@ -50,7 +50,7 @@ func (o *openSockets) add(pid int) error {
 	for _, entry := range entries {
 		target, err := os.Readlink(filepath.Join(folder, entry.Name()))
 		if err != nil {
-			continue // closed meanwhile
+			continue // the descriptor was closed meanwhile
 		}
 		number, isSocket := strings.CutPrefix(target, "socket:[")
 		inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 32)
@@ -79,7 +79,7 @@ func (o *openSockets) owner(inode uint32) int {
 
 var errClosedMeanwhile = errors.New("the socket was closed meanwhile")
 
-// with calls do with a duplicate of a socket.
+// with calls do with a descriptor that duplicates the socket with the inode.
 func (o *openSockets) with(inode uint32, do func(descriptor int) error) error {
 	holders := o.holders[inode]
 	if len(holders) == 0 {

@@ -32,7 +32,7 @@ func TestStart_HotRestart(t *testing.T) {
 	if _, err := os.Lstat(first.admin); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the admin socket of the epoch that ended is left: %v", err)
 	}
-	second.live() // its admin socket was not removed
+	second.live() // the admin socket of the living epoch still exists
 }
 
 func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
@@ -52,8 +52,8 @@ func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
 			if !l.process(second.ID).Rescued {
 				t.Error("epoch 1 has no stand-in")
 			}
-			// Without a stand-in the child aborts 10 s after its next message, which it sends at
-			// parent-shutdown-time.
+			// Without a stand-in, the child sends its next message at parent-shutdown-time, and
+			// aborts 10 s later.
 			l.eventually("16 s later", func() bool { return time.Since(died) > 16*time.Second })
 			if p := l.process(second.ID); p.Exit != nil {
 				t.Fatalf("epoch 1 ended with %+v\n%s", *p.Exit, strings.Join(p.LastLines, "\n"))
@@ -67,7 +67,8 @@ func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
 	}
 }
 
-// A keeper that ends sends SIGTERM to all Envoys at once. Neither of a hot-restart pair aborts.
+// If parent and child of a hot restart receive SIGTERM at the same time, as when the keeper ends,
+// both exit without an abort.
 func TestShutdown_HotRestartPairExitsCleanly(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
@@ -125,7 +126,7 @@ func TestKeeper_KilledLeavesNoOrphan(t *testing.T) {
 		return gone(hot.PID) && gone(beside.PID)
 	})
 	<-l.client.Done()
-	// The next keeper of the folder takes the same base id and cleans up.
+	// The next keeper in the folder uses the same base ID and removes stale files.
 	before := l.client.Info().BaseID
 	client, err := StartKeeper(l.context(), LaunchOptions{Folder: l.folder, Binary: selfPath(t),
 		Env: keeperEnvironmentOf()})
@@ -170,8 +171,8 @@ func TestLogPipe_IsReadWithoutAgent(t *testing.T) {
 	t.Logf("%d requests at trace level, %d lines dropped", asked, dropped)
 }
 
-// The parent is killed at different moments of its child's start, in which the child may be waiting
-// for a reply. The child must become live nevertheless, as no other Envoy serves.
+// A child becomes live although its parent is killed during the child's start, at whatever moment.
+// The child may then be waiting for a reply of the parent.
 func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 	t.Parallel()
 	for round := range 7 {
@@ -196,7 +197,8 @@ func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 	}
 }
 
-// A child waits for the reply of a stopped parent. When the parent is killed, the stand-in replies.
+// If a parent hangs (SIGSTOP) and is killed while its child waits for a reply, the stand-in
+// replies.
 func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
@@ -219,8 +221,8 @@ func TestStandIn_RepliesForHungParentThatDies(t *testing.T) {
 	l.startEnvoy(2, envoyOptions{port: port}).live()
 }
 
-// The kernel needs some time to end a large program that was killed. The keeper must reap it before
-// it exits; otherwise it would wait for ever.
+// A keeper that is stopped while a command runs kills and reaps the command, and exits. The kernel
+// needs some time to end a large program.
 func TestShutdown_WhileCommandRuns(t *testing.T) {
 	envoy := parts.Envoy(t)
 	for delay := 10 * time.Millisecond; delay <= 80*time.Millisecond; delay += 10 * time.Millisecond {

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Errors of Dial and the other methods, for errors.Is.
+// Errors of Dial and of the methods of Client, for errors.Is.
 var (
 	ErrNotRunning = errors.New("no keeper is running")
 	ErrBusy       = errors.New("the keeper serves another agent")
@@ -49,14 +49,14 @@ const (
 	CodeIDInUse      Code = "exists"    // the ID is in use
 	CodeNotFound     Code = "not-found" // no such process
 	CodeExited       Code = "exited"    // the process has exited already
-	CodeSocketsInUse Code = "epoch"     // an epoch that uses the same hot-restart sockets lives
-	CodeNoParent     Code = "no-parent" // a hot restart needs the epoch before, which does not live
+	CodeSocketsInUse Code = "epoch"     // a living epoch uses the same hot-restart sockets
+	CodeNoParent     Code = "no-parent" // the parent, which a hot restart needs, does not live
 	// The program could not be started: missing, not executable, wrong format.
 	CodeExecute       Code = "execute"
 	CodeEnvoysLive    Code = "living"     // impossible while Envoys live
 	CodeUnknownLayout Code = "layout"     // shared memory of an Envoy whose layout is unknown
 	CodeStopping      Code = "stopping"   // the keeper is about to exit
-	CodeLimit         Code = "limit"      // too many at once
+	CodeLimit         Code = "limit"      // too many calls at the same time
 	CodeReexecute     Code = "re-execute" // the keeper could not replace itself and continues
 	CodeInternal      Code = "internal"   // a system call failed
 )
@@ -71,7 +71,7 @@ type Error struct {
 
 func (e *Error) Error() string { return "keeper: " + e.Message }
 
-// HasCode reports whether the keeper refused with this code.
+// HasCode reports whether err is a refusal of the keeper with a code.
 func HasCode(err error, code Code) bool {
 	var refusal *Error
 	return errors.As(err, &refusal) && refusal.Code == code
@@ -81,7 +81,7 @@ func refuse(code Code, format string, arguments ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, arguments...)}
 }
 
-// asRefusal converts any error to one that can be sent.
+// asRefusal converts an error to one that can be sent to the client; others get CodeInternal.
 func asRefusal(err error) *Error {
 	var refusal *Error
 	if errors.As(err, &refusal) {

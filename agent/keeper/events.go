@@ -2,11 +2,11 @@ package keeper
 
 import "sync"
 
-// eventQueue holds the events that the agent has not received yet. It lets the client read answers
-// while the agent does not read events. It is bounded: the oldest log lines are dropped, never an
-// exit.
+// eventQueue holds the events that the reader of Client.Events has not received yet, so that the
+// client can read answers meanwhile. Its log lines are bounded: the oldest ones are dropped. No
+// exit is dropped.
 type eventQueue struct {
-	lines *backlog // the token of the backlog wakes the writer for exits, too
+	lines *backlog // its channel waiting also announces exits
 
 	mu    sync.Mutex
 	exits []*Process

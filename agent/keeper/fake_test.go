@@ -11,7 +11,8 @@ import (
 	"syscall"
 )
 
-// fake is a program that the keeper starts. Its arguments are steps.
+// fake is the main function of a program that the keeper starts in place of Envoy. Its arguments
+// are the steps that it executes.
 func fake(steps []string) int {
 	out := bufio.NewWriter(os.Stderr)
 	signals := make(chan os.Signal, 1)
@@ -24,11 +25,11 @@ func fake(steps []string) int {
 		switch verb {
 		case "say":
 			_, _ = fmt.Fprintln(out, value)
-		case "lines": // prints so many numbered lines
+		case "lines": // prints a number of numbered lines
 			for i := range number {
 				_, _ = fmt.Fprintf(out, "line %d\n", i)
 			}
-		case "long": // prints one line of so many bytes
+		case "long": // prints one line with a number of bytes
 			_, _ = fmt.Fprintln(out, strings.Repeat("x", number))
 		case "unended":
 			_, _ = fmt.Fprint(out, value)
@@ -47,7 +48,7 @@ func fake(steps []string) int {
 			}
 		case "stdout":
 			_, _ = fmt.Fprint(os.Stdout, strings.Repeat("o", number))
-		case "flood": // prints lines for ever
+		case "flood": // prints lines without end
 			for i := 0; ; i++ {
 				if _, err := fmt.Fprintf(out, "flood %d %s\n", i,
 					strings.Repeat("y", 100)); err != nil {

@@ -49,7 +49,8 @@ func lockFolder(folder string) (*os.File, error) {
 			_ = file.Close()
 			return nil, fmt.Errorf("lock %s: %w", folder, err)
 		}
-		// A keeper removes its lock when it exits: the locked file must still be the named one.
+		// A keeper that exits removes its lock file: check that the locked file still exists at
+		// path.
 		opened, err := file.Stat()
 		if err == nil {
 			var named os.FileInfo
@@ -61,9 +62,9 @@ func lockFolder(folder string) (*os.File, error) {
 	}
 }
 
-// listenPrivately creates a listening socket with mode 0600 from its first moment, and replaces a
-// stale one. It fails if another process listens at the path; thanks to the folder's lock that is
-// no keeper.
+// listenPrivately creates a listening socket, which never has another mode than 0600, and replaces
+// a stale one. It fails if another process listens at the path. Because of the folder's lock, that
+// process is no keeper.
 func listenPrivately(path string) (*net.UnixListener, error) {
 	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = probe.Close()
@@ -75,8 +76,8 @@ func listenPrivately(path string) (*net.UnixListener, error) {
 			path, len(temporary)-maxSocketPath)
 	}
 	_ = os.Remove(temporary)
-	// The file inherits the mode that the socket has before bind. chmod by path would follow what
-	// the owner of the folder puts there.
+	// The file inherits the mode that the socket has before bind. chmod by path would follow a link
+	// that the owner of the folder may put there.
 	config := net.ListenConfig{Control: func(_, _ string, socket syscall.RawConn) error {
 		var failure error
 		err := socket.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), 0o600) })

@@ -5,8 +5,8 @@ import (
 	"errors"
 )
 
-// handle executes a request. Long operations run in the background, so that requests do not wait
-// for each other.
+// handle executes a request. Operations that may take long run in goroutines of their own, so that
+// requests do not wait for each other.
 func (s *server) handle(c *connection, r request) {
 	if c.role == roleUpgrade && r.Operation != operationReexecute {
 		s.answerDone(c, r.Number, false, refuse(CodeForbidden, "role %q may not %s", c.role,
@@ -79,7 +79,7 @@ func (s *server) handle(c *connection, r request) {
 	case operationCleanup:
 		s.answerDone(c, r.Number, false, s.cleanup())
 	case operationShutdown:
-		go s.shutdown() // the end of the connection is the answer
+		go s.shutdown() // closes the connection instead of sending an answer
 	case operationReexecute:
 		s.call(c, r.Number, func(context.Context) {
 			s.answerDone(c, r.Number, false, s.reexecute())
@@ -90,8 +90,8 @@ func (s *server) handle(c *connection, r request) {
 	}
 }
 
-// call runs work in the background. Its context ends when the request is cancelled or the
-// connection is lost. A connection may have MaxCalls of these at the same time.
+// call runs work in a goroutine of its own. The context of work ends when the request is cancelled
+// or the connection is lost. At most MaxCalls calls of a connection run at the same time.
 func (s *server) call(c *connection, number uint64, work func(ctx context.Context)) {
 	ctx, end, refusal := c.begin(number)
 	if refusal != nil {
@@ -112,8 +112,8 @@ func (s *server) answerDone(c *connection, number uint64, done bool, err error) 
 	c.answer(r)
 }
 
-// answerList sends one message for each process, so that none exceeds rpc.MaxMessageBytes, and an
-// empty one at the end.
+// answerList sends one message for each process, so that no message exceeds rpc.MaxMessageBytes,
+// and an empty message at the end.
 func (s *server) answerList(c *connection, number uint64, processes []Process) {
 	for i := range processes {
 		c.answer(response{Number: number, More: true, Process: &processes[i]})

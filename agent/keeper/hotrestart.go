@@ -9,9 +9,9 @@ import (
 )
 
 // A hot-restart message of Envoy is a datagram: its length (8 bytes, big endian) and an
-// envoy.HotRestartMessage (source/server/hot_restart.proto). The keeper links no protobuf; it needs
-// only the kind of a request, which is the number of its field in HotRestartMessage.Request, and
-// one reply.
+// envoy.HotRestartMessage (source/server/hot_restart.proto). The keeper does not link protobuf: it
+// only reads the kind of a request, which is a field number in HotRestartMessage.Request, and
+// writes one reply.
 const (
 	messageHeader = 8
 
@@ -51,9 +51,9 @@ func firstField(message []byte) (number uint64, content []byte) {
 	return tag >> 3, message[n+m:][:length]
 }
 
-// shutdownAdminReply returns the reply to shutdownAdmin: the start time of the first epoch, and
-// that SO_REUSEPORT is the default of listeners. It also serves as the reply to passListenSocket,
-// where Envoy reads any other kind of reply as "the parent has no such socket".
+// shutdownAdminReply returns the reply to shutdownAdmin. It contains the start time of the first
+// epoch, and the information that SO_REUSEPORT is the default of listeners. It also serves as reply
+// to passListenSocket: Envoy interprets a reply of another kind as "the parent has no such socket".
 func shutdownAdminReply(started time.Time) []byte {
 	body := binary.AppendUvarint([]byte{1 << 3}, uint64(max(0, started.Unix())))
 	body = append(body, 2<<3, 1)
@@ -63,12 +63,12 @@ func shutdownAdminReply(started time.Time) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(len(body))), body...)
 }
 
-// standIn takes the place of a parent that died before its child asked it to terminate. Without a
-// parent the child, which already serves, would abort when it sends that request (SIGABRT, "hot
-// restart sendmsg() failed"). The child can be hot-restarted from afterwards. See
-// docs/decisions/0003.
+// standIn answers the hot-restart messages of a child whose parent died before the child requested
+// its termination. Without an answer the child, which already serves, would abort at that request
+// (SIGABRT, "hot restart sendmsg() failed"). Afterwards the child can be the parent of another hot
+// restart. See docs/decisions/0003.
 type standIn struct {
-	parent Process // Epoch, Lineage and Started are set
+	parent Process // only Epoch, Lineage and Started are needed
 	child  *net.UnixAddr
 	socket *net.UnixConn
 }
@@ -79,8 +79,8 @@ func newStandIn(info Info, parent Process, socket *net.UnixConn) *standIn {
 	return &standIn{parent, &net.UnixAddr{Name: child, Net: "unixgram"}, socket}
 }
 
-// bindStandIn replaces the socket of a dead parent. It renames the new socket to that path, so that
-// the path always exists: a child that finds no socket there aborts at once.
+// bindStandIn replaces the socket of a dead parent at path. It renames a new socket to path, so
+// that path exists at all times: a child that finds no socket there aborts at once.
 func bindStandIn(path string) (*net.UnixConn, error) {
 	temporary := path[:len(path)-1] + "~"
 	_ = os.Remove(temporary)
@@ -99,14 +99,15 @@ func bindStandIn(path string) (*net.UnixConn, error) {
 	return socket, nil
 }
 
-// serve answers until the child tells its parent to terminate, or the socket is closed. It does not
-// remove the socket's file: Envoy expects a stale one, and the file may already be a later epoch's.
+// serve answers until the child requests the termination of its parent, or the socket is closed. It
+// does not remove the socket's file: Envoy accepts a stale file, and a later epoch may already have
+// replaced it by its own.
 func (i *standIn) serve() {
 	defer func() { _ = i.socket.Close() }()
 	reply := shutdownAdminReply(i.parent.Started)
 	send := func() { _, _ = i.socket.WriteToUnix(reply, i.child) }
-	// The child may be waiting for a reply that the parent had not sent. Otherwise it takes this
-	// reply as the one to its next request, which is the same.
+	// The child may be waiting for a reply that the parent had not sent. If not, the child accepts
+	// this reply as that to its next request; all replies are equal.
 	send()
 	buffer := make([]byte, 4096) // Envoy's MaxSendmsgSize
 	for {

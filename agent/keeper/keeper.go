@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// ProtocolVersion is exchanged first. It grows when a message changes its meaning, not when an
-// optional field is added.
+// ProtocolVersion is exchanged in the first messages of a connection. It grows when the meaning of
+// a message changes, not when an optional field is added.
 const ProtocolVersion = 1
 
 // Bounds of messages and queues, so that neither an agent nor an Envoy can make the keeper grow.
@@ -26,7 +26,7 @@ const (
 	MaxQueuedLines = 4096      // lines queued in total while no agent reads
 	MaxQueuedBytes = 1 << 20   // bytes of these lines
 	MaxOutput      = 256 << 10 // bytes of stdout, and of stderr, of a command that Run ran
-	MaxExits       = 64        // exits stored until forgotten; the oldest goes first
+	MaxExits       = 64        // exited processes that are stored; the oldest is forgotten first
 	MaxRuns        = 8         // commands run at the same time
 	MaxCalls       = 32        // long requests in progress on one connection
 )
@@ -36,7 +36,7 @@ type Info struct {
 	Protocol   int       `json:"protocol"`
 	Version    string    `json:"version"`
 	PID        int       `json:"pid"`
-	UID        int       `json:"uid"` // Envoy's too
+	UID        int       `json:"uid"` // of the keeper and of Envoy
 	GID        int       `json:"gid"`
 	Groups     []int     `json:"groups,omitempty"` // supplementary ones
 	Started    time.Time `json:"started"`
@@ -66,7 +66,8 @@ type StartSpec struct {
 	ID string `json:"id"`
 	// Epoch is Envoy's --restart-epoch (without hot restart, any number).
 	Epoch int `json:"epoch"`
-	// Number is the visible number of the epoch, across lineages; log lines carry it.
+	// Number is the number of the epoch that the status shows and log lines contain. It is unique
+	// across lineages.
 	Number  int    `json:"number"`
 	Lineage int    `json:"lineage,omitempty"` // with HotRestart: 0 to MaxLineages-1
 	Path    string `json:"path"`              // absolute
@@ -76,8 +77,8 @@ type StartSpec struct {
 	Env        []string        `json:"env"`         // the whole environment, "KEY=value"
 	HotRestart bool            `json:"hot_restart"` // false: started with --disable-hot-restart
 	Note       json.RawMessage `json:"note,omitempty"`
-	// Own are the addresses of Outrider's own listeners in this Envoy, of metrics and readiness.
-	// Their connections are not those of clients.
+	// Own are the addresses of the listeners in this Envoy that Outrider adds, for metrics and
+	// readiness. Connections to them do not count as those of clients.
 	Own []netip.AddrPort `json:"own,omitempty"`
 }
 
@@ -94,7 +95,8 @@ type Process struct {
 	Exit       *Exit           `json:"exit,omitempty"`
 	LastLines  []string        `json:"last_lines,omitempty"` // oldest first, without line ends
 	Note       json.RawMessage `json:"note,omitempty"`
-	// Rescued reports whether the keeper acts as the parent of this process, which died too early.
+	// Rescued reports whether the parent of this process died during the hot restart, so that the
+	// keeper answers the hot-restart messages of this process.
 	Rescued bool             `json:"rescued,omitempty"`
 	Own     []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
 
@@ -106,8 +108,7 @@ type Process struct {
 	// Downstream counts connections of clients, TCP or Unix, without those of Own. It is the number
 	// that users see and that a reload or a stop waits for.
 	Downstream uint64 `json:"downstream,omitempty"`
-	// Listening reports whether the process has the socket of a TCP or UDP listener, so that
-	// clients may connect.
+	// Listening reports whether the process has an open socket of a TCP or UDP listener.
 	Listening bool `json:"listening,omitempty"`
 }
 
@@ -117,8 +118,8 @@ type Exit struct {
 	Signal   string    `json:"signal,omitempty"` // "SIGABRT"; "" when it exited
 	CoreDump bool      `json:"core_dump,omitempty"`
 	At       time.Time `json:"at"`
-	// WithKeeper reports whether the keeper terminated the process because the keeper was about to
-	// exit.
+	// WithKeeper reports whether the process exited while the keeper was stopping, which terminates
+	// all processes.
 	WithKeeper bool `json:"with_keeper,omitempty"`
 }
 
@@ -131,8 +132,8 @@ type LogLines struct {
 	Dropped uint64 `json:"dropped,omitempty"`
 }
 
-// Event is pushed to the connected agent; one of its fields is set. An exit may precede log lines
-// of the same process; it includes the last ones.
+// Event is sent to the connected agent without a request; one of its fields is set. The event of an
+// exit may arrive before log lines of the same process, but it includes the last lines.
 type Event struct {
 	Exited *Process  `json:"exited,omitempty"`
 	Log    *LogLines `json:"log,omitempty"`

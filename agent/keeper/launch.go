@@ -15,15 +15,15 @@ import (
 
 // LaunchOptions describe a keeper that the foreground agent starts.
 type LaunchOptions struct {
-	Folder string // the keeper's and Envoy's; its socket is keeper.sock in it
+	Folder string // directory of the keeper and Envoy, with the keeper's socket keeper.sock
 	// Binary is the program; "" selects outrider-keeper beside the running program, or else the
 	// installed one.
 	Binary   string
 	BaseID   uint32        // Envoy's --base-id; 0 = a free one
-	User     *User         // nil = the agent's own; another one needs root
-	IdleExit time.Duration // how long a keeper without agent and Envoy stays; 0 = a minute
-	Stderr   *os.File      // for the messages of the keeper; nil = discarded
-	Env      []string      // of the keeper itself, not of Envoy; nil = the agent's
+	User     *User         // user of the keeper; nil = the agent's; another one requires root
+	IdleExit time.Duration // a keeper without agent and Envoy exits after it; 0 = a minute
+	Stderr   *os.File      // receives the messages of the keeper; nil = discarded
+	Env      []string      // environment of the keeper, not of Envoy; nil = the agent's
 }
 
 // User is the user that the keeper and Envoy run as.
@@ -44,16 +44,16 @@ const (
 	oneProcessor = "GOMAXPROCS=1"
 )
 
-// StartKeeper connects to the keeper of a folder and starts one if none runs. The keeper has its
-// own session, so it survives the agent. If two are started at once, the lock of the folder makes
-// one of them exit.
+// StartKeeper connects to the keeper of a folder and starts one if none runs. The keeper runs in a
+// session of its own, so it survives the agent. If two keepers are started at the same time, one of
+// them cannot lock the folder and exits.
 func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	folder, err := filepath.Abs(options.Folder)
 	if err != nil {
 		return nil, fmt.Errorf("the keeper's folder: %w", err)
 	}
 	options.Folder = folder
-	var exited <-chan *os.ProcessState // of the started keeper; nil: none is started
+	var exited <-chan *os.ProcessState // receives the end of a keeper that was started here
 	for {
 		client, err := Dial(ctx, filepath.Join(folder, socketName))
 		if err == nil || !errors.Is(err, ErrNotRunning) {
@@ -72,7 +72,9 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 		select {
 		case state := <-exited:
 			exited = nil
-			if state.ExitCode() != exitLocked { // else the other keeper is about to listen or to end
+			// With exitLocked another keeper, which is starting or ending, has the lock: dial
+			// again.
+			if state.ExitCode() != exitLocked {
 				return nil, fmt.Errorf("start the keeper: it exited before it listened (%v)", state)
 			}
 		default:
@@ -125,7 +127,7 @@ func startProgram(options LaunchOptions) (<-chan *os.ProcessState, error) {
 	}
 	exited := make(chan *os.ProcessState, 1)
 	go func() {
-		state, _ := process.Wait() // nil has the exit code -1
+		state, _ := process.Wait() // the exit code of a nil state is -1
 		exited <- state
 	}()
 	return exited, nil
@@ -147,8 +149,8 @@ func findProgram() (string, error) {
 		"there", beside, installed)
 }
 
-// makeFolderOf creates the keeper's folder for its user. It changes the owner by descriptor,
-// because that user may have replaced the folder in the meantime.
+// makeFolderOf creates the keeper's folder for its user. It changes the owner by descriptor and not
+// by path, because that user may have replaced the folder by a link in the meantime.
 func makeFolderOf(user *User, folder string) error {
 	if err := makeFolder(folder); err != nil {
 		return err

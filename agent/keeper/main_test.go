@@ -19,10 +19,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// The test binary acts as the keeper, with the race detector, if this variable is set.
+// keeperEnvironment is the variable that makes the test binary act as the keeper, so that the
+// keeper runs with the race detector.
 const keeperEnvironment = "OUTRIDER_TEST_KEEPER"
 
-// The test binary acts as a fake Envoy if this variable is set: see fake_test.go.
+// fakeEnvironment is the variable that makes the test binary act as a fake Envoy (fake_test.go).
 const fakeEnvironment = "OUTRIDER_TEST_FAKE"
 
 func init() {
@@ -96,7 +97,7 @@ func newLabWith(t *testing.T, program string) *lab {
 	return l
 }
 
-// end shuts the keeper down, whatever state the test left it in.
+// end connects to the keeper again and shuts it down, unless it has ended.
 func (l *lab) end() {
 	l.client.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -157,7 +158,7 @@ func (l *lab) startFake(epoch int, hotRestart bool, arguments ...string) Process
 	return process
 }
 
-// says waits until the last line of a process is this one.
+// says waits until the last log line of a process equals line.
 func (l *lab) says(id, line string) {
 	l.Helper()
 	l.eventually(id+" says "+line, func() bool {
@@ -200,8 +201,8 @@ type envoy struct {
 type envoyOptions struct {
 	port                  int
 	sideBySide            bool
-	level                 string // of its log; "" = info
-	broken                bool   // a bootstrap that Envoy refuses after it has read it
+	level                 string // log level; "" = info
+	broken                bool   // use a bootstrap that Envoy can read but refuses
 	drain, parentShutdown int    // seconds: --drain-time-s, --parent-shutdown-time-s
 }
 

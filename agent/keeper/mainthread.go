@@ -55,12 +55,12 @@ func (t *mainThread) do(job func()) {
 type command struct {
 	path           string
 	args, env      []string // args without the program's name
-	stdout, stderr int      // descriptors, both written by the child
+	stdout, stderr int      // descriptors for the output of the child
 }
 
-// fork starts a command on the main thread: in its own process group, in /, with /dev/null as stdin
-// and no other descriptors. The command gets SIGKILL when the keeper dies; an Envoy with hot
-// restart replaces that by SIGTERM.
+// fork starts a command on the main thread, in a process group of its own and the directory /. The
+// command has /dev/null as stdin and no descriptors other than stdout and stderr. The kernel sends
+// it SIGKILL when the keeper dies; an Envoy with hot restart changes that to SIGTERM.
 func (t *mainThread) fork(c command) (pid int, err error) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDONLY, 0)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 const MaxMeasurementAge = 250 * time.Millisecond
 
 // measurement shares results among callers: one measurement runs at a time, and a recent result is
-// returned again. A caller that leaves does not end a measurement.
+// returned again. A measurement continues when a caller no longer waits for it.
 type measurement struct {
 	take func() ([]Process, error)
 
@@ -61,7 +61,7 @@ func (m *measurement) current(maxAge time.Duration) *sample {
 	return begun
 }
 
-// expired reports whether a sample has ended and failed, or ended more than maxAge ago.
+// expired reports whether a measurement has failed, or ended more than maxAge ago.
 func (s *sample) expired(maxAge time.Duration) bool {
 	select {
 	case <-s.ended:
@@ -92,7 +92,7 @@ func (s *server) measure() ([]Process, error) {
 			continue
 		}
 		its := found[p.PID]
-		if err != nil { // never report an Envoy as idle after an error
+		if err != nil { // with too low counts, an Envoy with connections might be reported as idle
 			its.downstream = max(its.downstream, 1)
 		}
 		p.Connections, p.Downstream, p.Listening = its.established, its.downstream, its.listening

@@ -42,7 +42,7 @@ func TestMeasure_BoundsAbandonedCalls(t *testing.T) {
 	l.client.Close()
 	before := residentBytes(pid)
 	connection := l.greet()
-	// The keeper's memory no longer grows once it reads no more requests.
+	// Send requests without reading answers, until the keeper stops reading or the time is over.
 	ctx, cancel := context.WithTimeout(l.context(), 3*time.Second)
 	defer cancel()
 	for number := range uint64(3200) {
@@ -51,7 +51,7 @@ func TestMeasure_BoundsAbandonedCalls(t *testing.T) {
 		}
 	}
 	grown := residentBytes(pid)
-	const most = 16 << 20 // with the race detector, several times as much as without
+	const most = 16 << 20 // the race detector multiplies the keeper's memory
 	if before == 0 || grown == 0 || grown > before+most {
 		t.Errorf("the keeper grew from %d kB to %d kB", before>>10, grown>>10)
 	}
@@ -59,8 +59,8 @@ func TestMeasure_BoundsAbandonedCalls(t *testing.T) {
 	l.dial()
 }
 
-// A stopped agent, whose socket is full of log lines, does not prevent the next one from
-// connecting.
+// The keeper disconnects an agent that does not read its log lines, so that another agent can
+// connect.
 func TestServer_DisconnectsAgentThatReadsNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -90,7 +90,7 @@ func TestDial_IgnoresRunningCallsOfPreviousAgent(t *testing.T) {
 	p := l.startFake(0, false, "sockets=1", "listen="+address, "handle=listening", "wait")
 	l.says(p.ID, "listening")
 	parts.PauseProcess(t, p.PID)
-	waiting, err := net.Dial("tcp", address) // nobody takes it, so closing the doors takes its time
+	waiting, err := net.Dial("tcp", address) // never accepted, so StopAccepting waits for acceptWait
 	if err != nil {
 		t.Fatal(err)
 	}

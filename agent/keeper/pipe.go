@@ -15,8 +15,8 @@ import (
 // keeper replaces itself.
 const pipeBytes = 256 << 10
 
-// logPipe reads the output of one Envoy. It reads on even if no agent receives the lines: a full
-// pipe would block Envoy's data plane.
+// logPipe reads the output of one Envoy, also while no agent is connected: a full pipe would block
+// the threads of Envoy that log.
 type logPipe struct {
 	from   origin
 	file   *os.File
@@ -26,7 +26,7 @@ type logPipe struct {
 	mu       sync.Mutex
 	splitter lineSplitter
 	last     tail
-	paused   chan struct{} // closed when readLines has returned because of pause
+	paused   chan struct{} // closed when pause has made readLines return
 }
 
 // newPipe returns the keeper's end, non-blocking, and the child's end, blocking.
@@ -97,14 +97,14 @@ func (p *logPipe) lastLines() []string {
 	return slices.Clone(p.last.lines)
 }
 
-// pause stops reading, so that the next image of the keeper continues at the same byte. resume
-// undoes it.
+// pause stops reading, so that the re-executed keeper can continue at the same byte. resume
+// continues reading if the re-execution fails.
 func (p *logPipe) pause() {
 	p.mu.Lock()
 	paused := p.paused
 	p.mu.Unlock()
 	if p.file.SetReadDeadline(time.Unix(1, 0)) != nil {
-		<-p.closed // reading has ended or is about to
+		<-p.closed // the pipe is closed: wait until readLines has returned
 		return
 	}
 	select {

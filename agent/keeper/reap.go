@@ -19,7 +19,7 @@ func (s *server) reap() {
 		if exit, ended := wait(pid); ended {
 			delete(s.commands, pid)
 			if done != nil {
-				done <- exit // buffered
+				done <- exit // never blocks: the channel is buffered
 			}
 		}
 	}
@@ -33,7 +33,7 @@ func wait(pid int) (Exit, bool) {
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
-		case err != nil: // another call has reaped it, which should not happen
+		case err != nil: // the process is no longer a child, which should not happen
 			return Exit{Code: -1, At: time.Now()}, true
 		case reaped == 0:
 			return Exit{}, false
@@ -69,8 +69,8 @@ func (s *server) exited(c *child, exit Exit) {
 	go s.publish(c)
 }
 
-// removeAdminSocket removes the admin socket of a dead Envoy, unless an epoch that was restarted
-// after a crash uses the same number.
+// removeAdminSocket removes the admin socket of a dead Envoy, unless a living Envoy has the same
+// number, because it was started again after a crash.
 func (s *server) removeAdminSocket(dead *child) {
 	if len(s.find(func(c *child) bool {
 		return c.lives() &&
@@ -82,7 +82,7 @@ func (s *server) removeAdminSocket(dead *child) {
 	_ = removeSocket(adminSocket(s.info.Folder, dead.process.Number))
 }
 
-// forgetOldest drops the oldest exits beyond MaxExits that no agent has forgotten.
+// forgetOldest removes the oldest exited processes from the list while it has more than MaxExits.
 func (s *server) forgetOldest() {
 	exits := s.find(func(c *child) bool { return !c.lives() })
 	for len(exits) > MaxExits {

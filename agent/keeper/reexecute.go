@@ -10,20 +10,21 @@ import (
 	"outrider.org/outrider/agent/reexec"
 )
 
-// Flags that one image of the keeper passes to the next.
+// Flags that the keeper passes to the installed program when it re-executes itself or checks
+// whether it can.
 const (
-	flagState = "state-fd" // descriptor of the state
-	flagTakes = "takes"    // exit 0 if the program can read a state of this format
+	flagState = "state-fd" // descriptor of the saved state
+	flagTakes = "takes"    // exit with code 0 if the program can read a state of this format
 )
 
 const (
-	checkWait = 5 * time.Second // for the answer of the installed program
-	// writerWait is the time for sending the log lines that a slow agent is receiving.
+	checkWait = 5 * time.Second // limit of the check of the installed program
+	// writerWait bounds the wait until log lines that are being sent have reached a slow agent.
 	writerWait = 200 * time.Millisecond
 )
 
-// reexecute replaces the keeper by the installed program, with the same pid, Envoys and sockets. It
-// returns only on failure, and then nothing has changed. Agents must connect again.
+// reexecute replaces the keeper's program by the installed one; pid, Envoys and sockets remain. It
+// returns only after a failure, and then nothing has changed. Agents must connect again.
 func (s *server) reexecute() error {
 	if err := s.checkProgram(); err != nil {
 		return err
@@ -56,8 +57,8 @@ func (s *server) reexecute() error {
 	if err != nil {
 		return refuse(CodeReexecute, "cannot re-execute the keeper: %v", err)
 	}
-	// exec from another thread would end the main thread, which Envoy takes for the death of its
-	// parent.
+	// exec from another thread would end the main thread; the kernel would then send Envoy its
+	// parent death signal.
 	s.main.do(func() {
 		if err = blockSignals(); err != nil {
 			return

@@ -23,9 +23,9 @@ func copyProgram(t *testing.T, to string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = from.Close() }()
-	// Prevent forks while the file is open for writing: a child that another test starts would
-	// inherit the descriptor until it executes its own program, and until then this program could
-	// not be executed ("text file busy").
+	// Prevent forks while the file is open for writing. A child that another test forks has the
+	// descriptor until it executes its own program, and until then the copied program could not be
+	// executed ("text file busy").
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 	file, err := os.OpenFile(to+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755)
@@ -60,14 +60,15 @@ func TestReexecute(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := l.startEnvoy(1, o).live()
-	// The parent dies during the overlap. The stand-in must survive the re-execution, too.
+	// The parent dies during the overlap, so the keeper has a stand-in, which must survive the
+	// re-execution.
 	if err := l.client.Signal(l.context(), first.ID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
 	died := time.Now()
 	l.exitOf(first.ID)
 
-	copyProgram(t, program) // /proc/self/exe is a deleted file now
+	copyProgram(t, program) // now /proc/PID/exe of the keeper is a deleted file, as after an upgrade
 	if err := unix.Kill(before.PID, unix.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}
@@ -94,12 +95,12 @@ func TestReexecute(t *testing.T) {
 		t.Errorf("epoch 1 afterwards: %+v", p)
 	}
 
-	// The keeper reaps children of its previous image, continues in the middle of a line, and can
-	// start another epoch.
+	// The re-executed keeper reaps children that it started before, continues in the middle of a
+	// log line, and can start another epoch.
 	if err := l.client.Signal(l.context(), quiet.ID, unix.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	l.says(quiet.ID, "half a line") // which may be read after the exit
+	l.says(quiet.ID, "half a line") // wait: the keeper may read the line after the exit
 	if p := l.exitOf(quiet.ID); p.Exit.Code != 4 || len(p.LastLines) != 2 ||
 		p.LastLines[1] != "half a line" {
 		t.Errorf("after the re-execution it ended as %+v, %q", p.Exit, p.LastLines)
@@ -118,7 +119,7 @@ func TestReexecute(t *testing.T) {
 		t.Errorf("after the next epoch: %q, %v", body, err)
 	}
 
-	// The children still depend on the same thread: their parent death signal comes when it ends.
+	// The children still get their parent death signal when the keeper's main thread ends.
 	if err := unix.Kill(after.PID, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +129,7 @@ func TestReexecute(t *testing.T) {
 	}
 }
 
-// Upgrade works beside the agent that is connected, and with a keeper of any protocol version.
+// Upgrade works while another agent is connected, and with a keeper of any protocol version.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
@@ -187,7 +188,7 @@ func TestReexecute_KeepsRunningOnFailure(t *testing.T) {
 	if exit := l.exitOf(p.ID); exit.Exit.Code != 5 {
 		t.Errorf("the keeper did not go on: %+v", exit.Exit)
 	}
-	l.says(p.ID, "after") // which may be read after the exit
+	l.says(p.ID, "after") // wait: the keeper may read the line after the exit
 }
 
 func TestReexecute_Repeatedly(t *testing.T) {
@@ -195,7 +196,7 @@ func TestReexecute_Repeatedly(t *testing.T) {
 	l := newLab(t)
 	pid := l.client.Info().PID
 	p := l.startFake(0, false, "wait", "exit=6")
-	for range 10 { // each may reach an image that is just starting
+	for range 10 { // a signal may arrive while the re-executed keeper is still starting
 		for range 3 {
 			if err := unix.Kill(pid, unix.SIGUSR2); err != nil {
 				t.Fatal(err)
@@ -214,7 +215,7 @@ func TestReexecute_Repeatedly(t *testing.T) {
 	}
 	l.eventually("the process is still the keeper's", func() bool {
 		processes, err := l.client.Processes(l.context())
-		if err != nil { // one more re-execution
+		if err != nil { // a further signal has made the keeper re-execute itself
 			l.client.Close()
 			l.dial()
 			return false

@@ -12,23 +12,24 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Where two Envoys listen on the same ports (SO_REUSEPORT), the kernel distributes new connections
-// to both, and resets those that the older one has not accepted when it closes its listeners. A
-// program attached to each group of sockets (SO_ATTACH_REUSEPORT_CBPF, no privilege) selects only
-// sockets of the newer one. See docs/decisions/0006.
+// If two Envoys listen on the same ports (SO_REUSEPORT), the kernel distributes new connections to
+// both. When the older Envoy closes its listeners, the kernel resets the connections that it has
+// not accepted. To avoid that, the keeper attaches a BPF program to each group of sockets
+// (SO_ATTACH_REUSEPORT_CBPF, without privilege), which selects only sockets of the newer Envoy. See
+// docs/decisions/0006.
 
 // steering directs new connections away from an Envoy.
 type steering struct {
 	from    string
-	closing *time.Timer // fires closingLead before that Envoy closes its listeners
+	closing *time.Timer // fires closingLead before the Envoy from closes its listeners
 }
 
-// closingLead is how long before an Envoy closes its listeners the programs are replaced by those
-// for closing (see program).
+// closingLead is the time before an Envoy closes its listeners at which the keeper replaces the BPF
+// programs by variants for that phase (parameter closing of program).
 const closingLead = 200 * time.Millisecond
 
-// steer directs the new connections of the ports that two Envoys share to one of them, to. closes
-// is the time until from closes its listeners. Ports named in the error are unchanged.
+// steer directs new connections of the ports on which both Envoys listen, from and to, to the Envoy
+// to. closes is the time until from closes its listeners. Ports that the error names are unchanged.
 func (s *server) steer(from, to string, closes time.Duration) error {
 	s.mu.Lock()
 	if s.steered != nil {
@@ -36,7 +37,7 @@ func (s *server) steer(from, to string, closes time.Duration) error {
 	}
 	s.steered = &steering{from, time.AfterFunc(max(closes-closingLead, 0), func() {
 		err := s.divert(from, to, true)
-		if err != nil && !HasCode(err, CodeNotFound) { // not found: one has exited
+		if err != nil && !HasCode(err, CodeNotFound) { // not found: one of the Envoys has exited
 			s.logf("%v", err)
 		}
 	})}
@@ -44,7 +45,7 @@ func (s *server) steer(from, to string, closes time.Duration) error {
 	return s.divert(from, to, closes <= closingLead)
 }
 
-// divert attaches programs to the groups of sockets that two Envoys share.
+// divert attaches BPF programs to the groups of sockets in which both Envoys have sockets.
 func (s *server) divert(from, to string, closing bool) error {
 	s.attaching.Lock()
 	defer s.attaching.Unlock()
@@ -79,7 +80,8 @@ func (s *server) divert(from, to string, closing bool) error {
 	return errors.Join(failures...)
 }
 
-// release detaches the programs after the Envoy that connections were steered away from has exited.
+// release detaches the BPF programs after the exit of the Envoy from which connections were steered
+// away.
 func (s *server) release() {
 	s.attaching.Lock()
 	defer s.attaching.Unlock()
@@ -97,32 +99,34 @@ func (s *server) release() {
 	}
 	for _, l := range listeners {
 		if open.owner(l.Inode) != 0 {
-			_ = open.with(l.Inode, detach) // fails for one without a program
+			_ = open.with(l.Inode, detach) // fails if the listener has no program
 		}
 	}
 }
 
-// groupKey identifies the sockets among which the kernel selects one for a connection.
+// groupKey identifies a SO_REUSEPORT group: sockets among which the kernel selects one for each new
+// connection.
 type groupKey struct {
 	address      netip.AddrPort
 	device, user uint32
 }
 
-// group is the sockets of a key, as inodes in the order in which they began to listen.
+// group holds the inodes of the sockets of a SO_REUSEPORT group, in the order in which the sockets
+// began to listen. The target is the Envoy that shall get the connections.
 type group struct {
 	members []uint32
-	old     []uint32 // of other processes than the target
+	old     []uint32 // of all other processes
 	fresh   []uint32 // of the target
 	isIPv6  bool
 }
 
-// sharedGroups returns the groups that an Envoy, target, shares with other processes.
+// sharedGroups returns the groups in which the Envoy target and other processes have sockets.
 func sharedGroups(open *openSockets, target int) (map[groupKey]group, error) {
 	listeners, err := sockdiag.ListeningSockets()
 	groups := map[groupKey]group{}
 	for _, l := range listeners {
 		key := groupKey{l.Address, l.Device, l.UID}
-		if l.Device == noInterface { // unplugged: it stays in its group
+		if l.Device == noInterface { // the kernel leaves an unplugged socket in its group
 			key.device = 0
 		}
 		g := groups[key]
@@ -140,15 +144,16 @@ func sharedGroups(open *openSockets, target int) (map[groupKey]group, error) {
 		case len(g.old) == 0 || len(g.fresh) == 0:
 			delete(groups, key)
 		case !g.isIPv6:
-			slices.Reverse(g.members) // see sockdiag.ListeningSockets
+			slices.Reverse(g.members) // the kernel lists IPv4 sockets in the reverse order
 		}
 	}
 	return groups, err
 }
 
-// steer attaches the program if the target's sockets are the last of the group. Before the
-// listeners close it also unplugs the old sockets of IPv6: the kernel asks the group of the oldest
-// socket, which leaves its group slightly before the lookup table and would get connections itself.
+// steer attaches the BPF program. It returns an error unless the target's sockets are the last ones
+// of the group. With closing it also unplugs the old sockets of an IPv6 group: the kernel finds a
+// group through its oldest socket, and a closing socket leaves the group shortly before the lookup
+// table, so the kernel would assign connections to the closing socket itself.
 func (g group) steer(open *openSockets, closing bool) error {
 	for _, inode := range g.old {
 		if open.owner(inode) == 0 {
@@ -167,19 +172,21 @@ func (g group) steer(open *openSockets, closing bool) error {
 		return err
 	}
 	for _, inode := range g.old {
-		_ = open.with(inode, unplug) // one that was closed gets no connection anyway
+		_ = open.with(inode, unplug) // fails for a closed socket, which gets no connections anyway
 	}
 	return nil
 }
 
-// program selects a random socket of the new Envoy. The kernel keeps a group as an array to which
-// it appends each socket that begins to listen, so the new ones are last. An index out of range
-// makes it select by hash among all (net/core/sock_reuseport.c), so the death of the new Envoy
-// loses nothing unless the old one is unplugged.
+// program returns a BPF program that selects a random socket of the new Envoy. A group is an array
+// in the kernel to which each socket that begins to listen is appended, so sockets of the new Envoy
+// are last. If the program returns an index out of range, the kernel selects a socket by hash
+// (net/core/sock_reuseport.c). Therefore the old Envoy, unless it is unplugged, gets all
+// connections if the new one dies.
 //
-// When a socket closes, the last one takes its place. While the old Envoy closes its sockets one by
-// one, only the indexes from the first new one, as many as there are more new than old ones, stay
-// those of new sockets; at least one does, unless there are fewer new than old ones.
+// When a socket closes, the kernel moves the last socket of the array to its index. While the old
+// Envoy closes its sockets one by one, the indexes old to fresh therefore remain those of new
+// sockets. With closing the program selects only these, or the index old if there are fewer new
+// sockets than old ones.
 func program(old, fresh int, closing bool) []unix.SockFilter {
 	choice := fresh
 	if closing {

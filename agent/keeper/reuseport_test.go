@@ -28,11 +28,11 @@ func sharedListener(address string) (net.Listener, error) {
 		})
 		return errors.Join(controlled, err)
 	}}
-	config.SetMultipathTCP(false) // as Envoy's
+	config.SetMultipathTCP(false) // Envoy's listeners use plain TCP
 	return config.Listen(context.Background(), "tcp", address)
 }
 
-// answer accepts connections for ever and answers each with a name.
+// answer accepts connections until the listener is closed, and answers each with a name.
 func answer(listener net.Listener, name string) {
 	for {
 		connection, err := listener.Accept()
@@ -53,7 +53,7 @@ func (l *lab) listens(name, address string, sockets int) Process {
 	return p
 }
 
-// hangUp closes a connection such that its port is free at once.
+// hangUp closes a connection with a reset, so that its port is free at once.
 func hangUp(connection net.Conn) {
 	_ = connection.(*net.TCPConn).SetLinger(0)
 	_ = connection.Close()
@@ -85,7 +85,7 @@ func (l *lab) answers(address string, connections int) map[string]int {
 	return counts
 }
 
-// unplugged counts the listening sockets of an address to which the kernel delivers no connection.
+// unplugged counts the listening sockets of an address that are bound to noInterface.
 func (l *lab) unplugged(address string) (count int) {
 	l.Helper()
 	listeners, err := sockdiag.ListeningSockets()
@@ -100,8 +100,8 @@ func (l *lab) unplugged(address string) (count int) {
 	return count
 }
 
-// crowd makes connections continuously until stop is called, which returns how many were made and
-// the errors of those that were lost.
+// crowd opens connections continuously until stop is called. stop returns the number of connections
+// and the errors of those that were lost.
 func crowd(address string) (stop func() (made int64, lost []error)) {
 	var made atomic.Int64
 	var mu sync.Mutex
@@ -127,8 +127,8 @@ func crowd(address string) (stop func() (made int64, lost []error)) {
 	}
 }
 
-// No connection is reset when the old Envoy closes its listeners, whatever the numbers of sockets.
-// Afterwards all sockets of the new one get connections.
+// After Steer, no connection is reset when the old Envoy closes its listeners, whatever the number
+// of sockets of the two Envoys. Afterwards all sockets of the new Envoy get connections.
 func TestSteer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -145,7 +145,7 @@ func TestSteer(t *testing.T) {
 				t.Errorf("before, the kernel deals out: %v", counts)
 			}
 			stop := crowd(address)
-			// Steer before the listeners close, at that moment, and once more.
+			// Steer long before the listeners close, when they close, and once more.
 			for _, closes := range []time.Duration{time.Hour, 0, 0} {
 				if err := l.client.Steer(l.context(), old.ID, fresh.ID, closes); err != nil {
 					t.Fatal(err)
@@ -166,8 +166,8 @@ func TestSteer(t *testing.T) {
 			if len(lost) > 0 {
 				t.Errorf("%d of %d lost, the first: %v", len(lost), made, lost[0])
 			}
-			// A socket that is opened later gets connections, too: the program is detached, or its
-			// indexes are out of range.
+			// A socket that is opened later gets connections as well, because the program is
+			// detached.
 			l.listens("later", address, test.old)
 			l.eventually("all take part", func() bool {
 				counts := l.answers(address, 100)
@@ -177,7 +177,7 @@ func TestSteer(t *testing.T) {
 	}
 }
 
-// When the Envoy that gets all connections dies, the other one gets them again.
+// When the Envoy to which connections are steered dies, the other Envoy gets them again.
 func TestSteer_FallsBackWhenTargetDies(t *testing.T) {
 	t.Parallel()
 	for _, sockets := range []struct{ old, fresh int }{{2, 2}, {1, 3}, {3, 1}} {
@@ -201,7 +201,8 @@ func TestSteer_FallsBackWhenTargetDies(t *testing.T) {
 	}
 }
 
-// If it is uncertain to which Envoy the sockets belong, nothing changes.
+// Steer changes nothing if the sockets of the target are not the last ones of a group, or if
+// another process listens on the same port.
 func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// outputWait bounds reading the output after a command has ended.
+// outputWait bounds reading the output after a command has ended: a descendant may hold the pipe.
 const outputWait = time.Second
 
 // run executes a short command such as --version or --mode validate as Envoy's user.

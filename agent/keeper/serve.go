@@ -12,8 +12,8 @@ import (
 )
 
 // Serve runs a keeper until it is shut down. It must be called by the main goroutine, locked to the
-// main thread by an init function. state is the memory file of the previous image, nil at a first
-// start.
+// main thread by an init function. After a re-execution, state is the memory file with the state
+// that the keeper saved before; otherwise nil.
 func Serve(options Options, state *os.File) error {
 	s := newServer(options)
 	signals := catchSignals()
@@ -51,18 +51,18 @@ func Serve(options Options, state *os.File) error {
 	s.reap() // processes that ended during the re-execution
 	s.updateIdleTimer()
 	s.mu.Unlock()
-	// The socket accepts connections from now on.
+	// The socket listens: clients can connect although accept has not been called.
 	s.notify(daemon.SdNotifyReady)
 	go s.accept()
 	err = s.main.run()
-	s.serving.Wait() // commands that were killed must be reaped
+	s.serving.Wait() // connections end once their killed commands are reaped
 	close(stop)
 	<-handled
 	return err
 }
 
-// catchSignals subscribes to all signals that a keeper may get. SIGPIPE and SIGHUP have no effect,
-// but Envoy would inherit an ignored signal.
+// catchSignals subscribes to all signals that a keeper may get. SIGPIPE and SIGHUP have no effect;
+// they are caught and not ignored, because Envoy would inherit an ignored signal.
 func catchSignals() chan os.Signal {
 	signals := make(chan os.Signal, 64)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGPIPE, unix.SIGUSR2,
@@ -70,7 +70,7 @@ func catchSignals() chan os.Signal {
 	return signals
 }
 
-// prepare creates the folder, lock and socket of a first start.
+// prepare creates the folder, the lock and the socket of a keeper that is not re-executed.
 func (s *server) prepare() error {
 	o := s.options
 	folder, err := filepath.Abs(o.Folder)

@@ -17,15 +17,15 @@ import (
 
 // Options configure a keeper.
 type Options struct {
-	Folder string // for sockets and the lock; created with mode 0750
-	Socket string // where agents connect; mode 0600 unless Listener is set
-	// Listener is a Unix socket to use instead (socket activation).
+	Folder string // directory of sockets and the lock; created with mode 0750
+	Socket string // path of the keeper's socket, with mode 0600; unused if Listener is set
+	// Listener is the keeper's socket if systemd has passed one (socket activation).
 	Listener *os.File
 	BaseID   uint32 // Envoy's --base-id; 0 = a free one
-	// AllowedUID may connect besides root, the keeper's user and the owner of the socket; -1 =
-	// none.
+	// AllowedUID is a user that may connect in addition to root, the keeper's user and the owner of
+	// the socket; -1 = none.
 	AllowedUID int
-	// IdleExit is how long to run without agent and Envoy; 0 = for ever.
+	// IdleExit is how long the keeper runs without agent and Envoy before it exits; 0 = no limit.
 	IdleExit time.Duration
 	Version  string    // of the program
 	Log      io.Writer // for messages; write errors are ignored
@@ -54,7 +54,8 @@ type server struct {
 
 	mu       sync.Mutex
 	children []*child // in the order of their start, until forgotten
-	// Running short commands by pid; nil for one of the previous image, which is only reaped.
+	// commands are running short commands, by pid. The channel receives the exit; it is nil for a
+	// command that was started before a re-execution.
 	commands map[int]chan<- Exit
 	agent    *connection          // nil: none
 	released chan struct{}        // closed when the agent disconnects
@@ -154,7 +155,7 @@ func (s *server) serveConnection(c *connection) {
 	c.cancel()
 	_ = c.conn.Close()
 	writer.Wait()
-	s.releaseAgent(c) // the next agent need not wait for running calls
+	s.releaseAgent(c) // now, so that the next agent need not wait for running calls
 	c.running.Wait()
 }
 
@@ -214,7 +215,7 @@ func (s *server) releaseAgent(c *connection) {
 	if s.agent == c {
 		s.agent = nil
 		close(s.released)
-		s.lines.wake() // the writer of the connection may have received the token
+		s.lines.wake() // the writer of the lost connection may have received the token for the lines
 		s.updateIdleTimer()
 	}
 }

@@ -22,13 +22,13 @@ func TestStart_ChildInheritsNothing(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
 	p := l.startFake(3, false, "environment", "folder", "descriptors", "say=all", "exit=0")
-	l.says(p.ID, "all") // which may be read after the exit
+	l.says(p.ID, "all") // wait: the keeper may read the line after the exit
 	p = l.exitOf(p.ID)
 	want := []string{fakeEnvironment + "=1", "/", "0 /dev/null"}
 	if len(p.LastLines) < 5 || strings.Join(p.LastLines[:3], "|") != strings.Join(want, "|") {
 		t.Fatalf("%q, want %q first", p.LastLines, want)
 	}
-	for _, line := range p.LastLines[5:] { // descriptors that the fake itself opened
+	for _, line := range p.LastLines[5:] { // the fake's descriptors after stdin, stdout and stderr
 		if strings.Contains(line, "keeper") || strings.Contains(line, "socket:") ||
 			strings.Contains(line, "lock") {
 			t.Errorf("the child inherited %s", line)
@@ -100,7 +100,7 @@ func TestEvents_FloodWithSlowAgent(t *testing.T) {
 	l := newLab(t)
 	pid := l.client.Info().PID
 	l.startFake(0, false, "flood")
-	// Events are not read: first the client drops lines and, after it has disconnected, the keeper.
+	// Events are not read: the client drops lines and, after it has disconnected, the keeper does.
 	l.eventually("requests are answered in a flood", func() bool { l.process("p1"); return true })
 	l.client.Close()
 	lines, dropped := 0, uint64(0)
@@ -116,7 +116,7 @@ func TestEvents_FloodWithSlowAgent(t *testing.T) {
 		}
 	}
 	memory := residentBytes(pid)
-	if memory == 0 || memory > 120<<20 { // with the race detector
+	if memory == 0 || memory > 120<<20 { // the race detector multiplies the keeper's memory
 		t.Errorf("the keeper has %d MB", memory>>20)
 	}
 	if err := l.client.Signal(l.context(), "p1", unix.SIGKILL); err != nil {
@@ -142,7 +142,7 @@ func TestDial_OneAgentAtATime(t *testing.T) {
 	if err := upgrader.Shutdown(l.context()); !HasCode(err, CodeForbidden) {
 		t.Errorf("role %q ends the keeper: %v", roleUpgrade, err)
 	}
-	for range 20 { // the next agent connects immediately after the previous one
+	for range 20 { // an agent can connect immediately after the previous one has disconnected
 		l.client.Close()
 		l.dial()
 	}
@@ -284,7 +284,7 @@ func TestIdleExit(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(t.TempDir(), "k")
 	client, err := StartKeeper(t.Context(), LaunchOptions{
-		// Long enough to connect on a busy machine, where threads may not run for a second or two.
+		// On a busy machine a thread may not run for a second or two before it connects.
 		Folder: folder, Binary: selfPath(t), Env: keeperEnvironmentOf(), IdleExit: 3 * time.Second,
 	})
 	if err != nil {
@@ -338,7 +338,8 @@ func TestStartKeeper_TwoAgentsStartOne(t *testing.T) {
 	l.client = <-clients
 }
 
-// TestClient_StoppedKeeperBlocksNoCall fills the socket of a stopped keeper.
+// While the keeper hangs and its socket is full, no call of a client takes longer than its deadline
+// and the time-out of the connection.
 func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)

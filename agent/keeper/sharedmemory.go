@@ -33,8 +33,9 @@ func (m sharedMemory) path(baseID uint32) string {
 	return filepath.Join(m.folder, "envoy_shared_memory_"+strconv.FormatUint(uint64(baseID)*10, 10))
 }
 
-// clearInitializing resets the flag that a failed epoch leaves behind, and reports whether it was
-// set. While it is set every later epoch exits with "previous envoy process is still initializing".
+// clearInitializing resets the flag "initializing", which a failed epoch leaves set, and reports
+// whether it was set. While it is set, each later epoch exits with "previous envoy process is still
+// initializing".
 func (m sharedMemory) clearInitializing(baseID uint32) (bool, error) {
 	path := m.path(baseID)
 	file, err := os.OpenFile(path, os.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -48,7 +49,7 @@ func (m sharedMemory) clearInitializing(baseID uint32) (bool, error) {
 	var content [sharedMemorySize + 1]byte
 	n, err := file.ReadAt(content[:], 0)
 	if n == 0 {
-		return false, nil // reserved, but no Envoy has used it yet
+		return false, nil // reserve has created the file, but no Envoy has used it yet
 	}
 	size, version := binary.LittleEndian.Uint64(content[0:]),
 		binary.LittleEndian.Uint64(content[8:])
@@ -86,7 +87,7 @@ func (m sharedMemory) own(baseID uint32) (exists, ours bool) {
 	return true, int(status.Uid) == os.Geteuid()
 }
 
-// choose returns the wanted base ID, or the one that the folder stores, or a free one.
+// choose returns the wanted base ID or, if it is 0, the base ID stored in the folder or a free one.
 func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 	if wanted > maxBaseID {
 		return 0, fmt.Errorf("base id %d: the largest is %d", wanted, maxBaseID)
@@ -108,8 +109,8 @@ func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 			}
 		}
 	}
-	// Start at a hash of the folder's name, so that the ID is stable, above the IDs that people
-	// choose.
+	// Begin at a hash of the folder's name, so that a keeper usually gets the same ID again. All
+	// candidates are larger than the IDs that people usually choose.
 	hash := fnv.New32a()
 	_, _ = hash.Write([]byte(folder))
 	const first, span, attempts = 10_000, 1_000_000, 1000

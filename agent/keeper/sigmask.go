@@ -6,8 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// blockSignals blocks, on the calling thread, the signals that would end the next image before it
-// has its handlers. unblockSignals must be called on the main thread before the first fork.
+// blockSignals blocks, on the calling thread, the signals that would end the re-executed keeper
+// before it has installed handlers. unblockSignals must be called on the main thread before the
+// first fork.
 func blockSignals() error { return changeMask(unix.SIG_BLOCK) }
 
 func unblockSignals() { _ = changeMask(unix.SIG_UNBLOCK) }

@@ -12,12 +12,12 @@ import (
 	"outrider.org/outrider/agent/reexec"
 )
 
-// stateFormat is the version of the state that one image of the keeper leaves to the next. An image
-// reads its own format and older ones.
+// stateFormat is the version of the state that the keeper saves before it re-executes itself. The
+// keeper can restore this format and older ones.
 const stateFormat = 1
 
-// savedState is the state of a keeper without its connections. Descriptors have the numbers of the
-// new image.
+// savedState is the state of a keeper without its connections. Listener, Lock, Pipe and Rescue are
+// numbers of descriptors after the re-execution.
 type savedState struct {
 	Format   int          `json:"format"`
 	Info     Info         `json:"info"`
@@ -25,18 +25,18 @@ type savedState struct {
 	Listener int          `json:"listener"`
 	Lock     int          `json:"lock"`
 	Children []savedChild `json:"children"`
-	Commands []int        `json:"commands"` // pids, only to be reaped
+	Commands []int        `json:"commands"` // pids of commands, which restore kills
 	Lines    []LogLines   `json:"lines"`
 }
 
 type savedChild struct {
 	Process Process  `json:"process"`
 	Last    []string `json:"last"`
-	Pipe    int      `json:"pipe"` // -1: ended
+	Pipe    int      `json:"pipe"` // -1: all writers have closed it
 	Partial []byte   `json:"partial"`
 	Cut     int      `json:"cut"`
-	Rescue  int      `json:"rescue"` // -1: none
-	Parent  Process  `json:"parent"` // the dead parent, if there is a stand-in
+	Rescue  int      `json:"rescue"` // socket of the stand-in; -1: there is none
+	Parent  Process  `json:"parent"` // the dead parent for which the stand-in answers
 }
 
 // save writes the state to a memory file that survives exec. The caller holds the lock and has
@@ -62,7 +62,8 @@ func (s *server) save(to *reexec.NextImage) (stateFD int, err error) {
 			saved.Partial, saved.Cut = c.pipe.splitter.partial, c.pipe.splitter.cut
 		}
 		if c.standIn != nil {
-			if number, err := to.Add(c.standIn.socket); err == nil { // else the stand-in has ended
+			// After an error the stand-in has ended and has closed its socket.
+			if number, err := to.Add(c.standIn.socket); err == nil {
 				saved.Rescue, saved.Parent = number, c.standIn.parent
 			}
 		}
@@ -71,7 +72,7 @@ func (s *server) save(to *reexec.NextImage) (stateFD int, err error) {
 	return to.AddState("outrider-keeper", state)
 }
 
-// restore loads the state of the previous image.
+// restore loads the state that the keeper saved before it re-executed itself.
 func (s *server) restore(file *os.File) error {
 	var state savedState
 	if err := reexec.ReadState(file, &state); err != nil {

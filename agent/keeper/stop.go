@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	terminateWait = 5 * time.Second // SIGTERM to SIGKILL
-	killWait      = 2 * time.Second // SIGKILL to the exit
+	terminateWait = 5 * time.Second // time from SIGTERM to SIGKILL
+	killWait      = 2 * time.Second // limit of the wait for the exit after SIGKILL
 )
 
 // shutdown terminates all Envoys, removes their files and lets Serve return.
@@ -24,8 +24,8 @@ func (s *server) shutdown() {
 	s.quit()
 }
 
-// stopEnvoys sends SIGTERM to every Envoy, and SIGKILL to those that live terminateWait later. It
-// returns when none lives, or killWait after that.
+// stopEnvoys sends SIGTERM to all Envoys, and SIGKILL to those that still live after terminateWait.
+// It returns when none lives, at the latest killWait after SIGKILL.
 func (s *server) stopEnvoys() {
 	s.mu.Lock()
 	s.stopping = true
@@ -43,7 +43,7 @@ func (s *server) stopEnvoys() {
 	s.awaitNoEnvoy(killWait)
 }
 
-// signalLiving signals all Envoys. SIGKILL goes to their descendants too.
+// signalLiving sends a signal to all living Envoys, and SIGKILL also to their descendants.
 func (s *server) signalLiving(signal unix.Signal) {
 	for _, c := range s.find((*child).lives) {
 		if signal == unix.SIGKILL {
@@ -92,7 +92,7 @@ func (s *server) quit() {
 			s.remove(s.options.Socket)
 		}
 		s.remove(filepath.Join(s.info.Folder, "base-id"))
-		s.remove(filepath.Join(s.info.Folder, lockName)) // last: it admits the next keeper
+		s.remove(filepath.Join(s.info.Folder, lockName)) // last: then the next keeper can start
 		_ = s.lock.Close()
 		s.main.stop()
 	})

@@ -23,9 +23,10 @@ type traffic struct {
 	udp         bool   // the process has the socket of a UDP listener
 }
 
-// countTraffic returns the traffic of each process. own has the processes, each with the addresses
-// of Outrider's own listeners, whose connections are not clients'. It ignores the Unix sockets in a
-// folder, which are those of Envoy's admin interface. With an error, the counts may be too low.
+// countTraffic returns the traffic of each process. The keys of own are the pids; the values are
+// the addresses of the listeners that Outrider adds, whose connections do not count as those of
+// clients. It ignores Unix sockets in folder, which belong to Envoy's admin interface. If it
+// returns an error, the counts may be too low.
 //
 // SO_REUSEADDR distinguishes a client's connection from one to an upstream, also when Envoy has
 // closed its listeners: Envoy sets it for listeners, and an accepted socket inherits it. Where the
@@ -43,7 +44,7 @@ func countTraffic(own map[int][]netip.AddrPort, folder string,
 	if len(open.holders) == 0 {
 		return found, err
 	}
-	seen := map[uint32]bool{} // a socket may come twice
+	seen := map[uint32]bool{} // inodes: the kernel may list a socket twice
 	err = errors.Join(err, sockdiag.Each(sockdiag.TCP, func(s sockdiag.Socket) {
 		pid := open.owner(s.Inode)
 		owner := found[pid]
@@ -90,7 +91,7 @@ func countTraffic(own map[int][]netip.AddrPort, folder string,
 		}
 	}))
 	for _, its := range found {
-		if its.udp { // the kernel does not know the requests in flight
+		if its.udp { // there may always be UDP requests in flight, which the kernel does not count
 			its.downstream = max(its.downstream, its.established-its.own)
 		}
 	}
@@ -108,8 +109,8 @@ func isOwn(local netip.AddrPort, own []netip.AddrPort) bool {
 	})
 }
 
-// firstChosen is the first port that the kernel chooses for a connection to an upstream unless
-// net.ipv4.ip_local_port_range says otherwise. The keeper's unit hides that file.
+// firstChosen is the lowest local port that the kernel assigns by default to a connection to an
+// upstream. The keeper cannot read net.ipv4.ip_local_port_range, which its unit hides.
 const firstChosen = 32768
 
 // maybeAccepted reports whether a connection with a local port may be a client's: the kernel did
@@ -118,14 +119,15 @@ func maybeAccepted(port uint16, listened map[uint16]bool) bool {
 	return port < firstChosen || listened[port]
 }
 
-// listenedPorts are the TCP ports of this network namespace that had a listener when look was
-// called. A port remains: clients of a listener that was closed may still be connected.
+// listenedPorts are the TCP ports of this network namespace that had a listener at any call of
+// look. Ports are never removed: clients of a closed listener may still be connected.
 type listenedPorts struct {
 	mu    sync.Mutex
 	ports map[uint16]bool
 }
 
-// look adds the present ports and returns all. With an error, ports may be missing.
+// look adds the ports that have a listener now, and returns all ports. If it returns an error,
+// ports may be missing.
 func (l *listenedPorts) look() (map[uint16]bool, error) {
 	listening, err := sockdiag.ListeningSockets()
 	l.mu.Lock()

@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Connections of clients are distinguished from those to upstreams, whatever their ports, and also
-// after the listener was closed.
+// countTraffic distinguishes connections of clients from those to upstreams, whatever their ports,
+// and also after the listener was closed.
 func TestTraffic_Downstream(t *testing.T) {
 	admin := parts.ShortDir(t)
 	metrics, ready := parts.FreePort(t), parts.FreePort(t)
@@ -94,7 +94,7 @@ func TestTraffic_Downstream(t *testing.T) {
 
 // Where descriptors of another process cannot be duplicated, the local port decides.
 func TestTraffic_UnknownOptions(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // a port that the kernel might choose
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // a port of the range for upstream connections
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestTraffic_UnknownOptions(t *testing.T) {
 	if _, err := listened.look(); err != nil {
 		t.Fatal(err)
 	}
-	_ = listener.Close() // its clients may remain
+	_ = listener.Close() // clients of a closed listener may still be connected
 	ports, err := listened.look()
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +119,8 @@ func TestTraffic_UnknownOptions(t *testing.T) {
 	}
 }
 
-// A hot restart shares the sockets of listeners: each process listens until it closes its own.
+// Two processes of a hot restart share the sockets of listeners. A process counts as listening
+// until it has closed its own descriptor.
 func TestTraffic_Listening(t *testing.T) {
 	listener, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -176,7 +177,8 @@ func sharedWith(t *testing.T, file *os.File) (pids []int) {
 	return pids
 }
 
-// An Envoy that serves UDP may always have requests in flight.
+// All connections of an Envoy that serves UDP count as those of clients, because UDP requests may
+// be in flight.
 func TestTraffic_DownstreamOfUDP(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -214,7 +216,8 @@ func TestTraffic_DownstreamOfUDP(t *testing.T) {
 		if err := heir.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// Until the child executes its program, it has descriptors that it then closes.
+		// Wait until the child executes its program, which closes other descriptors of this
+		// process.
 		for name := ""; name != "sleep\n"; {
 			text, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", heir.Process.Pid))
 			if name = string(text); err != nil {

@@ -16,16 +16,16 @@ import (
 type role string
 
 const (
-	roleAgent   role = "agent"   // everything, and receives the events; one at a time
-	roleUpgrade role = "upgrade" // re-execute only, whatever its protocol version
+	roleAgent   role = "agent"   // all operations and events; one client at a time
+	roleUpgrade role = "upgrade" // re-execute only; any protocol version
 )
 
 // hello is the first message of both sides.
 type hello struct {
 	Protocol int    `json:"protocol"`
-	Role     role   `json:"role,omitempty"`  // of the agent's side
-	Info     *Info  `json:"info,omitempty"`  // of the keeper's side
-	Error    *Error `json:"error,omitempty"` // of the keeper's side, which then closes
+	Role     role   `json:"role,omitempty"`  // sent by the client
+	Info     *Info  `json:"info,omitempty"`  // sent by the keeper
+	Error    *Error `json:"error,omitempty"` // sent by the keeper, which then closes the connection
 }
 
 // The operations.
@@ -54,9 +54,9 @@ type request struct {
 	Start     *StartSpec `json:"start,omitempty"`
 	Run       *runSpec   `json:"run,omitempty"`
 	ID        string     `json:"id,omitempty"` // of a process
-	// To is the process that gets the connections (steer).
+	// To is the ID of the process that gets the connections (operation steer).
 	To string `json:"to,omitempty"`
-	// Closes is the time until the other process closes its listeners (steer).
+	// Closes is the time until the process ID closes its listeners (operation steer).
 	Closes time.Duration   `json:"closes,omitempty"`
 	Signal int             `json:"signal,omitempty"` // signal number
 	Note   json.RawMessage `json:"note,omitempty"`

@@ -73,7 +73,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// FuzzLines checks that the lines do not depend on how the stream is divided into reads.
+// FuzzLines checks that lineSplitter emits the same lines however a stream is divided into writes.
 func FuzzLines(f *testing.F) {
 	f.Add("one\ntwo\r\nthree", 4)
 	f.Add(strings.Repeat("x", MaxLine+3)+"\n", MaxLine+1)
