@@ -31,7 +31,7 @@ type Socket struct {
 	// CGroup is the creator's control group: the inode of its directory in /sys/fs/cgroup;
 	// 0: unknown.
 	CGroup uint64
-	// IPv6Only: an IPv6 listener that does not accept IPv4.
+	// IPv6Only reports whether an IPv6 listener does not accept IPv4.
 	IPv6Only bool
 }
 
@@ -44,10 +44,10 @@ const (
 	UDP Protocol = unix.IPPROTO_UDP
 )
 
-// State is the state of a socket, TCP_* in include/net/tcp_states.h.
+// State is the state of a socket: TCP_* in the kernel's include/net/tcp_states.h.
 type State uint8
 
-// States for Each.
+// States that callers pass to Each.
 const (
 	Established State = 1
 	SynReceived State = 3 // pending handshake, with the address of its listener
@@ -58,10 +58,10 @@ const (
 	Listen      State = 10
 )
 
-// What the kernel sends at once, in bytes.
+// Sizes of the buffer for a datagram of the kernel, in bytes.
 const (
 	maxDump   = 32 << 10
-	maxSocket = 4 << 10 // of one socket or error
+	maxSocket = 4 << 10 // one socket or error
 )
 
 const (
@@ -75,16 +75,17 @@ const (
 	sockidDevice      = 36
 	sockidCookie      = 40
 
-	// struct inet_diag_msg: family, state, timer, retransmissions, sockid, expires, two queues,
-	// uid, inode.
-	messageLength  = 4 + sockidLength + 20
-	messageState   = 1
-	messageSockid  = 4
-	messageWaiting = 4 + sockidLength + 4 // first queue: accept queue of a listener, or bytes
+	// Offsets in struct inet_diag_msg: family, state, timer, retransmissions, sockid, expires, two
+	// queues, uid, inode.
+	messageLength = 4 + sockidLength + 20
+	messageState  = 1
+	messageSockid = 4
+	// idiag_rqueue: length of a listener's accept queue, or unread bytes
+	messageWaiting = 4 + sockidLength + 4
 	messageUID     = 4 + sockidLength + 12
 	messageInode   = messageUID + 4
 
-	// Attributes, INET_DIAG_* in include/uapi/linux/inet_diag.h.
+	// Types of attributes: INET_DIAG_* in include/uapi/linux/inet_diag.h.
 	attributeIPv6Only = 11
 	attributeCGroup   = 21 // since Linux 5.8
 )
@@ -98,7 +99,8 @@ func ListeningSockets() ([]Socket, error) {
 	return all, err
 }
 
-// ListeningAddresses returns the addresses of ListeningSockets; nil if they cannot be listed.
+// ListeningAddresses returns the addresses of the listening TCP sockets, with IPv4-mapped addresses
+// as IPv4; nil if they cannot be listed.
 func ListeningAddresses() []netip.AddrPort {
 	var all []netip.AddrPort
 	_ = Each(TCP, func(s Socket) {
@@ -108,13 +110,13 @@ func ListeningAddresses() []netip.AddrPort {
 }
 
 // Each calls visit for each socket of a protocol in one of the states, in this network namespace. A
-// socket may appear twice if the kernel's table changes meanwhile.
+// socket may be visited twice if the kernel's table changes during the listing.
 func Each(protocol Protocol, visit func(Socket), states ...State) error {
 	return EachOnPorts(protocol, 0, 0, visit, states...)
 }
 
-// EachOnPorts is Each for the sockets with a local port from first to last. The kernel filters
-// them.
+// EachOnPorts is like Each for the sockets whose local port is from first to last. The kernel
+// filters them.
 func EachOnPorts(protocol Protocol, first, last uint16, visit func(Socket), states ...State) error {
 	mask := uint32(0)
 	for _, state := range states {
@@ -132,14 +134,15 @@ func EachOnPorts(protocol Protocol, first, last uint16, visit func(Socket), stat
 	return nil
 }
 
-// portFilter returns an attribute with a program for the kernel (struct inet_diag_bc_op: code,
-// offsets of the next operation if it holds and if not): the local port is in a range.
+// portFilter returns an attribute with a filter program for the kernel, which accepts sockets whose
+// local port is from first to last. An operation (struct inet_diag_bc_op) consists of a code and
+// the offsets of the next operation if its comparison is true (yes) or false (no).
 func portFilter(first, last uint16) []byte {
 	const (
 		reqBytecode = 1 // INET_DIAG_REQ_BYTECODE
 		sourceGE    = 2 // INET_DIAG_BC_S_GE, with the port in the following operation
 		sourceLE    = 3
-		length      = 16 // of the program; there it accepts
+		length      = 16 // length of the program: a jump to its end accepts the socket
 		reject      = length + 4
 	)
 	number := binary.NativeEndian.AppendUint16
@@ -156,14 +159,15 @@ func portFilter(first, last uint16) []byte {
 	return attribute
 }
 
-// request returns a struct inet_diag_req_v2: family, protocol, extensions, pad, states, sockid.
+// request returns a struct inet_diag_req_v2: family, protocol, extensions, padding, states, sockid.
 func request(family uint8, protocol Protocol, states uint32) []byte {
 	body := append([]byte{family, uint8(protocol), 0, 0},
 		binary.NativeEndian.AppendUint32(nil, states)...)
 	return append(body, make([]byte, sockidLength)...)
 }
 
-// list sends a request and calls visit for each socket of the reply, as it arrives.
+// list sends a request and calls visit for each socket in the replies, while further replies
+// arrive.
 func list(flags uint16, request []byte, visit func(Socket)) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC,
 		unix.NETLINK_SOCK_DIAG)
@@ -174,7 +178,8 @@ func list(flags uint16, request []byte, visit func(Socket)) error {
 	message := binary.NativeEndian.AppendUint32(nil, uint32(unix.SizeofNlMsghdr+len(request)))
 	message = binary.NativeEndian.AppendUint16(message, unix.SOCK_DIAG_BY_FAMILY)
 	message = binary.NativeEndian.AppendUint16(message, unix.NLM_F_REQUEST|flags)
-	message = append(append(message, make([]byte, 8)...), request...) // sequence and port: 0
+	// sequence number and port ID are 0
+	message = append(append(message, make([]byte, 8)...), request...)
 	if err := unix.Sendto(fd, message, 0, &unix.SockaddrNetlink{
 		Family: unix.AF_NETLINK}); err != nil {
 		return os.NewSyscallError("sendto", err)

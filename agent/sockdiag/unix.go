@@ -13,11 +13,11 @@ import (
 type UnixSocket struct {
 	Accepted bool
 	Inode    uint32
-	Path     string // begins with "@" if abstract
+	Path     string // begins with "@" if it is an abstract name
 }
 
-// EachUnixSocket calls visit for each Unix socket with a path, read from net/unix in the directory
-// proc.
+// EachUnixSocket calls visit for each Unix socket with a path. It reads the file net/unix in proc,
+// the mount point of procfs.
 func EachUnixSocket(proc string, visit func(UnixSocket)) error {
 	file, err := os.Open(filepath.Join(proc, "net", "unix"))
 	if err != nil {
@@ -33,7 +33,7 @@ func EachUnixSocket(proc string, visit func(UnixSocket)) error {
 		}
 		inode, err := strconv.ParseUint(fields[6], 10, 32)
 		if err != nil || path == "" {
-			continue // the header, or a client socket
+			continue // the header line, or a client's socket, which has no path
 		}
 		const connected = "03" // SS_CONNECTED
 		visit(UnixSocket{fields[5] == connected, uint32(inode), path})

@@ -13,8 +13,8 @@ import (
 var errNoUser = errors.New("no process has the socket")
 
 // CreatorUID returns the UID of the creator of an established TCP connection's socket, identified
-// by its local and peer address. A closed socket is an error, although the kernel reports user 0
-// for it.
+// by its local and peer address. It returns an error for a closed socket, for which the kernel
+// reports user 0.
 func CreatorUID(socket, peer netip.AddrPort) (uint32, error) {
 	uid, err := user(exactRequest(TCP, socket, peer), Established)
 	if err != nil {
@@ -23,7 +23,7 @@ func CreatorUID(socket, peer netip.AddrPort) (uint32, error) {
 	return uid, nil
 }
 
-// FindTCP returns a TCP socket in any state, identified by its local and peer address. Before a
+// FindTCP returns a TCP socket in any state, identified by its local and peer address. Until the
 // listener has accepted the connection, Inode is 0.
 func FindTCP(socket, peer netip.AddrPort) (Socket, error) {
 	found, err := one(exactRequest(TCP, socket, peer))
@@ -33,12 +33,13 @@ func FindTCP(socket, peer netip.AddrPort) (Socket, error) {
 	return found, nil
 }
 
-// ReceiverUID returns the UID of the creator of the socket that gets what new peers send to an
-// address of this host: a TCP listener or an unconnected UDP socket, which may be bound to all
-// addresses.
+// ReceiverUID returns the UID of the creator of the socket that receives what new peers send to an
+// address of this host: a TCP listener or an unconnected UDP socket, possibly bound to an
+// unspecified address.
 func ReceiverUID(protocol Protocol, address netip.AddrPort) (uid uint32, err error) {
 	socket, peer, state := address, netip.AddrPortFrom(address.Addr(), 0), Listen
-	if protocol == UDP { // the kernel exchanges the two
+	// For UDP, the kernel interprets the two addresses in the opposite order.
+	if protocol == UDP {
 		socket, peer, state = peer, socket, Unconnected
 	}
 	uid, err = user(exactRequest(protocol, socket, peer), state)
@@ -48,13 +49,13 @@ func ReceiverUID(protocol Protocol, address netip.AddrPort) (uid uint32, err err
 	return uid, nil
 }
 
-// exactRequest returns a request for one socket.
+// exactRequest returns a request for the socket with a local and peer address.
 func exactRequest(protocol Protocol, socket, peer netip.AddrPort) []byte {
 	family := uint8(unix.AF_INET)
 	if socket.Addr().Unmap().Is6() {
 		family = unix.AF_INET6
 	}
-	message := request(family, protocol, 1<<Established) // any state is found
+	message := request(family, protocol, 1<<Established) // the kernel ignores the state
 	id := message[len(message)-sockidLength:]
 	binary.BigEndian.PutUint16(id[sockidPort:], socket.Port())
 	binary.BigEndian.PutUint16(id[sockidPeerPort:], peer.Port())
@@ -64,7 +65,8 @@ func exactRequest(protocol Protocol, socket, peer netip.AddrPort) []byte {
 	return message
 }
 
-// user returns the UID of the socket that a request is for, if it is in the state.
+// user returns the UID of the socket that a request identifies. It returns errNoUser if the socket
+// is in another state or has no process.
 func user(request []byte, state State) (uint32, error) {
 	found, err := one(request)
 	if err != nil {
@@ -76,7 +78,7 @@ func user(request []byte, state State) (uint32, error) {
 	return found.UID, nil
 }
 
-// one returns the socket that a request is for.
+// one returns the socket that a request identifies.
 func one(request []byte) (found Socket, err error) {
 	err = list(0, request, func(s Socket) { found = s })
 	return found, err

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// accepted returns both ends of a connection made by a user.
+// accepted returns both ends of a TCP connection whose client socket was created by a user.
 func accepted(t *testing.T, uid int, listen, dial string) (server, client net.Conn) {
 	t.Helper()
 	listener, err := net.Listen("tcp", listen)
@@ -59,7 +59,7 @@ func TestUser(t *testing.T) {
 	}
 }
 
-// The kernel reports user 0 for a closed socket, which must not be mistaken for root.
+// For a closed socket the kernel reports user 0. The result must be an error, not root.
 func TestUser_OfClosedSocketIsUnknown(t *testing.T) {
 	server, client := accepted(t, parts.NobodyUID, "127.0.0.1:0", "127.0.0.1")
 	if err := client.Close(); err != nil {

@@ -3,16 +3,17 @@ package spelling
 
 import "strings"
 
-// longest bounds the work on nonsense, in bytes: no name is longer.
+// longest bounds the length of words that are compared, in bytes. No valid name is longer.
 const longest = 64
 
-// NearestWord returns the candidate with the fewest edits from word, ignoring case. At most a third
-// of the letters of word may differ, and at least one may. It returns "" if no candidate is near.
+// NearestWord returns the candidate with the fewest edits from word, ignoring case. It permits
+// edits of at most a third of word's letters, but always one. It returns "" if no candidate is that
+// close.
 func NearestWord(word string, candidates []string) string {
 	return NearestWordWithin(word, candidates, max(1, len(word)/3))
 }
 
-// NearestWordWithin is NearestWord with at most most edits.
+// NearestWordWithin is like NearestWord but permits at most most edits.
 func NearestWordWithin(word string, candidates []string, most int) string {
 	best, bestDistance := "", most+1
 	for _, candidate := range candidates {
@@ -24,8 +25,8 @@ func NearestWordWithin(word string, candidates []string, most int) string {
 	return best
 }
 
-// distance returns the number of letters to add, drop, change or swap with their neighbour to turn
-// a into b (optimal string alignment).
+// distance returns the minimum number of edits that turn a into b: adding, removing or changing a
+// letter, or swapping two adjacent letters (optimal string alignment).
 func distance(a, b string) int {
 	if len(a) > longest || len(b) > longest {
 		return longest

@@ -12,19 +12,21 @@ import (
 )
 
 const (
-	// mostTokens bounds the cache.
+	// mostTokens bounds the number of cached tokens.
 	mostTokens = 64
-	// refreshBefore is the remaining lifetime at which a token is exchanged anew. Tokens that live
-	// shorter than twice that are exchanged anew at half of their lifetime.
+	// refreshBefore is the remaining lifetime at which a new token is requested. For a token with
+	// less than twice this lifetime, it is half of the lifetime.
 	refreshBefore = 5 * time.Minute
-	// usable is the remaining lifetime that clients need: gRPC discards a token with less.
+	// usable is the remaining lifetime that clients need: gRPC discards a token that expires
+	// earlier.
 	usable = 65 * time.Second
 )
 
-// cache returns tokens that were exchanged before, by the hash of their request. Equal requests
-// share an exchange, which continues if its clients disconnect.
+// cache caches access tokens by the hash of their request. Concurrent equal requests share one
+// exchange, which continues even if all its clients disconnect.
 type cache struct {
-	ctx      context.Context // of Server.Run, called once: an exchange outlives the request that began it
+	// context of Server.Run: an exchange must not end with the request that started it
+	ctx      context.Context
 	exchange func(context.Context, Request) (Token, error)
 	group    singleflight.Group
 
@@ -45,8 +47,8 @@ func newCache(
 	return &cache{ctx: ctx, exchange: exchange, tokens: map[hash]entry{}}
 }
 
-// get returns a token for the request. If an exchange fails, it returns the previous token while
-// that is usable.
+// get returns a token for the request, from the cache or by an exchange. If the exchange fails, it
+// returns the cached token as long as that is usable.
 func (c *cache) get(ctx context.Context, request Request) (Token, error) {
 	key := hash(sha256.Sum256(fmt.Appendf(nil, "%q", []string{request.SubjectToken,
 		request.SubjectTokenType, request.Audience, request.Scope})))
@@ -56,7 +58,8 @@ func (c *cache) get(ctx context.Context, request Request) (Token, error) {
 	}
 	result := c.group.DoChan(string(key[:]), func() (any, error) {
 		token, err := c.exchange(c.ctx, request)
-		token.Expiry = token.Expiry.Round(0) // the monotonic clock stops in suspend
+		// removes the monotonic time, which does not advance during suspend
+		token.Expiry = token.Expiry.Round(0)
 		if err == nil {
 			c.store(key, entry{token, time.Now()})
 		}
@@ -79,7 +82,7 @@ func (c *cache) lookup(key hash) entry {
 	return c.tokens[key]
 }
 
-// store adds a token. If the cache is full, it drops the one that expires first.
+// store adds a token. If the cache is full, it removes the token that expires first.
 func (c *cache) store(key hash, token entry) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,7 +99,7 @@ func (c *cache) store(key hash, token entry) {
 	delete(c.tokens, first)
 }
 
-// status describes a cached token without showing it.
+// status describes a cached token without its content.
 type status struct {
 	Issued time.Time `json:"issue_time"`
 	Expiry time.Time `json:"expire_time"`

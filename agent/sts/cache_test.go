@@ -25,7 +25,7 @@ func TestToken_ReusesTokensUntilShortlyBeforeExpiry(t *testing.T) {
 	exchanges(1)
 	other := form(subject)
 	other.Set("scope", "other")
-	r.post(other) // another scope is another token
+	r.post(other) // a request with another scope needs another exchange
 	r.post(form("another subject"))
 	exchanges(3)
 	r.google.mu.Lock()
@@ -74,7 +74,7 @@ func TestToken_ServesTheFormerTokenWhileTheExchangeFails(t *testing.T) {
 	if _, err := c.get(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
-	for key, known := range c.tokens { // as if most of its lifetime had passed
+	for key, known := range c.tokens { // makes the tokens appear old enough to be refreshed
 		known.issued = known.issued.Add(-time.Hour)
 		c.tokens[key] = known
 	}
@@ -91,8 +91,9 @@ func TestToken_ServesTheFormerTokenWhileTheExchangeFails(t *testing.T) {
 	}
 }
 
-// Go compares times by the monotonic clock, which stops while the machine is suspended, if both
-// have a reading of it.
+// Tokens must also expire while the machine is suspended. If two times have a monotonic reading, Go
+// compares these, and the monotonic clock does not advance during suspend. An expiry must therefore
+// have none.
 func TestCache_TokensExpireByTheWallClock(t *testing.T) {
 	c := newCache(t.Context(), func(context.Context, Request) (Token, error) {
 		return Token{Access: "x", Expiry: time.Now().Add(time.Hour)}, nil

@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// bootstrap configures an Envoy whose ADS stream uses google_grpc with an STS service. Local
-// credentials of a Unix socket count as secure, which call credentials require.
+// bootstrap configures an Envoy whose ADS stream uses google_grpc with an STS service. Call
+// credentials require a secure channel, and local credentials on a Unix socket count as secure.
 const bootstrap = `{
   "node": {"id": "sts", "cluster": "test"},
   "dynamic_resources": {"cds_config": {"ads": {}, "resource_api_version": "V3"},
@@ -30,7 +30,7 @@ const bootstrap = `{
         "subject_token_path": %q, "subject_token_type": %q, "scope": %q}}]}}]}}
 }`
 
-// adsServer sends the authorization of each stream to a channel.
+// adsServer sends the authorization header of each stream to a channel.
 type adsServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	authorizations chan string
@@ -75,7 +75,7 @@ func TestToken_EnvoyUsesIt(t *testing.T) {
 	}
 }
 
-// authorizationOfEnvoy starts an Envoy and returns the authorization of its ADS stream.
+// authorizationOfEnvoy starts an Envoy and returns the authorization header of its ADS stream.
 func authorizationOfEnvoy(t *testing.T, url, subjectFile string) string {
 	t.Helper()
 	socket := filepath.Join(parts.ShortDir(t), "ads.sock")

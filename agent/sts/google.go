@@ -14,23 +14,24 @@ import (
 	"time"
 )
 
-// Google exchanges a JWT for a federated token of Google's Security Token Service and, if an
-// account is configured, that for an access token of the service account.
+// Google exchanges a JWT for a federated token of Google's Security Token Service. If an account is
+// configured, it then exchanges the federated token for an access token of that service account.
 type Google struct {
 	audience, account string
-	federation        string // endpoints
+	federation        string // URLs of the two services
 	credentials       string
 	client            *http.Client
 }
 
 const (
 	cloudPlatform = "https://www.googleapis.com/auth/cloud-platform"
-	lifetime      = time.Hour // of a service account's token; also if Google states none
+	// requested lifetime of a service account's token; also assumed if Google's response has none
+	lifetime      = time.Hour
 	maximumAnswer = 64 << 10
 )
 
-// NewGoogle returns the manager for GoogleTokenExchange. audience, a workload identity provider, is
-// used for requests without one. account is the e-mail address of a service account; "" returns the
+// NewGoogle returns a Google. audience is a workload identity provider, for requests without an
+// audience. account is the e-mail address of a service account; if it is "", Exchange returns the
 // federated token.
 func NewGoogle(audience, account string) *Google {
 	return &Google{
@@ -38,13 +39,14 @@ func NewGoogle(audience, account string) *Google {
 		federation:  "https://sts.googleapis.com/v1/token",
 		credentials: "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/",
 		client: &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error {
-			return errors.New("unexpected redirect") // its target would receive the token
+			// A redirect would send the token to another server.
+			return errors.New("unexpected redirect")
 		}},
 	}
 }
 
-// Exchange exchanges a token with the token service. An error of type *Error is sent to the client
-// as it is; any other means that the service is unavailable. It may be called concurrently.
+// Exchange exchanges a token. An error of type *Error is for the client; any other error means that
+// the service is unavailable. It may be called concurrently.
 func (g *Google) Exchange(ctx context.Context, request Request) (Token, error) {
 	audience := cmp.Or(request.Audience, g.audience)
 	if audience == "" {
@@ -100,8 +102,8 @@ func (g *Google) impersonate(ctx context.Context, federated, scope string) (Toke
 	return Token{access.Token, access.Expiry}, nil
 }
 
-// post sends a request and decodes the JSON response. The error has Google's description without
-// the secret; it is an *Error if Google refuses the request.
+// post sends a request and decodes the JSON response. If Google refuses the request, the error is
+// an *Error with Google's description, from which secret is removed.
 func (g *Google) post(
 	ctx context.Context, address, bearer, contentType, body, secret string, into any,
 ) error {
@@ -127,19 +129,21 @@ func (g *Google) post(
 		return refused(response.StatusCode, bytes.ReplaceAll(data, []byte(secret),
 			[]byte("[redacted]")))
 	}
-	if json.Unmarshal(data, into) != nil { // its error may quote a token
+	// The error of Unmarshal may quote a token.
+	if json.Unmarshal(data, into) != nil {
 		return errors.New("Google's response is not the expected JSON")
 	}
 	return nil
 }
 
-// refused returns the error of a response: an *Error for a status of 4xx.
+// refused returns the error for a response with a status other than 200. It is an *Error if the
+// request is at fault, not if the service is unavailable.
 func refused(status int, body []byte) error {
-	var oauth struct { // sts.googleapis.com
+	var oauth struct { // response of sts.googleapis.com
 		Code        string `json:"error"`
 		Description string `json:"error_description"`
 	}
-	var api struct { // iamcredentials.googleapis.com
+	var api struct { // response of iamcredentials.googleapis.com
 		Error struct {
 			Status  string `json:"status"`
 			Message string `json:"message"`

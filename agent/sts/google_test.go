@@ -20,18 +20,18 @@ const (
 	accessToken = "access-token-of-the-account"
 )
 
-// fakeGoogle acts as both of Google's services and records what they receive.
+// fakeGoogle is a fake of both of Google's services, which records the requests.
 type fakeGoogle struct {
 	mu       sync.Mutex
 	forms    []url.Values
-	accounts []string // paths at iamcredentials
+	accounts []string // paths of the requests to iamcredentials
 	scopes   []string
-	hold     chan struct{} // not nil: responses wait until it is closed
+	hold     chan struct{} // if not nil, responses wait until it is closed
 	respond  http.HandlerFunc
 	lifetime time.Duration
 }
 
-// startGoogle returns a manager that uses a new fake.
+// startGoogle returns a Google that sends requests to a new fakeGoogle.
 func startGoogle(t *testing.T, audience, account string) (*Google, *fakeGoogle) {
 	t.Helper()
 	fake := &fakeGoogle{lifetime: time.Hour}
@@ -135,7 +135,7 @@ func TestGoogle_NamesTheReasonWithoutTheToken(t *testing.T) {
 	}
 	cases := map[string]struct {
 		respond http.HandlerFunc
-		code    string // "" = the service is unavailable
+		code    string // code of the *Error; "" = the service is unavailable
 		text    string
 	}{
 		"refused": {respond(400, `{"error":"invalid_grant","error_description":"`+

@@ -19,10 +19,10 @@ const (
 	typeAccess  = "urn:ietf:params:oauth:token-type:access_token"
 	typeJWT     = "urn:ietf:params:oauth:token-type:jwt"
 	formType    = "application/x-www-form-urlencoded"
-	maximumBody = 64 << 10 // also of the token file
+	maximumBody = 64 << 10 // of a request and of the token file
 )
 
-// routes returns the handler of /token and, with the path that Istio's agent uses, /stsStatus.
+// routes returns the handler of /token and /stsStatus, the paths that Istio's agent uses.
 func (s *Server) routes(tokens *cache) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /token", func(w http.ResponseWriter, r *http.Request) {
@@ -49,7 +49,7 @@ func (s *Server) routes(tokens *cache) http.Handler {
 	return mux
 }
 
-// success and failure are the responses of RFC 8693, section 2.2, and RFC 6749, section 5.2.
+// success is a response of RFC 8693, section 2.2, failure one of RFC 6749, section 5.2.
 type (
 	success struct {
 		Access  string `json:"access_token"`
@@ -70,7 +70,7 @@ func answer(w http.ResponseWriter, status int, body any) {
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-// read returns the request of a POST. A missing subject token is read from the token file.
+// read returns the request in a POST. If it has no subject token, that is read from the token file.
 func (s *Server) read(w http.ResponseWriter, r *http.Request) (Request, error) {
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Now().Add(readTime))
@@ -78,7 +78,8 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (Request, error) {
 	if err != nil {
 		return Request{}, &Error{InvalidRequest, "cannot read the request: " + err.Error()}
 	}
-	_ = control.SetReadDeadline(time.Time{}) // net/http cancels the context of r when it expires
+	// When the deadline expires, net/http cancels the context of r.
+	_ = control.SetReadDeadline(time.Time{})
 	request, err := parse(r.Header.Get("Content-Type"), string(body))
 	if err != nil || request.SubjectToken != "" {
 		return request, err
@@ -107,8 +108,8 @@ func readToken(path string) (string, error) {
 	return token, nil
 }
 
-// parse validates the form of a request. The subject token may be missing. Errors name parameters,
-// never their values.
+// parse validates the form of a request, which may lack the subject token. Errors contain names of
+// parameters, never their values.
 func parse(contentType, body string) (Request, error) {
 	if media, _, err := mime.ParseMediaType(contentType); err != nil || media != formType {
 		return Request{}, &Error{InvalidRequest, "the Content-Type must be " + formType}
@@ -126,7 +127,7 @@ func parse(contentType, body string) (Request, error) {
 		SubjectTokenType: form.Get("subject_token_type"),
 		Audience:         form.Get("audience"), Scope: form.Get("scope")}
 	if request.SubjectToken == "" {
-		request.SubjectTokenType = typeJWT // of the token file
+		request.SubjectTokenType = typeJWT // type of the token in the token file
 	}
 	requested := form.Get("requested_token_type")
 	switch {

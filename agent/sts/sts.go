@@ -4,8 +4,8 @@
 //	Envoy -- POST /token --> Server -- cache --> Google -- HTTPS --> token service
 //
 // Server validates requests, caches tokens until shortly before they expire, and makes one exchange
-// for equal requests at the same time.
-// Only the users in Options.Trusted may connect. No token is logged or shown.
+// for concurrent equal requests. Only the users in Options.Trusted may connect. No log or status
+// contains a token.
 package sts
 
 import (
@@ -24,7 +24,7 @@ import (
 // Request is a validated request. SubjectToken and SubjectTokenType are not empty.
 type Request struct {
 	SubjectToken, SubjectTokenType string
-	Audience, Scope                string // optional
+	Audience, Scope                string // may be empty
 }
 
 // Token is an access token.
@@ -53,7 +53,7 @@ const (
 type Options struct {
 	Address   string // host:port on loopback
 	Google    *Google
-	TokenFile string   // see Configure
+	TokenFile string   // token file, see Configure
 	Trusted   []uint32 // users that may connect
 	Board     *condition.Board
 	Logger    *slog.Logger
@@ -62,27 +62,27 @@ type Options struct {
 // Stats are counters since the start.
 type Stats struct{ Exchanges, Failures uint64 }
 
-// Server is the token exchange server. It is ready once it listens, or has raised the condition
-// that it cannot yet.
+// Server is the token exchange server. It is ready once it listens on its address, or has raised a
+// condition because it cannot.
 type Server struct {
 	part.Readiness
 	options             Options
 	tokenFile           atomic.Pointer[string]
 	exchanges, failures atomic.Uint64
-	slots               chan struct{} // of exchanges at the same time
+	slots               chan struct{} // has one element per running exchange
 }
 
-// NewServer returns a server that listens once Run is called.
+// NewServer returns a server. Run makes it listen.
 func NewServer(options Options) *Server {
 	s := &Server{options: options, slots: make(chan struct{}, maximumExchanges)}
 	s.Configure(options.TokenFile)
 	return s
 }
 
-// Configure sets the token file that is used for requests without a subject token; "" = none.
+// Configure sets the file with the subject token of requests that have none; "" = no file.
 func (s *Server) Configure(tokenFile string) { s.tokenFile.Store(&tokenFile) }
 
-// Name returns the name of the part.
+// Name returns the name of this component.
 func (s *Server) Name() string { return "sts" }
 
 // Stats returns the counters.
@@ -93,19 +93,19 @@ func (s *Server) Stats() Stats {
 const (
 	// conditionAddress is active while the port cannot be bound.
 	conditionAddress = "sts-address-unavailable"
-	// conditionFailed is active from a failed exchange to the next successful one.
+	// conditionFailed is active after a failed exchange until the next successful one.
 	conditionFailed = "token-exchange-failed"
 )
 
-// Bounds of requests.
+// Limits of requests.
 const (
 	readTime     = 5 * time.Second
 	exchangeTime = 10 * time.Second
-	// maximumExchanges bounds different requests at the same time.
+	// maximumExchanges bounds the number of concurrent exchanges.
 	maximumExchanges = 16
 )
 
-// refusalBody is the response to connections of other users and beyond the limits.
+// refusalBody is the response to users that are not trusted, and to connections beyond the limits.
 const refusalBody = `{"error":"access_denied","error_description":` +
 	`"this user may not exchange tokens, or has too many connections"}`
 
@@ -126,12 +126,14 @@ func (s *Server) Run(ctx context.Context) error {
 		}}.Serve(ctx)
 }
 
-// exchange calls the manager and reports failures.
+// exchange calls Google.Exchange, and raises a condition if that fails.
 func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
 	select {
 	case s.slots <- struct{}{}:
 		defer func() { <-s.slots }()
-	default: // waiting would let them pile up, because exchanges outlive their clients
+	// Waiting exchanges would accumulate, because an exchange continues when its client
+	// disconnects.
+	default:
 		return Token{}, fmt.Errorf("%d other tokens are being exchanged", maximumExchanges)
 	}
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
@@ -143,7 +145,8 @@ func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
 		s.options.Logger.Info("token exchanged", "expires", token.Expiry)
 		return token, nil
 	}
-	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // not at a stop
+	// A failure because the server stops is not reported.
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		s.failures.Add(1)
 		s.options.Board.Raise(conditionFailed, condition.Error,
 			fmt.Sprintf("the token exchange for Envoy's gRPC services fails: %v", err))

@@ -30,7 +30,7 @@ func errorCode(err error) (string, bool) {
 	return known.Code, true
 }
 
-// rig is a running server with a fake of Google behind it.
+// rig is a running server that exchanges tokens with a fakeGoogle.
 type rig struct {
 	*Server
 	t      *testing.T
@@ -79,7 +79,7 @@ func form(subject string) url.Values {
 		"subject_token_type": {typeJWT}}
 }
 
-// post returns the status and the decoded response.
+// post sends a form to /token and returns the status and the decoded response.
 func (r *rig) post(form url.Values) (int, map[string]any) {
 	r.t.Helper()
 	response, err := http.PostForm(r.url+"/token", form)

@@ -1,5 +1,5 @@
-// Package typedconfig checks typed_configs of types that the agent does not link. A process that
-// links all of them (outrider-bootstrap) does the work; a Checker remembers its answers.
+// Package typedconfig checks typed_configs whose types the agent does not link. A Checker passes
+// them to a process that links all types (outrider-bootstrap), and caches the results.
 package typedconfig
 
 import (
@@ -17,12 +17,12 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// LinkedEnvoyAPI is the Envoy whose API is linked: the version of go-control-plane/envoy.
+// LinkedEnvoyAPI is the version of Envoy whose API is linked: that of go-control-plane/envoy.
 const LinkedEnvoyAPI = "1.40"
 
 // Config is the content of a typed_config.
 type Config struct {
-	Type  string          // the name of the message
+	Type  string          // full name of the message type
 	Value json.RawMessage // a JSON object
 }
 
@@ -31,56 +31,58 @@ type Finding struct {
 	Field    string // path in the value: descriptors[0].token_bucket; "" is the value itself
 	Severity condition.Severity
 	Message  string
-	Fix      string `json:"Cure"` // the name of earlier versions
-	// Unknown means a field, value or type that LinkedEnvoyAPI does not have.
+	Fix      string `json:"Cure"` // JSON name for compatibility with earlier versions
+	// Unknown reports whether LinkedEnvoyAPI lacks the field, value or type.
 	Unknown bool
 }
 
 const (
 	maxKnown = 4096    // number of cached results
-	maxBytes = 4 << 20 // size of all Values that one Check may pass to the process
+	maxBytes = 4 << 20 // total size of the Values that one Check passes to the process
 
 	timeout = 10 * time.Second
 )
 
-// RetryAfter is the minimum time between a failure of the process and the next request to it.
+// RetryAfter is the minimum time between a failure of the process and its next start.
 const RetryAfter = time.Minute
 
 // Checker checks Configs. It is safe for concurrent use.
 type Checker struct {
-	// Run starts the process that checks, and returns the findings of each Config.
+	// Run starts the process that checks configs, and returns the findings of each.
 	Run func(context.Context, []Config) ([][]Finding, error)
 
-	mu     sync.Mutex
-	known  map[[sha256.Size]byte]remembered
-	failed error // error of the process, returned for every request until retry
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]remembered
+	// last error of the process, which Check returns until retry instead of starting it
+	failed error
 	retry  time.Time
 }
 
-// CheckResult has the findings of one Config. Err says why it could not be checked.
+// CheckResult contains the findings of one Config. If Err is not nil, the Config could not be
+// checked.
 type CheckResult struct {
 	Findings []Finding
 	Err      error
 }
 
-// remembered is a cached CheckResult; one with Err is requested again after retry.
+// remembered is a cached CheckResult. One with Err expires at retry.
 type remembered struct {
 	CheckResult
 	retry time.Time
 }
 
-// question is a Config without a remembered answer.
+// question is a Config without a cached result.
 type question struct {
 	Config
 	sum    [sha256.Size]byte
 	answer *CheckResult
 }
 
-// probe is a question that every working process can answer.
+// probe is a trivial question: a process that cannot answer it does not work.
 var probe = []question{{Config: Config{Type: "google.protobuf.Empty", Value: json.RawMessage("{}")}}}
 
-// Check returns an answer for each Config. It starts processes for those that are not known, one
-// unless that fails, and waits for them at most timeout.
+// Check returns a result for each of configs. It passes those without a cached result to a process,
+// or to several if that fails. It takes at most timeout.
 func (c *Checker) Check(configs []Config) []CheckResult {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +93,8 @@ func (c *Checker) Check(configs []Config) []CheckResult {
 		sum := sha256.Sum256([]byte(config.Type + "\n" + string(config.Value)))
 		if known, ok := c.known[sum]; ok && (known.Err == nil || now.Before(known.retry)) {
 			answers[i] = known.CheckResult
-		} else if now.Before(c.retry) { // each change would wait for the process to fail
+			// Otherwise each change of the configuration would wait until the process fails.
+		} else if now.Before(c.retry) {
 			answers[i].Err = c.failed
 		} else {
 			questions = append(questions, question{config, sum, &answers[i]})
@@ -120,8 +123,9 @@ func (c *Checker) Check(configs []Config) []CheckResult {
 	return answers
 }
 
-// answer answers questions, sorted by size. If the process fails at them although it works, it asks
-// for the smaller and the larger ones, so that one that is too expensive leaves the others checked.
+// answer passes questions, sorted by size, to a process. If that fails although the process works
+// for probe (works), it repeats this for the smaller and the larger half, so that the result of one
+// expensive question does not become that of the others.
 func (c *Checker) answer(ctx context.Context, questions []question, works bool) {
 	found, err := c.run(ctx, questions)
 	if err != nil && !works {
@@ -144,7 +148,8 @@ func (c *Checker) answer(ctx context.Context, questions []question, works bool) 
 	}
 }
 
-// halfOf returns how many of at least two questions have half of the bytes.
+// halfOf returns the number of questions, at least one but not all, whose sizes add up to about
+// half of the total.
 func halfOf(questions []question) int {
 	total, size, half := 0, 0, 0
 	for _, q := range questions {
@@ -157,8 +162,8 @@ func halfOf(questions []question) int {
 	return max(half, 1)
 }
 
-// run runs the process for at most half of the time that is left, so that one that hangs leaves
-// time for the others.
+// run runs the process for at most half of the remaining time, so that time is left for other
+// questions if it hangs.
 func (c *Checker) run(ctx context.Context, questions []question) ([][]Finding, error) {
 	deadline, _ := ctx.Deadline()
 	ctx, cancel := context.WithTimeout(ctx, time.Until(deadline)/2)
@@ -174,8 +179,8 @@ func (c *Checker) run(ctx context.Context, questions []question) ([][]Finding, e
 	return found, err
 }
 
-// NewerThanLinkedAPI reports whether an Envoy's version ("1.41.0") is newer than LinkedEnvoyAPI, so
-// that it may have what LinkedEnvoyAPI lacks.
+// NewerThanLinkedAPI reports whether an Envoy's version ("1.41.0") is newer than LinkedEnvoyAPI.
+// Such an Envoy may support fields and types that LinkedEnvoyAPI lacks.
 func NewerThanLinkedAPI(version string) bool {
 	major, minor := parse(version)
 	apiMajor, apiMinor := parse(LinkedEnvoyAPI)

@@ -13,14 +13,15 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// TestChecker_FailureIsOfOneConfig has a process that fails at some Configs, or at all.
+// If the process fails because of some Configs, only these have an error, unless it fails for every
+// Config.
 func TestChecker_FailureIsOfOneConfig(t *testing.T) {
 	const others = 100
 	for name, test := range map[string]struct {
 		expensive []string
 		hangs     bool
 		broken    bool
-		runs      int // at most
+		runs      int // maximum number of starts of the process
 	}{
 		"a large one":    {expensive: []string{strings.Repeat("x", 1<<16)}, runs: 4},
 		"a small one":    {expensive: []string{"x"}, runs: 18},
@@ -51,7 +52,7 @@ func TestChecker_FailureIsOfOneConfig(t *testing.T) {
 				for i := range others {
 					configs = append(configs, typedconfig.Config{Value: json.RawMessage(fmt.Sprint(i))})
 				}
-				for range 2 { // the second time of what is remembered
+				for range 2 { // the second Check must return the cached results
 					for i, answer := range checker.Check(configs) {
 						if failed := test.broken || i < len(test.expensive); (answer.Err != nil) != failed {
 							t.Errorf("%d: %v", i, answer.Err)

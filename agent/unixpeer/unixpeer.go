@@ -10,8 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Peer identifies the other end of a connection. The kernel records it when the connection is made,
-// so neither a later exit, setuid or exec of the peer nor a reused PID changes it.
+// Peer identifies the process at the other end of a connection, as the kernel recorded it when the
+// connection was made. It does not change if the process exits, executes another program or changes
+// its user, or if its PID is reused.
 type Peer struct {
 	PID    int
 	UID    uint32
@@ -19,11 +20,11 @@ type Peer struct {
 	Groups []uint32 // supplementary groups
 }
 
-// maximumGroups is NGROUPS_MAX of Linux (limits.h).
+// maximumGroups is Linux's limit of supplementary groups (NGROUPS_MAX in limits.h).
 const maximumGroups = 65536
 
-// OfConn returns the peer of a connection (SO_PEERCRED, SO_PEERGROUPS). The peer is meaningless if
-// err is not nil: its user would be root.
+// OfConn returns the peer of a connection (SO_PEERCRED, SO_PEERGROUPS). If err is not nil, the peer
+// must not be used: its UID would be 0, that of root.
 func OfConn(socket *net.UnixConn) (Peer, error) {
 	raw, err := socket.SyscallConn()
 	if err != nil {
@@ -54,7 +55,8 @@ func peerOf(fd int) (Peer, error) {
 func groupsOf(fd int) ([]uint32, error) {
 	groups := make([]uint32, 64)
 	for {
-		length := uint32(len(groups)) * 4 // socklen_t; the kernel returns the required length
+		// a socklen_t, in which the kernel returns the size of all groups in bytes
+		length := uint32(len(groups)) * 4
 		_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, uintptr(fd), unix.SOL_SOCKET,
 			unix.SO_PEERGROUPS,
 			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&length)), 0)

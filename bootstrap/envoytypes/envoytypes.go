@@ -1,3 +1,3 @@
-// Package envoytypes links every type of Envoy's API, so that the registry of protobuf has them.
-// The lists of imports are generated: go test ./bootstrap/envoytypes -update.
+// Package envoytypes links every type of Envoy's API, so that protobuf's registry of types contains
+// them. To generate its lists of imports: go test ./bootstrap/envoytypes -update.
 package envoytypes

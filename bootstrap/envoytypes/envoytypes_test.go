@@ -17,11 +17,13 @@ import (
 var update = flag.Bool("update", false, "write the lists of imports")
 
 const (
-	api  = "github.com/envoyproxy/go-control-plane/envoy/"
-	half = api + "extensions/filters/m" // the first import of the second file
+	api = "github.com/envoyproxy/go-control-plane/envoy/"
+	// imports from this one on are in m_z.go, earlier ones in a_l.go
+	half = api + "extensions/filters/m"
 )
 
-// TestAPI_IsThatOfTheModule compares the documented version of Envoy's API with that of go.mod.
+// TestAPI_IsThatOfTheModule compares typedconfig.LinkedEnvoyAPI with the version of
+// go-control-plane/envoy.
 func TestAPI_IsThatOfTheModule(t *testing.T) {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}}",
 		strings.TrimSuffix(api, "/")).Output()
@@ -30,7 +32,8 @@ func TestAPI_IsThatOfTheModule(t *testing.T) {
 	}
 }
 
-// TestImports_HaveEveryPackage compares the imports with the packages of the module.
+// TestImports_HaveEveryPackage checks that the lists of imports contain each package of Envoy's API
+// in the module.
 func TestImports_HaveEveryPackage(t *testing.T) {
 	out, err := exec.Command("go", "list", api+"...").Output()
 	if err != nil {
@@ -38,7 +41,7 @@ func TestImports_HaveEveryPackage(t *testing.T) {
 	}
 	var packages []string
 	for name := range strings.FieldsSeq(string(out)) {
-		if strings.HasSuffix(name, "/v3") { // Envoy supports no other version
+		if strings.HasSuffix(name, "/v3") { // Envoy supports only v3
 			packages = append(packages, name)
 		}
 	}

@@ -1,5 +1,5 @@
 // Command outrider-bootstrap renders Envoy's bootstrap or checks typed_configs for outriderd, and
-// ends; see package bootstrap. Nobody calls it by hand.
+// exits; see package bootstrap. Users do not run it.
 package main
 
 import (

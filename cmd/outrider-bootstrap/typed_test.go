@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// places are the kinds of EnvoyFilter patches that can contain a typed_config. TYPED stands for it,
-// NUMBER for a number that differs in each.
+// places are EnvoyFilter patches that can contain a typed_config, one of each kind. TYPED is a
+// placeholder for the typed_config, NUMBER for a number that differs in each EnvoyFilter.
 var places = []string{
 	"{applyTo: HTTP_FILTER, patch: {operation: INSERT_FIRST, value: {name: a, typed_config: TYPED}}}",
 	"{applyTo: NETWORK_FILTER, patch: {operation: ADD, value: {name: a, typed_config: TYPED}}}",
@@ -34,9 +34,9 @@ var places = []string{
 	"{applyTo: EXTENSION_CONFIG, patch: {operation: ADD, value: {name: fNUMBER, typed_config: TYPED}}}",
 }
 
-// TestMeshCheck_FindsMisspeltFieldsOfEveryType writes EnvoyFilters with typed_configs of 200 types,
-// each with a misspelt field, and the same without it. It also nests them in each other and in
-// TypedStruct.
+// TestMeshCheck_FindsMisspeltFieldsOfEveryType checks EnvoyFilters with typed_configs of 200 types.
+// A misspelt field must be found in each, and nothing with the right spelling. Some typed_configs
+// are nested in another one or written as a TypedStruct.
 func TestMeshCheck_FindsMisspeltFieldsOfEveryType(t *testing.T) {
 	const wanted = 200
 	all := extensions()
@@ -106,7 +106,8 @@ func TestMeshCheck_FindsMisspeltFieldsOfEveryType(t *testing.T) {
 	}
 }
 
-// checkTooLarge checks typed_configs that are too large to be checked, before a misspelt one.
+// checkTooLarge checks two typed_configs that are too large, followed by a misspelt one, whose
+// field must be found nevertheless.
 func checkTooLarge(t *testing.T, folder string) {
 	t.Helper()
 	const filter = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\n" +
@@ -143,7 +144,7 @@ type problem struct {
 	Field, Severity, Message, Fix string
 }
 
-// meshCheck returns the problems that outrider finds in a file.
+// meshCheck returns the problems that "outrider mesh check" finds in a file.
 func meshCheck(t *testing.T, folder, content string) []problem {
 	t.Helper()
 	file := filepath.Join(folder, "mesh.yaml")
@@ -161,11 +162,11 @@ func meshCheck(t *testing.T, folder, content string) []problem {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return slices.DeleteFunc(found, func(p problem) bool {
-		return p.Severity == "info" // the patch matches nothing on this host
+		return p.Severity == "info" // only says that the patch matches no resource of this host
 	})
 }
 
-// extensions returns the types of extensions that have a field for which sample returns a value.
+// extensions returns the types of Envoy's extensions for which sample finds a field.
 func extensions() []protoreflect.MessageDescriptor {
 	found := map[string]protoreflect.MessageDescriptor{}
 	protoregistry.GlobalTypes.RangeMessages(func(m protoreflect.MessageType) bool {
@@ -184,8 +185,8 @@ func extensions() []protoreflect.MessageDescriptor {
 	return all
 }
 
-// sample returns the name and a YAML value of the last field of a message for which it can make
-// one.
+// sample returns the name of the last field of a message for which it can generate a value, and the
+// value as YAML.
 func sample(of protoreflect.MessageDescriptor, depth int) (protoreflect.Name, string, bool) {
 	for i := range of.Fields().Len() {
 		field := of.Fields().Get(of.Fields().Len() - 1 - i)
@@ -240,7 +241,7 @@ func sampleOf(field protoreflect.FieldDescriptor, depth int) (string, bool) {
 	return "7", field.Kind() != protoreflect.GroupKind
 }
 
-// typed reports whether a message needs a typed_config.
+// typed reports whether a message has a field typed_config.
 func typed(of protoreflect.MessageDescriptor) bool { return of.Fields().ByName("typed_config") != nil }
 
 func deprecated(of protoreflect.Descriptor) bool {

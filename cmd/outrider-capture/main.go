@@ -1,5 +1,6 @@
 // Outrider-capture owns the nftables rules of an agent; see package capture. With the argument
-// "resolved" it routes domains to the DNS proxy; see package resolved. Nobody calls it by hand.
+// "resolved" it is the helper that routes domains to the agent's DNS proxy; see package resolved.
+// Users do not run it.
 package main
 
 import (
@@ -12,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/dns/resolved"
 )
 
-// version is set when the program is linked (-X main.version=…).
+// version is set by the build (-X main.version=…).
 var version = "devel"
 
 func main() {
@@ -26,7 +27,7 @@ func main() {
 	os.Exit(capture.Main(os.Args[1:], version, os.Stdout, os.Stderr))
 }
 
-// serveResolved serves the connection on standard input.
+// serveResolved serves the agent's connection, which systemd passes as standard input.
 func serveResolved() error {
 	connection, err := net.FileConn(os.Stdin)
 	if err != nil {

@@ -2,44 +2,47 @@ package wasmtest
 
 import "encoding/binary"
 
-// Kinds of maps of headers, by the ABI of proxy-wasm.
+// Constants of the proxy-wasm ABI: types of header maps.
 const (
 	RequestHeaders  = 0
 	ResponseHeaders = 2
 
-	downstream = 2 // kind of a stream
+	downstream = 2 // stream type of the client's connection
 )
 
-// Tagger returns a Wasm module for requests that adds a header to each request or response.
+// Tagger returns a Wasm HTTP filter that adds a header to each request or response; headers is
+// RequestHeaders or ResponseHeaders.
 func Tagger(headers byte, name, value string) []byte {
-	const valueAt = 256 // address of value; name is at address 0
+	const valueAt = 256 // memory address of value; that of name is 0
 	callback := "proxy_on_request_headers"
 	if headers == ResponseHeaders {
 		callback = "proxy_on_response_headers"
 	}
 	body := []byte{0}
 	for _, number := range []int{int(headers), 0, len(name), valueAt, len(value)} {
-		body = append(append(body, 0x41), signed(number)...) // i32.const
+		body = append(append(body, 0x41), signed(number)...) // opcode i32.const
 	}
-	body = append(body, 0x10, 0, 0x1a, 0x41, 0, 0x0b) // call 0, drop, return 0 (continue)
+	// opcodes: call function 0, drop its result, return 0 (continue)
+	body = append(body, 0x10, 0, 0x1a, 0x41, 0, 0x0b)
 	return assemble("proxy_add_header_map_value", 5, callback, 3, body,
 		segment(0, name), segment(valueAt, value))
 }
 
-// Closer returns a Wasm module for connections that closes each one at once.
+// Closer returns a Wasm network filter that closes each new connection.
 func Closer() []byte {
-	// proxy_on_new_connection returns 1: stop
+	// The callback calls proxy_close_stream and returns 1 (stop iteration).
 	return assemble("proxy_close_stream", 1, "proxy_on_new_connection", 1,
 		[]byte{0, 0x41, downstream, 0x10, 0, 0x1a, 0x41, 1, 0x0b})
 }
 
-// Failing returns a Wasm module whose VM fails at each request.
+// Failing returns a Wasm HTTP filter that traps at each request.
 func Failing() []byte {
 	return assemble("proxy_close_stream", 1, "proxy_on_request_headers", 3, []byte{0, 0x00, 0x0b})
 }
 
-// assemble returns a module that imports one function of the host, of i32 parameters and an i32
-// result, and exports one callback with the same kind of signature and the given body.
+// assemble returns a Wasm module that imports one host function and exports one callback. Their
+// parameters, of the given numbers, and their results are of type i32. body is the code of the
+// callback.
 func assemble(imported string, importedParameters byte, callback string, parameters byte,
 	body []byte, segments ...[]byte) []byte {
 	integers := func(n byte) (all []byte) {
@@ -53,7 +56,7 @@ func assemble(imported string, importedParameters byte, callback string, paramet
 	}
 	export := func(name string, kind, index byte) []byte { return append(text(name), kind, index) }
 	out := []byte("\x00asm\x01\x00\x00\x00")
-	// types: the imported function, the callback, malloc, and the version of the ABI
+	// function types of the imported function, the callback, malloc and proxy_abi_version_0_2_1
 	out = append(out, section(1, function(importedParameters), function(parameters), function(1),
 		[]byte{0x60, 0, 0})...)
 	out = append(out, section(2, append(append(text("env"), text(imported)...), 0, 0))...)
@@ -61,7 +64,7 @@ func assemble(imported string, importedParameters byte, callback string, paramet
 	out = append(out, section(5, []byte{0, 1})...)
 	out = append(out, section(7, export("memory", 2, 0), export(callback, 0, 1),
 		export("malloc", 0, 2), export("proxy_abi_version_0_2_1", 0, 3))...)
-	malloc := []byte{0, 0x41, 0x80, 0x08, 0x0b} // always address 1024
+	malloc := []byte{0, 0x41, 0x80, 0x08, 0x0b} // returns address 1024 for every call
 	out = append(out, section(10, sized(body), sized(malloc), sized([]byte{0, 0x0b}))...)
 	if len(segments) > 0 {
 		out = append(out, section(11, segments...)...)
@@ -88,7 +91,7 @@ func sized(content []byte) []byte {
 
 func text(s string) []byte { return sized([]byte(s)) }
 
-// signed encodes a small number as LEB128 with a sign.
+// signed encodes a non-negative number as signed LEB128.
 func signed(n int) (all []byte) {
 	for n >= 64 {
 		all, n = append(all, byte(n&0x7f)|0x80), n>>7

@@ -1,4 +1,4 @@
-// Package wasmtest has what tests of Wasm modules need: an image registry, and a module.
+// Package wasmtest provides an image registry and small Wasm modules for tests.
 package wasmtest
 
 import (
@@ -17,11 +17,11 @@ import (
 	"oras.land/oras-go/v2/registry/remote"
 )
 
-// ModuleType is the media type of an image layer that is a Wasm module.
+// ModuleType is the media type of an image layer that contains a Wasm module.
 const ModuleType = "application/vnd.module.wasm.content.layer.v1+wasm"
 
-// EmptyModule is a Wasm module that does nothing: it has a memory, malloc and the version of the
-// ABI.
+// EmptyModule is a Wasm module for Envoy that has no effect. It exports a memory, malloc and the
+// version of the proxy-wasm ABI.
 const EmptyModule = "\x00asm\x01\x00\x00\x00" +
 	"\x01\x09\x02\x60\x00\x00\x60\x01\x7f\x01\x7f" + // function types () and (i32) i32
 	"\x03\x03\x02\x00\x01" + "\x05\x03\x01\x00\x01" + // two functions, and one page of memory
@@ -35,7 +35,8 @@ const (
 	DockerManifest = "application/vnd.docker.distribution.manifest.v2+json"
 )
 
-// NewRegistry starts an image registry. All its requests pass through guard, unless that is nil.
+// NewRegistry starts an image registry. If guard is not nil, requests to Registry.Host pass through
+// it.
 func NewRegistry(t *testing.T, guard func(http.Handler) http.Handler) *Registry {
 	t.Helper()
 	handler := registry.New(registry.Logger(stdlog.New(io.Discard, "", 0)))
@@ -54,9 +55,9 @@ func NewRegistry(t *testing.T, guard func(http.Handler) http.Handler) *Registry 
 
 // Registry is a registry to which tests push images.
 type Registry struct {
-	Host string // host:port from which images are fetched
+	Host string // host:port from which Wasm images are fetched
 	t    *testing.T
-	to   string // host:port to which images are pushed without credentials
+	to   string // host:port to which tests push images, without passing guard
 }
 
 // Layer is a layer of an image.

@@ -18,25 +18,26 @@ import (
 
 const (
 	maxFileBytes = 1 << 20
-	// how much earlier than its issue a certificate becomes valid, as in istiod, for hosts whose
-	// clocks are behind
+	// time between NotBefore of a certificate and its issue, as in istiod, for hosts whose clocks
+	// are behind
 	clockTolerance = 2 * time.Minute
 	serialBits     = 128
 )
 
-// authority holds a key that signs certificates, with its chain. It is immutable.
+// authority is a signing certificate with its private key and chain. It is immutable.
 type authority struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
 	notAfter    time.Time // time at which the first certificate of the chain expires
 	roots       []*x509.Certificate
-	issuers     []*x509.Certificate // roots that issued the chain
+	issuers     []*x509.Certificate // those of roots that issued the chain
 	// intermediates as PEM, which clients need in addition to the roots; "": none
 	chain  string
 	bundle string // roots as PEM
 }
 
-// readAuthority reads the files of [ca], and checks that they can be used together at the time now.
+// readAuthority reads the files of [ca]. It checks that they belong together and are valid at the
+// time now.
 func readAuthority(s Settings, now time.Time) (*authority, error) {
 	read := func(path string) (pki.PEMInput, error) {
 		text, err := readfile.Read(path, maxFileBytes)
@@ -106,7 +107,7 @@ func (a *authority) equal(b *authority) bool {
 	return a.certificate.Equal(b.certificate) && a.chain == b.chain && a.bundle == b.bundle
 }
 
-// issued is a certificate that was issued, with its chain.
+// issued is a newly issued certificate with its chain.
 type issued struct {
 	serial   *big.Int
 	notAfter time.Time
@@ -115,8 +116,8 @@ type issued struct {
 
 var errExpired = errors.New("the signing certificate has expired")
 
-// sign issues a certificate for a SPIFFE ID. Its validity ends after ttl, or when the chain of the
-// authority expires.
+// sign issues a certificate for a SPIFFE ID. It is valid for ttl, but not beyond the expiry of the
+// authority's chain.
 func (a *authority) sign(public crypto.PublicKey, id string, now time.Time, ttl time.Duration) (
 	*issued, error) {
 	uri, err := url.Parse(id)

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// files writes the files of [ca] to a directory.
+// files writes the files of [ca] to a directory and returns the settings for them.
 func files(t testing.TB, chain, key, roots []byte) Settings {
 	t.Helper()
 	folder := t.TempDir()
@@ -70,7 +70,7 @@ func TestAuthority_Files(t *testing.T) {
 	}
 }
 
-// A certificate ends with the first certificate of the chain that signs it.
+// An issued certificate expires no later than the signing certificate.
 func TestAuthority_Validity(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	read, err := readAuthority(files(t, pkitest.PEM(root.Certificate), pkitest.KeyPEM(t, root.Key),
@@ -110,7 +110,7 @@ func TestAuthority_Validity(t *testing.T) {
 	}
 }
 
-// BenchmarkIssue checks a request with a P-256 key, and signs it with a P-256 key.
+// BenchmarkIssue measures the time to check a request with a P-256 key and to sign it with one.
 func BenchmarkIssue(b *testing.B) {
 	root := pkitest.NewAuthority(b, "root", nil)
 	read, err := readAuthority(files(b, pkitest.PEM(root.Certificate), pkitest.KeyPEM(b, root.Key),

@@ -5,9 +5,9 @@
 //
 //	certificate or token → Options.Authenticate → rates → request → authority → chain and roots
 //
-// Changed files replace the authority once they can be used together; until then the previous one
-// stays in use. The private key is only in its file and in the memory of an authority: no message
-// and no method returns it.
+// If the files change, the Server uses them once they are valid and belong together; until then the
+// previous signing certificate stays in use. The private key exists only in its file and in the
+// memory of an authority: no message contains it, and no method returns it.
 package ca
 
 import (
@@ -32,28 +32,30 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/rates"
 )
 
-// conditionRefused is active while the files of [ca] cannot be used. The files that were read
-// before stay in use.
+// conditionRefused is active while the files of [ca] cannot be used. The previous content of the
+// files stays in use.
 const conditionRefused = "ca-refused"
 
 // Settings are the settings of [ca] in the configuration.
 type Settings struct {
-	// file with a root or intermediate, followed by the intermediates that issued it
+	// file with the signing certificate, followed by the intermediates that issued it
 	CertFile string
 	KeyFile  string
-	RootFile string // file with the roots that clients trust; "": the root in CertFile
+	// file with the roots that clients trust; "": the certificate in CertFile is the root
+	RootFile string
 	MaxTTL   time.Duration
 }
 
 // Options configures a Server.
 type Options struct {
-	// Authenticate returns the identity of a client, and an error if it has none.
+	// Authenticate returns the identity of a client, or an error if the client has none.
 	Authenticate func(client xds.Peer) (auth.Caller, error)
-	// WaitForTurn blocks until a client may begin a call. It is called twice: before the client is
-	// authenticated (known is false) and after. The error is a gRPC status.
+	// WaitForTurn blocks until a client may proceed with a call. It is called twice per call:
+	// before the client is authenticated (known is false) and after. The error is a gRPC status.
 	WaitForTurn func(ctx context.Context, client xds.Peer, known bool) error
-	// TrustClientRoots makes the listener accept client certificates of these roots instead of
-	// those of the previous call. It is called before the Server signs with one of the roots.
+	// TrustClientRoots makes the listener accept client certificates that these roots issued,
+	// instead of the roots of the previous call. It is called before the Server signs with a new
+	// authority.
 	TrustClientRoots func(roots []*x509.Certificate)
 	Watcher          *watch.Notifier
 	Board            *condition.Board
@@ -72,8 +74,8 @@ type Server struct {
 
 	mu       sync.Mutex
 	settings Settings
-	longest  time.Duration // the longest MaxTTL so far
-	stop     func()        // ends the watch of the files
+	longest  time.Duration // longest MaxTTL since the start
+	stop     func()        // stops watching the files
 	retired  []past        // roots of replaced authorities
 }
 
@@ -90,9 +92,9 @@ func New(settings Settings, options Options) (*Server, error) {
 	return s, nil
 }
 
-// Register registers IstioCertificateService with a gRPC server. The method is registered as a
-// stream, which clients cannot distinguish: for other methods, gRPC reads the whole request, of up
-// to 16 MiB and without a time limit, before it calls them.
+// Register registers IstioCertificateService with a gRPC server. It registers the method as a
+// stream, which makes no difference for clients. Otherwise gRPC would read the whole request, of up
+// to 16 MiB and without a time limit, before it calls the method.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	service := securityv1.IstioCertificateService_ServiceDesc
 	registrar.RegisterService(&grpc.ServiceDesc{ServiceName: service.ServiceName,
@@ -117,7 +119,7 @@ func (s *Server) Configure(settings Settings) {
 	s.stop = s.options.Watcher.Watch(paths, s.reread)
 }
 
-// reread reads changed files, and puts them in use if they are valid.
+// reread reads the files after a change, and uses them if they are valid.
 func (s *Server) reread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +147,7 @@ func (s *Server) use(next *authority) {
 	s.current.Store(next)
 }
 
-// createCertificate answers a call of CreateCertificate. It reads the request once the caller is
+// createCertificate implements CreateCertificate. It does not read the request before the caller is
 // authenticated.
 func (s *Server) createCertificate(_ any, stream grpc.ServerStream) error {
 	client := xds.PeerFromContext(stream.Context())
@@ -164,7 +166,8 @@ func (s *Server) createCertificate(_ any, stream grpc.ServerStream) error {
 	return stream.SendMsg(out)
 }
 
-// admit authenticates the caller of a call, and waits until it may make a request.
+// admit authenticates the client of a call, and waits until the client may proceed. It returns an
+// error if the identity makes too many requests.
 func (s *Server) admit(ctx context.Context, client xds.Peer) (auth.Caller, error) {
 	if err := s.options.WaitForTurn(ctx, client, false); err != nil {
 		return auth.Caller{}, err
@@ -180,7 +183,7 @@ func (s *Server) admit(ctx context.Context, client xds.Peer) (auth.Caller, error
 	return caller, err
 }
 
-// issue signs the certificate of a caller.
+// issue issues a certificate for the identity of a caller.
 func (s *Server) issue(client xds.Peer, caller auth.Caller,
 	in *securityv1.IstioCertificateRequest) (*securityv1.IstioCertificateResponse, error) {
 	public, err := publicKey(in.GetCsr(), caller.String())
@@ -203,7 +206,7 @@ func (s *Server) issue(client xds.Peer, caller auth.Caller,
 	return &securityv1.IstioCertificateResponse{CertChain: result.chain}, nil
 }
 
-// ttl returns the validity for a number of requested seconds. 0 means the longest one.
+// ttl returns the validity of a certificate for a number of requested seconds. For 0 it is MaxTTL.
 func (s *Server) ttl(seconds int64) time.Duration {
 	longest := time.Duration(s.maxTTL.Load())
 	if seconds <= 0 || seconds >= int64(longest/time.Second) {
@@ -212,9 +215,9 @@ func (s *Server) ttl(seconds int64) time.Duration {
 	return time.Duration(seconds) * time.Second
 }
 
-// unknownLimits bounds the log lines about callers that have no identity, for each address (IPv6:
-// /64) or user of this host. The rate of a caller with an identity is limited, so each of its
-// refusals is logged.
+// unknownLimits limits the log lines about callers without an identity, per address (IPv6: /64), or
+// per user of this host. All refusals of callers with an identity are logged, because their rate is
+// limited.
 var unknownLimits = repeat.Limits{Class: 10, All: 30}
 
 // refuse counts and logs a refused request, and returns the gRPC status.

@@ -11,25 +11,25 @@ import (
 )
 
 const (
-	// conditionExpires is active while the signing chain expires soon. New certificates expire with
-	// it, and so before the requested time.
+	// conditionExpires is active if the signing chain expires soon. New certificates expire no
+	// later than the chain, and therefore before the requested time.
 	conditionExpires = "ca-expires"
-	// conditionRoot is active while a root is missing in [ca] root_file and certificates that it
-	// issued may still be valid.
+	// conditionRoot is active while [ca] root_file lacks a root that issued certificates which may
+	// still be valid.
 	conditionRoot = "ca-root-removed"
 )
 
-// expiresSoon is how long before the chain expires conditionExpires is raised; twice MaxTTL, if
-// that is longer.
+// expiresSoon is the time before the expiry of the chain at which conditionExpires is raised. If
+// twice MaxTTL is longer, that time is used instead.
 const expiresSoon = 7 * 24 * time.Hour
 
 // past is a root of a replaced authority.
 type past struct {
 	root  *x509.Certificate
-	until time.Time // when the last certificate that the authority issued expires
+	until time.Time // latest possible expiry of certificates that the authority issued
 }
 
-// retire stores the roots of an authority that is being replaced. The caller holds mu.
+// retire records the roots of a replaced authority. The caller holds mu.
 func (s *Server) retire(before *authority, now time.Time) {
 	until := now.Add(s.longest)
 	s.retired = slices.DeleteFunc(s.retired, func(p past) bool {
@@ -40,7 +40,7 @@ func (s *Server) retire(before *authority, now time.Time) {
 	}
 }
 
-// CheckExpiry raises or clears the conditions that depend on the time.
+// CheckExpiry raises or clears conditionExpires and conditionRoot for a time.
 func (s *Server) CheckExpiry(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -13,7 +13,9 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// TestObserve replaces an authority in the wrong order, and waits for the ends of both chains.
+// TestObserve replaces the files of [ca] one after the other, in an order in which they do not fit
+// together, removes the old root too early, and checks the conditions after each step and at later
+// times.
 func TestObserve(t *testing.T) {
 	old, next := pkitest.NewAuthority(t, "old", nil), pkitest.NewAuthority(t, "next", nil)
 	settings := files(t, pkitest.PEM(old.Certificate), pkitest.KeyPEM(t, old.Key),

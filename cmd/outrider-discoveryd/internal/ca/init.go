@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// initValidity is the validity of all certificates that Init makes.
+// initValidity is the validity of all certificates that Init creates.
 const initValidity = 365 * 24 * time.Hour
 
 // file is a file that Init writes.
@@ -28,9 +28,9 @@ type file struct {
 	text          []byte
 }
 
-// Init makes a root, an intermediate and a server certificate for trials, and writes them with
-// their keys to a directory, which must be empty or missing. names are the server's hosts or
-// addresses; none: this host. It writes an explanation to out.
+// Init creates a root, an intermediate and a server certificate for trials, and writes them with
+// their keys to a directory, which must be empty or missing. names are the host names or addresses
+// of the server; none: those of this host. It writes an explanation to out.
 func Init(directory string, names []string, out io.Writer) error {
 	directory, err := filepath.Abs(directory)
 	if err != nil {
@@ -61,7 +61,7 @@ func Init(directory string, names []string, out io.Writer) error {
 	return explain(out, directory, names, files, end)
 }
 
-// initFiles makes the certificates and keys.
+// initFiles returns the certificates and keys of Init as files.
 func initFiles(names []string, end time.Time) ([]file, error) {
 	root, err := newMember("Outrider trial root", true, nil, end, nil)
 	if err != nil {
@@ -94,11 +94,11 @@ func initFiles(names []string, end time.Time) ([]file, error) {
 type member struct {
 	certificate *x509.Certificate
 	key         crypto.Signer
-	text        []byte // the key as PEM
+	text        []byte // private key as PEM
 }
 
-// newMember makes a key and a certificate for it, signed by issuer; nil: a root, which signs
-// itself.
+// newMember creates a key, and a certificate for it that issuer signs. If issuer is nil, the
+// certificate is a root and signs itself.
 func newMember(name string, authority bool, names []string, end time.Time, issuer *member) (
 	*member, error) {
 	key, err := pki.GenerateKey(pki.ECDSAP256)
@@ -118,7 +118,7 @@ func newMember(name string, authority bool, names []string, end time.Time, issue
 	if authority {
 		template.Subject = pkix.Name{Organization: []string{name}}
 		template.KeyUsage = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
-		template.MaxPathLenZero = issuer != nil // an intermediate signs no other one
+		template.MaxPathLenZero = issuer != nil // an intermediate may not issue other authorities
 	} else {
 		template.KeyUsage = x509.KeyUsageDigitalSignature
 		template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
@@ -142,8 +142,8 @@ func newMember(name string, authority bool, names []string, end time.Time, issue
 	return &member{certificate, key, text}, err
 }
 
-// writeAll writes files, which must not exist. If one cannot be written, it removes those written
-// before.
+// writeAll writes files, none of which may exist. If one cannot be written, it removes the files
+// that it has written.
 func writeAll(directory string, files []file) (err error) {
 	if err := os.MkdirAll(directory, 0o755); err != nil { //nolint:gosec // certificates are public
 		return err

@@ -28,7 +28,8 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
 )
 
-// logging returns a Server that authenticates each client alike and logs to a buffer.
+// logging returns a Server that logs to a buffer. Its Authenticate returns caller and refusal for
+// every client.
 func logging(t *testing.T, log *bytes.Buffer, caller auth.Caller, refusal error) *Server {
 	t.Helper()
 	root := pkitest.NewAuthority(t, "root", nil)
@@ -44,7 +45,8 @@ func logging(t *testing.T, log *bytes.Buffer, caller auth.Caller, refusal error)
 	return s
 }
 
-// Requests whose refusal quotes them make neither a long line in the log nor a long status.
+// If the refusal of a request quotes the request, the log line and the gRPC status are short
+// nevertheless.
 func TestRefuse_BoundsWhatARequestSays(t *testing.T) {
 	var log bytes.Buffer
 	caller := auth.Caller{Identity: auth.Identity{Domain: "cluster.local", Namespace: "default",
@@ -72,7 +74,7 @@ func TestRefuse_BoundsWhatARequestSays(t *testing.T) {
 	}
 }
 
-// arriving is a listener that accepts one connection, whose client has an address.
+// arriving is a listener whose Accept returns itself as a connection from an address.
 type arriving struct {
 	net.Conn
 	from string
@@ -85,7 +87,7 @@ func (a arriving) RemoteAddr() net.Addr {
 	return net.TCPAddrFromAddrPort(netip.MustParseAddrPort(a.from))
 }
 
-// call is a call whose request must not be read.
+// call is a gRPC call; it panics if its request is read.
 type call struct {
 	grpc.ServerStream
 	ctx context.Context
@@ -93,8 +95,8 @@ type call struct {
 
 func (c call) Context() context.Context { return c.ctx }
 
-// A host without identity that uses the addresses of its IPv6 network makes no more lines than one
-// address.
+// A host without an identity cannot cause more log lines by using several addresses of its IPv6
+// network.
 func TestRefuse_BoundsTheLinesOfANetwork(t *testing.T) {
 	var log bytes.Buffer
 	s := logging(t, &log, auth.Caller{}, status.Error(codes.Unauthenticated, "no credential"))

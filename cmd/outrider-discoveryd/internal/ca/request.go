@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// maximum size of a request; with an RSA key of 8192 bits a request has 4 KiB
+	// maximum size of a request, four times that of a request with an RSA key of 8192 bits
 	maxRequestBytes = 16 << 10
 	minRSABits      = 2048
 	maxRSABits      = 8192
@@ -27,7 +27,7 @@ var errOtherIdentity = errors.New("the request is for another identity")
 var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17}
 
 // publicKey returns the public key in a certificate signing request (PEM). It returns an error if
-// the request is for anything but identity, is not signed by its own key, or the key is weak.
+// the request contains anything but identity, is not signed by its own key, or has a weak key.
 func publicKey(text, identity string) (crypto.PublicKey, error) {
 	if len(text) > maxRequestBytes {
 		return nil, fmt.Errorf("the request has %d bytes, more than %d", len(text),
@@ -60,7 +60,7 @@ func publicKey(text, identity string) (crypto.PublicKey, error) {
 	return request.PublicKey, nil
 }
 
-// checkKey returns why a public key is too weak, or cannot be used by Envoy.
+// checkKey returns an error if a public key is too weak, or of a type that Envoy does not support.
 func checkKey(public crypto.PublicKey) error {
 	switch key := public.(type) {
 	case *rsa.PublicKey:
@@ -81,7 +81,7 @@ func checkKey(public crypto.PublicKey) error {
 }
 
 // checkNames returns an error unless the request contains identity as its only name and no other
-// extension. It compares encoded names, because Go's parser omits names of rare types.
+// extension. It compares the encoded names, because Go's parser omits rare types of names.
 func checkNames(request *x509.CertificateRequest, identity string) error {
 	var names []asn1.RawValue
 	for _, extension := range request.Extensions {
@@ -105,8 +105,7 @@ func checkNames(request *x509.CertificateRequest, identity string) error {
 	return nil
 }
 
-// describe returns the names in a certificate request that have one of the usual types, for
-// messages.
+// describe lists the names in a certificate request for messages, without names of rare types.
 func describe(request *x509.CertificateRequest) string {
 	all := slices.Concat(request.DNSNames, request.EmailAddresses)
 	for _, address := range request.IPAddresses {

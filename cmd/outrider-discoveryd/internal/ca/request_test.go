@@ -21,7 +21,7 @@ import (
 
 const ownID = "spiffe://cluster.local/ns/default/sa/web"
 
-// request returns a certificate request in PEM.
+// request returns a certificate signing request (PEM) to which change was applied.
 func request(t testing.TB, key crypto.Signer, change func(*x509.CertificateRequest)) string {
 	t.Helper()
 	uri, err := url.Parse(ownID)
@@ -48,7 +48,7 @@ func key(t testing.TB, kind pki.KeyType) crypto.Signer {
 	return made
 }
 
-// names returns an encoded extension with subject alternative names.
+// names returns an X.509 extension with subject alternative names.
 func names(t *testing.T, all ...asn1.RawValue) pkix.Extension {
 	t.Helper()
 	value, err := asn1.Marshal(all)

@@ -1,11 +1,12 @@
 // Package clones reports hosts that share an identity because their virtual machine was cloned
 // after it had joined.
 //
-// A clone has the certificate of the original until its renewal, and the name of the original
-// afterwards. If streams of two addresses use one certificate, or one name with an identity, at the
-// same time, a condition is raised until one of them ends. After a change of a host's address, the
-// server has streams of both addresses until it notices the end of the old ones, so they must
-// overlap for ReconnectGrace.
+// A clone uses the certificate of the original until its renewal; later it has its own certificate
+// for the same name and identity. If xDS streams from two addresses use one certificate, or one
+// name with one identity, at the same time, a condition is raised until one of them ends. When the
+// address of a host changes, the server has streams from both addresses until it detects the end of
+// the old ones. The condition is therefore raised only after the streams have overlapped for
+// ReconnectGrace.
 package clones
 
 import (
@@ -23,31 +24,32 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// conditionCloned is active while two hosts use one certificate, or one name and identity.
+// conditionCloned is active while two hosts use one certificate, or one name with one identity.
 const conditionCloned = "cloned-hosts"
 
-// ReconnectGrace is how long streams of two hosts must exist at the same time to be reported.
-// Connections of hosts that are gone end within ten seconds.
+// ReconnectGrace is the minimum time for which streams of two hosts must overlap to be reported.
+// The server detects within ten seconds that a host has vanished, and ends its streams.
 const ReconnectGrace = 30 * time.Second
 
-// maxListed bounds the hosts in the sentence of the condition.
+// maxListed bounds the number of certificates and names in the condition's sentence.
 const maxListed = 10
 
-// Detector observes the streams of a server. It implements xds.Observer.
+// Detector observes the xDS streams of a server. It implements xds.Observer.
 type Detector struct {
 	board *condition.Board
 
 	mu   sync.Mutex
-	used map[string]map[client]int // number of streams of a certificate or name, by client
-	// since when two hosts have used a certificate or name; absent: at most one uses it
+	used map[string]map[client]int // number of streams, by certificate or name and by client
+	// time since which two hosts have used a certificate or name; absent if at most one does
 	since map[string]time.Time
-	due   *time.Timer // timer of the next report; nil: none
+	due   *time.Timer // runs report when the next ReconnectGrace is over; nil: none
 }
 
-// client is the address of a host. The same host may use addresses of both families.
+// client identifies a host by addresses. One host may be several clients, because its connections
+// may use IPv4 and IPv6.
 type client struct {
-	address netip.Addr // of its connections
-	node    string     // the address that it claims to have
+	address netip.Addr // source address of the connection
+	node    string     // address in the ID of the node
 }
 
 // differs reports whether two clients are certainly different hosts.
@@ -61,8 +63,8 @@ func New(board *condition.Board) *Detector {
 	return &Detector{board: board, used: map[string]map[client]int{}, since: map[string]time.Time{}}
 }
 
-// uses returns descriptions of the certificate and the name that a stream uses, and its client. A
-// stream without identity uses none.
+// uses returns descriptions of the certificate and of the name that a stream uses, and its client.
+// It returns no descriptions for a stream without an identity.
 func uses(s xds.Stream) (what []string, from client) {
 	// ID of an Envoy's node: TYPE~ADDRESS~NAME~DOMAIN
 	node := strings.Split(s.Node.GetId(), "~")
@@ -74,7 +76,7 @@ func uses(s xds.Stream) (what []string, from client) {
 	if c := s.Peer.Certificate; c != nil {
 		what = append(what, "certificate "+c.SerialNumber.Text(16)+" of "+s.Peer.Identity)
 	}
-	const longest = 256 // bytes of a name
+	const longest = 256 // maximum number of bytes of a name
 	name := node[2][:min(len(node[2]), longest)]
 	return append(what, fmt.Sprintf("name %q of %s", name, s.Peer.Identity)),
 		client{address.Unmap().WithZone(""), node[1]}
@@ -94,7 +96,7 @@ func (d *Detector) Connected(s xds.Stream) {
 	}
 }
 
-// Disconnected forgets a stream.
+// Disconnected removes a stream.
 func (d *Detector) Disconnected(s xds.Stream, _ error) {
 	what, from := uses(s)
 	d.mu.Lock()
@@ -111,7 +113,7 @@ func (d *Detector) Disconnected(s xds.Stream, _ error) {
 	}
 }
 
-// check updates since when two hosts have used one certificate or name. Callers hold mu.
+// check updates since for a certificate or name. Callers hold mu.
 func (d *Detector) check(what string) {
 	_, before := d.since[what]
 	_, _, found := pair(maps.Keys(d.used[what]))
@@ -127,13 +129,14 @@ func (d *Detector) check(what string) {
 	}
 }
 
-// pair returns two clients that are different hosts. It compares each client with at most two
-// clients of each address: any third differs from one of them. Of three addresses, two always
-// belong to different hosts.
+// pair returns two clients that are certainly different hosts. It compares each client with at most
+// two clients of each address, because a third client of an address cannot find a pair that these
+// two do not. The number of addresses is small: of three addresses, two are of one family and
+// therefore belong to different hosts.
 func pair(clients iter.Seq[client]) (a, b client, found bool) {
 	var before []client
 	for b := range clients {
-		same := 0 // clients of the same address
+		same := 0 // number of earlier clients with the same address
 		for _, a := range before {
 			if a.differs(b) {
 				return a, b, true
@@ -149,8 +152,7 @@ func pair(clients iter.Seq[client]) (a, b client, found bool) {
 	return client{}, client{}, false
 }
 
-// report raises the condition for certificates and names that two hosts have used for
-// ReconnectGrace.
+// report updates the condition, and schedules the next report if another ReconnectGrace is running.
 func (d *Detector) report() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -167,7 +169,8 @@ func (d *Detector) report() {
 	}
 }
 
-// publish raises or clears the condition. Callers hold mu.
+// publish raises the condition if two hosts have used a certificate or name for ReconnectGrace,
+// else it clears the condition. Callers hold mu.
 func (d *Detector) publish() {
 	var listed []string
 	more := 0
@@ -182,7 +185,7 @@ func (d *Detector) publish() {
 		sorted := slices.SortedFunc(maps.Keys(d.used[what]), func(a, b client) int {
 			return a.address.Compare(b.address)
 		})
-		a, b, _ := pair(slices.Values(sorted)) // the first ones
+		a, b, _ := pair(slices.Values(sorted)) // a pair with the lowest addresses
 		listed = append(listed, fmt.Sprintf("%s is used by %s and %s", what, a.address, b.address))
 	}
 	if len(listed) == 0 {
