@@ -9,7 +9,7 @@ import (
 type Error struct {
 	File    string
 	Line    int    // from 1; 0 = not known
-	Path    string // of the field: "admin.address.pipe"; "" = the file as a whole
+	Path    string // path of the field, such as "admin.address.pipe"; "" = the file as a whole
 	Message string
 }
 

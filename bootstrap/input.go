@@ -6,7 +6,8 @@
 //   - The descriptors of the bootstrap's messages would stay in outriderd's memory.
 //   - The time and memory of a template can be bounded.
 //
-// It also checks typed_configs, as it links every type of Envoy's API and the agent does not.
+// The program also checks typed_configs, because it links every type of Envoy's API and the agent
+// does not.
 package bootstrap
 
 import (
@@ -135,7 +136,8 @@ const (
 	TracerZipkin        = "zipkin"
 	TracerDatadog       = "datadog"
 	TracerOpenTelemetry = "opentelemetry"
-	TracerLightstep     = "lightstep" // over OpenTelemetry; Envoy has no client of its own any more
+	// spans go over OpenTelemetry, as current Envoys have no Lightstep client
+	TracerLightstep = "lightstep"
 )
 
 // Tracing configures where spans are sent.

@@ -102,9 +102,9 @@ func (p *Program) cachedOrRun(ctx context.Context, question []byte) (*Rendered, 
 	return rendered, nil
 }
 
-// outOfMemory matches the messages of the Go runtime when the kernel gives it no more memory. The
-// runtime's own code may then end by SIGSEGV; in other Go code that message would begin with
-// "panic:".
+// outOfMemory matches the messages of the Go runtime when the kernel refuses it more memory. The
+// runtime itself may then crash with SIGSEGV. A SIGSEGV in other Go code is reported as "panic:"
+// instead.
 var outOfMemory = regexp.MustCompile(`out of memory|cannot allocate|^SIGSEGV: `)
 
 // Defaults for Program. A JSON bootstrap of 16 MB takes about 6 s of CPU time.
@@ -226,7 +226,7 @@ func (p *Program) find() (string, error) {
 			"neither %s nor %s can be executed; install it there", tried[0], tried[1])}
 }
 
-// runError converts an error of running the program.
+// runError converts an error of running the program to a *ProgramError.
 func runError(err error) error {
 	return &ProgramError{Err: err, Missing: errors.Is(err, fs.ErrNotExist) ||
 		errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.ENOEXEC)}

@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/typedconfig"
 )
 
-// Request is the input of a rendering: Input alone, or with a user's file or the upstream server's
-// bootstrap that replaces the built one, and a file to merge into the result.
+// Request is the input of a rendering. The bootstrap is built from Input, unless a user's file or
+// the upstream server's bootstrap replaces it. Override is merged into the result.
 type Request struct {
 	Input    Input  // Input.AdminSocket is ignored, see Rendered
 	Custom   *File  // a user's complete bootstrap; nil = none

@@ -72,7 +72,7 @@ func (p *packages) build(t *testing.T, name string, environment ...string) strin
 // quick is for debs whose compression does not matter.
 const quick = "DEB_COMPRESSION=zstd"
 
-// old and new return the directories of the two versions for amd64.
+// old and new return the directories with the packages of the two versions for amd64.
 func (p *packages) old(t *testing.T) string {
 	return p.build(t, "old", "VERSION="+oldVersion, "ARCHITECTURES=amd64")
 }

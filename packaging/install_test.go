@@ -89,8 +89,8 @@ func startAndReload(h *host) {
 	h.expect("0", `outrider --json status >/dev/null; echo $?`)
 }
 
-// captures makes the agent install capture rules, and the early unit of an instance its own ones.
-// Removing the package must remove both.
+// captures makes the agent install capture rules, and the unit outrider-capture-early@ those of an
+// instance. Removing the package must remove both.
 func (h *host) captures() {
 	h.t.Helper()
 	h.script(`printf '[capture]\nmode = "redirect"\noutbound_cidrs = ["198.51.100.0/24"]\n' \

@@ -84,7 +84,7 @@ func (h *pathHost) expectState(want string) {
 	if state == absent || state == removed {
 		h.nothingRuns()
 	}
-	// the next attempt to configure the package still needs the file
+	// in state half-configured the file remains, because the next attempt to configure needs it
 	if !strings.HasPrefix(state, "half-configured") {
 		h.expect("", "ls /run/outrider.returns 2>/dev/null || true")
 	}

@@ -21,7 +21,8 @@ type CheckOptions struct {
 	Runner envoy.Runner // runs Envoy as the user and in the sandbox of a real start
 	Folder string       // directory shared with Envoy; only with a Runner
 
-	// Users of the agent and of Envoy, if they differ from the user of this process; nil: unknown.
+	// Agent and Envoy are the users of these processes in a real start; nil: their access to files
+	// is not checked.
 	Agent, Envoy *FileReader
 }
 

@@ -243,8 +243,8 @@ func TestCheck_NeedsAnEnvoy(t *testing.T) {
 	}
 }
 
-// A file that the units' users cannot read is refused at its key, as at a start, even if root runs
-// the check.
+// A check reports a file that the units' users cannot read, at its key, as a start does, even if
+// root runs the check.
 func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	h := newHost(t)
 	if err := os.Chmod(h.dir, 0o755); err != nil {

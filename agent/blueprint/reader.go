@@ -116,7 +116,7 @@ func (r *FileReader) Denied(path string) string {
 }
 
 // DeniedOpen is like Denied for a file that the agent has opened. It also refuses if the access is
-// unknown, or if the path leads to another file meanwhile.
+// unknown, or if the path now leads to another file.
 func (r *FileReader) DeniedOpen(file *os.File) string {
 	if r.uid == 0 {
 		return ""

@@ -20,10 +20,10 @@ const (
 
 // Timeouts of replies.
 const (
-	busTime = 5 * time.Second // from the bus itself
+	busTime = 5 * time.Second // timeout of replies from the bus itself
 	// polkitTime includes starting polkit. It is below 25 s, the usual timeout of D-Bus callers.
 	polkitTime      = 20 * time.Second
-	interactiveTime = 2 * time.Minute // from polkit while a user enters a password
+	interactiveTime = 2 * time.Minute // timeout of polkit's reply while a user enters a password
 
 	// ruleTime is slightly less than the 15 s after which polkit kills a rule script and denies.
 	// polkit 122 (Debian 12) occasionally misses the end of a script under load and logs

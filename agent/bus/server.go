@@ -27,7 +27,8 @@ const (
 
 // Options configures a Server.
 type Options struct {
-	Address  string // of the bus, in the format of DBUS_SYSTEM_BUS_ADDRESS; "" = SystemAddress
+	// address of the bus, in the format of DBUS_SYSTEM_BUS_ADDRESS; "" = SystemAddress
+	Address  string
 	Instance string // "" = none
 	Unit     string // systemd unit; "" in the foreground or if unknown
 	Backend  Backend

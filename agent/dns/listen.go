@@ -99,7 +99,7 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 	}
 	s.options.Board.Clear(conditionAddress)
 	again = len(before) < stored
-	before.close() // close those of another address
+	before.close() // close the sockets of another address
 	return bound, again, nil
 }
 

@@ -21,8 +21,8 @@ type knownAddresses struct {
 }
 
 const (
-	// If a client's address is unknown, the host's addresses are read again when they are older
-	// than rereadAfter.
+	// rereadAfter is the minimum age at which the host's addresses are read again because a
+	// client's address is not among them.
 	rereadAfter = time.Second
 	// staleAfter is the maximum age of the addresses. For so long an address that has moved to
 	// another host still counts as local.

@@ -31,7 +31,7 @@ type resolver struct {
 	silent  atomic.Bool
 
 	mu      sync.Mutex
-	clients map[string]bool // by network and port
+	clients map[string]bool // addresses that sent queries, each preceded by its network
 	respond func(m, query *dns.Msg)
 }
 
@@ -121,7 +121,7 @@ func (r *resolver) serve(w dns.ResponseWriter, query *dns.Msg) {
 	_ = w.WriteMsg(m)
 }
 
-// rig is a DNS server with replaced host files.
+// rig is a DNS server that reads the test's own resolv.conf.
 type rig struct {
 	*Server
 	t          testing.TB

@@ -21,7 +21,7 @@ const conditionRoute = "dns-route-unavailable"
 
 const routeRetryAfter = 10 * time.Second
 
-// route has systemd-resolved send queries for the mesh's domains to address, until ctx ends.
+// route makes systemd-resolved send queries for the mesh's domains to address, until ctx ends.
 func (s *Server) route(ctx context.Context, address netip.AddrPort) {
 	if address.Addr().IsUnspecified() {
 		address = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), address.Port())

@@ -40,8 +40,8 @@ type Options struct {
 	Settings config.DNS // its upstream servers can change while the server runs
 	Board    *condition.Board
 	Logger   *slog.Logger
-	// Resolved is the socket of the helper that has systemd-resolved send queries for names of the
-	// mesh to this server; "": none.
+	// Resolved is the socket of the helper that makes systemd-resolved send queries for names of
+	// the mesh to this server; "": none.
 	Resolved string
 	// Store keeps the sockets, and the connection to the helper, over a restart of the agent; may
 	// be nil.
@@ -138,8 +138,8 @@ func (s *Server) Configure(settings config.DNS) {
 	s.apply()
 }
 
-// CloseStored has systemd close the stored sockets and the connection to the helper. Call it after
-// Run if the agent is not restarting.
+// CloseStored makes systemd close the stored sockets and the connection to the helper. Call it
+// after Run if the agent is not restarting.
 func (s *Server) CloseStored() {
 	if err := errors.Join(s.options.Store.Remove(storedSockets),
 		s.options.Store.Remove(storedRoute)); err != nil {

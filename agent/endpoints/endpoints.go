@@ -188,7 +188,7 @@ func (p *failing) undecided() bool {
 	return !p.confirmed && (p.base == nil || !p.worked || p.again())
 }
 
-// restart makes the last failure the first one, because there was a success before or after it.
+// restart counts only the last failure from now on, because there was a success before or after it.
 func (p *failing) restart(seen Snapshot) {
 	p.Since, p.Requests = p.LastFailure, p.latest
 	p.base, p.worked = seen.only(p.Key), true

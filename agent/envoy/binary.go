@@ -105,7 +105,7 @@ func FindAt(selected, search string) (string, error) {
 	return path, nil
 }
 
-// installHint returns the advice how to install an Envoy in a folder and select it.
+// installHint returns advice on how to install an Envoy in a folder and select it.
 func installHint(folder string) string {
 	if versions, err := Installed(folder); err == nil && len(versions) > 0 {
 		return fmt.Sprintf("Envoy %[1]s is installed but not selected: "+
@@ -216,7 +216,8 @@ func output(ctx context.Context, runner Runner, path string, flag string) ([]byt
 	if exit != 0 {
 		return nil, fmt.Errorf("%s %s exits with %d: %q", path, flag, exit, abbreviate(stderr))
 	}
-	return append(stdout, stderr...), nil // the stream depends on the flag
+	// whether Envoy writes to stdout or stderr depends on the flag
+	return append(stdout, stderr...), nil
 }
 
 // parseFlags parses the output of --help: the description of each flag begins with three spaces and

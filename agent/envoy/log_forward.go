@@ -16,14 +16,14 @@ const levelCritical = slog.LevelError + 4
 // be used by one goroutine.
 type LogForwarder struct {
 	lines   *slog.Logger          // for Envoy's lines
-	log     *slog.Logger          // the agent's own
+	log     *slog.Logger          // log of the agent itself
 	readers map[string]*logReader // by ID of the epoch
 	ended   string                // ID of the last epoch that exited
 }
 
 // LogBatch is a batch of lines of one Envoy.
 type LogBatch struct {
-	ID      string // of the epoch
+	ID      string // ID of the epoch
 	Epoch   int    // number of the epoch
 	PID     int    // 0: unknown
 	Lines   []string

@@ -187,7 +187,7 @@ func RedactMessage(text string) string {
 func (r *LogRedactor) takeAll(lines []string) []string {
 	retained := r.Redact(lines)
 	if r.quoting == quotesMessage {
-		retained = withoutEnd(retained, true) // a quote that does not end begins in the last line
+		retained = withoutEnd(retained, true) // the last line ends within a quote
 	}
 	return retained
 }

@@ -46,7 +46,7 @@ type line struct {
 	problem   string // text of the error attribute
 	epoch     string
 	component string
-	pid       string // of the Envoy process, in Envoy's lines
+	pid       string // PID of the Envoy process, in Envoy's lines
 }
 
 func (l *line) clone() line {

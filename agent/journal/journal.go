@@ -35,7 +35,8 @@ type Journal struct {
 	closed  chan struct{}
 
 	mu sync.Mutex
-	// connection is nil if lost. It is used under mu or, while queue.busy, by the goroutine work.
+	// connection is nil if lost. It is used under mu or, while queue.busy, by the goroutine of the
+	// method work.
 	connection *net.UnixConn
 	queue      queue
 	ended      bool
@@ -94,7 +95,7 @@ func (j *Journal) Close(ctx context.Context) {
 	j.mu.Lock()
 	j.ended = true
 	if j.connection != nil {
-		_ = j.connection.Close() // also ends a blocked write of the goroutine work
+		_ = j.connection.Close() // also ends a blocked write in the method work
 	}
 	j.mu.Unlock()
 	close(j.wake)

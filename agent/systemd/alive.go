@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	extendBy    = 30 * time.Second // extension of a phase, from now
+	extendBy    = 30 * time.Second // by how much a long phase extends the timeout, from now
 	extendEvery = 5 * time.Second
 	patience    = 10 * time.Second // timeout of Options.Ping without a watchdog
 )

@@ -70,7 +70,7 @@ func startBus(t *testing.T) string {
 
 // serviceManager is a fake systemd with one unit and its job.
 type serviceManager struct {
-	unit string        // escaped; "" = outrider.service
+	unit string        // name of the unit, escaped for an object path; "" = outrider.service
 	kind string        // type of the job; "" = no job
 	wait chan struct{} // if set, it does not reply until this is closed
 }

@@ -25,7 +25,7 @@ import (
 // State).
 type State string
 
-// The states.
+// The states of the agent.
 const (
 	StateStarting  State = "starting"  // Envoy is not yet live and configured
 	StateRunning   State = "running"   // Envoy is live; the first time sends READY=1
@@ -54,7 +54,7 @@ type Options struct {
 // queued, and Run and later messages retry them.
 type Notifier struct {
 	part.Readiness
-	address  string // of the manager's socket; "" = no manager
+	address  string // address of the manager's socket; "" = no manager
 	watchdog time.Duration
 	ping     func(ctx context.Context) error
 	log      *slog.Logger

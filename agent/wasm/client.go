@@ -58,7 +58,7 @@ func (c *Client) Fetch(ctx context.Context, from, secret string) (Module, error)
 	return Module{}, CheckURL(from)
 }
 
-// CheckURL returns an error if Fetch supports no URL like from.
+// CheckURL returns an error if Fetch does not support the scheme of a URL.
 func CheckURL(from string) error {
 	if scheme, _, _ := strings.Cut(from, "://"); !slices.Contains(schemes, scheme) {
 		return fmt.Errorf("Wasm module %q: only http://, https:// and oci:// are supported", from)

@@ -46,7 +46,7 @@ type Source struct {
 	SHA256 string // hexadecimal; "": any
 	// file with the credentials of registries, a Docker configuration (JSON); "": none
 	SecretFile string
-	// text that differs when a module must be fetched again; "": it is fetched once
+	// a changed text makes the Fetcher fetch the module again; "": it is fetched once
 	Version string
 }
 
@@ -57,7 +57,7 @@ func compareSources(a, b Source) int {
 
 // FetcherOptions configures a Fetcher.
 type FetcherOptions struct {
-	File string // (0600) with the modules for the next start; "": none
+	File string // path of a file (0600) that stores the modules for the next start; "": none
 
 	Allowed func(host string) bool // see Client
 	Board   *condition.Board       // nil: nothing is reported

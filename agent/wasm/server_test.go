@@ -75,7 +75,7 @@ func TestFetcher_SlowServers(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				listener := pipes{make(chan net.Conn), make(chan struct{})}
 				server := &http.Server{Handler: c.handler, ReadHeaderTimeout: time.Hour}
-				go func() { _ = server.Serve(listener) }() // until Close
+				go func() { _ = server.Serve(listener) }() // returns after Close
 				defer func() { _ = server.Close() }()
 				before := http.DefaultClient.Transport
 				defer func() { http.DefaultClient.Transport = before }()

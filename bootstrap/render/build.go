@@ -25,17 +25,18 @@ import (
 
 // Names of the clusters, as in Istio: an istiod refers to some of them.
 const (
-	DiscoveryCluster   = "xds-grpc"
-	SecretCluster      = "sds-grpc"
-	adminCluster       = "prometheus_stats" // named as in Istio's bootstrap
-	agentCluster       = "agent"
-	metricsCluster     = "envoy_metrics_service"
-	accessLogCluster   = "envoy_accesslog_service"
-	zipkinCluster      = "zipkin"
-	datadogCluster     = "datadog_agent"
-	lightstepCluster   = "lightstep"
-	otlpCluster        = "opentelemetry"
-	localTimeout       = 250 * time.Millisecond // to connect to the agent and to the admin socket
+	DiscoveryCluster = "xds-grpc"
+	SecretCluster    = "sds-grpc"
+	adminCluster     = "prometheus_stats" // named as in Istio's bootstrap
+	agentCluster     = "agent"
+	metricsCluster   = "envoy_metrics_service"
+	accessLogCluster = "envoy_accesslog_service"
+	zipkinCluster    = "zipkin"
+	datadogCluster   = "datadog_agent"
+	lightstepCluster = "lightstep"
+	otlpCluster      = "opentelemetry"
+	// timeout of connecting to the agent or to the admin socket
+	localTimeout       = 250 * time.Millisecond
 	secretTimeout      = time.Second
 	defaultTimeout     = time.Second
 	defaultDNSRefresh  = 300 * time.Second

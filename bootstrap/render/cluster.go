@@ -22,7 +22,8 @@ const (
 	dnsClusterName      = "envoy.cluster.dns"
 	dnsFirstRetry       = time.Second      // pause after a failed name resolution
 	dnsLastRetry        = 30 * time.Second // longest pause between two tries
-	noLimit             = 100000           // of the discovery cluster, as in Istio's bootstrap
+	// limits of the discovery cluster, as in Istio's bootstrap
+	noLimit = 100000
 )
 
 func grpcService(cluster string) *corev3.GrpcService {

@@ -92,7 +92,7 @@ func (b *builder) metadata() (*structpb.Struct, error) {
 		values["PROXY_CONFIG"] = n.ProxyConfig
 	}
 	maps.Copy(values, n.Metadata)
-	// JSON can represent every value of a configuration file, so convert by it.
+	// Convert the values through JSON, which can represent every value of a configuration file.
 	encoded, err := json.Marshal(values)
 	if err != nil {
 		return nil, err

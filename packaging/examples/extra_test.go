@@ -98,9 +98,9 @@ type extra struct {
 	name     string
 	acts     func(*edge) bool // reports whether the example has an effect
 	shows    func(*testing.T, *edge)
-	url      string // request for mesh explain; "": /api/
-	from     string // client of that request, which is refused; "": none
-	explains string // part of its answer, in addition to the file
+	url      string // URL for mesh explain; "": /api/
+	from     string // client address for mesh explain, which the example refuses; "": none
+	explains string // expected part of the explanation, besides the file
 	alone    bool   // excluded from the test of all examples together
 }
 

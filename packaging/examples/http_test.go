@@ -117,7 +117,7 @@ func TestCanary(t *testing.T) {
 			t.Fatalf("with the header: %+v", got)
 		}
 	}
-	// The weights change in the file.
+	// Change the weights in the file.
 	text, err := os.ReadFile(filepath.Join(s.etc, "outrider/mesh.d/canary.yaml"))
 	if err != nil {
 		t.Fatal(err)

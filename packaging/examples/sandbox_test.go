@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 type sandbox struct {
 	t    *testing.T
 	etc  string      // mounted over /etc
-	dir  string      // runtime and state
+	dir  string      // folder for runtime and state files
 	logs string      // mounted at /var/log/outrider
 	work chan func() // runs in the sandbox's network
 }
@@ -233,7 +233,7 @@ func (s *sandbox) backend(address string, config *tls.Config, handler http.Handl
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = server.Serve(listener) // until Close
+		_ = server.Serve(listener) // returns after Close
 	}()
 	s.t.Cleanup(func() {
 		_ = server.Close()

@@ -14,8 +14,8 @@ import (
 )
 
 // agentsResult is the cost of agents for an outrider-discoveryd. Each agent has its own connection
-// with mutual TLS; when its server is killed, it continues at another one with the versions that it
-// has.
+// with mutual TLS. When its server is killed, it connects to another one and sends the versions of
+// the resources that it has.
 type agentsResult struct {
 	Services int `json:"services"`
 	Agents   int `json:"agents"`
@@ -122,7 +122,7 @@ func (r agentsRun) measure() *agentsResult {
 			loaded = append(loaded, secure.real(t, folder, name, servers))
 		}
 		if loaded[0].connected(t) != servers[0].address {
-			slices.Reverse(servers) // kill the server that this agent uses, which must be the first
+			slices.Reverse(servers) // the first server will be killed, so it must be in use
 		}
 	}
 	result := &agentsResult{Services: agentServices, Agents: r.agents, Intercepted: r.intercepted}
@@ -225,8 +225,8 @@ func (r agentsRun) kill(running *adsload.Load, servers []*discoveryServer,
 	return result
 }
 
-// node returns the node of an agent. Intercepted agents have one address each and serve a port of a
-// service, as their addresses are endpoints of it.
+// node returns the node of an agent. With interception each agent has its own address, which is an
+// endpoint of a service, so the agent serves a port of that service.
 func (r agentsRun) node(i int) *corev3.Node {
 	address, fields := "127.0.0.1", map[string]any{"NAMESPACE": "ns"}
 	if r.intercepted {

@@ -137,8 +137,8 @@ func discoveryOnce(t *stage, s settings, name string, services int) *discoveryRo
 	return row
 }
 
-// connect connects clients at once, calls while when all have received everything, and disconnects
-// them. It returns the total time and the server's processor time.
+// connect connects clients at once, calls the function while once all have received everything, and
+// disconnects them. It returns the total time and the server's processor time.
 func connect(t *stage, server *discoveryServer, clients int, while func(*adsload.Load)) (took,
 	processor time.Duration) {
 	t.Helper()

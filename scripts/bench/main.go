@@ -3,7 +3,7 @@
 // tables, and writes JSON and plots into a folder.
 //
 //	go run ./scripts/bench [-only NAME,...] [-quick] [-out docs/bench]
-//	go run ./scripts/bench -replot    draws the plots anew from the JSON that is there
+//	go run ./scripts/bench -replot    draws the plots again from the existing JSON
 package main
 
 import (

@@ -164,7 +164,7 @@ func (c *http2Conn) exchange(headers []byte, deadline time.Time) (outcome Outcom
 	return outcome, true
 }
 
-// write writes a frame; c.writing is held.
+// write writes a frame. The caller holds c.writing.
 func (c *http2Conn) write(deadline time.Time, frame func() error) error {
 	if err := c.conn.SetWriteDeadline(deadline); err != nil {
 		return err

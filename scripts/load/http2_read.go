@@ -92,7 +92,7 @@ func (c *http2Conn) answer(frame func() error) error {
 	return c.write(time.Now().Add(defaultTimeout), frame)
 }
 
-// updateWindow returns the flow control window that a data frame used to the server.
+// updateWindow returns to the server the flow-control window that a data frame has used.
 func (c *http2Conn) updateWindow(id uint32, frame *http2.DataFrame) error {
 	length := frame.Length
 	if length == 0 {

@@ -141,9 +141,10 @@ func (r *Run) print(ctx context.Context) {
 	flush(max(printed, all))
 }
 
-// CompareMarkLatency returns two maximum latencies: during is that of the seconds with this mark
-// and of the seconds after them, quiet is that of the seconds away from any mark. It ignores the
-// first second, in which all connections are made.
+// CompareMarkLatency returns two maximum latencies. during is that of the seconds that contain a
+// mark with this label, and of the seconds that follow them. quiet is that of the seconds that
+// neither contain nor follow any mark, except for the first second, in which all connections are
+// made.
 func (r Report) CompareMarkLatency(label string) (during, quiet time.Duration) {
 	near, nearAny := map[int]bool{}, map[int]bool{0: true}
 	for _, mark := range r.Marks {
