@@ -20,7 +20,7 @@ import (
 )
 
 // authorizer is an external authorizer. It allows requests with the header "x-who: me", and no
-// connections. Over HTTP, the header x-note of its answer contains what it received.
+// connections. Over HTTP, the header x-note of its answer describes the request that it received.
 type authorizer struct{}
 
 func (authorizer) ServeHTTP(w http.ResponseWriter, r *http.Request) {

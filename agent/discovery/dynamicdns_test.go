@@ -24,7 +24,7 @@ const resolvedAddress = "10.7.0.1"
 const linkAddress = "169.254.7.1"
 
 // TestDynamicDNS runs the cases in testdata/conformance/dynamic with a sidecar, beside a DNS server
-// that knows the hosts of records.
+// that resolves the hosts in records.
 func TestDynamicDNS(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -252,8 +252,9 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.answers("200 ")
 }
 
-// TestExtensions_WhileTheModuleIsFetched adds extensions whose server does not answer. A proxy that
-// runs serves as before, and other changes take effect. A proxy that starts denies requests.
+// TestExtensions_WhileTheModuleIsFetched adds extensions while the server of their modules does not
+// answer. A running proxy serves without them, and other changes take effect. A proxy that starts
+// denies requests.
 func TestExtensions_WhileTheModuleIsFetched(t *testing.T) {
 	live, starting := newExtensionRig(t, t.TempDir()), newExtensionRig(t, t.TempDir())
 	release := make(chan struct{})

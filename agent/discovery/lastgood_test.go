@@ -252,7 +252,7 @@ func TestLastGood_LostBeforeThePathExists(t *testing.T) {
 }
 
 // TestLastGood_OtherFolder starts the next server with another directory in [discovery] files:
-// objects of the former directory are not in force.
+// objects of the previous directory are not in force.
 func TestLastGood_OtherFolder(t *testing.T) {
 	l := newRuns(t)
 	l.put("", "connectTimeout: 2s\n")

@@ -24,8 +24,8 @@ type reference struct {
 	problems []Problem
 }
 
-// update checks VirtualServices again that a change of hosts may affect, and new ones. Delegates,
-// which have neither hosts nor gateways, are always checked.
+// update checks new VirtualServices, and checks again those that a change of hosts may affect.
+// Delegates, which have neither hosts nor gateways, are always checked.
 func (r references) update(w *model.World, touched model.Touched) {
 	patterns := false // a touched wildcard may match any host
 	for host := range touched.Hosts {

@@ -123,7 +123,7 @@ func (s *Server) readRefusals() (all []refusedState) {
 		for _, text := range state.Overrides {
 			var one view.FilterOverride
 			// The record may have an EnvoyFilter that an earlier version of the agent found valid
-			// and this version does not. Only that EnvoyFilter is skipped.
+			// and this version does not. Only the overrides with that EnvoyFilter are skipped.
 			if invalid := json.Unmarshal(text, &one); invalid != nil {
 				err = cmp.Or(err, invalid)
 				continue

@@ -72,8 +72,9 @@ func TestRefusals_FileOfAnyState(t *testing.T) {
 	}
 }
 
-// TestRefusals_FileWithAnInvalidEnvoyFilter reads the EnvoyFilters of an earlier version of the
-// agent, one of which is invalid for this one. Records that do not contain it are read.
+// TestRefusals_FileWithAnInvalidEnvoyFilter reads EnvoyFilters that an earlier version of the agent
+// stored. One of them is invalid for the current version: overrides that contain it are skipped,
+// and all others are read.
 func TestRefusals_FileWithAnInvalidEnvoyFilter(t *testing.T) {
 	filter := func(field string) string {
 		return `[{"apiVersion":"networking.istio.io/v1alpha3","kind":"EnvoyFilter","namespace":"a",` +

@@ -14,9 +14,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Clients refuse resources, not objects (docs/decisions/0054). A view's feed knows which newest
-// versions were refused, and has the last accepted versions for clients that need them. This file
-// reports refusals as problems of the objects that the resources were translated from.
+// Clients refuse resources, not objects (docs/decisions/0054). The feed of a view records which
+// newest versions were refused, and stores the last accepted versions for clients that need them.
+// This file reports refusals as problems of the objects that the resources were translated from.
 
 // refused processes a change of the refusals in feeds: it overrides the EnvoyFilters of refused
 // resources, omits the Telemetries of refused listeners, and reports problems. Only Run may call

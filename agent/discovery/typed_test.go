@@ -40,7 +40,7 @@ type typed struct {
 	checker typedconfig.Checker
 }
 
-// newTyped returns a checker that knows only the field "good".
+// newTyped returns a checker that accepts only the field "good".
 func newTyped() *typed {
 	c := &typed{}
 	c.checker.Run = func(_ context.Context, configs []typedconfig.Config) (

@@ -77,8 +77,8 @@ func (a *istioAPI) sameWithout(t *testing.T, key string, c configuration) (strip
 	if stripped == 0 {
 		return 0, true
 	}
-	// Encoding moves the objects to other lines. The comparison therefore needs c re-encoded
-	// without a removal.
+	// Encoding moves the objects to other lines, which are part of their origins. So c is also
+	// encoded without a removal, and both encodings are compared.
 	before, _ := a.strippedOf(t, "", c)
 	becomes := func(c configuration) string {
 		return string(txtar.Format(&txtar.Archive{Files: readable(t, feedOf(t, c.serve(t),

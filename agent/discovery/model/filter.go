@@ -10,8 +10,8 @@ import (
 )
 
 // EnvoyFilters returns the EnvoyFilters for a proxy in the order in which they are applied: by
-// priority, then those of the root namespace before those of the proxy's own, then the oldest
-// first.
+// priority, then those of the root namespace before those of the proxy's own namespace, then the
+// oldest first.
 func (w *World) EnvoyFilters(node Node) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.filters {

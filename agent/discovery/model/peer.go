@@ -172,8 +172,8 @@ func (p *Port) IsMeshInternal() bool {
 // PlainText reports whether the PeerAuthentications of the service's namespace disable mutual TLS.
 func (s *Service) PlainText() bool { return s.peers.namespace(s.Namespace) == Disable }
 
-// TLSModeLabel is the label of a workload that tells clients whether it accepts mutual TLS. The
-// value hasIdentity means that it does.
+// TLSModeLabel is the label of a workload from which clients learn whether the workload accepts
+// mutual TLS. The value hasIdentity means that it does.
 const (
 	TLSModeLabel = "security.istio.io/tlsMode"
 	hasIdentity  = "istio"

@@ -84,7 +84,7 @@ func isGateway(o *object.Object, t *types.PolicyTargetReference) bool {
 
 // SecurityPolicies returns the objects of a kind that apply to a proxy (AuthorizationPolicies,
 // RequestAuthentications or extensions): those without a namespace, then those of the root
-// namespace and of the proxy's own, each oldest first.
+// namespace, then those of the proxy's own namespace, each oldest first.
 func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	namespaces := []string{"", w.mesh.RootNamespace}
 	if node.Namespace != w.mesh.RootNamespace {

@@ -20,8 +20,9 @@ const (
 	ServerMode = telemetry.WorkloadMode_SERVER
 )
 
-// Telemetries returns the Telemetries that apply to a proxy in ascending precedence: that of the
-// root namespace, that of the proxy's own, then those that select the proxy, oldest first.
+// Telemetries returns the Telemetries that apply to a proxy in ascending precedence: the one for
+// the root namespace, the one for the proxy's own namespace, then those that select the proxy,
+// oldest first.
 func (w *World) Telemetries(node Node) []*object.Object {
 	namespaces := []string{w.mesh.RootNamespace, node.Namespace}
 	if node.Namespace == w.mesh.RootNamespace {

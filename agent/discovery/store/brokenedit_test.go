@@ -27,10 +27,11 @@ func (f *files) hasPolicy(name string) bool {
 }
 
 // TestBrokenEdits_OfPolicies breaks a file with two policies in all the ways in which people and
-// editors do. Afterwards each policy or its denial is in force. A store that only knows the broken
-// text denies.
+// editors do. Afterwards each policy or its denial is in force. A store that has read only the
+// broken text adds a denial.
 func TestBrokenEdits_OfPolicies(t *testing.T) {
-	// name of the edit that an agent which only knows the broken text cannot notice
+	// name of the edit that hides from an agent without last good versions that the text was a
+	// policy
 	const unnoticed = "other kind and API"
 	const more = "  - to:\n    - operation:\n        ports: [\"1\"]\n"
 	good := entry("a", "a.test") + "---\n" + deniesA + more + "---\n" + tokens
@@ -144,7 +145,7 @@ func TestBrokenEdits_OfPolicies(t *testing.T) {
 }
 
 // TestBrokenEdits_OfSeparators adds a line "---" or "..." to a file at each place, or moves the
-// next "---" there. Each policy is as before, or denied.
+// next "---" there. Each policy is unchanged, or a denial is in force.
 func TestBrokenEdits_OfSeparators(t *testing.T) {
 	const target = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata:\n" +
 		"  name: edge\nspec:\n  rules:\n  - {}\n  targetRefs:\n  - kind: %s\n    group: %q\n" +

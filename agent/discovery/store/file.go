@@ -253,8 +253,8 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	}) {
 		f.text = nil
 	}
-	// a policy that an invalid document names cannot be the policy in a document without a readable
-	// name
+	// only last good policies that no invalid document names can be the policy of a document
+	// without a readable name
 	unnamed := slices.DeleteFunc(slices.Clone(f.held), func(o *object.Object) bool {
 		return !o.Kind.Restricts() || bad[o.Key]
 	})

@@ -67,7 +67,8 @@ func (s *Store) take(inputs map[string]Input) []object.Change {
 	})
 }
 
-// takeDue validates inputs again that were invalid or had an UnknownField, once this is due.
+// takeDue validates again the inputs that were invalid or had an UnknownField, and whose time for
+// another validation has come.
 func (s *Store) takeDue() []object.Change {
 	inputs := map[string]Input{}
 	for path, known := range s.files {

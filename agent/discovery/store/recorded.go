@@ -8,7 +8,7 @@ import (
 )
 
 // PolicyCounts returns the number of policies of each file that has any, for Options.PolicyCounts
-// of the next store. A broken file keeps its previous number if that was larger. The result is nil
+// of the next store. For a broken file, the number is at least the previous one. The result is nil
 // without Options.AwaitPaths.
 func (s *Store) PolicyCounts() map[string]int {
 	if !s.options.AwaitPaths {

@@ -10,7 +10,7 @@ import (
 )
 
 // TestDenials_OfWhatIsUnknown reads objects of unknown kinds, API groups, versions and fields.
-// Those that may restrict access deny what they select; for all others there is a warning.
+// Denials of what they select replace those that may restrict access; all others get a warning.
 func TestDenials_OfWhatIsUnknown(t *testing.T) {
 	const (
 		selector = "selector: {matchLabels: {app: a}}"

@@ -112,7 +112,7 @@ func (s *Store) HasKind(kind object.Kind) bool {
 	return false
 }
 
-// RevalidateDoubtful makes the next Load validate objects again that are invalid, or have an
+// RevalidateDoubtful makes the next Load validate again all objects that are invalid or have an
 // UnknownField.
 func (s *Store) RevalidateDoubtful() {
 	for _, f := range s.files {

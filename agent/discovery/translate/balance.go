@@ -48,7 +48,8 @@ func slowStart(l *networking.LoadBalancerSettings) *clusterv3.Cluster_SlowStartC
 	}
 	out := &clusterv3.Cluster_SlowStartConfig{SlowStartWindow: warmup.Duration,
 		MinWeightPercent: &typev3.Percent{Value: 10},
-		// Envoy requires a runtime key. The agent never sets this one.
+		// Envoy requires a key by which its runtime may override the value. The agent never uses
+		// the key.
 		Aggression: &corev3.RuntimeDouble{DefaultValue: 1,
 			RuntimeKey: "outrider.warmup.aggression"}}
 	if warmup.MinimumPercent != nil {

@@ -164,8 +164,8 @@ func (v *View) Overrides() (all []FilterOverride) {
 	return all
 }
 
-// RestoreOverrides passes the overrides of an earlier view to this one. An override is applied if
-// the current EnvoyFilters are those that were refused. Call it before the first Update.
+// RestoreOverrides passes the overrides of an earlier view to v. An override is applied if the
+// current EnvoyFilters are those that were refused. Call it before the first Update.
 func (v *View) RestoreOverrides(all []FilterOverride) {
 	for _, o := range all {
 		v.patches.stored[o.Key] = o

@@ -37,7 +37,7 @@ type View struct {
 	kind      kind
 	guards    guards
 	telemetry telemetry
-	// listeners that were refused with what Telemetries add
+	// listeners that are published without Telemetries, because clients refused them
 	unobserved map[resource.Key]*OmittedTelemetry
 	published  *mesh.Config // mesh config whose CA certificates were published
 
@@ -100,7 +100,7 @@ func (v *View) Feed() *resource.Feed { return v.feed }
 // Problems returns the problems that translation found, by unit.
 func (v *View) Problems() map[string][]object.Problem { return v.problems }
 
-// RereadSecrets makes the next Update publish secrets again that read one of the files.
+// RereadSecrets makes the next Update publish again each secret that is read from one of the files.
 func (v *View) RereadSecrets(files map[string]bool) { v.secrets.reread(files) }
 
 // FileSecrets calls each once for every secret of the view, with the objects that need the secret

@@ -152,8 +152,8 @@ virtualHosts: [{domains: [web.test], routes: [{route: {cluster: outbound|80||web
 	}
 }
 
-// TestView_PublishesOnlyWhatDiffers changes a mesh step by step, and compares the resources that
-// are published.
+// TestView_PublishesOnlyWhatDiffers changes a mesh step by step. Each step must publish exactly the
+// resources that the change affects.
 func TestView_PublishesOnlyWhatDiffers(t *testing.T) {
 	m, touched := meshtest.New(t, web+database)
 	v := newView(t, m, sidecar)
