@@ -1,4 +1,5 @@
-// Outrider-keeper owns Envoy for whichever agent is connected; see package keeper. It is internal.
+// Outrider-keeper is the parent process of an agent's Envoys and survives the agent; see package
+// keeper. Users do not run it.
 package main
 
 import (
@@ -8,10 +9,10 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// version is set when the program is linked (-X main.version=…).
+// version is set by the build (-X main.version=…).
 var version = "devel"
 
-// The main goroutine stays on the main thread, where every fork has to happen.
+// init locks the main goroutine to the main thread, from which every child must be forked.
 func init() { runtime.LockOSThread() }
 
 func main() {

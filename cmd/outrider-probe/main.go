@@ -1,5 +1,5 @@
 // Outrider-probe runs one command of [health] exec for an agent, in outrider-probe@.service; see
-// package execprobe. Nobody calls it by hand.
+// package execprobe. Users do not run it.
 package main
 
 import (
@@ -20,7 +20,7 @@ func main() {
 	}
 }
 
-// serve serves the connection on standard input.
+// serve serves the agent's connection, which systemd passes as standard input.
 func serve() error {
 	agent, err := user.Lookup("outrider")
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package dbus contains the files for D-Bus: interfaces and bus policy. The interfaces are the
-// source of truth: agent/bus serves them, and the man page is generated from them.
+// Package dbus contains the installed files for D-Bus: interfaces and bus policy. The interfaces
+// are the source of truth: agent/bus implements them, and the man page is generated from them.
 package dbus
 
 import "embed"

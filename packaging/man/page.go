@@ -1,5 +1,6 @@
-// Package man writes manual pages. Tests generate the pages in this folder from the definitions
-// that they document and compare them: `go test ./cmd/outrider ./agent/config -run Man -update`.
+// Package man generates manual pages. Tests generate the pages in this folder from the definitions
+// that the pages document, and compare the results. To update the pages: go test ./cmd/outrider
+// ./agent/config -run Man -update.
 package man
 
 import (
@@ -7,15 +8,15 @@ import (
 	"strings"
 )
 
-// Page is a manual page under construction, in man(7) macros. Text is plain; `backquotes` make
-// bold. An empty line begins a paragraph.
+// Page is a manual page that is being generated, with man(7) macros. Texts passed to its methods
+// are plain: `backquotes` mark bold text, and an empty line begins a paragraph.
 type Page struct {
 	roff  strings.Builder
-	fresh bool // directly after a heading
+	fresh bool // the last output was a heading
 }
 
-// New begins a page with its name, section and purpose. It contains no date and version, which the
-// package build adds, so that a page changes only with its content.
+// New begins a page with its name, section and purpose. The package build adds date and version, so
+// that the page in this folder changes only with its content.
 func New(name string, section int, purpose string) *Page {
 	p := &Page{}
 	fmt.Fprintf(&p.roff, ".TH %s %d \"\" Outrider \"Manual of Outrider\"\n",
@@ -47,7 +48,7 @@ func (p *Page) paragraph() {
 	p.fresh = false
 }
 
-// Text writes paragraphs. Lines that begin with a space are not filled.
+// Text writes paragraphs. Lines that begin with a space keep their line breaks (.nf).
 func (p *Page) Text(text string) {
 	for paragraph := range strings.SplitSeq(strings.Trim(text, "\n"), "\n\n") {
 		p.paragraph()
@@ -55,7 +56,7 @@ func (p *Page) Text(text string) {
 	}
 }
 
-// Term writes a term with its description. The term is roff text, as returned by Bold and Italic.
+// Term writes a term with its description. The term is in roff, as Bold and Italic return it.
 func (p *Page) Term(term, text string) {
 	p.fresh = false
 	p.roff.WriteString(".TP\n" + term + "\n")
@@ -68,7 +69,7 @@ func (p *Page) More(text string) {
 	p.lines(text)
 }
 
-// Example writes unfilled lines.
+// Example writes lines, which keep their line breaks (.nf).
 func (p *Page) Example(text string) {
 	p.paragraph()
 	p.roff.WriteString(".RS 4\n.nf\n")
@@ -78,13 +79,13 @@ func (p *Page) Example(text string) {
 	p.roff.WriteString(".fi\n.RE\n")
 }
 
-// Usage writes a line of a synopsis. The text is in roff.
+// Usage writes a line of the synopsis, which is in roff.
 func (p *Page) Usage(roff string) {
 	p.paragraph()
 	p.roff.WriteString(".nh\n" + roff + "\n.hy\n")
 }
 
-// SeeAlso writes the last section: pages as name(section).
+// SeeAlso writes the last section, a list of pages of the form name(section).
 func (p *Page) SeeAlso(pages ...string) {
 	p.Section("SEE ALSO")
 	for i, page := range pages {
@@ -111,13 +112,14 @@ func (p *Page) lines(text string) {
 	}
 }
 
-// Bold returns text in bold as roff.
+// Bold returns roff for plain text in bold.
 func Bold(text string) string { return `\fB` + strings.TrimPrefix(Escape(text), `\&`) + `\fR` }
 
-// Italic returns text in italics as roff.
+// Italic returns roff for plain text in italics.
 func Italic(text string) string { return `\fI` + strings.TrimPrefix(Escape(text), `\&`) + `\fR` }
 
-// marked escapes a line and makes text between backquotes bold. A single backquote is literal.
+// marked returns roff for a line of plain text, with the text between backquotes in bold. A
+// backquote without a second one is literal.
 func marked(line string) string {
 	var b strings.Builder
 	for {
@@ -132,8 +134,8 @@ func marked(line string) string {
 	}
 }
 
-// Escape returns plain text as roff. Hyphens remain ASCII hyphens, so that command lines can be
-// copied.
+// Escape returns roff for plain text. Hyphens stay ASCII hyphens, so that users can copy command
+// lines.
 func Escape(text string) string { return guarded(escaped(text)) }
 
 func escaped(text string) string {
@@ -141,7 +143,7 @@ func escaped(text string) string {
 		`\(ti`).Replace(text)
 }
 
-// guarded escapes a line that roff would interpret as a request.
+// guarded protects a line that roff would interpret as a request, because of its first character.
 func guarded(roff string) string {
 	if strings.HasPrefix(roff, ".") || strings.HasPrefix(roff, "'") {
 		return `\&` + roff
@@ -149,7 +151,7 @@ func guarded(roff string) string {
 	return roff
 }
 
-// quoted quotes an argument of a macro.
+// quoted returns plain text as a macro's argument, in quotes if necessary.
 func quoted(text string) string {
 	text = strings.ReplaceAll(Escape(text), `"`, `""`)
 	if strings.ContainsAny(text, " \"") || text == "" {

@@ -56,7 +56,7 @@ a
 	}
 }
 
-// outriderd(8) is written by hand. It must list exactly the exit codes and signals of the agent.
+// outriderd(8) is not generated. It must list exactly the exit codes and signals of the agent.
 func TestManPage_HasExitCodesAndSignals(t *testing.T) {
 	page, err := os.ReadFile("outriderd.8")
 	if err != nil {
@@ -79,7 +79,7 @@ func TestManPage_HasExitCodesAndSignals(t *testing.T) {
 	}
 }
 
-// outrider-discoveryd(8) is written by hand, too. It must list exactly the exit codes and options
+// outrider-discoveryd(8) is not generated either. It must list exactly the exit codes and options
 // of the program.
 func TestManPage_HasExitCodesAndOptionsOfDiscoveryd(t *testing.T) {
 	page, err := os.ReadFile("outrider-discoveryd.8")
@@ -108,7 +108,7 @@ func section(page []byte, title string) string {
 	return text
 }
 
-// found returns the first groups of all matches, sorted without duplicates.
+// found returns the first submatches of all matches of pattern, sorted and without duplicates.
 func found(text, pattern string) []string {
 	var all []string
 	for _, match := range regexp.MustCompile(pattern).FindAllStringSubmatch(text, -1) {
@@ -118,7 +118,7 @@ func found(text, pattern string) []string {
 	return slices.Compact(all)
 }
 
-// constants returns the values of a file's constants with a prefix, sorted.
+// constants returns the values of those constants in a Go file whose names have a prefix, sorted.
 func constants(t *testing.T, path, prefix string) []string {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)

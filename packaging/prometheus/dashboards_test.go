@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// panel is a panel of a dashboard, or a row of panels.
+// panel is a panel of a Grafana dashboard, or a row with panels.
 type panel struct {
 	Title   string
 	Panels  []panel
@@ -54,7 +54,8 @@ func queries(t *testing.T, dashboard string, text []byte) []query {
 // variable matches Grafana's variables.
 var variable = regexp.MustCompile(`\$\{?\w+\}?`)
 
-// fill replaces variables as Grafana does, with "All" for the dashboard's own variables.
+// fill replaces variables in an expression as Grafana does if "All" is selected for the dashboard's
+// own variables.
 func fill(expression string) string {
 	return variable.ReplaceAllStringFunc(expression, func(name string) string {
 		if strings.Contains(name, "__rate_interval") {
@@ -77,11 +78,11 @@ func TestDashboards_HaveData(t *testing.T) {
 	checkMetrics(t, p, ofAgent)
 }
 
-// checkPanels checks that all queries have data. In others, which are of published dashboards,
-// queries may have none if file in testdata gives a reason.
+// checkPanels checks that the queries in all have data in Prometheus. The queries in others, from
+// published dashboards, may have no data if file in testdata states the reason.
 func checkPanels(t *testing.T, p server, file string, others, all []query, exercise func()) {
 	t.Helper()
-	without := map[query]string{} // reasons
+	without := map[query]string{} // reasons of queries without data
 	used := map[string]bool{}
 	known := readReasons(t, file)
 	for _, q := range others {
@@ -107,7 +108,7 @@ func checkPanels(t *testing.T, p server, file string, others, all []query, exerc
 	}
 }
 
-// published returns the queries of the dashboards in scripts/get-dashboards.
+// published returns the queries of the published dashboards that scripts/get-dashboards downloads.
 func published(t *testing.T) []query {
 	t.Helper()
 	folders := script(t, "get-dashboards")
@@ -145,14 +146,15 @@ func published(t *testing.T) []query {
 	return all
 }
 
-// awaitData calls exercise until all queries have data.
+// awaitData calls exercise repeatedly until all queries have data.
 func awaitData(t *testing.T, p server, all []query, exercise func()) {
 	t.Helper()
-	// Rates need two scrapes of an existing counter.
+	// rate() needs two scrapes of an existing counter, so the traffic must continue.
 	var exercised time.Time
 	parts.Poll(5*time.Minute, func() bool {
 		all = slices.DeleteFunc(all, func(q query) bool {
-			if time.Since(exercised) > time.Second { // on a slow machine, too, queries need traffic
+			// also during a pass over the queries, which is slow on a slow machine
+			if time.Since(exercised) > time.Second {
 				exercise()
 				exercised = time.Now()
 			}

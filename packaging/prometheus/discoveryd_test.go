@@ -17,7 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// certifiedProxy is the bootstrap of an Envoy that identifies itself to a discovery server.
+// certifiedProxy is the bootstrap of an Envoy that presents a client certificate to a discovery
+// server.
 const certifiedProxy = `{
   "node": {"id": "sidecar~127.0.0.1~vm.default~default.svc.cluster.local", "cluster": "test", "metadata": {"INTERCEPTION_MODE": "NONE"}},
   "admin": {"address": {"pipe": {"path": %[1]q}}},
@@ -33,7 +34,7 @@ const certifiedProxy = `{
       "@type": "type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions", "explicit_http_config": {"http2_protocol_options": {}}}}}]}
 }`
 
-// fleet is an outrider-discoveryd with an authority and a proxy.
+// fleet is an outrider-discoveryd with a certificate authority, and a proxy connected to it.
 type fleet struct {
 	folder     string
 	monitoring int
@@ -62,7 +63,8 @@ func newFleet(t *testing.T) *fleet {
 		t.Fatal(err)
 	}
 	f.write(t)
-	write("mesh/broken.yaml", []byte("{kind: VirtualService}\n")) // the problem causes a condition
+	// this invalid object causes a condition
+	write("mesh/broken.yaml", []byte("{kind: VirtualService}\n"))
 	write("token", []byte("token"))
 	port := parts.FreePort(t)
 	parts.StartProcess(t, parts.Discoveryd{Folder: filepath.Join(f.folder, "mesh"),
@@ -88,7 +90,7 @@ token_file = "%[1]s/token"
 	return f
 }
 
-// write changes an endpoint in the mesh file.
+// write writes the mesh file with another endpoint.
 func (f *fleet) write(t *testing.T) {
 	t.Helper()
 	f.changes++
@@ -112,7 +114,8 @@ spec:
 
 func (f *fleet) address() string { return fmt.Sprintf("127.0.%d.%d", f.changes/250, f.changes%250) }
 
-// change changes an endpoint, and returns once the proxy has accepted the change.
+// change writes the mesh file with another endpoint, and returns when the proxy has accepted the
+// change.
 func (f *fleet) change(t *testing.T) {
 	t.Helper()
 	f.write(t)
@@ -123,7 +126,7 @@ func (f *fleet) change(t *testing.T) {
 	})
 }
 
-// get returns the body of the answer at a path of the monitoring address.
+// get returns the body of the response for a path at the monitoring address.
 func (f *fleet) get(path string) (string, error) {
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", f.monitoring, path))
 	if err != nil {

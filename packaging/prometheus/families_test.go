@@ -14,8 +14,8 @@ import (
 // most is the maximum number of metric families that an agent exports by default.
 const most = 300
 
-// named matches the parts of metric names that contain names of the scene's hosts, ports, listeners
-// and certificates.
+// named matches metric names that contain names of the scene's hosts, ports, listeners or
+// certificates.
 var named = regexp.MustCompile(
 	`\d{2}|example|backend_\d|host_\d|web|edge|tls_(crt|key)|tmp|_ssl_.*TLS|outbound_(_|\d)|credential`)
 

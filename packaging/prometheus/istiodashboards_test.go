@@ -16,7 +16,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// workloadMesh is a workload with metrics that calls itself, with mutual TLS and in plain text.
+// workloadMesh configures a workload with Istio's metrics. The workload sends requests to itself,
+// with mutual TLS and in plain text.
 const workloadMesh = `apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: default, namespace: default}
@@ -49,8 +50,8 @@ spec:
   endpoints: [{address: 127.0.0.1}]
 `
 
-// TestDashboards_OfIstioHaveData runs the queries of Istio's dashboards for services and workloads
-// with a Prometheus that scrapes an agent.
+// TestDashboards_OfIstioHaveData runs the queries of Istio's service and workload dashboards with a
+// Prometheus that scrapes an agent. All must have data, except those with a reason in istio.yaml.
 func TestDashboards_OfIstioHaveData(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
@@ -58,8 +59,8 @@ func TestDashboards_OfIstioHaveData(t *testing.T) {
 	leaf := pkitest.Leaf("workload", 24*time.Hour)
 	leaf.URIs = []*url.URL{{Scheme: "spiffe", Host: "cluster.local", Path: "/ns/default/sa/default"}}
 	chain, key := root.Issue(t, leaf)
-	// irate() only works between scrapes with a flush of Envoy in between, by default one scrape in
-	// five.
+	// irate() compares the last two scrapes, so Envoy must flush its histograms between them. Its
+	// default interval is 5 s.
 	r.Write("flush.yaml", "stats_flush_interval: 1s\n")
 	toml := fmt.Sprintf("[envoy]\nbootstrap_override = %q\n", r.Dir+"/flush.yaml") +
 		"[node]\nip = \"127.0.0.1\"\nmetadata = {WORKLOAD_NAME = \"pay-v1\"}\n" +
@@ -111,7 +112,7 @@ func TestDashboards_OfIstioHaveData(t *testing.T) {
 	})
 }
 
-// istio returns the folder of the pinned module of Istio.
+// istio returns the directory of Istio's module in the version that the tests use.
 func istio(t *testing.T) string {
 	t.Helper()
 	command := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "istio.io/istio")

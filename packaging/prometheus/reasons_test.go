@@ -10,9 +10,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// reasons state where published dashboards differ from what Outrider exports.
+// reasons describes where published dashboards differ from the metrics that Outrider exports:
+// expressions to change, and expressions without data.
 type reasons struct {
-	Edits []struct{ From, To, Reason string } // changes of expressions, as a user would make them
+	// replacements in expressions, which users of the dashboard must make as well
+	Edits []struct{ From, To, Reason string }
 	None  []struct{ Expression, Reason string }
 }
 
@@ -29,7 +31,8 @@ func readReasons(t *testing.T, name string) *reasons {
 	return r
 }
 
-// apply edits a query and returns the reason why it has no data, if any.
+// apply changes a query by Edits, and returns the reason why it has no data, "" if it must have
+// data. It adds the entries that match the query to used.
 func (r *reasons) apply(q *query, used map[string]bool) string {
 	for _, edit := range r.Edits {
 		if strings.Contains(q.expression, edit.From) {
@@ -46,7 +49,7 @@ func (r *reasons) apply(q *query, used map[string]bool) string {
 	return ""
 }
 
-// all yields the patterns.
+// all yields the patterns of all entries.
 func (r *reasons) all() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for _, edit := range r.Edits {

@@ -48,7 +48,8 @@ func (e example) alerts(t *testing.T) []rule {
 	return file.Groups[0].Rules
 }
 
-// checkMetrics fails the test for each metric in the alerts that Prometheus does not have.
+// checkMetrics fails the test for each metric in the example's alerts that Prometheus has not
+// scraped.
 func checkMetrics(t *testing.T, p server, e example) {
 	t.Helper()
 	metric := regexp.MustCompile(`\b((?:outrider|envoy)_[a-z_]+)(?:[{\[ )]|$)`)

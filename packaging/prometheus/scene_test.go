@@ -22,11 +22,12 @@ import (
 
 const hosts = 50
 
-// scene is an edge proxy: 50 hosts with one backend each on one port, a port with a certificate
-// from files, one with a credential, and a TCP port. One object is refused.
+// scene is an edge proxy. It has 50 hosts on one port, each with a backend, a TLS port whose
+// certificate is in files, a TLS port with a credential, and a TCP port. Its mesh configuration
+// contains an object that is refused.
 type scene struct {
 	*rig.Rig
-	file, credential int // the ports with TLS
+	file, credential int // TLS ports with a certificate from files, and from a credential
 }
 
 func host(i int) string { return fmt.Sprintf("host-%d.example.test", i) }
@@ -142,8 +143,8 @@ func (s *scene) writeCertificates(t *testing.T) {
 	}
 }
 
-// exercise sends requests of each status class to one backend and one to each other backend, on all
-// ports.
+// exercise sends a request to each backend, requests with responses of each status class to one
+// backend, and requests to the TLS and TCP ports.
 func (s *scene) exercise(t *testing.T) {
 	t.Helper()
 	for i := range hosts {
@@ -171,7 +172,7 @@ func (s *scene) exercise(t *testing.T) {
 	talk(t, connection, "ping\n")
 }
 
-// talk sends a text, reads the start of the answer and closes the connection.
+// talk sends a text, waits for the first byte of the response and closes the connection.
 func talk(t *testing.T, connection net.Conn, text string) {
 	t.Helper()
 	defer func() { _ = connection.Close() }()
@@ -183,7 +184,7 @@ func talk(t *testing.T, connection net.Conn, text string) {
 	}
 }
 
-// scrape returns the metrics at a port of Outrider.
+// scrape returns the metrics that Outrider serves on a port.
 func (s *scene) scrape(t *testing.T, port int) string {
 	t.Helper()
 	status, text, err := s.GetHost("localhost", port, "/stats/prometheus")

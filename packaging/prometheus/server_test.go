@@ -17,7 +17,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// example is a scrape example of a package, with the rules that it names.
+// example is the example of a scrape configuration in a package, with the file of alerting rules
+// that it loads.
 type example struct{ scrape, rules string }
 
 var (
@@ -26,7 +27,7 @@ var (
 		"../discoveryd/prometheus/outrider-discoveryd.rules.yml"}
 )
 
-// script returns the first lines of the output of a script in scripts/.
+// script runs a script in scripts/ and returns the words of its output.
 func script(t *testing.T, arguments ...string) []string {
 	t.Helper()
 	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", arguments[0]),
@@ -56,8 +57,8 @@ func promtool(t *testing.T, folder string, arguments ...string) {
 	}
 }
 
-// configuration writes the scrape example with changed values and with the path of the rules in
-// this folder.
+// configuration writes the scrape configuration to a temporary directory, with the path of the
+// rules in this repository and with further replacements (old, new, …). It returns the path.
 func (e example) configuration(t *testing.T, changes ...string) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -84,12 +85,12 @@ func (e example) configuration(t *testing.T, changes ...string) string {
 	return path
 }
 
-// server is a Prometheus that scrapes with a packaged example.
+// server is a Prometheus that runs with the scrape configuration of an example.
 type server struct{ address string }
 
-// prometheus starts a Prometheus in which a job scrapes port instead of the packaged one. It
-// scrapes as often as Envoy updates its histograms, so that irate, which compares the last two
-// scrapes, sees a difference.
+// prometheus starts a Prometheus in which a job scrapes port instead of the port in the example
+// (packaged). It scrapes every 5 s, as often as Envoy flushes histograms, because irate compares
+// the last two scrapes.
 func (e example) prometheus(t *testing.T, job string, packaged, port int) server {
 	t.Helper()
 	path := e.configuration(t, fmt.Sprintf("localhost:%d", packaged),
@@ -105,7 +106,7 @@ func (e example) prometheus(t *testing.T, job string, packaged, port int) server
 	return p
 }
 
-// query returns the number of samples with a value in the result of an expression.
+// query returns the number of samples in the result of an expression whose value is not NaN.
 func (p server) query(expression string) (int, error) {
 	response, err := http.Get("http://" + p.address + "/api/v1/query?query=" +
 		url.QueryEscape(expression))

@@ -19,27 +19,27 @@ import (
 	"outrider.org/outrider/agent/backoff"
 )
 
-// client is one xDS client that behaves like an Envoy.
+// client is one xDS client that sends the requests of an Envoy.
 type client struct {
 	load   *Load
 	index  int
 	stream grpc.ClientStream
-	node   *corev3.Node // nil after the first request, which sends it
+	node   *corev3.Node // node for the next request; nil after the first one
 
 	begun   time.Time
 	wanted  map[string][]string // requested names by type
-	missing map[string]int      // number of names without a response yet
+	missing map[string]int      // number of requested names without a response, by type
 	full    bool
 
 	versions *versions
-	resumed  bool // the stream continues a lost one and has no response yet
+	resumed  bool // the stream replaces a lost one and has not received a response yet
 }
 
 var streamDescription = grpc.StreamDesc{StreamName: "ads", ServerStreams: true, ClientStreams: true}
 
-// runEach runs the client at one target. Whenever the connection is lost, it continues at the next
-// target. A client begins at the target with its own index, or at the first one
-// (Options.AllAtFirstTarget).
+// runEach runs the client at one target after the other: after a lost connection, it continues at
+// the next target. The first target is the one with the client's index, or the first of all with
+// Options.AllAtFirstTarget.
 func (c *client) runEach(ctx context.Context) error {
 	targets := c.load.options.Targets
 	begin := c.index
@@ -51,7 +51,7 @@ func (c *client) runEach(ctx context.Context) error {
 		err := c.runAt(ctx, targets[attempt%len(targets)])
 		switch {
 		case ctx.Err() == nil && status.Code(err) == codes.ResourceExhausted:
-			attempt-- // the server has too many connecting clients: retry the same target
+			attempt-- // the server limits the number of connecting clients: retry the same target
 		case ctx.Err() != nil || len(targets) == 1 || !c.full:
 			return err
 		default:
@@ -63,7 +63,7 @@ func (c *client) runEach(ctx context.Context) error {
 	}
 }
 
-// Pauses before the next attempt, as in an agent; the jitter at most doubles them.
+// Bounds of the pause before the next attempt, as in an agent. The jitter at most doubles a pause.
 const (
 	firstPause   = 25 * time.Millisecond
 	longestPause = 600 * time.Millisecond
@@ -77,7 +77,7 @@ func (c *client) runAt(ctx context.Context, target string) error {
 		secure = credentials.NewTLS(c.load.options.TLS(c.index))
 	}
 	connection, err := grpc.NewClient(target, grpc.WithTransportCredentials(secure),
-		// The same windows as an agent.
+		// The flow control windows are those of an agent.
 		grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(2<<20),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")}),
 			grpc.MaxCallRecvMsgSize(maxMessage)))
@@ -88,7 +88,8 @@ func (c *client) runAt(ctx context.Context, target string) error {
 	return c.run(ctx, connection, connected)
 }
 
-// run runs the client on a connection, and calls connected when it has a response.
+// run runs the client on a connection until the connection is lost. It calls connected after each
+// response.
 func (c *client) run(ctx context.Context, connection *grpc.ClientConn, connected func()) error {
 	method := "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
 	if c.load.options.Delta {
@@ -125,10 +126,11 @@ func (c *client) run(ctx context.Context, connection *grpc.ClientConn, connected
 	}
 }
 
-// request subscribes to names, or to everything.
+// request subscribes to resources by name, or to all resources of a type if names is empty.
 func (c *client) request(typeURL string, names []string) error {
 	c.wanted[typeURL] = append(c.wanted[typeURL], names...)
-	c.missing[typeURL] += max(1, len(names)) // a wildcard expects at least one response
+	// a wildcard subscription expects at least one response
+	c.missing[typeURL] += max(1, len(names))
 	if c.load.options.Delta {
 		return c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
 			ResourceNamesSubscribe: names})
@@ -136,7 +138,8 @@ func (c *client) request(typeURL string, names []string) error {
 	return c.send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: c.wanted[typeURL]})
 }
 
-// resume subscribes with the versions that the client has, as an agent's relay does.
+// resume subscribes on a new stream with the versions of the client's resources, as an agent's
+// relay does.
 func (c *client) resume() error {
 	c.resumed = true
 	for _, typeURL := range []string{ClusterType, EndpointType, ListenerType, RouteType} {
@@ -177,8 +180,8 @@ func (c *client) send(request proto.Message) error {
 	return nil
 }
 
-// handle accepts a response and requests the names in it: the endpoints of clusters, the routes of
-// listeners.
+// handle accepts a response. It then requests the resources to which the response refers: endpoints
+// for clusters, route configurations for listeners.
 func (c *client) handle(r Response) error {
 	c.load.count(c.index, r, c.resumed)
 	c.resumed = false
@@ -232,7 +235,8 @@ func (c *client) requestOr(err error, typeURL string, names []string) error {
 	return c.request(typeURL, names)
 }
 
-// requestReferenced requests names in a response that were not requested yet.
+// requestReferenced requests those resources to which the response refers and that were not
+// requested yet.
 func (c *client) requestReferenced(r Response) error {
 	var names []string
 	var err error

@@ -5,21 +5,21 @@ import (
 	"fmt"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec of requests
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec that encodes requests
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Response is a DiscoveryResponse or DeltaDiscoveryResponse that is scanned but not decoded.
+// Response is a DiscoveryResponse or DeltaDiscoveryResponse whose resources are not decoded.
 type Response struct {
 	TypeURL   string
 	Version   string
 	Nonce     string
 	Resources int
-	Removed   int // delta only
-	Bytes     int // of the whole message
+	Removed   int // number of removed resources (delta only)
+	Bytes     int // size of the whole message
 
-	raw   []byte // valid while the response is handled
+	raw   []byte // encoded message; valid until handle returns
 	delta bool
 }
 
@@ -29,13 +29,13 @@ const (
 	resourcesField = 2
 	typeURLField   = 4
 	nonceField     = 5
-	removedField   = 6 // delta only; control_plane in a DiscoveryResponse
+	removedField   = 6 // delta only; a DiscoveryResponse has control_plane there
 )
 
-// codec delivers responses undecoded. Their buffers return to the pool after handling.
+// codec returns responses without decoding them. The client frees their buffers.
 type codec struct{ encoding.CodecV2 }
 
-// message receives a response.
+// message is an encoded response.
 type message struct{ buffer mem.Buffer }
 
 // Unmarshal implements encoding.CodecV2.
@@ -47,7 +47,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
 	return c.CodecV2.Unmarshal(data, into)
 }
 
-// scan reads the header of a response and counts its resources.
+// scan reads the scalar fields of a response and counts its resources.
 func scan(raw []byte, delta bool) (Response, error) {
 	r := Response{raw: raw, delta: delta, Bytes: len(raw)}
 	err := fields(raw, func(number protowire.Number, value []byte) {
@@ -69,11 +69,11 @@ func scan(raw []byte, delta bool) (Response, error) {
 	return r, err
 }
 
-// Contains reports whether the bytes occur in the response, for example an endpoint's address. It
-// is valid while the response is handled.
+// Contains reports whether the encoded response contains marker, for example the address of an
+// endpoint. It may only be called until handle returns.
 func (r Response) Contains(marker []byte) bool { return bytes.Contains(r.raw, marker) }
 
-// values calls visit with each resource's message.
+// values calls visit with the encoded message of each resource.
 func (r Response) values(visit func(value []byte)) error {
 	const resourceField, anyValueField = 2, 2
 	return fields(r.raw, func(number protowire.Number, resource []byte) {
@@ -88,7 +88,8 @@ func (r Response) values(visit func(value []byte)) error {
 	})
 }
 
-// fields calls visit for each field of a message, with nil unless it is length-delimited.
+// fields calls visit for each field of an encoded message. value is nil unless the field is
+// length-delimited.
 func fields(raw []byte, visit func(number protowire.Number, value []byte)) error {
 	for len(raw) > 0 {
 		number, kind, n := protowire.ConsumeTag(raw)
@@ -111,7 +112,7 @@ func fields(raw []byte, visit func(number protowire.Number, value []byte)) error
 	return nil
 }
 
-// first returns the first field with a number, or nil.
+// first returns the value of the first field with a number, or nil.
 func first(raw []byte, wanted protowire.Number) (found []byte) {
 	_ = fields(raw, func(number protowire.Number, value []byte) {
 		if number == wanted && found == nil {
@@ -121,7 +122,7 @@ func first(raw []byte, wanted protowire.Number) (found []byte) {
 	return found
 }
 
-// every returns the values along a path of field numbers, through repeated fields.
+// every returns all values at a path of field numbers; fields of the path may be repeated.
 func every(raw []byte, path ...protowire.Number) (found [][]byte) {
 	if len(path) == 0 {
 		return [][]byte{raw}

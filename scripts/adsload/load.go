@@ -1,6 +1,6 @@
 // Package adsload generates xDS load: its clients request what an Envoy requests (clusters, their
-// endpoints, listeners, their routes). They accept everything without decoding it, so that the
-// server's cost dominates the measurement.
+// endpoints, listeners, their route configurations). They accept every response without decoding
+// it, so that a measurement mainly shows the cost of the server.
 package adsload
 
 import (
@@ -18,14 +18,14 @@ import (
 
 // Options configures a load.
 type Options struct {
-	// Targets are "unix:///path" or "host:port". A client that loses its connection continues at
-	// the next target with the versions that it has (Delta only), as an agent does. With a single
-	// target, losing the connection is an error.
+	// Targets are of the form "unix:///path" or "host:port". A client that loses its connection
+	// continues at the next target, like an agent: it sends the versions of the resources that it
+	// has (Delta only). With a single target, losing the connection is an error.
 	Targets          []string
-	AllAtFirstTarget bool // all begin at the first target instead of being spread over all
-	Clients          int  // with one connection each
-	// Connecting is the number of clients that may connect at the same time; 0: all. Without a
-	// limit a fleet of clients in one process would compete for the CPUs of a single host.
+	AllAtFirstTarget bool // all clients start at the first target, instead of being distributed
+	Clients          int  // number of clients, each with its own connection
+	// Connecting is the number of clients that may connect at the same time; 0: no limit. Without a
+	// limit, all clients of a fleet would compete for the CPUs of this host.
 	Connecting int
 	// TLS returns the TLS configuration of a client's connections; nil: no TLS.
 	TLS   func(i int) *tls.Config

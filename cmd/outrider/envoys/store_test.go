@@ -62,7 +62,7 @@ func TestStore_OneChangeAtATime(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	unlock()
-	// The next installation removes the files of a killed one.
+	// A temporary folder of a killed installation must be removed by the next one.
 	if err := os.MkdirAll(filepath.Join(i.Store.Folder, workPrefix+"7", "wheel"),
 		0o700); err != nil {
 		t.Fatal(err)

@@ -17,11 +17,12 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// Paths are where the files of the VM are on the host that runs Outrider.
+// Paths are the paths that the token and the root certificate of the VM have on the host of
+// Outrider.
 type Paths struct{ Token, Root string }
 
-// variables maps variables of pilot-agent and istio-start.sh to keys. A later one overrides an
-// earlier one of the same key.
+// variables maps variables of pilot-agent and istio-start.sh to keys of outrider.toml. If several
+// variables of one key are set, the last one in the list is used.
 var variables = []struct {
 	name, key string
 	convert   func(value string) (any, error)
@@ -51,13 +52,15 @@ var variables = []struct {
 	{"ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE", "capture.exclude_outbound_ports", ports},
 }
 
-// elsewhere lists variables that other functions convert, or that repeat another variable.
-var elsewhere = []string{"CANONICAL_SERVICE", "CANONICAL_REVISION", // in ISTIO_METAJSON_LABELS
+// elsewhere lists variables that need no conversion by variables: other functions convert them, or
+// they repeat another variable.
+// contained in ISTIO_METAJSON_LABELS
+var elsewhere = []string{"CANONICAL_SERVICE", "CANONICAL_REVISION",
 	"PILOT_ADDRESS", "ISTIO_PILOT_PORT", "ISTIO_SYSTEM_NAMESPACE", "ISTIO_META_DNS_CAPTURE",
 	"ISTIO_CUSTOM_IP_TABLES", "ISTIO_INBOUND_INTERCEPTION_MODE",
 	"REWRITE_PROBE_LEGACY_LOCALHOST_DESTINATION"}
 
-// fields maps fields of ProxyConfig to keys.
+// fields maps fields of ProxyConfig to keys of outrider.toml.
 var fields = map[string]string{
 	"customConfigFile": "envoy.custom_config_file", "concurrency": "envoy.concurrency",
 	"discoveryAddress": "discovery.address", "drainDuration": "envoy.drain_duration",
@@ -67,7 +70,7 @@ var fields = map[string]string{
 	"terminationDrainDuration": "envoy.termination_drain_duration",
 }
 
-// reasons says why a variable or field has no key.
+// reasons contains explanations of why a variable or field has no key.
 var reasons = map[string]string{
 	"binaryPath":                      "Outrider has an Envoy of its own; see [envoy] binary",
 	"configPath":                      "see [envoy] config_dir",
@@ -81,13 +84,13 @@ var reasons = map[string]string{
 	"PROXY_CONFIG":                    "write its fields into defaultConfig of mesh.yaml",
 }
 
-// conversion collects settings and notes.
+// conversion collects the settings of the new configuration, and notes for its user.
 type conversion struct {
 	*Source
 	document
 }
 
-// Convert returns the configuration.
+// Convert returns the configuration of Outrider that replaces the files.
 func (s *Source) Convert(paths Paths) (*Result, error) { return s.convert(paths).result() }
 
 func (s *Source) convert(paths Paths) *conversion {
@@ -109,8 +112,9 @@ func (s *Source) convert(paths Paths) *conversion {
 	return c
 }
 
-// upstream sets the keys for authentication between agent and istiod. The token is only needed for
-// the first certificate, because it expires after an hour by default.
+// upstream sets the keys for authentication between agent and istiod. The agent authenticates with
+// its certificate, and needs the token only for the first one, because the token expires after an
+// hour by default.
 func (c *conversion) upstream(paths Paths) {
 	c.set("discovery.auth", "mtls", "with the workload's certificate, which outlives the token")
 	c.set("identity.provider", "istiod", "")
@@ -132,7 +136,7 @@ func (c *conversion) upstream(paths Paths) {
 	}
 }
 
-// proxy converts ProxyConfig.
+// proxy converts the fields of ProxyConfig.
 func (c *conversion) proxy() {
 	c.Proxy.ProtoReflect().Range(
 		func(field protoreflect.FieldDescriptor, value protoreflect.Value) bool {
@@ -140,7 +144,8 @@ func (c *conversion) proxy() {
 			switch key := fields[name]; {
 			case key != "":
 				c.set(key, plain(value), "mesh.yaml: "+name)
-			case name == "proxyMetadata" || name == "readinessProbe": // environment, health
+			// converted by environment and health
+			case name == "proxyMetadata" || name == "readinessProbe":
 			case name == "proxyStatsMatcher":
 				matcher := c.Proxy.GetProxyStatsMatcher()
 				c.setList("telemetry.stats_prefixes", matcher.InclusionPrefixes, name)
@@ -155,14 +160,14 @@ func (c *conversion) proxy() {
 		})
 }
 
-// setList sets a key to a list of a field of ProxyConfig, unless it is empty.
+// setList sets a key to values, the content of a list in ProxyConfig, unless the list is empty.
 func (c *conversion) setList(key string, values []string, field string) {
 	if len(values) > 0 {
 		c.set(key, values, "mesh.yaml: "+field)
 	}
 }
 
-// plain returns a scalar or the value of a wrapper.
+// plain returns a value of ProxyConfig as a Go value, without the protobuf wrapper.
 func plain(value protoreflect.Value) any {
 	message, ok := value.Interface().(protoreflect.Message)
 	if !ok {
@@ -174,11 +179,12 @@ func plain(value protoreflect.Value) any {
 	case *wrapperspb.Int32Value:
 		return message.Value
 	default:
-		return fmt.Sprint(message) // a value of the wrong type for the key, which the check refuses
+		return fmt.Sprint(message) // not the type that the key requires, so result will refuse it
 	}
 }
 
-// interception converts the settings of istio-start.sh for iptables, and DNS capture.
+// interception sets the keys for interception and DNS capture, like istio-start.sh, which
+// configures iptables.
 func (c *conversion) interception() {
 	mode := "redirect"
 	if c.Environment["ISTIO_INBOUND_INTERCEPTION_MODE"] == "TPROXY" {
@@ -197,7 +203,7 @@ func (c *conversion) interception() {
 	}
 }
 
-// environment converts variables.
+// environment converts the variables, and combines ISTIO_META_* to node.metadata.
 func (c *conversion) environment() {
 	rest, metadata := maps.Clone(c.Environment), map[string]any{}
 	for _, v := range variables {
@@ -298,7 +304,7 @@ func list(value string) (any, error) {
 	return strings.FieldsFunc(value, func(r rune) bool { return r == ',' || r == ' ' }), nil
 }
 
-// ports converts a list of ports. "*" means all.
+// ports converts a list of ports; "*" means all ports.
 func ports(value string) (any, error) {
 	if value == "*" {
 		return []string{"*"}, nil

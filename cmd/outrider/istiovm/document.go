@@ -10,8 +10,9 @@ import (
 
 // Result is the configuration that replaces Istio's files of a virtual machine. It is valid.
 type Result struct {
-	Config string   // TOML
-	Notes  []string // settings without equivalent, or that differ; also in Config as comments
+	Config string // content of outrider.toml
+	// settings that have no equivalent, or a different effect; Config contains them as comments
+	Notes []string
 }
 
 // document is a configuration file under construction.
@@ -21,16 +22,16 @@ type document struct {
 }
 
 type setting struct {
-	key   string // dotted
+	key   string // TABLE.KEY
 	value any
-	from  string // the original setting, for a comment
+	from  string // the original setting, which becomes a comment
 }
 
-// tables is the order of tables in the file, that of outrider.toml(5).
+// tables lists the tables in the order of outrider.toml(5).
 var tables = []string{"node", "envoy", "discovery", "identity", "status", "health", "dns",
 	"capture", "telemetry", "tracing"}
 
-// set sets a key. It replaces an earlier value.
+// set sets a key; a later call for the same key replaces the value.
 func (d *document) set(key string, value any, from string) {
 	for i, s := range d.settings {
 		if s.key == key {
@@ -43,8 +44,8 @@ func (d *document) set(key string, value any, from string) {
 
 func (d *document) note(sentence string) { d.notes = append(d.notes, sentence) }
 
-// result renders the file. A setting that this version does not accept becomes a comment and a
-// note.
+// result renders the configuration. A setting that this version of Outrider refuses becomes a
+// comment, and causes a note.
 func (d *document) result() (*Result, error) {
 	lines := d.lines()
 	for {
@@ -73,7 +74,7 @@ func (d *document) result() (*Result, error) {
 	return &Result{Config: strings.Join(append(head, lines...), "\n") + "\n", Notes: d.notes}, nil
 }
 
-// lines returns one line for each setting, in the order of tables.
+// lines renders the settings, one line for each, sorted by tables.
 func (d *document) lines() []string {
 	var lines []string
 	for _, table := range tables {
@@ -96,7 +97,7 @@ func (d *document) lines() []string {
 	return lines
 }
 
-// oneLine converts text to one line for a comment.
+// oneLine replaces line breaks and other control characters, so that the text fits into a comment.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {

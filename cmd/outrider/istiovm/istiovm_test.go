@@ -18,8 +18,8 @@ var update = flag.Bool("update", false, "write the golden files")
 var paths = Paths{Token: "/etc/outrider/istio/istio-token",
 	Root: "/etc/outrider/istio/root-cert.pem"}
 
-// TestConvert_Istioctl converts the output of istioctl. The golden files have the settings and
-// notes before settings that this version does not accept become comments.
+// TestConvert_Istioctl converts files that istioctl has written. The golden files contain all
+// settings and notes, including settings that this version refuses.
 func TestConvert_Istioctl(t *testing.T) {
 	for _, name := range []string{"web", "bare"} {
 		source, err := Read(filepath.Join("testdata", name))
@@ -108,7 +108,7 @@ func TestRead_RefusesOtherDirectories(t *testing.T) {
 	}
 }
 
-// FuzzConvert checks that files that can be read give a valid configuration.
+// FuzzConvert checks that all files that can be parsed result in a valid configuration.
 func FuzzConvert(f *testing.F) {
 	for _, name := range []string{"web", "bare"} {
 		environment, err := os.ReadFile(filepath.Join("testdata", name, "cluster.env"))

@@ -20,23 +20,24 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// maxSize bounds each file in bytes.
+// maxSize bounds the size of each file, in bytes.
 const maxSize = 1 << 20
 
-// Source has the content of the files of an Istio VM. The field of a missing file is empty.
+// Source contains the files of an Istio VM. Fields of missing files are empty.
 type Source struct {
-	// Environment has the variables of cluster.env, which override those of sidecar.env, which
-	// override proxyMetadata of mesh.yaml.
+	// Environment contains the variables of cluster.env, sidecar.env and proxyMetadata in
+	// mesh.yaml. The former override the latter.
 	Environment map[string]string
-	Proxy       *meshapi.ProxyConfig // defaultConfig of mesh.yaml
-	Token       []byte               // istio-token
-	Root        []byte               // root-cert.pem
-	Hosts       []byte               // hosts
+	Proxy       *meshapi.ProxyConfig // content of defaultConfig in mesh.yaml
+	Token       []byte               // content of istio-token
+	Root        []byte               // content of root-cert.pem
+	Hosts       []byte               // content of hosts
 
 	unknown []string // notes about unknown fields
 }
 
-// Read reads the files in a directory. It must have cluster.env or mesh.yaml.
+// Read reads the files in a directory. It returns an error if both cluster.env and mesh.yaml are
+// missing.
 func Read(directory string) (*Source, error) {
 	contents := map[string][]byte{}
 	for _, name := range []string{"sidecar.env", "cluster.env", "mesh.yaml", "istio-token",
@@ -55,8 +56,8 @@ func Read(directory string) (*Source, error) {
 }
 
 func readFile(path string) ([]byte, error) {
-	// Root reads files of another user, who may have placed a link, or a FIFO, whose opening would
-	// wait for a writer.
+	// The program runs as root and reads files of another user. That user may have replaced a file
+	// by a symbolic link, or by a FIFO, for whose writer a normal open would wait.
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 	if errors.Is(err, unix.ELOOP) {
 		return nil, notRegular(path)
@@ -79,7 +80,7 @@ func notRegular(path string) error {
 	return fmt.Errorf("%s is not a regular file; copy its content there", path)
 }
 
-// parse parses the contents of files by name.
+// parse parses files, whose contents are given by name.
 func parse(contents map[string][]byte) (*Source, error) {
 	s := &Source{Environment: map[string]string{}, Token: contents["istio-token"],
 		Root: contents["root-cert.pem"], Hosts: contents["hosts"]}
@@ -95,7 +96,7 @@ func parse(contents map[string][]byte) (*Source, error) {
 	return s, nil
 }
 
-// parseMesh parses mesh.yaml. Fields unknown to this version become notes.
+// parseMesh parses mesh.yaml. Fields that this version does not know cause a note.
 func (s *Source) parseMesh(text []byte) error {
 	mesh := &meshapi.MeshConfig{}
 	json, err := yaml.YAMLToJSON(text)
@@ -118,14 +119,15 @@ func (s *Source) parseMesh(text []byte) error {
 
 var (
 	assignment = regexp.MustCompile(`^(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)=`)
-	// piece is a part of a shell word: in single quotes, in double quotes, escaped, or plain.
+	// piece matches the beginning of a shell word that is in single quotes, in double quotes,
+	// escaped, or unquoted.
 	piece = regexp.MustCompile("(?s)^(?:'([^']*)'|\"((?:[^\"\\\\$`]|\\\\.)*)\"|\\\\(.)|" +
 		"([^\\s'\"\\\\$`;&|<>()]+))")
 	escaped = regexp.MustCompile("(?s)\\\\([\"\\\\$`])")
 )
 
-// parseEnvironment parses assignments of the shell. Expansions are errors, because their values
-// depend on the shell that runs them.
+// parseEnvironment parses shell assignments and adds them to variables. Expansions such as $NAME
+// are errors, because their results depend on the shell that evaluates them.
 func parseEnvironment(name, text string, variables map[string]string) error {
 	for rest := text; ; {
 		rest = strings.TrimLeft(rest, " \t\r\n;")

@@ -17,8 +17,8 @@ import (
 
 const identity = "spiffe://cluster.local/ns/shop/sa/web"
 
-// streamOf is a stream of a host: its address, that of its node, its name, and the serial number of
-// its certificate (0: none).
+// streamOf returns a stream of a host with a source address, the address and name in the ID of its
+// node, and the serial number of its certificate (0: none).
 func streamOf(address, node, name string, serial int64) xds.Stream {
 	s := xds.Stream{Node: &corev3.Node{Id: "sidecar~" + node + "~" + name + "~shop.svc"},
 		Peer: xds.Peer{Address: address, Identity: identity}}
@@ -34,7 +34,7 @@ func TestDetector_ReportsClones(t *testing.T) {
 	anonymous.Peer.Identity = ""
 	for name, test := range map[string]struct {
 		other xds.Stream
-		want  []string // in the condition's sentence; nil: there is none
+		want  []string // texts in the condition's sentence; nil: no condition
 	}{
 		"certificate": {streamOf("10.0.0.2:1", "10.0.0.1", "b.shop", 17),
 			[]string{"certificate 11 of " + identity + " is used by 10.0.0.1 and 10.0.0.2; on a clone"}},
@@ -85,8 +85,8 @@ func TestDetector_ReportsClones(t *testing.T) {
 	}
 }
 
-// A host that changes its address has streams of both for a moment only. A second one is reported
-// even if the first had gone before.
+// A host whose address changes has streams from both addresses for less than ReconnectGrace, and is
+// not reported. A second host with the same certificate is reported, even after such changes.
 func TestDetector_MovesAreNoClones(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		board := condition.NewBoard()
@@ -112,7 +112,7 @@ func TestDetector_MovesAreNoClones(t *testing.T) {
 	})
 }
 
-// Many clones are one sentence of bounded length.
+// For many clones, the condition's sentence has a bounded length.
 func TestDetector_IsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		board := condition.NewBoard()
@@ -132,7 +132,8 @@ func TestDetector_IsBounded(t *testing.T) {
 	})
 }
 
-// A host may claim a different address on each of its streams: they are not compared with each other.
+// If a host claims another node address on each of its streams, these are not compared with each
+// other, which would take too long.
 func TestDetector_ManyStreamsOfOneHost(t *testing.T) {
 	d := New(condition.NewBoard())
 	started := time.Now()

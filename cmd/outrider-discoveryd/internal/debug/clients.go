@@ -19,8 +19,9 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// synced holds, in fields with istiod's names, the versions that were sent to a proxy and accepted.
-// istiod has nonces there; in both programs the two are equal if the proxy has accepted everything.
+// synced has the JSON form of istiod's SyncStatus: what was sent to a proxy and what the proxy has
+// acknowledged. The values are versions, istiod's are nonces. In both cases the two are equal if
+// the proxy has accepted everything.
 type synced struct {
 	ClusterID     string                  `json:"cluster_id,omitempty"`
 	ProxyID       string                  `json:"proxy"`
@@ -45,10 +46,11 @@ type syncedByType struct {
 	Refused   []string  `json:"refused,omitempty"`
 }
 
-// maxRefused bounds the number of refused resources of a type that an answer names.
+// maxRefused bounds the number of refused resources per type in an answer.
 const maxRefused = 10
 
-// proxies returns the states of streams of proxies, by ID.
+// proxies returns the states of the proxies' streams, sorted by node ID. It omits streams without
+// resource types, such as those that request debug information.
 func (d *Debugger) proxies(ctx context.Context) []xds.StreamStatus {
 	all := slices.DeleteFunc(d.options.XDS.Status(ctx), func(s xds.StreamStatus) bool {
 		return len(s.Types) == 0
@@ -96,7 +98,7 @@ func (d *Debugger) syncz(ctx context.Context, query url.Values) (any, error) {
 	return all, nil
 }
 
-// clientConfigs returns the information of syncz as messages for istioctl.
+// clientConfigs returns the information of syncz as ClientConfig messages for istioctl.
 func (d *Debugger) clientConfigs(ctx context.Context) ([]*resource.Resource, error) {
 	var all []*resource.Resource
 	for _, stream := range d.proxies(ctx) {

@@ -1,6 +1,6 @@
 // Package debug answers requests for information about the discovery server: for istiod's debug
 // types over xDS (Debugger.Answer), and for the same information as pages over HTTP
-// (Debugger.Page). Credentials are redacted. Answers are made one at a time, because an answer
+// (Debugger.Page). Credentials are redacted. It generates one answer at a time, because an answer
 // about 10,000 clients has megabytes.
 package debug
 
@@ -31,17 +31,18 @@ type Options struct {
 	Discovery *discovery.Server
 	// returns a gRPC status if a client may not receive debug information
 	Authorize func(client xds.Peer) error
-	// Sources returns the state of the sources and registries as a value for JSON; nil: none.
+	// Sources returns the state of the configuration sources and service registries for encoding as
+	// JSON; nil: none.
 	Sources func() any
 }
 
 // Debugger answers requests for debug information. It is safe for concurrent use.
 type Debugger struct {
 	options Options
-	turn    chan struct{} // holds the slot of the answer that is being made
+	turn    chan struct{} // has one element while an answer is generated
 }
 
-// answerTime bounds the time to make an answer, and the wait for the previous one.
+// answerTime bounds the time to generate an answer, and the wait until other answers are generated.
 const answerTime = 30 * time.Second
 
 // readTime bounds the time in which a client on this host must read a page.
@@ -52,7 +53,8 @@ func New(options Options) *Debugger {
 	return &Debugger{options: options, turn: make(chan struct{}, 1)}
 }
 
-// topics maps the names of answers, which are paths below /debug/, to the functions that make them.
+// topics maps the names of answers, which are paths below /debug/, to the functions that generate
+// them.
 var topics = map[string]struct {
 	help   string
 	answer func(d *Debugger, ctx context.Context, query url.Values) (any, error)
@@ -101,7 +103,8 @@ func (d *Debugger) Answer(ctx context.Context, client xds.Peer, typeURL string, 
 	return []*resource.Resource{resource.FromEncoded(xds.DebugType, names[0], text)}, nil
 }
 
-// Page serves the answer at a path below /debug/ over HTTP. The caller checks who may read it.
+// Page serves the answer at a path below /debug/ over HTTP. The caller must check the client's
+// permission.
 func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
 	done, err := d.begin(r.Context())
 	if err == nil {
@@ -111,7 +114,8 @@ func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
 		var text []byte
 		name := strings.TrimPrefix(r.URL.Path, "/debug/")
 		if text, err = d.text(ctx, name+"?"+r.URL.RawQuery); err == nil {
-			// without the deadline, a client that reads slowly would delay all other answers
+			// without a deadline, a client that reads slowly would delay the answers for all other
+			// clients
 			_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(readTime))
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = w.Write(text) // fails only if the client has disconnected
@@ -128,7 +132,7 @@ func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, status.Convert(err).Message(), code)
 }
 
-// begin waits until no other answer is being made. The caller must call done after its answer.
+// begin waits until no other answer is being generated. The caller must call done after its answer.
 func (d *Debugger) begin(ctx context.Context) (done func(), err error) {
 	ctx, cancel := context.WithTimeout(ctx, answerTime)
 	defer cancel()
@@ -140,7 +144,7 @@ func (d *Debugger) begin(ctx context.Context) (done func(), err error) {
 	}
 }
 
-// text returns the answer for a path and a query as JSON.
+// text returns an answer as JSON. name is a path below /debug/ with an optional query.
 func (d *Debugger) text(ctx context.Context, name string) ([]byte, error) {
 	path, query, _ := strings.Cut(name, "?")
 	values, err := url.ParseQuery(query)

@@ -56,17 +56,17 @@ kind: Unknown
 
 const proxyID = "sidecar~10.0.0.9~vm.default~default.svc.cluster.local"
 
-// world is a discovery server with TLS, with the files that its clients need.
+// world is a discovery server with TLS, and the certificates of its clients.
 type world struct {
 	debugger *Debugger
 	address  string
-	folder   string // folder with NAME.pem and NAME.key of each client, and root.pem
+	folder   string // contains root.pem, and NAME.pem and NAME.key for each service account
 	pool     *x509.CertPool
 }
 
 func (w world) path(name string) string { return filepath.Join(w.folder, name) }
 
-// start runs a server until the test ends. Service account "operator" may request debug
+// start runs a server until the test ends. Only service account "operator" may request debug
 // information.
 func start(t *testing.T) world {
 	t.Helper()
@@ -131,7 +131,7 @@ func start(t *testing.T) world {
 	return w
 }
 
-// proxy connects a proxy, and returns once the proxy has accepted its clusters.
+// proxy connects a proxy, and returns when the proxy has accepted its clusters.
 func (w world) proxy(t *testing.T) {
 	t.Helper()
 	stream := w.stream(t, "web")
@@ -173,7 +173,8 @@ func (w world) stream(t *testing.T,
 	return stream
 }
 
-// fetch requests debug information as the agent does for "outrider proxy status --upstream".
+// fetch requests debug information as a service account, in the way in which the agent does for
+// "outrider proxy status --upstream".
 func (w world) fetch(t *testing.T, account, name string) (string, error) {
 	t.Helper()
 	agent := relay.New(relay.Options{Board: condition.NewBoard(), Logger: slog.New(
@@ -243,8 +244,8 @@ func TestDebug_AgentsRequests(t *testing.T) {
 	}
 }
 
-// TestDebug_RequestsOfIstioctl: istioctl requests types that only it uses, and expects messages as
-// answers.
+// TestDebug_RequestsOfIstioctl requests the type URLs that only istioctl uses. The answers must be
+// protobuf messages instead of JSON.
 func TestDebug_RequestsOfIstioctl(t *testing.T) {
 	w := start(t)
 	w.proxy(t)
@@ -293,13 +294,14 @@ func TestPage(t *testing.T) {
 	}
 }
 
-// unread is a http.ResponseWriter whose client never reads.
+// unread is an http.ResponseWriter whose client never reads, so that Write blocks until the
+// deadline.
 type unread struct {
 	http.ResponseWriter
 	deadline time.Time
 }
 
-// SetWriteDeadline is called by http.ResponseController.
+// SetWriteDeadline implements the method that http.ResponseController calls.
 func (u *unread) SetWriteDeadline(deadline time.Time) error { u.deadline = deadline; return nil }
 
 // Write implements io.Writer.
@@ -309,7 +311,7 @@ func (u *unread) Write([]byte) (int, error) {
 }
 
 // TestPage_OfSlowReaderHoldsNobodyUp requests a page while the client of another page does not
-// read.
+// read. The answer may be delayed by readTime only.
 func TestPage_OfSlowReaderHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(Options{})

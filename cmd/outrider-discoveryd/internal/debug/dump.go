@@ -19,10 +19,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// node returns the node of a connected proxy.
+// node returns the node of a connected proxy, identified by its ID or by NAME.NAMESPACE.
 func (d *Debugger) node(ctx context.Context, proxy string) (*corev3.Node, error) {
 	for _, stream := range d.proxies(ctx) {
-		// istioctl identifies a proxy by NAME.NAMESPACE, the third part of its ID
+		// istioctl sends NAME.NAMESPACE, the third part of the ID
 		if parts := strings.Split(stream.Node.GetId(), "~"); proxy == stream.Node.GetId() ||
 			len(parts) == 4 && proxy == parts[2] {
 			return stream.Node, nil
@@ -59,7 +59,8 @@ func encoded(r *resource.Resource) *anypb.Any {
 	return &anypb.Any{TypeUrl: r.Type, Value: r.EncodedMessage()}
 }
 
-// dump returns the parts of a configuration dump as Envoy makes them. It leaves out secrets.
+// dump returns the messages of a configuration dump like Envoy's: clusters, listeners, routes and,
+// if endpoints is set, endpoints. It omits secrets.
 func dump(snapshot *resource.Snapshot, endpoints bool) []proto.Message {
 	clusters, listeners, routes := &adminv3.ClustersConfigDump{}, &adminv3.ListenersConfigDump{},
 		&adminv3.RoutesConfigDump{}
@@ -91,7 +92,7 @@ func dump(snapshot *resource.Snapshot, endpoints bool) []proto.Message {
 	return all
 }
 
-// dumpParts returns the parts of a proxy's configuration dump as resources for istioctl.
+// dumpParts returns the messages of a proxy's configuration dump as resources for istioctl.
 func (d *Debugger) dumpParts(ctx context.Context, proxy string) ([]*resource.Resource, error) {
 	snapshot, err := d.snapshot(ctx, proxy)
 	if err != nil {

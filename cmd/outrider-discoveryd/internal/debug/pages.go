@@ -25,7 +25,7 @@ func (d *Debugger) config(context.Context, url.Values) (any, error) {
 	return answer, nil
 }
 
-// host is the JSON form of a service.
+// host is the JSON form of a hostname in the registry.
 type host struct {
 	Host      string   `json:"host"`
 	Addresses []string `json:"addresses"`
@@ -37,7 +37,8 @@ type port struct {
 	Name   string `json:"name"`
 }
 
-// names returns the same as istiod's ndsz, without the short names of Kubernetes Services.
+// names returns the same information as istiod's ndsz, without the short names of Kubernetes
+// Services.
 func (d *Debugger) names(ctx context.Context, query url.Values) (any, error) {
 	node, err := d.node(ctx, query.Get("proxyID"))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package join signs and verifies join tokens, with which a host gets its first certificate if
-// there is no other issuer of tokens. A join token is a JWT for one service account, signed with
-// the operator's key.
+// Package join signs and verifies join tokens. A host that has no other token uses a join token to
+// obtain its first certificate. It is a JWT for one service account, signed with the operator's
+// key.
 package join
 
 import (
@@ -28,13 +28,14 @@ import (
 const (
 	// Issuer is the claim iss of join tokens.
 	Issuer = "outrider-discoveryd"
-	// Audience is the claim aud of join tokens. Other tokens for certificates have the same.
+	// Audience is the claim aud of join tokens. It is the audience of all tokens with which hosts
+	// request certificates.
 	Audience = "istio-ca"
 	// MaxTTL bounds the validity of a join token.
 	MaxTTL = 24 * time.Hour
 
 	minRSABits = 2048
-	// tolerance for the clock of the host that signs
+	// how far ahead the clock of the host that signs may be
 	maxEarly = time.Minute
 )
 
@@ -51,12 +52,12 @@ type claims struct {
 // Signed is a new join token.
 type Signed struct {
 	Text    string
-	ID      string // ID of the token in logs
+	ID      string // identifies the token in logs
 	KeyID   string
 	Expires time.Time
 }
 
-// Sign signs a token for a service account, NAMESPACE/NAME, with the private key of a PEM text.
+// Sign signs a token for a service account, NAMESPACE/NAME, with the private key in text (PEM).
 func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*Signed, error) {
 	namespace, name, ok := strings.Cut(account, "/")
 	if !ok || !isName(namespace) || !isName(name) {
@@ -96,8 +97,8 @@ func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*Signe
 	return s, err
 }
 
-// Verify returns why a token of Issuer is refused, nil if it is valid. Tokens that were issued
-// before notBefore are refused. The caller checks that the token has not expired.
+// Verify verifies a token with the claim iss Issuer. It refuses tokens that were issued before
+// notBefore. The caller must check that the token has not expired.
 func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
 	if fault := token.Verify(keys); fault != jwt.NoFault {
 		return fmt.Errorf("no key of [auth] join_key_file has signed it: %w", fault)
@@ -120,14 +121,14 @@ func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
 	return nil
 }
 
-// ID returns the ID of a token for logs.
+// ID returns the ID that identifies a token in logs.
 func ID(token *jwt.Token) string {
 	const most = 64
 	id, _ := token.Claims["jti"].(string)
 	return id[:min(len(id), most)]
 }
 
-// ParseKeys returns public keys in PEM as a key set. The error says why they cannot be used.
+// ParseKeys parses public keys in PEM. It returns an error if any of them cannot be used.
 func ParseKeys(text []byte) (jwt.Keys, error) {
 	var all []jose.JSONWebKey
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
@@ -157,7 +158,8 @@ func ParseKeys(text []byte) (jwt.Keys, error) {
 // privateKey returns the private key in a PEM text.
 func privateKey(text []byte) (crypto.Signer, error) {
 	block, rest := pem.Decode(text)
-	for block != nil && !strings.HasSuffix(block.Type, "PRIVATE KEY") { // such as EC PARAMETERS
+	// skip other blocks, such as EC PARAMETERS
+	for block != nil && !strings.HasSuffix(block.Type, "PRIVATE KEY") {
 		block, rest = pem.Decode(rest)
 	}
 	if block == nil {
@@ -180,7 +182,7 @@ func privateKey(text []byte) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// algorithmOf returns the algorithm of a key's signatures, or why the key cannot be used.
+// algorithmOf returns the signature algorithm for a key, or an error if the key cannot be used.
 func algorithmOf(public crypto.PublicKey) (jose.SignatureAlgorithm, error) {
 	switch key := public.(type) {
 	case *ecdsa.PublicKey:
@@ -200,14 +202,14 @@ func algorithmOf(public crypto.PublicKey) (jose.SignatureAlgorithm, error) {
 		"bits or more")
 }
 
-// keyIDOf returns the ID of a key.
+// keyIDOf returns the key ID (kid) of a key.
 func keyIDOf(public crypto.PublicKey) (string, error) {
 	der, err := x509.MarshalPKIXPublicKey(public)
 	sum := sha256.Sum256(der)
 	return base64.RawURLEncoding.EncodeToString(sum[:12]), err
 }
 
-// isName reports whether a text may be a namespace or a service account.
+// isName reports whether a text is valid as the name of a namespace or service account.
 func isName(text string) bool {
 	return text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789.-") == ""
 }

@@ -51,7 +51,8 @@ func parse(t *testing.T, text string) *jwt.Token {
 	return token
 }
 
-// Several keys verify during a change.
+// A signed token is verified by a set of several keys, as an operator configures it while a key is
+// replaced.
 func TestSign_IsVerified(t *testing.T) {
 	now := time.Now()
 	_, other, _ := newKey(t, pki.ECDSAP256)
@@ -146,7 +147,7 @@ func TestVerify_Refuses(t *testing.T) {
 		name, text string
 		keys       []byte
 		notBefore  time.Time
-		want       string // "": valid
+		want       string // part of the error; "": the token is valid
 	}{
 		{"good", unchanged, append(publicPEM(t, edwards.Public()), public...), time.Time{}, ""},
 		{"withdrawn key", unchanged, other, time.Time{}, "no key of [auth] join_key_file"},

@@ -1,6 +1,6 @@
-// Package memory is a source whose objects are written over HTTP, for tests and tools. After a
-// restart it is empty, and package record serves the stored objects until they are written again or
-// Reload is called.
+// Package memory is a configuration source whose objects clients write over HTTP, for tests and
+// tools. It is empty after a restart. Package record then serves the objects stored before, until
+// clients write them again or Reload is called.
 //
 //	PUT, GET, DELETE /objects/KIND/NAMESPACE/NAME with Authorization: Bearer TOKEN
 package memory
@@ -24,7 +24,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// Limits of the write API.
+// Limits of the write API, over which clients write objects.
 const (
 	maxBody    = 1 << 20 // maximum size of one object in bytes
 	maxObjects = 100_000
@@ -34,7 +34,7 @@ const (
 
 var limits = admission.Limits{Total: 64, PerKey: 32}
 
-// Memory is a source, or a service registry whose objects are ServiceEntries.
+// Memory is a configuration source, or a service registry whose objects are ServiceEntries.
 type Memory struct {
 	config   *config.Source
 	registry bool
@@ -42,11 +42,11 @@ type Memory struct {
 	log      *slog.Logger
 
 	mu     sync.Mutex
-	texts  map[string][]byte // texts of objects by path of the input
+	texts  map[string][]byte // objects as YAML or JSON, by path of their input
 	bytes  int
 	synced bool
 	since  time.Time
-	err    error // error of the last attempt to bind the address; nil: it is bound
+	err    error // error of the last attempt to bind the address; nil: none, or bound
 }
 
 // New returns a source that delivers to sink. If registry is true, it accepts only ServiceEntries.
@@ -64,8 +64,9 @@ func (m *Memory) Status() source.Status {
 	return source.Status{Synced: m.synced, Since: m.since, Err: m.err, Inputs: len(m.texts)}
 }
 
-// Reload marks Memory, for record.Recorder, as a source that may have lost its objects: stored ones
-// are served until they are written or deleted again, or until a reload.
+// Reload does nothing. Its presence makes record.Recorder treat Memory as a source that may have
+// lost its objects: it serves the stored ones until clients write or delete them, or until a
+// reload.
 func (m *Memory) Reload() {}
 
 // Run serves the write API until ctx ends. While the address cannot be bound, it retries every
@@ -129,7 +130,7 @@ func (m *Memory) unauthorized(r *http.Request) string {
 	return ""
 }
 
-// path returns the path of the input for the object that a request names.
+// path returns the path of the input for the object that a request identifies.
 func (m *Memory) path(r *http.Request) string {
 	return fmt.Sprintf("%s:%s/%s/%s", m.Name(), r.PathValue("kind"), r.PathValue("namespace"),
 		r.PathValue("name"))
@@ -153,11 +154,13 @@ func (m *Memory) delete(w http.ResponseWriter, r *http.Request) {
 	defer m.mu.Unlock()
 	m.bytes -= len(m.texts[path])
 	delete(m.texts, path)
-	m.deliver(store.Input{Path: path}) // a stored object of an earlier run may have this path
+	// Deliver the removal even of an unknown path: record.Recorder may serve a stored object of an
+	// earlier run for it.
+	m.deliver(store.Input{Path: path})
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// deliver passes an input to the sink. Callers hold mu, so that inputs of the same path stay in
+// deliver passes an input to the sink. Callers hold mu, so that inputs of one path are delivered in
 // order.
 func (m *Memory) deliver(in store.Input) {
 	m.since = time.Now()

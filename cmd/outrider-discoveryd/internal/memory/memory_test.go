@@ -36,10 +36,10 @@ metadata: {name: web, namespace: shop}
 spec: {}
 `
 
-// served is what a source has delivered.
+// served collects what a source has delivered.
 type served struct{ sourcetest.Receiver }
 
-// String returns the paths of the inputs, with the names of decoded objects.
+// String returns the paths of the collected inputs, with the names of decoded objects.
 func (s *served) String() string {
 	var all []string
 	for _, path := range s.Paths() {
@@ -52,7 +52,7 @@ func (s *served) String() string {
 	return strings.Join(all, ", ")
 }
 
-// configure returns the configuration of a source with token "secret".
+// configure returns the configuration of a source that requires the token "secret".
 func configure(t *testing.T) *config.Source {
 	t.Helper()
 	token := filepath.Join(t.TempDir(), "token")
@@ -63,7 +63,7 @@ func configure(t *testing.T) *config.Source {
 		Listen: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))}
 }
 
-// send sends a request to a source, once it listens, and returns the response.
+// send waits until a source listens, sends a request and returns the response.
 func send(t *testing.T, m *Memory, method, path, token, body string) (status int, text string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -93,8 +93,8 @@ func TestMemory_WriteAPI(t *testing.T) {
 	for _, kind := range []struct {
 		registry bool
 		served   string
-		policy   int    // status of a policy
-		both     string // is served after it
+		policy   int    // response status for an AuthorizationPolicy
+		both     string // inputs delivered after both were written
 	}{
 		{false, "memory:ServiceEntry/shop/web", http.StatusNoContent,
 			"memory:AuthorizationPolicy/shop/web, memory:ServiceEntry/shop/web"},
@@ -143,8 +143,8 @@ func TestMemory_WriteAPI(t *testing.T) {
 	}
 }
 
-// TestMemory_BoundsTimeOfBodies sends the header of a request with a body that never arrives. It
-// needs no token.
+// TestMemory_BoundsTimeOfBodies sends the header of a request without a token, and no body. The
+// server must close the connection.
 func TestMemory_BoundsTimeOfBodies(t *testing.T) {
 	m := New(configure(t), false, (&served{}).Accept, slog.New(slog.DiscardHandler))
 	sourcetest.Run(t, m.Run)
@@ -161,8 +161,8 @@ func TestMemory_BoundsTimeOfBodies(t *testing.T) {
 	}
 }
 
-// TestMemory_RefusesTokenFileThatIsNoFile has a FIFO in place of the token file, which nobody
-// writes to, and a file that is too large.
+// TestMemory_RefusesTokenFileThatIsNoFile replaces the token file by one that is too large, and by
+// a FIFO without a writer. Requests must be refused without waiting.
 func TestMemory_RefusesTokenFileThatIsNoFile(t *testing.T) {
 	m := New(configure(t), false, (&served{}).Accept, slog.New(slog.DiscardHandler))
 	sourcetest.Run(t, m.Run)
@@ -185,8 +185,8 @@ func TestMemory_RefusesTokenFileThatIsNoFile(t *testing.T) {
 	refused("FIFO")
 }
 
-// TestMemory_ServesWhatItHadAfterRestart restarts a source. Its objects stay, since there may be
-// access policies among them, until they are written or deleted again or a reload removes them.
+// TestMemory_ServesWhatItHadAfterRestart restarts a source. Because access policies may be among
+// its objects, they must be served until a client writes or deletes them, or until a reload.
 func TestMemory_ServesWhatItHadAfterRestart(t *testing.T) {
 	directory := t.TempDir()
 	begin := func() (m *Memory, r *record.Recorder, now *served, board *condition.Board,

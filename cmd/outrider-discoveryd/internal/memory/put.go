@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/validate"
 )
 
-// put processes a request with one object. An invalid object is refused; the response has one
-// problem in each line.
+// put processes a request to write an object. It refuses an invalid object; the response then lists
+// one problem per line.
 func (m *Memory) put(w http.ResponseWriter, r *http.Request) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
@@ -57,7 +57,7 @@ func (m *Memory) put(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// parse returns the object in a text, nil if there is none, and its errors.
+// parse returns the object in a text, nil if there is none, and the errors in it as texts.
 func (m *Memory) parse(path string, text []byte) (o *object.Object, problems []string) {
 	scratch := store.New(store.Options{Namespace: "default", Validate: validate.Object,
 		Sources: []string{m.Name()}})
@@ -77,8 +77,8 @@ func (m *Memory) parse(path string, text []byte) (o *object.Object, problems []s
 	return o, problems
 }
 
-// service returns the ServiceEntry that a registry delivers for an object. No object that people
-// write can have its name.
+// service returns the ServiceEntry that a registry delivers for a written one. Its name contains a
+// colon, so no object from another source can have it.
 func service(o *object.Object, path string) *object.Object {
 	made := *o
 	made.Name, made.File = "service:"+o.Name, path

@@ -1,6 +1,6 @@
-// Package monitoring serves [listen] monitoring: /metrics and /ready for every client, and the
-// pages and /debug/ for users of this host and for operators of other hosts who present a client
-// certificate. It serves HTTP and HTTPS on one address.
+// Package monitoring serves [listen] monitoring over HTTP and HTTPS on one address: /metrics and
+// /ready to all clients, and the pages and /debug/ only to users of this host, and to operators on
+// other hosts who present a client certificate.
 package monitoring
 
 import (
@@ -21,22 +21,22 @@ import (
 
 // Options configures the monitoring server.
 type Options struct {
-	Ready   func() error // returns why clients are not served yet, nil if they are
+	Ready   func() error // returns why the server does not serve proxies yet; nil if it does
 	Metrics prometheus.Gatherer
-	// Pages registers the pages. Each handler must be wrapped in guard, which refuses clients
+	// Pages registers the handlers of the pages, each wrapped in guard, which refuses clients
 	// without permission; nil: there are no pages.
 	Pages func(routes *http.ServeMux, guard func(http.Handler) http.Handler)
 	Debug http.HandlerFunc // serves the pages below /debug/
-	// TLS returns the configuration for TLS connections, which verifies client certificates.
-	// Without it, or if it returns nil, TLS connections are closed.
+	// TLS returns the configuration for new TLS connections, which verifies client certificates. If
+	// TLS is nil or returns nil, TLS connections are closed.
 	TLS func() *tls.Config
-	// Authorize returns a gRPC status if the owner of a verified certificate may not see the pages,
-	// nil if it may.
+	// Authorize returns nil if the owner of a verified certificate may read the pages, else a gRPC
+	// status.
 	Authorize func(*x509.Certificate) error
 	Logger    *slog.Logger
 }
 
-// Limits of connections, separate for users of this host and for others.
+// Limits of connections from this host and from other hosts.
 var (
 	localLimits  = admission.Limits{Total: 128, PerKey: 32}
 	remoteLimits = admission.Limits{Total: 256, PerKey: 32}
@@ -44,10 +44,11 @@ var (
 
 const (
 	metricsAtOnce = 4
-	writeTime     = time.Minute // time-out for an answer: a debug page may take 30 s
+	writeTime     = time.Minute // timeout of a response: generating a debug page may take 30 s
 )
 
-// Serve serves on the listener until ctx ends (nil) or the listener fails. It closes the listener.
+// Serve serves until ctx ends, and then returns nil, or until the listener fails. It closes the
+// listener.
 func Serve(ctx context.Context, listener net.Listener, o Options) error {
 	local, remote := admission.NewPool(localLimits), admission.NewPool(remoteLimits)
 	bounded := admission.NewListener(listener, admission.Options{
@@ -82,8 +83,9 @@ func handler(o Options) http.Handler {
 }
 
 // guard returns a handler that calls next for permitted clients. It refuses requests that a page of
-// another site makes in a browser: under the site's name, resolved to this host (DNS rebinding), or
-// as a cross-site request. With TLS, the name in the certificate is required.
+// another web site causes in a user's browser: cross-site requests, and requests to a name of that
+// site that resolves to this host (DNS rebinding). With TLS the latter cannot occur, because the
+// browser checks the name in the certificate.
 func (o Options) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		why := ""
@@ -104,7 +106,7 @@ func (o Options) guard(next http.Handler) http.Handler {
 	})
 }
 
-// refusal returns why a client on another host is not permitted; "" if it is.
+// refusal returns why a client on another host may not read a page; "" if it may.
 func (o Options) refusal(r *http.Request) string {
 	const who = "this page is for users of this host and, over HTTPS, for clients with a " +
 		"certificate of [tls] client_ca_file whose identity is in [auth] debug_identities"
@@ -117,8 +119,8 @@ func (o Options) refusal(r *http.Request) string {
 	return ""
 }
 
-// acrossSites reports whether a page of another site made the browser send the request. Following a
-// link from there is permitted.
+// acrossSites reports whether a page of another web site caused the browser to send the request. It
+// returns false if the user followed a link on that page, which is harmless.
 func acrossSites(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return r.Header.Get("Origin") != "" ||

@@ -26,7 +26,8 @@ import (
 )
 
 // serve runs the monitoring server on a listener until the test ends, and returns its URL. secure
-// is the configuration of TLS; nil: there is none. Service account "operator" may look.
+// is the TLS configuration; nil: none. On other hosts, only service account "operator" may read the
+// pages.
 func serve(t *testing.T, bound net.Listener, ready *atomic.Bool, secure *tls.Config) string {
 	t.Helper()
 	registry := prometheus.NewRegistry()
@@ -110,7 +111,8 @@ func TestServe(t *testing.T) {
 	expect("/none", "", http.StatusNotFound, "")
 }
 
-// Requests that web pages of other sites make are refused, links are not.
+// Requests that pages of other web sites cause are refused, but users may follow links on such
+// pages.
 func TestServe_RefusesOtherSites(t *testing.T) {
 	bound, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -150,8 +152,8 @@ func TestServe_RefusesOtherSites(t *testing.T) {
 	}
 }
 
-// TestServe_OtherHosts: clients on other hosts get metrics and readiness, with TLS and without. For
-// all else they need TLS and the certificate of somebody who may look.
+// TestServe_OtherHosts checks what clients on other hosts may read: metrics and readiness with or
+// without TLS, and everything else only over TLS with the certificate of an operator.
 func TestServe_OtherHosts(t *testing.T) {
 	other := parts.NewOtherHost(t)
 	bound, err := net.Listen("tcp", other.Peer+":0")
@@ -216,7 +218,8 @@ func TestServe_OtherHosts(t *testing.T) {
 	}
 }
 
-// A connection that sends nothing, and a handshake without server certificate, hold up nobody.
+// Other clients are served while a connection sends nothing, and after a TLS handshake that failed
+// because there is no server certificate.
 func TestServe_SilentConnections(t *testing.T) {
 	t.Parallel()
 	bound, err := net.Listen("tcp", "127.0.0.1:0")
@@ -244,7 +247,8 @@ func TestServe_SilentConnections(t *testing.T) {
 	}
 }
 
-// exhausted is a listener that has no file descriptors for its first connections.
+// exhausted is a listener whose Accept fails several times, as if there were no file descriptors
+// left.
 type exhausted struct {
 	net.Listener
 	failures int
@@ -258,7 +262,7 @@ func (e *exhausted) Accept() (net.Conn, error) {
 	return e.Listener.Accept()
 }
 
-// A program that had no file descriptors for a while serves again once it has.
+// After Accept has failed for lack of file descriptors, the server accepts connections again.
 func TestServe_OutOfFileDescriptors(t *testing.T) {
 	t.Parallel()
 	bound, err := net.Listen("tcp", "127.0.0.1:0")
@@ -277,7 +281,8 @@ func TestServe_OutOfFileDescriptors(t *testing.T) {
 	}
 }
 
-// TestServe_BoundsTimeOfBodies sends the header of a request with a body that never arrives.
+// TestServe_BoundsTimeOfBodies sends the header of a request and no body. The server must close the
+// connection.
 func TestServe_BoundsTimeOfBodies(t *testing.T) {
 	t.Parallel()
 	bound, err := net.Listen("tcp", "127.0.0.1:0")

@@ -11,26 +11,28 @@ import (
 const (
 	// firstByteTime bounds the wait for the first byte of a connection.
 	firstByteTime = 5 * time.Second
-	// handshakeRecord is the first byte of a connection with TLS. No HTTP request begins with it.
+	// handshakeRecord is the first byte of a TLS connection. No HTTP request begins with it.
 	handshakeRecord = 0x16
 )
 
 var errNoTLS = errors.New("there is no server certificate: set [tls] cert_file and key_file")
 
-// splitter is a listener whose connections use TLS if their first byte begins a TLS handshake. It
-// returns a connection after its first byte, so that a silent client delays no other.
+// splitter is a listener for HTTP and HTTPS: a connection uses TLS if its first byte begins a TLS
+// handshake. Accept returns connections whose first byte has arrived, so that a silent client does
+// not delay others.
 type splitter struct {
 	net.Listener
 	config *tls.Config
 
 	accepted chan net.Conn
 	failed   chan error      // receives the errors of the inner listener
-	closed   <-chan struct{} // closed by close
+	closed   <-chan struct{} // closed by the function close
 	close    context.CancelFunc
 }
 
-// newSplitter returns a splitter for the connections of inner, until Close is called. current
-// returns the configuration for new TLS connections; nil: they are refused.
+// newSplitter returns a splitter that accepts connections of inner until Close is called. current
+// returns the configuration for each new TLS connection; if it returns nil, the connection is
+// refused.
 func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &splitter{Listener: inner, accepted: make(chan net.Conn), failed: make(chan error),
@@ -46,7 +48,7 @@ func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
 			}
 			now = now.Clone()
 			now.NextProtos = []string{"http/1.1"}
-			// a resumed session would skip the verification by changed roots
+			// a resumed session would not be verified with the current roots
 			now.SessionTicketsDisabled = true
 			return now, nil
 		}}
@@ -54,7 +56,7 @@ func newSplitter(inner net.Listener, current func() *tls.Config) *splitter {
 	return s
 }
 
-// Accept implements net.Listener. It may be called again after an error, as http.Server does if
+// Accept implements net.Listener. After an error it may be called again, as http.Server does if
 // file descriptors are exhausted.
 func (s *splitter) Accept() (net.Conn, error) {
 	select {
@@ -81,14 +83,14 @@ func (s *splitter) accept(ctx context.Context) {
 			continue
 		}
 		select {
-		case s.failed <- err: // wait for a call of Accept before the next failure
+		case s.failed <- err: // blocks until Accept is called
 		case <-ctx.Done():
 			return
 		}
 	}
 }
 
-// split reads the first byte of a connection and passes the connection to Accept.
+// split reads the first byte of a connection and then passes the connection to Accept.
 func (s *splitter) split(ctx context.Context, c net.Conn) {
 	abandon := context.AfterFunc(ctx, func() { _ = c.Close() })
 	_ = c.SetReadDeadline(time.Now().Add(firstByteTime))
@@ -110,7 +112,7 @@ func (s *splitter) split(ctx context.Context, c net.Conn) {
 	}
 }
 
-// begun is a connection with some first bytes that were already read.
+// begun is a connection whose first bytes were already read.
 type begun struct {
 	net.Conn
 	first []byte
@@ -126,7 +128,7 @@ func (b *begun) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// admitted returns the connection of package admission inside a connection of a splitter.
+// admitted returns the *admission.Conn inside a connection that a splitter has accepted.
 func admitted(c net.Conn) net.Conn {
 	if secure, ok := c.(*tls.Conn); ok {
 		c = secure.NetConn()

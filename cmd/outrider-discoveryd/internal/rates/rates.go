@@ -8,25 +8,25 @@ import (
 )
 
 // Limits of the requests of one identity. All hosts of a service account have the same identity, so
-// a burst must suffice for the start of a fleet.
+// the burst must suffice when a whole fleet starts.
 const (
 	IdentityPerSecond = 100
 	IdentityBurst     = 1000
-	// maximum number of identities whose requests are counted separately; all others share one
-	// limit
+	// number of identities with a limit of their own; further identities share one limit
 	maxIdentities = 16_384
 
 	interval = time.Second / IdentityPerSecond
-	idleTime = IdentityBurst * interval // time without requests after which a whole burst is allowed again
+	// after this time without requests, a burst is allowed again
+	idleTime = IdentityBurst * interval
 )
 
 // Limiter limits the requests of each identity. Its zero value is ready for use. It is safe for
 // concurrent use.
 type Limiter struct {
 	mu sync.Mutex
-	// time at which the next request of an identity is due at the rate of IdentityPerSecond
+	// time from which an identity's next request does not exceed IdentityPerSecond
 	next  map[string]time.Time
-	swept time.Time // time of the last removal of idle identities
+	swept time.Time // last removal of identities without recent requests
 }
 
 // Allow reports whether an identity may make another request now.

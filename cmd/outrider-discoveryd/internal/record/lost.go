@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// cautious is a source that retains objects in spite of an empty list until Reload is called.
+// cautious is a source whose stored objects stay in use although its list is empty, until Reload is
+// called.
 type cautious interface{ Reload() }
 
 func (r *Recorder) isCautious(name string) bool {
@@ -25,17 +26,18 @@ func (r *Recorder) isCautious(name string) bool {
 	})
 }
 
-// isRegistered reports whether an input is the WorkloadEntry of a registered workload. If it is
-// lost, the server to which the workload is connected writes it again.
+// isRegistered reports whether an input is the WorkloadEntry of a registered workload. If the
+// source loses it, the server to which the workload is connected writes it again.
 func isRegistered(in store.Input) bool {
 	return strings.HasSuffix(kindOf(in.Path), ":"+string(object.WorkloadEntry)) &&
 		bytes.Contains(in.Text, []byte(registration.GroupAnnotation))
 }
 
-// withLost adds stored inputs to a source's complete list: those of kinds of which the list has
-// none, although the source had some in an earlier run. The source may have lost its data. These
-// inputs remain until a complete list has their kind again, the source changes them, or Reload is
-// called. Registered workloads are not added, because some may have left. Callers hold mu.
+// withLost adds stored inputs to a source's complete list, because the source may have lost its
+// data: the inputs of kinds that the source had in an earlier run and of which its list has none.
+// They stay in use until a complete list contains their kind again, the source changes them, or
+// Reload is called. WorkloadEntries of registered workloads are not added, because their workloads
+// may have left. Callers hold mu.
 func (r *Recorder) withLost(b discovery.Batch, s *state) discovery.Batch {
 	present := map[string]bool{}
 	for _, in := range b.Inputs {
@@ -55,8 +57,8 @@ func (r *Recorder) withLost(b discovery.Batch, s *state) discovery.Batch {
 	return b
 }
 
-// kindOf returns the part of a path before its first slash. It contains the source and, if the
-// source has several, the kind of objects or the datacentre.
+// kindOf returns the kind of an input: its path up to the first slash, which is the source's name
+// followed, in some sources, by the kind of objects or the datacentre.
 func kindOf(path string) string {
 	if kind, _, ok := strings.Cut(path, "/"); ok {
 		return kind
@@ -65,7 +67,7 @@ func kindOf(path string) string {
 	return source
 }
 
-// Reload removes the inputs that only withLost has retained.
+// Reload removes the inputs that only withLost keeps in use.
 func (r *Recorder) Reload() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// careful is a source that accepts an empty list only in a reload.
+// careful implements cautious.
 type careful struct{ fake }
 
 func (*careful) Reload() {}
@@ -30,9 +30,9 @@ func listOf(all bool, paths ...string) discovery.Batch {
 	return b
 }
 
-// TestRecorder_ListsThatLackAKindAfterAStart starts three times with the stored state of two kinds.
-// The source's list lacks one kind, then is empty; in the end a change and a reload remove the
-// retained inputs.
+// TestRecorder_ListsThatLackAKindAfterAStart restarts a Recorder with stored inputs of two kinds, a
+// and b. After each start, the source's list lacks a kind or is empty: the stored inputs of that
+// kind stay in use. Finally the source changes one of them, and a reload removes the others.
 func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 	directory := t.TempDir()
 	run := func(do func(r *Recorder), want ...string) {
@@ -68,7 +68,7 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 		if len(r.board.Conditions()) != 1 {
 			t.Errorf("conditions: %v", r.board.Conditions())
 		}
-		r.Accept(listOf(true, "consul:a/2")) // the source has reconnected
+		r.Accept(listOf(true, "consul:a/2")) // as after the source has reconnected
 	}, "consul:a/2", "consul:b/1", "consul:b/2")
 	run(func(r *Recorder) {
 		r.Accept(listOf(true))
@@ -82,8 +82,8 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 	run(func(r *Recorder) { r.Accept(listOf(true, "consul:b/3")) }, "consul:b/3")
 }
 
-// TestRecorder_OnlyWholeStates restores a state without inputs, a missing state, and one with a
-// record that cannot be decoded. Only the first one counts as a state.
+// TestRecorder_OnlyWholeStates reads a missing state, a state with a record that cannot be decoded,
+// and an empty state. Only the last one may be used.
 func TestRecorder_OnlyWholeStates(t *testing.T) {
 	directory := t.TempDir()
 	r := New(directory, nil, condition.NewBoard(), slog.New(slog.DiscardHandler))
@@ -106,8 +106,8 @@ func TestRecorder_OnlyWholeStates(t *testing.T) {
 	}
 }
 
-// A workload that has left while this program did not run does not stay, but a policy does,
-// whatever its annotations.
+// After a start, a source lacks its stored inputs. The WorkloadEntry of a registered workload,
+// which may have left, must not be served. A policy must be, whatever its annotations.
 func TestRecorder_RegisteredWorkloadsDoNotStay(t *testing.T) {
 	directory := t.TempDir()
 	const registered = `{"metadata":{"annotations":{"istio.io/autoRegistrationGroup":"web"}}}`

@@ -1,8 +1,8 @@
-// Package record stores the last complete state of each source. It delivers that state if the
-// source cannot be contacted at the start.
+// Package record stores the last complete state of each configuration source. If a source cannot be
+// contacted at the start, package record delivers the stored state instead.
 //
 //	source → Recorder.Accept → discovery.Server
-//	            ↓    ↑ at the end of the wait
+//	            ↓    ↑ at the end of startWait
 //	         state_dir/source-NAME
 package record
 
@@ -31,24 +31,24 @@ import (
 )
 
 const (
-	startWait  = 10 * time.Second // longest wait for all sources to synchronise
+	startWait  = 10 * time.Second // maximum wait until all sources have synchronised
 	poll       = 50 * time.Millisecond
-	writeDelay = 5 * time.Second // delay between a change of a state and writing it
+	writeDelay = 5 * time.Second // minimum delay between a change of a state and writing it
 	writeShare = 100             // writing takes at most 1/writeShare of the time
-	retryDelay = time.Minute     // wait after a state could not be written
+	retryDelay = time.Minute     // delay after a failure to write a state
 )
 
 var format = recordfile.Format{Header: "outrider-discoveryd source 1\n", MaxBytes: 512 << 20}
 
-// Kinds of records: an input with a text, or with decoded objects as JSON. Each record begins with
-// the input's path and a zero byte.
+// Kinds of records in the file: an input as text, and an input as decoded objects in JSON. The text
+// of each record begins with the input's path and a zero byte.
 const (
 	textRecord    = 't'
 	objectsRecord = 'o'
 )
 
-// Recorder passes the batches of sources on, and stores the state that results from them. It is
-// ready once every source has synchronised, or startWait has ended and the stored states were
+// Recorder passes the batches of sources to the next sink, and stores the state of each source. It
+// is ready once every source has synchronised, or once startWait is over and the stored states are
 // delivered.
 type Recorder struct {
 	part.Readiness
@@ -57,18 +57,18 @@ type Recorder struct {
 	board     *condition.Board
 	log       *slog.Logger
 	sources   []source.Source
-	changed   chan struct{} // receives after a change of a state
+	changed   chan struct{} // receives a value after a change of a state
 
 	mu     sync.Mutex
 	states map[string]*state
 }
 
-// state holds all inputs of one source.
+// state contains all inputs of one source.
 type state struct {
 	complete bool // the source has delivered its complete state
 	dirty    bool
 	inputs   map[string]store.Input
-	// members of inputs that the source no longer has; see withLost
+	// stored inputs that the source has not delivered again; see withLost
 	lost map[string]store.Input
 }
 
@@ -81,7 +81,7 @@ func New(directory string, next source.Sink, board *condition.Board, log *slog.L
 // SetSources sets the sources. It must be called before Run.
 func (r *Recorder) SetSources(sources []source.Source) { r.sources = sources }
 
-// Accept processes a batch of a source.
+// Accept updates the state of a source by a batch, and passes the batch to the next sink.
 func (r *Recorder) Accept(b discovery.Batch) {
 	var stored []store.Input
 	if b.Complete && r.isCautious(b.Source) && !r.has(b.Source) {
@@ -120,15 +120,15 @@ func (r *Recorder) Accept(b discovery.Batch) {
 		}
 	}
 	r.changes(s)
-	r.next(b) // called with mu held, so that batches of one source stay in order
+	r.next(b) // called with mu held, so that batches of one source are delivered in order
 }
 
-// changes records that a state must be stored. Callers hold mu.
+// changes marks a state as changed, so that Run stores it. Callers hold mu.
 func (r *Recorder) changes(s *state) {
 	s.dirty = true
 	select {
 	case r.changed <- struct{}{}:
-	default: // the channel has a signal already
+	default: // a signal is already pending
 	}
 }
 
@@ -136,10 +136,11 @@ func (r *Recorder) changes(s *state) {
 // served.
 func conditionOf(name string) string { return "source-" + name }
 
-// Name returns the name of the part.
+// Name returns the name of this component.
 func (r *Recorder) Name() string { return "source recorder" }
 
-// Run waits for the sources, and then stores their states until ctx ends.
+// Run waits for the sources, delivers the stored states of those that have not synchronised, and
+// then stores changed states until ctx ends.
 func (r *Recorder) Run(ctx context.Context) error {
 	r.await(ctx)
 	for _, s := range r.sources {
@@ -169,7 +170,7 @@ func (r *Recorder) Run(ctx context.Context) error {
 	}
 }
 
-// await waits until all sources have delivered their complete states, at most for startWait.
+// await waits until all sources have delivered their complete states, but at most for startWait.
 func (r *Recorder) await(ctx context.Context) {
 	end := time.After(startWait)
 	for slices.ContainsFunc(r.sources, func(s source.Source) bool { return !r.has(s.Name()) }) {
@@ -196,8 +197,8 @@ func (r *Recorder) path(name string) string { return filepath.Join(r.directory, 
 // restore delivers the stored state of a source that has not synchronised.
 func (r *Recorder) restore(s source.Source) {
 	inputs, known := r.stored(s.Name())
-	// A source holds its lock when it calls Accept, and Status needs that lock. So mu must be
-	// locked after Status has returned.
+	// mu must not be held during the call of Status: Status needs the source's lock, which the
+	// source holds while it calls Accept, and Accept needs mu.
 	err := cmp.Or(s.Status().Err, errors.New("no answer yet"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,7 +206,8 @@ func (r *Recorder) restore(s source.Source) {
 	if now != nil && now.complete {
 		return
 	}
-	if now != nil { // inputs that the source has delivered already are newer than stored ones
+	// The source may already have delivered inputs, which are newer than the stored ones.
+	if now != nil {
 		inputs = append(inputs, slices.Collect(maps.Values(now.inputs))...)
 	}
 	served := "and no state of it is stored"
@@ -217,8 +219,8 @@ func (r *Recorder) restore(s source.Source) {
 		"source %s has not synchronised since the start (%v): %s", s.Name(), err, served))
 }
 
-// stored returns the stored state of a source. known is false if there is none or it cannot be read
-// completely.
+// stored returns the stored state of a source. known is false if there is none, or if any part of
+// it cannot be read.
 func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
 	if _, err := os.Lstat(r.path(name)); errors.Is(err, fs.ErrNotExist) {
 		return nil, false
@@ -230,7 +232,7 @@ func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
 	}
 	for _, one := range records {
 		in, err := decode(one)
-		if err != nil { // without this input, a policy may be missing
+		if err != nil { // the input that cannot be decoded may be a policy
 			r.log.Warn("cannot use stored state of source", "source", name, "error", err)
 			return nil, false
 		}
@@ -239,8 +241,8 @@ func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
 	return inputs, true
 }
 
-// write stores all changed states. ok is false if some could not be stored; these are stored again
-// later.
+// write stores all changed states. If one could not be stored, ok is false and the state stays
+// marked as changed.
 func (r *Recorder) write() (ok bool) {
 	ok = true
 	for name, inputs := range r.takeDirty() {
@@ -265,14 +267,14 @@ func (r *Recorder) write() (ok bool) {
 	return ok
 }
 
-// takeDirty returns the inputs of the states that have changed since the last call.
+// takeDirty returns the inputs of the changed states, by source, and marks the states as unchanged.
 func (r *Recorder) takeDirty() map[string]map[string]store.Input {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	all := map[string]map[string]store.Input{}
 	for name, s := range r.states {
 		if s.dirty && s.complete {
-			// a copy, because encoding takes too long to hold the lock meanwhile
+			// a copy, because encoding takes too long to hold mu during it
 			s.dirty, all[name] = false, maps.Clone(s.inputs)
 		}
 	}
@@ -292,7 +294,7 @@ func encode(in store.Input) (recordfile.Record, error) {
 	return one, nil
 }
 
-// decode decodes a record made by encode.
+// decode decodes a record that encode has created.
 func decode(one recordfile.Record) (store.Input, error) {
 	path, text, ok := bytes.Cut(one.Text, []byte{0})
 	in := store.Input{Path: string(path)}

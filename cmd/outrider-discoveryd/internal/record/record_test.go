@@ -21,7 +21,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source/sourcetest"
 )
 
-// fake is a source that delivers one batch or none.
+// fake is a source that delivers a batch, if any, and never connects.
 type fake struct {
 	deliver *discovery.Batch
 	sink    source.Sink
@@ -37,8 +37,9 @@ func (f *fake) Run(ctx context.Context) error {
 	return nil
 }
 
-// cycle runs a recorder with a source until the recorder is ready and has written its file. It
-// returns the paths that reach the next sink, and how long the recorder waited.
+// cycle runs a Recorder with a source for more than a minute, so that its file is written. It
+// returns the paths of the inputs that reach the next sink, and the time until the Recorder was
+// ready.
 func cycle(t *testing.T, directory string, deliver *discovery.Batch) (paths []string,
 	waited time.Duration) {
 	t.Helper()
@@ -98,8 +99,8 @@ func TestRecorder_RestoresTheLastState(t *testing.T) {
 	}
 }
 
-// TestRecorder_WritesAgainAfterFailure removes the directory for a time. The state must be stored
-// afterwards, although the source delivers nothing more.
+// TestRecorder_WritesAgainAfterFailure creates the directory only after writing has failed for an
+// hour. The state must be stored soon afterwards, although the source delivers no more batches.
 func TestRecorder_WritesAgainAfterFailure(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "removed")
 	synctest.Test(t, func(t *testing.T) {
@@ -119,8 +120,8 @@ func TestRecorder_WritesAgainAfterFailure(t *testing.T) {
 	})
 }
 
-// delivering is a source that delivers a batch while its status is read, like a source that holds
-// the same lock in both.
+// delivering is a source whose Status waits until the source has delivered a batch, like a source
+// that holds one lock in both.
 type delivering struct {
 	fake
 	t *testing.T

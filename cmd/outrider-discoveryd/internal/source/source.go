@@ -1,5 +1,5 @@
-// Package source defines the interface of the sources of configuration and services in
-// outrider-discoveryd: Kubernetes, Consul, another xDS server, memory. Each source is a package of
+// Package source defines the interface of outrider-discoveryd's configuration sources and service
+// registries: Kubernetes, Consul, another xDS server, memory. Each is implemented by a package of
 // its own.
 package source
 
@@ -10,17 +10,17 @@ import (
 	"outrider.org/outrider/agent/discovery"
 )
 
-// Sink is a function that receives the batches of a source. It does not block.
+// Sink is a function that receives the batches of a source. It must not block.
 type Sink func(discovery.Batch)
 
-// Source is a source of configuration, or a service registry. It delivers batches to a Sink: first
-// one with Complete set, which contains the complete state, then changes.
+// Source is a configuration source or a service registry. It delivers batches of changed inputs to
+// a Sink. The first one has Complete set and contains the complete state.
 type Source interface {
-	// Name returns a unique name, which is used in Options.Sources, paths of inputs, messages and
-	// metrics: "kubernetes", "consul-2".
+	// Name returns a unique name, such as "kubernetes" or "consul-2". It is part of
+	// store.Options.Sources, paths of inputs, messages and metrics.
 	Name() string
-	// Run delivers batches until ctx ends, then returns nil. It reconnects by itself. An error ends
-	// the program.
+	// Run delivers batches until ctx ends, then returns nil. It reconnects by itself. If it returns
+	// an error, the program stops.
 	Run(ctx context.Context) error
 	Status() Status
 }
@@ -29,10 +29,10 @@ type Source interface {
 // "outrider-discoveryd check".
 type Status struct {
 	Synced bool      // the source has delivered its complete state since this process started
-	Since  time.Time // time of the last successful contact; zero: none
-	Err    error     // why the source cannot be contacted now; nil: it is connected
-	Inputs int       // number of objects or services that were delivered
-	// Problem is a problem of a connected source, as a sentence for people: "the list is empty: the
-	// 1,000 services of before stay"; "": no problem
+	Since  time.Time // last successful contact; zero: none
+	Err    error     // why the source cannot be contacted; nil: it is connected
+	Inputs int       // number of delivered objects or services
+	// Problem is a problem of a connected source, for people, such as "the list is empty: the 1,000
+	// services of before stay"; "": no problem
 	Problem string
 }

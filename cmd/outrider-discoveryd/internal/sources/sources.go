@@ -1,4 +1,4 @@
-// Package sources creates the sources and registries that a configuration lists.
+// Package sources creates the configuration sources and service registries of outrider-discoveryd.
 package sources
 
 import (
@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// New returns the sources and registries, which deliver to sink. It leaves out the files, which the
-// discovery server reads itself.
+// New returns the configuration sources and service registries, which deliver to sink. It omits
+// sources of type files, which the discovery server reads itself.
 func New(c *config.Discoveryd, sink source.Sink,
 	logOf func(part string) *slog.Logger) (all []source.Source, err error) {
 	for _, s := range c.Sources {
@@ -74,12 +74,13 @@ func New(c *config.Discoveryd, sink source.Sink,
 	return all, nil
 }
 
-// overXDS returns the options of a source of type mcp. As outriderd does with [discovery] auth, it
-// uses port 15010 without TLS, and any server on the loopback interface unless there is a ca_file
-// or cert_file.
+// overXDS returns the options of a source of type mcp. As in outriderd with the default of
+// [discovery] auth, the connection is plaintext on port 15010, and to loopback addresses unless
+// ca_file or cert_file is set.
 func overXDS(s *config.Source, services bool, sink source.Sink, log *slog.Logger) mcp.Options {
-	host, port, _ := net.SplitHostPort(s.Address) // mcp.New checks the address
-	ip, _ := netip.ParseAddr(host)                // ip is not valid if the host is a name
+	// Errors are ignored: mcp.New checks the address, and ip is only valid if the host is no name.
+	host, port, _ := net.SplitHostPort(s.Address)
+	ip, _ := netip.ParseAddr(host)
 	return mcp.Options{Name: s.Name, Address: s.Address, CAFile: s.CAFile, TokenFile: s.TokenFile,
 		CertFile: s.CertFile, KeyFile: s.KeyFile, Services: services, Sink: sink, Logger: log,
 		Plaintext: port == "15010" || ip.IsLoopback() && s.CAFile+s.CertFile == ""}

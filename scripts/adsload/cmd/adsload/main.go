@@ -1,6 +1,6 @@
-// Adsload connects clients to an xDS server as Envoys do, waits until each has received everything,
-// and prints how long that took. With --mark it then waits until every client has received a
-// response that contains the mark.
+// Adsload connects clients to an xDS server as Envoys do, waits until each has received all its
+// resources, and prints how long that took. With --mark it then waits until every client has
+// received a response that contains the text of the mark.
 package main
 
 import (

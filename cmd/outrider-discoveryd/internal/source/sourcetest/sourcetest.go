@@ -1,4 +1,4 @@
-// Package sourcetest has helpers for the tests of sources.
+// Package sourcetest helps to test implementations of source.Source.
 package sourcetest
 
 import (
@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Receiver records what a source has delivered. The zero value is ready for use.
+// Receiver is a sink that collects the inputs of a source. The zero value is ready for use.
 type Receiver struct {
 	mu       sync.Mutex
 	inputs   map[string]store.Input
@@ -21,7 +21,7 @@ type Receiver struct {
 	last     discovery.Batch
 }
 
-// Accept is the sink of the source.
+// Accept is the source.Sink.
 func (r *Receiver) Accept(b discovery.Batch) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -50,7 +50,7 @@ func (r *Receiver) Batches() int {
 	return r.batches
 }
 
-// CompleteBatches returns the number of batches that had All set.
+// CompleteBatches returns the number of delivered batches that had Complete set.
 func (r *Receiver) CompleteBatches() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -85,7 +85,8 @@ func (r *Receiver) Text(path string) string {
 	return string(in.Text)
 }
 
-// Run runs a part until the test ends or the returned function is called.
+// Run calls run, and cancels its context at the end of the test or when the returned function is
+// called. An error of run fails the test.
 func Run(t testing.TB, run func(context.Context) error) (end func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
