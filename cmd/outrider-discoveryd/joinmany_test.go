@@ -28,10 +28,10 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/join"
 )
 
-// TestJoin_Many makes many hosts join at the same time, as agents do: each gets a certificate for
-// its own key with a join token, opens a stream with that certificate, and gets its configuration.
-// The hosts have different identities, and then a single one. With OUTRIDER_TEST_FULL=1 they are
-// 1,000, and must be done within 30 s.
+// TestJoin_Many has many hosts join at the same time, as agents do. Each host requests a
+// certificate with a join token, opens an xDS stream with the certificate, and receives its
+// configuration. First each host has its own identity, then all have the same one. With
+// OUTRIDER_TEST_FULL=1 there are 1,000 hosts, which must be done within 30 s.
 func TestJoin_Many(t *testing.T) {
 	number, within := 50, 5*time.Minute
 	if os.Getenv("OUTRIDER_TEST_FULL") != "" {
@@ -76,7 +76,7 @@ func TestJoin_Many(t *testing.T) {
 	}
 }
 
-// joining is a host that joins.
+// joining is a host of TestJoin_Many.
 type joining struct {
 	agent      identity.Istiod
 	node       *corev3.Node
@@ -101,8 +101,8 @@ func (s *signing) newJoining(t *testing.T, key crypto.Signer, account string, i 
 			SpiffeID: "spiffe://cluster.local/ns/shop/sa/" + account}}
 }
 
-// join gets a certificate and the configuration. It repeats what is refused for the moment, as the
-// agent does; the stream stays open.
+// join requests a certificate and the configuration, and leaves the xDS stream open. As an agent
+// does, it repeats requests after transient errors.
 func (h *joining) join(ctx context.Context, retried *atomic.Int64) error {
 	var issued *identity.IssuedCertificate
 	var err error
@@ -133,7 +133,7 @@ func (h *joining) join(ctx context.Context, retried *atomic.Int64) error {
 	return nil
 }
 
-// transient reports whether an attempt is to be repeated, after a pause.
+// transient reports whether an error is transient. If so, it first waits for a second.
 func transient(ctx context.Context, err error, retried *atomic.Int64) bool {
 	if code := status.Code(err); code != codes.Unavailable && code != codes.ResourceExhausted {
 		return false
@@ -147,8 +147,8 @@ func transient(ctx context.Context, err error, retried *atomic.Int64) bool {
 	}
 }
 
-// configure opens a stream and accepts clusters and listeners. There are none until the server has
-// noticed the file with the service.
+// configure opens a stream, and waits until it has received and accepted clusters and listeners.
+// The server sends none before it has read the file with the service.
 func (h *joining) configure(ctx context.Context) error {
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(h.connection).
 		DeltaAggregatedResources(context.WithoutCancel(ctx))
@@ -158,7 +158,7 @@ func (h *joining) configure(ctx context.Context) error {
 	for _, typeURL := range []string{resource.ClusterType, resource.ListenerType} {
 		if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{Node: h.node,
 			TypeUrl: typeURL}); err != nil {
-			_, err = stream.Recv() // it has the reason
+			_, err = stream.Recv() // Recv returns the reason for the failure
 			return err
 		}
 		for accepted := 0; accepted == 0; {

@@ -15,9 +15,9 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// TestProgram_ServesKubernetes runs the program with an API server. A client gets the endpoints of
-// a Service, and the status of objects says whether they are valid. Then the test compares the
-// resources of the conformance cases from this API server.
+// TestProgram_ServesKubernetes runs the program with a real API server. A client receives the
+// endpoints of a Service, and the program writes the validity of objects to their status. Then the
+// test compares the resources made from objects in the API server with those made from files.
 func TestProgram_ServesKubernetes(t *testing.T) {
 	c := cluster.Start(t)
 	c.Create("/api/v1/namespaces/default/services", "metadata: {name: web}\n"+

@@ -12,9 +12,9 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// testKubernetesConformance does what TestConformance_SourcesGiveTheSameResources does, with an API
-// server that has no other objects of Istio's kinds: once with all objects from a Source, and once
-// with Services of a Registry in place of ServiceEntries.
+// testKubernetesConformance makes the comparison of TestConformance_SourcesGiveTheSameResources
+// with an API server: once with all objects from a kubernetes.Source, and once with Services from a
+// kubernetes.Registry in place of ServiceEntries.
 func testKubernetesConformance(t *testing.T, c *cluster.Cluster) {
 	for _, name := range []string{"all", "bank", "parts", "shop", "team"} {
 		c.Create("/api/v1/namespaces", "metadata: {name: "+name+"}")
@@ -43,7 +43,8 @@ func testKubernetesConformance(t *testing.T, c *cluster.Cluster) {
 		}
 		t.Run("services of "+g.name, func(t *testing.T) {
 			inFiles := sameAge(t, others)
-			for i, s := range services { // created last, and in this order
+			// the order in which the objects are created in the API server
+			for i, s := range services {
 				inFiles = append(inFiles, s.entry(t, i))
 			}
 			g.objects = others
@@ -67,8 +68,7 @@ func testKubernetesConformance(t *testing.T, c *cluster.Cluster) {
 	}
 }
 
-// sameAge returns the objects without their creation times, because an API server sets those
-// itself.
+// sameAge returns the objects without creation times, because an API server sets its own.
 func sameAge(t *testing.T, objects []corpusObject) (all []corpusObject) {
 	t.Helper()
 	for _, o := range objects {

@@ -12,12 +12,12 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// listener serves xDS on one address.
+// listener serves xDS on one TCP address.
 type listener struct {
 	part.Readiness
 	address string
 	server  *xds.Server
-	// certificate of the listener's TLS; nil: the listener does not use TLS
+	// nil: the listener does not use TLS
 	identity *serverIdentity
 }
 
@@ -25,7 +25,7 @@ func newListener(address string, server *xds.Server, identity *serverIdentity) *
 	return &listener{address: address, server: server, identity: identity}
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (l *listener) Name() string { return "xDS on " + l.address }
 
 // Run serves xDS until ctx ends.
@@ -44,7 +44,7 @@ func (l *listener) Run(ctx context.Context) error {
 	return l.server.Serve(ctx, xds.LimitTCP(socket), options...)
 }
 
-// runningSource runs a source as a part of the program. It is ready at once.
+// runningSource runs a source as a component of the program. It is ready at once.
 type runningSource struct {
 	source.Source
 	part.Readiness

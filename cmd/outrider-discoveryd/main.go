@@ -1,5 +1,6 @@
-// Command outrider-discoveryd serves a fleet with the discovery server that outriderd embeds. It
-// reads configuration from files, Kubernetes, Consul, another xDS server or memory.
+// Command outrider-discoveryd is a discovery server for a fleet. It uses the same code as the
+// discovery server embedded in outriderd. It reads configuration from files, Kubernetes, Consul or
+// another xDS server, or receives it over a write API (memory).
 package main
 
 import (

@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/web"
 )
 
-// monitor runs the server of [listen] monitoring as a part of the program.
+// monitor serves [listen] monitoring as a component of the program.
 type monitor struct {
 	part.Readiness
 	address string // address to listen on; "": the server is off
@@ -47,7 +47,7 @@ func newMetrics(server *discovery.Server, streams *xds.Server, authority *ca.Ser
 	return registry
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (m *monitor) Name() string { return "monitoring" }
 
 // Run serves until ctx ends. While the address cannot be bound, it retries every second.
@@ -67,8 +67,8 @@ func (m *monitor) Run(ctx context.Context) error {
 	return monitoring.Serve(ctx, listener, m.options)
 }
 
-// filesStatus returns the state of the source of type files, which the discovery server reads
-// itself; nothing if there is none.
+// filesStatus returns the state of the source of type files, which is part of the discovery server;
+// nil without such a source.
 func filesStatus(c *config.Discoveryd, r *reloader) []web.Source {
 	if len(filesOf(c)) == 0 {
 		return nil
@@ -76,7 +76,7 @@ func filesStatus(c *config.Discoveryd, r *reloader) []web.Source {
 	return []web.Source{{Name: store.FilesSource, Synced: r.serving.Load()}}
 }
 
-// statuses returns the states of all other sources.
+// statuses returns the states of all sources that are not of type files.
 func statuses(all []source.Source) []web.Source {
 	states := make([]web.Source, 0, len(all))
 	for _, s := range all {

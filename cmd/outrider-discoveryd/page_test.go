@@ -20,8 +20,8 @@ import (
 const hostileID = `sidecar~127.0.0.1~<script>document.title='pwned'</script>` +
 	`<img src=x onerror=\"document.title='pwned'\">~shop.svc.cluster.local`
 
-// TestPage_InABrowser has Chromium show the page of a program with two real Envoys: an ordinary one,
-// and one whose name is a script. Another site can neither read nor embed the page.
+// TestPage_InABrowser opens the pages of a program with two real Envoys in Chromium. The name of
+// one Envoy is a script, which does not run. Another site can neither read nor embed the pages.
 func TestPage_InABrowser(t *testing.T) {
 	t.Parallel()
 	folder := parts.ShortDir(t)
@@ -75,7 +75,7 @@ func TestPage_InABrowser(t *testing.T) {
 	otherSite(t, url)
 }
 
-// otherSite checks that a page of another site cannot read the pages.
+// otherSite checks that a page of another site can neither read nor embed the pages.
 func otherSite(t *testing.T, url string) {
 	t.Helper()
 	evil := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -95,13 +95,14 @@ Promise.all(attempts).then(all => document.body.dataset.result = all.join(" "))
 	}))
 	defer evil.Close()
 	dom := browse(t, evil.URL)
-	// without CORS, the answer that a fetch gets is the refusal, which it cannot read
+	// The server refuses requests of other sites. The no-cors request "loads" this refusal, but its
+	// content is hidden from the script.
 	if !strings.Contains(dom, `data-result="refused loaded refused"`) {
 		t.Errorf("another site:\n%s", dom)
 	}
 }
 
-// browse returns the document that Chromium makes of a page.
+// browse returns the DOM of a page in Chromium, after its scripts have run.
 func browse(t *testing.T, url string, more ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -27,9 +27,9 @@ import (
 
 const account = "spiffe://cluster.local/ns/shop/sa/"
 
-// TestProgram_ServesPilotAgent runs Istio's agent, with certificates from files, and its Envoy.
-// They use the program as their istiod over mutual TLS. A request reaches a backend that requires
-// the certificate of the workload, which pilot-agent serves to Envoy.
+// TestProgram_ServesPilotAgent runs Istio's agent, with certificates from files, and its Envoy. The
+// agent connects to this program, over mutual TLS, instead of istiod. A request through Envoy
+// reaches a backend that requires the workload's certificate, which pilot-agent serves to Envoy.
 func TestProgram_ServesPilotAgent(t *testing.T) {
 	t.Parallel()
 	directory := parts.ShortDir(t)
@@ -114,7 +114,7 @@ paths = ["mesh"]
 		})
 }
 
-// issue writes a certificate for a service account in the namespace shop, and its key.
+// issue writes a certificate and its key for a service account in the namespace shop.
 func issue(t *testing.T, authority *pkitest.Authority, name, certificate, key string) {
 	t.Helper()
 	template := pkitest.Leaf(name, time.Hour)
@@ -132,8 +132,8 @@ func issue(t *testing.T, authority *pkitest.Authority, name, certificate, key st
 	write(t, key, string(private))
 }
 
-// mutualBackend runs an HTTP server with mutual TLS on a port. It answers with the client's
-// identity.
+// mutualBackend runs an HTTP server that requires mutual TLS, and returns its port. It responds
+// with the SPIFFE ID of the client.
 func mutualBackend(t *testing.T, authority *pkitest.Authority) (port int) {
 	t.Helper()
 	directory := t.TempDir()
@@ -160,7 +160,7 @@ func mutualBackend(t *testing.T, authority *pkitest.Authority) (port int) {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// request sends a request for a host to a port of this machine.
+// request sends an HTTP request with the given Host header to a port of this machine.
 func request(port int, host string) (status int, body string) {
 	request, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), nil)
 	if err != nil {
@@ -177,8 +177,8 @@ func request(port int, host string) (status int, body string) {
 	return response.StatusCode, string(text)
 }
 
-// startPilotAgent starts pilot-agent in a directory with etc/certs, connected to a server on a
-// port, and with its DNS proxy on another port. It returns the URL of pilot-agent's status server.
+// startPilotAgent starts pilot-agent in a directory that contains etc/certs. server is the port of
+// its istiod, and dns the port of its DNS proxy. It returns the URL of pilot-agent's status server.
 func startPilotAgent(t *testing.T, directory string, server, dns int) string {
 	t.Helper()
 	program := parts.BuildIstio(t, "istio.io/istio/pilot/cmd/pilot-agent")
@@ -221,7 +221,7 @@ func startPilotAgent(t *testing.T, directory string, server, dns int) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		// kills the process group, which includes its Envoy
+		// kills the process group of pilot-agent, which includes Envoy
 		_ = syscall.Kill(-command.Process.Pid, syscall.SIGKILL)
 		_ = command.Wait()
 		if text := log.String(); t.Failed() {

@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestMain runs the program itself in the processes that the tests start.
+// TestMain runs the program instead of the tests if OUTRIDER_DISCOVERYD is set, as in child
+// processes that tests start.
 func TestMain(m *testing.M) {
 	if os.Getenv("OUTRIDER_DISCOVERYD") != "" {
 		os.Exit(run(os.Args[1:]))
@@ -53,7 +54,7 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// ask sends a request, and returns status and body; 0 and the error if the request fails.
+// ask sends an HTTP request. It returns the status and the body, or 0 and the error.
 func ask(method, url, token, body string) (int, string) {
 	request, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
@@ -72,8 +73,8 @@ func ask(method, url, token, body string) (int, string) {
 	return response.StatusCode, string(text)
 }
 
-// start runs the program with a configuration, and returns once it is ready. ended receives the
-// error with which the program ends.
+// start runs the program with a configuration file, and returns once the program is ready. ended
+// receives the result of exec.Cmd.Wait.
 func start(t *testing.T, file string, monitoring int) (program *exec.Cmd, ended <-chan error) {
 	t.Helper()
 	command := exec.Command(os.Args[0], "--config", file)
@@ -103,7 +104,7 @@ func start(t *testing.T, file string, monitoring int) (program *exec.Cmd, ended 
 	return command, end
 }
 
-// logOf returns the text that a program has logged.
+// logOf returns the log of the program that runs with a configuration file.
 func logOf(file string) string {
 	text, err := os.ReadFile(file + ".log")
 	if err != nil {
@@ -112,8 +113,9 @@ func logOf(file string) string {
 	return string(text)
 }
 
-// TestProgram_ServesEnvoyFromFilesAndMemory runs the program with a real Envoy: with a ServiceEntry
-// from a file and one from the write API, a reload, and a stop by SIGTERM.
+// TestProgram_ServesEnvoyFromFilesAndMemory runs the program with a real Envoy, which serves a
+// ServiceEntry from a file and one from the write API. The test then reloads the program, and stops
+// it with SIGTERM.
 func TestProgram_ServesEnvoyFromFilesAndMemory(t *testing.T) {
 	directory := parts.ShortDir(t)
 	xds, monitoring, api := parts.FreePort(t), parts.FreePort(t), parts.FreePort(t)

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// newRegistration returns the server that registers workloads, nil if [registration] is off.
+// newRegistration returns the component that registers workloads; nil if [registration] is off.
 func newRegistration(b *base, c *config.Discoveryd, server *discovery.Server,
 	all []source.Source) (*registration.Server, error) {
 	if !c.Registration.Enabled {
@@ -25,7 +25,8 @@ func newRegistration(b *base, c *config.Discoveryd, server *discovery.Server,
 		Board: b.board, Logger: b.logOf("registration")}), nil
 }
 
-// newStore returns the store of registered workloads. The configuration has been checked.
+// newStore returns the store of registered workloads. It relies on a checked configuration, which
+// has a source or registry of the store's type.
 func newStore(c *config.Discoveryd, server *discovery.Server, all []source.Source) (
 	registration.Store, error) {
 	if c.Registration.Store == "consul" {

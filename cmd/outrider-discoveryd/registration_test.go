@@ -34,7 +34,8 @@ spec:
 `
 )
 
-// TestRegistration runs two servers, and a real istiod, that register workloads in one API server.
+// TestRegistration runs two outrider-discoveryds and a real istiod, which register workloads in the
+// same API server.
 func TestRegistration(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
@@ -64,7 +65,7 @@ type registrations struct {
 	one, two registrar
 }
 
-// gone waits until the entry was removed, and returns how long after a time.
+// gone waits until the entry vmEntry is removed, and returns the time since the given one.
 func (r *registrations) gone(t *testing.T, since time.Time) time.Duration {
 	t.Helper()
 	parts.Eventually(t, time.Minute, "the entry is removed", func() bool {
@@ -105,7 +106,7 @@ var volatile = regexp.MustCompile(`"(uid|resourceVersion|creationTimestamp|lastP
 	`lastTransitionTime|istio.io/connectedAt|istio.io/disconnectedAt|` +
 	`istio.io/workloadController)": ?"[^"]*"`)
 
-// object returns an entry as JSON, without what differs between two registrations.
+// object returns the entry vmEntry as JSON, without fields that differ between registrations.
 func (r *registrations) object(t *testing.T) string {
 	t.Helper()
 	var o map[string]any
@@ -122,8 +123,8 @@ func (r *registrations) object(t *testing.T) string {
 	return volatile.ReplaceAllString(string(text), `"$1": "…"`)
 }
 
-// testBesideIstiod compares the states of an entry that istiod and this program have written, and
-// has each take the entry over from the other.
+// testBesideIstiod compares the states of an entry that istiod writes with those that this program
+// writes, and then moves the workload between istiod and this program.
 func (r *registrations) testBesideIstiod(t *testing.T) {
 	web := newVM(t, r.token, nil)
 	states := func(address string) (all []string) {
@@ -141,7 +142,7 @@ func (r *registrations) testBesideIstiod(t *testing.T) {
 			return e != nil && e.ConnectedAt() == ""
 		}
 		for s.end(); !parts.Poll(10*time.Second, disconnected); s.end() {
-			s = r.connect(t, web, address) // istiod gives up after some conflicts
+			s = r.connect(t, web, address) // istiod gives up its write after some conflicts
 		}
 		all = append(all, "disconnected", r.object(t))
 		if r.Entry(vmNamespace, vmEntry) != nil {
@@ -169,7 +170,7 @@ func (r *registrations) testBesideIstiod(t *testing.T) {
 			return e != nil && e.Controller() != controller && e.ConnectedAt() != ""
 		})
 	}
-	<-time.After(vmGrace + time.Second) // nothing happens
+	<-time.After(vmGrace + time.Second) // a removal would happen within the grace period
 	if diff := cmp.Diff([]string{entry.Metadata.UID + " True"}, seen()); diff != "" {
 		t.Errorf("states of the entry (-want +got):\n%s", diff)
 	}
@@ -178,7 +179,8 @@ func (r *registrations) testBesideIstiod(t *testing.T) {
 	r.gone(t, begun)
 }
 
-// connect opens a stream. istiod refuses it while its view of the API server is old.
+// connect opens a stream of a workload. It repeats the attempt with istiod, which refuses streams
+// while its cache of the API server is outdated.
 func (r *registrations) connect(t *testing.T, v *vm, address string) (s *vmStream) {
 	t.Helper()
 	if address != r.istiod {
@@ -192,7 +194,8 @@ func (r *registrations) connect(t *testing.T, v *vm, address string) (s *vmStrea
 	return s
 }
 
-// awaitHealth reports a health until the entry has it. istiod loses reports.
+// awaitHealth reports the health of a workload until the entry has it. It repeats the report,
+// because istiod may lose one.
 func (r *registrations) awaitHealth(t *testing.T, s *vmStream, problem, want string) {
 	t.Helper()
 	var sent time.Time
@@ -206,7 +209,7 @@ func (r *registrations) awaitHealth(t *testing.T, s *vmStream, problem, want str
 	})
 }
 
-// testMoves moves a workload between two servers: its entry stays.
+// testMoves moves a workload between two servers 20 times. Its entry is never removed or unhealthy.
 func (r *registrations) testMoves(t *testing.T) {
 	web := newVM(t, r.token, nil)
 	s := web.connect(r.one.address)
@@ -215,7 +218,7 @@ func (r *registrations) testMoves(t *testing.T) {
 	seen := r.WatchEntry(vmNamespace, vmEntry, cluster.WorkloadEntry.Identity)
 	for i := range 20 {
 		address := []string{r.two.address, r.one.address}[i%2]
-		if i%4 < 2 { // the new stream begins before the old one ends, or after it
+		if i%4 < 2 { // alternates between a new stream before and after the end of the old one
 			next := web.connect(address)
 			s.end()
 			s = next
@@ -225,7 +228,7 @@ func (r *registrations) testMoves(t *testing.T) {
 		}
 		s.report("")
 	}
-	<-time.After(vmGrace + 2*time.Second) // nothing happens
+	<-time.After(vmGrace + 2*time.Second) // a removal would happen within the grace period
 	if diff := cmp.Diff([]string{entry.Metadata.UID + " True"}, seen()); diff != "" {
 		t.Errorf("states of the entry (-want +got):\n%s", diff)
 	}
@@ -237,8 +240,9 @@ func (r *registrations) testMoves(t *testing.T) {
 	t.Logf("removed %v after the end of the stream", r.gone(t, begun))
 }
 
-// testDeadServer kills a server and a workload of it at the same moment: the other server removes
-// the entry. A workload that moves meanwhile stays.
+// testDeadServer kills a server, and ends a workload that was connected to it, at the same moment:
+// the other server removes the workload's entry. The entry of a workload that moves to the other
+// server remains.
 func (r *registrations) testDeadServer(t *testing.T) {
 	web := newVM(t, r.token, nil)
 	moving := newVM(t, r.token, map[string]any{"INSTANCE_IPS": "10.9.9.20"})
@@ -260,8 +264,8 @@ func (r *registrations) testDeadServer(t *testing.T) {
 	}
 }
 
-// testFleet measures workloads that register at once with one server, and their removal by the
-// other one after the server died with them.
+// testFleet measures how long 1,000 workloads take to register with one server, and how long their
+// removal takes after the server and the workloads were killed.
 func (r *registrations) testFleet(t *testing.T) {
 	const size = 1000
 	count := func() (connected int) {

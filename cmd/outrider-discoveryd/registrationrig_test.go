@@ -26,7 +26,7 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// vm is a workload that registers itself with a token of a service account.
+// vm is a workload that registers itself with the token of a service account.
 type vm struct {
 	t     *testing.T
 	token string
@@ -50,13 +50,13 @@ func newVM(t *testing.T, token string, metadata map[string]any) *vm {
 		Metadata: fields, Locality: &corev3.Locality{Region: "eu", Zone: "1"}}}
 }
 
-// vmStream is an open stream of a vm.
+// vmStream is an open xDS stream of a vm.
 type vmStream struct {
 	ads  discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 	conn *grpc.ClientConn
 }
 
-// open opens a stream, and returns once the server has answered or refused.
+// open opens an xDS stream. It returns after the first response, or with the reason for a refusal.
 func (v *vm) open(address string, secure bool) (*vmStream, error) {
 	v.t.Helper()
 	transport := credentials.NewTLS(&tls.Config{InsecureSkipVerify: true}) //nolint:gosec // a test
@@ -85,7 +85,7 @@ func (v *vm) open(address string, secure bool) (*vmStream, error) {
 	return s, err
 }
 
-// connect opens a stream that must not be refused.
+// connect opens an xDS stream. A refusal fails the test.
 func (v *vm) connect(address string) *vmStream {
 	v.t.Helper()
 	s, err := v.open(address, true)
@@ -95,7 +95,7 @@ func (v *vm) connect(address string) *vmStream {
 	return s
 }
 
-// report reports the health as an agent does.
+// report reports the workload's health as an agent does; "" is healthy.
 func (s *vmStream) report(problem string) {
 	r := &discoveryv3.DiscoveryRequest{TypeUrl: resource.HealthType}
 	if problem != "" {
@@ -104,17 +104,18 @@ func (s *vmStream) report(problem string) {
 	_ = s.ads.Send(r)
 }
 
-// end ends the stream as a host that loses its power: without a word.
+// end closes the connection without ending the stream first, as if the host had lost its power.
 func (s *vmStream) end() { _ = s.conn.Close() }
 
-// registrar is a running program with [registration].
+// registrar is a running outrider-discoveryd with [registration].
 type registrar struct {
 	address, plaintext string
 	file               string
 	pid                int
 }
 
-// startRegistrar starts the program with more tables in its configuration.
+// startRegistrar starts the program with [registration], and with more appended to its
+// configuration.
 func startRegistrar(t *testing.T, more string) registrar {
 	t.Helper()
 	folder := parts.ShortDir(t)
@@ -146,8 +147,8 @@ grace_period = %q
 	return r
 }
 
-// permitted creates the objects of kubernetes-rbac.yaml, and returns the kubeconfig of the service
-// account.
+// permitted creates the objects in packaging/discoveryd/kubernetes-rbac.yaml. It returns a
+// kubeconfig of the service account that they permit to register workloads.
 func permitted(t *testing.T, c *cluster.Cluster) (kubeconfig string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "discoveryd",

@@ -26,24 +26,26 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// Codes of the conditions of the configuration, equal to those of outriderd.
+// Codes of conditions, with the same meaning as in outriderd.
 const (
 	conditionRefused = "configuration-refused"
 	conditionPending = "restart-pending"
 )
 
-// configDelay merges the file events of one change of the configuration.
+// configDelay is how long the watcher waits for further events after a change of configuration
+// files.
 const configDelay = 500 * time.Millisecond
 
-// statusInterval is how often STATUS= and the conditions of sources are updated.
+// statusInterval is the interval between updates of systemd's STATUS= and of the sources'
+// conditions.
 const statusInterval = time.Second
 
-// reloader applies changes of the configuration, after SIGHUP and when its files change. It also
-// answers the pings of the watchdog.
+// reloader applies changes of the configuration, after SIGHUP and when its files change. Its main
+// loop also responds to the pings of the watchdog.
 type reloader struct {
 	part.Readiness
 	base      *base
-	running   *config.DiscoverydLoaded // configuration in force
+	running   *config.DiscoverydLoaded // current configuration
 	server    *discovery.Server
 	identity  *serverIdentity
 	notifier  *systemd.Notifier
@@ -54,11 +56,11 @@ type reloader struct {
 	clients   *auth.Authenticator
 	authority *ca.Server // certificate authority; nil: [ca] is off
 	watcher   *watch.Watcher
-	requests  chan chan error // calls of Reload; each sent channel receives the result
+	requests  chan chan error // calls of Reload: each value receives the result of the call
 	pings     chan struct{}
 	serving   atomic.Bool
-	stopping  atomic.Bool   // the server drains: its clients move to other servers
-	announced chan struct{} // receives when all listeners serve; see ready
+	stopping  atomic.Bool   // the program stops, and asks its clients to reconnect elsewhere
+	announced chan struct{} // signal of ready
 }
 
 func newReloader(b *base, loaded *config.DiscoverydLoaded, server *discovery.Server,
@@ -69,7 +71,7 @@ func newReloader(b *base, loaded *config.DiscoverydLoaded, server *discovery.Ser
 		requests: make(chan chan error), pings: make(chan struct{}), announced: make(chan struct{}, 1)}
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (r *reloader) Name() string { return "reloader" }
 
 // Run applies changes of the configuration until ctx ends.
@@ -88,7 +90,7 @@ func (r *reloader) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-hangups:
-			_ = r.reload(true) // a refused reload has raised a condition
+			_ = r.reload(true) // if the configuration is refused, reload raises a condition
 		case result := <-r.requests:
 			result <- r.reload(true)
 		case <-r.watcher.Changes():
@@ -106,8 +108,8 @@ func (r *reloader) Run(ctx context.Context) error {
 	}
 }
 
-// Reload reloads the configuration like SIGHUP, and also reads all files again. It returns when
-// that is done; the error is the reason for a refusal.
+// Reload reloads the configuration as SIGHUP does, and also reads all files again. It returns when
+// both are done. The error is the reason for a refusal.
 func (r *reloader) Reload(ctx context.Context) error {
 	result := make(chan error, 1)
 	select {
@@ -126,8 +128,8 @@ func (r *reloader) Reload(ctx context.Context) error {
 	}
 }
 
-// report sends the state to the service manager: the number of clients, and the sources that cannot
-// be contacted.
+// report updates the status in systemd: the number of clients, and the sources that cannot be
+// reached.
 func (r *reloader) report() {
 	problems := r.states.observe(time.Now())
 	if r.authority != nil {
@@ -147,10 +149,10 @@ func (r *reloader) report() {
 	r.notifier.Set(systemd.StateRunning, strings.TrimSuffix(sentence+"; "+problems, "; "))
 }
 
-// ready records that all listeners serve, so that the service manager is notified.
+// ready must be called once all listeners serve. It makes Run report that to systemd.
 func (r *reloader) ready() { r.announced <- struct{}{} }
 
-// readiness returns why the server is not ready, nil if it is.
+// readiness returns the reason why the server is not ready; nil: it is ready.
 func (r *reloader) readiness() error {
 	if r.stopping.Load() {
 		return errors.New("stopping: clients move to other servers")
@@ -164,7 +166,7 @@ func (r *reloader) readiness() error {
 	return nil
 }
 
-// ping returns once the main loops of the program respond.
+// ping returns when the main loops of the reloader and the discovery server have responded.
 func (r *reloader) ping(ctx context.Context) error {
 	select {
 	case r.pings <- struct{}{}:
@@ -172,14 +174,14 @@ func (r *reloader) ping(ctx context.Context) error {
 		return ctx.Err()
 	}
 	if !r.serving.Load() {
-		return nil // the discovery server may not run before the listeners serve
+		return nil // the discovery server may not have started yet
 	}
 	return r.server.Ping(ctx)
 }
 
-// reload reads the configuration, and applies the changes that need no restart. With requested set,
-// it also sends refused resources to clients again, and accepts that files are missing. The error
-// is the reason for a refusal.
+// reload reads the configuration, and applies the changes that need no restart. If requested is
+// set, it also sends refused resources to clients again, and accepts missing files and empty lists
+// of sources. The error is the reason for a refusal.
 func (r *reloader) reload(requested bool) error {
 	if r.serving.Load() && !r.stopping.Load() {
 		r.notifier.Set(systemd.StateReloading, "reloading")
@@ -213,7 +215,8 @@ func (r *reloader) reload(requested bool) error {
 		r.recorder.Reload()
 		for _, s := range r.sources {
 			if cautious, ok := s.(interface{ Reload() }); ok {
-				cautious.Reload() // the source accepts that a list is empty
+				// removes objects that are retained although the source's list is empty
+				cautious.Reload()
 			}
 		}
 	}
@@ -225,8 +228,8 @@ func (r *reloader) reload(requested bool) error {
 	return nil
 }
 
-// log logs the changes of a reload. It raises a condition if changes wait for the next start, else
-// clears it.
+// log logs the changes of a reload. It raises a condition if some of them need a restart of the
+// program, and otherwise clears it.
 func (r *reloader) log(changes []config.Change) {
 	var pending []string
 	for _, change := range changes {

@@ -16,8 +16,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestProgram_ReloadsInPlace replaces the certificate, then changes a live key and a start key,
-// then writes an invalid file. The program continues with the configuration in force.
+// TestProgram_ReloadsInPlace replaces the certificate, changes a live key and a key that needs a
+// restart, and writes an invalid file. The program applies what it can without a restart, and
+// continues with its configuration after the invalid file.
 func TestProgram_ReloadsInPlace(t *testing.T) {
 	directory := parts.ShortDir(t)
 	secure, monitoring := parts.FreePort(t), parts.FreePort(t)

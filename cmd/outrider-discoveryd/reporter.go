@@ -8,10 +8,11 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// problemReceiver is a source that writes the validity of objects back to their origin.
+// problemReceiver is a source that writes back whether each object is valid, such as to its status
+// in Kubernetes.
 type problemReceiver interface{ Report([]discovery.Problem) }
 
-// reporter passes the problems of objects to sources after each push.
+// reporter passes the current problems of all objects to such sources after each push.
 type reporter struct {
 	part.Readiness
 	server    *discovery.Server
@@ -29,7 +30,7 @@ func newReporter(server *discovery.Server, pushed <-chan struct{}, all []source.
 	return r
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (r *reporter) Name() string { return "reporter" }
 
 // Run passes problems to the sources until ctx ends.

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// output collects what a process prints.
+// output collects the output of a process. It is safe for concurrent use.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -35,8 +35,8 @@ func (o *output) String() string {
 	return o.text.String()
 }
 
-// TestRunFleet runs what `make run-fleet` runs, in a network of its own, does what it suggests, and
-// ends it as Ctrl-C does.
+// TestRunFleet runs scripts/run-fleet, as `make run-fleet` does, in its own network namespace. It
+// tries the commands that the script suggests, and ends the script as Ctrl-C does.
 func TestRunFleet(t *testing.T) {
 	t.Parallel()
 	build, err := parts.Build(nil, "programs", "./cmd/outriderd", "./cmd/outrider",

@@ -19,12 +19,12 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// serve runs the server until ctx ends or SIGTERM or SIGINT arrives.
+// serve runs the program until ctx ends, or until SIGTERM or SIGINT arrives.
 func serve(ctx context.Context, options config.Options) error {
 	ctx, stop := signal.NotifyContext(ctx, syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	// The memory contains private keys: other processes of this user must not read it, and no core
-	// must be dumped.
+	// dump must contain it.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("deny tracing: %w", err)
 	}
@@ -41,7 +41,7 @@ func serve(ctx context.Context, options config.Options) error {
 		return err
 	}
 	defer logs.Close()
-	// client-go, which reads Kubernetes, logs through klog
+	// The Kubernetes client library logs through klog.
 	klog.SetSlogLogger(logs.Agent.With("component", "kubernetes"))
 	b := &base{options: options, level: level, log: logs.Agent, logs: logs,
 		board: condition.NewBoard()}
@@ -55,7 +55,7 @@ func serve(ctx context.Context, options config.Options) error {
 	return err
 }
 
-// setLevel sets the log level to a valid value of [log] level.
+// setLevel sets the log level to a value of the key log.level. It ignores an invalid value.
 func setLevel(level *slog.LevelVar, text string) {
 	var l slog.Level
 	if l.UnmarshalText([]byte(text)) == nil {
@@ -63,14 +63,14 @@ func setLevel(level *slog.LevelVar, text string) {
 	}
 }
 
-// drainTime is the duration over which the ends of streams are distributed when the server stops,
-// so that the clients of a fleet do not move to other servers all at once. TimeoutStopSec of the
-// unit is longer.
+// drainTime is the time over which a stopping server spreads the ends of its streams, so that not
+// all clients of a fleet reconnect to other servers at once. It is less than TimeoutStopSec= of the
+// unit.
 const drainTime = 10 * time.Second
 
-// run starts the parts: first the sources, then the discovery server once the sources' states are
-// complete or startWait has ended, then the listeners. After ctx has ended, streams are drained
-// before the parts end.
+// run starts the components in order: the sources; the discovery server once the states of the
+// sources are complete, or after startWait; the listeners. When ctx ends, it drains the streams
+// before it ends the components.
 func (p *program) run(ctx context.Context) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

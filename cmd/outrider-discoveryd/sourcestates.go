@@ -12,20 +12,20 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// downFor is how long a source must be without contact before a condition is raised.
+// downFor is how long a source must fail before a condition is raised.
 const downFor = 5 * time.Second
 
-// sourceStates observes the states of all sources, for STATUS=, conditions and metrics.
+// sourceStates observes the states of all sources, for systemd's STATUS=, conditions and metrics.
 type sourceStates struct {
 	all   []source.Source
 	board *condition.Board
 
 	mu      sync.Mutex
-	failing map[string]failure // sources without contact, by name
+	failing map[string]failure // sources that fail now, by name
 	errors  map[string]uint64  // number of failures since the start, by name
 }
 
-// failure describes why and since when a source has no contact.
+// failure is the reason why a source fails, with the time at which it began to fail.
 type failure struct {
 	since  time.Time
 	reason string
@@ -37,7 +37,7 @@ func newSourceStates(all []source.Source, board *condition.Board) *sourceStates 
 }
 
 // observe reads the states of all sources, and raises or clears their conditions. It returns a
-// sentence about all that have a problem, "" if none has.
+// sentence about all sources with a problem; "": there are none.
 func (s *sourceStates) observe(now time.Time) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,8 +106,8 @@ func (s *sourceStates) Describe(out chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It omits the time of the last contact for a source that
-// was never contacted.
+// Collect implements prometheus.Collector. It omits the time of the last contact of a source that
+// has not been reached yet.
 func (s *sourceStates) Collect(out chan<- prometheus.Metric) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,15 +14,15 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// statusOnly is a source that has a status and delivers nothing.
+// statusOnly is a source that only has a status.
 type statusOnly struct{ status source.Status }
 
 func (*statusOnly) Name() string              { return "consul" }
 func (*statusOnly) Run(context.Context) error { return nil }
 func (s *statusOnly) Status() source.Status   { return s.status }
 
-// TestSourceStates observes a source from its start over a failure and a problem until it is
-// contacted again.
+// TestSourceStates observes a source that starts, fails, has a problem and then works. It checks
+// the sentence, the conditions and the metrics in each state.
 func TestSourceStates(t *testing.T) {
 	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	board, one := condition.NewBoard(), &statusOnly{}
@@ -66,7 +66,7 @@ func TestSourceStates(t *testing.T) {
 	}
 }
 
-// valueOf returns the value of a metric for the only source.
+// valueOf returns the value of a metric that has one source.
 func valueOf(t *testing.T, states *sourceStates, name string) float64 {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()

@@ -18,12 +18,12 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// conditionCertificate is active while the files of [tls] cannot be used. The certificate that was
-// read before stays in use.
+// conditionCertificate is active while the files of [tls] are invalid. The last valid certificate
+// remains in use.
 const conditionCertificate = "certificate-refused"
 
-// serverIdentity holds the server's certificate, and the CA certificates that verify clients.
-// Changed files take effect for new connections.
+// serverIdentity holds the server's certificate, and the CA certificates that verify client
+// certificates. Changes of their files take effect for new connections.
 type serverIdentity struct {
 	watcher *watch.Notifier
 	board   *condition.Board
@@ -34,8 +34,8 @@ type serverIdentity struct {
 
 	mu      sync.Mutex
 	files   config.DiscoverydTLS
-	trusted []*x509.Certificate // roots of client certificates in addition to those in the files
-	stop    func()              // ends the watch of the files
+	trusted []*x509.Certificate // roots for client certificates besides those in ClientCAFile
+	stop    func()              // ends the current watch of the files
 }
 
 func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier, board *condition.Board,
@@ -43,7 +43,7 @@ func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier, boar
 	return &serverIdentity{watcher: watcher, board: board, log: log, files: files, stop: func() {}}
 }
 
-// hasCertificate reports whether the files of a certificate are configured.
+// hasCertificate reports whether a certificate and a key are configured.
 func hasCertificate(files config.DiscoverydTLS) bool {
 	return files.CertFile != "" && files.KeyFile != ""
 }
@@ -62,8 +62,8 @@ func (s *serverIdentity) load() error {
 	return nil
 }
 
-// use replaces the files. It watches the new ones before it reads them, so that no change is
-// missed.
+// use replaces the files, and watches them. The watch begins before the files are read, so that no
+// change is missed.
 func (s *serverIdentity) use(files config.DiscoverydTLS) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,8 +76,7 @@ func (s *serverIdentity) use(files config.DiscoverydTLS) {
 	s.stop = s.watcher.Watch(paths, s.reread)
 }
 
-// trust makes the listener accept client certificates of these roots instead of those of the
-// previous call.
+// trust replaces the roots that verify client certificates besides those in ClientCAFile.
 func (s *serverIdentity) trust(roots []*x509.Certificate) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -87,14 +86,14 @@ func (s *serverIdentity) trust(roots []*x509.Certificate) {
 	}
 }
 
-// reread reads changed files, and uses them if they are valid.
+// reread reads the files again, and uses them if they are valid.
 func (s *serverIdentity) reread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.update()
 }
 
-// update reads the files for reread and trust. Callers hold mu.
+// update reads the files, and raises or clears conditionCertificate. Callers hold mu.
 func (s *serverIdentity) update() {
 	c, err := readIdentity(s.files, s.trusted)
 	if err != nil {
@@ -111,8 +110,8 @@ func (s *serverIdentity) update() {
 	}
 }
 
-// readIdentity reads the files of [tls]. A client may connect without a certificate; if it has one,
-// the certificate is verified by the roots in the file and by the trusted ones.
+// readIdentity reads the files of [tls]. A client may connect without a certificate. If it presents
+// one, TLS verifies the certificate with the roots in ClientCAFile and trusted.
 func readIdentity(files config.DiscoverydTLS, trusted []*x509.Certificate) (*tls.Config, error) {
 	pair, err := tls.LoadX509KeyPair(files.CertFile, files.KeyFile)
 	if err != nil {
@@ -140,13 +139,13 @@ func readIdentity(files config.DiscoverydTLS, trusted []*x509.Certificate) (*tls
 	return c, nil
 }
 
-// certificateWatch runs the notifier of certificate files as a part of the program.
+// certificateWatch runs the watch of certificate files as a component of the program.
 type certificateWatch struct {
 	part.Readiness
 	*watch.Notifier
 }
 
-// Name returns the name of the part.
+// Name returns the name of the component.
 func (*certificateWatch) Name() string { return "certificate watch" }
 
 // Run watches the certificate files until ctx ends.

@@ -16,8 +16,8 @@ const maxKeyBytes = 64 << 10
 
 var errUsage = errors.New("wrong usage")
 
-// printToken implements the command token. It writes the token to out, and its description to
-// about.
+// printToken implements the subcommand token, which signs a join token. It writes the token to out,
+// and a description of it to about.
 func printToken(arguments []string, out, about io.Writer) error {
 	flags := flag.NewFlagSet("outrider-discoveryd token", flag.ContinueOnError)
 	flags.SetOutput(about)
@@ -45,7 +45,7 @@ func printToken(arguments []string, out, about io.Writer) error {
 	return err
 }
 
-// tokenCommand runs the command token and returns the exit code.
+// tokenCommand runs the subcommand token, and returns the exit code.
 func tokenCommand(arguments []string) int {
 	err := printToken(arguments, os.Stdout, os.Stderr)
 	switch {

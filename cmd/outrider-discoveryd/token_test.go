@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// command runs a command of the program, and returns what it writes.
+// command runs a subcommand of the program. It returns its output and its messages.
 func command(arguments ...string) (out, why string, err error) {
 	program := exec.Command(os.Args[0], arguments...)
 	program.Env = append(os.Environ(), "OUTRIDER_DISCOVERYD=1")
@@ -24,8 +24,8 @@ func command(arguments ...string) (out, why string, err error) {
 	return string(output), errors.String(), err
 }
 
-// TestToken_FirstCertificate: an agent gets its first certificate by a token that the program has
-// signed, as often as it likes, until the token is withdrawn by its time of issue.
+// TestToken_FirstCertificate: with a join token, an agent can request certificates for the service
+// account in the token, several times. join_not_before then withdraws the token.
 func TestToken_FirstCertificate(t *testing.T) {
 	t.Parallel()
 	root := pkitest.NewAuthority(t, "root", nil)
@@ -50,7 +50,7 @@ func TestToken_FirstCertificate(t *testing.T) {
 		}
 		s.put("token", []byte(token))
 	}
-	s.logs("cannot verify join tokens") // there was no file when the program started
+	s.logs("cannot verify join tokens") // the key file did not exist when the program started
 	issue("default/other")
 	if _, err := agent.Issue(t.Context(), nil, nil); err == nil ||
 		!strings.Contains(err.Error(), "another identity") {
@@ -66,7 +66,8 @@ func TestToken_FirstCertificate(t *testing.T) {
 	}
 	parts.EventuallySees(t, time.Minute, "each use is a line", func() (bool, string) {
 		log := logOf(s.file)
-		return strings.Count(log, `"msg":"accepted join token"`) == 3, log // one was for another account
+		// one with the token for default/other
+		return strings.Count(log, `"msg":"accepted join token"`) == 3, log
 	})
 	s.logs(`"credential":"join token `)
 	text, err := os.ReadFile(s.file)

@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// testTokenReview runs the program with TLS. A client with a token of the API server is refused,
-// until a change of the configuration, without a restart, makes the API server review the token.
+// testTokenReview runs the program with TLS. It refuses a client with a token of an API server,
+// until a reload of the configuration enables the review of tokens by the API server.
 func testTokenReview(t *testing.T, c *cluster.Cluster) {
 	c.Create("/api/v1/namespaces/default/serviceaccounts", "metadata: {name: web}")
 	directory := parts.ShortDir(t)

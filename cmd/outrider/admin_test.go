@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// adminAnswers returns responses of the admin interface in the format of Envoy 1.40.
+// adminAnswers returns responses of Envoy's admin interface by path, in the format of Envoy 1.40.
 func adminAnswers() map[string]string {
 	return map[string]string{
 		"config_dump": fmt.Sprintf(`{"configs": [
@@ -49,7 +49,7 @@ func adminAnswers() map[string]string {
 	}
 }
 
-// certificateForTests returns a self-signed certificate of an identity, in PEM, encoded in base64.
+// certificateForTests returns a self-signed certificate with a SPIFFE ID, as PEM encoded in base64.
 func certificateForTests() string {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

@@ -60,19 +60,20 @@ func (a *app) bugReportCommand() *cobra.Command {
 type reportSummary struct {
 	File    string   `json:"file"`
 	Names   []string `json:"names"`
-	Missing []string `json:"missing,omitempty"` // with the reason
+	Missing []string `json:"missing,omitempty"` // missing files, each with the reason
 }
 
-// report is a tar file that is being written.
+// report is a tar archive that is being written.
 type report struct {
 	tar     *tar.Writer
-	root    string // folder that all files are in
+	root    string // folder in the archive that contains all files
 	time    time.Time
 	summary reportSummary
-	failed  error // first write error: the report is unusable
+	failed  error // first write error; no more is written after it
 }
 
-// writeReport writes the complete file or none.
+// writeReport writes the report to a new file, or to standard output if file is "-". After an error
+// it removes the file.
 func (a *app) writeReport(ctx context.Context, file string,
 	shown *progress) (reportSummary, error) {
 	out := a.out
@@ -117,7 +118,7 @@ func (a *app) writeReport(ctx context.Context, file string,
 	return r.summary, nil
 }
 
-// add writes a file to the report with secrets removed.
+// add writes a file to the archive, with secrets removed.
 func (r *report) add(name, content string) {
 	if r.failed != nil {
 		return
@@ -133,7 +134,7 @@ func (r *report) add(name, content string) {
 	}
 }
 
-// missing records the missing pieces of the report and the reasons.
+// missing records that something is missing in the report, with the first line of the reason.
 func (r *report) missing(what string, err error) {
 	reason, _, _ := strings.Cut(err.Error(), "\n")
 	r.summary.Missing = append(r.summary.Missing, what+": "+reason)

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Limits of a report.
+// Limits of a report: bytes of a file, times for a command and for the agent, lines of the journal.
 const (
 	reportFileAtMost = 64 << 20
 	commandTime      = 15 * time.Second
@@ -22,7 +22,7 @@ const (
 	journalLines     = "5000"
 )
 
-// collect adds everything that is available and records what is not.
+// collect adds everything that is available, and records what is missing.
 func (a *app) collect(ctx context.Context, r *report, shown *progress) {
 	shown.report(api.Progress{Phase: "asking the agent"})
 	client := a.client()
@@ -34,8 +34,8 @@ func (a *app) collect(ctx context.Context, r *report, shown *progress) {
 	a.collectHost(ctx, r)
 }
 
-// collectAgent adds the state of the agent and returns its status, which names the files in use.
-// Without an agent the status is empty.
+// collectAgent adds the state of the agent. It returns the agent's status, which contains the paths
+// of files to add; the status is empty if no agent runs.
 func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) api.Status {
 	ctx, cancel := context.WithTimeout(ctx, agentTime)
 	defer cancel()
@@ -111,7 +111,7 @@ func (r *report) addJSON(name string, value any) {
 	r.addOr(name, string(content), err)
 }
 
-// addOr adds a file or, if err is not nil, records that it is missing and why.
+// addOr adds a file or, if err is not nil, records that the file is missing because of err.
 func (r *report) addOr(name, content string, err error) {
 	if err != nil {
 		r.missing(name, err)
@@ -120,7 +120,7 @@ func (r *report) addOr(name, content string, err error) {
 	r.add(name, content)
 }
 
-// collectHost adds facts about the host and the logs that the caller may read.
+// collectHost adds facts about the host, and the logs that the caller is permitted to read.
 func (a *app) collectHost(ctx context.Context, r *report) {
 	r.add("versions.txt", fmt.Sprintf("outrider %s\ntime %s\n", version,
 		a.now().UTC().Format(time.RFC3339)))
@@ -142,12 +142,12 @@ func (a *app) collectHost(ctx context.Context, r *report) {
 	}
 }
 
-// output runs a command of the host and returns its output.
+// output runs a command, and returns its output.
 func output(ctx context.Context, command []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, commandTime)
 	defer cancel()
 	run := exec.CommandContext(ctx, command[0], command[1:]...)
-	run.WaitDelay = time.Second // for a child that keeps the pipe
+	run.WaitDelay = time.Second // if a child of the command keeps the output pipe open
 	printed, err := run.CombinedOutput()
 	if len(printed) == 0 && err != nil {
 		return "", err

@@ -15,17 +15,17 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// Bounds of what is read. The folders may belong to another user, who chooses the files and their
-// names.
+// Bounds on the files in a report. Their folders may belong to another user, who chooses the files
+// and their names.
 const (
-	fileTime     = 5 * time.Second // for one file: its file system may not respond
+	fileTime     = 5 * time.Second // for each file, in case its file system does not respond
 	filesTime    = 30 * time.Second
 	reportFiles  = 1000
-	reportAtMost = 256 << 20 // bytes of all files
+	reportAtMost = 256 << 20 // bytes of all files together
 )
 
-// collectFiles adds configuration and bootstraps as they are on disk now, which may differ from
-// what the agent has read.
+// collectFiles adds the configuration files and bootstraps on disk, which the agent may not have
+// read in their current state.
 func (a *app) collectFiles(ctx context.Context, r *report, status api.Status) {
 	ctx, cancel := context.WithTimeoutCause(ctx, filesTime,
 		fmt.Errorf("the files take longer than %s", filesTime))
@@ -53,7 +53,8 @@ func (a *app) collectFiles(ctx context.Context, r *report, status api.Status) {
 	}
 }
 
-// reportedFiles returns the paths of the instance's files, and those that the status names.
+// reportedFiles returns the paths of the configuration files and bootstraps of the agent instance,
+// and those in the agent's status.
 func (a *app) reportedFiles(status api.Status) []string {
 	base, prefix := cmp.Or(a.instance, "outrider")+".toml", ""
 	if a.instance != "" {
@@ -64,7 +65,7 @@ func (a *app) reportedFiles(status api.Status) []string {
 		paths = []string{filepath.Join(a.paths.configuration, base)}
 	}
 	for _, epoch := range status.Epochs {
-		// An epoch's bootstrap is removed when the epoch has exited.
+		// The agent removes the bootstrap of an epoch that has exited.
 		if epoch.BootstrapPath != "" && epoch.State != api.EpochExited {
 			paths = append(paths, epoch.BootstrapPath)
 		}
@@ -80,13 +81,14 @@ func (a *app) reportedFiles(status api.Status) []string {
 		}
 	}
 	for i, path := range paths {
-		paths[i] = filepath.Clean(path) // two spellings of a path count as one file
+		paths[i] = filepath.Clean(path) // so that different spellings of a path count as one file
 	}
 	slices.Sort(paths)
 	return slices.Compact(paths)
 }
 
-// namesIn returns the names in a folder that match a pattern, none if the folder cannot be read.
+// namesIn returns the names in directory/folder that match a pattern; none if the folder cannot be
+// read.
 func namesIn(directory, folder, pattern string) []string {
 	above, err := openFolder(directory)
 	if err != nil {
@@ -102,9 +104,9 @@ func namesIn(directory, folder, pattern string) []string {
 	return names
 }
 
-// readReported reads a file whose path another user may have chosen: configuration below the
-// configuration folder, or a bootstrap below the runtime folder. It does not follow links out of
-// these folders, reads regular files only, and does not block on a FIFO.
+// readReported reads a configuration file below the configuration folder, or a bootstrap below the
+// runtime folder. Another user may have chosen the path and the file: it does not follow links out
+// of these folders, reads only regular files, and does not block on a FIFO.
 func (a *app) readReported(path string) (string, error) {
 	directory, suffixes := a.paths.configuration, []string{".toml", ".yaml", ".yml"}
 	relative, found := below(directory, path)
@@ -140,7 +142,8 @@ func (a *app) readReported(path string) (string, error) {
 	return readAtMost(file)
 }
 
-// below returns a path relative to a folder, and whether it is lexically below it.
+// below returns a path relative to a folder, and whether the path is below the folder, judged by
+// the names alone.
 func below(folder, path string) (string, bool) {
 	relative, err := filepath.Rel(folder, path)
 	return relative, err == nil && relative != "." && filepath.IsLocal(relative)

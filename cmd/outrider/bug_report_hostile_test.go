@@ -23,8 +23,9 @@ const (
 	shadow = "root:$y$j9T$0123456789abcdef:20000:0:99999:7:::\n"
 )
 
-// hostileMachine returns a machine whose run folder and agent belong to an unprivileged user, and
-// the path of a file that only root may read.
+// hostileMachine returns a test host whose agent and runtime folder belong to an unprivileged user,
+// and the path of a file that only root may read. plant places files in the folder, and returns
+// paths that the agent then reports.
 func hostileMachine(t *testing.T, plant func(m *machine, secret string) []string) (*machine,
 	string) {
 	t.Helper()
@@ -45,8 +46,9 @@ func hostileMachine(t *testing.T, plant func(m *machine, secret string) []string
 	return m, secret
 }
 
-// TestBugReport_HostileAgent has the agent's user name files, and place files in its folder: root's
-// report must not contain what only root may read, and the command must not block.
+// TestBugReport_HostileAgent: the agent's user reports paths, and places files in its runtime
+// folder. The report that root makes contains nothing that only root may read, and the command does
+// not block.
 func TestBugReport_HostileAgent(t *testing.T) {
 	for name, plant := range map[string]func(m *machine, secret string) []string{
 		"a file elsewhere": func(_ *machine, secret string) []string { return []string{secret} },
@@ -116,14 +118,15 @@ func TestBugReport_HostileAgent(t *testing.T) {
 	}
 }
 
-// TestBugReport_HostileAgentFillsNoDisk has the agent's user name one file in many ways, place many
-// files, and place a hard link to a file of root that has been replaced since.
+// TestBugReport_HostileAgentFillsNoDisk: the agent's user reports one file in many spellings,
+// places many files, and places a hard link to a file of root. The report contains at most 1,000
+// files, and not the file of root.
 func TestBugReport_HostileAgentFillsNoDisk(t *testing.T) {
 	m, _ := hostileMachine(t, func(m *machine, _ string) []string {
 		if err := os.Chown(m.write("run/envoy/envoy-rev0.json", "{}"), nobody, nobody); err != nil {
 			t.Fatal(err)
 		}
-		m.write("run/envoy/envoy-rev1.json", shadow) // root's
+		m.write("run/envoy/envoy-rev1.json", shadow) // belongs to root, as a hard link would
 		var names []string
 		for i := range 1200 {
 			path := m.write(fmt.Sprintf("run/envoy/envoy-rev9%d.json", i), "{}")
@@ -158,8 +161,8 @@ func TestBugReport_HostileAgentFillsNoDisk(t *testing.T) {
 	}
 }
 
-// A file whose read never ends, here a FIFO that root's configuration names, does not delay the
-// end.
+// A signal or the deadline ends the command even while the read of a file blocks, such as that of a
+// FIFO in root's configuration folder.
 func TestBugReport_EndsOnSignalAndDeadline(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -178,7 +181,7 @@ func TestBugReport_EndsOnSignalAndDeadline(t *testing.T) {
 	if content, err := within(ctx, read); content != "" || err == nil {
 		t.Errorf("%q, %v", content, err)
 	}
-	writer, err := os.OpenFile(fifo, os.O_WRONLY, 0) // ends the blocked read
+	writer, err := os.OpenFile(fifo, os.O_WRONLY, 0) // ends the read, which still blocks
 	if err != nil {
 		t.Fatal(err)
 	}

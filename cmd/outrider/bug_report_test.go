@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// readReport returns the files of a report, by path below the report's directory.
+// readReport returns the files in a report by their paths, relative to the report's folder.
 func readReport(t *testing.T, content []byte) map[string]string {
 	t.Helper()
 	compressed, err := gzip.NewReader(bytes.NewReader(content))

@@ -151,7 +151,7 @@ func (a *app) captureExplainCommand() *cobra.Command {
 	return command
 }
 
-// uidOf returns the number of a user, by name or number.
+// uidOf returns the UID of a user, given by name or UID.
 func uidOf(name string) (uint32, error) {
 	text := name
 	if found, err := user.Lookup(name); err == nil {

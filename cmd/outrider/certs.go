@@ -70,8 +70,8 @@ func (a *app) addIdentity(t *table, i api.Identity) {
 		cell{bar(i.NotAfter.Sub(a.now()), whole), left.style}, left, source, renewal, users)
 }
 
-// left returns the remaining validity of a certificate as text: EXPIRED in red, in yellow if it
-// ends soon.
+// left returns a cell with the remaining validity of a certificate: red if it has expired, yellow
+// if it expires soon, else green.
 func (a *app) left(i api.Identity) cell {
 	left := i.NotAfter.Sub(a.now())
 	switch {
@@ -83,7 +83,8 @@ func (a *app) left(i api.Identity) cell {
 	return cell{age(left), green}
 }
 
-// titleOf returns the title of an identity: "credential shop", "file www.crt", or its name.
+// titleOf returns a title for a certificate: "credential shop", "file www.crt", or the name of its
+// secret.
 func titleOf(i api.Identity) string {
 	if title, ok := credential.SecretTitle(i.Name); ok {
 		return title
@@ -94,13 +95,13 @@ func titleOf(i api.Identity) string {
 	return i.Name
 }
 
-// identityOf returns the SPIFFE ID of a certificate, or else the names of a server certificate, or
-// else its subject.
+// identityOf returns the SPIFFE ID of a certificate, else its DNS names and addresses, else its
+// subject.
 func identityOf(i api.Identity) string {
 	return cmp.Or(i.SPIFFEID, strings.Join(i.Names, ", "), i.Subject, "-")
 }
 
-// bar draws the remaining part of a whole.
+// bar draws a bar that shows which part of whole is left.
 func bar(left, whole time.Duration) string {
 	const width = 10
 	full := 0

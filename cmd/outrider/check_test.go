@@ -11,7 +11,7 @@ import (
 
 func TestStatus_ExplainsFailedUnit(t *testing.T) {
 	m := newMachine(t, nil)
-	m.proc = m.dir // hides the Envoys of other tests on this host
+	m.proc = m.dir // without /proc, the check does not find the Envoys of other tests
 	const absent = "outrider: the agent is not running: nobody answers on " +
 		"$DIR/run/outrider.sock: no such file or directory\n"
 	for _, c := range []struct {

@@ -37,7 +37,7 @@ func (a *app) cleanupCommand() *cobra.Command {
 				capture:  filepath.Join(a.paths.capture, a.instance),
 				instance: a.instance,
 			}
-			// With --runtime-dir the keeper is in that folder, too.
+			// An agent with its own runtime folder has its keeper's folder in it.
 			if runtimeDir != "" {
 				c.runtime, c.keeper = runtimeDir, filepath.Join(runtimeDir, "keeper")
 			}
@@ -66,10 +66,10 @@ func (a *app) cleanupCommand() *cobra.Command {
 	return command
 }
 
-// cleaner removes the remains of one instance. done has a sentence for each removal.
+// cleaner removes what an agent instance has left. done has a sentence for each removal.
 type cleaner struct {
 	runtime      string // agent's runtime folder
-	keeper       string // keeper's folder: its lock, base id, Envoy's sockets
+	keeper       string // keeper's folder, with its lock, base ID and Envoy's sockets
 	sharedMemory string // /dev/shm
 	processes    string // /proc
 	capture      string // folder of outrider-capture
@@ -77,10 +77,10 @@ type cleaner struct {
 	done         []string
 }
 
-// shutdownTime bounds the shutdown of a keeper, which kills its Envoys after 5 s.
+// shutdownTime bounds the shutdown of a keeper. A keeper kills Envoys that do not end within 5 s.
 const shutdownTime = 15 * time.Second
 
-// Names in the keeper's folder (agent/keeper).
+// Names of files in the keeper's folder; see package agent/keeper.
 const (
 	lockName         = "lock"
 	baseIDName       = "base-id"
@@ -100,7 +100,8 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 	}
 	defer agents.close()
 	lock, err := c.lock(keepers)
-	// systemd restarts an agent that has crashed, and until then fail = "closed" must hold.
+	// After a crash of the agent, the capture rules of fail = "closed" must remain until systemd
+	// has restarted it.
 	if stop || err == nil && !afterCrash() {
 		if err := c.endCapture(ctx, agents); err != nil {
 			return err
@@ -122,7 +123,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 		return err
 	}
 	if lock != nil {
-		defer func() { _ = lock.Close() }() // prevents the start of a keeper
+		defer func() { _ = lock.Close() }() // while it is locked, no keeper can start
 	}
 	err = errors.Join(
 		c.removeSharedMemory(keepers),
@@ -132,7 +133,7 @@ func (c *cleaner) clean(ctx context.Context, stop bool) error {
 	)
 	if lock != nil && err == nil {
 		err = c.removeFiles(keepers, baseIDName)
-		_, failed := keepers.remove(lockName) // last, because then the next keeper can start
+		_, failed := keepers.remove(lockName) // last, because a keeper can start without it
 		err = errors.Join(err, failed)
 	}
 	return err
@@ -155,8 +156,9 @@ func (c *cleaner) report(format string, arguments ...any) {
 
 var errAlive = errors.New("a keeper is running there")
 
-// lock takes the lock that a living keeper holds; it is nil if there is no lock file. A connection
-// to the socket would activate a keeper instead.
+// lock locks the keeper's lock file, and returns it; nil if the file does not exist. A running
+// keeper holds this lock: the error is then errAlive. Connecting to the keeper's socket is no test,
+// because systemd would start a keeper.
 func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 	if keepers == nil {
 		return nil, nil
@@ -167,8 +169,8 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 		return nil, nil
 	case errors.Is(err, errNotRegular):
 		c.report("%v: no keeper holds it", err)
-		return nil, c.remove(keepers, lockName) // the lock file would block the next keeper
-	case errors.Is(err, unix.EWOULDBLOCK): // another process holds a lease
+		return nil, c.remove(keepers, lockName) // a keeper could not lock it
+	case errors.Is(err, unix.EWOULDBLOCK): // another process has a file lease (fcntl F_SETLEASE)
 		return nil, errAlive
 	case err != nil:
 		return nil, fmt.Errorf("check for a running keeper: %w", err)
@@ -183,11 +185,11 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 	return file, nil
 }
 
-// endKeeper shuts the keeper and its Envoys down and waits for the end.
+// endKeeper makes the keeper end its Envoys and itself, and waits for that.
 func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error {
 	ctx, cancel := context.WithTimeout(ctx, shutdownTime)
 	defer cancel()
-	// Under systemd the keeper's socket is in the agent's folder, otherwise in the keeper's.
+	// Under systemd, the socket of the keeper is in the agent's folder instead.
 	client, err := dialKeeper(ctx, keepers)
 	if errors.Is(err, keeper.ErrNotRunning) {
 		client, err = dialKeeper(ctx, agents)
@@ -216,8 +218,8 @@ func (c *cleaner) endKeeper(ctx context.Context, keepers, agents *folder) error 
 	}
 }
 
-// dialKeeper connects to the keeper's socket in a folder. The error is keeper.ErrNotRunning if
-// there is no socket.
+// dialKeeper connects to the keeper's socket in a folder. It returns keeper.ErrNotRunning if the
+// folder has no such socket.
 func dialKeeper(ctx context.Context, in *folder) (*keeper.Client, error) {
 	if in == nil {
 		return nil, keeper.ErrNotRunning

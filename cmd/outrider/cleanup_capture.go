@@ -12,11 +12,11 @@ import (
 	"outrider.org/outrider/agent/capture"
 )
 
-// afterCrash reports whether the command is ExecStopPost= of a unit (systemd.exec(5)).
+// afterCrash reports whether systemd runs the command as ExecStopPost= of a unit (systemd.exec(5)).
 func afterCrash() bool { return os.Getenv("SERVICE_RESULT") != "" }
 
-// reportClosed prints how to undo fail and fail_inbound = "closed" after a failure: systemd
-// executes no command when a failed unit is stopped.
+// reportClosed prints, after a failure, how to remove the rules of capture.fail = "closed" and
+// capture.fail_inbound = "closed": systemd runs no command when a failed unit is stopped.
 func (c *cleaner) reportClosed() {
 	if os.Getenv("SERVICE_RESULT") != "success" && capture.RejectsConnections(c.instance) {
 		c.report("new connections are refused while Envoy does not serve (capture.fail, " +
@@ -24,16 +24,17 @@ func (c *cleaner) reportClosed() {
 	}
 }
 
-// endCapture ends outrider-capture, if it has settings, and removes its rules.
+// endCapture stops outrider-capture if its folder has a state file, and removes its nftables
+// tables.
 func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	folder, failed := openFolder(c.capture)
-	if failed != nil { // the capture user caused it: continue with the rest
+	if failed != nil { // only outrider-capture's user can cause this: continue
 		c.report("%v", failed)
 		failed = nil
 	}
 	defer folder.close()
-	// Connecting starts the helper if it is not running. The second attempt is for a helper that
-	// hung during the first one and was killed.
+	// Connecting starts outrider-capture if it does not run. The second attempt succeeds if it hung
+	// during the first one, and systemd has killed and restarted it.
 	for range 2 {
 		if !folder.has(capture.StateFileName) {
 			break
@@ -44,7 +45,7 @@ func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 		}
 	}
 	if errors.Is(failed, fs.ErrNotExist) || errors.Is(failed, unix.ECONNREFUSED) {
-		failed = nil // no helper runs
+		failed = nil // outrider-capture does not run
 	} else if failed != nil {
 		failed = fmt.Errorf("outrider-capture does not end: %w", failed)
 	}
@@ -59,8 +60,8 @@ func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	return errors.Join(failed, err)
 }
 
-// stopCapture stops outrider-capture through its socket in a folder of another user, who may have
-// replaced the socket by a link.
+// stopCapture stops outrider-capture through its socket in the given folder. It does not follow a
+// symbolic link, by which the folder's owner may have replaced the socket.
 func stopCapture(ctx context.Context, in *folder) error {
 	if in == nil {
 		return fs.ErrNotExist

@@ -15,9 +15,9 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// removeSharedMemory removes the shared memory of a dead keeper's Envoys: one file per lineage,
-// named after the base ID that the keeper has stored (/dev/shm/envoy_shared_memory_<base-id*10>).
-// It leaves files that belong to another user or that a process has mapped.
+// removeSharedMemory removes the shared memory that the Envoys of a dead keeper have left: for each
+// lineage the file /dev/shm/envoy_shared_memory_N, where N is ten times the base ID that the keeper
+// has stored. It retains files that belong to another user or that a process has mapped.
 func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	baseID, owner, err := c.storedBaseID(keeperFolder)
 	if err != nil || baseID == 0 {
@@ -41,8 +41,8 @@ func (c *cleaner) removeSharedMemory(keeperFolder *folder) error {
 	return errors.Join(failed...)
 }
 
-// storedBaseID returns the base ID that the keeper has stored and the owner of that file, 0 if
-// there is no valid one.
+// storedBaseID returns the base ID that the keeper has stored, and the UID of that file's owner.
+// The base ID is 0 if there is no valid one.
 func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err error) {
 	if keeperFolder == nil {
 		return 0, 0, nil
@@ -72,7 +72,7 @@ func (c *cleaner) storedBaseID(keeperFolder *folder) (baseID, owner uint32, err 
 	return uint32(number), status(info).Uid, nil
 }
 
-// mapped reports whether a living process has mapped a file.
+// mapped reports whether a running process has mapped a file.
 func (c *cleaner) mapped(path string) bool {
 	// Glob fails only for a malformed pattern.
 	all, _ := filepath.Glob(filepath.Join(c.processes, "[0-9]*", "maps"))
@@ -85,8 +85,8 @@ func (c *cleaner) mapped(path string) bool {
 	return false
 }
 
-// removeSockets removes the sockets of a folder that match a pattern and that no process, such as
-// systemd, has open.
+// removeSockets removes the sockets in a folder that match a pattern. It retains sockets that a
+// process has open, such as systemd for socket activation.
 func (c *cleaner) removeSockets(in *folder, pattern string) error {
 	names, err := in.names(pattern)
 	if err != nil {
@@ -113,7 +113,8 @@ func (c *cleaner) removeSockets(in *folder, pattern string) error {
 	return errors.Join(failed...)
 }
 
-// removeFiles removes the entries of a folder that match a pattern, except directories.
+// removeFiles removes the entries in a folder that match a pattern. A directory that is not empty
+// is an error.
 func (c *cleaner) removeFiles(in *folder, pattern string) error {
 	names, err := in.names(pattern)
 	if err != nil {

@@ -13,21 +13,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bounds of what root reads in a folder of another user.
+// Bounds on what root reads in a folder that belongs to another user.
 const (
-	maxEntries = 10_000 // examined in one folder
-	maxRecord  = 64     // bytes of a file that is read
+	maxEntries = 10_000 // names read in one folder
+	maxRecord  = 64     // bytes read from one file
 )
 
-// folder is a directory that another user may write to. os.Root keeps all operations inside it,
-// whatever symbolic links that user creates.
+// folder is a directory that another user may write to. os.Root confines all operations to it, even
+// if that user creates symbolic links.
 type folder struct {
 	path string // for messages
 	root *os.Root
 }
 
-// openFolder opens a directory; nil if it does not exist. Only root may be able to write to the
-// directories above it.
+// openFolder opens a directory; nil if it does not exist. The directories above it must be writable
+// for root only.
 func openFolder(path string) (*folder, error) {
 	parent, err := os.OpenRoot(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -41,7 +41,7 @@ func openFolder(path string) (*folder, error) {
 	return above.sub(filepath.Base(path))
 }
 
-// sub opens a directory in the folder; nil if it does not exist.
+// sub opens a directory in the folder; nil if the folder or the directory does not exist.
 func (f *folder) sub(name string) (*folder, error) {
 	if f == nil {
 		return nil, nil
@@ -62,7 +62,7 @@ func (f *folder) close() {
 	}
 }
 
-// has reports whether the folder has an entry.
+// has reports whether the folder exists and has an entry with a name.
 func (f *folder) has(name string) bool {
 	if f == nil {
 		return false
@@ -71,7 +71,7 @@ func (f *folder) has(name string) bool {
 	return err == nil
 }
 
-// names returns the entries that match a pattern of path.Match, at most maxEntries of all entries.
+// names returns the names that match a pattern of path.Match. It reads at most maxEntries names.
 func (f *folder) names(pattern string) ([]string, error) {
 	if f == nil {
 		return nil, nil
@@ -91,7 +91,7 @@ func (f *folder) names(pattern string) ([]string, error) {
 	}), nil
 }
 
-// remove removes an entry, a directory only if it is empty, and reports whether it existed.
+// remove removes a file or an empty directory, and reports whether it existed.
 func (f *folder) remove(name string) (bool, error) {
 	err := f.root.Remove(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,7 +106,8 @@ func (f *folder) remove(name string) (bool, error) {
 var errNotRegular = errors.New("not a regular file of one name")
 
 // openRegular opens a file for reading. The error is errNotRegular for a FIFO, a device, a symbolic
-// link or a file with several hard links; it is unix.EWOULDBLOCK for a file with a lease.
+// link or a file with several hard links. It is unix.EWOULDBLOCK for a file on which another
+// process has a lease.
 func (f *folder) openRegular(name string) (*os.File, error) {
 	path := filepath.Join(f.path, name)
 	found, err := f.root.Lstat(name)
@@ -127,9 +128,9 @@ func (f *folder) openRegular(name string) (*os.File, error) {
 	return file, nil
 }
 
-// planted returns an error for a file of root in a folder of another user. Such a file has been a
-// hard link that the user placed there, even if the link is now its only name because the original
-// was replaced.
+// planted returns an error if a file belongs to root, but its folder belongs to another user, who
+// must have placed a hard link to the file. The file may have only this one link, if root has
+// replaced the original.
 func (f *folder) planted(file *os.File) error {
 	folder, err := f.root.Stat(".")
 	if err != nil {
@@ -142,7 +143,7 @@ func (f *folder) planted(file *os.File) error {
 	return err
 }
 
-// pin opens an entry with O_PATH, so that the descriptor refers to the same file even if the entry
+// pin opens an entry with O_PATH: the descriptor continues to refer to the same file if the entry
 // is replaced.
 func (f *folder) pin(name string) (*os.File, error) {
 	directory, err := f.root.Open(".")

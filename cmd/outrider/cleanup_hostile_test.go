@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestCleanup_HostileDirectories fills the directories as a compromised Envoy or agent could:
-// cleanup as root must neither change other files nor block.
+// TestCleanup_HostileDirectories places files in the directories, as a compromised Envoy or agent
+// could. The command, run by root, neither changes files elsewhere nor blocks.
 func TestCleanup_HostileDirectories(t *testing.T) {
 	for name, plant := range map[string]func(m *machine, outside string){
 		"base id is a FIFO": func(m *machine, _ string) { m.replace("keeper/base-id", m.fifo) },
@@ -88,7 +88,7 @@ func TestCleanup_HostileDirectories(t *testing.T) {
 	}
 }
 
-// replace replaces a file or directory by what by creates at its path.
+// replace removes the file or directory at path, and calls by to create another one there.
 func (m *machine) replace(path string, by func(path string) error) {
 	m.t.Helper()
 	path = filepath.Join(m.dir, path)

@@ -20,7 +20,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// deadSocket creates a socket that no process has open.
+// deadSocket creates a socket file that no process has open.
 func (m *machine) deadSocket(path string) string {
 	m.t.Helper()
 	path = filepath.Join(m.dir, path)
@@ -50,7 +50,8 @@ func TestCleanup(t *testing.T) {
 		m.write("shm/envoy_shared_memory_48110", "x"), m.write("keeper/kept.log", "x"),
 		m.write("run/notes.txt", "x"), m.write("shm/envoy_shared_memory_47130", "x"),
 		m.write("shm/envoy_shared_memory_47140", strings.Repeat("x", 4096))}
-	if err := os.Chown(stays[4], 12345, 12345); err != nil { // belongs to another user's Envoy
+	// as if it belonged to another user's Envoy
+	if err := os.Chown(stays[4], 12345, 12345); err != nil {
 		t.Fatal(err)
 	}
 	file, err := os.Open(stays[5])
@@ -58,13 +59,13 @@ func TestCleanup(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	// This one is mapped, as by a running Envoy.
+	// stays[5] is mapped, as by a running Envoy.
 	memory, err := unix.Mmap(int(file.Fd()), 0, 4096, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(memory) }()
-	// This one is open, as systemd holds it for activation.
+	// This socket is open, as systemd keeps it for socket activation.
 	open, err := net.Listen("unix", filepath.Join(m.dir, "run", "keeper.sock"))
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +134,7 @@ func TestCleanup_SparesSocketOfRunningAgent(t *testing.T) {
 	}
 }
 
-// TestCleanup_StopsKeeper stops a real keeper without an agent.
+// TestCleanup_StopsKeeper stops a real keeper whose agent does not run.
 func TestCleanup_StopsKeeper(t *testing.T) {
 	m := newMachine(t, nil)
 	folder := filepath.Join(m.dir, "keeper")

@@ -251,7 +251,7 @@ func TestWait(t *testing.T) {
 		t.Errorf("%d %q", code, out)
 	}
 	m := newMachine(t, &apitest.Backend{NotReady: "epoch 0 is starting"})
-	const enough = "3s" // enough to get the reason, even on a busy machine
+	const enough = "3s" // suffices for one response of the agent, even on a busy machine
 	told := make(chan string, 1)
 	go func() {
 		code, _, errors := m.outrider("wait", "--timeout", enough)
@@ -268,8 +268,8 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// TestWait_EndsBetweenTwoTries lets the timeout expire just before a request, and before the first
-// request: the missing agent is reported nevertheless.
+// TestWait_EndsBetweenTwoTries: "wait" reports that the agent does not run, even if its time-out
+// expires before the first request or between two requests.
 func TestWait_EndsBetweenTwoTries(t *testing.T) {
 	m := newMachine(t, nil)
 	var all sync.WaitGroup

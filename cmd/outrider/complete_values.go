@@ -14,14 +14,14 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// completeTime bounds the requests of a completion.
+// completeTime bounds the requests to the agent for one shell completion.
 const completeTime = 2 * time.Second
 
-// completion completes values for cobra.
+// completion is a function that completes the arguments of a command.
 type completion = cobra.CompletionFunc
 
-// completing returns a completion of the values that the agent reports. It offers none if no agent
-// runs.
+// completing returns a completion with the values that query requests from the agent. Without a
+// running agent it offers none.
 func (a *app) completing(query func(ctx context.Context, client *api.Client) []string) completion {
 	return func(command *cobra.Command, arguments []string, word string) (
 		[]string, cobra.ShellCompDirective,
@@ -40,7 +40,7 @@ func (a *app) completing(query func(ctx context.Context, client *api.Client) []s
 	}
 }
 
-// instances completes the instances that have a configuration.
+// instances completes the names of the agent instances that have a configuration file.
 func (a *app) instances(_ *cobra.Command, _ []string, word string) (
 	[]string, cobra.ShellCompDirective,
 ) {
@@ -78,7 +78,7 @@ func clusterNames(ctx context.Context, client *api.Client) []string {
 	return all
 }
 
-// levels completes agent=LEVEL, envoy=LEVEL and envoy:COMPONENT=LEVEL.
+// levels completes the arguments agent=LEVEL, envoy=LEVEL and envoy:COMPONENT=LEVEL.
 func (a *app) levels(command *cobra.Command, arguments []string, word string) (
 	[]string, cobra.ShellCompDirective,
 ) {

@@ -33,8 +33,8 @@ func (a *app) completionCommand() *cobra.Command {
 	}
 }
 
-// withoutPackage makes the completion script work without the package bash-completion; words are
-// then separated by spaces only.
+// withoutPackage changes the completion script so that it also works without the package
+// bash-completion. Words are then separated at spaces only.
 func withoutPackage(script []byte) []byte {
 	const needsPackage = "    _get_comp_words_by_ref \"$@\" cur prev words cword\n"
 	const split = `    if declare -F _get_comp_words_by_ref >/dev/null 2>&1; then

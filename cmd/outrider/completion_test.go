@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestCompletion_Shells loads the completion scripts into each shell and completes words with them
-// (scripts/setup test installs the shells).
+// TestCompletion_Shells loads the completion scripts into each shell, and completes words. The
+// shells must be installed (scripts/setup test).
 func TestCompletion_Shells(t *testing.T) {
 	folder := t.TempDir()
 	programs := filepath.Dir(parts.BuildProgram(t, "outrider"))

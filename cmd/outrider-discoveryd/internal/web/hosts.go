@@ -30,9 +30,9 @@ type Host struct {
 	Address  string `json:"address"`            // IP address of the client
 	Identity string `json:"identity,omitempty"` // SPIFFE ID; "": the client has no identity
 	Agent    string `json:"agent,omitempty"`    // program and version that the client reports
-	Envoy    string `json:"envoy,omitempty"`    // version of Envoy that the client claims
+	Envoy    string `json:"envoy,omitempty"`    // Envoy version that the client reports
 	State    string `json:"state"`
-	Reason   string `json:"reason,omitempty"` // refused resources, with the client's error message
+	Reason   string `json:"reason,omitempty"` // a refused resource, with the client's error message
 	// time of the last accepted response
 	AcceptedAt time.Time `json:"accepted,omitzero"`
 	Since      time.Time `json:"connected"` // start of the oldest stream
@@ -40,13 +40,13 @@ type Host struct {
 	CertificateEnds time.Time `json:"certificateEnds,omitzero"`
 	Streams         int       `json:"streams"`
 
-	newest uint64 // number of the newest stream
+	newest uint64 // ID of the newest stream
 }
 
-// longest bounds a text of a client, in bytes.
+// longest is the length in bytes to which texts of clients are cut off.
 const longest = 256
 
-// shorten returns a text of a client that is valid UTF-8 and not longer than longest.
+// shorten returns a text that a client has sent, cut off at longest, as valid UTF-8.
 func shorten(text string) string {
 	if len(text) > longest {
 		text = text[:longest] + "…"
@@ -57,14 +57,15 @@ func shorten(text string) string {
 	return text
 }
 
-// hosts returns the hosts of streams, those with the worst state first, then by name.
+// hosts returns the hosts that have streams, sorted by decreasing severity of their state, then by
+// name.
 func hosts(streams []xds.StreamStatus) []Host {
 	type key struct{ node, identity string }
 	known := make(map[key]*Host, len(streams))
 	for i := range streams {
 		s := &streams[i]
 		if len(s.Types) == 0 {
-			continue // the client has requested nothing, or debug information only
+			continue // the client has requested only debug information, or nothing
 		}
 		one := hostOf(s)
 		if before := known[key{s.Node.GetId(), s.Peer.Identity}]; before != nil {
@@ -86,8 +87,8 @@ func hosts(streams []xds.StreamStatus) []Host {
 
 func rank(state string) int { return slices.Index(states, state) }
 
-// merge adds another stream of the host. The host gets the worst state, and version, address and
-// certificate of the newest stream.
+// merge adds another stream of the same host. The host gets the worse state of both streams, and
+// the version, address and certificate of the newer one.
 func (h *Host) merge(other Host) {
 	newest, oldest := h, &other
 	if other.newest > h.newest {
@@ -140,8 +141,8 @@ func hostOf(s *xds.StreamStatus) Host {
 	return h
 }
 
-// agent returns the program that the client claims to be, without the version of its gRPC library.
-// Istio's agents state their version in the node.
+// agent returns the program that the client reports, without the version of its gRPC library.
+// Istio's agents report their version in the node instead.
 func agent(s *xds.StreamStatus) string {
 	program, _, _ := strings.Cut(s.Peer.UserAgent, " ")
 	if program != "" && !strings.HasPrefix(program, "grpc-") {

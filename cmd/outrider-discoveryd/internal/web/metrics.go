@@ -33,14 +33,16 @@ var (
 )
 
 const (
-	// collectTime bounds the wait for the state. Prometheus waits for ten seconds by default.
+	// collectTime bounds the wait for a snapshot. Prometheus' default scrape timeout is ten
+	// seconds.
 	collectTime = 8 * time.Second
-	// mostVersions bounds the pairs of versions, because clients choose them. Further pairs count
-	// as "other".
+	// mostVersions bounds the pairs of agent and Envoy versions in metrics, because clients choose
+	// them. Hosts with less frequent pairs count as "other".
 	mostVersions = 20
 )
 
-// Describe sends no descriptors: while the state cannot be read, there are fewer metrics.
+// Describe implements prometheus.Collector. It sends no descriptors, because Collect omits metrics
+// if the state cannot be read.
 func (s *Server) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
@@ -61,7 +63,7 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 	defer cancel()
 	now, err := s.snapshot(ctx)
 	if err != nil {
-		return // other requests have the slot
+		return // another request still makes a snapshot
 	}
 	counts := now.counts()
 	for severity, number := range counts.Problems {
@@ -70,7 +72,7 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 	gauge(endpointsDesc, float64(counts.Endpoints))
 	gauge(unhealthyDesc, float64(counts.Unhealthy))
 	if now.partial {
-		return // an incomplete number of hosts would look like an outage
+		return // in metrics, missing hosts would look like an outage
 	}
 	for state, number := range counts.Hosts {
 		gauge(hostsDesc, float64(number), state)
@@ -85,7 +87,8 @@ func (s *Server) Collect(out chan<- prometheus.Metric) {
 
 type versionPair struct{ agent, envoy string }
 
-// versions counts hosts by the versions that they claim: the most frequent pairs, and all others.
+// versions counts hosts by the pair of versions that they report. Pairs beyond the mostVersions-1
+// most frequent ones are counted together as "other".
 func versions(hosts []Host) map[versionPair]int {
 	numbers := map[versionPair]int{}
 	for i := range hosts {
@@ -103,12 +106,12 @@ func versions(hosts []Host) map[versionPair]int {
 		others += numbers[rare]
 		delete(numbers, rare)
 	}
-	// added, because a client may claim the version "other"
+	// +=, because a client may report the version "other"
 	numbers[versionPair{"other", "other"}] += others
 	return numbers
 }
 
-// firstExpiry returns when the first certificate of a host ends; zero: no host has one.
+// firstExpiry returns the earliest expiry of the hosts' client certificates; zero: there are none.
 func firstExpiry(hosts []Host) (first time.Time) {
 	for i := range hosts {
 		ends := hosts[i].CertificateEnds

@@ -11,31 +11,32 @@ import (
 	"outrider.org/outrider/agent/discovery/model"
 )
 
-// Service is a service of one namespace.
+// Service describes the service that a host name has in one namespace.
 type Service struct {
 	Host      string   `json:"host"`
 	Namespace string   `json:"namespace"`
-	Ports     []string `json:"ports"`  // number and name, as "80 http"
-	Object    string   `json:"object"` // oldest ServiceEntry, as "ServiceEntry NAMESPACE/NAME"
-	// position (file and line) of the object, or the source that delivered it
+	Ports     []string `json:"ports"` // each as "NUMBER NAME", such as "80 http"
+	// oldest ServiceEntry of the service, as "ServiceEntry NAMESPACE/NAME"
+	Object string `json:"object"`
+	// file and line of Object, or the source that delivered it
 	From string `json:"from"`
-	// endpoints that receive requests, and unhealthy ones, which do not
+	// number of endpoints that receive requests, and of unhealthy ones, which receive none
 	Healthy   int        `json:"healthy"`
 	Unhealthy int        `json:"unhealthy"`
-	Endpoints []Endpoint `json:"endpoints"` // at most shownEndpoints, the unhealthy first
+	Endpoints []Endpoint `json:"endpoints"` // at most shownEndpoints, unhealthy ones first
 }
 
-// Hidden returns the number of endpoints that are not in Endpoints.
+// Hidden returns the number of endpoints that Endpoints omits.
 func (s Service) Hidden() int { return s.Healthy + s.Unhealthy - len(s.Endpoints) }
 
 // Endpoint is an endpoint of a service.
 type Endpoint struct {
 	Address string `json:"address"`
 	Healthy bool   `json:"healthy"`
-	Object  string `json:"object,omitempty"` // unhealthy WorkloadEntry
+	Object  string `json:"object,omitempty"` // WorkloadEntry of an unhealthy endpoint
 }
 
-// shownEndpoints bounds the number of endpoints of a service in an answer.
+// shownEndpoints is the maximum number of endpoints of a service in an answer.
 const shownEndpoints = 50
 
 func sortServices(services []*model.Service) []*model.Service {
@@ -45,7 +46,7 @@ func sortServices(services []*model.Service) []*model.Service {
 	return services
 }
 
-// service describes a service with its endpoints.
+// service returns the description of a service with its endpoints.
 func (s *snapshot) service(of *model.Service) Service {
 	oldest := of.Oldest()
 	shown := Service{Host: of.Host, Namespace: of.Namespace, Object: oldest.String(),
@@ -71,7 +72,7 @@ func (s *snapshot) service(of *model.Service) Service {
 	return shown
 }
 
-// address returns the address of an endpoint, with its own ports if there are any.
+// address returns the address of an endpoint, followed by its port numbers if it has its own.
 func address(e *networking.WorkloadEntry) string {
 	if len(e.Ports) == 0 {
 		return e.Address

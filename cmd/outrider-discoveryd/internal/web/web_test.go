@@ -93,7 +93,7 @@ func TestHosts(t *testing.T) {
 	}
 }
 
-// serviceEntry returns a ServiceEntry that selects workloads by a label with its own name.
+// serviceEntry returns a ServiceEntry that selects workloads whose label app is its own name.
 func serviceEntry(name string) object.Change {
 	return object.Change{New: &object.Object{File: "/etc/mesh/" + name + ".yaml", Line: 3,
 		Key: object.Key{Kind: object.ServiceEntry, Namespace: "shop", Name: name},
@@ -112,7 +112,7 @@ func workload(app, name, healthy string) object.Change {
 			Labels: map[string]string{"app": app}}}}
 }
 
-// serving returns a server for hosts and a world, and its pages.
+// serving returns a Server, with given streams and objects, and the handler of its pages.
 func serving(t *testing.T, streams []xds.StreamStatus, changes ...object.Change) (*Server,
 	http.Handler) {
 	t.Helper()
@@ -180,7 +180,7 @@ func TestPages_ShowServicesWithHealth(t *testing.T) {
 	}
 }
 
-// What clients and files say is text on the page, never markup.
+// Pages show text of clients and of configuration files as text, never as markup.
 func TestPages_EscapeWhatOthersWrite(t *testing.T) {
 	const script = `"><script>document.title='pwned'</script><img src=x onerror=alert(1)>`
 	hostile := stream(1, "sidecar~10.0.0.9~"+script+"~x", xds.TypeStatus{
@@ -201,7 +201,7 @@ func TestPages_EscapeWhatOthersWrite(t *testing.T) {
 	}
 }
 
-// Pages of a large fleet are small, and its state is read at most once a second.
+// With many hosts and services, each page stays small, and the state is read at most once a second.
 func TestPages_AreBounded(t *testing.T) {
 	var streams []xds.StreamStatus
 	for i := range 10_000 {
@@ -240,7 +240,7 @@ func TestPages_AreBounded(t *testing.T) {
 	get(t, pages, "/hosts?q="+strings.Repeat("x", mostQuery+1), http.StatusBadRequest)
 }
 
-// A page says what is not as it should be.
+// A page shows why the server is not ready, conditions, problems, and errors of sources.
 func TestPages_SayWhatIsWrong(t *testing.T) {
 	s, pages := serving(t, nil)
 	s.options.Ready = func() error { return errors.New("waiting for source files") }
@@ -256,8 +256,8 @@ func TestPages_SayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// Hosts that do not report in time are missing, which pages say. Metrics do not count the others:
-// that would look like an outage.
+// If hosts do not report in time, pages state that hosts are missing. Metrics omit the number of
+// hosts, because a lower number would look like an outage.
 func TestPages_SayThatHostsAreMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, pages := serving(t, nil)
