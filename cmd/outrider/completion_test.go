@@ -18,9 +18,10 @@ func TestCompletion_Shells(t *testing.T) {
 	for _, c := range []struct {
 		shell, file string
 		syntax      []string
-		complete    string // prints the completions of "outrider rel" and "outrider completion "
+		// script that prints the completions of "outrider rel" and of "outrider completion "
+		complete string
 	}{
-		// Call the function as bash-completion does, with the variables that it prepares.
+		// Calls the completion function with the variables that bash-completion prepares.
 		{"bash", "outrider", []string{"-n"}, `
 _init_completion() { cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=("${COMP_WORDS[@]}") cword=$COMP_CWORD; }
 __ltrim_colon_completions() { :; }
@@ -33,7 +34,7 @@ printf '%s\n' "${COMPREPLY[@]}"
 COMP_WORDS=(outrider completion '') COMP_CWORD=2 COMP_LINE='outrider completion ' COMP_POINT=20
 __start_outrider outrider '' completion
 printf '%s\n' "${COMPREPLY[@]}"`},
-		// The same without the package bash-completion.
+		// Calls the completion function without the package bash-completion.
 		{"bash", "outrider", []string{"-n"}, `
 . ./outrider
 COMP_TYPE=9 COMP_WORDS=(outrider rel) COMP_CWORD=1 COMP_LINE='outrider rel' COMP_POINT=12
@@ -45,7 +46,8 @@ __start_outrider outrider w =
 COMP_WORDS=(outrider completion '') COMP_CWORD=2 COMP_LINE='outrider completion ' COMP_POINT=20
 __start_outrider outrider '' completion
 printf '%s\n' "${COMPREPLY[@]}"`},
-		// Print the candidates that the function passes to zsh, which completes only on a terminal.
+		// Prints the candidates that the function passes to zsh, because zsh itself completes only
+		// on a terminal.
 		{"zsh", "_outrider", []string{"-f", "-n"}, `
 compdef() { :; }
 _describe() { local -a found; found=("${(@P)2}"); print -l -- $found; }

@@ -45,8 +45,8 @@ func (a *app) configCheckCommand() *cobra.Command {
 	}
 }
 
-// inUnit changes options so that paths are checked as in the agent's systemd unit, if the unit is
-// installed.
+// inUnit makes the checks of paths use the users and the sandboxing of the systemd units of agent
+// and keeper, if the agent's unit is installed.
 func (a *app) inUnit(ctx context.Context, options *config.Options,
 	checker *blueprint.CheckOptions) {
 	agent := a.unit(ctx, unitOf("outrider", options.Instance)+".service")
@@ -58,7 +58,8 @@ func (a *app) inUnit(ctx context.Context, options *config.Options,
 	checker.Agent, checker.Envoy = agent.reader(), keeper.reader()
 }
 
-// onDisk returns the options for reading the configuration files that the arguments name.
+// onDisk returns the options to read the configuration on disk: the file in arguments, if there is
+// one, else that of the agent instance.
 func (a *app) onDisk(arguments []string) config.Options {
 	options := config.Options{Instance: a.instance, Directory: a.paths.configuration,
 		CheckOnly: true}
@@ -68,7 +69,7 @@ func (a *app) onDisk(arguments []string) config.Options {
 	return options
 }
 
-// checkResult is the JSON of config check.
+// checkResult is the JSON output of `outrider config check`.
 type checkResult struct {
 	OK       bool     `json:"ok"`
 	Files    []string `json:"files,omitempty"`
@@ -110,7 +111,7 @@ func (a *app) configShowCommand() *cobra.Command {
 	}
 }
 
-// printConfig prints a configuration: as JSON, or its values as nested tables.
+// printConfig prints a configuration: its values as nested tables or, with --json, as JSON.
 func (a *app) printConfig(shown api.Config) error {
 	nested, err := config.NestedTables(shown.Values)
 	if err != nil {

@@ -22,7 +22,7 @@ func (a *app) envoyCommand() *cobra.Command {
 	return command
 }
 
-// store returns the store of installed Envoys.
+// store returns the store of the Envoys that Outrider has installed.
 func (a *app) store() envoys.Store {
 	return envoys.Store{Folder: a.paths.envoys, Link: filepath.Join(a.paths.envoys, "envoy")}
 }
@@ -31,7 +31,7 @@ func (a *app) installer() *envoys.Installer {
 	return &envoys.Installer{Store: a.store(), Releases: envoys.Releases(), Arch: runtime.GOARCH}
 }
 
-// forRoot converts a permission error to one with exit code 4.
+// forRoot converts a permission error to an error with exit code 4 (not authorised).
 func forRoot(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return &api.Error{Status: http.StatusForbidden,

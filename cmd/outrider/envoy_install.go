@@ -97,15 +97,15 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 	return nil
 }
 
-// serviceFindsEnvoy reports whether an agent whose configuration names no Envoy finds one. It
-// ignores $PATH and the working directory of the caller.
+// serviceFindsEnvoy reports whether the agent's unit finds an Envoy without a path in its
+// configuration. It considers the unit's $PATH and user, not those of the caller.
 func (a *app) serviceFindsEnvoy(ctx context.Context) bool {
 	unit := a.unit(ctx, a.unitName()+".service")
 	path, err := envoy.FindAt(a.store().Link, cmp.Or(unit.Path, envoy.ServicePath))
 	return err == nil && unit.reader().Denied(path) == ""
 }
 
-// barWidth is the width of a full bar in characters.
+// barWidth is the width of the progress bar in characters.
 const barWidth = 30
 
 // downloadBar shows the progress of a download on a terminal.
@@ -122,7 +122,8 @@ func (a *app) startBar(title string) *downloadBar {
 	return &downloadBar{out: a.err, title: title}
 }
 
-// show is an Installer's Progress.
+// show implements the callback Installer.Progress. The arguments are numbers of bytes; all is 0 if
+// it is unknown.
 func (b *downloadBar) show(fetched, all int64) {
 	b.shown = true
 	control(b.out, clearLine)
@@ -136,7 +137,7 @@ func (b *downloadBar) show(fetched, all int64) {
 		strings.Repeat("-", barWidth-full), fetched/megabyte, all/megabyte)
 }
 
-// end removes the line.
+// end clears the line with the progress bar.
 func (b *downloadBar) end() {
 	if b.shown {
 		control(b.out, clearLine)

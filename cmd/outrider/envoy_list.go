@@ -17,12 +17,12 @@ type listedEnvoy struct {
 	Version   string `json:"version"`
 	Path      string `json:"path,omitempty"` // "": not installed
 	Installed bool   `json:"installed"`
-	Selected  bool   `json:"selected"` // by `outrider envoy use`
-	Running   bool   `json:"running"`  // by the agent or the instance
-	Known     bool   `json:"known"`    // `outrider envoy install` needs no hash for it
-	Index     bool   `json:"index"`    // the index of Python packages has it
-	// Patch reports whether this is a later patch of the minor version that runs or, if none runs,
-	// is selected.
+	Selected  bool   `json:"selected"` // selected by `outrider envoy use`
+	Running   bool   `json:"running"`  // run by the agent of this host or of --instance
+	Known     bool   `json:"known"`    // Outrider contains its hash, so its installation needs none
+	Index     bool   `json:"index"`    // the index of Python packages offers it
+	// Patch reports whether this is a newer patch release of the running version or, if none runs,
+	// of the selected version.
 	Patch bool `json:"newer_patch"`
 }
 
@@ -77,8 +77,8 @@ func (a *app) envoyListCommand() *cobra.Command {
 	return command
 }
 
-// queryIndex adds the versions in the index of Python packages. If the index is unavailable, it
-// prints that on standard error.
+// queryIndex adds the versions that the index of Python packages offers. If the index is
+// unavailable, it prints a message on standard error.
 func (a *app) queryIndex(ctx context.Context, listed []listedEnvoy) []listedEnvoy {
 	shown := a.startProgress("asking the index of Python packages", "")
 	versions, err := a.installer().Available(ctx, a.indexTime)
@@ -103,7 +103,7 @@ func (a *app) queryIndex(ctx context.Context, listed []listedEnvoy) []listedEnvo
 	return listed
 }
 
-// currentEnvoy returns the running version, or else the selected one; "" if there is none.
+// currentEnvoy returns the running version, else the selected one, else "".
 func currentEnvoy(listed []listedEnvoy) (selected string) {
 	for _, one := range listed {
 		if one.Running {
@@ -116,7 +116,7 @@ func currentEnvoy(listed []listedEnvoy) (selected string) {
 	return selected
 }
 
-// printPatch prints how to install the newest patch of the running minor version.
+// printPatch prints how to install or select the newest patch release of the current version.
 func (a *app) printPatch(listed []listedEnvoy) {
 	var newest listedEnvoy
 	for _, one := range listed {
@@ -165,11 +165,11 @@ func (a *app) listEnvoys(ctx context.Context) ([]listedEnvoy, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	status, err := client.Status(ctx)
-	if err != nil || status.Envoy.Path == "" { // no agent, no running Envoy
+	if err != nil || status.Envoy.Path == "" { // without an agent, no running version is known
 		return listed, nil
 	}
 	i := slices.IndexFunc(listed, func(l listedEnvoy) bool { return l.Path == status.Envoy.Path })
-	if i < 0 { // not installed by Outrider
+	if i < 0 { // Outrider has not installed the running Envoy
 		listed = append(listed, listedEnvoy{Version: status.Envoy.Version, Path: status.Envoy.Path})
 		i = len(listed) - 1
 	}

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// TestEnvoyList_NamesNewerPatches queries an index of Python packages, with pip, and an index that
-// is unreachable.
+// TestEnvoyList_NamesNewerPatches: the list contains the newer patch releases of an index of Python
+// packages, which pip queries. If the index is unreachable, the list is printed without them.
 func TestEnvoyList_NamesNewerPatches(t *testing.T) {
 	index := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/html")

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestProxy_RealEnvoy reads the admin interface of a real Envoy.
+// TestProxy_RealEnvoy runs the "outrider proxy" commands with the admin interface of a real Envoy.
 func TestProxy_RealEnvoy(t *testing.T) {
 	admin := startEnvoy(t, fmt.Sprintf(`, "node": {"id": "sidecar~x", "cluster": "y"}, "static_resources": {
  "secrets": [{"name": "roots", "validation_context": {"trusted_ca": {"inline_bytes": %q}}}],
@@ -54,7 +54,8 @@ func TestProxy_RealEnvoy(t *testing.T) {
 	}
 }
 
-// startEnvoy runs a real Envoy until the test ends and returns its admin interface.
+// startEnvoy runs a real Envoy until the test ends. members is JSON that is added to its bootstrap.
+// It returns a transport to its admin interface.
 func startEnvoy(t *testing.T, members string) http.RoundTripper {
 	t.Helper()
 	socket := filepath.Join(parts.ShortDir(t), "admin.sock")

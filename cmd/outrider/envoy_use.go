@@ -32,7 +32,7 @@ func (a *app) envoyUseCommand() *cobra.Command {
 		Args:    cobra.ExactArgs(1),
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string,
 			cobra.ShellCompDirective) {
-			versions, _ := a.store().Installed() // no completion on error
+			versions, _ := a.store().Installed() // on an error, nothing is completed
 			return versions, cobra.ShellCompDirectiveNoFileComp
 		},
 		RunE: func(command *cobra.Command, arguments []string) error {
@@ -45,7 +45,7 @@ func (a *app) envoyUseCommand() *cobra.Command {
 
 // used is the result of `outrider envoy use`.
 type used struct {
-	Version string      `json:"version"` // selected now
+	Version string      `json:"version"` // version that is selected now
 	Before  string      `json:"before,omitempty"`
 	Agents  []agentUses `json:"agents"`
 }
@@ -54,7 +54,7 @@ type used struct {
 type agentUses struct {
 	Socket string           `json:"socket"`
 	Reload api.ReloadResult `json:"reload"`
-	Envoy  string           `json:"envoy"` // the path of the running Envoy
+	Envoy  string           `json:"envoy"` // path of the Envoy that runs now
 }
 
 func (a *app) useEnvoy(ctx context.Context, version string, flags nowFlags) error {
@@ -108,9 +108,10 @@ func (a *app) useEnvoy(ctx context.Context, version string, flags nowFlags) erro
 	return refusedIf(refused)
 }
 
-// takeBack restores the previous selection and reloads the agents that had changed.
+// takeBack restores the previous selection, and reloads the agents that have already restarted
+// Envoy.
 func (a *app) takeBack(ctx context.Context, store envoys.Store, result used) error {
-	ctx = context.WithoutCancel(ctx) // the switch must complete in spite of an interruption
+	ctx = context.WithoutCancel(ctx) // complete even if the user interrupts the command
 	if err := store.Select(result.Before); err != nil {
 		return err
 	}
@@ -129,7 +130,7 @@ func (a *app) takeBack(ctx context.Context, store envoys.Store, result used) err
 	return nil
 }
 
-// agentSockets returns the sockets of all agents of the host, or that of --socket.
+// agentSockets returns the sockets of all agents on the host or, with --socket, only that one.
 func (a *app) agentSockets() []string {
 	if a.socket != "" {
 		return []string{a.socket}
@@ -137,14 +138,15 @@ func (a *app) agentSockets() []string {
 	var sockets []string
 	for _, pattern := range []string{api.SocketName, "*/" + api.SocketName} {
 		found, err := filepath.Glob(filepath.Join(a.paths.runtime, pattern))
-		if err == nil { // always: the pattern is well-formed
+		if err == nil { // always, because the pattern is valid
 			sockets = append(sockets, found...)
 		}
 	}
 	return sockets
 }
 
-// abortsAt is aborts for the agent of a socket, none if it does not run.
+// abortsAt returns the result of aborts for the agent with a socket; no epochs if the agent does
+// not run.
 func (a *app) abortsAt(ctx context.Context, socket string, flags nowFlags) ([]int, error) {
 	client := api.NewClient(socket)
 	defer client.Close()
@@ -155,7 +157,8 @@ func (a *app) abortsAt(ctx context.Context, socket string, flags nowFlags) ([]in
 	return numbers, err
 }
 
-// reloadAt reloads the agent of a socket if something changed. It aborts draining epochs.
+// reloadAt reloads the agent with a socket, if a reload would change something. It also aborts the
+// drain of the given epochs.
 func (a *app) reloadAt(ctx context.Context, socket string, aborts []int) (agentUses, error) {
 	client := api.NewClient(socket)
 	defer client.Close()

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// install installs a stand-in for an Envoy of a version, with `outrider envoy install --file`.
+// install installs a script that reports a version of Envoy, with `outrider envoy install --file`.
 func (m *machine) install(version string) (out string) {
 	m.t.Helper()
 	arguments := append([]string{"envoy", "install"}, m.installArguments(version)...)
@@ -26,7 +26,8 @@ func (m *machine) install(version string) (out string) {
 	return out
 }
 
-// installArguments returns the arguments of `outrider envoy install` for a stand-in of a version.
+// installArguments writes a script that reports a version of Envoy. It returns the arguments of
+// `outrider envoy install` for the script.
 func (m *machine) installArguments(version string) []string {
 	m.t.Helper()
 	text := "#!/bin/sh\ncase $1 in\n" +
@@ -47,7 +48,7 @@ func (m *machine) selected() string {
 }
 
 func TestEnvoyInstall_SelectsOnlyTheFirst(t *testing.T) {
-	t.Setenv("PATH", t.TempDir()) // no Envoy there
+	t.Setenv("PATH", t.TempDir()) // no Envoy in $PATH
 	m := newMachine(t, nil)
 	out := m.install("1.2.3")
 	if m.selected() != "1.2.3" || !strings.Contains(out, "from their next start on") {
@@ -59,8 +60,9 @@ func TestEnvoyInstall_SelectsOnlyTheFirst(t *testing.T) {
 	}
 }
 
-// TestEnvoyInstall_SelectsWhatTheServiceWouldNotFind checks that the installed Envoy is selected
-// unless the service finds another one. An Envoy that only the caller finds does not matter.
+// TestEnvoyInstall_SelectsWhatTheServiceWouldNotFind: an installation selects the installed Envoy
+// unless the agent's unit finds another one. An Envoy that only the caller's $PATH finds does not
+// count.
 func TestEnvoyInstall_SelectsWhatTheServiceWouldNotFind(t *testing.T) {
 	private, public := t.TempDir(), parts.ShortDir(t)
 	for _, folder := range []string{private, public} {
@@ -138,8 +140,8 @@ func TestEnvoyUse_ReloadsAgents(t *testing.T) {
 	}
 }
 
-// TestEnvoyUse_RestoresSelectionOnRefusal checks that a refusal restores the link and the agents
-// that had changed.
+// TestEnvoyUse_RestoresSelectionOnRefusal: if an agent refuses the reload, the command restores the
+// selection, and reloads the agents that have already changed.
 func TestEnvoyUse_RestoresSelectionOnRefusal(t *testing.T) {
 	first := &apitest.Backend{ReloadValue: api.ReloadResult{
 		Outcome: api.OutcomeRestarted, Previous: number(3), Epoch: number(4), Mode: "hot-restart"}}
@@ -211,7 +213,7 @@ func TestEnvoyList(t *testing.T) {
 
 func TestEnvoyInstall_NeedsRoot(t *testing.T) {
 	m := newMachine(t, nil)
-	m.lib = "/sys/outrider" // where not even root may write
+	m.lib = "/sys/outrider" // a path where not even root can create files
 	path := m.write("file", "x")
 	code, _, errors := m.outrider("envoy", "install", "--file", path)
 	if code != api.ExitNotAuthorised ||

@@ -28,7 +28,7 @@ func (a *app) exampleListCommand() *cobra.Command {
 	}
 }
 
-// nameWidth is the width of the column of names, so that the groups are aligned.
+// nameWidth is the width of the column with the names of examples. It is the same for all groups.
 const nameWidth = 16
 
 func (a *app) writeExamples(group examples.Group) {
@@ -82,7 +82,7 @@ func (a *app) printExampleFile(example examples.Example, name string) error {
 		example.Name, name, example.Name)
 }
 
-// exampleNames completes the name of an example.
+// exampleNames completes the names of examples.
 func exampleNames(
 	_ *cobra.Command, arguments []string, _ string,
 ) ([]string, cobra.ShellCompDirective) {

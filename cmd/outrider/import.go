@@ -51,7 +51,7 @@ func (a *app) importIstioCommand() *cobra.Command {
 type imported struct {
 	Config string       `json:"config"`
 	Notes  []string     `json:"notes"`
-	Files  []targetFile `json:"files,omitempty"` // with --apply
+	Files  []targetFile `json:"files,omitempty"` // with --apply only: the written files
 }
 
 func (a *app) importIstio(
@@ -64,7 +64,8 @@ func (a *app) importIstio(
 	if err := parseCredentials(directory, source); err != nil {
 		return err
 	}
-	base := filepath.Join(a.paths.configuration, a.instance) // DIR/NAME.istio of an instance
+	// prefix of an instance's paths: DIR/NAME.
+	base := filepath.Join(a.paths.configuration, a.instance)
 	if a.instance != "" {
 		base += "."
 	} else {
@@ -84,7 +85,7 @@ func (a *app) importIstio(
 		p := targets{user: cmp.Or(a.unit(ctx, a.unitName()+".service").User, "outrider"),
 			group: main, replace: replace}
 		p.add(to.Root, source.Root, 0o644)
-		p.add(to.Token, source.Token, 0o400) // the user's
+		p.add(to.Token, source.Token, 0o400) // readable only for the agent's user
 		p.addHosts(a.paths.hosts, source.Hosts)
 		p.add(base+"conf.d/50-istio.toml", []byte(result.Config), 0o640)
 		if shown.Files, err = p.write(); err != nil {
@@ -108,8 +109,8 @@ func (a *app) importIstio(
 	})
 }
 
-// parseCredentials returns an error if the token or the root certificate is invalid, and removes
-// everything but certificates from roots.
+// parseCredentials checks the token and the root certificates. It removes everything from
+// source.Root that is not a certificate.
 func parseCredentials(directory string, source *istiovm.Source) error {
 	if len(source.Token) > 0 {
 		if _, err := pki.ParseToken(filepath.Join(directory, "istio-token"), source.Token); err != nil {

@@ -83,7 +83,7 @@ func TestImport_Apply(t *testing.T) {
 		token := loaded.Config.Identity.TokenFile
 		for path, mode := range map[string]os.FileMode{token: 0o400,
 			loaded.Config.Identity.RootCAFile: 0o644, loaded.Files[1]: 0o640,
-			hostsFile: 0o640} { // hosts keeps its mode
+			hostsFile: 0o640} { // /etc/hosts keeps its mode
 			info, err := os.Stat(path)
 			if err != nil || info.Mode() != mode ||
 				path != hostsFile && groupOf(info) != gid {
@@ -131,8 +131,8 @@ func TestImport_Apply(t *testing.T) {
 	}
 }
 
-// Files that their user replaced by links or FIFOs, and host names other than istiod's, have no
-// effect on other files.
+// An import refuses input files that their user has replaced by links, FIFOs or other content, and
+// host names that are not istiod's. It does not copy a private key beside the root certificates.
 func TestImport_Hostile(t *testing.T) {
 	root, err := os.ReadFile(filepath.Join(vmFiles, "root-cert.pem"))
 	if err != nil {

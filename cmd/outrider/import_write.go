@@ -17,30 +17,31 @@ import (
 	"github.com/google/renameio/v2"
 )
 
-// targets are the files that an import writes. write returns the first error.
+// targets are the files that an import writes. add and addHosts record errors, which write returns.
 type targets struct {
-	user    string // owns files of mode 0400
-	group   string // the written files get the group of this file
+	user    string // owner of files with mode 0400
+	group   string // path of a file, whose group the written files get
 	replace bool
 
 	files []targetFile
 	errs  []error
 }
 
-// targetFile is a file with the action that write took.
+// targetFile is a file to write, with the result of the write.
 type targetFile struct {
-	Path   string `json:"path"`
-	Result string `json:"result"` // created, replaced, unchanged, permissions corrected, names added
-	// Lines are those that were added.
+	Path string `json:"path"`
+	// "created", "replaced", "unchanged", "permissions corrected" or "names added"
+	Result string `json:"result"`
+	// Lines are the lines added to the file, if Result is "names added".
 	Lines []string `json:"lines,omitempty"`
 
 	text []byte
 	mode fs.FileMode
-	uid  int // -1: unchanged
-	gid  int // -1: the group of the file group
+	uid  int // -1: the writer's
+	gid  int // -1: that of the file targets.group
 }
 
-// add adds a file, unless it is empty.
+// add adds a file to write. It ignores an empty text.
 func (p *targets) add(path string, text []byte, mode fs.FileMode) {
 	if len(text) == 0 {
 		return
@@ -66,11 +67,11 @@ func (p *targets) add(path string, text []byte, mode fs.FileMode) {
 	p.files = append(p.files, file)
 }
 
-// istiodName is the name that istioctl writes into hosts.
+// istiodName matches the names of istiod that istioctl writes to the file hosts.
 var istiodName = regexp.MustCompile(`^istiod(-[a-z0-9-]+)?\.[a-z0-9-]+\.svc$`)
 
-// addHosts adds lines to the file of host names. A name with another address, or of another server
-// than istiod, is an error.
+// addHosts adds lines to the host's hosts file. A line is an error if its name has another address
+// in the file, or is not a name of istiod.
 func (p *targets) addHosts(path string, more []byte) {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
@@ -130,7 +131,7 @@ func (p *targets) addHosts(path string, more []byte) {
 
 func groupOf(info fs.FileInfo) int { return int(status(info).Gid) }
 
-// lookUp returns the number of a user.
+// lookUp returns the UID of a user.
 func lookUp(name string) (int, error) {
 	found, err := user.Lookup(name)
 	if err != nil {
@@ -139,8 +140,8 @@ func lookUp(name string) (int, error) {
 	return strconv.Atoi(found.Uid)
 }
 
-// write writes the files, each atomically, and the last one only after all others. It writes none
-// if one of them conflicts with an existing file.
+// write writes the files in order, each atomically. It writes none if any of them conflicts with an
+// existing file.
 func (p *targets) write() ([]targetFile, error) {
 	main, err := os.Stat(p.group)
 	if err != nil {
@@ -168,8 +169,8 @@ func (p *targets) write() ([]targetFile, error) {
 	return p.files, nil
 }
 
-// write writes a file. It creates its folder with permission for everyone to enter, whatever the
-// umask is.
+// write writes a file atomically. If the folder does not exist, it creates the folder with mode
+// 0755, independent of the umask.
 func write(file targetFile) error {
 	folder := filepath.Dir(file.Path)
 	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {

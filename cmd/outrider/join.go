@@ -15,17 +15,17 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// meshPort is the port of istiod and outrider-discoveryd with TLS.
+// meshPort is the default port of istiod and outrider-discoveryd for xDS over TLS.
 const meshPort = "15012"
 
-// joinRequest has the arguments and flags of join.
+// joinRequest has the arguments and flags of `outrider join`.
 type joinRequest struct {
-	addresses  []string // of the server, HOST:PORT
-	token      string   // file
-	roots      string   // file
-	serverName string   // "": the host of an address
-	namespace  string   // of the group, "": that of the token
-	group      string   // WorkloadGroup, "": no registration
+	addresses  []string // addresses of the server, HOST:PORT
+	token      string   // path of the file with the join token
+	roots      string   // path of the file with the server's root certificates
+	serverName string   // name in the server's certificate; "": the host of each address
+	namespace  string   // namespace of the WorkloadGroup; "": no --group
+	group      string   // name of the WorkloadGroup; "": the host is not registered
 	timeout    time.Duration
 }
 
@@ -52,7 +52,7 @@ func (a *app) joinCommand() *cobra.Command {
 			"expired: then join renews it with a new token.",
 		Example: "  outrider join mesh.example.com --token web.token --ca mesh-root.pem --group shop/web",
 		Args:    cobra.ExactArgs(1),
-		// Do not complete file names: the argument is an address.
+		// The argument is an address, so file names are not completed.
 		ValidArgsFunction: cobra.NoFileCompletions,
 		RunE: func(command *cobra.Command, arguments []string) error {
 			var err error
@@ -90,7 +90,8 @@ func (a *app) joinCommand() *cobra.Command {
 	return command
 }
 
-// meshAddresses splits a list of addresses and completes their ports.
+// meshAddresses splits a comma-separated list of addresses, and adds meshPort to those without a
+// port.
 func meshAddresses(list string) ([]string, error) {
 	addresses := strings.Split(list, ",")
 	for i, address := range addresses {
@@ -107,14 +108,14 @@ func meshAddresses(list string) ([]string, error) {
 	return addresses, nil
 }
 
-// joined is the result of join.
+// joined is the JSON output of `outrider join`.
 type joined struct {
 	Address  string    `json:"address"`
 	SPIFFEID string    `json:"spiffe_id"`
-	NotAfter time.Time `json:"not_after"` // of the certificate
+	NotAfter time.Time `json:"not_after"` // expiry of the certificate
 	Epoch    *int      `json:"epoch,omitempty"`
 	Files    []string  `json:"files"`
-	// Token says why the copy of the token is still on the disk, "" if it was removed.
+	// Token is the reason why the copy of the token has not been removed; "": it has been removed.
 	Token string   `json:"token_kept,omitempty"`
 	Notes []string `json:"notes,omitempty"`
 	Took  float64  `json:"seconds"`

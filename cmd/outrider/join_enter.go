@@ -14,13 +14,13 @@ import (
 	"outrider.org/outrider/agent/identity"
 )
 
-// storeTime is how long the agent may take to store its certificate.
+// storeTime bounds the wait until the agent has stored its certificate.
 const storeTime = 10 * time.Second
 
 // undoTime bounds the reload, or the stop of the unit, that undoes a join.
 const undoTime = 5 * time.Minute
 
-// write writes the files.
+// write writes the files of the join, after it has recorded their previous state.
 func (p *joinPlan) write() error {
 	if err := p.change.save(p.Roots, p.Token, p.DropIn); err != nil {
 		return err
@@ -33,7 +33,7 @@ func (p *joinPlan) write() error {
 	return nil
 }
 
-// enter makes the agent use the files, and waits until the host is in the mesh.
+// enter makes the agent load the files, and waits until the host is in the mesh.
 func (p *joinPlan) enter(ctx context.Context, shown *progress) (joined, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.request.timeout,
 		fmt.Errorf("the host is not in the mesh after %s", p.request.timeout))
@@ -67,7 +67,7 @@ func (p *joinPlan) enter(ctx context.Context, shown *progress) (joined, error) {
 	}
 }
 
-// look returns the state of the agent.
+// look requests the status of the agent and the state of Envoy's xDS resources.
 func (p *joinPlan) look(ctx context.Context) (api.Status, []api.ResourceType, error) {
 	status, err := p.client.Status(ctx)
 	if err != nil {
@@ -86,21 +86,21 @@ func (p *joinPlan) result(s api.Status) joined {
 	return r
 }
 
-// load makes the agent reload, or starts its unit.
+// load makes the agent reload or, if it does not run, enables and starts its unit.
 func (p *joinPlan) load(ctx context.Context, shown *progress) error {
 	if p.running {
 		return p.reload(ctx, shown)
 	}
 	p.disabled = systemctl(ctx, "is-enabled", "--quiet", p.unit) != nil
 	p.started = true
-	_ = systemctl(ctx, "reset-failed", p.unit) // from now on, "failed" is about this start
+	_ = systemctl(ctx, "reset-failed", p.unit) // a later state "failed" is a failure of this start
 	if err := systemctl(ctx, "enable", "--quiet", p.unit); err != nil {
 		return err
 	}
 	return systemctl(ctx, "start", "--no-block", p.unit)
 }
 
-// reload makes the agent reload. A refusal is an error.
+// reload makes the agent reload. It returns an error if the agent refuses the configuration.
 func (h *meshHost) reload(ctx context.Context, shown *progress) error {
 	result, err := h.client.Reload(ctx, api.ReloadRequest{IfChanged: true}, shown.report)
 	if err != nil {
@@ -115,7 +115,8 @@ func (h *meshHost) reload(ctx context.Context, shown *progress) error {
 	return nil
 }
 
-// withConditions adds the agent's conditions of severity error to the error of a failed join.
+// withConditions adds the sentences of the agent's active error conditions to the error of a failed
+// join.
 func (h *meshHost) withConditions(ctx context.Context, failed error) error {
 	now, err := h.client.Status(ctx)
 	if err != nil {
@@ -129,7 +130,8 @@ func (h *meshHost) withConditions(ctx context.Context, failed error) error {
 	return failed
 }
 
-// undo restores the files and the agent after a failed join, and returns failed with the result.
+// undo restores the files and the agent after a failed join. It returns failed, with a sentence
+// about the success of that.
 func (p *joinPlan) undo(ctx context.Context, failed error, shown *progress) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), undoTime)
 	defer cancel()
@@ -151,8 +153,8 @@ func (p *joinPlan) undo(ctx context.Context, failed error, shown *progress) erro
 	return fmt.Errorf("%w\nthe join was undone: files and agent are as before", failed)
 }
 
-// removeToken removes the copy of the token once the agent has stored the certificate for its next
-// start.
+// removeToken waits until the agent has stored its certificate for the next start, and then removes
+// the copy of the token. If it does not remove the copy, it records the reason in r.Token.
 func (p *joinPlan) removeToken(ctx context.Context, r *joined) {
 	ctx, cancel := context.WithTimeout(ctx, storeTime)
 	defer cancel()
@@ -193,7 +195,7 @@ func (p *joinPlan) removeToken(ctx context.Context, r *joined) {
 	}
 }
 
-// systemctl runs systemctl.
+// systemctl runs systemctl. An error contains its output.
 func systemctl(ctx context.Context, arguments ...string) error {
 	out, err := exec.CommandContext(ctx, "systemctl", arguments...).CombinedOutput()
 	if err != nil {

@@ -7,13 +7,13 @@ import (
 	"path/filepath"
 )
 
-// fileChange is a change of several files that can be undone.
+// fileChange records the state of several files, so that a change of them can be undone.
 type fileChange struct {
-	before  []targetFile // state before the change; nil text: the file did not exist
-	folders []string     // folders that did not exist
+	before  []targetFile // previous files; text is nil if the file did not exist
+	folders []string     // folders that did not exist before
 }
 
-// save records the state of files and their folders before they change.
+// save records the current state of files and of their folders.
 func (c *fileChange) save(paths ...string) error {
 	for _, path := range paths {
 		folder := filepath.Dir(path)
@@ -40,8 +40,8 @@ func (c *fileChange) save(paths ...string) error {
 	return nil
 }
 
-// undo restores all files in reverse order, so that the drop-in, which refers to the others, is
-// restored first.
+// undo restores the files in reverse order. The last saved file, the drop-in, refers to the other
+// ones, so it is restored first.
 func (c *fileChange) undo() error {
 	var errs []error
 	for i := len(c.before) - 1; i >= 0; i-- {
@@ -53,12 +53,12 @@ func (c *fileChange) undo() error {
 		}
 	}
 	for _, folder := range c.folders {
-		_ = os.Remove(folder) // fails if the folder has other files
+		_ = os.Remove(folder) // retains a folder that is not empty
 	}
 	return errors.Join(errs...)
 }
 
-// remove removes a file, which need not exist.
+// remove removes a file if it exists.
 func remove(path string) error {
 	if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
 		return err

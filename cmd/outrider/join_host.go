@@ -17,20 +17,21 @@ import (
 	"outrider.org/outrider/agent/identity"
 )
 
-// meshHost is the agent that joins or leaves a mesh, together with the files of a join.
+// meshHost describes the agent that joins or leaves a mesh, and the paths of a join's files.
 type meshHost struct {
 	config.JoinFiles
 	a       *app
 	client  *api.Client
 	running bool
-	status  api.Status     // zero if the agent does not run
-	options config.Options // of its configuration
-	uid     int            // user of the agent
-	unit    string         // of the agent
+	status  api.Status     // status of the agent; zero if the agent does not run
+	options config.Options // options to load the agent's configuration
+	uid     int            // UID of the agent's user
+	unit    string         // systemd unit of the agent
 	unlock  func()
 }
 
-// meshHost finds and locks the agent and its files. The agent need not run.
+// meshHost returns the description of the agent, which need not run. It locks the configuration
+// folder against other joins and leaves until the result is closed.
 func (a *app) meshHost(ctx context.Context) (_ *meshHost, err error) {
 	h := &meshHost{a: a, client: a.client(), unit: a.unitName() + ".service",
 		options: config.Options{Instance: a.instance, Directory: a.paths.configuration,
@@ -66,7 +67,7 @@ func (h *meshHost) close() {
 	h.unlock()
 }
 
-// agentUser returns the user of an agent's process or, if none runs (pid 0), of its unit.
+// agentUser returns the UID of the agent's process or, if pid is 0, of the user in its unit.
 func (a *app) agentUser(ctx context.Context, pid int, unit string) (int, error) {
 	if pid == 0 {
 		return lookUp(cmp.Or(a.unit(ctx, unit).User, "outrider"))
@@ -78,11 +79,11 @@ func (a *app) agentUser(ctx context.Context, pid int, unit string) (int, error) 
 	return int(status(info).Uid), nil
 }
 
-// joined reports whether the host has joined a mesh: the drop-in exists or, if a leave was killed
-// before the reload, the agent still has it loaded.
+// joined reports whether the host has joined a mesh: the drop-in exists, or the agent still uses it
+// after a leave that was killed before the reload.
 func (h *meshHost) joined() bool { return exists(h.DropIn) || h.loaded() }
 
-// loaded reports whether the agent runs with the drop-in.
+// loaded reports whether the agent's current configuration includes the drop-in.
 func (h *meshHost) loaded() bool { return slices.Contains(h.status.ConfigFiles, h.DropIn) }
 
 func exists(path string) bool {
@@ -90,8 +91,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// certified returns the end of validity of the agent's certificate, the zero time if it has no
-// valid one.
+// certified returns the expiry of the agent's certificate; zero if it has no valid certificate.
 func certified(s api.Status, now time.Time) time.Time {
 	for _, i := range s.Identities {
 		if i.Name == identity.DefaultSecret && now.Before(i.NotAfter) {
@@ -101,7 +101,7 @@ func certified(s api.Status, now time.Time) time.Time {
 	return time.Time{}
 }
 
-// lockFolder locks a folder for joins until unlock is called.
+// lockFolder locks a folder against other joins and leaves until unlock is called.
 func lockFolder(path string) (unlock func(), err error) {
 	unlock = func() {}
 	folder, err := os.Open(path)

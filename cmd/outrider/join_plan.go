@@ -19,8 +19,8 @@ import (
 
 const maxRootBytes = 1 << 20
 
-// independent are the keys of [discovery] and [identity] that do not determine the mesh or the
-// identity of a host. Other files may set them.
+// independent are the keys of [discovery] and [identity] that other files than the drop-in may set,
+// because they determine neither the mesh nor the identity of the host.
 var independent = []string{"discovery.files", "discovery.mesh_config_file",
 	"discovery.debounce_after", "discovery.debounce_max", "discovery.connect_timeout",
 	"discovery.cache", "discovery.cache_max_age", "discovery.delta", "discovery.debug_address",
@@ -29,21 +29,21 @@ var independent = []string{"discovery.files", "discovery.mesh_config_file",
 	"identity.output_dir", "identity.key_type", "identity.pkcs8", "identity.ttl",
 	"identity.grace_ratio", "identity.grace_jitter"}
 
-// joinPlan is a join that has passed the checks of this host.
+// joinPlan is a join whose local checks have succeeded.
 type joinPlan struct {
 	*meshHost
 	request  joinRequest
-	config   *config.Config // before the join
+	config   *config.Config // configuration before the join
 	token    joinToken
 	spiffeID string
-	files    []targetFile // in the order in which they are written
+	files    []targetFile // files to write, in this order
 	notes    []string
 	change   fileChange
-	started  bool // the unit was started, not reloaded
-	disabled bool // the unit was not enabled before
+	started  bool // the join has started the unit, because the agent did not run
+	disabled bool // the unit was not enabled before the join
 }
 
-// plan checks agent, files, configuration, token and clock. It changes nothing.
+// plan checks the agent, the files, the configuration, the token and the clock. It changes nothing.
 func (h *meshHost) plan(ctx context.Context, r joinRequest, now time.Time) (*joinPlan, error) {
 	p := &joinPlan{meshHost: h, request: r}
 	err := p.checkUnit(ctx)
@@ -87,8 +87,8 @@ func (h *meshHost) plan(ctx context.Context, r joinRequest, now time.Time) (*joi
 	return p, nil
 }
 
-// checkUnit checks that the agent runs, or that its unit can be started, and stopped again without
-// an effect on a running Envoy.
+// checkUnit checks that the agent runs, or that systemd can start its unit. If Envoy runs without
+// an agent, it returns an error: an undo, which stops the unit, would end that Envoy.
 func (p *joinPlan) checkUnit(ctx context.Context) error {
 	state := p.a.unit(ctx, p.unit)
 	switch {
@@ -113,8 +113,8 @@ func (p *joinPlan) checkUnit(ctx context.Context) error {
 	return nil
 }
 
-// mayJoin returns an error if the host may not join now. A host that has joined may join again if
-// it has no valid certificate.
+// mayJoin returns an error if the host has already joined a mesh. It permits another join if the
+// running agent uses the drop-in and its certificate has expired.
 func (h *meshHost) mayJoin(now time.Time) error {
 	if !h.joined() {
 		return nil
@@ -134,8 +134,8 @@ func (h *meshHost) mayJoin(now time.Time) error {
 	return nil
 }
 
-// settings returns the text of the drop-in. It returns an error if another file sets a conflicting
-// key.
+// settings returns the text of the drop-in. It returns an error if another file sets a key that
+// conflicts with the join.
 func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 	var errs config.Errors
 	elsewhere := func(key string) bool {
@@ -162,7 +162,7 @@ func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 	}
 	group := p.request.group
 	if group == "" && p.joined() && !elsewhere("node.workload_group") {
-		group = node.WorkloadGroup // a renewal
+		group = node.WorkloadGroup // another join of the same host retains its group
 	}
 	text := "# Written by \"outrider join\"; \"outrider leave\" removes it.\n[node]\n"
 	for _, k := range []struct{ key, want, is, what string }{
@@ -198,8 +198,8 @@ func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 		"\n", nil
 }
 
-// noteFiles adds notes about files of the embedded discovery server, which have no effect in a
-// mesh.
+// noteFiles adds a note for each folder with configuration of the embedded discovery server, which
+// has no effect in a mesh.
 func (p *joinPlan) noteFiles() {
 	if p.joined() {
 		return
@@ -212,7 +212,7 @@ func (p *joinPlan) noteFiles() {
 	}
 }
 
-// inMesh returns why the host is not in the mesh, "" if it is.
+// inMesh returns the reason why the host is not in the mesh yet; "": it is in the mesh.
 func (p *joinPlan) inMesh(s api.Status, types []api.ResourceType, now time.Time) string {
 	reason := "the agent has no certificate yet"
 	for _, i := range s.Identities {

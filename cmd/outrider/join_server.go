@@ -18,11 +18,11 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// dialTime bounds a connection to one address of the server, with its handshake.
+// dialTime bounds a connection to an address of the server, including the TLS handshake.
 const dialTime = 5 * time.Second
 
-// tryServer connects to each address and makes the server issue a certificate for the token. That
-// certificate is not used: the agent requests its own.
+// tryServer connects to each address, and requests a certificate with the token. It discards this
+// certificate: the agent requests its own.
 func (p *joinPlan) tryServer(ctx context.Context) error {
 	var reachable []string
 	var errs []error
@@ -58,7 +58,7 @@ func (p *joinPlan) tryServer(ctx context.Context) error {
 	return nil
 }
 
-// explainRefusal adds instructions to the error of tryServer.
+// explainRefusal adds to a gRPC error of tryServer how to solve the problem.
 func (p *joinPlan) explainRefusal(err error) error {
 	answer, ok := errors.AsType[interface {
 		error
@@ -78,7 +78,7 @@ func (p *joinPlan) explainRefusal(err error) error {
 	return err
 }
 
-// unreachableError is the error of an address that does not respond.
+// unreachableError is the error for an address of the server that does not respond.
 type unreachableError struct {
 	address string
 	error
@@ -89,7 +89,7 @@ func (e *unreachableError) Error() string {
 		"runs", e.address, e.error)
 }
 
-// connect makes a TLS connection to an address and verifies the server.
+// connect makes a TLS connection to an address, and verifies the server's certificate.
 func (p *joinPlan) connect(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
 	defer cancel()
@@ -106,7 +106,7 @@ func (p *joinPlan) connect(ctx context.Context, address string) error {
 	return p.explain(address, secure.HandshakeContext(ctx))
 }
 
-// explain adds instructions to the error of a handshake.
+// explain adds to an error of a TLS handshake how to solve the problem.
 func (p *joinPlan) explain(address string, err error) error {
 	if err == nil {
 		return nil
@@ -136,7 +136,7 @@ func (p *joinPlan) explain(address string, err error) error {
 	return fmt.Errorf("%s: TLS handshake: %w", address, err)
 }
 
-// names returns the names of a certificate.
+// names returns the DNS names and IP addresses in a certificate.
 func names(c *x509.Certificate) []string {
 	all := c.DNSNames
 	for _, address := range c.IPAddresses {

@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/agent/api/apitest"
 )
 
-// Joins that are refused before a server is contacted. cmd/outriderd has the tests with servers.
+// Wrong arguments are refused before the server is contacted. Tests with a server are in
+// cmd/outriderd.
 func TestJoin_Usage(t *testing.T) {
 	const files = " --token token --ca root.pem"
 	for arguments, want := range map[string]string{
@@ -41,7 +42,8 @@ func TestJoin_AddressesHaveAPort(t *testing.T) {
 	}
 }
 
-// A join is refused if the unit cannot be started, or if stopping it would end a serving Envoy.
+// A join is refused if the agent does not run and its unit cannot be started, or if Envoy runs
+// without the agent.
 func TestJoin_StateOfTheUnit(t *testing.T) {
 	for _, test := range []struct {
 		active, group, want string
@@ -67,7 +69,8 @@ func TestJoin_StateOfTheUnit(t *testing.T) {
 	}
 }
 
-// A host that has joined does not join again while its certificate is, or may be, valid.
+// A host that has joined cannot join again while its certificate is valid, or while its agent does
+// not run. Two joins cannot run at the same time.
 func TestJoin_Twice(t *testing.T) {
 	backend := &apitest.Backend{StatusValue: api.Status{PID: os.Getpid(),
 		Discovery:  api.Discovery{Address: "mesh.test:15012"},
@@ -97,12 +100,13 @@ func TestJoin_Twice(t *testing.T) {
 	}
 }
 
-// A join or leave that was killed leaves files, or an agent with the configuration of the mesh.
-// leave removes all of it; a later join does not treat it as the state to restore.
+// A join or leave that was killed leaves files behind, or an agent that still uses the mesh's
+// configuration. "outrider leave" removes all of it. A later join does not restore it when it is
+// undone.
 func TestJoin_Killed(t *testing.T) {
 	for name, test := range map[string]struct {
 		files  []string
-		loaded bool // the agent has loaded the drop-in
+		loaded bool // the agent's configuration includes the drop-in
 		mayNot string
 	}{
 		"join before the drop-in":    {[]string{"join/root.pem", "join/token"}, false, ""},

@@ -12,17 +12,16 @@ import (
 )
 
 const (
-	// tokenAudience is the audience of tokens for certificates.
+	// tokenAudience is the audience that the token must have.
 	tokenAudience = "istio-ca"
-	// earlyToken is how far the clock of the token's issuer may be ahead.
+	// earlyToken is the tolerance for a clock of the token's issuer that is ahead.
 	earlyToken = time.Minute
 )
 
-// joinToken is a token for a service account of the mesh. Only the server can verify it.
+// joinToken is a token for a service account of the mesh. This command cannot verify its signature.
 type joinToken struct{ text, namespace, account string }
 
-// readJoinToken reads a token, and checks that it is for the audience of certificates and valid
-// now.
+// readJoinToken reads a token from a file, and checks its audience, its subject and its times.
 func readJoinToken(file string, now time.Time) (joinToken, error) {
 	text, err := readfile.Read(file, pki.MaxToken)
 	if err != nil {
@@ -51,7 +50,7 @@ func readJoinToken(file string, now time.Time) (joinToken, error) {
 	return joinToken{plain.Raw, of[2], of[3]}, checkTokenTime(file, parsed.Claims, now)
 }
 
-// checkTokenTime compares the times of a token with the clock of this host.
+// checkTokenTime checks that a token is valid by the clock of this host.
 func checkTokenTime(file string, claims map[string]any, now time.Time) error {
 	at := func(claim string) (time.Time, bool) {
 		seconds, ok := claims[claim].(float64)

@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// commandPaths returns the runnable commands, as they are typed.
+// commandPaths returns the command lines of all runnable commands, without "outrider".
 func commandPaths(command *cobra.Command) []string {
 	children := shown(command)
 	if len(children) == 0 {
@@ -33,7 +33,7 @@ func commandPaths(command *cobra.Command) []string {
 }
 
 // TestJSON_EveryCommand checks that each command prints only JSON with --json. Exceptions are the
-// command that prints a script, and join, which needs a server (cmd/outriderd has its test).
+// command that prints a script, and join, which needs a server and has its test in cmd/outriderd.
 func TestJSON_EveryCommand(t *testing.T) {
 	backend := &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(),
 		Explanation: api.MeshExplanation{
@@ -103,7 +103,7 @@ func TestJSON_ConfigDefaults(t *testing.T) {
 	}
 }
 
-// TestJSON_Errors checks that errors are objects on standard error with --json.
+// TestJSON_Errors checks that, with --json, errors are JSON objects on standard error.
 func TestJSON_Errors(t *testing.T) {
 	refusing := &apitest.Backend{Err: api.NewRefusal("the agent is stopping")}
 	for _, test := range []struct {

@@ -35,9 +35,9 @@ func (a *app) leaveCommand() *cobra.Command {
 	}
 }
 
-// left is the result of leave.
+// left is the JSON output of `outrider leave`.
 type left struct {
-	Address string   `json:"address,omitempty"` // of the mesh
+	Address string   `json:"address,omitempty"` // address of the mesh's server
 	Epoch   *int     `json:"epoch,omitempty"`
 	Removed []string `json:"removed"`
 }
@@ -49,7 +49,7 @@ func (a *app) leave(ctx context.Context) error {
 	}
 	defer h.close()
 	result := left{Removed: []string{}}
-	if !h.joined() && !exists(h.Token) && !exists(h.Roots) { // files of a join that was killed
+	if !h.joined() && !exists(h.Token) && !exists(h.Roots) { // a join that was killed leaves files
 		return a.print(result, func() {
 			fmt.Fprintln(a.out, "this host has joined no mesh: nothing to do")
 		})
@@ -73,7 +73,8 @@ func (a *app) leave(ctx context.Context) error {
 	})
 }
 
-// leave removes the files and makes the agent reload. If that fails, the host stays in the mesh.
+// leave removes the files of the join, and makes the agent reload. If that fails, it restores the
+// files, and the host remains in the mesh.
 func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) error {
 	var change fileChange
 	if err := change.save(h.Roots, h.Token, h.DropIn); err != nil {
@@ -92,9 +93,9 @@ func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) err
 		err = h.removeStored()
 	}
 	if err == nil {
-		_ = os.Remove(h.Folder) // fails if the folder has other files
+		_ = os.Remove(h.Folder) // retains a folder that is not empty
 	}
-	ctx = context.WithoutCancel(ctx) // a reload completes in spite of an interruption
+	ctx = context.WithoutCancel(ctx) // the reload completes even if the user interrupts the command
 	if err == nil && h.running {
 		err = h.reload(ctx, shown)
 	}
@@ -111,10 +112,11 @@ func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) err
 	return errors.Join(err, failed)
 }
 
-// announce announces in the mesh that the host leaves, and waits as long as a stop of the agent
-// would.
+// announce makes the agent report to the mesh that the host is unhealthy, and then waits for
+// envoy.termination_drain_duration, as a stop of the agent does.
 func (h *meshHost) announce(ctx context.Context, shown *progress) error {
-	if !h.running || h.status.Health == nil { // the agent reports no health to the mesh
+	// the agent does not run, or reports no health to the mesh
+	if !h.running || h.status.Health == nil {
 		return nil
 	}
 	loaded, err := config.Load(h.options)
@@ -135,7 +137,8 @@ func (h *meshHost) announce(ctx context.Context, shown *progress) error {
 	}
 }
 
-// removeStored removes the stored certificate if no agent runs: a running one removes it itself.
+// removeStored removes the stored certificate if no agent runs. A running agent removes it in the
+// reload.
 func (h *meshHost) removeStored() error {
 	if h.running {
 		return nil

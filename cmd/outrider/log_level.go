@@ -43,8 +43,8 @@ func (a *app) printLevels(levels api.LogLevels) {
 	t.add("agent", levels.Agent)
 	t.add("envoy", levels.Envoy)
 	for _, component := range slices.Sorted(maps.Keys(levels.Components)) {
-		// Envoy has about eighty components: print only those with a level of their own. --json
-		// prints all.
+		// Envoy has about 80 components: only those with another level than Envoy's are printed.
+		// --json prints all.
 		if levels.Components[component] != levels.Envoy {
 			t.add("envoy:"+component, levels.Components[component])
 		}

@@ -1,5 +1,5 @@
-// Command outrider is the command line for people and scripts. It uses the private socket of the
-// agent.
+// Command outrider is the command line interface to an agent, for people and scripts. It connects
+// to the agent's private Unix socket.
 package main
 
 import (
@@ -14,7 +14,7 @@ var version = "development"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	context.AfterFunc(ctx, stop) // the default action of a second signal ends the program at once
 	code := newApp(os.Stdin, os.Stdout, os.Stderr).run(ctx, os.Args[1:])
 	stop()
 	os.Exit(code)

@@ -32,19 +32,19 @@ func ago(d time.Duration) time.Time { return noon.Add(-d) }
 
 func number(n int) *int { return &n }
 
-// machine is a host with its own directories and optionally an agent.
+// machine is a test host with its own directories and, optionally, an agent.
 type machine struct {
 	t      *testing.T
 	dir    string
 	lib    string // folder of the installed Envoys
 	board  *condition.Board
 	colour bool
-	width  int       // of the terminal
-	unit   unitState // of the agent
-	proc   string    // stands for /proc
+	width  int       // width of the terminal in characters
+	unit   unitState // state of the agent's unit
+	proc   string    // folder in place of /proc
 }
 
-// newMachine returns a machine whose agent answers with backend; nil: no agent runs.
+// newMachine returns a machine with an agent whose API is served by backend; nil: no agent runs.
 func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 	t.Helper()
 	m := &machine{t: t, dir: parts.ShortDir(t), board: condition.NewBoard(), proc: "/proc"}
@@ -74,7 +74,7 @@ func (m *machine) app(out, err *bytes.Buffer) *app {
 			state: "/var/lib/outrider", hosts: filepath.Join(m.dir, "hosts")}}
 }
 
-// outrider runs a command line. In its output, $DIR replaces the machine's directory.
+// outrider runs a command line. In the output, the machine's directory is replaced by $DIR.
 func (m *machine) outrider(arguments ...string) (code int, out, errors string) {
 	m.t.Helper()
 	var outBuffer, errBuffer bytes.Buffer
@@ -95,7 +95,7 @@ func (m *machine) write(path, content string) string {
 	return path
 }
 
-// golden compares a text with testdata/name.
+// golden compares got with the file testdata/name.
 func golden(t *testing.T, name, got string) {
 	t.Helper()
 	parts.Golden(t, filepath.Join("testdata", name), got, *update)

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/packaging/man"
 )
 
-// exits are the exit codes and their meanings.
+// exits are the exit codes of all commands, with their meanings.
 var exits = []struct {
 	code    int
 	meaning string
@@ -28,7 +28,7 @@ var exits = []struct {
 	{api.ExitNotAuthorised, "Not authorised."},
 }
 
-// TestManPages compares the manual pages with the tree of commands: one page per command.
+// TestManPages compares the manual pages in packaging/man with those generated from the commands.
 func TestManPages(t *testing.T) {
 	folder := filepath.Join("..", "..", "packaging", "man")
 	root := newApp(os.Stdin, os.Stdout, os.Stderr).root()
@@ -100,7 +100,8 @@ func page(command *cobra.Command) string {
 	p.Section("DESCRIPTION")
 	for paragraph := range strings.SplitSeq(firstOf(command.Long, command.Short+"."), "\n\n") {
 		switch {
-		case isRoot && strings.HasPrefix(paragraph, "Exit codes:"): // a section of its own here
+		// the exit codes have their own section
+		case isRoot && strings.HasPrefix(paragraph, "Exit codes:"):
 		case strings.HasPrefix(paragraph, "  "):
 			p.Example(strings.ReplaceAll("\n"+paragraph, "\n  ", "\n"))
 		default:
@@ -211,7 +212,7 @@ func firstOf(texts ...string) string {
 
 func upperFirst(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
-// lowerFirst lowers the first letter, except of words in capitals.
+// lowerFirst returns s with a small first letter, unless the first two letters are capitals.
 func lowerFirst(s string) string {
 	if len(s) > 1 && s[1] >= 'A' && s[1] <= 'Z' {
 		return s

@@ -61,7 +61,7 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 			"code is 1 if one is an error, with --strict also if one is a warning.",
 		RunE: func(command *cobra.Command, paths []string) error {
 			if len(paths) == 0 && meshConfig == "" {
-				// The agent's answer also includes what Envoy refused.
+				// Only the agent knows which resources Envoy has refused.
 				found, err := a.client().MeshProblems(command.Context())
 				if err == nil {
 					return a.printProblems([]string{"the mesh configuration in effect"},
@@ -114,8 +114,9 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 	return command
 }
 
-// checkOptions returns the files of the agent and the options for checking them, according to the
-// configuration on disk. A MeshConfig file on the command line replaces that of the configuration.
+// checkOptions reads the configuration on disk. It returns the options for checking mesh
+// configuration as the agent does, and the paths of the agent's mesh configuration. meshConfig
+// replaces the MeshConfig file of the configuration, unless it is "".
 func (a *app) checkOptions(ctx context.Context,
 	meshConfig string) (discovery.CheckOptions, []string, error) {
 	loaded, err := config.Load(a.onDisk(nil))
@@ -136,7 +137,8 @@ func (a *app) checkOptions(ctx context.Context,
 		}
 	}
 	options.FilesAreLocal = true
-	if loaded.Config.Capture.Mode == "none" { // else only the agent knows what is captured
+	// with interception, only the agent knows the addresses
+	if loaded.Config.Capture.Mode == "none" {
 		options.ListenAddresses = sockdiag.ListeningAddresses()
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
@@ -153,8 +155,8 @@ func (a *app) checkOptions(ctx context.Context,
 	return options, from.Files, nil
 }
 
-// denied returns a discovery.ReadCheck that uses the reader and sets a.unchecked if the result is
-// unknown.
+// denied returns a discovery.ReadCheck for the user of reader. It sets a.unchecked if the
+// permission cannot be determined.
 func (a *app) denied(reader *blueprint.FileReader) discovery.ReadCheck {
 	return func(path string) string {
 		if reader.Uncheckable() {
@@ -164,7 +166,7 @@ func (a *app) denied(reader *blueprint.FileReader) discovery.ReadCheck {
 	}
 }
 
-// envoyVersion returns the version of the Envoy that the agent would start, "" if there is none.
+// envoyVersion returns the version of the Envoy that the agent would start; "": none was found.
 func envoyVersion(ctx context.Context, binary string) string {
 	path, err := envoy.Find(binary)
 	if err != nil {
@@ -177,7 +179,7 @@ func envoyVersion(ctx context.Context, binary string) string {
 	return found.Version
 }
 
-// problemsOf converts the problems of the API.
+// problemsOf converts problems that the agent's API returns.
 func problemsOf(found []api.MeshProblem) []discovery.Problem {
 	problems := make([]discovery.Problem, len(found))
 	for i, p := range found {
@@ -187,7 +189,7 @@ func problemsOf(found []api.MeshProblem) []discovery.Problem {
 	return problems
 }
 
-// withSeverity counts the problems of a severity.
+// withSeverity returns the number of problems with a severity.
 func withSeverity(problems []discovery.Problem, severity condition.Severity) int {
 	n := 0
 	for _, p := range problems {
@@ -198,8 +200,8 @@ func withSeverity(problems []discovery.Problem, severity condition.Severity) int
 	return n
 }
 
-// printProblems prints the problems of paths and, unless it is nil, their comparison with what the
-// agent serves.
+// printProblems prints the problems in files. compared has the differences to the resources that
+// the agent serves; nil: they were not compared.
 func (a *app) printProblems(paths []string, problems []discovery.Problem, compared *comparison,
 	strict bool) error {
 	bad := withSeverity(problems, condition.Error)

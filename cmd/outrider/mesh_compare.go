@@ -13,21 +13,21 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// comparison is the running agent's comparison of files with those in force, empty without an
+// comparison is how files differ from the mesh configuration in effect, according to the running
 // agent.
 type comparison struct {
 	changes  []api.MeshChange
-	problems []discovery.Problem // of the files together with those in force
-	not      error               // the reason if nothing was compared
+	problems []discovery.Problem // problems of the resulting mesh configuration
+	not      error               // reason why nothing was compared; nil: the agent has compared
 }
 
-// compare returns the changes that files and folders would cause.
+// compare requests from the agent which resources files and folders would change.
 func (a *app) compare(ctx context.Context, paths []string) comparison {
 	texts, err := discovery.ReadTexts(paths, api.MaxMeshFiles)
 	if err != nil {
 		return comparison{not: err}
 	}
-	// arguments maps absolute paths to the paths as the user wrote them.
+	// arguments maps absolute paths to the spellings in the command line.
 	request, arguments := api.MeshFiles{}, map[string]string{}
 	for _, text := range texts {
 		absolute, err := filepath.Abs(text.Path)
@@ -68,10 +68,11 @@ func (a *app) compare(ctx context.Context, paths []string) comparison {
 	return c
 }
 
-// finding is an element of the JSON of mesh check: a problem, or a resource that would change.
+// finding is an element of the JSON output of `outrider mesh check`: a problem, or a resource that
+// would change.
 type finding struct {
 	discovery.Problem
-	Change string `json:"change,omitempty"` // added, changed, removed
+	Change string `json:"change,omitempty"` // "added", "changed" or "removed"; "": a problem
 	Type   string `json:"type,omitempty"`
 	Name   string `json:"name,omitempty"`
 }

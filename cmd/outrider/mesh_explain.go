@@ -94,7 +94,8 @@ func (a *app) meshExplainCommand() *cobra.Command {
 	return command
 }
 
-// readTarget parses [http[s]://]HOST[:PORT][/PATH] and headers.
+// readTarget parses the arguments of "mesh explain": the target [http[s]://]HOST[:PORT][/PATH], the
+// destination address ("": that of the host) and headers.
 func readTarget(target, address string, headers []string, into *api.MeshRequest) error {
 	scheme, rest, ok := strings.Cut(target, "://")
 	if !ok {
@@ -137,7 +138,7 @@ func readTarget(target, address string, headers []string, into *api.MeshRequest)
 	return nil
 }
 
-// readProxy makes a request one that the client sends to an HTTP proxy ("": none).
+// readProxy sets the HTTP proxy, IP:PORT, to which the client sends the request; "": none.
 func readProxy(proxy string, into *api.MeshRequest) error {
 	if proxy == "" {
 		return nil
@@ -159,7 +160,8 @@ func readProxy(proxy string, into *api.MeshRequest) error {
 // mostToken bounds the size of a token file, in bytes.
 const mostToken = 64 << 10
 
-// readClient parses the client's identity, and reads the token from a file ("": none).
+// readClient parses the addresses and SPIFFE IDs of the client, and reads its JSON Web Token from a
+// file ("": none).
 func readClient(from []string, token string, into *api.MeshRequest) error {
 	for _, text := range from {
 		if id, ok := strings.CutPrefix(text, "spiffe://"); ok && id != "" {
@@ -186,12 +188,13 @@ func readClient(from []string, token string, into *api.MeshRequest) error {
 	return nil
 }
 
-// explainFiles explains a request based on files instead of a running agent.
+// explainFiles explains how a proxy with the mesh configuration in files would process a request.
+// It needs no running agent.
 func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshConfig string,
 	request api.MeshRequest) (api.MeshExplanation, error) {
 	options, _, err := a.checkOptions(ctx, meshConfig)
 	if err != nil {
-		// Without an agent's configuration the files can be checked, too.
+		// Without a valid configuration of the agent, defaults apply.
 		options = discovery.CheckOptions{MeshConfigFile: meshConfig}
 	}
 	if nodeType != "" {
@@ -212,7 +215,7 @@ func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshCo
 	return out, nil
 }
 
-// mostOrigins is the number of origins printed for one step.
+// mostOrigins is the maximum number of origins printed for one step.
 const mostOrigins = 8
 
 func (a *app) printExplanation(request api.MeshRequest, said api.MeshExplanation) error {
@@ -220,8 +223,8 @@ func (a *app) printExplanation(request api.MeshRequest, said api.MeshExplanation
 	return errors.Join(err, refusedIf(said.Reason != ""))
 }
 
-// hostOf returns the request's Host header in parentheses, and "" if the request has none: its host
-// is then that of the URL.
+// hostOf returns the request's Host header in parentheses. It returns "" without this header: the
+// host is then that of the URL, which is printed anyway.
 func hostOf(request api.MeshRequest) string {
 	for _, h := range request.Headers {
 		if strings.EqualFold(h.Name, "host") {

@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// FuzzReadRequest parses the arguments of "mesh explain": a target, --header, --to, two values of
-// --from, and the file of --jwt. If they are accepted, the request must be one that can be
-// explained.
+// FuzzReadRequest parses arguments of "mesh explain": a target, --header, --to, two values of
+// --from, and a file for --jwt. A request that the parsers accept must be valid for
+// discovery.Explain.
 func FuzzReadRequest(f *testing.F) {
 	f.Add("a.test", "x-user: jason", "10.0.0.1", "192.0.2.1", "spiffe://td/ns/a/sa/b",
 		[]byte("a.b.c\n"))

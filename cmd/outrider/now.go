@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// nowFlags are the flags --now and --yes of commands that start an epoch.
+// nowFlags are the flags --now and --yes of commands that may start an epoch.
 type nowFlags struct{ now, yes bool }
 
 func (f *nowFlags) addTo(command *cobra.Command) {
@@ -22,8 +22,8 @@ func (f *nowFlags) addTo(command *cobra.Command) {
 	command.Flags().BoolVar(&f.yes, "yes", false, "with --now: do not ask")
 }
 
-// aborts returns the draining epochs of an agent to abort. It prints the number of connections that
-// this closes and asks for confirmation, unless flags.yes is set.
+// aborts returns the numbers of the draining epochs to abort; none without --now. It prints how
+// many connections that closes, and requests confirmation unless flags.yes is set.
 func (a *app) aborts(ctx context.Context, client *api.Client, flags nowFlags) ([]int, error) {
 	if flags.yes && !flags.now {
 		return nil, usagef("--yes is for --now")
@@ -49,7 +49,8 @@ func (a *app) aborts(ctx context.Context, client *api.Client, flags nowFlags) ([
 	return numbers, a.confirm(ctx)
 }
 
-// confirm asks on the terminal whether to continue. Its error is nil if the answer is yes.
+// confirm asks the user on the terminal whether to continue. It returns an error unless the answer
+// is yes.
 func (a *app) confirm(ctx context.Context) error {
 	if a.in == nil {
 		return usagef("standard input is no terminal to ask on; add --yes")

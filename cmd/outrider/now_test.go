@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/api/apitest"
 )
 
-// draining returns the backend of an agent whose epochs 2 and 3 still drain.
+// draining returns the backend of an agent whose epochs 2 and 3 are draining.
 func draining() *apitest.Backend {
 	backend := &apitest.Backend{ReloadValue: api.ReloadResult{
 		Outcome: api.OutcomeRestarted, Previous: number(4), Epoch: number(5), Mode: "hot-restart"}}

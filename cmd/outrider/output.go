@@ -18,7 +18,7 @@ func isTerminal(file *os.File) bool {
 	return err == nil
 }
 
-// columns returns the width of a terminal in characters, 0 for another file.
+// columns returns the width of a terminal in characters; 0 if the file is no terminal.
 func columns(file *os.File) int {
 	size, err := unix.IoctlGetWinsize(int(file.Fd()), unix.TIOCGWINSZ)
 	if err != nil {
@@ -27,7 +27,7 @@ func columns(file *os.File) int {
 	return int(size.Col)
 }
 
-// style is a colour of the terminal (ECMA-48 SGR).
+// style is a text style of the terminal, as a parameter of ECMA-48 SGR.
 type style string
 
 const (
@@ -39,7 +39,7 @@ const (
 	yellow style = "33"
 )
 
-// cell is text with a colour.
+// cell is the text of a table cell with its style.
 type cell struct {
 	text  string
 	style style
@@ -49,7 +49,8 @@ func text(format string, arguments ...any) cell {
 	return cell{text: fmt.Sprintf(format, arguments...)}
 }
 
-// paint adds the colour on a terminal.
+// paint returns the text with the escape sequences of its style, if the output is a terminal with
+// colour.
 func (a *app) paint(c cell) string {
 	if !a.colour || c.style == plain || c.text == "" {
 		return c.text
@@ -72,7 +73,7 @@ func (a *app) printLine(value any) error {
 	return encoder.Encode(value)
 }
 
-// print prints a value as JSON with --json, otherwise it calls show.
+// print prints a value as JSON with --json. Otherwise it calls show.
 func (a *app) print(value any, show func()) error {
 	if a.json {
 		return a.printJSON(value)
@@ -81,7 +82,7 @@ func (a *app) print(value any, show func()) error {
 	return nil
 }
 
-// refusedIf returns the error of a command that has already printed its result.
+// refusedIf returns an error with exit code 1, which prints nothing, if refused is set.
 func refusedIf(refused bool) error {
 	if refused {
 		return silentError{api.ExitRefused}
@@ -89,7 +90,7 @@ func refusedIf(refused bool) error {
 	return nil
 }
 
-// age formats a duration in its one or two largest units: 45s, 3m12s, 5h20m, 12d.
+// age formats a duration in one or two units: 45s, 3m12s, 5h20m, 12d.
 func age(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Minute:
@@ -102,7 +103,7 @@ func age(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
-// since returns the age of a moment, "-" for the zero time.
+// since formats the time since a moment; "-" for the zero time.
 func (a *app) since(moment time.Time) string {
 	if moment.IsZero() {
 		return "-"
@@ -110,7 +111,7 @@ func (a *app) since(moment time.Time) string {
 	return age(a.now().Sub(moment))
 }
 
-// size formats a number of bytes.
+// size formats a number of bytes; "-" for 0.
 func size(n uint64) string {
 	switch {
 	case n == 0:
@@ -123,7 +124,7 @@ func size(n uint64) string {
 	return fmt.Sprintf("%d GiB", n>>30)
 }
 
-// count returns n followed by its noun: one, or many unless n is 1.
+// count returns n with its noun: one if n is 1, else many.
 func count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -131,7 +132,7 @@ func count(n int, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-// reason removes the path and the system call from the error of a file.
+// reason returns the cause of a fs.PathError, without the operation and the path.
 func reason(err error) error {
 	if wrong, ok := errors.AsType[*fs.PathError](err); ok {
 		return wrong.Err

@@ -14,13 +14,13 @@ import (
 // showAfter is the duration after which an operation shows its progress.
 const showAfter = time.Second
 
-// progress is a line on the terminal with the phase of an operation and its duration or deadline.
+// progress is a line on standard error with the phase of an operation and its duration or deadline.
 // It prints nothing if standard error is no terminal.
 type progress struct {
 	out  io.Writer
 	now  func() time.Time
 	stop func()
-	hint string // printed once, before the first phase that has a deadline
+	hint string // printed once, when a phase with a deadline begins
 
 	mu    sync.Mutex
 	last  api.Progress
@@ -28,8 +28,8 @@ type progress struct {
 	shown bool
 }
 
-// withProgress sends a long request and shows its progress until the answer. hint, if not empty,
-// tells the user that the agent continues if the command is interrupted.
+// withProgress calls request, and shows its progress until it returns. If hint is not empty and the
+// user interrupts the command, the error states that the agent continues.
 func withProgress[T any](ctx context.Context, a *app, first, hint string,
 	request func(ctx context.Context, progress func(api.Progress)) (T, error),
 ) (T, error) {
@@ -42,8 +42,8 @@ func withProgress[T any](ctx context.Context, a *app, first, hint string,
 	return result, err
 }
 
-// startProgress shows the reported progress from showAfter on until end is called. hint says what
-// the user may do while the agent waits; "": nothing.
+// startProgress shows the progress of an operation, beginning after showAfter, until end is called.
+// hint is a line that tells the user what an interrupt does; "": none.
 func (a *app) startProgress(first, hint string) *progress {
 	p := &progress{out: a.err, now: a.now, begun: a.now(), last: api.Progress{Phase: first},
 		hint: hint, stop: func() {}}
@@ -72,7 +72,7 @@ func (a *app) startProgress(first, hint string) *progress {
 	return p
 }
 
-// report is a client's progress callback.
+// report is a progress callback of api.Client.
 func (p *progress) report(now api.Progress) {
 	p.mu.Lock()
 	p.last = now
@@ -106,7 +106,7 @@ func (p *progress) show() {
 	fmt.Fprint(p.out, line)
 }
 
-// end removes the line.
+// end ends the progress, and clears its line.
 func (p *progress) end() {
 	p.stop()
 	p.mu.Lock()
@@ -117,7 +117,7 @@ func (p *progress) end() {
 	}
 }
 
-// spokenDuration formats a duration for a sentence: 23 s, 3m12s.
+// spokenDuration formats a duration for a sentence, such as "23 s" or "3m12s".
 func spokenDuration(d time.Duration) string {
 	if d < time.Minute {
 		return fmt.Sprintf("%d s", max(0, int(d.Seconds())))

@@ -36,8 +36,8 @@ func (a *app) proxyCommand() *cobra.Command {
 	return command
 }
 
-// proxyList makes a command that lists resources of the live epoch; with arguments, those of the
-// named clusters.
+// proxyList returns a command that lists resources of the live epoch. If use contains an argument,
+// the user can name clusters.
 func (a *app) proxyList(use, short string, aliases []string,
 	show func(ctx context.Context, client *api.Client, named []string) error,
 ) *cobra.Command {
@@ -56,7 +56,7 @@ func (a *app) proxyList(use, short string, aliases []string,
 	return a.listing(command)
 }
 
-// adminJSON decodes JSON of the live epoch's admin interface.
+// adminJSON requests a path of the live epoch's admin interface, and decodes the JSON response.
 func adminJSON(
 	ctx context.Context, client *api.Client, path string, query url.Values, into any,
 ) error {
@@ -71,8 +71,8 @@ func adminJSON(
 	return nil
 }
 
-// dump returns one part of Envoy's configuration dump (envoy.admin.v3) by the name of its message,
-// such as ClustersConfigDump. A part that Envoy does not have is empty.
+// dump returns the section of Envoy's configuration dump (envoy.admin.v3) with the given message
+// name, such as ClustersConfigDump. It returns an empty object if Envoy does not send the section.
 func dump(ctx context.Context, client *api.Client, message string) (json.RawMessage, error) {
 	var all struct {
 		Configs []json.RawMessage `json:"configs"`
@@ -91,8 +91,8 @@ func dump(ctx context.Context, client *api.Client, message string) (json.RawMess
 	return json.RawMessage("{}"), nil
 }
 
-// decodeDump decodes a part of the dump and requests the origins of its resources. With --json it
-// prints both unchanged, and printed is true.
+// decodeDump decodes a section of the configuration dump, and requests the origins of its
+// resources. With --json it prints both without decoding, and printed is true.
 func (a *app) decodeDump(
 	ctx context.Context, client *api.Client, message string, into any, types ...string,
 ) (from origins, printed bool, err error) {
@@ -112,8 +112,8 @@ func (a *app) decodeDump(
 	return from, false, nil
 }
 
-// short shortens a version so that it can still be distinguished from others, except with "-o
-// wide".
+// short returns the first characters of a version, which suffice to distinguish it from others.
+// With "-o wide" it returns all of it.
 func (a *app) short(s string) string {
 	const enough = 16
 	if len(s) > enough && !a.wide {

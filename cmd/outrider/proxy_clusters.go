@@ -69,7 +69,7 @@ func (a *app) showClusters(ctx context.Context, client *api.Client, named []stri
 		if len(named) > 0 && !slices.Contains(named, c.Name) {
 			return
 		}
-		// Envoy omits default values.
+		// Envoy omits fields with default values.
 		kind := cmp.Or(c.Type, c.Custom.Name, "STATIC")
 		t.add(c.Name, kind, cmp.Or(c.Policy, "ROUND_ROBIN"), source, a.short(version),
 			cell{state, stateWord(state)}, endpoints[c.Name],
@@ -89,7 +89,7 @@ func (a *app) showClusters(ctx context.Context, client *api.Client, named []stri
 	return nil
 }
 
-// stateWord returns the colour for a state.
+// stateWord returns the style for the name of a state.
 func stateWord(state string) style {
 	switch state {
 	case "active", "accepted", "healthy":

@@ -24,7 +24,7 @@ type hostStatus struct {
 	Address socketAddress `json:"address"`
 	Stats   []struct {
 		Name  string      `json:"name"`
-		Value json.Number `json:"value"` // a string in JSON; absent: 0
+		Value json.Number `json:"value"` // a number or a string; absent for 0
 	} `json:"stats"`
 	Weight int `json:"weight"`
 	Health struct {
@@ -35,12 +35,12 @@ type hostStatus struct {
 		Excluded    bool   `json:"excluded_via_immediate_hc_fail"`
 		Timeout     bool   `json:"active_hc_timeout"`
 	} `json:"health_status"`
-	failing string // why its last requests failed; "": they did not
+	failing string // reason why its last requests failed, from the agent; "": they have not failed
 }
 
 func (h hostStatus) healthy() bool { return h.text() == "healthy" }
 
-// text describes the health and its causes.
+// text returns "healthy", or the reasons why the endpoint is not.
 func (h hostStatus) text() string {
 	var why []string
 	if h.Health.FailedCheck {
@@ -79,8 +79,8 @@ func (h hostStatus) stat(name string) string {
 	return "0"
 }
 
-// clusterStatuses returns the clusters of Envoy. Their endpoints include the failures that the
-// agent has seen.
+// clusterStatuses returns the statuses of Envoy's clusters. It adds the failures of endpoints that
+// the agent has observed.
 func clusterStatuses(ctx context.Context, client *api.Client) (statuses, error) {
 	var all statuses
 	if err := adminJSON(ctx, client, "clusters", url.Values{"format": {"json"}}, &all); err != nil {
@@ -138,7 +138,8 @@ func (a *app) showEndpoints(ctx context.Context, client *api.Client, named []str
 		}
 		origin := from.cell(resource.EndpointType, c.Name)
 		if origin.text == "-" {
-			origin = from.cell(resource.ClusterType, c.Name) // the cluster contains its endpoints
+			// the cluster resource contains its endpoints
+			origin = from.cell(resource.ClusterType, c.Name)
 		}
 		for _, h := range c.Hosts {
 			colour := green

@@ -13,18 +13,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// origins maps resources of the embedded discovery server to the objects that they were translated
-// from.
+// origins maps resources of the embedded discovery server to their origins, the objects from which
+// they were translated.
 type origins struct {
 	all  []api.MeshOrigin
 	from map[originKey][]resource.Origin
-	// routes has the origins of the routes of virtual hosts, in order.
+	// for each virtual host, the origins of its routes in order
 	routes map[originKey][]resource.Origin
 }
 
 type originKey struct{ typeURL, name, virtualHost string }
 
-// originsOf requests the origins of the resources of some types. An older agent reports none.
+// originsOf requests the origins of all resources of some types. It returns none for an agent whose
+// version does not report origins.
 func originsOf(ctx context.Context, client *api.Client, types ...string) (origins, error) {
 	found := origins{all: []api.MeshOrigin{}, from: map[originKey][]resource.Origin{},
 		routes: map[originKey][]resource.Origin{}}
@@ -47,10 +48,11 @@ func originsOf(ctx context.Context, client *api.Client, types ...string) (origin
 	return found, nil
 }
 
-// maxOrigins is the number of origins in a table; --json prints all.
+// maxOrigins is the maximum number of origins in a table cell; --json prints all.
 const maxOrigins = 3
 
-// originsCell returns the files and lines of objects, the main one first; "-" if there is none.
+// originsCell returns a cell with the positions (FILE:LINE) of origins, the most important one
+// first; "-" if there are none.
 func originsCell(from []resource.Origin) cell {
 	var shown []string
 	for _, o := range from[:min(len(from), maxOrigins)] {
@@ -67,8 +69,9 @@ func (o origins) cell(typeURL, name string) cell {
 	return originsCell(o.from[originKey{typeURL, name, ""}])
 }
 
-// route returns the origin of the route with index at of all routes of a virtual host. If an
-// EnvoyFilter has added or removed routes, it returns that of the virtual host.
+// route returns a cell with the origin of route number at of a virtual host, which has all routes
+// in Envoy. If an EnvoyFilter has added or removed routes, the numbers do not match, and it returns
+// the origins of the virtual host.
 func (o origins) route(routes, name string, at, all int) cell {
 	if found := o.routes[originKey{resource.RouteType, routes, name}]; len(found) == all {
 		return originsCell(found[at : at+1])
@@ -76,8 +79,9 @@ func (o origins) route(routes, name string, at, all int) cell {
 	return o.host(routes, name)
 }
 
-// host returns the origin of a virtual host: its own objects, or else the EnvoyFilters of its route
-// configuration. That of an inbound virtual host is the object of the application's cluster.
+// host returns a cell with the origins of a virtual host. Without its own, these are the
+// EnvoyFilters of its route configuration or, for an inbound virtual host, the origins of the
+// application's cluster.
 func (o origins) host(routes, name string) cell {
 	if from := o.from[originKey{resource.RouteType, routes, name}]; from != nil {
 		return originsCell(from)
@@ -97,7 +101,7 @@ func (o origins) host(routes, name string) cell {
 	return originsCell(filters)
 }
 
-// printWith adds the origins to a JSON object of Envoy and prints it.
+// printWith adds origins to a JSON object from Envoy, and prints it.
 func (a *app) printWith(raw json.RawMessage, o origins) error {
 	fields := map[string]any{}
 	var own map[string]json.RawMessage

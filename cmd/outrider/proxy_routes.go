@@ -89,7 +89,7 @@ func (a *app) showRoutes(ctx context.Context, client *api.Client, _ []string) er
 	for _, c := range dumped.Dynamic {
 		add(c.Config, "xds")
 	}
-	t.sortBy(0) // the order within a virtual host matters
+	t.sortBy(0) // keep the order of the routes in a virtual host, which matters
 	a.write(t, "no route")
 	return nil
 }

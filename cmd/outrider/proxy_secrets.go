@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// secret has the printed fields of a secret in the dump, which contains no keys.
+// secret has the printed fields of a secret in Envoy's configuration dump, which omits private
+// keys.
 type secret struct {
 	Name    string `json:"name"`
 	Version string `json:"version_info"`
@@ -27,7 +28,7 @@ type secret struct {
 	} `json:"secret"`
 }
 
-// dataSource is envoy.config.core.v3.DataSource. Its content may be redacted.
+// dataSource is envoy.config.core.v3.DataSource. Envoy may have redacted its content.
 type dataSource struct {
 	Bytes string `json:"inline_bytes"` // base64
 	Text  string `json:"inline_string"`
@@ -67,7 +68,7 @@ func (a *app) showSecrets(ctx context.Context, client *api.Client, _ []string) e
 	return a.explainWarming(ctx, client, dumped.Warming)
 }
 
-// explainWarming says why secrets are warming.
+// explainWarming prints why secrets are warming.
 func (a *app) explainWarming(ctx context.Context, client *api.Client, warming []secret) error {
 	if len(warming) == 0 {
 		return nil
@@ -89,7 +90,7 @@ func (a *app) explainWarming(ctx context.Context, client *api.Client, warming []
 	return nil
 }
 
-// describe returns the kind of a secret, its subject and the end of its validity.
+// describe returns the kind of a secret, the subject of its certificate, and the expiry.
 func (s secret) describe(now time.Time) (kind, subject string, until cell) {
 	kind = "-" // Envoy has not received it yet
 	var data dataSource

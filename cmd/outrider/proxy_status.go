@@ -72,7 +72,7 @@ func (a *app) printTypes(types []api.ResourceType) {
 	a.write(t, "no epoch asks for configuration over xDS")
 }
 
-// typeNames lists types in the order in which Envoy depends on them.
+// typeNames lists resource types in the order of their dependencies in Envoy.
 var typeNames = []struct{ suffix, name string }{
 	{".Cluster", "clusters"}, {".ClusterLoadAssignment", "endpoints"}, {".Listener", "listeners"},
 	{".RouteConfiguration", "routes"}, {".Secret", "secrets"},
@@ -88,7 +88,7 @@ func typeOrder(typeURL string) int {
 	return len(typeNames)
 }
 
-// typeName returns a short name of a type URL.
+// typeName returns a short name for a type URL.
 func typeName(typeURL string) string {
 	if i := typeOrder(typeURL); i < len(typeNames) {
 		return typeNames[i].name

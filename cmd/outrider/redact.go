@@ -9,12 +9,12 @@ import (
 // redacted replaces a secret in a bug report.
 const redacted = "[redacted]"
 
-// The rules apply to any text. In doubt they remove text.
+// Patterns of secrets in any text. In case of doubt they match too much.
 var (
 	secretNames = `(?:token|password|passwd|passphrase|secret|authorization|cookie|` +
 		`api[-_]?key|access[-_]?key|private[-_]?key|credential)s?`
-	// harmlessName matches names that contain a secret word but whose value is a location or a
-	// name.
+	// harmlessName matches names that contain a word for a secret, but whose values are not secret:
+	// a path, a name or a setting.
 	harmlessName = regexp.MustCompile(`(?i)[-_](file|path|name|names|dir|uri|url|type|manager|` +
 		`bucket|config|configs|count|ttl|port)$`)
 	secretName = regexp.MustCompile(`(?i)(^|[-_.])` + secretNames +
@@ -30,7 +30,7 @@ var (
 		`[A-Za-z0-9_-]*"?\s*[=:]\s*)("(?:[^"\\\n]|\\.)*"|'[^'\n]*'|[^\s,;&"'\[{]+)`)
 )
 
-// redact removes likely secrets from a file of a report.
+// redact removes likely secrets from the content of a file in the report, which may be JSON.
 func redact(content string) string {
 	if trimmed := strings.TrimSpace(content); strings.HasPrefix(trimmed, "{") ||
 		strings.HasPrefix(trimmed, "[") {
@@ -46,7 +46,7 @@ func redact(content string) string {
 	return redactText(content)
 }
 
-// redactText removes secrets from configuration or log lines.
+// redactText removes likely secrets from text such as configuration or log lines.
 func redactText(content string) string {
 	content = privateKey.ReplaceAllString(content, redacted)
 	content = webToken.ReplaceAllString(content, redacted)
@@ -62,14 +62,14 @@ func redactText(content string) string {
 	})
 }
 
-// isSecretName reports whether the value of a name is a secret.
+// isSecretName reports whether the value of a field with this name is likely a secret.
 func isSecretName(name string) bool {
 	name = camelCase.ReplaceAllString(name, "${1}_${2}")
 	return secretName.MatchString(name) && !harmlessName.MatchString(name)
 }
 
-// redactValue removes secrets from decoded JSON. inside means that a parent member has a secret
-// name.
+// redactValue removes likely secrets from decoded JSON. inside means that the name of an enclosing
+// member is that of a secret.
 func redactValue(value any, inside bool) any {
 	switch value := value.(type) {
 	case map[string]any:
@@ -81,7 +81,8 @@ func redactValue(value any, inside bool) any {
 		}
 		for name, member := range value {
 			switch text, isText := member.(string); {
-			case name == "node": // of a bootstrap: [node] metadata may contain any secret
+			// the node in a bootstrap: its metadata, from [node], may contain any secret
+			case name == "node":
 				if node, isObject := member.(map[string]any); isObject && node["metadata"] != nil {
 					node["metadata"] = redactAll(node["metadata"])
 				}
@@ -129,7 +130,8 @@ func redactAll(value any) any {
 	return redacted
 }
 
-// isHolder reports whether a member holds the value of a data source, a header or a string match.
+// isHolder reports whether a member with this name contains the value of a data source, of a header
+// or of a string matcher.
 func isHolder(name string) bool {
 	switch name {
 	case "inline_string", "inline_bytes", "value", "raw_value", "string_value", "exact", "prefix",

@@ -55,17 +55,17 @@ func (a *app) reloadCommand() *cobra.Command {
 	return command
 }
 
-// leaves returns the hint that ^C ends only the command, shown while it waits for an older epoch.
+// leaves returns a hint for the user: ^C ends the command, but the agent completes the operation.
 func leaves(what string) string { return "^C leaves the " + what + " to the agent" }
 
-// runBySystemd reports whether the command is ExecReload= of a unit (systemd.exec(5)).
+// runBySystemd reports whether systemd runs the command as ExecReload= of a unit (systemd.exec(5)).
 func runBySystemd() bool {
 	return os.Getenv("MAINPID") != "" && os.Getenv("INVOCATION_ID") != ""
 }
 
-// printReload prints the changes and the outcome. A refusal and mesh problems go to standard error.
-// logged means that the output is logged in the journal, which already has everything but the mesh
-// problems.
+// printReload prints the changes and the outcome of a reload. A refusal and mesh problems go to
+// standard error. logged means that the output goes to the journal: it then prints only mesh
+// problems, because the agent has logged everything else.
 func (a *app) printReload(r api.ReloadResult, logged bool) {
 	if r.Mesh != "" {
 		defer fmt.Fprintln(a.err, "outrider: "+r.Mesh+"; run \"outrider mesh check\" for details")
@@ -107,7 +107,7 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	}
 }
 
-// onRequest returns a note that no change required the new epoch.
+// onRequest returns a note if the new epoch was requested, but required by no change.
 func onRequest(r api.ReloadResult) string {
 	if !r.OnRequest {
 		return ""
@@ -129,7 +129,7 @@ func seconds(d time.Duration) string {
 	return fmt.Sprintf("%.2f s", d.Seconds())
 }
 
-// changeLine formats a changed value and its effect.
+// changeLine formats a changed key, its values and its effect.
 func changeLine(c api.Change) string {
 	effects := map[config.Effect]string{
 		config.Live: "applied in place", config.Epoch: "new epoch", config.Start: "at the next start",

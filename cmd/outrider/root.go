@@ -20,16 +20,16 @@ import (
 	"outrider.org/outrider/cmd/outrider/envoys"
 )
 
-// app is one invocation of the command line.
+// app is one run of the command line.
 type app struct {
-	in       io.Reader // the terminal for questions; nil: standard input is no terminal
+	in       io.Reader // terminal that answers questions; nil: standard input is no terminal
 	out, err io.Writer
 	now      func() time.Time
 	colour   bool // standard output is a terminal with colour
-	terminal bool // standard error is a terminal: progress is shown there
-	width    int  // of standard output in characters; 0: no terminal
+	terminal bool // standard error is a terminal, on which progress is shown
+	width    int  // width of standard output in characters; 0: no terminal
 	paths    paths
-	maker    blueprint.Maker // makes the blueprint of a configuration
+	maker    blueprint.Maker // makes the blueprint (bootstrap and command line) of a configuration
 	unit     func(ctx context.Context, unit string) unitState
 	// indexTime bounds a request to the index of Python packages.
 	indexTime time.Duration
@@ -37,11 +37,11 @@ type app struct {
 	instance string
 	socket   string
 	json     bool
-	wide     bool // all columns of tables
+	wide     bool // -o wide: print all columns of tables
 	cuts     bool // the command has --output: its table may be truncated
-	started  bool // the command itself has started: later errors are no usage errors
+	started  bool // the command's own code has begun: later errors are no usage errors
 
-	unchecked atomic.Bool // mesh check could not check read permissions
+	unchecked atomic.Bool // `outrider mesh check` could not check read permissions
 }
 
 // paths are the folders of an installation.
