@@ -283,8 +283,8 @@ func (r reply) get(what, value string) string {
 	return "unknown expectation " + what
 }
 
-// matches reports whether a text equals the wanted one, or matches the regular expression in it
-// after a ~.
+// matches reports whether got equals want, or matches it if want is "~EXPRESSION" or "NAME:
+// ~EXPRESSION", with a regular expression.
 func matches(got, want string) bool {
 	if name, expression, ok := strings.Cut(want, "~"); ok && (name == "" || strings.HasSuffix(name,
 		": ")) {

@@ -133,8 +133,8 @@ func (e explainer) differs(said discovery.Explanation, r reply) string {
 	return ""
 }
 
-// elsewhere returns the difference between the explanation and the backend that responded, or the
-// path that it got; "" if there is none.
+// elsewhere returns how the explanation differs from the backend that responded, or from the path
+// that the backend received; "" if it does not differ.
 func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 	if r.seen.Backend == "socket" || r.seen.Backend == "unknown" {
 		return "" // the explanation does not contain the addresses of these backends

@@ -49,7 +49,7 @@ func captureRequests(t *testing.T, app, echo, rpc int) {
 	}
 }
 
-// entriesOf returns the wanted samples of a case with a number of log entries.
+// entriesOf returns the expected samples of a case that adds count entries to each access log.
 func entriesOf(count int) []string { return []string{fmt.Sprint(count, " requests_total source")} }
 
 func capturedCases(t *testing.T) []metricsCase {

@@ -23,8 +23,8 @@ const (
 	appB = "selector: {matchLabels: {app: b}}, "
 )
 
-// TestConflicts_OfPolicies reads policies with the same name from several files. Denials of what
-// they select replace all except the first one, unless they are equal to it.
+// TestConflicts_OfPolicies reads policies with the same name from several files. Each policy except
+// the first one is replaced by a denial of what it selects, unless it equals the first one.
 func TestConflicts_OfPolicies(t *testing.T) {
 	authorization := func(spec string) string { return policyX("AuthorizationPolicy", "", spec) }
 	allow := authorization(appA + "rules: [{from: [{source: {namespaces: [a]}}]}]")

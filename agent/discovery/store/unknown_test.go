@@ -10,7 +10,8 @@ import (
 )
 
 // TestDenials_OfWhatIsUnknown reads objects of unknown kinds, API groups, versions and fields.
-// Denials of what they select replace those that may restrict access; all others get a warning.
+// Objects that may restrict access are replaced by denials of what they select; all others get a
+// warning.
 func TestDenials_OfWhatIsUnknown(t *testing.T) {
 	const (
 		selector = "selector: {matchLabels: {app: a}}"

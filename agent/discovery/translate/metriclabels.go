@@ -49,7 +49,7 @@ func cel(expression string) operator { return operator{Command: "CEL", Param: ex
 // firstOf returns a format with the value of the first operator that has one.
 func firstOf(operators ...operator) string {
 	text, _ := json.Marshal(map[string][]operator{"operators": operators}) // cannot fail
-	// These characters would end the operator, or its parameter.
+	// A % would end the operator, and a ) would end its parameter.
 	escaped := strings.NewReplacer("%", `\u0025`, ")", `\u0029`).Replace(string(text))
 	return "%COALESCE(" + escaped + ")%"
 }

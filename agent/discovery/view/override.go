@@ -134,8 +134,8 @@ func (v *View) OverrideFilters(refused map[resource.Key]*resource.RefusedVersion
 }
 
 // Suspects returns the EnvoyFilters that may have caused a refusal: the refused ones that had an
-// effect on the resource; if there are none, all refused ones; if there are none, the applied ones
-// that were removed since.
+// effect on the resource; if there are none, all refused ones; if none was refused, the applied
+// ones that were removed since.
 func (v *View) Suspects(o FilterOverride) []*object.Object {
 	var used []*object.Object
 	if in := v.patches.overrides[o.Key]; in != nil {
