@@ -81,7 +81,7 @@ func (a *connectRate) wait(ctx context.Context) error {
 	a.mu.Lock()
 	at := a.next
 	if earliest := now.Add(-longestWait); at.Before(earliest) {
-		at = earliest // after an idle time, the streams of one second may begin together
+		at = earliest // after an idle time, up to perSecond streams may begin simultaneously
 	}
 	pause := at.Sub(now)
 	if pause <= longestWait {

@@ -10,24 +10,24 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// DebugType is the type URL of debug information, as in istiod. The name of such a resource is the
-// path and query of a URL below /debug/, its value the answer. The type URLs of further debug
-// information begin with DebugType and a slash.
+// DebugType is the type URL of debug information, which istiod uses, too. The name of such a
+// resource is the path and query of a URL below /debug/, and its value is the body of the response.
+// Outrider's own kinds of debug information have type URLs that begin with DebugType and a slash.
 const DebugType = "istio.io/debug"
 
 func isDebug(typeURL string) bool {
 	return typeURL == DebugType || strings.HasPrefix(typeURL, DebugType+"/")
 }
 
-// debug serves a stream whose first request is for debug information. Such a stream needs no feed,
-// because its client may be no proxy. It handles the next request after the client has read the
-// answer to the last one.
+// debug serves a stream whose first request is for debug information. It uses no feed, because the
+// client may be no proxy. It handles a request only after the client has read the response to the
+// previous one.
 func (st *stream) debug(ctx context.Context, r *request) error {
 	limits := limits{types: maxTypes, nameBytes: maxNameBytes,
 		bytes: st.server.options.MaxSubscriptionBytes}
 	nonce := 0
 	for ; ; r = nil {
-		for r == nil || r.nonce != "" { // acknowledgements get no answer
+		for r == nil || r.nonce != "" { // an acknowledgement gets no response
 			select {
 			case got := <-st.next():
 				if r = got.request; r == nil {

@@ -14,8 +14,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestDebug: a stream whose first request is for debug information gets answers, incremental or in
-// the state of the world. The answer may contain the state of all streams, including this one.
+// TestDebug checks that a stream whose first request is for debug information receives responses,
+// with incremental and with state-of-the-world xDS. Options.Debug may read the state of all
+// streams, including this one.
 func TestDebug(t *testing.T) {
 	var server *Server
 	socket := socketPath(t)
@@ -35,7 +36,7 @@ func TestDebug(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // requests one after the other, each answer acknowledged
+	for range 2 { // send two requests, and acknowledge the response to each
 		if err := delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: DebugType,
 			ResourceNamesSubscribe: []string{"syncz"}}); err != nil {
 			t.Fatal(err)
@@ -82,8 +83,8 @@ func TestDebug(t *testing.T) {
 	}
 }
 
-// TestSecrets_ForClientsWithIdentity: for a client without identity no secret exists; clients with
-// an identity get secrets. Both use the same feed, whichever connects first.
+// TestSecrets_ForClientsWithIdentity checks that clients without an identity receive no secrets and
+// clients with an identity do. Both use the same feed, whichever connects first.
 func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 	feed := resource.NewFeed()
 	secret := resource.FromEncoded(resource.SecretType, "key", []byte("private"))
@@ -122,8 +123,8 @@ func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 	}
 }
 
-// TestSecrets_HiddenAfterRefusal refuses a cluster: the feed's next snapshot must not contain
-// secrets for the client either.
+// TestSecrets_HiddenAfterRefusal has a client that may not receive secrets refuse a cluster. The
+// snapshot that Feed.Refuse returns must not make the session send secrets to it.
 func TestSecrets_HiddenAfterRefusal(t *testing.T) {
 	p := newTable(t, true)
 	p.session.visible = func(s *resource.Snapshot) *resource.Snapshot {

@@ -13,7 +13,7 @@ import (
 
 const sds = resource.SecretType
 
-// newDemandTable returns a table whose feed is on demand.
+// newDemandTable returns a table whose feed is on demand (see resource.NewFeedOnDemand).
 func newDemandTable(t testing.TB, delta bool) *table {
 	p := newTable(t, delta)
 	p.feed = resource.NewFeedOnDemand()
@@ -45,7 +45,7 @@ func TestDemand_AnswersOnceKnown(t *testing.T) {
 	p.publish(made(sds, "b=1"), made(sds, "other=1"))
 	p.sends("SDS b=1")
 	p.ack(sds)
-	// the publisher no longer knows whether the resource exists: the client keeps its version
+	// the publisher neither has the resource nor reports it absent, so the client keeps its version
 	p.remove(sds, "b")
 	p.sends()
 	p.ask(&request{typeURL: sds, subscribe: []string{"c", "a"}})
@@ -67,10 +67,11 @@ func TestDemand_StateOfTheWorldGetsAnEmptyResponse(t *testing.T) {
 	p.sends("SDS a=1")
 }
 
-// demand is a Subscriber that records subscriptions.
+// demand is a Subscriber that records for which names it was called.
 type demand struct {
-	mu    sync.Mutex
-	names []string // subscribed names, sorted, one for each subscription
+	mu sync.Mutex
+	// all names of open subscriptions, sorted; a name occurs once for each subscription
+	names []string
 }
 
 func (d *demand) Subscribe(names []string) {

@@ -9,14 +9,15 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// errDraining ends the streams of a server that drains. Their clients connect to another server.
+// errDraining is the error with which a server that drains ends its streams. Their clients then
+// connect to another server.
 var errDraining = status.Error(codes.Unavailable, "this server stops: connect to another one")
 
 // draining holds the state of Server.Drain.
 type draining struct {
-	within  time.Duration // duration of the drain; set before started is closed
+	within  time.Duration // time within which all streams end; set before started is closed
 	started chan struct{}
-	ended   chan struct{} // closed when no stream is left after started
+	ended   chan struct{} // closed when no stream is left after the start of the drain
 	end     func()
 	start   func()
 }
@@ -37,16 +38,16 @@ func (d *draining) begun() bool {
 	}
 }
 
-// emptied records that no stream is left.
+// emptied is called when no stream is left. It ends a drain that has started.
 func (d *draining) emptied() {
 	if d.begun() {
 		d.end()
 	}
 }
 
-// Drain refuses new streams, and ends each open stream at a random time within a duration, so that
-// clients move to other servers gradually. It returns when no stream is left, or when ctx or the
-// duration ends. It may be called once.
+// Drain refuses new streams, and ends each open stream at a random time within the given duration,
+// so that clients move to other servers gradually. It returns when no stream is left, when the
+// duration is over, or when ctx ends. It may be called once.
 func (s *Server) Drain(ctx context.Context, within time.Duration) {
 	s.mu.Lock()
 	s.drain.within = max(within, 1)

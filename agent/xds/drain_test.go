@@ -11,7 +11,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestDrain: a server that drains ends its streams at different times and refuses new ones.
+// TestDrain checks that a server that drains ends its streams at different times and refuses new
+// ones.
 func TestDrain(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -53,7 +54,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// TestMaxConnectionAge: a connection ends, with its streams, at the maximum age.
+// TestMaxConnectionAge checks that a connection and its streams end at the maximum age.
 func TestMaxConnectionAge(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})

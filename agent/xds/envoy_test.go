@@ -12,14 +12,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// bothModes runs a test twice: with incremental and with state-of-the-world xDS.
+// bothModes runs a test once with incremental and once with state-of-the-world xDS.
 func bothModes(t *testing.T, test func(t *testing.T, delta bool)) {
 	t.Run("delta", func(t *testing.T) { test(t, true) })
 	t.Run("state", func(t *testing.T) { test(t, false) })
 }
 
-// expect waits until as many pushes have been recorded since the last call as wanted, and compares
-// them.
+// expect waits until the wanted number of pushes was recorded since the last call, and compares the
+// pushes with the wanted ones.
 func (r *recorder) expect(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
@@ -41,7 +41,7 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 		envoy := startEnvoy(t, "node", socket, delta)
 		feed.Publish(resource.Change{Set: append(site(t, "a", port, one), site(t, "b", other,
 			two)...)})
-		// Once Envoy has accepted these, no further push is expected.
+		// After Envoy has accepted the first resources, no further push is expected.
 		eventually(t, "first answers", func() bool {
 			return ask(port) == "one" &&
 				ask(other) == "two"
@@ -54,8 +54,8 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 		eventually(t, "answer of the new endpoint", func() bool { return ask(port) == "two" })
 		seen.expect(t, "EDS a")
 
-		// After a change of a cluster, its endpoints are sent, too: otherwise it would never become
-		// warm.
+		// If a cluster changes, its endpoints are sent, too. Without them, Envoy would not finish
+		// warming the cluster.
 		updates := envoy.Stat("cluster_manager.cluster_modified")
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", edsCluster("a",
 			3*time.Second))}})
@@ -73,7 +73,7 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 			t.Errorf("after the change of the cluster: %s", got)
 		}
 
-		// The listener changes, and its route configuration does not.
+		// If only the listener changes, its route configuration is not sent.
 		updates = envoy.Stat("listener_manager.listener_modified")
 		feed.Publish(resource.Change{Set: []*resource.Resource{encoded(t, "a", httpListener(t, "a",
 			port, "a", "changed"))}})
@@ -91,8 +91,7 @@ func TestEnvoy_FollowsChanges(t *testing.T) {
 				envoy.Stat("http.changed.downstream_rq_2xx") > 0
 		})
 
-		// One change moves the routes to a new cluster and removes the old cluster; no request is
-		// lost.
+		// A change replaces a cluster and moves the routes to the new one. No request fails.
 		stop, lost := make(chan struct{}), make(chan string, 1)
 		go func() {
 			defer close(lost)
@@ -163,8 +162,8 @@ func TestEnvoy_ReconnectsToNewServer(t *testing.T) {
 			t.Errorf("while the server is away: %s", got)
 		}
 
-		// On the next server one resource has changed. It sends only that, and in any case an
-		// answer about listeners.
+		// After a reconnect, the server sends only the resource that has changed, and a response
+		// about listeners in any case.
 		again, seen := resource.NewFeed(), &recorder{}
 		serve(t, socket, Options{Source: oneFeed{again}, Observer: seen})
 		eventually(t, "Envoy is back", func() bool {
@@ -198,7 +197,8 @@ func TestEnvoy_TwoStreams(t *testing.T) {
 	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen})
 	first, second := startEnvoy(t, "same", socket, true), startEnvoy(t, "same", socket, false)
-	// Two Envoys listen on one port, as two concurrent epochs do (SO_REUSEPORT is Envoy's default).
+	// Two Envoys listen on one port, as two overlapping epochs do (SO_REUSEPORT is Envoy's
+	// default).
 	feed.Publish(resource.Change{Set: site(t, "a", port, one)})
 	for _, envoy := range []*parts.EnvoyProcess{first, second} {
 		eventually(t, "listener",

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// silent returns a port on which connections are accepted and never answered.
+// silent returns a port that accepts connections and never responds.
 func silent(t *testing.T) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -27,9 +27,9 @@ func silent(t *testing.T) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// TestEnvoy_RefusesTwoVersionsLate delays Envoy's answers to clusters, by a cluster whose health
-// check gets no answer. Envoy refuses a version of another cluster after the next version was sent,
-// and then refuses that, too.
+// TestEnvoy_RefusesTwoVersionsLate delays Envoy's acknowledgements of clusters by a cluster whose
+// health check gets no response. So Envoy refuses two successive versions of another cluster after
+// the second one was sent.
 func TestEnvoy_RefusesTwoVersionsLate(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		one, port := backend(t, "one"), parts.FreePort(t)

@@ -107,7 +107,8 @@ func TestEnvoy_RefusesOneCluster(t *testing.T) {
 					TypedConfig: &anypb.Any{TypeUrl: "type.googleapis.com/outrider.test.Unknown"}}}
 			return encoded(t, "b", c)
 		}, "outrider.test.Unknown"},
-		// the message itself is invalid, so Envoy refuses the whole response
+		// the protobuf message itself is invalid, so Envoy refuses the whole response without
+		// naming the resource
 		{"not named", func(t *testing.T) *resource.Resource {
 			value, err := proto.Marshal(edsCluster("b", -time.Second))
 			if err != nil {

@@ -26,7 +26,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// bootstrap is the bootstrap of an Envoy that gets all resources from one ADS stream over a Unix
+// bootstrap is the bootstrap of an Envoy that receives all resources on one ADS stream over a Unix
 // socket.
 const bootstrap = `{
   "node": {"id": %q, "cluster": "test"},
@@ -44,7 +44,7 @@ const bootstrap = `{
   }]}
 }`
 
-// startEnvoy starts an Envoy that gets its resources from a socket.
+// startEnvoy starts an Envoy that receives its resources from a Unix socket.
 func startEnvoy(t testing.TB, id, socket string, delta bool) *parts.EnvoyProcess {
 	t.Helper()
 	admin := filepath.Join(parts.ShortDir(t), "admin.sock")
@@ -55,7 +55,7 @@ func startEnvoy(t testing.TB, id, socket string, delta bool) *parts.EnvoyProcess
 	return parts.StartEnvoy(t, admin, fmt.Sprintf(bootstrap, id, admin, api, socket))
 }
 
-// backend starts a server that answers every request with its name, and returns its port.
+// backend starts an HTTP server that responds to every request with name, and returns its port.
 func backend(t testing.TB, name string) int {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -66,8 +66,8 @@ func backend(t testing.TB, name string) int {
 	return server.Listener.Addr().(*net.TCPAddr).Port
 }
 
-// ask sends a request to a port. It returns the body of a response with status 200, otherwise
-// status and body, or the error.
+// ask sends an HTTP request to a port. It returns the body of a response with status 200; otherwise
+// the status and body, or the error.
 func ask(port int) string {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true},
 		Timeout: 5 * time.Second}
@@ -148,8 +148,8 @@ func httpListener(t testing.TB, name string, port int, routeName,
 				ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: packed(t, manager)}}}}}}
 }
 
-// badListener returns a listener that is valid according to Validate but that Envoy refuses,
-// because it has a filter of an unknown type.
+// badListener returns a listener that passes its Validate method, but that Envoy refuses, because
+// it has a filter of an unknown type.
 func badListener(t testing.TB, name string, port int) *listenerv3.Listener {
 	l := httpListener(t, name, port, "r", "bad")
 	l.FilterChains[0].Filters[0].ConfigType = &listenerv3.Filter_TypedConfig{

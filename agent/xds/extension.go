@@ -7,18 +7,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Envoy retains the configuration of an extension that it refused as the last one of its name. A
-// listener that names the extension is then refused, too, until Envoy gets another configuration;
-// the refused one, sent again, would be accepted without effect. So each response has one
-// configuration, to which a refusal belongs. After the refusal, Envoy gets the accepted version
-// again or, without one, a removal, with which the default in the listener applies. Listeners wait
-// for the answer to that. A version of which only the number is known, from an earlier stream,
-// remains, but Envoy cannot get it again.
+// If Envoy refuses an extension configuration, it stores it nevertheless as the last one of its
+// name. Then it also refuses listeners that name the extension, until it receives a different
+// configuration; the refused one, sent again, would be accepted without effect. For this reason
+// each response contains one configuration, so that it is clear which one was refused. After the
+// refusal, the accepted version is sent again or, without one, a removal, after which the default
+// configuration in the listener applies. Listeners wait until this is acknowledged. If only the
+// version number of the accepted configuration is known, from an earlier stream, it cannot be sent
+// again.
 
-// oneByOne reports whether each response has one resource of the type at most.
+// oneByOne reports whether each response contains at most one resource of the type.
 func (w *watch) oneByOne() bool { return w.typeURL == resource.ExtensionType }
 
-// startOneByOne makes the first response of a type one of several.
+// startOneByOne begins to serve a type whose first resources are sent in several responses.
 func (s *session) startOneByOne(w *watch) {
 	if !w.blank {
 		return
@@ -36,12 +37,14 @@ func (s *session) startOneByOne(w *watch) {
 	}
 }
 
-// restores reports whether a difference is due because the client refused the resource.
+// restores reports whether a resource must be sent because the client refused it: the accepted
+// version, or a removal.
 func (w *watch) restores(name string, d difference) bool {
 	return w.oneByOne() && d.forced && w.refused[name] != nil
 }
 
-// due yields the differences of a type, those first that restore what a refusal changed.
+// due yields the differences of a type that are to be sent. Those that restore a refused resource
+// come first.
 func (s *session) due(w *watch) iter.Seq2[string, difference] {
 	if !w.oneByOne() {
 		return maps.All(w.differs)
@@ -57,19 +60,21 @@ func (s *session) due(w *watch) iter.Seq2[string, difference] {
 	}
 }
 
-// accept notifies the feed that the client accepted a response, unless what it accepted is old.
+// accept notifies the feed that the client accepted a response, unless the response only restored
+// an accepted version.
 func (s *session) accept(r *response) {
 	if !r.restores {
 		s.feed.Accept(s.client, r.sequence, r.resources)
 	}
 }
 
-// handleRestoring processes the refusal of a response, and reports whether it does not count: it is
-// that of an accepted version of an extension, or of listeners that wait for one.
+// handleRestoring processes the refusal of a response that does not count as a refusal of new
+// resources, and reports whether it is one. Such a response has the accepted version of an
+// extension, or listeners while an extension is being restored.
 func (s *session) handleRestoring(w *watch, r *response) bool {
 	switch {
 	case w.typeURL == resource.ListenerType && s.restoring():
-		s.revert(w, r) // they are sent again
+		s.revert(w, r) // the listeners are sent again
 	case r.restores:
 		s.forget(w, r)
 	default:
@@ -78,7 +83,7 @@ func (s *session) handleRestoring(w *watch, r *response) bool {
 	return true
 }
 
-// forget records that the client refused the accepted version, too, which a response contains.
+// forget records that the client has also refused the accepted versions that a response contains.
 func (s *session) forget(w *watch, r *response) {
 	for _, one := range r.resources {
 		if was := w.refused[one.Name]; was != nil {
@@ -88,8 +93,8 @@ func (s *session) forget(w *watch, r *response) {
 	}
 }
 
-// restoring reports whether the client may refuse listeners because of an extension that it
-// refused: the accepted version of that is due, or unanswered.
+// restoring reports whether the client may refuse listeners because it refused an extension: the
+// accepted version of the extension was not sent again yet, or was not answered.
 func (s *session) restoring() bool {
 	w := s.watches[resource.ExtensionType]
 	if w == nil {

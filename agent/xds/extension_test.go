@@ -8,7 +8,8 @@ import (
 
 const ecds = resource.ExtensionType
 
-// accept accepts the responses that are due until there are none.
+// accept checks that the responses in want are sent, accepts each, and checks that nothing else is
+// sent.
 func (p *table) accept(typeURL string, want ...string) {
 	p.t.Helper()
 	for _, one := range want {
@@ -35,8 +36,8 @@ func TestExtension_OneByOne(t *testing.T) {
 	p.accept(ecds, "ECDS -none")
 }
 
-// TestExtension_RefusedIsReplaced checks that the accepted version of an extension follows a refused
-// one, or a removal, each time it is refused.
+// TestExtension_RefusedIsReplaced checks that, each time an extension is refused, its accepted
+// version is sent or, without one, a removal.
 func TestExtension_RefusedIsReplaced(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(made(ecds, "a=1"))
@@ -63,7 +64,7 @@ func TestExtension_RefusedIsReplaced(t *testing.T) {
 	p.ask(&request{typeURL: ecds, subscribe: []string{"b"}})
 	p.sends("ECDS b=1")
 	p.publish(made(ecds, "b=2"))
-	p.nack(ecds, "bad") // the newer version is sent after the removal
+	p.nack(ecds, "bad") // b=2 was published already, but is sent only after the removal
 	p.sends("ECDS -b")
 	p.ack(ecds)
 	p.sends("ECDS b=2")
@@ -71,7 +72,7 @@ func TestExtension_RefusedIsReplaced(t *testing.T) {
 	p.accept(ecds, "ECDS -b")
 	p.saw("refused ECDS [b]", "accepted ECDS", "refused ECDS [b]", "accepted ECDS")
 
-	// the client drops what does not exist any more
+	// after a removal the session has nothing to send to the client, which drops the resources
 	p.remove(ecds, "a", "b")
 	p.sends()
 	p.saw("recovered ECDS [b]")
@@ -81,8 +82,9 @@ func TestExtension_RefusedIsReplaced(t *testing.T) {
 	}
 }
 
-// TestExtension_ListenersWait checks that listeners wait for the answer to an extension. If Envoy
-// refuses both, the listener is sent once more.
+// TestExtension_ListenersWait checks that listeners wait until an extension is acknowledged. If
+// Envoy refuses both the extension and the listener, the listener is sent again after the accepted
+// extension.
 func TestExtension_ListenersWait(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(made(ecds, "a=1"), made(lds, "l=1"))
@@ -114,8 +116,9 @@ func TestExtension_ListenersWait(t *testing.T) {
 	p.saw("refused LDS [l]")
 }
 
-// TestExtension_RefusedBeforeReconnecting checks that a client that connects gets the accepted
-// version again, because it may have been interrupted after its refusal.
+// TestExtension_RefusedBeforeReconnecting checks that a client that reconnects receives the
+// accepted version of an extension again, because its stream may have ended between its refusal and
+// the receipt of this version.
 func TestExtension_RefusedBeforeReconnecting(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(made(ecds, "a=1"))
@@ -132,7 +135,7 @@ func TestExtension_RefusedBeforeReconnecting(t *testing.T) {
 		versions: map[string]string{"a": made(ecds, "a=1").Version}})
 	again.accept(ecds, "ECDS a=1")
 
-	// the content of the accepted version is not known
+	// only the number of the accepted version is known, so it cannot be sent
 	other := newTable(t, true)
 	other.publish(made(ecds, "a=2"))
 	other.ask(&request{typeURL: ecds, subscribe: []string{"a"},
@@ -141,7 +144,7 @@ func TestExtension_RefusedBeforeReconnecting(t *testing.T) {
 	other.nack(ecds, "bad")
 	other.sends()
 
-	// without an accepted version, the client refuses the newest one itself
+	// no version was accepted, so the newest one is sent although another client refused it
 	other = newTable(t, true)
 	other.feed, other.session.feed = p.feed, p.feed
 	p.publish(made(ecds, "b=1"))

@@ -8,10 +8,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// inherit records a refusal by other clients for a new subscription: if all clients that answered
-// the newest version of a resource refused it, this client starts with the last accepted version.
-// Without one, it gets the newest version of an extension nevertheless: Envoy has its listeners wait
-// for a version, and would wait for ever.
+// inherit applies refusals of other clients to a resource of a new subscription: if all clients
+// that answered the newest version refused it, this client first receives the last accepted
+// version. If there is none, it receives the newest version of an extension nevertheless, because
+// Envoy's listeners wait for a version.
 func (s *session) inherit(w *watch, name string) {
 	of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
 	if of != nil && of.InUse() == nil && w.oneByOne() {
@@ -23,7 +23,7 @@ func (s *session) inherit(w *watch, name string) {
 	}
 }
 
-// inheritAll calls inherit for all names that the client subscribes to.
+// inheritAll calls inherit for all refused resources to which the client subscribes.
 func (s *session) inheritAll(w *watch) {
 	for key := range s.snapshot.AllRefused() {
 		if key.Type == w.typeURL && w.wants(key.Name) {
@@ -32,8 +32,8 @@ func (s *session) inheritAll(w *watch) {
 	}
 }
 
-// nack returns the record of a refusal for the feed. held is what the client has instead of the
-// refused resource.
+// nack returns the refusal of the resource one in the form that the feed records. held is the
+// version that the client uses instead; nil: none.
 func (s *session) nack(w *watch, one, held *resource.Resource, message, reason string) resource.Nack {
 	n := resource.Nack{Resource: one, HeldVersion: held, Reason: reason,
 		Unbound: w.typeURL == resource.ListenerType && BindError(message, one.Name) != ""}
@@ -44,7 +44,7 @@ func (s *session) nack(w *watch, one, held *resource.Resource, message, reason s
 				n.Replaces = append(n.Replaces, old)
 			}
 		}
-		// the feed may have removed a listener after the session's snapshot
+		// listeners that the feed removed after the session's snapshot
 		for name, now := range s.snapshot.ByType(w.typeURL) {
 			if old := w.acknowledged(name, now); name != one.Name && old != nil && mayReplace(one, old) {
 				n.Replaces = append(n.Replaces, old)
@@ -54,8 +54,8 @@ func (s *session) nack(w *watch, one, held *resource.Resource, message, reason s
 	return n
 }
 
-// mayReplace reports whether a listener may replace a removed one: the main origin of one of them
-// is an origin of the other, or an origin is not known.
+// mayReplace reports whether a listener may replace a removed one: the first origin of one of them
+// is an origin of the other, or the origins of one are unknown.
 func mayReplace(one, removed *resource.Resource) bool {
 	if len(one.Origins) == 0 || len(removed.Origins) == 0 {
 		return true
@@ -68,8 +68,8 @@ func mayReplace(one, removed *resource.Resource) bool {
 	return has(one, removed.Origins[0]) || has(removed, one.Origins[0])
 }
 
-// uncertain returns refusals of resources of which at least one was refused; the client may have
-// accepted the rest.
+// uncertain returns refusals of several resources of which at least one was refused; the client may
+// have accepted the others.
 func (s *session) uncertain(w *watch, names []string, reason string) (nacks []resource.Nack) {
 	for _, name := range names {
 		if now := s.get(w, name); now != nil {
@@ -79,9 +79,9 @@ func (s *session) uncertain(w *watch, names []string, reason string) (nacks []re
 	return nacks
 }
 
-// BindError returns the reason why Envoy cannot bind a refused listener, or "" if the listener was
-// refused for a different reason. For each listener, Envoy's message has a line
-// "NAME: cannot bind 'ADDRESS': REASON".
+// BindError returns the reason why Envoy cannot bind a refused listener, or "" if it was refused
+// for a different reason. Envoy's message has a line "NAME: cannot bind 'ADDRESS': REASON" for each
+// listener that it cannot bind.
 func BindError(message, name string) string {
 	_, after, _ := strings.Cut(message, name+": cannot bind '")
 	line, _, _ := strings.Cut(after, "\n")

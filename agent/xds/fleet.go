@@ -7,18 +7,18 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Limits of a server for the Envoys of many hosts. Each listener has its own limit of connections,
-// separate for clients on this host and on others. A single user, address (IPv6: /64) or identity
-// may use half of a limit.
+// Limits of a server for the Envoys of many hosts. Each listening socket has its own limit of
+// connections, and counts clients on this host separately from clients on other hosts. One user,
+// address (IPv6: /64) or identity may use half of each limit.
 const (
 	fleetConnections       = 24_576
 	fleetStreams           = 32_768
-	fleetStreamsPerSecond  = 500 // new streams per second, for each core
+	fleetStreamsPerSecond  = 500 // new streams per second, multiplied by GOMAXPROCS
 	fleetSubscriptionBytes = 8 << 20
 )
 
-// ForFleet returns options with the limits of a server for the Envoys of many hosts. Limits that
-// are set already, such as ConnectsPerSecond, are not changed.
+// ForFleet returns options with the limits of a server for the Envoys of many hosts. It does not
+// replace limits that are set already, such as ConnectsPerSecond.
 func ForFleet(options Options) Options {
 	setDefault(&options.MaxStreams, fleetStreams)
 	setDefault(&options.MaxStreamsPerIdentity, fleetStreams/2)
@@ -29,9 +29,9 @@ func ForFleet(options Options) Options {
 	return options
 }
 
-// LimitTCP limits the connections of a TCP listener. At the limit, a connection on which no client
-// was admitted yet is closed, the longest idle first; connections of admitted clients are never
-// closed.
+// LimitTCP limits the connections of a TCP listener. When the limit is reached, it closes the
+// connection that has been idle longest among those on which no client was admitted yet. It never
+// closes connections of admitted clients.
 func LimitTCP(inner net.Listener) net.Listener {
 	limits := admission.Limits{Total: fleetConnections, PerKey: fleetConnections / 2}
 	return limitTCP(inner, admission.NewPool(limits), admission.NewPool(limits))

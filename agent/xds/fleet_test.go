@@ -24,8 +24,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// serveFleet serves on a TCP address, with the limits of a fleet, until the test ends. The identity
-// of a client is the cluster of its node.
+// serveFleet runs a server with the limits of a fleet on a TCP address until the test ends. The
+// identity of a client is the cluster in its node; clients of the cluster "stranger" are refused.
 func serveFleet(t *testing.T, options Options,
 	limit func(net.Listener) net.Listener) (*Server, string) {
 	t.Helper()
@@ -67,19 +67,19 @@ func connectTo(t *testing.T, address string) *grpc.ClientConn {
 	return connection
 }
 
-// join opens a stream of an identity that subscribes to clusters.
+// join opens a stream as a client with the given identity, and subscribes to clusters.
 func join(t *testing.T, connection *grpc.ClientConn,
 	identity string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
 	t.Helper()
 	stream := deltaStream(t, connection)
-	// Recv returns the error of the stream
+	// if Send fails, Recv returns the error
 	_ = stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: cds,
 		Node: &corev3.Node{Id: "n", Cluster: identity}})
 	return stream
 }
 
-// TestFleet_BadClientsBesideAGoodOne: a client that does not read, one that sends garbage and one
-// that opens 1,000 streams do not affect another client, which gets every change.
+// TestFleet_BadClientsBesideAGoodOne checks that a client receives every change although other
+// clients do not read, send garbage, or open 1,000 streams.
 func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
 	feed := resource.NewFeed()
 	publish := func(i int) {
@@ -138,14 +138,14 @@ func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
 	}
 	changes := 20
 	eventually(t, "the slow client is disconnected", func() bool {
-		changes++ // a response is only sent after a change
+		changes++ // the server sends a response only after a change
 		publish(changes)
 		return !slices.ContainsFunc(server.Status(t.Context()), func(s StreamStatus) bool {
 			return s.Peer.Identity == "slow"
 		})
 	})
-	// the slow client reads the responses that were sent before its stream ended, and then the
-	// error
+	// The slow client first reads the responses that were sent before its stream ended, and then
+	// the error.
 	for err := error(nil); status.Code(err) != codes.DeadlineExceeded; {
 		if _, err = slow.Recv(); err != nil && status.Code(err) != codes.DeadlineExceeded {
 			t.Fatal(err)
@@ -153,7 +153,8 @@ func TestFleet_BadClientsBesideAGoodOne(t *testing.T) {
 	}
 }
 
-// deltaStreamOn opens a stream, sends a request and returns the error of the stream, if any.
+// deltaStreamOn opens a stream, sends a request, and returns the error with which the stream ends,
+// if any.
 func deltaStreamOn(t *testing.T, connection *grpc.ClientConn) error {
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).
 		DeltaAggregatedResources(t.Context())
@@ -164,8 +165,8 @@ func deltaStreamOn(t *testing.T, connection *grpc.ClientConn) error {
 		Node: &corev3.Node{Id: "n", Cluster: "many"}})
 }
 
-// TestFleet_StreamsOfOneIdentity: an identity cannot open more streams than its limit, and the
-// error of a further stream says so.
+// TestFleet_StreamsOfOneIdentity checks that an identity cannot open more streams than its limit,
+// and that the error of another stream names the limit.
 func TestFleet_StreamsOfOneIdentity(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -196,8 +197,8 @@ func TestFleet_StreamsOfOneIdentity(t *testing.T) {
 	}
 }
 
-// TestFleet_ConnectionsOfStrangersGiveWay: at the limit of connections, those on which no client
-// was admitted are closed.
+// TestFleet_ConnectionsOfStrangersGiveWay checks that, when the limit of connections is reached,
+// those on which no client was admitted are closed.
 func TestFleet_ConnectionsOfStrangersGiveWay(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -226,8 +227,8 @@ func TestFleet_ConnectionsOfStrangersGiveWay(t *testing.T) {
 	}
 }
 
-// TestFleet_RateOfOneAddress: a single address may open streams at half of the total rate. The
-// error of a stream beyond it says so.
+// TestFleet_RateOfOneAddress checks that a single address may open streams at no more than half of
+// the total rate, and that the error of a refused stream says so.
 func TestFleet_RateOfOneAddress(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -254,8 +255,8 @@ func TestFleet_RateOfOneAddress(t *testing.T) {
 	}
 }
 
-// Unknown clients use up the rates of their addresses, and not that of all: one who is known is
-// served.
+// TestFleet_StrangersDoNotUseUpTheRate checks that clients without an identity use up only the
+// rates of their addresses, not the total rate, so that a client with an identity is served.
 func TestFleet_StrangersDoNotUseUpTheRate(t *testing.T) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{})
@@ -288,7 +289,7 @@ func TestFleet_StrangersDoNotUseUpTheRate(t *testing.T) {
 	}
 }
 
-// busyObserver counts the responses that are made at the same time.
+// busyObserver records how many responses are built simultaneously.
 type busyObserver struct {
 	noopObserver
 	now, most, all atomic.Int64
@@ -306,8 +307,8 @@ func (b *busyObserver) Pushed(Stream, Push) {
 	b.now.Add(-1)
 }
 
-// TestServer_Concurrency has streams that get a change at once. Without a setting as many
-// responses are made at the same time as there are cores.
+// TestServer_Concurrency publishes a change for many streams. The number of responses that are
+// built simultaneously is Options.Concurrency, or GOMAXPROCS if that is not set.
 func TestServer_Concurrency(t *testing.T) {
 	for set, want := range map[int]int64{2: 2, 0: int64(runtime.GOMAXPROCS(0))} {
 		t.Run(fmt.Sprint(set), func(t *testing.T) { testConcurrency(t, set, want) })
@@ -332,7 +333,8 @@ func testConcurrency(t *testing.T, set int, want int64) {
 	}
 }
 
-// TestFleet_UnansweredBytes: the responses that a late client has not answered are bounded.
+// TestFleet_UnansweredBytes checks that the responses that a slow client has not answered occupy a
+// bounded number of bytes.
 func TestFleet_UnansweredBytes(t *testing.T) {
 	feed := resource.NewFeed()
 	publish := func(i int) {

@@ -10,14 +10,14 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// floor is a server without a session: it sends each changed resource to each client, and ignores
-// acknowledgements.
+// floor is a server that does as little as possible: it sends each changed resource to each client,
+// and ignores acknowledgements.
 type floor struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	feed *resource.Feed
 }
 
-// DeltaAggregatedResources answers the first request for each type, and sends changes.
+// DeltaAggregatedResources responds to the first request for each type, and then sends changes.
 func (f floor) DeltaAggregatedResources(
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer,
 ) error {
@@ -63,7 +63,8 @@ func (f floor) DeltaAggregatedResources(
 	}
 }
 
-// BenchmarkFloor measures what gRPC alone needs for BenchmarkChange/1000x1000/delta.
+// BenchmarkFloor measures the lower bound for BenchmarkChange/1000x1000/delta: the cost of gRPC
+// alone.
 func BenchmarkFloor(b *testing.B) {
 	feed := resource.NewFeed()
 	feed.Publish(resource.Change{Set: fleet(b, 1000)})

@@ -7,8 +7,9 @@ import (
 	statusv3 "google.golang.org/genproto/googleapis/rpc/status"
 )
 
-// TestUnanswered_LateRefusalAfterUnsubscribe unsubscribes from a name and subscribes to it again
-// before late refusals arrive: the client has no version from the earlier subscription.
+// TestUnanswered_LateRefusalAfterUnsubscribe has a client unsubscribe from a name and subscribe to
+// it again before its late refusals arrive. For the session, the client then has no version from
+// the earlier subscription.
 func TestUnanswered_LateRefusalAfterUnsubscribe(t *testing.T) {
 	for name, names := range map[string][]string{"by name": {"a", "b"}, "wildcard": {wildcard}} {
 		t.Run(name, func(t *testing.T) {
@@ -29,9 +30,11 @@ func TestUnanswered_LateRefusalAfterUnsubscribe(t *testing.T) {
 			p.events = nil
 			p.ask(&request{typeURL: cds, nonce: first, refusal: &statusv3.Status{Message: bIsBad}})
 			p.nack(cds, bIsBad)
-			// a was in the same responses, and is not refused
+			// the same responses contained a, which the message does not name
 			p.saw("refused CDS [b]", "refused CDS [b]")
-			p.sends("CDS a=3 b=1") // a is sent in the last accepted version
+			// the client did not accept a=3, because the response was refused; the session sends it
+			// again
+			p.sends("CDS a=3 b=1")
 			p.ack(cds)
 			p.publish(cluster("b=1"))
 			p.sends()
@@ -39,7 +42,7 @@ func TestUnanswered_LateRefusalAfterUnsubscribe(t *testing.T) {
 	}
 }
 
-// TestUnanswered_FreesUnsubscribedNames checks that the state of unsubscribed names is freed, even
+// TestUnanswered_FreesUnsubscribedNames checks that the memory of unsubscribed names is freed, even
 // if the client never answers.
 func TestUnanswered_FreesUnsubscribedNames(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
@@ -80,9 +83,9 @@ func TestUnanswered_FreesUnsubscribedNames(t *testing.T) {
 	})
 }
 
-// TestUnanswered_RefusalOfForgottenResponse sends more responses than may be answered late. Each
-// response has all resources, so that the later ones also contain the refused resource of a
-// forgotten one. Resources that are equal in all of them are not refused.
+// TestUnanswered_RefusalOfForgottenResponse sends more responses than the session remembers for
+// late answers. Each response has all resources, so later ones also contain the refused resource of
+// a forgotten one. Resources that are equal in all responses are not regarded as refused.
 func TestUnanswered_RefusalOfForgottenResponse(t *testing.T) {
 	for _, taken := range []bool{false, true} {
 		t.Run(fmt.Sprint("taken ", taken), func(t *testing.T) {
@@ -98,7 +101,7 @@ func TestUnanswered_RefusalOfForgottenResponse(t *testing.T) {
 			}
 			p.events = nil
 			bad := bIsBad
-			if taken { // c is the refused resource
+			if taken { // the client accepts the first response, and then refuses c in all others
 				p.take(all[0])
 				all, bad = all[1:], "Error adding/updating cluster(s) c: bad"
 			}

@@ -9,11 +9,11 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// FuzzSession sends arbitrary requests. The session must not panic or exceed its limits, and must
-// have nothing more to send once the client accepts everything.
+// FuzzSession runs a session with arbitrary requests. The session must not panic or exceed its
+// limits. Once the client has accepted everything, the session must have nothing to send.
 func FuzzSession(f *testing.F) {
-	// The input is a program: each byte is an action (low three bits) on a type (next two) with a
-	// name (the rest).
+	// Each byte of the input is one step: an action (low three bits) on a type (next two bits) with
+	// a name (high three bits).
 	f.Add(true, []byte{0x00, 0x07, 0x01, 0x06, 0x08, 0x0f, 0x02})
 	f.Add(false, []byte{0x08, 0x48, 0x07, 0x05, 0x06, 0x01, 0x0f, 0x03, 0x07})
 	f.Add(true, []byte{0x20, 0x04, 0x24, 0x44, 0x07, 0x03, 0x07, 0x06, 0x26})
@@ -63,7 +63,7 @@ func FuzzSession(f *testing.F) {
 				p.session.next(p.now)
 				continue
 			}
-			_ = p.session.handle(r) // the error is expected if a client requests too much
+			_ = p.session.handle(r) // an error is correct if the client requests too much
 		}
 		p.publish(cluster("last=1"))
 		for range 1000 {
@@ -72,7 +72,7 @@ func FuzzSession(f *testing.F) {
 			if sent != nil {
 				w = p.session.watches[sent.typeURL]
 			}
-			// the client also accepts what was sent before the end of the program
+			// without a response to send, the client accepts one that is still unanswered
 			for _, other := range p.session.order {
 				if w == nil && other.inflight != nil {
 					w = other

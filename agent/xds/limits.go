@@ -7,16 +7,18 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Limits of a server for the Envoys of one host on Unix sockets. Each epoch has one connection with
-// an ADS stream, and one for each worker that reports failed requests. When an Envoy with 50,000
-// resources reconnects, its request has about 5 MB.
+// Limits of a server for the Envoys of one host on Unix sockets. An epoch has one connection for
+// its ADS stream, and one from each worker thread that reports failed requests. If an Envoy with
+// 50,000 resources reconnects, its request has about 5 MB.
 const (
-	// connections of Envoys' main threads, the agent and root, on all sockets together
-	hostConnections       = 64
-	otherConnections      = 32 // connections of all other users together
-	userConnections       = 16 // connections of one of the other users
-	hostStreams           = 64 // half of the streams are reserved for Envoys, the agent and root
-	hostStreamsPerSecond  = 50 // new streams; others wait up to a second before they are refused
+	// connections of Envoys' main threads, the agent and root, on all sockets together; see
+	// ownConnections
+	hostConnections  = 64
+	otherConnections = 32 // connections of all other users together
+	userConnections  = 16 // connections of a single one of the other users
+	hostStreams      = 64 // half of the streams are reserved for Envoys, the agent and root
+	// streams that begin per second; further ones wait for up to a second, or are refused
+	hostStreamsPerSecond  = 50
 	hostMessageBytes      = 8 << 20
 	hostSubscriptionBytes = 8 << 20
 )
@@ -28,9 +30,10 @@ func ForHost(options Options) Options {
 	return options
 }
 
-// connections limits the connections to the sockets of a Sockets.
+// connections limits the connections to the Unix sockets of a Sockets.
 type connections struct {
-	// reports whether a user runs Envoy or the agent, or is root; nil: all users count as such
+	// own reports whether a user runs Envoy or the agent, or is root. If it is nil, all users are
+	// treated in this way.
 	own         func(uid uint32) bool
 	ours, other *admission.Pool
 }
@@ -41,17 +44,18 @@ func newConnections(own func(uid uint32) bool) *connections {
 		other: admission.NewPool(admission.Limits{Total: otherConnections, PerKey: userConnections})}
 }
 
-// ownConnections returns the limit for Envoys, the agent and root: hostConnections, and one
-// connection for each worker of four Envoys.
+// ownConnections returns the limit for Envoys, the agent and root: hostConnections, plus one
+// connection for each worker thread of four Envoys.
 func ownConnections() int { return hostConnections + 4*runtime.NumCPU() }
 
-// limit limits the connections to a socket. It never closes an established connection, because an
-// xDS stream may be silent for days.
+// limit limits the connections to a Unix socket. It never closes an established connection, because
+// an xDS stream may be idle for days.
 func (c *connections) limit(bound net.Listener) net.Listener {
 	return admission.NewListener(bound, admission.Options{Busy: true, Admit: c.admit})
 }
 
-// admit returns the pool and the key of a connection that was accepted by a listener of Listen.
+// admit returns the pool in which a connection counts, and its key there. A listener that Listen
+// returned must have accepted the connection.
 func (c *connections) admit(from net.Conn) (*admission.Pool, admission.Key) {
 	uid := PeerOfAddress(from.RemoteAddr()).UID
 	if c.own == nil || c.own(uid) {

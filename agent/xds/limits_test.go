@@ -27,7 +27,7 @@ func (noSource) Feed(*corev3.Node) (*resource.Feed, error) {
 	return nil, errors.New("no resources")
 }
 
-// serveHost serves xDS on two sockets, with the limits of a host, until the test ends.
+// serveHost runs a server with the limits of a host on two Unix sockets until the test ends.
 func serveHost(t *testing.T) (sockets [2]string) {
 	t.Helper()
 	server, err := NewServer(ForHost(Options{Source: noSource{}}))
@@ -56,7 +56,8 @@ func serveHost(t *testing.T) (sockets [2]string) {
 	return sockets
 }
 
-// admitted reports whether the server accepts a connection: it then sends its HTTP/2 settings.
+// admitted opens a connection, and reports whether the server accepts it, which means that it sends
+// its HTTP/2 settings.
 func admitted(t *testing.T, socket string) (net.Conn, bool) {
 	t.Helper()
 	c, err := net.Dial("unix", socket)
@@ -127,8 +128,8 @@ func TestXDS_StreamsAndMessagesHaveLimits(t *testing.T) {
 			ends <- err
 		}()
 	}
-	// A stream that is accepted does not end, because the server waits for its first request. Only
-	// the refused streams end.
+	// An accepted stream remains open, because the server waits for its first request. So all
+	// streams that end were refused.
 	for refused := range cap(ends) - hostStreams {
 		select {
 		case err := <-ends:

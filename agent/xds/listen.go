@@ -24,21 +24,21 @@ type ListenOptions struct {
 	Path  string      // path of the Unix socket
 	Mode  fs.FileMode // permissions of the socket; 0: 0660
 	Group int         // group of the socket; 0 or less: the group of the process
-	// ExtraGroup is a further group that may connect if Mode is 0660; 0: none.
+	// ExtraGroup is another group that may connect if Mode is 0660; 0: none.
 	ExtraGroup int
-	// Users are the user IDs that may connect, checked against the peer's credentials; empty: any
-	// user.
+	// Users are the user IDs that may connect, according to the credentials of the peer; empty: any
+	// user may.
 	Users  []uint32
 	Logger *slog.Logger // receives warnings about clients and the socket; nil: none
 }
 
-// maxSocketPath is the maximum length of a Unix socket's path: the size of sun_path in unix(7),
-// less the final zero.
+// maxSocketPath is the maximum length of a Unix socket's path in bytes: the size of sun_path in
+// unix(7), without the final zero byte.
 const maxSocketPath = 107
 
 // Listen creates a Unix socket with its final mode and group. It replaces the socket of a process
-// that has exited; a socket that a process still serves is an error. Closing the listener removes
-// the socket, unless another one has replaced it.
+// that has exited, but returns an error if a process still serves the socket. Closing the listener
+// removes the socket, unless another one has replaced it.
 func Listen(options ListenOptions) (net.Listener, error) {
 	path := options.Path
 	if options.Mode == 0 {
@@ -57,8 +57,8 @@ func Listen(options ListenOptions) (net.Listener, error) {
 	if err := replaceable(path); err != nil {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
-	// A new socket has permissions by the umask. So it is created under another name and renamed
-	// once its mode and group are set.
+	// The umask determines the permissions of a new socket. So it is created under a temporary
+	// name, and renamed once its mode and group are set.
 	if err := os.Remove(building); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("listen on %s: %w", path, err)
 	}
@@ -101,13 +101,14 @@ func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) 
 	return info, os.Rename(building, path)
 }
 
-// chgrp changes the group of a file by the only system call for this that outrider.service permits.
+// chgrp changes the group of a file with the only system call for this purpose that the unit
+// outrider.service permits.
 func chgrp(path string, group int) error {
 	return unix.Fchownat(unix.AT_FDCWD, path, -1, group, unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// replaceable returns an error if the file at a path must not be replaced, because it is no socket
-// or a process serves it.
+// replaceable returns an error if the file at a path must not be replaced, because it is not a
+// socket, or because a process serves the socket.
 func replaceable(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -137,7 +138,7 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// listener accepts connections of the permitted users and records the credentials of their peers.
+// listener accepts connections of permitted users, and records the credentials of each peer.
 type listener struct {
 	*net.UnixListener
 	path    string
@@ -148,7 +149,7 @@ type listener struct {
 	err     error // result of the first Close
 }
 
-// Accept implements net.Listener. It closes connections of other users.
+// Accept implements net.Listener. It closes connections of users who are not permitted.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		accepted, err := l.AcceptUnix()

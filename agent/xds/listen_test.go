@@ -64,7 +64,7 @@ func TestListen_ReplacesOnlyStaleSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	first := listen(t, ListenOptions{Path: path})
-	// Closing a listener must not remove a socket that has replaced the listener's own.
+	// A closed listener must not remove another socket at its path.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
@@ -140,8 +140,8 @@ func TestListen_OnlyAllowedUsersConnect(t *testing.T) {
 	}
 }
 
-// TestListen_LetsAFurtherGroupConnect: members of the further group may connect, members of no
-// group may not.
+// TestListen_LetsAFurtherGroupConnect checks that members of the socket's group and of ExtraGroup
+// may connect, and that other users may not.
 func TestListen_LetsAFurtherGroupConnect(t *testing.T) {
 	folder := parts.ShortDir(t)
 	if err := os.Chmod(folder, 0o755); err != nil {

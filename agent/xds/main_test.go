@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// set in the process that runs the clients of a benchmark
+	// this process only runs the clients of a benchmark
 	if target := os.Getenv(benchTarget); target != "" {
 		if err := benchClients(target); err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// patience bounds the wait for events that should happen immediately.
+// patience bounds the wait for events that normally occur immediately.
 const patience = 20 * time.Second
 
 // eventually polls until a condition holds.
@@ -49,7 +49,7 @@ type recorder struct {
 	mu           sync.Mutex
 	connected    []Stream
 	disconnected []Stream
-	pushes       []string // types and names of pushes, such as "Cluster a b -c"
+	pushes       []string // types and names of the resources in each push, such as "Cluster a b -c"
 	refusals     []Refusal
 	recovered    []string
 	acceptances  int
@@ -99,7 +99,7 @@ func (r *recorder) Recovered(_ Stream, typeURL string, names []string) {
 	r.recovered = append(r.recovered, fmt.Sprint(short(typeURL), names))
 }
 
-// take returns the pushes since its last call.
+// take returns the pushes that were recorded since its last call.
 func (r *recorder) take() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -133,7 +133,7 @@ func short(typeURL string) string {
 	return typeURL
 }
 
-// serve runs a server on a Unix socket until the test ends or stop is called.
+// serve runs a server on a Unix socket until the test ends or the returned function is called.
 func serve(t testing.TB, socket string, options Options) (*Server, func()) {
 	t.Helper()
 	server, err := NewServer(options)

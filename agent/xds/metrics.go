@@ -6,8 +6,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Metrics implements prometheus.Collector for a Server. Metrics that istiod exports, too, have
-// istiod's names, so that its dashboards work.
+// Metrics implements prometheus.Collector for a Server. Metrics that istiod exports, too, have the
+// same names, so that dashboards for istiod work.
 type Metrics struct{ Server *Server }
 
 // shortTypes maps type URLs to the names that istiod uses in metrics.
@@ -15,7 +15,8 @@ var shortTypes = map[string]string{resource.ClusterType: "cds", resource.Endpoin
 	resource.ListenerType: "lds", resource.RouteType: "rds",
 	resource.SecretType: "sds"}
 
-// Describe sends no descriptors, because the metrics depend on the types that proxies request.
+// Describe sends no descriptors, because the set of metrics depends on the types that proxies
+// request.
 func (m Metrics) Describe(chan<- *prometheus.Desc) {}
 
 // Collect sends the current values of the server's counters.

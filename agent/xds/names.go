@@ -8,7 +8,7 @@ import (
 	"weak"
 )
 
-// nameSet is a set of names. It is immutable, so that streams share equal ones.
+// nameSet is a set of resource names. It is immutable, so that streams can share equal sets.
 type nameSet struct{ sorted []string }
 
 func (n *nameSet) has(name string) bool {
@@ -16,7 +16,8 @@ func (n *nameSet) has(name string) bool {
 	return ok
 }
 
-// with returns the set with additional names, which must be sorted and not in the set.
+// with returns the union of the set and additional names. They must be sorted, and none of them may
+// be in the set.
 func (n *nameSet) with(more []string) *nameSet {
 	all := slices.Concat(n.sorted, more)
 	slices.Sort(all)
@@ -34,12 +35,12 @@ func (n *nameSet) without(names []string) *nameSet {
 	return &nameSet{rest}
 }
 
-// minShared is the least size of a set that streams share. Sharing a smaller one would save no
+// minShared is the minimum size of a set that streams share. Sharing smaller sets would save no
 // memory.
 const minShared = 32
 
-// nameSets holds the sets in use by their content, because the clients of a fleet subscribe to the
-// same names.
+// nameSets has the sets that streams use, by hash. The clients of a fleet subscribe to the same
+// names, so their streams can share one set.
 type nameSets struct {
 	seed maphash.Seed
 
@@ -51,8 +52,8 @@ func newNameSets() *nameSets {
 	return &nameSets{seed: maphash.MakeSeed(), byHash: map[uint64]weak.Pointer[nameSet]{}}
 }
 
-// share returns the set with equal names that other streams use, if there is one, else the set
-// itself.
+// share returns the set with the same names that other streams already use, or the given set if
+// there is none.
 func (s *nameSets) share(set *nameSet) *nameSet {
 	if len(set.sorted) < minShared {
 		return set
@@ -77,7 +78,7 @@ func (s *nameSets) share(set *nameSet) *nameSet {
 	return set
 }
 
-// collected removes a set that no stream uses any more.
+// collected removes the entry of a set that the garbage collector has freed.
 func (s *nameSets) collected(sum uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -7,34 +7,38 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// Services that a stream may use.
+// Services whose methods a client can call for a stream.
 const (
 	ServiceADS = "ads"
 	ServiceSDS = "sds"
 )
 
-// Stream identifies one stream of one client. Two epochs have different streams, but the same node.
+// Stream identifies one stream of one client. Two epochs have different streams although they have
+// the same node.
 type Stream struct {
-	ID      uint64       // number of the stream; it grows with each stream of this server
+	ID      uint64       // number of the stream; later streams of this server have higher numbers
 	Service string       // service that the stream uses: ServiceADS or ServiceSDS
-	Delta   bool         // incremental xDS, not state of the world
+	Delta   bool         // incremental xDS; false: state of the world
 	Node    *corev3.Node // node of the client's first request; must not be modified
 	Peer    Peer
 	Since   time.Time
 }
 
-// Observer receives the events of all streams, those of one stream one after the other. The methods
-// must be safe for concurrent use. A method that blocks delays its stream.
+// Observer receives the events of all streams. The events of one stream arrive one after the other,
+// but those of different streams concurrently. A method that blocks delays its stream.
 type Observer interface {
 	Connected(Stream) // called after the first request of a stream
-	// Disconnected reports the end of a stream. The error is nil if the client disconnected or the
-	// server stops.
+	// Disconnected reports that a stream has ended. The error is nil if the client disconnected or
+	// the server stops.
 	Disconnected(Stream, error)
-	Pushed(Stream, Push)                             // called for each response that is sent
-	Accepted(stream Stream, typeURL, version string) // called for the client's ACK of a response
-	// Refused reports the client's NACK, once the refused resources are known.
+	Pushed(Stream, Push) // called for each response that is sent
+	// called when the client accepts a response (ACK)
+	Accepted(stream Stream, typeURL, version string)
+	// Refused reports that the client refused a response (NACK), once it is known which resources
+	// were refused.
 	Refused(Stream, Refusal)
-	// Recovered reports resources that were refused before, and are now accepted or reverted.
+	// Recovered reports that resources are no longer refused: the client accepted them, or the
+	// refused version was withdrawn.
 	Recovered(stream Stream, typeURL string, names []string)
 }
 
@@ -44,8 +48,8 @@ type Push struct {
 	Nonce     string
 	Version   string
 	Resources int      // number of resources in the response
-	Removed   []string // names of resources that the response says do not exist
-	Bytes     int      // size of the response's resources in bytes
+	Removed   []string // names of resources that, according to the response, do not exist
+	Bytes     int      // total size of the resources in bytes
 
 	response *response
 }

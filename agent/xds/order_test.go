@@ -9,12 +9,12 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// eds1 returns a cluster whose endpoints come from ADS: type EDS (field 2: 3), eds_config.ads
-// (3.1.3).
+// eds1 returns an encoded cluster whose endpoints come from ADS: type EDS (field 2, value 3), and
+// eds_config.ads (field 3.1.3).
 func eds1(name, content string) *resource.Resource {
 	value := append([]byte{0x0a, byte(len(name))}, name...)
 	value = append(value, 0x10, 0x03, 0x1a, 0x04, 0x0a, 0x02, 0x1a, 0x00,
-		0xe2, 0x01, byte(len(content))) // alt_stat_name (field 28) makes versions differ
+		0xe2, 0x01, byte(len(content))) // alt_stat_name (field 28), so that versions differ
 	return resource.FromEncoded(cds, name, append(value, content...))
 }
 
@@ -30,7 +30,7 @@ func TestOrder_ChangedClusterResendsEndpoints(t *testing.T) {
 			p.ask(&request{typeURL: w.typeURL, nonce: w.lastNonce,
 				names: map[string][]string{eds: {"a", "b"}}[w.typeURL]})
 		}
-		// the endpoints are new to this stream, so they are sent again
+		// the clusters were new to the client, so their endpoints are sent again
 		for r := p.session.next(p.now); r != nil; r = p.session.next(p.now) {
 			p.last[r.typeURL] = r
 		}
@@ -38,7 +38,7 @@ func TestOrder_ChangedClusterResendsEndpoints(t *testing.T) {
 			p.ack(eds, "a", "b")
 		}
 		p.publish(eds1("a", "2"))
-		// Envoy acknowledges clusters only once they are warm
+		// Envoy acknowledges clusters only after all of them are warm
 		p.sends("CDS "+"a="+string(eds1("a", "2").EncodedMessage()), "EDS a=1")
 	}
 }
@@ -115,12 +115,13 @@ func TestOrder_WaitsASecondForClusters(t *testing.T) {
 	p.session.expire(p.now)
 	p.saw()
 
-	// The client refuses the second version late: it has the first.
+	// The client accepts the first version late and refuses the second, so it continues to use the
+	// first.
 	p.ask(&request{typeURL: cds, nonce: clusters.nonce})
 	p.saw("accepted CDS")
 	p.nack(cds, "Error adding/updating cluster(s) a: bad")
 	p.saw("refused CDS [a]")
-	// the client may not have accepted b, because its response was refused with another resource
+	// b was in the refused response, too, so it is sent again
 	p.sends("CDS b=1")
 	p.ack(cds)
 	if r := p.session.watches[cds].refused["a"]; r == nil || !same(r.instead, cluster("a=1")) {

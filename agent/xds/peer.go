@@ -17,7 +17,7 @@ import (
 // Peer describes the client of a stream.
 type Peer struct {
 	Address string // path of the Unix socket, or host:port
-	PID     int32  // process ID of the client; 0 if the connection is not local
+	PID     int32  // process ID of the client; 0 if it is on another host
 	UID     uint32
 	GID     uint32
 
@@ -25,22 +25,23 @@ type Peer struct {
 	// Certificate is the client certificate, verified according to the server's TLS configuration;
 	// nil: none.
 	Certificate *x509.Certificate
-	// Token is the unverified bearer token in the stream's metadata; "": none. Only Options.Admit
-	// and Options.HasReservedStreams see it: streams do not retain it.
+	// Token is the bearer token that the client sent, not verified yet; "": none. Only
+	// Options.Admit and Options.HasReservedStreams receive it. It is not stored with the stream.
 	Token string
-	// UserAgent is the program that the client claims to be, as "outriderd/1.2.3 grpc-go/1.79.3", of
-	// at most 128 bytes; "": none.
+	// UserAgent is the program name that the client sends, such as "outriderd/1.2.3
+	// grpc-go/1.79.3", cut to 128 bytes; "": none.
 	UserAgent string
-	// Identity is the SPIFFE ID that Options.Admit has set; "": none.
+	// Identity is the SPIFFE ID that Options.Admit has determined; "": none.
 	Identity string
-	// connection is the limited connection if a listener of LimitTCP accepted it, else nil.
+	// connection is not nil if a listener of LimitTCP accepted the connection. It then counts
+	// against the limits of that listener.
 	connection *admission.Conn
 }
 
 const maxUserAgent = 128 // bytes
 
-// Key returns the key by which limits count the client. Clients that are not connected through
-// LimitTCP have the key of root.
+// Key returns the key by which limits count a client. A client that is not connected through
+// LimitTCP counts as root.
 func (p Peer) Key() admission.Key {
 	if p.connection == nil {
 		return admission.Key{}
@@ -48,14 +49,15 @@ func (p Peer) Key() admission.Key {
 	return p.connection.Key
 }
 
-// withoutToken returns the peer without its token, which must not be logged or retained.
+// withoutToken returns a copy of the peer without its token, which must be neither logged nor
+// stored.
 func (p Peer) withoutToken() Peer {
 	p.Token = ""
 	return p
 }
 
-// connection is a net.Conn whose remote address carries the Peer, because gRPC passes that address
-// on.
+// connection is a net.Conn whose remote address contains the Peer. gRPC passes the remote address
+// to the handlers of calls.
 type connection struct {
 	net.Conn
 	peer Peer
@@ -111,7 +113,8 @@ func PeerFromContext(ctx context.Context) Peer {
 	return p
 }
 
-// bearer returns the token of the first authorization header that contains one.
+// bearer returns the first bearer token in the values of authorization headers; "" if there is
+// none.
 func bearer(headers []string) string {
 	const scheme = "bearer "
 	for _, header := range headers {

@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestPeer_OfTCPConnections: Options.Admit receives the address and token of a TCP client, and the
-// stream does not retain the token.
+// TestPeer_OfTCPConnections checks that Options.Admit receives the address and the token of a TCP
+// client, and that the token is not stored with the stream.
 func TestPeer_OfTCPConnections(t *testing.T) {
 	authority := pkitest.NewAuthority(t, "root", nil)
 	pool := x509.NewCertPool()
@@ -118,8 +118,8 @@ func TestPeer_OfTCPConnections(t *testing.T) {
 	})
 }
 
-// TestPeer_MetadataIsBounded: a client whose metadata exceeds the limit gets no stream, and
-// Options.Admit is not called for it.
+// TestPeer_MetadataIsBounded checks that a stream whose metadata exceeds the limit is refused
+// before Options.Admit is called.
 func TestPeer_MetadataIsBounded(t *testing.T) {
 	_, address := serveFleet(t, Options{Source: oneFeed{resource.NewFeed()},
 		Admit: func(*Peer, *corev3.Node) (*corev3.Node, error) {

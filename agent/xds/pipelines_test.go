@@ -9,10 +9,11 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// TestPipelines_Random runs a client that answers late, in order, and refuses responses with bad
-// resources as a whole. The session must never assume that the client has a bad resource. Once the
-// client has answered everything, it has some version of each resource, and the current one unless
-// that is bad. In the state of the world it may answer several responses at once.
+// TestPipelines_Random runs a client that answers responses late but in order, and refuses each
+// response that contains a bad resource. The session must never assume that the client uses a bad
+// resource. Once the client has answered all responses, it must have a version of each resource,
+// and the newest one unless that is bad. With state-of-the-world xDS, the client may answer several
+// responses with one request.
 func TestPipelines_Random(t *testing.T) {
 	for seed := range uint64(400) {
 		each(t, func(t *testing.T, p *pipeline) {
@@ -62,7 +63,7 @@ func TestPipelines_Random(t *testing.T) {
 	}
 }
 
-// randomClient accepts some resources and refuses others, by their content.
+// randomClient refuses a response if it contains a bad resource, and otherwise accepts it.
 type randomClient struct {
 	*pipeline
 	random *rand.Rand
@@ -82,8 +83,8 @@ func (c *randomClient) receive() {
 	}
 }
 
-// answer answers the oldest response. A merging client answers all responses that it has read at
-// once.
+// answer answers the oldest response. If merges is set, it answers all responses that it has read
+// with one request.
 func (c *randomClient) answer() {
 	if len(c.queue) == 0 {
 		return

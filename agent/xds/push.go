@@ -12,21 +12,22 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// acknowledgeTime is how long listeners, routes and later clusters wait for the client's answer to
-// clusters and endpoints. Envoy acknowledges clusters when the last one is warm, so no route refers
-// to a missing cluster. The wait is bounded because a cluster may never become warm, for example
-// without its secret.
+// acknowledgeTime bounds the time for which listeners, routes and later clusters wait for the
+// client's answer to clusters and endpoints. Envoy acknowledges clusters when all of them are warm;
+// after that, routes can refer to them. Without a bound, a cluster that never becomes warm, for
+// example because its secret is missing, would block the other types.
 const acknowledgeTime = time.Second
 
-// next returns the response to send now, nil if there is none. Clusters are sent first, then
-// endpoints; listeners and routes follow when clusters and endpoints are acknowledged. Removals are
-// sent last, when nothing refers to the removed resources any more.
+// next returns the response to send now; nil if there is none. Clusters are sent first, then
+// endpoints. Listeners and routes follow when clusters and endpoints are acknowledged. Removals are
+// sent last, when no resource refers to the removed ones any more.
 func (s *session) next(now time.Time) *response {
 	if s.snapshot.Sequence == 0 {
-		// before the first publication, an answer would say that no resource exists
+		// before the first publication, a response would say that the resources do not exist
 		return nil
 	}
-	awaited := false // a response with clusters, endpoints or an extension is unanswered
+	// a response with clusters, endpoints or an extension was sent and is not answered yet
+	awaited := false
 	for _, w := range s.order {
 		switch {
 		case w.rank >= rank(resource.ListenerType) && awaited:
@@ -55,19 +56,21 @@ func (s *session) next(now time.Time) *response {
 			}
 		}
 		if s.awaitsListeners(w) {
-			return nil // the listeners in flight may still refer to what would be removed
+			// the previous listeners, which Envoy uses until it answers, may refer to the removed
+			// resources
+			return nil
 		}
 	}
 	return nil
 }
 
-// awaited reports whether other types must wait for the answer to the response in flight.
+// awaited reports whether other types must wait for the answer to the response that was sent last.
 func (w *watch) awaited(now time.Time) bool {
 	return w.inflight != nil && now.Before(w.awaitedUntil())
 }
 
-// awaitedUntil returns how long other types wait for the answer to the response in flight; zero: not
-// at all.
+// awaitedUntil returns until when other types wait for the answer to the response that was sent
+// last; zero: they do not wait.
 func (w *watch) awaitedUntil() time.Time {
 	switch {
 	case w.inflight.restores:
@@ -78,7 +81,8 @@ func (w *watch) awaitedUntil() time.Time {
 	return time.Time{}
 }
 
-// wake returns the time at which next may return a response although nothing changes; zero: never.
+// wake returns the earliest time at which next may return a response although no resource has
+// changed; zero: never.
 func (s *session) wake(now time.Time) (at time.Time) {
 	for _, w := range s.order {
 		if w.awaited(now) {
@@ -99,8 +103,8 @@ func earlier(x, y time.Time) time.Time {
 	return x
 }
 
-// expire stops the wait for overdue answers, and returns their responses. Until an answer arrives,
-// the client is assumed to have their resources.
+// expire stops waiting for overdue answers, and returns the unanswered responses. Until such an
+// answer arrives, the session assumes that the client has accepted their resources.
 func (s *session) expire(now time.Time) (unanswered []*response) {
 	for _, w := range s.order {
 		if r := w.inflight; r != nil && !now.Before(w.answerUntil) {
@@ -111,11 +115,11 @@ func (s *session) expire(now time.Time) (unanswered []*response) {
 	return unanswered
 }
 
-// sending records that a response is being sent.
+// sending completes a response that is about to be sent, and records it.
 func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	s.nonce++
 	r.typeURL, r.version = w.typeURL, strconv.FormatUint(s.snapshot.Sequence, 10)
-	// only a client that has read the response knows its nonce (see stream.unread)
+	// the random part proves that a client that answers has read the response (see stream.unread)
 	r.nonce = strconv.FormatUint(s.nonce, 10) + "-" + strconv.FormatUint(rand.Uint64(), 36)
 	r.sequence = s.snapshot.Sequence
 	r.published, r.sent, r.trial = s.snapshot.Published, now, w.trial
@@ -132,12 +136,14 @@ func (s *session) sending(w *watch, r *response, now time.Time) *response {
 	return r
 }
 
-// resendEndpoints marks the endpoints of the clusters in a response to be sent again. Envoy
-// rebuilds a changed cluster and waits for its endpoints without requesting them again.
+// resendEndpoints marks the endpoints of all clusters in a response for sending. Envoy rebuilds a
+// changed cluster, and waits for its endpoints without requesting them again.
 func (s *session) resendEndpoints(r *response) {
 	endpoints := s.watches[resource.EndpointType]
 	if endpoints == nil || endpoints.blank {
-		return // the client gets its endpoints elsewhere, or has received none so far
+		// the client receives endpoints from another server, or has not received any from this one
+		// yet
+		return
 	}
 	for _, cluster := range r.allChanges {
 		if cluster.after == nil {
@@ -154,7 +160,8 @@ func (s *session) resendEndpoints(r *response) {
 // cluster's own name.
 func (w *watch) of(cluster *resource.Resource) string {
 	if w.wants(cluster.Name) {
-		return cluster.Name // avoids decoding, because thousands of clusters may change at once
+		// the common case, without decoding, because thousands of clusters may change together
+		return cluster.Name
 	}
 	var decoded clusterv3.Cluster
 	if err := proto.Unmarshal(cluster.EncodedMessage(), &decoded); err != nil {
@@ -163,9 +170,9 @@ func (w *watch) of(cluster *resource.Resource) string {
 	return cmp.Or(decoded.GetEdsClusterConfig().GetServiceName(), cluster.Name)
 }
 
-// build returns the next response of a type, nil if there is nothing to send. last reports whether
-// all other changes were sent. Before that, a resource is removed only if the client waits for an
-// answer about it or another resource replaces it.
+// build returns the next response of a type; nil if there is nothing to send. last reports whether
+// all changes of other types were sent. While it is false, a removal is sent only if the client
+// requested the resource and awaits a response about it, or if another resource replaces it.
 func (s *session) build(w *watch, last bool) *response {
 	switch {
 	case w.oneByOne():
@@ -177,7 +184,7 @@ func (s *session) build(w *watch, last bool) *response {
 	}
 	set := s.snapshot.ByType(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
-	current := 0 // number of resources in the response that are the newest versions
+	current := 0 // number of resources in the response that have their newest version
 	for name, d := range s.due(w) {
 		if w.trial != nil && !w.trial.has(name) {
 			continue
@@ -194,19 +201,20 @@ func (s *session) build(w *watch, last bool) *response {
 		switch {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
-		// the publisher has not yet said whether the resource exists
+		// it is unknown yet whether the resource exists
 		case target == nil && !restores && s.pending(w, name):
 		case target == nil && (d.forced || mayRemove(name)):
-			// the state of the world cannot express a removal
+			// a state-of-the-world response cannot express that a resource was removed
 			if s.delta || d.forced {
 				r.removed = append(r.removed, name)
 				r.note(name, d.held, nil)
 				r.restores = restores
 			}
 			w.hold(name, nil, now, false)
-		case target == nil: // removals must wait until other changes were sent
+		case target == nil: // removals are sent after all other changes
 		case !target.HasContent():
-			// the client has the version from an earlier stream; its content is not known
+			// the version is from an earlier stream and its content is unknown, so the client keeps
+			// it
 			w.hold(name, d.held, now, false)
 		default:
 			if target == now {
@@ -222,7 +230,8 @@ func (s *session) build(w *watch, last bool) *response {
 		w.differs = map[string]difference{} // frees the memory of a large change
 	}
 	if len(r.resources)+len(r.removed) == 0 && !w.answer {
-		if w.trial != nil { // all suspects of the trial were removed or reverted
+		// no suspect of the trial is left to be sent: they were removed or reverted
+		if w.trial != nil {
 			w.trial.pass(w)
 			return s.build(w, last)
 		}
@@ -232,8 +241,8 @@ func (s *session) build(w *watch, last bool) *response {
 	return r
 }
 
-// pack sets the body of a response. Streams share the body of a response that has all resources of
-// a type (everything).
+// pack sets the body of a response. If the response has all resources of a type (everything),
+// streams share its body.
 func (s *session) pack(w *watch, r *response, everything bool) {
 	if everything {
 		r.body = s.shared.all(s.snapshot, w.typeURL, s.delta)
@@ -243,8 +252,8 @@ func (s *session) pack(w *watch, r *response, everything bool) {
 	r.body = newBody(r.resources, s.delta)
 }
 
-// buildFirst returns the first response of a type. It returns nil if the client has requested only
-// resources of which it is not known whether they exist.
+// buildFirst returns the first response of a type. It returns nil if it is unknown of all requested
+// resources whether they exist.
 func (s *session) buildFirst(w *watch) *response {
 	if !w.wildcard && len(w.names.sorted) == 0 {
 		return nil
@@ -290,8 +299,8 @@ func (s *session) buildFirst(w *watch) *response {
 	return r
 }
 
-// buildFull builds a response that contains all resources of a type. In place of a refused resource
-// it contains the accepted version.
+// buildFull returns a response with all resources of a type, in which the accepted version replaces
+// a refused one. It returns nil if nothing has changed.
 func (s *session) buildFull(w *watch, last bool) *response {
 	set := s.snapshot.ByType(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
@@ -315,7 +324,7 @@ func (s *session) buildFull(w *watch, last bool) *response {
 		}
 		return nil
 	}
-	instead := 0 // number of resources in the response that are not the newest versions
+	instead := 0 // number of resources in the response that do not have their newest version
 	for name, target := range targets {
 		d, now := w.differs[name], set[name]
 		if target == nil && (d.held != nil || d.forced) {

@@ -14,7 +14,8 @@ import (
 // Refusal is a client's refusal (NACK) of resources.
 //
 // Versions has the refused version of each resource, "" if unknown. InUse has the version that the
-// client retains of each, "" if none; it is nil if perhaps not all of the resources were refused.
+// client continues to use, "" if none. It is nil if the client may have accepted some of the
+// resources.
 type Refusal struct {
 	Type      string            `json:"type"`    // type URL of the refused resources
 	Nonce     string            `json:"nonce"`   // nonce of the refused response
@@ -24,8 +25,8 @@ type Refusal struct {
 	Versions  []string          `json:"versions"`
 	InUse     []string          `json:"kept"`
 	Origins   []resource.Origin `json:"origins"` // origins of the refused resources
-	// First reports whether the client has accepted no resource of the type, on this stream or
-	// before.
+	// First reports whether the client has accepted no resource of the type, neither on this stream
+	// nor on an earlier one.
 	First bool `json:"first"`
 }
 
@@ -34,29 +35,30 @@ func (r Refusal) OneLine() string {
 	return strings.Join(strings.Split(strings.TrimSpace(r.Error), "\n"), "; ")
 }
 
-// refused is a resource that the client refused. It is sent again only if its content changes, or a
-// secret that may have caused the refusal.
+// refused is a resource that the client refused. It is sent again if its content changes, if the
+// feed retries it, or if the client accepts a secret that may have caused the refusal.
 type refused struct {
 	resource *resource.Resource
-	// instead is the version that the client has, or will get if it has none; nil: none
+	// version that the client uses instead, or that is sent to it if it has none; nil: none
 	instead *resource.Resource
 	message string
 	since   time.Time
-	again   bool // the refused version is sent once more
-	// number of the feed's retry in which the version was refused; see resource.RefusedVersion
+	again   bool // the refused version is to be sent once more
+	// number of retries by the feed when the version was refused; see resource.RefusedVersion
 	attempt int
-	// inherited: other clients refused the version; this client connected later and did not get it
+	// other clients refused the version before this client subscribed, so it was not sent to this
+	// client
 	inherited bool
 }
 
-// has reports whether a resource is the refused version, and must not be sent again.
+// has reports whether one is the refused version, and must not be sent again.
 func (r *refused) has(one *resource.Resource) bool {
 	return r != nil && !r.again && one != nil && same(r.resource, one)
 }
 
-// target returns the version of a resource that the client should have: now, which is the
-// snapshot's; if the client refused that, held, the version that it has; and if it has none, the
-// last accepted version.
+// target returns the version of a resource that the client should use: the version now in the
+// snapshot, unless the client refused it; otherwise the version held that the client has; or, if it
+// has none, the last accepted version.
 func (w *watch) target(name string, held, now *resource.Resource) *resource.Resource {
 	r := w.refused[name]
 	switch {
@@ -68,23 +70,24 @@ func (w *watch) target(name string, held, now *resource.Resource) *resource.Reso
 	return r.instead
 }
 
-// trial finds the refused resources if the client's error does not name them. It halves the
-// suspects and sends each half, until the refused ones are isolated and all others accepted.
+// trial determines which resources of a response were refused if the client's error does not name
+// them. It divides the suspects into halves and sends each half separately, until the refused
+// resources are isolated and all others accepted.
 type trial struct {
-	groups []map[string]struct{} // groups of suspects; the last one is being tried
+	groups []map[string]struct{} // groups of suspects; those of the last group were sent
 	rounds int
 
-	// whole is the refusal of the whole response. It is reported if the trial finds no refused
-	// resource: Envoy may accept at the second time what it refused before, because it accepts a
-	// secret that equals the refused one without validation.
+	// whole is the refusal of the whole response, which is reported if the trial finds no refused
+	// resource. This happens with secrets: Envoy accepts a secret without validation if it equals
+	// the one that it refused.
 	whole *Refusal
 }
 
-// maxRounds bounds the rounds of a trial. It suffices to find three resources among thousands;
-// after it, all remaining suspects count as refused.
+// maxRounds bounds the rounds of a trial. It suffices to find three resources among thousands. If
+// it is exceeded, all remaining suspects count as refused.
 const maxRounds = 64
 
-// clipLength bounds the client's error message, in bytes.
+// clipLength bounds the stored error message of a client, in bytes.
 const clipLength = 4096
 
 func (t *trial) has(name string) bool {
@@ -92,9 +95,9 @@ func (t *trial) has(name string) bool {
 	return on
 }
 
-// pass removes the last group of suspects, which was accepted, refused or is no longer sent. If no
-// group is left, pass ends the trial and returns the refusal of the whole response, nil if refused
-// resources were found.
+// pass removes the last group of suspects, because the client answered it or because it need not be
+// sent any more. If no group is left, the trial ends. Then, if no refused resource was found, pass
+// returns the refusal of the whole response.
 func (t *trial) pass(w *watch) *Refusal {
 	t.groups = t.groups[:len(t.groups)-1]
 	if len(t.groups) > 0 {
@@ -115,7 +118,8 @@ func (t *trial) split(names []string) {
 	}
 }
 
-// join notifies the feed, once, that the client has answered a response with listeners.
+// join notifies the feed that the client has answered a response with listeners, when this happens
+// for the first time.
 func (s *session) join(w *watch) {
 	if w.typeURL == resource.ListenerType && !s.joined {
 		s.joined = true
@@ -150,7 +154,7 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	if s.handleRestoring(w, r) {
 		return
 	}
-	// the next response has all resources again, so only its answer counts
+	// a later response contains all resources again, so the answer to it decides
 	if next := w.oldest(); w.full && next != nil {
 		next.absorb(r)
 		return
@@ -169,9 +173,10 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	case len(refusedNames) > 0:
 	case len(suspects) <= 1:
 		refusedNames = suspects
-	case w.oneByOne(): // the client skipped responses; their resources are sent again
+	case w.oneByOne(): // the client skipped responses, whose resources are sent again
 		return
-	// the client may have refused the versions that have changed since; the others are sent again
+	// the client may have refused versions that are outdated now; all other resources are sent
+	// again
 	case len(past) > 0:
 		if !onTrial {
 			s.report.refused(*whole())
@@ -182,7 +187,7 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 		w.trial = &trial{rounds: 1, whole: whole()}
 		w.trial.split(slices.Clone(suspects))
 		return
-	case !onTrial: // there is one trial at a time; these resources are sent again after it
+	case !onTrial: // another trial is running; these resources are sent again after it
 		return
 	case w.trial.rounds < maxRounds:
 		w.trial.rounds++
@@ -206,11 +211,13 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	s.refuse(w, r, message, refusedNames)
 }
 
-// refuse records and reports that the client refused the named resources of a response.
+// refuse records and reports that the client refused the resources with the given names in a
+// response.
 func (s *session) refuse(w *watch, r *response, message string, names []string) {
 	report := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.redact(message),
 		Resources: names}
-	if len(names) == 0 { // the response had no changes, so any of its resources may be refused
+	// the response changed nothing, so any of its resources may be the refused one
+	if len(names) == 0 {
 		for _, sent := range r.resources {
 			report.Resources = append(report.Resources, sent.Name)
 		}
@@ -221,12 +228,14 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		sent[one.Name] = one
 	}
 	report.Versions = make([]string, len(report.Resources))
-	var over []string // names of which the client has a newer version meanwhile
+	// names of refused resources of which the client already has the newest version
+	var over []string
 	var nacks []resource.Nack
 	nacked := map[string]bool{}
 	for i, name := range report.Resources {
 		now := s.get(w, name)
-		// the fallback to now: a suspect of an earlier round of the trial
+		// now, if this response does not contain the resource: a suspect of an earlier round of the
+		// trial
 		one := cmp.Or(r.changes[name].after, sent[name], now)
 		if one == nil {
 			continue
@@ -243,7 +252,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		case !w.wants(name) || w.changing(name) == nil && same(held, now):
 			delete(w.refused, name)
 			over = append(over, name)
-		// the client refuses the last accepted version, too
+		// the version sent last was the last accepted one, which the client has refused, too
 		case w.refused[name].has(now) && !same(one, now):
 			w.refused[name].instead = nil
 		default:
@@ -285,15 +294,15 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	}
 	report.First = s.holdsNothing(w)
 	s.report.refused(report)
-	// The feed's new snapshot retains resources that the client uses instead of refused ones, and
-	// listeners whose replacement was refused.
+	// Publishing the refusal may have added resources to the snapshot: those that the client uses
+	// instead of refused ones, and listeners whose replacement was refused.
 	if snapshot.Sequence > s.snapshot.Sequence {
 		s.advance(s.visibleOf(snapshot))
 	}
 	s.reportRecovered(w, over)
 }
 
-// visibleOf returns the part of a snapshot that the client may get.
+// visibleOf returns a snapshot without the resources that the client may not receive.
 func (s *session) visibleOf(snapshot *resource.Snapshot) *resource.Snapshot {
 	if s.visible == nil {
 		return snapshot
@@ -301,8 +310,8 @@ func (s *session) visibleOf(snapshot *resource.Snapshot) *resource.Snapshot {
 	return s.visible(snapshot)
 }
 
-// holdsNothing reports whether the client has accepted no resource of a type, on this stream or
-// before.
+// holdsNothing reports whether the client has accepted no resource of a type, neither on this
+// stream nor on an earlier one.
 func (s *session) holdsNothing(w *watch) bool {
 	if w.versionAccepted != "" {
 		return false
@@ -320,8 +329,8 @@ func (s *session) holdsNothing(w *watch) bool {
 	return true
 }
 
-// recovered returns the names of resources that were refused before, and that the client accepts
-// with a response.
+// recovered returns the names of those resources in a response that the client had refused before,
+// and that it accepts now.
 func (w *watch) recovered(r *response) (names []string) {
 	for name, was := range w.refused {
 		c, ok := r.changes[name]
@@ -333,7 +342,7 @@ func (w *watch) recovered(r *response) (names []string) {
 	return names
 }
 
-// replaces reports whether a response changes a resource that the client had before.
+// replaces reports whether a response changes or removes a resource that the client had before.
 func (r *response) replaces() bool {
 	for _, c := range r.changes {
 		if c.before != nil {
@@ -350,9 +359,9 @@ func (s *session) reportRecovered(w *watch, names []string) {
 	}
 }
 
-// named returns those of the names that an error message of Envoy uses as names of resources: in
-// "Error adding/updating cluster(s) a: why, b: why", in a line for each listener, or in quotes.
-// Elsewhere in the message a name may be an ordinary word.
+// named returns those names that an error message of Envoy contains as names of resources: in
+// "Error adding/updating cluster(s) a: why, b: why", at the beginning of a line for each listener,
+// or in quotes. At other places of the message a name may be an ordinary word.
 func named(message string, names []string) (found []string) {
 	message = message[:min(len(message), 16*clipLength)]
 	for _, name := range names {
@@ -389,7 +398,7 @@ func quoted(before, after string) bool {
 		strings.HasSuffix(before, "'") && strings.HasPrefix(after, "'")
 }
 
-// redact returns a client's error message, redacted and cut to clipLength.
+// redact returns a client's error message without secrets, cut to clipLength bytes.
 func (s *session) redact(message string) string {
 	if s.redactor != nil {
 		message = s.redactor(message)

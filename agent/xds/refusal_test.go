@@ -49,13 +49,13 @@ func TestRefusal_NamedResourceIsIsolated(t *testing.T) {
 	p.publish(cluster("b=2"), cluster("a=3"))
 	p.sends("CDS a=3")
 	p.ack(cds)
-	p.publish(cluster("b=1")) // the client already has this version: there is nothing to send
+	p.publish(cluster("b=1")) // the client has this version, so nothing is sent
 	p.sends()
 	p.saw("accepted CDS", "accepted CDS", "recovered CDS [b]")
 }
 
-// TestRefusal_RedactsMessage checks that Options.Redact redacts the reported message, and that the
-// names in the original message are still found.
+// TestRefusal_RedactsMessage checks that Options.Redact changes the reported message, while names
+// are found in the original message.
 func TestRefusal_RedactsMessage(t *testing.T) {
 	p := newTable(t, true)
 	p.session.redactor = func(message string) string {
@@ -82,7 +82,7 @@ func TestRefusal_ThenRemoved(t *testing.T) {
 	p.sends("CDS a=1")
 	p.ack(cds)
 	p.events = nil
-	p.remove(cds, "new") // the client never had the removed resource
+	p.remove(cds, "new") // the client never accepted the resource, so no removal is sent
 	p.sends()
 	p.saw("recovered CDS [new]")
 	if n := len(p.session.watches[cds].differs); n != 0 {
@@ -143,7 +143,9 @@ func TestRefusal_ListenerRetriedAfterSecretChange(t *testing.T) {
 			subscribe: []string{"t"}, nonce: p.last[resource.SecretType].nonce})
 		p.sends("SDS t=1")
 		p.ack(resource.SecretType, "s", "t")
-		p.sends() // the client keeps its secrets, so nothing is sent
+		// no secret that the client had before has changed, so the refused listener is not sent
+		// again
+		p.sends()
 		p.publish(made(resource.SecretType, "s=2"))
 		p.sends("SDS s=2")
 		p.ack(resource.SecretType, "s", "t")
@@ -161,7 +163,7 @@ func TestRefusal_ListenerRetriedAfterSecretChange(t *testing.T) {
 	}
 }
 
-// whole returns all in the state of the world, where a response has all resources, and changed for
+// whole returns all for state-of-the-world xDS, where a response has all resources, and changed for
 // incremental xDS.
 func whole(delta bool, all, changed string) string {
 	if delta {
@@ -195,7 +197,8 @@ func TestRefusal_NamesVersions(t *testing.T) {
 	}
 }
 
-// TestRefusal_EndsWithRevert reverts a refused resource to the version that the client has.
+// TestRefusal_EndsWithRevert checks that a refusal ends when the resource is reverted to the
+// version that the client uses.
 func TestRefusal_EndsWithRevert(t *testing.T) {
 	both(t, func(t *testing.T, delta bool) {
 		p := newTable(t, delta)
@@ -209,7 +212,7 @@ func TestRefusal_EndsWithRevert(t *testing.T) {
 		p.publish(cluster("b=1"))
 		p.sends()
 		p.saw("accepted CDS", "refused CDS [b]", "recovered CDS [b]")
-		// the refused version is sent once more, because its object was changed and changed back
+		// the refused version is sent again after the revert
 		p.publish(cluster("b=2"))
 		p.sends(whole(delta, "CDS a=1 b=2", "CDS b=2"))
 		p.ack(cds)
@@ -217,9 +220,9 @@ func TestRefusal_EndsWithRevert(t *testing.T) {
 	})
 }
 
-// TestRefusal_RandomClients connects and disconnects clients that refuse resources at random. In
-// the end each client has the newest version that it does not refuse, or the last accepted one, and
-// lacks no resource that it had before.
+// TestRefusal_RandomClients connects and disconnects clients that refuse random versions. At the
+// end each client must have the newest version that it does not refuse, or the last accepted one.
+// It must not lack a resource that it had before.
 func TestRefusal_RandomClients(t *testing.T) {
 	for seed := range uint64(300) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -266,8 +269,8 @@ func TestRefusal_RandomClients(t *testing.T) {
 			c.client(c.bad)
 			w := c.session.watches[cds]
 			for name, now := range c.session.snapshot.ByType(cds) {
-				// the client may also start with the last accepted version, if all others refused
-				// the newest
+				// a client that connects later may begin with the last accepted version, if all
+				// others refused the newest one
 				inherited := w.refused[name] != nil && w.refused[name].inherited
 				if _, differs := w.differs[name]; differs != (inherited ||
 					c.bad[name+"="+string(now.EncodedMessage())]) {
@@ -279,7 +282,7 @@ func TestRefusal_RandomClients(t *testing.T) {
 	}
 }
 
-// another returns another client of the same feed.
+// another returns a table for another client of the same feed.
 func (p *table) another(delta bool) *table {
 	next := newTable(p.t, delta)
 	next.feed = p.feed

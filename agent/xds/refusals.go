@@ -10,16 +10,16 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Refusals raises conditions for the resources that clients refuse. It records them by stream,
-// because two epochs may differ and the refusals of an epoch end with its stream. It is safe for
-// concurrent use.
+// Refusals raises conditions for the resources that clients refuse. It records each refusal with
+// its stream: two epochs may differ in what they refuse, and the refusals of an epoch end with its
+// stream. It is safe for concurrent use.
 type Refusals struct {
 	board  *condition.Board
 	code   func(typeURL string) string
 	prefix string // prefix of the text of each condition
 
 	mu  sync.Mutex
-	all map[refusedBy]string // text for people; "" if the refusal is reported elsewhere
+	all map[refusedBy]string // sentences for people; "" if the refusal is reported in another way
 }
 
 // refusedBy identifies a refused resource and the stream that refused it.
@@ -28,14 +28,15 @@ type refusedBy struct {
 	stream        uint64
 }
 
-// NewRefusals returns an empty Refusals. code returns the code of the condition for a type.
+// NewRefusals returns an empty Refusals. code returns the condition code for refusals of a type.
 func NewRefusals(board *condition.Board, code func(typeURL string) string,
 	prefix string) *Refusals {
 	return &Refusals{board: board, code: code, prefix: prefix, all: map[refusedBy]string{}}
 }
 
-// Add records that a stream refuses resources; without names, that it refuses unknown ones. The
-// sentence describes the refusal for people; it is "" if the refusal is reported elsewhere.
+// Add records that a stream refuses the named resources; without names, that it is unknown which
+// ones it refuses. The sentence describes the refusal for people; "" if the refusal is reported in
+// another way.
 func (r *Refusals) Add(stream uint64, typeURL string, names []string, sentence string) {
 	if len(names) == 0 {
 		names = []string{""}
@@ -48,8 +49,8 @@ func (r *Refusals) Add(stream uint64, typeURL string, names []string, sentence s
 	r.show(r.code(typeURL))
 }
 
-// Accepted records that a stream accepts the named resources again, which also ends its refusals of
-// unknown resources of the type. It returns those names that no stream refuses any more.
+// Accepted records that a stream accepts the named resources. This also ends refusals of the type
+// for which no name is known. It returns those names that no stream refuses any more.
 func (r *Refusals) Accepted(stream uint64, typeURL string, names []string) []string {
 	return r.remove(func(by refusedBy) bool {
 		return by.stream == stream && by.typeURL == typeURL &&
@@ -65,7 +66,7 @@ func (r *Refusals) Ended(stream uint64) {
 func (r *Refusals) remove(gone func(refusedBy) bool) (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// resources that no stream refuses any more; the field stream is 0
+	// resources that no stream refuses any more, by type and name
 	removed := map[refusedBy]bool{}
 	codes := map[string]bool{}
 	for by := range r.all {
@@ -87,13 +88,13 @@ func (r *Refusals) remove(gone func(refusedBy) bool) (names []string) {
 	return names
 }
 
-// maxSentences bounds the sentences in a condition, because one mistake can invalidate hundreds of
-// resources.
+// maxSentences bounds the sentences in the text of a condition, because one mistake can make
+// hundreds of resources invalid.
 const maxSentences = 3
 
-// show raises or clears the condition with a code. Callers hold mu.
+// show raises or clears the condition with the given code. The caller must hold mu.
 func (r *Refusals) show(code string) {
-	// several resources and streams may have the same sentence
+	// each sentence once, because several resources and streams may have the same one
 	sentences := map[string]struct{}{}
 	for by, sentence := range r.all {
 		if r.code(by.typeURL) == code && sentence != "" {

@@ -6,18 +6,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Registration is the registration of a workload by one of its streams. Its methods must not block.
+// Registration is the registration of a workload for the duration of one of its streams. Its
+// methods must not block.
 type Registration interface {
-	// Report records that the workload is healthy, or why it is not.
+	// Report records whether the workload is healthy, and why it is not.
 	Report(healthy bool, problem string)
-	// Refused returns a channel with the error that ends the stream if the workload cannot be
-	// registered after all.
+	// Refused returns a channel that delivers the error with which the stream must end, if the
+	// workload cannot be registered.
 	Refused() <-chan error
-	// End is called once, at the end of the stream.
+	// End is called once, when the stream ends.
 	End()
 }
 
-// register registers the workload of the client.
+// register calls Options.Register for the client of an ADS stream.
 func (st *stream) register(ctx context.Context) (err error) {
 	register := st.server.options.Register
 	if register == nil || st.Service != ServiceADS {
@@ -30,14 +31,15 @@ func (st *stream) register(ctx context.Context) (err error) {
 	return err
 }
 
-// deregister ends the registration.
+// deregister ends the registration of the client's workload, if there is one.
 func (st *stream) deregister() {
 	if st.registration != nil {
 		st.registration.End()
 	}
 }
 
-// report passes on the health in a request. It reports whether the request is such a one.
+// report passes the workload's health in a request to the registration. It returns false if the
+// request is not about health.
 func (st *stream) report(r *request) bool {
 	if r.typeURL != resource.HealthType {
 		return false

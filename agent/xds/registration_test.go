@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// registrations records the calls of Options.Register and of Registrations.
+// registrations records the calls of Options.Register and of the methods of Registration.
 type registrations struct {
 	events chan string
 	denied chan error

@@ -10,16 +10,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Removals of listeners wait until Envoy has accepted the listeners that were sent before: it may
-// refuse a replacement, for example because its port is in use. A listener whose address another
-// listener gets is removed in the same response, because Envoy accepts no two listeners with one
-// address.
+// Removals of listeners wait until Envoy has accepted the listeners that were sent before, because
+// Envoy may refuse the replacement of a removed listener, for example if its port is in use. But a
+// listener is removed in the same response in which another one with its address is added, because
+// Envoy accepts no two listeners with one address.
 
-// mayRemove returns a function that reports whether the next response of a type may remove a
-// resource. last reports whether all other changes were sent.
+// mayRemove returns a function that reports whether the next response of a type may remove the
+// resource with a name. last reports whether all other changes were sent.
 func (s *session) mayRemove(w *watch, last bool) func(name string) bool {
 	switch {
-	case w.oneByOne(): // the client drops it with the last listener that names it
+	case w.oneByOne(): // Envoy drops an extension with the last listener that names it
 		return func(string) bool { return false }
 	case w.typeURL != resource.ListenerType:
 		return func(string) bool { return last }
@@ -43,13 +43,14 @@ func (s *session) mayRemove(w *watch, last bool) func(name string) bool {
 	}
 }
 
-// awaitsListeners reports whether removals of listeners wait, because Envoy has not answered all
-// responses with listeners.
+// awaitsListeners reports whether removals of listeners must wait, because Envoy has not answered
+// all responses with listeners.
 func (s *session) awaitsListeners(w *watch) bool {
 	return w.typeURL == resource.ListenerType && w.oldest() != nil && len(s.pendingRemovals(w)) > 0
 }
 
-// pendingRemovals returns the names of resources that the client has and that no longer exist.
+// pendingRemovals returns the names of resources that the client has, although they no longer
+// exist.
 func (s *session) pendingRemovals(w *watch) (names []string) {
 	for name, d := range w.differs {
 		if d.held != nil && s.get(w, name) == nil {

@@ -23,8 +23,9 @@ func (p *table) replace(old string, resources ...*resource.Resource) {
 
 const taken = "Error adding/updating listener(s) new: cannot bind"
 
-// TestRemoval_ListenerWaitsForItsReplacement replaces a listener by one that Envoy refuses. The old
-// listener is removed once Envoy accepts another replacement, or if the refused one is withdrawn.
+// TestRemoval_ListenerWaitsForItsReplacement replaces a listener by one that Envoy may refuse. The
+// old listener is removed once Envoy accepts a replacement, and stays if the refused one is
+// withdrawn.
 func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		sends := func(p *table, incremental, state string) {
@@ -64,7 +65,7 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 			p.nack(lds, taken)
 			p.sends()
 			p.remove(cds, "c")
-			p.sends() // not removed yet, because the old listener may refer to it
+			p.sends() // the cluster is not removed yet, because the old listener may refer to it
 			p.publish(made(lds, "new=2"))
 			sends(p, "LDS new=2", "LDS new=2 old=\x01c other=1")
 			p.ack(lds)
@@ -112,9 +113,9 @@ func TestRemoval_ListenerWaitsForItsReplacement(t *testing.T) {
 	})
 }
 
-// TestRemoval_ListenerOfAnotherObject removes a listener at once although Envoy refuses another
-// listener that is new in the same edit, because the two come from different objects. A removed
-// listener from the same object as the refused one stays.
+// TestRemoval_ListenerOfAnotherObject removes two listeners in the edit that adds a third, which
+// Envoy refuses. The one that comes from another object than the refused one is removed
+// immediately; the one from the same object stays.
 func TestRemoval_ListenerOfAnotherObject(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		listener := func(name string, line int, gateway string) *resource.Resource {
@@ -139,8 +140,9 @@ func TestRemoval_ListenerOfAnotherObject(t *testing.T) {
 	})
 }
 
-// TestRemoval_ListenerWithSameAddress removes the old listener in the response that adds the new
-// one, because Envoy accepts no two listeners with one address.
+// TestRemoval_ListenerWithSameAddress replaces a listener by one with the same address. A single
+// response adds the new one and removes the old one, because Envoy accepts no two listeners with
+// one address.
 func TestRemoval_ListenerWithSameAddress(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		listener := func(name string, port int) *resource.Resource {
@@ -167,9 +169,9 @@ func TestRemoval_ListenerWithSameAddress(t *testing.T) {
 	})
 }
 
-// TestRefusal_PublishedAgainIsRetried withdraws a refused listener and publishes it again before
-// the session has processed the withdrawal. The publisher may not know of the refusal, so the
-// listener is sent again.
+// TestRefusal_PublishedAgainIsRetried withdraws a listener, and publishes it again before the
+// session has processed the withdrawal. Although the client has refused the listener, it is sent
+// again, because the publisher may not know of the refusal.
 func TestRefusal_PublishedAgainIsRetried(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(made(lds, "old=1"))
@@ -194,7 +196,8 @@ func TestRefusal_PublishedAgainIsRetried(t *testing.T) {
 	p.saw("recovered LDS [new]")
 }
 
-// TestRemoval_Envoy moves a listener to a port that is in use, then renames the listener.
+// TestRemoval_Envoy moves a listener to a port that is in use, which Envoy refuses, and then
+// renames it with the old port. The old port is served all the time.
 func TestRemoval_Envoy(t *testing.T) {
 	bothModes(t, func(t *testing.T, delta bool) {
 		other, err := net.Listen("tcp", "127.0.0.1:0")
@@ -221,7 +224,7 @@ func TestRemoval_Envoy(t *testing.T) {
 			seen.with(func(r *recorder) { refused = len(r.refusals) > 0 })
 			return refused
 		})
-		server.Status(t.Context()) // returns once the session has processed the refusal
+		server.Status(t.Context()) // waits until the session has processed the refusal
 		if got := ask(port); got != "one" {
 			t.Errorf("the old port after the refusal: %s", got)
 		}

@@ -20,19 +20,20 @@ type request struct {
 	node    *corev3.Node
 	typeURL string
 	nonce   string           // nonce of the response that the request answers; "": none
-	refusal *statusv3.Status // why the client refuses that response; nil if it accepts it
-	// number of xdstp resource locators, which the server does not support
+	refusal *statusv3.Status // why the client refuses that response; nil: it accepts the response
+	// number of xdstp resource locators in the request, which the server does not support
 	locators int
 
 	names []string // state of the world: all names that the client subscribes to
 
-	subscribe, unsubscribe []string // incremental: names to add to and remove from the subscription
-	// incremental: versions by name of resources that the client has from an earlier stream
+	// incremental: names that are added to and removed from the subscription
+	subscribe, unsubscribe []string
+	// incremental: versions of the resources that the client has from an earlier stream, by name
 	versions map[string]string
 }
 
-// nodeOf returns the node of a request without its list of extensions: these are 40 KB that are not
-// used and would be retained as long as the stream.
+// nodeOf returns the node of a request without its list of extensions. The list has about 40 KB, is
+// not used, and would be retained as long as the stream.
 func nodeOf(r interface{ GetNode() *corev3.Node }) *corev3.Node {
 	node := r.GetNode()
 	if node != nil {
@@ -59,11 +60,11 @@ func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
 	}
 }
 
-// limits bounds what one stream may request, and so the memory that it uses.
+// limits bounds the memory that the requests of one stream occupy.
 type limits struct {
 	types     int // maximum number of types on one stream
 	nameBytes int // maximum length of one name in bytes
-	bytes     int // total length of the names that one stream subscribes to
+	bytes     int // maximum total length of the names to which one stream subscribes, in bytes
 }
 
 // check returns a gRPC status if a request is malformed or exceeds a limit.
@@ -106,8 +107,8 @@ func (l limits) checkName(typeURL, name string) error {
 	return nil
 }
 
-// startsAsWildcard reports whether a first request without names subscribes to all resources of a
-// type. For endpoints, routes, secrets and extensions it subscribes to none.
+// startsAsWildcard reports whether a type's first request, if it contains no names, subscribes to
+// all resources of the type.
 func startsAsWildcard(typeURL string) bool {
 	switch typeURL {
 	case resource.EndpointType, resource.RouteType, resource.SecretType, resource.ExtensionType,
@@ -117,17 +118,18 @@ func startsAsWildcard(typeURL string) bool {
 	return true
 }
 
-// carriesFullState reports whether a state-of-the-world response must have all resources of a type,
-// because the client removes those that are missing. Envoy does so for clusters and listeners,
-// discovery servers for kinds of objects (networking.istio.io/v1/Gateway).
+// carriesFullState reports whether a state-of-the-world response must contain all resources of a
+// type, because the client removes those that are missing. Envoy does this for clusters and
+// listeners, and discovery servers for kinds of configuration objects
+// (networking.istio.io/v1/Gateway).
 func carriesFullState(typeURL string) bool {
 	return typeURL == resource.ClusterType || typeURL == resource.ListenerType ||
 		!strings.HasPrefix(typeURL, resource.TypePrefix)
 }
 
 // rank returns the position of a type in the order of sending: resources are sent before those that
-// refer to them. Types of rank 0 are sent at once, because Envoy's clusters and listeners wait for
-// their secrets and extensions.
+// refer to them. Types of rank 0 never wait for others, because Envoy's clusters and listeners wait
+// for their secrets and extensions.
 func rank(typeURL string) int {
 	switch typeURL {
 	case resource.ClusterType:

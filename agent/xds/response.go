@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Field numbers of DiscoveryResponse, DeltaDiscoveryResponse and ControlPlane (xDS v3). Those of
-// fields named response are equal in both kinds of responses. Encoded resources include their own
-// tag.
+// Field numbers of DiscoveryResponse, DeltaDiscoveryResponse and ControlPlane (xDS v3). Fields
+// whose constants begin with "response" have the same number in both kinds of responses. Encoded
+// resources contain their own tag.
 const (
 	responseVersionField      = 1
 	responseTypeURLField      = 4
@@ -22,36 +22,38 @@ const (
 	controlPlaneIdentityField = 1
 )
 
-// response is a message to the client. It is retained until the client answers.
+// response is a DiscoveryResponse or DeltaDiscoveryResponse. It is retained until the client
+// answers it.
 type response struct {
 	typeURL string
 	nonce   string
-	version string // version of the snapshot from which the response was made
-	// sequence of the snapshot from which the response was made
+	version string // version of the snapshot from which the response was built
+	// sequence number of the snapshot from which the response was built
 	sequence uint64
 	// resources in the response; possibly shared between streams, so it must not be modified
 	resources []*resource.Resource
-	removed   []string  // names that the response says do not exist (incremental)
+	removed   []string  // names that, according to the response, do not exist (incremental)
 	body      *body     // resources in encoded form
 	published time.Time // time of the snapshot's publication
 	sent      time.Time
 
-	// changes has the differences, by name, to what the client had before. Once the response is
-	// made, the client is assumed to have them; a refusal reverts that. It is empty for a first
-	// response, because the client had nothing before.
+	// changes has the differences from what the client had before, by name. From the sending of the
+	// response on, the session assumes that the client has them; a refusal reverts that. The field
+	// is not used if first is set, because the client had nothing before its first response.
 	first bool
-	// merged: changes include those of older responses, some of which the client may have accepted
+	// changes includes those of older responses, some of which the client may have accepted
 	merged  bool
 	changes map[string]change
 
-	restores bool   // see extension.go
-	trial    *trial // trial of which the response is a round; nil: none, or the answer is late
+	// the response only restores an accepted version after a refusal; see extension.go
+	restores bool
+	trial    *trial // trial to which the response belongs; nil: none, or the answer is overdue
 }
 
-// change is a resource before and after a response; nil means that it does not exist.
+// change is a resource before and after a response; nil means that the resource does not exist.
 type change struct{ before, after *resource.Resource }
 
-// note records a change of the response.
+// note adds a change to a response.
 func (r *response) note(name string, before, after *resource.Resource) {
 	if same(before, after) {
 		return
@@ -62,7 +64,7 @@ func (r *response) note(name string, before, after *resource.Resource) {
 	r.changes[name] = change{before, after}
 }
 
-// allChanges yields all changes of a response. For a first response, these are all its resources.
+// allChanges yields all changes of a response. In a first response, each resource is a change.
 func (r *response) allChanges(yield func(name string, c change) bool) {
 	if r.first {
 		for _, sent := range r.resources {
@@ -98,7 +100,8 @@ func newBody(resources []*resource.Resource, delta bool) *body {
 	return b
 }
 
-// frame returns the encoded response: a header, and the body, which other streams may share.
+// frame returns the encoded response: a header of its own, followed by the body, which other
+// streams may share.
 func (r *response) frame(delta bool, controlPlane string) *frame {
 	var header []byte
 	text := func(field protowire.Number, value string) {

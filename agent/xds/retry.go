@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Retry sends resources once more to the client that refused them on the stream with an ID: the
+// Retry sends resources again to the client on the stream with the given ID that refused them. The
 // cause of the refusal may have ended, for example another program's use of a port.
 func (s *Server) Retry(ctx context.Context, id uint64, typeURL string, names []string) {
 	s.each(ctx, func(st *stream) {
@@ -26,8 +26,8 @@ func (s *Server) Retry(ctx context.Context, id uint64, typeURL string, names []s
 	})
 }
 
-// each calls do for each open stream, by ID, with the lock of its session. It returns early if ctx
-// ends.
+// each calls do for each open stream, in the order of IDs, while holding the lock of the stream. It
+// stops early if ctx ends.
 func (s *Server) each(ctx context.Context, do func(*stream)) {
 	s.mu.Lock()
 	streams := slices.Collect(maps.Values(s.streams))
@@ -41,7 +41,7 @@ func (s *Server) each(ctx context.Context, do func(*stream)) {
 	}
 }
 
-// locked calls do with the lock of the stream, unless the stream has ended.
+// locked calls do while holding the lock of the stream, unless the stream has ended.
 func (st *stream) locked(do func(*stream)) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -50,8 +50,8 @@ func (st *stream) locked(do func(*stream)) {
 	}
 }
 
-// retry marks refused listeners and clusters to be sent once more. Envoy refuses them while their
-// secret is invalid, for example if a certificate was replaced and its key was not.
+// retry marks refused listeners and clusters to be sent again. Envoy may have refused them because
+// a secret was invalid, for example while a certificate was replaced and its key was not.
 func (s *session) retry() {
 	for _, typeURL := range [...]string{resource.ListenerType, resource.ClusterType} {
 		if w := s.watches[typeURL]; w != nil {

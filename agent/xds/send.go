@@ -2,14 +2,17 @@ package xds
 
 import "time"
 
-// inlineBytes is the number of unread bytes up to which sending does not block: gRPC accepts any
-// response while less than 64 KB of the stream's earlier responses wait to be written.
+// inlineBytes is the number of unread bytes up to which sending a response does not block: gRPC
+// accepts a response of any size if less than 64 KB of earlier responses on the stream are waiting
+// to be written.
 const inlineBytes = 32 << 10
 
-// push sends the responses that are due, and sets the alarm. It does not wait for the client.
+// push sends the responses that are due, and sets the alarm. It does not block if the client does
+// not read.
 func (st *stream) push() error { return st.pushAfter(false) }
 
-// pushAfter is push. sent: the caller has just sent a response that take returned.
+// pushAfter implements push. sent reports whether the caller has just finished sending a response
+// that take returned.
 func (st *stream) pushAfter(sent bool) error {
 	for ; ; sent = true {
 		due, mayBlock, err := st.take(sent)
@@ -31,8 +34,8 @@ func (st *stream) pushAfter(sent bool) error {
 	}
 }
 
-// take returns the response to send now, nil if there is none or another one is being sent. It
-// reports whether sending the response may block.
+// take returns the response to send now; nil if no response is due, or if another one is being
+// sent. mayBlock reports whether sending the response may block.
 func (st *stream) take(sent bool) (due *frame, mayBlock bool, err error) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -62,8 +65,8 @@ func (st *stream) take(sent bool) (due *frame, mayBlock bool, err error) {
 	return due, mayBlock, nil
 }
 
-// respond returns the response that is due, nil if there is none. At most Options.Concurrency
-// streams make one at a time.
+// respond returns the response that is due; nil if there is none. If Options.Concurrency is set, it
+// first waits until fewer streams than that are building a response.
 func (st *stream) respond(now time.Time) *response {
 	if turns := st.server.turns; turns != nil {
 		turns <- struct{}{}
@@ -76,7 +79,7 @@ func (st *stream) respond(now time.Time) *response {
 	return r
 }
 
-// expire stops the wait for overdue answers.
+// expire stops waiting for overdue answers.
 func (st *stream) expire(now time.Time) {
 	for _, r := range st.session.expire(now) {
 		st.server.counters.unanswered.Add(1)
@@ -86,8 +89,8 @@ func (st *stream) expire(now time.Time) {
 	}
 }
 
-// setAlarm wakes the handler's goroutine at a time, or earlier; zero: it need not be woken. Callers
-// hold mu.
+// setAlarm wakes the handler's goroutine at the time at; zero: it need not be woken. An alarm that
+// is set for an earlier time remains. The caller must hold mu.
 func (st *stream) setAlarm(at time.Time) {
 	switch {
 	case at.IsZero():
@@ -102,8 +105,8 @@ func (st *stream) setAlarm(at time.Time) {
 	st.alarmAt = at
 }
 
-// alarmed records that the alarm has fired. The error ends the stream of a client that does not
-// read.
+// alarmed records that the alarm has fired. If the client has not read for too long, it returns the
+// error that ends the stream.
 func (st *stream) alarmed() error {
 	st.mu.Lock()
 	defer st.mu.Unlock()

@@ -3,8 +3,8 @@
 //
 // Each kind of proxy has a feed of encoded resources, which are sent without copying. The memory of
 // a client is proportional to the number of its names, and the cost of a change to the size of the
-// change. The server isolates the resources that a client refuses, reports them, and sends the
-// others.
+// change. If a client refuses resources, the server determines which ones, reports them, and
+// continues to send the others.
 package xds
 
 import (
@@ -33,85 +33,88 @@ import (
 // Source provides the resources of proxies.
 type Source interface {
 	// Feed returns the feed for a proxy; proxies of one kind share a feed. The server waits for the
-	// feed's first snapshot. An error ends the proxy's stream; if it is a gRPC status, the client
-	// receives it.
+	// feed's first snapshot. An error ends the proxy's stream; if it is a gRPC status, it is sent
+	// to the client.
 	Feed(node *corev3.Node) (*resource.Feed, error)
 }
 
-// Subscriber is notified of the secrets that clients subscribe to: of each name once for each
+// Subscriber is notified of the names of secrets to which clients subscribe, once for each name and
 // stream. Its methods must not block.
 type Subscriber interface {
 	Subscribe(names []string)
 	Unsubscribe(names []string)
 }
 
-// Options configures a Server. All fields but Source may be zero.
+// Options configures a Server. Only Source is required.
 type Options struct {
 	Source       Source
-	Subscriber   Subscriber   // is notified of subscriptions to secrets; nil: nobody is
-	Observer     Observer     // is notified of the events of streams; nil: nobody is
-	Logger       *slog.Logger // receives the server's log; nil: it is discarded
+	Subscriber   Subscriber   // notified of subscriptions to secrets; nil: no notifications
+	Observer     Observer     // notified of events of streams; nil: no notifications
+	Logger       *slog.Logger // log of the server; nil: no log
 	ControlPlane string       // identifier of the server in responses; "": none
 
 	// Redact removes secrets from a client's error message, which may quote resources; nil:
-	// messages are not redacted.
+	// messages remain unchanged.
 	Redact func(message string) string
 
-	// Admit returns the node whose resources a client gets, or an error that ends the client's
-	// stream; a gRPC status is sent to the client. Admit may set the client's Identity. nil: each
-	// client gets the resources of the node that it sends.
+	// Admit returns the node whose resources a client receives, or an error that ends the client's
+	// stream; if the error is a gRPC status, it is sent to the client. Admit may set the client's
+	// Identity. nil: each client receives the resources for the node that it sends.
 	Admit func(client *Peer, node *corev3.Node) (*corev3.Node, error)
-	// MayHaveSecrets reports whether a client may get secrets; to other clients no secret exists. nil: all
-	// clients may.
+	// MayHaveSecrets reports whether a client may receive secrets. For other clients no secret
+	// exists. nil: all clients may receive them.
 	MayHaveSecrets func(client Peer) bool
-	// Debug answers a request for debug information, which has a stream of its own. An error ends
-	// the stream; a gRPC status is sent to the client. nil: no debug information is served.
+	// Debug returns the debug information that a client requests on a stream of its own. An error
+	// ends the stream; if it is a gRPC status, it is sent to the client. nil: no debug information
+	// is served.
 	Debug func(ctx context.Context, client Peer, typeURL string, names []string) (
 		[]*resource.Resource, error)
-	// Register registers the workload of a client that opens a stream of ADS. It is called after
-	// Admit. An error ends the stream; a gRPC status is sent to the client. A nil Registration says
-	// that the client does not register a workload. nil: nobody does.
+	// Register registers the workload of a client that opens an ADS stream. It is called after
+	// Admit. An error ends the stream; if it is a gRPC status, it is sent to the client. A nil
+	// Registration means that this client registers no workload. nil: no client does.
 	Register func(ctx context.Context, client Peer, node *corev3.Node) (Registration, error)
-	// Epoch returns the number of a client's epoch among the epochs of its proxy, resource.DrainingEpoch
-	// for one that drains, 0 if unknown. nil: epochs are unknown.
+	// Epoch returns the epoch number of a client's Envoy: resource.DrainingEpoch if the Envoy
+	// drains, 0 if the number is unknown. nil: all numbers are unknown.
 	Epoch func(client Peer) int
-	// HasReservedStreams reports whether a client belongs to those for whom half of MaxStreams, and a rate of
-	// ConnectsPerSecond of their own, is reserved; nil: nothing is reserved.
+	// HasReservedStreams reports whether a client is one of those for which half of MaxStreams is
+	// reserved, and for whose new streams ConnectsPerSecond is counted separately; nil: nothing is
+	// reserved.
 	HasReservedStreams func(client Peer) bool
 
 	MaxStreams int // maximum number of concurrent streams; 0: 10,000
-	// MaxStreamsPerIdentity bounds the concurrent streams of one Identity; 0: MaxStreams.
+	// MaxStreamsPerIdentity bounds the concurrent streams of one Peer.Identity; 0: MaxStreams.
 	MaxStreamsPerIdentity int
-	// ConnectsPerSecond bounds the number of new streams; further ones wait up to a second before
-	// they are refused; 0: no bound. A single address of a listener of LimitTCP may use half of it,
-	// and streams that Admit refuses count for their address alone.
+	// ConnectsPerSecond bounds the number of new streams; further ones wait for up to a second, or
+	// are refused; 0: no bound. One client address may use half of it on a listener of LimitTCP,
+	// where streams that Admit refuses count for their address only.
 	ConnectsPerSecond int
-	// Concurrency bounds how many responses are made at the same time; 0: no bound. It does not
-	// bound how many are being sent, so that a client that does not read delays no other one.
+	// Concurrency bounds how many responses are built simultaneously; 0: no bound. Sending is not
+	// bounded, so that a client that does not read delays no other one.
 	Concurrency int
-	// MaxUnansweredBytes bounds the responses that a client has not answered. If there are more,
-	// the next response ends the stream instead; 0: no bound.
+	// MaxUnansweredBytes bounds the total size of responses that a client has not answered. If it
+	// is exceeded when the next response is due, the stream ends; 0: no bound.
 	MaxUnansweredBytes int
-	// SendTimeout is how long a client may take to read a response before it is disconnected; 0: 30
-	// s.
+	// SendTimeout is the time within which a client must read a response; otherwise it is
+	// disconnected; 0: 30 s.
 	SendTimeout time.Duration
-	// AnswerTimeout bounds the wait for the answer to a response before the next response is sent;
-	// 0: 30 s.
+	// AnswerTimeout bounds the wait for the answer to a response; after that the next response is
+	// sent; 0: 30 s.
 	AnswerTimeout time.Duration
 	// FirstRequestTimeout bounds the wait for the first request of a stream; 0: 30 s.
 	FirstRequestTimeout time.Duration
 	MaxMessageBytes     int // maximum size of a request; 0: 16 MiB
-	// MaxSubscriptionBytes bounds the total length of the names that one stream subscribes to; 0:
+	// MaxSubscriptionBytes bounds the total length of the names to which one stream subscribes; 0:
 	// 16 MiB.
 	MaxSubscriptionBytes int
-	// MaxConnectionAge is the age at which connections are closed, varied randomly by up to a
-	// tenth; 0: never.
+	// MaxConnectionAge is the age at which connections are closed; it varies randomly by up to a
+	// tenth; 0: connections are not closed.
 	MaxConnectionAge time.Duration
-	// RegisterAlso registers further services with the gRPC server; nil: none.
+	// RegisterAlso registers other services with the gRPC server; nil: none.
 	RegisterAlso func(grpc.ServiceRegistrar)
 
-	// move continues a stream with the feed that the source of its proxy has now, and returns the
-	// channel of the feed's changes; nil: no source moves proxies.
+	// move continues a stream with the feed that the source returns for its proxy now, and returns
+	// a channel that is closed when this feed has a newer snapshot; nil: the feed of a proxy never
+	// changes.
 	move func(st *stream, newer <-chan struct{}) (<-chan struct{}, error)
 }
 
@@ -122,20 +125,23 @@ const (
 	defaultMaxMessageBytes = 16 << 20
 	maxTypes               = 64
 	maxNameBytes           = 4096
-	// size of a node, without the list of extensions; a stream retains its node
+	// maximum size of a node without its list of extensions; the node is retained as long as its
+	// stream
 	maxNodeBytes      = 256 << 10
 	keepaliveInterval = 30 * time.Second
 	keepaliveTimeout  = 10 * time.Second
-	// xDS streams do not end by themselves, so a long wait would be in vain
+	// short, because an xDS stream does not end by itself
 	connectionAgeGrace = 5 * time.Second
-	// least interval between a client's pings; Envoy's bootstrap sets a longer one
+	// minimum interval of a client's pings; Envoy's bootstrap sets a longer one
 	keepaliveMinimum    = 5 * time.Second
 	maxStreamsPerClient = 100 // maximum number of streams on one connection
-	// size of a stream's metadata, which the stream retains; a token has up to 64 KiB
+	// maximum size of a stream's metadata, which is retained as long as the stream; a token may
+	// have 64 KiB
 	maxHeaderBytes = 128 << 10
-	readBuffer     = 8 << 10 // bytes for each connection: most requests are acknowledgements
-	// Flow control window of requests. With a fixed one, gRPC does not ping the client after each
-	// acknowledgement to measure the connection, which would double the work of a small change.
+	// bytes for each connection; small, because most requests are acknowledgements
+	readBuffer = 8 << 10
+	// Flow control window of requests. If it is fixed, gRPC does not ping the client after each
+	// acknowledgement to measure the connection, which would double the work for a small change.
 	requestWindow = 256 << 10
 )
 
@@ -148,29 +154,29 @@ type Server struct {
 	logger   *slog.Logger
 	observer Observer
 	rate     connectRate
-	other    connectRate // rate of clients for whom nothing is reserved
+	other    connectRate // rate of clients for which no streams are reserved
 	rates    connectRates
 	drain    draining
 	counters counters
 	sets     *nameSets
-	turns    chan struct{} // of making responses; nil: any number at a time
+	turns    chan struct{} // limits how many streams build responses simultaneously; nil: no limit
 
 	mu      sync.Mutex
 	streams map[uint64]*stream
-	others  int            // number of streams for which nothing is reserved
-	owned   map[string]int // number of streams by identity
+	others  int            // number of open streams of clients for which no streams are reserved
+	owned   map[string]int // number of open streams of each identity
 	hubs    map[*resource.Feed]*hub
 	lastID  uint64
 }
 
-// hub holds the state that the streams of one feed share.
+// hub has the state that all streams of one feed share.
 type hub struct {
 	bodies  *bodies
 	streams int
 }
 
-// NewServer returns a server. To serve, call Serve, or call Register with a gRPC server that was
-// created with ServerOptions.
+// NewServer returns a server. The caller then calls Serve, or creates a gRPC server with
+// ServerOptions and calls Register with it.
 func NewServer(options Options) (*Server, error) {
 	if options.Source == nil {
 		return nil, errors.New("xds server: no source of resources")
@@ -214,11 +220,11 @@ func setDefault[T int | time.Duration](value *T, standard T) {
 }
 
 // receiveBuffers are the sizes of buffers for requests. gRPC's default sizes have a gap between 32
-// KB and 1 MB, and an Envoy's first request has 40 KB.
+// KB and 1 MB, in which an Envoy's first request falls (40 KB).
 var receiveBuffers = []int{256, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 
-// ServerOptions returns the options that a gRPC server needs to serve xDS: the codec for shared
-// buffers, and the limits.
+// ServerOptions returns the options that a gRPC server needs to serve xDS: the codec that sends
+// shared buffers, and the limits.
 func (s *Server) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(newCodec()),
@@ -247,8 +253,8 @@ func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	}
 }
 
-// Serve serves on the listener until ctx ends (nil) or the listener fails. It closes the listener.
-// Serve may run on several listeners at the same time.
+// Serve accepts connections on the listener. It returns nil when ctx ends, or the error of the
+// listener, which it closes. Serve may run on several listeners simultaneously.
 func (s *Server) Serve(ctx context.Context, listener net.Listener,
 	more ...grpc.ServerOption) error {
 	server := grpc.NewServer(append(s.ServerOptions(), more...)...)
@@ -306,7 +312,8 @@ func (s *Server) join(st *stream) error {
 	return nil
 }
 
-// share returns the encoded bodies that streams of a feed share. The caller must call unshare.
+// share returns the cache of encoded bodies for the streams of a feed. The caller must call unshare
+// later.
 func (s *Server) share(feed *resource.Feed) *bodies {
 	s.mu.Lock()
 	defer s.mu.Unlock()

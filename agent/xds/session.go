@@ -12,20 +12,22 @@ import (
 )
 
 // session implements the xDS protocol of one stream without I/O: it receives requests and
-// snapshots, and returns responses. It is used by one goroutine at a time, and never blocks.
+// snapshots, and returns responses. Its methods do not block; they must not be called concurrently.
 //
-// Each type has at most one response in flight; changes are merged until it is answered, so that a
-// refusal belongs to a known response. Types are sent in the order of their references.
+// At most one response of each type waits for its answer. Changes are merged until the answer
+// arrives, so that it is clear to which response a refusal belongs. Types are sent in such an order
+// that resources precede those that refer to them.
 type session struct {
 	delta    bool
 	limits   limits
-	patience time.Duration      // how long to wait for an answer to a response
-	snapshot *resource.Snapshot // current snapshot, reduced by visible
-	feed     *resource.Feed     // feed of the snapshot; it may have a newer one
+	patience time.Duration      // maximum wait for the answer to a response
+	snapshot *resource.Snapshot // current snapshot, without the resources that visible removes
+	feed     *resource.Feed     // feed of the snapshot; a newer snapshot may be current there
 	client   resource.Client
-	// returns the part of a snapshot that the client may get (see visibleOf); nil: all of it
+	// returns a snapshot without resources that the client may not receive (see visibleOf); nil: it
+	// may receive all
 	visible func(*resource.Snapshot) *resource.Snapshot
-	epoch   func() int // returns the client's epoch, 0 if unknown
+	epoch   func() int // returns the epoch number of the client; 0 if unknown
 	// the client has answered a response with listeners
 	joined   bool
 	shared   *bodies
@@ -35,11 +37,12 @@ type session struct {
 	only     string                      // the only type that is served; "": any type
 
 	watches   map[string]*watch
-	order     []*watch // watches in the order of their ranks
+	order     []*watch // values of watches, in the order of their ranks
 	nonce     uint64
-	nameBytes int // total length of the names that the client subscribes to
+	nameBytes int // total length of the names to which the client subscribes
 
-	// names of secrets that the client has subscribed to and unsubscribed from since takeDemand
+	// names of secrets to which the client has subscribed, and from which it has unsubscribed,
+	// since the last call of takeDemand
 	subscribed, unsubscribed []string
 }
 
@@ -51,13 +54,13 @@ type reporter interface {
 	notOffered(typeURL string)
 }
 
-// pending reports whether the client must wait, because it is not known yet whether a resource
-// exists.
+// pending reports whether it is unknown yet if a resource exists, so that the client must wait for
+// a response about it.
 func (s *session) pending(w *watch, name string) bool {
 	return s.snapshot.Pending(resource.Key{Type: w.typeURL, Name: name})
 }
 
-// get returns the snapshot's resource with a name, nil if there is none.
+// get returns the resource with a name in the current snapshot; nil if there is none.
 func (s *session) get(w *watch, name string) *resource.Resource {
 	return s.snapshot.ByType(w.typeURL)[name]
 }
@@ -86,11 +89,11 @@ func (s *session) handle(r *request) error {
 			s.report.notOffered(r.typeURL)
 		}
 	}
-	// the client will also answer the newer response, and then repeat its names
+	// the client has not answered the newest response yet; its answer will contain the names again
 	older := !s.delta && known && r.nonce != "" && r.nonce != w.lastNonce
 	if answered := w.answered(r.nonce); answered != nil {
 		s.handleAnswer(w, answered, r.refusal)
-		// the client refuses a response that is no longer remembered
+		// the refused response is too old and was forgotten
 	} else if r.refusal != nil && !older {
 		s.report.refused(Refusal{Type: r.typeURL, Nonce: r.nonce,
 			Error: s.redact(r.refusal.GetMessage())})
@@ -104,11 +107,11 @@ func (s *session) handle(r *request) error {
 	return s.setNames(w, r)
 }
 
-// subscribe applies the changes of the subscription in an incremental request.
+// subscribe applies the changes of the subscription in an incremental request of the client.
 func (s *session) subscribe(w *watch, r *request, first bool) error {
 	versions := r.versions
 	if !first {
-		// only the first request counts: afterwards the server knows what the client has
+		// after the first request of a type, the session itself records what the client has
 		versions = nil
 	}
 	if len(versions) > 0 {
@@ -137,7 +140,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 		}
 		w.note(name, held, now, forced)
 	}
-	// these resources may have been removed while the client was disconnected
+	// resources that the client has from an earlier stream may not exist any more
 	for name := range versions {
 		if s.get(w, name) == nil && w.wants(name) {
 			if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
@@ -153,7 +156,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 			continue
 		}
 		s.drop(w, name)
-		// the client has dropped the resource, but still subscribes to it by the wildcard
+		// the client has dropped the resource, but is still subscribed to it by the wildcard
 		if w.wildcard {
 			w.note(name, nil, s.get(w, name), true)
 		}
@@ -161,8 +164,8 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 	return nil
 }
 
-// priorVersion returns the version of a resource that a client has from an earlier stream, nil if
-// it has none.
+// priorVersion returns the version of a resource that a client has from an earlier stream; nil if
+// it has none. If the content of the version is unknown, the result has none.
 func (s *session) priorVersion(
 	w *watch, name string, versions map[string]string,
 ) *resource.Resource {
@@ -182,8 +185,8 @@ func (s *session) priorVersion(
 	return &resource.Resource{Type: w.typeURL, Name: name, Version: version}
 }
 
-// acceptHeld records that the client accepted on an earlier stream those resources of the snapshot
-// whose versions it has.
+// acceptHeld notifies the feed that the client has accepted resources of the current snapshot:
+// those whose versions it has from an earlier stream.
 func (s *session) acceptHeld(w *watch, versions map[string]string) {
 	s.join(w)
 	var held []*resource.Resource
@@ -195,14 +198,14 @@ func (s *session) acceptHeld(w *watch, versions map[string]string) {
 	s.feed.Accept(s.client, s.snapshot.Sequence, held)
 }
 
-// setNames replaces the subscription by the names of a state-of-the-world request.
+// setNames replaces the names of the subscription by those in a state-of-the-world request.
 func (s *session) setNames(w *watch, r *request) error {
 	first := w.lastNonce == "" || r.nonce == ""
 	all := len(r.names) == 0 && !w.named && startsAsWildcard(w.typeURL) ||
 		slices.Contains(r.names, wildcard)
 	w.named = w.named || len(r.names) > 0
 	if first && len(r.names) == 0 && !all {
-		return nil // the request subscribes to nothing
+		return nil // the request does not subscribe to any resource
 	}
 	switch {
 	case all && (!w.wildcard || r.nonce == ""):
@@ -251,8 +254,8 @@ func (s *session) startWildcard(w *watch, versions map[string]string) {
 	if !w.blank {
 		s.inheritAll(w)
 	}
-	// The client's ACK of an empty response, too, shows that it has the listeners of an earlier
-	// stream.
+	// Listeners get a response even if it is empty: the ACK shows that the client uses those from
+	// the earlier stream.
 	w.answer = w.answer || len(versions) == 0 || w.typeURL == resource.ListenerType
 }
 
@@ -273,8 +276,8 @@ func (s *session) endWildcard(w *watch) {
 	}
 }
 
-// drop deletes the state of a name that the client unsubscribed from. A late refusal then does not
-// restore the earlier version.
+// drop deletes the state of a name from which the client unsubscribed. If the client refuses an
+// earlier response later, the version before it is not restored.
 func (s *session) drop(w *watch, name string) {
 	delete(w.differs, name)
 	for r := range w.unanswered {
@@ -285,8 +288,8 @@ func (s *session) drop(w *watch, name string) {
 	delete(w.refused, name)
 }
 
-// addNames subscribes to names and returns those that are new, sorted. It retains the snapshot's
-// copies of the strings, so that the request's memory can be freed.
+// addNames subscribes to names, and returns those that are new, sorted. It stores the equal strings
+// of the snapshot, so that the memory of the request can be freed.
 func (s *session) addNames(w *watch, names []string) (added []string, err error) {
 	for _, name := range names {
 		if name == wildcard || w.names.has(name) {
@@ -320,7 +323,7 @@ func (s *session) addNames(w *watch, names []string) (added []string, err error)
 	return added, nil
 }
 
-// removeNames removes names from the subscription.
+// removeNames removes names from the subscription of a type.
 func (s *session) removeNames(w *watch, names []string) {
 	var gone []string
 	for _, name := range names {
@@ -342,9 +345,8 @@ func (s *session) removeNames(w *watch, names []string) {
 	}
 }
 
-// takeDemand returns the names of secrets that the client has subscribed to and unsubscribed from
-// since the last call. A name may be in both lists, if the client unsubscribed from it and
-// subscribed again or the other way round.
+// takeDemand returns the names of secrets to which the client has subscribed, and from which it has
+// unsubscribed, since the last call. A name is in both lists if the client did both.
 func (s *session) takeDemand() (subscribed, unsubscribed []string) {
 	subscribed, unsubscribed = s.subscribed, s.unsubscribed
 	s.subscribed, s.unsubscribed = nil, nil

@@ -18,7 +18,7 @@ func TestSession_WaitsForFirstSnapshot(t *testing.T) {
 			"none"}})
 		p.sends()
 		p.publish(cluster("a=1"), made(eds, "a=1"))
-		// the state of the world cannot express a removal
+		// a state-of-the-world response cannot express that "none" does not exist
 		p.sends("CDS a=1", "EDS a=1 -none")
 	}
 }
@@ -58,7 +58,7 @@ func TestDelta_Subscriptions(t *testing.T) {
 		p.sends("EDS a=1 b=1")
 		p.ack(eds)
 		p.ask(&request{typeURL: eds, subscribe: []string{"a"}, unsubscribe: []string{"*"}})
-		p.sends("EDS a=1") // the client has requested an answer
+		p.sends("EDS a=1") // the client has a=1 but has subscribed again, so it awaits a response
 		p.ack(eds)
 		p.publish(made(eds, "a=2"), made(eds, "b=2"))
 		p.sends("EDS a=2")
@@ -127,7 +127,7 @@ func TestDelta_Subscriptions(t *testing.T) {
 }
 
 func TestReconnect_SendsMissingResources(t *testing.T) {
-	// the snapshot is published before or after the request
+	// the snapshot is published either before or after the request
 	for _, late := range []bool{false, true} {
 		t.Run(fmt.Sprint("late ", late), func(t *testing.T) {
 			p := newTable(t, true)
@@ -167,8 +167,8 @@ func TestReconnect_SendsNothingToCurrentClient(t *testing.T) {
 	p.sends("CDS a=2")
 }
 
-// TestReconnect_AsksAboutListeners: a client that reconnects gets an answer without listeners; its
-// ACK shows that it has those of the earlier stream.
+// TestReconnect_AsksAboutListeners checks that a client that reconnects receives a response without
+// listeners. Its ACK shows that it uses the listeners from the earlier stream.
 func TestReconnect_AsksAboutListeners(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(made(lds, "a=1"))
@@ -178,9 +178,9 @@ func TestReconnect_AsksAboutListeners(t *testing.T) {
 	p.sends()
 }
 
-// TestReconnect_DrainingClientAcceptsNoListeners: after a restart of the agent, a draining Envoy
-// may be the first to connect. It has a listener that the live one refused, because it does not
-// check listeners.
+// TestReconnect_DrainingClientAcceptsNoListeners has a client reconnect with a listener that
+// another client refused. If the client's Envoy drains, this does not end the refusal, because
+// draining Envoys do not check listeners.
 func TestReconnect_DrainingClientAcceptsNoListeners(t *testing.T) {
 	good, bad := made(lds, "a=1"), made(lds, "a=2")
 	for epoch, want := range map[int]bool{resource.DrainingEpoch: true, 7: false} {

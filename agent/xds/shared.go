@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// bodies caches encoded bodies with all resources of a type for the streams of one feed, so that
-// clients that connect at once get the same buffers.
+// bodies caches encoded bodies that contain all resources of a type, for the streams of one feed.
+// Clients that connect simultaneously then share the buffers.
 type bodies struct {
 	mu     sync.Mutex
 	cached map[bodyKey]cachedBody
@@ -21,13 +21,13 @@ type bodyKey struct {
 }
 
 type cachedBody struct {
-	changed uint64 // value of resource.Snapshot.LastChange for the type
+	changed uint64 // result of resource.Snapshot.LastChange for the type
 	body    *body
 }
 
 func newBodies() *bodies { return &bodies{cached: map[bodyKey]cachedBody{}} }
 
-// all returns the encoded body with all resources of a type, sorted by name.
+// all returns the encoded body that contains all resources of a type, sorted by name.
 func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *body {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -45,7 +45,7 @@ func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *b
 		return strings.Compare(x.Name, y.Name)
 	})
 	made := newBody(resources, delta)
-	// a stream with an older snapshot must not replace the newer body
+	// this snapshot may be older than that of the cached body
 	if !ok || cached.changed < changed {
 		b.cached[key] = cachedBody{changed, made}
 	}

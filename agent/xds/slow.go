@@ -5,7 +5,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// checkUnanswered returns an error if the client's unanswered responses exceed the limit.
+// checkUnanswered returns an error if the responses that the client has not answered exceed
+// Options.MaxUnansweredBytes.
 func (st *stream) checkUnanswered() error {
 	most := st.server.options.MaxUnansweredBytes
 	if most <= 0 {
@@ -19,7 +20,8 @@ func (st *stream) checkUnanswered() error {
 	return nil
 }
 
-// stuckError counts a client that does not read, and returns the error that ends its stream.
+// stuckError counts a client that has not read a response in time, and returns the error that ends
+// its stream.
 func (st *stream) stuckError() error {
 	st.server.counters.stuck.Add(1)
 	return status.Errorf(codes.DeadlineExceeded, "the client has not read for %v: disconnected",

@@ -24,7 +24,7 @@ const (
 	soakClients = 24
 )
 
-// soakTime is how long TestStreams_Soak changes resources.
+// soakTime returns for how long TestStreams_Soak changes resources.
 func soakTime() time.Duration {
 	if os.Getenv("OUTRIDER_TEST_FULL") != "" {
 		return 3 * time.Minute
@@ -32,16 +32,16 @@ func soakTime() time.Duration {
 	return 2 * time.Second
 }
 
-// soakResource returns a resource of which a strict client refuses versions that begin with "bad".
+// soakResource returns a resource. A strict client refuses versions that begin with "bad".
 func soakResource(typeURL string, i int, version string) *resource.Resource {
 	name := fmt.Sprintf("r%d", i)
 	return resource.FromEncoded(typeURL, name, []byte(name+"="+version+"|"+
 		strings.Repeat("x", i*i*100)))
 }
 
-// TestStreams_Soak changes, removes and adds resources while clients subscribe, unsubscribe,
-// refuse, read slowly, leave and return, and while streams are listed and resources retried. In the
-// end each client gets the last version of all that it subscribes to.
+// TestStreams_Soak changes, removes and adds resources, while clients subscribe, unsubscribe,
+// refuse, read slowly, disconnect and reconnect, and while Status and Retry are called. At the end
+// each client must have the last version of all resources to which it subscribes.
 func TestStreams_Soak(t *testing.T) {
 	t.Parallel()
 	feed, socket := resource.NewFeed(), socketPath(t)
@@ -117,24 +117,26 @@ func ended(channel <-chan struct{}) bool {
 	}
 }
 
-// soakClient is a client that does everything that clients do, at random.
+// soakClient is a client that sends random requests.
 type soakClient struct {
 	socket              string
 	delta, strict, slow bool
-	settled             <-chan struct{} // closed when the last change is published
+	settled             <-chan struct{} // closed after the last change was published
 	stream              grpc.ClientStream
-	wanted              []string                     // endpoints that the client subscribes to
-	has                 map[string]map[string]string // versions by type and name
+	// names of endpoints to which the client subscribes
+	wanted []string
+	// versions that the client has, by type and name
+	has map[string]map[string]string
 }
 
-// soakAnswer is the part of a response that the client looks at.
+// soakAnswer has the fields of a response that the client uses.
 type soakAnswer struct {
 	typeURL, nonce string
 	values         [][]byte
 	removed        []string
 }
 
-// run opens streams until one has received the last version of everything.
+// run opens one stream after the other, until one has received the last version of all resources.
 func (c *soakClient) run(ctx context.Context) error {
 	for {
 		err := c.runOnce(ctx)
@@ -171,7 +173,7 @@ func (c *soakClient) runOnce(ctx context.Context) error {
 	}
 	for responses := 0; !ended(c.settled) || !c.complete(); responses++ {
 		if !ended(c.settled) && rand.N(200) == 0 {
-			return nil // leaves, and returns
+			return nil // disconnect; run reconnects
 		}
 		if c.slow && !ended(c.settled) && rand.N(20) == 0 {
 			time.Sleep(rand.N(300 * time.Millisecond)) //house:sleep a client that is slow
@@ -187,7 +189,7 @@ func (c *soakClient) runOnce(ctx context.Context) error {
 	return nil
 }
 
-// complete reports whether the client has the last version of everything.
+// complete reports whether the client has the last version of all resources to which it subscribes.
 func (c *soakClient) complete() bool {
 	for i := range soakNames {
 		name := fmt.Sprintf("r%d", i)
@@ -201,7 +203,7 @@ func (c *soakClient) complete() bool {
 
 func (c *soakClient) handle(r soakAnswer) error {
 	if !ended(c.settled) && rand.N(30) == 0 {
-		return nil // the client answers the next response only
+		return nil // the client skips this response, and answers a later one
 	}
 	received, refused := map[string]string{}, ""
 	for _, value := range r.values {

@@ -12,22 +12,22 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// Sockets owns the Unix sockets of an xDS server: those of the current configuration, of the
-// previous one, whose epoch may still drain, and of reloads in progress. A successful reload closes
-// and removes all others.
+// Sockets owns the Unix sockets of an xDS server: that of the current configuration, that of the
+// previous one, whose epoch may still drain, and those of reloads in progress. A successful reload
+// closes and removes all other sockets.
 type Sockets struct {
 	part.Readiness
 	options SocketOptions
 	listen  func(path string) (net.Listener, error)
-	failed  chan error // error of a socket that failed; buffered
+	failed  chan error // receives the error of a socket that failed; buffered
 
 	mu       sync.Mutex
-	serve    func(*socket)      // starts serving a socket; nil: sockets are bound but not served yet
-	ended    bool               // whether Run has ended, so that no socket may be served any more
-	open     map[string]*socket // open sockets by path
+	serve    func(*socket)      // starts serving a socket; nil: Run has not been called yet
+	ended    bool               // Run has ended, so no socket may be served any more
+	open     map[string]*socket // bound sockets by path
 	current  string             // socket path in the current configuration
 	previous string             // socket path in the previous configuration
-	// path of the socket that a reload in progress holds, by the reload's ID
+	// socket paths that reloads in progress need, by reload ID
 	pending map[uint64]string
 }
 
@@ -35,28 +35,30 @@ type Sockets struct {
 type socket struct {
 	bound  net.Listener
 	cancel context.CancelFunc // stops serving; nil if the socket is not served yet
-	ended  chan struct{}      // closed when serving has ended
+	ended  chan struct{}      // closed when the server has stopped serving the socket
 }
 
 // SocketOptions configures the Unix sockets of a Sockets.
 type SocketOptions struct {
-	Name       string   // result of Sockets.Name: the part's name in logs and status
+	Name       string   // result of Sockets.Name: name of the component in logs and status
 	Path       string   // path of the first socket, which NewSockets binds; "": none
 	Group      int      // group that may connect; 0: the group of this process
-	ExtraGroup int      // further group that may connect; 0: none
-	Users      []uint32 // user IDs that may connect; empty: all that the mode permits
-	// reports whether a user's connections have a limit of their own; nil: those of all users
+	ExtraGroup int      // another group that may connect; 0: none
+	Users      []uint32 // user IDs that may connect; empty: all users whom the mode permits
+	// reports whether a user runs Envoy or the agent, or is root; connections of other users have a
+	// limit of their own; nil: there are no other users
 	IsOwnUser func(uid uint32) bool
 	Server    Service
 	Logger    *slog.Logger
 }
 
-// Service is a server of xDS. Serve serves until ctx ends and closes the listener.
+// Service is an xDS server. Serve serves on a listener until ctx ends, and then closes the
+// listener.
 type Service interface {
 	Serve(ctx context.Context, bound net.Listener, options ...grpc.ServerOption) error
 }
 
-// NewSockets returns a Sockets that has bound its first socket.
+// NewSockets returns a Sockets that has bound the socket at o.Path.
 func NewSockets(o SocketOptions) (*Sockets, error) {
 	connections := newConnections(o.IsOwnUser)
 	s := &Sockets{options: o, failed: make(chan error, 1), open: map[string]*socket{},
@@ -79,7 +81,7 @@ func NewSockets(o SocketOptions) (*Sockets, error) {
 	return s, nil
 }
 
-// clean returns the same path for all spellings of a path (/var/run for /run).
+// clean returns the same path for all paths of one file (/run for /var/run).
 func clean(path string) string {
 	if path == "" {
 		return ""
@@ -90,11 +92,11 @@ func clean(path string) string {
 	return filepath.Clean(path)
 }
 
-// Name returns the name of the part.
+// Name returns the name of this component of the agent.
 func (s *Sockets) Name() string { return s.options.Name }
 
-// Run serves the sockets until ctx ends, and closes them. It returns the error of a socket that
-// failed.
+// Run serves the sockets until ctx ends, and then closes them. If serving a socket fails, it
+// returns the error.
 func (s *Sockets) Run(ctx context.Context) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	s.mu.Lock()
@@ -118,7 +120,8 @@ func (s *Sockets) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// HoldSocket binds the socket that a reload needs, and keeps it open until ReleaseReload.
+// HoldSocket binds the socket that a reload needs, unless it is bound already, and keeps it open
+// until ReleaseReload.
 func (s *Sockets) HoldSocket(reload uint64, path string) error {
 	path = clean(path)
 	s.mu.Lock()
@@ -130,9 +133,9 @@ func (s *Sockets) HoldSocket(reload uint64, path string) error {
 	return nil
 }
 
-// Configure records the path in the current configuration, and closes sockets that no configuration
-// or reload needs any more. The socket of a refused reload remains until then, because without a
-// live epoch the supervisor may start the refused configuration again.
+// Configure sets the path in the current configuration, and closes sockets that no configuration or
+// reload needs any more. Until the next call of Configure, the socket of a refused reload remains
+// open, because without a live epoch the supervisor may try the refused configuration again.
 func (s *Sockets) Configure(path string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,15 +152,16 @@ func (s *Sockets) Configure(path string) {
 	}
 }
 
-// ReleaseReload releases the sockets that HoldSocket keeps open for a reload.
+// ReleaseReload ends the effect of HoldSocket for a reload. The socket remains open until
+// Configure.
 func (s *Sockets) ReleaseReload(reload uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pending, reload)
 }
 
-// bind binds a path that is not bound yet, and serves it if Run is active. Callers of bind, begin
-// and shut hold mu.
+// bind binds a path that is not bound yet, and serves it if Run has been called. The caller of
+// bind, begin and shut must hold mu.
 func (s *Sockets) bind(path string) error {
 	if path == "" || s.open[path] != nil {
 		return nil
@@ -186,13 +190,13 @@ func (s *Sockets) begin(ctx context.Context, socket *socket) {
 		if err := s.options.Server.Serve(ctx, socket.bound); err != nil {
 			select {
 			case s.failed <- err:
-			default: // one error suffices to end the agent
+			default: // one error is sufficient to end the agent
 			}
 		}
 	}()
 }
 
-// shut closes a socket and waits until serving has ended.
+// shut closes a socket, and waits until the server has stopped serving it.
 func (s *Sockets) shut(path string) {
 	socket := s.open[path]
 	delete(s.open, path)

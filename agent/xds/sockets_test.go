@@ -16,11 +16,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// sockets tests Sockets with real sockets and a fake server.
+// sockets is a Sockets whose server is a fake.
 type sockets struct {
 	*Sockets
 	folder string
-	broken chan error // an error sent here is returned by Serve
+	broken chan error // Serve returns an error that is sent here
 }
 
 // Serve implements Service.
@@ -131,7 +131,8 @@ func TestSockets_OtherSpellingOfThePath(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := filepath.Join(link, "a")
-	if err := s.HoldSocket(2, s.at(other)); err != nil { // Run has not started yet
+	// bound, but not served yet: Run is called later
+	if err := s.HoldSocket(2, s.at(other)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,16 +12,16 @@ import (
 // Stats has the counters of a server since its creation.
 type Stats struct {
 	Streams        int    // number of streams that are open now
-	StreamsTotal   uint64 // streams that were ever opened
+	StreamsTotal   uint64 // streams that were opened since the server's creation
 	RefusedStreams uint64 // streams refused because of MaxStreams or ConnectsPerSecond
 	StuckClients   uint64 // clients disconnected because they did not read
 	// Unanswered counts responses that were not answered in time. Envoy acknowledges clusters only
 	// once they are warm.
 	Unanswered uint64
-	Panics     uint64 // panics, each of which ended one stream
+	Panics     uint64 // recovered panics, each of which ended one stream
 	Types      map[string]TypeStats
-	// Convergence is a histogram of the time from a snapshot's publication to the ACK of each
-	// response.
+	// Convergence is a histogram of the time between the publication of a snapshot and the ACK of
+	// each response with its resources.
 	Convergence histogram.Counts
 }
 
@@ -34,16 +34,16 @@ type TypeStats struct {
 	Refusals  uint64 // number of NACKs
 }
 
-// newConvergence returns a histogram whose buckets range from the answer of a local Envoy to that
-// of a stuck one.
+// newConvergence returns a histogram whose buckets range from the response time of a local Envoy to
+// that of one that hangs.
 func newConvergence() *histogram.Histogram {
 	return histogram.New(time.Millisecond, 5*time.Millisecond, 10*time.Millisecond,
 		50*time.Millisecond, 100*time.Millisecond,
 		500*time.Millisecond, time.Second, 3*time.Second, 10*time.Second, 30*time.Second)
 }
 
-// maxCountedTypes bounds the number of types with counters of their own, because clients choose
-// type URLs.
+// maxCountedTypes bounds the number of types with counters of their own, because clients can send
+// any type URL.
 const maxCountedTypes = 64
 
 type counters struct {
@@ -55,7 +55,7 @@ type counters struct {
 	types map[string]TypeStats
 }
 
-// change updates the counters of a type by a function. Callers hold mu.
+// change calls with to update the counters of a type. The caller must hold mu.
 func (c *counters) change(typeURL string, with func(*TypeStats)) {
 	if c.types == nil {
 		c.types = map[string]TypeStats{}
@@ -81,7 +81,9 @@ func (c *counters) pushed(r *response) {
 
 func (c *counters) accepted(r *response, change bool) {
 	if !change {
-		return // the client connected after the snapshot was published
+		// the client connected after the publication, so the time since then says nothing of a
+		// change
+		return
 	}
 	c.convergence.Observe(time.Since(r.published))
 }

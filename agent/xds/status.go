@@ -12,35 +12,35 @@ import (
 // StreamStatus describes the state of one client.
 type StreamStatus struct {
 	Stream
-	Types []TypeStatus // types that the client subscribes to, in the order in which they are sent
+	Types []TypeStatus // types to which the client subscribes, in the order of sending
 }
 
 // TypeStatus describes the state of one type at one client.
 type TypeStatus struct {
 	Type            string
-	Wildcard        bool   // subscribed to all resources of the type
-	Names           int    // number of subscribed names
+	Wildcard        bool   // the client subscribes to all resources of the type
+	Names           int    // number of names to which the client subscribes
 	VersionSent     string // version of the last response; "": none
 	VersionAccepted string // version of the last accepted response; "": none
 	Sent, Accepted  time.Time
 	Pushes          uint64
-	Pending         int // number of resources to be sent, without refused ones
+	Pending         int // number of resources that must still be sent; refused ones do not count
 	Refused         []RefusedResource
-	Held            []string // names of the secrets that the client has
+	Held            []string // names of the secrets that the client has accepted
 }
 
 // RefusedResource describes a resource that the client refused.
 type RefusedResource struct {
 	Name     string
 	Version  string // version of the resource that the client refused
-	Accepted string // version that the client has instead; "": none
+	Accepted string // version that the client uses instead; "": none
 	Error    string // error message of the client
 	Since    time.Time
 	Origins  []resource.Origin
 }
 
-// Status returns the state of every client, sorted by stream. It leaves out streams that end during
-// the call.
+// Status returns the state of every client, sorted by stream ID. Streams that end during the call
+// are omitted.
 func (s *Server) Status(ctx context.Context) []StreamStatus {
 	var all []StreamStatus
 	s.each(ctx, func(st *stream) { all = append(all, st.status()) })
@@ -49,12 +49,12 @@ func (s *Server) Status(ctx context.Context) []StreamStatus {
 
 func (st *stream) status() StreamStatus {
 	status := StreamStatus{Stream: st.Stream}
-	if st.session == nil { // the client has not sent a request yet
+	if st.session == nil { // the client's first request was not admitted yet
 		return status
 	}
 	for _, w := range st.session.order {
 		of := w.status()
-		if w.oneByOne() { // no removals are sent
+		if w.oneByOne() { // removals of these resources are never sent
 			of.Pending = max(0, of.Pending-len(st.session.pendingRemovals(w)))
 		}
 		if w.typeURL == resource.SecretType {
@@ -69,11 +69,11 @@ func (st *stream) status() StreamStatus {
 	return status
 }
 
-// holds reports whether the client has some version of a resource, however it answers the responses
-// in flight.
+// holds reports whether the client has a version of a resource, whether it accepts or refuses the
+// unanswered responses.
 func (s *session) holds(w *watch, name string) bool {
 	if r := w.oldest(); r != nil && r.first {
-		return false // the client has not answered any response
+		return false // the client has not answered its first response yet
 	}
 	return w.acknowledged(name, s.get(w, name)) != nil
 }

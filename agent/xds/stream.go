@@ -18,46 +18,48 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// streamKind is the service and the method of a stream.
+// streamKind describes the gRPC method of a stream.
 type streamKind struct {
 	service string
 	only    string // the only type that is served; "": any type
 	delta   bool
 }
 
-// stream connects a session to gRPC. Two goroutines work for it: the handler's waits for changes,
-// deadlines and the end of the stream, the other one receives requests. Each of them locks the
-// session, lets it process an event, and sends the responses that are due (push). Neither waits for
-// the client: a response that the transport may not take at once is sent by a goroutine of its own.
-// While a response is being sent, changes merge in the session.
+// stream connects a session to gRPC. Two goroutines work for it: that of the gRPC handler waits for
+// changes, deadlines and the end of the stream; the other one receives requests. Each locks mu,
+// passes an event to the session, and sends the responses that are due (push). Neither waits for
+// the client: a response whose sending may block is sent by another goroutine. Meanwhile changes
+// are merged in the session.
 type stream struct {
-	Stream  // Node and Peer are guarded by mu until the session exists
+	Stream  // mu guards Node and Peer until the session exists
 	server  *Server
 	carrier grpc.ServerStream
-	other   bool   // nothing is reserved for the client
-	owner   string // identity for which the stream counts; "": none
+	other   bool   // no streams are reserved for the client
+	owner   string // identity for which the stream is counted; "": none
 
-	source  func() (*resource.Feed, error) // see FleetSource
-	end     func()                         // ends source
-	moved   chan struct{}                  // receives if source may have moved; nil: never
+	source func() (*resource.Feed, error) // returns the feed of the proxy; see FleetSource
+	end    func()                         // ends the use of source
+	// receives a value if source may return another feed; nil: the feed never changes
+	moved   chan struct{}
 	feed    *resource.Feed
-	unwatch func() // ends watching feed
+	unwatch func() // ends the watch of feed
 	shared  *bodies
 
 	registration Registration // nil: the client does not register a workload
-	denied       <-chan error // see Registration.Refused
+	denied       <-chan error // see Registration.Refused; the channel with the error
 
-	ended chan error  // error with which receiving, processing or sending ended
+	ended chan error  // receives the error because of which the stream must end
 	alarm *time.Timer // wakes the handler's goroutine
 
-	mu        sync.Mutex // guards the fields below
-	session   *session   // nil until the first request was admitted
-	closed    bool       // the stream has ended: the session must not be used any more
+	mu        sync.Mutex // guards all fields below
+	session   *session   // nil until the first request is admitted
+	closed    bool       // the stream has ended, so the session must not be used any more
 	sending   bool       // a response is being sent
-	unread    int        // bytes sent since the client last had read everything
-	lastNonce string     // of the last response
-	stuck     time.Time  // deadline of a response that may block; zero: none
-	alarmAt   time.Time  // time for which alarm is set; zero: it is not
+	unread    int        // bytes sent since the client last answered the newest response
+	lastNonce string     // nonce of the last response
+	// time by which the response being sent must be read; zero: sending does not block
+	stuck   time.Time
+	alarmAt time.Time // time for which alarm is set; zero: it is not set
 }
 
 // run serves a stream until it ends. The error is a gRPC status.
@@ -79,7 +81,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	}
 	connected := false
 	defer func() {
-		if cause := recover(); cause != nil { // a panic ends one stream, not the server
+		if cause := recover(); cause != nil { // a panic ends only this stream, not the server
 			err = st.panicked(cause)
 		}
 		s.leave(st)
@@ -125,7 +127,8 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	return st.loop(ctx, newer)
 }
 
-// begin creates the session, and returns a channel that is closed when there is a newer snapshot.
+// begin creates the session, and returns a channel that is closed when the feed has a newer
+// snapshot.
 func (st *stream) begin(kind streamKind) <-chan struct{} {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -153,14 +156,15 @@ func (st *stream) panicked(cause any) error {
 	return status.Error(codes.Internal, "a defect of the server ended this stream")
 }
 
-// snapshot returns the newest snapshot that the client may get, and a channel that is closed when
-// there is a newer one. Callers hold mu, so that the session's snapshots never get older.
+// snapshot returns the newest snapshot, without resources that the client may not receive, and a
+// channel that is closed when there is a newer one. The caller must hold mu, so that a session
+// never receives an older snapshot after a newer one.
 func (st *stream) snapshot() (*resource.Snapshot, <-chan struct{}) {
 	snapshot, newer := st.feed.Current()
 	return st.visible(snapshot), newer
 }
 
-// visible returns a snapshot without the resources that the client may not get.
+// visible returns a snapshot without the resources that the client may not receive.
 func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
 	if secrets := st.server.options.MayHaveSecrets; secrets != nil && !secrets(st.Peer) {
 		return snapshot.WithoutType(resource.SecretType)
@@ -168,7 +172,7 @@ func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
 	return snapshot
 }
 
-// handle processes a request, and notifies the subscriber of names of secrets.
+// handle processes a request, and notifies Options.Subscriber of the names of secrets in it.
 func (st *stream) handle(r *request) error {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -191,7 +195,7 @@ func (st *stream) handle(r *request) error {
 	return err
 }
 
-// unsubscribe ends all subscriptions of the stream to secrets.
+// unsubscribe ends the subscriptions to secrets at Options.Subscriber when the stream ends.
 func (st *stream) unsubscribe() {
 	w := st.session.watches[resource.SecretType]
 	if subscriber := st.server.options.Subscriber; subscriber != nil && w != nil {
@@ -199,7 +203,7 @@ func (st *stream) unsubscribe() {
 	}
 }
 
-// close ends the use of the session.
+// close ends the use of the session, before the stream ends.
 func (st *stream) close() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -207,7 +211,7 @@ func (st *stream) close() {
 	st.alarm.Stop()
 }
 
-// first waits for the first request of the stream, which has the client's node.
+// first waits for the first request of the stream, which contains the client's node.
 func (st *stream) first(ctx context.Context) (*request, error) {
 	timer := time.NewTimer(st.server.options.FirstRequestTimeout)
 	defer timer.Stop()
@@ -233,7 +237,7 @@ func (st *stream) first(ctx context.Context) (*request, error) {
 	}
 }
 
-// loop waits for changes, deadlines and the end of the stream.
+// loop handles changes of the feed, deadlines and the end of the stream.
 func (st *stream) loop(ctx context.Context, newer <-chan struct{}) error {
 	draining := st.server.drain.started
 	var leave <-chan time.Time
@@ -277,14 +281,14 @@ func (st *stream) advance() <-chan struct{} {
 	return newer
 }
 
-// received is the result of receiving a request. Without a request and an error, the client has
-// closed its side of the stream.
+// received is the result of receiving a request. If both fields are nil, the client has closed its
+// side of the stream.
 type received struct {
 	request *request
 	err     error
 }
 
-// next returns a channel that receives the next request. It is for a stream that has no session.
+// next returns a channel that receives the next request. It is only for a stream without a session.
 func (st *stream) next() <-chan received {
 	next := make(chan received, 1)
 	go func() {
@@ -294,7 +298,7 @@ func (st *stream) next() <-chan received {
 	return next
 }
 
-// receive processes requests until the client or the stream ends.
+// receive passes requests to the session until the client closes its side or the stream ends.
 func (st *stream) receive() {
 	st.work(func() error {
 		for {
@@ -313,8 +317,8 @@ func (st *stream) receive() {
 	})
 }
 
-// work runs a function for the stream outside of the handler's goroutine. An error or a panic ends
-// the stream.
+// work runs a function for the stream in a goroutine other than the handler's. An error or a panic
+// ends the stream.
 func (st *stream) work(do func() error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -326,7 +330,7 @@ func (st *stream) work(do func() error) {
 	}
 }
 
-// finish makes the handler's goroutine end the stream. The first error counts.
+// finish makes the handler end the stream with an error. Only the first call has an effect.
 func (st *stream) finish(err error) {
 	select {
 	case st.ended <- err:

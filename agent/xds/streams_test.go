@@ -51,20 +51,20 @@ func TestStream_SlowClientIsDisconnected(t *testing.T) {
 	feed, seen, socket := resource.NewFeed(), &recorder{}, socketPath(t)
 	server, _ := serve(t, socket, Options{Source: oneFeed{feed}, Observer: seen,
 		SendTimeout: 5 * time.Second})
-	// A fast client must stay within the limit even if its thread pauses for two seconds.
+	// SendTimeout is 5 s, because the thread of a client that reads may pause for two seconds.
 	large := func(i int) resource.Change {
 		return resource.Change{Set: []*resource.Resource{cluster("a=" +
 			strings.Repeat(fmt.Sprint(i%10), 1<<20))}}
 	}
 	feed.Publish(large(0))
 	// The slow client subscribes and never reads. Its flow control windows are small, so that
-	// sending to it blocks.
+	// sending to it blocks soon.
 	slow := deltaStream(t, dial(t, socket, grpc.WithInitialWindowSize(1<<16),
 		grpc.WithInitialConnWindowSize(1<<16)))
 	if err := slow.Send(&discoveryv3.DeltaDiscoveryRequest{Node: aNode, TypeUrl: cds}); err != nil {
 		t.Fatal(err)
 	}
-	// the answer to this request is queued behind the large response
+	// the response to this request waits behind the large one
 	if err := slow.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: "other"}); err != nil {
 		t.Fatal(err)
 	}
@@ -167,7 +167,7 @@ func TestStreams_LeaveNothingBehind(t *testing.T) {
 
 func TestAdmissionSpreadsConnects(t *testing.T) {
 	a := connectRate{perSecond: 2}
-	for range 2 { // the streams of one second may begin at once
+	for range 2 { // streams up to the rate of one second may begin immediately
 		if err := a.wait(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -183,7 +183,7 @@ func TestAdmissionSpreadsConnects(t *testing.T) {
 	}
 }
 
-// TestStreams_NodeIsBounded sends a node that is too large to be retained.
+// TestStreams_NodeIsBounded checks that a request with a node that is too large is refused.
 func TestStreams_NodeIsBounded(t *testing.T) {
 	socket := socketPath(t)
 	_, _ = serve(t, socket, Options{Source: oneFeed{resource.NewFeed()}})

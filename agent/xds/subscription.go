@@ -6,18 +6,19 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// FleetSource is a Source that may give a connected proxy another feed. It needs options of
-// ForFleet.
+// FleetSource is a Source that may assign another feed to a connected proxy. It is used only if the
+// options are from ForFleet.
 type FleetSource interface {
 	Source
-	// Subscribe returns a function for the feed of a proxy, as Feed does, until end is called.
-	// identity is that of its client. moved is called when feed may return a different feed than
-	// before; it does not block.
+	// Subscribe returns the function feed, which returns the feed of a proxy as Feed does, until
+	// end is called. identity is the identity of the client. moved is called when feed may return
+	// another feed than before; it does not block.
 	Subscribe(node *corev3.Node, identity string, moved func()) (
 		feed func() (*resource.Feed, error), end func())
 }
 
-// subscribe attaches the stream to the feed of its proxy, until endSubscription.
+// subscribe attaches the stream to the feed of its proxy. The caller must call endSubscription
+// later.
 func (st *stream) subscribe() error {
 	source := st.server.options.Source
 	st.source, st.end = func() (*resource.Feed, error) { return source.Feed(st.Node) }, func() {}
@@ -27,7 +28,7 @@ func (st *stream) subscribe() error {
 		st.source, st.end = moving.Subscribe(st.Node, st.Peer.Identity, func() {
 			select {
 			case moved <- struct{}{}:
-			default: // a signal is pending
+			default: // a signal is pending already
 			}
 		})
 	}
@@ -39,7 +40,8 @@ func (st *stream) subscribe() error {
 	return nil
 }
 
-// endSubscription ends subscribe, also after an error of it.
+// endSubscription detaches the stream from its feed. It must be called even if subscribe has
+// failed.
 func (st *stream) endSubscription() {
 	if st.feed != nil {
 		st.detach()
@@ -59,12 +61,13 @@ func (st *stream) detach() {
 	st.unwatch()
 }
 
-// client identifies the stream in its feed.
+// client returns the identifier of the stream for its feed.
 func (st *stream) client() resource.Client {
 	return resource.Client{Proxy: st.Node.GetId(), Stream: st.ID}
 }
 
-// move continues with the feed that the proxy has now, and returns the channel of its changes.
+// move continues the stream with the feed that the proxy has now, and returns a channel that is
+// closed when this feed has a newer snapshot.
 func (st *stream) move(newer <-chan struct{}) (<-chan struct{}, error) {
 	feed, err := st.source()
 	if err != nil {
@@ -82,8 +85,9 @@ func (st *stream) move(newer <-chan struct{}) (<-chan struct{}, error) {
 	return newer, nil
 }
 
-// move continues with another feed. What is equal there is not sent again. What the client refused
-// is, once, so that the feed knows.
+// move continues the session with another feed. Resources that are equal in both feeds are not sent
+// again. Resources that the client refused are sent once more, so that the new feed learns of the
+// refusal.
 func (s *session) move(feed *resource.Feed, shared *bodies, to *resource.Snapshot) {
 	from := s.snapshot
 	s.feed, s.shared, s.snapshot = feed, shared, to
@@ -98,12 +102,13 @@ func (s *session) move(feed *resource.Feed, shared *bodies, to *resource.Snapsho
 		s.inheritAll(w)
 		s.acceptEqual(w)
 		for r := range w.unanswered {
-			r.sequence = 0 // it was of the other feed
+			r.sequence = 0 // the number was that of a snapshot of the previous feed
 		}
 	}
 }
 
-// acceptEqual records that the client has accepted what the snapshot has, except for differences.
+// acceptEqual notifies the new feed that the client has accepted its resources, except those that
+// differ, that are refused, or whose response is unanswered.
 func (s *session) acceptEqual(w *watch) {
 	pending := map[string]bool{}
 	for r := range w.unanswered {

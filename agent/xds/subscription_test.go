@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// moving is a FleetSource whose only proxy has one of two feeds.
+// moving is a FleetSource with one proxy, to which a test can assign another feed.
 type moving struct {
 	mu    sync.Mutex
 	feed  *resource.Feed
@@ -33,7 +33,7 @@ func (m *moving) Subscribe(node *corev3.Node, _ string, moved func()) (
 	return func() (*resource.Feed, error) { return m.Feed(node) }, func() {}
 }
 
-// move gives the proxy another feed.
+// move assigns another feed to the proxy.
 func (m *moving) move(feed *resource.Feed) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -41,8 +41,9 @@ func (m *moving) move(feed *resource.Feed) {
 	m.moved()
 }
 
-// A stream continues with another feed: it gets what differs, and what it refused once more. The
-// feed that it left has no watcher and no refusal of it, and its changes do not reach the stream.
+// If a proxy gets another feed, its stream receives the resources that differ, and, once more,
+// those that it refused. The previous feed then has no watcher and no refusal of this stream, and
+// its changes do not reach the stream.
 func TestStream_MovesToAnotherFeed(t *testing.T) {
 	publish := func(feed *resource.Feed, contents ...string) {
 		var set []*resource.Resource
@@ -111,7 +112,7 @@ func TestStream_MovesToAnotherFeed(t *testing.T) {
 	publish(second, "same=2", "bad=2")
 	accept(receive(nil, "bad", "same"))
 	eventually(t, "nothing is refused", func() bool { return !refused(second) })
-	source.move(second) // the same: nothing is sent
+	source.move(second) // the feed does not change, so nothing is sent
 	publish(second, "same=4")
 	accept(receive(nil, "same"))
 }

@@ -12,15 +12,15 @@ import (
 	"outrider.org/outrider/agent/accept"
 )
 
-// Switch serves each connection with one of two services: Relay if it is in use, else Embedded.
-// Open connections stay with their service.
+// Switch serves each connection with one of two services: Relay if it is selected, otherwise
+// Embedded. Open connections remain with the service that accepted them.
 type Switch struct {
 	Embedded, Relay Service
 	Logger          *slog.Logger
 	relay           atomic.Bool
 }
 
-// UseRelay selects the service of future connections.
+// UseRelay selects the service for new connections: Relay if use is true, otherwise Embedded.
 func (s *Switch) UseRelay(use bool) { s.relay.Store(use) }
 
 // Serve implements Service.
@@ -58,7 +58,8 @@ func (s *Switch) Serve(
 	return group.Wait()
 }
 
-// branch is the listener of one of the two services. Closing it closes the bound listener.
+// branch is the listener from which one of the two services accepts connections. Closing it also
+// closes the listener of the Switch.
 type branch struct {
 	net.Listener
 	done        <-chan struct{}

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// greeter is a service that sends its name on each connection.
+// greeter is a service that sends its own name on each connection.
 type greeter string
 
 func (g greeter) Serve(_ context.Context, bound net.Listener, _ ...grpc.ServerOption) error {
@@ -32,7 +32,8 @@ func (g greeter) Serve(_ context.Context, bound net.Listener, _ ...grpc.ServerOp
 	}
 }
 
-// withoutDescriptors is a listener whose first accept fails as if no file descriptor were left.
+// withoutDescriptors is a listener whose first Accept fails as if the process had no file
+// descriptor left.
 type withoutDescriptors struct {
 	net.Listener
 	failed bool
@@ -79,9 +80,9 @@ func TestSwitch_ServesNewConnectionsWithTheSelectedService(t *testing.T) {
 	}
 }
 
-// TestSwitch_SurvivesALackOfDescriptors: while no file descriptor is left, connections wait; they
-// are served afterwards. The test runs in a process of its own, because a connection of an earlier
-// test could otherwise free a descriptor.
+// TestSwitch_SurvivesALackOfDescriptors checks that connections wait while the process has no file
+// descriptor left, and are served afterwards. The test runs in a process of its own, because other
+// tests' connections could free a descriptor.
 func TestSwitch_SurvivesALackOfDescriptors(t *testing.T) {
 	if !parts.InNetwork(t) {
 		return

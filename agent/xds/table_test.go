@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// table drives a session step by step: the test sends the client's requests and moves the clock.
+// table drives a session step by step: the test sends the requests of the client and sets the time.
 type table struct {
 	t       testing.TB
 	feed    *resource.Feed
@@ -85,8 +85,8 @@ func (p *table) ask(r *request) {
 	}
 }
 
-// ack accepts the last response of a type, and nack refuses it. In the state of the world both
-// repeat the names.
+// ack accepts the last response of a type; nack refuses it. In the state of the world both requests
+// contain names.
 func (p *table) ack(typeURL string, names ...string) {
 	p.t.Helper()
 	p.ask(&request{typeURL: typeURL, nonce: p.last[typeURL].nonce, names: names})
@@ -98,8 +98,8 @@ func (p *table) nack(typeURL, message string, names ...string) {
 		refusal: &statusv3.Status{Code: 3, Message: message}})
 }
 
-// sends compares the responses that are sent now, before any answer, with the wanted ones: "CDS
-// a=content b -removed".
+// sends compares the responses that the session sends now, before any answer, with the wanted ones,
+// such as "CDS a=content b -removed".
 func (p *table) sends(want ...string) {
 	p.t.Helper()
 	var got []string

@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// client answers like an Envoy that refuses some contents with a message that names no resource. It
-// ends when no response is left, and returns the number of responses.
+// client answers responses like an Envoy that refuses some contents with a message that names no
+// resource, until the session sends no response any more. It returns the number of rounds.
 func (p *table) client(bad map[string]bool, names ...string) (rounds int) {
 	for ; rounds < 200; rounds++ {
 		var sent []*response

@@ -7,16 +7,16 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// A client's unanswered responses form a chain. Each records the names that it changes and what the
-// client had before; there is no other record of what the client accepted. Clients answer in order.
-// A busy Envoy answers only the last of several responses; that answer then covers the earlier
-// ones, too.
+// The unanswered responses of a client form a chain. Each records the names that it changes, and
+// the versions that the client had before; nothing else records what the client has accepted.
+// Clients answer in order. A busy Envoy answers only the last one of several responses; this answer
+// then applies to the earlier ones, too.
 
-// maxLate bounds the number of responses of a type that were not answered in time. Beyond it, the
-// two oldest count as one.
+// maxLate bounds the number of overdue responses of one type. If there are more, the two oldest are
+// merged.
 const maxLate = 8
 
-// unanswered yields the responses that may still be answered, the oldest first.
+// unanswered yields the responses for which an answer may still arrive, the oldest first.
 func (w *watch) unanswered(yield func(*response) bool) {
 	for _, r := range w.late {
 		if !yield(r) {
@@ -28,8 +28,8 @@ func (w *watch) unanswered(yield func(*response) bool) {
 	}
 }
 
-// unansweredBytes returns the size of the unanswered responses. It leaves out the newest response
-// of each type, which the client may still be reading.
+// unansweredBytes returns the total size of unanswered responses. The newest response of each type
+// does not count, because the client may still be reading it.
 func (s *session) unansweredBytes() (size int) {
 	for _, w := range s.order {
 		for _, r := range w.late {
@@ -39,7 +39,7 @@ func (s *session) unansweredBytes() (size int) {
 	return size
 }
 
-// oldest returns the oldest unanswered response, nil if there is none.
+// oldest returns the oldest unanswered response; nil if there is none.
 func (w *watch) oldest() *response {
 	for r := range w.unanswered {
 		return r
@@ -47,8 +47,8 @@ func (w *watch) oldest() *response {
 	return nil
 }
 
-// changing returns the oldest unanswered response that changes a name, nil if there is none. A
-// first response is ignored, because the client has nothing while it is unanswered.
+// changing returns the oldest unanswered response that changes the resource with a name; nil if
+// there is none. It ignores a first response, before which the client had nothing.
 func (w *watch) changing(name string) *response {
 	for r := range w.unanswered {
 		if r.changesName(name) {
@@ -59,7 +59,7 @@ func (w *watch) changing(name string) *response {
 }
 
 // acknowledged returns the version of a resource that the client would have if it refused all
-// unanswered responses; nil if it would have none. now is the snapshot's version.
+// unanswered responses; nil if it would have none. now is the version in the snapshot.
 func (w *watch) acknowledged(name string, now *resource.Resource) *resource.Resource {
 	if r := w.changing(name); r != nil {
 		return r.changes[name].before
@@ -70,7 +70,7 @@ func (w *watch) acknowledged(name string, now *resource.Resource) *resource.Reso
 	return now
 }
 
-// delay stops the wait for the answer to the response in flight; a late answer still counts.
+// delay stops waiting for the answer to the last response. A late answer is still processed.
 func (w *watch) delay() {
 	r := w.inflight
 	w.inflight = nil
@@ -87,8 +87,8 @@ func (w *watch) delay() {
 	}
 }
 
-// answered returns the response with a nonce, merged with earlier responses that the client
-// skipped; nil if the response is no longer remembered.
+// answered returns the response with a nonce, merged with earlier responses that the client did not
+// answer; nil if the response was forgotten.
 func (w *watch) answered(nonce string) *response {
 	at := slices.IndexFunc(w.late, func(late *response) bool { return late.nonce == nonce })
 	var skipped []*response
@@ -105,14 +105,15 @@ func (w *watch) answered(nonce string) *response {
 	return answered
 }
 
-// changesName reports whether the field changes has a name. It never has those of a first response;
-// see allChanges.
+// changesName reports whether the field changes contains a name. In a first response the field is
+// not used; see allChanges.
 func (r *response) changesName(name string) bool {
 	_, ok := r.changes[name]
 	return ok
 }
 
-// absorb makes the answer to a response also cover an older response. Removals count as accepted.
+// absorb merges the changes of an older response into r, so that the answer to r applies to both.
+// Removals in the older response count as accepted.
 func (r *response) absorb(older *response) {
 	r.merged = true
 	for name, c := range older.allChanges {
@@ -125,16 +126,16 @@ func (r *response) absorb(older *response) {
 	}
 }
 
-// rebase corrects which version of a resource the client had before the response.
+// rebase corrects which version of a resource the client had before a response.
 func (r *response) rebase(name string, before *resource.Resource) {
 	after := r.changes[name].after
 	delete(r.changes, name)
 	r.note(name, before, after)
 }
 
-// revert records that the client does not have the resources of a refused response. Removals count
-// as accepted. If the response is a merged one, its resources are sent again in any case, because
-// the client may have some of them.
+// revert records that the client does not have the resources of a response that it refused.
+// Removals count as accepted. If responses were merged into it, the client may have some of the
+// resources, so all are sent again.
 func (s *session) revert(w *watch, r *response) {
 	set := s.snapshot.ByType(w.typeURL)
 	for name, c := range r.allChanges {
@@ -154,9 +155,9 @@ func (s *session) revert(w *watch, r *response) {
 	}
 }
 
-// suspects returns the names of the resources in a refused response that may have caused the
-// refusal. past has those whose version a later response or snapshot has replaced, open the others.
-// The caller reverts the response first.
+// suspects returns the names of resources in a refused response that may have caused the refusal:
+// past has those whose version was replaced by a later response or snapshot, open has the others.
+// The caller must revert the response first.
 func (s *session) suspects(w *watch, r *response) (open, past []string) {
 	for name, c := range r.allChanges {
 		switch {
@@ -170,8 +171,8 @@ func (s *session) suspects(w *watch, r *response) (open, past []string) {
 	return open, past
 }
 
-// outdated reports whether a later response or snapshot has replaced the version of a resource that
-// was sent.
+// outdated reports whether the version of a resource that was sent has been replaced by a later
+// response or snapshot.
 func (s *session) outdated(w *watch, name string) bool {
 	d, differs := w.differs[name]
 	return w.changing(name) != nil || !differs || same(d.held, s.get(w, name))

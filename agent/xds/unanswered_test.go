@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// each runs a test twice: for clusters, whose state-of-the-world responses have all resources, and
-// for endpoints, whose responses do not.
+// each runs a test twice: for clusters, whose state-of-the-world responses contain all resources,
+// and for endpoints, whose responses do not.
 func each(t *testing.T, test func(t *testing.T, p *pipeline)) {
 	for _, typeURL := range []string{cds, eds} {
 		t.Run(short(typeURL), func(t *testing.T) {
@@ -30,11 +30,11 @@ func newPipeline(t *testing.T, typeURL string, delta bool) *pipeline {
 	return p
 }
 
-// pipeline is a client that receives further responses before it answers.
+// pipeline is a client that receives several responses before it answers the first.
 type pipeline struct {
 	*table
 	typeURL string
-	whole   bool // each response has all resources
+	whole   bool // each response contains all resources
 }
 
 func (p *pipeline) names() []string {
@@ -52,7 +52,7 @@ func (p *pipeline) put(contents ...string) {
 	p.publish(all...)
 }
 
-// sent returns the response that is sent now.
+// sent returns the response that the session sends now.
 func (p *pipeline) sent() *response {
 	p.t.Helper()
 	r := p.session.next(p.now)
@@ -62,7 +62,8 @@ func (p *pipeline) sent() *response {
 	return r
 }
 
-// unanswered returns the response that is sent now, and lets the time for its answer expire.
+// unanswered returns the response that the session sends now, and advances the time until its
+// answer is overdue.
 func (p *pipeline) unanswered() *response {
 	p.t.Helper()
 	r := p.sent()
@@ -87,7 +88,7 @@ func (p *pipeline) answer(r *response, refusal *statusv3.Status) {
 	p.ask(&request{typeURL: p.typeURL, nonce: r.nonce, refusal: refusal, names: p.names()})
 }
 
-// has compares the version that the session assumes the client to have with the wanted one.
+// has compares the versions that the client has, according to the session, with the wanted ones.
 func (p *pipeline) has(want string) {
 	p.t.Helper()
 	w := p.session.watches[p.typeURL]
@@ -100,7 +101,7 @@ func (p *pipeline) has(want string) {
 const bIsBad = "Error adding/updating cluster(s) b: bad"
 
 // TestUnanswered_LateRefusals refuses a version after the next version was sent, and then refuses
-// that, too.
+// the next one, too. The client continues to use the version that it accepted last.
 func TestUnanswered_LateRefusals(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "a=2")
@@ -110,8 +111,8 @@ func TestUnanswered_LateRefusals(t *testing.T) {
 		p.refuse(first, bIsBad)
 		p.refuse(second, bIsBad)
 		p.has("b=1")
-		// a is sent again: the client may not have accepted it, because b was refused in the same
-		// response
+		// a is sent again, because the client did not accept it in the response that contained the
+		// refused b
 		p.take(p.sent())
 		p.sends()
 		p.put("b=4", "c=2")
@@ -124,8 +125,8 @@ func TestUnanswered_LateRefusals(t *testing.T) {
 	})
 }
 
-// TestUnanswered_ChainOfRefusals sends as many versions as may be answered late, and refuses all of
-// them.
+// TestUnanswered_ChainOfRefusals sends as many versions as the session remembers for late answers,
+// and refuses all of them. The client then has the version that it accepted before.
 func TestUnanswered_ChainOfRefusals(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		var all []*response
@@ -155,8 +156,8 @@ func TestUnanswered_LateAcceptance(t *testing.T) {
 	})
 }
 
-// TestRefusal_OfReplacedVersion refuses a version that has been replaced, and accepts the
-// replacement.
+// TestRefusal_OfReplacedVersion refuses a version after its replacement was sent, and accepts the
+// replacement. The refusal is reported, and ends.
 func TestRefusal_OfReplacedVersion(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "c=2")
@@ -165,12 +166,13 @@ func TestRefusal_OfReplacedVersion(t *testing.T) {
 		second := p.sent()
 		p.refuse(first, bIsBad)
 		p.take(second)
-		if p.whole { // in the state of the world the second response has all resources of the first
+		// the second response contains the resources of the first, so the answer to it decides
+		if p.whole {
 			p.saw("accepted CDS")
 		} else {
 			p.saw("refused "+short(p.typeURL)+" [b]", "accepted "+short(p.typeURL),
 				"recovered "+short(p.typeURL)+" [b]")
-			r := p.sent() // c is sent again: it was refused with the other resource, but is valid
+			r := p.sent() // c was in the response with the refused b, so it is sent again
 			if got, want := line(r), short(p.typeURL)+" c=2"; got != want {
 				t.Errorf("sent %q, want %q", got, want)
 			}
@@ -186,7 +188,8 @@ func TestRefusal_OfReplacedVersion(t *testing.T) {
 }
 
 // TestRefusal_UnnamedOfReplacedVersion replaces a resource, and then refuses the earlier response
-// without naming a resource. The other resources are sent again, and the answer to that decides.
+// with a message that names no resource. The other resources are sent again; if they are refused
+// again, they are the cause.
 func TestRefusal_UnnamedOfReplacedVersion(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2", "c=2")
@@ -205,8 +208,8 @@ func TestRefusal_UnnamedOfReplacedVersion(t *testing.T) {
 	})
 }
 
-// TestTrial_IgnoresAnswersToOtherResponses answers another response during a trial. That answer
-// does not count for the trial.
+// TestTrial_IgnoresAnswersToOtherResponses has a client answer another response during a trial.
+// This answer does not affect the trial.
 func TestTrial_IgnoresAnswersToOtherResponses(t *testing.T) {
 	p := newTable(t, true)
 	p.publish(cluster("a=1"), cluster("b=1"), cluster("c=1"))
@@ -230,8 +233,8 @@ func TestTrial_IgnoresAnswersToOtherResponses(t *testing.T) {
 	p.saw("accepted CDS", "accepted CDS", "refused CDS [b]")
 }
 
-// TestRefusal_OfWithdrawnVersion refuses a version that was reverted meanwhile. No resource remains
-// refused.
+// TestRefusal_OfWithdrawnVersion refuses a version that was reverted after it was sent. No resource
+// remains refused.
 func TestRefusal_OfWithdrawnVersion(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("b=2")
@@ -246,8 +249,8 @@ func TestRefusal_OfWithdrawnVersion(t *testing.T) {
 	})
 }
 
-// TestUnanswered_RefusalCoversSkippedResponses: a client that does not answer counts as having the
-// response until it refuses a later one.
+// TestUnanswered_RefusalCoversSkippedResponses has a client skip responses and refuse a later one.
+// The refusal applies to the skipped responses, too.
 func TestUnanswered_RefusalCoversSkippedResponses(t *testing.T) {
 	for _, unanswered := range []int{1, maxLate, maxLate + 5} {
 		each(t, func(t *testing.T, p *pipeline) {
@@ -261,7 +264,9 @@ func TestUnanswered_RefusalCoversSkippedResponses(t *testing.T) {
 			p.refuse(last, bIsBad)
 			p.has("b=1")
 			p.saw("refused " + short(p.typeURL) + " [b]")
-			r := p.sent() // the client may have accepted an earlier b, or not even c
+			// the client may have accepted an earlier version of b, and may not have accepted c, so
+			// both are sent again
+			r := p.sent()
 			want := "b=1 c=2"
 			if p.whole {
 				want = "a=1 b=1 c=2"
@@ -278,8 +283,8 @@ func TestUnanswered_RefusalCoversSkippedResponses(t *testing.T) {
 	}
 }
 
-// TestUnanswered_AcceptanceCoversSkippedResponses accepts several responses with one answer, as a
-// busy Envoy does.
+// TestUnanswered_AcceptanceCoversSkippedResponses has a client accept several responses with one
+// answer, as a busy Envoy does.
 func TestUnanswered_AcceptanceCoversSkippedResponses(t *testing.T) {
 	each(t, func(t *testing.T, p *pipeline) {
 		p.put("a=0")

@@ -6,27 +6,29 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// watch is the subscription of one stream to one type, with the state of its client. The client is
-// assumed to have, or to be receiving, the snapshot's version of every resource except those in
-// differs. So memory is proportional to the client's names, and the cost of a change to its size.
+// watch is the subscription of one stream to one type, and the state of its client. For every
+// resource that is not in differs, the session assumes that the client has, or is receiving, the
+// version in the snapshot. So its memory is proportional to the client's names, and the cost of a
+// change to the size of the change.
 type watch struct {
 	typeURL string
 	rank    int
-	// each response has all resources of the type (state of the world: clusters and listeners)
+	// each response contains all resources of the type (state of the world: clusters and listeners)
 	full     bool
 	wildcard bool
-	// named: a request had names. In the state of the world, requests without names mean all
-	// resources until then.
+	// a request contained names; before that, a state-of-the-world request without names subscribes
+	// to all resources
 	named   bool
 	names   *nameSet // names of resources that the client subscribes to
 	differs map[string]difference
 	refused map[string]*refused
 	trial   *trial
-	// blank: the client has no resources yet; differs is unused until the first response.
+	// the client has no resources yet, and differs is not used until the first response
 	blank  bool
-	answer bool // the client waits for a response even if there are no changes
+	answer bool // the client awaits a response, even if it contains no changes
 
-	// response that is not answered; no other one of the type is sent meanwhile
+	// the response that was sent last, if it is unanswered; meanwhile no other one of the type is
+	// sent
 	inflight    *response
 	answerUntil time.Time // deadline of the answer to inflight
 	late        []*response
@@ -37,12 +39,12 @@ type watch struct {
 	lastSent, lastAccepted       time.Time
 }
 
-// difference describes a resource whose newest version the client does not have.
+// difference describes a resource of which the client does not have the newest version.
 type difference struct {
-	// held is the version that the client has; nil: none. Of a resource from an earlier stream only
-	// the version is known.
+	// held is the version that the client has; nil: none. If it is from an earlier stream, its
+	// content may be unknown.
 	held   *resource.Resource
-	forced bool // the client waits for an answer even if it has the newest version
+	forced bool // the client awaits a response even if it has the newest version
 }
 
 func newWatch(typeURL string, delta bool) *watch {
@@ -59,8 +61,8 @@ func (w *watch) wants(name string) bool {
 	return w.wildcard || w.names.has(name)
 }
 
-// note records that the client should have the version now. It is assumed to have held, unless
-// differs already has another version. forced demands a response in any case.
+// note records that the client should have the version now. If differs has no entry for the name,
+// the client is assumed to have the version held. forced demands a response in any case.
 func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
 	if w.blank {
 		return
@@ -71,7 +73,7 @@ func (w *watch) note(name string, held, now *resource.Resource, forced bool) {
 	w.hold(name, held, now, forced)
 }
 
-// hold records that the client has the version held of a resource and should have now.
+// hold records that the client has the version held of a resource and should have the version now.
 func (w *watch) hold(name string, held, now *resource.Resource, forced bool) {
 	if same(held, now) && !forced {
 		delete(w.differs, name)
