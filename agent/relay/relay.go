@@ -76,8 +76,8 @@ type Options struct {
 	// subscriptions.
 	ApplicationNode func() *corev3.Node
 	OnListeners     func() // called after an Envoy has accepted listeners; nil: no call
-	// CacheAfter is how long a new stream waits for a connection to upstream before the cache serves
-	// it; 0: 500 ms.
+	// CacheAfter is the time for which a new stream waits for a connection to the upstream server
+	// before it is served from the cache; 0: 500 ms.
 	CacheAfter time.Duration
 }
 

@@ -84,8 +84,8 @@ func (p peerAddress) String() string {
 	return fmt.Sprintf("pid %d, uid %d", p.PID, p.UID)
 }
 
-// PeerOfAddress returns the client of a connection that a listener of this package accepted. address is
-// the connection's remote address.
+// PeerOfAddress returns the client of a connection that a listener of this package accepted.
+// address is the connection's remote address.
 func PeerOfAddress(address net.Addr) Peer {
 	if p, ok := address.(peerAddress); ok {
 		return Peer(p)

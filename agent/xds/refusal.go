@@ -25,8 +25,7 @@ type Refusal struct {
 	Versions  []string          `json:"versions"`
 	InUse     []string          `json:"kept"`
 	Origins   []resource.Origin `json:"origins"` // origins of the refused resources
-	// First reports whether the client has accepted no resource of the type, neither on this stream
-	// nor on an earlier one.
+	// First reports whether the client has never accepted a resource of the type.
 	First bool `json:"first"`
 }
 
@@ -46,8 +45,7 @@ type refused struct {
 	again   bool // the refused version is to be sent once more
 	// number of retries by the feed when the version was refused; see resource.RefusedVersion
 	attempt int
-	// other clients refused the version before this client subscribed, so it was not sent to this
-	// client
+	// other clients refused the version before this one subscribed, so it was not sent to this one
 	inherited bool
 }
 
@@ -71,8 +69,8 @@ func (w *watch) target(name string, held, now *resource.Resource) *resource.Reso
 }
 
 // trial determines which resources of a response were refused if the client's error does not name
-// them. It divides the suspects into halves and sends each half separately, until the refused
-// resources are isolated and all others accepted.
+// them. It sends each half of the suspects separately, until the refused resources are isolated and
+// all others accepted.
 type trial struct {
 	groups []map[string]struct{} // groups of suspects; those of the last group were sent
 	rounds int
@@ -118,8 +116,7 @@ func (t *trial) split(names []string) {
 	}
 }
 
-// join notifies the feed that the client has answered a response with listeners, when this happens
-// for the first time.
+// join notifies the feed, once, that the client has answered a response with listeners.
 func (s *session) join(w *watch) {
 	if w.typeURL == resource.ListenerType && !s.joined {
 		s.joined = true
@@ -175,8 +172,7 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 		refusedNames = suspects
 	case w.oneByOne(): // the client skipped responses, whose resources are sent again
 		return
-	// the client may have refused versions that are outdated now; all other resources are sent
-	// again
+	// the client may have refused outdated versions; all other resources are sent again
 	case len(past) > 0:
 		if !onTrial {
 			s.report.refused(*whole())
@@ -211,12 +207,11 @@ func (s *session) handleAnswer(w *watch, r *response, refusal *statusv3.Status) 
 	s.refuse(w, r, message, refusedNames)
 }
 
-// refuse records and reports that the client refused the resources with the given names in a
-// response.
+// refuse records and reports that the client refused the named resources in a response.
 func (s *session) refuse(w *watch, r *response, message string, names []string) {
 	report := Refusal{Type: w.typeURL, Nonce: r.nonce, Version: r.version, Error: s.redact(message),
 		Resources: names}
-	// the response changed nothing, so any of its resources may be the refused one
+	// if the response changed nothing, any of its resources may be the refused one
 	if len(names) == 0 {
 		for _, sent := range r.resources {
 			report.Resources = append(report.Resources, sent.Name)
@@ -228,14 +223,13 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		sent[one.Name] = one
 	}
 	report.Versions = make([]string, len(report.Resources))
-	// names of refused resources of which the client already has the newest version
+	// names of which the client already has the newest version
 	var over []string
 	var nacks []resource.Nack
 	nacked := map[string]bool{}
 	for i, name := range report.Resources {
 		now := s.get(w, name)
-		// now, if this response does not contain the resource: a suspect of an earlier round of the
-		// trial
+		// now: the resource is a suspect of an earlier round, and not in this response
 		one := cmp.Or(r.changes[name].after, sent[name], now)
 		if one == nil {
 			continue
@@ -310,8 +304,7 @@ func (s *session) visibleOf(snapshot *resource.Snapshot) *resource.Snapshot {
 	return s.visible(snapshot)
 }
 
-// holdsNothing reports whether the client has accepted no resource of a type, neither on this
-// stream nor on an earlier one.
+// holdsNothing reports whether the client has never accepted a resource of a type.
 func (s *session) holdsNothing(w *watch) bool {
 	if w.versionAccepted != "" {
 		return false

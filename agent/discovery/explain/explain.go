@@ -41,16 +41,17 @@ const (
 
 // Proxy holds the resources of an Envoy and the properties of its host.
 type Proxy struct {
-	Resources    *resource.Snapshot
-	IsGateway    bool         // the proxy is a gateway: its listeners are neither inbound nor outbound
+	Resources *resource.Snapshot
+	// the proxy is a gateway, whose listeners are neither inbound nor outbound
+	IsGateway    bool
 	Captured     bool         // connections of the host are captured
 	OwnAddresses []netip.Addr // addresses of the host; captured connections to them are inbound
 
-	// HostOrigins returns the origins of a virtual host, the most important one first; nil if they are
-	// the same as those of the route configuration. The function may be nil.
+	// HostOrigins returns the origins of a virtual host, the most important one first; nil if they
+	// are the same as those of the route configuration. The function may be nil.
 	HostOrigins func(routes, domain string) []resource.Origin
-	// FilterOrigins returns the EnvoyFilters that added or changed a filter of a listener. The function
-	// may be nil.
+	// FilterOrigins returns the EnvoyFilters that added or changed a filter of a listener. The
+	// function may be nil.
 	FilterOrigins func(listener, filter string) []resource.Origin
 	// Refused returns why Envoy refused a resource, "" if it did not. The function may be nil.
 	Refused func(resource.Key) string

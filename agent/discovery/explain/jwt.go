@@ -90,7 +90,7 @@ func objectsOf(d *listener, kind string) (found []resource.Origin) {
 	return found
 }
 
-// ofProviders returns those RequestAuthentications that have one of the providers, or all of them if
+// ofProviders returns the RequestAuthentications that have one of the providers, or all of them if
 // none has.
 func ofProviders(all []resource.Origin, providers []string) (found []resource.Origin) {
 	for _, provider := range providers {

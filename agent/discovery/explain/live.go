@@ -15,7 +15,8 @@ type LiveCluster struct {
 	Handshakes uint64 // number of successful TLS handshakes
 	// number of failed handshakes because no trusted CA signed the server's certificate
 	UntrustedCertificates uint64
-	NameMismatches        uint64 // number of failed handshakes because the certificate is for another name
+	// number of failed handshakes because the certificate has another name
+	NameMismatches uint64
 	// number of handshakes that failed for other reasons: no TLS, or no common parameters
 	OtherTLSFailures uint64
 }
