@@ -17,13 +17,14 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// meshParts serve the mesh configuration to Envoy and watch what becomes of it on this host.
+// meshParts are the parts of the agent that serve the mesh configuration to Envoy and check its
+// effects on this host, such as listeners that Envoy cannot bind.
 type meshParts struct {
-	watch     *watch.Watcher // of the mesh configuration's files
+	watch     *watch.Watcher // watches the files of the mesh configuration
 	discovery *discovery.Server
-	xds       *xds.Server // serves what discovery generates
+	xds       *xds.Server // serves the resources of discovery
 	relay     *relay.Server
-	upstream  *upstream // selects one of the two
+	upstream  *upstream // selects whether xds or relay serves Envoy
 	grpc      *grpcBootstrap
 	dns       *dns.Server // nil if disabled
 	tracker   *ports.PortTracker
@@ -62,7 +63,7 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 		return nil, err
 	}
 	m.process = &processSettings{discovery: m.discovery, state: state, pushed: changed}
-	listeners := make(chan struct{}, 1) // Envoy has accepted some
+	listeners := make(chan struct{}, 1) // receives after Envoy has accepted listeners
 	m.tracker = ports.NewPortTracker(hostOf(b.options.Config), m.discovery, c.Paths.RuntimeDir,
 		b.board,
 		func() { notify(listeners) })
@@ -84,8 +85,8 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 	return m, nil
 }
 
-// newXDS returns the server of the embedded discovery server's resources, and the part that has it
-// send listeners again that Envoy could not bind.
+// newXDS returns the xDS server for the resources of the embedded discovery server, and the part
+// that makes it send listeners again that Envoy could not bind.
 func newXDS(
 	b *base, m *meshParts, e *epochParts, acknowledgements chan<- struct{},
 ) (server *xds.Server, unbound *ports.UnboundListeners, err error) {

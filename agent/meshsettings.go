@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/watch"
 )
 
-// discoverySettings returns the [live] keys of the embedded discovery server.
+// discoverySettings returns the settings of the embedded discovery server that a reload can change.
 func discoverySettings(c *config.Config) discovery.Settings {
 	return discovery.Settings{
 		Namespace:      c.Node.Namespace,
@@ -27,11 +27,11 @@ func discoverySettings(c *config.Config) discovery.Settings {
 	}
 }
 
-// discoveryCluster is the bootstrap's cluster of the agent's xDS server.
+// discoveryCluster is the name of the bootstrap's cluster for the agent's xDS server.
 const discoveryCluster = "xds-grpc"
 
-// failures returns the cluster that listeners send failed requests to; "" for bootstraps of users,
-// which may not have it.
+// failures returns the cluster to which listeners report failed requests. It returns "" with a
+// bootstrap written by the user, which may not have the cluster.
 func failures(c *config.Config) string {
 	if c.Envoy.CustomConfigFile != "" || c.Envoy.TemplateFile != "" {
 		return ""
@@ -39,7 +39,7 @@ func failures(c *config.Config) string {
 	return discoveryCluster
 }
 
-// reportsFailures reports whether Envoy's listeners send failed requests to the agent.
+// reportsFailures reports whether Envoy's listeners report failed requests to the agent.
 func reportsFailures(c *config.Config) bool {
 	return len(c.Discovery.Addresses) == 0 && failures(c) != ""
 }
@@ -69,8 +69,8 @@ func reservedByAgent(c *config.Config) []discovery.ReservedAddress {
 // (discovery.debounce_after).
 const meshDebounce = time.Millisecond
 
-// newMeshWatch returns the watcher of the mesh configuration's files, in directories of those that
-// the discovery server reads.
+// newMeshWatch returns the watcher of the mesh configuration. In directories it watches only files
+// with the suffixes that the discovery server reads.
 func newMeshWatch(c *config.Config, log *slog.Logger) (*watch.Watcher, error) {
 	watcher := watch.New(watch.Options{
 		Delays:   watch.Delays{Debounce: meshDebounce, MaxDelay: meshDebounce},

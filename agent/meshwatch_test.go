@@ -30,7 +30,7 @@ func TestMeshWatch_ReportsContentNotModes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, path := range []string{object, mesh} { // before Run: reported at once
+	for _, path := range []string{object, mesh} { // a change of the mode must not be reported
 		if err := os.Chmod(path, 0o640); err != nil {
 			t.Fatal(err)
 		}

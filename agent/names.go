@@ -8,8 +8,9 @@ import (
 	"outrider.org/outrider/agent/dns"
 )
 
-// publishNames passes the hosts of the embedded discovery server to the DNS proxy, unless an
-// upstream server is in use, or the files have not been read yet: the proxy would deny all names.
+// publishNames passes the hosts of the embedded discovery server to the DNS proxy. It does nothing
+// if an upstream server is in use. It also does nothing before the mesh files have been read: the
+// proxy would answer that no host exists.
 func publishNames(state *reloadState, server *discovery.Server, resolver *dns.Server) {
 	c := state.InForce().Config
 	if len(c.Discovery.Addresses) > 0 {
@@ -51,7 +52,7 @@ func newDNS(b *base, c *config.Config, node config.Node) *dns.Server {
 		Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
 		Board: b.board, Logger: b.logOf("dns"), Store: b.store}
 	if c.DNS.Resolved {
-		options.Resolved = "/run/outrider/resolved.sock" // of all instances
+		options.Resolved = "/run/outrider/resolved.sock" // one socket for all instances
 	}
 	return dns.New(options)
 }

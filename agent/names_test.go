@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Before the files of the mesh have been read, its names are not known. The DNS proxy must not deny
-// them.
+// Before the mesh files have been read, the DNS proxy answers a query for a host of the mesh with
+// SERVFAIL, and not that the host does not exist.
 func TestPublishNames_WaitsForTheFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "shop.yaml")
 	if err := os.WriteFile(file, []byte(`apiVersion: networking.istio.io/v1

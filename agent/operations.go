@@ -23,15 +23,15 @@ type backend struct {
 	operations.Resources
 }
 
-// configuration has the operations on the configuration.
+// configuration implements the operations on the configuration.
 type configuration struct {
 	options  config.Options
 	reloader *reloader
 	board    *condition.Board
-	checker  blueprint.CheckOptions // its Folder is that of the configuration in force
+	checker  blueprint.CheckOptions // with the Folder of the configuration in force
 }
 
-// Reload reloads like SIGHUP and returns the outcome.
+// Reload reloads the configuration, as SIGHUP does, and returns the outcome.
 func (o configuration) Reload(
 	ctx context.Context, request api.ReloadRequest, progress func(api.Progress),
 ) (api.ReloadResult, error) {

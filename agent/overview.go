@@ -58,8 +58,8 @@ func (o *overview) Status(ctx context.Context) (api.Status, error) {
 	return status, nil
 }
 
-// binary returns the Envoy binary of the configuration in force, before there is one the last
-// inspected binary, nil if there is none.
+// binary returns the Envoy binary of the configuration in force. Before the first configuration is
+// in force, it returns the binary that was inspected last, or nil.
 func (o *overview) binary() *envoy.Binary {
 	if binary := o.state.binary.Load(); binary != nil {
 		return binary
@@ -67,7 +67,8 @@ func (o *overview) binary() *envoy.Binary {
 	return o.maker.binary.Load()
 }
 
-// State is Status without the usage of the epochs and the problems of the mesh (bus.Backend).
+// State is like Status, without memory and connections of the epochs and without problems of the
+// mesh (bus.Backend).
 func (o *overview) State(ctx context.Context) api.Status {
 	ready, reason := o.proxy.ReadyContext(ctx)
 	current := o.state.InForce()
@@ -154,7 +155,7 @@ func (o *overview) summary(announced bool) (api.State, string) {
 	return state, sentence
 }
 
-// doing describes the live epoch.
+// doing returns the part of the status sentence that describes the live epoch.
 func doing(live epoch.Epoch) string {
 	switch {
 	case live.Drained && live.Awaits != "":
@@ -236,11 +237,11 @@ func counted(n int, noun string) string {
 	return fmt.Sprintf("%d %ss", n, noun)
 }
 
-// maxOlder bounds the peers that a status names.
+// maxOlder bounds the number of peers of older connections that a status names.
 const maxOlder = 20
 
-// addOutside adds ports that are outside mutual TLS on purpose, and connections older than the
-// rules.
+// addOutside adds to a status the ports that are excluded from mutual TLS on purpose, and the
+// connections that are older than the capture rules, which therefore do not pass Envoy.
 func (o *overview) addOutside(status *api.Status) {
 	for _, o := range o.mesh.Exposure.Report().Outside {
 		status.OutsideMutualTLS = append(status.OutsideMutualTLS, api.PortOutsideMutualTLS(o))

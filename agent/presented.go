@@ -56,8 +56,8 @@ func (p *presented) Run(ctx context.Context) error {
 	}
 }
 
-// look queries the live Envoy if secrets in files are in use. While no Envoy is live, the result of
-// the last query remains.
+// look queries the live Envoy, if the mesh configuration uses secrets in files, and passes the
+// result to the identity manager. While no Envoy is live, the last result remains.
 func (p *presented) look(ctx context.Context) error {
 	live, ok := liveEpoch(p.supervisor)
 	if !ok {
@@ -82,7 +82,7 @@ func (p *presented) look(ctx context.Context) error {
 		return err
 	}
 	for name := range found {
-		if users[name] == nil { // of a listener that drains
+		if users[name] == nil { // only a draining listener still uses the secret
 			delete(found, name)
 		}
 	}
@@ -90,10 +90,10 @@ func (p *presented) look(ctx context.Context) error {
 	return nil
 }
 
-// fileCertificates is the prefix of the names of certificates in files.
+// fileCertificates is the prefix of the names of secrets with certificates in files.
 const fileCertificates = "file-cert:"
 
-// acknowledged is an xds.Observer that also notifies presented.
+// acknowledged is an xds.Observer that also notifies a presented of ACKs.
 type acknowledged struct {
 	xds.Observer
 	notify chan<- struct{} // buffered

@@ -14,8 +14,9 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// processSettings are the settings of Envoy's process that the mesh configuration has. A change of
-// them may need a new epoch: Run requests a reload.
+// processSettings determines the settings of Envoy's process from the mesh configuration:
+// concurrency and environment variables. A change of them may need a new epoch, so settingsReloads
+// requests a reload.
 type processSettings struct {
 	part.Readiness
 	discovery *discovery.Server
@@ -23,15 +24,15 @@ type processSettings struct {
 	pushed    <-chan struct{} // receives after the mesh configuration may have changed
 
 	mu   sync.Mutex
-	used map[string]string // ProcessInputs of the last spec or request; nil: there was none
+	used map[string]string // ProcessInputs at the last call of of or changed; nil: no call of of
 }
 
-// currentTime bounds reading the mesh configuration for a spec: its file system may hang. The
-// settings read before are used then.
+// currentTime bounds reading the mesh configuration for a spec, because its file system may hang.
+// Afterwards the spec uses the settings that were read before.
 const currentTime = 5 * time.Second
 
-// of returns the settings for a node, of the files as they are now. With an upstream server there
-// are none.
+// of reads the mesh configuration again and returns the settings for a node. With an upstream
+// server it returns none.
 func (p *processSettings) of(
 	ctx context.Context, c *config.Config, node config.Node,
 ) blueprint.Process {
@@ -42,7 +43,7 @@ func (p *processSettings) of(
 	defer cancel()
 	select {
 	case <-p.discovery.Ready():
-		_ = p.discovery.Rescan(ctx) // an error is the end of ctx
+		_ = p.discovery.Rescan(ctx) // fails only if ctx ends; the settings read before are used
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
@@ -52,7 +53,8 @@ func (p *processSettings) of(
 	return blueprint.Process{Concurrency: settings.Concurrency, Environment: settings.Environment}
 }
 
-// changed returns the files that were changed since the last spec or call.
+// changed returns the files whose process settings have changed since the last call of of or
+// changed.
 func (p *processSettings) changed() (files []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -75,7 +77,7 @@ func (p *processSettings) changed() (files []string) {
 // Name implements part.Part.
 func (p *processSettings) Name() string { return "process settings" }
 
-// settingsReloads reloads when the settings of Envoy's process change.
+// settingsReloads requests a reload when the process settings in the mesh configuration change.
 type settingsReloads struct {
 	*processSettings
 	reloader *reloader

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/identity"
 )
 
-// withoutEnvoy implements requester where [envoy] enabled is false: no request starts an epoch.
+// withoutEnvoy implements requester for [envoy] enabled = false: no request starts an epoch.
 type withoutEnvoy struct{ *epoch.Supervisor }
 
 func (withoutEnvoy) Submit(epoch.Request) func(context.Context) (epoch.Result, error) {
@@ -55,7 +55,7 @@ func readyWithoutEnvoy(
 	return reason == "", reason
 }
 
-// endEnvoys ends Envoys of an earlier configuration that has no Envoy any more.
+// endEnvoys terminates Envoys that an earlier configuration started, because Envoy is now disabled.
 func endEnvoys(ctx context.Context, link *epoch.Link, log *slog.Logger) error {
 	processes, err := link.Connection().Client.Processes(ctx)
 	if err != nil || len(processes) == 0 {
@@ -69,20 +69,20 @@ func endEnvoys(ctx context.Context, link *epoch.Link, log *slog.Logger) error {
 // conditionGRPCUnwritten is active while [xds] grpc_bootstrap_file cannot be written.
 const conditionGRPCUnwritten = "grpc-bootstrap-unwritten"
 
-// grpcBootstrap is the bootstrap of gRPC applications.
+// grpcBootstrap writes the bootstrap file of gRPC applications and holds the node in it.
 type grpcBootstrap struct {
 	board *condition.Board
-	node  atomic.Pointer[corev3.Node] // of applications; nil: none are served
+	node  atomic.Pointer[corev3.Node] // as which applications connect; nil: no bootstrap file
 }
 
-// write writes [xds] grpc_bootstrap_file, which every user may read. Its node is that of
-// applications from now on.
+// write writes [xds] grpc_bootstrap_file, which every user may read, and stores its node. content
+// nil means that no file is configured.
 func (g *grpcBootstrap) write(path string, content []byte) {
 	if content == nil {
 		g.node.Store(nil)
 		return
 	}
-	if node, err := parseNode(content); err == nil { // always: the agent made it
+	if node, err := parseNode(content); err == nil { // never fails: the agent has made content
 		g.node.Store(node)
 	}
 	if now, err := os.ReadFile(path); err == nil && bytes.Equal(now, content) {

@@ -15,8 +15,8 @@ import (
 )
 
 // reloader runs a reload as one transaction: read the configuration, determine whether the change
-// needs a new epoch, request one, commit the configuration. A refusal at any step leaves everything
-// after it unchanged.
+// needs a new epoch, request one, commit the configuration. After a refusal at any step, the later
+// steps do not run, and the configuration in force remains.
 //
 // The goroutine of Run, the owner, holds the configuration in force and never blocks. Steps that
 // read files, call other parts or apply settings run in helper goroutines, which post their results
@@ -25,8 +25,9 @@ import (
 //	take → prepare* → decide → submit* → applied → queue* → finish  (*: a helper goroutine)
 //
 // Requests are prepared concurrently, so an invalid configuration is refused at once even while an
-// older request waits. The newest of several requests wins. Settings take effect in commit order; a
-// request that waits for its predecessor's settings reports so.
+// older request waits. Of several requests, the configuration of the newest remains in force.
+// Settings take effect in the order of the commits; a request that waits for the settings of an
+// earlier one reports that in its progress.
 type reloader struct {
 	part.Readiness
 	*reloadState
@@ -42,13 +43,13 @@ type reloader struct {
 
 	// Accessed by the owner only.
 	counter   uint64
-	newest    *prepared   // the newest that has been prepared without an error
-	committed *prepared   // in force; nil: the configuration that the agent started with
-	requested []*prepared // of the reloads that wait for the supervisor
-	refused   uint64      // id of the last reload that was refused
-	queued    *queuedWork // the last queued work
-	adjusting bool        // AdjustEpoch runs or waits
-	adjusted  string      // ID of the epoch that AdjustEpoch was last called for
+	newest    *prepared   // newest configuration that was prepared without an error
+	committed *prepared   // configuration in force; nil: that with which the agent started
+	requested []*prepared // configurations of reloads that wait for the supervisor
+	refused   uint64      // highest id of a refused reload
+	queued    *queuedWork // last call of queue
+	adjusting bool        // a call of AdjustEpoch is queued or running
+	adjusted  string      // ID of the epoch for which AdjustEpoch was last called
 }
 
 // specSource reads configurations and makes specs from them. Its methods may block.
@@ -57,8 +58,8 @@ type specSource interface {
 	// Check returns an error that says why the host cannot provide what a configuration needs.
 	Check(ctx context.Context, loaded *config.Loaded) error
 	Make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error)
-	// LostCertificates returns an error that names the certificates which the live epoch serves and
-	// a new epoch could not read.
+	// LostCertificates returns an error that lists the certificates which the live epoch has in
+	// memory but a new epoch could not read from their files.
 	LostCertificates(ctx context.Context) error
 }
 
@@ -72,14 +73,16 @@ type requester interface {
 // effects applies configurations to the other parts of the agent. The methods may block. Before
 // each wait they call step with the name of the part that they wait for.
 type effects interface {
-	// Expect watches the files of a configuration that a reload is about to read, until Release. It
-	// does nothing once ctx has ended, and is called before Release or after the end of ctx.
+	// Expect watches the files of a configuration that a reload is about to read, until Release is
+	// called for the reload. It does nothing once ctx has ended; only then it may be called after
+	// Release.
 	Expect(ctx context.Context, id uint64, loaded *config.Loaded, files []string)
-	// Hold provides the sockets and ports that the epoch of a reload needs, until Release.
+	// Hold provides the sockets and ports of the agent that the epoch of a reload needs, until
+	// Release is called for the reload.
 	Hold(id uint64, read *prepared) error
-	// Enact applies the [live] keys of the configuration that is now in force.
+	// Enact applies the keys with effect live of the configuration that is now in force.
 	Enact(ctx context.Context, old *config.Loaded, won *prepared, step func(name string))
-	// AdjustEpoch applies the current [live] keys to an epoch that became live without a reload.
+	// AdjustEpoch applies the keys with effect live to an epoch that became live without a reload.
 	AdjustEpoch(ctx context.Context, step func(name string))
 	// Release ends the watches and frees the sockets and ports of Expect and Hold.
 	Release(id uint64, refused bool)
@@ -89,9 +92,9 @@ type effects interface {
 type prepared struct {
 	id      uint64 // of the reload
 	loaded  *config.Loaded
-	pending []string // [start] keys that take effect at the next start of the agent
+	pending []string // changed keys that take effect at the next start of the agent
 	wanted  *wanted
-	loses   error // see specSource.LostCertificates
+	loses   error // result of specSource.LostCertificates
 	epoch   bool  // an epoch was requested; accessed by the owner only
 	first   bool  // made for the start of the agent
 }
@@ -101,7 +104,7 @@ type reload struct {
 	reason    string
 	ifChanged bool
 	abort     []int    // draining epochs to kill, so that the new epoch need not wait for them
-	first     bool     // the start of the agent: its configuration has just been read
+	first     bool     // made by the start of the agent, which has just read the configuration
 	files     []string // changed files that triggered the reload
 	progress  func(api.Progress)
 	answer    chan api.ReloadResult // buffered; receives one result
@@ -109,10 +112,10 @@ type reload struct {
 
 	id     uint64
 	began  time.Time
-	read   *prepared      // read for this request, or nil; a newer one may replace it
-	before *config.Config // in force at decide
-	err    error          // why no epoch was requested; valid once answered
-	quiet  bool           // triggered by a file, no effect known yet: not published
+	read   *prepared      // configuration read for this request; nil: none yet, or it was invalid
+	before *config.Config // configuration in force when decide was called
+	err    error          // why no epoch was requested; valid after the answer
+	quiet  bool           // not published: a file has changed, which has had no effect yet
 }
 
 func newReloader(
@@ -129,14 +132,14 @@ func newReloader(
 // Name returns the name of the part.
 func (r *reloader) Name() string { return "reload" }
 
-// Run serves requests until ctx ends. It does not wait for helper goroutines, which a file system
-// may block.
+// Run serves requests until ctx ends. It does not wait for helper goroutines, which may be blocked
+// by a file system that hangs.
 func (r *reloader) Run(ctx context.Context) error {
 	defer close(r.ended)
 	r.MarkReady()
 	for {
-		changed := r.supervisor.Changed() // before Live is read, so that no change is missed
-		if len(r.requested) == 0 {        // a reload may have made the epoch live
+		changed := r.supervisor.Changed() // before adjustEpoch calls Live, to miss no change
+		if len(r.requested) == 0 {        // otherwise a reload may have made the epoch live
 			r.adjustEpoch(ctx)
 		}
 		select {
@@ -218,7 +221,8 @@ func (r *reloader) post(ctx context.Context, step func()) {
 	}
 }
 
-// Ping returns once the owner has called a function, so that the watchdog detects a hang.
+// Ping returns once the owner has received a function, so that the watchdog detects that the owner
+// hangs.
 func (r *reloader) Ping(ctx context.Context) error {
 	select {
 	case r.posted <- func() {}:
@@ -234,8 +238,8 @@ func (r *reloader) serves() (hash string, number int, live bool) {
 	return e.Hash, e.Number, live
 }
 
-// pendingKeys returns the [start] keys whose values differ in next; they take effect at the next
-// start of the agent.
+// pendingKeys returns the keys with effect start whose values in next differ from those in started.
+// They take effect at the next start of the agent.
 func pendingKeys(started, next *config.Config) []string {
 	var pending []string
 	for _, change := range config.Compare(started, next) {

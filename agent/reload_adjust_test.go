@@ -7,8 +7,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// An epoch that was starting while [live] keys changed becomes live without a reload and with the
-// old values. An epoch that a reload requests gets them from that reload.
+// An epoch may become live without a reload, started with old values of keys that have been changed
+// since. The reloader then applies the new values to it. An epoch of a reload gets them from that
+// reload.
 func TestReload_FollowsEpochsThatBecomeLiveWithoutReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// responds fails the test if the reloader's owner is blocked.
+// responds fails the test if the goroutine of the reloader's Run is blocked.
 func (r *reloads) responds(t *testing.T, when string) {
 	t.Helper()
 	pinged := make(chan error, 1)
@@ -30,8 +30,8 @@ func (r *reloads) responds(t *testing.T, when string) {
 	}
 }
 
-// A part that hangs while it applies settings delays only its own reload and later ones, which
-// report it.
+// If a part of the agent hangs while it applies settings, only the reload that waits for it and
+// later ones are delayed, and their progress names the part.
 func TestReload_HangingSettingsDoNotBlockTheOwner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)
@@ -85,7 +85,7 @@ func TestReload_HangingSettingsDoNotBlockTheOwner(t *testing.T) {
 	})
 }
 
-// A file on a hanging mount refuses the reload after prepareTime.
+// A reload is refused after prepareTime if one of its files is on a mount that hangs.
 func TestReload_HangingFileIsRefused(t *testing.T) {
 	for name, hangs := range map[string]func(r *reloads, hang chan struct{}){
 		"configuration": func(r *reloads, hang chan struct{}) {
@@ -123,7 +123,8 @@ func TestReload_HangingFileIsRefused(t *testing.T) {
 	}
 }
 
-// A preparation that was given up watches nothing once its mount answers again.
+// A preparation that exceeded prepareTime because a mount hung watches no files once the mount
+// responds again.
 func TestReload_HangingFileIsNotWatchedAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)

@@ -36,7 +36,7 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 			t.Errorf("the later one: %+v", got)
 		}
 		close(r.hangs)
-		got := <-waiting // its configuration is no longer on disk
+		got := <-waiting // a newer configuration is on disk and in force
 		if !got.Newer || *got.Epoch != 1 || len(got.Changes) != 0 ||
 			r.InForce().Config.Envoy.ConnectTimeout != 3*time.Second {
 			t.Errorf("the one that was late: %+v; in force: %v", got,
@@ -48,7 +48,7 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// A reload triggered by a file change is published only once it has an effect.
+// A reload that a file change triggers is published as an event only once it has an effect.
 func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 	const epochKey, liveKey, broken = "[envoy]\nconnect_timeout = \"3s\"\n",
 		"[log]\nlevel = \"debug\"\n" + "[envoy]\nconnect_timeout = \"3s\"\n",
@@ -64,7 +64,7 @@ func TestAChangeWithoutEffectIsNotToldAsAReload(t *testing.T) {
 			name, toml  string
 			asked       bool
 			outcome     api.Outcome
-			read, epoch bool // published while it is read, and while its epoch starts
+			read, epoch bool // published during the reading, and during the start of its epoch
 		}{
 			{"nothing", "# nothing\n", false, api.OutcomeUnchanged, false, false},
 			{"nothing, asked for", "# still nothing\n", true, api.OutcomeUnchanged, true, false},
@@ -172,13 +172,13 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 			for _, timeout := range []string{"1s", "2s"} {
 				r.write(t, "[envoy]\nconnect_timeout = \""+timeout+"\"\n")
 				outcomes = append(outcomes, r.begin(t, timeout))
-				synctest.Wait() // it is read
+				synctest.Wait() // the configuration has been read
 			}
 			release := make(chan struct{})
 			r.posted <- func() { <-release }
 			for _, timeout := range []string{"1s", "2s"} {
 				close(gates[timeout])
-				synctest.Wait() // its request is prepared and waits for the owner
+				synctest.Wait() // the request is prepared and waits for the goroutine of Run
 			}
 			close(release)
 			for _, outcome := range outcomes {
@@ -191,12 +191,13 @@ func TestReloadsReachTheSupervisorInOrder(t *testing.T) {
 	}
 }
 
-// A file change and a later request read the same content. Whichever is read first, they share one
-// epoch, and neither counts as overtaken by a newer configuration.
+// A file change and a request of a user lead to two reloads of the same content. In whatever order
+// they are prepared, both get the same epoch, and neither is reported as replaced by a newer
+// configuration.
 func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 	for name, watchFirst := range map[string]bool{"the request is decided first": false,
 		"the watch overtakes it": true} {
-		// live: the first epoch is live before the other reload is decided.
+		// live means that the first epoch is live before the other reload is decided.
 		for _, live := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
@@ -234,7 +235,7 @@ func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 					defer second()
 					close(gates[1])
 					synctest.Wait()
-					first() // the supervisor answers them in order
+					first() // the supervisor answers requests in order
 					synctest.Wait()
 					second()
 					for i, outcome := range outcomes {
@@ -251,7 +252,8 @@ func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 	}
 }
 
-// A request overtaken by one that needs no epoch still gets its own epoch.
+// A request of a user gets a new epoch even if a later reload, which needs no epoch, is prepared
+// first.
 func TestARequestThatIsOvertakenByOneWithoutEffectHasItsEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newReloads(t)

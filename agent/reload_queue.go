@@ -7,15 +7,16 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// queuedWork is a queued call of methods of effects. Each waits for its predecessor, so that
-// settings take effect in commit order.
+// queuedWork is a queued call of methods of effects. Each call waits for the previous one, so that
+// settings take effect in the order of the commits.
 type queuedWork struct {
 	done chan struct{}
-	step atomic.Pointer[string] // the current step
+	step atomic.Pointer[string] // the part that the call currently waits for
 }
 
-// queue calls work in a helper goroutine after all earlier work has ended, then next on the owner.
-// A request that waits reports the step it waits for. request and next may be nil.
+// queue calls work in a helper goroutine after all earlier work has ended, and then next in the
+// goroutine of Run. While it waits, the progress of request names the step of the earlier work.
+// request and next may be nil.
 func (r *reloader) queue(
 	ctx context.Context, request *reload, work func(step func(string)), next func(),
 ) {
@@ -38,7 +39,7 @@ func (r *reloader) queue(
 	}()
 }
 
-// wait reports whether the work has ended; it returns false if ctx ends first.
+// wait waits until the work has ended and returns true, or false if ctx ends first.
 func (s *queuedWork) wait(ctx context.Context, request *reload) bool {
 	select {
 	case <-s.done:
@@ -57,8 +58,8 @@ func (s *queuedWork) wait(ctx context.Context, request *reload) bool {
 	}
 }
 
-// adjustEpoch applies settings to an epoch that became live without a reload. At most one such call
-// is queued.
+// adjustEpoch queues a call of AdjustEpoch if the live epoch has changed without a reload. At most
+// one such call is queued.
 func (r *reloader) adjustEpoch(ctx context.Context) {
 	if r.adjusting {
 		return
@@ -69,7 +70,7 @@ func (r *reloader) adjustEpoch(ctx context.Context) {
 	}
 	r.adjusting, r.adjusted = true, live.ID
 	r.mu.Lock()
-	if r.last != nil { // a repair or an undrain has made another epoch live
+	if r.last != nil { // a repair or an undrain has made another epoch live since the last reload
 		last := *r.last
 		last.Epoch = &live.Number
 		r.last = &last

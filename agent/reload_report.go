@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// refuse ends a reload whose configuration is not committed.
+// refuse ends a reload whose configuration is not put in force.
 func (r *reloader) refuse(ctx context.Context, request *reload, why []string) {
 	r.refused = max(r.refused, request.id)
 	r.publish(request)
@@ -46,7 +46,7 @@ func (r *reloader) finish(ctx context.Context, request *reload, result api.Reloa
 	r.mu.Unlock()
 	level := slog.LevelInfo
 	if result.Outcome == api.OutcomeRestarted {
-		level = slog.LevelDebug // the log lines of the new epoch say why it was started
+		level = slog.LevelDebug // log lines about the new epoch already contain the reason
 	}
 	r.log.Log(context.Background(), level, "reload finished", "reason", request.reason,
 		"outcome", string(result.Outcome), "epoch", describe(result),
@@ -93,8 +93,8 @@ func describe(result api.ReloadResult) string {
 	}
 }
 
-// register lists a reload as in progress until it ends. The start of a requested reload is
-// published at once, that of a changed file once it has an effect.
+// register adds a reload to those in progress. It publishes the start of the reload, unless a
+// changed file triggered it: such a reload is published once it has an effect.
 func (r *reloader) register(request *reload) {
 	r.mu.Lock()
 	request.quiet = true
@@ -105,8 +105,8 @@ func (r *reloader) register(request *reload) {
 	}
 }
 
-// publish publishes the start of a reload, once: when it is requested or, for a reload that a
-// changed file triggered, when it has an effect. A refusal is an effect.
+// publish publishes an event about the start of a reload, unless it has done so before. Callers
+// call it when a reload is requested or has an effect; a refusal is an effect.
 func (r *reloader) publish(request *reload) {
 	r.mu.Lock()
 	quiet := request.quiet

@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// reloads is a reloader with a fake supervisor.
+// reloads is a reloader under test, and implements its specSource, requester and effects.
 type reloads struct {
 	*reloader
 	file string
@@ -32,8 +32,8 @@ type reloads struct {
 	waiting int           // requested epochs without an outcome yet
 	fail    error         // outcome of the next epoch
 	hold    chan struct{} // blocks new epochs until closed
-	hangs   chan struct{} // blocks the resolver of configurations with a host name
-	changed chan struct{} // nil: never
+	hangs   chan struct{} // blocks name lookups until closed
+	changed chan struct{} // result of Changed; nil: no change is reported
 
 	// The following functions are replaced by tests.
 	load    func() (*config.Loaded, error)
@@ -138,7 +138,8 @@ func newReloads(t *testing.T) *reloads {
 	return r
 }
 
-// serve runs the supervisor's part of a reload.
+// serve acts as the supervisor for a request: it makes the epoch live, or returns fail, once hold
+// is closed.
 func (r *reloads) serve(
 	request epoch.Request, hold chan struct{}, fail error,
 ) (epoch.Result, error) {
@@ -219,7 +220,7 @@ func (r *reloads) run(t *testing.T) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// waits waits until a reload has reached the supervisor.
+// waits waits until a number of reloads wait for the supervisor.
 func (r *reloads) waits(t *testing.T, number int) {
 	t.Helper()
 	parts.Eventually(t, time.Minute, fmt.Sprintf("%d reloads wait for the supervisor", number),

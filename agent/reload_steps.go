@@ -23,7 +23,7 @@ const (
 // short runs of Envoy.
 const prepareTime = 30 * time.Second
 
-// take begins a reload.
+// take accepts a request, and prepares its configuration in a helper goroutine.
 func (r *reloader) take(ctx context.Context, request *reload) {
 	r.counter++
 	request.id, request.began = r.counter, time.Now()
@@ -58,7 +58,7 @@ func (r *reloader) prepareInTime(ctx context.Context, request *reload) (*prepare
 		return o.read, o.err
 	case <-ctx.Done():
 	}
-	select { // prepare usually returns when its context ends, with a more precise error
+	select { // prepare usually returns soon after the end of ctx, with a more precise error
 	case o := <-done:
 		return o.read, o.err
 	case <-time.After(time.Second):
@@ -111,7 +111,7 @@ func (r *reloader) configuration(ctx context.Context, request *reload) (*config.
 // decide commits a configuration, requests an epoch for it, or refuses it.
 func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, err error) {
 	overtaken := r.newest != nil && r.newest.id > request.id
-	if overtaken && read != r.newest { // a newer configuration has replaced this one on disk
+	if overtaken && read != r.newest { // a newer configuration was read: use that one instead
 		newest := r.newest
 		r.queue(ctx, request, func(func(string)) { err = r.effects.Hold(request.id, newest) },
 			func() { r.decide(ctx, request, newest, err) })
@@ -127,8 +127,8 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	}
 	request.before = r.InForce().Config
 	hash, number, live := r.serves()
-	// A newer request that was decided first may already have requested an epoch for this
-	// configuration.
+	// If a newer request was decided first and requested an epoch for this configuration, this
+	// request needs no other epoch.
 	ifChanged := request.ifChanged || request.first || overtaken && read.epoch ||
 		read.loaded.Config.Reload.OnRequest != "always"
 	// While another reload waits for its epoch, only the supervisor knows which one will be live.
@@ -148,7 +148,8 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	r.requested, read.epoch = append(r.requested, read), true
 	request.progress(api.Progress{Phase: "starting a new epoch"})
 	r.publish(request)
-	// Only the owner calls Submit, so that the supervisor receives the requests in order.
+	// Submit is called here, in the goroutine of Run, so that the supervisor gets requests in
+	// order.
 	wait := r.supervisor.Submit(epoch.Request{
 		Spec: read.wanted.spec, Reason: request.reason, IfChanged: ifChanged,
 		Abort: request.abort,
@@ -162,8 +163,8 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	}()
 }
 
-// unchanged ends a reload that needs no epoch. It may change [live] keys and the pending [start]
-// keys.
+// unchanged ends a reload that needs no epoch. The reload may still change keys with effect live,
+// and the keys that take effect at the next start.
 func (r *reloader) unchanged(ctx context.Context, request *reload, read *prepared, number int) {
 	result := api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: &number, Previous: &number}
 	_, pending, _ := r.Summary()
@@ -213,12 +214,13 @@ func (r *reloader) applied(
 	r.queue(ctx, request, enact, func() { r.finish(ctx, request, result) })
 }
 
-// winner returns the newest configuration, of those requested and the committed one, whose epoch is
-// live. It returns nil if there is none; the committed configuration then remains in force.
+// winner returns the configuration to put in force after an answer of the supervisor: among the
+// requested configurations and the committed one, the newest whose epoch is live. If it returns
+// nil, the committed configuration remains in force.
 func (r *reloader) winner(read *prepared) *prepared {
 	hash, _, live := r.serves()
 	if !live {
-		return read // its epoch was live when the supervisor answered
+		return read // the epoch of read was live when the supervisor answered, and has ended since
 	}
 	var won *prepared
 	for _, candidate := range append(slices.Clone(r.requested), r.committed) {
@@ -230,7 +232,7 @@ func (r *reloader) winner(read *prepared) *prepared {
 	return won
 }
 
-// compare adds to result what a reload changed.
+// compare sets the fields of result about the changes that a reload caused.
 func (r *reloader) compare(request *reload, result *api.ReloadResult) {
 	result.Newer = r.committed != nil && r.committed.id > request.id &&
 		!r.committed.same(request.read)
@@ -244,8 +246,8 @@ func (p *prepared) same(other *prepared) bool {
 		other.wanted.spec.Hash == p.wanted.spec.Hash
 }
 
-// commit puts a configuration in force unless a newer one is in force. It returns the function that
-// applies its [live] keys.
+// commit puts a configuration in force unless a newer one is in force. It returns a function that
+// applies the keys with effect live.
 func (r *reloader) commit(ctx context.Context, won *prepared) (enact func(step func(string))) {
 	if won == nil || r.committed != nil && won.id <= r.committed.id {
 		return func(func(string)) {}
@@ -255,7 +257,7 @@ func (r *reloader) commit(ctx context.Context, won *prepared) (enact func(step f
 	old := r.current
 	r.current, r.pending = won.loaded, won.pending
 	r.mu.Unlock()
-	if won.id > r.refused { // otherwise the condition is about a newer configuration
+	if won.id > r.refused { // otherwise a newer configuration was refused: the condition remains
 		r.board.Clear(conditionRefused)
 	}
 	if len(won.pending) > 0 {

@@ -13,11 +13,9 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// The methods below implement specSource, requester and effects.
-
 func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 	r := newReloads(t)
-	var starts []bool // whether each applied configuration was that of the start
+	var starts []bool // prepared.first of each applied configuration
 	enact := r.enact
 	r.enact = func(won *prepared, step func(string)) {
 		r.mu.Lock()
@@ -98,8 +96,8 @@ func TestRefusedEpochKeepsTheConfigurationInForce(t *testing.T) {
 	}
 }
 
-// brokenWhileOneWaits returns a reload that waits for its epoch until release, after an invalid
-// configuration was written.
+// brokenWhileOneWaits starts a reload whose epoch waits until release is called, and then writes an
+// invalid configuration file.
 func brokenWhileOneWaits(
 	t *testing.T,
 ) (r *reloads, waiting <-chan api.ReloadResult, release func()) {
@@ -111,7 +109,7 @@ func brokenWhileOneWaits(
 	t.Cleanup(release)
 	r.write(t, "[envoy]\nconnect_timeout = \"3s\"\n")
 	waiting = r.begin(t, "waits")
-	r.waits(t, 1) // it has read its configuration
+	r.waits(t, 1) // the reload has read its configuration
 	r.write(t, "[envoy]\nconnect_timeout = 3\n")
 	return r, waiting, release
 }
@@ -150,7 +148,8 @@ func TestChangeTakenBackWhileItsEpochWaitsIsNotTakenForUnchanged(t *testing.T) {
 	for i, text := range []string{"[envoy]\nconnect_timeout = \"3s\"\n", "# as before\n"} {
 		r.write(t, text)
 		outcomes = append(outcomes, r.begin(t, "change"))
-		// The second reload needs its own epoch, because the live one is about to be replaced.
+		// The second reload restores the configuration of the live epoch, but must request an
+		// epoch: the epoch of the first reload is about to replace the live one.
 		r.waits(t, i+1)
 	}
 	release()
@@ -163,7 +162,7 @@ func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
 	r := newReloads(t)
 	r.run(t)
 	r.ask(t, reload{reason: "start", first: true, ifChanged: true})
-	// Two reloads share one epoch, and the later one receives its result first.
+	// Two reloads need the same epoch, and the supervisor answers the later one first.
 	var releases []func()
 	var outcomes []<-chan api.ReloadResult
 	for i, level := range []string{"warn", "debug"} {

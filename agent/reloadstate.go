@@ -11,18 +11,18 @@ import (
 	"outrider.org/outrider/agent/envoy"
 )
 
-// reloadState is the configuration in force and the state of the reloads. Only the reloader changes
-// it; every part may read it.
+// reloadState holds the configuration in force and the state of the reloads. Only the reloader
+// changes it; every part may read it.
 type reloadState struct {
-	started *config.Config               // at the start of the agent: the values of [start] keys
-	binary  atomic.Pointer[envoy.Binary] // of the configuration in force; nil until there is one
+	started *config.Config               // with which the agent started
+	binary  atomic.Pointer[envoy.Binary] // of the first and later committed configurations; or nil
 
 	mu       sync.Mutex
-	current  *config.Loaded // in force
+	current  *config.Loaded // the configuration in force
 	last     *api.LastReload
 	reported uint64             // number of reloads whose start was published
-	pending  []string           // [start] keys that differ on disk
-	phases   map[*reload]string // of reloads in progress
+	pending  []string           // changed keys that take effect at the next start of the agent
+	phases   map[*reload]string // reloads in progress, with what each is doing
 }
 
 // newReloadState returns the state at the start of the agent.
@@ -80,8 +80,8 @@ func (r *reloadState) Phase() string {
 	return r.phases[oldest]
 }
 
-// Summary returns the last reload, the [start] keys that are pending, and whether a published
-// reload is in progress.
+// Summary returns the last reload, the changed keys that take effect at the next start of the
+// agent, and whether a published reload is in progress.
 func (r *reloadState) Summary() (last *api.LastReload, pending []string, busy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -91,7 +91,7 @@ func (r *reloadState) Summary() (last *api.LastReload, pending []string, busy bo
 	return r.last, r.pending, busy
 }
 
-// Pending returns the [start] keys that changed on disk.
+// Pending returns the changed keys that take effect at the next start of the agent.
 func (r *reloadState) Pending() []string {
 	_, pending, _ := r.Summary()
 	return pending

@@ -27,20 +27,21 @@ type run struct {
 	stages  []stage
 }
 
-// stage is a set of parts that start in order, once the stage before is done.
+// stage is a list of parts that start in order, after the previous stage has finished starting.
 type stage struct {
 	parts []part.Part
-	await part.Part                       // must be ready for the stage to be done; nil: none
-	then  func(ctx context.Context) error // runs last in the stage; an error ends the agent
+	await part.Part                       // then waits until this part is ready; nil: no wait
+	then  func(ctx context.Context) error // then called; an error ends the agent; may be nil
 }
 
-// pinger is a goroutine that must run for the agent to be alive.
+// pinger checks a goroutine without which the agent counts as hanging.
 type pinger struct {
 	name string
-	ping func(ctx context.Context) error // returns once the goroutine has run
+	ping func(ctx context.Context) error // returns once the goroutine has responded
 }
 
-// ping returns once all pingers have run. It feeds the watchdog.
+// ping returns once all goroutines of pings have responded. The notifier calls it before it resets
+// systemd's watchdog.
 func (r *run) ping(ctx context.Context) error {
 	for _, p := range r.pings {
 		if err := p.ping(ctx); err != nil {
@@ -57,7 +58,7 @@ func (r *run) run(ctx context.Context) error {
 	for _, s := range r.stages {
 		group.Start(s.parts...)
 		if s.await != nil && group.Await(s.await) != nil {
-			break // the group has ended
+			break // Await fails only if the group has ended
 		}
 		if s.then == nil {
 			continue
@@ -70,8 +71,8 @@ func (r *run) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// end ends the keeper, Envoy and the interception as the end of the parts requires, and returns the
-// error of the program.
+// end is called after all parts have ended. Depending on the reason, it ends the keeper with Envoy,
+// and the capture. It returns the error of the program.
 func (r *run) end(err error) error {
 	switch {
 	case errors.Is(err, epoch.ErrGaveUp):
@@ -90,7 +91,7 @@ func (r *run) end(err error) error {
 		if r.dns != nil {
 			r.dns.CloseStored()
 		}
-		r.capture.Stop(context.Background()) // the contexts of the parts have ended
+		r.capture.Stop(context.Background()) // the context of the run has ended
 		tidy(r.state.InForce().Config, r.log)
 	}
 	return nil

@@ -41,8 +41,8 @@ type signalHandler struct {
 // Name returns the name of the part.
 func (*signalHandler) Name() string { return "signals" }
 
-// Run handles signals until ctx ends. Each runs in its own goroutine: a stop does not wait for a
-// reload, nor a second SIGTERM for the first.
+// Run handles signals until ctx ends. Each signal has a goroutine of its own, so that a stop does
+// not wait for a reload, and a second SIGTERM does not wait for the first.
 func (h *signalHandler) Run(ctx context.Context) error {
 	h.MarkReady()
 	var running sync.WaitGroup

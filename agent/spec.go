@@ -18,22 +18,22 @@ import (
 // specMaker makes the spec of an epoch from a configuration.
 type specMaker struct {
 	blueprint.Maker
-	link  *epoch.Link // to the keeper, which runs Envoy in its environment, as Envoy's user
-	cache string      // of inspect
+	link  *epoch.Link // to the keeper, which runs Envoy with --version and --mode validate
+	cache string      // file in which inspect caches its result
 	log   *slog.Logger
 	// process returns what the mesh configuration sets for Envoy's process.
 	process func(ctx context.Context, c *config.Config, node config.Node) blueprint.Process
 
-	binary atomic.Pointer[envoy.Binary] // last inspected
+	binary atomic.Pointer[envoy.Binary] // last result of inspect
 }
 
 // wanted is the Envoy that a configuration describes.
 type wanted struct {
 	spec   *epoch.Spec
-	binary *envoy.Binary // empty without Envoy
-	files  []string      // files that Envoy reads at its start; awaited and watched
-	grpc   []byte        // of [xds] grpc_bootstrap_file; nil: none
-	// accepted must be called once the epoch is live; nil: nothing depends on that
+	binary *envoy.Binary // the zero value if Envoy is disabled
+	files  []string      // files that Envoy reads at its start; the agent watches them
+	grpc   []byte        // content of [xds] grpc_bootstrap_file; nil: none
+	// accepted must be called once the epoch is live, unless it is nil.
 	accepted func()
 }
 
@@ -52,8 +52,8 @@ func (m *specMaker) inspect(ctx context.Context, path string) (*envoy.Binary, er
 	return binary, err
 }
 
-// make reads everything that an epoch consists of. The functions of the spec read nothing more, so
-// that the epoch starts with what was read now, however long it waits.
+// make reads all files from which an epoch is made. The functions of the returned spec read no
+// files, so that the epoch does not depend on later changes, however long its start waits.
 func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 	if !loaded.Config.Envoy.Enabled {
 		plan, grpc, err := m.plan(ctx, loaded, to)
@@ -90,7 +90,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 		accepted: plan.Accepted}, nil
 }
 
-// plan makes the blueprint and the bootstrap of gRPC.
+// plan makes the blueprint, and the bootstrap of gRPC applications.
 func (m *specMaker) plan(ctx context.Context, loaded *config.Loaded, to listener) (
 	plan *blueprint.Blueprint, grpc []byte, err error,
 ) {
@@ -105,7 +105,7 @@ func (m *specMaker) plan(ctx context.Context, loaded *config.Loaded, to listener
 	if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok && failed.Missing {
 		return nil, nil, exit(ExitNoProgram, err)
 	} else if ok {
-		return nil, nil, &ExitError{Code: ExitInternal, Err: err} // systemd retries
+		return nil, nil, &ExitError{Code: ExitInternal, Err: err} // makes systemd retry
 	}
 	if err == nil {
 		grpc, err = plan.GRPCBootstrap()

@@ -26,7 +26,8 @@ func TestEnvoyEnvironment_IsReserved(t *testing.T) {
 	}
 }
 
-// A transient failure must not prevent systemd from restarting the agent.
+// A transient failure of outrider-bootstrap leads to an exit code with which systemd restarts the
+// agent; an invalid configuration leads to another code.
 func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 	binary, err := os.Executable()
 	if err != nil {

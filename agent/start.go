@@ -51,7 +51,7 @@ func (s *starter) begin(ctx context.Context) error {
 	s.readAgain(ctx, current)
 	refused := err == nil && ctx.Err() == nil && result.Outcome == api.OutcomeRefused
 	if refused && start.err != nil && !s.serves(ctx) {
-		return start.err // the configuration is unusable and no Envoy serves
+		return start.err // no epoch could be requested and no Envoy serves
 	}
 	select {
 	case <-time.After(idleAfter):
@@ -63,10 +63,11 @@ func (s *starter) begin(ctx context.Context) error {
 	return nil
 }
 
-// idleAfter is the time after the start when memory that only the start needed is returned.
+// idleAfter is the time after the first epoch's start when the agent returns memory to the kernel.
 const idleAfter = 2 * time.Second
 
-// servesPoll is the polling interval of serves: an attempt can end without a change of the epochs.
+// servesPoll is the polling interval of serves. It polls because the supervisor may give up an
+// attempt to start an epoch without a change of its epochs.
 const servesPoll = time.Second
 
 // serves waits while the supervisor recovers an earlier epoch. It reports whether an epoch is live
@@ -88,8 +89,8 @@ func (s *starter) serves(ctx context.Context) bool {
 	}
 }
 
-// readAgain requests a reload if the configuration changed between its loading and the start of the
-// watch.
+// readAgain requests a reload if the configuration files have changed between their loading and the
+// begin of the watch.
 func (s *starter) readAgain(ctx context.Context, started *config.Loaded) {
 	if s.watched == nil {
 		return

@@ -44,7 +44,8 @@ type lifecycle struct {
 // requestStop requests an orderly stop.
 func (l *lifecycle) requestStop() { notify(l.quit) }
 
-// notify sends to a buffered channel whose receiver has nothing to do more than once.
+// notify sends to a channel with a buffer of one, unless the buffer is full: a notification is then
+// already pending.
 func notify(receiver chan<- struct{}) {
 	select {
 	case receiver <- struct{}{}:
@@ -78,9 +79,9 @@ func (s *stopper) stop(ctx context.Context, why string) {
 		s.capture.Leave(ctx, 0)
 	} else {
 		s.log.Info("stopping", "by", why)
-		s.health.Leave(health.ReasonStopping) // the mesh sends nothing new while Envoy drains
+		s.health.Leave(health.ReasonStopping) // clients in the mesh then send no new requests
 		s.relay.EndStreams()
-		accepts := settings.TerminationDrainDuration // of Envoy, for new connections
+		accepts := settings.TerminationDrainDuration // time in which Envoy accepts new connections
 		if settings.ExitOnZeroActiveConnections {
 			accepts = settings.MinimumDrainDuration
 		}

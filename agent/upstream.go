@@ -27,7 +27,8 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// relayCacheName is the file in the state directory with what Envoy accepted from upstream last.
+// relayCacheName is the file in the state directory with the resources of the upstream server that
+// Envoy accepted last.
 const relayCacheName = "xds-cache"
 
 // upstreamOf returns the upstream server of a configuration.
@@ -81,14 +82,15 @@ func newRelay(b *base, c *config.Config, own func(uid uint32) bool, w *workloadI
 	return server
 }
 
-// applyCached uses what an earlier run of the agent received from the upstream server for itself.
+// applyCached applies the resources for the agent itself, such as the name table of its DNS proxy,
+// that an earlier run received from the upstream server.
 func applyCached(server *relay.Server, node config.Node) {
 	for _, typeURL := range []string{resource.ProxyConfigType, resource.NameTableType} {
 		server.ApplyCached(node.ServiceNode(), typeURL)
 	}
 }
 
-// upstream selects the server that Envoy is served from: the embedded or the upstream server.
+// upstream selects the discovery server for Envoy: the embedded or the upstream server.
 type upstream struct {
 	relay     *relay.Server
 	xdsSwitch *xds.Switch
@@ -102,7 +104,8 @@ func (u *upstream) offer(c *config.Config) {
 	u.relay.SetUpstream(upstreamOf(c))
 }
 
-// configure does the same for all streams of the relay.
+// configure makes existing streams use the upstream server of a configuration as well, and applies
+// the other settings of the relay.
 func (u *upstream) configure(c *config.Config) {
 	u.offer(c)
 	u.relay.SetCacheMaxAge(c.Discovery.CacheMaxAge)
@@ -112,7 +115,8 @@ func (u *upstream) configure(c *config.Config) {
 	}
 }
 
-// applyProxyConfig trusts the roots of a ProxyConfig beside those of the identity provider.
+// applyProxyConfig makes Envoy trust the roots in the upstream server's ProxyConfig, in addition to
+// those of the identity provider.
 func (w *workloadIdentity) applyProxyConfig(resources []*anypb.Any, _ []string) error {
 	for _, one := range resources {
 		var proxy meshapi.ProxyConfig
@@ -145,8 +149,8 @@ func (w *workloadIdentity) certificate() (*tls.Certificate, error) {
 	return &certificate, nil
 }
 
-// meshInForce reports whether the mesh configuration is in force. The files of the embedded server
-// do not count while an upstream server is in use.
+// meshInForce reports whether the mesh configuration is in force. While an upstream server is in
+// use, it ignores the embedded discovery server.
 type meshInForce struct {
 	state     *reloadState
 	discovery *discovery.Server
@@ -154,8 +158,9 @@ type meshInForce struct {
 	exposure  *exposure.Checker
 }
 
-// Closed returns why the embedded server serves nothing, why the live Envoy serves nothing of it,
-// or which port is reachable past mutual TLS; "" if nothing of this is so.
+// Closed returns why the workload must not count as ready: the embedded discovery server serves no
+// resources, the live Envoy has bound no listener of the mesh, or a port can be reached without the
+// required mutual TLS. Otherwise it returns "".
 func (m meshInForce) Closed() string {
 	why := ""
 	if len(m.state.InForce().Config.Discovery.Addresses) == 0 {

@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// views show the agent over HTTP, and exchange tokens.
+// views are the HTTP servers of the agent: admin view, status, token exchange and debug interface.
 type views struct {
 	admin       *status.View
 	status      *status.Server     // nil if disabled

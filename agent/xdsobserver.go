@@ -71,11 +71,12 @@ func (o xdsObserver) Accepted(stream xds.Stream, typeURL, version string) {
 		resource.TypeName(typeURL), "version", version)
 }
 
-// Refused reports a NACK with its resources and the objects behind them.
+// Refused reports a NACK, with the refused resources and the objects of the mesh configuration from
+// which they were translated.
 func (o xdsObserver) Refused(stream xds.Stream, refusal xds.Refusal) {
 	rest, fresh := o.unbound.Refused(stream, refusal)
 	if !fresh {
-		return // an attempt to bind a port that failed again
+		return // Envoy tried again to bind ports that are still in use, which was reported before
 	}
 	rest.Error = rest.OneLine()
 	refusal.Error = refusal.OneLine()
@@ -86,7 +87,7 @@ func (o xdsObserver) Refused(stream xds.Stream, refusal xds.Refusal) {
 	sentence := describeRefusal(refusal, origins)
 	level := slog.LevelError
 	if len(origins) > 0 {
-		// The event log logs this as a problem of the mesh configuration, with file and line.
+		// It is also logged as a problem of the mesh configuration, with file and line.
 		level = slog.LevelDebug
 	}
 	o.log.Log(context.Background(), level, "Envoy refused resources", "pid", stream.Peer.PID,
@@ -114,8 +115,8 @@ func describeRefusal(refusal xds.Refusal, origins []string) string {
 	return sentence
 }
 
-// refuse records refused resources. Without objects that they came from they are a condition, else
-// problems of the mesh configuration.
+// refuse records refused resources. It raises a condition only for resources without origins; a
+// refusal of others is reported as a problem of the mesh configuration.
 func (o xdsObserver) refuse(stream xds.Stream, refusal xds.Refusal, sentence string) {
 	if len(refusal.Resources) > 0 && len(refusal.Origins) > 0 {
 		sentence = ""

@@ -94,7 +94,7 @@ func TestTraffic_Downstream(t *testing.T) {
 
 // Where descriptors of another process cannot be duplicated, the local port decides.
 func TestTraffic_UnknownOptions(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // a port of the range for upstream connections
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // a port above firstChosen
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func busyEnvoy(t *testing.T) (envoy *proxy, asked chan string) {
 	return envoy, asked
 }
 
-// abandon sends a request and closes the connection once Envoy works on it.
+// abandon sends a request and closes the connection once Envoy has received the request.
 func abandon(t *testing.T, uid int, address, path string, asked chan string) {
 	t.Helper()
 	c := slowReader(t, uid, address, path)
@@ -42,7 +42,8 @@ func abandon(t *testing.T, uid int, address, path string, asked chan string) {
 	_ = c.Close()
 }
 
-// A user who repeatedly abandons requests occupies only one slot.
+// A request whose client has disconnected occupies the slot of its user until Envoy has answered,
+// so a user cannot make Envoy work on several large answers by disconnecting.
 func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	envoy, asked := busyEnvoy(t)
 	view := NewView(ViewOptions{Epochs: &epochs{},
@@ -64,7 +65,8 @@ func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	}
 }
 
-// The same for scrapes, of which a user or host has two slots.
+// A scrape whose client has disconnected occupies one of the two slots of its user or host until
+// Envoy has answered.
 func TestScrapes_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	envoy, asked := busyEnvoy(t)
 	server := newHTTPServer(newMerger(nil, envoy, func() string { return "" }), discard())

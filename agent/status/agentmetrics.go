@@ -36,7 +36,7 @@ type Metrics struct {
 	DNS         *dns.Server // nil if disabled
 	Capture     *capture.Controller
 	Endpoints   *endpoints.Tracker
-	PendingKeys func() []string   // changed keys that take effect at the next start
+	PendingKeys func() []string   // changed keys that take effect at the agent's next start
 	Connections ConnectionMetrics // connections of the agent's HTTP servers
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// families returns count families with many small samples each.
+// families returns the text of count metric families with a number of small samples each.
 func families(prefix string, count, samples int) string {
 	var text strings.Builder
 	for family := range count {
@@ -30,8 +30,8 @@ func heap() uint64 {
 	return stats.HeapAlloc
 }
 
-// Held metrics take about as much memory as their text. Parsed samples would take twenty times as
-// much.
+// The application's metrics, which the agent holds during a scrape, need about as much memory as
+// their text. Parsed samples would need twenty times as much.
 func TestApplicationMetrics_TakeTheMemoryOfTheirText(t *testing.T) {
 	for _, text := range []string{families("f", 9_000, 1), families("f", 90, 1000),
 		families("f", 9_000, 20)} {
@@ -75,7 +75,8 @@ func TestMetrics_HaveLimits(t *testing.T) {
 	}
 }
 
-// Families beyond a limit are dropped and counted per source. The other source is served.
+// If Envoy or the application has too many metric families, those beyond the limit are dropped, an
+// error of that source is counted, and the metrics of the other source are served.
 func TestMetrics_TooManyFamiliesAreCounted(t *testing.T) {
 	app := serveText(t, "text/plain", families("app", applicationLimits.families+10, 1))
 	envoy := &proxy{}

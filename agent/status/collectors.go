@@ -44,7 +44,7 @@ var clientConnections = prometheus.NewDesc("outrider_client_connections",
 // Describe implements prometheus.Collector.
 func (m clientMetrics) Describe(out chan<- *prometheus.Desc) { out <- clientConnections }
 
-// Collect implements prometheus.Collector. An epoch that cannot be measured now is missing.
+// Collect implements prometheus.Collector. It omits epochs that the keeper cannot measure.
 func (m clientMetrics) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), measureTime)
 	defer cancel()

@@ -20,7 +20,7 @@ import (
 var large = []string{"/certs", "/clusters", "/config_dump", "/init_dump", "/listeners", "/stats",
 	"/stats/prometheus"}
 
-// Limits of large answers.
+// Limits for requests of large answers.
 var (
 	// for root, the agent's own user and Envoy's
 	trustedDumps = admission.Limits{Total: 2, PerKey: 1}
@@ -28,16 +28,17 @@ var (
 )
 
 const (
-	dumpAtMost = 32 << 20 // compressed
+	dumpAtMost = 32 << 20 // bytes of one answer, compressed
 	dumpWait   = 30 * time.Second
 	dumpFetch  = 30 * time.Second
-	dumpSlow   = 2 * time.Second // slower readers can be evicted by others
+	dumpSlow   = 2 * time.Second // a client that reads longer can be evicted by another one
 )
 
 var errDumpTooLarge = fmt.Errorf("the answer has more than %d bytes, compressed", dumpAtMost)
 
-// dumps is a transport to the live epoch that bounds the number of concurrent large answers. It
-// reads each from Envoy at once and holds it compressed until the client has read it.
+// dumps is an HTTP transport to the live epoch's admin interface that bounds the number of
+// concurrent large answers. It reads such an answer from Envoy completely, and holds it compressed
+// until the client has read it.
 type dumps struct {
 	live            live
 	gate            *gate
@@ -56,7 +57,7 @@ func (d *dumps) RoundTrip(request *http.Request) (*http.Response, error) {
 	return d.roundTrip(request, func(*http.Response) {})
 }
 
-// redactedDumps is dumps with credentials removed from the answers.
+// redactedDumps is like dumps, and removes credentials from the answers.
 type redactedDumps struct{ *dumps }
 
 // RoundTrip implements http.RoundTripper.
@@ -64,7 +65,7 @@ func (d redactedDumps) RoundTrip(request *http.Request) (*http.Response, error) 
 	return d.roundTrip(request, redactResponse)
 }
 
-// roundTrip redacts the answer before it is compressed.
+// roundTrip sends a request and calls redact for the answer before it compresses a large one.
 func (d *dumps) roundTrip(
 	request *http.Request, redact func(*http.Response),
 ) (*http.Response, error) {
@@ -95,7 +96,8 @@ func (d *dumps) roundTrip(
 	return response, nil
 }
 
-// enter waits for a slot. If body is evicted, the reader's connection is closed.
+// enter waits for a slot. If the slot is later given to another client, body can no longer be read,
+// and the client's connection is closed.
 func (d *dumps) enter(ctx context.Context, body *dumpBody) (err error) {
 	key, conn, pool := admission.KeyFromContext(ctx), admission.ConnFromContext(ctx), d.others
 	if d.gate.isTrusted(key) {
@@ -126,7 +128,7 @@ type dumpBody struct {
 
 var errEvicted = errors.New("the answer was read so slowly that another reader took its place")
 
-// fill reads the whole body of a response and replaces it by b.
+// fill reads the whole body of a response into b, compressed, and makes b the body of the response.
 func (b *dumpBody) fill(response *http.Response) error {
 	defer response.Body.Close()
 	compressed := &bounded{}

@@ -77,7 +77,7 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	view := NewView(ViewOptions{Epochs: &epochs{},
 		Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
 		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
-	view.dumps.slow = 200 * time.Millisecond // lets many readers get a slot
+	view.dumps.slow = 200 * time.Millisecond // slow readers soon release their slots to others
 	runPart(t, view.Run)
 	<-view.Ready()
 	url := "http://" + view.Address()
@@ -112,8 +112,8 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	t.Logf("root read it in %s", time.Since(began).Round(time.Millisecond))
 }
 
-// A user gets one large answer at a time, with either access. Further requests wait, and are
-// refused after the timeout.
+// A user gets one large answer at a time, with admin_access "read" and "full". Further requests
+// wait, and are refused after the timeout.
 func TestDumps_AtATime(t *testing.T) {
 	for _, full := range []bool{false, true} {
 		t.Run(fmt.Sprintf("full %v", full), func(t *testing.T) {

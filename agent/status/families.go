@@ -13,10 +13,10 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Limits in bytes of a source in one scrape.
+// Limits in bytes of one line and of one metric family.
 const (
 	lineAtMost   = 1 << 20
-	familyAtMost = 16 << 20 // text of one family
+	familyAtMost = 16 << 20
 )
 
 var (
@@ -26,8 +26,8 @@ var (
 	errManyFamilies   = errors.New("the answer has too many metric families")
 )
 
-// sourceLimits bounds what is read from a source in one scrape. A parsed line takes about 300 bytes
-// plus its text.
+// sourceLimits bounds what is read from a source of metrics (Envoy or the application) in one
+// scrape. A parsed line needs about 300 bytes plus its text.
 type sourceLimits struct {
 	bytes    int64
 	families int
@@ -187,8 +187,8 @@ func familyOf(line []byte) (name string, ok bool) {
 	return text, true
 }
 
-// belongs reports whether a line with the given name is part of the current family: it has its
-// name, or is a sample of its histogram or summary.
+// belongs reports whether a line with a name belongs to a family: the names are equal, or the line
+// is a sample of a histogram or summary of that family.
 func belongs(name string, line []byte, family string) bool {
 	if name == family {
 		return true

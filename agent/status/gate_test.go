@@ -90,7 +90,8 @@ func TestConnections_OneHostOrUserCannotTakeAll(t *testing.T) {
 	}
 }
 
-// Busy connections are not evicted: they prevent further ones of the same user only.
+// A connection with a request in progress is not evicted. When a user has too many of them, further
+// connections of this user are refused, and those of other users are accepted.
 func TestConnections_BusyOnesKeepOutTheirUserOnly(t *testing.T) {
 	hold := make(chan struct{})
 	envoy := &proxy{}

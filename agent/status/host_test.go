@@ -39,7 +39,7 @@ func TestAnotherSitesPageIsRefused(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		request.Host = host // "": the address
+		request.Host = host // "" sends the address of the URL
 		response, err := http.DefaultClient.Do(request)
 		if err != nil {
 			t.Fatal(err)

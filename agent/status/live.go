@@ -14,8 +14,8 @@ import (
 // epochHeader is the response header with the number of the epoch.
 const epochHeader = "X-Outrider-Epoch"
 
-// While an epoch hands over to the next, the old admin interface is closed and the new epoch is not
-// live yet. GET requests wait for the new one.
+// During a hot restart there is a time when the old epoch has closed its admin interface and the
+// new epoch is not live yet. GET requests are retried every handOverStep for handOverTime.
 const (
 	handOverTime = 2 * time.Second
 	handOverStep = 25 * time.Millisecond
@@ -26,7 +26,8 @@ type unavailableError struct{ reason string }
 
 func (e *unavailableError) Error() string { return e.reason }
 
-// live is a transport to the epoch that is live at the time of the request.
+// live is an HTTP transport to the admin interface of the epoch that is live when a request is
+// sent.
 type live struct{ proxy Proxy }
 
 // RoundTrip sends a request to the live epoch. It retries a GET or HEAD without a body for

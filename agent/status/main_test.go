@@ -33,7 +33,7 @@ type readiness string
 
 func (r readiness) Ready() (bool, string) { return r == "", string(r) }
 
-// proxy is a Proxy whose epoch tests can replace.
+// proxy implements Proxy. Tests can replace its epoch.
 type proxy struct {
 	mu     sync.Mutex
 	admin  http.RoundTripper

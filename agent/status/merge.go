@@ -21,8 +21,9 @@ const (
 	dropEncoding  = "unencodable"      // a family that the scraper's format cannot represent
 )
 
-// merged writes the families of several sources, each name once. One source is streamed. The
-// families of the others are held until a streamed family has the same name, or the stream ends.
+// merged writes the metric families of several sources such that each name occurs once. The
+// families of one source are streamed. Those of the other sources are held until a streamed family
+// has the same name, or the stream ends.
 type merged struct {
 	out         io.Writer
 	buffer      bytes.Buffer // one encoded family, so that it is written completely or not at all
@@ -30,9 +31,9 @@ type merged struct {
 	escaping    model.EscapingScheme
 	openMetrics bool
 	held        []heldSource        // in order of precedence; the streamed source precedes all
-	written     map[string]struct{} // by key
+	written     map[string]struct{} // families written so far, by result of the method key
 	dropped     func(source, reason string, count int)
-	parser      familyParser // of held texts
+	parser      familyParser // parses held texts
 }
 
 func newMerged(
@@ -47,15 +48,15 @@ func newMerged(
 
 type heldSource struct {
 	name     string
-	families map[string]heldFamily // by key
+	families map[string]heldFamily // by result of merged.key
 }
 
-// heldFamily is a family of a held source. The application's are held as text, which needs much
-// less memory than parsed samples.
+// heldFamily is a family of a held source. Families of the application are held as text, which
+// needs much less memory than parsed samples.
 type heldFamily struct {
 	family *dto.MetricFamily // nil if texts is set
 	name   string
-	texts  [][]byte // each contains a family of that name, and possibly others
+	texts  [][]byte // each contains a family named name, and possibly others
 }
 
 // key returns the name of a family in the output, which must be unique. In OpenMetrics a counter
@@ -87,7 +88,7 @@ func (m *merged) hold(source string, families []*dto.MetricFamily) {
 func (m *merged) holdText(held heldSource, family *dto.MetricFamily, text []byte) {
 	key := m.key(family)
 	all, ok := held.families[key]
-	if ok && all.name != family.GetName() { // then the types differ: see key
+	if ok && all.name != family.GetName() { // key removes _total of counters: the types differ
 		m.dropped(held.name, dropType, 1)
 		return
 	}
@@ -118,8 +119,8 @@ func (m *merged) get(source string, held heldFamily) *dto.MetricFamily {
 func (m *merged) write(source string, family *dto.MetricFamily) error {
 	key := m.key(family)
 	if _, ok := m.written[key]; ok && m.openMetrics && family.GetType() == dto.MetricType_COUNTER {
-		// Envoy has both upstream_rq, by code, and upstream_rq_total: in OpenMetrics they would be
-		// one family.
+		// Envoy has both a counter upstream_rq, by response code, and a counter upstream_rq_total.
+		// In OpenMetrics they would be one family.
 		family = untyped(family)
 		key = m.key(family)
 	}

@@ -31,7 +31,7 @@ const (
 const (
 	scrapeTime     = 10 * time.Second // Prometheus' default scrape_timeout
 	scrapesAtATime = 4
-	scrapesOfOne   = 2 // per user or host
+	scrapesOfOne   = 2 // concurrent scrapes per user or host
 	scrapeMargin   = 500 * time.Millisecond
 	timeoutHeader  = "X-Prometheus-Scrape-Timeout-Seconds"
 	loopHeader     = "X-Outrider-Scrape"
@@ -77,7 +77,7 @@ func newMerger(agent prometheus.Gatherer, proxy Proxy, application func() string
 	}
 	m.own.MustRegister(m.failed, m.dropped)
 	for _, source := range []string{sourceAgent, sourceApplication, sourceEnvoy} {
-		m.failed.WithLabelValues(source) // export zeros
+		m.failed.WithLabelValues(source) // creates the counter, so that it is exported while it is 0
 	}
 	return m
 }
@@ -97,7 +97,8 @@ func (m *merger) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			scrapesAtATime))
 		return
 	}
-	// Envoy completes its answer even if the scraper disconnects; hold the slot until then.
+	// Envoy completes its answer even if the scraper disconnects. Hold the slot until the answer is
+	// complete.
 	var envoyDone sync.WaitGroup
 	defer func() { go func() { envoyDone.Wait(); slot.Release() }() }()
 	format := expfmt.NegotiateIncludingOpenMetrics(r.Header)
@@ -173,8 +174,9 @@ func nameAsIstio(family *dto.MetricFamily) {
 	}
 }
 
-// openEnvoy requests the live epoch's metrics. It returns nil if the request fails or there is no
-// proxy. The request runs in a goroutine of envoyDone; its body ends with ctx.
+// openEnvoy requests the live epoch's metrics and returns the body of the answer, which can be read
+// until ctx ends. It returns nil if the request fails or there is no proxy. The request runs in a
+// goroutine of envoyDone.
 func (m *merger) openEnvoy(ctx context.Context, envoyDone *sync.WaitGroup) io.ReadCloser {
 	if m.proxy == nil {
 		return nil
@@ -183,7 +185,7 @@ func (m *merger) openEnvoy(ctx context.Context, envoyDone *sync.WaitGroup) io.Re
 	answered := make(chan io.ReadCloser, 1)
 	envoyDone.Go(func() {
 		answered <- m.queryEnvoy(asking)
-		context.AfterFunc(ctx, cancel) // the body ends with the scrape
+		context.AfterFunc(ctx, cancel) // from now on, the end of the scrape also ends the request
 	})
 	var body io.ReadCloser
 	select {

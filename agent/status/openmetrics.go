@@ -15,7 +15,7 @@ import (
 type openMetricsReader struct {
 	lines *bufio.Reader
 	types map[string]string // family → type
-	help  map[string]string // family → line, until its type is known
+	help  map[string]string // family → its HELP line, until the type is known
 	text  strings.Builder
 	ready string // converted but not read yet
 	err   error

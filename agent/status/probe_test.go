@@ -15,8 +15,8 @@ import (
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 )
 
-// calm is the timeout of probes that succeed: within the default of one second, a busy machine may
-// suspend any thread.
+// calm is the timeout of probes that must succeed. The default of one second is too short for a
+// busy machine.
 const calm = 20 * time.Second
 
 // application returns a handler with fixed answers by path.

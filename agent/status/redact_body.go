@@ -11,7 +11,7 @@ import (
 type redactedBody struct {
 	source   io.ReadCloser
 	redactor *redact.Redactor
-	pending  bytes.Buffer // redacted and not yet read
+	pending  bytes.Buffer // redacted text that was not read yet
 	chunk    []byte
 	err      error // from reading source
 }

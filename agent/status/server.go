@@ -23,8 +23,8 @@ type Options struct {
 	Readiness Readiness
 	Proxy     Proxy
 	Control   Control
-	Metrics   prometheus.Gatherer // the agent's own; their names begin with outrider_
-	// local users with connection limits of their own: root, the agent's, Envoy's
+	Metrics   prometheus.Gatherer // metrics of the agent; their names begin with outrider_
+	// Trusted are local users that share separate connection limits: root, the agent's and Envoy's.
 	Trusted []uint32
 	Board   *condition.Board
 	Logger  *slog.Logger

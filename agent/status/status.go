@@ -45,6 +45,6 @@ type Probe = config.Probe
 
 // Limits of both servers. The status address is open to the network.
 const (
-	answerTime     = 5 * time.Second // for the client to read a complete response
+	answerTime     = 5 * time.Second // within which a client must have read a response
 	bindRetryAfter = time.Second
 )

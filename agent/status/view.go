@@ -29,7 +29,7 @@ type ViewOptions struct {
 	Config  ViewConfig
 	Proxy   Proxy
 	Epochs  Epochs
-	Trusted []uint32 // local users with connection limits of their own
+	Trusted []uint32 // local users that share separate connection limits
 	Board   *condition.Board
 	Logger  *slog.Logger
 }
@@ -48,7 +48,7 @@ type View struct {
 	wake    chan struct{} // buffered; signals that the port may be free again
 
 	mu       sync.Mutex
-	port     int               // configured
+	port     int               // configured port; 0: disabled
 	held     map[uint64]string // admin addresses of the epochs that reloads request, by reload ID
 	reserved []string          // addresses (host:port) that Envoy listens on or is about to
 	// last is the admin address of the live epoch; while none is live, that of the starting epoch,
@@ -158,7 +158,7 @@ func (v *View) open(port int) error {
 		if v.listener == listener {
 			v.close()
 			select {
-			case v.lost <- struct{}{}: // Run reopens it
+			case v.lost <- struct{}{}: // makes Run open the port again
 			default:
 			}
 		}

@@ -83,7 +83,7 @@ func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int
 	if err != nil {
 		return nil, 0, err
 	}
-	epoch, _ := strconv.Atoi(response.Header.Get(epochHeader)) // set by live
+	epoch, _ := strconv.Atoi(response.Header.Get(epochHeader)) // live.RoundTrip sets a number
 	return response, epoch, nil
 }
 
@@ -114,7 +114,7 @@ func (v *View) reverseProxy(transport http.RoundTripper) *httputil.ReverseProxy 
 			request.Out.URL.Host = "admin"
 			request.Out.Host = "admin"
 			if request.Out.ContentLength == 0 {
-				request.Out.Body = nil // allows live to retry
+				request.Out.Body = nil // live.RoundTrip retries only requests without a body
 			}
 		},
 		Transport: transport,

@@ -116,7 +116,7 @@ func TestViewSurvivesAChangeOfEpoch(t *testing.T) {
 		body != "no epoch is live: epoch 0 is starting\n" {
 		t.Errorf("%d %s", code, body)
 	}
-	// Epoch 0 has closed its admin interface for epoch 1, which is live a moment later.
+	// The view retries while epoch 0 has closed its admin interface and epoch 1 is not live yet.
 	tries := 0
 	envoy.set(roundTripper(func(*http.Request) (*http.Response, error) {
 		if tries++; tries == 3 {

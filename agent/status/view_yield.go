@@ -17,8 +17,9 @@ type Epochs interface {
 	Changed() <-chan struct{}
 }
 
-// HoldPort makes the view yield its port to the admin address of the epoch that a reload requests,
-// until ReleasePort. The port is free when HoldPort returns.
+// HoldPort makes the view stop listening if its port conflicts with the admin address of the epoch
+// that a reload requests, until ReleasePort is called for the reload. The port is free when
+// HoldPort returns.
 func (v *View) HoldPort(reload uint64, address string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -36,8 +37,8 @@ func (v *View) ReleasePort(reload uint64) {
 
 // update compares the view's port with the admin addresses of the epochs, which a custom bootstrap
 // may set. The view stops listening before an epoch with the same address starts, and resumes once
-// an epoch with another address is live. While no epoch is live, the last one's address is
-// reserved, since that epoch may be restarted at any time. Callers hold mu.
+// an epoch with another address is live. While no epoch is live, the address of the last one
+// remains reserved, because that epoch may be started again at any time. Callers hold mu.
 func (v *View) update() {
 	var live, starting *record.Epoch
 	for _, e := range v.options.Epochs.Epochs() {

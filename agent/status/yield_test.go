@@ -14,7 +14,7 @@ func TestView_YieldsItsPort(t *testing.T) {
 	view, board := startView(t, ViewConfig{Port: port}, &proxy{})
 	address := view.Address()
 	view.HoldPort(1, address)
-	reserved, err := net.Listen("tcp", address) // at once
+	reserved, err := net.Listen("tcp", address) // HoldPort has released the port
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +64,7 @@ func TestView_YieldsToEnvoysOwnAdmin(t *testing.T) {
 		do      func()
 		epochs  []record.Epoch
 		yields  bool
-		present bool // the condition
+		present bool // the condition admin-view-yields is active
 	}{
 		{what: "no epoch"},
 		{what: "a reload that will be refused", do: func() { view.HoldPort(1, port) },
