@@ -205,7 +205,7 @@ func (a *app) addCommands(root *cobra.Command) {
 	root.SetHelpCommandGroupID("scripts")
 }
 
-// needsCommand is the RunE of a command that only groups others.
+// needsCommand is the RunE of a command that has only subcommands.
 func needsCommand(command *cobra.Command, arguments []string) error {
 	if len(arguments) > 0 {
 		if near := command.SuggestionsFor(arguments[0]); len(near) > 0 {
@@ -218,7 +218,7 @@ func needsCommand(command *cobra.Command, arguments []string) error {
 	return silentError{api.ExitUsage}
 }
 
-// group makes a command that only groups others.
+// group returns a command that has only subcommands.
 func group(use, short string, children ...*cobra.Command) *cobra.Command {
 	command := &cobra.Command{Use: use, Short: short, Args: cobra.ArbitraryArgs, RunE: needsCommand,
 		SuggestionsMinimumDistance: 2}
@@ -226,10 +226,10 @@ func group(use, short string, children ...*cobra.Command) *cobra.Command {
 	return command
 }
 
-// runtimeDir is the runtime folder of the instance.
+// runtimeDir returns the runtime folder of the agent instance.
 func (a *app) runtimeDir() string { return filepath.Join(a.paths.runtime, a.instance) }
 
-// asking makes a RunE of a function that needs a client of the agent.
+// asking returns a RunE that calls do with a client of the agent.
 func (a *app) asking(
 	do func(ctx context.Context, client *api.Client, arguments []string) error,
 ) func(*cobra.Command, []string) error {
@@ -240,7 +240,7 @@ func (a *app) asking(
 	}
 }
 
-// client returns a client of the agent that --socket or --instance names.
+// client returns a client of the agent that --socket or --instance selects.
 func (a *app) client() *api.Client {
 	socket := a.socket
 	if socket == "" {

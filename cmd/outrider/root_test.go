@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestHelp_LeadsToTheFirstAnswer checks that the command without arguments prints the first steps
-// and then the commands by group.
+// TestHelp_LeadsToTheFirstAnswer checks that `outrider` without arguments prints the first steps,
+// and then all commands in groups.
 func TestHelp_LeadsToTheFirstAnswer(t *testing.T) {
 	code, out, _ := newMachine(t, nil).outrider()
 	if code != api.ExitUsage {
@@ -33,8 +33,8 @@ func TestHelp_LeadsToTheFirstAnswer(t *testing.T) {
 	}
 }
 
-// TestFirstSteps_AreEverywhereTheSame compares the commands in the help with those that the
-// packages print and those at the beginning of README.Debian.
+// TestFirstSteps_AreEverywhereTheSame checks that the help, the installation of a package, and the
+// beginning of README.Debian show the same commands.
 func TestFirstSteps_AreEverywhereTheSame(t *testing.T) {
 	for _, file := range []string{"README.Debian", "first-steps.sh"} {
 		text, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", file))

@@ -109,8 +109,9 @@ func (a *app) printStatus(s api.Status) {
 	writeAligned(a.out, wrapped(d.rows, "  ", a.width), "  ", a.paint)
 }
 
-// addIdentities adds the workload's identities. Of the certificates that are presented to clients
-// it adds their number, and those that are missing, expired or end soon.
+// addIdentities adds rows for the identities of the workload, and for the certificates that Envoy
+// presents to clients. Of the latter it shows those that are missing, expired or expire soon, and
+// the number of the others.
 func (a *app) addIdentities(d *details, identities []api.Identity) {
 	none, fine, first := true, 0, api.Identity{}
 	for _, i := range identities {
@@ -207,7 +208,7 @@ func discoveryLine(d api.Discovery) string {
 	return cmp.Or(line, "-")
 }
 
-// unusedLine says why an address of the upstream server is not in use.
+// unusedLine returns a line that says why an address of the discovery server is not in use.
 func (a *app) unusedLine(u api.UnusedAddress) string {
 	if u.Error == "" {
 		return "not in use " + u.Address
@@ -239,7 +240,7 @@ var outcomes = map[api.Outcome]string{
 	api.OutcomeRefused:   "refused",
 }
 
-// addReload adds the last reload. It omits reasons that a condition states.
+// addReload adds rows for the last reload. It omits reasons that an active condition contains.
 func (a *app) addReload(d *details, r api.LastReload, conditions []condition.Condition) {
 	line := fmt.Sprintf("%s, %s ago", cmp.Or(outcomes[r.Outcome], string(r.Outcome)),
 		a.since(r.Time))

@@ -25,7 +25,7 @@ var statusPage string
 // mostEpochsShown is the number of epochs on the timeline.
 const mostEpochsShown = 8
 
-// htmlStatus is the data of the page. Classes are good, warn, bad or "".
+// htmlStatus is the data of the page. The fields Class are CSS classes: good, warn, bad or "".
 type htmlStatus struct {
 	Name, Version, Envoy, Now string
 	State, StateClass         string
@@ -85,7 +85,8 @@ func htmlClass(s style) string {
 	return map[style]string{green: "good", yellow: "warn", red: "bad"}[s]
 }
 
-// conditionFailing is the condition that summarizes FailingBackends.
+// conditionFailing is the condition about failing backends, whose details are in
+// api.Status.FailingBackends.
 const conditionFailing = "backend-failing"
 
 // htmlProblems returns the conditions and the problems of the mesh configuration.
@@ -95,7 +96,7 @@ func htmlProblems(s api.Status) []htmlProblem {
 		all = append(all, htmlProblem{string(severity), htmlClass(severityStyle(severity)), text})
 	}
 	for _, c := range s.Conditions {
-		// The page lists the details of these conditions below.
+		// The page shows the details of these two conditions in sections of their own.
 		if c.Code != discovery.ConditionProblems && c.Code != conditionFailing {
 			add(c.Severity, c.Sentence)
 		}
@@ -135,7 +136,8 @@ func htmlClusters(ctx context.Context, client *api.Client) ([]htmlCluster, error
 	return all, nil
 }
 
-// loadedCertificates has the printed fields of Envoy's GET /certs.
+// loadedCertificates has the printed fields of the response to GET /certs of Envoy's admin
+// interface.
 type loadedCertificates struct {
 	Certificates []struct {
 		Chain []loadedCertificate `json:"cert_chain"`
@@ -155,20 +157,21 @@ type loadedCertificate struct {
 	Expires time.Time `json:"expiration_time"`
 }
 
-// shownAuthorities is the largest number of authorities in a bundle that are listed one by one. A
-// larger bundle is probably the system's: over a hundred authorities, some of which expire soon.
+// shownAuthorities is the maximum number of CA certificates in a bundle that the page lists one by
+// one. A larger bundle is probably that of the system, with over a hundred CAs, some of which
+// expire soon.
 const shownAuthorities = 4
 
-// authorities returns the row of a bundle of authorities.
+// authorities returns the single row for a large bundle of CA certificates.
 func authorities(bundle []loadedCertificate, files map[string]string) htmlCertificate {
 	return htmlCertificate{Path: bundle[0].origin(files), Until: "-", Class: "good",
 		Names: fmt.Sprintf("%d authorities", len(bundle))}
 }
 
-// origin returns the file of a certificate, or the note that Outrider sent it. files are those of
-// certificates sent over xDS, by serial number without leading zeros.
+// origin returns the file of a certificate, or a note that Outrider sent it to Envoy. files are the
+// files of certificates sent over xDS, by serial number without leading zeros.
 func (c loadedCertificate) origin(files map[string]string) string {
-	if c.Path == "<inline>" { // received over xDS
+	if c.Path == "<inline>" { // Envoy received it over xDS
 		return cmp.Or(files[strings.TrimLeft(c.Serial, "0")], "sent by Outrider")
 	}
 	return c.Path
@@ -187,7 +190,8 @@ func htmlCertificates(ctx context.Context, client *api.Client, identities []api.
 	return loaded.rows(files, now), nil
 }
 
-// rows returns the rows of the page without duplicates. A large bundle is one row.
+// rows returns the rows of certificates for the page, without duplicates. A large bundle is one
+// row.
 func (l loadedCertificates) rows(files map[string]string, now time.Time) []htmlCertificate {
 	var all []htmlCertificate
 	for _, c := range l.Certificates {

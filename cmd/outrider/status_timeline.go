@@ -7,21 +7,22 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// htmlEpoch is a row of the timeline.
+// htmlEpoch is a row of the timeline: one epoch.
 type htmlEpoch struct {
 	Number        int
 	Detail, Title string
 	Bars          []htmlBar
 }
 
-// htmlBar is a phase of an epoch, in percent of the period of the timeline.
+// htmlBar is a phase of an epoch on the timeline. Positions are percentages of the timeline's
+// period.
 type htmlBar struct {
 	Class       string // starting, live, draining, exited
 	Left, Width float64
 }
 
-// htmlEpochs returns the newest epochs, newest first, on a timeline from the start of the oldest
-// one (from) until now.
+// htmlEpochs returns rows for the newest epochs, newest first. The timeline begins at from, the
+// start of the oldest of them, and ends now.
 func htmlEpochs(epochs []api.Epoch, now time.Time) (rows []htmlEpoch, from string) {
 	epochs = epochs[max(0, len(epochs)-mostEpochsShown):]
 	if len(epochs) == 0 {

@@ -15,11 +15,11 @@ import (
 // prints everything.
 type table struct {
 	head []string
-	wide []string // columns of head that only "-o wide" shows
+	wide []string // columns that only "-o wide" shows
 	rows [][]cell
 }
 
-// add adds a row. A value other than a cell has no colour; an empty one is "-".
+// add adds a row. A value that is not a cell has no style; an empty value becomes "-".
 func (t *table) add(values ...any) {
 	row := make([]cell, len(values))
 	for i, value := range values {
@@ -33,7 +33,7 @@ func (t *table) add(values ...any) {
 	t.rows = append(t.rows, row)
 }
 
-// sortBy orders the rows by the text of columns.
+// sortBy sorts the rows by the texts in columns.
 func (t *table) sortBy(columns ...int) {
 	slices.SortStableFunc(t.rows, func(x, y []cell) int {
 		for _, column := range columns {
@@ -45,8 +45,8 @@ func (t *table) sortBy(columns ...int) {
 	})
 }
 
-// fromColumn is the heading of the column of positions in files. Their ends matter most, so they
-// are shortened at the beginning.
+// fromColumn is the heading of the column with positions in files. Their ends are more important,
+// so positions that are too long are cut off at the beginning.
 const fromColumn = "FROM"
 
 // write prints the table; without rows it prints the text none.
@@ -67,7 +67,7 @@ func (a *app) write(t *table, none string) {
 	writeAligned(a.out, rows, "", a.paint)
 }
 
-// without removes columns by the names in the first row.
+// without removes the columns with the given names, which are in the first row.
 func without(rows [][]cell, names []string) [][]cell {
 	shown := make([][]cell, len(rows))
 	for i, row := range rows {
@@ -80,14 +80,14 @@ func without(rows [][]cell, names []string) [][]cell {
 	return shown
 }
 
-// gap is the space between columns. No column is shortened below narrowest.
+// gap is the space between columns. fit shortens no column below narrowest. Both are in characters.
 const (
 	gap       = 2
 	narrowest = 8
 )
 
-// fit shortens the widest columns until lines have at most width characters (0: no limit). The
-// first row has the names of the columns.
+// fit shortens the widest columns until no line has more than width characters (0: no limit). The
+// first row contains the names of the columns.
 func fit(rows [][]cell, width int) {
 	if width == 0 {
 		return
@@ -147,7 +147,7 @@ func writeAligned(out io.Writer, rows [][]cell, indent string, paint func(cell) 
 	for _, row := range rows {
 		var line strings.Builder
 		line.WriteString(indent)
-		pending := 0 // spaces before the next text, so that no line ends with spaces
+		pending := 0 // spaces before the next cell, so that no line ends with spaces
 		for i, c := range row {
 			if c.text != "" {
 				line.WriteString(strings.Repeat(" ", pending))
@@ -160,8 +160,8 @@ func writeAligned(out io.Writer, rows [][]cell, indent string, paint func(cell) 
 	}
 }
 
-// wrapped breaks the last cell of rows between words, so that lines have at most width characters
-// (0: no limit).
+// wrapped breaks the text of the last cell of each row between words, so that no line has more than
+// width characters (0: no limit).
 func wrapped(rows [][]cell, indent string, width int) [][]cell {
 	if width == 0 {
 		return rows
@@ -187,7 +187,7 @@ func wrapped(rows [][]cell, indent string, width int) [][]cell {
 	return all
 }
 
-// breakLines breaks a text between words; a word that is too long has a line of its own.
+// breakLines breaks a text between words. A word that is longer than width gets its own line.
 func breakLines(text string, width int) []string {
 	var lines []string
 	line := ""
@@ -204,7 +204,8 @@ func breakLines(text string, width int) []string {
 	return append(lines, line)
 }
 
-// listing adds --output to a command that prints a table. Only these tables are shortened.
+// listing adds the flag --output to a command that prints a table. Only tables of such commands are
+// shortened to the width of the terminal.
 func (a *app) listing(command *cobra.Command) *cobra.Command {
 	command.PreRun = func(*cobra.Command, []string) { a.cuts = true }
 	command.Flags().VarP(outputFlag{a}, "output", "o",

@@ -12,7 +12,7 @@ import (
 // names of programs and files.
 type terminal struct{ io.Writer }
 
-// onTerminal wraps a file that is a terminal.
+// onTerminal returns the file, wrapped in terminal if it is a terminal.
 func onTerminal(file *os.File) io.Writer {
 	if isTerminal(file) {
 		return terminal{file}
@@ -23,7 +23,7 @@ func onTerminal(file *os.File) io.Writer {
 // Sequences that move the cursor. terminal.Write escapes them; the function control does not.
 const (
 	clearLine   = "\r\x1b[K"
-	clearScreen = "\x1b[H\x1b[2J" // cursor home, clear
+	clearScreen = "\x1b[H\x1b[2J" // cursor to the top left, then clear
 )
 
 // control writes clearLine or clearScreen without escaping it.
@@ -34,9 +34,9 @@ func control(out io.Writer, sequence string) {
 	_, _ = io.WriteString(out, sequence)
 }
 
-// controls matches control characters, those that change the direction of text, and bytes that are
-// not UTF-8. It matches the colours of this program (style) before these; they are left as they
-// are.
+// controls matches control characters, characters that change the direction of text, and bytes that
+// are not UTF-8, all of which terminal.Write escapes. Its first alternative matches this program's
+// own colour sequences (see style), which terminal.Write leaves unchanged.
 var controls = regexp.MustCompile(`\x1b\[(?:[012]|3[123])m|` +
 	`[\x00-\x08\x0b-\x1f\x7f\x{80}-\x{9f}\x{200e}\x{200f}\x{202a}-\x{202e}` +
 	`\x{2066}-\x{2069}\x{fffd}]`)

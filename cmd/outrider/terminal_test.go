@@ -40,8 +40,8 @@ func TestTerminal_EscapesControlCharacters(t *testing.T) {
 	}
 }
 
-// Text from an agent can neither overwrite a line of the status nor clear the screen. The command
-// itself does both.
+// Escape sequences in texts from an agent are escaped. Those with which the command itself
+// overwrites a line and clears the screen are not.
 func TestTerminal_TextsOfTheAgentMoveNoCursor(t *testing.T) {
 	const hostile = clearLine + "spoofed" + clearScreen + "\x1b[1A"
 	status := someStatus()
@@ -57,7 +57,7 @@ func TestTerminal_TextsOfTheAgentMoveNoCursor(t *testing.T) {
 		})
 		cancel()
 		<-done
-		// Each screen begins with the instance's name.
+		// The command clears the screen before each status, which begins with the instance's name.
 		got := strings.ReplaceAll(shown.String(), clearScreen+"outrider", "")
 		if strings.ContainsAny(got, "\r\x1b") {
 			t.Errorf("%q: the text moves the cursor: %q", arguments, got)

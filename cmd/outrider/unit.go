@@ -16,20 +16,20 @@ import (
 // unitTime bounds a request to systemd.
 const unitTime = 2 * time.Second
 
-// unitState is the state of a unit in systemd; the zero value if it is unknown.
+// unitState is the state of a systemd unit; the zero value if it is unknown.
 type unitState struct {
-	Active string   // ActiveState: failed, inactive, activating, …
-	Masked bool     // systemd does not start it
-	Result string   // exit-code, signal, timeout, …
-	Exit   string   // status or signal of the main process
-	Status string   // STATUS= of sd_notify
+	Active string   // ActiveState=: failed, inactive, activating, …
+	Masked bool     // the unit is masked: systemd refuses to start it
+	Result string   // Result=: exit-code, signal, timeout, …
+	Exit   string   // exit status or signal of the main process
+	Status string   // STATUS= that the process sent with sd_notify
 	User   string   // User=
 	Groups []string // Group= and SupplementaryGroups=
-	Path   string   // PATH of Environment=; "": systemd's default
-	Hidden []string // inaccessible folders, see blueprint.FileReader
+	Path   string   // $PATH in Environment=; "": systemd's default
+	Hidden []string // folders that the unit's sandboxing hides; see blueprint.FileReader
 }
 
-// querySystemd returns the state of a unit, the zero value without systemd or the unit.
+// querySystemd returns the state of a unit; the zero value without systemd or without the unit.
 func querySystemd(ctx context.Context, unit string) unitState {
 	ctx, cancel := context.WithTimeout(ctx, unitTime)
 	defer cancel()
@@ -73,17 +73,19 @@ func querySystemd(ctx context.Context, unit string) unitState {
 // jobTime bounds a request to systemd, which may be shutting down.
 const jobTime = 30 * time.Second
 
-// stopping reports whether systemd has a job that stops a unit. It does not use D-Bus, which may
-// have stopped already.
+// stopping reports whether systemd has a job that stops a unit. systemctl list-jobs needs no D-Bus
+// daemon, which may have stopped already.
 func stopping(ctx context.Context, unit string) bool {
 	ctx, cancel := context.WithTimeout(ctx, jobTime)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, "systemctl", "list-jobs", "--no-legend", "--plain",
 		unit).Output()
-	return err == nil && slices.Contains(strings.Fields(string(out)), "stop") // JOB UNIT TYPE STATE
+	// each line is JOB UNIT TYPE STATE
+	return err == nil && slices.Contains(strings.Fields(string(out)), "stop")
 }
 
-// reader returns a reader with the user of the unit and its permissions; nil if these are unknown.
+// reader returns a FileReader with the unit's user, groups and hidden folders; nil if the user is
+// unknown.
 func (u unitState) reader() *blueprint.FileReader {
 	if u.User == "" {
 		return nil
@@ -95,10 +97,11 @@ func (u unitState) reader() *blueprint.FileReader {
 	return reader
 }
 
-// unitName returns the agent's unit without .service.
+// unitName returns the name of the agent's unit, without ".service".
 func (a *app) unitName() string { return unitOf("outrider", a.instance) }
 
-// unitOf returns the unit of a program for an instance.
+// unitOf returns the name of the unit that runs a program for an agent instance, without
+// ".service".
 func unitOf(program, instance string) string {
 	if instance == "" {
 		return program
@@ -106,7 +109,8 @@ func unitOf(program, instance string) string {
 	return program + "@" + instance
 }
 
-// printWhyNotRunning prints the state of the unit of an agent that does not answer, and what to do.
+// printWhyNotRunning prints the state of the unit of an agent that does not respond, and how to
+// start it.
 func (a *app) printWhyNotRunning(ctx context.Context) {
 	name := a.unitName()
 	ctx = context.WithoutCancel(ctx) // ctx may have expired
@@ -136,7 +140,7 @@ func (a *app) printWhyNotRunning(ctx context.Context) {
 	}
 	envoys := unitOf("outrider-envoy", a.instance) + ".service"
 	switch {
-	case state.Active == "": // the agent may run in the foreground
+	case state.Active == "": // no unit: the agent, and its Envoy, may run in the foreground
 	case a.serves(envoys):
 		fmt.Fprintf(a.err, "Envoy continues serving in %s, with the configuration of before.\n", envoys)
 	default:
@@ -144,7 +148,7 @@ func (a *app) printWhyNotRunning(ctx context.Context) {
 	}
 }
 
-// serves reports whether a keeper's unit has a process beside the keeper: an Envoy.
+// serves reports whether the unit of a keeper contains another process than the keeper: an Envoy.
 func (a *app) serves(unit string) bool {
 	paths, err := filepath.Glob(filepath.Join(a.paths.processes, "[0-9]*", "cgroup"))
 	if err != nil {

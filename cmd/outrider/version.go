@@ -25,7 +25,7 @@ func (a *app) versionCommand() *cobra.Command {
 			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 			defer cancel()
 			status, err := client.Status(ctx)
-			if err == nil { // the agent runs
+			if err == nil { // an agent runs
 				versions.Agent, versions.Envoy = status.Version, status.Envoy.Version
 			}
 			return a.print(versions, func() {

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// pollInterval is the interval between requests to an agent that does not run yet.
+// pollInterval is the interval between requests to an agent that is not ready yet.
 const pollInterval = 100 * time.Millisecond
 
 func (a *app) waitCommand() *cobra.Command {
@@ -92,8 +92,8 @@ func untilReady(
 	}
 }
 
-// silence returns why there was no answer before ctx ended, even if ctx ended before the first
-// request.
+// silence returns the error of `outrider wait` if ctx ended before the agent's first response.
+// Another request determines whether the agent runs.
 func silence(ctx context.Context, client *api.Client) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -11,11 +11,11 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// showStatus prints a command's part of the status; encode prints JSON.
+// showStatus prints the fields of the status that a command shows. It calls encode to print JSON.
 type showStatus = func(s api.Status, arguments []string, encode func(value any) error) error
 
-// watched makes a command print the agent's status once, or repeatedly with --watch. show prints
-// the status to a.out, and with encode as JSON.
+// watched adds the flag --watch to a command that prints the agent's status. Without the flag, the
+// command prints the status once.
 func (a *app) watched(command *cobra.Command, show showStatus) *cobra.Command {
 	var watch bool
 	command.Flags().BoolVarP(&watch, "watch", "w", false, "refresh every second until interrupted")
@@ -36,7 +36,8 @@ func (a *app) watched(command *cobra.Command, show showStatus) *cobra.Command {
 	return command
 }
 
-// watch shows the status until ctx ends: in place on a terminal, elsewhere after each change.
+// watch prints the status until ctx ends: on a terminal repeatedly, in place; elsewhere after each
+// change.
 func (a *app) watch(ctx context.Context, client *api.Client, show func(api.Status) error) error {
 	out := a.out
 	defer func() { a.out = out }()

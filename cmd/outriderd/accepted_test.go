@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// asking requests /web continuously until stop is called, which returns the lost requests.
+// asking sends requests for /web continuously. stop ends that, and returns a line for each failed
+// request.
 func asking(r *rig.Rig) (stop func() []string) {
 	done, lost := make(chan struct{}), make(chan []string)
 	go func() {
@@ -39,7 +40,7 @@ func asking(r *rig.Rig) (stop func() []string) {
 	}
 }
 
-// adminText returns the answer of the live Envoy's admin interface, or the error.
+// adminText returns the response of the live Envoy's admin interface to a path, or the error.
 func adminText(r *rig.Rig, path string) string {
 	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", r.Ports.Admin, path))
 	if err != nil {
@@ -50,14 +51,14 @@ func adminText(r *rig.Rig, path string) string {
 	return fmt.Sprint(string(text), err)
 }
 
-// clusters returns the clusters of the live Envoy.
+// clusters returns the dynamic clusters of the live Envoy as JSON.
 func clusters(r *rig.Rig) string {
 	return adminText(r, "/config_dump?resource=dynamic_active_clusters")
 }
 
 // TestAcceptedVersion_OutlivesEnvoy makes Envoy refuse a change of a cluster that all requests use.
-// Each following Envoy, which never had the accepted version, gets and serves it, also from a
-// restarted agent.
+// The agent then sends the last accepted version of the cluster to each later Envoy, which has
+// never received it. A restarted agent does that, too. No request fails.
 func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 	t.Parallel()
 	for _, delta := range []bool{true, false} {
@@ -75,7 +76,9 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 						"  configPatches:\n  - applyTo: CLUSTER\n    match: {cluster: {service: "+
 						"web.test}}\n    patch: {operation: MERGE, value: "+value+"}\n"+more)
 			}
-			bad := func() { // Envoy refuses the cluster first: the listener never reaches it
+			// Clusters are sent first: Envoy refuses the cluster, and never receives the invalid
+			// listener.
+			bad := func() {
 				patch("{lb_policy: CLUSTER_PROVIDED}",
 					"  - applyTo: LISTENER\n    patch: {operation: MERGE, value: {access_log: "+
 						"[{name: unknown, typed_config: {'@type': "+
@@ -86,7 +89,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 				rig.Eventually(t, time.Minute,
 					fmt.Sprint("the refusal is reported and persisted: ", is), func() bool {
 						check := r.Outrider("mesh", "check")
-						state, _ := os.ReadFile(remembered) // no file: there is no refusal
+						state, _ := os.ReadFile(remembered) // an absent file contains no refusal
 						refused := check.Exit == api.ExitRefused &&
 							strings.Contains(check.Err, "cluster provided LB")
 						return is == refused && is == strings.Contains(string(state), "cluster provided LB")
@@ -143,7 +146,8 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			r.StartReady()
 			change()
 			refused(true)
-			r.SetTOML(toml + "[node]\nlabels = {tier = \"other\"}\n") // another kind of proxy
+			// another label makes Envoy another kind of proxy for the discovery server
+			r.SetTOML(toml + "[node]\nlabels = {tier = \"other\"}\n")
 			reload()
 			change()
 			refused(true)

@@ -31,7 +31,8 @@ spec: {hosts: [slow.test], http: [{timeout: 0.3s, route: [{destination: {host: s
 `
 
 // TestBackendDown_IsSaidWithItsCauseUntilItAnswers sends requests to backends that refuse
-// connections, close them, do not answer or do not exist, and then starts the one that refused.
+// connections, close connections, do not respond or do not exist. The status reports each with the
+// cause. When the first backend starts, the report about it ends.
 func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	t.Parallel()
 	dead, deadTCP, closes, slow := parts.FreePort(t), parts.FreePort(t), acceptAll(t, true),
@@ -117,8 +118,8 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	}
 }
 
-// acceptAll returns a port of 127.0.0.1. Its connections are closed after the first bytes, or never
-// answered.
+// acceptAll listens on 127.0.0.1 and returns the port. It closes each connection after its first
+// byte or, if closes is not set, never responds.
 func acceptAll(t *testing.T, closes bool) int {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -127,7 +128,7 @@ func acceptAll(t *testing.T, closes bool) int {
 	}
 	t.Cleanup(func() { _ = listener.Close() })
 	go func() {
-		var held []net.Conn // referenced, because the garbage collector would close them
+		var held []net.Conn // keeps connections reachable, so that no finalizer closes them
 		for {
 			connection, err := listener.Accept()
 			if err != nil {

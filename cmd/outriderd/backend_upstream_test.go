@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestBackendDown_BehindIstiod checks that a backend that refuses connections is detected by
-// Envoy's counters.
+// TestBackendDown_BehindIstiod: the agent reports a backend of istiod's configuration that refuses
+// connections. It detects the backend by Envoy's statistics.
 func TestBackendDown_BehindIstiod(t *testing.T) {
 	t.Parallel()
 	u := newUpstreamed(t)
@@ -22,7 +22,7 @@ func TestBackendDown_BehindIstiod(t *testing.T) {
 	u.StartReady()
 	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[log]\nlevel = ", u.address)
 	levels, turn := []string{`"info"`, `"debug"`}, 0
-	// A change of a [live] key makes the agent check the counters, as it does every minute.
+	// The agent reads the statistics every minute, and also after a change of a [live] key.
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()
 		rig.Eventually(t, 90*time.Second, what, func() bool {

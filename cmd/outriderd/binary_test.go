@@ -12,7 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// otherEnvoy pretends to be another version. It refuses its bootstrap if INVALID is replaced.
+// otherEnvoy is a wrapper of Envoy that reports another version. The placeholder INVALID becomes a
+// shell pattern; a command line that matches it fails.
 const otherEnvoy = `#!/bin/sh
 case "$*" in
 --version) echo 'envoy  version: abc/9.9.9/Clean/RELEASE/BoringSSL'; exit ;;
@@ -21,8 +22,8 @@ esac
 exec ENVOY "$@"
 `
 
-// TestStatus_NamesTheEnvoyInForce changes [envoy] binary to one that refuses its bootstrap, and to
-// one that accepts it.
+// TestStatus_NamesTheEnvoyInForce sets [envoy] binary to an Envoy that refuses its bootstrap, and
+// then to one that accepts it. The status shows the Envoy that runs.
 func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true, TOML: "[reload]\nwatch = false\n"})
 	write := func(name, invalid string) string {

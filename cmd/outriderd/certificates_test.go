@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestAuthorities_LateFilesNeedNoEpoch configures authorities in a folder that does not exist, then
-// writes them and replaces them in place.
+// TestAuthorities_LateFilesNeedNoEpoch: a DestinationRule names a file with CA certificates that
+// does not exist. The file takes effect when it is written or replaced, without a new epoch.
 func TestAuthorities_LateFilesNeedNoEpoch(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -74,7 +74,7 @@ spec:
 		told(false)
 		inPlace("nothing")
 		told(true)
-		answers(http.StatusOK) // the former CA is still trusted
+		answers(http.StatusOK) // the CA in the last valid file is still trusted
 	}
 	if epoch := current(t, r); epoch.Number != 0 {
 		t.Errorf("epoch %d lives, of %s", epoch.Number, epoch.Reason)

@@ -30,8 +30,8 @@ spec:
   tracing: [{providers: [{name: %s}], randomSamplingPercentage: 100}]
 `
 
-// collectorMesh returns the services of the providers, on one port with one backend, and the Telemetry that
-// names a tracer.
+// collectorMesh returns a ServiceEntry for each telemetry provider, all with the same service port
+// and the same backend port, and a Telemetry that selects a provider for traces.
 func collectorMesh(service, port int, tracer string) string {
 	var text strings.Builder
 	for name, protocol := range map[string]string{"als": "GRPC", "otellog": "GRPC", "otel": "GRPC",
@@ -43,9 +43,9 @@ func collectorMesh(service, port int, tracer string) string {
 		fmt.Sprintf(collectorTelemetry, tracer)
 }
 
-// TestCollectors_FailuresAreReported has a collector and log services that are gone or answer without
-// end. Requests go on, the conditions say which provider fails and what is dropped, and end
-// when the mesh names others.
+// TestCollectors_FailuresAreReported runs tracing and access log providers that refuse connections
+// or send endless responses. Requests still succeed. The conditions name each failing provider, and
+// what Envoy drops, and end when the mesh no longer uses the providers.
 func TestCollectors_FailuresAreReported(t *testing.T) {
 	t.Parallel()
 	endless := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(
@@ -64,7 +64,7 @@ func TestCollectors_FailuresAreReported(t *testing.T) {
 	go func() { _ = endless.Serve(listener) }()
 	for name, test := range map[string]struct {
 		port         int
-		logs, zipkin []string // what the conditions say while spans go to otel, and to zipkin
+		logs, zipkin []string // texts in the status while traces go to otel (logs), or to zipkin
 	}{
 		"gone": {parts.FreePort(t), []string{"als.test%s cannot connect", "otellog.test%s cannot connect",
 			"otel.test%s cannot connect", "drops log entries for OpenTelemetry"},

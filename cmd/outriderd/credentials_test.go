@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// credentialMesh is a gateway with three TLS servers, and a plain HTTP server that forwards to the
-// one that requires a client certificate.
+// credentialMesh is a gateway with three TLS servers, and with a plain HTTP server that forwards
+// requests to the TLS server that requires a client certificate.
 const credentialMesh = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge}
@@ -76,7 +76,8 @@ spec:
     connectionPool: {http: {maxRequestsPerConnection: 1}} # Envoy keeps connections when roots change
 `
 
-// credentials is a router without an identity provider, whose mesh objects name credentials.
+// credentials is a router without an identity provider. Its Gateways and DestinationRules name
+// credentials, which are files.
 type credentials struct {
 	*rig.Rig
 	t                *testing.T
@@ -95,7 +96,7 @@ func newCredentials(t *testing.T) *credentials {
 	return c
 }
 
-// issue writes a credential, one file after the other.
+// issue writes the three files of a credential one by one, and returns the certificate chain.
 func (c *credentials) issue(name string) (chain []byte) {
 	c.t.Helper()
 	chain, key := c.root.Issue(c.t, pkitest.Leaf(name, time.Hour))
@@ -107,11 +108,13 @@ func (c *credentials) issue(name string) (chain []byte) {
 	return chain
 }
 
-// get requests a host over TLS, with a client certificate unless it is nil, and returns the
-// server's certificate.
+// get requests a host over TLS, and returns the server's certificate. client is the client
+// certificate; nil: none.
 func (c *credentials) get(host string, client *tls.Certificate) (*x509.Certificate, error) {
-	config := &tls.Config{ServerName: host, InsecureSkipVerify: true} // the test compares it
-	if client != nil {                                                // even if it is not requested
+	// the caller compares the certificate
+	config := &tls.Config{ServerName: host, InsecureSkipVerify: true}
+	// present it even if the server does not request one
+	if client != nil {
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			return client, nil
 		}
@@ -148,7 +151,8 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 	c := newCredentials(t)
 	simple := c.issue("simple")
 	c.StartReady()
-	c.serves("simple.test", nil, simple) // although others are missing
+	// although the credentials of the other servers are missing
+	c.serves("simple.test", nil, simple)
 	if _, err := c.get("mutual.test", nil); err == nil {
 		t.Error("a server without its credential serves")
 	}
@@ -189,7 +193,7 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 	})
 	c.serves("simple.test", nil, c.issue("simple"))
 
-	own := filepath.Join(c.Dir, "credentials", "client-cacert") // precedes client/ca.crt
+	own := filepath.Join(c.Dir, "credentials", "client-cacert") // has precedence over client/ca.crt
 	c.Write("credentials/client-cacert/ca.crt", string(pkitest.PEM(
 		pkitest.NewAuthority(t, "another", nil).Certificate)))
 	rig.Eventually(t, time.Minute, "the server is not trusted any more", func() bool {

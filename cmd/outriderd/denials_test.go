@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// deniedKinds has one policy of each kind by file name, all for the same workload. Each restricts
+// deniedKinds has one policy of each kind, by file name, for the same workload. Each policy denies
 // one of the requests of denials.answers.
 var deniedKinds = map[string]string{
 	"mesh.d/access.yaml": `apiVersion: security.istio.io/v1
@@ -35,11 +35,11 @@ spec: {selector: {matchLabels: {app: web}}, portLevelMtls: {%d: {mode: STRICT}}}
 `,
 }
 
-// denials is a rig whose workload has two ports for HTTP.
+// denials is a test host whose workload has two inbound HTTP listeners.
 type denials struct {
 	*rig.Rig
 	t           *testing.T
-	web, strict int // ports
+	web, strict int // ports of the listeners
 }
 
 func newDenials(t *testing.T, toml string) denials {
@@ -57,7 +57,7 @@ spec:
 	return d
 }
 
-// put writes a policy of deniedKinds, in which it replaces old by with.
+// put writes a policy of deniedKinds, in which old is replaced by with.
 func (d denials) put(name, old, with string) {
 	text := deniedKinds[name]
 	if strings.Contains(text, "%d") {
@@ -66,14 +66,14 @@ func (d denials) put(name, old, with string) {
 	d.Write(name, strings.Replace(text, old, with, 1))
 }
 
-// answers returns the answers to an admitted request, a denied one, one with an invalid token, and
-// one without mutual TLS.
+// answers returns the responses to a permitted request, a denied one, one with an invalid token,
+// and one without mutual TLS.
 func (d denials) answers() string {
 	return strings.Join([]string{d.answer(d.web, "/hello", ""), d.answer(d.web, "/closed", ""),
 		d.answer(d.web, "/hello", "x.y.z"), d.answer(d.strict, "/hello", "")}, " ")
 }
 
-// answer returns the status code of a request, or "closed".
+// answer returns the status code of the response to a request, or "closed".
 func (d denials) answer(port int, path, token string) string {
 	request, err := http.NewRequest(http.MethodGet,
 		fmt.Sprintf("http://127.0.0.1:%d%s", port, path), nil)
@@ -93,8 +93,8 @@ func (d denials) answer(port int, path, token string) string {
 	return fmt.Sprint(response.StatusCode)
 }
 
-// countsDryRun adds a policy with dry-run and checks that it denies nothing and that the agent's
-// metrics count what it would deny.
+// countsDryRun adds a policy with the annotation istio.io/dry-run. It denies nothing, and the
+// agent's metrics count the requests that it would deny.
 func (d denials) countsDryRun() {
 	d.t.Helper()
 	d.Write("mesh.d/dry.yaml", `apiVersion: security.istio.io/v1
@@ -116,10 +116,9 @@ spec:
 	})
 }
 
-// TestDenials_OverLifeOfAgent breaks one policy of each kind and sends requests while the agent
-// runs, after a reload to a new epoch, and after the agent was killed: what was denied remains
-// denied, and what was admitted remains admitted. An agent that starts with the broken policies and
-// without state denies everything.
+// TestDenials_OverLifeOfAgent breaks one policy of each kind. The previous policies remain in force
+// while the agent runs, after a reload to a new epoch, after the agent was killed, and with the
+// next agent. An agent that starts without state denies everything instead.
 func TestDenials_OverLifeOfAgent(t *testing.T) {
 	t.Parallel()
 	d := newDenials(t, "")

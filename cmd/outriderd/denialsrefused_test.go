@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// unknownFilter is an EnvoyFilter that inserts a filter before another one into the listener of a
-// port. Envoy refuses the listener, because it does not know the filter.
+// unknownFilter is an EnvoyFilter that inserts an HTTP filter of an unknown type into the listener
+// with a port. Envoy refuses the listener.
 const unknownFilter = `apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
 metadata: {name: unknown, namespace: default}
@@ -26,10 +26,10 @@ spec:
         type_url: type.googleapis.com/outrider.test.Unknown, value: {edit: %d}}}}
 `
 
-// TestDenials_RefusedByEnvoy adds a policy in the same edit as a change of an EnvoyFilter of the
-// same listener, which Envoy refuses. If Envoy accepts the previous EnvoyFilter, the policy is in
-// force together with that. If Envoy refuses the listener with either EnvoyFilter, the listener
-// remains as before the edit, and the agent is not ready.
+// TestDenials_RefusedByEnvoy changes an EnvoyFilter, and adds a policy for the same listener, at
+// once. Envoy refuses the listener because of the changed EnvoyFilter. If Envoy accepts the
+// listener with the previous EnvoyFilter and the policy, that is in force. Otherwise the listener
+// remains as it was, without the policy, and the agent is not ready.
 func TestDenials_RefusedByEnvoy(t *testing.T) {
 	t.Parallel()
 	const access, tokens, peers, filter = "mesh.d/access.yaml", "mesh.d/tokens.yaml",
@@ -48,16 +48,16 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		toml += fmt.Sprintf("%s = %q\n", name, path)
 	}
 	d := newDenials(t, toml)
-	onRBAC := func(edit int) string { // no effect on a listener without AuthorizationPolicies
+	onRBAC := func(edit int) string { // has an effect only together with an AuthorizationPolicy
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
 			fmt.Sprintf(managed, ", subFilter: {name: envoy.filters.http.rbac}"), "INSERT_BEFORE", edit)
 	}
-	onJWT := func(edit int) string { // no effect on a listener without RequestAuthentications
+	onJWT := func(edit int) string { // has an effect only together with a RequestAuthentication
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
 			fmt.Sprintf(managed, ", subFilter: {name: envoy.filters.http.jwt_authn}"),
 			"INSERT_BEFORE", edit)
 	}
-	onTLS := func(edit int) string { // no effect on a listener without mutual TLS
+	onTLS := func(edit int) string { // has an effect only together with mutual TLS
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.strict, ", filterChain: {transportProtocol: "+
 			"tls, filter: {name: envoy.filters.network.http_connection_manager}}", "INSERT_FIRST", edit)
 	}
@@ -69,9 +69,9 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 	d.StartReady()
 	for _, test := range []struct {
 		name          string
-		first, second string // the filter before the edit and after it
-		policy        string // added by the edit, or changed so that it selects the workload
-		before, after string // answers
+		first, second string // EnvoyFilter before and after the edit
+		policy        string // file of the policy that the edit puts into force
+		before, after string // result of answers without and with the policy
 		inForce       bool
 	}{
 		{"AuthorizationPolicy, harmless before", "", fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
@@ -94,7 +94,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		rig.Eventually(t, time.Minute, test.name+": before the edit", func() bool {
 			ready, _ := d.Ready()
 			said := d.Outrider("mesh", "check")
-			if stored() { // the refusal of the previous test
+			if stored() { // the refusal of the previous test is still stored
 				return false
 			}
 			loaded := strings.Contains(said.Out+said.Err, filepath.Join(d.Dir, filter)+":")

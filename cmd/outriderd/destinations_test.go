@@ -52,8 +52,8 @@ metadata: {name: far}
 spec: {host: far.test, trafficPolicy: {tls: {mode: SIMPLE, sni: far.test, subjectAltNames: [far.test]}}}
 `
 
-// TestMeshCheck_KnowsWhatTheRunningEnvoyFound sends requests to a name that does not resolve and to
-// a server whose certificate is not trusted.
+// TestMeshCheck_KnowsWhatTheRunningEnvoyFound sends requests to a host name that does not resolve,
+// and to a server whose certificate is not trusted. "outrider mesh check" then reports both causes.
 func TestMeshCheck_KnowsWhatTheRunningEnvoyFound(t *testing.T) {
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()

@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestDiskFull_IsSaidUntilThereIsSpace fills the file systems of the state and of the access log.
+// TestDiskFull_IsSaidUntilThereIsSpace fills the file systems of the state directory and of the
+// access log. The status reports both, and what is lost, until there is space again.
 func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
@@ -38,7 +39,7 @@ func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 			t.Fatal("the file system is not full")
 		}
 	}
-	// A change of a [live] key makes the agent check the file systems, as it does every minute.
+	// The agent checks the file systems every minute, and also after a change of a [live] key.
 	levels, turn := []string{`"debug"`, `"info"`}, 0
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()

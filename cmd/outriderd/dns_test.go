@@ -27,7 +27,7 @@ spec:
 `
 }
 
-// resolverAt returns Go's resolver with the DNS proxy as its server.
+// resolverAt returns Go's resolver with the agent's DNS proxy, at an address, as its name server.
 func resolverAt(address string) *net.Resolver {
 	return &net.Resolver{PreferGo: true,
 		Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
@@ -35,7 +35,7 @@ func resolverAt(address string) *net.Resolver {
 		}}
 }
 
-// resolves waits until a name has one address.
+// resolves waits until the DNS proxy returns only the wanted address for a host name.
 func resolves(t *testing.T, proxy, host, want string) {
 	t.Helper()
 	rig.Eventually(t, time.Minute, host+" resolves to "+want, func() bool {
@@ -46,7 +46,7 @@ func resolves(t *testing.T, proxy, host, want string) {
 	})
 }
 
-// The DNS proxy answers for hosts of mesh.d as they are now.
+// The DNS proxy resolves the hosts of ServiceEntries in mesh.d, and follows their changes.
 func TestDNS_FollowsTheMeshFiles(t *testing.T) {
 	address := fmt.Sprint("127.0.0.1:", parts.FreePort(t))
 	r := rig.New(t, rig.Options{Race: true, TOML: fmt.Sprintf("[dns]\nlisten = %q\n", address),
@@ -66,7 +66,8 @@ func TestDNS_FollowsTheMeshFiles(t *testing.T) {
 	}
 }
 
-// The DNS proxy answers for names of a real istiod, and from the cache while istiod is away.
+// The DNS proxy resolves the hosts of a real istiod's configuration. While istiod is down, a
+// restarted agent resolves them from its cache.
 func TestDNS_FollowsIstiod(t *testing.T) {
 	t.Parallel()
 	u := newUpstreamed(t)
@@ -78,7 +79,7 @@ func TestDNS_FollowsIstiod(t *testing.T) {
 	entry("240.240.0.1")
 	daemon := u.StartReady()
 	resolves(t, address, "shop.test", "240.240.0.1")
-	entry("240.240.0.2") // a push
+	entry("240.240.0.2") // istiod pushes the change to the agent
 	resolves(t, address, "shop.test", "240.240.0.2")
 	u.Signal(daemon.Process.Pid, syscall.SIGTERM)
 	daemon.Wait(t, time.Minute)

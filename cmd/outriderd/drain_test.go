@@ -23,8 +23,8 @@ func TestDrain_LeavesNoListener(t *testing.T) {
 }
 
 // TestUndrain_RestoresEveryListener drains and undrains a real Envoy, before and after its
-// listeners are closed. The service, readiness on ready_port and metrics work when undrain returns,
-// and still after the drain time.
+// listeners are closed. When undrain returns, and also after the drain time, Envoy serves on all
+// ports: the service, readiness and metrics.
 func TestUndrain_RestoresEveryListener(t *testing.T) {
 	t.Parallel()
 	const drainTime = time.Second

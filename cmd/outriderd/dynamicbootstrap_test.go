@@ -22,16 +22,17 @@ import (
 	"outrider.org/outrider/scripts/parts"
 	"outrider.org/outrider/scripts/rig"
 
-	// Links the type, which the bootstrap's JSON contains.
+	// Registers the protobuf type that the bootstrap in set contains.
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	_ "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 )
 
-// bootstrapServer is an xDS server (ADS, state of the world) whose only resource is a bootstrap.
+// bootstrapServer is an xDS server (ADS, state of the world) whose only resource is an Envoy
+// bootstrap.
 type bootstrapServer struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	bootstrap atomic.Pointer[anypb.Any]
-	node      atomic.Pointer[corev3.Node] // of the last request for the bootstrap
+	node      atomic.Pointer[corev3.Node] // node in the last request for the bootstrap
 	requests  atomic.Int32                // number of requests for the bootstrap
 }
 
@@ -59,8 +60,8 @@ func (s *bootstrapServer) StreamAggregatedResources(
 	}
 }
 
-// set sets a bootstrap with a listener on a port that answers with a text. The bootstrap's admin
-// interface, node and cluster for xDS do not fit this host.
+// set replaces the bootstrap. It has a listener on port that responds with text. Its admin
+// interface, its node and its xDS cluster do not fit this host, so the agent must replace them.
 func (s *bootstrapServer) set(t *testing.T, port int, text string, of ...proto.Message) {
 	t.Helper()
 	sent := &bootstrapv3.Bootstrap{}
@@ -102,7 +103,7 @@ func (s *bootstrapServer) set(t *testing.T, port int, text string, of ...proto.M
 	s.bootstrap.Store(packed)
 }
 
-// start serves on an address until stop is called.
+// start serves on an address until the returned stop is called.
 func (s *bootstrapServer) start(t *testing.T, address string) (stop func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", address)
@@ -180,9 +181,9 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 		r.Signal(daemon.Process.Pid, syscall.SIGTERM)
 		daemon.Wait(t, time.Minute)
 		server.requests.Store(0)
-		start() // the second time the server runs, with a third bootstrap
+		start() // the second time, the server runs and has a third bootstrap
 		daemon = r.StartReady()
-		answers("second") // from the cache
+		answers("second") // the bootstrap in the agent's cache
 	}
 	if got := server.requests.Load(); got != 1 {
 		t.Errorf("a start requests the bootstrap %d times", got)

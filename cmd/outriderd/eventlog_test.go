@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestLog_NamesMeshProblemsAndChanges changes a mesh file: the log names each problem and each
-// change once, with its position; the status lists the problem, and a reload at that time mentions
-// it.
+// TestLog_NamesMeshProblemsAndChanges changes a mesh file. The log contains each change and each
+// problem once, with its position. While a problem exists, the status lists it, and a reload
+// mentions it.
 func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	daemon := r.StartReady()
@@ -52,7 +52,8 @@ func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
 	}
 }
 
-// TestLog_NamesConditions occupies the status port.
+// TestLog_NamesConditions occupies the port of the status server: the log contains the condition
+// when it begins and when it ends.
 func TestLog_NamesConditions(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -73,7 +74,7 @@ func TestLog_NamesConditions(t *testing.T) {
 	})
 }
 
-// TestLog_ReloadIsThreeLines counts the log lines of a reload until the old epoch has exited.
+// TestLog_ReloadIsThreeLines: a reload causes three log lines until the old epoch has exited.
 func TestLog_ReloadIsThreeLines(t *testing.T) {
 	const toml = "[log]\nlevel = \"info\"\n[envoy]\ndrain_duration = \"1s\"\n" +
 		"parent_shutdown_duration = \"2s\"\n"

@@ -33,7 +33,7 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("%s: exit %d: %s", c.name, exit, daemon.Output())
 		}
 	}
-	// --check exits with the same code as a start.
+	// --check exits with the same code as a start with this configuration.
 	for _, c := range []struct {
 		name, toml string
 		exit       int
@@ -55,7 +55,7 @@ func TestExitCodes(t *testing.T) {
 			t.Errorf("check, %s: exit %d: %s", c.name, exit, daemon.Output())
 		}
 	}
-	// An Envoy that always fails.
+	// dying is an Envoy that always exits with an error.
 	dying := filepath.Join(r.Dir, "dying")
 	if err := os.WriteFile(dying, []byte(parts.FailingEnvoy), 0o755); err != nil {
 		t.Fatal(err)
@@ -69,8 +69,9 @@ func TestExitCodes(t *testing.T) {
 	}
 }
 
-// TestRestartLimit_KeeperDoesNotCount kills keepers after as many exits of Envoy as the limit
-// permits.
+// TestRestartLimit_KeeperDoesNotCount crashes Envoy as often as restart_limit permits, and then
+// kills keepers: the agent starts Envoy again each time, because the end of a keeper does not
+// count.
 func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{TOML: "[envoy]\nrestart_limit = 1\n"})
@@ -101,8 +102,8 @@ func TestRestartLimit_KeeperDoesNotCount(t *testing.T) {
 	}
 }
 
-// TestStart_NoticesACorrectionOfWhatItRefuses corrects the configuration while the agent, which has
-// read the invalid one, waits for its keeper.
+// TestStart_NoticesACorrectionOfWhatItRefuses corrects an invalid configuration after a starting
+// agent has read it, but before the agent watches it. The correction takes effect nevertheless.
 func TestStart_NoticesACorrectionOfWhatItRefuses(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{})

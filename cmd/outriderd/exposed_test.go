@@ -11,8 +11,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestStrict_ApplicationPastEnvoy starts an application that listens on all addresses on the port
-// behind one that requires mutual TLS: the agent is not ready until the application ends.
+// TestStrict_ApplicationPastEnvoy: Envoy requires mutual TLS for an application, but the
+// application listens on all addresses, so other hosts can bypass Envoy. The agent is not ready
+// until the application ends.
 func TestStrict_ApplicationPastEnvoy(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
@@ -51,7 +52,7 @@ spec: {mtls: {mode: STRICT}}
 	if status := i.Outrider("status").Out; !strings.Contains(status, "1 error; run ") {
 		t.Errorf("status has not the problem of mesh check: %s", status)
 	}
-	i.KillAgent() // Envoy still has its listeners; the next agent does not send them again
+	i.KillAgent() // Envoy retains its listeners, so the next agent does not send them again.
 	i.Start()
 	rig.Eventually(t, time.Minute, "the next agent is not ready", func() bool {
 		return strings.Contains(i.Outrider("status").Out, "mutual-tls-bypassed")

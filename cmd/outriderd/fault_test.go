@@ -10,14 +10,14 @@ import (
 	"outrider.org/outrider/scripts/rig/fault"
 )
 
-// moderate returns options with a load and a rate of epochs that leave room for other tests: 360
-// requests/s.
+// moderate returns fault options with a load (360 requests a second) and a number of epochs that
+// leave CPU time for other tests.
 func moderate() fault.Options {
 	return fault.Options{Rate: 0.2, Drain: time.Second, ParentShutdown: 3 * time.Second, Reloads: 6,
 		Kills: 6, Flood: 5 * time.Second}
 }
 
-// rounds returns the number of injections of each fault: OUTRIDER_FAULTS, or one.
+// rounds returns how often each fault is injected: $OUTRIDER_FAULTS, or once.
 func rounds(t *testing.T) int {
 	text := os.Getenv("OUTRIDER_FAULTS")
 	if text == "" {
@@ -30,11 +30,11 @@ func rounds(t *testing.T) int {
 	return n
 }
 
-// mostTries limits the repetitions of a run that failed on a busy machine, where requests that take
-// seconds may outlive the test's epochs, which end within three seconds.
+// mostTries bounds the attempts of a run that fails because the machine is too busy: requests that
+// need seconds may then outlive the epochs of the test, which end within three seconds.
 const mostTries = 3
 
-// try injects a fault.
+// try injects a fault, and repeats that if the machine is too busy.
 func try(t *testing.T, one fault.Fault, options fault.Options) {
 	t.Helper()
 	for tries := 1; ; tries++ {
@@ -68,8 +68,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestFaultsRaced injects the faults with the most concurrency into an agent built with the race
-// detector.
+// TestFaultsRaced injects the faults that cause the most concurrency in the agent. The agent is
+// built with the race detector.
 func TestFaultsRaced(t *testing.T) {
 	options := moderate()
 	options.Race, options.Kills = true, 4

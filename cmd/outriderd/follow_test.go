@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// follower returns a function that changes the mesh, each time by another route of the rig's
-// service, and waits until Envoy has accepted it. metadata and spec are additional fields of the
-// VirtualService, in YAML's flow and block style.
+// follower returns a function that adds another route to the service of the test host, and waits
+// until Envoy uses it. metadata (flow style) and spec (block style) are additional YAML of the
+// VirtualService.
 func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string) {
 	changes := 0
 	return func(when string) {

@@ -24,8 +24,8 @@ func arguments(t *testing.T, pid int) string {
 	return strings.ReplaceAll(strings.TrimRight(string(line), "\x00"), "\x00", " ")
 }
 
-// An agent in the foreground starts its keeper. The next agent adopts that keeper, even after the
-// keeper has re-executed itself. The keeper ends with an orderly stop of the agent.
+// An agent in the foreground starts its keeper. The next agent uses the same keeper, which may have
+// re-executed itself. When an agent stops regularly, its keeper ends.
 func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{})
@@ -40,7 +40,7 @@ func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 	if now := r.ProcessIDs("outrider-keeper"); len(now) != 1 || now[0] != keepers[0] {
 		t.Fatalf("keepers after a restart: %v, want %v", now, keepers)
 	}
-	r.Signal(keepers[0], syscall.SIGUSR2) // makes it re-execute itself
+	r.Signal(keepers[0], syscall.SIGUSR2) // makes the keeper re-execute its binary
 	rig.Eventually(t, time.Minute, "the keeper replaces its image", func() bool {
 		now := arguments(t, keepers[0])
 		return strings.Contains(now, folder) && strings.Contains(now, " -state-fd=")
@@ -57,7 +57,8 @@ func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 	})
 }
 
-// A zombie counts as a remaining process, since the parent of an agent may not reap orphans.
+// An agent that refuses its configuration leaves no keeper. Even a zombie would count: the test is
+// a subreaper, and reaps no children.
 func TestForegroundKeeper_IsAbsentAfterInvalidConfig(t *testing.T) {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		t.Fatal(err)

@@ -7,18 +7,19 @@ import (
 	"testing"
 )
 
-// gate is a TCP proxy that can be closed (connections are refused at once) or hang.
+// gate is a TCP proxy. In the state closed it closes connections at once; in the state hanging it
+// forwards nothing.
 type gate struct {
 	address string // host:port
 	target  string
 
 	mu     sync.Mutex
 	state  string // open, closed, hanging
-	hung   int    // connections accepted while it hangs
+	hung   int    // number of connections accepted in the state hanging
 	opened []net.Conn
 }
 
-// newGate returns an open gate in front of target. It ends with the test.
+// newGate returns an open gate to the address target. It ends with the test.
 func newGate(t *testing.T, target string) *gate {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -57,7 +58,7 @@ func (g *gate) set(state string) {
 	g.opened = nil
 }
 
-// forward makes the gate forward to another target, and ends all connections.
+// forward opens the gate to another target, and ends all connections.
 func (g *gate) forward(target string) {
 	g.mu.Lock()
 	g.target = target
@@ -65,7 +66,7 @@ func (g *gate) forward(target string) {
 	g.set("open")
 }
 
-// hangs reports whether a connection waits.
+// hangs reports whether the gate has accepted a connection in the state hanging.
 func (g *gate) hangs() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -12,13 +12,13 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// watchdog receives the watchdog notifications of an agent.
+// watchdog receives the sd_notify messages of an agent.
 type watchdog struct {
 	interval time.Duration
 	fed      chan struct{}
 }
 
-// newWatchdog makes the agents that the test starts notify this watchdog.
+// newWatchdog makes the agents of this test send their sd_notify messages to the returned watchdog.
 func newWatchdog(t *testing.T) watchdog {
 	t.Helper()
 	manager, err := net.ListenUnixgram("unixgram",
@@ -44,11 +44,11 @@ func newWatchdog(t *testing.T) watchdog {
 	return w
 }
 
-// isFed checks that the agent notifies the watchdog in time, for longer than its interval.
+// isFed checks, for at least the watchdog interval, that the agent sends WATCHDOG=1 often enough.
 func (w watchdog) isFed(t *testing.T) {
 	t.Helper()
 	for len(w.fed) > 0 {
-		<-w.fed // discard notifications from before
+		<-w.fed // discard earlier messages
 	}
 	for begun := time.Now(); time.Since(begun) < w.interval; {
 		select {
@@ -59,8 +59,8 @@ func (w watchdog) isFed(t *testing.T) {
 	}
 }
 
-// While Envoy's admin interface or the keeper hangs, the watchdog is notified, and the status
-// answers and says what a reload waits for. The reload ends, and later ones work.
+// While Envoy's admin interface or the keeper hangs, the agent feeds the watchdog, and its status
+// shows which phase a reload waits in. The reload ends, and the next one succeeds.
 func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 	for _, hangs := range []struct {
 		program, toml, phase string
@@ -90,7 +90,7 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 				return strings.Contains(status.Doing, hangs.phase)
 			})
 			watchdog.isFed(t)
-			if hangs.program != "envoy" { // the reload cannot end before the keeper answers
+			if hangs.program != "envoy" { // without the keeper, the reload cannot end
 				resume()
 			}
 			if got := <-ended; hangs.outcome != "" &&
@@ -107,8 +107,8 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 	}
 }
 
-// While the file system of a certificate hangs, the watchdog is notified, status and reload answer,
-// and a change of the mesh takes effect. The problem names the file.
+// While the file system with a CA certificate hangs, the agent feeds the watchdog, reports the file
+// as a problem, and processes status requests, reloads and changes of the mesh.
 func TestMesh_AnswersWhileCertificateHangs(t *testing.T) {
 	mount := t.TempDir()
 	parts.HangingMount(t, mount)

@@ -24,16 +24,16 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// hostSecrets is an SDS server of the host. It sends a secret when it is requested and whenever it
-// has changed.
+// hostSecrets is an SDS server of the host, for credentials sds://NAME. It sends a secret on
+// request and after each change.
 type hostSecrets struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 	mu      sync.Mutex
 	secrets map[string]*tlsv3.Secret
-	changed chan struct{} // closed and replaced by each change
+	changed chan struct{} // closed, and replaced, at each change
 }
 
-// serveHostSecrets runs the server at a socket until the test ends.
+// serveHostSecrets runs the SDS server at a Unix socket until the test ends.
 func serveHostSecrets(t *testing.T, socket string) *hostSecrets {
 	t.Helper()
 	listener, err := net.Listen("unix", socket)
@@ -58,7 +58,8 @@ func inline(text []byte) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: text}}
 }
 
-// set makes a certificate and its authorities the secrets of a credential.
+// set replaces the two secrets of a credential: the certificate with its key, and the CA
+// certificates.
 func (s *hostSecrets) set(name string, chain, key, roots []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -72,7 +73,7 @@ func (s *hostSecrets) set(name string, chain, key, roots []byte) {
 	s.changed = make(chan struct{})
 }
 
-// response returns the secrets with these names, and a channel that is closed at the next change.
+// response returns the secrets with the given names, and a channel that the next change closes.
 func (s *hostSecrets) response(names []string) (*discoveryv3.DiscoveryResponse, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -89,7 +90,7 @@ func (s *hostSecrets) response(names []string) (*discoveryv3.DiscoveryResponse, 
 
 const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 
-// StreamSecrets implements SDS.
+// StreamSecrets implements the secret discovery service.
 func (s *hostSecrets) StreamSecrets(
 	stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	first, err := stream.Recv()
@@ -99,7 +100,8 @@ func (s *hostSecrets) StreamSecrets(
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		for err := error(nil); err == nil; { // read acknowledgements: each stream requests one name
+		// each stream requests one name; later requests are ACKs
+		for err := error(nil); err == nil; {
 			_, err = stream.Recv()
 		}
 	}()
@@ -118,8 +120,8 @@ func (s *hostSecrets) StreamSecrets(
 	}
 }
 
-// TestCredentials_OfAnSDSServerOfTheHost uses the Gateways and DestinationRules of credentialMesh
-// with credentials sds://NAME.
+// TestCredentials_OfAnSDSServerOfTheHost makes the checks of file credentials with credentials
+// sds://NAME, which the agent requests from an SDS server of the host.
 func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 	t.Parallel()
 	c := newCredentials(t)
@@ -157,7 +159,8 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 		return chain
 	}
 	simple := issue("simple")
-	c.serves("simple.test", nil, simple) // although others are missing
+	// although the credentials of the other servers are missing
+	c.serves("simple.test", nil, simple)
 	chain, key := c.root.Issue(t, pkitest.Leaf("client", time.Hour))
 	client, err := tls.X509KeyPair(chain, key)
 	if err != nil {
@@ -179,7 +182,8 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 	})
 	c.serves("simple.test", nil, issue("simple"))
 
-	// A server that continuously sends changes stops neither requests nor other changes.
+	// An SDS server that sends changes of one secret continuously delays neither changes of others
+	// nor reloads.
 	flood, end := context.WithCancel(t.Context())
 	var flooding sync.WaitGroup
 	flooding.Go(func() {

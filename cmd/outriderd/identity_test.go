@@ -20,7 +20,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// secretListener is a listener whose certificate and roots come over SDS.
+// secretListener is a bootstrap override with a listener that requests its certificate and the
+// trusted roots over SDS.
 const secretListener = `static_resources:
   listeners:
   - name: mutual
@@ -43,7 +44,8 @@ const secretListener = `static_resources:
           "@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo
 `
 
-// identified is an agent with certificates from files, and with a listener that presents them.
+// identified is an agent that reads its certificate from files. A listener of its Envoy presents
+// the certificate.
 type identified struct {
 	*rig.Rig
 	t    *testing.T
@@ -74,7 +76,7 @@ bootstrap_override = %q
 
 func (i *identified) path(name string) string { return filepath.Join(i.Dir, name) }
 
-// issue writes a new certificate and key, and the root.
+// issue replaces the files with a new certificate, its key and the root.
 func (i *identified) issue() (chain []byte) {
 	i.t.Helper()
 	chain, key := i.root.Issue(i.t, pkitest.Leaf("web", time.Hour))
@@ -91,11 +93,13 @@ func (i *identified) issue() (chain []byte) {
 	return chain
 }
 
-// presented returns the certificate that the listener presents to a client certified by the root.
+// presented returns the certificate that the listener presents. Client and server certificates must
+// be issued by the root.
 func (i *identified) presented() ([]byte, error) { return i.presentedTo(i.root, i.root) }
 
-// presentedTo returns the certificate that the listener presents. It fails unless the server is
-// certified by the authority server and accepts a client certified by client.
+// presentedTo connects with a certificate of the CA client, and returns the certificate that the
+// listener presents. It returns an error if the CA server has not issued that, or if the listener
+// refuses the client.
 func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, error) {
 	chain, key := client.Issue(i.t, pkitest.Leaf("client", time.Hour))
 	pair, err := tls.X509KeyPair(chain, key)
@@ -107,7 +111,7 @@ func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, err
 	dialer := tls.Dialer{
 		NetDialer: &net.Dialer{Timeout: 5 * time.Second},
 		Config: &tls.Config{
-			InsecureSkipVerify: true, // SPIFFE IDs are verified instead of a host name
+			InsecureSkipVerify: true, // VerifyConnection verifies the chain; there is no host name
 			Certificates:       []tls.Certificate{pair},
 			VerifyConnection: func(state tls.ConnectionState) error {
 				chain := x509.NewCertPool()
@@ -128,7 +132,8 @@ func (i *identified) presentedTo(client, server *pkitest.Authority) ([]byte, err
 	if _, err := c.Write([]byte("x")); err != nil {
 		return nil, err
 	}
-	if _, err := c.Read(make([]byte, 1)); err != nil { // a late refusal (TLS 1.3)
+	// in TLS 1.3, a refusal arrives after the handshake
+	if _, err := c.Read(make([]byte, 1)); err != nil {
 		return nil, err
 	}
 	return pkitest.PEM(c.(*tls.Conn).ConnectionState().PeerCertificates[0]), nil
@@ -171,14 +176,14 @@ func TestIdentity_EnvoyPresentsTheFilesCertificate(t *testing.T) {
 	i.noKey("key.pem")
 }
 
-// noKey fails the test if what the agent logs, shows or writes contains the private key.
+// noKey checks that neither the agent's output nor a file that it writes contains the private key.
 func (i *identified) noKey(name string) {
 	i.t.Helper()
 	text, err := os.ReadFile(i.path(name))
 	if err != nil {
 		i.t.Fatal(err)
 	}
-	secret := strings.Split(string(text), "\n")[1] // the first line of the encoded key
+	secret := strings.Split(string(text), "\n")[1] // first line of the key's base64 text
 	shown := map[string]string{"the log": i.Daemon().Output()}
 	for _, command := range [][]string{{"status", "--json"}, {"certs", "--json"},
 		{"proxy", "secrets", "--json"}, {"config", "show"}, {"proxy", "bootstrap"}} {
@@ -202,8 +207,8 @@ func (i *identified) noKey(name string) {
 	}
 }
 
-// awaitCondition waits until a condition of severity error is active whose sentence contains a
-// text.
+// awaitCondition waits for an active condition of severity error with a code, whose sentence
+// contains a text.
 func (i *identified) awaitCondition(code, text string) {
 	i.t.Helper()
 	rig.Eventually(i.t, time.Minute, code+" with "+text, func() bool {
@@ -215,7 +220,8 @@ func (i *identified) awaitCondition(code, text string) {
 	})
 }
 
-// Without its files the agent reports what Envoy waits for, and serves once they exist.
+// Without the certificate files, the agent reports that Envoy waits for them. Envoy becomes live
+// once they exist.
 func TestIdentity_FilesComeLate(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
@@ -225,11 +231,11 @@ func TestIdentity_FilesComeLate(t *testing.T) {
 	i.awaitPresented(i.issue())
 }
 
-// A reload that enables the provider gives the new epoch its certificate before it is live.
+// After a reload that configures the provider, the new epoch has its certificate before it is live.
 func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
-	i.SetTOML("") // neither provider nor listener
+	i.SetTOML("") // begin without a provider and without the listener
 	chain := i.issue()
 	i.StartReady()
 	i.configure("files")
@@ -251,7 +257,8 @@ func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 	}
 }
 
-// With restart_on_change a new certificate starts an epoch; rewriting unchanged files starts none.
+// With restart_on_change, a new certificate starts an epoch. Files rewritten with the same content
+// start none.
 func TestIdentity_RestartOnChange(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
@@ -278,8 +285,8 @@ func TestIdentity_RestartOnChange(t *testing.T) {
 	i.awaitPresented(chain)
 }
 
-// CA certificates of MeshConfig are trusted in addition to the provider's, and changes of the file
-// take effect.
+// The CA certificates in MeshConfig are trusted besides those of the provider. Changes of
+// MeshConfig take effect.
 func TestIdentity_RootsOfTheMeshConfiguration(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)

@@ -20,15 +20,15 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestReload_TenInARowWithoutClients reloads an Envoy whose old epochs would run for a minute:
-// without clients none delays the next reload. On a quiet machine each reload takes 1 s.
+// TestReload_TenInARowWithoutClients reloads ten times, with old epochs that would run for a minute
+// if they had clients. No reload waits for an old epoch.
 func TestReload_TenInARowWithoutClients(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t,
 		rig.Options{TOML: "[envoy]\ndrain_duration = \"45s\"\nparent_shutdown_duration = " +
 			"\"60s\"\n"})
 	r.StartReady()
-	probe := r.StartProbe() // a new connection for each request
+	probe := r.StartProbe() // sends each request on a new connection
 	begun := time.Now()
 	for i := range 10 {
 		before := time.Now()
@@ -49,15 +49,15 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	if e := r.Live(); e.Number != 10 {
 		t.Errorf("%+v", e)
 	}
-	// The last epoch makes its parent terminate its own parent, which takes a moment.
+	// The last epoch makes its parent end the epoch before that, which needs some time.
 	rig.Eventually(t, time.Minute, "two Envoys run at most", func() bool {
 		return len(r.ProcessIDs("envoy")) <= 2
 	})
 }
 
-// TestReload_WithFiftyKeepAliveClients reloads a real Envoy while 50 clients keep their
-// connections: a reload waits no longer than announced, and no request is lost. Active clients
-// disconnect when Envoy asks them to; silent ones stay until the old epoch ends.
+// TestReload_WithFiftyKeepAliveClients reloads a real Envoy that has 50 clients with keep-alive
+// connections. No request is lost, and no reload waits longer than announced. Active clients close
+// their connections when Envoy requests that; silent ones keep them until the old epoch ends.
 func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 	t.Parallel()
 	for name, silent := range map[string]bool{"they send": false, "they are silent": true} {
@@ -74,7 +74,7 @@ func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 				said := max(until.Sub(before), 0)
 				t.Logf("reload %d took %s, said at most %s", i, took.Round(time.Millisecond),
 					said.Round(time.Millisecond))
-				if took > said+20*time.Second { // time to start an epoch on a busy machine
+				if took > said+20*time.Second { // time for the start of an epoch on a busy machine
 					t.Errorf("reload %d took %s, said at most %s", i, took, said)
 				}
 				if i > 0 && until.IsZero() {
@@ -97,8 +97,8 @@ func TestReload_WithFiftyKeepAliveClients(t *testing.T) {
 	}
 }
 
-// reloadTelling reloads and returns the duration and the announced time until which it waits for
-// clients.
+// reloadTelling reloads. It returns how long that took, and until when the reload has announced to
+// wait for clients.
 func reloadTelling(t *testing.T, r *rig.Rig) (took time.Duration, until time.Time) {
 	t.Helper()
 	client := api.NewClient(filepath.Join(r.Dir, "run", "outrider.sock"))
@@ -115,8 +115,8 @@ func reloadTelling(t *testing.T, r *rig.Rig) (took time.Duration, until time.Tim
 	return time.Since(before), until
 }
 
-// keepAliveClients send requests on connections that they keep until Envoy closes them or asks them
-// to close them.
+// keepAliveClients are HTTP clients with keep-alive connections. They close a connection only if
+// Envoy has closed it, or requests that in a response.
 type keepAliveClients struct {
 	address string
 	end     context.CancelFunc
@@ -129,8 +129,8 @@ type keepAliveClients struct {
 	lost []error
 }
 
-// start starts a number of clients, and returns after the first request of each. A silent client
-// sends a further request only when again is called, any other client 50 ms after the last one.
+// start starts a number of clients, and returns when each has sent its first request. Clients that
+// are not silent send the next request after 50 ms, silent ones when again is called.
 func (c *keepAliveClients) start(t *testing.T, r *rig.Rig, number int, silent bool) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c.address, c.end = fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), cancel
@@ -171,7 +171,7 @@ func (c *keepAliveClients) run(ctx context.Context, wake chan struct{}, silent b
 	defer hangUp()
 	for first := true; ; first = false {
 		if silent && connection != nil && closedByPeer(connection) {
-			hangUp() // as a client with a connection pool does before it sends
+			hangUp() // a client with a connection pool also checks this before a request
 		}
 		if connection == nil {
 			dialled, err := net.Dial("tcp", c.address)
@@ -213,7 +213,7 @@ func (c *keepAliveClients) lose(err error) {
 	c.lost = append(c.lost, err)
 }
 
-// closedByPeer reports whether the other side has closed an idle connection.
+// closedByPeer reports whether the peer has closed a connection without a pending response.
 func closedByPeer(connection net.Conn) bool {
 	raw, err := connection.(*net.TCPConn).SyscallConn()
 	if err != nil {
@@ -228,7 +228,7 @@ func closedByPeer(connection net.Conn) bool {
 	return err != nil || closed
 }
 
-// exchange sends a request and reports whether the connection ends after the answer.
+// exchange sends a request. It reports whether the response requests the end of the connection.
 func exchange(connection net.Conn, reader *bufio.Reader) (closes bool, err error) {
 	_ = connection.SetDeadline(time.Now().Add(5 * time.Second))
 	if _, err := fmt.Fprint(connection,

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// expiry returns the end of validity of the certificate that Envoy presents.
+// expiry returns the expiry of the certificate that Envoy presents.
 func (i *issued) expiry() (time.Time, error) {
 	chain, err := i.presented()
 	if err != nil {
@@ -28,8 +28,8 @@ func (i *issued) expiry() (time.Time, error) {
 	return leaf.NotAfter, nil
 }
 
-// istiod cannot be reached for 80 % of a lifetime: Envoy always has a valid certificate, and the
-// failed renewal is reported with the time left.
+// istiod is unreachable for 80 % of a certificate's lifetime. Envoy always has a valid certificate,
+// and the agent reports the failed renewal with the remaining time.
 func TestIstiod_AwayForMostOfALifetime(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -90,8 +90,8 @@ func TestIstiod_AgentKilledDuringARenewal(t *testing.T) {
 	}
 }
 
-// The root is rotated twice, by Istio's procedure; the agent's root file is never replaced. Until
-// the old root is removed, certificates of both are accepted. Envoy always has a certificate.
+// The root of istiod's CA is rotated twice, by Istio's procedure; the agent's root_ca_file is never
+// replaced. Until the old root is removed, Envoy trusts both roots. Envoy always has a certificate.
 func TestIstiod_RootRotatedTwice(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "ttl = \"10s\"\n")
@@ -127,11 +127,11 @@ func TestIstiod_RootRotatedTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	i.awaitAnother(last) // over a connection that can be verified by the announced roots only
+	i.awaitAnother(last) // only roots that istiod has sent verify istiod's certificate now
 }
 
-// If output_dir is also prov_cert_dir, the agent renews with its current certificate: it needs the
-// token only once.
+// If prov_cert_dir is the output_dir, the agent renews its certificate with the current
+// certificate. It needs the token only for the first one.
 func TestIstiod_RenewsWithItsOwnCertificate(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "")
@@ -147,8 +147,9 @@ func TestIstiod_RenewsWithItsOwnCertificate(t *testing.T) {
 	}
 }
 
-// Without ca_address the control plane is the authority. After a rotation of its root, the agent
-// reaches both services of istiod with the roots that it announced, though root_ca_file is old.
+// Without ca_address, istiod is both CA and discovery server. After a rotation of its root, the
+// agent reaches both services with the roots that istiod has sent, although root_ca_file is
+// outdated.
 func TestIstiod_ControlPlaneIsTheAuthority(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "")
@@ -197,7 +198,7 @@ ttl = "10s"
 func TestIstiod_RestartOnChange(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "restart_on_change = true\n")
-	i.StartReady() // waits for the files of output_dir
+	i.StartReady() // is live after the first certificate was written to output_dir
 	first, before := i.awaitAnother(nil), i.Live()
 	i.set("restart_on_change = true\nttl = \"1h\"\n")
 	i.awaitAnother(first)

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// secrets are the secrets of a CommonTlsContext, from the agent.
+// secrets is a CommonTlsContext that requests certificate and roots from the agent over SDS.
 const secrets = `{
               tls_certificate_sds_secret_configs: [{name: default, sds_config: &sds {
                 resource_api_version: V3, api_config_source: {
@@ -24,8 +24,8 @@ const secrets = `{
                   grpc_services: [{envoy_grpc: {cluster_name: sds-grpc}}]}}}],
               validation_context_sds_secret_config: {name: ROOTCA, sds_config: *sds}}`
 
-// mutualServer is a bootstrap override whose listeners terminate mutual TLS. NAME, PORT and BACKEND
-// are replaced.
+// mutualServer is a listener of a bootstrap override that requires mutual TLS. NAME, PORT and
+// BACKEND are placeholders.
 const mutualServer = `
   - name: NAME
     address: {socket_address: {address: 127.0.0.1, port_value: PORT}}
@@ -51,7 +51,7 @@ const mutualCluster = `
       socket_address: {address: 127.0.0.1, port_value: BACKEND}}}}]}]}
 `
 
-// mutualClient makes the client present its certificate.
+// mutualClient makes the client's Envoy use mutual TLS for web.test.
 const mutualClient = `apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
 metadata: {name: mutual, namespace: default}
@@ -69,8 +69,8 @@ spec:
             common_tls_context: ` + secrets + `
 `
 
-// Two Envoys authenticate each other with certificates that a real istiod issues for ten seconds,
-// under load: no request is lost, and every renewal is in time.
+// Two Envoys under load authenticate each other with certificates of a real istiod that are valid
+// for ten seconds. No request is lost, and no certificate expires before its renewal.
 func TestIstiod_MutualTLSWithShortCertificates(t *testing.T) {
 	t.Parallel()
 	duration, rate := 30*time.Second, 0.25
@@ -129,7 +129,7 @@ ttl = "10s"
 	})
 
 	flow := client.StartLoad(rate)
-	least := time.Hour // shortest remaining validity
+	least := time.Hour // shortest observed remaining validity
 	parts.RepeatFor(duration, 500*time.Millisecond, func() {
 		for _, r := range []*rig.Rig{server, client} {
 			var identities []api.Identity
@@ -149,7 +149,7 @@ ttl = "10s"
 	renewed := map[string]int{}
 	for name, r := range map[string]*rig.Rig{"server": server, "client": client} {
 		renewed[name] = metric(t, r, `outrider_secret_renewals_total{resource="default"}`)
-		// A certificate of ten seconds is renewed when half of its validity is left.
+		// The agent renews a certificate after half of its validity, 5 s.
 		if want := int(duration/(5*time.Second)) - 2; renewed[name] < want {
 			t.Errorf("%s: %d renewals in %v, want %d", name, renewed[name], duration, want)
 		}
@@ -158,7 +158,7 @@ ttl = "10s"
 		report.Total, renewed, least.Round(time.Millisecond))
 }
 
-// metric returns the value of a metric.
+// metric returns the value of a metric of the agent, given with its labels.
 func metric(t *testing.T, r *rig.Rig, name string) int {
 	t.Helper()
 	_, text, err := r.GetHost("localhost", r.Ports.Status, "/stats/prometheus")

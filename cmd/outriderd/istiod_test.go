@@ -20,11 +20,11 @@ import (
 type issued struct {
 	*identified
 	signer *signer.Signer
-	gate   *gate // in front of the signer
+	gate   *gate // between the agent and istiod
 }
 
-// newIssued creates an agent with a token of the given lifetime. more has additional keys of
-// [identity].
+// newIssued creates an agent with a token that is valid for the given time. more contains
+// additional keys of [identity].
 func newIssued(t *testing.T, token time.Duration, more string) *issued {
 	t.Helper()
 	i := &issued{identified: &identified{t: t, port: parts.FreePort(t)}}
@@ -57,7 +57,7 @@ output_dir = %q
 		i.path("output"), more))
 }
 
-// condition reports whether a condition is active and its sentence contains a text.
+// condition reports whether the condition with a code is active, and its sentence contains a text.
 func (i *issued) condition(code, text string) (found bool) {
 	var status api.Status
 	i.JSON(&status, "status", "--json")
@@ -67,7 +67,7 @@ func (i *issued) condition(code, text string) (found bool) {
 	return found
 }
 
-// workload returns the workload's certificate as the agent shows it.
+// workload returns the workload's certificate as `outrider certs` shows it.
 func (i *issued) workload() api.Identity {
 	var identities []api.Identity
 	i.JSON(&identities, "certs", "--json")
@@ -105,7 +105,8 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 		t.Errorf("outrider certs does not show the next renewal:\n%s", out)
 	}
 
-	// ttl is a [live] key: a certificate of ten seconds is requested at once, by the same epoch.
+	// ttl is a [live] key: the agent requests a certificate for ten seconds at once, without a new
+	// epoch.
 	i.set("ttl = \"10s\"\n")
 	if result := i.Outrider("reload"); result.Exit != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
@@ -113,7 +114,7 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 	second := i.awaitAnother(first)
 	i.awaitAnother(second)
 
-	// The token is replaced by an expired one, and later by a valid one.
+	// An expired token replaces the valid one, and later another valid token replaces it.
 	i.Write("token", i.signer.Token(t, -time.Minute))
 	rig.Eventually(t, time.Minute, "the expired token is reported", func() bool {
 		return i.condition("certificate-not-renewed", "token: the token expired on") ||
@@ -136,7 +137,7 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 		}
 	}
 
-	// The agent is killed during a renewal: the next one adopts the epoch and continues.
+	// The agent is killed. The next one adopts the epoch, and renews the certificate.
 	last, err = i.presented()
 	i.KillAgent()
 	i.Start()

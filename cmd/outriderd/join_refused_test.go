@@ -14,7 +14,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Each mistake is reported with its fix. No file changes, and no epoch starts.
+// A join with a wrong argument, token or configuration is refused with the fix. It changes no file,
+// and starts no epoch.
 func TestJoin_RefusesWithoutAChange(t *testing.T) {
 	t.Parallel()
 	j := newJoinable(t, "[reload]\nwatch = false\n")
@@ -28,8 +29,8 @@ func TestJoin_RefusesWithoutAChange(t *testing.T) {
 	now := time.Now()
 	for _, test := range []struct {
 		name, config string
-		claims       map[string]any // of a forged token
-		arguments    []string       // in place of address, token and root
+		claims       map[string]any // claims of a forged token
+		arguments    []string       // address, token and root, if not the default ones
 		want         string
 	}{
 		{"expired", "", map[string]any{"exp": now.Add(-time.Hour).Unix()}, nil,
@@ -92,8 +93,8 @@ func TestJoin_RefusesWithoutAChange(t *testing.T) {
 	j.SetTOML("")
 }
 
-// A server issues certificates but refuses them for xDS: the join is undone after the timeout and
-// after an interruption.
+// The server issues certificates, but refuses them for xDS. The join is undone after its time-out,
+// and also if it is interrupted.
 func TestJoin_IsUndone(t *testing.T) {
 	t.Parallel()
 	j := newJoinable(t, "")
@@ -130,13 +131,14 @@ func TestJoin_IsUndone(t *testing.T) {
 	}
 }
 
-// isAsBefore checks that files and agent are as they were before a join.
+// isAsBefore checks that the configuration files and the agent are as they were before a join.
 func (j *joinable) isAsBefore(before map[string]string) {
 	j.t.Helper()
 	if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
 		j.t.Errorf("files %v, before the join %v", after, before)
 	}
-	// Another epoch restores the admin interface that the failed epoch took over.
+	// The failed epoch had the port of the admin interface. A repair, which starts an epoch,
+	// restores it.
 	parts.EventuallySees(j.t, time.Minute, "the agent is as before", func() (bool, string) {
 		s := j.status()
 		return s.Discovery.State == "embedded" && len(s.Identities) == 0 && s.Ready &&
@@ -144,8 +146,8 @@ func (j *joinable) isAsBefore(before map[string]string) {
 	})
 }
 
-// On a host without a valid certificate whose token has expired, join reports that, and joins again
-// with a new token.
+// A host has joined, but has no valid certificate, and its token has expired. The status reports
+// that, and another join with a new token succeeds.
 func TestJoin_AgainWithoutCertificate(t *testing.T) {
 	t.Parallel()
 	j := newJoinable(t, "")
@@ -176,8 +178,8 @@ func TestJoin_AgainWithoutCertificate(t *testing.T) {
 	}
 }
 
-// A host that was off until its stored certificate expired reports that and how to rejoin, stays out
-// of the mesh, and joins again with a new token.
+// A host was off until its stored certificate expired. It reports that and how to join again, does
+// not enter the mesh, and joins with a new token.
 func TestJoin_AgainAfterExpiryWhileOff(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
@@ -199,7 +201,7 @@ func TestJoin_AgainAfterExpiryWhileOff(t *testing.T) {
 		t.Errorf("the join keeps the token: %s", kept)
 	}
 	stop()
-	<-time.After(ttl) // no certificate of the stopped agent is valid longer
+	<-time.After(ttl) // all certificates of the stopped agent have expired
 	j.Start()
 	parts.EventuallySees(t, 2*time.Minute, "expiry and cure are reported", func() (bool, string) {
 		got := j.Outrider("status")

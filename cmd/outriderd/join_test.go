@@ -19,18 +19,17 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// joinable is an agent without a mesh, and an outrider-discoveryd with an authority that signs for
-// join tokens.
+// joinable is an agent without a mesh, and two outrider-discoveryds whose CA accepts join tokens.
 type joinable struct {
 	*rig.Rig
 	t       *testing.T
-	program string // outrider-discoveryd
-	address string // address with TLS of a server that issues and accepts certificates
-	closed  string // address of a server that issues certificates but refuses them for xDS
-	ca      string // folder of the trial authority
+	program string // path of outrider-discoveryd
+	address string // TLS address of the server that accepts the certificates that it issues
+	closed  string // TLS address of the server that refuses them for xDS
+	ca      string // folder with the files of the CA
 }
 
-// newJoinable starts both. more is additional configuration of the agent.
+// newJoinable starts the agent and the servers. more is additional configuration of the agent.
 func newJoinable(t *testing.T, more string) *joinable {
 	t.Helper()
 	j := &joinable{Rig: rig.New(t, rig.Options{Race: true}), t: t,
@@ -70,7 +69,7 @@ root_file = "%[1]s/root.pem"
 	return address
 }
 
-// run runs a command of outrider-discoveryd and returns its output.
+// run runs a subcommand of outrider-discoveryd, and returns its output.
 func (j *joinable) run(arguments ...string) string {
 	j.t.Helper()
 	out, err := exec.Command(j.program, arguments...).Output()
@@ -80,7 +79,7 @@ func (j *joinable) run(arguments ...string) string {
 	return string(out)
 }
 
-// openssl makes a key pair for join tokens, NAME.key and NAME.pub.
+// openssl creates the key pair NAME.key and NAME.pub for join tokens.
 func (j *joinable) openssl(name string) {
 	j.t.Helper()
 	path := filepath.Join(j.Dir, name)
@@ -101,7 +100,7 @@ func (j *joinable) read(path string) string {
 	return string(text)
 }
 
-// token writes a token for a service account, and returns its path.
+// token writes a token for a service account, signed with KEY.key, and returns its path.
 func (j *joinable) token(account, key string, ttl time.Duration) string {
 	j.t.Helper()
 	j.Write("token", j.run("token", "--service-account", account, "--key",
@@ -124,7 +123,7 @@ func (j *joinable) forged(claims map[string]any) string {
 	return filepath.Join(j.Dir, "token")
 }
 
-// join runs the command with a token.
+// join runs `outrider join` with a token and more arguments.
 func (j *joinable) join(token string, more ...string) rig.Result {
 	j.t.Helper()
 	return j.Outrider(append([]string{"join", j.address, "--token", token, "--ca",
@@ -138,7 +137,7 @@ func (j *joinable) status() api.Status {
 	return status
 }
 
-// files returns the content of all files of the configuration, by path.
+// files returns the mode and the content of each configuration file and folder, by path.
 func (j *joinable) files() map[string]string {
 	j.t.Helper()
 	all := map[string]string{}
@@ -156,7 +155,7 @@ func (j *joinable) files() map[string]string {
 	return all
 }
 
-// A host joins the mesh of outrider-discoveryd and leaves it, under load: no request is lost.
+// A host under load joins the mesh of an outrider-discoveryd, and leaves it. No request is lost.
 func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	t.Parallel()
 	j := newJoinable(t, "")
@@ -210,10 +209,11 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	}
 }
 
-// A host joins the mesh of a real istiod with a token of its own issuer, and leaves it.
+// A host joins the mesh of a real istiod, with a token of an issuer that istiod trusts, and leaves
+// it.
 func TestJoin_Istiod(t *testing.T) {
 	t.Parallel()
-	// Without an API server, this istiod cannot register workloads, so --group is not used.
+	// The join has no --group: without an API server, istiod cannot register workloads.
 	authority := signer.Start(t, pkitest.NewAuthority(t, "root", nil))
 	r := rig.New(t, rig.Options{Race: true})
 	authority.Configure(t, "web.yaml", r.WebYAML(r.Ports.Backend))

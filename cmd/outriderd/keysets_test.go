@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// guardedEdge is a gateway on a port that verifies tokens with the key set at a URL.
+// guardedEdge is a gateway that verifies JSON Web Tokens with the key set at a URL.
 const guardedEdge = `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge, namespace: default}
@@ -40,7 +40,7 @@ metadata: {name: edge, namespace: default}
 spec: {jwtRules: [{issuer: a, jwksUri: "%s"}]}
 `
 
-// hashed returns a token that is signed with a symmetric key.
+// hashed returns a JSON Web Token that is signed with a symmetric key.
 func hashed(key, payload string) string {
 	text := base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"HS256"}`)) + "." +
 		base64.RawURLEncoding.EncodeToString([]byte(payload))
@@ -49,8 +49,8 @@ func hashed(key, payload string) string {
 	return text + "." + base64.RawURLEncoding.EncodeToString(sum.Sum(nil))
 }
 
-// TestKeySets_OutliveAgent kills the agent, stops the issuer, and starts another agent and Envoy:
-// tokens are verified with the key set from the disk.
+// TestKeySets_OutliveAgent kills the agent, stops the issuer of the key set, and starts another
+// agent and Envoy. Envoy verifies tokens with the key set that the agent has stored.
 func TestKeySets_OutliveAgent(t *testing.T) {
 	t.Parallel()
 	const key = "a key that is as long as a hash!"

@@ -14,8 +14,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestLastGood_OutlivesAgent makes the file that all requests depend on invalid, and kills the
-// agent twice: each following agent sends Envoy a change, and removes nothing.
+// TestLastGood_OutlivesAgent makes a file invalid that all requests depend on, and kills the agent
+// twice. Each later agent still serves the last good version of the file, and other changes take
+// effect.
 func TestLastGood_OutlivesAgent(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Envoy has the current log levels after it crashed, and after they changed while no agent ran.
+// Envoy has the configured log levels after a crash of Envoy, and after they were changed while no
+// agent ran.
 func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
@@ -47,5 +48,6 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	}
 	r.KillAgent()
 	r.StartReady()
-	eventually("debug") // set by hand, and not reset while no key changes
+	// set by the command; a start of the agent retains it unless the key changes
+	eventually("debug")
 }

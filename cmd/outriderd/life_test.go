@@ -28,7 +28,7 @@ func owner(t *testing.T, pid int) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-// everyonesEnvoy copies the real Envoy to a directory that every user may enter.
+// everyonesEnvoy copies the real Envoy to a directory that every user can read.
 func everyonesEnvoy(t *testing.T, dir string) string {
 	t.Helper()
 	path := filepath.Join(dir, "envoy")
@@ -41,8 +41,8 @@ func everyonesEnvoy(t *testing.T, dir string) string {
 	return path
 }
 
-// TestEnvoy_RunsAsItsUser runs Envoy as a separate user if the test runs as root, otherwise as the
-// same user.
+// TestEnvoy_RunsAsItsUser runs Envoy as another user than the agent if the test runs as root, and
+// as the same user otherwise.
 func TestEnvoy_RunsAsItsUser(t *testing.T) {
 	nobody, err := user.Lookup("nobody")
 	if err != nil {
@@ -78,8 +78,8 @@ func TestEnvoy_RunsAsItsUser(t *testing.T) {
 	}
 }
 
-// wrapped returns an Envoy that reports the given hot-restart version and is recognizable by its
-// zone.
+// wrapped returns a wrapper script of Envoy that reports a hot-restart version, and sets
+// --service-zone, by which the test recognises it.
 func wrapped(t *testing.T, zone, hotRestartVersion string) string {
 	return fmt.Sprintf(
 		"#!/bin/sh\n[ \"$1\" = --hot-restart-version ] && { echo %s; exit; }\nexec %s \"$@\" "+
@@ -153,7 +153,7 @@ func TestStop_EndsWithLastConnection(t *testing.T) {
 	_ = daemon.Process.Signal(syscall.SIGTERM)
 	rig.Eventually(t, time.Minute, "the proxy is not ready while it drains",
 		func() bool { ready, _ := r.Ready(); return !ready })
-	// Keep the connection beyond the minimum drain time: the old epoch waits for it.
+	// The connection lasts longer than the minimum drain time, and the stop waits for it.
 	parts.RepeatFor(1500*time.Millisecond, 100*time.Millisecond, exchange)
 	_ = connection.Close()
 	if exit := daemon.Wait(t, 60*time.Second); exit != 0 {
@@ -201,7 +201,7 @@ func TestStatus_Watch(t *testing.T) {
 	}
 }
 
-// template is a user's bootstrap that gets its resources from the agent.
+// template is a bootstrap template of a user, whose Envoy receives its resources from the agent.
 const template = `{{/* as Istio's are written */}}
 admin:
   address: {pipe: {path: "{{ .admin_socket }}"}}

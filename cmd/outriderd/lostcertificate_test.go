@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// gateway is a router with a TLS server whose certificate is in two files.
+// gateway is a router with a TLS server whose certificate and key are files.
 type gateway struct {
 	*rig.Rig
 	port       int
