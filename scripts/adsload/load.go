@@ -29,12 +29,12 @@ type Options struct {
 	Connecting int
 	// TLS returns the TLS configuration of a client's connections; nil: no TLS.
 	TLS   func(i int) *tls.Config
-	Delta bool // incremental
-	// Node returns a client's node; nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, in
+	Delta bool // use incremental (delta) xDS
+	// Node returns the node of client i; nil: sidecar~127.0.0.1~x<i>.ns~ns.svc.cluster.local, in
 	// istiod's format.
 	Node func(i int) *corev3.Node
-	// SameNodeID means that all clients get the same resources, so that only one needs to parse the
-	// names.
+	// SameNodeID states that all clients receive the same resources, so that only one client needs
+	// to parse the names in them.
 	SameNodeID bool
 }
 
@@ -44,27 +44,30 @@ type Load struct {
 	nameCache *nameCache
 	cancel    context.CancelFunc
 	group     *errgroup.Group
-	slots     chan struct{} // of clients that connect; nil: any number
+	slots     chan struct{} // has one element per client that is connecting; nil: no limit
 	failed    chan struct{} // closed when a client has failed
 	fail      sync.Once
 
-	mu       sync.Mutex
-	fullIn   []time.Duration // per client, since its stream was opened; 0: not complete yet
+	mu sync.Mutex
+	// for each client, the time from opening its stream until it had received everything; 0: not
+	// yet
+	fullIn   []time.Duration
 	full     int
 	allFull  chan struct{}
 	received map[string]ReceivedCounts
 	marks    map[*BytesWatch]struct{}
-	moved    int // number of new connections with a response after a lost one
+	moved    int // number of connections that replaced a lost one and had a response
 }
 
-// ReceivedCounts counts the resources of a type that all clients received.
+// ReceivedCounts are the numbers of responses, resources and bytes of one type that all clients
+// together have received.
 type ReceivedCounts struct{ Responses, Resources, Removed, Bytes int }
 
-// maxMessage limits a response, in bytes. It suffices for a state-of-the-world response with many
-// thousands of resources.
+// maxMessage limits the size of a response in bytes. It suffices for a state-of-the-world response
+// with many thousands of resources.
 const maxMessage = 1 << 30
 
-// Start connects the clients.
+// Start starts the clients and returns without waiting until they are connected.
 func Start(ctx context.Context, options Options) (*Load, error) {
 	if options.Node == nil {
 		options.Node = func(i int) *corev3.Node {
@@ -97,13 +100,13 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 				l.fail.Do(func() { close(l.failed) })
 				return err
 			}
-			return nil // Stop ended it
+			return nil // the client ended because of Stop or another client's failure
 		})
 	}
 	return l, nil
 }
 
-// connecting waits until a client may connect, and returns a function to call once it is connected.
+// connecting waits until a client may connect, and returns a function to call when it is connected.
 func (l *Load) connecting() (connected func()) {
 	if l.slots == nil {
 		return func() {}
@@ -118,8 +121,8 @@ func (l *Load) Stop() error {
 	return l.group.Wait()
 }
 
-// WaitFull waits until every client has received everything, and returns the time that each needed
-// since its stream was opened.
+// WaitFull waits until every client has received everything that it requested. It returns, for each
+// client, the time that this took from opening the stream.
 func (l *Load) WaitFull(ctx context.Context) ([]time.Duration, error) {
 	select {
 	case <-l.allFull:
@@ -145,14 +148,14 @@ func (l *Load) isFull(client int, took time.Duration) {
 	}
 }
 
-// MovedClients returns the number of times that clients have continued on another connection.
+// MovedClients returns how often clients have continued on another connection.
 func (l *Load) MovedClients() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.moved
 }
 
-// Received returns the counts of all clients so far, by type.
+// Received returns what all clients have received so far, by type.
 func (l *Load) Received() map[string]ReceivedCounts {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,10 +184,11 @@ func (l *Load) count(client int, r Response, moved bool) {
 	}
 }
 
-// BytesWatch waits until every client, or a certain one, has received some bytes.
+// BytesWatch records when every client, or one of them, receives a response that contains some
+// bytes.
 type BytesWatch struct {
 	load    *Load
-	only    int // client; -1: every one
+	only    int // index of the client to wait for; -1: every client
 	typeURL string
 	bytes   []byte
 	at      []time.Time
@@ -192,13 +196,13 @@ type BytesWatch struct {
 	reached chan struct{}
 }
 
-// WatchBytes watches the responses of a type for bytes, for example for the address of a changed
-// endpoint. Call it before the change.
+// WatchBytes returns a watch for responses of a type that contain bytes, such as the address of a
+// changed endpoint. It must be called before the change.
 func (l *Load) WatchBytes(typeURL string, bytes []byte) *BytesWatch {
 	return l.mark(-1, typeURL, bytes)
 }
 
-// WatchBytesAt is WatchBytes for one client.
+// WatchBytesAt is like WatchBytes for a single client.
 func (l *Load) WatchBytesAt(client int, typeURL string, bytes []byte) *BytesWatch {
 	return l.mark(client, typeURL, bytes)
 }
@@ -212,7 +216,7 @@ func (l *Load) mark(only int, typeURL string, bytes []byte) *BytesWatch {
 	return m
 }
 
-// see records a response. Callers hold load.mu.
+// see records the time if a response contains the bytes. Callers hold load.mu.
 func (m *BytesWatch) see(client int, r Response, now time.Time) {
 	if r.TypeURL != m.typeURL || !m.at[client].IsZero() || !r.Contains(m.bytes) {
 		return
@@ -224,7 +228,8 @@ func (m *BytesWatch) see(client int, r Response, now time.Time) {
 	}
 }
 
-// Wait returns when each client received the bytes; zero for clients that it does not wait for.
+// Wait waits for the bytes, and returns the time at which each client received them; zero for
+// clients for which it does not wait.
 func (m *BytesWatch) Wait(ctx context.Context) ([]time.Time, error) {
 	select {
 	case <-m.reached:

@@ -22,7 +22,8 @@ type source struct{ feed *resource.Feed }
 
 func (s source) Feed(*corev3.Node) (*resource.Feed, error) { return s.feed, nil }
 
-// nested encodes a value inside messages along a path of field numbers, outermost first.
+// nested encodes a value as a field of nested messages. path contains the field numbers, those of
+// the outermost message first.
 func nested(value string, path ...protowire.Number) []byte {
 	b := []byte(value)
 	for i := len(path) - 1; i >= 0; i-- {
@@ -91,7 +92,7 @@ func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 				t.Errorf("the change came at %v, %v", at, err)
 			}
 
-			// A new cluster makes the clients request its endpoints.
+			// After a cluster is added, the clients must request its endpoints.
 			mark = load.WatchBytes(EndpointType, []byte("generation 3"))
 			feed.Publish(resource.Change{Set: []*resource.Resource{
 				resource.FromEncoded(ClusterType, "new",

@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Clients with certificates lose their server and continue at the other one, which sends no
-// resource again. They receive changes there.
+// When their server stops, clients with certificates continue at the other server. That server
+// sends no resources that the clients already have, but it sends later changes.
 func TestLoad_MovesWithVersions(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()

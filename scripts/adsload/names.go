@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Types that a client requests, in Envoy's order.
+// Types of resources that a client requests, in Envoy's order.
 const (
 	ClusterType  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	EndpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
@@ -15,9 +15,9 @@ const (
 	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
 )
 
-// endpointNames returns the names of the endpoints of the clusters in a response:
-// eds_cluster_config.service_name (3.2), or else name (1), of clusters with an eds_cluster_config.
-// Numbers are those of protobuf fields.
+// endpointNames returns the names under which the clusters in a response request their endpoints:
+// eds_cluster_config.service_name (3.2) or, if that is empty, name (1). It omits clusters without
+// an eds_cluster_config. The numbers are those of the protobuf fields.
 func endpointNames(r Response) ([]string, error) {
 	var names []string
 	err := r.values(func(cluster []byte) {
@@ -35,9 +35,9 @@ func endpointNames(r Response) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// routeNames returns the names of the route configurations of the listeners in a response:
-// route_config_name (2) of rds (3) in the typed_config (4, its value 2) of the filters (3) of
-// filter_chains (3) and default_filter_chain (25). Numbers are those of protobuf fields.
+// routeNames returns the names of the route configurations that the listeners in a response
+// request: route_config_name (2) of rds (3) in the typed_config (4, its value 2) of the filters (3)
+// of filter_chains (3) and default_filter_chain (25). The numbers are those of the protobuf fields.
 func routeNames(r Response) ([]string, error) {
 	var names []string
 	err := r.values(func(listener []byte) {
@@ -57,15 +57,17 @@ func routeNames(r Response) ([]string, error) {
 	return slices.Compact(names), err
 }
 
-// nameCache shares the names that one client parsed with all clients that get the same resources.
+// nameCache shares the names that the first client has parsed with the other clients, which receive
+// the same resources.
 type nameCache struct {
 	mu    sync.Mutex
-	known map[string][]string // by type
+	known map[string][]string // by type of the response
 
 	versions versions
 }
 
-// names returns the names in r. The first caller parses them while the others wait.
+// names returns the names in r to request. The first caller per type parses them while the others
+// wait.
 func (l *nameCache) names(r Response, read func(Response) ([]string, error)) ([]string, error) {
 	if l == nil {
 		return read(r)

@@ -7,14 +7,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// versions are the versions of the resources of one client, or of all clients that get the same
-// resources. The zero value is ready for use. It is safe for concurrent use.
+// versions are the versions of the resources of one client, or of all clients if they receive the
+// same resources. The zero value is ready for use. It is safe for concurrent use.
 type versions struct {
 	mu    sync.Mutex
 	known map[string]map[string]string // by type and name
 }
 
-// learn adds the resources of an incremental response and drops the removed ones.
+// learn records the versions of the resources in an incremental response, and deletes those of
+// removed resources.
 func (v *versions) learn(r Response) {
 	const nameField, version = 3, 1
 	v.mu.Lock()
@@ -27,7 +28,8 @@ func (v *versions) learn(r Response) {
 		known = map[string]string{}
 		v.known[r.TypeURL] = known
 	}
-	_ = fields(r.raw, func(number protowire.Number, value []byte) { // no error: scan has checked it
+	// the message is well-formed: scan has parsed it
+	_ = fields(r.raw, func(number protowire.Number, value []byte) {
 		switch number {
 		case resourcesField:
 			name, now := first(value, nameField), first(value, version)

@@ -1,13 +1,14 @@
-// Package backend is a small server to stand behind Envoy in examples, tests and benches: HTTP/1.1
-// and HTTP/2 in the clear on one port, which says who answered, and a TCP echo.
+// Package backend is a small server behind Envoy for examples, tests and benchmarks. It serves
+// plaintext HTTP/1.1 and HTTP/2 on one port, and echoes on a TCP port. Responses contain the name
+// of the backend.
 //
-//	/                 who answered and what was asked, as text
+//	/                 backend and request line, as text
 //	/headers          the same, and the request's headers
 //	/echo             the request's body
-//	/sleep/1.5s       the same as /, after a while
-//	/status/503       the same as /, with this status
+//	/sleep/1.5s       like /, after this time
+//	/status/503       like /, with this status
 //
-// /sleep/D and /status/N may be joined: /sleep/100ms/status/503. Each answer has the header
+// /sleep/D and /status/N may be combined: /sleep/100ms/status/503. Each response has the header
 // x-backend.
 package backend
 
@@ -25,11 +26,12 @@ import (
 	"time"
 )
 
-// Config configures a Backend. An address is host:port; port 0 selects a free one.
+// Config configures a Backend. An address is host:port; with port 0, the kernel selects a free
+// port.
 type Config struct {
-	Name string // in answers
-	HTTP string // "": no HTTP
-	TCP  string // "": no echo
+	Name string // name in the responses
+	HTTP string // address of HTTP; "": no HTTP
+	TCP  string // address of the echo; "": no echo
 }
 
 // Backend is a running server.
@@ -41,10 +43,10 @@ type Backend struct {
 
 	serving sync.WaitGroup
 	mu      sync.Mutex
-	conns   map[net.Conn]struct{} // of the echo; nil after Close
+	conns   map[net.Conn]struct{} // connections of the echo; nil after Close
 }
 
-// Start listens, and serves until Close.
+// Start listens on the addresses and serves until Close.
 func Start(config Config) (*Backend, error) {
 	b := &Backend{name: config.Name, conns: map[net.Conn]struct{}{}}
 	var err error
@@ -56,7 +58,7 @@ func Start(config Config) (*Backend, error) {
 		protocols.SetHTTP1(true)
 		protocols.SetUnencryptedHTTP2(true)
 		b.server = &http.Server{Handler: b, Protocols: protocols, ReadHeaderTimeout: time.Minute}
-		b.serving.Go(func() { _ = b.server.Serve(b.http) }) // until Close
+		b.serving.Go(func() { _ = b.server.Serve(b.http) }) // returns after Close
 	}
 	if config.TCP != "" {
 		if b.echo, err = net.Listen("tcp", config.TCP); err != nil {
@@ -68,30 +70,30 @@ func Start(config Config) (*Backend, error) {
 	return b, nil
 }
 
-// HTTPAddress returns host:port of HTTP.
+// HTTPAddress returns the host:port on which HTTP is served.
 func (b *Backend) HTTPAddress() string { return b.http.Addr().String() }
 
-// TCPAddress returns host:port of the echo.
+// TCPAddress returns the host:port on which the echo is served.
 func (b *Backend) TCPAddress() string { return b.echo.Addr().String() }
 
-// Close closes all connections and waits for all goroutines.
+// Close closes all connections and waits until all goroutines of the Backend have ended.
 func (b *Backend) Close() {
 	if b.server != nil {
-		_ = b.server.Close() // cuts what is open
+		_ = b.server.Close() // closes the HTTP connections as well
 	}
 	if b.echo != nil {
-		_ = b.echo.Close() // makes accept return
+		_ = b.echo.Close() // ends accept
 	}
 	b.mu.Lock()
 	for conn := range b.conns {
-		_ = conn.Close() // makes the copying goroutine end
+		_ = conn.Close() // ends the goroutine that echoes
 	}
 	b.conns = nil
 	b.mu.Unlock()
 	b.serving.Wait()
 }
 
-// ServeHTTP implements http.Handler as described by the package.
+// ServeHTTP implements http.Handler for the paths that the package comment lists.
 func (b *Backend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("x-backend", b.name)
 	status := http.StatusOK
@@ -157,13 +159,13 @@ func (b *Backend) accept() {
 		b.mu.Lock()
 		if b.conns == nil {
 			b.mu.Unlock()
-			_ = conn.Close() // Close was called before
+			_ = conn.Close() // Close was called before this connection was recorded
 			return
 		}
 		b.conns[conn] = struct{}{}
 		b.mu.Unlock()
 		b.serving.Go(func() {
-			_, _ = io.Copy(conn, conn) // until either end closes
+			_, _ = io.Copy(conn, conn) // returns when either end closes the connection
 			_ = conn.Close()
 			b.mu.Lock()
 			delete(b.conns, conn)

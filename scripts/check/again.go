@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// mostFlaky is the maximum number of failed tests that are run again. A failed test that passes
-// alone does not fail the run.
+// mostFlaky is the maximum number of failed tests that are run again. A failed test that then
+// passes alone counts as flaky and does not fail the run.
 const mostFlaky = 3
 
-// runAgain runs each failed test once more, alone, prints the failures, and returns the names of
-// the flaky tests: those that pass now. A flaky test is listed with its first output and counts as
-// passed, unless it was flaky in the previous run as well. If more than mostFlaky tests have
-// failed, none is run again, as the run fails anyway.
+// runAgain runs each failed test once more, alone, and prints the failures. It returns the names of
+// the flaky tests, which passed in the second run. A flaky test counts as passed, unless it was
+// also flaky in the previous run (before). If more than mostFlaky tests have failed, none is run
+// again, because the whole run fails anyway.
 func runAgain(
 	ctx context.Context,
 	total *result,
@@ -69,7 +69,7 @@ func flakyRecord() (string, error) {
 	return filepath.Join(cache, "outrider", "flaky-tests"), nil
 }
 
-// readFlaky returns the tests in the record, none before the first run.
+// readFlaky returns the names in the record of flaky tests, none if there is no record.
 func readFlaky(path string) ([]string, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +99,7 @@ func writeFlaky(path string, names []string) error {
 	return nil
 }
 
-// passedAlone reports whether a failed test passes when it is run again while nothing else runs.
+// passedAlone reports whether a failed test passes when it runs again without other tests.
 func passedAlone(
 	ctx context.Context,
 	f failure,

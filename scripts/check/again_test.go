@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestRunAgain runs real tests of a temporary package: one always fails, one fails only the first
-// time.
+// TestRunAgain runs real tests of a temporary package: one that always fails, and one that fails
+// only the first time.
 func TestRunAgain(t *testing.T) {
 	folder := t.TempDir()
 	write(t, folder+"/go.mod", "module flaky.test/flaky\n\ngo 1.24\n")

@@ -13,18 +13,18 @@ import (
 
 const (
 	slowestTests = 20
-	// leastPackage is the shortest duration of a package that is printed, in seconds. The file
-	// lists all packages.
+	// leastPackage is the duration, in seconds, from which a package is printed. The JSON file
+	// contains all packages.
 	leastPackage = 1.0
 )
 
-// duration is the running time of a package, or of one of its top-level tests. It excludes the time
-// in which a parallel test waited to run.
+// duration is the running time of a package or of a top-level test. It excludes the time for which
+// a parallel test was paused.
 type duration struct {
 	Package string  `json:"package"`
-	Test    string  `json:"test,omitempty"` // "" for the package
+	Test    string  `json:"test,omitempty"` // "": the package as a whole
 	Seconds float64 `json:"seconds"`
-	Systemd string  `json:"systemd,omitempty"` // release of the newer Debian, in step systemd
+	Systemd string  `json:"systemd,omitempty"` // Debian release whose systemd the step systemd used
 }
 
 // durations are the durations of one run, longest first.
@@ -34,7 +34,7 @@ type durations struct {
 	Tests    []duration `json:"tests"`
 }
 
-// slowest returns every package and the slowest tests, sorted.
+// slowest returns the durations of all packages and of the slowest tests, longest first.
 func slowest(all []duration) durations {
 	d := durations{Time: time.Now().UTC().Truncate(time.Second)}
 	sorted := slices.Clone(all)
@@ -72,7 +72,7 @@ func (d duration) print(out io.Writer) {
 	fmt.Fprintf(out, "%7.1f s  %s\n", d.Seconds, name)
 }
 
-// store writes d as JSON to the file.
+// store writes d as JSON to a file.
 func (d durations) store(path string) error {
 	text, err := json.MarshalIndent(d, "", "  ")
 	if err == nil {

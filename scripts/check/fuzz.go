@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	fuzzBuildTime = 5 * time.Minute // for the build of one target
+	fuzzBuildTime = 5 * time.Minute // time limit for building one fuzz target
 
-	// fuzzMinimize is the maximum number of runs spent on making one input smaller. Go's default, a
+	// fuzzMinimize is the maximum number of executions for minimizing one input. Go's default, a
 	// minute for each new input, would use nine tenths of the time.
 	fuzzMinimize = "100x"
 )
@@ -60,16 +60,16 @@ func fuzzOne(ctx context.Context, target target, fuzzTime time.Duration) (out st
 	if err == nil {
 		return out, true
 	}
-	// Some versions of Go report a failure if the time ends while an input is running. A real
-	// failure names the input or the hang.
+	// Some versions of Go report a failure if the fuzzing time ends while an input is executed. The
+	// output of a real failure contains the input, a hang or a panic.
 	over := strings.Contains(out, "context deadline exceeded") && limited.Err() == nil
 	found := strings.Contains(out, "Failing input") ||
 		strings.Contains(out, "hung or terminated") || strings.Contains(out, "panic:")
 	return out, over && !found
 }
 
-// findTargets finds the fuzz targets in the test files, which is much faster than building all
-// tests to list them.
+// findTargets finds the fuzz targets by parsing the names of functions in test files, which is much
+// faster than building all tests to list them.
 func findTargets(ctx context.Context, packages []string) ([]target, error) {
 	c := command(ctx, "go",
 		append([]string{"list", "-json=Dir,ImportPath,TestGoFiles,XTestGoFiles"}, packages...)...)

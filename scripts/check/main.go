@@ -1,11 +1,11 @@
-// Command check runs the checks and tests of the project and ends with one line: "N passed, N
-// failed". The exit status is 1 if any failed, or if no test ran. Everything is built with the tags
-// of scripts/tags, as programs are.
+// Command check runs the checks and tests of the project. Its last line is "N passed, N failed".
+// The exit status is 1 if any failed, or if no test ran. Everything is built with the tags in
+// scripts/tags, like the released programs.
 //
 //	go run ./scripts/check [-only step,…] [-fuzztime 60s] [-durations file.json] [packages]
 //
-// Before that line it prints the durations of packages and of the slowest tests. The step fuzz runs
-// only if -only names it. Tests run every fuzz target with its seed corpus.
+// Before the last line it prints the durations of packages and of the slowest tests. The step fuzz
+// runs only if -only names it. Without that step, tests run every fuzz target with its seed corpus.
 package main
 
 import (
@@ -23,11 +23,13 @@ import (
 	"time"
 )
 
-// result has the numbers of passed and failed tests; each other check counts as one test.
+// result contains the numbers of passed and failed tests. Each check that is no test, such as
+// gofmt, counts as one test.
 type result struct {
 	passed, failed int
-	failures       []failure  // of tests; other checks print their failures
-	durations      []duration // of packages and top-level tests, in the order in which they ended
+	failures       []failure // failed tests; other checks print their failures
+	// durations of packages and top-level tests, in the order of their ends
+	durations []duration
 }
 
 func (r *result) count(ok bool) {
@@ -45,7 +47,7 @@ func (r *result) add(more result) {
 	r.durations = append(r.durations, more.durations...)
 }
 
-// step is a check.
+// step is a step of the run: the tests, or another check.
 type step struct {
 	name string
 	run  func(ctx context.Context, options options) result
@@ -53,18 +55,18 @@ type step struct {
 
 type options struct {
 	packages []string
-	fuzzTime time.Duration // of one target
-	// durations is the JSON file to write the durations of the tests to; "" for none.
+	fuzzTime time.Duration // fuzzing time of each target
+	// durations is the JSON file for the durations of the tests; "": none.
 	durations string
-	// packagingBeside reports whether step packaging runs the tests of deb and rpm in parallel with
-	// the others.
+	// packagingBeside reports whether step packaging runs the tests of deb and rpm packages in
+	// parallel with the other tests.
 	packagingBeside bool
 }
 
-// everything names all packages.
+// everything is the pattern for all packages of the module.
 var everything = []string{"./..."}
 
-// The steps: testStep, and others that run one after the other in parallel with it.
+// otherSteps run one after the other, in parallel with testStep.
 var (
 	testStep   = step{"test", tests}
 	otherSteps = []step{
@@ -114,7 +116,7 @@ func main() {
 	}
 }
 
-// setTags makes the go command, and all programs that call it, build with the same tags as the
+// setTags makes the go command, and all programs that run it, use the build tags of the released
 // programs.
 func setTags() error {
 	tags, err := os.ReadFile("scripts/tags")
@@ -124,8 +126,8 @@ func setTags() error {
 	return os.Setenv("GOFLAGS", withTags(os.Getenv("GOFLAGS"), strings.TrimSpace(string(tags))))
 }
 
-// withTags adds build tags to flags of the go command. They are added last, as the go command uses
-// the last -tags.
+// withTags adds build tags to flags of the go command. It appends them, because the last -tags is
+// used.
 func withTags(flags, tags string) string {
 	all := strings.Fields(flags)
 	if flag := "-tags=" + tags; len(all) == 0 || all[len(all)-1] != flag {
@@ -134,8 +136,9 @@ func withTags(flags, tags string) string {
 	return strings.Join(all, " ")
 }
 
-// run runs the chosen steps and reports whether all passed. complete means that these are all steps
-// of `make test`. The other steps run in parallel with the tests, which mostly wait.
+// run runs the chosen steps and reports whether all passed. complete reports whether these are all
+// steps of `make test`. The tests run in parallel with the other steps, because most of the time
+// they wait.
 func run(chosen []string, options options, complete bool) bool {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -180,7 +183,7 @@ func (s step) timed(ctx context.Context, options options) result {
 	return got
 }
 
-// report prints the durations of the tests that ran and stores them in the file, if it has a name.
+// report prints the durations and writes them to file, unless file is "".
 func report(all []duration, file string) error {
 	if len(all) == 0 {
 		return nil
@@ -193,7 +196,7 @@ func report(all []duration, file string) error {
 	return d.store(file)
 }
 
-// rerun runs failed tests again and, after a complete run, records the flaky ones for the next run.
+// rerun runs failed tests again. After a complete run, it records the flaky tests for the next run.
 func rerun(ctx context.Context, total *result, complete bool) error {
 	record, err := flakyRecord()
 	if err != nil {
@@ -210,7 +213,7 @@ func rerun(ctx context.Context, total *result, complete bool) error {
 	return writeFlaky(record, flaky)
 }
 
-// command prepares a program whose process group is killed when ctx ends.
+// command returns a command that receives SIGTERM when ctx ends, and is killed ten seconds later.
 func command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
 	c := exec.CommandContext(ctx, name, arguments...)
 	c.Cancel = func() error { return c.Process.Signal(syscall.SIGTERM) }
@@ -218,14 +221,14 @@ func command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
 	return c
 }
 
-// output runs a program and returns its standard output and error.
+// output runs a program and returns its combined standard output and standard error.
 func output(ctx context.Context, name string, arguments ...string) (string, error) {
 	out, err := command(ctx, name, arguments...).CombinedOutput()
 	return string(bytes.TrimRight(out, "\n")), err
 }
 
-// silent runs a program as a check, which passes if the program succeeds. The output is shown only
-// if it fails.
+// silent runs a program as a check that passes if the program succeeds. It prints the program's
+// output only if the program fails.
 func silent(ctx context.Context, name string, arguments ...string) result {
 	var r result
 	out, err := output(ctx, name, arguments...)
@@ -250,7 +253,8 @@ func vet(ctx context.Context, options options) result {
 	return silent(ctx, "go", append([]string{"vet"}, options.packages...)...)
 }
 
-// tool returns the path of one of the project's tools, which it builds if necessary.
+// tool returns the path of one of the project's development tools, and builds the tool if
+// necessary.
 func tool(ctx context.Context, name string) (string, error) {
 	c := command(ctx, "scripts/tool", name)
 	c.Stderr = os.Stderr
@@ -264,7 +268,7 @@ func lint(ctx context.Context, options options) result {
 		fmt.Printf("golangci-lint is not available: %v\n", err)
 		return result{failed: 1}
 	}
-	// Another clone's linter on the same machine must not make this one fail.
+	// Without the flag, the linter fails if another one runs on this machine.
 	return silent(ctx, path, append([]string{"run", "--allow-parallel-runners"},
 		options.packages...)...)
 }

@@ -9,18 +9,18 @@ import (
 )
 
 const (
-	// newerDebian is the Debian release with systemd 257. The tests also run on the systemd of this
+	// newerDebian is a Debian release with systemd 257. Other tests use the systemd of this
 	// machine, which is 252 in continuous integration.
 	newerDebian = "trixie"
-	rootTime    = 10 * time.Minute // to create its root directory
+	rootTime    = 10 * time.Minute // time limit for creating the root directory of newerDebian
 
-	// onNewer matches the tests that depend on the version of systemd: validation of the units, and
-	// an agent's life cycle.
+	// onNewer matches the tests that depend on the version of systemd: those of unit files and of
+	// the agent's life cycle.
 	onNewer = "^(TestLife|TestUnitsAreValidAndSafe|TestStopUnderLoad|" +
 		"TestStart_PermanentErrorsAreNotRetried|TestPhasesThatLast)$"
 )
 
-// newerSystemd runs system tests on the systemd of a newer Debian.
+// newerSystemd runs the system tests that match onNewer on a newer Debian.
 func newerSystemd(ctx context.Context, _ options) result {
 	limited, cancel := context.WithTimeout(ctx, rootTime)
 	defer cancel()

@@ -12,44 +12,45 @@ import (
 	"strings"
 )
 
-// event is a line of `go test -json` (go doc cmd/test2json), including those about builds.
+// event is a line of `go test -json` (go doc cmd/test2json), which may also concern a build.
 type event struct {
 	Action     string
 	Package    string
-	ImportPath string // of the built package
+	ImportPath string // package in a line about a build
 	Test       string
 	Output     string
-	Elapsed    float64 // seconds
+	Elapsed    float64 // in seconds
 }
 
 // failure is a top-level test that failed, with its sub-tests, or a package that failed as a whole.
 type failure struct {
 	pack string
-	// test is "" if the whole package must be run again, because it failed outside of its tests or
+	// test is "" if the whole package must run again, because it failed outside of its tests or
 	// panicked.
 	test  string
-	count int    // failed tests and sub-tests, as result counts them
+	count int    // number of failed tests and sub-tests in result.failed
 	why   string // the first lines of each failure
 	run   testRun
 }
 
-// testRun has the settings of a test run. A failed test is run again with the same settings.
+// testRun contains the settings of a test run. A failed test is run again with the same settings.
 type testRun struct {
-	newerSystemd string // OUTRIDER_TEST_ROOT, "" for the systemd of this machine
-	pattern      string // of go test -run, "" for all
-	oneByOne     bool   // one package at a time
+	newerSystemd string // root directory for OUTRIDER_TEST_ROOT; "": the systemd of this machine
+	pattern      string // pattern for go test -run; "": all tests
+	oneByOne     bool   // test one package at a time
 }
 
-// slowPackages take a minute or more each, the slowest first.
+// slowPackages are packages whose tests take a minute or more, the slowest first.
 var slowPackages = []string{"./scripts/machine/systemtest", "./cmd/outriderd", "./packaging",
 	"./agent/discovery", "./agent/capture", "./cmd/outrider-discoveryd/internal/kubernetes",
 	"./agent/relay", "./agent/keeper", "./agent/identity"}
 
-// packagingPackages contain the tests of deb and rpm, which mostly wait for machines.
+// packagingPackages contain the tests of deb and rpm packages, which spend most of the time waiting
+// for machines.
 const packagingPackages = "./packaging/..."
 
-// tests runs all tests, except those of step packaging if that is also chosen. Slow packages start
-// first, so that none of them runs alone at the end.
+// tests runs all tests, except those that step packaging runs. Slow packages start first, because
+// otherwise one of them might run alone at the end.
 func tests(ctx context.Context, options options) result {
 	packages := options.packages
 	if slices.Equal(packages, everything) {
@@ -58,7 +59,8 @@ func tests(ctx context.Context, options options) result {
 			fmt.Printf("go list: %v\n", err)
 			return result{failed: 1}
 		}
-		packages = slices.Concat(slowPackages, strings.Fields(string(listed))) // duplicates run once
+		// go test runs packages that are listed twice only once
+		packages = slices.Concat(slowPackages, strings.Fields(string(listed)))
 	}
 	if options.packagingBeside {
 		packages = slices.DeleteFunc(packages, func(name string) bool {
@@ -69,7 +71,7 @@ func tests(ctx context.Context, options options) result {
 	return goTest(ctx, testRun{}, packages...)
 }
 
-// packaging runs the tests of deb and rpm.
+// packaging runs the tests of deb and rpm packages.
 func packaging(ctx context.Context, options options) result {
 	if !options.packagingBeside {
 		return result{}
@@ -77,13 +79,13 @@ func packaging(ctx context.Context, options options) result {
 	return goTest(ctx, testRun{oneByOne: true}, packagingPackages)
 }
 
-// goTest runs tests with the race detector: at most two packages at a time, since many run real
-// servers, but most tests mostly wait. The race detector does not wait at the exit of a process for
-// races of remaining goroutines, which goleak finds.
+// goTest runs tests with the race detector. It tests only two packages at a time, because many
+// tests run real servers. It disables the sleep of the race detector at the exit of a test program:
+// that sleep serves to find races of remaining goroutines, and goleak reports remaining goroutines.
 func goTest(ctx context.Context, run testRun, packages ...string) result {
 	arguments := []string{"test", "-json", "-race", "-count=1", "-p=2", "-timeout=30m"}
 	if run.oneByOne {
-		arguments = append(arguments, "-p=1") // overrides the -p before
+		arguments = append(arguments, "-p=1") // overrides -p=2
 	}
 	if run.pattern != "" {
 		arguments = append(arguments, "-run", run.pattern)
@@ -117,19 +119,20 @@ func goTest(ctx context.Context, run testRun, packages ...string) result {
 	return r
 }
 
-// collect reads the events of a run, prints failures, and counts tests and their sub-tests. A
-// package that fails without a failed test (it does not build, a goroutine leaked, it timed out)
+// collect reads the events of go test, prints failures, and counts tests and sub-tests. If a
+// package fails although no test has failed (a build error, a leaked goroutine, a timeout), that
 // counts as one failure.
 func collect(events io.Reader, out io.Writer) result {
 	var r result
-	printed := map[string][]byte{} // output by package and test, while the test runs
-	panicked := map[string]bool{}  // packages in which tests may not have run
+	printed := map[string][]byte{} // output of running tests, by package and test
+	panicked := map[string]bool{}  // packages that panicked, so that some tests may not have run
 	lines := bufio.NewScanner(events)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
 		var e event
 		if err := json.Unmarshal(lines.Bytes(), &e); err != nil {
-			fmt.Fprintf(out, "%s\n", lines.Text()) // a message of the go command, not of a test
+			// the line is output of the go command and no event
+			fmt.Fprintf(out, "%s\n", lines.Text())
 			continue
 		}
 		key := e.Package + " " + e.Test
@@ -159,7 +162,7 @@ func collect(events io.Reader, out io.Writer) result {
 	return r
 }
 
-// measure records how long a package or a top-level test ran.
+// measure records the duration of a package or a top-level test.
 func (r *result) measure(e event) {
 	if e.Action != "skip" && !strings.Contains(e.Test, "/") {
 		r.durations = append(r.durations,
@@ -167,7 +170,7 @@ func (r *result) measure(e event) {
 	}
 }
 
-// test counts the end of a test.
+// test processes the event at the end of a test.
 func (r *result) test(e event, text string, out io.Writer) {
 	if e.Action == "pass" {
 		r.passed++
@@ -175,14 +178,16 @@ func (r *result) test(e event, text string, out io.Writer) {
 	}
 	head := fmt.Sprintf("--- %s %s %s (%.1f s)\n", strings.ToUpper(e.Action), e.Package, e.Test,
 		e.Elapsed)
-	fmt.Fprint(out, head+text) // in one write: other steps print, too
+	// A single write, because other steps print at the same time.
+	fmt.Fprint(out, head+text)
 	if e.Action == "fail" {
 		top, _, _ := strings.Cut(e.Test, "/")
 		r.fail(e.Package, top, head+said(text))
 	}
 }
 
-// fail counts a failure, as one of its top-level test.
+// fail records the failure of a test or sub-test under its top-level test, or that of a package
+// (test is "").
 func (r *result) fail(pack, test, why string) {
 	r.failed++
 	for i := range r.failures {
@@ -196,15 +201,15 @@ func (r *result) fail(pack, test, why string) {
 }
 
 const (
-	mostSaid    = 10  // lines of a failed test that are repeated at the end
-	longestSaid = 400 // bytes of such a line
+	mostSaid    = 10  // number of a failed test's lines that are repeated at the end
+	longestSaid = 400 // maximum length of such a line in bytes
 )
 
-// message begins a message of t.Error, t.Fatal or t.Log.
+// message matches the beginning of a line that t.Error, t.Fatal or t.Log has printed.
 var message = regexp.MustCompile(`^ +[A-Za-z0-9_]+\.go:[0-9]+: `)
 
-// said returns the first lines of a test's own messages, without the text that they quote: hundreds
-// of quoted lines would hide the reason of the failure.
+// said returns the first line of each of a test's messages. It omits further lines of a message:
+// hundreds of quoted lines would hide the reason of the failure.
 func said(text string) string {
 	var lines strings.Builder
 	count := 0
@@ -225,7 +230,7 @@ func said(text string) string {
 	return lines.String()
 }
 
-// pack counts the end of a package.
+// pack processes the event at the end of a package.
 func (r *result) pack(e event, text string, panicked bool, out io.Writer) {
 	switch e.Action {
 	case "pass":
@@ -245,7 +250,8 @@ func (r *result) pack(e event, text string, panicked bool, out io.Writer) {
 	}
 }
 
-// failWhole merges all failures of a package into one, so that all its tests run again.
+// failWhole replaces all failures in a package by one for the package, so that all its tests run
+// again.
 func (r *result) failWhole(pack string) {
 	whole := failure{pack: pack}
 	r.failures = slices.DeleteFunc(r.failures, func(f failure) bool {

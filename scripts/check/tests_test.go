@@ -79,7 +79,7 @@ func TestFollowCounts(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var out strings.Builder
 			got := collect(strings.NewReader(strings.TrimSpace(c.events)), &out)
-			got.durations = nil // durations_test.go checks them
+			got.durations = nil // durations_test.go tests the durations
 			if diff := cmp.Diff(c.want, got, cmp.AllowUnexported(result{}, failure{},
 				testRun{})); diff != "" {
 				t.Errorf("follow (-want +got):\n%s", diff)

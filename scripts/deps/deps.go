@@ -1,6 +1,7 @@
 //go:build deps
 
-// Package deps keeps modules in go.mod that are downloaded for code which is not merged yet.
+// Package deps imports modules that only unmerged code uses, so that they stay in go.mod and are
+// downloaded.
 package deps
 
 import (

@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// computedCode is the only code of a condition that is computed: the type of the refused resources
-// is appended.
+// computedCode is the prefix of the only condition code that is no constant: the type of the
+// refused resources is appended to it.
 const computedCode = "resources-refused-"
 
-// codesOf returns the constants that hold codes of conditions: string constants below agent whose
-// name begins with condition or code.
+// codesOf returns the names of the constants that contain condition codes, by code. These are
+// string constants in packages below agent whose name begins with condition or code.
 func codesOf(s source) map[string][]string {
 	names := map[string][]string{}
 	for folder, files := range s.packages {
@@ -47,8 +47,8 @@ func codesOf(s source) map[string][]string {
 	return names
 }
 
-// TestConditions_AreListed checks docs/conditions.md: it has every code, and no other, and the file
-// that raises it.
+// TestConditions_AreListed checks that docs/conditions.md lists exactly the condition codes in the
+// source, each with the file that raises the condition.
 func TestConditions_AreListed(t *testing.T) {
 	codes := codesOf(parseSource(t))
 	listed := map[string]bool{}

@@ -11,15 +11,16 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Limits of the documents.
+// Limits for the documentation.
 const (
 	mostColumns           = 120
-	mostParagraph         = 6    // lines
-	mostArchitectureWords = 2250 // of docs/architecture.md
-	mostDecisionWords     = 550  // of a decision: one page
+	mostParagraph         = 6    // in lines
+	mostArchitectureWords = 2250 // docs/architecture.md
+	mostDecisionWords     = 550  // a file in docs/decisions: one page
 )
 
-// documents returns the texts of the contributor documentation by path relative to the root.
+// documents returns the texts of the contributor documentation, by path relative to the
+// repository's root.
 func documents(t *testing.T) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -68,7 +69,8 @@ func TestDocuments_LinksLeadToFiles(t *testing.T) {
 
 func TestDocuments_StayReadable(t *testing.T) {
 	for name, text := range documents(t) {
-		if name == "README.md" { // skipped: it contains output of programs
+		// README.md is skipped, because it contains output of programs.
+		if name == "README.md" {
 			continue
 		}
 		words, limit := len(strings.Fields(text)), 0
@@ -123,8 +125,8 @@ func paragraphs(text string) (all [][]string) {
 	return all
 }
 
-// TestDocuments_PathsExist checks that the files that architecture.md and CONTRIBUTING.md name
-// exist.
+// TestDocuments_PathsExist checks that all files exist to which architecture.md and CONTRIBUTING.md
+// refer.
 func TestDocuments_PathsExist(t *testing.T) {
 	quoted := regexp.MustCompile("`((?:agent|bootstrap|cmd|packaging|scripts|units)/[^` ]*\\.[a-z]+)`")
 	for _, name := range []string{"docs/architecture.md", "CONTRIBUTING.md"} {
@@ -138,7 +140,7 @@ func TestDocuments_PathsExist(t *testing.T) {
 }
 
 // TestWhereToLook_NamesExist checks that each function in docs/where-to-look.md exists in the file
-// that is named before it.
+// to which its entry refers.
 func TestWhereToLook_NamesExist(t *testing.T) {
 	table := documents(t)["docs/where-to-look.md"]
 	quoted := regexp.MustCompile("`([^`]+)`")
@@ -177,7 +179,8 @@ func TestWhereToLook_NamesExist(t *testing.T) {
 	}
 }
 
-// read returns the text of all files that match a pattern or are in a directory.
+// read returns the concatenated text of all files that match a pattern or are in a matching
+// directory.
 func read(t *testing.T, pattern string) string {
 	t.Helper()
 	path := filepath.Join(parts.Root(), pattern)

@@ -1,5 +1,5 @@
-// Package house tests the rules of the source tree: imports, linked packages, and the form of the
-// code.
+// Package house tests the rules of the source tree: which packages may be imported and linked, and
+// the form of code and documentation.
 package house
 
 import (
@@ -19,13 +19,13 @@ import (
 
 const module = "outrider.org/outrider/"
 
-// Limits.
+// Limits of the source tree.
 const (
 	mostLines = 400
-	// mostBytes limits the size of outriderd, stripped. It includes 0.3e6 for the kind Telemetry
-	// with types of Envoy's loggers and tracers, 0.15e6 for dynamic DNS (types of Envoy), 0.15e6
-	// for Istio's metrics (types of Envoy's logger for statistics and of its CEL filter), and
-	// 0.15e6 for extensions.
+	// mostBytes limits the size of the stripped outriderd. 0.3e6 of it is for the kind Telemetry
+	// (types of Envoy's loggers and tracers), 0.15e6 for dynamic DNS (types of Envoy), 0.15e6 for
+	// Istio's metrics (types of Envoy's logger for statistics and of its CEL filter), and 0.15e6
+	// for extensions.
 	mostBytes      = 34.6e6
 	forbiddenTexts = "t.Skip( t.SkipNow( b.Skip("
 )
@@ -103,8 +103,9 @@ func TestFilesAreShort(t *testing.T) {
 	}
 }
 
-// Everything that is linked into outriderd takes memory. If a method is called by a name that is
-// known only at run time, the linker keeps every method of every type.
+// outriderd must stay small, because everything that is linked into it takes memory. In particular,
+// no code may call a method by a name that is known only at run time: the linker would then keep
+// every method of every type.
 func TestDependencies_OutriderdIsSmall(t *testing.T) {
 	folder := t.TempDir()
 	command := exec.Command(filepath.Join(parts.Root(), "scripts", "build"), folder,

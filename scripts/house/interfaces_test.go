@@ -13,18 +13,20 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// foreign are interfaces whose implementations are in other modules.
+// foreign contains the interfaces that only types of other modules implement, with a description of
+// these types.
 var foreign = map[string]string{
 	"agent/discovery/patch.configured":          "Envoy's filters and transport sockets",
 	"agent/discovery/model.targeted":            "Istio's policies that name their targets",
 	"agent/discovery/translate.connectionMatch": "Istio's matches of tls and tcp routes",
 }
 
-// implementations are the names of the types that implement an interface.
+// implementations contains the names of the types that implement an interface, outside of tests and
+// in tests.
 type implementations struct{ products, tests map[string]bool }
 
-// interfacesOf returns the interfaces with methods that a package and its imports of this module
-// declare outside of tests.
+// interfacesOf returns the interfaces with methods that a package, and the packages of this module
+// that it imports, declare outside of tests.
 func interfacesOf(p *packages.Package) map[string]*types.Interface {
 	all := map[string]*types.Interface{}
 	seen := map[*types.Package]bool{}
@@ -53,7 +55,7 @@ func interfacesOf(p *packages.Package) map[string]*types.Interface {
 	return all
 }
 
-// addImplementations records the types of a package that implement interfaces.
+// addImplementations adds the types of a package that implement interfaces of this module.
 func addImplementations(found map[string]implementations, p *packages.Package) {
 	interfaces := interfacesOf(p)
 	for key := range interfaces {
@@ -83,8 +85,8 @@ func addImplementations(found map[string]implementations, p *packages.Package) {
 	}
 }
 
-// An interface has two implementations, or a test replaces the only one. The test compiles all
-// packages once more, so it runs with OUTRIDER_TEST_FULL=1 only (make bench).
+// An interface must have two implementations, or a test must have one that replaces the only one.
+// The test compiles all packages again, so it runs only with OUTRIDER_TEST_FULL=1 (make bench).
 func TestInterfaces_HaveTwoImplementations(t *testing.T) {
 	if os.Getenv("OUTRIDER_TEST_FULL") == "" {
 		return

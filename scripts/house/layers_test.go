@@ -10,16 +10,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// A layer is a set of rooms. A room is a directory with its subdirectories, except those that are
-// rooms of their own.
+// layer is a set of rooms, separated by spaces. A room is a directory with its subdirectories,
+// except subdirectories that are rooms of their own.
 type layer struct {
 	name  string
 	rooms string
 }
 
-// layers are the layers of the tree, lowest first. A room may import rooms of its own and of lower
-// layers, without circles. The layer "server" is for outrider-discoveryd, too: it is below all
-// rooms that depend on an agent.
+// layers contains the layers of the source tree, the lowest first. A room may import rooms of the
+// same layer and of lower ones, without circles. The layer "server" is below all rooms that depend
+// on an agent, so that outrider-discoveryd can import it.
 var layers = []layer{
 	{"leaves", `agent/accept agent/access agent/admission agent/backoff agent/condition agent/credential
 		agent/fdstore agent/fetch agent/histogram agent/jwt
@@ -38,15 +38,15 @@ var layers = []layer{
 	{"scripts", `scripts`},
 }
 
-// discoveryd is the room of outrider-discoveryd, which is a composition of its own. Of the parts it
-// may import discoverydParts only, since it does not depend on an agent.
+// discoveryd is the room of outrider-discoveryd. In the layer "parts", it may import only
+// discoverydParts, because outrider-discoveryd must not depend on an agent.
 const (
 	discoveryd      = "cmd/outrider-discoveryd"
 	discoverydParts = "agent/config agent/journal agent/systemd"
 )
 
-// programs lists the rooms above the leaves that a program may import. cmd/outrider may import any
-// part, but no composition.
+// programs contains the rooms that a program may import in addition to those of the layers "leaves"
+// and "server". cmd/outrider, which is not listed, may also import all rooms of the layer "parts".
 var programs = map[string]string{
 	"cmd/outriderd":          "agent agent/config",
 	"cmd/outrider-bootstrap": "agent/discovery bootstrap",
@@ -55,8 +55,8 @@ var programs = map[string]string{
 	"cmd/outrider-probe":     "agent/probe",
 }
 
-// room returns the room of a package and the index of its layer, or -1 if it has none.
-// Subdirectories of agent do not belong to the room agent.
+// room returns the room of a package and the index of the room's layer, or -1 if the package has no
+// room. A subdirectory of agent does not belong to the room agent.
 func room(path string) (name string, at int) {
 	at = -1
 	for i, l := range layers {
@@ -70,7 +70,8 @@ func room(path string) (name string, at int) {
 	return name, at
 }
 
-// refuse returns the reason why a package may not import another package of the module, or "".
+// refuse returns the reason why a package may not import another package of the module, "" if it
+// may.
 func refuse(path, imported string) string {
 	from, low := room(path)
 	to, high := room(imported)
@@ -94,7 +95,7 @@ func refuse(path, imported string) string {
 	return ""
 }
 
-// imports lists the rooms that each room imports.
+// imports contains the set of rooms that each room imports.
 type imports map[string]map[string]bool
 
 func (i imports) add(from, to string) {
@@ -106,7 +107,7 @@ func (i imports) add(from, to string) {
 	}
 }
 
-// circle returns the rooms of a circle, or nil.
+// circle returns rooms that import each other in a circle, or nil.
 func (i imports) circle() []string {
 	done := map[string]bool{}
 	var visit func(path []string) []string
@@ -134,8 +135,8 @@ func (i imports) circle() []string {
 	return nil
 }
 
-// depth returns the length of the longest chain of rooms of one layer that a room imports. There
-// must be no circle.
+// depth returns the length of the longest chain of imports that begins with a room and stays within
+// its layer. There must be no circle.
 func (i imports) depth(from string) int {
 	deepest := 0
 	_, at := room(from)
@@ -147,7 +148,8 @@ func (i imports) depth(from string) int {
 	return deepest
 }
 
-// With -v the test prints the layers. A room is on a line below those of the rooms that it imports.
+// Imports must follow layers. With -v the test prints the layers, each room on a line below those
+// of the rooms that it imports.
 func TestImports_FormLayersWithoutCircles(t *testing.T) {
 	found := imports{}
 	for _, p := range list(t, "./...") {

@@ -9,14 +9,15 @@ import (
 	"testing"
 )
 
-// Files with log messages that are not constant.
+// Files whose log messages need not be constant.
 var (
 	sentences = []string{
 		"agent/journal/events.go", // logs the sentences of conditions and events
 	}
 )
 
-// messageArgument returns the index of the message among the arguments of a slog method.
+// messageArgument returns the index of the log message among the arguments of a slog method. It
+// returns false for other methods.
 func messageArgument(method string) (int, bool) {
 	switch method {
 	case "Debug", "Info", "Warn", "Error":
@@ -31,7 +32,7 @@ func messageArgument(method string) (int, bool) {
 
 var logger = regexp.MustCompile(`(?i)log(ger|of)?$`)
 
-// isLogger reports whether an expression is a logger, judging by its name: log, x.Logger,
+// isLogger reports whether an expression is a logger, according to its name: log, x.Logger,
 // a.logOf("dns").
 func isLogger(e ast.Expr) bool {
 	switch e := e.(type) {
@@ -48,18 +49,17 @@ func isLogger(e ast.Expr) bool {
 	return false
 }
 
-// use is the use of an expression as a text. in is the enclosing function, nil outside of
-// functions.
+// use is an expression that is used as a text, with the function that contains it; nil: none.
 type use struct {
 	expression ast.Expr
 	in         *ast.FuncDecl
 }
 
-// texts determines which expressions of a package are constant texts.
+// texts determines which expressions in a package are constant texts.
 type texts struct {
 	constants map[string]bool
-	arguments map[string][][]use // of all calls, by the function's name
-	fields    map[string][]use   // assignments to fields, by the field's name
+	arguments map[string][][]use // arguments of all calls, by name of the called function
+	fields    map[string][]use   // values assigned to fields, by name of the field
 	variables map[*ast.FuncDecl]map[string][]use
 	visiting  map[use]bool
 }
@@ -102,7 +102,7 @@ func (t *texts) record(n ast.Node, in *ast.FuncDecl) {
 		t.fields[name] = append(t.fields[name], use{n.Value, in})
 	case *ast.AssignStmt:
 		for i, left := range n.Lhs {
-			value := use{nil, in} // one of several results: not constant
+			value := use{nil, in} // the result of a call with several results is not constant
 			if len(n.Lhs) == len(n.Rhs) {
 				value.expression = n.Rhs[i]
 			}
@@ -116,7 +116,7 @@ func (t *texts) record(n ast.Node, in *ast.FuncDecl) {
 	}
 }
 
-// nameOf returns the last name in an expression x or a.b.x.
+// nameOf returns the last name in an expression such as x or a.b.x.
 func nameOf(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.Ident:
@@ -127,12 +127,13 @@ func nameOf(e ast.Expr) string {
 	return ""
 }
 
-// constant reports whether a text is known when the program is built: a literal, a constant, a
-// variable or field to which only constants are assigned, or a parameter for which every caller in
-// the package passes a constant.
+// constant reports whether a text is known at build time: a literal, a constant, a variable or
+// field to which only constant texts are assigned, or a parameter for which every caller in the
+// package passes a constant text.
 func (t *texts) constant(u use) bool {
 	if t.visiting[u] {
-		return true // a recursive use: the other assignments decide
+		// A value that is assigned to itself, directly or not, is constant if its other values are.
+		return true
 	}
 	t.visiting[u] = true
 	defer delete(t.visiting, u)
@@ -156,7 +157,7 @@ func (t *texts) all(values []use) bool {
 	return len(values) > 0 && !slices.ContainsFunc(values, func(u use) bool { return !t.constant(u) })
 }
 
-// parameter reports whether all callers of a function pass a constant for one of its parameters.
+// parameter reports whether all callers of a function pass a constant text for the parameter name.
 func (t *texts) parameter(name string, of *ast.FuncDecl) bool {
 	index := 0
 	for _, field := range of.Type.Params.List {

@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// once lists mechanisms that only one package implements, which all others use.
+// once lists mechanisms that only one package may implement; other packages must use that package.
 var once = []struct{ mechanism, code, only string }{
 	{"peer credentials", `SO_PEERCRED|SO_PEERGROUPS|SO_PEERPIDFD|GetsockoptUcred`, "agent/unixpeer"},
 	{"back-off", `min\(2 ?\*|\*= 2$|<<= 1$`, "agent/backoff"},

@@ -9,7 +9,7 @@ import (
 )
 
 // TestRun_NamesTheCureOfAnExistingFolder checks that `make run` and `make run-fleet` neither use
-// nor remove a folder that they did not create, and say what to do.
+// nor remove a directory that they have not created, and that their error says what to do.
 func TestRun_NamesTheCureOfAnExistingFolder(t *testing.T) {
 	for _, script := range []string{"run", "run-fleet"} {
 		t.Run(script, func(t *testing.T) { namesTheCure(t, script) })

@@ -12,13 +12,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// sleepExcuse, followed by a reason, permits a sleep on its line, for example in a fake that needs
-// time, or where the moment of an action is varied. It must not wait for an event.
+// sleepExcuse begins a comment that permits a sleep on its line and states the reason, for example
+// in a fake that takes time, or to vary the moment of an action. Sleeping in order to wait for an
+// event is not permitted.
 const sleepExcuse = "//house:sleep "
 
-// TestTests_DoNotSleep refuses time.Sleep in tests, except in the bubbles of testing/synctest and
-// in functions that are called only there: a test that waits for a time instead of an event is slow
-// on an idle machine and fails on a busy one. parts.Eventually waits for an event; parts.RepeatFor
+// TestTests_DoNotSleep refuses time.Sleep in tests, except in bubbles of testing/synctest and in
+// functions that are called only there. A test that waits for a time instead of an event is slow on
+// an idle machine and fails on a busy one. parts.Eventually waits for an event; parts.RepeatFor
 // checks that a state does not change.
 func TestTests_DoNotSleep(t *testing.T) {
 	for folder, files := range parseTests(t) {
@@ -97,14 +98,14 @@ func parseTests(t *testing.T) map[string]*testFiles {
 	return all
 }
 
-// realSleeps returns FILE:LINE of each time.Sleep that may run outside a bubble. A function is
-// considered to run only in bubbles if it is named only in bubbles or by such functions. Methods
-// are identified by their names alone.
+// realSleeps returns FILE:LINE of each time.Sleep that may run outside a bubble. It assumes that a
+// function runs only in bubbles if only bubbles, or functions that run only in bubbles, refer to
+// it. It identifies methods by their name alone.
 func realSleeps(files *token.FileSet, parsed []*ast.File) []string {
 	excused, bubblers := excuses(files, parsed), bubblersOf(parsed)
-	uses := map[string][]string{}      // names of functions that use a function outside bubbles
-	bubbled := map[string]bool{}       // functions that are used in a bubble
-	sleeps := map[string][]token.Pos{} // by function
+	uses := map[string][]string{}      // functions that refer to a function outside of bubbles
+	bubbled := map[string]bool{}       // functions to which code in a bubble refers
+	sleeps := map[string][]token.Pos{} // positions of sleeps outside of bubbles, by function
 	for _, file := range parsed {
 		for _, d := range file.Decls {
 			declared, ok := d.(*ast.FuncDecl)
@@ -164,8 +165,8 @@ func realSleeps(files *token.FileSet, parsed []*ast.File) []string {
 	return found
 }
 
-// runsInBubbles reports whether a function is used only in bubbles or by functions for which this
-// is true.
+// runsInBubbles reports whether only bubbles, or functions that run only in bubbles, refer to a
+// function.
 func runsInBubbles(name string, uses map[string][]string, bubbled, seen map[string]bool) bool {
 	if strings.HasPrefix(name, "Test") || seen[name] {
 		return seen[name]
@@ -179,8 +180,8 @@ func runsInBubbles(name string, uses map[string][]string, bubbled, seen map[stri
 	return bubbled[name] || len(uses[name]) > 0
 }
 
-// bubblersOf returns the functions that run function literals in a bubble: synctest.Test and
-// functions that call it.
+// bubblersOf returns the functions whose arguments run in a bubble if they are function literals:
+// synctest.Test, and functions that call it.
 func bubblersOf(parsed []*ast.File) map[string]bool {
 	all := map[string]bool{"synctest.Test": true}
 	for more := true; more; {
@@ -204,7 +205,7 @@ func bubblersOf(parsed []*ast.File) map[string]bool {
 	return all
 }
 
-// functionName returns the name of a function, or .NAME for a method.
+// functionName returns NAME for a function, .NAME for a method.
 func functionName(declared *ast.FuncDecl) string {
 	if declared.Recv != nil {
 		return "." + declared.Name.Name
@@ -212,7 +213,8 @@ func functionName(declared *ast.FuncDecl) string {
 	return declared.Name.Name
 }
 
-// calleeOf returns the name of a called function or method, or PACKAGE.NAME.
+// calleeOf returns the name of the called function or method, with its package for packages time
+// and synctest.
 func calleeOf(call *ast.CallExpr) string {
 	switch called := call.Fun.(type) {
 	case *ast.Ident:
@@ -226,7 +228,7 @@ func calleeOf(call *ast.CallExpr) string {
 	return ""
 }
 
-// excuses returns the lines with a sleepExcuse and a reason.
+// excuses returns the set of FILE:LINE with a sleepExcuse that states a reason.
 func excuses(files *token.FileSet, parsed []*ast.File) map[string]bool {
 	excused := map[string]bool{}
 	for _, file := range parsed {

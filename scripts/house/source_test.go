@@ -16,7 +16,7 @@ import (
 // source holds the parsed Go files of the module, without tests, by directory.
 type source struct {
 	files    *token.FileSet
-	packages map[string][]*ast.File // by path relative to the root
+	packages map[string][]*ast.File // by directory, relative to the repository's root
 }
 
 // parseSource parses all Go files of the module that are not tests.
@@ -31,7 +31,7 @@ func parseSource(t *testing.T) source {
 			return fs.SkipDir
 		case d.IsDir() && path != parts.Root():
 			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil {
-				return fs.SkipDir // another module
+				return fs.SkipDir // the directory belongs to another module
 			}
 			return nil
 		case filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go"):
@@ -51,7 +51,7 @@ func parseSource(t *testing.T) source {
 	return s
 }
 
-// position returns FILE:LINE of a node, relative to the root.
+// position returns FILE:LINE of a node, relative to the repository's root.
 func (s source) position(n ast.Node) string {
 	at := s.files.Position(n.Pos())
 	at.Column = 0

@@ -10,14 +10,14 @@ import (
 	"unicode"
 )
 
-const mostTerms = 40 // of the glossary
+const mostTerms = 40 // maximum number of terms in the glossary
 
-// unclean are the packages whose identifiers still contain words to avoid. Packages may only be
-// removed from the list.
+// unclean contains the packages whose identifiers still contain words to avoid. Only removals from
+// this list are permitted.
 var unclean = []string{}
 
-// wordsToAvoid returns, from the table in CONTRIBUTING.md, the words that identifiers must not
-// contain, with their replacements.
+// wordsToAvoid returns the words that identifiers must not contain, with their replacements, from
+// the table in CONTRIBUTING.md.
 func wordsToAvoid(t *testing.T) map[string]string {
 	t.Helper()
 	_, section, found := strings.Cut(documents(t)["CONTRIBUTING.md"], "\n## Words\n")
@@ -40,7 +40,7 @@ func wordsToAvoid(t *testing.T) map[string]string {
 	return words
 }
 
-// wordsOf splits an identifier at its capital letters and underscores.
+// wordsOf splits an identifier into lower-case words, at its capital letters and underscores.
 func wordsOf(name string) (words []string) {
 	runes := []rune(name)
 	start := 0

@@ -13,10 +13,12 @@ import (
 	"time"
 )
 
-// cgroupPrefix begins the name of each machine's control group, followed by the PID of its owner.
+// cgroupPrefix begins the name of each machine's control group. It is followed by the PID of the
+// process that booted the machine.
 const cgroupPrefix = "outrider-machine-"
 
-// cgroupRoot returns the root of the unified hierarchy, also in hybrid mode.
+// cgroupRoot returns the mount point of the unified cgroup hierarchy, which differs in systemd's
+// hybrid mode.
 func cgroupRoot() string {
 	const hybrid = "/sys/fs/cgroup/unified"
 	if _, err := os.Stat(hybrid + "/cgroup.procs"); err == nil {
@@ -29,7 +31,8 @@ func cgroupName(machine string) string {
 	return fmt.Sprintf("%s%d-%s", cgroupPrefix, os.Getpid(), machine)
 }
 
-// sweep removes the control groups and empty directories of machines whose owner was killed.
+// sweep removes the control groups and empty directories of machines whose owner, the process that
+// booted them, was killed.
 func sweep() {
 	groups, err := filepath.Glob(filepath.Join(cgroupRoot(), cgroupPrefix+"*"))
 	if err != nil {
@@ -39,15 +42,15 @@ func sweep() {
 		owner, name, _ := strings.Cut(strings.TrimPrefix(filepath.Base(group), cgroupPrefix), "-")
 		pid, err := strconv.Atoi(owner)
 		if err == nil && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) {
-			_ = removeCgroup(group, time.Now()) // fails for one in use
+			_ = removeCgroup(group, time.Now()) // fails while a process is left in the group
 			_ = os.Remove(filepath.Join(parent, name))
 			_ = os.Remove(filepath.Join(parent, name+notifySuffix))
 		}
 	}
 }
 
-// findLeader returns the machine's PID 1: the process in its init.scope that is number 1 of a PID
-// namespace.
+// findLeader returns the host PID of the machine's PID 1: the process in the machine's init.scope
+// that has PID 1 in its PID namespace.
 func findLeader(cgroup string) (int, error) {
 	processes, err := os.ReadFile(filepath.Join(cgroup, "payload", "init.scope", "cgroup.procs"))
 	if err != nil {
@@ -56,7 +59,7 @@ func findLeader(cgroup string) (int, error) {
 	for pid := range strings.FieldsSeq(string(processes)) {
 		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
 		if err != nil {
-			continue // the process has just exited
+			continue // the process has exited
 		}
 		for line := range strings.Lines(string(status)) {
 			if pids, ok := strings.CutPrefix(line, "NSpid:"); ok &&
@@ -69,8 +72,8 @@ func findLeader(cgroup string) (int, error) {
 		strings.Fields(string(processes)))
 }
 
-// removeCgroup removes a control group and its children. Its last processes may take until deadline
-// to exit.
+// removeCgroup removes a control group and its children. It waits until deadline for processes in
+// them to exit.
 func removeCgroup(path string, deadline time.Time) error {
 	for {
 		err := removeTree(path)
@@ -80,11 +83,12 @@ func removeCgroup(path string, deadline time.Time) error {
 		if time.Now().After(deadline) {
 			return fmt.Errorf("remove the machine's control group: %w", err)
 		}
-		time.Sleep(10 * time.Millisecond) // the kernel sends no notification
+		time.Sleep(10 * time.Millisecond) // the kernel does not notify when a group becomes empty
 	}
 }
 
-// removeTree removes directories, the deepest first; their files belong to the kernel.
+// removeTree removes a tree of cgroup directories, the deepest first. Their files are virtual and
+// cannot be removed.
 func removeTree(path string) error {
 	var folders []string
 	err := filepath.WalkDir(path, func(name string, entry fs.DirEntry, err error) error {

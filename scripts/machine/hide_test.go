@@ -8,7 +8,7 @@ import (
 )
 
 // TestBoot_HidesOutriderOfThisMachine boots a root directory in which Outrider is installed and has
-// run.
+// run. The booted machine must not see its files.
 func TestBoot_HidesOutriderOfThisMachine(t *testing.T) {
 	base := t.TempDir()
 	mount := func(source, target, kind, data string) {
@@ -68,7 +68,7 @@ func TestBoot_HidesOutriderOfThisMachine(t *testing.T) {
 	}
 }
 
-// openBelow opens a file for appending and creates its directories.
+// openBelow opens a file for appending, and creates its parent directories.
 func openBelow(path string) (*os.File, error) {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return nil, err

@@ -1,11 +1,11 @@
-// Package machine boots a real systemd for tests, as PID 1 of a container with a network, a D-Bus
-// and a journal of its own. Its root is this machine's, or another one, under an overlay in memory.
-// It boots in under two seconds and downloads nothing. Any number of machines may run at once. It
-// needs root and the package systemd-container (scripts/setup test).
+// Package machine boots a real systemd for tests, as PID 1 of a container with its own network,
+// D-Bus and journal. Its root directory is that of this machine, or another one, below an overlay
+// in memory. It boots in less than two seconds and downloads nothing. Any number of machines may
+// run at the same time. It requires root and the package systemd-container (scripts/setup test).
 //
-// If the process that booted a machine ends, even if it is killed, the machine ends with it and
-// leaves no mount and no process: its mounts are in a namespace of its own. The next Boot removes
-// the empty folders of killed processes.
+// If the process that booted a machine exits or is killed, the machine ends as well. No process and
+// no mount is left, because the mounts are in the machine's own mount namespace. After a kill,
+// empty directories are left; the next Boot removes them.
 package machine
 
 import (
@@ -28,53 +28,55 @@ import (
 //go:embed boot.sh
 var bootScript string
 
-// Signals of PID 1: SIGRTMIN+4 and +5 (systemd(1)); SIGRTMIN is 34 in glibc.
+// Signals for PID 1 of a machine (systemd(1)): SIGRTMIN+4 and SIGRTMIN+5. In glibc, SIGRTMIN is 34.
 const (
 	powerOffSignal = syscall.Signal(34 + 4)
 	rebootSignal   = syscall.Signal(34 + 5)
 )
 
 const (
-	parent       = "/tmp"    // parent of the machines' directories: short enough for sockets
-	notifySuffix = ".notify" // of the socket next to it
+	// parent of the machines' directories; short, because socket paths are limited
+	parent       = "/tmp"
+	notifySuffix = ".notify" // suffix of the path of a machine's notify socket
 
-	bootTime     = 60 * time.Second // 0.5 s on an idle machine
-	powerOffTime = 90 * time.Second // systemd's default stop time-out
-	endingTime   = 10 * time.Second // for killed processes to exit
+	bootTime     = 60 * time.Second // time limit of a boot, which takes 0.5 s on an idle machine
+	powerOffTime = 90 * time.Second // default of systemd's DefaultTimeoutStopSec=
+	endingTime   = 10 * time.Second // time limit for killed processes to exit
 	searchPath   = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 )
 
-// Options of a machine.
+// Options are the options of a machine.
 type Options struct {
-	// Root is the directory of the system to boot, which stays unchanged; "": this machine's root.
+	// Root is the root directory of the system to boot, which is not changed; "": that of this
+	// machine.
 	Root string
-	// Bind lists directories of this machine that are visible in the other one, read-only: FOLDER,
-	// or FOLDER:WHERE. Only bound directories may change while the machine runs.
+	// Bind lists directories of this machine to mount read-only in the booted one: FOLDER, or
+	// FOLDER:WHERE. Other directories of this machine must not change while the booted one runs.
 	Bind []string
-	// BindWritable is Bind with write access.
+	// BindWritable is like Bind, but the mounts are writable.
 	BindWritable []string
-	// Network is the file of the network namespace to use, which survives reboots; "": a new one
-	// with loopback only.
+	// Network is the file of the network namespace to use, which must exist until Close; "": a new
+	// one with loopback only.
 	Network string
-	// SystemCalls lists system calls to allow in addition to those of a container: names, or groups
-	// (systemd.exec(5)).
+	// SystemCalls lists system calls that are allowed in addition to systemd-nspawn's default:
+	// names, or groups (systemd.exec(5)).
 	SystemCalls []string
 }
 
 // Machine is a running machine.
 type Machine struct {
 	name    string
-	dir     string // contains its root, in its own mount namespace
+	dir     string // mount point of its root directory, in its own mount namespace
 	cgroup  string
-	process *exec.Cmd // systemd-nspawn
-	leader  int       // its PID 1, in the host's PID namespace
+	process *exec.Cmd // the process that executes systemd-nspawn
+	leader  int       // PID of the machine's PID 1 in the host's PID namespace
 	console *console
 	notify  *notifySocket
 	exited  chan struct{}
 	close   func() error
 }
 
-// Boot boots a machine and returns once its systemd is up. ctx limits the boot only.
+// Boot boots a machine and returns when its systemd has started. ctx limits only the boot.
 func Boot(ctx context.Context, options Options) (*Machine, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("boot a machine: only root may; run the tests as root")
@@ -114,7 +116,7 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	m.process.Stdout, m.process.Stderr = m.console, m.console
 	m.process.SysProcAttr = &syscall.SysProcAttr{
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID,
-		Setpgid:    true, // Ctrl-C is for this process; it powers off the machine
+		Setpgid:    true, // Ctrl-C must only reach this process, which then powers off the machine
 		Pdeathsig:  syscall.SIGKILL,
 	}
 	if err := m.process.Start(); err != nil {
@@ -122,7 +124,7 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 		return nil, errors.Join(fmt.Errorf("boot a machine: %w", err), os.Remove(dir))
 	}
 	go func() {
-		_ = m.process.Wait() // the console has the reason
+		_ = m.process.Wait() // the error is ignored: the console output contains the reason
 		close(m.exited)
 	}()
 	if err := m.up(ctx); err != nil {
@@ -132,8 +134,8 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 	return m, nil
 }
 
-// up waits until systemd reports READY with another PID 1 than before. A systemd that reloads also
-// reports READY; its PID 1 is the same.
+// up waits until a systemd with another PID than before reports READY=1. After a mere reload,
+// systemd also reports READY=1, with the same PID.
 func (m *Machine) up(ctx context.Context) error {
 	var unknown error
 	for {
@@ -148,7 +150,8 @@ func (m *Machine) up(ctx context.Context) error {
 	}
 }
 
-// Reboot stops all units in order and boots again; files stay. It returns once systemd is up.
+// Reboot stops all units in order and boots again, without resetting files. It returns when systemd
+// has started.
 func (m *Machine) Reboot(ctx context.Context) error {
 	if err := syscall.Kill(m.leader, rebootSignal); err != nil {
 		return fmt.Errorf("reboot %s: %w", m.name, err)
@@ -161,20 +164,20 @@ func (m *Machine) Reboot(ctx context.Context) error {
 	return nil
 }
 
-// Name returns the host name.
+// Name returns the machine's host name.
 func (m *Machine) Name() string { return m.name }
 
 // Leader returns the machine's PID 1, in the host's PID namespace.
 func (m *Machine) Leader() int { return m.leader }
 
-// Command returns a command in the machine, as root and outside of units.
+// Command returns a command that runs in the machine as root, outside of its units.
 func (m *Machine) Command(ctx context.Context, program string, arguments ...string) *exec.Cmd {
 	enter := []string{"-t", fmt.Sprint(m.leader), "-a", "--", "env", "-i", searchPath, "HOME=/root",
 		"LANG=C.UTF-8", program}
 	return exec.CommandContext(ctx, "nsenter", append(enter, arguments...)...)
 }
 
-// Run runs a program in the machine and returns its trimmed output and errors.
+// Run runs a program in the machine and returns its trimmed standard output and standard error.
 func (m *Machine) Run(ctx context.Context, program string, arguments ...string) (string, error) {
 	out, err := m.Command(ctx, program, arguments...).CombinedOutput()
 	text := strings.TrimSpace(string(out))
@@ -185,7 +188,7 @@ func (m *Machine) Run(ctx context.Context, program string, arguments ...string) 
 	return text, nil
 }
 
-// WriteFile writes a file in the machine and creates its directories.
+// WriteFile writes a file in the machine and creates its parent directories.
 func (m *Machine) WriteFile(ctx context.Context, path string, content []byte,
 	mode os.FileMode) error {
 	const script = `mkdir -p "$(dirname "$1")" && cat >"$1" && chmod "$2" "$1"`
@@ -197,7 +200,7 @@ func (m *Machine) WriteFile(ctx context.Context, path string, content []byte,
 	return nil
 }
 
-// Console returns the last console output.
+// Console returns the end of the machine's console output.
 func (m *Machine) Console() string { return m.console.String() }
 
 // PowerOff stops all units in order and removes the machine.
@@ -214,7 +217,7 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 	}
 }
 
-// Close kills the machine, if it is running, and removes it.
+// Close kills the machine if it is running, and removes its directory and control group.
 func (m *Machine) Close() error { return m.close() }
 
 func (m *Machine) end() error {
@@ -222,7 +225,8 @@ func (m *Machine) end() error {
 	select {
 	case <-m.exited:
 	default:
-		_ = m.process.Process.Kill() // kills its whole PID namespace
+		// the kernel also kills all other processes in the PID namespace
+		_ = m.process.Process.Kill()
 		select {
 		case <-m.exited:
 		case <-time.After(endingTime):
@@ -232,13 +236,13 @@ func (m *Machine) end() error {
 	return errors.Join(removeCgroup(m.cgroup, time.Now().Add(endingTime)), os.Remove(m.dir))
 }
 
-// console stores the last output.
+// console is a writer that stores the last consoleSize bytes.
 type console struct {
 	mu   sync.Mutex
 	text []byte
 }
 
-// consoleSize is the size of the stored output.
+// consoleSize limits the stored console output, in bytes.
 const consoleSize = 64 << 10
 
 func (c *console) Write(p []byte) (int, error) {

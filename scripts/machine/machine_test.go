@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// bootAlone is the environment variable that makes this test program boot a machine, print its name
-// and PID 1, and wait to be killed.
+// bootAlone is an environment variable. If it is set, this test program boots a machine, prints the
+// machine's name and PID 1, and waits to be killed.
 const bootAlone = "MACHINE_TEST_BOOT"
 
 func TestMain(m *testing.M) {
@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// leftovers returns the traces of a machine that are left on this one.
+// leftovers returns what is left of a machine on its host: mounts, directories, control groups and
+// its PID 1.
 func leftovers(t *testing.T, name string, leader int) []string {
 	t.Helper()
 	var left []string
@@ -85,7 +86,7 @@ func TestMachine_BootAndPowerOff(t *testing.T) {
 	}
 	m.MustRun(t, "systemctl", "daemon-reload")
 	m.MustRun(t, "systemctl", "start", "hello")
-	// When a unit has ended, journald may not have read its output yet.
+	// journald may not have read the output of a unit that has ended.
 	m.MustRun(t, "journalctl", "--sync")
 	if text := m.MustRun(t, "journalctl", "-u", "hello", "-o", "cat"); !strings.Contains(text,
 		"hello from ") {
@@ -111,7 +112,7 @@ func TestMachine_BootAndPowerOff(t *testing.T) {
 	}
 }
 
-// A reboot stops processes, keeps files, and starts enabled units.
+// A reboot stops processes, preserves files, and starts enabled units.
 func TestReboot(t *testing.T) {
 	m := BootForTest(t, Options{})
 	const unit = "[Service]\nType=oneshot\nExecStart=/bin/sh -c 'echo booted >>/var/boots'\n" +
@@ -206,16 +207,16 @@ func TestMachine_EndsWithItsOwner(t *testing.T) {
 	if err := owner.Process.Kill(); err != nil {
 		t.Error(err)
 	}
-	_ = owner.Wait() // killed
+	_ = owner.Wait() // returns an error, because the process was killed
 	if scanErr != nil {
 		t.Fatalf("the other process says %q", line)
 	}
 	parts.Eventually(t, endingTime, "the machine ends",
 		func() bool { return syscall.Kill(leader, 0) != nil })
-	// The first process of the namespace exits after all others, and holds the mounts and the
-	// control group until then.
+	// The first process of the PID namespace exits after all others. Until then, the mounts and the
+	// control group exist.
 	parts.Eventually(t, endingTime, "nothing of the machine is left", func() bool {
-		sweep() // like the next Boot
+		sweep() // Boot calls sweep as well
 		return leftovers(t, name, leader) == nil
 	})
 }
@@ -226,7 +227,7 @@ func TestBoot_FailureHasReason(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // immediately, since a busy machine may have booted otherwise
+	cancel() // cancel before Boot, because this process may be delayed for longer than a boot
 	if _, err := Boot(ctx, Options{}); err == nil {
 		t.Error("booted for nobody")
 	}

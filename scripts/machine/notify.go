@@ -9,12 +9,12 @@ import (
 	"strings"
 )
 
-// notifySocket receives the progress of systemd-nspawn (sd_notify(3)). It must always be read;
-// otherwise writers, including the machine's PID 1, would block.
+// notifySocket receives the notifications of systemd-nspawn (sd_notify(3)). It must always be read,
+// because otherwise senders, such as the machine's PID 1, would block.
 type notifySocket struct {
 	path  string
 	conn  *net.UnixConn
-	up    chan struct{} // buffers one: the machine is up
+	up    chan struct{} // buffered; receives a value when systemd reports READY=1
 	ended chan struct{}
 }
 
@@ -30,12 +30,12 @@ func listenNotify(path string) (*notifySocket, error) {
 }
 
 func (s *notifySocket) close() {
-	_ = s.conn.Close() // no writers are left
+	_ = s.conn.Close() // the machine has ended, so nothing sends to the socket
 	<-s.ended
 	_ = os.Remove(s.path)
 }
 
-// read reads until the socket is closed.
+// read receives notifications until the socket is closed.
 func (s *notifySocket) read() {
 	defer close(s.ended)
 	message := make([]byte, 4096)
@@ -55,7 +55,7 @@ func (s *notifySocket) read() {
 	}
 }
 
-// ready waits until the machine's systemd is up.
+// ready waits until the machine's systemd reports READY=1.
 func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error {
 	select {
 	case <-s.up:
@@ -63,7 +63,8 @@ func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error 
 		return errors.New("it ended before it was up")
 	case <-ctx.Done():
 	}
-	if err := ctx.Err(); err != nil { // select chooses at random if both are ready
+	// select may have chosen up although ctx has ended as well.
+	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("waiting for it to be up: %w", err)
 	}
 	return nil

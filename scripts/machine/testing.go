@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// BootForTest boots a machine and removes it after the test.
+// BootForTest boots a machine for a test, and removes it when the test ends.
 func BootForTest(t testing.TB, options Options) *Machine {
 	t.Helper()
 	m, err := Boot(t.Context(), options)
@@ -19,7 +19,7 @@ func BootForTest(t testing.TB, options Options) *Machine {
 	return m
 }
 
-// MustRun is Run that fails the test on an error.
+// MustRun is like Run but fails the test on an error.
 func (m *Machine) MustRun(t testing.TB, program string, arguments ...string) string {
 	t.Helper()
 	out, err := m.Run(t.Context(), program, arguments...)

@@ -1,4 +1,4 @@
-// Package catalog runs Consul for tests, in development mode, and changes its catalogue.
+// Package catalog runs Consul servers in development mode for tests, and changes their catalogue.
 package catalog
 
 import (
@@ -21,10 +21,10 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startTimeout bounds the time in which a Consul elects itself as leader.
+// startTimeout bounds the time until a Consul server has elected itself as the leader.
 const startTimeout = 30 * time.Second
 
-// ManagementToken may do everything in a Consul with access control.
+// ManagementToken is a token with all rights for a Consul server with access control.
 const ManagementToken = "00000000-0000-0000-0000-00000000d150"
 
 // find returns the path of Consul. The first call builds it, which takes minutes.
@@ -36,27 +36,27 @@ var find = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// Consul is a server with an empty catalogue in memory.
+// Consul is a running Consul server, whose catalogue is in memory and initially empty.
 type Consul struct {
 	*parts.Process
-	Address string // http://127.0.0.1:PORT
+	Address string // of the form http://127.0.0.1:PORT
 	options Options
 }
 
-// Options of a Consul.
+// Options are the options of a Consul server.
 type Options struct {
-	Port int  // of its API; 0: any
-	ACL  bool // with access control; see ManagementToken
+	Port int  // port of the HTTP API; 0: a free port
+	ACL  bool // enables access control; see ManagementToken
 
-	Datacenter string  // "": dc1
-	Join       *Consul // of another datacentre; nil: none
+	Datacenter string  // name of the datacentre; "": dc1
+	Join       *Consul // server of another datacentre to join; nil: none
 
-	// Ports of the servers for RPC, gossip in the datacentre and gossip between datacentres; "":
-	// any.
+	// Ports for RPC, gossip within the datacentre and gossip between datacentres; "": a free port.
 	rpc, lan, wan string
 }
 
-// Start starts a Consul, which ends with the test, and waits for its leader.
+// Start starts a Consul server and waits until it has a leader. The server is killed when the test
+// ends.
 func Start(t testing.TB, o Options) *Consul {
 	t.Helper()
 	c := Launch(t, o)
@@ -64,7 +64,7 @@ func Start(t testing.TB, o Options) *Consul {
 	return c
 }
 
-// Launch starts a Consul like Start, without waiting for its leader.
+// Launch starts a Consul server like Start, but does not wait for the leader.
 func Launch(t testing.TB, o Options) *Consul {
 	t.Helper()
 	program, err := find()
@@ -95,21 +95,22 @@ func Launch(t testing.TB, o Options) *Consul {
 		Address: fmt.Sprintf("http://127.0.0.1:%d", o.Port)}
 }
 
-// Restart kills Consul and starts another one with an empty catalogue at the same address.
+// Restart kills the Consul server and starts another one, with an empty catalogue, at the same
+// address.
 func (c *Consul) Restart(t testing.TB) *Consul {
 	t.Helper()
 	c.Kill()
 	return Start(t, c.options)
 }
 
-// leads reports whether Consul has elected a leader and made its own registration.
+// leads reports whether the server has elected a leader and registered itself in the catalogue.
 func (c *Consul) leads() bool {
 	var nodes []any
 	return c.call(http.MethodGet, "/v1/catalog/service/consul", nil, &nodes) == nil && len(nodes) > 0
 }
 
-// Do sends a request of Consul's API, with the management token if Consul has access control. body
-// and answer are values for JSON; nil = none.
+// Do sends a request to Consul's HTTP API, with ManagementToken if access control is enabled. body
+// is encoded as JSON, and the response is decoded into answer; both may be nil.
 func (c *Consul) Do(t testing.TB, method, path string, body, answer any) {
 	t.Helper()
 	if err := c.call(method, path, body, answer); err != nil {

@@ -6,20 +6,20 @@ import (
 	"testing"
 )
 
-// Instance is the registration of a service instance on its own node, with a check if Status is
-// set.
+// Instance is the registration of a service instance on a node of its own. If Status is set, it has
+// a health check with that status.
 type Instance struct {
-	Service, ID string // "": ID is Service
-	Node        string // "": ID
+	Service, ID string // service name and ID of the instance; ID "": Service
+	Node        string // name of the node; "": ID
 	Address     string
 	Port        int
 	Tags        []string
 	Meta        map[string]string
 	Weights     *Weights
-	Status      string // passing, warning, critical; "": no check
+	Status      string // passing, warning or critical; "": no health check
 }
 
-// Weights of an instance.
+// Weights are the weights of an instance for load balancing, by the status of its health check.
 type Weights struct {
 	Healthy int `json:"Passing"`
 	Warning int
@@ -49,7 +49,7 @@ func (i Instance) check(id string) map[string]any {
 		"ServiceID": i.id()}
 }
 
-// SetStatus sets the state of the check of an instance.
+// SetStatus sets the status of an instance's health check.
 func (c *Consul) SetStatus(t testing.TB, i Instance, status string) {
 	t.Helper()
 	i.Status = status
@@ -57,7 +57,7 @@ func (c *Consul) SetStatus(t testing.TB, i Instance, status string) {
 		"SkipNodeUpdate": true, "Check": i.check("service:" + i.id())}, nil)
 }
 
-// SetNodeStatus sets the state of a check of a node.
+// SetNodeStatus sets the status of a node's health check.
 func (c *Consul) SetNodeStatus(t testing.TB, node, status string) {
 	t.Helper()
 	c.Do(t, http.MethodPut, "/v1/catalog/register", map[string]any{"Node": node,
@@ -65,14 +65,14 @@ func (c *Consul) SetNodeStatus(t testing.TB, node, status string) {
 			"Name": "serf", "Status": status}}, nil)
 }
 
-// Deregister removes an instance.
+// Deregister removes an instance from the catalogue.
 func (c *Consul) Deregister(t testing.TB, i Instance) {
 	t.Helper()
 	c.Do(t, http.MethodPut, "/v1/catalog/deregister", map[string]any{"Node": i.node(),
 		"ServiceID": i.id()}, nil)
 }
 
-// SetMaintenance turns maintenance of an instance on or off.
+// SetMaintenance enables or disables the maintenance mode of an instance.
 func (c *Consul) SetMaintenance(t testing.TB, i Instance, on bool) {
 	t.Helper()
 	id := "_service_maintenance:" + i.id()

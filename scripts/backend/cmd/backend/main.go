@@ -1,5 +1,5 @@
-// Command backend runs a small server to stand behind Envoy; see package backend for what it
-// answers.
+// Command backend runs a small HTTP and TCP server behind Envoy; see package backend for its
+// responses.
 package main
 
 import (

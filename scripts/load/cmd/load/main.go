@@ -1,7 +1,7 @@
-// Command load runs the load generator in a separate process, so that neither the race detector nor
-// the garbage collector of the measured program disturbs it. It prints a JSON line per second and,
-// at the end, {"report": …}. Each line on standard input is a mark. The run ends at the end of
-// standard input, on SIGINT or SIGTERM, or after -duration.
+// Command load runs the load generator as a separate process, so that the race detector and the
+// garbage collector of a measured program do not disturb it. It prints a line of JSON per second
+// and, at the end, {"report": …}. Each line on standard input is recorded as a mark. The command
+// ends at the end of standard input, on SIGINT or SIGTERM, or after -duration.
 package main
 
 import (
@@ -67,7 +67,8 @@ func run(config load.Config, duration time.Duration, people bool) error {
 			if open {
 				running.Mark(label)
 			} else if duration > 0 {
-				open, marks = true, nil // no standard input: the duration ends the run
+				// With -duration, the end of standard input does not end the run.
+				open, marks = true, nil
 			}
 		case <-ctx.Done():
 			open = false

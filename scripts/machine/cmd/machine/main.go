@@ -1,4 +1,4 @@
-// Command machine boots a machine with a real systemd, runs a command in it (a shell by default)
+// Command machine boots a machine with a real systemd, runs a command in it, by default a shell,
 // and powers it off:
 //
 //	go run ./scripts/machine/cmd/machine [-bind FOLDER] [command argument …]
@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/machine"
 )
 
-// powerOffTime is systemd's default stop time-out.
+// powerOffTime is the default of systemd's DefaultTimeoutStopSec=.
 const powerOffTime = 90 * time.Second
 
 func main() {
