@@ -11,12 +11,13 @@ import (
 	"time"
 )
 
-// Collector is an OpenTelemetry Collector.
+// Collector is a running OpenTelemetry Collector.
 type Collector struct {
 	*Process
-	GRPC, HTTP int    // ports for OTLP
-	Zipkin     int    // port for Zipkin
-	File       string // received spans and log records: messages of OTLP as lines of JSON
+	GRPC, HTTP int // ports of the OTLP receivers
+	Zipkin     int // port of the Zipkin receiver
+	// file with the received spans and log records: OTLP messages in JSON, one per line
+	File string
 }
 
 const collectorConfig = `receivers:
@@ -31,8 +32,8 @@ service:
     logs: {receivers: [otlp], exporters: [file]}
 `
 
-// StartCollector runs an OpenTelemetry Collector until the test ends. The first call builds it,
-// which takes minutes.
+// StartCollector starts an OpenTelemetry Collector, which is killed when the test ends. The first
+// call builds it, which takes minutes.
 func StartCollector(t testing.TB) *Collector {
 	t.Helper()
 	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-collector")).Output()

@@ -8,18 +8,19 @@ import (
 	"testing"
 )
 
-// Discoveryd is an outrider-discoveryd that serves a folder of mesh files.
+// Discoveryd describes an outrider-discoveryd that serves a folder of mesh files.
 type Discoveryd struct {
-	Program   string // path; "": BuildProgram's
+	Program   string // path of the program; "": the result of BuildProgram
 	Folder    string
-	Plaintext string // address; "": none
-	TLS       string // address; "": none
+	Plaintext string // plaintext address; "": none
+	TLS       string // address with TLS; "": none
 	// Monitoring is the address of pages and metrics; "": none.
 	Monitoring string
-	More       string // further tables of its configuration
+	More       string // further tables of the configuration, in TOML
 }
 
-// Command returns the command, with a configuration and a state directory of its own.
+// Command returns a command that runs outrider-discoveryd with a new configuration file and state
+// directory.
 func (d Discoveryd) Command(t testing.TB) *exec.Cmd {
 	t.Helper()
 	own := ShortDir(t)

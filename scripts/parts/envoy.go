@@ -12,14 +12,14 @@ import (
 	"time"
 )
 
-// EnvoyProcess is a real Envoy whose admin interface is on a Unix socket.
+// EnvoyProcess is a running Envoy whose admin interface is on a Unix socket.
 type EnvoyProcess struct {
 	*Process
-	Admin http.RoundTripper // for URLs of any host
+	Admin http.RoundTripper // connects to the admin interface, whatever the host in the URL
 }
 
-// StartEnvoy starts an Envoy with a bootstrap, whose admin interface is on the given socket, and
-// kills it when the test ends.
+// StartEnvoy starts an Envoy, which is killed when the test ends. bootstrap must place the admin
+// interface on the Unix socket admin.
 func StartEnvoy(t testing.TB, admin, bootstrap string, arguments ...string) *EnvoyProcess {
 	t.Helper()
 	arguments = append([]string{"--config-yaml", bootstrap, "--disable-hot-restart",
@@ -31,7 +31,8 @@ func StartEnvoy(t testing.TB, admin, bootstrap string, arguments ...string) *Env
 			}}}
 }
 
-// Get returns a response of the admin interface with status 200, "" if there is none.
+// Get requests a path of the admin interface and returns the body of the response, "" unless the
+// status is 200.
 func (e *EnvoyProcess) Get(path string) string {
 	client := http.Client{Transport: e.Admin, Timeout: 5 * time.Second}
 	response, err := client.Get("http://admin" + path)
@@ -46,8 +47,8 @@ func (e *EnvoyProcess) Get(path string) string {
 	return string(body)
 }
 
-// Stat returns the counter or gauge whose name matches a regular expression, -1 if there is not
-// exactly one.
+// Stat returns the value of the counter or gauge whose name matches a regular expression, -1 unless
+// exactly one matches.
 func (e *EnvoyProcess) Stat(name string) int {
 	var stats struct{ Stats []struct{ Value int } }
 	text := e.Get("/stats?format=json&filter=" + url.QueryEscape("^"+name+"$"))
@@ -57,14 +58,14 @@ func (e *EnvoyProcess) Stat(name string) int {
 	return stats.Stats[0].Value
 }
 
-// WaitLive waits until the Envoy is live.
+// WaitLive waits until Envoy is live: its server state is LIVE.
 func (e *EnvoyProcess) WaitLive(t testing.TB) {
 	t.Helper()
 	Eventually(t, time.Minute, "Envoy is live", func() bool { return e.Get("/ready") != "" })
 }
 
-// FailingEnvoy is a shell script that acts as an Envoy: it answers queries of its version and
-// options, and fails to start.
+// FailingEnvoy is a shell script in place of Envoy: it prints a version and options when asked for
+// them, and otherwise exits with an error.
 const FailingEnvoy = `#!/bin/sh
 case "$1" in
 --version) echo "envoy  version: 0123456789012345678901234567890123456789/1.40.0/Clean/RELEASE/BoringSSL" ;;

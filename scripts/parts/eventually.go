@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// pollPause is the pause between two evaluations of a condition.
+// pollPause is the pause between two calls of a condition.
 const pollPause = 5 * time.Millisecond
 
 // Eventually polls until holds returns true, and fails the test if that takes longer than limit.
@@ -16,8 +16,8 @@ func Eventually(t testing.TB, limit time.Duration, what string, holds func() boo
 	}
 }
 
-// EventuallySees is Eventually for a condition that returns what it sees; a failure prints the last
-// value.
+// EventuallySees is like Eventually for a condition that also returns what it observed. A failure
+// prints the last observation.
 func EventuallySees(t testing.TB, limit time.Duration, what string,
 	holds func() (bool, string)) {
 	t.Helper()
@@ -27,7 +27,7 @@ func EventuallySees(t testing.TB, limit time.Duration, what string,
 	}
 }
 
-// Poll polls until holds returns true, for at most limit, and reports whether it did.
+// Poll polls until holds returns true, for at most limit, and reports whether it has returned true.
 func Poll(limit time.Duration, holds func() bool) bool {
 	for deadline := time.Now().Add(limit); !holds(); time.Sleep(pollPause) {
 		if time.Now().After(deadline) {
@@ -37,8 +37,8 @@ func Poll(limit time.Duration, holds func() bool) bool {
 	return true
 }
 
-// RepeatFor calls look once per period for a duration. It is for checks that an event does not
-// happen or that a state does not change.
+// RepeatFor calls look periodically for a duration. Use it to check that an event does not happen
+// or that a state does not change.
 func RepeatFor(duration, period time.Duration, look func()) {
 	for end := time.Now().Add(duration); time.Now().Before(end); time.Sleep(period) {
 		look()

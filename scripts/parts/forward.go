@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// ForwardConnections forwards the connections of a listener to an address. The returned function,
-// and the end of the test, close the listener and all connections.
+// ForwardConnections forwards the connections of a listener to an address. When stop is called or
+// the test ends, it closes the listener and all connections.
 func ForwardConnections(t testing.TB, listener net.Listener, address string) (stop func()) {
 	t.Helper()
 	var opened []net.Conn
@@ -29,7 +29,7 @@ func ForwardConnections(t testing.TB, listener net.Listener, address string) (st
 			opened = append(opened, to)
 			for source, target := range map[net.Conn]net.Conn{from: to, to: from} {
 				go func() {
-					_, _ = io.Copy(target, source) // until either side closes its connection
+					_, _ = io.Copy(target, source) // returns when either side closes its connection
 					_ = target.Close()
 				}()
 			}

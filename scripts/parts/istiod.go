@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// IstiodPath returns the path of the real istiod. The first call builds it, which takes minutes.
+// IstiodPath returns the path of a real istiod. The first call builds it, which takes minutes.
 var IstiodPath = sync.OnceValues(func() (string, error) {
 	out, err := exec.Command(filepath.Join(Root(), "scripts", "get-istiod")).Output()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -21,8 +21,9 @@ var IstiodPath = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// IstiodCommand returns the command of a real istiod for a directory of YAML and the text of a
-// MeshConfig. work holds its files; ports are on 127.0.0.1, the first one for proxies.
+// IstiodCommand returns a command that runs a real istiod with the YAML files in a folder and a
+// MeshConfig, given as text. It writes its files into work. The ports on 127.0.0.1 are for xDS,
+// HTTP and monitoring.
 func IstiodCommand(folder, meshConfig, work string, ports [3]int) (*exec.Cmd, error) {
 	path, err := IstiodPath()
 	if err != nil {
@@ -42,15 +43,17 @@ func IstiodCommand(folder, meshConfig, work string, ports [3]int) (*exec.Cmd, er
 	return command, nil
 }
 
-// istiodEnvironment configures istiod without Kubernetes, CA and injection, for Envoys without
-// Istio's filters, and without a rate limit of new clients.
+// istiodEnvironment contains environment variables for an istiod without Kubernetes, CA and
+// injection. It serves Envoys that lack the filters of Istio's proxy, and does not limit the rate
+// of new clients.
 var istiodEnvironment = []string{"POD_NAMESPACE=istio-system", "POD_NAME=istiod-0",
 	"SHARED_MESH_CONFIG=", "ENABLE_CA_SERVER=false", "PILOT_CERT_PROVIDER=none",
 	"PILOT_ENABLE_GATEWAY_API=false", "ENABLE_DEBUG_ON_HTTP=true",
 	"UNSAFE_ENABLE_ADMIN_ENDPOINTS=false", "PILOT_ENABLE_METADATA_EXCHANGE=false",
 	"PILOT_ENABLE_ALPN_FILTER=false", "PILOT_MAX_REQUESTS_PER_SECOND=10000"}
 
-// IstioSource returns the directory of the module that istiod is built from, for its test data.
+// IstioSource returns the directory of the module istio.io/istio from which istiod is built. It
+// contains test data as well.
 var IstioSource = sync.OnceValues(func() (string, error) {
 	folder := filepath.Join(Root(), "scripts", "parts", "istiod")
 	for _, arguments := range [][]string{{"mod", "download", "istio.io/istio"},
@@ -69,11 +72,13 @@ var IstioSource = sync.OnceValues(func() (string, error) {
 	return "", nil
 })
 
-// BuildIstio builds a program in the module of istiod, and returns its path.
+// BuildIstio builds a program in the module from which istiod is built, and returns the program's
+// path.
 func BuildIstio(t testing.TB, pkg string) string {
 	t.Helper()
 	folder, module := ShortDir(t), filepath.Join(Root(), "scripts", "parts", "istiod")
-	for _, name := range []string{"go.mod", "go.sum"} { // the build adds what istiod does not need
+	// The build uses copies, because it adds dependencies that istiod does not need.
+	for _, name := range []string{"go.mod", "go.sum"} {
 		text, err := os.ReadFile(filepath.Join(module, name))
 		if err == nil {
 			err = os.WriteFile(filepath.Join(folder, name), text, 0o600)

@@ -9,16 +9,16 @@ import (
 	"syscall"
 )
 
-// IstiodCA configures a real istiod as CA, without Kubernetes.
+// IstiodCA describes a real istiod that is a CA and runs without Kubernetes.
 type IstiodCA struct {
-	Folder string   // has ca-key.pem, ca-cert.pem, cert-chain.pem and root-cert.pem of the CA
-	JWKS   string   // URL of the keys of tokens from Issuer
-	Issuer string   // of tokens; their audience is istio-ca
-	Ports  [4]int   // of 127.0.0.1: plain, TLS (for localhost), HTTP, monitoring
-	Env    []string // further variables
+	Folder string   // contains the CA's ca-key.pem, ca-cert.pem, cert-chain.pem and root-cert.pem
+	JWKS   string   // URL of the key set that verifies tokens
+	Issuer string   // issuer of accepted tokens, whose audience is istio-ca
+	Ports  [4]int   // on 127.0.0.1: plaintext, TLS (for localhost), HTTP, monitoring
+	Env    []string // additional environment variables
 }
 
-// Command returns the command, not started yet, which keeps its files in work.
+// Command returns a command that runs istiod. It writes istiod's files into work.
 func (i IstiodCA) Command(work string) (*exec.Cmd, error) {
 	path, err := IstiodPath()
 	if err != nil {
@@ -38,8 +38,8 @@ func (i IstiodCA) Command(work string) (*exec.Cmd, error) {
 	return command, nil
 }
 
-// Arguments returns istiod's arguments. work must contain mesh.yaml, a MeshConfig, and an empty
-// folder named none.
+// Arguments returns istiod's command line. work must contain the MeshConfig mesh.yaml and an empty
+// folder none.
 func (i IstiodCA) Arguments(work string) []string {
 	at := func(n int) string { return fmt.Sprintf("127.0.0.1:%d", i.Ports[n]) }
 	return []string{"discovery", "--configDir", filepath.Join(work, "none"), "--registries=",
@@ -49,7 +49,7 @@ func (i IstiodCA) Arguments(work string) []string {
 		"--monitoringAddr", at(3), "--ctrlz_port", "0"}
 }
 
-// Environment returns istiod's variables.
+// Environment returns istiod's environment variables.
 func (i IstiodCA) Environment() []string {
 	rule := fmt.Sprintf(`{"issuer": %q, "jwks_uri": %q, "audiences": ["istio-ca"]}`,
 		i.Issuer, i.JWKS)

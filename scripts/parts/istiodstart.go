@@ -11,10 +11,10 @@ import (
 	"time"
 )
 
-// StartIstiod starts IstiodCommand with additional environment, and returns once istiod serves.
-// istiod ends with the test, or when end is called. Proxies connect through a forwarder, which
-// listens only once istiod has endpoints: about one istiod in 150 never reads those of the folder;
-// StartIstiod replaces it.
+// StartIstiod runs IstiodCommand with additional environment variables and returns when istiod
+// serves. istiod is killed when the test ends or end is called. About one istiod in 150 never reads
+// the endpoints in the folder; StartIstiod replaces such an istiod. Proxies therefore connect to a
+// forwarder, which listens on ports[0] only after istiod has endpoints.
 func StartIstiod(t testing.TB, folder, meshConfig string, ports [3]int, environment ...string) (
 	end func()) {
 	t.Helper()
@@ -54,7 +54,7 @@ func StartIstiod(t testing.TB, folder, meshConfig string, ports [3]int, environm
 	return nil
 }
 
-// hasEndpoints reports whether the istiod whose HTTP port is given has endpoints of services.
+// hasEndpoints reports whether the istiod with an HTTP port has read endpoints of services.
 func hasEndpoints(port int) bool {
 	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/debug/endpointShardz", port))
 	if err != nil {

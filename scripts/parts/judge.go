@@ -12,16 +12,17 @@ import (
 	"sync"
 )
 
-// IstioResult is the result of Istio's validation.
+// IstioResult is the result of Istio's validation of one object.
 type IstioResult struct {
-	// Stage is the stage that refused the object (see scripts/parts/istiod/judge); "": accepted.
+	// Stage is the stage that refused the object (see scripts/parts/istiod/judge); "": the object
+	// is accepted.
 	Stage    string
 	Error    string
 	Warnings string
 }
 
-// ValidateAsIstio returns the result of Istio's validation for each YAML document. The first call
-// builds Istio's validation, which takes minutes.
+// ValidateAsIstio validates YAML documents with the code of Istio and Kubernetes, and returns a
+// result for each. The first call builds the command judge, which takes minutes.
 func ValidateAsIstio(documents []string) ([]IstioResult, error) {
 	path, err := istioValidator()
 	if err != nil {

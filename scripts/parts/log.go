@@ -5,7 +5,8 @@ import (
 	"sync"
 )
 
-// Log is a buffer that may be read while it is written. The zero value is empty.
+// Log is a writer that stores what is written. It may be read while it is written. The zero value
+// is empty.
 type Log struct {
 	mu   sync.Mutex
 	text bytes.Buffer

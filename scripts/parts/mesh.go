@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// GatewayYAML returns a Gateway in namespace default for all proxies, and a VirtualService of the
-// same name for a host. servers and http are the YAML of these lists; each element may have several
-// lines.
+// GatewayYAML returns YAML with a Gateway in namespace default that selects all proxies, and a
+// VirtualService of the same name for a host. servers and http are the YAML of the lists with these
+// names; an element may span several lines.
 func GatewayYAML(name, host, servers, http string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: Gateway
@@ -27,8 +27,8 @@ spec:
 `, name, host, indent(servers), indent(http))
 }
 
-// GatewayFilterYAML returns an EnvoyFilter in namespace default that inserts an HTTP filter into
-// all listeners of Gateways. filter is YAML.
+// GatewayFilterYAML returns the YAML of an EnvoyFilter in namespace default that inserts an HTTP
+// filter into all listeners of gateways. filter is the YAML of the filter.
 func GatewayFilterYAML(name, filter string) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter
@@ -45,7 +45,7 @@ spec:
 `, name, filter)
 }
 
-// indent moves each line by two columns.
+// indent indents each line by two columns.
 func indent(text string) string {
 	return "  " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ")
 }

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// HangingMount mounts over a folder a file system that answers no request, until release is called
-// or the test ends; then it is unmounted. It requires root.
+// HangingMount mounts a file system on a folder that does not respond to any request. When release
+// is called or the test ends, the file system is unmounted. It requires root.
 func HangingMount(t testing.TB, folder string) (release func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -27,7 +27,7 @@ func HangingMount(t testing.TB, folder string) (release func()) {
 		if err := syscall.Unmount(folder, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
 		}
-		_ = device.Close() // pending requests fail
+		_ = device.Close() // makes pending requests fail
 	})
 	t.Cleanup(release)
 	return release

@@ -12,13 +12,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv is the environment variable that is set if the test runs in a network namespace of its
-// own.
+// insideEnv is an environment variable that is set in the process that InNetwork starts.
 const insideEnv = "OUTRIDER_TEST_NETWORK"
 
-// InNetwork reports whether the test runs in a network namespace of its own, where no other process
-// uses its ports. If not, it runs the test again in one, with a loopback interface that is up, and
-// returns false: the caller must return.
+// InNetwork reports whether the test runs in its own network namespace, in which no other process
+// uses ports. If not, it runs the test in a new process and network namespace whose loopback
+// interface is up, and returns false: the caller must then return.
 func InNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) != "" {
@@ -44,15 +43,15 @@ func InNetwork(t *testing.T) bool {
 	return false
 }
 
-// OtherHost is a network namespace that is connected to this one as if it were another host.
+// OtherHost is a network namespace that acts as another host, connected to this host by a link.
 type OtherHost struct {
-	Peer    string // this host's address, as seen from the other one
-	Address string // the other host's address
+	Peer    string // address of this host on the link
+	Address string // address of the other host on the link
 	process *os.Process
 }
 
-// NewOtherHost creates another host, which exists until the test ends. It requires root. If it is
-// called in a function that Do runs, it connects the new host to the host of Do.
+// NewOtherHost creates another host, which exists until the test ends. It requires root. In a
+// function that OtherHost.Do calls, it connects the new host to that OtherHost.
 func NewOtherHost(t testing.TB) *OtherHost {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -64,12 +63,12 @@ func NewOtherHost(t testing.TB) *OtherHost {
 	if err := holder.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { // removing the namespace removes both ends of the link
+	t.Cleanup(func() { // the kernel removes both ends of the link with the namespace
 		_ = holder.Process.Kill()
 		_ = holder.Wait()
 	})
 	pid := holder.Process.Pid
-	address := func(host int) string { // RFC 2544 reserves this network for tests
+	address := func(host int) string { // in the network that RFC 2544 reserves for tests
 		return fmt.Sprintf("198.18.%d.%d", pid>>6&0xff, pid<<2&0xff+host)
 	}
 	h := &OtherHost{process: holder.Process, Peer: address(1), Address: address(2)}
@@ -90,16 +89,17 @@ func NewOtherHost(t testing.TB) *OtherHost {
 	return h
 }
 
-// Namespace returns the file of the host's network namespace.
+// Namespace returns the path of the host's network namespace.
 func (h *OtherHost) Namespace() string { return fmt.Sprintf("/proc/%d/ns/net", h.process.Pid) }
 
-// Do calls do on the other host: sockets that the calling goroutine creates belong to that host.
+// Do calls do in the network namespace of the host: sockets that the calling goroutine creates
+// belong to the host.
 func (h *OtherHost) Do(t testing.TB, do func()) {
 	t.Helper()
 	InNamespace(t, h.Namespace(), do)
 }
 
-// InNamespace calls do in the network namespace of a file.
+// InNamespace calls do in the network namespace with a path.
 func InNamespace(t testing.TB, path string, do func()) {
 	t.Helper()
 	runtime.LockOSThread()
@@ -123,8 +123,8 @@ func InNamespace(t testing.TB, path string, do func()) {
 	do()
 }
 
-// Filter applies an nftables rule to all packets that the other host receives and sends, and
-// removes an earlier one; "" = none.
+// Filter applies an nftables rule to all packets that the host receives and sends. It replaces the
+// rule of an earlier call; "" = no rule.
 func (h *OtherHost) Filter(t testing.TB, rule string) {
 	t.Helper()
 	commands := "add table inet bad\ndelete table inet bad\n"

@@ -1,4 +1,5 @@
-// Package parts provides the real servers and the helpers that tests and benchmarks share.
+// Package parts provides the real servers, such as Envoy and istiod, and the helpers that tests and
+// benchmarks share.
 package parts
 
 import (
@@ -12,8 +13,8 @@ import (
 	"testing"
 )
 
-// Root returns the root directory of the source tree. With -trimpath, the working directory must be
-// inside it, as in tests.
+// Root returns the root directory of the source tree. In programs built with -trimpath, the working
+// directory must be inside the source tree, as it is in tests.
 func Root() string {
 	_, file, _, _ := runtime.Caller(0)
 	if filepath.IsAbs(file) {
@@ -34,7 +35,7 @@ var envoy = sync.OnceValues(func() (string, error) {
 	return strings.TrimSpace(string(out)), err
 })
 
-// Envoy returns the path of the real Envoy. The first call downloads it.
+// Envoy returns the path of a real Envoy. The first call downloads it.
 func Envoy(t testing.TB) string {
 	t.Helper()
 	path, err := envoy()
@@ -47,8 +48,8 @@ func Envoy(t testing.TB) string {
 	return path
 }
 
-// ShortDir returns a temporary directory whose path is short enough for Unix sockets (108 bytes).
-// It is removed after the test.
+// ShortDir returns a temporary directory whose path is short enough for Unix sockets in it (108
+// bytes). The directory is removed when the test ends.
 func ShortDir(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/tmp", "or")

@@ -12,16 +12,16 @@ import (
 
 const (
 	firstPort = 10000
-	// Higher ports are assigned by the kernel to outgoing connections and to listeners with port 0
+	// The kernel assigns higher ports to outgoing connections and to listeners with port 0
 	// (ip_local_port_range).
 	lastPort = 32767
-	// The first of the hundred default ports of Outrider and Istio, which an agent on this machine
-	// may use.
+	// first of the hundred default ports of Outrider and Istio, which an agent on this machine may
+	// use
 	agentPort = 15000
 )
 
-// OccupiedPort returns a TCP port that the test listens on at all IPv4 addresses until it is
-// released.
+// OccupiedPort returns a TCP port on which the test listens on all IPv4 addresses until release is
+// called.
 func OccupiedPort(t testing.TB) (port int, release func()) {
 	t.Helper()
 	port = FreePort(t)
@@ -32,10 +32,11 @@ func OccupiedPort(t testing.TB) (port int, release func()) {
 	return port, func() { _ = listener.Close() }
 }
 
-// FreePort returns a TCP port that is free on all addresses and reserved for the caller until the
-// test ends. The kernel does not assign it to outgoing connections. No other test gets it, not even
-// in another process: an abstract Unix socket named after the port is the lease. Like the port, the
-// lease belongs to the network namespace, and it disappears with the process.
+// FreePort returns a TCP port that is free on all addresses. It is reserved for the caller until
+// the test ends: the kernel does not assign it to outgoing connections, and no other test receives
+// it, not even in another process. An abstract Unix socket, named after the port, is the
+// reservation (lease). Like the port, it belongs to the network namespace, and the kernel removes
+// it with the process.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	const count = lastPort - firstPort + 1
@@ -66,7 +67,8 @@ func FreePort(t testing.TB) int {
 	return 0
 }
 
-// leasePort returns the descriptor of a port's lease, or -1 if another test has it.
+// leasePort reserves a port and returns the descriptor of the lease, or -1 if another test has
+// reserved it.
 func leasePort(port int) (int, error) {
 	lease, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

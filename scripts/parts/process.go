@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a program that a test runs, and its output.
+// Process is a running program with its output.
 type Process struct {
 	Log
 	command *exec.Cmd
 	ended   chan struct{}
 }
 
-// StartProcess starts a program and kills it when the test ends. If the test failed, the end of its
-// output is logged.
+// StartProcess starts a program, which is killed when the test ends. If the test has failed, it
+// logs the end of the program's output.
 func StartProcess(t testing.TB, command *exec.Cmd) *Process {
 	t.Helper()
 	p := &Process{command: command, ended: make(chan struct{})}
@@ -37,7 +37,7 @@ func StartProcess(t testing.TB, command *exec.Cmd) *Process {
 	return p
 }
 
-// Kill kills the program and returns once it has ended.
+// Kill kills the program and waits until it has exited.
 func (p *Process) Kill() {
 	_ = p.command.Process.Kill()
 	<-p.ended
@@ -46,7 +46,7 @@ func (p *Process) Kill() {
 // CPUTime returns the CPU time that all threads of the program have used.
 func (p *Process) CPUTime(t testing.TB) time.Duration {
 	t.Helper()
-	const scheduled = 2 // CPUCLOCK_SCHED: user and system time, in nanoseconds
+	const scheduled = 2 // CPUCLOCK_SCHED: selects user and system time in nanoseconds
 	var used unix.Timespec
 	if err := unix.ClockGettime(int32(^p.command.Process.Pid<<3|scheduled), &used); err != nil {
 		t.Fatal(err)

@@ -10,24 +10,24 @@ import (
 	"testing"
 )
 
-// programs has the build function of each program, by name.
+// programs contains a function for each program that builds it once, by name.
 var programs sync.Map
 
-// ProgramPath returns the path of a copy of the program cmd/NAME for this test only.
+// ProgramPath returns the path of a copy of cmd/NAME that only this test uses.
 func ProgramPath(t testing.TB, name string) string {
 	t.Helper()
 	built := BuildProgram(t, name)
 	path := filepath.Join(ShortDir(t), name)
-	// Let another process write the file: if this process did, a concurrently forked child could
-	// hold it open, and exec would fail (ETXTBSY).
+	// Another process must write the file. If this process wrote it, a child that is forked at the
+	// same time could inherit the open descriptor, and exec would fail (ETXTBSY).
 	if out, err := exec.Command("install", "-m", "0700", built, path).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return path
 }
 
-// BuildProgram builds the program cmd/NAME and returns its path. It builds once for the test
-// process and for the processes that it starts afterwards (InNetwork).
+// BuildProgram builds cmd/NAME and returns its path. The program is built only once for this
+// process and for the processes that InNetwork starts.
 func BuildProgram(t testing.TB, name string) string {
 	t.Helper()
 	build, _ := programs.LoadOrStore(name, sync.OnceValues(func() (string, error) {
@@ -49,15 +49,15 @@ func BuildProgram(t testing.TB, name string) string {
 	return path
 }
 
-// Build builds programs as scripts/build does, in build/NAME, and returns that folder. arguments
-// are additional flags or packages, environment is added to that of the process. A program that is
-// up to date is not linked again.
+// Build runs scripts/build with arguments (flags and packages) and additional environment
+// variables. It returns the folder of the programs, build/NAME. A program that is up to date is not
+// linked again.
 func Build(environment []string, name string, arguments ...string) (string, error) {
 	folder := filepath.Join(Root(), "build", name)
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", err
 	}
-	// Lock the folder: the tests of two packages may build at the same time.
+	// flock prevents the tests of two packages from building at the same time.
 	command := exec.Command("flock", append([]string{folder + ".lock",
 		filepath.Join(Root(), "scripts", "build"), folder}, arguments...)...)
 	command.Env = append(os.Environ(), environment...)

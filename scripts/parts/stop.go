@@ -13,8 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PauseProcess sends SIGSTOP to a process and returns once all of its threads are stopped: until
-// then, a thread on another processor may still run. resume sends SIGCONT, once.
+// PauseProcess sends SIGSTOP to a process and waits until all of its threads are stopped, because a
+// thread on another CPU may run a little longer. resume sends SIGCONT; only its first call has an
+// effect.
 func PauseProcess(t testing.TB, pid int) (resume func()) {
 	t.Helper()
 	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
@@ -31,13 +32,13 @@ func PauseProcess(t testing.TB, pid int) (resume func()) {
 	})
 }
 
-// isStopped reports whether all threads of a process are stopped or have ended.
+// isStopped reports whether all threads of a process are stopped or have exited.
 func isStopped(pid int) bool {
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
 	for _, file := range threads {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // it has ended
+			continue // the thread has exited
 		}
 		_, state, _ := bytes.Cut(text[bytes.LastIndexByte(text, ')')+1:], []byte(" "))
 		if len(state) == 0 || !strings.ContainsRune("TZX", rune(state[0])) {

@@ -18,7 +18,7 @@ func ContextSwitches(t testing.TB, pid int) (n int) {
 		t.Fatalf("process %d has no threads: %v", pid, err)
 	}
 	for _, path := range threads {
-		status, _ := os.ReadFile(path) // the thread may have ended
+		status, _ := os.ReadFile(path) // the thread may have exited
 		for line := range strings.Lines(string(status)) {
 			name, value, _ := strings.Cut(line, ":")
 			if !strings.HasSuffix(name, "ctxt_switches") {

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NobodyUID is a user other than root.
+// NobodyUID is the UID of an unprivileged user, nobody on Debian.
 const NobodyUID = 65534
 
-// RunAs calls do as another user: files and sockets that the calling goroutine creates belong to
-// that user. It requires root.
+// RunAs calls do with the effective UID of another user: files and sockets that the calling
+// goroutine creates belong to that user. It requires root.
 func RunAs(t testing.TB, uid int, do func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -20,7 +20,7 @@ func RunAs(t testing.TB, uid int, do func()) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// The functions of the packages syscall and unix would change the user of all threads.
+	// The functions of packages syscall and unix would change the UID of all threads.
 	change := func(euid int) {
 		if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), uintptr(euid),
 			^uintptr(0)); errno != 0 {

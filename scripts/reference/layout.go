@@ -2,10 +2,10 @@ package main
 
 import "text/template"
 
-// document is the input of layout.
+// document is the data of the template layout.
 type document struct{ Title, Version, Body string }
 
-// layout is the template of a page, which loads nothing from other sites.
+// layout is the template of all pages. Pages load nothing from other sites.
 var layout = template.Must(template.New("page").Parse(`<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -1,6 +1,6 @@
-// Command reference writes the reference of the kinds that the embedded discovery server reads as
-// HTML pages, for /usr/share/doc/outrider/reference. The text is that of Istio's API, in the Go
-// module istio.io/api.
+// Command reference generates HTML pages for /usr/share/doc/outrider/reference. They describe the
+// kinds of objects that the embedded discovery server reads. The text is that of Istio's API in the
+// Go module istio.io/api.
 //
 //	go run ./scripts/reference FOLDER
 package main
@@ -25,10 +25,11 @@ func main() {
 	}
 }
 
-// unshown is the path of a list that includes the fields that validation refuses or warns about.
+// unshown is the path of a list that contains, among others, the fields that validation refuses or
+// warns about.
 const unshown = "agent/discovery/testdata/conformance/unshown"
 
-// write writes all pages and their index into a folder. The working directory must be the root of
+// write generates all pages and their index in a folder. The working directory must be the root of
 // the source tree.
 func write(folder string) error {
 	out, err := exec.Command("go", "list", "-m", "-f", "{{.Version}} {{.Dir}}",

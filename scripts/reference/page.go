@@ -9,23 +9,24 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// page is the reference of one kind.
+// page is the reference page of one kind.
 type page struct {
 	Kind    string
 	source  string // path of the HTML file in the module istio.io/api
-	Summary string // from the source
-	address string // URL on Istio's site, without .html
-	body    string // HTML
+	Summary string // description in the source
+	address string // URL of the page on Istio's site, without .html
+	body    string // HTML below the front matter of the source
 }
 
-// pages are the pages of all supported kinds of mesh objects and of the types that they refer to.
+// pages are the pages of all supported kinds of mesh objects, and of the types to which these pages
+// link.
 var pages = append(pagesOf(object.Groups()...),
 	page{Kind: "ProxyConfig", source: "networking/v1beta1/proxy_config.pb.html"},
 	page{Kind: "MeshConfig", source: "mesh/v1alpha1/istio.mesh.v1alpha1.pb.html"},
 	page{Kind: "WorkloadSelector", source: "type/v1beta1/selector.pb.html"})
 
-// pagesOf returns the pages of the supported kinds of groups. Istio generates each from the proto
-// file that declares the kind.
+// pagesOf returns the pages of the supported kinds in API groups. The source of each is the HTML
+// file that Istio generates from the proto file of the kind.
 func pagesOf(groups ...string) (all []page) {
 	for _, group := range groups {
 		for _, kind := range object.Kinds(group) {
@@ -39,10 +40,10 @@ func pagesOf(groups ...string) (all []page) {
 	return all
 }
 
-// File returns the name of the page's file.
+// File returns the name of the generated file.
 func (p page) File() string { return p.Kind + ".html" }
 
-// read splits the source into the page's metadata, YAML for Istio's site, and its body.
+// read parses a source: the front matter, which is YAML for Istio's site, and the body.
 func (p *page) read(source string) error {
 	head, body, found := strings.Cut(strings.TrimPrefix(source, "---\n"), "\n---\n")
 	if !found {
@@ -61,12 +62,13 @@ func (p *page) read(source string) error {
 	return nil
 }
 
-// siteLink matches links to pages of Istio's reference, with or without a suffix or a version.
+// siteLink matches links to pages of Istio's reference, whether or not they contain a host, a
+// version or .html.
 var siteLink = regexp.MustCompile(`href="(?:https://istio\.io)?(?:/latest)?` +
 	`(/docs/reference/config/[^"#]*?)(?:\.html|/)?(#[^"]*)?"`)
 
-// localLinks replaces links to pages of Istio's site by local ones if the page exists here, and by
-// absolute ones otherwise.
+// localLinks replaces links to pages of Istio's site: by links to the generated page if there is
+// one, else by absolute links.
 func localLinks(body string) string {
 	body = siteLink.ReplaceAllStringFunc(body, func(link string) string {
 		parts := siteLink.FindStringSubmatch(link)
@@ -80,17 +82,17 @@ func localLinks(body string) string {
 	return strings.ReplaceAll(body, `href="/`, `href="https://istio.io/`)
 }
 
-// missing is a field that this version does not support.
+// missing is a field of a kind that this version of Outrider does not support.
 type missing struct {
 	Field  string
-	Answer string // output of mesh check
-	Note   string // may be empty
+	Answer string // what "outrider mesh check" prints for the field
+	Note   string // additional explanation; may be empty
 }
 
-// answers maps the words of the list to what mesh check prints.
+// answers maps words in the file unshown to what "outrider mesh check" prints.
 var answers = map[string]string{"refused": "an error", "warned": "a warning"}
 
-// readMissing returns the fields that validation refuses or warns about, by kind.
+// readMissing returns, by kind, the fields in the list that validation refuses or warns about.
 func readMissing(list string) map[string][]missing {
 	fields := map[string][]missing{}
 	for line := range strings.Lines(list) {
@@ -104,11 +106,11 @@ func readMissing(list string) map[string][]missing {
 	return fields
 }
 
-// execute returns the HTML of a template.
+// execute returns the result of a template with data.
 func execute(t *template.Template, data any) string {
 	var text strings.Builder
 	if err := t.Execute(&text, data); err != nil {
-		panic(err) // the templates and their data are constants
+		panic(err) // impossible: templates and data are constants
 	}
 	return text.String()
 }

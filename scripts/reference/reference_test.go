@@ -14,7 +14,7 @@ var (
 	href     = regexp.MustCompile(`href="([^"]*)"`)
 )
 
-// TestWrite writes the pages and follows all links within them.
+// TestWrite generates the pages and checks that all links between them have a target.
 func TestWrite(t *testing.T) {
 	t.Chdir("../..")
 	folder := t.TempDir()

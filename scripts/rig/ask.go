@@ -19,13 +19,13 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Result is the result of a call of the command line.
+// Result is the result of a command of outrider(1).
 type Result struct {
 	Out, Err string
 	Exit     int
 }
 
-// Outrider runs the command line against the rig's agent.
+// Outrider runs a command of outrider(1) against the rig's agent.
 func (r *Rig) Outrider(arguments ...string) Result {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
@@ -42,7 +42,7 @@ func (r *Rig) Outrider(arguments ...string) Result {
 	return Result{out.String(), errout.String(), command.ProcessState.ExitCode()}
 }
 
-// JSON runs a command with --json and decodes its output.
+// JSON runs a command of outrider(1) with --json and decodes its output. A failure fails the test.
 func (r *Rig) JSON(into any, arguments ...string) {
 	r.t.Helper()
 	result := r.Outrider(append(arguments, "--json")...)
@@ -54,17 +54,18 @@ func (r *Rig) JSON(into any, arguments ...string) {
 	}
 }
 
-// Get sends a request through Envoy to the rig's service.
+// Get sends a request for web.test through Envoy to the rig's backend. It returns the status and
+// the body.
 func (r *Rig) Get(path string) (int, string, error) {
 	return r.GetHost("web.test", r.Ports.HTTP, path)
 }
 
-// GetSlow is Get for a slow response, such as that of /sleep/8s.
+// GetSlow is like Get with a longer timeout, for slow responses such as that of /sleep/8s.
 func (r *Rig) GetSlow(path string) (int, string, error) {
 	return get("web.test", r.Ports.HTTP, path, time.Minute)
 }
 
-// GetHost sends a request with a certain Host header, on a new connection.
+// GetHost is like Get with another Host header and port. It uses a new connection.
 func (r *Rig) GetHost(host string, port int, path string) (int, string, error) {
 	return get(host, port, path, 5*time.Second)
 }
@@ -86,8 +87,8 @@ func get(host string, port int, path string, limit time.Duration) (int, string, 
 	return answer.StatusCode, string(body), err
 }
 
-// ProcessIDs returns the processes of a program whose command line contains the rig's folder:
-// Envoys, keepers.
+// ProcessIDs returns the PIDs of those processes of a program, such as envoy or outrider-keeper,
+// whose command line contains the rig's directory.
 func (r *Rig) ProcessIDs(program string) []int {
 	entries, _ := os.ReadDir("/proc")
 	var found []int
@@ -108,7 +109,8 @@ func (r *Rig) ProcessIDs(program string) []int {
 	return found
 }
 
-// Eventually polls until condition returns true, and fails the test after limit.
+// Eventually polls until condition returns true, and fails the test if that takes longer than
+// limit.
 func Eventually(t testing.TB, limit time.Duration, what string, condition func() bool) {
 	t.Helper()
 	parts.Eventually(t, limit, what, condition)

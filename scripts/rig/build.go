@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Programs is the folder of the built programs: outriderd, outrider, outrider-keeper,
-// outrider-bootstrap, outrider-capture, outrider-probe, backend, load.
+// Programs is the directory of the built programs: outriderd, outrider, outrider-keeper,
+// outrider-bootstrap, outrider-capture, outrider-probe, backend and load.
 type Programs struct{ Dir string }
 
 // Path returns the path of a program.
@@ -22,10 +22,10 @@ var built struct {
 	dirs map[bool]string
 }
 
-// Build builds the programs once per test process, in a folder that RemovePrograms removes. With
-// race, the agent is built with the race detector (a data race makes it exit with status 66, which
-// no test expects). The keeper and the load generator are always built without it, since it would
-// slow down the Envoys' parent and falsify the measurements.
+// Build builds the programs once per test process, in a directory that RemovePrograms removes. With
+// race, outriderd is built with the race detector, and a data race makes it exit with status 66,
+// which no test expects. The other programs are always built without it: it would slow down the
+// keeper, which is the parent of the Envoys, and falsify the measurements of the load generator.
 func Build(t testing.TB, race bool) Programs {
 	t.Helper()
 	built.Lock()
@@ -52,7 +52,7 @@ func Build(t testing.TB, race bool) Programs {
 		}
 	}
 	if err == nil {
-		err = os.Chmod(dir, 0o755) // Envoy's user runs the keeper
+		err = os.Chmod(dir, 0o755) // the user of Envoy must be able to execute the keeper
 	}
 	if err != nil {
 		_ = os.RemoveAll(dir)
@@ -65,7 +65,8 @@ func Build(t testing.TB, race bool) Programs {
 	return Programs{dir}
 }
 
-// RemovePrograms removes the programs of Build. Call it at the end of TestMain.
+// RemovePrograms removes the directories that Build has created. It must be called at the end of
+// TestMain.
 func RemovePrograms() {
 	built.Lock()
 	defer built.Unlock()

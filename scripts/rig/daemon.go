@@ -19,11 +19,11 @@ type Daemon struct {
 	Process *os.Process
 	Started time.Time
 	done    chan struct{}
-	exit    int // exit code, valid once done is closed; minus the signal if one killed it
+	exit    int // exit code, or minus the signal that killed it; valid once done is closed
 	output  *tail
 }
 
-// Start starts outriderd and returns immediately.
+// Start starts outriderd without waiting until it is ready.
 func (r *Rig) Start(arguments ...string) *Daemon {
 	r.t.Helper()
 	d, err := r.start(arguments...)
@@ -38,7 +38,7 @@ func (r *Rig) start(arguments ...string) (*Daemon, error) {
 	command := exec.Command(r.Programs.Path("outriderd"),
 		append([]string{"--config", filepath.Join(r.Dir, "outrider.toml")}, arguments...)...)
 	command.Stdout, command.Stderr = d.output, d.output
-	command.WaitDelay = time.Second // the keeper may hold the pipes
+	command.WaitDelay = time.Second // the keeper may hold the pipes of stdout and stderr open
 	command.Env = append(os.Environ(), "GORACE=halt_on_error=1 exitcode=66 atexit_sleep_ms=0")
 	command.Env = append(command.Env, r.Environment...)
 	if err := command.Start(); err != nil {
@@ -62,7 +62,7 @@ func (r *Rig) start(arguments ...string) (*Daemon, error) {
 	return d, nil
 }
 
-// Daemon returns the outriderd that was started last, nil before the first start.
+// Daemon returns the outriderd that was started last, or nil before the first start.
 func (r *Rig) Daemon() *Daemon {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -77,8 +77,8 @@ func (r *Rig) StartReady() *Daemon {
 	return d
 }
 
-// Wait waits until outriderd has exited and returns its exit code (minus the signal, if one killed
-// it).
+// Wait waits until outriderd has exited. It returns the exit code, or minus the number of the
+// signal that killed it.
 func (d *Daemon) Wait(t testing.TB, limit time.Duration) int {
 	t.Helper()
 	select {
@@ -90,7 +90,7 @@ func (d *Daemon) Wait(t testing.TB, limit time.Duration) int {
 	}
 }
 
-// Running reports whether outriderd still runs.
+// Running reports whether outriderd has not exited yet.
 func (d *Daemon) Running() bool {
 	select {
 	case <-d.done:
@@ -100,10 +100,10 @@ func (d *Daemon) Running() bool {
 	}
 }
 
-// Output returns the last part of the log of outriderd.
+// Output returns the end of outriderd's output.
 func (d *Daemon) Output() string { return d.output.String() }
 
-// Ready queries /healthz/ready. The text is the reason if the proxy is not ready.
+// Ready requests /healthz/ready. It reports whether the proxy is ready, and if not, why.
 func (r *Rig) Ready() (bool, string) {
 	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true}}
@@ -116,7 +116,7 @@ func (r *Rig) Ready() (bool, string) {
 	return answer.StatusCode == http.StatusOK, string(body)
 }
 
-// WaitReady waits until /healthz/ready returns 200.
+// WaitReady waits until /healthz/ready responds with 200.
 func (r *Rig) WaitReady(limit time.Duration) {
 	r.t.Helper()
 	deadline := time.Now().Add(limit)
@@ -136,7 +136,7 @@ func (r *Rig) WaitReady(limit time.Duration) {
 	}
 }
 
-// tail is a writer that keeps the end of the text.
+// tail is a writer that stores the end of what is written.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Probe continuously sends requests to the rig's service, each on a new connection. It measures
+// Probe repeatedly sends requests to the rig's backend, each on a new connection. It measures
 // outages more precisely than the load's report, whose resolution is one second.
 type Probe struct {
 	address string
@@ -25,13 +25,13 @@ type probed struct {
 	ok           bool
 }
 
-// The pace of a probe.
+// Pause between two requests, and time limit of each.
 const (
 	probePause   = 5 * time.Millisecond
-	probeTimeout = 5 * time.Second // as in the load: later answers count as lost
+	probeTimeout = 5 * time.Second // as in the load, where a later response counts as lost
 )
 
-// StartProbe starts a probe. It ends when Stop is called or the test ends.
+// StartProbe starts a Probe. It ends when Stop is called or the test ends.
 func (r *Rig) StartProbe() *Probe {
 	p := &Probe{address: fmt.Sprintf("127.0.0.1:%d", r.Ports.HTTP), stop: make(chan struct{}),
 		done: make(chan struct{})}
@@ -91,16 +91,16 @@ func (p *Probe) request() bool {
 	return answer.StatusCode == http.StatusOK
 }
 
-// A request waited for a recovery if it was sent at most hangBefore after the fault and took longer
-// than hangs.
+// A request waited for the recovery from a fault if it was sent at most hangBefore after the fault,
+// or before it, and took longer than hangs.
 const (
 	hangBefore = 200 * time.Millisecond
 	hangs      = 500 * time.Millisecond
 )
 
-// Recovered returns the time from a moment to the first answer after the last failure or, if that
-// is later, to the answer of the last request that waited for a recovery; 0 if all requests were
-// answered at once. ok is false if the last request was not answered.
+// Recovered returns the time from a fault (since) until the first success after the last failed
+// request. If a request that waited for the recovery succeeded later, it is the time until that
+// response. It is 0 if no request failed or waited. ok is false if the last request failed.
 func (p *Probe) Recovered(since time.Time) (after time.Duration, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// Epochs returns the epochs from `outrider epochs --json`.
+// Epochs returns the output of `outrider epochs --json`.
 func (r *Rig) Epochs() ([]api.Epoch, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -36,8 +36,8 @@ func (r *Rig) Epochs() ([]api.Epoch, error) {
 	return epochs, err
 }
 
-// AwaitEpochState waits, for at most limit, until an epoch is in a state, and returns the newest
-// such epoch.
+// AwaitEpochState waits until an epoch is in a state, and returns the newest epoch in this state.
+// It fails the test if that takes longer than limit.
 func (r *Rig) AwaitEpochState(state api.EpochState, limit time.Duration) api.Epoch {
 	r.t.Helper()
 	deadline := time.Now().Add(limit)
@@ -60,7 +60,7 @@ func (r *Rig) AwaitEpochState(state api.EpochState, limit time.Duration) api.Epo
 	}
 }
 
-// Live returns the live epoch.
+// Live waits for a live epoch and returns it.
 func (r *Rig) Live() api.Epoch {
 	r.t.Helper()
 	return r.AwaitEpochState(api.EpochLive, time.Minute)
@@ -84,7 +84,7 @@ func ProcessExists(pid int) bool {
 	return found && rest[0] != 'Z' && rest[0] != 'X'
 }
 
-// BaseIDOfProcess returns an Envoy's --base-id, "" without one.
+// BaseIDOfProcess returns the --base-id in an Envoy's command line, "" if there is none.
 func BaseIDOfProcess(pid int) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	if err != nil {
@@ -99,13 +99,13 @@ func BaseIDOfProcess(pid int) string {
 	return ""
 }
 
-// SharedMemoryPath returns the path of the shared memory of an Envoy's lineage.
+// SharedMemoryPath returns the path of an Envoy's shared memory, which all epochs connected by hot
+// restarts use.
 func SharedMemoryPath(pid int) string {
 	return "/dev/shm/envoy_shared_memory_" + BaseIDOfProcess(pid) + "0"
 }
 
-// AdminAnswers returns an error if the live epoch's admin interface does not answer through the
-// agent.
+// AdminAnswers returns an error unless the agent's admin port reports that the live epoch is LIVE.
 func (r *Rig) AdminAnswers() error {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true}}
@@ -124,7 +124,7 @@ func (r *Rig) AdminAnswers() error {
 	return nil
 }
 
-// KillAgent kills outriderd with SIGKILL and waits until it has exited.
+// KillAgent sends SIGKILL to outriderd and waits until it has exited.
 func (r *Rig) KillAgent() {
 	r.t.Helper()
 	d := r.Daemon()
@@ -134,8 +134,8 @@ func (r *Rig) KillAgent() {
 	d.Wait(r.t, 30*time.Second)
 }
 
-// KeepRunning restarts outriderd whenever it exits, as an init system does, until stop is called.
-// stop leaves the last one running. An exit other than by SIGKILL is an error.
+// KeepRunning restarts outriderd after each exit, like an init system, until stop is called. Exits
+// by other causes than SIGKILL fail the test. stop does not end the running outriderd.
 func (r *Rig) KeepRunning() (stop func()) {
 	stopping, stopped := make(chan struct{}), make(chan struct{})
 	go func() {

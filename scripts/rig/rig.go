@@ -1,5 +1,5 @@
-// Package rig runs a complete Outrider for tests and benchmarks: built programs, a configuration
-// directory and ports of its own, real Envoys and a backend.
+// Package rig runs a complete Outrider for tests and benchmarks: built programs with their own
+// configuration directory and ports, real Envoys and a backend.
 package rig
 
 import (
@@ -16,19 +16,19 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Ports are the TCP ports of one rig, all on loopback.
+// Ports are the TCP ports of a rig, all on loopback.
 type Ports struct {
-	Admin, Status, Ready, Prometheus int // Outrider's own
-	HTTP, TCP                        int // Envoy's listeners
-	Backend, Echo                    int // the backend's
+	Admin, Status, Ready, Prometheus int // ports of Outrider
+	HTTP, TCP                        int // ports of Envoy's listeners
+	Backend, Echo                    int // ports of the backend
 }
 
-// Rig is one Outrider with everything that it needs.
+// Rig is an Outrider with its own directory, ports and backend.
 type Rig struct {
 	Programs Programs
 	Dir      string // contains outrider.toml, conf.d, mesh.d and run
 	Ports    Ports
-	// Environment has variables of the agents that are started from now on, as NAME=VALUE.
+	// Environment contains additional variables, as NAME=VALUE, for agents that are started later.
 	Environment []string
 
 	t       testing.TB
@@ -38,15 +38,15 @@ type Rig struct {
 	daemon  *Daemon
 }
 
-// Options of a rig.
+// Options are the options of a rig.
 type Options struct {
 	Race bool              // build the agent with the race detector
-	TOML string            // merged over the rig's configuration
-	Mesh map[string]string // files of mesh.d in addition to the rig's web.yaml
+	TOML string            // content of a drop-in, which overrides the rig's outrider.toml
+	Mesh map[string]string // additional files of mesh.d, by name
 }
 
-// New creates a rig and starts its backend. A process of the rig that still runs after the test
-// fails the test.
+// New creates a rig and starts its backend. If a process of the rig is left when the test ends, the
+// test fails.
 func New(t testing.TB, options Options) *Rig {
 	t.Helper()
 	r := &Rig{t: t, Programs: Build(t, options.Race), Dir: parts.ShortDir(t)}
@@ -96,8 +96,8 @@ enabled = false
 	return r
 }
 
-// WebYAML returns the mesh file for the rig's load: HTTP and TCP on the rig's ports, and backend, a
-// port.
+// WebYAML returns a mesh file for the service web.test, with HTTP and TCP on the rig's ports. Its
+// HTTP endpoint is the port backend.
 func (r *Rig) WebYAML(backend int) string {
 	return fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -116,7 +116,7 @@ spec:
 `, r.Ports.HTTP, r.Ports.TCP, backend, r.Ports.Echo)
 }
 
-// Write writes a file of the rig by renaming a temporary one, as many editors do.
+// Write writes a file in the rig's directory. It renames a temporary file, as many editors do.
 func (r *Rig) Write(name, text string) {
 	r.t.Helper()
 	path := filepath.Join(r.Dir, name)
@@ -132,7 +132,7 @@ func (r *Rig) Write(name, text string) {
 	}
 }
 
-// SetTOML replaces the rig's drop-in.
+// SetTOML replaces the content of the rig's drop-in.
 func (r *Rig) SetTOML(toml string) { r.Write("conf.d/50-test.toml", toml) }
 
 func (r *Rig) startBackend() {
@@ -153,17 +153,18 @@ func (r *Rig) startBackend() {
 	})
 }
 
-// End stops everything that the rig has started, before the test ends. It may be called again.
+// End stops all processes of the rig. Without a call, they are stopped when the test ends. It may
+// be called again.
 func (r *Rig) End() { r.ended.Do(r.cleanup) }
 
-// leftTime is the time in which a keeper must exit after the agent has exited.
+// leftTime bounds the time between the exit of the agent and the exit of its keeper.
 const leftTime = 20 * time.Second
 
 func (r *Rig) cleanup() {
 	d := r.Daemon()
 	if d != nil && d.Running() {
-		// A second signal forces the exit. The kernel merges it with the first one if that is still
-		// pending, hence a pause and a third signal.
+		// A second SIGTERM forces the exit. The kernel would merge it with the first one while that
+		// is pending, so it is sent after a pause, and followed by a third one.
 		for _, patience := range []time.Duration{50 * time.Millisecond, 5 * time.Second,
 			10 * time.Second} {
 			_ = d.Process.Signal(syscall.SIGTERM)
@@ -196,7 +197,7 @@ func (r *Rig) cleanup() {
 	_ = r.backend.Wait()
 }
 
-// left returns the processes of the rig that still run.
+// left returns the PIDs of the rig's processes that still run.
 func (r *Rig) left() []int {
 	return append(r.ProcessIDs("outrider-keeper"),
 		r.ProcessIDs("envoy")...)

@@ -86,7 +86,8 @@ func (c *Consul) SetMaintenance(t testing.TB, i Instance, on bool) {
 		"SkipNodeUpdate": true, "Check": i.check(id)}, nil)
 }
 
-// Token creates a token with rules; "" = without rights.
+// Token creates an ACL token whose policy has these rules, and returns its secret ID. With "" the
+// token has no rights.
 func (c *Consul) Token(t testing.TB, rules string) string {
 	t.Helper()
 	body := map[string]any{}
@@ -99,7 +100,7 @@ func (c *Consul) Token(t testing.TB, rules string) string {
 	return token.SecretID
 }
 
-// Accessor returns the accessor ID of a token.
+// Accessor returns the accessor ID of the token with a secret ID.
 func (c *Consul) Accessor(t testing.TB, secret string) string {
 	t.Helper()
 	var tokens []struct{ AccessorID, SecretID string }

@@ -8,7 +8,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Apply creates or replaces Istio's objects of a file, in YAML.
+// Apply creates or replaces the Istio objects in file, a text with YAML documents.
 func (c *Cluster) Apply(file string) {
 	c.t.Helper()
 	for object := range strings.SplitSeq(file, "\n---\n") {
@@ -25,7 +25,7 @@ func (c *Cluster) Apply(file string) {
 	}
 }
 
-// resourceOf returns the name of the resource of a kind in paths.
+// resourceOf returns the name that a kind has in paths of the API, such as virtualservices.
 func resourceOf(kind string) string {
 	if stem, ok := strings.CutSuffix(kind, "y"); ok {
 		kind = stem + "ie"

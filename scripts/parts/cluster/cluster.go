@@ -1,5 +1,5 @@
-// Package cluster runs a control plane on loopback for tests: etcd, the Kubernetes API server and a
-// real istiod that uses it.
+// Package cluster runs a control plane on loopback for tests: etcd, the Kubernetes API server and
+// real istiods that use it.
 package cluster
 
 import (
@@ -25,7 +25,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// IstiodServerName is the name in istiod's certificate.
+// IstiodServerName is the DNS name in the certificate of istiods.
 const IstiodServerName = "istiod.istio-system.svc"
 
 // Cluster is a running control plane.
@@ -35,16 +35,16 @@ type Cluster struct {
 	client  *http.Client
 	work    string
 	istiods int
-	plain   string // address without TLS of the newest istiod
-	debug   string // address of its debug pages
+	plain   string // plaintext xDS address of the istiod started last
+	debug   string // HTTP address of the istiod started last, with debug pages
 
-	pid int // of the program that was started last
+	pid int // process started last
 
 	programs, etcd, peers string
-	stop                  func() // ends etcd and the API server
+	stop                  func() // kills etcd and the API server
 }
 
-// startTime bounds the start of each program.
+// startTime bounds the time until a started program is ready.
 const startTime = 3 * time.Minute
 
 const kubeconfig = `apiVersion: v1
@@ -55,7 +55,8 @@ contexts: [{name: c, context: {cluster: c, user: u}}]
 current-context: c
 `
 
-// Start starts etcd and the API server, with Istio's resource definitions. They end with the test.
+// Start starts etcd and the API server, and creates Istio's CRDs. Both programs are killed when the
+// test ends.
 func Start(t testing.TB) *Cluster {
 	t.Helper()
 	out, err := exec.Command(filepath.Join(parts.Root(), "scripts", "get-kubernetes")).Output()
@@ -85,7 +86,7 @@ func Start(t testing.TB) *Cluster {
 	return c
 }
 
-// Define creates the definitions of Istio's kinds.
+// Define creates Istio's CRDs.
 func (c *Cluster) Define() {
 	c.t.Helper()
 	source, err := parts.IstioSource()
@@ -101,8 +102,8 @@ func (c *Cluster) Define() {
 	}
 }
 
-// Istiod starts an istiod and returns its address with TLS and a function that kills it. It ends
-// with the test.
+// Istiod starts an istiod with additional environment variables. It returns the istiod's xDS
+// address with TLS, and a function that kills it. The istiod is also killed when the test ends.
 func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
 	c.t.Helper()
 	path, err := parts.IstiodPath()
@@ -132,14 +133,14 @@ func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
 	return ports[1], kill
 }
 
-// Plaintext returns the address without TLS of the istiod that was started last.
+// Plaintext returns the plaintext xDS address of the istiod started last.
 func (c *Cluster) Plaintext() string { return c.plain }
 
-// Pid returns the process that was started last.
+// Pid returns the PID of the program started last.
 func (c *Cluster) Pid() int { return c.pid }
 
-// run starts a program that ends with the test, or when the returned function is called. Its output
-// is shown if the test fails.
+// run starts a program. It is killed when the test ends, or when kill is called. If the test fails,
+// the end of its output is logged.
 func (c *Cluster) run(path string, environment []string, arguments ...string) (kill func()) {
 	c.t.Helper()
 	log, err := os.CreateTemp(c.work, filepath.Base(path)+"-*.log")
@@ -165,7 +166,7 @@ func (c *Cluster) run(path string, environment []string, arguments ...string) (k
 	return kill
 }
 
-// API returns the URL of the API server, a client with all rights, and a client without any.
+// API returns the URL of the API server, a client with all rights, and a client without a token.
 func (c *Cluster) API() (url string, administrator, nobody *http.Client) {
 	return c.api, &http.Client{Timeout: startTime, Transport: asAdministrator{c.client.Transport}},
 		c.client
@@ -192,7 +193,7 @@ func (c *Cluster) writeFile(path, text string) {
 	}
 }
 
-// send sends a request to the API server. ctx also ends the response's body.
+// send sends a request to the API server. When ctx ends, reading the response's body fails.
 func (c *Cluster) send(ctx context.Context, client *http.Client,
 	method, path, body string) (*http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.api+path, strings.NewReader(body))
@@ -211,7 +212,8 @@ func (c *Cluster) send(ctx context.Context, client *http.Client,
 	return client.Do(request)
 }
 
-// request returns the status code and the body of a response; 0 and the error if there is none.
+// request sends a request to the API server and returns the status code and body of the response.
+// If there is no response, it returns 0 and the text of the error.
 func (c *Cluster) request(method, path, body string) (int, []byte) {
 	response, err := c.send(context.Background(), c.client, method, path, body)
 	if err != nil {
@@ -225,14 +227,14 @@ func (c *Cluster) request(method, path, body string) (int, []byte) {
 	return response.StatusCode, text.Bytes()
 }
 
-// Create creates an object, in YAML, and returns it as JSON. It waits for the definition of its
-// type.
+// Create creates an object, given as YAML, and returns it as JSON. It waits until the type of the
+// object is defined.
 func (c *Cluster) Create(path, object string) []byte {
 	c.t.Helper()
 	return c.sendDefined(http.MethodPost, path, object)
 }
 
-// sendDefined sends an object as soon as its type is defined, and returns it as JSON.
+// sendDefined sends an object, given as YAML, until its type is defined, and returns the response.
 func (c *Cluster) sendDefined(method, path, object string) []byte {
 	c.t.Helper()
 	var text []byte
@@ -251,7 +253,7 @@ func (c *Cluster) sendDefined(method, path, object string) []byte {
 	return text
 }
 
-// Get reads an object. It reports whether the object exists.
+// Get reads an object and decodes it into a value. It reports whether the object exists.
 func (c *Cluster) Get(path string, into any) bool {
 	code, text := c.request(http.MethodGet, path, "")
 	if code == http.StatusOK {
@@ -264,7 +266,7 @@ func (c *Cluster) Get(path string, into any) bool {
 	return code == http.StatusOK
 }
 
-// Root returns istiod's root certificates for proxies in a namespace.
+// Root returns the root certificates that istiod publishes for proxies in a namespace.
 func (c *Cluster) Root(namespace string) string {
 	c.t.Helper()
 	var roots struct{ Data map[string]string }
@@ -274,7 +276,7 @@ func (c *Cluster) Root(namespace string) string {
 	return roots.Data["root-cert.pem"]
 }
 
-// Token returns a token for istiod of a service account.
+// Token returns a token of a service account with the audience istio-ca.
 func (c *Cluster) Token(namespace, account string) string {
 	c.t.Helper()
 	text := c.Create("/api/v1/namespaces/"+namespace+"/serviceaccounts/"+account+"/token",

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// WorkloadEntry has the fields of Istio's WorkloadEntry that tests read.
+// WorkloadEntry contains those fields of Istio's WorkloadEntry that tests read.
 type WorkloadEntry struct {
 	Metadata struct {
 		UID         string
@@ -25,15 +25,15 @@ type WorkloadEntry struct {
 	}
 }
 
-// ConnectedAt returns when istiod registered the newest connection.
+// ConnectedAt returns when istiod registered the newest connection of the workload.
 func (e WorkloadEntry) ConnectedAt() string { return e.Metadata.Annotations["istio.io/connectedAt"] }
 
-// Controller returns the istiod that has the newest connection.
+// Controller returns the name of the istiod to which the workload connected last.
 func (e WorkloadEntry) Controller() string {
 	return e.Metadata.Annotations["istio.io/workloadController"]
 }
 
-// Health returns the status of the condition Healthy with its message.
+// Health returns the status and message of the condition Healthy; "unknown" if there is none.
 func (e WorkloadEntry) Health() string {
 	for _, c := range e.Status.Conditions {
 		if c.Type == "Healthy" {
@@ -47,7 +47,7 @@ func entries(namespace string) string {
 	return "/apis/networking.istio.io/v1/namespaces/" + namespace + "/workloadentries"
 }
 
-// Entry returns a WorkloadEntry, nil if there is none.
+// Entry returns a WorkloadEntry, or nil if it does not exist.
 func (c *Cluster) Entry(namespace, name string) *WorkloadEntry {
 	var e WorkloadEntry
 	if !c.Get(entries(namespace)+"/"+name, &e) {
@@ -63,7 +63,8 @@ func (c *Cluster) Entries(namespace string) []json.RawMessage {
 	return list.Items
 }
 
-// AwaitEntry waits until the health of a WorkloadEntry has a prefix, and returns it.
+// AwaitEntry waits until the Health of a WorkloadEntry begins with prefix, and returns the
+// WorkloadEntry.
 func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
 	namespace, name, prefix string) *WorkloadEntry {
 	t.Helper()
@@ -75,19 +76,20 @@ func (c *Cluster) AwaitEntry(t testing.TB, limit time.Duration,
 	return e
 }
 
-// Identity returns the UID and the health.
+// Identity returns the UID and the Health, as a state for WatchEntry.
 func (e WorkloadEntry) Identity() string { return e.Metadata.UID + " " + e.Health() }
 
-// WatchEntry watches a WorkloadEntry until the returned function is called, which returns the
-// sequence of its states without repetitions. state describes a state; "none" means that the object
-// does not exist.
+// WatchEntry watches a WorkloadEntry until stop is called. stop returns the sequence of its states,
+// in which consecutive states differ. state returns the state of a WorkloadEntry; the state "none"
+// means that it does not exist.
 func (c *Cluster) WatchEntry(namespace, name string,
 	state func(WorkloadEntry) string) (stop func() []string) {
 	c.t.Helper()
 	const none = "none"
 	ctx, cancel := context.WithCancel(context.Background())
 	c.t.Cleanup(cancel)
-	client := &http.Client{Transport: c.client.Transport} // without the timeout of c.client
+	// c.client has a timeout, which would end the watch
+	client := &http.Client{Transport: c.client.Transport}
 	path := entries(namespace) + "?watch=1&fieldSelector=metadata.name=" + name
 	response, err := c.send(ctx, client, http.MethodGet, path, "") //nolint:bodyclose // closed below
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startServer starts etcd and the API server.
+// startServer starts etcd and the API server, and waits until the API server is ready.
 func (c *Cluster) startServer() {
 	c.t.Helper()
 	stopEtcd := c.run(c.programs+"/etcd", nil, "--data-dir", c.data(),
@@ -39,11 +39,11 @@ func (c *Cluster) startServer() {
 	})
 }
 
-// data returns etcd's directory.
+// data returns the data directory of etcd.
 func (c *Cluster) data() string { return filepath.Join(c.work, "etcd") }
 
-// Restart kills etcd and the API server, calls change (nil: nothing) with etcd's directory, and
-// starts both again.
+// Restart kills etcd and the API server, calls change, if not nil, with the data directory of etcd,
+// and starts both programs again.
 func (c *Cluster) Restart(change func(data string)) {
 	c.t.Helper()
 	c.stop()
@@ -53,11 +53,11 @@ func (c *Cluster) Restart(change func(data string)) {
 	c.startServer()
 }
 
-// Address returns host and port of the API server.
+// Address returns the host:port of the API server.
 func (c *Cluster) Address() string { return strings.TrimPrefix(c.api, "https://") }
 
-// Kubeconfig writes a kubeconfig for a server and a token, and returns its path. The token "secret"
-// is permitted everything.
+// Kubeconfig writes a kubeconfig with the address of an API server and a token, and returns its
+// path. The token "secret" has all rights.
 func (c *Cluster) Kubeconfig(t testing.TB, address, token string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -65,15 +65,15 @@ func (c *Cluster) Kubeconfig(t testing.TB, address, token string) string {
 	return path
 }
 
-// WriteKubeconfig writes a kubeconfig.
+// WriteKubeconfig writes a kubeconfig with the address of an API server and a token.
 func (c *Cluster) WriteKubeconfig(path, address, token string) {
 	c.t.Helper()
 	text := fmt.Sprintf(kubeconfig, "https://"+address)
 	c.writeFile(path, strings.Replace(text, "token: secret", "token: "+token, 1))
 }
 
-// SetTokens sets the tokens of users with all rights. It takes effect at the next start of the API
-// server. One of the tokens must be "secret".
+// SetTokens sets the tokens that the API server accepts, each with all rights. They take effect
+// when the API server is restarted. One of them must be "secret".
 func (c *Cluster) SetTokens(tokens ...string) {
 	c.t.Helper()
 	var text strings.Builder
@@ -83,8 +83,8 @@ func (c *Cluster) SetTokens(tokens ...string) {
 	c.write("tokens.csv", text.String())
 }
 
-// Send sends an object, in YAML, and returns the response. It fails the test if the status is an
-// error.
+// Send sends an object, given as YAML, and returns the body of the response. It fails the test
+// unless the status is 2xx.
 func (c *Cluster) Send(method, path, object string) []byte {
 	c.t.Helper()
 	code, text := c.request(method, path, object)
@@ -94,7 +94,7 @@ func (c *Cluster) Send(method, path, object string) []byte {
 	return text
 }
 
-// Compact removes etcd's history, so that no watch can be resumed from an earlier version.
+// Compact removes etcd's history, so that no watch can be resumed from an earlier resource version.
 func (c *Cluster) Compact() {
 	c.t.Helper()
 	post := func(path, body string) string {
@@ -115,7 +115,7 @@ func (c *Cluster) Compact() {
 	post("/v3/kv/compaction", `{"revision": `+revision+`, "physical": true}`)
 }
 
-// Debug returns a debug page of the istiod that was started last.
+// Debug returns a debug page of the istiod started last.
 func (c *Cluster) Debug(path string) []byte {
 	c.t.Helper()
 	response, err := c.client.Get("http://" + c.debug + path)
@@ -130,7 +130,7 @@ func (c *Cluster) Debug(path string) []byte {
 	return text
 }
 
-// Merge changes an object by a merge patch, in JSON.
+// Merge applies a JSON merge patch to an object.
 func (c *Cluster) Merge(path, patch string) {
 	c.t.Helper()
 	code, text := c.request(http.MethodPatch, path, patch)

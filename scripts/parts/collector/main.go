@@ -1,5 +1,5 @@
-// Command collector is the OpenTelemetry Collector with what tests need: receivers for OTLP and Zipkin,
-// and an exporter that writes files.
+// Command collector is an OpenTelemetry Collector with the components that tests need: receivers
+// for OTLP and Zipkin, and an exporter that writes files.
 package main
 
 import (

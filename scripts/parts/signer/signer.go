@@ -1,5 +1,5 @@
 // Package signer runs a real istiod that signs certificates, for tests. It needs no Kubernetes: the
-// package issues the tokens that istiod trusts.
+// package itself issues the tokens with which clients authenticate.
 package signer
 
 import (
@@ -25,20 +25,20 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startTime bounds the start of istiod.
+// startTime bounds the time until istiod serves.
 const startTime = time.Minute
 
-// issuerName is the issuer of the tokens.
+// issuerName is the issuer of the tokens that istiod trusts.
 const issuerName = "https://tokens.test"
 
-// Signer is a running istiod.
+// Signer is a running istiod that signs certificates.
 type Signer struct {
-	Root    *pkitest.Authority // its root when it started
-	Address string             // host:port with TLS
-	Plain   string             // host:port without TLS
+	Root    *pkitest.Authority // root passed to Start
+	Address string             // localhost:PORT with TLS
+	Plain   string             // localhost:PORT without TLS
 
 	folder string
-	key    *rsa.PrivateKey // of the tokens
+	key    *rsa.PrivateKey // signs the tokens
 	ca     parts.IstiodCA
 	work   string
 	stop   func()
@@ -47,7 +47,8 @@ type Signer struct {
 	log    bytes.Buffer
 }
 
-// Start starts an istiod that signs with root. It ends with the test.
+// Start starts an istiod that signs with root, and waits until it serves. istiod is killed when the
+// test ends.
 func Start(t testing.TB, root *pkitest.Authority, environment ...string) *Signer {
 	t.Helper()
 	s := &Signer{Root: root, folder: t.TempDir(), work: t.TempDir()}
@@ -69,7 +70,7 @@ func Start(t testing.TB, root *pkitest.Authority, environment ...string) *Signer
 	return s
 }
 
-// Restart starts istiod again after Stop, on the same ports, and waits until it serves.
+// Restart starts istiod after a call of Stop, on the same ports, and waits until it serves.
 func (s *Signer) Restart(t testing.TB) {
 	t.Helper()
 	command, err := s.ca.Command(s.work)
@@ -115,13 +116,15 @@ func (s *Signer) Write(p []byte) (int, error) {
 	return s.log.Write(p)
 }
 
-// Sign replaces istiod's signing authority, and makes it announce that authority and more as roots.
+// Sign replaces istiod's signing certificate by that of an authority. istiod publishes that
+// authority and more as roots.
 func (s *Signer) Sign(t testing.TB, with *pkitest.Authority, more ...*pkitest.Authority) {
 	t.Helper()
 	WriteAuthority(t, s.folder, with, append(more, with)...)
 }
 
-// WriteAuthority writes the files that an istiod with ROOT_CA_DIR=folder signs with.
+// WriteAuthority writes the CA files of an istiod with ROOT_CA_DIR=folder: the key and certificate
+// of an authority, and the roots to publish.
 func WriteAuthority(t testing.TB, folder string, with *pkitest.Authority,
 	announced ...*pkitest.Authority) {
 	t.Helper()
@@ -141,7 +144,7 @@ func WriteAuthority(t testing.TB, folder string, with *pkitest.Authority,
 	}
 }
 
-// keys serves the JSON Web Key Set.
+// keys serves the key set that verifies the tokens.
 func (s *Signer) keys(w http.ResponseWriter, _ *http.Request) {
 	encode := base64.RawURLEncoding.EncodeToString
 	_ = json.NewEncoder(w).Encode(map[string]any{"keys": []any{map[string]string{
@@ -150,7 +153,7 @@ func (s *Signer) keys(w http.ResponseWriter, _ *http.Request) {
 	}}})
 }
 
-// Token returns a token of service account default/web.
+// Token returns a token of service account default/web that istiod accepts.
 func (s *Signer) Token(t testing.TB, lifetime time.Duration) string {
 	t.Helper()
 	part := func(v any) string {
@@ -172,7 +175,7 @@ func (s *Signer) Token(t testing.TB, lifetime time.Duration) string {
 	return text + "." + base64.RawURLEncoding.EncodeToString(signature)
 }
 
-// Configure writes a configuration file of istiod, in YAML.
+// Configure writes a YAML file with Istio's objects into istiod's configuration folder.
 func (s *Signer) Configure(t testing.TB, name, text string) {
 	t.Helper()
 	if err := os.WriteFile(filepath.Join(s.work, "none", name), []byte(text), 0o600); err != nil {

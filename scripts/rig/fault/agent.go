@@ -34,7 +34,7 @@ func (s *Scene) killKeeper() {
 	s.Signal(keepers[0], syscall.SIGKILL)
 }
 
-// adopted starts the agent and checks that it adopts the epoch.
+// adopted starts the agent and checks that it adopts an epoch that was live before.
 func (s *Scene) adopted(before api.Epoch) {
 	s.Helper()
 	s.StartReady()
@@ -90,20 +90,21 @@ func agentAndKeeperKilled(s *Scene) {
 	}
 }
 
-// validates reports whether a process is an Envoy that only validates a bootstrap. It may briefly
-// outlive its agent.
+// validates reports whether a process is an Envoy with --mode validate. Such a process may run a
+// little longer than its agent.
 func validates(pid int) bool {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
 	return err == nil && bytes.Contains(line, []byte("\x00validate\x00"))
 }
 
-// agentKilledAtRandom kills the agent repeatedly while epochs change and a loop restarts the agent.
-// An Envoy may end only because its child has terminated it.
+// agentKilledAtRandom repeatedly kills the agent, which is restarted each time, while reloads
+// replace epochs. The next agent must adopt every Envoy that runs.
 func agentKilledAtRandom(s *Scene) {
 	stop := s.KeepRunning()
 	defer stop()
 	reloads, reloaded := make(chan struct{}), make(chan struct{})
-	go func() { // reload continuously; results are lost when the agent is killed
+	// Reload continuously. A reload fails if the agent is killed meanwhile.
+	go func() {
 		defer close(reloaded)
 		for {
 			select {
@@ -116,7 +117,7 @@ func agentKilledAtRandom(s *Scene) {
 	}()
 	overlaps := 0
 	for kill := range s.Options.Kills {
-		// Kill at any time between the start of an agent and a complete change of epochs.
+		// The kill happens at any time from the start of an agent until it has replaced an epoch.
 		time.Sleep(rand.N(s.Options.ParentShutdown + time.Second))
 		before := slices.DeleteFunc(s.ProcessIDs("envoy"), validates)
 		if len(before) > 1 {
@@ -153,11 +154,12 @@ func agentKilledAtRandom(s *Scene) {
 
 var lostLines = regexp.MustCompile(`lines of Envoy's log were lost.*"lines":(\d+)`)
 
-// flood makes Envoy log without a reader. Envoy must not block.
+// flood makes Envoy log while no agent reads the log. Envoy must not block, and the next agent must
+// report the number of lost lines.
 func flood(s *Scene) {
 	before := s.Live()
 	s.KillAgent()
-	// Keep Envoy's lines out of the agent's own log.
+	// The agent must not repeat Envoy's lines in its own log.
 	s.Write("conf.d/60-log.toml", "[log]\nenvoy = false\n")
 	time.Sleep(s.Options.Flood)
 	s.adopted(before)

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// initializingFlag is the offset of the flag in Envoy's shared memory that an epoch sets while it
-// initialises.
+// initializingFlag is the offset, in Envoy's shared memory, of the flag that is set while an epoch
+// initializes.
 const initializingFlag = 96
 
 func flagLeftSet(s *Scene) {
@@ -42,10 +42,12 @@ func sharedMemoryGone(s *Scene) {
 	}
 }
 
-// afterLive is the delay after LIVE before something happens to an epoch or its parent.
+// afterLive is the delay between the time at which an epoch becomes live and a fault in it or its
+// parent.
 const afterLive = time.Second
 
-// overlap reloads and returns both epochs, one second later.
+// overlap reloads, and returns the old epoch and the new one when the latter has been live for
+// afterLive.
 func (s *Scene) overlap() (parent, child api.Epoch) {
 	s.Helper()
 	parent, child = s.reloaded()
@@ -53,14 +55,14 @@ func (s *Scene) overlap() (parent, child api.Epoch) {
 	return parent, child
 }
 
-// recovers waits until a different epoch is live.
+// recovers waits until an epoch other than from is live.
 func (s *Scene) recovers(from api.Epoch) {
 	s.Helper()
 	rig.Eventually(s.TB, time.Minute, "another Envoy is live",
 		func() bool { return s.Live().PID != from.PID })
 }
 
-// strikeAt kills the live Envoy and waits for the next one.
+// strikeAt sends a signal that ends an epoch, and waits until another epoch is live.
 func (s *Scene) strikeAt(victim api.Epoch, signal syscall.Signal) {
 	s.Helper()
 	s.MarkFault()
@@ -86,9 +88,9 @@ func parentKilled(s *Scene) { s.parentEnds(syscall.SIGKILL) }
 
 func parentTerminated(s *Scene) { s.parentEnds(syscall.SIGTERM) }
 
-// parentEnds ends a parent in an overlap, and waits until after the time when the child terminates
-// its parent. Without the keeper's stand-in, the child would block its main thread and abort ten
-// seconds later.
+// parentEnds ends the parent of the live epoch by a signal, and waits until the child has requested
+// the termination of its parent, over their socket. In place of the parent, the keeper must
+// respond: otherwise the child would block its main thread and abort ten seconds later.
 func (s *Scene) parentEnds(signal syscall.Signal) {
 	s.Helper()
 	parent, child := s.overlap()
@@ -113,11 +115,11 @@ func parentKilledAtStart(s *Scene) {
 		now := s.Live()
 		return now.PID != before.PID && now.PID != child.PID
 	})
-	// The reload that waited continues. It may be refused or wait for live_timeout.
+	// The reload in progress continues. It may be refused, or wait for live_timeout.
 	s.awaitAny(outcome)
 }
 
-// awaitAny waits for a reload with any result.
+// awaitAny waits until a reload ends, whatever its result.
 func (s *Scene) awaitAny(outcome <-chan rig.Result) {
 	s.Helper()
 	select {
@@ -129,7 +131,7 @@ func (s *Scene) awaitAny(outcome <-chan rig.Result) {
 
 func parentStopped(s *Scene) {
 	parent, child := s.reloaded()
-	// After its drain the parent has no HTTP connections.
+	// When its drain has ended, the parent has no HTTP connections.
 	time.Sleep(time.Until(child.Live.Add(s.Options.Drain + quiet)))
 	parts.PauseProcess(s, parent.PID)
 	end := child.Live.Add(s.Options.ParentShutdown + 10*time.Second)
@@ -152,17 +154,18 @@ func parentStoppedBefore(s *Scene) {
 	before := s.Live()
 	s.MarkFault()
 	parts.PauseProcess(s, before.PID)
-	// Reload without a status request, which would wait for the stopped epoch.
+	// s.reloaded would request the status first, which would wait for the stopped epoch.
 	if result := s.Outrider("reload"); result.Exit != 0 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
 }
 
-// storm reloads every second, quickStorm much faster than an epoch can take over.
+// storm requests a reload every second, quickStorm more often than epochs can be replaced.
 func storm(s *Scene)      { s.reloadEvery(time.Second) }
 func quickStorm(s *Scene) { s.reloadEvery(200 * time.Millisecond) }
 
-// reloadEvery reloads after each gap, regardless of earlier results.
+// reloadEvery requests reloads with a gap between their starts. It does not wait for the result of
+// one before the next.
 func (s *Scene) reloadEvery(gap time.Duration) {
 	s.Helper()
 	before := s.Live()

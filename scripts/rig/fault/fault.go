@@ -1,6 +1,6 @@
 // Package fault injects failures of Envoy, its keeper and the agent into a complete Outrider under
-// load, and evaluates the effect on clients. Tests run each fault once at a moderate rate,
-// benchmarks many times at the full rate.
+// load, and evaluates the effect on clients. Tests run each fault once at a moderate rate;
+// benchmarks run it many times at the full rate.
 package fault
 
 import (
@@ -18,9 +18,9 @@ import (
 // Fault is one kind of failure.
 type Fault struct {
 	Name         string
-	What         string // description with the expected result
-	Envoy        string // keys of [envoy] in addition to those of Options
-	NoValidation bool   // without envoy --mode validate
+	What         string // description of the fault and of the expected result
+	Envoy        string // TOML with additional keys of [envoy]
+	NoValidation bool   // disable validation of the bootstrap (envoy --mode validate)
 	Harm         Harm
 	Inject       func(*Scene)
 }
@@ -30,12 +30,12 @@ type Harm int
 
 // Harms.
 const (
-	// HarmNone: an Envoy serves all the time; nothing may be lost.
+	// HarmNone: an Envoy serves all the time, and no request may be lost.
 	HarmNone Harm = iota
-	// HarmCut: an Envoy serves, but one that still holds connections is killed. Requests on these
-	// connections may be lost; new connections never fail.
+	// HarmCut: an Envoy serves all the time, but one that still has connections is killed. Requests
+	// on these connections may be lost; new connections must not fail.
 	HarmCut
-	// HarmOutage: no Envoy is left. Service is restored within a second.
+	// HarmOutage: for a moment no Envoy runs. Service must be restored within a second.
 	HarmOutage
 )
 
@@ -43,19 +43,19 @@ func (h Harm) String() string {
 	return [...]string{"none", "what the killed Envoy held", "1 s"}[h]
 }
 
-// Options of a run.
+// Options are the options of a run.
 type Options struct {
 	Race           bool    // build the agent with the race detector
-	Rate           float64 // of the load, relative to the standard load
+	Rate           float64 // rate of the load, relative to the standard load
 	Drain          time.Duration
 	ParentShutdown time.Duration
-	Reloads        int           // number of reloads in a storm, one per second
-	Kills          int           // of the agent, at random moments
-	Flood          time.Duration // duration of log output without a reader
-	Strict         bool          // a late recovery is an error even on a busy machine
+	Reloads        int           // duration of a storm of reloads, in seconds
+	Kills          int           // number of kills of the agent at random moments
+	Flood          time.Duration // for how long Envoy logs while no agent reads the log
+	Strict         bool          // do not permit later recoveries on a busy machine
 }
 
-// Scene is a run of a fault.
+// Scene is a run of one fault.
 type Scene struct {
 	*rig.Rig
 	testing.TB
@@ -64,25 +64,26 @@ type Scene struct {
 	Probe   *rig.Probe
 
 	fault  Fault
-	strike time.Time     // time at which the fault takes effect; zero: never
-	start  time.Duration // maximum time from spawn to LIVE before and after
-	figure string        // an additional result to print
+	strike time.Time // time at which the fault takes effect; zero: never
+	// maximum time from the start of an epoch until it was live, apart from the fault
+	start  time.Duration
+	figure string // additional result to print, as a sentence
 
 	mu    sync.Mutex
 	wrong []string
 }
 
-// Errorf records an error; the run continues.
+// Errorf records an error. It does not end the run.
 func (s *Scene) Errorf(format string, arguments ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wrong = append(s.wrong, fmt.Sprintf(format, arguments...))
 }
 
-// Error is Errorf without a format.
+// Error is like Errorf without a format.
 func (s *Scene) Error(arguments ...any) { s.Errorf("%s", fmt.Sprint(arguments...)) }
 
-// MarkFault records that the fault is about to take effect.
+// MarkFault records that the fault is injected now. It must be called just before the injection.
 func (s *Scene) MarkFault() {
 	s.strike = time.Now()
 	s.Load.Mark(strikeMark)
@@ -92,16 +93,18 @@ const strikeMark = "fault"
 
 // Outcome is the result of a run.
 type Outcome struct {
-	Requests      int                  `json:"requests"`
-	Lost          map[load.Outcome]int `json:"lost"` // beyond what the fault's Harm allows
+	Requests int `json:"requests"`
+	// requests lost beyond what the fault's Harm allows
+	Lost          map[load.Outcome]int `json:"lost"`
 	AllowedLosses int                  `json:"pardoned"`
 	Reuse         int                  `json:"reuse"`
-	Recovered     time.Duration        `json:"recovered"` // see rig.Probe
-	// Start is the maximum time from spawn to LIVE without the fault: the noise of the machine.
+	Recovered     time.Duration        `json:"recovered"` // time until recovery, see rig.Probe
+	// Start is the maximum time from the start of an epoch until it was live, apart from the fault.
+	// It shows how busy the machine was.
 	Start   time.Duration `json:"start"`
-	Slowest time.Duration `json:"slowest"` // slowest answer in the load
+	Slowest time.Duration `json:"slowest"` // duration of the slowest request in the load
 	Figure  string        `json:"figure,omitempty"`
-	// Wrong has the errors other than losses.
+	// Wrong contains errors other than lost requests.
 	Wrong  []string    `json:"wrong,omitempty"`
 	Report load.Report `json:"-"`
 }
@@ -109,11 +112,11 @@ type Outcome struct {
 // OK reports whether the run passed.
 func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Wrong) == 0 }
 
-// Busy reports whether the machine was too busy for a verdict: requests took longer than a recovery
-// may take.
+// Busy reports whether the machine was too busy to judge the run: requests took longer than a
+// recovery may take.
 func (o Outcome) Busy() bool { return o.Slowest > busyAnswer || o.Report.Stall > busyStall }
 
-// AllLost returns the number of lost requests.
+// AllLost returns the number of requests in Lost.
 func (o Outcome) AllLost() int {
 	n := 0
 	for _, lost := range o.Lost {
@@ -122,11 +125,11 @@ func (o Outcome) AllLost() int {
 	return n
 }
 
-// Limits.
+// Durations that the evaluation of a run uses.
 const (
 	recoverWithin = time.Second
-	quickStart    = 150 * time.Millisecond // spawn to LIVE on a quiet machine, generous
-	// busiest is the factor by which a start is slower on a machine that is too busy.
+	quickStart    = 150 * time.Millisecond // maximum time to become live on an idle machine
+	// busiest bounds the factor by which a busy machine extends recoverWithin.
 	busiest    = 4
 	busyAnswer = time.Second
 	busyStall  = 300 * time.Millisecond
@@ -134,8 +137,8 @@ const (
 	quiet      = 500 * time.Millisecond
 )
 
-// dropIn returns the configuration of a run with additional keys of [envoy]. Files are not watched:
-// reloads happen on request.
+// dropIn returns the configuration file of a run. more contains additional keys of [envoy]. The
+// agent does not watch files, so reloads happen only on request.
 func (o Options) dropIn(fault Fault, more string) string {
 	return fmt.Sprintf(
 		"[reload]\nwatch = false\nvalidate = %t\n[envoy]\nrestart_limit = 0\ndrain_duration = "+
@@ -146,7 +149,8 @@ func (o Options) dropIn(fault Fault, more string) string {
 // sound restores a valid configuration.
 func (s *Scene) sound() { s.SetTOML(s.Options.dropIn(s.fault, "")) }
 
-// Run runs a fault once under load: the fault happens, service recovers, the next reload works.
+// Run runs a fault once under load: it injects the fault, waits until service has recovered, and
+// checks that the next reload succeeds.
 func Run(t testing.TB, fault Fault, options Options) Outcome {
 	t.Helper()
 	s := &Scene{TB: t, Options: options, fault: fault,
@@ -167,7 +171,7 @@ func Run(t testing.TB, fault Fault, options Options) Outcome {
 	return outcome
 }
 
-// evaluate determines which losses the fault allows, and when service recovered.
+// evaluate determines which losses the fault allows, and when service had recovered.
 func (s *Scene) evaluate(outcome *Outcome) {
 	s.Helper()
 	report := outcome.Report
@@ -185,8 +189,8 @@ func (s *Scene) evaluate(outcome *Outcome) {
 		if mark.Label != strikeMark {
 			continue
 		}
-		// Include the due times of requests that were outstanding at the mark, up to the last
-		// possible failure.
+		// Losses are reported in the second in which a request was due. Include requests that were
+		// in progress at the mark, and those until the last allowed failure.
 		for at := mark.At - outcome.Slowest; at < mark.At+limit+time.Second; at += time.Second {
 			excused[int(max(at, 0)/time.Second)] = true
 		}
@@ -217,11 +221,11 @@ func (s *Scene) evaluate(outcome *Outcome) {
 	}
 }
 
-// notice updates the maximum start time with that of an epoch.
+// notice updates s.start with the time that an epoch needed to become live.
 func (s *Scene) notice(one api.Epoch) { s.start = max(s.start, one.Live.Sub(one.Started)) }
 
-// worksAgain checks that the fault has no lasting effect: a reload makes an epoch by hot restart
-// or, if that is impossible, side by side; its admin interface answers; no condition is an error.
+// worksAgain checks that the fault has no lasting effect: a reload starts a new epoch, the proxy is
+// ready, the admin interface responds, and no condition is active.
 func (s *Scene) worksAgain() {
 	s.Helper()
 	before := s.Live()
@@ -237,7 +241,7 @@ func (s *Scene) worksAgain() {
 	s.healthy()
 }
 
-// healthy waits until the agent reports healthy.
+// healthy waits until the proxy is ready, the admin interface responds, and no condition is active.
 func (s *Scene) healthy() {
 	s.Helper()
 	var why string
@@ -262,7 +266,7 @@ func (s *Scene) healthy() {
 	})
 }
 
-// refused reloads and expects a refusal with a reason.
+// refused requests a reload, which must be refused with a reason that contains says.
 func (s *Scene) refused(says string) {
 	s.Helper()
 	result := s.Outrider("reload")
@@ -272,7 +276,7 @@ func (s *Scene) refused(says string) {
 	}
 }
 
-// reloaded reloads and returns the live epochs before and after.
+// reloaded requests a reload, and returns the live epochs before and after it.
 func (s *Scene) reloaded() (before, now api.Epoch) {
 	s.Helper()
 	before = s.Live()

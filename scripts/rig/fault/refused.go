@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// override sets a bootstrap_override for the next epoch.
+// override configures a bootstrap_override with this content for the next epoch.
 func (s *Scene) override(content string) {
 	s.Helper()
 	s.Write("override.json", content)
@@ -22,7 +22,8 @@ func (s *Scene) override(content string) {
 		filepath.Join(s.Dir, "override.json"))))
 }
 
-// stillServes checks that the previous epoch serves, is ready, and has its admin interface.
+// stillServes checks that the epoch before a refused reload is live, the proxy is ready, and the
+// admin interface responds.
 func (s *Scene) stillServes(before api.Epoch) {
 	s.Helper()
 	if now := s.Live(); now.PID != before.PID {
@@ -36,9 +37,9 @@ func (s *Scene) stillServes(before api.Epoch) {
 	}
 }
 
-// continues checks that the previous epoch serves and is ready although it closed its admin
-// interface for the refused one, and that a new epoch with the same configuration restores the
-// interface.
+// continues checks the state after a reload whose epoch failed to start. The previous epoch must be
+// ready, although it has closed its admin interface for the failed epoch. Then a new epoch with the
+// previous configuration must restore the admin interface by a hot restart.
 func (s *Scene) continues(before api.Epoch) {
 	s.Helper()
 	if ready, reason := s.Ready(); !ready {
@@ -77,7 +78,7 @@ func unparsableForEnvoy(s *Scene) {
 	s.stillServes(before)
 }
 
-// listener returns a static listener with one route.
+// listener returns a bootstrap with a static listener whose only route is to a cluster.
 func listener(port int, cluster string) string {
 	return fmt.Sprintf(`{"static_resources": {"listeners": [{"name": "extra",
   "address": {"socket_address": {"address": "127.0.0.1", "port_value": %d}},
@@ -117,13 +118,14 @@ func portInUse(s *Scene) {
 	s.refused("")
 	s.continues(before)
 	before = s.Live()
-	// Again: the refused start has left the flag set. This reload waits for the end of the replaced
-	// epoch.
+	// A second time, because the failed start has left initializingFlag set. This reload waits
+	// until the replaced epoch has ended.
 	s.refused("")
 	s.continues(before)
 }
 
-// blackHole accepts connections and never answers, until the scene ends.
+// blackHole returns a port on which connections are accepted but nothing is sent, until the test
+// ends.
 func (s *Scene) blackHole() int {
 	s.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -137,7 +139,8 @@ func (s *Scene) blackHole() int {
 				return
 			}
 			go func() {
-				_, _ = io.Copy(io.Discard, connection) // until the peer closes
+				// returns when the peer closes the connection
+				_, _ = io.Copy(io.Discard, connection)
 				_ = connection.Close()
 			}()
 		}
@@ -146,8 +149,8 @@ func (s *Scene) blackHole() int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// NeverLiveConfig returns a bootstrap_override with which Envoy waits forever for the endpoints of
-// a cluster from a port that never answers.
+// NeverLiveConfig returns a bootstrap_override with which Envoy never becomes live: it waits for
+// the endpoints of a cluster, which it requests from the port blackHole.
 func NeverLiveConfig(blackHole int) string {
 	return fmt.Sprintf(`{"static_resources": {"clusters": [
   {"name": "black-hole", "type": "STATIC", "connect_timeout": "1s",
@@ -163,21 +166,22 @@ func NeverLiveConfig(blackHole int) string {
 		blackHole)
 }
 
-// neverInitialises configures the next epoch such that it never becomes live.
+// neverInitialises configures the next epoch so that it never becomes live.
 func (s *Scene) neverInitialises() {
 	s.Helper()
 	s.override(NeverLiveConfig(s.blackHole()))
 }
 
-// initialising starts an epoch that never becomes live, and returns it after the hand-over from the
-// previous one.
+// initialising requests a reload whose epoch never becomes live, and returns that epoch when it
+// only waits for its endpoints. outcome receives the result of the reload.
 func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
 	s.Helper()
 	s.neverInitialises()
 	answer := make(chan rig.Result, 1)
 	go func() { answer <- s.Outrider("reload") }()
 	child = s.AwaitEpochState(api.EpochStarting, time.Minute)
-	time.Sleep(quiet) // wait until the new Envoy has initialised everything but that cluster
+	// until the new Envoy has initialized everything except the cluster that waits
+	time.Sleep(quiet)
 	return child, answer
 }
 
@@ -188,7 +192,8 @@ func killedWhileInitialising(s *Scene) {
 	if result := <-outcome; result.Exit != 1 {
 		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
 	}
-	// The killed epoch may have been live for a moment; then the live epoch is its replacement.
+	// The live epoch may be another one than before, if a replacement was necessary. Its process
+	// must exist.
 	if now := s.Live(); !rig.ProcessExists(now.PID) {
 		s.Errorf("the epoch that is said to be live is gone: %+v, before %+v", now, before)
 	}

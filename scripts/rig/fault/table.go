@@ -1,9 +1,9 @@
 package fault
 
-// All returns the faults in the order in which they are run.
+// All returns all faults in the order of their runs.
 func All() []Fault {
 	return []Fault{
-		// Epochs that cannot start.
+		// Faults of epochs that cannot start.
 		{Name: "unparsable override", What: "bootstrap_override is no JSON",
 			Inject: unparsableOverride},
 		{Name: "unparsable configuration", What: "Envoy exits as it reads its file",
@@ -25,13 +25,13 @@ func All() []Fault {
 		{Name: "shared memory gone",
 			What:   "hot restart is impossible: the new epoch starts side by side",
 			Inject: sharedMemoryGone},
-		// The epoch that takes over.
+		// Faults of the new epoch during a reload.
 		{Name: "new killed",
 			What: "SIGKILL 1 s after LIVE: the old one has closed its listeners", Harm: HarmOutage,
 			Inject: newKilled},
 		{Name: "new terminated", What: "SIGTERM to the newest 1 s after LIVE ends both",
 			Harm: HarmOutage, Inject: newTerminated},
-		// The replaced epoch.
+		// Faults of the old epoch (the parent) during a reload.
 		{Name: "parent killed", What: "SIGKILL 1 s after LIVE", Harm: HarmCut,
 			Inject: parentKilled},
 		{Name: "parent terminated", What: "SIGTERM 1 s after LIVE", Harm: HarmCut,
@@ -49,11 +49,11 @@ func All() []Fault {
 			Inject: storm},
 		{Name: "quick storm", What: "a reload every 0.2 s, so that many wait at once",
 			Inject: quickStorm},
-		// The only epoch.
+		// Faults of the only epoch.
 		{Name: "Envoy killed", What: "SIGKILL", Harm: HarmOutage, Inject: envoyKilled},
 		{Name: "Envoy terminated", What: "SIGTERM by somebody else", Harm: HarmOutage,
 			Inject: envoyTerminated},
-		// Keeper and agent.
+		// Faults of keeper and agent.
 		{Name: "keeper killed", What: "SIGKILL: Envoy ends with it, and no orphan stays",
 			Harm: HarmOutage, Inject: keeperKilled},
 		{Name: "agent killed", What: "SIGKILL: Envoy continues, the next agent adopts it",
@@ -74,7 +74,7 @@ func All() []Fault {
 	}
 }
 
-// Find returns the named fault.
+// Find returns the fault with a name.
 func Find(name string) (Fault, bool) {
 	for _, fault := range All() {
 		if fault.Name == name {

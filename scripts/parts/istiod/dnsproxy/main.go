@@ -1,4 +1,4 @@
-// Command dnsproxy runs the DNS server of Istio's agent with COUNT names: svc0.mesh.test,
+// Command dnsproxy runs the DNS server of Istio's agent with COUNT host names: svc0.mesh.test,
 // svc1.mesh.test and so on. Usage: dnsproxy ADDRESS COUNT.
 package main
 

@@ -1,6 +1,6 @@
-// Command judge prints what Istio and an API server that has Istio's CRDs say of objects. It reads
-// one object per line, as a JSON string that holds a YAML document, and answers each with a line of
-// JSON: a Verdict. Verdicts go into a file, because Istio logs to standard output.
+// Command judge validates objects like a cluster with Istio: an API server with Istio's CRDs, and
+// istiod's webhook. It reads one JSON string per line that contains a YAML document, and writes one
+// line of JSON for each, a Verdict. It writes into a file, because Istio logs to standard output.
 //
 //	judge crd-all.gen.yaml verdicts <objects
 package main
@@ -27,12 +27,13 @@ import (
 	"istio.io/istio/pkg/config/schema/resource"
 )
 
-// Verdict is the result for one object.
+// Verdict is the result of validating one object.
 type Verdict struct {
-	// Stage that refused the object: yaml, kind, metadata, spec, crd or istio; "": accepted.
+	// Stage is the stage that refused the object: yaml, kind, metadata, spec, crd or istio; "": the
+	// object is accepted.
 	Stage    string `json:"stage,omitempty"`
 	Error    string `json:"error,omitempty"`
-	Warnings string `json:"warnings,omitempty"` // Istio's warnings for an accepted object
+	Warnings string `json:"warnings,omitempty"` // warnings of Istio about an accepted object
 }
 
 func main() {
@@ -70,8 +71,8 @@ func run() error {
 	}
 }
 
-// judge validates an object as a cluster does: kubectl's strict decoding, the API server's checks
-// of metadata and of the CRD, Istio's webhook.
+// judge validates an object in the order of a cluster: kubectl's strict decoding, the API server's
+// checks of the metadata and against the CRD, and Istio's webhook.
 func judge(crds *crd.Validator, document []byte) Verdict {
 	refuse := func(stage string, err error) Verdict {
 		return Verdict{Stage: stage,
@@ -95,8 +96,8 @@ func judge(crds *crd.Validator, document []byte) Verdict {
 		return refuse("metadata", err)
 	}
 	dropNulls(u.Object, gvk.Kind)
-	// The API server checks the schema before it calls Istio's webhook; both get the object as
-	// JSON.
+	// The API server checks the schema of the CRD before it calls Istio's webhook. Both validate
+	// the object as JSON.
 	if err := crds.ValidateCustomResource(u.DeepCopy()); err != nil {
 		return refuse("crd", err)
 	}
@@ -157,8 +158,8 @@ func checkMetadata(object map[string]any) error {
 		field.NewPath("metadata")).ToAggregate()
 }
 
-// dropNulls removes fields that are null. An API server removes those that its schema knows: all
-// except those in the value of an EnvoyFilter's patch.
+// dropNulls removes fields whose value is null, as an API server does for fields in its schema. The
+// value of an EnvoyFilter's patch is not in the schema, so its nulls are preserved.
 func dropNulls(value any, kind string) {
 	switch value := value.(type) {
 	case map[string]any:
