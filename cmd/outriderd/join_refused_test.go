@@ -146,8 +146,8 @@ func (j *joinable) isAsBefore(before map[string]string) {
 	})
 }
 
-// A host has joined, but has no valid certificate, and its token has expired. The status reports
-// that, and another join with a new token succeeds.
+// A host has joined, but has no valid certificate, and the server no longer accepts its token. The
+// status reports that, and another join with a new token succeeds.
 func TestJoin_AgainWithoutCertificate(t *testing.T) {
 	t.Parallel()
 	j := newJoinable(t, "")

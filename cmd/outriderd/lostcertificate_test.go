@@ -61,7 +61,7 @@ func (g *gateway) write(t *testing.T, path, text string) {
 	}
 }
 
-// handshakes reports whether the gateway presents a certificate.
+// handshakes reports whether a TLS handshake with the gateway succeeds.
 func (g *gateway) handshakes() bool {
 	dialer := &net.Dialer{Timeout: 5 * time.Second}
 	c, err := tls.DialWithDialer(dialer, "tcp", fmt.Sprintf("127.0.0.1:%d", g.port),
@@ -106,7 +106,7 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 		if now := current(t, g.Rig); now.PID != before.PID || !g.handshakes() {
 			t.Errorf("%s: epoch %+v serves, its certificate: %v", what, now, g.handshakes())
 		}
-		g.write(t, g.key, g.keyText) // the reload follows before Envoy has read the key
+		g.write(t, g.key, g.keyText) // the reload begins before Envoy has read the restored key
 		if result := g.Outrider("reload"); result.Exit != 0 || !g.handshakes() {
 			t.Errorf("a reload after %s: exit %d: %s", what, result.Exit, result.Err)
 		}
@@ -114,8 +114,8 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 	}
 }
 
-// TestReload_GoesOnWhereNoEpochHasTheCertificate starts without a key, so no reload is refused for
-// it: a new epoch has the same certificates as the live one.
+// TestReload_GoesOnWhereNoEpochHasTheCertificate starts Envoy without the key of a certificate. A
+// reload is not refused because of it: the live epoch lacks the certificate, too.
 func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
@@ -129,7 +129,8 @@ func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
 		!strings.Contains(told.Err, "error: "+filepath.Join(g.Dir, "mesh.d", "edge.yaml")+":1") {
 		t.Errorf("mesh check: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
-	if all := conditions(t, g.Rig); len(all) != 1 { // it has file and line
+	// the only condition is that of the Gateway, with file and line
+	if all := conditions(t, g.Rig); len(all) != 1 {
 		t.Errorf("one refusal, and the conditions are %q", all)
 	}
 	if result := g.Outrider("reload"); result.Exit != 0 {

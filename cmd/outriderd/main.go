@@ -1,4 +1,4 @@
-// Command outriderd is the agent. Its implementation is package agent.
+// Command outriderd is the agent. It is implemented in package agent.
 package main
 
 import (

@@ -66,9 +66,9 @@ func TestMesh_RenamedFolderWithdrawsNothing(t *testing.T) {
 		func() bool { _, _, err := r.Get("/hello"); return err != nil })
 }
 
-// TestMesh_MissingFolderIsAwaited starts without the folder of the mesh, on a host without an
-// identity. The folder may contain policies and be on a file system that is not mounted yet, so the
-// agent does not serve without it, even after a reload.
+// TestMesh_MissingFolderIsAwaited starts the agent while the folder of mesh files is missing. Its
+// file system may not be mounted yet, and it may contain policies, so the agent does not serve
+// until the folder exists. A reload does not change that.
 func TestMesh_MissingFolderIsAwaited(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

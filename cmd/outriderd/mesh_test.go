@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestExplain_OfRunningAgent asks an agent what its running Envoy would do with requests, and from
-// which file and line each resource comes.
+// TestExplain_OfRunningAgent: `outrider mesh explain` shows how the running Envoy would process
+// requests, and the file and line of each object that is involved.
 func TestExplain_OfRunningAgent(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true, Mesh: map[string]string{"routes.yaml": `# the first line
@@ -101,8 +101,8 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 	}
 }
 
-// TestDenial_OfInvalidPolicy starts an agent with an invalid policy: it is ready, and reports what
-// is denied.
+// TestDenial_OfInvalidPolicy starts an agent with an invalid policy. It is ready, and reports that
+// it denies the requests to which the policy may apply.
 func TestDenial_OfInvalidPolicy(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t,

@@ -8,7 +8,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// The metrics of the discovery server appear beside Envoy's and the agent's.
+// The status server serves the metrics of the embedded discovery server besides those of Envoy.
 func TestMetrics_OfDiscovery(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestNamespace_MovesWithItsObjects changes [node] namespace. The objects have no namespace and are
-// exported to their own only.
+// TestNamespace_MovesWithItsObjects changes [node] namespace by reloads. The mesh objects name no
+// namespace, and are visible only in their own: they must move with the proxy, without lost
+// requests.
 func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	t.Parallel()
 	const toml = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n"
@@ -51,9 +52,10 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 		t.Errorf("after what was refused: %s%s", told.Out, told.Err)
 	}
 	move("bank")
-	move("shop") // there and back, while epochs of both namespaces may run
+	move("shop") // there and back, while epochs with both namespaces may run
 
-	// Invalid objects stay in force in the next namespace, and for the next agent.
+	// The last good version of an invalid object remains in force in another namespace and with the
+	// next agent.
 	private("STATISCH")
 	rig.Eventually(t, time.Minute, "the agent has read the bad file",
 		func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
@@ -67,7 +69,7 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	follows("of the next agent")
 	private("STATIC")
 
-	// The Envoy that the next agent adopts has another namespace than that agent.
+	// The next agent has another namespace than the Envoy that it adopts.
 	adopted := r.Live().PID
 	r.KillAgent()
 	r.SetTOML(toml + watch + "[node]\nnamespace = \"attic\"\n")

@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestMesh_ReportsServicesOnAgentPorts has services on the ports of the admin view and of Envoy's
-// metrics: Envoy gets no listeners for them, and both ports keep their function.
+// TestMesh_ReportsServicesOnAgentPorts adds services on the ports of Envoy's admin interface and
+// metrics. The agent reports them, and Envoy gets no listeners for them: both ports continue to
+// work.
 func TestMesh_ReportsServicesOnAgentPorts(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -14,16 +14,16 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestCertificates_OfFilesAreWatched has a Gateway's certificate that Envoy itself reads from a
-// file. If it has expired or expires soon, that is a condition while the agent remains ready. Its
-// replacement is logged.
+// TestCertificates_OfFilesAreWatched: Envoy reads the certificate of a Gateway from a file. The
+// agent raises a condition if the certificate has expired or expires soon, but remains ready. It
+// logs the replacement of the certificate.
 func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
 	authority := pkitest.NewAuthority(t, "root", nil)
 	name := "file-cert:" + g.crt + "~" + g.key
-	// install writes a certificate, valid for a day, that ends after until (negative: it has
-	// expired).
+	// install writes a certificate that expires after until, or has expired if until is negative.
+	// Its validity began 24 hours before its expiry.
 	install := func(until time.Duration) time.Time {
 		template := pkitest.Leaf("web", until)
 		template.NotBefore = template.NotAfter.Add(-24 * time.Hour)
@@ -43,8 +43,8 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 		}
 		return api.Identity{}, status
 	}
-	// shown waits until the certificate with this end of validity is shown together with its
-	// condition (code "": without any).
+	// shown waits until the status shows the certificate with this expiry, and the condition with
+	// code and sentence as the only one ("": no condition).
 	shown := func(until time.Time, code, sentence string) {
 		t.Helper()
 		rig.Eventually(t, time.Minute, "a certificate until "+until.String()+", "+code, func() bool {

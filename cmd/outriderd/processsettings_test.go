@@ -14,7 +14,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// settingsRig returns a rig without [envoy] concurrency, and with a MeshConfig.
+// settingsRig returns a test host whose MeshConfig, instead of [envoy] concurrency, sets the number
+// of workers.
 func settingsRig(t *testing.T, options rig.Options) *rig.Rig {
 	t.Helper()
 	r := rig.New(t, options)
@@ -30,12 +31,12 @@ func settingsRig(t *testing.T, options rig.Options) *rig.Rig {
 	return r
 }
 
-// runs waits until the live Envoy has a number of workers and some environment variables ("A=b":
-// with this value; "-A": none of that name).
+// runs waits until the live Envoy has a number of worker threads, and its environment the given
+// variables. "A=b" is a variable with its value; "-A" a variable that must be absent.
 func runs(t *testing.T, r *rig.Rig, workers int, environment ...string) {
 	t.Helper()
 	seen := ""
-	for range 2 { // the live epoch may end between the two requests
+	for range 2 { // twice, because the first result may be that of an epoch that ends
 		rig.Eventually(t, time.Minute, fmt.Sprintf("Envoy has %d workers and %v", workers,
 			environment), func() bool {
 			pid := r.Live().PID
@@ -66,14 +67,14 @@ func runs(t *testing.T, r *rig.Rig, workers int, environment ...string) {
 	t.Log(seen)
 }
 
-// proxyConfig returns a ProxyConfig for all proxies of the rig's namespace.
+// proxyConfig returns a ProxyConfig for all proxies in the namespace of the test host.
 func proxyConfig(spec string) string {
 	return "apiVersion: networking.istio.io/v1beta1\nkind: ProxyConfig\nmetadata: {name: p}\n" +
 		"spec: {" + spec + "}\n"
 }
 
-// TestProcessSettings_ChangeUnderLoad changes the workers and the environment of Envoy by mesh
-// files: no request is lost, and an invalid change does not affect the process.
+// TestProcessSettings_ChangeUnderLoad changes the number of workers and the environment of Envoy
+// through mesh files, which starts epochs. No request is lost. An invalid change starts no epoch.
 func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 	t.Parallel()
 	const short = "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"3s\"\n"
@@ -101,14 +102,14 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 		t.Errorf("mesh explain: %s%s", told.Out, told.Err)
 	}
 
-	// The reload reads what was written before it, even if the watcher has not reported it yet.
+	// A reload reads all files, even if the watcher has not reported the last change yet.
 	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 4, environmentVariables: {A: c}"))
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Errorf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}
 	runs(t, r, 4, "A=c", "FROM=mesh")
 
-	// Envoy refuses the bootstrap of the next epoch.
+	// The next epoch cannot start, because Envoy refuses the bootstrap: nothing changes.
 	r.SetTOML(short + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)))
 	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 5, environmentVariables: {A: d}"))
 	if told := r.Outrider("reload"); told.Exit != api.ExitRefused {
@@ -118,7 +119,7 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 	r.SetTOML(short)
 	runs(t, r, 5, "A=d")
 
-	// An explicit number of workers takes precedence.
+	// [envoy] concurrency has precedence over ProxyConfig.
 	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 6, environmentVariables: {A: e}"))
 	r.SetTOML(short + "concurrency = 6\n")
 	runs(t, r, 6, "A=e")
@@ -131,8 +132,8 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 }
 
 // TestProcessSettings_FewerWorkersLoseNothing reduces the number of workers under load, with the
-// sysctl setting of the package: the kernel moves connections that a removed worker has not
-// accepted to another worker.
+// sysctl settings of the package. These make the kernel move connections that a removed worker has
+// not accepted to another worker.
 func TestProcessSettings_FewerWorkersLoseNothing(t *testing.T) {
 	t.Parallel()
 	if !parts.InNetwork(t) {

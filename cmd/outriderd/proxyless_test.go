@@ -28,12 +28,12 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// proxyless is a gRPC service with mutual TLS, a real istiod that knows it, and an agent without
-// Envoy.
+// proxyless is an agent without Envoy, a real istiod, and a gRPC service in its mesh that requires
+// mutual TLS.
 type proxyless struct {
 	*rig.Rig
 	t       *testing.T
-	clients chan string // identities of the service's clients
+	clients chan string // SPIFFE IDs of the service's callers
 }
 
 func newProxyless(t *testing.T) *proxyless {
@@ -61,7 +61,7 @@ spec:
 	p.Write("root.pem", string(pkitest.PEM(root.Certificate)))
 	p.Write("token", istiod.Token(t, time.Hour))
 	p.SetTOML(p.configuration(istiod.Address) + "[envoy]\nenabled = false\nbinary = \"/none\"\n" +
-		"[reload]\nwatch = false\n") // the test itself reloads
+		"[reload]\nwatch = false\n") // the test requests all reloads
 	return p
 }
 
@@ -84,8 +84,8 @@ grpc_bootstrap_file = %[5]q
 `, istiod, p.path("root.pem"), p.path("token"), p.path("certificates"), p.path("grpc.json"))
 }
 
-// serve starts the service, which is spiffe://cluster.local/ns/default/sa/echo, and returns its
-// port.
+// serve starts the service with the identity spiffe://cluster.local/ns/default/sa/echo, and returns
+// its port.
 func (p *proxyless) serve(root *pkitest.Authority) int {
 	p.t.Helper()
 	chain, key := root.Issue(p.t, pkitest.Leaf("echo", time.Hour))
@@ -114,7 +114,8 @@ func (p *proxyless) serve(root *pkitest.Authority) int {
 	return listener.Addr().(*net.TCPAddr).Port
 }
 
-// call calls the service by its name in the mesh, with the bootstrap that the agent wrote.
+// call calls the service by its host in the mesh, as a gRPC client that uses the agent's xDS
+// bootstrap.
 func (p *proxyless) call() error {
 	p.t.Helper()
 	bootstrap, err := os.ReadFile(p.path("grpc.json"))
@@ -160,7 +161,7 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 		t.Errorf("status: %+v", status)
 	}
 
-	// A reload changes the file and starts no epoch.
+	// A reload rewrites the gRPC bootstrap, and starts no epoch.
 	config, err := os.ReadFile(p.path("conf.d/50-test.toml"))
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +185,7 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 	}
 }
 
-// An agent that runs no Envoy any more ends the Envoy of its earlier configuration.
+// An agent whose configuration has no Envoy any more ends the Envoy of the previous agent.
 func TestProxyless_EndsTheEnvoyOfBefore(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// An Envoy that cannot start quotes its configuration. Neither the log nor what every user may read
-// contains the quote.
+// The error message of an Envoy that cannot start contains a part of its configuration. Neither the
+// log nor any output that every user may read contains the credential in that part.
 func TestLog_RedactsEnvoysQuotes(t *testing.T) {
 	const credential, why = "s3cret-value",
 		"Unable to unpack as envoy.extensions.upstreams.http.v3.HttpProtocolOptions"

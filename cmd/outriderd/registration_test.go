@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// workloadGroup is a WorkloadGroup with a service that selects its WorkloadEntries.
+// workloadGroup is a WorkloadGroup, and a ServiceEntry that selects its WorkloadEntries.
 const workloadGroup = `apiVersion: networking.istio.io/v1
 kind: WorkloadGroup
 metadata: {name: web, namespace: vm}
@@ -26,16 +26,17 @@ spec:
   template: {serviceAccount: web, ports: {http: 8080}}
 `
 
-// registered is an agent that registers itself with a real istiod, as web-127.0.0.1. Its workload
-// is healthy while the file up exists.
+// registered is an agent that registers itself with a real istiod, as WorkloadEntry
+// vm/web-127.0.0.1. Its health check succeeds while the file "up" exists.
 type registered struct {
 	*rig.Rig
 	t       *testing.T
 	cluster *cluster.Cluster
-	gate    *gate // in front of istiod
+	gate    *gate // between the agent and istiod
 }
 
-// newRegistered starts the control plane. environment has additional variables of istiod.
+// newRegistered starts the API server and istiod. environment has additional variables of istiod.
+// The caller starts the agent.
 func newRegistered(t *testing.T, environment ...string) *registered {
 	t.Helper()
 	c := cluster.Start(t)
@@ -74,19 +75,20 @@ timeout = "10s"
 
 func (r *registered) path(name string) string { return filepath.Join(r.Dir, name) }
 
-// entry returns the WorkloadEntry, nil if there is none.
+// entry returns the agent's WorkloadEntry; nil: it does not exist.
 func (r *registered) entry() *cluster.WorkloadEntry {
 	return r.cluster.Entry("vm",
 		"web-127.0.0.1")
 }
 
-// await waits until the health of the WorkloadEntry has a prefix, and returns the entry.
+// await waits until the health in the agent's WorkloadEntry has a prefix, and returns the entry.
 func (r *registered) await(limit time.Duration, prefix string) *cluster.WorkloadEntry {
 	r.t.Helper()
 	return r.cluster.AwaitEntry(r.t, limit, "vm", "web-127.0.0.1", prefix)
 }
 
-// discoveryd starts an outrider-discoveryd with the cluster's API server, which the agent trusts.
+// discoveryd starts an outrider-discoveryd with the same API server, and makes the agent trust its
+// CA. grace is its grace period.
 func (r *registered) discoveryd(grace time.Duration) (address string, kill func()) {
 	r.t.Helper()
 	authority := pkitest.NewAuthority(r.t, "server", nil)
@@ -162,8 +164,8 @@ func TestRegistration_HealthReachesIstiod(t *testing.T) {
 		func() bool { return r.entry() == nil })
 }
 
-// The WorkloadEntry remains, and remains healthy, whatever is restarted. istiod would remove it ten
-// seconds after its last connection, so the agent must be connected in the end.
+// The agent's WorkloadEntry remains, and remains healthy, over reloads and restarts of the agent.
+// istiod would remove it ten seconds after the end of the last stream.
 func TestRegistration_SurvivesRestarts(t *testing.T) {
 	t.Parallel()
 	r := newRegistered(t)
@@ -172,7 +174,7 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	seen := r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.WorkloadEntry.Identity)
 	load := r.StartLoad(0.2)
 	for range 2 {
-		if result := r.Outrider("reload"); result.Exit != 0 { // two Envoys overlap
+		if result := r.Outrider("reload"); result.Exit != 0 { // starts an overlap of two Envoys
 			t.Fatalf("reload: %+v\n%s", result, r.Daemon().Output())
 		}
 		r.KillAgent()
@@ -193,12 +195,12 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	}
 }
 
-// Two istiods and an outrider-discoveryd share an API server. The one in use is replaced: first a
-// balancer moves the connection to another one while the server runs, then the other one is killed.
-// The WorkloadEntry remains, and health reports reach it.
+// The agent's connection moves between two istiods and an outrider-discoveryd with one API server:
+// first because a load balancer moves it, then because the server in use is killed. The
+// WorkloadEntry remains, and receives health reports.
 func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 	t.Parallel()
-	const grace = 2 * time.Second // time after which servers remove a disconnected entry
+	const grace = 2 * time.Second // grace period after which a server removes a disconnected entry
 	environment := "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=" + grace.String()
 	r := newRegistered(t, environment)
 	first := r.gate.target
@@ -225,7 +227,7 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 			}
 			return now.ConnectedAt() != "" && now.Controller() != before.Controller()
 		})
-		<-time.After(2 * grace) // nothing must happen in this time
+		<-time.After(2 * grace) // a wrong removal would happen within this time
 		if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
 			t.Errorf("%s: the WorkloadEntry was %q, not always %q", step.what, got, want)
 		}

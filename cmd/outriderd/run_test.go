@@ -153,7 +153,7 @@ func TestAgent_AdoptsAfterKill(t *testing.T) {
 	}
 }
 
-// Replacing the keeper deliberately raises no condition.
+// A keeper that re-executes its binary on request raises no condition, and Envoy continues to run.
 func TestKeeper_ReplacedInPlace(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
@@ -271,7 +271,7 @@ func TestLogLevels(t *testing.T) {
 	}
 }
 
-// conditions returns the sentences of all conditions.
+// conditions returns the sentences of all active conditions.
 func conditions(t *testing.T, r *rig.Rig) []string {
 	t.Helper()
 	var status api.Status

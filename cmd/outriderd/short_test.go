@@ -11,8 +11,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestStop_DuringStartLeavesNothing stops the agent at different moments of its start, before and
-// after the start of Envoy.
+// TestStop_DuringStartLeavesNothing stops the agent at different times during its start. It leaves
+// neither sockets nor bootstraps behind.
 func TestStop_DuringStartLeavesNothing(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	left := func() []string {
@@ -32,7 +32,7 @@ func TestStop_DuringStartLeavesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if daemon.Wait(t, 60*time.Second) != 0 {
-			return nil // killed by the signal: it had no handler yet
+			return nil // the signal has killed it before it handled signals
 		}
 		return left()
 	}
@@ -48,9 +48,9 @@ func TestStop_DuringStartLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestStart_BadConfigurationKeepsLastGood kills the agent while it waits to restart Envoy, and
-// starts another one with a configuration from which no Envoy can be started: the last good one
-// serves again.
+// TestStart_BadConfigurationKeepsLastGood kills the agent while no Envoy runs, and starts another
+// one with a configuration for which Envoy cannot start. The agent serves with the last good
+// configuration.
 func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	t.Parallel()
 	const toml = "[envoy]\nrestart_backoff_min = \"50s\"\nrestart_backoff_max = \"60s\"\n"
@@ -60,7 +60,7 @@ func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	r.Signal(first, syscall.SIGKILL)
 	rig.Eventually(t, time.Minute, "the guard has brought Envoy back", func() bool {
 		ready, _ := r.Ready()
-		now := r.ProcessIDs("envoy") // the first one may still be exiting
+		now := r.ProcessIDs("envoy") // the killed Envoy may not have exited yet
 		return ready && len(now) == 1 && now[0] != first
 	})
 	r.Signal(r.Live().PID, syscall.SIGKILL)

@@ -15,7 +15,7 @@ import (
 )
 
 // TestXDSSocket_MovesOnReload changes [xds] socket by reloads. A refused reload changes nothing.
-// After an accepted one, the previous epoch keeps its socket until the next reload.
+// After an accepted reload, the socket of the previous epoch works until the next reload.
 func TestXDSSocket_MovesOnReload(t *testing.T) {
 	t.Parallel()
 	const toml, watch = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n",
@@ -48,7 +48,7 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 		{"no folder", at(filepath.Join(r.Dir, "none", "xds.sock"), ""), position,
 			"make the folder " + filepath.Join(r.Dir, "none")},
 		{"somebody else's", at(path("taken.sock"), ""), position, "stop it first"},
-		// The path has 105 bytes, but the socket is first bound under a longer name.
+		// 105 bytes would fit, but the agent binds a socket under a longer temporary name first.
 		{"too long", at(path(strings.Repeat("x", 104-len(folder))), ""), position, "shorten it"},
 		{"a bad bootstrap", at(path("xds2.sock"), fmt.Sprintf("bootstrap_override = %q\n",
 			badBootstrap(r))), "malformed IP address", ""},
@@ -75,8 +75,8 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 			there("xds2.sock"))
 	}
 	follows("at its new socket")
-	// Change the socket back. The agent dies while both epochs run: the draining one continues to
-	// serve without a stream.
+	// Change the socket back, and kill the agent while both epochs run. The draining epoch
+	// continues to serve without an xDS stream.
 	r.SetTOML(at(path("xds.sock"), ""))
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
@@ -84,7 +84,7 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	r.KillAgent()
 	r.StartReady()
 	follows("of the next agent")
-	r.SetTOML(at(path("xds2.sock"), "")) // the killed agent left a socket there
+	r.SetTOML(at(path("xds2.sock"), "")) // the killed agent has left a socket at this path
 	if told := r.Outrider("reload"); told.Exit != 0 {
 		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
 	}

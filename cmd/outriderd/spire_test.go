@@ -16,8 +16,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// spireServer is the configuration of a SPIRE server that issues certificates below an authority of
-// the test.
+// spireServer is the configuration of a SPIRE server whose CA is issued by a CA of the test.
 const spireServer = `server {
 	bind_address = "127.0.0.1"
 	bind_port = %[2]d
@@ -50,8 +49,8 @@ plugins {
 }
 `
 
-// startSPIRE runs, until the test ends, a SPIRE server with an entry for Envoy's user, and a SPIRE
-// agent at spire.sock in a directory.
+// startSPIRE runs a SPIRE server with an entry for Envoy's user, and a SPIRE agent with the socket
+// dir/spire.sock, until the test ends.
 func (i *identified) startSPIRE(dir string) {
 	t := i.t
 	t.Helper()
@@ -114,8 +113,8 @@ func (i *identified) startSPIRE(dir string) {
 		write("agent.conf", fmt.Sprintf(spireAgent, dir, port)))
 }
 
-// TestIdentity_EnvoyGetsItsCertificateFromSPIRE checks the certificate that Envoy gets from a real
-// SPIRE agent, and that Envoy gets its renewals.
+// TestIdentity_EnvoyGetsItsCertificateFromSPIRE: Envoy receives its certificate, and the renewals
+// of the certificate, from a real SPIRE agent.
 func TestIdentity_EnvoyGetsItsCertificateFromSPIRE(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)

@@ -16,8 +16,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestStatusHTML_InABrowser renders the page of an agent with two epochs, a certificate and a
-// broken mesh object in Chromium, with the sizes of a desktop and a phone.
+// TestStatusHTML_InABrowser renders the status page in Chromium, in the sizes of a desktop and of a
+// phone. The agent has two epochs, a certificate and an invalid mesh object.
 func TestStatusHTML_InABrowser(t *testing.T) {
 	t.Parallel()
 	upstream := httptest.NewTLSServer(http.NotFoundHandler())
@@ -80,7 +80,7 @@ onload = () => {
 	}
 }
 
-// browse returns the document as Chromium has rendered it.
+// browse returns the DOM of a page as Chromium has rendered it.
 func browse(t *testing.T, url string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)

@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/scripts/rig/fault"
 )
 
-// A drain asks every client to reconnect until the listeners close: no connection is cut, and all
-// later ones are refused.
+// A stop under load drains Envoy: clients are requested to reconnect until the listeners close. No
+// request is cut off, and new connections are then refused.
 func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 	r := rig.New(t, rig.Options{})
 	daemon := r.StartReady()
@@ -44,13 +44,13 @@ func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 	}
 }
 
-// A starting epoch has made the live one close its admin interface. A stop then ends the starting
-// one and cuts no request of the live one, which cannot be queried.
+// A starting epoch has made the live one close its admin interface, so the agent cannot query it. A
+// stop ends the starting epoch, and still cuts off no request of the live one.
 func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	t.Parallel()
-	// Envoy keeps its connection to the backend for a longer time, which must not delay the stop.
+	// Envoy keeps its idle connection to the backend for longer, which must not delay the stop.
 	const longest = 40 * time.Second
-	// Long enough for the request to begin, but shorter than the request takes.
+	// The request begins within this time, and ends after it.
 	const drain = 4 * time.Second
 	toml := fmt.Sprintf(
 		"[reload]\nwatch = false\n[envoy]\ntermination_drain_duration = "+

@@ -20,16 +20,17 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// unusual has listeners, from a bootstrap_override, that Outrider itself never generates.
+// unusual describes listeners of a bootstrap_override that differ from all listeners that Outrider
+// generates.
 type unusual struct {
-	inRange int    // an HTTP port in the kernel's range of outgoing connections
-	socket  string // HTTP on a Unix socket
-	tcp     int    // a TCP proxy to the slow backend
+	inRange int    // HTTP port in the kernel's range of ephemeral ports
+	socket  string // path of a Unix socket with HTTP
+	tcp     int    // port of a TCP proxy to the slow backend
 	slow    net.Listener
 }
 
-// unusualOf creates the listeners and their backend, which reads a request to its end and answers
-// after answerTime.
+// unusualOf chooses the addresses of the listeners, and starts the slow backend. The backend reads
+// each connection to its end, and responds after answerTime.
 func unusualOf(t *testing.T, r *rig.Rig) unusual {
 	t.Helper()
 	slow, err := net.Listen("tcp", "127.0.0.1:0")
@@ -54,8 +55,8 @@ func unusualOf(t *testing.T, r *rig.Rig) unusual {
 	return unusual{outgoingPort(t), filepath.Join(r.Dir, "app.sock"), parts.FreePort(t), slow}
 }
 
-// outgoingPort returns a port in the range of outgoing connections that is reserved until the test
-// ends by a bound socket. Envoy can bind it too, with SO_REUSEPORT.
+// outgoingPort returns a port in the range of ephemeral ports. A bound socket reserves it until the
+// test ends; Envoy can bind it as well, because both use SO_REUSEPORT.
 func outgoingPort(t *testing.T) int {
 	t.Helper()
 	socket, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -72,7 +73,8 @@ func outgoingPort(t *testing.T) int {
 	return name.(*unix.SockaddrInet4).Port
 }
 
-// answerTime is the backend's. A stop that does not wait for requests is shorter.
+// answerTime is the delay of the backends' responses. A stop that waits for no request takes less
+// time.
 const answerTime = 7 * time.Second
 
 func (u unusual) override(backend int) string {
@@ -102,7 +104,7 @@ func (u unusual) override(backend int) string {
 		cluster("backend", backend), cluster("slow", u.slow.Addr().(*net.TCPAddr).Port))
 }
 
-// request sends a slow request over a new connection.
+// request sends an HTTP request over a new connection, whose response takes answerTime.
 func request(network, address string) error {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, network, address)
@@ -120,7 +122,7 @@ func request(network, address string) error {
 	return nil
 }
 
-// ask sends a request, closes its sending side, and waits for the answer.
+// ask sends data through the TCP proxy, closes its sending side, and waits for the response.
 func (u unusual) ask() error {
 	connection, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", u.tcp))
 	if err != nil {
@@ -136,8 +138,8 @@ func (u unusual) ask() error {
 	return err
 }
 
-// A stop during an overlap waits for the requests of the older epoch, which cannot be queried any
-// more, but not for its pooled connections to backends.
+// A stop during the overlap of two epochs waits for the requests of the older one, whose admin
+// interface is closed. It does not wait for that epoch's pooled connections to backends.
 func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 	type scene struct {
 		rig *rig.Rig
@@ -145,7 +147,7 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		request func(scene) error
-		removed bool // the next epoch does not have this listener
+		removed bool // the next epoch lacks this listener
 	}{
 		"HTTP": {request: func(s scene) error {
 			return request("tcp", fmt.Sprintf("127.0.0.1:%d", s.rig.Ports.HTTP))
@@ -172,7 +174,7 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 				filepath.Join(r.Dir, "override.json"))
 			r.SetTOML(with)
 			daemon := r.StartReady()
-			// This opens a pooled connection to a backend.
+			// This makes Envoy open a pooled connection to the backend.
 			if _, _, err := r.Get("/"); err != nil {
 				t.Fatal(err)
 			}

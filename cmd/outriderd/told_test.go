@@ -13,8 +13,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// The service manager is notified of a reload when a changed file is refused, but not when a change
-// has no effect.
+// The agent notifies systemd of a reload if it refuses a changed file, but not if the change has no
+// effect.
 func TestReload_NotifiesManagerOfRefusal(t *testing.T) {
 	manager, err := net.ListenUnixgram("unixgram",
 		&net.UnixAddr{Name: filepath.Join(t.TempDir(), "notify"), Net: "unixgram"})
@@ -59,7 +59,7 @@ func TestReload_NotifiesManagerOfRefusal(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	r.SetTOML("")
 	r.StartReady()
-	// The keeper, a child of this agent, sends READY=1 too, possibly after it has started Envoy.
+	// The keeper, which is a child of this agent, also sends READY=1, possibly after Envoy's start.
 	for told := until("serves"); len(told) < 2; {
 		told = append(told, until("READY=1")...)
 	}

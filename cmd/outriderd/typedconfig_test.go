@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// TestTypedConfig_MisspeltFieldChangesNothing misspells a field of a rate limit that is in force.
-// The agent does not link its type.
+// TestTypedConfig_MisspeltFieldChangesNothing misspells a field of a rate limit filter. The
+// protobuf type of the filter is not linked into the agent, which refuses the change nevertheless.
 func TestTypedConfig_MisspeltFieldChangesNothing(t *testing.T) {
 	t.Parallel()
 	const limit = `apiVersion: networking.istio.io/v1alpha3

@@ -10,15 +10,16 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// edge returns a Gateway on an address and port that answers 204.
+// edge returns a Gateway with an address and a port, whose response is 204.
 func edge(name string, port int, address string) string {
 	return parts.GatewayYAML(name, name+".test", fmt.Sprintf(
 		"- {port: {number: %d, name: http, protocol: HTTP}, bind: %s, hosts: [%s.test]}", port, address,
 		name), "- directResponse: {status: 204}")
 }
 
-// healthCheck returns a filter that changes all listeners of Gateways. Envoy refuses it if it has a
-// cache time but does not pass requests through.
+// healthCheck returns an EnvoyFilter that inserts a health check filter into all listeners of
+// Gateways. Envoy refuses the filter if settings add a cache time, because it has no pass-through
+// mode.
 func healthCheck(settings string) string {
 	return parts.GatewayFilterYAML("alive",
 		`{name: envoy.filters.http.health_check, typed_config: {`+
@@ -27,9 +28,9 @@ func healthCheck(settings string) string {
 			`pass_through_mode: false`+settings+`}}`)
 }
 
-// TestGateway_PortTaken has ports of Gateways that another program uses: at the start of the agent,
-// when a Gateway is added, and during a reload. Each is a condition that names the Gateway and the
-// program, until the port is free. The agent is not ready only if no port can be bound.
+// TestGateway_PortTaken: another program uses ports of Gateways at the start of the agent, when a
+// Gateway is added, and during a reload. Until a port is free, a condition names the Gateway and
+// the program. The agent is unready only while it can bind no port.
 func TestGateway_PortTaken(t *testing.T) {
 	t.Parallel()
 	first, releaseFirst := parts.OccupiedPort(t)
@@ -94,7 +95,7 @@ func TestGateway_PortTaken(t *testing.T) {
 
 	r.Write("mesh.d/other.yaml", edge("free", third, "0.0.0.0"))
 	reports("other.yaml", "free", third)
-	answers("free", free) // its former port
+	answers("free", free) // its previous port, while the new one is in use
 
 	releaseFirst()
 	answers("first", first)
@@ -111,8 +112,8 @@ func TestGateway_PortTaken(t *testing.T) {
 	}
 }
 
-// TestReadiness_FirstListenersRefused starts with a filter because of which Envoy refuses all
-// listeners.
+// TestReadiness_FirstListenersRefused starts with an EnvoyFilter that makes Envoy refuse all
+// listeners: the agent is not ready.
 func TestReadiness_FirstListenersRefused(t *testing.T) {
 	t.Parallel()
 	port := parts.FreePort(t)

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// One of two upstream servers is killed under load: the agent connects to the other one and reports
-// that, and no request is lost.
+// One of two upstream servers is killed under load. The agent connects to the other one, and
+// reports the unused address. No request is lost.
 func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

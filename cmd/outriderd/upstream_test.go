@@ -23,7 +23,7 @@ type upstreamed struct {
 	ports   [3]int
 	address string
 	mesh    string   // MeshConfig of istiod
-	env     []string // further variables of istiod
+	env     []string // additional environment variables of istiod
 
 	killIstiod func()
 }
@@ -36,7 +36,8 @@ func newUpstreamed(t *testing.T) *upstreamed {
 	}
 	u.address = fmt.Sprintf("127.0.0.1:%d", u.ports[0])
 	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
-	u.Write("mesh.d/web.yaml", "not: [valid") // ignored while istiod is in use
+	// invalid, but ignored while [discovery] address is set
+	u.Write("mesh.d/web.yaml", "not: [valid")
 	u.mesh, u.env = "enableAutoMtls: false\n", nil
 	u.startIstiod()
 	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address))
@@ -59,7 +60,7 @@ func (u *upstreamed) awaitState(wanted ...string) api.Discovery {
 	return status.Discovery
 }
 
-// serves waits until the service answers.
+// serves waits until Envoy serves the service.
 func (u *upstreamed) serves() {
 	u.t.Helper()
 	rig.Eventually(u.t, time.Minute, "the service answers", func() bool {
@@ -80,7 +81,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	if u.JSON(&status, "status", "--json"); len(status.Conditions) > 0 {
 		t.Errorf("conditions %+v", status.Conditions)
 	}
-	follows := func() { // Envoy gets its configuration from istiod
+	follows := func() { // waits until Envoy has accepted configuration from istiod
 		t.Helper()
 		rig.Eventually(t, time.Minute, "Envoy follows istiod", func() bool {
 			out := u.Outrider("proxy", "status", "-o", "wide").Out
@@ -92,7 +93,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	if result := u.Outrider("reload"); result.Exit != 0 { // starts an overlap of two Envoys
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 	}
-	restart := func(state string) { // Envoy continues to serve and connects to the new agent
+	restart := func(state string) { // Envoy continues to serve, and connects to the next agent
 		t.Helper()
 		u.KillAgent()
 		u.StartReady()
@@ -101,12 +102,14 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	restart("connected")
 	follows()
 	u.killIstiod()
-	u.awaitState("connecting", "cached") // if the older Envoy connects to the agent late
+	// depends on whether the older Envoy has already connected to the agent
+	u.awaitState("connecting", "cached")
 	if out := u.Outrider("status").Out; !strings.Contains(out, "upstream-unreachable") &&
 		!strings.Contains(out, "no connection to the upstream server") {
 		t.Errorf("outrider status does not show the loss:\n%s", out)
 	}
-	if result := u.Outrider("reload"); result.Exit != 0 { // the new epoch starts from the cache
+	// the new epoch receives its resources from the agent's cache
+	if result := u.Outrider("reload"); result.Exit != 0 {
 		t.Fatalf("reload without istiod: %+v\n%s", result, u.Daemon().Output())
 	}
 	u.awaitState("cached")
@@ -182,8 +185,8 @@ func TestUpstream_EnvoyConnectsItself(t *testing.T) {
 	}
 }
 
-// A root of istiod's mesh configuration (PCDS) is trusted in addition to those in the identity's
-// files, even after a restart and before an Envoy has connected.
+// A root certificate in istiod's MeshConfig, which PCDS sends, is trusted besides those in
+// root_ca_file. That is also so after a restart of the agent, before an Envoy has connected.
 func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	t.Parallel()
 	root, other := pkitest.NewAuthority(t, "root", nil), pkitest.NewAuthority(t, "other", nil)
@@ -223,7 +226,8 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	if err := os.RemoveAll(output); err != nil {
 		t.Fatal(err)
 	}
-	u.SetTOML(configuration + "[envoy]\nenabled = false\n") // so that no Envoy connects
+	// without an Envoy, nothing connects to the agent's xDS socket
+	u.SetTOML(configuration + "[envoy]\nenabled = false\n")
 	daemon = u.StartReady()
 	awaitRoots()
 	u.Signal(daemon.Process.Pid, syscall.SIGTERM)

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// customFormat is a complete bootstrap with Envoy's admin interface on a port, as most existing
-// bootstraps have.
+// customFormat is a complete bootstrap with Envoy's admin interface on a TCP port, as in most
+// existing bootstraps.
 const customFormat = `admin:
   address:
     socket_address: {address: 127.0.0.1, port_value: %d}
@@ -36,9 +36,9 @@ static_resources:
             typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router}
 `
 
-// TestCustomConfigFile_HasTheViewsPort runs a bootstrap whose admin interface is on [envoy]
-// admin_port: the agent's view leaves the port to Envoy at the start, at a start that adopts Envoy
-// and at a reload, and uses it again afterwards.
+// TestCustomConfigFile_HasTheViewsPort runs a custom bootstrap whose admin interface is on [envoy]
+// admin_port, where the agent otherwise serves its read-only view of it. The agent releases the
+// port for Envoy at a start, at an adoption and at a reload, and binds it again afterwards.
 func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
@@ -53,7 +53,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		t.Errorf("config check: %s%s", checked.Out, checked.Err)
 	}
 	daemon := r.StartReady()
-	// Only Envoy itself lets every user change settings; only the view names the epoch.
+	// Envoy itself permits this request to every user; the agent's view refuses it.
 	admin := func() (who string) {
 		answer, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d/healthcheck/ok", r.Ports.Admin),
 			"", nil)
@@ -112,7 +112,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	envoys("after a crash")
 	reload(0, short)
 	views("without the file")
-	reload(1, custom(3, r.Ports.Backend)) // the port is in use
+	reload(1, custom(3, r.Ports.Backend)) // refused: another process uses the listener's port
 	views("after a refused reload")
 	reload(0, custom(4, r.Ports.HTTP))
 	envoys("at a reload")

@@ -16,9 +16,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// A client that runs as Envoy's user and sends an invented node is refused, and the status reports
-// that. Envoy, whose node the agent reads from its bootstrap, can connect even after a restart of
-// the agent.
+// A client that runs as Envoy's user, but sends another node than that in Envoy's bootstrap, is
+// refused. The status reports that. Envoy itself can connect, even after a restart of the agent.
 func TestXDSSocket_RefusesInventedNodes(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})

@@ -14,13 +14,14 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// If this variable is set, the test program abandons calls for this many seconds.
+// abandonEnvironment is set for a process that abandons calls for that number of seconds.
 const (
 	abandonEnvironment = "OUTRIDER_TEST_ABANDON"
 	abandonRate        = 500 // calls per second
 )
 
-// abandon calls the private socket and disconnects before the answer.
+// abandon calls the agent's private socket continuously, and disconnects before each response. It
+// prints the number of calls.
 func abandon() int {
 	seconds, err := strconv.Atoi(os.Getenv(abandonEnvironment))
 	if err != nil {
@@ -33,7 +34,7 @@ func abandon() int {
 	for began := time.Now(); time.Since(began) < time.Duration(seconds)*time.Second; <-ticker.C {
 		connection, err := net.Dial("unix", "/run/outrider/outrider.sock")
 		if err != nil {
-			continue // the limit of the socket was reached, which is permitted
+			continue // the socket's limit of connections is reached, which is permitted
 		}
 		_, err = io.WriteString(connection, "GET /v1/status HTTP/1.1\r\nHost: outrider\r\n\r\n")
 		if err == nil {
@@ -47,7 +48,7 @@ func abandon() int {
 
 func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 	t.Parallel()
-	// The latter is for a machine that is busy with other tests.
+	// mostTime is generous, because other tests keep the machine busy.
 	seconds, mostTime := 10, 10*time.Second
 	if full() {
 		seconds, mostTime = 60, 2*time.Second

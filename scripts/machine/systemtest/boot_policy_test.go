@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// policies has one policy of each security kind. Each restricts one of the requests of askClosed.
+// policies has one policy of each security kind. Each policy denies one of the requests of
+// askClosed.
 var policies = map[string]string{
 	"access": `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
@@ -33,9 +34,10 @@ spec:
   - {port: {number: 8081, protocol: HTTP, name: strict}, bind: 127.0.0.1, defaultEndpoint: "127.0.0.1:9000"}
 `
 
-// askClosed installs units that run before the agent starts: the backend, and one that continuously
-// sends requests. /run/asked has one line per round with the status codes of an admitted request, a
-// denied one, one with an invalid token, and one without mutual TLS (000: no answer).
+// askClosed is a script that installs two units to be started before the agent: a backend, and one
+// that sends requests continuously. It writes a line per round to /run/asked, with the status codes
+// of a denied request, one with an invalid token, one without mutual TLS, and a permitted one (000:
+// no response).
 const askClosed = `cat >/usr/local/bin/ask-closed <<'END'
 #!/bin/sh
 ask() { curl -s -m 5 -o /dev/null -w '%{http_code} ' "$@"; }
@@ -62,8 +64,8 @@ systemctl stop backend
 systemctl enable --now backend-early
 systemctl enable ask-closed`
 
-// staysClosed reboots with a broken policy of each security kind. What was denied before the edit
-// is still denied, from the first request after the boot.
+// staysClosed breaks one policy of each security kind, and reboots. From the first request after
+// the boot, Envoy denies what it denied before.
 func (h *Host) staysClosed() {
 	h.t.Helper()
 	h.Write("/etc/outrider/conf.d/60-labels.toml", "[node]\nlabels = {app = \"web\"}\n")

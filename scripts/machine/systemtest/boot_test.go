@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// alone is the configuration of an Envoy without an agent, equal to that of the agent's Envoy. Its
-// unit is started when Envoy is ready.
+// alone is the configuration of an Envoy without an agent, equivalent to that of the agent's Envoy.
+// Its unit becomes active when Envoy is ready.
 const alone = `{"admin":{"address":{"pipe":{"path":"/run/alone/admin.sock"}}},"static_resources":{
 "clusters":[{"name":"web","type":"STATIC","load_assignment":{"cluster_name":"web","endpoints":[{"lb_endpoints":[{"endpoint":{
 "address":{"socket_address":{"address":"127.0.0.1","port_value":9000}}}}]}]}}],
@@ -30,11 +30,13 @@ ExecStartPost=/bin/sh -c 'until curl -sf --unix-socket /run/alone/admin.sock htt
 WantedBy=multi-user.target
 `
 
-// mostLater is the maximum delay of the agent after a standalone Envoy.
+// mostLater is the maximum time by which the agent's Envoy may be ready later than an Envoy without
+// an agent.
 const mostLater = time.Second
 
-// Enabled units serve after a boot. The delay after a standalone Envoy is measured, and limited in
-// the full test. Broken policies deny at a boot what they denied before.
+// After a boot, the enabled units serve. The time until that is compared with an Envoy without an
+// agent; in the full test, the difference is limited. Broken policies still deny what they denied
+// before the boot.
 func TestBoot(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/alone.json", alone)
@@ -83,7 +85,7 @@ func TestBoot(t *testing.T) {
 	h.staysClosed()
 }
 
-// sinceBoot returns the time from systemd's start to a unit's timestamp.
+// sinceBoot returns the time from the start of user space (systemd) to a timestamp of a unit.
 func (h *Host) sinceBoot(unit, timestamp string) time.Duration {
 	h.t.Helper()
 	_, booted, _ := strings.Cut(h.MustRun(h.t, "systemctl", "show", "-p",

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Names of the agent on the bus (interfaces.md, "D-Bus").
+// Names of the agent on the D-Bus system bus (interfaces.md, "D-Bus").
 const (
 	busName      = "org.outrider.Agent1"
 	busObject    = "/org/outrider/Agent1"
@@ -16,7 +16,7 @@ const (
 	busInterface = "/usr/share/dbus-1/interfaces"
 )
 
-// NewBusHost returns a host whose agent is connected to the bus.
+// NewBusHost returns a host whose agent is connected to the system bus.
 func NewBusHost(t *testing.T, more ...string) *Host {
 	t.Helper()
 	h := NewHost(t, more...)
@@ -25,10 +25,10 @@ func NewBusHost(t *testing.T, more ...string) *Host {
 	return h
 }
 
-// OnBus waits until a name is owned.
+// OnBus waits until a process owns a name on the bus.
 func (h *Host) OnBus(name string) {
 	h.t.Helper()
-	// An agent that lost the bus retries every 30 seconds at most.
+	// An agent that has lost the bus retries at least every 30 seconds.
 	h.Eventually(time.Minute, name+" is on the bus", func() bool {
 		out, err := h.Run(h.t.Context(), "busctl", "list", "--acquired", "--no-legend")
 		return err == nil && strings.Contains(out, name+" ")
@@ -41,7 +41,7 @@ func (h *Host) As(user string, arguments ...string) (string, error) {
 		"--init-groups", "busctl"}, arguments...)...)
 }
 
-// MustAs runs busctl as a user, and fails the test if it fails.
+// MustAs runs busctl as a user. An error of busctl fails the test.
 func (h *Host) MustAs(user string, arguments ...string) string {
 	h.t.Helper()
 	out, err := h.As(user, arguments...)
@@ -51,9 +51,9 @@ func (h *Host) MustAs(user string, arguments ...string) string {
 	return out
 }
 
-const users = "root nobody outrider" // only root is an administrator, nobody and outrider are not
+const users = "root nobody outrider" // an administrator (root) and two users who are not
 
-// Every user may read.
+// Every user may read all properties, and call the methods that only read.
 func TestBus_EveryoneMayRead(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)
@@ -82,7 +82,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 			t.Errorf("as %s: ListEpochs: %s", user, got)
 		}
 		for object, kind := range map[string]string{busObject: busManager, epoch: busEpoch} {
-			// busctl shows that the installed interface and the served one are equal.
+			// The agent serves each member of the installed interface file.
 			installed := h.MustAs(user, "introspect", "--xml-interface", busName, object)
 			for _, member := range strings.Fields(h.Script("grep -oE '<(method|signal|property) " +
 				"name=\"[A-Za-z]+\"' " + busInterface + "/" + kind + ".xml | cut -d'\"' -f2")) {
@@ -96,7 +96,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 			}
 		}
 	}
-	// An instance has its own name and the same objects.
+	// An agent instance has its own bus name with the same objects.
 	h.Write("/etc/outrider/web-1.toml", fmt.Sprintf(instanceConfiguration, 16000, 16001, 16002,
 		16003, "web-1"))
 	h.Script("mkdir -p /etc/outrider/web-1.mesh.d")
@@ -108,7 +108,8 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 		t.Errorf("the instance says it is %s", got)
 	}
 
-	// No other user may own the name. Reading from a stopped agent does not start it.
+	// Only the agent's user and root may own the name. A read from a stopped agent does not start
+	// it.
 	own := func(user, name string) (string, error) {
 		return h.As(user, "call", "org.freedesktop.DBus", "/org/freedesktop/DBus",
 			"org.freedesktop.DBus", "RequestName", "su", name, "4")
@@ -129,10 +130,10 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 	}
 }
 
-// drainTime is drain_duration of the host.
+// drainTime is [envoy] drain_duration on the test host.
 const drainTime = 2 * time.Second
 
-// changing lists the methods that require polkit, with their actions.
+// changing lists the methods that polkit must authorise, with their polkit actions.
 var changing = []struct {
 	action    string
 	arguments []string
@@ -146,7 +147,7 @@ var changing = []struct {
 	{"abort", []string{busObject + "/epoch/0", busEpoch, "Abort"}},
 }
 
-// polkit authorises each changing method; root needs no authorisation.
+// polkit authorises each changing method. root needs no authorisation.
 func TestBus_AdministratorsMayChange(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)
@@ -177,7 +178,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 		t.Errorf("denied calls did something: %+v", h.Status())
 	}
 
-	// An administrator's rule for a single action.
+	// An administrator permits a single action with a polkit rule.
 	h.Write("/etc/polkit-1/rules.d/10-test.rules", `polkit.addRule(function (action, subject) {
 	if (action.id == "org.outrider.agent1.drain" && subject.user == "nobody") return polkit.Result.YES;
 });`)
@@ -187,7 +188,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 			t.Errorf("%v is not allowed by the rule: %s", c.arguments, out)
 		}
 	}
-	// Undrain has restored the service, which must continue.
+	// Undrain has restored the service, which must also work after the drain time.
 	for end := time.Now().Add(2 * drainTime); time.Now().Before(end); {
 		if got := h.Get(); got != "200" || !h.Status().Ready {
 			t.Fatalf("after Undrain: %s, %+v", got, h.Status())
@@ -197,7 +198,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 		t.Errorf("the rule allows more than it says: %s", out)
 	}
 
-	// Without polkit only root may call the methods.
+	// Without polkit, only root may call the changing methods.
 	h.Script("systemctl mask --now polkit.service; rm -f /etc/polkit-1/rules.d/10-test.rules")
 	denied("nobody", map[string]string{"no": "not authorised"})
 	for _, c := range changing {
@@ -218,7 +219,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 	}
 }
 
-// The agent continues while the bus restarts, and reconnects.
+// The agent continues to work while the bus is down, and reconnects when it is up again.
 func TestBus_ReturnsAfterRestart(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)
@@ -243,8 +244,8 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	if now := h.MainPID("outrider"); now != agent {
 		t.Errorf("agent %d became %d", agent, now)
 	}
-	// systemd's notification socket does not need the bus. The type of the job is queried on the
-	// bus; Envoy must continue.
+	// At a restart, the agent queries the type of systemd's job over the bus, so that Envoy
+	// continues. The notification of systemd needs no bus.
 	before := h.Live().PID
 	h.MustRun(t, "systemctl", "restart", "outrider.service")
 	if now := h.Live().PID; now != before {
@@ -253,7 +254,7 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	}
 }
 
-// The same with the other implementation of the bus.
+// The agent works with dbus-broker, another implementation of the bus.
 func TestBus_WithDbusBroker(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t, packages(t, "dbus-broker")+":/opt/dbus-broker")
@@ -301,8 +302,9 @@ func TestBus_WithDbusBroker(t *testing.T) {
 		t.Errorf("nobody may be an agent: %s", out)
 	}
 
-	// The installed policy has no rule for a name prefix: methods of an instance can be called
-	// nevertheless, but its properties only if a rule names the instance.
+	// dbus-broker ignores send_destination_prefix in the installed policy. By the rules for
+	// interfaces every user may call the methods of an instance, but its properties are readable
+	// only with a rule for the instance.
 	instance, read := busName+".Instance._web_2d1",
 		[]string{"get-property", busName + ".Instance._web_2d1", busObject, busManager, "Ready"}
 	h.Instance("web-1", 0)

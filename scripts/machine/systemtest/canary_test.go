@@ -11,20 +11,21 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// The secrets of TestCanary_FoundNowhere: a text and a number. Each concealed key gets its own
-// secret, with its index as suffix.
+// Secrets of TestCanary_FoundNowhere, as a text and as a number. Each concealed key gets its own
+// secret, which ends with the index of the key.
 const (
 	canaryText   = "canary-7f3a-"
 	canaryNumber = "904173580266"
 )
 
-// canaryValues are values that contain a secret; each concealed key accepts at least one of them.
+// canaryValues are TOML values with a placeholder for the secret. Each concealed key accepts at
+// least one.
 var canaryValues = []string{
 	`"http://user:SECRET@127.0.0.1:1/x?SECRET#SECRET"`, `{ name = "SECRET" }`, `"SECRET"`,
 	`["SECRET"]`,
 }
 
-// brokenValues are invalid for every concealed key.
+// brokenValues are TOML values with a placeholder that no concealed key accepts.
 var brokenValues = []string{
 	`SECRET`, `"SECRET`, `SECRET"`, `'SECRET`, `"SECRET" SECRET`, `"\uSECRET"`, `"""SECRET`,
 	`NUMBER`, `NUMBERx`, `NUMBERNUMBERNUMBERNUMBER`, `NUMBER.`, `2026-NUMBER`,
@@ -33,8 +34,8 @@ var brokenValues = []string{
 	`"SECRET\u0000"`, "\"SECRET\"\nKEY = \"SECRET\"",
 }
 
-// TestCanary_FoundNowhere sets secrets in every concealed key, first in valid values, then in
-// invalid ones, and searches all output of the agent for them.
+// TestCanary_FoundNowhere writes secrets to all concealed keys, in valid and in invalid values. No
+// output of the agent contains them.
 func TestCanary_FoundNowhere(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -45,7 +46,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 		h.Script("chgrp outrider /etc/outrider/conf.d/" + name +
 			"; chmod 0640 /etc/outrider/conf.d/" + name)
 	}
-	var probes []string // keys of [health], which accepts one probe at a time
+	var probes []string // for the keys of [health], of which only one probe may be set at a time
 	for i, key := range config.SecretKeys() {
 		text := validCanary(t, i, key)
 		if strings.HasPrefix(key, "health.") {
@@ -86,7 +87,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	h.MustRun(t, "journalctl", "--sync")
 	h.Script("journalctl --no-pager -o export >/opt/out/journal; cp /opt/bus.log /opt/out/")
 
-	// Check that the searched output is complete.
+	// The collected output must be complete, or the search would prove nothing.
 	for _, want := range []string{"bus.log", "valid/server_info", "valid/config_dump",
 		"valid/report"} {
 		h.Script("[ $(wc -c </opt/out/" + want + ") -gt 500 ]")
@@ -98,13 +99,13 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	}
 }
 
-// validCanary returns a file that sets a key to a secret.
+// validCanary returns a valid configuration file in which a key contains its secret.
 func validCanary(t *testing.T, i int, key string) string {
 	t.Helper()
 	for _, value := range canaryValues {
 		path := filepath.Join(t.TempDir(), "outrider.toml")
 		text := canaryFile(i, key, value)
-		if strings.HasSuffix(key, ".headers") { // of an HTTP probe
+		if strings.HasSuffix(key, ".headers") { // headers need an HTTP probe
 			text += "http = \"http://127.0.0.1:1/\"\n"
 		}
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
