@@ -268,7 +268,7 @@ func (m *machine) lingers(p *process) {
 	p.State, p.endedBy, p.Ends = StateDraining, endedBySupervisor, m.now
 }
 
-// remove removes a process from the living ones.
+// remove removes a process from the list of running processes.
 func (m *machine) remove(p *process) {
 	m.processes = slices.DeleteFunc(m.processes, func(o *process) bool { return o == p })
 	m.removeBootstrap(p.BootstrapPath)

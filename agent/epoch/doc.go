@@ -6,7 +6,7 @@
 // All decisions are made by one pure function: next(state, event) returns the next state and the
 // actions to carry out. The goroutine of Supervisor.Run applies it to one event after the other.
 // The executor carries out actions asynchronously (keeper, admin interface, files, timers, answers,
-// board, log) and reports results as events. So the loop never waits.
+// board, log) and reports results as events. So the goroutine of Run never waits for them.
 //
 // An epoch (record.State) may exit in every state:
 //
@@ -27,20 +27,23 @@
 // # Numbers and lineages
 //
 // Envoy's hot restart works within a lineage: the processes that share a --base-id, numbered by
-// --restart-epoch from 0 without a gap. Where it is impossible (another hot-restart version, a
-// parent that does not answer, shared memory that cannot be repaired) the next epoch starts side by
-// side: it founds a lineage, opens the ports a second time (SO_REUSEPORT), and the old one is
-// drained. Epoch numbers grow by one whatever the lineage, and name files and admin sockets. When
-// no epoch is left the next one is number 0 in lineage 0.
+// --restart-epoch from 0 without a gap. If a hot restart is impossible (another hot-restart
+// version, a parent that does not answer, shared memory that cannot be repaired), the next epoch
+// starts side by side: it founds a lineage and opens the ports a second time (SO_REUSEPORT), and
+// the old epoch is drained. Epoch numbers, which files and admin sockets have in their names, grow
+// by one whatever the lineage. If no epoch is left, the next one is number 0 in lineage 0.
 //
 // # Invariants
 //
-//   - At most one attempt runs, and none while clients are connected to an older epoch: a third
-//     generation makes Envoy end the first at once. Requests meanwhile are merged.
-//   - A failed attempt leaves the live epoch serving and the flag in shared memory cleared. It may
-//     have closed the live epoch's admin interface; then an epoch of what worked last follows.
-//   - An epoch that its child will end is not signalled before it is overdue: a child that misses
-//     its parent aborts itself.
-//   - A live epoch that exits is started again: under its number while an older one is left, else
-//     as number 0 (an adopted one keeps its number until Apply provides its configuration).
+//   - At most one attempt runs, and none while clients are connected to an older epoch, because a
+//     third generation makes Envoy end the first at once. Requests that arrive in the meantime are
+//     merged.
+//   - After a failed attempt the live epoch still serves, and the flag in shared memory is cleared.
+//     If the attempt has closed the live epoch's admin interface, an epoch with the spec that
+//     worked last replaces the live one.
+//   - An epoch that its child will end is not signalled before it is overdue, because a child that
+//     misses its parent aborts itself.
+//   - A live epoch that exits is started again: with its number while an older one is left,
+//     otherwise as number 0 (an adopted epoch retains its number until Apply provides its
+//     configuration).
 package epoch

@@ -48,7 +48,8 @@ const (
 	pollFastFor = 3 * time.Second        // time after which pollSlow replaces pollFast
 	pollSlow    = 100 * time.Millisecond // interval of later polls
 
-	handshakeTries       = 3                // attempts of a hot restart whose handshake fails
+	// maximum number of attempts of a hot restart whose handshake fails
+	handshakeTries       = 3
 	handshakeTimeout     = 10 * time.Second // limit of the handshake of a hot restart
 	handshakeTimeoutDown = 3 * time.Second  // the same limit while no epoch serves
 
@@ -56,7 +57,7 @@ const (
 	overdue          = 1500 * time.Millisecond
 	terminateTimeout = 5 * time.Second // from SIGTERM to SIGKILL
 	abortTimeout     = time.Second     // from SIGTERM to SIGKILL when a stop is aborted
-	killTimeout      = 5 * time.Second // from SIGKILL to the exit
+	killTimeout      = 5 * time.Second // maximum time from SIGKILL to the exit
 	acceptQueued     = time.Second     // limit of the wait until queued connections are accepted
 
 	keeperPatience = 5 * time.Second // maximum duration of a keeper's re-execution

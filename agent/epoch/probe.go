@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// reasonAdminLost is the reason of a live epoch without admin interface.
+// reasonAdminLost says why a live epoch has no admin interface.
 const reasonAdminLost = "an epoch that failed took it over"
 
 // probing is the state of the regular probe of the live epoch's admin interface.

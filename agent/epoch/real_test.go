@@ -21,7 +21,7 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 	lost := r.load()
 	r.must(r.spec("b"), epoch.Result{Epoch: 1, Previous: 0, Mode: epoch.HotRestart})
 
-	// each first request waits until epoch 0 has exited
+	// the first request waits until epoch 0 has exited
 	for _, bad := range []string{"broken", "port"} {
 		for _, validated := range []bool{true, false} {
 			spec := r.spec(bad)

@@ -92,7 +92,7 @@ func TestRenew_OnlyOfTheSameHash(t *testing.T) {
 	})
 }
 
-// A failed start is retried with the spec that RenewSpec passed in the meantime.
+// A failed start is retried with the spec that was passed to RenewSpec in the meantime.
 func TestRenew_OfAFailedStart(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.do(func() { h.w.behaviour["a"] = behaviour{late: true} })

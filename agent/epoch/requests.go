@@ -63,8 +63,8 @@ func (m *machine) answerUnchanged() {
 		return
 	}
 	if live.spec.adopted != nil || live.spec.Command == nil {
-		// the adopted spec is incomplete; with the whole one the epoch can be started again under
-		// any number
+		// the adopted spec is incomplete; with the complete one the epoch can be started again
+		// under any number
 		m.respecify(live, m.pending.spec)
 	}
 	if slices.ContainsFunc(m.pending.calls, func(c call) bool { return !c.ifChanged }) {

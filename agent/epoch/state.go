@@ -47,7 +47,8 @@ type state struct {
 
 	processes []*process // running processes, oldest first
 	history   []Epoch    // exited epochs, oldest first
-	// copy of the last epoch that became live; nil if no process has run since
+	// copy of the last epoch that became live; nil: none since the last time that no process was
+	// running
 	last *process
 
 	lastGood       *Spec // spec of the last epoch that was live and can be started again

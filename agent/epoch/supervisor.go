@@ -201,10 +201,11 @@ func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
 
-// RenewSpec passes a new spec with the hash of the current one. The supervisor uses it for later
-// starts, because it may differ in settings that need no new epoch (log levels in the command line,
-// LiveTimeout). It reports whether the live epoch runs with another command line; in this case the
-// caller adjusts the epoch and calls RecordAdjusted.
+// RenewSpec passes the spec of a new configuration whose hash has not changed, so that no epoch is
+// started for it. Later starts use the new spec, because it may differ in settings that need no new
+// epoch (log levels in the command line, LiveTimeout). RenewSpec reports whether the live epoch
+// runs with another command line; in this case the caller adjusts the epoch and calls
+// RecordAdjusted.
 func (s *Supervisor) RenewSpec(ctx context.Context, spec *Spec) (differs bool, err error) {
 	a := s.call(ctx, func(c call) trigger { return renewed{c, spec} })
 	return a.differs, a.err

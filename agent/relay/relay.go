@@ -6,19 +6,19 @@
 //
 // Each stream of an Envoy (ADS, state of the world or incremental) has a session of its own with
 // one stream to the upstream server, so that overlapping epochs do not affect each other. Messages
-// pass through as bytes. The session records what Envoy subscribes to and accepts. When the
-// upstream stream ends, Envoy's stream continues: the session reconnects and subscribes again with
-// that state. Requests that answer responses of an earlier upstream stream are not forwarded.
+// are forwarded without decoding. The session records what Envoy subscribes to and accepts. When
+// the upstream stream ends, Envoy's stream continues: the session reconnects, and subscribes to
+// what Envoy wants. Requests that answer responses of an earlier upstream stream are not forwarded.
 //
-// Accepted resources are in the Cache. A session without upstream answers from it. The next
-// upstream stream then starts from the state that Envoy has.
+// Accepted resources are stored in the Cache. A session without a connection to the upstream server
+// answers from the Cache. Its next upstream stream then starts from the resources that Envoy has.
 //
 // The agent's own traffic uses the same streams: a Subscription receives the responses of its type
 // (Options.Subscriptions), Server.Announce sends a request such as the workload's health.
 //
-// Queues are bounded: a session holds one response, and two with extensions; upstream is not read
-// while Envoy does not read. If upstream does not read, the link is closed. A share bounds what is
-// recorded of all streams, in bytes.
+// Queues are bounded: a session holds one response, and two more with extension configurations. It
+// does not read from the upstream server while Envoy does not read from it. If the upstream server
+// does not read, the link is closed. A share bounds the bytes that the relay records of all streams.
 package relay
 
 import (

@@ -40,7 +40,7 @@ type state struct {
 	err       error // why the session is not connected; nil: the first attempt is still running
 	// when the cached resources were accepted; zero unless the session is served from the cache
 	cached  time.Time
-	since   time.Time // when the connection was lost
+	since   time.Time // when the connection was lost, or when the session began
 	address string    // address of the upstream server
 }
 

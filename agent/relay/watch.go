@@ -23,8 +23,8 @@ type watch struct {
 	served  bool      // a response was sent to Envoy on this stream
 	shown   TypeStatus
 
-	// State of the current upstream stream.
-	// nonces of the last responses on the current upstream stream, the newest last
+	// Fields about the current upstream stream.
+	// nonces of its last responses, the newest last
 	nonces   []string
 	answered bool // the upstream server has responded on its current stream
 

@@ -67,10 +67,10 @@ func TestFeed_RetainsInLinearTime(t *testing.T) {
 	}
 }
 
-// TestFeed_OlderClientsAcceptAndRefuse has two Envoys of one proxy. Until the new one has answered
-// listeners, the answers of the old one count for them: if the new one refuses a version and fails,
-// new clients receive the version that the old one accepted last. Afterwards the answers of the old
-// one no longer count for listeners, and new clients receive the newest version.
+// TestFeed_OlderClientsAcceptAndRefuse has two Envoys of one proxy. The old one accepts one version
+// and refuses the next. For clusters, and for listeners until the new Envoy has answered listeners,
+// its answers count: new clients receive the version that it accepted. Otherwise they do not count,
+// and new clients receive the newest version.
 func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 	for _, test := range []struct {
 		typeURL  string

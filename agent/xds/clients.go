@@ -78,7 +78,7 @@ func (c *Clients) Feed(node *corev3.Node) (*resource.Feed, error) {
 }
 
 // refuse raises ConditionClient, and returns a gRPC status with the reason. If the condition is
-// active already, it keeps its first reason.
+// active already, it retains its first reason.
 func (c *Clients) refuse(code codes.Code, why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

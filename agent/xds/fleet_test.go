@@ -25,7 +25,7 @@ import (
 )
 
 // serveFleet runs a server with the limits of a fleet on a TCP address until the test ends. The
-// identity of a client is the cluster in its node; clients of the cluster "stranger" are refused.
+// identity of a client is the cluster in its node; clients with the cluster "stranger" are refused.
 func serveFleet(t *testing.T, options Options,
 	limit func(net.Listener) net.Listener) (*Server, string) {
 	t.Helper()

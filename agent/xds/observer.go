@@ -7,7 +7,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// Services whose methods a client can call for a stream.
+// gRPC services on which clients open streams.
 const (
 	ServiceADS = "ads"
 	ServiceSDS = "sds"

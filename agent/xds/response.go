@@ -37,11 +37,13 @@ type response struct {
 	published time.Time // time of the snapshot's publication
 	sent      time.Time
 
-	// changes has the differences from what the client had before, by name. From the sending of the
-	// response on, the session assumes that the client has them; a refusal reverts that. The field
-	// is not used if first is set, because the client had nothing before its first response.
+	// first reports whether this is the first response of its type: the client had nothing before,
+	// and changes is not used. In other responses, changes has the differences from what the client
+	// had before, by name. Once the response is sent, the session assumes that the client has them;
+	// a refusal reverts that.
 	first bool
-	// changes includes those of older responses, some of which the client may have accepted
+	// merged reports whether changes includes those of older responses, some of which the client
+	// may have accepted.
 	merged  bool
 	changes map[string]change
 

@@ -197,7 +197,7 @@ func (e *explanation) policies(rules *rbacconfigv3.RBAC, d *listener) ([]resourc
 			origins, names = append(origins, of...), append(names, text)
 		}
 	}
-	if len(rules.Policies) == 0 { // the listener's policies have no rules for connections
+	if len(rules.Policies) == 0 { // no policy has rules that apply to TCP connections
 		for _, o := range objectsOf(d, string(object.AuthorizationPolicy)) {
 			origins, names = append(origins, o), append(names, o.String())
 		}

@@ -1,5 +1,6 @@
-// Package explain determines how an Envoy with given resources handles a request, and by which
-// objects. It selects listener, filter chain, virtual host, route and cluster as Envoy does.
+// Package explain determines how an Envoy with given resources handles a request, and which
+// configuration objects cause that. It selects listener, filter chain, virtual host, route and
+// cluster as Envoy does.
 package explain
 
 import (
@@ -24,7 +25,7 @@ type (
 	Answer = answer.Answer
 	// Outcome says what happens to a request.
 	Outcome = answer.Outcome
-	// Target is a cluster that gets requests.
+	// Target is a cluster that receives requests.
 	Target = answer.Target
 	// Step is one decision in the handling of a request.
 	Step = answer.Step

@@ -14,6 +14,6 @@ func headerValue(value string) (why, fix string) {
 			return fmt.Sprintf("the value %q has a control character", value), "remove it"
 		}
 	}
-	// this operator is only valid outside of access logs
+	// PER_REQUEST_STATE is valid in headers, but not in access logs
 	return operator.CheckCommandOperators(value, "PER_REQUEST_STATE")
 }

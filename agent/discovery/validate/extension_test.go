@@ -2,7 +2,8 @@ package validate_test
 
 import "testing"
 
-// TestExtension_GuardThatFailsOpen: a note says what FAIL_OPEN means in the phases AUTHN and AUTHZ.
+// TestExtension_GuardThatFailsOpen checks that a note says what FAIL_OPEN means in the phases AUTHN
+// and AUTHZ.
 func TestExtension_GuardThatFailsOpen(t *testing.T) {
 	const wp, te = "WasmPlugin", "TrafficExtension"
 	testSpecs(t, []specCase{

@@ -135,8 +135,8 @@ func (c *checker) warn(field, message, fix string) {
 		Message: message, Fix: fix})
 }
 
-// absent reports an error for an unsupported field: without it, requests would be sent elsewhere,
-// or more clients would have access.
+// absent reports an error for an unsupported field whose omission would send requests to other
+// destinations, or give more clients access.
 func (c *checker) absent(field string) {
 	c.fail(field, "is not carried out by this version of Outrider", "remove it")
 }
