@@ -94,8 +94,8 @@ func ConnFromContext(ctx context.Context) *Conn {
 	return c
 }
 
-// KeyFromContext returns the key of a request's connection, or that of UnknownUser if there is
-// none.
+// KeyFromContext returns the key of a request's connection, or the key of UnknownUser if the
+// context contains no connection.
 func KeyFromContext(ctx context.Context) Key {
 	if c := ConnFromContext(ctx); c != nil {
 		return c.Key

@@ -18,7 +18,7 @@ import (
 
 // Limits are the limits of a Pool.
 type Limits struct {
-	Total  int // slots
+	Total  int // maximum number of slots
 	PerKey int // slots per key
 }
 

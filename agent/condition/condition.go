@@ -126,9 +126,9 @@ func (b *Board) Clear(code string) {
 	}
 }
 
-// limits bound the events of kinds that a faulty peer or file can cause without end: Class limits
-// events with the same sentence, All those of the kind. A single change of the mesh configuration
-// causes at most 21 KindMeshProblem events.
+// limits bounds the events of kinds that a faulty peer or file can cause without end. Class bounds
+// the events of a kind that have the same sentence, All bounds all events of the kind. A single
+// change of the mesh configuration causes at most 21 KindMeshProblem events.
 var limits = map[string]repeat.Limits{
 	KindMeshProblem:      {Class: most, All: 3 * 21},
 	KindResourcesRefused: {Class: most, All: 20},

@@ -13,7 +13,7 @@ const most = 3
 
 // entry is a condition with the state of its events. The board's lock guards it.
 type entry struct {
-	now   *Condition // nil: cleared
+	now   *Condition // current state; nil: cleared
 	said  *Condition // the condition as last published; nil: never, or published as cleared
 	times repeat.ReportTimes
 	late  *time.Timer // publishes a delayed event; nil: no event is delayed

@@ -11,12 +11,12 @@ import (
 	"outrider.org/outrider/agent/health"
 )
 
-// drainPoll is the polling interval of a drain with wait.
+// drainPoll is the polling interval of Drain with request.Wait.
 const drainPoll = 500 * time.Millisecond
 
 // listenersClose is the time between the end of a drain and the first connection count that is
-// final. Until then, Envoy's workers may still close their listeners, and a count, which may be 250
-// ms old, may precede that.
+// final. Envoy's workers close their listeners shortly after the end of the drain, and a count may
+// be 250 ms old.
 const listenersClose = 500 * time.Millisecond
 
 // drainBlind bounds how long the connections of the draining epoch may stay uncountable before the

@@ -1,5 +1,6 @@
 // Package operations performs the operations of the private socket (api.Backend) and of D-Bus
-// (bus.Backend) on the parts that own the state. Each type holds the parts that its methods use.
+// (bus.Backend) on the components that own the state. Each type has the components that its methods
+// use.
 package operations
 
 import (

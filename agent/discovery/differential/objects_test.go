@@ -25,7 +25,7 @@ type Object struct {
 
 var (
 	separator = regexp.MustCompile(`(?m)^---.*\n`)
-	// matches the comment of Istio's fuzz corpora that contains the expected error
+	// matches the line of Istio's fuzz corpora that contains the expected error
 	expected  = regexp.MustCompile(`(?m)^_err:.*\n`)
 	supported = []string{"ServiceEntry", "VirtualService", "DestinationRule", "Gateway", "Sidecar",
 		"EnvoyFilter", "WorkloadEntry", "WorkloadGroup"}

@@ -100,7 +100,8 @@ func Formatters(text string, fields *structpb.Struct) []*corev3.TypedExtensionCo
 	if !needs {
 		return nil
 	}
-	message := &withoutqueryv3.ReqWithoutQuery{} // It has no fields, so its encoding is empty.
+	// The message has no fields, so its encoding is empty.
+	message := &withoutqueryv3.ReqWithoutQuery{}
 	return []*corev3.TypedExtensionConfig{{Name: "envoy.formatter.req_without_query",
 		TypedConfig: &anypb.Any{TypeUrl: resource.TypePrefix +
 			string(message.ProtoReflect().Descriptor().FullName())}}}

@@ -14,8 +14,8 @@ import (
 	meshapi "istio.io/api/mesh/v1alpha1"
 )
 
-// providerName matches names that Istio permits for an external authorizer. Names in metadata
-// contain them.
+// providerName matches names that Istio permits for an external authorizer. The names of RBAC
+// rules, which Envoy stores in metadata, contain them.
 var providerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 func isAuthorizer(p *meshapi.MeshConfig_ExtensionProvider) bool {

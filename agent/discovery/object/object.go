@@ -44,8 +44,8 @@ type Object struct {
 	RouteIndexes []int
 }
 
-// WithNamespace returns a copy of the object in the default namespace, or o itself if it names its
-// namespace or is already in that one.
+// WithNamespace returns a copy of the object in the default namespace. It returns o itself if o's
+// metadata names a namespace, or if o is already in the default namespace.
 func (o *Object) WithNamespace(namespace string) *Object {
 	if !o.NamespaceDefaulted || o.Namespace == namespace {
 		return o
