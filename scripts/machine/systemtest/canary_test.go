@@ -119,7 +119,8 @@ func validCanary(t *testing.T, i int, key string) string {
 	return ""
 }
 
-// canaryFile returns a file that sets a key to a value, with the secrets of this key.
+// canaryFile returns a configuration file that sets a key to a value, in which it replaces the
+// placeholders by the secrets of the key with index i.
 func canaryFile(i int, key, value string) string {
 	at := strings.LastIndexByte(key, '.')
 	replacer := strings.NewReplacer("SECRET", fmt.Sprint(canaryText, i), "KEY", key[at+1:],
@@ -127,7 +128,7 @@ func canaryFile(i int, key, value string) string {
 	return "[" + key[:at] + "]\n" + key[at+1:] + " = " + replacer.Replace(value) + "\n"
 }
 
-// collect writes the current output of the agent to /opt/out/NAME.
+// collect writes everything that the agent currently shows to files in /opt/out/NAME.
 func (h *Host) collect(name string) {
 	h.t.Helper()
 	const script = `mkdir -p /opt/out/$1; cd /opt/out/$1

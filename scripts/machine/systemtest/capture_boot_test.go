@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// atBoot creates the other host at each boot and calls it once before the agent starts, as soon as
-// it serves in its own network namespace. The result is in /var/called.
+// atBoot is a script that installs a unit to be started before the agent at each boot. The unit
+// creates the host of outside, sends it one request, and writes the result to /var/called.
 const atBoot = `set -eu
 cat >/etc/outside.sh <<'END'
 ` + outside + `until ip netns exec far curl -s -o /dev/null http://198.51.100.9/; do sleep 0.1; done
@@ -28,8 +28,8 @@ END
 systemctl daemon-reload
 systemctl enable outside.service outrider.service`
 
-// Before Envoy serves, a boot neither captures nor refuses connections, except with the early unit
-// and fail = "closed". With an invalid configuration it never does.
+// At a boot, connections are neither captured nor refused before Envoy serves. The exception is
+// fail = "closed" with the early unit, which refuses them, unless the configuration is invalid.
 func TestCapture_Boot(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// captureIs waits until the capture is in a state.
+// captureIs waits until `outrider capture show` reports a state.
 func (h *Host) captureIs(want string) {
 	h.t.Helper()
 	h.Eventually(time.Minute, "capture is "+want, func() bool {
@@ -18,7 +18,8 @@ func (h *Host) captureIs(want string) {
 	})
 }
 
-// killHelper kills outrider-capture, calls then, and returns the time until the rules exist again.
+// killHelper kills outrider-capture, and calls then. It returns the time until the next
+// outrider-capture has restored the nftables rules.
 func (h *Host) killHelper(then func()) time.Duration {
 	h.t.Helper()
 	helper := h.MainPID("outrider-capture")
@@ -41,9 +42,9 @@ func rounds(n int) int {
 	return 3
 }
 
-// Unmodified clients of a mesh service and of an outside host lose no request, whatever happens to
-// the agent, its package, the helper or the firewall. In the full test they send 500 requests/s
-// each.
+// Clients of a mesh service and of a host outside the mesh, whose connections are captured, lose no
+// request when the agent, its package, outrider-capture or the firewall rules are restarted or
+// replaced. In the full test, both loads together send 500 requests a second.
 func TestCapture_LosesNoRequest(t *testing.T) {
 	h := NewHost(t, debs(t)+":"+debPlace)
 	h.installPackage(oldVersion)
@@ -101,7 +102,8 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 	}
 }
 
-// An Envoy that is killed or cannot start does not cut off the host.
+// When Envoy is killed, or cannot start, the capture does not cut off the host: its connections
+// bypass Envoy.
 func TestCapture_EnvoyKilled(t *testing.T) {
 	h := NewHost(t)
 	h.Script(outside)
@@ -112,7 +114,7 @@ func TestCapture_EnvoyKilled(t *testing.T) {
 		return h.Script("curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/"+
 			" || true") == "200"
 	}
-	kill := func() { // returns when Envoy has exited: an exiting one may still answer
+	kill := func() { // waits until Envoy has exited, because an exiting Envoy may still respond
 		h.Eventually(time.Minute, "Envoy is killed", func() bool {
 			_, err := h.Run(t.Context(), "sh", "-c", "pid=$(pgrep -x envoy) && kill -KILL $pid && "+
 				"while kill -0 $pid 2>/dev/null; do sleep 0.01; done")

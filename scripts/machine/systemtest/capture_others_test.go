@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Programs with firewall rules of their own: firewalld, ufw, docker, and podman with netavark.
+// Scripts to install and start other programs with firewall rules: firewalld, ufw, docker, and
+// podman with netavark.
 const (
 	installOthers = `set -eu
 cp -a /opt/firewalls/. /
@@ -29,8 +30,8 @@ graphroot = "/var/lib/containers/storage"
 systemctl daemon-reload
 systemctl reload dbus.service`
 
-	// startServers starts the backend in a container of docker (published on port 8080) and of podman
-	// (8081), on this host, and on the other one over IPv6.
+	// startServers starts backends: in a container of docker (port 8080) and one of podman (8081),
+	// on this host, and on the other host over IPv6.
 	startServers = `set -eu
 ip addr add 2001:db8::1/64 dev near nodad
 ip -n far addr add 2001:db8::9/64 dev eth0 nodad
@@ -50,13 +51,14 @@ systemd-run --quiet --unit=far6 --property=NetworkNamespacePath=/run/netns/far \
 
 const (
 	restartDocker = "systemctl restart docker.service"
-	reloadPodman  = "podman network reload --all" // its rules are lost when a firewall reloads
+	// restores podman's rules, which a reload of a firewall removes
+	reloadPodman = "podman network reload --all"
 )
 
-// published are the ports of the containers on this host.
+// published are the ports of this host that forward to containers.
 var published = map[string]string{"docker": "8080", "podman": "8081"}
 
-// captured returns the number of connections that the rules of a key have captured.
+// captured returns the number of connections that the rules of a configuration key have captured.
 func (h *Host) captured(key string) int {
 	h.t.Helper()
 	n, err := strconv.Atoi(h.Script("outrider capture show | awk '$1 == \"" + key +
@@ -67,7 +69,8 @@ func (h *Host) captured(key string) int {
 	return n
 }
 
-// answers waits until a server answers a call from this host, or from the other one (fromFar).
+// answers waits until a server responds to a request from this host or, if fromFar is set, from the
+// other host.
 func (h *Host) answers(server string, fromFar bool, address string) {
 	h.t.Helper()
 	call := "curl -s -m 2 http://" + address + "/ || true"
@@ -79,8 +82,8 @@ func (h *Host) answers(server string, fromFar bool, address string) {
 	})
 }
 
-// reaches checks that this host and the other one reach the servers "host" and, if named, those of
-// containers.
+// reaches checks that the other host reaches the server "host", that both hosts reach the
+// containers in servers, and that connections to containers are not captured.
 func (h *Host) reaches(servers ...string) {
 	h.t.Helper()
 	h.answers("host", true, "198.51.100.1:22")
@@ -89,7 +92,7 @@ func (h *Host) reaches(servers ...string) {
 		h.answers(server, false, "198.51.100.1:"+published[server])
 		h.answers(server, true, "198.51.100.1:"+published[server])
 	}
-	// docker may still be replacing its rules.
+	// Repeated, because docker may still be replacing its rules.
 	h.Eventually(time.Minute, "connections to published ports are not captured", func() bool {
 		before := h.captured("capture.inbound_ports")
 		for _, server := range servers {
@@ -99,11 +102,11 @@ func (h *Host) reaches(servers ...string) {
 	})
 }
 
-// The rules of other programs and Outrider's do not affect each other, and no request is lost
-// meanwhile.
+// The nftables rules of Outrider and those of other programs do not affect each other when either
+// are restarted. No request is lost.
 func TestCapture_BesideOtherFirewalls(t *testing.T) {
 	h := newHost(t, machine.Options{Bind: []string{packages(t, "firewalls") + ":/opt/firewalls"},
-		SystemCalls: []string{"@keyring", "bpf"}}) // which containers need
+		SystemCalls: []string{"@keyring", "bpf"}}) // system calls that containers need
 	h.Script(outside)
 	h.Script(installOthers)
 	h.Write("/etc/outrider/conf.d/capture.toml", "[capture]\nmode = \"redirect\"\n"+

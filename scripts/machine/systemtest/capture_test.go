@@ -6,15 +6,15 @@ import (
 	"time"
 )
 
-// interception captures connections to a network in which the machine has an address.
+// interception is a configuration that captures connections to the network of the host of outside.
 const interception = `
 [capture]
 mode = "redirect"
 outbound_cidrs = ["198.51.100.0/24", "2001:db8::/32"]
 `
 
-// outside makes another host in a network namespace of the machine. 198.51.100.9 answers there on
-// port 80 with "outside".
+// outside is a script that creates another host, a network namespace with the address 198.51.100.9.
+// Its server on port 80 responds with "outside".
 const outside = `set -eu
 ip netns add far
 ip link add near type veth peer name eth0 netns far
@@ -82,7 +82,7 @@ func TestCapture(t *testing.T) {
 	t.Run("connections over the limit are closed", func(t *testing.T) {
 		h.Write("/etc/outrider/conf.d/limit.toml",
 			"[capture]\nmax_connections = 2\ninbound_ports = [9101]\n")
-		// The reload returns when the new epoch is live.
+		// The reload returns when the epoch with the limit is live.
 		h.Script("systemd-run --quiet --unit=near /opt/programs/backend -tcp 198.51.100.1:9101; " +
 			"systemctl restart outrider && outrider reload")
 		state("on")
@@ -99,8 +99,8 @@ END
 		if n := served("ip netns exec far", "198.51.100.1/9101"); n != "2" {
 			t.Errorf("inbound, %s of 6 connections are served", n)
 		}
-		// A connection of the helper, and earlier ones that Envoy has not ended yet, count towards
-		// the limit.
+		// A connection of outrider-capture, and earlier connections that Envoy has not closed yet,
+		// count towards the limit, too.
 		h.Eventually(time.Minute, "3 or 4 of 6 outbound connections are served", func() bool {
 			n := served("", "198.51.100.9/81")
 			if n == "5" || n == "6" {
@@ -178,7 +178,8 @@ END
 		works("closed, while Envoy serves")
 		h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")
 		h.Eventually(time.Minute, "connections are refused", func() bool {
-			return strings.Contains(h.Script(call+" || echo exit $?"), "exit 7") // not connected
+			// curl's exit code for a refused connection
+			return strings.Contains(h.Script(call+" || echo exit $?"), "exit 7")
 		})
 		h.Script("systemctl kill -s CONT outrider.service")
 		h.Eventually(time.Minute, "the outside answers again", func() bool {
@@ -251,7 +252,8 @@ systemd-run --quiet --unit=here /opt/programs/backend -http 127.0.0.1:9101 -tcp 
 	bash -c 'exec 3<>/dev/tcp/198.51.100.1/9100; echo hello >&3; read -r answer <&3; sleep 600'`)
 		h.Eventually(time.Minute, "the application sees the client's address", func() bool {
 			peers := h.Script("ss -Htnp state established 'sport = :9100'")
-			return strings.Count(peers, " 198.51.100.9:") == 2 && // Envoy's and the application's
+			// connections of Envoy and of the application, both with the client's address
+			return strings.Count(peers, " 198.51.100.9:") == 2 &&
 				strings.Contains(peers, `"envoy"`) && strings.Contains(peers, `"backend"`)
 		})
 		h.Script("systemctl stop caller outrider")

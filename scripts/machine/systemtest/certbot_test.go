@@ -15,13 +15,14 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// acmeConfig is Pebble's configuration: it sends challenges to port 80, where the proxy listens.
+// acmeConfig is the configuration of Pebble, an ACME server. It validates challenges on port 80, on
+// which Envoy listens.
 const acmeConfig = `{"pebble": {"listenAddress": "127.0.0.1:14000",
 "certificate": "/opt/acme/tls.crt", "privateKey": "/opt/acme/tls.key",
 "httpPort": 80, "tlsPort": 443, "keyAlgorithm": "ecdsa", "retryAfter": {"authz": 1, "order": 1},
 "profiles": {"default": {"description": "90 days", "validityPeriod": 7776000}}}}`
 
-// acmeServer returns a directory with Pebble, its configuration and its certificate.
+// acmeServer returns a directory with Pebble, its configuration, its certificate and the root.
 func acmeServer(t *testing.T) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(),
@@ -48,14 +49,16 @@ func acmeServer(t *testing.T) string {
 	return folder
 }
 
-// The commands in the example's comments, with options for a local authority.
+// Commands in the comments of the example certbot. The test appends options for the local ACME
+// server.
 const (
 	obtain = `certbot certonly --standalone --http-01-address 127.0.0.1 --http-01-port 8888 ` +
 		`-d www.example.com --deploy-hook "sh /etc/outrider/hooks/certbot-deploy"`
 	renew = `certbot renew --force-renewal`
 )
 
-// TestCertbot_ObtainsAndRenewsThroughTheProxy follows the example certbot with the real certbot.
+// TestCertbot_ObtainsAndRenewsThroughTheProxy runs the commands of the example certbot with the
+// real certbot.
 func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, machine.Options{Bind: []string{acmeServer(t) + ":/opt/acme"}})
@@ -111,7 +114,7 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 		t.Errorf("rights:\n%s", got)
 	}
 
-	// Create the copies for Envoy, too, and run a load during the renewal.
+	// The deploy hook now also makes copies for Envoy. Requests are sent during the renewal.
 	h.Script(`mkdir /etc/outrider/tls && touch /etc/outrider/tls/www.example.com.crt
 		rm -f /run/end; systemd-run --quiet --unit=load sh -c 'while [ ! -e /run/end ]; do ` +
 		strings.ReplaceAll(https, `'%{http_code}'`, `"%{http_code}\n"`) + ` || echo failed; done >/run/codes'`)
@@ -144,7 +147,8 @@ func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 	linkedToClosedFolder(h)
 }
 
-// linkedToClosedFolder replaces the copies by links to certbot's files, a common mistake.
+// linkedToClosedFolder replaces the copies by links to certbot's files, a common mistake: the
+// agent's user may not enter certbot's folder. The commands name the cause and the fix.
 func linkedToClosedFolder(h *Host) {
 	h.t.Helper()
 	const closed = "user outrider cannot read /etc/outrider/credentials/www.example.com/tls.crt: " +

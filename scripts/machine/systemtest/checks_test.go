@@ -34,12 +34,13 @@ spec:
   - route: [{destination: {host: nowhere.test}}]
 `
 
-// mesh check examines saved files, with the permissions of the agent's own user.
+// `outrider mesh check` checks the files on disk, also with the permissions of Envoy's user.
 func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	for range 5 { // repeat, as the agent may or may not have read the changed file already
+	// repeated, because it is random whether the agent has already read the changed file
+	for range 5 {
 		out, err := h.Run(t.Context(), "sh", "-c",
 			"cat >/etc/outrider/mesh.d/broken.yaml <<'EOF'\n"+brokenMesh+
 				"EOF\nexec outrider mesh check")
@@ -92,12 +93,12 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 	}
 }
 
-// unreadable is the problem with the key of gatewayMesh, and its fix.
+// unreadable is the reported problem with the key in gatewayMesh, and its fix.
 const unreadable = "user outrider-envoy cannot read /etc/outrider/no.key: " +
 	"chown outrider-envoy /etc/outrider/no.key; chmod 400 /etc/outrider/no.key"
 
-// keepsCertificate makes the key readable for Envoy, then unreadable: a reload is refused, and
-// Envoy still has the certificate.
+// keepsCertificate makes the key readable for Envoy, and then unreadable. A reload is refused,
+// because the new epoch would lack the certificate, and the live epoch still presents it.
 func (h *Host) keepsCertificate() {
 	h.t.Helper()
 	shown := func() bool {
@@ -128,7 +129,7 @@ func (h *Host) keepsCertificate() {
 	}
 }
 
-// config check has the same result as a start.
+// `outrider config check` accepts exactly the configurations with which the agent starts.
 func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -174,7 +175,7 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 		}
 		h.Script("systemctl stop outrider.service; systemctl reset-failed; " + c.undo)
 	}
-	// A start would wait for a missing folder of the mesh. The check reports it.
+	// An agent would wait at its start for a missing folder of mesh files. The check reports it.
 	h.Script("printf '[discovery]\\nfiles = [\"/etc/outrider/none.d\"]\\n' >/etc/outrider/conf.d/x.toml")
 	out, err := h.Run(t.Context(), "outrider", "config", "check")
 	if err != nil || !strings.Contains(out, "warning: /etc/outrider/conf.d/x.toml:2:1: "+
@@ -182,7 +183,7 @@ func TestConfigCheck_GivesTheVerdictOfAStart(t *testing.T) {
 		t.Errorf("a folder of the mesh that is missing: %v %s", err, out)
 	}
 	h.Script("rm /etc/outrider/conf.d/x.toml")
-	// The file of an instance, with the drop-ins of that instance.
+	// A check of an instance's file includes the drop-ins of the instance.
 	h.Script("mkdir /etc/outrider/web.conf.d; echo 'x = 1' >/etc/outrider/web.conf.d/x.toml; " +
 		"install -g outrider -m 0640 /dev/null /etc/outrider/web.toml")
 	out, err = h.Run(t.Context(), "outrider", "config", "check", "/etc/outrider/web.toml")

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Conflicts between instances are detected before Envoy runs: the kernel would let both Envoys
-// listen on the same port.
+// Port conflicts between agent instances are detected before Envoy runs. The kernel would not
+// report them, because Envoy listens with SO_REUSEPORT.
 func TestInstances_PortConflict(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -42,7 +42,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "start", "outrider@a.service")
 
-	// In a check, and at the start of the agent.
+	// The check and the start of the agent report the conflict.
 	if out, err := h.Run(t.Context(), "outriderd", "--instance", "b", "--check"); err == nil ||
 		!strings.Contains(out+err.Error(), taken) {
 		t.Errorf("a check finds nothing: %s %v", out, err)
@@ -51,9 +51,10 @@ func TestInstances_PortConflict(t *testing.T) {
 	if left := h.Processes("envoy"); len(left) != 1 {
 		t.Errorf("Envoys: %v", left)
 	}
-	h.MustRun(t, "outriderd", "--instance", "a", "--check") // its own ports do not conflict
+	// the ports of the instance itself are no conflict
+	h.MustRun(t, "outriderd", "--instance", "a", "--check")
 
-	// The agent of the other instance has failed while its Envoy continues.
+	// An instance also conflicts if only its Envoy runs, because its agent has failed.
 	h.Write("/etc/outrider/a.conf.d/x.toml", "nonsense = 1\n")
 	if out, err := h.Run(t.Context(), "systemctl", "restart", "outrider@a.service"); err == nil {
 		t.Errorf("a broken instance starts: %s", out)
@@ -62,7 +63,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	refused("outrider@b.service", "whose agent does not run, but whose Envoy does")
 	h.MustRun(t, "systemctl", "start", "outrider@a.service")
 
-	// At a reload.
+	// A reload reports the conflict, too.
 	at("b", 16010, 16013)
 	h.MustRun(t, "systemctl", "start", "outrider@b.service")
 	at("b", 16010, 16003)
@@ -74,8 +75,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	h.MustRun(t, "outrider", "-i", "b", "reload")
 	h.MustRun(t, "outrider", "-i", "a", "reload")
 
-	// With conflicting mesh listeners, the second instance reports the conflict until it is
-	// resolved.
+	// If mesh listeners conflict, the instance started later reports that until it is resolved.
 	for _, name := range []string{"a", "b"} {
 		h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", mesh)
 		shared := func() bool {
@@ -100,7 +100,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 
 	h.MustRun(t, "systemctl", "stop", "outrider@b.service")
-	// If both start at the same time, as during a boot, one of them succeeds.
+	// If both instances start at the same time, as at a boot, one of them succeeds.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
 	at("b", 16010, 16003)
 	if out, err := h.Run(t.Context(), "systemctl", "start", "outrider@a.service",
@@ -114,7 +114,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "stop", "outrider.slice")
 
-	// A conflict with another program: the agent starts once that has exited.
+	// If another program uses the ports, the agent starts once that program has exited.
 	at("b", 16010, 16013)
 	h.MustRun(t, "systemctl", "reset-failed")
 	ports := map[string]string{"16012": "status.ready_port",

@@ -46,8 +46,8 @@ chmod 640 /etc/outrider/discoveryd.toml
 chgrp outrider-discoveryd /etc/outrider/discoveryd.toml
 systemctl start outrider-discoveryd`
 
-// keyForms returns forms of a private key to search for, made from its PEM: a line of the text, the
-// middle of the bytes as a regular expression for grep -P, and the bytes as hexadecimal digits.
+// keyForms returns three forms of a private key that can be searched for: a line of its PEM text, a
+// regular expression (grep -P) for bytes in its middle, and these bytes as hexadecimal digits.
 func keyForms(t *testing.T, text string) (line, expression, digits string) {
 	t.Helper()
 	block, _ := pem.Decode([]byte(text))
@@ -76,14 +76,14 @@ func keyForms(t *testing.T, text string) (line, expression, digits string) {
 	return encoded[:min(64, len(encoded))], expression, digits
 }
 
-// The keys of the authority, of the server and of join tokens exist only in the operator's files,
-// and a join token only in its own file: not elsewhere on the disk, in the journal, on the pages,
-// in a core file, or in what another user can read about the process.
+// The private keys of the CA, of the server and of join tokens are only in the operator's files,
+// and a join token is only in its own file. They are not elsewhere on the disk, in the journal, on
+// the web pages, in a core dump, or in /proc as another user reads it.
 func TestSecrecy_KeysOfDiscoverydAreNowhere(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t, filepath.Dir(parts.BuildProgram(t, "outrider-discoveryd"))+":/opt/discoveryd")
 	h.Script(installDiscoveryd)
-	// Certificates are issued for the token, and then for the certificate.
+	// The agent authenticates with the token for its first certificate, and with that for xDS.
 	h.Script("outrider join localhost --token /srv/web.token --ca /etc/outrider/ca/root.pem")
 	h.Serves()
 	h.Eventually(time.Minute, "the page knows the host, its agent and the end of its certificate",
@@ -108,7 +108,7 @@ printf 'GET /hosts.json HTTP/1.0\r\nHost: localhost\r\n\r\n' >&3; cat <&3`)
 			t.Errorf("%s: %s", file, text)
 		}
 	}
-	// What another user can read on the pages and in /proc.
+	// Collect what another user can read on the pages and in /proc.
 	h.Script(`for page in / /hosts /services /problems /status.json /hosts.json /metrics /ready /debug/list \
 	/debug/config /debug/connections /debug/syncz /debug/pushes /debug/registry; do
 	runuser -u nobody -- bash -c "exec 3<>/dev/tcp/127.0.0.1/15014
@@ -139,7 +139,7 @@ runuser -u nobody -- sh -c 'cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev
 		"/etc/outrider/ca/server.key": "", "/srv/join.key": ""}
 	for file := range operators {
 		if h.Script("test -e "+file+" && echo there || true") == "" {
-			continue // a trial authority may have deleted the root's key
+			continue // `ca init` may have deleted the root's key
 		}
 		line, expression, digits := keyForms(t, h.MustRun(t, "cat", file)+"\n")
 		found := h.Script(fmt.Sprintf("export LC_ALL=C; { grep -rlaF -D skip -e '%s' -e %s %s; "+

@@ -17,7 +17,8 @@ spec:
   endpoints: [{address: 127.0.0.1}]
 `
 
-// Programs on the machine resolve names of the mesh with libc, although no DNS server responds.
+// Programs on the host resolve hosts of the mesh with libc, although the name server in resolv.conf
+// does not respond.
 func TestDNS_IsCaptured(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

@@ -15,25 +15,25 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// resolverTime is how long resolvers wait for an answer.
+// resolverTime is how long the clients wait for a response.
 const resolverTime = 5 * time.Second
 
-// dnsLoad is a set of clients on a machine that continuously resolve a name.
+// dnsLoad is a set of DNS clients on a machine that query a name continuously.
 type dnsLoad struct {
 	t       *testing.T
 	name    string
-	want    string // address
+	want    string // expected address
 	end     chan struct{}
 	running sync.WaitGroup
 
 	mu       sync.Mutex
 	answered int
-	again    int // queries repeated over TCP because the connection had ended
+	again    int // TCP queries repeated because their connection ended
 	slowest  time.Duration
 	failed   map[string]int
 }
 
-// startDNSLoad starts ten clients per server, half of them over TCP.
+// startDNSLoad starts ten clients for each server, half of them with TCP.
 func startDNSLoad(t *testing.T, h *Host, name, want string, servers ...string) *dnsLoad {
 	t.Helper()
 	l := &dnsLoad{t: t, name: name, want: want, end: make(chan struct{}), failed: map[string]int{}}
@@ -75,8 +75,8 @@ func (l *dnsLoad) run(network, server string) {
 	}
 }
 
-// query returns the address in the answer, or a description of another result. Like libc, it
-// repeats a query whose connection ended without an answer.
+// query returns the address in the response, or another result as text. As libc does, it repeats a
+// TCP query whose connection ends without a response.
 func (l *dnsLoad) query(network, server string) (result string, again bool) {
 	client := dns.Client{Net: network, Timeout: resolverTime}
 	question := new(dns.Msg).SetQuestion(l.name, dns.TypeA)
@@ -102,7 +102,7 @@ func (l *dnsLoad) query(network, server string) (result string, again bool) {
 	return dns.RcodeToString[reply.Rcode], again
 }
 
-// more waits for more answers.
+// more waits until the given number of further queries has been answered.
 func (l *dnsLoad) more(answers int) {
 	l.t.Helper()
 	count := func() int {
@@ -116,7 +116,7 @@ func (l *dnsLoad) more(answers int) {
 	})
 }
 
-// stop ends the load. It fails the test unless all queries got the right answer.
+// stop ends the load. It fails the test unless each query had the expected result.
 func (l *dnsLoad) stop(what string) {
 	l.t.Helper()
 	close(l.end)

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// `systemctl stop outrider.slice` stops everything, whatever the state of the agent.
+// `systemctl stop outrider.slice` ends the agent, the keeper and Envoy, in whatever state the agent
+// is.
 func TestSlice_StopEndsEverything(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -64,7 +65,8 @@ func TestSlice_StopEndsEverything(t *testing.T) {
 	}
 }
 
-// The units' time-outs do not cut long phases, and STATUS= explains the wait.
+// A start or a reload may take longer than the time-outs of the unit: the agent extends them.
+// STATUS= explains what it waits for.
 func TestPhasesThatLast(t *testing.T) {
 	t.Parallel()
 	timeout, await, overlap := 5*time.Second, 8*time.Second, 7*time.Second
@@ -104,7 +106,7 @@ termination_drain_duration = "8s"
 	h.Serves()
 	t.Logf("started after %v", time.Since(began))
 
-	// This client stays connected: a reload waits only for epochs with clients.
+	// A client that stays connected, because a reload waits only for older epochs with clients.
 	h.MustRun(t, "systemd-run", "--quiet", "--unit=client", "bash", "-c",
 		"exec 3<>/dev/tcp/127.0.0.1/81; echo hello >&3; read -r -t 30 line <&3; echo \"got "+
 			"$line\"; exec sleep 600")
@@ -117,7 +119,7 @@ termination_drain_duration = "8s"
 	began = time.Now()
 	reloaded := make(chan error, 1)
 	go func() {
-		// This reload waits for the end of the previous epoch.
+		// The second reload must wait for the end of epoch 0.
 		_, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service")
 		reloaded <- err
 	}()

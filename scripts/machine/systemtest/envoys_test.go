@@ -11,10 +11,11 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// otherEnvoys is the directory of Envoys made by a test, as seen in the machine.
+// otherEnvoys is the directory in the machine with Envoys that the test has made.
 const otherEnvoys = "/opt/envoys"
 
-// wrapper is a script that runs the real Envoy and changes one of its answers.
+// wrapper is a script that runs the real Envoy, but reports another VERSION, and runs ANSWER for
+// command lines that match QUESTION.
 const wrapper = `#!/bin/sh
 case "$*" in
 --version) echo 'envoy  version: abc/VERSION/Clean/RELEASE/BoringSSL'; exit ;;
@@ -23,8 +24,8 @@ esac
 exec /opt/envoy/envoy "$@"
 `
 
-// TestEnvoyUse_ChangesTheRunningEnvoy installs Envoys without a network and switches between them
-// under load: by hot restart, side by side, or not at all if the new one does not work.
+// TestEnvoyUse_ChangesTheRunningEnvoy installs Envoys from files, and switches between them under
+// load: by hot restart or side by side, but not to an Envoy that does not work.
 func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -65,7 +66,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 		}
 	}
 	refuses(`run "outrider envoy install" as root`, "outriderd")
-	// The real Envoy is detected and selected, since no other is selected.
+	// The file is recognised as Envoy 1.40.0. It is selected, because no Envoy is selected yet.
 	does("installed Envoy 1.40.0 as /usr/lib/outrider/envoy-1.40.0/envoy\n",
 		"outrider envoy install --file /opt/envoy/envoy")
 	refuses("is not that of a known Envoy", "outrider envoy install --file "+otherEnvoys+

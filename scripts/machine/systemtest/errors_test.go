@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Permanent errors are not retried. The reason is in the last line of output, in STATUS= and, if
-// there is an errno, in ERRNO=.
+// systemd does not restart an agent that fails with a permanent error. The reason is in the last
+// line of its output and in STATUS=. ERRNO= has the errno, if there is one.
 func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -60,13 +60,14 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 				errno != c.errno {
 				t.Errorf("STATUS %q, ERRNO %s, want %q and %s", text, errno, c.sentence, c.errno)
 			}
-			// With exit code 73, another agent answers on the socket.
+			// In the case with exit code 73, another agent responds to the command.
 			if out, err := h.Run(t.Context(), "outrider", "status"); c.exit != "73" &&
 				(err == nil || !strings.Contains(out, "outrider.service failed (exit code "+c.exit+
 					"): ") || !strings.Contains(out, c.sentence)) {
 				t.Errorf("outrider status: %v %s", err, out)
 			}
-			// journald reads standard output and its own socket in no particular order.
+			// The journal contains lines from standard output and from its native socket in no
+			// certain order.
 			var last string
 			h.Eventually(time.Minute, "the journal has the end of the agent", func() bool {
 				lines := strings.Split(h.Journal("-o", "cat", "-n", "20", "-u", "outrider.service",
@@ -88,7 +89,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Serves()
-	// systemd discards the STATUS= of an unreferenced unit.
+	// systemd unloads an inactive unit that nothing references, and its STATUS=.
 	h.MustRun(t, "systemctl", "enable", "outrider.service")
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	if text := h.Property("outrider", "StatusText"); text != "stopped" {

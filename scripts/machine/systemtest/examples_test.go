@@ -10,11 +10,11 @@ import (
 	"outrider.org/outrider/packaging/examples"
 )
 
-// exampleHost installs examples as their comments describe.
+// exampleHost is a host on which tests install examples as the examples' comments describe.
 type exampleHost struct{ *Host }
 
-// install runs the commands in the comments of an example. change, if not empty, is a sed script
-// for its files.
+// install runs the commands in the comments of an example. change is a sed script that is then
+// applied to its files; "": none.
 func (h exampleHost) install(name, change string) {
 	h.t.Helper()
 	example, err := examples.FindExample(name)
@@ -44,7 +44,7 @@ func (h exampleHost) install(name, change string) {
 	}
 }
 
-// remove stops the agents and removes the files of examples.
+// remove stops all agents, and removes the files of examples.
 func (h exampleHost) remove(names ...string) {
 	h.t.Helper()
 	h.Script("systemctl stop outrider.slice; systemctl disable outrider")
@@ -59,7 +59,7 @@ func (h exampleHost) remove(names ...string) {
 	}
 }
 
-// answers waits until curl with these arguments prints a text.
+// answers waits until the output of curl with the given arguments contains a text.
 func (h exampleHost) answers(want, arguments string) {
 	h.t.Helper()
 	got := ""
@@ -69,7 +69,7 @@ func (h exampleHost) answers(want, arguments string) {
 	})
 }
 
-// explains checks that outrider mesh explain names lines of a file in mesh.d.
+// explains checks that the output of `outrider mesh explain` contains all texts.
 func (h exampleHost) explains(arguments string, wants ...string) {
 	h.t.Helper()
 	got := h.Script("outrider mesh explain " + arguments + " 2>&1 || true")
@@ -80,7 +80,7 @@ func (h exampleHost) explains(arguments string, wants ...string) {
 	}
 }
 
-// TestAgentExamples installs the examples for workloads one after the other, and sends requests.
+// TestAgentExamples installs the examples for workloads one by one, and sends requests.
 func TestAgentExamples(t *testing.T) {
 	t.Parallel()
 	h := exampleHost{NewHost(t)}
@@ -100,7 +100,7 @@ func TestAgentExamples(t *testing.T) {
 		t.Run(name, func(t *testing.T) { test(t, exampleHost{&Host{Machine: h.Machine, t: t}}) })
 	}
 	run("sidecar", func(t *testing.T, h exampleHost) {
-		// The service runs on this host, so its calls come back to it.
+		// The example's remote service is on this host, so requests to it arrive here.
 		h.install("sidecar", "s/192.0.2.20/127.0.0.1/")
 		h.answers("HTTP/1.1 200", "http://127.0.0.1:8080/")
 		h.answers("HTTP/1.1 200", "-H 'Host: orders.internal' http://127.0.0.1:9080/")

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/probe/execprobe"
 )
 
-// probeScripts are commands of probes.
+// probeScripts is a script that installs commands for health probes.
 const probeScripts = `set -eu
 mkdir -p /usr/local/lib/probes
 cd /usr/local/lib/probes
@@ -55,7 +55,7 @@ printf secret >/etc/outrider/token
 chown outrider:outrider /etc/outrider/token
 chmod 640 /etc/outrider/token`
 
-// probeHost is a host whose agent runs commands as probes.
+// probeHost is a host whose agent can run commands as health probes.
 type probeHost struct{ *Host }
 
 func newProbeHost(t *testing.T) probeHost {
@@ -66,12 +66,12 @@ func newProbeHost(t *testing.T) probeHost {
 	return h
 }
 
-// socket returns the path of the socket as seen from this host.
+// socket returns the path, outside of the machine, of the socket of outrider-probe.
 func (h probeHost) socket() string {
 	return fmt.Sprintf("/proc/%d/root/run/outrider/probe.sock", h.Leader())
 }
 
-// run runs a command in the same way as the agent.
+// run runs a command through outrider-probe, as the agent does.
 func (h probeHost) run(limit time.Duration, arguments ...string) error {
 	ctx, cancel := context.WithTimeout(h.t.Context(), limit)
 	defer cancel()
@@ -110,8 +110,8 @@ func TestExecProbe_HasNoRightsAndLeavesNothing(t *testing.T) {
 	}
 }
 
-// TestExecProbe_SaysWhyItFails breaks the service that runs the commands: the agent refers to the
-// journal, which has the reason and few lines per probe.
+// TestExecProbe_SaysWhyItFails replaces outrider-probe, which runs the commands, by a program that
+// fails. The error refers to the journal. The journal has the reason, in few lines per probe.
 func TestExecProbe_SaysWhyItFails(t *testing.T) {
 	t.Parallel()
 	h := newProbeHost(t)
@@ -169,8 +169,8 @@ func TestExecProbe_RefusesProgramsOfOthers(t *testing.T) {
 	}
 }
 
-// TestExecProbe_SocketIsTheAgents floods the socket: another user is refused, and few processes run
-// at a time.
+// TestExecProbe_SocketIsTheAgents opens many connections to the socket of outrider-probe. Those of
+// another user are refused, and only a limited number of commands runs at a time.
 func TestExecProbe_SocketIsTheAgents(t *testing.T) {
 	t.Parallel()
 	h := newProbeHost(t)
@@ -196,7 +196,7 @@ func TestExecProbe_SocketIsTheAgents(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = connection.Close() }()
-		// The connection may have been refused already.
+		// An error means that the connection was refused.
 		_, _ = connection.Write([]byte(`{"Arguments":["sleep","1000"]}`))
 	}
 	h.Eventually(time.Minute, "connections beyond the limit are refused", func() bool {

@@ -24,12 +24,13 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: 9000}}]
 `
 
-// faultTime bounds the time until a fault is reported, and until the report is cleared.
+// faultTime bounds the time until a fault is reported, and until its reports end.
 const faultTime = time.Minute
 
-// TestFaults_AreNamedAndClear breaks an edge proxy in each way of the table faults. Status, journal
-// and metric, and mesh check for faults of the mesh, name the cause. The proxy is not ready only if
-// it cannot serve. All reports are cleared without an action once the cause is gone.
+// TestFaults_AreNamedAndClear causes each fault of the table faults on an edge proxy. The status,
+// the journal and a metric report the cause; for mesh configuration, so does mesh check. The proxy
+// is unready only if it cannot serve. All reports end by themselves once the cause has been
+// removed.
 func TestFaults_AreNamedAndClear(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -51,7 +52,7 @@ func TestFaults_AreNamedAndClear(t *testing.T) {
 	}
 }
 
-// tries causes a fault and repairs it, even after a failure.
+// tries causes a fault, checks its reports, and repairs it. It repairs it even if the test fails.
 func (h *Host) tries(t *testing.T, f fault) {
 	began := time.Now()
 	since := "@" + strings.TrimSpace(h.MustRun(t, "date", "+%s.%N"))
@@ -95,14 +96,14 @@ func (h *Host) tries(t *testing.T, f fault) {
 	t.Logf("%s: %v", f.name, time.Since(began).Round(10*time.Millisecond))
 }
 
-// tells checks metric, readiness, mesh check and requests during a fault.
+// tells checks the metric, readiness, mesh check and the response to a request during a fault.
 func (h *Host) tells(t *testing.T, f fault) {
 	if !f.down {
 		metrics := h.MustRun(t, "curl", "-s", "http://127.0.0.1:15020/stats/prometheus")
 		if !strings.Contains(metrics, `outrider_condition{code="`+f.code+`"`) {
 			t.Errorf("no metric outrider_condition of %s", f.code)
 		}
-		// At its start Envoy refuses a listener before it is live, so the answer may change.
+		// At a start, Envoy refuses a listener before Envoy is live: the result may change.
 		want := map[bool]string{true: "503", false: "200"}[f.unready]
 		eventually(t, "/healthz/ready answers "+want, func() bool { return h.healthz(t) == want })
 	}
@@ -118,7 +119,7 @@ func (h *Host) tells(t *testing.T, f fault) {
 	}
 }
 
-// healthz returns the status code of readiness.
+// healthz returns the status code of /healthz/ready.
 func (h *Host) healthz(t *testing.T) string {
 	out, _ := h.Run(t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}",
 		"http://127.0.0.1:15020/healthz/ready")

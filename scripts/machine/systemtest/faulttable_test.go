@@ -2,22 +2,22 @@ package systemtest
 
 import "strings"
 
-// fault is one way in which an edge proxy breaks, and what the host reports.
+// fault is a fault of an edge proxy, with the expected reports.
 type fault struct {
 	name   string
 	breaks string // script that causes the fault
-	fixes  string // script that repairs it; "": it repairs itself
-	// status has parts of the output of outrider status: cause and fix.
+	fixes  string // script that repairs it; "": it ends by itself
+	// status has texts in the output of outrider status: the cause and the fix.
 	status []string
-	// journal has further parts of the journal, which status does not have.
+	// journal has additional texts in the journal.
 	journal []string
-	code    string // of the condition, which the metric outrider_condition has
-	check   string // part of the output of outrider mesh check; "": no problem
-	warns   bool   // mesh check only warns
+	code    string // code of the condition, a label of the metric outrider_condition
+	check   string // text in the output of outrider mesh check; "": no problem
+	warns   bool   // mesh check reports a warning, not an error
 	unready bool   // /healthz/ready returns 503
-	silent  bool   // requests get no answer with 200
+	silent  bool   // requests are not answered with 200
 	down    bool   // the agent does not run
-	heals   bool   // repairs itself: only the journal reports it
+	heals   bool   // ends by itself so soon that only the journal reports it
 }
 
 const (
@@ -25,13 +25,13 @@ const (
 	meshIn = "/etc/outrider/mesh.d/x.yaml"
 )
 
-// toml returns a script that writes a drop-in.
+// toml returns a script that writes text to the drop-in.
 func toml(text string) string { return "printf '%s\\n' '" + text + "' >" + dropIn }
 
-// yaml returns a script that writes a mesh file.
+// yaml returns a script that writes text to the mesh file.
 func yaml(text string) string { return "cat >" + meshIn + " <<'EOF'\n" + text + "\nEOF" }
 
-// object returns a mesh object with a spec of one line.
+// object returns a mesh object as YAML, with a spec in flow style.
 func object(kind, name, spec string) string {
 	group := map[string]string{"EnvoyFilter": "networking.istio.io/v1alpha3",
 		"WasmPlugin": "extensions.istio.io/v1alpha1"}[kind]
@@ -42,18 +42,18 @@ func object(kind, name, spec string) string {
 		", namespace: default}\nspec: " + spec
 }
 
-// more returns a Gateway with one more port, and a route.
+// more returns a Gateway with a port, and a VirtualService for it. bind is "" or "bind: ADDRESS, ".
 func more(port, bind string) string {
 	return object("Gateway", "more", "{servers: [{port: {number: "+port+", name: more, protocol: "+
 		"HTTP}, "+bind+"hosts: [more.test]}]}") + "\n---\n" + object("VirtualService", "more",
 		"{hosts: [more.test], gateways: [more], http: [{directResponse: {status: 204}}]}")
 }
 
-// secured is such a Gateway with the credential x.
+// secured is a Gateway on port 8081 with the credential x.
 var secured = strings.Replace(more("8081", ""), "protocol: HTTP}",
 	"protocol: HTTPS}, tls: {mode: SIMPLE, credentialName: x}", 1)
 
-// holds returns a script that starts a program listening on a port.
+// holds returns a script that starts a program that listens on a port.
 func holds(port string) string {
 	return "systemd-run --quiet --unit=holder --property=User=daemon /opt/programs/backend -http " +
 		"0.0.0.0:" + port + " -tcp 127.0.0.1:9009; for i in $(seq 100); do ss -Hltn sport = :" + port +
@@ -68,7 +68,7 @@ const (
 	startAgent = "; systemctl start --no-block outrider.service"
 )
 
-// filter returns an EnvoyFilter for all HTTP listeners of Gateways.
+// filter returns an EnvoyFilter that inserts a filter into all HTTP listeners of Gateways.
 func filter(name, config string) string {
 	return object("EnvoyFilter", "x", "{configPatches: [{applyTo: HTTP_FILTER, match: {context: GATEWAY, "+
 		"listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager}}}}, "+
@@ -78,14 +78,15 @@ func filter(name, config string) string {
 
 const pair = "/etc/outrider/tls/a"
 
-// newKey returns a script that replaces the key of a certificate.
+// newKey returns a script that replaces a private key by another one.
 func newKey(path, owner string) string {
 	return "cp -p " + path + " /root/kept.key; openssl ecparam -genkey -name prime256v1 -noout -out " +
 		"/root/new.key; install -o " + owner + " -m 0400 /root/new.key " + path + ".new; mv " + path +
 		".new " + path
 }
 
-// swapPair returns a script that replaces both files of a certificate by those of a name in /root.
+// swapPair returns a script that replaces the certificate and the key in pair by those in /root
+// with a name.
 func swapPair(name string) string {
 	return "[ -e /root/kept.crt ] || cp -p " + pair + ".crt /root/kept.crt; [ -e /root/kept.pair ] || " +
 		"{ cp -p " + pair + ".key /root/kept.key; touch /root/kept.pair; }; for f in key crt; do install " +
@@ -101,10 +102,10 @@ func fills(folder string) string {
 		"/fill; outrider reload"
 }
 
-// faults are the faults of an edge proxy that an administrator meets.
+// faults are faults of an edge proxy that administrators encounter.
 var faults = []fault{
-	// This row is the first: the journal has only one line per minute of a condition, and another
-	// row has the same condition.
+	// This fault must be the first: the journal has one line per minute for a condition, and a
+	// later fault has the same condition.
 	{name: "key of another credential", code: "secret-unavailable", fixes: noMeshIn, check: "tls.key",
 		breaks: "install -d -m 0750 -g outrider /etc/outrider/credentials/x; install -o outrider -m 0400 " +
 			"/root/soon.crt /etc/outrider/credentials/x/tls.crt; install -o outrider -m 0400 " +
@@ -177,7 +178,8 @@ var faults = []fault{
 		warns: true, check: "/etc/outrider/mesh.d:1: is gone"},
 	{name: "mesh file without rights", breaks: "install -m 0600 /dev/null " + meshIn, fixes: noMeshIn,
 		status: []string{meshIn + ":1: user outrider cannot read it", "chgrp outrider "},
-		code:   "mesh-problems", check: meshIn, silent: true}, // the missing file may have policies
+		// the unreadable file may contain policies, so nothing is served
+		code: "mesh-problems", check: meshIn, silent: true},
 
 	// Faults of ports.
 	{name: "port of a new Gateway is taken", breaks: holds("8081") + yaml(more("8081", "")),

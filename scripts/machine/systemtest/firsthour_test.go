@@ -9,14 +9,15 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// answer returns the status code of a GET in the machine, "000" if nothing listens.
+// answer returns the status code of a GET request in the machine; "000" if the connection is
+// refused.
 func (h *Host) answer(url string) string {
 	out, _ := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}",
 		url)
 	return out
 }
 
-// served lists the addresses that answer while the proxy serves.
+// served lists URLs of Envoy's listeners, which respond while the proxy serves.
 var served = []string{
 	"http://127.0.0.1:80/", "http://127.0.0.1:15021/healthz/ready",
 	"http://127.0.0.1:15090/stats/prometheus",
@@ -49,7 +50,9 @@ const ownBootstrap = `{"admin": {"address": {"socket_address": {"address": "127.
  "static_resources": {}}
 `
 
-// TestAdminView_YieldsToOwnBootstrap runs a user's bootstrap with the most common admin address.
+// TestAdminView_YieldsToOwnBootstrap runs a user's bootstrap whose admin interface has the most
+// common address, which is also that of the agent's view of the admin interface. The agent leaves
+// it to Envoy.
 func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -74,8 +77,9 @@ func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
 	})
 }
 
-// TestJournal_NamesProblemsAndChanges starts while another program uses port 15020. Then it saves a
-// broken mesh file, reloads while it exists, and corrects it.
+// TestJournal_NamesProblemsAndChanges starts the agent while another program uses port 15020, saves
+// an invalid mesh file, reloads, and corrects the file. The journal reports the problems, their
+// ends and the changes.
 func TestJournal_NamesProblemsAndChanges(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -132,7 +136,8 @@ spec:
   trafficPolicy: {tls: {mode: SIMPLE, caCertificates: /etc/outrider/ca.pem, subjectAltNames: [far.test]}}
 `
 
-// TestProxySecrets_ShowsCertificates lists a certificate that Envoy has loaded.
+// TestProxySecrets_ShowsCertificates: `outrider proxy secrets` lists a certificate that Envoy has
+// loaded.
 func TestProxySecrets_ShowsCertificates(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

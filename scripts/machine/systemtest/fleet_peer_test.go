@@ -14,19 +14,19 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// member is a machine of the fleet with Outrider or pilot-agent, configured by files of istioctl.
-// Its name is also that of its WorkloadGroup, service account and service.
+// member is a machine of the fleet that runs Outrider or pilot-agent with files of istioctl. Its
+// WorkloadGroup, service account and service have the same name.
 type member struct {
 	*Host
 	f                            *fleet
 	unit, name, address, service string
-	other                        *member // calls the service of this member
+	other                        *member // the member that calls the service of this one
 	took                         []time.Duration
 }
 
 func (m *member) entry() string { return m.name + "-" + m.address }
 
-// step measures the time from an action to a state of the member's WorkloadEntry.
+// step runs an action, and measures the time until the member's WorkloadEntry is in a state.
 func (m *member) step(action string, reached func(*cluster.WorkloadEntry) bool) {
 	m.t.Helper()
 	began := time.Now()
@@ -43,9 +43,9 @@ func unhealthy(e *cluster.WorkloadEntry) bool {
 }
 func gone(e *cluster.WorkloadEntry) bool { return e == nil }
 
-// listens waits until istiod has sent the inbound listener of the service, at its next full push.
-// Until then, connections use another listener, with mutual TLS but without the HTTP headers, and
-// they remain on that.
+// listens waits until Envoy has the inbound listener of the service, which istiod sends at its next
+// full push. Earlier connections use a catch-all listener, with mutual TLS but without HTTP
+// headers, until they end.
 func (m *member) listens() {
 	m.t.Helper()
 	m.Eventually(time.Minute, m.unit+": Envoy has the inbound listener", func() bool {
@@ -54,7 +54,7 @@ func (m *member) listens() {
 	})
 }
 
-// answers waits until the answer of the member's service to the other member contains all texts.
+// answers waits until the response of the member's service to the other member contains all texts.
 func (m *member) answers(texts ...string) {
 	m.t.Helper()
 	m.Eventually(time.Minute, fmt.Sprint(m.unit, " answers ", texts), func() bool {
@@ -63,7 +63,8 @@ func (m *member) answers(texts ...string) {
 	})
 }
 
-// object returns the content of the WorkloadEntry, without the member's name and address.
+// object returns the labels and the spec of the WorkloadEntry, without the member's name and
+// address.
 func (m *member) object() string {
 	m.t.Helper()
 	e := m.f.cluster.Entry("vm", m.entry())
@@ -71,7 +72,8 @@ func (m *member) object() string {
 		fmt.Sprint(e.Metadata.Labels, string(e.Spec)))
 }
 
-// state returns the conditions and annotations of a WorkloadEntry, without times and messages.
+// state returns the conditions and the names of the annotations of a WorkloadEntry, without times
+// and messages.
 func state(e cluster.WorkloadEntry) string {
 	var names []string
 	for _, c := range e.Status.Conditions {
@@ -87,8 +89,8 @@ func state(e cluster.WorkloadEntry) string {
 
 // besidePilotAgent runs pilot-agent on the client and Outrider on the server, with the same files
 // of istioctl. They call each other with mutual TLS. Their WorkloadEntries have the same content
-// and the same sequence of states, with two exceptions: pilot-agent probes before its Envoy has
-// started, and Outrider deregisters before it drains.
+// and the same sequence of states, with two exceptions: pilot-agent reports a failed probe before
+// its Envoy has started, and Outrider reports that it is unhealthy before it stops.
 func (f *fleet) besidePilotAgent() {
 	f.t.Helper()
 	for _, o := range fleetMesh[:2] { // the WorkloadGroup and the service
@@ -145,11 +147,11 @@ func (f *fleet) besidePilotAgent() {
 	}
 }
 
-// files writes the files of istioctl for the member to /root/vm. istiod is its address.
+// files writes the files of istioctl for the member to /root/vm. istiod is the address of istiod.
 func (m *member) files(istiod string) {
 	m.t.Helper()
-	// The server forwards the client's connections to istiod. Capturing all inbound ports, the
-	// default, would intercept them.
+	// The server forwards the client's connections to istiod. They would be captured if all inbound
+	// ports were, as is the default.
 	more := map[string]string{
 		"cluster.env": fmt.Sprintf("ISTIO_META_AUTO_REGISTER_GROUP='%s'\nISTIO_SVC_IP='%s'\n"+
 			"ISTIO_INBOUND_PORTS='8080'\n", m.name, m.address),
@@ -172,8 +174,8 @@ func (m *member) files(istiod string) {
 	m.Write("/root/vm/hosts", istiod+" "+cluster.IstiodServerName+"\n")
 }
 
-// installSidecar installs pilot-agent as the package istio-sidecar does, from Istio's source, and
-// copies the files in /root/vm to the places in Istio's documentation.
+// installSidecar installs pilot-agent and Istio's scripts, from Istio's source, as the package
+// istio-sidecar does. It copies the files in /root/vm as Istio's documentation describes.
 func (m *member) installSidecar() {
 	m.t.Helper()
 	source, err := parts.IstioSource()

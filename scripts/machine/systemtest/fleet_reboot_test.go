@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// The server reboots while istiod does not run. With its sealed certificate, and with one from
-// files, it has its earlier configuration and serves with mutual TLS. The delay after a standalone
-// Envoy is measured, and limited in the full test.
+// The server reboots while istiod does not run. With its sealed certificate, and with a certificate
+// from files, it serves its last configuration with mutual TLS. The time until that is compared
+// with an Envoy without an agent; in the full test, the difference is limited.
 func TestFleet_ServesAfterARebootWithoutIstiod(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
@@ -40,8 +40,8 @@ root_ca_file = "/etc/outrider/certificates/root-cert.pem"
 	f.rebootWithout(server, "files")
 }
 
-// rebootWithout reboots the server while istiod does not run, and compares the configuration with
-// that before.
+// rebootWithout reboots the server while istiod does not run. It compares Envoy's configuration,
+// and the certificate, with those before the reboot.
 func (f *fleet) rebootWithout(server *certified, source string) {
 	f.t.Helper()
 	f.mutual()
@@ -54,7 +54,7 @@ func (f *fleet) rebootWithout(server *certified, source string) {
 	}
 	server.Eventually(time.Minute, "the agent is ready",
 		func() bool { return server.Property("outrider", "ActiveState") == "active" })
-	f.answers("200") // interception begins right after readiness
+	f.answers("200") // repeated: the capture begins only after the agent is ready
 	f.mutual()
 	if state := server.Status().Discovery.State; state != "cached" {
 		f.t.Errorf("discovery is %s", state)
@@ -83,10 +83,12 @@ func (f *fleet) rebootWithout(server *certified, source string) {
 	f.answers("200")
 }
 
-// originalDestinations matches the clusters whose endpoints are those of recent connections.
+// originalDestinations matches clusters of type ORIGINAL_DST, whose endpoints depend on recent
+// connections.
 var originalDestinations = regexp.MustCompile(`ORIGINAL_DST .*`)
 
-// configuration returns the configuration of the server's Envoy, without draining listeners.
+// configuration returns the listeners, routes and clusters of the server's Envoy, without draining
+// listeners.
 func (f *fleet) configuration() string {
 	f.t.Helper()
 	return originalDestinations.ReplaceAllString(f.server.Script("(outrider proxy listeners; "+

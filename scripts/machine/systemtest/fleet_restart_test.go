@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Hot restarts, restarts and kills of the agents lose no request, and istiod always considers the
-// server healthy. istiod would remove it ten seconds after its last connection.
+// Hot restarts, restarts and kills of the agents lose no request, and the server's WorkloadEntry is
+// always healthy. istiod would remove it ten seconds after the end of the last stream.
 func TestFleet_RestartsLoseNothing(t *testing.T) {
 	f := newFleet(t)
 	f.start()
