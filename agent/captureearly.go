@@ -14,12 +14,12 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// closedName is the file in the state directory that stores the settings of the last start, if they
-// closed inbound connections.
+// closedName is the file in the state directory that stores the capture settings of the last start,
+// if they rejected inbound connections that were not captured.
 const closedName = "capture.json"
 
-// keepClosed stores settings that close inbound connections, or removes the stored ones if the
-// settings do not.
+// keepClosed stores settings that reject inbound connections which are not captured. If the
+// settings do not, it removes the stored ones.
 func keepClosed(path string, s *capture.Settings) error {
 	if s == nil || !s.ClosesInbound() {
 		if err := os.Remove(path); !errors.Is(err, os.ErrNotExist) {
@@ -47,8 +47,8 @@ func lastClosed(path string) *capture.Settings {
 }
 
 // CaptureEarly makes outrider-capture reject the connections that it would capture, until Envoy
-// serves. It does nothing unless the configuration closes connections. If the configuration is
-// invalid, inbound connections are closed if they were at the last start.
+// serves. It does nothing unless [capture] fail or fail_inbound is closed. If the configuration is
+// invalid, it uses the settings that the last start stored, if any, for inbound connections.
 func CaptureEarly(ctx context.Context, options Options) error {
 	options.Config.CheckOnly = true // systemd passes credentials to the agent's unit only
 	options.Config.Unreadable = unreadable

@@ -36,7 +36,7 @@ type bootstraps struct {
 	relay    *relay.Server
 	identity *identity.Manager
 	state    *reloadState
-	first    atomic.Pointer[firstBootstrap] // nil unless the first epoch can use it
+	first    atomic.Pointer[firstBootstrap] // for the first epoch; nil once it was used
 }
 
 // request implements blueprint.Maker.Upstream.

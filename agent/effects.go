@@ -114,7 +114,8 @@ func (e reloadEffects) AdjustEpoch(ctx context.Context, step func(string)) {
 	e.levels.Update(ctx)
 }
 
-// Enact configures each part with its [live] keys, and watches the files of the configuration.
+// Enact configures each part with its keys of effect live, and watches the files of the
+// configuration.
 func (e reloadEffects) Enact(
 	ctx context.Context, old *config.Loaded, won *prepared, step func(string),
 ) {

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/relay"
 )
 
-// The exit codes of outriderd (interfaces.md, "Programs"; names from sysexits.h).
+// The exit codes of outriderd. The comments have the names of sysexits.h.
 const (
 	ExitOK = 0
 	// EX_UNAVAILABLE: Envoy or outrider-bootstrap is missing or not executable
@@ -24,7 +24,7 @@ const (
 	// EX_SOFTWARE: a possibly transient failure; the only one of these codes that systemd retries
 	ExitInternal      = 70
 	ExitAlreadyRuns   = 73 // EX_CANTCREAT: another outriderd runs on this configuration
-	ExitGaveUp        = 75 // EX_TEMPFAIL: restart_limit within restart_window
+	ExitGaveUp        = 75 // EX_TEMPFAIL: Envoy exited too often (restart_limit)
 	ExitConfiguration = 78 // EX_CONFIG
 )
 

@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// overview is the state of all parts together.
+// overview collects the state of all parts.
 type overview struct {
 	state    *reloadState
 	life     *lifecycle

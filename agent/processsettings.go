@@ -24,7 +24,7 @@ type processSettings struct {
 	pushed    <-chan struct{} // receives after the mesh configuration may have changed
 
 	mu   sync.Mutex
-	used map[string]string // ProcessInputs at the last call of of or changed; nil: no call of of
+	used map[string]string // ProcessInputs when of or changed was last called; nil: of was not
 }
 
 // currentTime bounds reading the mesh configuration for a spec, because its file system may hang.
@@ -53,8 +53,8 @@ func (p *processSettings) of(
 	return blueprint.Process{Concurrency: settings.Concurrency, Environment: settings.Environment}
 }
 
-// changed returns the files whose process settings have changed since the last call of of or
-// changed.
+// changed returns the files whose process settings have changed since the methods of or changed
+// were last called.
 func (p *processSettings) changed() (files []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -38,10 +38,10 @@ type reloader struct {
 	log        *slog.Logger
 
 	requests chan *reload
-	posted   chan func()   // functions for the owner to call
+	posted   chan func()   // functions for the goroutine of Run to call
 	ended    chan struct{} // closed when Run returns
 
-	// Accessed by the owner only.
+	// Only the goroutine of Run accesses the following fields.
 	counter   uint64
 	newest    *prepared   // newest configuration that was prepared without an error
 	committed *prepared   // configuration in force; nil: that with which the agent started
@@ -95,7 +95,7 @@ type prepared struct {
 	pending []string // changed keys that take effect at the next start of the agent
 	wanted  *wanted
 	loses   error // result of specSource.LostCertificates
-	epoch   bool  // an epoch was requested; accessed by the owner only
+	epoch   bool  // an epoch was requested; only the goroutine of Run accesses it
 	first   bool  // made for the start of the agent
 }
 
@@ -180,8 +180,8 @@ func (r *reloader) do(ctx context.Context, request *reload) (api.ReloadResult, e
 	}
 }
 
-// Begin requests a reload and returns its ID once the owner accepts it. An event with that ID
-// reports the end of the reload.
+// Begin requests a reload and returns its ID once the goroutine of Run has accepted the request. An
+// event with that ID reports the end of the reload.
 func (r *reloader) Begin(ctx context.Context, reason string, ifChanged bool) (uint64, error) {
 	request := &reload{reason: reason, ifChanged: ifChanged}
 	if err := r.submit(ctx, request); err != nil {
@@ -195,7 +195,7 @@ func (r *reloader) Begin(ctx context.Context, reason string, ifChanged bool) (ui
 	}
 }
 
-// submit passes a request to the owner.
+// submit passes a request to the goroutine of Run.
 func (r *reloader) submit(ctx context.Context, request *reload) error {
 	request.answer, request.accepted = make(chan api.ReloadResult, 1), make(chan uint64, 1)
 	progress := request.progress
@@ -213,7 +213,7 @@ func (r *reloader) submit(ctx context.Context, request *reload) error {
 	}
 }
 
-// post schedules the next step of a reload on the owner.
+// post makes the goroutine of Run call step, the next step of a reload.
 func (r *reloader) post(ctx context.Context, step func()) {
 	select {
 	case r.posted <- step:
@@ -221,7 +221,7 @@ func (r *reloader) post(ctx context.Context, step func()) {
 	}
 }
 
-// Ping returns once the owner has received a function, so that the watchdog detects that the owner
+// Ping returns once the goroutine of Run has responded, so that systemd's watchdog detects that it
 // hangs.
 func (r *reloader) Ping(ctx context.Context) error {
 	select {

@@ -183,7 +183,7 @@ func (r *reloads) ask(t *testing.T, request reload) api.ReloadResult {
 	return result
 }
 
-// begin starts a reload for a file change and returns the channel of its result.
+// begin starts a reload that needs a change for a new epoch, and returns the channel of its result.
 func (r *reloads) begin(t *testing.T, reason string) <-chan api.ReloadResult {
 	t.Helper()
 	return r.beginOf(t, &reload{reason: reason, ifChanged: true})

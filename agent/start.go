@@ -89,8 +89,8 @@ func (s *starter) serves(ctx context.Context) bool {
 	}
 }
 
-// readAgain requests a reload if the configuration files have changed between their loading and the
-// begin of the watch.
+// readAgain requests a reload if the configuration files have changed after they were loaded and
+// before they were watched.
 func (s *starter) readAgain(ctx context.Context, started *config.Loaded) {
 	if s.watched == nil {
 		return

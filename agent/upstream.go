@@ -54,8 +54,9 @@ func upstreamOf(c *config.Config) relay.Upstream {
 	return u
 }
 
-// newRelay returns the relay to the upstream server. It serves no stream unless one is configured.
-// resolver may be nil. listeners is notified when Envoy has accepted listeners.
+// newRelay returns the relay to the upstream server, which serves no stream unless an upstream
+// server is configured. resolver may be nil. listeners is notified when Envoy has accepted
+// listeners.
 func newRelay(b *base, c *config.Config, own func(uid uint32) bool, w *workloadIdentity,
 	resolver *dns.Server, grpc *grpcBootstrap, listeners chan<- struct{},
 ) *relay.Server {

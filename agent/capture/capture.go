@@ -82,7 +82,7 @@ type Status struct {
 	Unowned  bool      `json:"unowned,omitempty"`
 	Settings *Settings `json:"settings,omitempty"`
 	Users    Users     `json:"users"`
-	Units    []Unit    `json:"units,omitempty"` // running units among those of the settings
+	Units    []Unit    `json:"units,omitempty"` // running units of Settings.Units and ExcludeUnits
 	Counters []Counter `json:"counters,omitempty"`
 	Version  string    `json:"version,omitempty"` // of the helper
 	PID      int       `json:"pid,omitempty"`

@@ -49,7 +49,7 @@ func openRoot(t *testing.T, path string) *os.Root {
 	return root
 }
 
-// On kernels before 5.12 tables have no owner.
+// Cleanup also deletes tables without an owner, as on kernels before 5.12.
 func TestCleanup_DeletesTablesWithoutOwner(t *testing.T) {
 	if !inNetwork(t) {
 		return

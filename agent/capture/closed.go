@@ -17,7 +17,7 @@ const (
 )
 
 // closedRules returns the table that rejects connections which BuildTable's rules should have
-// redirected but did not, in the directions that the settings close.
+// redirected but did not, in the directions (outbound, inbound) for which the settings want that.
 func closedRules(s *Settings, users Users, running []Unit) *Table {
 	b := &builder{table: &Table{Name: closedName(s.Instance)}, running: running}
 	start := b.start(Families{true, true})
@@ -91,8 +91,8 @@ func (h *helper) reconcileClosed(now time.Time) error {
 	return err
 }
 
-// openPorts returns a sentence part that names the application ports which are captured inbound and
-// which other hosts can reach.
+// openPorts returns text for a message that names the application ports which are captured inbound
+// and which other hosts can reach.
 func openPorts(s *Settings, users Users) string {
 	sockets, err := sockdiag.ListeningSockets()
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// closedInbound closes inbound connections and leaves outbound ones open.
+// closedInbound returns settings with which inbound connections that are not captured are rejected.
 func closedInbound(s Settings) Settings {
 	s.InboundClosed = true
 	return s
@@ -69,9 +69,9 @@ func (r *rig) inboundIs(want ...string) {
 	})
 }
 
-// With closed inbound connections, the default of an agent with an identity, other hosts reach the
-// application only through Envoy, also after Envoy or the helper was killed. Outbound connections
-// then go direct.
+// With InboundClosed, the default of an agent with an identity, other hosts reach the application
+// only through Envoy, also after Envoy or the helper was killed. Outbound connections then go
+// direct.
 func TestHelper_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -126,8 +126,8 @@ func TestHelper_ClosedInboundInAFamilyWithoutEnvoy(t *testing.T) {
 	r.inboundIs("15006", "refused", "refused")
 }
 
-// The agent closes inbound connections before Envoy is live, throughout drain and stop, and opens
-// them once the stop has finished.
+// With InboundClosed, no inbound connection goes directly to the application from before Envoy is
+// live until the agent's stop has finished.
 func TestController_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -167,8 +167,8 @@ func TestController_ClosedInbound(t *testing.T) {
 	r.inboundIs("here 80")
 }
 
-// The end of an unconfirmed trial also reopens closed inbound connections: the administrator may
-// have no other way to log in.
+// The end of an unconfirmed trial also ends the rejection of inbound connections: the administrator
+// may have no other way to log in.
 func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -184,8 +184,8 @@ func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
 	r.captures(StateWithdrawn)
 }
 
-// The state file of an older helper closes both directions or none. An agent of an incompatible
-// version gets an error with the fix, and changes nothing.
+// In the state file of an older helper, fail_closed applies to both directions. An agent of an
+// incompatible version gets an error with the fix, and changes nothing.
 func TestHelper_OtherVersions(t *testing.T) {
 	if !inNetwork(t) {
 		return

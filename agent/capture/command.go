@@ -89,7 +89,7 @@ func Main(arguments []string, version string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// userID returns the number of a user, by name or number.
+// userID returns the UID of a user that is given by name or UID.
 func userID(name string) (uint32, error) {
 	if id, err := strconv.ParseUint(name, 10, 32); err == nil {
 		return uint32(id), nil

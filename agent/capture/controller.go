@@ -50,7 +50,7 @@ type ControllerOptions struct {
 type Controller struct {
 	ControllerOptions
 	part.Readiness
-	wake chan struct{} // after Leave
+	wake chan struct{} // receives after Leave
 
 	mu      sync.Mutex
 	drain   time.Time // inbound connections are captured until then; zero: Envoy does not drain

@@ -176,7 +176,8 @@ var decisionsOfIPv4AloneClosed = []decision{
 		key: keyFailInbound},
 }
 
-// decisionsOfClosed are the decisions while nothing is redirected and both directions are closed.
+// decisionsOfClosed are the decisions while no connection is redirected and connections in both
+// directions are rejected.
 var decisionsOfClosed = []decision{
 	{name: "outside", user: appUser, to: far, port: 80, want: Refused, key: keyFail},
 	{name: "excluded port", user: appUser, to: far, port: 25, want: Direct,

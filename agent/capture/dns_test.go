@@ -144,7 +144,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	}
 }
 
-// newDNSRig returns a rig with a DNS proxy and a host resolver, which returns the address far.
+// newDNSRig returns a rig with a DNS proxy, and a DNS server on the other host that answers "far".
 func newDNSRig(t *testing.T) (*rig, *exec.Cmd) {
 	t.Helper()
 	r := newRig(t)
@@ -156,8 +156,8 @@ func newDNSRig(t *testing.T) (*rig, *exec.Cmd) {
 	return r, proxy
 }
 
-// While the agent restarts, systemd keeps its sockets. Queries wait in these and are redirected as
-// long as the sockets exist.
+// While the agent restarts, systemd holds the sockets of its DNS proxy. As long as these exist,
+// queries are redirected and wait in the sockets.
 func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -189,7 +189,7 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	}
 	resume()
 	gets("proxy")
-	if _, err := r.client.Status(t.Context()); err != nil { // the helper checks the proxy
+	if _, err := r.client.Status(t.Context()); err != nil { // makes the helper check the DNS proxy
 		t.Fatal(err)
 	}
 	resume = parts.PauseProcess(t, proxy.Process.Pid)

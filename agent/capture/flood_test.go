@@ -298,7 +298,7 @@ func TestFlood_StoppedEnvoyIsFound(t *testing.T) {
 	}
 	connections := 2000
 	if full() {
-		connections = 12000 // the accept queues are full
+		connections = 12000 // enough to fill the accept queues
 	}
 	r := newStrictRig(t, "ECDSA")
 	r.serves(5 * time.Second)

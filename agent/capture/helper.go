@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/agent/repeat"
 )
 
-// options of a helper.
+// options configures a helper.
 type options struct {
 	instance string
 	folder   string // of the state file
@@ -41,7 +41,7 @@ type helper struct {
 	store *fdstore.Store // holds a duplicate of nat's socket, so that the table outlives the helper
 
 	installed  installed
-	left       time.Time // when the last working agent left; at first the start of this image
+	left       time.Time // when the last agent disconnected; zero: an agent's DNS proxy answers
 	gone       time.Time // when Envoy was first seen not to listen; zero: it listens
 	looked     time.Time // last check for captured connections and of the closed table
 	reported   time.Time // last notification of systemd's watchdog

@@ -189,8 +189,8 @@ func (m address) holds(c *Connection) bool {
 	return isFamily && m.set.contains(a) != m.except
 }
 
-// unit matches sockets of processes in the control groups of a set. All these groups are at one
-// level.
+// unit matches sockets of processes in the control groups of a set. All groups of a set are at the
+// same level of the hierarchy.
 type unit struct {
 	set   *Set
 	level int

@@ -12,7 +12,7 @@ type phase int
 
 const (
 	staying phase = iota
-	leaving       // lasts until the helper stops if inbound connections are closed
+	leaving       // with InboundClosed it lasts until Stop
 	left
 )
 

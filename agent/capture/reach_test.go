@@ -8,7 +8,8 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Which ports other hosts reach depends on the rules in force, not on the configuration.
+// ReachableDirectly reports which ports other hosts can reach with the rules in force, which may
+// differ from those of the configuration.
 func TestController_Reach(t *testing.T) {
 	some := captureSome
 	some.InboundClosed = true

@@ -29,8 +29,8 @@ func TestHelper_KeepsUnitsAfterAFailedSearch(t *testing.T) {
 	}
 }
 
-// A new image of the helper without readable settings removes the rules, because it cannot manage
-// them.
+// A helper that cannot read its settings after an upgrade removes the rules, because it cannot
+// manage them.
 func TestHelper_UpgradeWithoutStateWithdraws(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -57,8 +57,8 @@ func TestHelper_UpgradeWithoutStateWithdraws(t *testing.T) {
 	}
 }
 
-// If the kernel rejects the table that closes connections, the status says so and the journal has
-// it once.
+// If the kernel refuses the table that rejects connections, the status contains the error, and the
+// journal contains it once.
 func TestHelper_ReportsAFailedRefusal(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -73,7 +73,7 @@ func (r *rig) start() {
 
 func (r *rig) startEnvoy() {
 	r.t.Helper()
-	// opened by root: Envoy's user cannot enter its folder
+	// opened as root, because Envoy's user cannot access the program's folder
 	program, err := os.Open(parts.Envoy(r.t))
 	if err != nil {
 		r.t.Fatal(err)

@@ -209,7 +209,8 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 			t.Errorf("answer %q", answer)
 		}
 	})
-	// firewalld forwards one port to another host, as docker does, and one to another port.
+	// The rules of firewalld forward port 8888 to another host, as docker does, and port 8889 to
+	// port 80 of this host.
 	run(t, "table ip firewalld { chain prerouting { type nat hook prerouting priority -90; "+
 		"fib daddr type local tcp dport 8888 dnat to "+to.String()+"; "+
 		"tcp dport 8889 redirect to :80; }; "+

@@ -40,8 +40,8 @@ func TestNewSettings(t *testing.T) {
 	}
 }
 
-// With an identity and no other keys, all inbound ports of a sidecar are captured, and closed while
-// Envoy does not serve.
+// With an identity and no other keys, all inbound ports of a sidecar are captured, and connections
+// to them are rejected while Envoy does not serve.
 func TestNewSettings_InboundWithIdentity(t *testing.T) {
 	for _, test := range []struct {
 		node, provider, ports, fail string

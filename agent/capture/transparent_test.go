@@ -153,7 +153,7 @@ func TestTransparent_RestoresPolicyRoutes(t *testing.T) {
 	})
 }
 
-// On a host with IPv6 disabled the kernel refuses IPv6 routes.
+// With IPv6 disabled, the kernel refuses IPv6 policy routes, and the rules come into force anyway.
 func TestTransparent_WithoutIPv6(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -69,7 +69,7 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	if _, err := r.client.ConfirmTrial(ctx); err != nil {
 		t.Error(err)
 	}
-	trial.OwnPorts = append(trial.OwnPorts, 15090) // configured outside of [capture]
+	trial.OwnPorts = append(trial.OwnPorts, 15090) // not a key of [capture]: starts no new trial
 	r.apply(trial)
 	state(StateOn)
 	trial.Trial = 0 // no longer configured

@@ -31,7 +31,7 @@ func (b *builder) untranslated(s *Settings, users Users, families Families) Chai
 		Priority: -1} // precedes closedRules, which would reset the connection
 }
 
-// counterUnanswered counts the packets that the chain untranslated drops.
+// counterUnanswered is the name of the counter of packets that the chain untranslated drops.
 const counterUnanswered = "unanswered"
 
 // ruleUnredirected is the name of the rule that drops inbound SYNs which the kernel did not

@@ -74,7 +74,7 @@ func annotatedFile(header string, tables []table) string {
 }
 
 // annotated writes a line of TOML followed by its documentation, wrapped. Role (the pilot-agent
-// equivalent) and effect stand in columns of their own after the last line.
+// equivalent) and effect are in columns of their own at the end of the last line.
 func annotated(b *strings.Builder, line, doc, role, effect string) {
 	if doc+role+effect == "" {
 		b.WriteString(line + "\n")

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// canary is the prefix of the planted secrets, one per concealed key. No output may contain it.
+// canary is the prefix of the secrets that the tests put into each key which may hold a secret. No
+// output may contain it.
 const canary = "canary-7f3a"
 
 // spellings are valid and invalid ways to write a value with a secret. KEY is the key in its table,

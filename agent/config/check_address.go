@@ -87,7 +87,6 @@ func dialAddress(value any) *problem {
 		func(s string) bool {
 			host, _, ok := splitAddress(s)
 			return ok && isHost(host)
-			// dialAddress checks an address to connect to: a host name or IP address, and a port.
 		})(value)
 }
 

@@ -5,7 +5,7 @@ import "maps"
 // Change is a difference between two configurations. Old and New are TOML without secrets. They are
 // "" if the key is absent (an entry of a table such as node.labels, or a probe).
 type Change struct {
-	Key    string `json:"key"` // dotted
+	Key    string `json:"key"` // dotted TOML key
 	Old    string `json:"old"`
 	New    string `json:"new"`
 	Effect Effect `json:"effect"`
@@ -14,7 +14,7 @@ type Change struct {
 // value is the effective value of a key, or of an entry in a table whose entries the user names,
 // such as node.labels.
 type value struct {
-	key       string // dotted
+	key       string // dotted TOML key
 	text      string // TOML
 	shown     string // TOML, without secrets
 	effect    Effect

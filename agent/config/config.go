@@ -29,15 +29,15 @@ type Config struct {
 	Log       Log
 }
 
-// Paths is [paths].
+// Paths holds the keys of [paths].
 type Paths struct {
 	RuntimeDir string
 	StateDir   string
 }
 
-// Node is [node]. ID, IP and Domain may be empty until Resolve fills them in.
+// Node holds the keys of [node]. ID, IP and Domain may be empty until Resolve fills them in.
 type Node struct {
-	Type            string // sidecar, router
+	Type            string // "sidecar" or "router"
 	ID              string
 	IP              string
 	ExtraIPs        []string
@@ -45,7 +45,7 @@ type Node struct {
 	ServiceAccount  string
 	ServiceCluster  string
 	Domain          string
-	ServiceRegistry string // Kubernetes, Consul, Mock
+	ServiceRegistry string // "Kubernetes", "Consul" or "Mock"
 	TrustDomain     string
 	ClusterID       string
 	MeshID          string
@@ -59,7 +59,7 @@ type Node struct {
 	Metadata map[string]any
 }
 
-// Envoy is [envoy].
+// Envoy holds the keys of [envoy].
 type Envoy struct {
 	// Binary is a path, or a name that is looked up in $PATH; "" = search the standard paths.
 	Binary                      string
@@ -73,7 +73,7 @@ type Envoy struct {
 	LogLevel                    string
 	ComponentLogLevel           string // component:level,…
 	AdminPort                   int    // 0 = no proxied admin interface
-	AdminAccess                 string // read, full
+	AdminAccess                 string // "read" or "full"
 	ConnectTimeout              time.Duration
 	DNSRefreshRate              time.Duration
 	StatNameLength              int
@@ -95,24 +95,24 @@ type Envoy struct {
 	ExtraArgs                   []string
 }
 
-// Reload is [reload].
+// Reload holds the keys of [reload].
 type Reload struct {
 	Watch     bool
-	OnRequest string // always, if-changed
+	OnRequest string // "always" or "if-changed"
 	Files     []string
 	Debounce  time.Duration
 	MaxDelay  time.Duration
 	Validate  bool
 }
 
-// Discovery is [discovery].
+// Discovery holds the keys of [discovery].
 type Discovery struct {
 	Addresses        Addresses // of the upstream server; none: the embedded server
 	Files            []string
 	MeshConfigFile   string
 	DebounceAfter    time.Duration
 	DebounceMax      time.Duration
-	Auth             string // auto, none, tls, mtls
+	Auth             string // "auto", "none", "tls" or "mtls"
 	RootCAFile       string
 	ServerName       string
 	ConnectTimeout   time.Duration
@@ -126,9 +126,9 @@ type Discovery struct {
 	Proxy            bool
 }
 
-// Identity is [identity].
+// Identity holds the keys of [identity].
 type Identity struct {
-	Provider        string // none, files, istiod, spire
+	Provider        string // "none", "files", "istiod" or "spire"
 	CertFile        string
 	KeyFile         string
 	RootCAFile      string
@@ -139,7 +139,7 @@ type Identity struct {
 	CAAddress       string
 	TokenFile       string
 	ProvCertDir     string
-	Persist         string // auto, off
+	Persist         string // "auto" or "off"
 	OutputDir       string
 	KeyType         string
 	PKCS8           bool
@@ -149,25 +149,25 @@ type Identity struct {
 	SpireSocket     string
 }
 
-// SDS is [sds].
+// SDS holds the keys of [sds].
 type SDS struct{ Socket string }
 
-// XDS is [xds].
+// XDS holds the keys of [xds].
 type XDS struct {
 	Socket            string
 	GRPCBootstrapFile string
 }
 
-// Status is [status].
+// Status holds the keys of [status].
 type Status struct {
 	Address            string // "" = off
 	ReadyPort          int    // 0 = off
-	Control            string // off, loopback
+	Control            string // "off" or "loopback"
 	ApplicationMetrics string // URL
 	Probes             map[string]Probe
 }
 
-// Probe is [status.probe.NAME]. Exactly one of HTTP, TCP and GRPC is set.
+// Probe holds the keys of [status.probe.NAME]. Exactly one of HTTP, TCP and GRPC is set.
 type Probe struct {
 	HTTP    string // URL
 	TCP     string // host:port
@@ -176,7 +176,7 @@ type Probe struct {
 	Timeout time.Duration
 }
 
-// Health is [health]. At most one of HTTP, TCP, GRPC, Exec and Unit is set.
+// Health holds the keys of [health]. At most one of HTTP, TCP, GRPC, Exec and Unit is set.
 type Health struct {
 	HTTP             string // URL
 	TCP              string // host:port
@@ -198,7 +198,7 @@ func (c *Config) ReportsHealth() bool {
 		h.TCP != "" || h.GRPC != "" || len(h.Exec) > 0 || h.Unit != "")
 }
 
-// DNS is [dns].
+// DNS holds the keys of [dns].
 type DNS struct {
 	Listen   string // "" = off
 	Upstream []string
@@ -206,9 +206,9 @@ type DNS struct {
 	Resolved bool
 }
 
-// Capture is [capture].
+// Capture holds the keys of [capture].
 type Capture struct {
-	Mode                 string // none, redirect, tproxy
+	Mode                 string // "none", "redirect" or "tproxy"
 	InboundPorts         Ports
 	ExcludeInboundPorts  []int
 	OutboundCIDRs        []string
@@ -216,8 +216,8 @@ type Capture struct {
 	ExcludeOutboundPorts []int
 	DNS                  bool
 	Units, ExcludeUnits  []string
-	Fail                 string // open, closed; for outbound connections
-	FailInbound          string // auto, open, closed
+	Fail                 string // "open" or "closed"; for outbound connections
+	FailInbound          string // "auto", "open" or "closed"
 	MaxConnections       int    // of each captured listener; 0: no limit
 	Trial                time.Duration
 }
@@ -258,7 +258,7 @@ func (d Discovery) TLS() bool {
 		!PlaintextCA(d.Addresses[0]))
 }
 
-// STS is [sts].
+// STS holds the keys of [sts].
 type STS struct {
 	Port         int // 0 = off
 	TokenManager string
@@ -267,14 +267,14 @@ type STS struct {
 	ServiceAccount string
 }
 
-// Telemetry is [telemetry].
+// Telemetry holds the keys of [telemetry].
 type Telemetry struct {
 	StatsdUDPAddress    string
 	MetricsService      string
 	AccessLogService    string
 	DisableInternal     bool
 	PrometheusAddress   string // "" = off
-	Stats               string // default, all
+	Stats               string // "default" or "all"
 	StatsPrefixes       []string
 	StatsSuffixes       []string
 	StatsRegexps        []string // RE2
@@ -287,7 +287,7 @@ type Telemetry struct {
 // TLSSettings is [telemetry.metrics_service_tls] and [telemetry.access_log_service_tls]: Istio's
 // tlsSettings.
 type TLSSettings struct {
-	Mode         string // disable, simple, mutual
+	Mode         string // "disable", "simple" or "mutual"
 	CAFile       string
 	CertFile     string
 	KeyFile      string
@@ -295,9 +295,9 @@ type TLSSettings struct {
 	TCPKeepalive time.Duration // 0 = off
 }
 
-// Tracing is [tracing].
+// Tracing holds the keys of [tracing].
 type Tracing struct {
-	Provider        string // "", zipkin, lightstep, datadog, opentelemetry
+	Provider        string // "", "zipkin", "lightstep", "datadog" or "opentelemetry"
 	Address         string
 	AccessTokenFile string
 	Secure          bool
@@ -305,12 +305,12 @@ type Tracing struct {
 	Sampling        float64 // percent
 }
 
-// Bus is [bus].
+// Bus holds the keys of [bus].
 type Bus struct{ Enabled bool }
 
-// Log is [log].
+// Log holds the keys of [log].
 type Log struct {
-	Level  string // debug, info, warn, error
-	Format string // auto, journal, tint, json
+	Level  string // "debug", "info", "warn" or "error"
+	Format string // "auto", "journal", "tint" or "json"
 	Envoy  bool
 }

@@ -18,14 +18,14 @@ type Discoveryd struct {
 	TLS          DiscoverydTLS
 	Auth         DiscoverydAuth
 	Push         DiscoverydPush
-	Sources      []*Source // in order of precedence; Load adds files if there is none
+	Sources      []*Source // in order of precedence; Load adds one of type files if there is none
 	Registries   []*Source // in order of precedence
 	Registration Registration
 	CA           CA
 	Log          DiscoverydLog
 }
 
-// DiscoverydListen is [listen]. An empty address disables the listener.
+// DiscoverydListen holds the keys of [listen]. An empty address disables the listener.
 type DiscoverydListen struct {
 	Plaintext            string
 	TLS                  string
@@ -35,16 +35,16 @@ type DiscoverydListen struct {
 	MaxBufferedBytes     int // per client
 }
 
-// DiscoverydTLS is [tls].
+// DiscoverydTLS holds the keys of [tls].
 type DiscoverydTLS struct {
 	CertFile     string
 	KeyFile      string
 	ClientCAFile string
 }
 
-// DiscoverydAuth is [auth].
+// DiscoverydAuth holds the keys of [auth].
 type DiscoverydAuth struct {
-	Require         string // any, mtls, token, none
+	Require         string // "any", "mtls", "token" or "none"
 	JoinKeyFile     string
 	JoinNotBefore   string // RFC 3339 or ""
 	DebugIdentities []string
@@ -59,7 +59,7 @@ type JWTIssuer struct {
 	JWKSFile string
 }
 
-// DiscoverydPush is [push].
+// DiscoverydPush holds the keys of [push].
 type DiscoverydPush struct {
 	DebounceAfter time.Duration
 	DebounceMax   time.Duration
@@ -72,30 +72,30 @@ type Source struct {
 	// Name is unique: the type, for the second of the same type with "-2". Registries are numbered
 	// after the sources: kubernetes may be a source and kubernetes-2 a registry.
 	Name        string
-	Type        string   // files, kubernetes, mcp, memory; of a registry also consul
-	Paths       []string // files
-	Kubeconfig  string   // kubernetes; "": in the cluster
-	Namespaces  []string // kubernetes; none: all
-	WriteStatus bool     // kubernetes, of a source
-	Address     string   // mcp, consul
-	CAFile      string   // mcp, consul
-	CertFile    string   // mcp, with KeyFile
+	Type        string   // "files", "kubernetes", "mcp" or "memory"; of a registry also consul
+	Paths       []string // of type files
+	Kubeconfig  string   // of type kubernetes; "": discoveryd runs in the cluster
+	Namespaces  []string // of type kubernetes; none: all
+	WriteStatus bool     // of a source of type kubernetes
+	Address     string   // of types mcp and consul
+	CAFile      string   // of types mcp and consul
+	CertFile    string   // of type mcp, with KeyFile
 	KeyFile     string
-	TokenFile   string   // mcp, memory, consul
-	Listen      string   // memory
-	Datacenters []string // consul; none: the datacenter of the Consul agent
-	Namespace   string   // consul; namespace of the services in the mesh
-	Domain      string   // consul; suffix of the services' host names
+	TokenFile   string   // of types mcp, memory and consul
+	Listen      string   // of type memory
+	Datacenters []string // of type consul; none: the datacenter of the Consul agent
+	Namespace   string   // of type consul: namespace of the services in the mesh
+	Domain      string   // of type consul: suffix of the services' host names
 }
 
-// Registration is [registration].
+// Registration holds the keys of [registration].
 type Registration struct {
 	Enabled     bool
-	Store       string // kubernetes, consul
+	Store       string // "kubernetes" or "consul"
 	GracePeriod time.Duration
 }
 
-// CA is [ca].
+// CA holds the keys of [ca].
 type CA struct {
 	Enabled  bool
 	CertFile string
@@ -104,7 +104,7 @@ type CA struct {
 	MaxTTL   time.Duration
 }
 
-// DiscoverydLog is [log].
+// DiscoverydLog holds the keys of [log].
 type DiscoverydLog struct {
 	Level  string
 	Format string

@@ -30,8 +30,7 @@ func TestDiscoveryd_Defaults(t *testing.T) {
 	}
 }
 
-// TestDiscoveryd_ListsAndDropIns loads lists of tables. The list of a drop-in replaces that of an
-// earlier file.
+// A list of tables in a drop-in replaces the list of earlier files.
 func TestDiscoveryd_ListsAndDropIns(t *testing.T) {
 	loaded, folder, err := loadDiscoveryd(t, map[string]string{"discoveryd.toml": `
 [push]

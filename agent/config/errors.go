@@ -31,7 +31,7 @@ func (p Position) String() string {
 // Error is one problem of a configuration: position, key, message and fix.
 type Error struct {
 	Position
-	Key     string // dotted, "" if no key is involved
+	Key     string // dotted TOML key; "" if no key is involved
 	Message string
 	Fix     string // "" if the message contains it
 	// Cause is the underlying error, whose text is in Message; nil if the configuration is invalid.

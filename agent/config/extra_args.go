@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// extraArguments reports all Envoy flags that the agent sets itself, that would redirect the log or
-// disable hot restart, or that would keep Envoy from serving.
+// extraArguments reports the flags in extra_args that the agent sets itself, that would redirect
+// Envoy's log or disable hot restart, or with which Envoy would not serve.
 func extraArguments(value any) *problem {
 	var found, fixes []string
 	for _, argument := range value.([]string) {

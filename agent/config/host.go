@@ -75,8 +75,8 @@ func virtualPrefixes() []string {
 }
 
 // chooseAddresses returns a global unicast address: the first of a physical interface, else of a
-// virtual one, else a loopback address. If a physical interface has an address of the other family,
-// the first of these follows.
+// virtual one, else a loopback address. It appends the first address of the other family that a
+// physical interface has, if any.
 func chooseAddresses(interfaces []Interface) []netip.Addr {
 	var physical, virtual []netip.Addr
 	for _, i := range interfaces {
@@ -142,7 +142,8 @@ const unstableFlags = 0x01 | 0x08 | 0x20 | 0x40
 // unstableAddresses returns this host's IPv6 addresses with one of unstableFlags.
 func unstableAddresses() map[netip.Addr]bool {
 	found := map[netip.Addr]bool{}
-	text, err := os.ReadFile("/proc/self/net/if_inet6") // address, index, length, scope, flags, name
+	// The fields of a line are address, index, prefix length, scope, flags and name.
+	text, err := os.ReadFile("/proc/self/net/if_inet6")
 	if err != nil {
 		return found // no IPv6
 	}

@@ -190,7 +190,7 @@ func readFile(path string) (string, error) {
 func fileError(p layout, path string, err error, unreadable func(string) string) *Error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
-		err = pathError.Err // Position has the path
+		err = pathError.Err // the path is in Position
 	}
 	e := &Error{Position: Position{File: path},
 		Message: "cannot be read: " + err.Error(), Cause: err}

@@ -21,7 +21,7 @@ const (
 // defaults, checks, effects, suggestions and the annotated file are all derived from these
 // definitions.
 type table struct {
-	name string // dotted
+	name string // dotted TOML key
 	doc  string // documentation, one paragraph
 	// marked means that doc states the effect of the first key. The annotated file then states the
 	// effect of a key only if it differs from that of the first.

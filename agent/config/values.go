@@ -9,7 +9,7 @@ import (
 
 // Value is one effective value.
 type Value struct {
-	Key  string `json:"key"`   // dotted
+	Key  string `json:"key"`   // dotted TOML key
 	Text string `json:"value"` // TOML, without secrets
 	// Source is file:line:column, "default", or the variable or key that determines the value.
 	Source string `json:"source,omitempty"`

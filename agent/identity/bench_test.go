@@ -8,7 +8,8 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// BenchmarkFiles_Start measures from the start of a Manager until the pair is published.
+// BenchmarkFiles_Start measures the time from the start of a Manager until the certificate is
+// published.
 func BenchmarkFiles_Start(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -21,7 +22,8 @@ func BenchmarkFiles_Start(b *testing.B) {
 	}
 }
 
-// BenchmarkFiles_Rotation measures from the rename of the second file until the pair is published.
+// BenchmarkFiles_Rotation measures the time from the replacement of the second of two files until
+// the certificate is published.
 func BenchmarkFiles_Rotation(b *testing.B) {
 	r := newRig(b, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
 	var pairs [2][2][]byte

@@ -63,7 +63,7 @@ type Manager struct {
 	// bundleURLs are the URLs of the SPIFFE bundles to fetch.
 	bundleURLs []string
 	entries    map[string]*entry
-	bundles    map[string][]*x509.Certificate // of SetTrustBundle by source, of fetchers by URL
+	bundles    map[string][]*x509.Certificate // roots by source (SetTrustBundle) or bundle URL
 	fetchers   map[string]*fetcher            // of SPIFFE bundles, by URL
 	published  map[string]string              // version in the feed, or absent, by name
 	waiting    map[string]bool                // names of entries refused with errTooMany

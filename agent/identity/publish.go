@@ -50,7 +50,7 @@ const absent = "absent"
 // have no version as absent. Callers hold mu.
 func (m *Manager) publish(missing map[string]bool) {
 	var change resource.Change
-	replaced := map[string]bool{} // by name of a secret to announce: it had an earlier version
+	replaced := map[string]bool{} // secrets to announce; true: there was an earlier version
 	for name, before := range m.published {
 		if m.version(name) == nil && (before != absent || !missing[name]) {
 			change.Remove = append(change.Remove, keyOf(name))

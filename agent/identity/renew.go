@@ -16,8 +16,8 @@ const (
 	maxPause   = time.Minute
 )
 
-// plan determines when a certificate is renewed: at at by the wall clock, or delay after start by
-// the monotonic clock, whichever is earlier.
+// plan determines when a certificate is renewed: when the wall clock reaches at, or when the time
+// delay has passed since start on the monotonic clock, whichever is earlier.
 type plan struct {
 	at    time.Time // without a monotonic clock reading
 	start time.Time // with a monotonic clock reading

@@ -76,8 +76,8 @@ func unplug(socket int) error {
 	return nil
 }
 
-// unaccepted returns the number of connections that wait to be accepted by listeners (ports by
-// inode), plus the number of handshakes in progress on these ports.
+// unaccepted returns the number of connections that wait to be accepted by listeners, plus the
+// number of handshakes in progress on their ports. listeners maps inodes of sockets to ports.
 func unaccepted(listeners map[uint32]uint16) (int, error) {
 	ports := map[uint16]bool{}
 	for _, port := range listeners {

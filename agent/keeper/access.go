@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// accessWait is the time for a file system to answer a check.
+	// accessWait is the time within which a file system must respond to a check.
 	accessWait = 2 * time.Second
 	// maxChecks bounds the concurrent checks, including those that wait for an unresponsive file
 	// system.

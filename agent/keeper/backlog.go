@@ -99,7 +99,8 @@ func (b *backlog) take() []LogLines {
 	return logs
 }
 
-// putBack returns lines that could not be sent to the head of the queue.
+// putBack inserts lines that take has removed, and that could not be sent, at the head of the
+// queue.
 func (b *backlog) putBack(logs []LogLines) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -209,9 +209,10 @@ func (c *Client) StopAccepting(ctx context.Context) error {
 	return err
 }
 
-// Steer directs new connections of the ports on which both Envoys listen, from and to, to the Envoy
-// to until from exits. closes is the time until from closes its listeners. Ports that the error
-// names are unchanged.
+// Steer directs new connections to one of two Envoys that listen on the same ports. from is the ID
+// of the Envoy that gets no more connections, to that of the other one. The effect lasts until from
+// exits. closes is the time until from closes its listeners. Ports that the error names are
+// unchanged.
 func (c *Client) Steer(ctx context.Context, from, to string, closes time.Duration) error {
 	_, err := c.call(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closes})
 	return err

@@ -81,7 +81,8 @@ func refuse(code Code, format string, arguments ...any) *Error {
 	return &Error{Code: code, Message: fmt.Sprintf(format, arguments...)}
 }
 
-// asRefusal converts an error to one that can be sent to the client; others get CodeInternal.
+// asRefusal converts an error to one that can be sent to the client. An error that is not an *Error
+// gets CodeInternal.
 func asRefusal(err error) *Error {
 	var refusal *Error
 	if errors.As(err, &refusal) {

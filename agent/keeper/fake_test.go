@@ -25,11 +25,11 @@ func fake(steps []string) int {
 		switch verb {
 		case "say":
 			_, _ = fmt.Fprintln(out, value)
-		case "lines": // prints a number of numbered lines
+		case "lines": // prints the given number of lines, numbered
 			for i := range number {
 				_, _ = fmt.Fprintf(out, "line %d\n", i)
 			}
-		case "long": // prints one line with a number of bytes
+		case "long": // prints one line with the given number of bytes
 			_, _ = fmt.Fprintln(out, strings.Repeat("x", number))
 		case "unended":
 			_, _ = fmt.Fprint(out, value)

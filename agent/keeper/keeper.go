@@ -24,7 +24,7 @@ const (
 	MaxLine        = 4 << 10   // bytes of one log line; the rest is cut
 	MaxLastLines   = 20        // lines stored of each process until it is forgotten
 	MaxQueuedLines = 4096      // lines queued in total while no agent reads
-	MaxQueuedBytes = 1 << 20   // bytes of these lines
+	MaxQueuedBytes = 1 << 20   // bytes of queued lines
 	MaxOutput      = 256 << 10 // bytes of stdout, and of stderr, of a command that Run ran
 	MaxExits       = 64        // exited processes that are stored; the oldest is forgotten first
 	MaxRuns        = 8         // commands run at the same time
@@ -38,9 +38,9 @@ type Info struct {
 	PID        int       `json:"pid"`
 	UID        int       `json:"uid"` // of the keeper and of Envoy
 	GID        int       `json:"gid"`
-	Groups     []int     `json:"groups,omitempty"` // supplementary ones
+	Groups     []int     `json:"groups,omitempty"` // supplementary groups
 	Started    time.Time `json:"started"`
-	Reexecuted int       `json:"reexecuted"` // how often it has replaced itself
+	Reexecuted int       `json:"reexecuted"` // how often the keeper has re-executed itself
 	BaseID     uint32    `json:"base_id"`    // of lineage 0; see BaseIDOf
 	Folder     string    `json:"folder"`     // folder of Envoy's admin sockets
 	SocketPath string    `json:"socket_path"`
@@ -70,7 +70,7 @@ type StartSpec struct {
 	// across lineages.
 	Number  int    `json:"number"`
 	Lineage int    `json:"lineage,omitempty"` // with HotRestart: 0 to MaxLineages-1
-	Path    string `json:"path"`              // absolute
+	Path    string `json:"path"`              // absolute path of the binary
 	// Args are the arguments after the program's name. They must agree with Epoch, HotRestart, the
 	// base ID of the lineage and SocketPath.
 	Args       []string        `json:"args"`

@@ -21,7 +21,7 @@ type LaunchOptions struct {
 	Binary   string
 	BaseID   uint32        // Envoy's --base-id; 0 = a free one
 	User     *User         // user of the keeper; nil = the agent's; another one requires root
-	IdleExit time.Duration // a keeper without agent and Envoy exits after it; 0 = a minute
+	IdleExit time.Duration // the keeper exits after it without agent and Envoy; 0 = a minute
 	Stderr   *os.File      // receives the messages of the keeper; nil = discarded
 	Env      []string      // environment of the keeper, not of Envoy; nil = the agent's
 }
@@ -29,7 +29,7 @@ type LaunchOptions struct {
 // User is the user that the keeper and Envoy run as.
 type User struct {
 	UID, GID uint32
-	Groups   []uint32 // supplementary
+	Groups   []uint32 // supplementary groups
 }
 
 const (

@@ -144,7 +144,7 @@ func (l *lab) within(limit time.Duration, what string, holds func() bool) {
 	parts.Eventually(l, limit, what, holds)
 }
 
-// start starts a fake Envoy.
+// startFake starts a fake Envoy whose arguments are steps (see fake).
 func (l *lab) startFake(epoch int, hotRestart bool, arguments ...string) Process {
 	l.Helper()
 	l.ids++

@@ -28,8 +28,9 @@ type steering struct {
 // programs by variants for that phase (parameter closing of program).
 const closingLead = 200 * time.Millisecond
 
-// steer directs new connections of the ports on which both Envoys listen, from and to, to the Envoy
-// to. closes is the time until from closes its listeners. Ports that the error names are unchanged.
+// steer directs new connections to one of two Envoys that listen on the same ports. from is the ID
+// of the Envoy that gets no more connections, to that of the other one. closes is the time until
+// from closes its listeners. Ports that the error names are unchanged.
 func (s *server) steer(from, to string, closes time.Duration) error {
 	s.mu.Lock()
 	if s.steered != nil {

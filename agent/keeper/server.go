@@ -65,7 +65,7 @@ type server struct {
 	steered  *steering            // nil: none
 	stopping bool
 	quitOnce sync.Once
-	serving  sync.WaitGroup // connections
+	serving  sync.WaitGroup // goroutines of connections
 }
 
 // maxConnections bounds the open connections to the keeper's socket, of all users together.

@@ -92,7 +92,8 @@ func TestTraffic_Downstream(t *testing.T) {
 	}
 }
 
-// Where descriptors of another process cannot be duplicated, the local port decides.
+// If descriptors of another process cannot be duplicated, the local port of a connection decides
+// whether it counts as a client's.
 func TestTraffic_UnknownOptions(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0") // a port above firstChosen
 	if err != nil {

@@ -140,7 +140,7 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 	return registry
 }
 
-// epochs counts the epochs of a kind.
+// epochs returns the number of epochs for which ofKind is true.
 func (m Metrics) epochs(ofKind func(epoch.Epoch) bool) int {
 	count := 0
 	for _, e := range m.Supervisor.Epochs() {

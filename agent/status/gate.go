@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/admission"
 )
 
-// Limits of the connections to one address. The groups do not affect each other, and within a group
-// idle connections are evicted first: see package admission.
+// Limits of the connections to one address, for three groups of clients. The groups do not affect
+// each other, and within a group idle connections are evicted first: see package admission.
 var (
 	// for root, the agent's own user and Envoy's
 	trustedLimits = admission.Limits{Total: 128, PerKey: 64}

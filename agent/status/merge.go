@@ -16,7 +16,7 @@ import (
 const (
 	dropMalformed = "malformed"        // a family that cannot be parsed
 	dropType      = "type-conflict"    // a family whose name already has another type
-	dropRepeated  = "repeated-family"  // a second family of that name
+	dropRepeated  = "repeated-family"  // a second family of the same name
 	dropDuplicate = "duplicate-sample" // a sample whose name and labels exist already
 	dropEncoding  = "unencodable"      // a family that the scraper's format cannot represent
 )

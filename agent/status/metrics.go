@@ -49,7 +49,7 @@ var (
 type merger struct {
 	agent       prometheus.Gatherer
 	proxy       Proxy
-	application func() string // URL
+	application func() string // returns the URL of the application's metrics
 	client      *http.Client
 	slots       *admission.Pool
 
@@ -77,7 +77,7 @@ func newMerger(agent prometheus.Gatherer, proxy Proxy, application func() string
 	}
 	m.own.MustRegister(m.failed, m.dropped)
 	for _, source := range []string{sourceAgent, sourceApplication, sourceEnvoy} {
-		m.failed.WithLabelValues(source) // creates the counter, so that it is exported while it is 0
+		m.failed.WithLabelValues(source) // creates the counter, so that 0 is exported
 	}
 	return m
 }

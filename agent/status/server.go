@@ -31,7 +31,7 @@ type Options struct {
 }
 
 // Server serves the status address. It is ready once it listens, or has raised the condition that
-// it cannot yet.
+// it cannot listen yet.
 type Server struct {
 	part.Readiness
 	options Options
