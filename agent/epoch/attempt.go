@@ -20,7 +20,7 @@ const (
 	launching stage = "launching" // the keeper creates the process
 	// the process runs; its admin interface is polled until the epoch is live
 	polling stage = "polling"
-	killing stage = "killing" // the attempt has failed; its process is being ended
+	killing stage = "killing" // the attempt has failed, and its process is being ended
 )
 
 // attempt is one try to make a spec live. It consists of several processes in succession if a start
@@ -36,7 +36,7 @@ type attempt struct {
 
 	stage   stage
 	process *process
-	parent  *process // process that passes its listening sockets to this one; nil: none
+	parent  *process // process that passes its listening sockets to the new one; nil: none
 	mode    Mode
 	liveBy  time.Time
 	killBy  time.Time // in stages killing and clearing: when the wait for exits ends

@@ -24,14 +24,14 @@ var (
 type draining struct {
 	wanted  bool   // a drain was requested, and not undone later
 	request string // process to which a drain request is being sent; "": none
-	number  int    // epoch number of that process
-	before  bool   // the epoch already drained when the request was sent
-	// when the request is sent again to the live epoch, which has not confirmed it
+	number  int    // epoch number of the process in request
+	before  bool   // the epoch already drained when the drain request was sent
+	// when the drain request is sent again to the live epoch, which has not confirmed it
 	again    time.Time
-	failed   string // process whose failed request was logged, so that repetitions are not
-	calls    []call // calls of Drain that wait for the current request
-	queued   []call // calls of Drain that wait for the next request
-	delayed  []call // calls of Undrain that wait for the end of the current request
+	failed   string // process whose failed drain request was logged; repetitions are not
+	calls    []call // calls of Drain that wait for the drain request that is being sent
+	queued   []call // calls of Drain that wait for the next drain request
+	delayed  []call // calls of Undrain that wait until the current drain request has ended
 	undrains []call // calls of Undrain that wait for the next epoch to become live
 }
 

@@ -144,7 +144,7 @@ func TestDrain_ReportsItsEnd(t *testing.T) {
 // restart of the agent.
 func TestDrain_HalfIsThatOfTheEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
-		h.must(specOf("a")) // its drain time is 5 s
+		h.must(specOf("a")) // the drain time of specOf is 5 s
 		if live, _, _ := h.s.Live(); !live.HalfDrained(time.Now()).IsZero() {
 			t.Errorf("before a drain: %v", live.HalfDrained(time.Now()))
 		}

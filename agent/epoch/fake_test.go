@@ -21,7 +21,7 @@ type world struct {
 
 	all       []*fakeEnvoy
 	memory    map[int]*memory
-	keeper    *fakeKeeper // the keeper that the agent is connected to
+	keeper    *fakeKeeper // keeper connection of the agent
 	behaviour map[string]behaviour
 	// if a parent exits before its child is live, the keeper sends the parent's part of the
 	// handshake
@@ -47,11 +47,11 @@ type world struct {
 // behaviour is the special behaviour of Envoys with a certain spec.
 type behaviour struct {
 	invalid   bool          // --mode validate refuses the configuration
-	unparsed  bool          // it exits before it contacts its parent
-	late      bool          // it exits after it has taken over the parent's admin address
-	never     bool          // it never becomes live
-	slow      time.Duration // time until it is live
-	crashWith string        // signal that ends it
+	unparsed  bool          // the Envoy exits before it contacts its parent
+	late      bool          // the Envoy exits after it has taken over its parent's admin address
+	never     bool          // the Envoy never becomes live
+	slow      time.Duration // time until the Envoy is live
+	crashWith string        // signal that ends the Envoy
 	crashAt   time.Duration // time between becoming live and the signal
 	sick      func(e *fakeEnvoy)
 }
@@ -69,26 +69,26 @@ type fakeEnvoy struct {
 	shutdown   time.Duration
 	handshaken bool
 	live       time.Time
-	told       bool // its child has told it to exit
+	told       bool // the Envoy's child has requested it to exit
 	listening  bool
 	admin      bool
-	// it is stopped, and will close its admin interface when it continues, because a message is
-	// queued
-	closing     bool
-	stopped     bool
-	stalls      bool                 // the request to drain its listeners stops it
-	late        []func(e *fakeEnvoy) // requests received while stopped; executed when it continues
-	wedged      bool                 // its main thread hangs, and no signal makes it continue
+	// the Envoy is stopped; when it continues, a queued message makes it close its admin interface
+	closing bool
+	stopped bool
+	stalls  bool // a request to drain the listeners stops the Envoy
+	// requests that the Envoy received while stopped, and executes when it continues
+	late        []func(e *fakeEnvoy)
+	wedged      bool // the main thread hangs, and no signal makes it continue
 	unhealthy   bool
-	datagrams   bool          // it serves UDP, even after its child is live
-	undrainable bool          // its admin interface refuses the request to drain the listeners
+	datagrams   bool          // the Envoy serves UDP, even after its child is live
+	undrainable bool          // the admin interface refuses requests to drain the listeners
 	slowAdmin   time.Duration // delay of admin requests that change the health check
 	steered     bool          // the keeper steers new connections to another Envoy
-	closes      time.Time     // when it will close its listeners
-	parent      *fakeEnvoy    // process that it takes for its parent
+	closes      time.Time     // when the Envoy will close its listeners
+	parent      *fakeEnvoy    // process that the Envoy regards as its parent
 	forgotten   bool
-	levels      []string // log levels that were sent to its admin interface
-	unlevelled  bool     // its admin interface refuses to change log levels
+	levels      []string // log levels that were sent to the admin interface
+	unlevelled  bool     // the admin interface refuses to change log levels
 	note        json.RawMessage
 
 	requests, tunnels, idle uint64
@@ -129,7 +129,8 @@ func (w *world) look() {
 			alive++
 		}
 	}
-	if alive > 3 { // the maximum: a parent, its child, and one that remained after a crash
+	// the maximum is three: a parent, its child, and an Envoy that remained after a crash
+	if alive > 3 {
 		w.fault("%d Envoys at the same time", alive)
 	}
 	switch {

@@ -52,7 +52,7 @@ func (w *world) die() {
 	close(lost.done)
 }
 
-// stopEnvoys models the begin of a keeper's stop: its Envoys end, and it starts no others.
+// stopEnvoys models the start of a keeper's stop: its Envoys exit, and it starts no others.
 func (w *world) stopEnvoys() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -146,7 +146,7 @@ type notice struct {
 	args     []any // fields of the log line, in addition to epoch and kind
 }
 
-// publish publishes a notice as an event on the board and writes it to the log.
+// publish publishes a notice as an event, and writes it to the log.
 func (m *machine) publish(n notice) {
 	m.do(publish{condition.Event{Kind: n.kind, Epoch: &n.epoch, Sentence: n.sentence,
 		Fields: maps.Clone(n.fields)}})

@@ -35,10 +35,13 @@ type Options struct {
 
 // Bounds that the configuration cannot change.
 const (
-	requestTimeout   = 3 * time.Second        // one request to the keeper
-	validateTimeout  = 30 * time.Second       // 1,000 listeners take half a second
-	preflightHurry   = 500 * time.Millisecond // probe of the parent's admin before a hot restart
-	preflightTimeout = time.Second            // the same probe after SIGCONT
+	requestTimeout = 3 * time.Second // limit of one request to the keeper
+	// limit of one validation; 1,000 listeners take half a second
+	validateTimeout = 30 * time.Second
+	// limit of the probe of the parent's admin interface before a hot restart
+	preflightHurry = 500 * time.Millisecond
+	// limit of the probe of the parent's admin interface after SIGCONT
+	preflightTimeout = time.Second
 	// maximum wait for the parent's exit event if the keeper cannot start its child
 	parentNews = 50 * time.Millisecond
 	// time for a child to become live after its parent has exited
@@ -46,17 +49,18 @@ const (
 
 	pollFast    = 5 * time.Millisecond   // interval of polls of a starting epoch during pollFastFor
 	pollFastFor = 3 * time.Second        // time after which pollSlow replaces pollFast
-	pollSlow    = 100 * time.Millisecond // interval of later polls
+	pollSlow    = 100 * time.Millisecond // interval of polls of a starting epoch after pollFastFor
 
 	// maximum number of attempts of a hot restart whose handshake fails
-	handshakeTries       = 3
-	handshakeTimeout     = 10 * time.Second // limit of the handshake of a hot restart
-	handshakeTimeoutDown = 3 * time.Second  // the same limit while no epoch serves
+	handshakeTries   = 3
+	handshakeTimeout = 10 * time.Second // limit of the handshake of a hot restart
+	// limit of the handshake of a hot restart while no epoch serves
+	handshakeTimeoutDown = 3 * time.Second
 
 	// delay after the time at which the child ends its parent, before the agent kills the parent
 	overdue          = 1500 * time.Millisecond
 	terminateTimeout = 5 * time.Second // from SIGTERM to SIGKILL
-	abortTimeout     = time.Second     // from SIGTERM to SIGKILL when a stop is aborted
+	abortTimeout     = time.Second     // time from SIGTERM to SIGKILL when a stop is aborted
 	killTimeout      = 5 * time.Second // maximum time from SIGKILL to the exit
 	acceptQueued     = time.Second     // limit of the wait until queued connections are accepted
 

@@ -153,7 +153,8 @@ func (m *machine) conclude(a *attempt) {
 	live := m.live()
 	switch {
 	case live == nil && (m.stop != nil || a.started && a.parentGone):
-		// A stop starts no epoch; otherwise the parent's exit has already scheduled the next start.
+		// Nothing is started: either the agent stops, or the parent's exit has already scheduled
+		// the next start.
 	case live == nil && a.started && p.PID != 0:
 		m.crashed(p)
 	case live == nil:

@@ -125,7 +125,8 @@ func TestParentThatWasStopped(t *testing.T) {
 			t.Errorf("%+v after %s", got, time.Since(begun))
 		}
 	})
-	onHost(t, func(h *harness) { // a parent hangs permanently
+	// the parent hangs permanently, so the new epoch starts side by side
+	onHost(t, func(h *harness) {
 		h.must(specOf("a"))
 		old := h.newest()
 		h.w.hang(old)

@@ -70,7 +70,7 @@ func (m *machine) plan(a *attempt) {
 		// epoch again, with the older one as its parent.
 		p.Number = m.last.Number
 		a.parent, a.mode = m.parentOf(m.last), FirstStart
-	case len(m.processes) > 0: // the number of the newest epoch that existed is unknown
+	case len(m.processes) > 0: // the newest epoch has exited, and its number is unknown
 		a.parent, a.mode = m.processes[len(m.processes)-1], FirstStart
 		p.Number = a.parent.Number + 1
 	default:

@@ -15,8 +15,8 @@ type proxyState struct {
 	ready bool
 	says  string // the state that Envoy reports if ready is false
 	err   error  // why Envoy did not answer
-	// replaced reports that another epoch has replaced this one or is about to. gone reports that,
-	// in addition, no epoch serves.
+	// replaced reports that another epoch has replaced epoch or is about to. gone reports that, in
+	// addition, no epoch serves.
 	replaced, gone bool
 }
 

@@ -90,7 +90,7 @@ func TestRealFailures(t *testing.T) {
 	r.must(r.spec("c"), epoch.Result{Epoch: 2, Previous: 1, Mode: epoch.HotRestart})
 	for _, e := range r.s.Epochs() {
 		if e.State == epoch.StateDraining {
-			parts.PauseProcess(t, e.PID) // so that it cannot exit when its child requests it
+			parts.PauseProcess(t, e.PID) // a paused Envoy cannot exit when its child requests it
 		}
 	}
 	r.settled("2 live")

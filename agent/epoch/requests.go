@@ -17,7 +17,7 @@ type call struct {
 type answer struct {
 	result  Result
 	err     error
-	differs bool // result of RenewSpec
+	differs bool // result of RenewSpec: the live epoch must be adjusted
 }
 
 // pending is the request that waits to be started. It has the newest spec and the callers of all
@@ -240,7 +240,8 @@ func (e renewed) apply(m *machine) {
 // respecify replaces the live epoch's spec by a newer one of equal hash.
 func (m *machine) respecify(live *process, spec *Spec) {
 	live.spec, m.lastGood, m.lastGoodFailed = spec, spec, false
-	if live.Namespace != spec.Namespace { // the hash of a user's bootstrap may not depend on it
+	// the hash of a custom bootstrap may not depend on the namespace
+	if live.Namespace != spec.Namespace {
 		live.Namespace = spec.Namespace
 		m.annotate(live)
 	}

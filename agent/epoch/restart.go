@@ -72,7 +72,7 @@ func (m *machine) crashed(p *process) {
 func (m *machine) restart(p *process, delay time.Duration) {
 	for _, old := range m.older() {
 		if old.endedBy == endedByChild {
-			// its child has exited and cannot end it; the next epoch becomes its child
+			// the child of old has exited and cannot end it; the next epoch becomes its child
 			old.Ends = time.Time{}
 		}
 	}

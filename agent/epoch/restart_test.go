@@ -230,7 +230,7 @@ func TestFirstStart_IsRetried(t *testing.T) {
 		h.wait(3 * time.Second)
 		h.expect("0 live")
 	})
-	onHost(t, func(h *harness) { // a spec that works replaces the first one
+	onHost(t, func(h *harness) { // a request with a spec that works replaces the one that fails
 		h.w.behaviour["a"] = behaviour{late: true}
 		h.refused(specOf("a"))
 		if got := h.must(specOf("b")); got.Epoch != 0 || got.Mode != FirstStart {

@@ -49,7 +49,7 @@ type Spec struct {
 
 	LiveTimeout time.Duration // time within which an epoch must become live; later it is aborted
 	Drain       time.Duration // --drain-time-s: drain time of this epoch after it is replaced
-	// --parent-shutdown-time-s: time from becoming live until it ends its parent
+	// --parent-shutdown-time-s: how long after becoming live an epoch ends its parent
 	ParentShutdown time.Duration
 
 	adopted *adoptedSpec // not nil for an adopted epoch; see makeStartable

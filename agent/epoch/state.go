@@ -95,18 +95,19 @@ type exitState struct {
 	killed    time.Time    // when SIGKILL was sent; zero: it was not
 	stopBegun bool         // a stop has begun to drain the process, so its listeners may close
 	exit      *keeper.Exit // nil: the process runs
-	lastLines []string     // last lines of its log, once it has exited
+	lastLines []string     // last lines of the process's log, once it has exited
 }
 
 // overlapState is the state of an epoch that another one has replaced.
 type overlapState struct {
-	drainJob bool      // a job drains it, because it was replaced side by side
-	closes   time.Time // when its listeners are expected to close, if it was replaced side by side
-	counting bool      // a job counts the connections
-	left     int       // connections at the last count; -1: unknown
-	busy     bool      // the last count found a client's connection, or failed
-	idle     bool      // no client is connected
-	logged   bool      // a log line was written about a request that waits for this epoch
+	drainJob bool // a job drains the epoch, because it was replaced side by side
+	// when the epoch's listeners are expected to close, if it was replaced side by side
+	closes   time.Time
+	counting bool // a job counts the connections
+	left     int  // number of client connections at the last count; -1: unknown
+	busy     bool // the last count found a client's connection, or failed
+	idle     bool // no client is connected
+	logged   bool // it was logged that a request waits for the epoch
 }
 
 // adminState is the state of a serving epoch's admin interface.
@@ -120,8 +121,9 @@ type adminState struct {
 type ender string
 
 const (
-	endedByChild      ender = "hot"  // its child, over Envoy's hot-restart protocol
-	endedBySupervisor ender = "side" // the supervisor, by signals
+	// the epoch's child ends the epoch, over Envoy's hot-restart protocol
+	endedByChild      ender = "hot"
+	endedBySupervisor ender = "side" // the supervisor ends the epoch, by signals
 )
 
 func (p *process) alive() bool { return p.State != StateExited }

@@ -94,7 +94,8 @@ func TestSteerWithoutAdmin(t *testing.T) {
 		h.w.behaviour["bad"] = behaviour{never: true}
 		go func() { _, _ = h.apply(specOf("bad")) }()
 		h.wait(time.Second)
-		h.must(version("b", "12.1")) // this request is waiting already, so no repair is started
+		// the request for b is waiting already, so no repair is started
+		h.must(version("b", "12.1"))
 		h.wait(0)
 		h.expectSteering(old, true, 8*time.Second)
 		h.wait(8100 * time.Millisecond)

@@ -70,7 +70,7 @@ func (q *quota) take(n int) bool {
 	return false
 }
 
-// shareOf returns the share of a session's client.
+// shareOf returns the share (memory limits) that applies to a session's client.
 func (s *Server) shareOf(session *session) *share {
 	from, ok := peer.FromContext(session.stream.Context())
 	if !ok || s.options.IsEnvoy == nil || s.options.IsEnvoy(from.Addr) {
@@ -79,8 +79,8 @@ func (s *Server) shareOf(session *session) *share {
 	return s.others
 }
 
-// countNames counts the memory of names and versions in a type's requests against the share. It
-// returns an error if the share is exhausted.
+// countNames counts the memory of names and versions in a type's requests against the memory limits
+// of the client's share. It returns an error if a limit is exceeded.
 func (s *session) countNames(w *watch) error {
 	bytes := w.requestBytes()
 	change := bytes - w.counted.names
@@ -92,9 +92,9 @@ func (s *session) countNames(w *watch) error {
 	return nil
 }
 
-// countPending counts an unanswered response against the share. While the share is exhausted, it
-// drops unanswered responses of the type, oldest first. The relay still forwards a client's answer
-// to a dropped response, but does not store the accepted resources.
+// countPending counts an unanswered response against the memory limit of the client's share. While
+// the limit is exceeded, it drops unanswered responses of the type, oldest first. The relay still
+// forwards a client's answer to a dropped response, but does not store the accepted resources.
 func (s *session) countPending(w *watch) {
 	for {
 		change := w.pendingBytes() - w.counted.pending
@@ -107,8 +107,8 @@ func (s *session) countPending(w *watch) {
 	}
 }
 
-// countHeld counts the accepted resources of a type against the share. If the share is exhausted,
-// only their names and versions are stored.
+// countHeld counts the accepted resources of a type against the memory limit of the client's share.
+// If the limit is exceeded, only the names and versions of the resources are stored.
 func (s *session) countHeld(w *watch) error {
 	for {
 		change := w.heldBytes() - w.counted.held
@@ -127,7 +127,7 @@ func (s *session) countHeld(w *watch) error {
 	}
 }
 
-// release returns the session's memory to its share.
+// release ends the use of the share's memory by a session.
 func (s *session) release() {
 	s.share.streams.take(-1)
 	s.share.names.take(-s.counted.names)
@@ -135,5 +135,5 @@ func (s *session) release() {
 	s.share.held.take(-s.counted.held)
 }
 
-// counted is the memory that one session uses of a share, in bytes.
+// counted is the memory of one session that counts against its share, in bytes.
 type counted struct{ names, pending, held int }

@@ -33,7 +33,7 @@ func testSlowStream(t *testing.T, typeURL string) {
 	up := startUpstream(t, "127.0.0.1:0")
 	r := startRelay(t, serverAt(up.address), "")
 	request := &discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType}
-	slow := r.connect(t, true, true) // this client never reads
+	slow := r.connect(t, true, true) // the client of this stream never reads
 	slow.send(request)
 	flooded := up.accept()
 	flooded.next()

@@ -88,7 +88,7 @@ const (
 	conditionExpired = "discovery-cache-expired"
 )
 
-// OpenCache reads the cache from a file. An invalid file is reported on the board and ignored.
+// OpenCache reads the cache from a file. An invalid file raises a condition and is ignored.
 func OpenCache(path string, board *condition.Board) *Cache {
 	c := &Cache{path: path, most: maxFileBytes, board: board, dirty: make(chan struct{}, 1)}
 	nodes, err := readFile(path)

@@ -31,7 +31,7 @@ type link struct {
 	modules   *modules
 }
 
-// event is a report of a link to its session.
+// event is a report of a link, a stream to the upstream server, to the session that uses the link.
 type event struct {
 	link     *link
 	message  []byte // a response; nil if err is set or the link has just connected

@@ -18,7 +18,7 @@
 //
 // Queues are bounded: a session holds one response, and two more with extension configurations. It
 // does not read from the upstream server while Envoy does not read from it. If the upstream server
-// does not read, the link is closed. A share bounds the bytes that the relay records of all streams.
+// does not read, the link is closed. A share bounds the bytes that the relay records of streams.
 package relay
 
 import (

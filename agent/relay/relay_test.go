@@ -179,7 +179,7 @@ func TestSession_DropsAnUpstreamThatDoesNotRead(t *testing.T) {
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 	first := up.accept()
 	up.slow.Store(false)
-	// only after a response the relay regards the upstream server as usable
+	// the relay regards an upstream server as usable only after a response
 	first.send(deltaResponse("1", "a"))
 	envoy.next()
 	long := strings.Repeat("x", 4096)

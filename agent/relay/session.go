@@ -28,9 +28,10 @@ type session struct {
 	own     bool
 	watches map[string]*watch
 	order   []*watch // values of watches, in the order of their first requests
-	cached  int      // number of responses sent from the cache; their nonces contain it
+	// number of responses sent from the cache; the nonces of such responses contain it
+	cached  int
 	share   *share
-	counted counted // memory that counts against share
+	counted counted // memory of the session that counts against its share
 
 	upstream Upstream
 	targets  *targets

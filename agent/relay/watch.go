@@ -29,7 +29,7 @@ type watch struct {
 	answered bool // the upstream server has responded on its current stream
 
 	initial int     // bytes of the names and versions in Envoy's first request of the type
-	counted counted // memory that counts against the session's share
+	counted counted // memory of the type that counts against the session's share
 }
 
 // pending is a response that Envoy has not answered.
@@ -236,7 +236,7 @@ func (w *watch) fromCache(known map[string]resource, version string) *response {
 	r := &response{typeURL: w.typeURL, version: version}
 	for name, one := range known {
 		held, ok := w.held[name]
-		// istiod gives all resources the same version, so the bodies are compared, too.
+		// Resources of istiod have no versions of their own, so the bodies are compared, too.
 		same := ok && held.version == one.version && bytes.Equal(held.body, one.body)
 		if (w.all || w.names[name]) && (!w.delta || !same) {
 			r.resources = append(r.resources, one)

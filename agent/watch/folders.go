@@ -191,7 +191,7 @@ func (f *folders) drop(path string) {
 	if known {
 		_ = f.inner.Remove(path) // fails if the kernel has ended the watch already
 		for len(others) > 0 && f.addOnly(others[0], identity) != nil {
-			// the other path was removed, for which there is an event of its folder
+			// the inode's next path was removed, for which there is an event of its folder
 			delete(f.watched, others[0])
 			others = others[1:]
 		}

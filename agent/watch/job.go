@@ -31,7 +31,8 @@ type reading struct {
 	polled bool // inotify cannot watch the file
 }
 
-// begin creates the next job of a root. The caller must hold the lock of the Watcher.
+// begin creates the next job of a root, a path of Set. The caller must hold the lock of the
+// Watcher.
 func (r *root) begin() *job {
 	j := &job{root: r, scan: r.stale, access: r.access, done: make(chan struct{})}
 	for e := range r.written {

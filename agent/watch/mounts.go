@@ -12,8 +12,8 @@ import (
 // mounts is the table of mounts of this process. The kernel reports a change once for each open
 // file of the table.
 type mounts struct {
-	file  *os.File        // the poller of Go waits for its reports
-	other *os.File        // not in Go's poller, which would consume the report that reported reads
+	file  *os.File        // Go's poller waits for reports of the kernel on this file
+	other *os.File        // polled directly: Go's poller would consume the kernel's report
 	table map[string]bool // keys are ID and mount point
 }
 

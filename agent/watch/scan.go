@@ -25,7 +25,7 @@ const maxSteps = 200_000
 // scan is the result of scanning a root, a path of Set: what is on the path and below it. All paths
 // in it are free of symbolic links.
 type scan struct {
-	end string // path to which the root leads; "": it does not exist
+	end string // path to which the root leads; "": the root does not exist
 	// a folder on the root's path cannot be searched, so it is unknown whether the root exists
 	denied bool
 	polled bool                // inotify does not report all changes of the found files
@@ -40,9 +40,9 @@ type node struct {
 	listed  bool // a folder whose files are selected
 }
 
-// scanner scans a root. It watches each folder before it lists the folder, so that every later
-// change causes an event. It lists each folder once; folders that are reached without a link come
-// first.
+// scanner scans a root, a path of Set. It watches each folder before it lists the folder, so that
+// every later change causes an event. It lists each folder once; folders that are reached without a
+// link come first.
 type scanner struct {
 	scan
 	root    *root
@@ -209,7 +209,7 @@ func (r *root) hasSuffix(name string) bool {
 	})
 }
 
-// depends reports whether an event may change the result of a scan of the root.
+// depends reports whether an event may change the result of scanning the root.
 func (r *root) depends(of event) bool {
 	_, on := r.nodes[of.path]
 	folder, name := filepath.Dir(of.path), filepath.Base(of.path)

@@ -28,7 +28,7 @@ func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
 	changes := func(what string, want ...string) {
 		t.Helper()
 		var got []string
-		for len(got) < len(want) { // a slow machine may report them in several batches
+		for len(got) < len(want) { // a slow machine may report the changes in several batches
 			got = append(got, next(t, watcher)...)
 		}
 		slices.Sort(got)

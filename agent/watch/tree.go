@@ -63,7 +63,7 @@ func newTree(suffixes []string, logger *slog.Logger) *tree {
 	}
 }
 
-// set replaces the roots, and returns the roots of paths.
+// set replaces the watched paths of the tree by paths, and returns their roots.
 func (t *tree) set(paths []string) ([]*root, error) {
 	var failed []error
 	var all []*root
@@ -150,8 +150,8 @@ func (t *tree) event(of event) (concerns bool) {
 	return concerns
 }
 
-// mounted records that file systems were mounted or unmounted at points, and reports whether a root
-// must be scanned because of that.
+// mounted records that file systems were mounted or unmounted at points, and reports whether a path
+// of Set must be scanned because of that.
 func (t *tree) mounted(points []string) (concerns bool) {
 	t.folders.remounted(points)
 	for _, r := range t.roots {
@@ -163,7 +163,7 @@ func (t *tree) mounted(points []string) (concerns bool) {
 	return concerns
 }
 
-// due reports whether a root must be scanned.
+// due reports whether a path of Set must be scanned.
 func (t *tree) due() bool {
 	for _, r := range t.roots {
 		if r.due() {
@@ -175,8 +175,8 @@ func (t *tree) due() bool {
 
 func (r *root) due() bool { return r.job == nil && (r.stale || len(r.written) > 0) }
 
-// polled reports whether a root must be polled. If due is set, the next scan includes the roots
-// that must be polled.
+// polled reports whether a path of Set must be polled. If due is set, the next scan includes all
+// paths that must be polled.
 func (t *tree) polled(due bool) (polled bool) {
 	for _, r := range t.roots {
 		if r.polled && r.job == nil {
@@ -196,7 +196,7 @@ func (t *tree) compare(e *entry) {
 	}
 }
 
-// sweep ends watches that no root needs, unless a job is running.
+// sweep ends the watches that are not needed for any path of Set, unless a job is running.
 func (t *tree) sweep() {
 	needed := map[string]bool{}
 	for _, r := range t.roots {

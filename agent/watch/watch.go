@@ -132,7 +132,7 @@ func (w *Watcher) Set(paths []string) error {
 	return err
 }
 
-// begin starts the jobs of those roots that need one. The caller must hold mu.
+// begin starts the jobs of those paths of Set that must be examined. The caller must hold mu.
 func (w *Watcher) begin(roots []*root) (jobs []*job) {
 	for _, r := range roots {
 		if r.due() {

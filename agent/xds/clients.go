@@ -92,7 +92,7 @@ func (c *Clients) refuse(code codes.Code, why string) error {
 	return status.Error(code, why)
 }
 
-// expire clears ConditionClient if the time until has passed. Otherwise it schedules another call
+// expire clears ConditionClient if the time c.until has passed. Otherwise it schedules another call
 // of itself.
 func (c *Clients) expire() {
 	c.mu.Lock()

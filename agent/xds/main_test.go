@@ -19,7 +19,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// this process only runs the clients of a benchmark
+	// the process was started to run the clients of a benchmark
 	if target := os.Getenv(benchTarget); target != "" {
 		if err := benchClients(target); err != nil {
 			fmt.Fprintln(os.Stderr, err)

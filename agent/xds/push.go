@@ -56,7 +56,7 @@ func (s *session) next(now time.Time) *response {
 			}
 		}
 		if s.awaitsListeners(w) {
-			// the previous listeners, which Envoy uses until it answers, may refer to the removed
+			// Envoy uses its previous listeners until it answers, and they may refer to the removed
 			// resources
 			return nil
 		}
@@ -201,7 +201,7 @@ func (s *session) build(w *watch, last bool) *response {
 		switch {
 		case same(target, d.held) && !d.forced:
 			w.hold(name, d.held, now, false)
-		// it is unknown yet whether the resource exists
+		// the publisher has neither set the resource nor reported it absent
 		case target == nil && !restores && s.pending(w, name):
 		case target == nil && (d.forced || mayRemove(name)):
 			// a state-of-the-world response cannot express that a resource was removed

@@ -38,7 +38,7 @@ func (r Refusal) OneLine() string {
 // feed retries it, or if the client accepts a secret that may have caused the refusal.
 type refused struct {
 	resource *resource.Resource
-	// version that the client uses instead, or that is sent to it if it has none; nil: none
+	// version that the client uses instead of the refused one, or that it is sent; nil: none
 	instead *resource.Resource
 	message string
 	since   time.Time
@@ -223,7 +223,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		sent[one.Name] = one
 	}
 	report.Versions = make([]string, len(report.Resources))
-	// names of which the client already has the newest version
+	// names of resources of which the client already has the newest version
 	var over []string
 	var nacks []resource.Nack
 	nacked := map[string]bool{}

@@ -19,8 +19,9 @@ const wildcard = "*"
 type request struct {
 	node    *corev3.Node
 	typeURL string
-	nonce   string           // nonce of the response that the request answers; "": none
-	refusal *statusv3.Status // why the client refuses this response; nil: it accepts the response
+	nonce   string // nonce of the response that the request answers; "": none
+	// why the client refuses the response with this nonce; nil: it accepts the response
+	refusal *statusv3.Status
 	// number of xdstp resource locators in the request, which the server does not support
 	locators int
 

@@ -45,7 +45,7 @@ func (b *bodies) all(snapshot *resource.Snapshot, typeURL string, delta bool) *b
 		return strings.Compare(x.Name, y.Name)
 	})
 	made := newBody(resources, delta)
-	// this snapshot may be older than that of the cached body
+	// the snapshot may be older than that of the cached body
 	if !ok || cached.changed < changed {
 		b.cached[key] = cachedBody{changed, made}
 	}

@@ -28,8 +28,8 @@ type Stats struct {
 // TypeStats has the counters of one type.
 type TypeStats struct {
 	Pushes    uint64 // number of responses sent
-	Resources uint64 // number of resources in these responses
-	Removed   uint64 // number of removals in these responses
+	Resources uint64 // number of resources in all responses
+	Removed   uint64 // number of removals in all responses
 	Bytes     uint64
 	Refusals  uint64 // number of NACKs
 }

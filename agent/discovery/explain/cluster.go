@@ -42,8 +42,8 @@ func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
 	}
 }
 
-// cluster adds the steps of a cluster and its endpoints. If requests to the cluster fail, it
-// returns the reason and the fix; otherwise both are "".
+// cluster adds steps for a cluster and its endpoints to the explanation. If requests to the cluster
+// fail, it returns the reason and the fix; otherwise both are "".
 func (e *explanation) cluster(name string) (reason, fix string) {
 	key := resource.Key{Type: resource.ClusterType, Name: name}
 	r := e.proxy.Resources.Get(key)

@@ -85,7 +85,7 @@ type explanation struct {
 	withPorts bool
 	// destination address of the connection; zero if unknown
 	destination netip.Addr
-	metadata    map[string]map[string]any // metadata set by filters, by filter
+	metadata    map[string]map[string]any // metadata that filters have set, by the filter's name
 	foreign     bool                      // the request passes a filter with unknown effect
 	missing     map[string]bool           // facts on which the last evaluated policies depend
 	// policy that decides whether an external authorizer is called

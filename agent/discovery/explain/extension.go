@@ -9,9 +9,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// extension adds a step for a filter whose configuration is a resource of its own: a WasmPlugin or
-// TrafficExtension. It reports whether the filter ends the request, for example because its module
-// is missing.
+// extension adds a step to the explanation for a filter whose configuration is a resource of its
+// own: a WasmPlugin or TrafficExtension. It reports whether the filter ends the request, for
+// example because its module is missing.
 func (e *explanation) extension(name string, source *corev3.ExtensionConfigSource,
 	d *listener) (ended, known bool) {
 	if source == nil {

@@ -33,7 +33,8 @@ func perRoute[T proto.Message](filter string, host *routev3.VirtualHost, r *rout
 	return ok
 }
 
-// fault adds a step for a route's faults, and reports whether a fault certainly ends the request.
+// fault adds a step to the explanation for the faults of a route, and reports whether a fault
+// certainly ends the request.
 func (e *explanation) fault(host *routev3.VirtualHost, r *routev3.Route,
 	origins []resource.Origin) bool {
 	f := &faultv3.HTTPFault{}

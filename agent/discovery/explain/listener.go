@@ -55,8 +55,8 @@ func (e *explanation) listen(d *listener) {
 	e.chain(d)
 }
 
-// patched adds a step for a filter if an EnvoyFilter added or changed the filter, or if there are
-// facts about it.
+// patched adds a step to the explanation for a filter, if an EnvoyFilter added or changed the
+// filter, or if there are facts about the filter.
 func (e *explanation) patched(what, name string, d *listener, facts ...string) {
 	var origins []resource.Origin
 	if e.proxy.FilterOrigins != nil {

@@ -44,7 +44,7 @@ func (e *explanation) routes(host *routev3.VirtualHost, origins []resource.Origi
 }
 
 // settingFacts names the filters that have settings in a route or its virtual host, except filters
-// with steps of their own.
+// that the explanation describes in steps of their own.
 func settingFacts(host *routev3.VirtualHost, r *routev3.Route) []string {
 	var facts []string
 	for _, by := range []map[string]*anypb.Any{host.TypedPerFilterConfig, r.TypedPerFilterConfig} {

@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// telemetry adds a step that names the destinations of logs and traces, and says whether there are
-// metrics, if Telemetries or MeshConfig's default providers set any.
+// telemetry adds a step to the explanation, if Telemetries or MeshConfig's default providers apply:
+// the destinations of logs and traces, and whether there are metrics.
 func (e *explanation) telemetry(m *hcmv3.HttpConnectionManager, d *listener) {
 	origins := telemetries(d)
 	var facts []string
