@@ -38,8 +38,8 @@ bench: ## run the benches and all tests (hours on a quiet machine); tables, and 
 	go test -run '^$$' -bench . -benchmem -timeout 60m ./...
 	go run ./scripts/check -only fuzz -fuzztime 60s
 
-lint: ## run gofmt, go vet, golangci-lint and govulncheck
-	go run ./scripts/check -only gofmt,vet,golangci-lint,govulncheck
+lint: ## run gofmt, golangci-lint (which includes go vet) and govulncheck
+	go run ./scripts/check -only gofmt,golangci-lint,govulncheck
 
 package: ## build deb and rpm into dist/
 	scripts/package

@@ -49,7 +49,7 @@ func debWithFaults(t *testing.T, path, target string, extra ...string) {
 			t.Fatal(err)
 		}
 	}
-	run(t, "dpkg-deb", "-Zgzip", "-z1", "-b", unpacked, target)
+	run(t, "dpkg-deb", "-Znone", "-b", unpacked, target)
 }
 
 // rpmWithFaults rebuilds an rpm with scripts that fail on request.

@@ -16,11 +16,14 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"outrider.org/outrider/scripts/parts"
 )
 
 // result contains the numbers of passed and failed tests. Each check that is no test, such as
@@ -71,7 +74,6 @@ var (
 	testStep   = step{"test", tests}
 	otherSteps = []step{
 		{"gofmt", gofmt},
-		{"vet", vet},
 		{"golangci-lint", lint},
 		{"govulncheck", vulnerabilities},
 		{"systemd", newerSystemd},
@@ -111,6 +113,12 @@ func main() {
 		fmt.Fprintf(os.Stderr, "check: %v\n", err)
 		os.Exit(1)
 	}
+	if complete {
+		if err := buildPrograms(); err != nil {
+			fmt.Fprintf(os.Stderr, "check: %v\n", err)
+			os.Exit(1)
+		}
+	}
 	if !run(chosen, options, complete) {
 		os.Exit(1)
 	}
@@ -124,6 +132,29 @@ func setTags() error {
 		return fmt.Errorf("build tags (run it in the root of the repository): %w", err)
 	}
 	return os.Setenv("GOFLAGS", withTags(os.Getenv("GOFLAGS"), strings.TrimSpace(string(tags))))
+}
+
+// buildPrograms builds all programs at once, so that the tests of each package need not check again
+// whether each program is up to date.
+func buildPrograms() error {
+	sources, err := filepath.Glob("cmd/*/main.go")
+	if err != nil {
+		return fmt.Errorf("list programs: %w", err)
+	}
+	packages := make([]string, len(sources))
+	for i, source := range sources {
+		packages[i] = "./" + filepath.Dir(source)
+	}
+	folder, err := parts.Build(nil, "programs", packages...)
+	if err != nil {
+		return fmt.Errorf("programs for tests: %w", err)
+	}
+	for _, name := range packages {
+		if err := parts.SetProgram(filepath.Join(folder, filepath.Base(name))); err != nil {
+			return err //nolint:wrapcheck // setenv
+		}
+	}
+	return nil
 }
 
 // withTags adds build tags to flags of the go command. It appends them, because the last -tags is
@@ -247,10 +278,6 @@ func gofmt(ctx context.Context, _ options) result {
 		fmt.Printf("these files are not as gofmt writes them (gofmt -w FILE):\n%s\n", out)
 	}
 	return r
-}
-
-func vet(ctx context.Context, options options) result {
-	return silent(ctx, "go", append([]string{"vet"}, options.packages...)...)
 }
 
 // tool returns the path of one of the project's development tools, and builds the tool if

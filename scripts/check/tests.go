@@ -83,7 +83,7 @@ func packaging(ctx context.Context, options options) result {
 // tests run real servers. It disables the sleep of the race detector at the exit of a test program:
 // that sleep serves to find races of remaining goroutines, and goleak reports remaining goroutines.
 func goTest(ctx context.Context, run testRun, packages ...string) result {
-	arguments := []string{"test", "-json", "-race", "-count=1", "-p=2", "-timeout=30m"}
+	arguments := []string{"test", "-json", "-race", "-count=1", "-vet=off", "-p=2", "-timeout=30m"}
 	if run.oneByOne {
 		arguments = append(arguments, "-p=1") // overrides -p=2
 	}

@@ -27,12 +27,11 @@ func ProgramPath(t testing.TB, name string) string {
 }
 
 // BuildProgram builds cmd/NAME and returns its path. The program is built only once for this
-// process and for the processes that InNetwork starts.
+// process and for the processes that it starts.
 func BuildProgram(t testing.TB, name string) string {
 	t.Helper()
 	build, _ := programs.LoadOrStore(name, sync.OnceValues(func() (string, error) {
-		variable := "OUTRIDER_TEST_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
-		if path := os.Getenv(variable); path != "" {
+		if path := os.Getenv(variable(name)); path != "" {
 			return path, nil
 		}
 		folder, err := Build(nil, "programs", "./cmd/"+name)
@@ -40,13 +39,24 @@ func BuildProgram(t testing.TB, name string) string {
 			return "", err
 		}
 		path := filepath.Join(folder, name)
-		return path, os.Setenv(variable, path) //nolint:usetesting // for all tests
+		return path, SetProgram(path)
 	}))
 	path, err := build.(func() (string, error))()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// SetProgram makes BuildProgram return the path of a program that is already built, in this process
+// and in those that it starts.
+func SetProgram(path string) error {
+	return os.Setenv(variable(filepath.Base(path)), path)
+}
+
+// variable returns the name of the environment variable with the path of cmd/NAME.
+func variable(name string) string {
+	return "OUTRIDER_TEST_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
 // Build runs scripts/build with arguments (flags and packages) and additional environment
