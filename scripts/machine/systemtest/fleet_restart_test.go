@@ -28,8 +28,8 @@ func TestFleet_RestartsLoseNothing(t *testing.T) {
 	}
 }
 
-// plainService selects the backend on the calling machine, without TLS: the standard load with
-// mutual TLS on both sides is too much for two processors.
+// plainService is a ServiceEntry without TLS, whose endpoint is the backend of the machine that
+// calls it: two processors cannot carry the standard load with mutual TLS on both sides.
 var plainService = meshObject{"serviceentries", `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: plain, namespace: vm}
@@ -42,8 +42,9 @@ spec:
   endpoints: [{address: 127.0.0.1, ports: {http: 9000, tcp: 9001}}]
 `}
 
-// restart restarts the agents of machines in each way, several times, under load from a machine to
-// a service.
+// restart restarts the agent of each of machines by a hot restart, a restart of the unit and a
+// SIGKILL, and does so the given number of times. Meanwhile from sends load to a service at an
+// address. No request may be lost, and the server's WorkloadEntry must always be healthy.
 func (f *fleet) restart(times int, from *Host, service, address string, machines ...*Host) {
 	f.t.Helper()
 	now := f.await("True")
@@ -78,7 +79,8 @@ func (f *fleet) restart(times int, from *Host, service, address string, machines
 	}
 }
 
-// Without a restart no connection bypasses Envoy, however busy the machine is.
+// As long as nothing is restarted, outrider-capture does not withdraw its rules, so no connection
+// bypasses Envoy, even if other programs keep all processors busy.
 func TestFleet_SteadyLoadStaysCaptured(t *testing.T) {
 	f := newFleet(t)
 	f.start()

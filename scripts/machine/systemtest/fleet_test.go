@@ -12,8 +12,9 @@ import (
 	"outrider.org/outrider/scripts/parts/cluster"
 )
 
-// fleetMesh has a service whose endpoints are the registered workloads of a group. Only requests
-// that a client certificate authenticates may reach them.
+// fleetMesh has the service web.test, whose endpoints are the workloads registered for
+// WorkloadGroup web. They accept only requests with the client certificate of service account
+// client.
 var fleetMesh = []meshObject{
 	{"workloadgroups", `apiVersion: networking.istio.io/v1
 kind: WorkloadGroup
@@ -49,22 +50,25 @@ spec:
 `},
 }
 
-// meshObject is an object of Istio, in YAML, with the name of its resource.
+// meshObject is an Istio object in YAML, with the plural resource name that the API server's path
+// needs.
 type meshObject struct{ resource, text string }
 
 // fleet is a mesh of two machines with a real control plane outside of them: server is registered
-// and runs the application, client calls it. The network of both survives reboots.
+// and runs the application, client calls it. Their networks exist outside of the machines, so they
+// survive reboots.
 type fleet struct {
 	t              *testing.T
 	cluster        *cluster.Cluster
-	istiod         string // address
+	istiod         string // address of istiod
 	server, client *Host
-	address        string // of server
+	address        string // address of server
 	away           []func()
 	networks       [2]*parts.OtherHost
 }
 
-// newFleet starts a control plane, with additional environment of istiod, and boots the machines.
+// newFleet starts a control plane, whose istiod has additional environment variables, and boots
+// both machines.
 func newFleet(t *testing.T, environment ...string) *fleet {
 	t.Helper()
 	f := &fleet{t: t, cluster: cluster.Start(t)}
@@ -93,7 +97,7 @@ period = "200ms"
 	return f
 }
 
-// startApplication enables and starts web.service, which answers with a name.
+// startApplication enables and starts web.service, an application that responds with name.
 func (h *Host) startApplication(name string) {
 	h.t.Helper()
 	h.Write("/etc/systemd/system/web.service", `[Service]
@@ -105,16 +109,17 @@ WantedBy=multi-user.target
 	h.Script("systemctl daemon-reload; systemctl enable --now web.service")
 }
 
-// create creates objects in the namespace of the fleet.
+// create creates objects in namespace vm.
 func (f *fleet) create(objects ...meshObject) {
 	f.t.Helper()
 	for _, o := range objects {
-		group := strings.Fields(o.text)[1] // the group in apiVersion
+		group := strings.Fields(o.text)[1] // apiVersion, for example security.istio.io/v1
 		f.cluster.Create("/apis/"+group+"/namespaces/vm/"+o.resource, o.text)
 	}
 }
 
-// boot boots a machine of the fleet and installs Outrider, with a token of a service account.
+// boot boots machine n of the fleet and installs Outrider in it, with a token of service account
+// account. node has more keys of [node], and more has more sections of the configuration.
 func (f *fleet) boot(n int, account, node, more string) *Host {
 	f.t.Helper()
 	h := newHost(f.t, machine.Options{Network: f.networks[n].Namespace()})
@@ -135,7 +140,8 @@ token_file = "/etc/outrider/token"
 	return h
 }
 
-// connect makes istiod reachable from both machines at the other ends of their links.
+// connect makes istiod reachable from each machine, on port 15012 at the other end of the machine's
+// link.
 func (f *fleet) connect() {
 	f.t.Helper()
 	listen := func(n int) func() {
@@ -151,7 +157,8 @@ func (f *fleet) connect() {
 	f.networks[0].Do(f.t, listen(1))
 }
 
-// start starts the agents and waits until the server is registered and the client reaches it.
+// start starts the agents and waits until the server is registered and a request of the client to
+// it succeeds.
 func (f *fleet) start() {
 	f.t.Helper()
 	for _, h := range []*Host{f.server, f.client} {
@@ -161,18 +168,21 @@ func (f *fleet) start() {
 	f.answers("200")
 }
 
-// await waits until the health of the server's WorkloadEntry has a prefix.
+// await waits until the health in the server's WorkloadEntry, for example "True" or "False the
+// proxy drains", begins with prefix.
 func (f *fleet) await(prefix string) *cluster.WorkloadEntry {
 	f.t.Helper()
 	return f.cluster.AwaitEntry(f.t, 20*time.Second, "vm", "web-"+f.address, prefix)
 }
 
-// call sends a request from the client to the service and returns the body and the status code.
+// call sends a request from the client to web.test and returns the body with the status code
+// appended.
 func (f *fleet) call(path string) string {
 	return f.client.call("web.test", "240.240.0.10", path)
 }
 
-// call sends a request to a service and returns the body and the status code.
+// call sends a request to a service at an address and returns the body with the status code
+// appended, or the error.
 func (h *Host) call(service, address, path string) string {
 	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-w", "%{http_code}",
 		"--resolve", service+":80:"+address, "http://"+service+"/"+path)
@@ -182,7 +192,7 @@ func (h *Host) call(service, address, path string) string {
 	return out
 }
 
-// answers waits until the service answers the client with a status code.
+// answers waits until a request of the client to the service is answered with a status code.
 func (f *fleet) answers(code string) {
 	f.t.Helper()
 	f.client.Eventually(time.Minute, "the client receives "+code, func() bool {
@@ -190,8 +200,9 @@ func (f *fleet) answers(code string) {
 	})
 }
 
-// failures sends requests until the returned function is called, which returns the unexpected
-// answers: neither the service's nor those of a client without a healthy server.
+// failures sends requests from the client to the service until stop is called. stop returns the
+// failed ones: those answered neither by the application nor with "no healthy upstream", the answer
+// of the client's Envoy while the server is not healthy.
 func (f *fleet) failures() (stop func() []string) {
 	end := make(chan struct{})
 	var group sync.WaitGroup
@@ -213,9 +224,9 @@ func (f *fleet) failures() (stop func() []string) {
 	return func() []string { close(end); group.Wait(); return failed }
 }
 
-// mutual waits until the service answers, authenticated by both certificates. A connection that was
-// made before istiod sent the inbound listener has no such authentication, until the listener
-// before has drained.
+// mutual waits until a request is authenticated by the certificates of both machines. A connection
+// that the server's Envoy accepted before istiod sent the inbound listener with mutual TLS stays
+// unauthenticated until the previous listener has drained.
 func (f *fleet) mutual() {
 	f.t.Helper()
 	f.server.Eventually(2*time.Minute, "both certificates are used", func() bool {
@@ -225,8 +236,8 @@ func (f *fleet) mutual() {
 	})
 }
 
-// A machine joins the mesh, serves another one with mutual TLS, reports the health of its
-// application, and leaves before it drains.
+// A machine joins the mesh, serves another one with mutual TLS, and reports the health of its
+// application. When it drains or stops, it first reports that it is unhealthy, so no request fails.
 func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t, "PILOT_WORKLOAD_ENTRY_GRACE_PERIOD=2s")
@@ -241,7 +252,8 @@ func TestFleet_JoinsServesAndLeaves(t *testing.T) {
 	}
 	f.mutual()
 	if code, err := f.client.Run(t.Context(), "runuser", "-u", "outrider-envoy", "--", "curl", "-s",
-		"-m", "5", "http://"+f.address+":8080/"); err == nil { // this user is not captured
+		// connections of this user are not captured
+		"-m", "5", "http://"+f.address+":8080/"); err == nil {
 		t.Errorf("the server accepts a request without TLS: %s", code)
 	}
 	if e := f.await("True"); e.Metadata.Annotations["istio.io/autoRegistrationGroup"] != "web" ||

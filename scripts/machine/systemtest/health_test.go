@@ -7,8 +7,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// The state of a unit and the exit status of a command are probes. A changed probe is applied
-// without a new epoch.
+// The health of a workload can be the state of a unit or the exit status of a command. A reload
+// that changes the probe starts no new epoch.
 func TestHealth_UnitAndCommand(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)

@@ -1,5 +1,5 @@
-// Package systemtest tests Outrider as a part of systemd, on machines that are booted for it
-// (scripts/machine). The tests need root.
+// Package systemtest tests Outrider together with systemd, on machines that package scripts/machine
+// boots. The tests need root.
 package systemtest
 
 import (
@@ -20,17 +20,18 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// fullEnvironment is the environment variable that selects the full numbers, durations and rates
-// instead of smaller ones. make bench sets it.
+// fullEnvironment is an environment variable. If it is set, the tests run with the full numbers,
+// durations and rates instead of smaller ones. make bench sets it.
 const fullEnvironment = "OUTRIDER_TEST_FULL"
 
 func full() bool { return os.Getenv(fullEnvironment) != "" }
 
-// rootEnvironment is the environment variable with the root directory of another system, with
-// another version of systemd (scripts/machine/root).
+// rootEnvironment is an environment variable with the root directory of another system for the
+// machines, which has another version of systemd (scripts/machine/root).
 const rootEnvironment = "OUTRIDER_TEST_ROOT"
 
-// standard returns the factor on the standard load: 1 in the full test, less otherwise.
+// standard returns the rate of a load, relative to the standard load: 1 in the full test, less
+// otherwise.
 func standard() float64 {
 	if full() {
 		return 1
@@ -38,14 +39,14 @@ func standard() float64 {
 	return 0.25
 }
 
-// Host is a machine in which Outrider is installed as by its packages, with Envoy and backends:
-// HTTP on port 80, TCP on port 81.
+// Host is a machine in which Outrider is installed as by its packages, with Envoy. Envoy forwards
+// ports 80 (HTTP) and 81 (TCP) to a backend on the same machine.
 type Host struct {
 	*machine.Machine
 	t testing.TB
 }
 
-// Directories bound into the machine.
+// Where directories of this host are mounted in the machine.
 const (
 	programs  = "/opt/programs"
 	units     = "/opt/units"
@@ -101,8 +102,8 @@ spec:
     ports: {http: 9000, tcp: 9001}
 `
 
-// NewHost boots a machine and installs Outrider without starting it. More directories may be bound
-// into it (machine.Options).
+// NewHost boots a machine and installs Outrider without starting it. more lists more directories of
+// this host to mount in the machine, in the format of machine.Options.Bind.
 func NewHost(t testing.TB, more ...string) *Host {
 	t.Helper()
 	return newHost(t, machine.Options{Bind: more})
@@ -133,7 +134,8 @@ func newHost(t testing.TB, options machine.Options) *Host {
 	return h
 }
 
-// packages returns the folder of packages that scripts/setup has downloaded.
+// packages returns a folder with the files of a Debian package and of those that it needs, which
+// scripts/setup has downloaded.
 func packages(t testing.TB, name string) string {
 	t.Helper()
 	script := filepath.Join(parts.Root(), "scripts", "get-packages")
@@ -144,7 +146,7 @@ func packages(t testing.TB, name string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// startBackend starts the backends, until the machine reboots.
+// startBackend starts the backend, which runs until the machine reboots.
 func (h *Host) startBackend() {
 	h.t.Helper()
 	h.MustRun(h.t, "systemd-run", "--quiet", "--unit=backend", programs+"/backend", "-http",
@@ -155,7 +157,8 @@ func (h *Host) startBackend() {
 	})
 }
 
-// Script runs a shell script in the machine, and fails the test if it fails.
+// Script runs a shell script in the machine and returns its output. It fails the test if the script
+// fails.
 func (h *Host) Script(text string) string {
 	h.t.Helper()
 	return h.MustRun(h.t, "sh", "-c", text)
@@ -175,7 +178,7 @@ func (h *Host) Property(unit, name string) string {
 	return h.MustRun(h.t, "systemctl", "show", "--value", "-p", name, unit)
 }
 
-// MainPID returns the main process of a unit, 0 if there is none.
+// MainPID returns the PID of a unit's main process, 0 if there is none.
 func (h *Host) MainPID(unit string) int {
 	h.t.Helper()
 	pid, err := strconv.Atoi(h.Property(unit, "MainPID"))
@@ -196,7 +199,7 @@ func (h *Host) Status() api.Status {
 	return status
 }
 
-// Live returns the live epoch.
+// Live returns the live epoch, and fails the test if there is none.
 func (h *Host) Live() api.Epoch {
 	h.t.Helper()
 	status := h.Status()
@@ -209,7 +212,7 @@ func (h *Host) Live() api.Epoch {
 	return api.Epoch{}
 }
 
-// Get sends a request to port 80 and returns the status code or the error.
+// Get sends a request for web.test to Envoy's port 80 and returns the status code or the error.
 func (h *Host) Get() string {
 	h.t.Helper()
 	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w",
@@ -220,7 +223,7 @@ func (h *Host) Get() string {
 	return out
 }
 
-// Serves fails the test unless Envoy answers.
+// Serves fails the test unless Get returns status code 200.
 func (h *Host) Serves() {
 	h.t.Helper()
 	if got := h.Get(); got != "200" {
@@ -228,30 +231,32 @@ func (h *Host) Serves() {
 	}
 }
 
-// Eventually polls until a condition holds.
+// Eventually polls until holds returns true, and fails the test after limit. what names the awaited
+// condition.
 func (h *Host) Eventually(limit time.Duration, what string, holds func() bool) {
 	h.t.Helper()
 	parts.Eventually(h.t, limit, what, holds)
 }
 
-// Journal runs journalctl after journald has read all earlier messages, which are datagrams.
+// Journal runs journalctl after journald has read all earlier messages: they are datagrams, which
+// journald may read after their sender has continued.
 func (h *Host) Journal(arguments ...string) string {
 	h.t.Helper()
 	h.MustRun(h.t, "journalctl", "--sync")
 	return h.MustRun(h.t, "journalctl", append([]string{"-q", "--no-pager"}, arguments...)...)
 }
 
-// Processes returns the PIDs of the processes in the machine that run a program.
+// Processes returns the PIDs of the machine's processes whose program has this name.
 func (h *Host) Processes(name string) []string {
 	h.t.Helper()
 	out, err := h.Run(h.t.Context(), "pgrep", "-x", name)
 	if err != nil {
-		return nil // none
+		return nil // pgrep fails if there is none
 	}
 	return strings.Fields(out)
 }
 
-// ProcessStatus returns the value of a line of /proc/PID/status.
+// ProcessStatus returns the value of the field with this name in /proc/PID/status.
 func (h *Host) ProcessStatus(pid int, name string) string {
 	h.t.Helper()
 	for line := range strings.Lines(h.MustRun(h.t, "cat", fmt.Sprintf("/proc/%d/status", pid))) {

@@ -8,8 +8,10 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// With a key that the agent's user cannot read, and a directory that its unit cannot write, a start
-// does not fail, and reports at once what to do.
+// With a key that the agent's user cannot read, and an output_dir that its unit cannot write, the
+// agent starts, and at once its status and the commands for checks name the problem and the command
+// that solves it. The same holds for a key that the group can read, and for files of a Gateway that
+// Envoy cannot read.
 func TestIdentity_FilesTheAgentMayNotUse(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -44,7 +46,7 @@ output_dir = "/var/lib/elsewhere"
 			strings.Contains(out,
 				"/var/lib/elsewhere: read-only file system; use a directory in /run/outrider")
 	})
-	// The key must not be readable for the group, whose members may be people.
+	// The group must not be able to read the key, because its members may be people.
 	h.Script("chgrp outrider " + keyFile + "; chmod 640 " + keyFile + "; systemctl restart outrider")
 	shared := "group outrider may read " + keyFile + ": chown outrider " + keyFile +
 		"; chmod 400 " + keyFile
@@ -58,7 +60,8 @@ output_dir = "/var/lib/elsewhere"
 	h.Eventually(3*time.Minute, "the report ends by itself", func() bool {
 		return !strings.Contains(h.MustRun(t, "outrider", "status"), shared)
 	})
-	// Envoy may enter the folder of a Gateway's certificate, but may not watch it.
+	// With mode 710 Envoy can open files in the folder of a Gateway's certificate, but it cannot
+	// watch the folder for changes.
 	const folder = "/etc/outrider/edge"
 	h.Script("install -d -m 710 -g outrider-envoy " + folder + "; cd /etc/outrider; " +
 		"install -m 400 -o outrider-envoy web.crt web.key " + folder)
@@ -83,7 +86,8 @@ spec:
 		_, problems := h.Run(t.Context(), "outrider", "mesh", "check")
 		return err == nil && problems == nil
 	})
-	// Access control lists grant or deny access in addition to the mode.
+	// Access control lists grant or deny access in addition to the mode: Envoy can read open.key,
+	// whose mode denies it, and cannot read shut.key, whose mode permits it.
 	h.Script("cd " + folder + "; install -m 600 web.key open.key; setfacl -m u:outrider-envoy:r open.key; " +
 		"install -m 644 web.key shut.key; setfacl -m u:outrider-envoy:- shut.key")
 	gateway := h.MustRun(t, "cat", "/etc/outrider/mesh.d/edge.yaml")

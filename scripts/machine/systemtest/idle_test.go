@@ -9,20 +9,20 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Limits of the context switches per second of all idle programs together: on a quiet machine, and
-// on a busy one, where each wake-up causes several switches.
+// Limits of the context switches per second of all idle programs together: idleSwitches on a quiet
+// machine, idleSwitchesBusy on a busy one, where each wake-up causes several switches.
 const (
 	idleSwitches     = 20
 	idleSwitchesBusy = 80
 )
 
-// idleProgram limits the resident part of an idle agent's program, in bytes. After the start twice
-// as much is resident.
+// idleProgram limits how many bytes of an idle agent's program file are in memory. Directly after
+// its start twice as many are.
 const idleProgram = 16 << 20
 
-// Agent, keeper, capture and resolved rarely wake up while nothing happens, with interception and
-// DNS. Polling ten times a second would cause several hundred switches. Little of the agent's
-// program is in memory.
+// With capture and DNS configured, the agent, the keeper, outrider-capture and outrider-resolved
+// rarely wake up while nothing happens: polling ten times a second would cause several hundred
+// context switches. The agent keeps little of its program file in memory.
 func TestIdle_FewContextSwitches(t *testing.T) {
 	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")
 	h.Script(installResolved)

@@ -11,8 +11,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// TestImport_AgentJoinsWithIstioctlsFiles imports the files of istioctl, with a certificate of the
-// istio-sidecar package because the token has expired, and starts the agent.
+// TestImport_AgentJoinsWithIstioctlsFiles imports the files that istioctl writes for a virtual
+// machine, and starts the agent. Their token has expired, so the agent authenticates its first
+// request to istiod with a certificate of prov_cert_dir.
 func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
@@ -50,8 +51,8 @@ chgrp outrider /etc/outrider/conf.d/51-first.toml; rm -r /etc/certs`)
 			c.workload().SPIFFEID == "spiffe://cluster.local/ns/default/sa/default" &&
 			c.workload().Source == "istiod" && c.Status().Capture == "on"
 	})
-	// The agent authenticates with its current certificate, so it needs the first one only once. It
-	// stores its key encrypted.
+	// From now on the agent authenticates with its current certificate, so it does not need the
+	// first one again. It stores the private key only in encrypted form.
 	first := c.workload().Serial
 	c.Script("rm -r /run/istio-certs /etc/outrider/conf.d/51-first.toml; " +
 		"printf '[identity]\\nttl = \"23h\"\\n' >/etc/outrider/conf.d/60-ttl.toml; outrider reload")

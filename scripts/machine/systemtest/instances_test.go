@@ -23,7 +23,8 @@ prometheus_address = "127.0.0.1:%d"
 files = ["/etc/outrider/%s.mesh.d"]
 `
 
-// Instance configures an instance with HTTP on port 800 + i and TCP on port 900 + i.
+// Instance writes the configuration of the instance with this name and index i, whose Envoy listens
+// on ports 800 + i (HTTP) and 900 + i (TCP).
 func (h *Host) Instance(name string, i int) {
 	h.t.Helper()
 	port := 16000 + 10*i
@@ -34,8 +35,8 @@ func (h *Host) Instance(name string, i int) {
 		"number: 81,", fmt.Sprintf("number: %d,", 900+i)).Replace(mesh))
 }
 
-// Two instances and the host's agent have separate Envoys, directories and units, and share a
-// slice.
+// Two instances and the default agent have separate Envoys, directories and units, and share
+// outrider.slice.
 func TestInstances(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -84,7 +85,8 @@ func TestInstances(t *testing.T) {
 	}
 	pid := h.Live().PID
 
-	// Stopping an instance leaves nothing of it, and the others continue.
+	// Stopping one instance leaves none of its files except for the sockets that systemd keeps
+	// open, and the other agents' Envoys continue.
 	h.MustRun(t, "systemctl", "stop", "outrider@a.service")
 	if left := h.Script("find /run/outrider/a /run/outrider-envoy/a ! -type d | sort"); left !=
 		"/run/outrider/a/capture.sock\n/run/outrider/a/keeper.sock" {
@@ -95,7 +97,7 @@ func TestInstances(t *testing.T) {
 	}
 	h.Serves()
 
-	// Another instance is restarted; its Envoy continues.
+	// Restarting the agent of the other instance keeps its Envoy.
 	before := h.Property("outrider-envoy@web-1", "MainPID")
 	h.MustRun(t, "systemctl", "restart", "outrider@web-1.service")
 	if got := get(801); got != "200" || h.Property("outrider-envoy@web-1", "MainPID") != before {
@@ -110,8 +112,8 @@ func TestInstances(t *testing.T) {
 	}
 }
 
-// A service that is ordered after outrider-online.target starts when Envoy serves, and is not
-// affected by a restart of the agent.
+// A service that requires outrider-online.target and is ordered after it starts only when Envoy
+// serves. It continues when the agent is restarted or killed.
 func TestOnlineTarget(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -124,7 +126,7 @@ ExecStartPre=/usr/bin/curl -sf -m 5 -o /dev/null -H "Host: web.test" http://127.
 ExecStart=/usr/bin/sleep infinity
 `)
 	h.MustRun(t, "systemctl", "daemon-reload")
-	h.MustRun(t, "systemctl", "start", "needy.service") // starts the agent, too
+	h.MustRun(t, "systemctl", "start", "needy.service") // also starts the agent
 	needy := h.MainPID("needy")
 	h.MustRun(t, "systemctl", "restart", "outrider.service")
 	agent := h.MainPID("outrider")
@@ -138,7 +140,8 @@ ExecStart=/usr/bin/sleep infinity
 	}
 }
 
-// A power-off drains and does not wait for hanging processes.
+// A power-off with a running agent takes at most 30 seconds, much less than the stop timeout of
+// outrider.service.
 func TestPowerOff(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

@@ -9,8 +9,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// startDiscoveryd starts an outrider-discoveryd with a trial authority and additional keys of
-// [auth], until the machine reboots. It writes a token of a service account to /root/NAME.token.
+// startDiscoveryd starts an outrider-discoveryd that listens on a port, in a transient unit with
+// this name. auth has more keys of [auth]. Its CA is one that `ca init` has created. It writes a
+// token of service account web in namespace shop to /root/web.token.
 func (h *Host) startDiscoveryd(name, port, auth string) {
 	h.t.Helper()
 	h.Write("/root/"+name+".toml", `[paths]
@@ -47,8 +48,9 @@ systemd-run --quiet --unit=` + name + ` $discoveryd --config /root/` + name + `.
 	})
 }
 
-// A host whose agent was never started joins with one command, survives restarts without the token,
-// and leaves. A join that fails stops and disables the unit again.
+// A host whose agent was never started joins with one command, stays in the mesh when the agent
+// restarts, although the token is not kept, and leaves. A join that fails leaves the unit stopped
+// and disabled, and no files.
 func TestJoin_FirstStartAndLeave(t *testing.T) {
 	t.Parallel()
 	program := parts.BuildProgram(t, "outrider-discoveryd")

@@ -14,17 +14,19 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// joinedGrace is the time after which the server of a joinedFleet removes a lost workload.
+// joinedGrace is how long the server of a joinedFleet keeps the registration of a workload whose
+// connection is lost.
 const joinedGrace = 3 * time.Second
 
-// joinedLog is the access log of the Envoys.
+// joinedLog is the access log of each host's Envoy.
 const joinedLog = "/var/log/outrider/access.log"
 
-// joinedMeshConfig is the MeshConfig.
+// joinedMeshConfig is the MeshConfig of a joinedFleet.
 const joinedMeshConfig = "accessLogFile: " + joinedLog + "\n"
 
-// joinedMesh has the service web.test, for which both hosts register, on port 7080 of each host, and
-// the service plain.test, the application of the host itself, without TLS.
+// joinedMesh has two services. Both hosts register as endpoints of web.test, which clients call on
+// port 7080 of their own host. plain.test, on port 7081, is the application of the client's own
+// host, without TLS.
 const joinedMesh = `apiVersion: networking.istio.io/v1
 kind: WorkloadGroup
 metadata: {name: web-v1, namespace: vm}
@@ -81,9 +83,10 @@ spec:
   subsets: [{name: v1, labels: {version: v1}}, {name: v2, labels: {version: v2}}]
 `
 
-// routing sends requests for web.test to a destination. It repeats attempts to connect ten times:
-// of the two by default, one in twenty requests makes all three at a dead one of two hosts, which has
-// the fewest active requests.
+// routing is a VirtualService that sends requests for web.test to a destination, %s, with ten
+// retries. With the default of two, one request in twenty would fail while one of the two hosts is
+// dead: Envoy would choose that host for all three attempts, because it has the fewest active
+// requests.
 const routing = `apiVersion: networking.istio.io/v1
 kind: VirtualService
 metadata: {name: web, namespace: vm}
@@ -94,11 +97,12 @@ spec:
     retries: {attempts: 10, retryOn: "connect-failure,refused-stream,unavailable,cancelled,503"}
 `
 
-// joinedHealth reports the state of a unit that answers nothing.
+// joinedHealth makes the state of gate.service the health of the workload. This unit serves
+// nothing, so an unhealthy host still answers requests.
 const joinedHealth = "[health]\nunit = \"gate.service\"\nperiod = \"200ms\"\n"
 
-// joinedFleet is a mesh of two machines that have only the package. A network in the middle forwards
-// between them.
+// joinedFleet is a mesh of two machines on which nothing but Outrider's package is installed.
+// middle, a network namespace, connects their networks with each other and with the server.
 type joinedFleet struct {
 	t      *testing.T
 	middle *parts.OtherHost
@@ -106,33 +110,37 @@ type joinedFleet struct {
 	hosts  [2]*joinedHost
 }
 
-// fleetServer is a server that hosts join, with its registry. Its address is their gateway.
+// fleetServer is a server that hosts join, outrider-discoveryd or istiod, with its registry, Consul
+// or an API server. Hosts reach the server at the address of their gateway.
 type fleetServer interface {
-	// invite returns a token for service account web, and the roots of the server's certificate.
+	// invite returns a token of service account web, and the root certificates to verify the server
+	// with.
 	invite() (token, roots string)
 	// entries returns the WorkloadEntries of all registered workloads, in JSON.
 	entries() ([]string, error)
-	// route replaces the object of routing.
+	// route replaces the VirtualService for web.test, which routing describes.
 	route(object string)
-	// kill kills the server and starts the next instance, whose name in WorkloadEntries it returns.
+	// kill kills the server's process and starts another one, and returns the name by which
+	// WorkloadEntries refer to the new process.
 	kill() (instance string)
-	// outages returns functions that each have the registry away for some time.
+	// outages returns functions, each of which stops or kills the registry and starts it again.
 	outages() []func()
-	// rotation returns the steps from the old authority to a new one: both are trusted, the new one
-	// signs, only the new one is trusted.
+	// rotation returns the steps that replace the CA. After the first step both the old and the new
+	// CA are trusted, after the second the new one signs, after the third only the new one is
+	// trusted.
 	rotation() []func()
-	// away calls do while server and registry are away.
+	// away stops the server and the registry, calls do, and starts them again.
 	away(do func())
 }
 
-// joinedHost is a machine of a joinedFleet, with an application that answers with its name.
+// joinedHost is a machine of a joinedFleet, with an application that responds with the host's name.
 type joinedHost struct {
 	*Host
 	name, address string // address of the machine
 	gateway       string // address of the server, as the machine reaches it
 }
 
-// newJoinedFleet boots the machines.
+// newJoinedFleet boots both machines, without a server.
 func newJoinedFleet(t *testing.T) *joinedFleet {
 	t.Helper()
 	f := &joinedFleet{t: t, middle: parts.NewOtherHost(t)}
@@ -149,7 +157,7 @@ func newJoinedFleet(t *testing.T) *joinedFleet {
 		h := &joinedHost{Host: f.boot(network), name: fmt.Sprintf("v%d", i+1),
 			address: network.Address, gateway: network.Peer}
 		h.Script("ip route add default via " + h.gateway)
-		// it stops after the agent has left the mesh
+		// It starts before the agent, so it stops after the agent has left the mesh.
 		h.Write("/etc/systemd/system/web.service", `[Unit]
 Before=outrider.service
 [Service]
@@ -165,7 +173,8 @@ WantedBy=multi-user.target
 	return f
 }
 
-// boot boots a machine that can install the packages.
+// boot boots a machine in a network, without Outrider, but with the Debian packages to install.
+// more lists more directories to mount in it.
 func (f *joinedFleet) boot(network *parts.OtherHost, more ...string) *Host {
 	f.t.Helper()
 	h := &Host{t: f.t,
@@ -185,13 +194,14 @@ func (f *joinedFleet) boot(network *parts.OtherHost, more ...string) *Host {
 	return h
 }
 
-// route replaces the destination of requests for web.test.
+// route makes destination the destination of requests for web.test.
 func (f *joinedFleet) route(destination string) {
 	f.t.Helper()
 	f.server.route(fmt.Sprintf(routing, destination))
 }
 
-// invite gives a machine what an operator copies to it: a token, and the root certificates.
+// invite writes to a machine the files that an operator copies to it before the join: a token and
+// the root certificates.
 func (f *joinedFleet) invite(h *joinedHost) {
 	f.t.Helper()
 	token, roots := f.server.invite()
@@ -199,7 +209,8 @@ func (f *joinedFleet) invite(h *joinedHost) {
 	h.Write("/root/root.pem", roots)
 }
 
-// join installs the package and joins, as a user does, and returns the number of commands.
+// join installs the package and Envoy and joins the mesh, as a user does, and returns the number of
+// commands that this takes.
 func (h *joinedHost) join() (commands int) {
 	h.t.Helper()
 	for _, command := range []string{
@@ -218,7 +229,8 @@ func (h *joinedHost) joinCommand() string {
 		h.name
 }
 
-// get sends a request for a service of the mesh, and returns the body and the status code.
+// get sends a request for a service of the mesh to a port of this host, and returns the body with
+// the status code appended, or the error.
 func (h *joinedHost) get(host string, port int, path string) string {
 	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-w", "%{http_code}", "-H",
 		"Host: "+host, fmt.Sprintf("http://127.0.0.1:%d/%s", port, path))
@@ -228,7 +240,8 @@ func (h *joinedHost) get(host string, port int, path string) string {
 	return out
 }
 
-// reaches waits until a host's application answers, authenticated by the certificates of both.
+// reaches waits until the application of the host with this name answers a request of h, and the
+// certificates of both hosts have authenticated it.
 func (h *joinedHost) reaches(name string) {
 	h.t.Helper()
 	h.Eventually(time.Minute, "an answer of "+name, func() bool {
@@ -239,7 +252,8 @@ func (h *joinedHost) reaches(name string) {
 	})
 }
 
-// answering returns the names of the hosts whose applications answer some requests of a host.
+// answering sends requests for web.test and returns the name of the host whose application answers
+// them: v1, v2, or "both".
 func (h *joinedHost) answering() string {
 	names := map[string]bool{}
 	for range 16 {
@@ -257,7 +271,7 @@ func (h *joinedHost) answering() string {
 	return fmt.Sprint(names)
 }
 
-// awaitAnswering waits until exactly the named hosts answer: v1, v2 or both.
+// awaitAnswering waits until answering returns names: v1, v2 or both.
 func (h *joinedHost) awaitAnswering(names string) {
 	h.t.Helper()
 	parts.EventuallySees(h.t, joinedLimit, names+" answer", func() (bool, string) {

@@ -48,10 +48,12 @@ paths = ["/etc/outrider/mesh.d"]
 type = "consul"
 `
 
-// joinedDiscoveryd is a machine with outrider-discoveryd and Consul.
+// joinedDiscoveryd is the fleetServer with outrider-discoveryd and Consul, which run on one
+// machine.
 type joinedDiscoveryd struct{ *Host }
 
-// startDiscoveryd boots the machine in the middle, and starts both with a new authority.
+// startDiscoveryd boots a machine in the network between the hosts, and starts Consul and
+// outrider-discoveryd on it, with a new CA.
 func (f *joinedFleet) startDiscoveryd() {
 	f.t.Helper()
 	program, err := exec.CommandContext(f.t.Context(),
@@ -111,8 +113,8 @@ func (s joinedDiscoveryd) route(object string) {
 	s.Write("/etc/outrider/mesh.d/routing.yaml", object)
 }
 
-// kill also waits until the lease of the killed instance has expired, after which its workloads
-// would be removed.
+// kill also waits until the lease of the killed process has expired. Workloads that belong to it by
+// then would be removed.
 func (s joinedDiscoveryd) kill() (instance string) {
 	s.t.Helper()
 	before := s.instance()
@@ -124,8 +126,8 @@ func (s joinedDiscoveryd) kill() (instance string) {
 	return instance
 }
 
-// instance returns the instance of outrider-discoveryd that has the only lease; "": there are
-// several.
+// instance returns the name of the outrider-discoveryd process that has the only lease, "" if there
+// is not exactly one lease.
 func (s joinedDiscoveryd) instance() string {
 	const prefix = "outrider/registration/servers/"
 	text, err := s.Run(s.t.Context(), "/opt/consul/consul", "kv", "get", "-keys", prefix)
@@ -135,8 +137,8 @@ func (s joinedDiscoveryd) instance() string {
 	return strings.TrimPrefix(text, prefix)
 }
 
-// outages restart Consul in order, kill it, and have it away for longer than the grace period. Its
-// data stay.
+// outages returns functions that restart Consul's unit, that kill Consul, and that stop it for
+// longer than the grace period. Its data are kept.
 func (s joinedDiscoveryd) outages() (all []func()) {
 	for _, command := range []string{"systemctl restart consul.service",
 		"systemctl kill -s KILL consul.service",

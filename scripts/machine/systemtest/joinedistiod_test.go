@@ -13,18 +13,18 @@ import (
 	"outrider.org/outrider/scripts/parts/signer"
 )
 
-// joinedIstiod is a real istiod with an API server, outside of the machines.
+// joinedIstiod is the fleetServer with a real istiod and an API server, which run on this host.
 type joinedIstiod struct {
 	t         *testing.T
 	f         *joinedFleet
 	cluster   *cluster.Cluster
 	authority *pkitest.Authority
-	folder    string // the files of the authority
+	folder    string // has the files of the CA
 	instances int
-	stop      func() // kills the newest instance
+	stop      func() // kills the current istiod
 }
 
-// startIstiod starts both with the files of the mesh, and a new authority.
+// startIstiod starts an API server with the objects of joinedMesh, and istiod with a new CA.
 func (f *joinedFleet) startIstiod() {
 	f.t.Helper()
 	s := &joinedIstiod{t: f.t, f: f, cluster: cluster.Start(f.t), folder: f.t.TempDir(),
@@ -40,7 +40,7 @@ func (f *joinedFleet) startIstiod() {
 	s.start()
 }
 
-// start starts an instance, which the hosts reach at their gateways.
+// start starts another istiod, which each host reaches at port 15012 of its gateway.
 func (s *joinedIstiod) start() {
 	s.t.Helper()
 	s.instances++
@@ -90,7 +90,8 @@ func (s *joinedIstiod) kill() (instance string) {
 	return s.instance()
 }
 
-// outages kill the API server, and have it away for longer than the grace period. Its data stay.
+// outages returns functions that kill the API server and start it again, at once and after longer
+// than the grace period. Its data are kept.
 func (s *joinedIstiod) outages() []func() {
 	return []func(){
 		func() { s.restart(nil) },
@@ -102,9 +103,10 @@ func (s *joinedIstiod) outages() []func() {
 	}
 }
 
-// restart restarts the API server, and waits until istiod sees changes again. The pauses of its
-// watches grow to a minute; meanwhile it loses reports of health and refuses new streams, because
-// it writes to outdated WorkloadEntries.
+// restart kills the API server, calls meanwhile, starts the server again, and waits until istiod
+// sees changes again. istiod waits up to a minute before it opens its watches again. Until then it
+// loses reports of health and refuses new streams, because it writes outdated versions of
+// WorkloadEntries.
 func (s *joinedIstiod) restart(meanwhile func(string)) {
 	s.t.Helper()
 	s.cluster.Restart(meanwhile)
@@ -119,7 +121,8 @@ func (s *joinedIstiod) restart(meanwhile func(string)) {
 		time.Since(begun).Round(100*time.Millisecond))
 }
 
-// rotation starts istiod again at each step, because it reads the roots of its clients only then.
+// rotation restarts istiod in each step, because istiod reads the roots for its clients'
+// certificates only when it starts.
 func (s *joinedIstiod) rotation() (steps []func()) {
 	old, next := s.authority, pkitest.NewAuthority(s.t, "new", nil)
 	s.authority = next

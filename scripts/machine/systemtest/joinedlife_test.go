@@ -12,41 +12,46 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// joinedLimit bounds each wait. istiod itself may pause for a minute after the API server was away.
+// joinedLimit bounds each wait. After an outage of the API server istiod may wait for a minute
+// before it tries again.
 const joinedLimit = 2 * time.Minute
 
-// joinedLoad is the load on a host during its life: to itself without TLS, and to the mesh.
+// joinedLoad is the load from one host during the test: plain to plain.test, which is on the host
+// itself, and mutual to web.test, with mutual TLS.
 type joinedLoad struct {
 	plain, mutual *Load
 }
 
-// Marks between which requests to a machine that is killed may be lost: it had them in flight.
+// Labels of the events between which requests may be lost: those that the killed machine had not
+// yet answered.
 const (
 	dying = "machine is killed"
 	dead  = "machine is dead"
 )
 
-// Two machines that have only the package join with one command each, without Kubernetes, and live
-// until one of them is killed and the other leaves.
+// Two machines on which nothing but the package is installed each join with one command, without
+// Kubernetes, and no request is lost until one of them is killed and the other leaves.
 func TestJoined_LifeOfAFleet(t *testing.T) {
 	f := newJoinedFleet(t)
 	f.startDiscoveryd()
 	f.live()
 }
 
-// The same life with the same files, served by a real istiod.
+// The hosts go through the same steps with the same mesh configuration, but join a real istiod.
 func TestJoined_LifeOfAFleetWithIstiod(t *testing.T) {
 	f := newJoinedFleet(t)
 	f.startIstiod()
-	// istiod decides at the first registration whether a workload reports its health
+	// istiod decides at a workload's first registration whether it reports its health, so it must
+	// do so from the start
 	for _, h := range f.hosts {
 		h.Write("/etc/outrider/conf.d/40-health.toml", joinedHealth)
 	}
 	f.live()
 }
 
-// live has the hosts join, and under load live through everything that a fleet does. Only requests
-// that the killed machine had in flight are lost.
+// live makes the hosts join, and under load changes health and routes, restarts agents, server and
+// registry, kills a machine, and more. No request may be lost except for those that the killed
+// machine had not yet answered.
 func (f *joinedFleet) live() {
 	t := f.t
 	one, two := f.hosts[0], f.hosts[1]
@@ -65,7 +70,7 @@ func (f *joinedFleet) live() {
 	one.awaitAnswering("both")
 
 	settings := configuration + joinedHealth
-	if full() { // certificates are renewed during the test
+	if full() { // so that certificates are renewed during the test
 		settings += "[identity]\nttl = \"1m\"\n"
 	}
 	for _, h := range f.hosts {
@@ -109,14 +114,14 @@ func (f *joinedFleet) live() {
 	}
 }
 
-// reload is a hot restart.
+// reload makes a hot restart, and waits until the agent is ready.
 func (h *joinedHost) reload() {
 	h.t.Helper()
 	h.Script("systemctl reload outrider.service; outrider wait --timeout 30s")
 }
 
-// entries waits until there is a number of registered workloads, all of which fulfil a condition;
-// nil: none.
+// entries waits until exactly number workloads are registered, and holds, if not nil, returns true
+// for the WorkloadEntry of each.
 func (f *joinedFleet) entries(what string, number int, holds func(string) bool) {
 	f.t.Helper()
 	parts.EventuallySees(f.t, joinedLimit, what, func() (bool, string) {
@@ -127,10 +132,11 @@ func (f *joinedFleet) entries(what string, number int, holds func(string) bool) 
 	})
 }
 
-// connected reports whether a WorkloadEntry is that of a connected workload.
+// connected reports whether the workload of a WorkloadEntry is connected to the server.
 func connected(entry string) bool { return strings.Contains(entry, "istio.io/connectedAt") }
 
-// flipHealth makes one of two hosts unhealthy for some time.
+// flipHealth makes the second host, flipping, unhealthy, until only the first host answers requests
+// of client, and then healthy again.
 func (f *joinedFleet) flipHealth(client, flipping *joinedHost) {
 	flipping.Script("systemctl stop gate.service")
 	client.awaitAnswering(f.hosts[0].name)
@@ -138,7 +144,8 @@ func (f *joinedFleet) flipHealth(client, flipping *joinedHost) {
 	client.awaitAnswering("both")
 }
 
-// shift sends all requests to one version, then to the other, then to both.
+// shift routes all requests to v2, then to v1, then to both, and waits each time until only those
+// answer.
 func (f *joinedFleet) shift(client *joinedHost) {
 	for _, version := range []string{"v2", "v1"} {
 		f.route("host: web.test, subset: " + version)
@@ -148,7 +155,8 @@ func (f *joinedFleet) shift(client *joinedHost) {
 	client.awaitAnswering("both")
 }
 
-// killServer kills the server. The next instance takes the workloads over, and removes none.
+// killServer kills the server. The process that replaces it takes over all workloads and removes
+// none.
 func (f *joinedFleet) killServer() {
 	f.t.Helper()
 	instance := f.server.kill()
@@ -158,7 +166,7 @@ func (f *joinedFleet) killServer() {
 	f.hosts[0].awaitAnswering("both")
 }
 
-// restartRegistry has the registry away several times. Nothing is removed because of that.
+// restartRegistry goes through the outages of the registry. None of them removes a workload.
 func (f *joinedFleet) restartRegistry() {
 	f.t.Helper()
 	for _, outage := range f.server.outages() {
@@ -169,7 +177,8 @@ func (f *joinedFleet) restartRegistry() {
 	f.flipHealth(f.hosts[0], f.hosts[1])
 }
 
-// rotate replaces the authority. All certificates are of the new one in the end.
+// rotate replaces the CA step by step. After each step both hosts renew their certificates and
+// still serve each other, so the last certificates are of the new CA.
 func (f *joinedFleet) rotate() {
 	f.t.Helper()
 	for _, step := range f.server.rotation() {
@@ -184,8 +193,8 @@ func (f *joinedFleet) rotate() {
 	}
 }
 
-// rebootOffline reboots a host while server and registry are away. It serves with what it has
-// stored.
+// rebootOffline reboots a host while the server and the registry are stopped. The host then serves
+// with the configuration and the certificate that it has stored.
 func (f *joinedFleet) rebootOffline(h *joinedHost) {
 	f.t.Helper()
 	f.server.away(func() {
@@ -201,7 +210,7 @@ func (f *joinedFleet) rebootOffline(h *joinedHost) {
 	f.hosts[0].awaitAnswering("both")
 }
 
-// rejoin has a host leave the mesh, and join it again with a new token.
+// rejoin makes a host leave the mesh, and join it again with a new token.
 func (f *joinedFleet) rejoin(h *joinedHost) {
 	f.t.Helper()
 	h.Script("outrider leave")
@@ -212,12 +221,13 @@ func (f *joinedFleet) rejoin(h *joinedHost) {
 	f.hosts[0].awaitAnswering("both")
 }
 
-// serial returns the serial number of the workload's certificate.
+// serial returns the serial number of the host's workload certificate.
 func (h *joinedHost) serial() string {
 	return (&certified{Host: h.Host}).workload().Serial
 }
 
-// expire waits until the entry of the killed machine is removed, after the grace period.
+// expire waits until the server has removed the WorkloadEntry of the killed machine, which it does
+// after the grace period.
 func (f *joinedFleet) expire() {
 	begun := time.Now()
 	f.entries("the entry of the killed machine is removed", 1, nil)
@@ -230,11 +240,12 @@ func (f *joinedFleet) expire() {
 	f.hosts[0].awaitAnswering(f.hosts[0].name)
 }
 
-// failedRequests prints the numbers of failed requests by second, status, flags and upstream host.
+// failedRequests is a script that prints the numbers of failed requests in the access log by
+// second, status code, response flags and upstream host.
 const failedRequests = `grep -v '" 200 ' ` + joinedLog + ` |
 awk '{print substr($1, 13, 8), $5, $6, $NF}' | sort | uniq -c | tail -n 60`
 
-// startLoad starts the load on the first host.
+// startLoad starts both loads on the first host.
 func (f *joinedFleet) startLoad() *joinedLoad {
 	start := func(rate float64, host string, port int) *Load {
 		if !full() {
@@ -242,14 +253,15 @@ func (f *joinedFleet) startLoad() *joinedLoad {
 		}
 		address := fmt.Sprintf("127.0.0.1:%d", port)
 		return f.hosts[0].StartLoad(rate, "-host", host, "-http", address, "-http2", address, "-tcp",
-			"", "-timeout", "30s") // a busy machine may take longer than the usual limit
+			// on a busy machine a response may take longer than the default timeout
+			"", "-timeout", "30s")
 	}
 	return &joinedLoad{plain: start(standard(), "plain.test", 7081),
 		mutual: start(joinedRate, "web.test", 7080)}
 }
 
-// joinedRate is the part of the standard load that two processors carry with mutual TLS beside the
-// rest.
+// joinedRate is the rate of the load with mutual TLS, relative to the standard load. Two processors
+// can carry it in addition to the load without TLS and the machines.
 const joinedRate = 0.1
 
 func (l *joinedLoad) mark(label string) {
@@ -257,7 +269,8 @@ func (l *joinedLoad) mark(label string) {
 	l.mutual.Mark(label)
 }
 
-// stop ends the load, and fails the test if requests were lost that the killed machine did not have.
+// stop ends both loads. It fails the test if a request was lost, except for requests with mutual
+// TLS around the time at which the machine was killed.
 func (l *joinedLoad) stop(t *testing.T) {
 	t.Helper()
 	for what, running := range map[string]*Load{"without TLS": l.plain, "mutual TLS": l.mutual} {
@@ -269,8 +282,8 @@ func (l *joinedLoad) stop(t *testing.T) {
 			at[mark.Label] = int(mark.At.Seconds())
 		}
 		permitted := map[int]bool{}
-		// what is in flight at the kill may have begun seconds before on a busy machine, which may
-		// also notice closed connections late
+		// On a busy machine, requests that are unanswered at the kill may have begun seconds
+		// earlier, and the closed connections may be detected late.
 		for second := at[dying] - 5; running == l.mutual && second <= at[dead]+1; second++ {
 			permitted[second] = true
 		}
@@ -282,7 +295,7 @@ func (l *joinedLoad) stop(t *testing.T) {
 	}
 }
 
-// lostAt logs when requests were lost.
+// lostAt logs the errors of each second in which requests were lost.
 func lostAt(t *testing.T, what string, report load.Report) {
 	t.Helper()
 	for _, second := range report.Seconds {

@@ -18,8 +18,8 @@ import (
 	"outrider.org/outrider/agent/journal"
 )
 
-// If this variable is set, the test program floods the journal: a number of lines per second, for a
-// duration.
+// floodEnvironment is an environment variable that makes the test program run flood, which logs
+// floodRate lines per second to the journal for floodTime.
 const (
 	floodEnvironment = "OUTRIDER_TEST_FLOOD"
 	floodRate        = 5000
@@ -28,7 +28,8 @@ const (
 	mostGrowth       = 5_000_000 // bytes
 )
 
-// flood logs as an agent whose Envoy logs many lines, and prints its memory growth in bytes.
+// flood logs as an agent does whose Envoy writes many lines, and prints by how many bytes its
+// memory grew.
 func flood() int {
 	j, err := journal.Open(journal.Options{Level: slog.LevelInfo, Program: "outriderd"})
 	if err != nil {
@@ -62,16 +63,16 @@ func flood() int {
 	return 0
 }
 
-// held returns the memory of this program, without the shadow memory of the race detector.
-// TestEnvoyLogFlood measures the resident memory of the real agent.
+// held returns how many bytes of memory the Go runtime of this program holds, without the shadow
+// memory of the race detector. TestEnvoyLogFlood measures the resident memory of the real agent.
 func held() int64 {
 	var memory runtime.MemStats
 	runtime.ReadMemStats(&memory)
 	return int64(memory.Sys - memory.HeapReleased)
 }
 
-// Each of 5,000 lines per second is in the real journal or counted as suppressed, across a restart
-// of journald, and the sender's memory does not grow.
+// A program logs 5,000 lines per second while journald is restarted. Each line is in the real
+// journal or in the reported number of suppressed lines, and the program's memory hardly grows.
 func TestFloodOfLines(t *testing.T) {
 	program, err := os.Executable()
 	if err != nil {
@@ -121,12 +122,12 @@ func TestFloodOfLines(t *testing.T) {
 	}
 }
 
-// Log entries of the agent and its Envoy have the contract's fields, and journalctl -x explains
-// them.
+// Log entries of the agent and its Envoy have the documented fields, and journalctl -x explains
+// entries with a message ID.
 func TestJournalFields(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	// This causes the expected warnings.
+	// At this level Envoy logs some lines, which the test needs.
 	h.Write("/etc/outrider/conf.d/40-log.toml", "[envoy]\nlog_level = \"info\"\n")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
@@ -191,7 +192,7 @@ func TestJournalFields(t *testing.T) {
 	}
 }
 
-// journal returns the matching entries.
+// journal returns the fields of each journal entry that matches.
 func (h *Host) journal(matches ...string) []map[string]string {
 	h.t.Helper()
 	out := h.Journal(append([]string{"-o", "json"}, matches...)...)

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// In every boot each socket starts before its agent, there is no ordering cycle and no failed unit,
-// and the agents become ready.
+// At every boot each socket is active before its agent starts, there is no ordering cycle, no unit
+// of Outrider fails, and the agents become ready.
 func TestBoot_NoOrderingCycle(t *testing.T) {
 	t.Parallel()
 	rounds := 3
@@ -20,7 +20,8 @@ func TestBoot_NoOrderingCycle(t *testing.T) {
 	h.Instance("a", 0)
 	h.MustRun(t, "systemctl", "enable", "outrider.service", "outrider@a.service",
 		"outrider-online.target")
-	// Ignore other units of the machine, which may fail.
+	// Only messages about Outrider and about cycles count: other units of the machine may be
+	// invalid.
 	if said := h.Script(
 		"systemd-analyze verify --man=no multi-user.target 2>&1 | grep -e outrider -e cycle || " +
 			"true"); said != "" {
@@ -66,8 +67,8 @@ func (h *Host) microseconds(unit, property string) int64 {
 	return number
 }
 
-// Envoy's user can fill its own directory but nothing else in /run. The agents and the host
-// continue.
+// Envoy's user can fill /run/outrider-envoy, which is a small file system of its own, but not the
+// rest of /run. While it is full, Envoy serves and the agents can be restarted.
 func TestEnvoysDirectory_IsBounded(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -89,7 +90,7 @@ i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || brea
 		h.Script("df --output=avail,iavail /run | tail -n 1"))
 	h.Serves()
 	for _, unit := range []string{"outrider.service", "outrider@a.service"} {
-		h.MustRun(t, "systemctl", "restart", unit) // adopts the running Envoy
+		h.MustRun(t, "systemctl", "restart", unit) // adopts the Envoy that runs
 	}
 	h.Serves()
 	h.Script("rm -f /run/outrider-envoy/fill; find /run/outrider-envoy/a -name 'f*' -delete")
@@ -97,7 +98,8 @@ i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || brea
 	h.Serves()
 }
 
-// If /run or Envoy's directory is full, the start reports it and succeeds once there is space.
+// If /run or /run/outrider-envoy has no free space or no free inode, the start fails and the
+// journal says why. The agent becomes ready when there is space again.
 func TestStart_RecoversFromFullRun(t *testing.T) {
 	t.Parallel()
 	const pages = `head -c 1G /dev/zero >%[1]s/fill 2>/dev/null || true; truncate -s -$((%[2]d * 4096)) %[1]s/fill`
@@ -106,7 +108,7 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 	for _, c := range []struct{ name, folder, fill, told string }{
 		{"no page", "/run", fmt.Sprintf(pages, "/run", 0), noSpace},
 		{"less than the bootstrap needs", "/run", fmt.Sprintf(pages, "/run", 2), noSpace},
-		// systemd itself needs a free inode there.
+		// Without a free inode in /run, systemd itself cannot start the unit.
 		{"no name", "/run", fmt.Sprintf(names, "/run"), "Failed to set up mount namespacing"},
 		{"no page for Envoy", "/run/outrider-envoy", fmt.Sprintf(pages, "/run/outrider-envoy", 0),
 			noSpace},
@@ -115,7 +117,7 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			h := NewHost(t)
-			// Make the file system small enough to be filled.
+			// /run is made so small that the test can fill it.
 			h.Script("systemctl start outrider-envoy.socket; mount -o remount,size=$(($(df " +
 				"--output=used /run | tail -n 1) + 2000))k," +
 				"nr_inodes=$(($(df --output=iused /run | tail -n 1) + 2000)) /run")
@@ -124,7 +126,8 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 			h.Eventually(time.Minute, "the journal says "+c.told, func() bool {
 				return strings.Contains(h.Journal("-o", "cat", "-u", "outrider*"), c.told)
 			})
-			// Units that start before the agent report it, too.
+			// The message may be that of a unit that starts before the agent, so wait for the
+			// agent, too.
 			h.Eventually(time.Minute, "the agent starts again", func() bool {
 				state := h.Property("outrider", "ActiveState")
 				return state == "activating" || state == "deactivating"
@@ -137,8 +140,8 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 	}
 }
 
-// A compromised agent cannot make systemd create the socket of an instance elsewhere, or change its
-// owner.
+// A compromised agent that places a symbolic link in /run/outrider cannot make systemd create the
+// socket of an instance elsewhere, or change its owner.
 func TestInstancesSocket_FollowsNoLink(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

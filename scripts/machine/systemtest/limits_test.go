@@ -17,11 +17,12 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// holdEnvironment is the environment variable that makes this program hold connections: that many
-// to each address, and eight to the bus.
+// holdEnvironment is an environment variable with a number. It makes this program run hold.
 const holdEnvironment = "OUTRIDER_TEST_HOLD"
 
-// hold opens connections, keeps calls pending on those of the bus, prints a line, and never ends.
+// hold opens count connections to each of three sockets of the agent, and eight to the bus, on each
+// of which it always has 100 pending calls to the agent. Then it prints a line and waits until it
+// is killed.
 func hold(count int) error {
 	var all []net.Conn
 	for range count {
@@ -29,7 +30,8 @@ func hold(count int) error {
 			"unix /run/outrider/outrider.sock"} {
 			network, where, _ := strings.Cut(address, " ")
 			c, err := net.Dial(network, where)
-			if errors.Is(err, syscall.EAGAIN) { // the socket's backlog is full
+			// the socket's backlog is full, so wait for the agent to accept connections
+			if errors.Is(err, syscall.EAGAIN) {
 				parts.Poll(time.Hour, func() bool {
 					c, err = net.Dial(network, where)
 					return !errors.Is(err, syscall.EAGAIN)
@@ -64,7 +66,8 @@ func hold(count int) error {
 	select {}
 }
 
-// Connections that one user holds do not exclude other users.
+// While one user holds hundreds of connections to each of the agent's sockets, the agent still
+// responds to other users, and to health checks of any user, within five seconds.
 func TestConnections_OfOneUserKeepNobodyOut(t *testing.T) {
 	self, err := os.Executable()
 	if err != nil {

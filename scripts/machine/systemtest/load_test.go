@@ -22,7 +22,7 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Load is load on Envoy from inside the machine.
+// Load is a running load on Envoy, from program load in the machine.
 type Load struct {
 	h       *Host
 	process *exec.Cmd
@@ -30,8 +30,8 @@ type Load struct {
 	out     bytes.Buffer
 }
 
-// StartLoad starts a load. rate is relative to the standard load; more has arguments that override
-// the usual ones.
+// StartLoad starts a load. rate is relative to the standard load (package load). more has arguments
+// that override the default ones.
 func (h *Host) StartLoad(rate float64, more ...string) *Load {
 	h.t.Helper()
 	l := &Load{h: h}
@@ -49,7 +49,7 @@ func (h *Host) StartLoad(rate float64, more ...string) *Load {
 	return l
 }
 
-// Mark adds an event to the report.
+// Mark adds an event to the report, at the current time.
 func (l *Load) Mark(label string) {
 	l.h.t.Helper()
 	if _, err := io.WriteString(l.marks, label+"\n"); err != nil {
@@ -71,7 +71,7 @@ func (l *Load) Stop() load.Report {
 	return last.Report
 }
 
-// The two versions of the package in an upgrade.
+// The versions of the package before and after an upgrade, and where their folders are mounted.
 const (
 	oldVersion = "0.9.1"
 	newVersion = "0.9.2"
@@ -84,8 +84,7 @@ var builtDebs struct {
 	folder string
 }
 
-// debs returns a directory with both versions of the package, which are built once per test
-// process.
+// debs returns a folder with both versions of the package, which are built once per test process.
 func debs(t *testing.T) string {
 	t.Helper()
 	builtDebs.Lock()
@@ -93,7 +92,7 @@ func debs(t *testing.T) string {
 	if builtDebs.folder != "" {
 		return builtDebs.folder
 	}
-	folder := filepath.Join(rig.Build(t, false).Dir, "debs") // which TestMain removes
+	folder := filepath.Join(rig.Build(t, false).Dir, "debs") // TestMain removes it
 	for _, version := range []string{oldVersion, newVersion} {
 		command := exec.CommandContext(t.Context(), filepath.Join(parts.Root(), "scripts",
 			"package"))
@@ -108,7 +107,8 @@ func debs(t *testing.T) string {
 	return folder
 }
 
-// installPackage installs a version over the current one, without changing the configuration.
+// installPackage installs a version of the package over the installed one, and keeps the
+// configuration.
 func (h *Host) installPackage(version string) {
 	h.t.Helper()
 	h.MustRun(h.t, "dpkg", "--force-confold", "-i", fmt.Sprintf("%s/%s/outrider_%s-1_amd64.deb",
@@ -118,12 +118,13 @@ func (h *Host) installPackage(version string) {
 	}
 }
 
-// No request is lost before the stop, whatever happens to the agent.
+// No request is lost when the agent is reloaded, restarted, upgraded, killed or ended by the
+// watchdog, or when the keeper re-executes itself.
 func TestNoRequestIsLost(t *testing.T) {
 	h := NewHost(t, debs(t)+":"+debPlace)
 	h.installPackage(oldVersion)
-	// The agent must respond within half of this time; on a busy machine that takes a second or
-	// two.
+	// The agent must respond within half of this time, which takes a second or two on a busy
+	// machine.
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -171,7 +172,8 @@ func TestNoRequestIsLost(t *testing.T) {
 	}
 }
 
-// A stop cuts no request or response.
+// When the agent is stopped under load, no connection is reset and no request times out. The stop
+// takes at most 20 seconds.
 func TestStopUnderLoad(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -205,8 +207,8 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
-// The lines of an Envoy that logs thousands of them per second reach the journal, and the agent's
-// memory does not grow.
+// While Envoy logs thousands of lines per second, at least 2,500 per second reach the journal, and
+// the agent's memory hardly grows.
 func TestEnvoyLogFlood(t *testing.T) {
 	h := NewHost(t)
 	h.Write("/etc/systemd/journald.conf.d/test.conf",
@@ -243,8 +245,9 @@ func TestEnvoyLogFlood(t *testing.T) {
 	}
 }
 
-// memory returns the memory of a unit's main process in bytes: VmRSS, RssAnon or RssFile. An idle
-// agent unmaps its program (RssFile). Pages that it uses again are not growth.
+// memory returns field VmRSS, RssAnon or RssFile of the status of a unit's main process, in bytes.
+// RssFile includes the pages of the program file, which an idle agent unmaps. They are mapped again
+// when they are used, which is no growth.
 func (h *Host) memory(unit, field string) int {
 	h.t.Helper()
 	kilobytes, err := strconv.Atoi(strings.Fields(h.ProcessStatus(h.MainPID(unit), field))[0])

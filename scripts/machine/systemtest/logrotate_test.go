@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// logrotate rotates access logs with the packaged configuration: Envoy continues in the new file
-// without a new epoch.
+// When logrotate rotates the access logs with the packaged configuration, Envoy continues in the
+// new file, without a new epoch.
 func TestLogrotate(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -23,7 +23,8 @@ func TestLogrotate(t *testing.T) {
 		h.MustRun(t, "curl", "-sf", "-m", "5", "-o", "/dev/null", "-H", "Host: web.test", "-H",
 			"X-Mark: "+mark, "http://127.0.0.1:80/")
 	}
-	// Envoy flushes its access logs every ten seconds, or on request.
+	// holds waits until a file consists of one line, because Envoy writes its access logs to the
+	// file only every ten seconds, or on request.
 	holds := func(path, mark string) {
 		t.Helper()
 		h.Eventually(time.Minute, path+" holds "+mark, func() bool {
@@ -56,7 +57,7 @@ func TestLogrotate(t *testing.T) {
 		t.Errorf("epoch %d, pid %d became epoch %d, pid %d", live.Number, live.PID, now.Number,
 			now.PID)
 	}
-	// The agent logs this after Envoy's answer, when the file exists.
+	// The agent logs this after the response of Envoy, when the new file already exists.
 	reopened := func() int {
 		return strings.Count(h.Journal("-o", "cat", "-u", "outrider.service"),
 			"access logs reopened")

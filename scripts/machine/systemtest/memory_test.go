@@ -38,18 +38,19 @@ func TestUnits_HaveLimits(t *testing.T) {
 	}
 }
 
-// limitGroup is a control group of this host that contains a process of a machine. With control
-// groups of version 1 a machine has no controllers, so its units' own limits have no effect.
+// limitGroup is a control group of this host to which a process of a machine is moved, to limit it.
+// With control groups of version 1 a machine has no controllers, so the limits of its units have no
+// effect.
 type limitGroup struct {
 	t      *testing.T
 	folder string
 }
 
-// newLimitGroup creates a group with a controller.
+// newLimitGroup creates a control group in which a controller, memory or pids, is enabled.
 func newLimitGroup(t *testing.T, controller string) *limitGroup {
 	t.Helper()
 	root := filepath.Join("/sys/fs/cgroup", controller)
-	if _, err := os.Stat(root); err != nil { // version 2: the unified hierarchy
+	if _, err := os.Stat(root); err != nil { // version 2, whose controllers share one hierarchy
 		root = "/sys/fs/cgroup"
 		g := &limitGroup{t, root}
 		g.write("cgroup.subtree_control", "+"+controller)
@@ -79,7 +80,8 @@ func (g *limitGroup) read(file string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// write writes to the first of the files that exists.
+// write writes text to the first of the group's files that exists. files has their names in
+// versions 1 and 2, separated by spaces.
 func (g *limitGroup) write(files, text string) {
 	g.t.Helper()
 	for file := range strings.FieldsSeq(files) {
@@ -94,7 +96,7 @@ func (g *limitGroup) write(files, text string) {
 	g.t.Fatalf("no %s in %s", files, g.folder)
 }
 
-// hostPID returns the PID on this host of a process in a machine.
+// hostPID returns the PID that a process of a machine has on this host.
 func hostPID(t *testing.T, m *machine.Machine, pid int) int {
 	t.Helper()
 	namespace := func(pid string) string {
@@ -123,8 +125,8 @@ func hostPID(t *testing.T, m *machine.Machine, pid int) int {
 	return 0
 }
 
-// An agent that the kernel kills because of its memory limit is restarted, and Envoy loses no
-// request.
+// An agent that exceeds its memory limit is killed by the kernel and restarted. Envoy continues,
+// and no request is lost.
 func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -133,7 +135,7 @@ func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 	agent := h.MainPID("outrider.service")
 	load := h.StartLoad(standard() / 5)
 	group := newLimitGroup(t, "memory")
-	// Only memory that the agent allocates in the new group counts.
+	// Memory that the agent has allocated before it is moved to the group does not count.
 	group.write("memory.limit_in_bytes memory.max", strconv.Itoa(8<<20))
 	group.write("cgroup.procs", strconv.Itoa(hostPID(t, h.Machine, agent)))
 	var more strings.Builder
@@ -169,8 +171,8 @@ func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 	}
 }
 
-// An agent that cannot create more processes refuses a reload, or is restarted; Envoy loses no
-// request.
+// While the agent cannot create processes, a reload fails or ends the agent, which is then
+// restarted. Later a reload succeeds. No request to Envoy is lost.
 func TestTasks_AgentAtItsLimitRecovers(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")

@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// httpsServer is a server of a Gateway with the files of certificate.
+// httpsServer is a server of a Gateway, with the files that certificate writes.
 const httpsServer = `- port: {number: 8443, name: https, protocol: HTTPS}
   hosts: [web.test]
   tls:
@@ -20,7 +20,8 @@ const httpsServer = `- port: {number: 8443, name: https, protocol: HTTPS}
     serverCertificate: /etc/outrider/tls/a.crt
     privateKey: /etc/outrider/tls/a.key`
 
-// certificate writes, for Envoy, a self-signed certificate of web.test and its key.
+// certificate writes a self-signed certificate for web.test, and its key, which Envoy's user can
+// read.
 func (h *Host) certificate(days int) {
 	h.t.Helper()
 	h.Script(`mkdir -p /etc/outrider/tls && cd /etc/outrider/tls && ` +
@@ -29,14 +30,14 @@ func (h *Host) certificate(days int) {
 		fmt.Sprintf(`-days %d && `, days) + `chown outrider-envoy a.* && chmod 0400 a.*`)
 }
 
-// refusedFilter is refused by Envoy only: its Lua script does not compile.
+// refusedFilter is a configuration that only Envoy refuses: its Lua script does not compile.
 var refusedFilter = parts.GatewayFilterYAML("script",
 	`{name: envoy.filters.http.lua, typed_config: {`+
 		`"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, `+
 		`default_source_code: {inline_string: "this is no Lua"}}}`)
 
-// What Envoy has refused remains an error in mesh check, as in status. A check sends nothing to
-// Envoy.
+// `outrider mesh check` reports the same problems as the status, among them what Envoy has refused,
+// for as long as they exist. A check sends nothing to Envoy.
 func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -126,7 +127,8 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 	}
 }
 
-// meshProblems returns the messages of the errors and warnings of mesh check, and all of its JSON.
+// meshProblems returns the messages of the errors and warnings of `outrider mesh check`, and all
+// problems in JSON.
 func (h *Host) meshProblems() (messages []string, all string) {
 	h.t.Helper()
 	out, _ := h.Run(h.t.Context(), "outrider", "mesh", "check", "--json")
@@ -146,8 +148,8 @@ func (h *Host) meshProblems() (messages []string, all string) {
 	return messages, string(encoded)
 }
 
-// With a file that is not part of the mesh configuration, mesh check compares the result with what
-// Envoy has. It does so for root only, and changes nothing.
+// `outrider mesh check PATH` with a file that is not part of the mesh configuration reports which
+// of Envoy's resources would change. It does so only for an authorised user, and changes nothing.
 func TestMeshCheck_ComparesWithWhatEnvoyHas(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// certified is a host whose certificates come from a real istiod on the same machine.
+// certified is a host whose certificate is issued by a real istiod on the same machine.
 type certified struct {
 	*Host
 	istiod *parts.IstiodCA
@@ -21,7 +21,8 @@ type certified struct {
 	root   *pkitest.Authority
 }
 
-// newCertified boots a host that authenticates to istiod with a client certificate.
+// newCertified boots a host whose agent authenticates to istiod with a client certificate. Neither
+// the agent nor istiod runs yet.
 func newCertified(t *testing.T) *certified {
 	t.Helper()
 	path, err := parts.IstiodPath()
@@ -58,7 +59,7 @@ prov_cert_dir = "/etc/outrider/prov"
 	return c
 }
 
-// startIstiod starts istiod, until the machine reboots.
+// startIstiod starts istiod, which runs until the machine reboots.
 func (c *certified) startIstiod() {
 	c.t.Helper()
 	c.Write("/etc/ca/mesh.yaml", "trustDomain: cluster.local\n")
@@ -71,7 +72,8 @@ func (c *certified) startIstiod() {
 	c.MustRun(c.t, "systemd-run", arguments...)
 }
 
-// workload returns the workload's certificate, as the agent shows it.
+// workload returns the workload's certificate that the agent reports, the zero value if there is
+// none.
 func (c *certified) workload() api.Identity {
 	c.t.Helper()
 	var all []api.Identity
@@ -87,13 +89,14 @@ func (c *certified) workload() api.Identity {
 	return api.Identity{}
 }
 
-// condition reports whether a condition is active.
+// condition reports whether the condition with a code is active.
 func (c *certified) condition(code string) bool {
 	return strings.Contains(fmt.Sprint(c.Status().Conditions), code)
 }
 
-// The last certificate, sealed, survives a reboot while istiod does not run. A cloned machine,
-// whose systemd cannot decrypt the credential, starts without it and reports that.
+// The agent stores its certificate encrypted, and has it again after a reboot while istiod does not
+// run. On a cloned machine, whose systemd cannot decrypt the key for it, the agent starts without a
+// certificate and reports that.
 func TestPersist_SealedOverAReboot(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
@@ -123,13 +126,13 @@ func TestPersist_SealedOverAReboot(t *testing.T) {
 		c.MustRun(t, "systemctl", "start", "outrider.service")
 		c.Serves()
 	}
-	reboot() // without istiod
+	reboot() // istiod does not run after it
 	if now := c.workload(); now.Source != "cache" || now.Serial != first.Serial {
 		t.Errorf("after the reboot: %+v, want serial %s", now, first.Serial)
 	}
 
-	// The TPM is busy during one boot: the agent requests a certificate, and has the stored one
-	// after the next boot.
+	// During one boot the TPM is in lockout: the agent has no certificate. After the next boot it
+	// has the stored one again.
 	const creds = "/usr/local/bin/systemd-creds"
 	c.Write(creds, `#!/bin/sh
 [ "$1" = decrypt ] && { echo "the TPM is in lockout" >&2; exit 1; }
@@ -150,7 +153,7 @@ exec /usr/bin/systemd-creds "$@"
 		t.Errorf("the seal decrypts again: %+v, want serial %s", now, first.Serial)
 	}
 
-	// Cloned: the machine has another key.
+	// Without this key the machine cannot decrypt the credential, as a clone cannot.
 	c.MustRun(t, "rm", "/var/lib/systemd/credential.secret")
 	reboot()
 	if now := c.workload(); now.Serial != "" {
@@ -166,7 +169,8 @@ exec /usr/bin/systemd-creds "$@"
 			!c.condition("certificate-not-restored")
 	})
 
-	// Without systemd-creds or the credential nothing is stored, and the start continues.
+	// Without the credential that has the key, the agent stores no certificate, reports that, and
+	// starts.
 	c.Script("systemctl stop outrider.service outrider-seal.service; " +
 		"systemctl mask --runtime outrider-seal.service; rm -rf /etc/credstore.encrypted")
 	c.MustRun(t, "systemctl", "start", "outrider.service")

@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// TestProxyless_ApplicationHasWhatGRPCNeeds follows the README: an agent without Envoy, and an
-// application that runs as another user.
+// TestProxyless_ApplicationHasWhatGRPCNeeds follows the README's instructions for proxyless gRPC:
+// the agent starts no Envoy, and an application of another user can read its certificate and the
+// gRPC bootstrap and connect to the xDS socket, but nothing more.
 func TestProxyless_ApplicationHasWhatGRPCNeeds(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
 	c.startIstiod()
 	c.Script("useradd --system --groups outrider-xds shop")
-	c.Script("useradd --system --groups outrider-envoy before") // as earlier releases required
+	c.Script("useradd --system --groups outrider-envoy before") // as earlier releases required it
 	c.Write("/etc/tmpfiles.d/shop.conf", "d /run/outrider/certificates 2750 outrider shop\n")
 	c.Script("systemd-tmpfiles --create shop.conf")
 	c.Write("/etc/outrider/conf.d/70-grpc.toml", `[envoy]

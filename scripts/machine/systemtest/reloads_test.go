@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// Many reloads, every other one with a broken configuration: exit statuses are correct, broken
-// configurations are refused with file, line and key, and no request is lost.
+// Of many reloads every other one has a broken configuration. Good ones start an epoch. Broken ones
+// fail, and the journal and the unit's status name file, line and key. No request is lost.
 func TestReloadsInARow(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
@@ -52,7 +52,7 @@ func TestReloadsInARow(t *testing.T) {
 			t.Errorf("reload %d: %q is taken: %s", i, fault.text, out)
 		}
 		for who, says := range map[string]func() string{
-			// journalctl --grep fails without a match.
+			// This does not use journalctl --grep, which fails if nothing matches.
 			"the journal": func() string {
 				lines := strings.Split(h.Journal("-o", "cat", "-u", "outrider.service", "-p",
 					"err"), "\n")
@@ -76,7 +76,7 @@ func TestReloadsInARow(t *testing.T) {
 		}
 		h.Serves()
 	}
-	// Removing the file is a change that the agent applies without a request.
+	// The agent notices by itself that the last broken file was removed.
 	h.Eventually(time.Minute, "the agent has come to rest",
 		func() bool { return h.Property("outrider", "ActiveState") == "active" })
 	if restarts := h.Property("outrider", "NRestarts"); restarts != "0" {

@@ -12,14 +12,15 @@ import (
 	"outrider.org/outrider/scripts/machine"
 )
 
-// longDrain makes an epoch with clients drain for longer than any command of a test takes.
+// longDrain makes an epoch that has clients drain for longer than any command of a test may take.
 const longDrain = "[envoy]\ndrain_duration = \"200s\"\nparent_shutdown_duration = \"300s\"\n"
 
-// soon is longer than a reload takes on a busy machine, and much shorter than longDrain.
+// soon is longer than a reload takes on a busy machine, and much shorter than the drain of
+// longDrain.
 const soon = 60 * time.Second
 
-// onBoth runs a test on a machine, and on one whose filter of system calls refuses pidfd_getfd to
-// the keeper, as the default filters of systemd-nspawn and Docker do.
+// onBoth runs a test on two machines. The system call filter of the second one refuses pidfd_getfd
+// to the keeper, as the default filters of systemd-nspawn and Docker do.
 func onBoth(t *testing.T, test func(t *testing.T, h *Host)) {
 	t.Helper()
 	for name, calls := range map[string][]string{
@@ -34,8 +35,8 @@ func onBoth(t *testing.T, test func(t *testing.T, h *Host)) {
 	}
 }
 
-// connections returns the number of an epoch's connections in the status, -1 if the epoch does not
-// run.
+// connections returns how many connections an epoch has according to the status, -1 if the epoch
+// does not run.
 func (h *Host) connections(number int) int {
 	h.t.Helper()
 	for _, e := range h.Status().Epochs {
@@ -46,7 +47,7 @@ func (h *Host) connections(number int) int {
 	return -1
 }
 
-// connect opens a connection to a port from inside the machine, until leave is called.
+// connect opens a connection from inside the machine to one of its ports. leave closes it.
 func (h *Host) connect(port int) (leave func()) {
 	h.t.Helper()
 	client := h.Command(h.t.Context(), "bash", "-c",
@@ -68,8 +69,9 @@ func end(input io.Closer, client *exec.Cmd) {
 	_ = client.Wait()
 }
 
-// A reload waits for the clients of an earlier epoch, but not for its idle connections to backends
-// or for connections to Outrider's own listeners. The numbers that users see do not include these.
+// A reload waits for the client connections of an epoch that still drains, but not for its idle
+// connections to backends or for connections to Outrider's own listeners. The numbers of
+// connections that status, metrics and messages show do not include the latter two.
 func TestReload_WaitsForClientsOnly(t *testing.T) {
 	t.Parallel()
 	onBoth(t, func(t *testing.T, h *Host) {
@@ -129,9 +131,9 @@ func TestReload_WaitsForClientsOnly(t *testing.T) {
 	})
 }
 
-// With --now a reload ends the connections that it would wait for, and says how many. Without --yes
-// a script is refused and nothing happens. The agent continues a reload whose command is
-// interrupted.
+// `outrider reload --now` closes the connections that a reload would wait for, and says how many
+// there are. A script must add --yes; otherwise nothing happens. If the command is interrupted, the
+// agent continues the reload.
 func TestReload_Now(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, machine.Options{})
@@ -156,7 +158,7 @@ func TestReload_Now(t *testing.T) {
 		h.connections(0) != 1 {
 		t.Errorf("a broken configuration: %v: %s; %d connections", err, out, h.connections(0))
 	}
-	// A reload that only Envoy refuses ends no connections, either.
+	// A reload whose bootstrap only Envoy refuses closes no connections either.
 	h.Write("/etc/outrider/override.yaml", "static_resources: {clusters: [{name: none, type: EDS, "+
 		"connect_timeout: 1s}]}\n")
 	h.Write("/etc/outrider/conf.d/60-broken.toml",
@@ -176,6 +178,7 @@ func TestReload_Now(t *testing.T) {
 		t.Errorf("epoch 0 still has %d connections", left)
 	}
 	h.Serves()
-	h.MustRun(t, "outrider", "reload") // an epoch whose parent was killed can be a parent
+	// A hot restart from the live epoch works although its own parent was killed.
+	h.MustRun(t, "outrider", "reload")
 	h.Serves()
 }

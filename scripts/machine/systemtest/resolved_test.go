@@ -13,7 +13,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// installResolved installs and starts systemd-resolved, with this host's resolver as its upstream.
+// installResolved is a script that installs and starts systemd-resolved, with upstreamDNS as its
+// upstream.
 const installResolved = `set -eu
 ip link add near type veth peer name far
 ip addr add 198.51.100.1/24 dev near # resolved needs a network for its upstream
@@ -31,10 +32,10 @@ systemctl daemon-reload
 systemctl reload dbus.service
 systemctl start systemd-resolved`
 
-// upstreamDNS is a DNS server on the machine that resolves all names.
+// upstreamDNS is a DNS server in the machine, on 127.0.0.9, that resolves every name to 192.0.2.9.
 type upstreamDNS struct {
 	mu      sync.Mutex
-	queries map[string]int // by name in lower case
+	queries map[string]int // number of queries by name in lower case
 }
 
 func (u *upstreamDNS) count(name string) int {
@@ -77,8 +78,8 @@ func startUpstreamDNS(t *testing.T, h *Host) *upstreamDNS {
 
 const routed = "[dns]\nlisten = \"127.0.0.1:%d\"\nresolved = true\n"
 
-// Programs resolve names of the mesh through systemd-resolved while an agent runs. When it ends, in
-// whatever way, the routing of these names ends, too.
+// While an agent runs, systemd-resolved sends queries for names of the mesh to it. When the agent
+// ends, for whatever reason, these names are resolved by the upstream server again.
 func TestResolved_RoutesNames(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")
@@ -121,7 +122,8 @@ func TestResolved_RoutesNames(t *testing.T) {
 	if !resolves("elsewhere.test", direct)() || !resolves("below.shop.test", direct)() {
 		t.Error(h.Script("resolvectl query elsewhere.test; resolvectl query below.shop.test"))
 	}
-	if n := upstream.count("below.shop.test."); n == 0 || n > 4 { // A and AAAA, of two queries
+	// at most A and AAAA, for each of two lookups
+	if n := upstream.count("below.shop.test."); n == 0 || n > 4 {
 		t.Errorf("%d queries for a forwarded name", n)
 	}
 	h.Script("systemctl restart systemd-resolved")

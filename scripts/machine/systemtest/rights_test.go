@@ -5,9 +5,9 @@ import (
 	"testing"
 )
 
-// TestRights_OneRuleForSocketAndBus checks that everyone can read the state, and that root and
-// group outrider can read and change the configuration, over the private socket and D-Bus with real
-// polkit.
+// TestRights_OneRuleForSocketAndBus checks that every user can read the state, and that only root
+// and members of group outrider can read and change the configuration. It does so over the private
+// socket and over D-Bus, with the real polkit.
 func TestRights_OneRuleForSocketAndBus(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)
@@ -28,7 +28,7 @@ func TestRights_OneRuleForSocketAndBus(t *testing.T) {
 		{"outrider", "drain"}, {"outrider", "undrain"},
 	}
 	for _, c := range changing {
-		if c.action != "abort" { // of an existing epoch
+		if c.action != "abort" { // Abort would kill the live Envoy
 			entitled = append(entitled, bus(c.arguments...))
 		}
 	}

@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// Agent, keeper and Envoy dump no core. No other process of the agent's or the keeper's user can
-// read their memory, although the keeper still finds its Envoys' sockets.
+// The agent, the keeper and Envoy leave no core file when they crash. Other processes of the
+// agent's or the keeper's user cannot read their memory, but the keeper can still find its Envoys'
+// sockets.
 func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -39,20 +40,20 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 		{"the agent", "outrider", agent},
 		{"the keeper", "outrider-envoy", keeper},
 		{"Envoy", "outrider", envoy},
-		{"Envoy", "outrider-envoy", envoy}, // without its capability
+		{"Envoy", "outrider-envoy", envoy}, // this process lacks Envoy's capability
 	} {
 		if _, err := h.Run(t.Context(), "runuser", "-u", c.user, "--", "sh", "-c",
 			fmt.Sprintf("exec 3</proc/%d/mem", c.pid)); err == nil {
 			t.Errorf("%s reads the memory of %s", c.user, c.name)
 		}
 	}
-	// A reload starts and ends an epoch, for which the keeper must access the old one's listeners.
+	// During a reload the keeper must access the listeners of the old epoch's Envoy.
 	h.Write("/etc/outrider/conf.d/50-more.toml", "[envoy]\nconcurrency = 1\n")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
 	h.Serves()
 	h.MustRun(t, "systemctl", "reload", "outrider-envoy.service") // re-executes the keeper
 	h.Serves()
-	// The keeper is readable from exec until it has called prctl.
+	// Between its exec and its call of prctl other processes can read /proc/PID of the keeper.
 	h.Eventually(time.Minute, "after its upgrade the keeper is not readable", func() bool {
 		_, err := h.Run(t.Context(), "runuser", "-u", "outrider-envoy", "--", "ls",
 			fmt.Sprintf("/proc/%d/fd/", keeper))
@@ -64,9 +65,9 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 	}
 }
 
-// Secrets are objects on the bus, and a renewal is a signal. The private key exists only in the
-// files that output_dir requires: not elsewhere on the disk, in the journal, on the bus, in a bug
-// report, in a core file, or in what another user can read in /proc.
+// A secret is an object on the bus, and its renewal is a signal. The private key exists only in the
+// files that output_dir requires: nowhere else on the disk, and not in the journal, on the bus, in
+// a bug report, in a core file, or in what another user can read in /proc.
 func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	t.Parallel()
 	c := newCertified(t)
@@ -109,7 +110,7 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 		t.Errorf("a renewal started epoch %d", live.Number)
 	}
 
-	// Crashes leave no core files, which would contain the keys.
+	// Crashes must leave no core files, which would contain the key.
 	crashed := c.Live().PID
 	c.MustRun(t, "kill", "-s", "SEGV", fmt.Sprint(crashed))
 	c.Eventually(time.Minute, "another Envoy is live", func() bool {

@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/api"
 )
 
-// Envoy's user fills the shared memory of its unit, which is separate from the host's, and a hot
-// restart still works.
+// Envoy's user can fill only the shared memory of its own unit, which is limited and separate from
+// the host's. A hot restart then still works.
 func TestSharedMemory_OfEnvoyIsBounded(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

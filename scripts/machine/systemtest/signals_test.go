@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// monitor runs a command that monitors the bus in the machine, as a user, and writes its output to
-// a file.
+// monitor starts a command that monitors the machine's bus, as a user, and writes its output to a
+// file.
 func (h *Host) monitor(user, file string, command ...string) {
 	h.t.Helper()
 	h.MustRun(h.t, "systemd-run", append([]string{"--quiet", "--unit=monitor-" + user, "-p",
 		"User=" + user, "-p", "StandardOutput=file:" + file}, command...)...)
 }
 
-// Changes are signals that every user receives, and root's monitor sees them.
+// The agent sends D-Bus signals during a reload, a refused reload and a stop. Every user receives
+// them. Only root may monitor all of its messages.
 func TestBus_SendsSignals(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)

@@ -6,7 +6,8 @@ import (
 	"time"
 )
 
-// The bus does not respond for seconds while an upgrade restarts the agent, as on a slow machine.
+// If the bus does not respond for seconds while an upgrade restarts the agent, as on a slow
+// machine, the agent waits, and Envoy continues.
 func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)

@@ -9,8 +9,11 @@ import (
 	"outrider.org/outrider/agent/identity/pkitest"
 )
 
-// asks makes another host continuously call an application of this host in plain text, over IPv4,
-// IPv6 and a link-local address. /run/plain has the calls that the application answered.
+// asks is a script that creates the host of outside, starts an application on port 9100 of the
+// machine, and installs two commands. plain calls the application from the other host in plain
+// text, to an IPv4, an IPv6 and a link-local address, and prints the status codes. ask repeats
+// that, and appends a line to /run/asked after each round, and to /run/plain after each round in
+// which the application answered.
 const asks = outside + `
 ip addr add 2001:db8:9::1/64 dev near nodad
 ip -n far addr add 2001:db8:9::9/64 dev eth0 nodad
@@ -36,7 +39,8 @@ chmod +x /usr/local/bin/plain /usr/local/bin/ask
 systemd-run --quiet --unit=shop --property=Restart=always /opt/programs/backend -http '[::]:9100' -tcp '[::]:9101'
 `
 
-// strict is a host with an identity, STRICT mode for the mesh, and interception with its defaults.
+// strict is a host with a certificate, whose mesh requires mutual TLS (mode STRICT), with the
+// default settings of the capture.
 type strict struct{ *Host }
 
 func newStrict(t *testing.T) strict {
@@ -68,7 +72,8 @@ spec: {mtls: {mode: STRICT}}
 	return h
 }
 
-// plain waits until calls of the other host in plain text have these answers; 000 is none.
+// plain waits until plain-text calls of the other host to the three addresses are answered with
+// these status codes, 000 for no answer.
 func (h strict) plain(want string) {
 	h.t.Helper()
 	got := ""
@@ -78,8 +83,8 @@ func (h strict) plain(want string) {
 	})
 }
 
-// closed checks that the application has answered no call in plain text since closed was last
-// called, and that there were several rounds of calls.
+// closed waits for several rounds of ask and checks that the application has answered no plain-text
+// call since the previous use of closed. during describes the time between them.
 func (h strict) closed(during string) {
 	h.t.Helper()
 	asked := func() int {
@@ -96,7 +101,7 @@ func (h strict) closed(during string) {
 	}
 }
 
-// mutual checks that the application answers over mutual TLS.
+// mutual waits until the application answers calls of the other host with mutual TLS.
 func (h strict) mutual() {
 	h.t.Helper()
 	for _, address := range []string{"198.51.100.1", "[2001:db8:9::1]"} {
@@ -116,7 +121,9 @@ func (h strict) status(want string) {
 	})
 }
 
-// TestStrict_NeverPlainText disturbs Envoy, the agent and the helper in many ways.
+// TestStrict_NeverPlainText checks that the application answers no plain-text call while Envoy, the
+// agent and outrider-capture are killed, restarted, reloaded and drained, until an administrator
+// stops the agent or runs `outrider cleanup --stop`.
 func TestStrict_NeverPlainText(t *testing.T) {
 	t.Parallel()
 	h := newStrict(t)
@@ -165,7 +172,8 @@ func TestStrict_NeverPlainText(t *testing.T) {
 	h.captureIs("on")
 	h.mutual()
 
-	// The agent gives up (exit code 75): only an administrator can open the ports again.
+	// The agent has given up (exit code 75). The ports are open only after a command of an
+	// administrator.
 	h.Write("/etc/outrider/conf.d/70-limit.toml", "[envoy]\nrestart_limit = 1\n")
 	h.Script("outrider reload")
 	h.Eventually(time.Minute, "the agent gives up", func() bool {
@@ -194,18 +202,21 @@ func TestStrict_NeverPlainText(t *testing.T) {
 		t.Errorf("the time of the line about open ports is %q", opened)
 	}
 	for line := range strings.Lines(h.Script("cat /run/plain 2>/dev/null || true")) {
-		if line < opened { // microseconds
+		if line < opened { // both are times in microseconds
 			t.Errorf("open at %s, but the application answered in a round that ended at %s", opened,
 				line)
 		}
 	}
 }
 
-// TestStrict_IsNeverSilent uses the configurations that leave an application open in plain text.
+// TestStrict_IsNeverSilent checks that the status, and in most cases mesh check, report each
+// configuration that leaves an application open to plain text. Unless the configuration excludes
+// the port explicitly, the agent is not ready.
 func TestStrict_IsNeverSilent(t *testing.T) {
 	t.Parallel()
 	h := newStrict(t)
-	// opens writes [capture], starts the agent and checks that everything names the port.
+	// opens writes keys of [capture], starts the agent and checks that the status and mesh check
+	// name the port, and that the agent is not ready.
 	opens := func(capture, why string) {
 		t.Helper()
 		h.Write("/etc/outrider/conf.d/70-open.toml", "[capture]\n"+capture)
@@ -234,7 +245,7 @@ func TestStrict_IsNeverSilent(t *testing.T) {
 	h.status("port 9100 (capture.exclude_inbound_ports)")
 	h.Script("systemctl stop outrider")
 
-	// The port is one of the node's.
+	// With this endpoint the port is one of the workload's service ports.
 	h.Write("/etc/outrider/conf.d/65-ip.toml", "[node]\nip = \"198.51.100.1\"\n")
 	h.Write("/etc/outrider/mesh.d/shop.yaml", `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
@@ -263,7 +274,7 @@ spec:
 	h.status("past mutual TLS port 9101: 1 connection from 198.51.100.9")
 	h.Script("systemctl stop outrider")
 
-	// The path of the mesh files is not mounted yet.
+	// A path of the mesh configuration does not exist, as before it is mounted.
 	h.Write("/etc/outrider/conf.d/70-open.toml",
 		"[discovery]\nfiles = [\"/etc/outrider/mesh.d\", \"/srv/mesh\"]\n")
 	h.Script("systemctl start --no-block outrider")
@@ -271,7 +282,7 @@ spec:
 	h.status("not ready")
 	h.captureIs("closed")
 	h.plain("000 000 000")
-	// A reload reports the path and serves nothing without it.
+	// A reload reports the path, and the ports stay closed.
 	h.Script("outrider reload 2>&1 | grep -F '/srv/mesh:1: does not exist' && " +
 		"! outrider wait --timeout 1s")
 	h.captureIs("closed")
@@ -284,8 +295,8 @@ spec:
 	h.mutual()
 }
 
-// TestStrict_Boot checks that plain text is refused before the agent runs, and with an invalid
-// configuration.
+// TestStrict_Boot checks that after a boot plain text is refused, also with an invalid
+// configuration, with which the agent does not start.
 func TestStrict_Boot(t *testing.T) {
 	t.Parallel()
 	h := newStrict(t)

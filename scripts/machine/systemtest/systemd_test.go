@@ -33,7 +33,8 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// TestLife covers start, reload, restart, crash, watchdog and stop under systemd.
+// TestLife tests the first start, a reload, restarts, crashes of the agent and the keeper, the
+// watchdog and a stop, all under systemd.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -71,12 +72,13 @@ func TestLife(t *testing.T) {
 		adopted(t, h, "KILL", before.PID)
 	})
 	t.Run("a hung agent is ended by the watchdog", func(t *testing.T) {
-		// An agent that is not scheduled for a second or two must survive.
+		// The timeout must tolerate that the agent is not scheduled for a second or two.
 		h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 		h.MustRun(t, "systemctl", "daemon-reload")
 		h.MustRun(t, "systemctl", "restart", "outrider.service")
 		before := h.Live()
-		// A phase that has just ended must not delay the watchdog.
+		// A reload extends the timeout of the unit. When it has ended, it must not delay the
+		// watchdog.
 		h.MustRun(t, "outrider", "reload", "--if-changed")
 		adopted(t, h, "STOP", before.PID)
 		if log := h.Journal("-u", "outrider.service"); !strings.Contains(log, "Watchdog timeout") {
@@ -105,8 +107,8 @@ func TestLife(t *testing.T) {
 	t.Run("stop", func(t *testing.T) { stop(t, h) })
 }
 
-// keeperStaysAway kills the keeper, which ends Envoy, and delays the keeper's restart until the
-// agent has reported that.
+// keeperStaysAway kills the keeper, which also ends Envoy, and delays the keeper's restart until
+// the agent has reported its loss. Then Envoy must serve again and the report must end.
 func keeperStaysAway(t *testing.T, h *Host) {
 	const dropIn = "/etc/systemd/system/outrider-envoy.service.d/test.conf"
 	h.Write(dropIn,
@@ -132,15 +134,17 @@ func keeperStaysAway(t *testing.T, h *Host) {
 	h.MustRun(t, "systemctl", "daemon-reload")
 }
 
-// privileges checks users, capabilities and access.
+// privileges checks the users, capabilities and other privileges of the agent, the keeper and
+// Envoy, and the modes of their directories and sockets.
 func privileges(t *testing.T, h *Host) {
 	agent, keeper, live := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
 	user := func(name string) string { return h.MustRun(t, "id", "-u", name) }
 	for _, c := range []struct {
-		what         string
-		pid          int
-		user         string
-		capabilities string // effective ones; bit 10 is CAP_NET_BIND_SERVICE
+		what string
+		pid  int
+		user string
+		// effective, permitted, bounding, ambient and inheritable; bit 10 is CAP_NET_BIND_SERVICE
+		capabilities string
 	}{
 		{"agent", agent, "outrider", "0000000000000000"},
 		{"keeper", keeper, "outrider-envoy", "0000000000000400"},
@@ -193,7 +197,7 @@ func privileges(t *testing.T, h *Host) {
 			t.Errorf("Envoy's user may %s: %s", what, out)
 		}
 	}
-	// An Envoy that was started before the group outrider-xds existed is not in it, but has access.
+	// An Envoy that was started before group outrider-xds existed is not a member, but can connect.
 	h.MustRun(t, "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy", "--clear-groups",
 		"curl", "-s", "--http2-prior-knowledge", "--unix-socket", "/run/outrider/envoy/xds.sock", "http://x/")
 	if out, err := h.Run(t.Context(), "setpriv", "--reuid=outrider-envoy", "--regid=outrider-envoy",
@@ -202,7 +206,8 @@ func privileges(t *testing.T, h *Host) {
 	}
 }
 
-// reload checks that systemctl reload waits and reports the result.
+// reload checks that systemctl reload waits for the result and returns it, and that a refused
+// reload changes nothing.
 func reload(t *testing.T, h *Host) {
 	before := h.Live()
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
@@ -216,7 +221,8 @@ func reload(t *testing.T, h *Host) {
 	if err == nil {
 		t.Errorf("the reload of a broken configuration succeeded: %s", out)
 	}
-	// Both messages are datagrams, which may be read after systemctl has returned.
+	// Both messages are datagrams, which journald and systemd may read after systemctl has
+	// returned.
 	h.Eventually(time.Minute, "the journal tells file and line", func() bool {
 		return strings.Contains(h.Journal("-u", "outrider.service", "-p", "err"),
 			"50-broken.toml:2")
@@ -238,12 +244,12 @@ func reload(t *testing.T, h *Host) {
 	h.Serves()
 }
 
-// adopted signals the agent and checks that the next one adopts the same Envoy.
+// adopted sends a signal to the agent, which ends it at once or through the watchdog, and checks
+// that the next agent adopts Envoy, whose PID is pid.
 func adopted(t *testing.T, h *Host, signal string, pid int) {
 	t.Helper()
 	agent := h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", signal, "outrider.service")
-	// Within less than EXTEND_TIMEOUT_USEC (30 s), which also delays systemd's watchdog.
 	h.Eventually(time.Minute, "another agent runs", func() bool {
 		now := h.MainPID("outrider")
 		return now != 0 && now != agent && h.Property("outrider", "ActiveState") == "active"
@@ -254,27 +260,31 @@ func adopted(t *testing.T, h *Host, signal string, pid int) {
 	}
 }
 
-// replaceKeeper makes the keeper re-execute itself, and returns when it has.
+// replaceKeeper makes the keeper re-execute itself, and waits until it has done so and the agent is
+// connected again.
 func (h *Host) replaceKeeper() {
 	h.t.Helper()
-	image := func() string { // the random addresses of the process identify the execution
+	image := func() string { // auxv has random addresses, which differ after each exec
 		return h.MustRun(h.t, "od", "-An", "-tx8", fmt.Sprintf("/proc/%d/auxv",
 			h.MainPID("outrider-envoy")))
 	}
 	before := image()
-	h.MustRun(h.t, "systemctl", "reload", "outrider-envoy.service") // which only requests it
+	// This only requests the re-execution.
+	h.MustRun(h.t, "systemctl", "reload", "outrider-envoy.service")
 	h.Eventually(time.Minute, "the keeper is another image",
 		func() bool { return image() != before })
 	h.Eventually(time.Minute, "the agent has found it again",
 		func() bool { return h.Status().Ready })
 }
 
-// stop checks that stopping leaves nothing.
+// stop checks that stopping the agent also stops outrider-envoy.service, and leaves no processes,
+// and no files except for the sockets that systemd keeps open.
 func stop(t *testing.T, h *Host) {
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
 	for unit, want := range map[string]string{"outrider.service": "inactive",
 		"outrider-envoy.service": "inactive", "outrider-envoy.socket": "active"} {
-		// systemd may notice the exit of the keeper after that of the agent, which requested it.
+		// systemd may notice the exit of the keeper, which the agent requests, after that of the
+		// agent.
 		h.Eventually(time.Minute, unit+" is "+want,
 			func() bool { return h.Property(unit, "ActiveState") == want })
 		if result := h.Property(unit, "Result"); result != "success" {

@@ -15,7 +15,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// systemd-analyze accepts the installed units.
+// systemd-analyze reports no error in the installed units, and the exposure level of each service
+// is at most the permitted one.
 func TestUnitsAreValidAndSafe(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
@@ -69,8 +70,8 @@ func TestUnitsAreValidAndSafe(t *testing.T) {
 	}
 }
 
-// A template differs from its unit only in the instance's name, and has the same hardening.
-// Templates for single connections have no such unit.
+// A template unit differs from its plain unit only in the instance's name, so it has the same
+// hardening. The templates that systemd starts for each connection to a socket have no plain unit.
 func TestTemplates(t *testing.T) {
 	t.Parallel()
 	folder := filepath.Join(parts.Root(), "units")
@@ -90,14 +91,14 @@ func TestTemplates(t *testing.T) {
 	}
 }
 
-// instance removes the instance's name from a template.
+// instance removes the instance's name from the lines of a template unit.
 var instance = strings.NewReplacer("STATE_DIRECTORY=/var/lib/outrider/outrider",
 	"STATE_DIRECTORY=/var/lib/outrider", " (%i)", "", "StateDirectory=outrider/outrider",
 	"StateDirectory=outrider", "@%i.", ".", " --instance %i", "", " -instance %i", "",
 	" -i %i", "", "/%i", "", "@NAME", "")
 
-// settings returns a unit's lines without comments and instance names, and without the directory
-// that only instances need.
+// settings returns a unit's lines without comments, instance names, and ExecStartPre=, which
+// creates directories that only instances need.
 func settings(t *testing.T, path string) []string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -114,7 +115,7 @@ func settings(t *testing.T, path string) []string {
 	return lines
 }
 
-// A unit explains each hardening setting that it does not use.
+// For each hardening setting that a unit does not use, a comment in the unit says why.
 func TestUnits_ExplainMissingHardening(t *testing.T) {
 	t.Parallel()
 	known := []string{

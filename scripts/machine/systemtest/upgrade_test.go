@@ -12,12 +12,14 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// earlierVersion is the version of the package that scripts/get-earlier builds from the history.
+// earlierVersion is the version of the package that scripts/get-earlier builds from an earlier
+// commit.
 const earlierVersion = "0.9.0"
 
-// TestUpgrade_FromAnEarlierVersion upgrades from a package of the history and downgrades, twice,
-// under load and while a file of the mesh configuration is invalid; each agent reads its last good
-// version from the other's state. It runs in full tests only, since a clone may have no history.
+// TestUpgrade_FromAnEarlierVersion upgrades from the package of an earlier commit and downgrades
+// again, twice, under load. No request is lost. A file of the mesh configuration is invalid all the
+// time, so each agent must read its last good version from the state that the other one has stored.
+// The test runs only as part of the full tests, since a shallow clone does not have the commit.
 func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	if !full() {
 		return
@@ -34,8 +36,8 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	}
 	h := NewHost(t, folder+":"+debPlace)
 	h.installPackage(earlierVersion)
-	// The agent must respond within half of this time; on a busy machine that takes a second or
-	// two.
+	// The agent must respond within half of this time, which takes a second or two on a busy
+	// machine.
 	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 	h.Script("systemctl daemon-reload; systemctl start outrider.service")
 	h.Serves()
