@@ -69,7 +69,7 @@ func groups(t *testing.T) (all []group) {
 		for _, f := range txtar.Parse(content).Files {
 			text := os.Expand(string(f.Data), func(name string) string {
 				value, ok := variables[name]
-				// The requests of a case may contain variables without a value here.
+				// Only the mesh files are used, so variables in other files need no value.
 				if !ok && strings.HasPrefix(f.Name, "mesh") {
 					t.Fatalf("%s: no value for $%s", file, name)
 				}

@@ -17,7 +17,7 @@ const (
 	// address, an IPv6 /64 network or a user of this host. Further handshakes wait. It is large,
 	// because many hosts may share an address.
 	handshakesPerClient = 64
-	// handshakeTimeout bounds the wait for a slot, and then the handshake.
+	// handshakeTimeout bounds the wait for the client's other handshakes, and then the handshake.
 	handshakeTimeout = 30 * time.Second
 )
 
@@ -34,7 +34,7 @@ type handshakes struct {
 	turns map[admission.Key]*turns
 }
 
-// turns holds the handshake slots of one client.
+// turns limits the concurrent handshakes of one client.
 type turns struct {
 	slots chan struct{}
 	users int // number of running and waiting handshakes

@@ -12,7 +12,7 @@ import (
 // in Kubernetes.
 type problemReceiver interface{ Report([]discovery.Problem) }
 
-// reporter passes the current problems of all objects to such sources after each push.
+// reporter passes the current problems of all objects to each problemReceiver, after each push.
 type reporter struct {
 	part.Readiness
 	server    *discovery.Server

@@ -66,7 +66,7 @@ func TestToken_FirstCertificate(t *testing.T) {
 	}
 	parts.EventuallySees(t, time.Minute, "each use is a line", func() (bool, string) {
 		log := logOf(s.file)
-		// one with the token for default/other
+		// two certificates with the token for default/web, one with that for default/other
 		return strings.Count(log, `"msg":"accepted join token"`) == 3, log
 	})
 	s.logs(`"credential":"join token `)

@@ -137,7 +137,7 @@ func (a *app) checkOptions(ctx context.Context,
 		}
 	}
 	options.FilesAreLocal = true
-	// with interception, only the agent knows the addresses
+	// with capture, only the agent knows on which addresses applications accept connections
 	if loaded.Config.Capture.Mode == "none" {
 		options.ListenAddresses = sockdiag.ListeningAddresses()
 	}

@@ -96,7 +96,7 @@ func htmlProblems(s api.Status) []htmlProblem {
 		all = append(all, htmlProblem{string(severity), htmlClass(severityStyle(severity)), text})
 	}
 	for _, c := range s.Conditions {
-		// The page shows the details of these two conditions in sections of their own.
+		// The page shows mesh problems and failing backends in sections of their own.
 		if c.Code != discovery.ConditionProblems && c.Code != conditionFailing {
 			add(c.Severity, c.Sentence)
 		}

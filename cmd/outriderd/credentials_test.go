@@ -151,7 +151,7 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 	c := newCredentials(t)
 	simple := c.issue("simple")
 	c.StartReady()
-	// although the credentials of the other servers are missing
+	// This server works although the credentials of the other servers are missing.
 	c.serves("simple.test", nil, simple)
 	if _, err := c.get("mutual.test", nil); err == nil {
 		t.Error("a server without its credential serves")

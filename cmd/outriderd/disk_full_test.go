@@ -39,7 +39,8 @@ func TestDiskFull_IsSaidUntilThereIsSpace(t *testing.T) {
 			t.Fatal("the file system is not full")
 		}
 	}
-	// The agent checks the file systems every minute, and also after a change of a [live] key.
+	// The agent checks the file systems every minute, and also after a change of a [live] key, a
+	// key that needs no new epoch.
 	levels, turn := []string{`"debug"`, `"info"`}, 0
 	looks := func(what string, done func(status string) bool) {
 		t.Helper()

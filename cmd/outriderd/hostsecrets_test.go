@@ -159,7 +159,7 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 		return chain
 	}
 	simple := issue("simple")
-	// although the credentials of the other servers are missing
+	// This server works although the credentials of the other servers are missing.
 	c.serves("simple.test", nil, simple)
 	chain, key := c.root.Issue(t, pkitest.Leaf("client", time.Hour))
 	client, err := tls.X509KeyPair(chain, key)

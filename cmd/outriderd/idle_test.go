@@ -49,7 +49,7 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	if e := r.Live(); e.Number != 10 {
 		t.Errorf("%+v", e)
 	}
-	// The last epoch makes its parent end the epoch before that, which needs some time.
+	// The last epoch makes its parent terminate the epoch before the parent, which takes some time.
 	rig.Eventually(t, time.Minute, "two Envoys run at most", func() bool {
 		return len(r.ProcessIDs("envoy")) <= 2
 	})

@@ -48,6 +48,6 @@ func TestLogLevels_OutliveEnvoyAndAgent(t *testing.T) {
 	}
 	r.KillAgent()
 	r.StartReady()
-	// set by the command; a start of the agent retains it unless the key changes
+	// A started agent retains the level that the command has set, unless the key has changed.
 	eventually("debug")
 }

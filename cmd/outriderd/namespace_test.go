@@ -11,8 +11,8 @@ import (
 )
 
 // TestNamespace_MovesWithItsObjects changes [node] namespace by reloads. The mesh objects name no
-// namespace, and are visible only in their own: they must move with the proxy, without lost
-// requests.
+// namespace, so theirs is that of the proxy, and they are visible in no other namespace. Envoy
+// serves them without a lost request.
 func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	t.Parallel()
 	const toml = "[envoy]\ndrain_duration = \"2s\"\nparent_shutdown_duration = \"4s\"\n"
@@ -54,8 +54,8 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	move("bank")
 	move("shop") // there and back, while epochs with both namespaces may run
 
-	// The last good version of an invalid object remains in force in another namespace and with the
-	// next agent.
+	// The last good version of an object that has become invalid remains in force when the
+	// namespace changes, and when another agent starts.
 	private("STATISCH")
 	rig.Eventually(t, time.Minute, "the agent has read the bad file",
 		func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
@@ -69,7 +69,7 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	follows("of the next agent")
 	private("STATIC")
 
-	// The next agent has another namespace than the Envoy that it adopts.
+	// The next agent is configured with another namespace than the Envoy that it adopts.
 	adopted := r.Live().PID
 	r.KillAgent()
 	r.SetTOML(toml + watch + "[node]\nnamespace = \"attic\"\n")

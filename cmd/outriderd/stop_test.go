@@ -50,7 +50,7 @@ func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	t.Parallel()
 	// Envoy keeps its idle connection to the backend for longer, which must not delay the stop.
 	const longest = 40 * time.Second
-	// The request begins within this time, and ends after it.
+	// The slow request begins during this minimum drain time, and ends after it.
 	const drain = 4 * time.Second
 	toml := fmt.Sprintf(
 		"[reload]\nwatch = false\n[envoy]\ntermination_drain_duration = "+

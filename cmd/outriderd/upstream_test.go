@@ -102,7 +102,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	restart("connected")
 	follows()
 	u.killIstiod()
-	// depends on whether the older Envoy has already connected to the agent
+	// The state depends on whether the adopted Envoy has already connected to the agent.
 	u.awaitState("connecting", "cached")
 	if out := u.Outrider("status").Out; !strings.Contains(out, "upstream-unreachable") &&
 		!strings.Contains(out, "no connection to the upstream server") {

@@ -53,7 +53,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		t.Errorf("config check: %s%s", checked.Out, checked.Err)
 	}
 	daemon := r.StartReady()
-	// Envoy itself permits this request to every user; the agent's view refuses it.
+	// Envoy's admin interface accepts this POST request; the agent's read-only view refuses it.
 	admin := func() (who string) {
 		answer, err := http.Post(fmt.Sprintf("http://127.0.0.1:%d/healthcheck/ok", r.Ports.Admin),
 			"", nil)

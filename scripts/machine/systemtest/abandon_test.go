@@ -14,7 +14,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// abandonEnvironment is set for a process that abandons calls for that number of seconds.
+// abandonEnvironment is an environment variable with a number of seconds. It makes this program run
+// abandon for that time.
 const (
 	abandonEnvironment = "OUTRIDER_TEST_ABANDON"
 	abandonRate        = 500 // calls per second

@@ -82,7 +82,7 @@ func TestCapture(t *testing.T) {
 	t.Run("connections over the limit are closed", func(t *testing.T) {
 		h.Write("/etc/outrider/conf.d/limit.toml",
 			"[capture]\nmax_connections = 2\ninbound_ports = [9101]\n")
-		// The reload returns when the epoch with the limit is live.
+		// `outrider reload` returns when the epoch with max_connections is live.
 		h.Script("systemd-run --quiet --unit=near /opt/programs/backend -tcp 198.51.100.1:9101; " +
 			"systemctl restart outrider && outrider reload")
 		state("on")

@@ -103,7 +103,8 @@ func (h *Host) tells(t *testing.T, f fault) {
 		if !strings.Contains(metrics, `outrider_condition{code="`+f.code+`"`) {
 			t.Errorf("no metric outrider_condition of %s", f.code)
 		}
-		// At a start, Envoy refuses a listener before Envoy is live: the result may change.
+		// This is polled, because a starting Envoy may refuse the listener before it is live, and
+		// the result then changes.
 		want := map[bool]string{true: "503", false: "200"}[f.unready]
 		eventually(t, "/healthz/ready answers "+want, func() bool { return h.healthz(t) == want })
 	}

@@ -133,7 +133,8 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 			func() { f.names.Store(services("web")) }},
 	} {
 		batches := s.Batches()
-		// After an error, a list that lacks most services counts as a loss, not as their removal.
+		// The fault follows an error, because only then a list that lacks most services counts as a
+		// loss of data, not as their removal.
 		f.code.Store(http.StatusServiceUnavailable)
 		f.change()
 		parts.Eventually(t, limit, "the names cannot be read", func() bool {

@@ -188,7 +188,8 @@ func TestStore_RegistersWorkloads(t *testing.T) {
 	}
 }
 
-// Consul restarts without data. The registry keeps the workloads, which are registered again later.
+// Consul restarts without data. The registry retains the workloads, and they can be registered
+// again.
 func TestStore_SurvivesLossOfData(t *testing.T) {
 	t.Parallel()
 	consul := catalog.Start(t, catalog.Options{})

@@ -240,8 +240,8 @@ func (s *Server) due(entries []*Entry, expired map[string]time.Time, now time.Ti
 	return jobs
 }
 
-// live reports whether the host has a stream. ending means that the server has stopped, and no host
-// has one.
+// live reports whether the host has a stream. If ending is set, the server has stopped, and all
+// streams count as ended.
 func (h *host) live(ending bool) bool { return len(h.sessions) > 0 && !ending }
 
 // silence returns the time since which the entry has had its current Connection without a stream.

@@ -127,7 +127,8 @@ func TestServer_Life(t *testing.T) {
 	life(t, "two streams", func(t *testing.T, m *memory, a, b *instance) {
 		a.open()
 		second := b.open()
-		// b is the controller, so b marks the entry as disconnected, and a claims it again
+		// b is the controller of the entry, so b marks it as disconnected, and a then claims it
+		// again
 		second.End()
 		time.Sleep(later)
 		m.check(t, "connected to "+a.instance, "connected to "+b.instance, "disconnected",
