@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -120,15 +121,29 @@ func FuzzRequest(f *testing.F) {
 		}
 		f.Add(encoded)
 	}
+	versions := func(all map[string]string) []byte {
+		encoded, err := proto.Marshal(
+			&discoveryv3.DeltaDiscoveryRequest{TypeUrl: eds, InitialResourceVersions: all})
+		if err != nil {
+			f.Fatal(err)
+		}
+		return encoded
+	}
+	several := versions(map[string]string{"a": "1", "b": "", "": "2"})
+	f.Add(slices.Concat(several, versions(map[string]string{"a": "3"})))
+	f.Add(several[:len(several)-1])
+	f.Add(append(several[:len(several):len(several)], 5<<3|2, 3, 1<<3|2, 1, 0xff)) // not UTF-8
+	f.Add(append(several[:len(several):len(several)], 5<<3, 1, 5<<3|2, 4, 1<<3, 1, 3<<3, 1))
 	f.Fuzz(func(t *testing.T, encoded []byte) {
-		var delta discoveryv3.DeltaDiscoveryRequest
+		var delta deltaRequest
+		sameDecoded(t, encoded)
 		var state discoveryv3.DiscoveryRequest
 		for _, one := range []struct {
 			err     error
 			delta   bool
 			request *request
 		}{
-			{proto.Unmarshal(encoded, &delta), true, fromDelta(&delta)},
+			{delta.decode(encoded), true, fromDelta(&delta)},
 			{proto.Unmarshal(encoded, &state), false, fromState(&state)},
 		} {
 			if one.err != nil {
@@ -144,4 +159,19 @@ func FuzzRequest(f *testing.F) {
 			}
 		}
 	})
+}
+
+// sameDecoded checks that a request is decoded as package proto does.
+func sameDecoded(t *testing.T, encoded []byte) {
+	t.Helper()
+	var got deltaRequest
+	var want discoveryv3.DeltaDiscoveryRequest
+	gotErr, wantErr := got.decode(encoded), proto.Unmarshal(encoded, &want)
+	if (gotErr != nil) != (wantErr != nil) {
+		t.Fatalf("%v, want %v", gotErr, wantErr)
+	}
+	got.InitialResourceVersions = got.versions
+	if wantErr == nil && !proto.Equal(&got.DeltaDiscoveryRequest, &want) {
+		t.Errorf("%v, want %v", &got.DeltaDiscoveryRequest, &want)
+	}
 }

@@ -29,7 +29,8 @@ type request struct {
 
 	// incremental: names that are added to and removed from the subscription
 	subscribe, unsubscribe []string
-	// incremental: versions of the resources that the client has from an earlier stream, by name
+	// incremental: versions of the resources that the client has from an earlier stream, by name; see
+	// deltaRequest.versions
 	versions map[string]string
 }
 
@@ -51,13 +52,13 @@ func fromState(r *discoveryv3.DiscoveryRequest) *request {
 	}
 }
 
-func fromDelta(r *discoveryv3.DeltaDiscoveryRequest) *request {
+func fromDelta(r *deltaRequest) *request {
 	return &request{
 		node: nodeOf(r), typeURL: r.GetTypeUrl(), nonce: r.GetResponseNonce(),
 		refusal:   r.GetErrorDetail(),
 		locators:  len(r.GetResourceLocatorsSubscribe()) + len(r.GetResourceLocatorsUnsubscribe()),
 		subscribe: r.GetResourceNamesSubscribe(), unsubscribe: r.GetResourceNamesUnsubscribe(),
-		versions: r.GetInitialResourceVersions(),
+		versions: r.versions,
 	}
 }
 

@@ -226,10 +226,11 @@ var receiveBuffers = []int{256, 4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20}
 // ServerOptions returns the options that a gRPC server needs to serve xDS: the codec that sends
 // shared buffers, and the limits.
 func (s *Server) ServerOptions() []grpc.ServerOption {
+	pool := mem.NewTieredBufferPool(receiveBuffers...)
 	return []grpc.ServerOption{
-		grpc.ForceServerCodecV2(newCodec()),
+		grpc.ForceServerCodecV2(newCodec(pool)),
 		grpc.MaxRecvMsgSize(s.options.MaxMessageBytes),
-		experimental.BufferPool(mem.NewTieredBufferPool(receiveBuffers...)),
+		experimental.BufferPool(pool),
 		grpc.MaxConcurrentStreams(maxStreamsPerClient),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.ReadBufferSize(readBuffer),

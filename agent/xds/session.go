@@ -3,6 +3,7 @@ package xds
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -116,7 +117,7 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 	}
 	if len(versions) > 0 {
 		w.blank = false
-		s.acceptHeld(w, versions)
+		s.join(w)
 	}
 	if first && len(r.subscribe) == 0 && startsAsWildcard(w.typeURL) ||
 		slices.Contains(r.subscribe, wildcard) {
@@ -126,28 +127,22 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 	if err != nil {
 		return err
 	}
+	set := s.snapshot.ByType(w.typeURL)
 	for _, name := range r.subscribe {
 		if name == wildcard || w.blank {
 			continue
 		}
-		now := s.get(w, name)
-		held, forced := s.priorVersion(w, name, versions), true
-		_, isNew := slices.BinarySearch(added, name)
+		now := set[name]
+		held, forced := s.priorVersion(w, name, now, versions), true
 		if held != nil {
 			forced = w.oneByOne() && w.refused[name] != nil && held.HasContent()
-		} else if w.wildcard || !isNew {
+		} else if _, isNew := slices.BinarySearch(added, name); w.wildcard || !isNew {
 			held = now
 		}
 		w.note(name, held, now, forced)
 	}
-	// resources that the client has from an earlier stream may not exist any more
-	for name := range versions {
-		if s.get(w, name) == nil && w.wants(name) {
-			if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
-				return s.tooManyNames()
-			}
-			w.note(name, s.priorVersion(w, name, versions), nil, false)
-		}
+	if err := s.resume(w, versions); err != nil {
+		return err
 	}
 	s.removeNames(w, r.unsubscribe)
 	for _, name := range r.unsubscribe {
@@ -165,37 +160,47 @@ func (s *session) subscribe(w *watch, r *request, first bool) error {
 }
 
 // priorVersion returns the version of a resource that a client has from an earlier stream; nil if
-// it has none. If the content of the version is unknown, the result has none.
+// it has none. If the content of the version is unknown, the result has none. now is the resource of
+// the snapshot.
 func (s *session) priorVersion(
-	w *watch, name string, versions map[string]string,
+	w *watch, name string, now *resource.Resource, versions map[string]string,
 ) *resource.Resource {
 	version, ok := versions[name]
 	if !ok {
 		return nil
 	}
-	known := []*resource.Resource{s.get(w, name)}
-	if of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name}); of != nil {
-		known = append(known, of.Accepted)
+	if now != nil && now.Version == version {
+		return now
 	}
-	for _, one := range known {
-		if one != nil && one.Version == version {
-			return one
-		}
+	of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
+	if of != nil && of.Accepted != nil && of.Accepted.Version == version {
+		return of.Accepted
 	}
-	return &resource.Resource{Type: w.typeURL, Name: name, Version: version}
+	return &resource.Resource{Type: w.typeURL, Name: strings.Clone(name),
+		Version: strings.Clone(version)}
 }
 
-// acceptHeld notifies the feed that the client has accepted resources of the current snapshot:
-// those whose versions it has from an earlier stream.
-func (s *session) acceptHeld(w *watch, versions map[string]string) {
-	s.join(w)
+// resume compares the resources that the client has from an earlier stream with the snapshot. It
+// notes those that do not exist any more, and notifies the feed of those whose newest version the
+// client has accepted.
+func (s *session) resume(w *watch, versions map[string]string) error {
+	set := s.snapshot.ByType(w.typeURL)
 	var held []*resource.Resource
 	for name, version := range versions {
-		if now := s.get(w, name); now != nil && now.Version == version {
+		switch now := set[name]; {
+		case now != nil && now.Version == version:
 			held = append(held, now)
+		case now == nil && w.wants(name):
+			if s.nameBytes += len(name); s.nameBytes > s.limits.bytes {
+				return s.tooManyNames()
+			}
+			w.note(strings.Clone(name), s.priorVersion(w, name, nil, versions), nil, false)
 		}
 	}
-	s.feed.Accept(s.client, s.snapshot.Sequence, held)
+	if len(held) > 0 {
+		s.feed.Accept(s.client, s.snapshot.Sequence, held)
+	}
+	return nil
 }
 
 // setNames replaces the names of the subscription by those in a state-of-the-world request.
@@ -244,7 +249,7 @@ func (s *session) startWildcard(w *watch, versions map[string]string) {
 		set = nil
 	}
 	for name, now := range set {
-		held := s.priorVersion(w, name, versions)
+		held := s.priorVersion(w, name, now, versions)
 		if held == nil && w.wants(name) && !w.wildcard {
 			held = now
 		}
@@ -291,11 +296,12 @@ func (s *session) drop(w *watch, name string) {
 // addNames subscribes to names, and returns those that are new, sorted. It stores the equal strings
 // of the snapshot, so that the memory of the request can be freed.
 func (s *session) addNames(w *watch, names []string) (added []string, err error) {
+	set := s.snapshot.ByType(w.typeURL)
 	for _, name := range names {
 		if name == wildcard || w.names.has(name) {
 			continue
 		}
-		if r := s.get(w, name); r != nil {
+		if r := set[name]; r != nil {
 			name = r.Name
 		}
 		added = append(added, name)

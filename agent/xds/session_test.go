@@ -274,7 +274,7 @@ func TestStateOfTheWorld_Subscriptions(t *testing.T) {
 
 func TestRequest_DropsExtensionsOfNode(t *testing.T) {
 	node := &corev3.Node{Id: "a", Extensions: []*corev3.Extension{{Name: "b"}}}
-	r := fromDelta(&discoveryv3.DeltaDiscoveryRequest{Node: node})
+	r := fromDelta(&deltaRequest{DeltaDiscoveryRequest: discoveryv3.DeltaDiscoveryRequest{Node: node}})
 	if r.node.GetId() != "a" || len(r.node.GetExtensions()) > 0 {
 		t.Errorf("node %v", r.node)
 	}

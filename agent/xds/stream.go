@@ -342,7 +342,7 @@ func (st *stream) receiveOne() (*request, error) {
 	var err error
 	var r *request
 	if st.Delta {
-		message := new(discoveryv3.DeltaDiscoveryRequest)
+		message := new(deltaRequest)
 		if err = st.carrier.RecvMsg(message); err == nil {
 			r = fromDelta(message)
 		}

@@ -146,9 +146,12 @@ func (c *client) resume() error {
 		if !c.requested(typeURL) {
 			continue
 		}
+		versions, err := c.versions.encode(typeURL)
+		if err != nil {
+			return err
+		}
 		if err := c.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: typeURL,
-			ResourceNamesSubscribe:  c.wanted[typeURL],
-			InitialResourceVersions: c.versions.of(typeURL)}); err != nil {
+			ResourceNamesSubscribe: c.wanted[typeURL]}, versions); err != nil {
 			return err
 		}
 	}
@@ -164,7 +167,8 @@ func (c *client) acknowledge(r Response) error {
 		VersionInfo: r.Version, ResourceNames: c.wanted[r.TypeURL]})
 }
 
-func (c *client) send(request proto.Message) error {
+// send sends a request, followed by encoded fields.
+func (c *client) send(request proto.Message, more ...[]byte) error {
 	if c.node != nil {
 		switch r := request.(type) {
 		case *discoveryv3.DeltaDiscoveryRequest:
@@ -174,7 +178,7 @@ func (c *client) send(request proto.Message) error {
 		}
 		c.node = nil
 	}
-	if err := c.stream.SendMsg(request); err != nil {
+	if err := c.stream.SendMsg(outgoing{request, more}); err != nil {
 		return fmt.Errorf("client %d: send: %w", c.index, err)
 	}
 	return nil

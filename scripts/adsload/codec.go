@@ -8,6 +8,7 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // registers the codec that encodes requests
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 )
 
 // Response is a DiscoveryResponse or DeltaDiscoveryResponse whose resources are not decoded.
@@ -32,11 +33,35 @@ const (
 	removedField   = 6 // delta only; a DiscoveryResponse has control_plane there
 )
 
-// codec returns responses without decoding them. The client frees their buffers.
+// codec sends encoded fields, and returns responses without decoding them. The client frees their
+// buffers.
 type codec struct{ encoding.CodecV2 }
 
 // message is an encoded response.
 type message struct{ buffer mem.Buffer }
+
+// outgoing is a request, followed by encoded fields.
+type outgoing struct {
+	request proto.Message
+	more    [][]byte
+}
+
+// Marshal implements encoding.CodecV2.
+func (c codec) Marshal(message any) (mem.BufferSlice, error) {
+	m, ok := message.(outgoing)
+	if !ok {
+		return c.CodecV2.Marshal(message)
+	}
+	encoded, err := proto.Marshal(m.request) // gRPC's codec would use 1 MB for a request of 40 KB
+	if err != nil {
+		return nil, err
+	}
+	buffers := mem.BufferSlice{mem.SliceBuffer(encoded)}
+	for _, fields := range m.more {
+		buffers = append(buffers, mem.SliceBuffer(fields))
+	}
+	return buffers, nil
+}
 
 // Unmarshal implements encoding.CodecV2.
 func (c codec) Unmarshal(data mem.BufferSlice, into any) error {
