@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// heldConfigs are the configurations whose secrets and upstream servers starting epochs need, by
-// reload ID.
+// heldConfigs holds the configurations of reloads whose epochs are starting, by reload ID, so that
+// the agent provides the secrets and the upstream servers that these epochs need.
 type heldConfigs struct {
 	identity *workloadIdentity
 	upstream *upstream

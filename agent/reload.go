@@ -74,8 +74,8 @@ type requester interface {
 // each wait they call step with the name of the part that they wait for.
 type effects interface {
 	// Expect watches the files of a configuration that a reload is about to read, until Release is
-	// called for the reload. It does nothing once ctx has ended; only then it may be called after
-	// Release.
+	// called for the reload. It does nothing once ctx has ended. Calls after Release must have an
+	// ended ctx.
 	Expect(ctx context.Context, id uint64, loaded *config.Loaded, files []string)
 	// Hold provides the sockets and ports of the agent that the epoch of a reload needs, until
 	// Release is called for the reload.

@@ -1,6 +1,7 @@
 // Package capture redirects connections of this host to Envoy. Settings say what to capture,
 // BuildTable turns them into a typed Table, and Explain evaluates tables for one connection. The
-// helper (Main, cmd/outrider-capture) owns the table in the kernel; Client is the agent's side.
+// program outrider-capture (Main), the helper, owns the table in the kernel; Client is the agent's
+// side.
 //
 //	Settings -> Rules -> Table -> Table.String   nft text, for people
 //	                           -> kernel.install one transaction
@@ -25,8 +26,8 @@ const (
 )
 
 // Users are the users whose own connections are never captured as outbound ones. They are arguments
-// of the helper, not Settings: otherwise the agent could choose which user's listener receives
-// connections.
+// of outrider-capture, not Settings: otherwise the agent could choose which user's listener
+// receives connections.
 type Users struct {
 	Envoy uint32 `json:"envoy"`
 	Agent uint32 `json:"agent"`
@@ -64,7 +65,7 @@ const (
 // InForce reports whether connections are captured.
 func (s State) InForce() bool { return s == StateOn || s == StateTrial }
 
-// Status is the helper's report after each request and each change.
+// Status is outrider-capture's report after each request and each change.
 type Status struct {
 	State  State     `json:"state"`
 	Reason string    `json:"reason,omitempty"`
@@ -77,14 +78,14 @@ type Status struct {
 	Closed        bool      `json:"closed,omitempty"`
 	ClosedInbound bool      `json:"closed_inbound,omitempty"`
 	DNS           DNSStatus `json:"dns"`
-	// Unowned reports that this kernel (before 5.12) does not remove the rules when the helper
-	// ends.
+	// Unowned reports that this kernel (before 5.12) does not remove the rules when
+	// outrider-capture ends.
 	Unowned  bool      `json:"unowned,omitempty"`
 	Settings *Settings `json:"settings,omitempty"`
 	Users    Users     `json:"users"`
 	Units    []Unit    `json:"units,omitempty"` // running units of Settings.Units and ExcludeUnits
 	Counters []Counter `json:"counters,omitempty"`
-	Version  string    `json:"version,omitempty"` // of the helper
+	Version  string    `json:"version,omitempty"` // of outrider-capture
 	PID      int       `json:"pid,omitempty"`
 }
 

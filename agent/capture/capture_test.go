@@ -2,7 +2,7 @@ package capture
 
 import "testing"
 
-// The helper accepts only settings that the configuration allows, whatever the agent sends.
+// outrider-capture accepts only settings that the configuration allows, whatever the agent sends.
 func TestSettings_ValidateAllowsNoMoreThanTheConfiguration(t *testing.T) {
 	for name, test := range map[string]struct {
 		settings Settings

@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// StateFileName is the name of a helper's state file.
+// StateFileName is the name of the state file of outrider-capture.
 const StateFileName = "state.json"
 
-// Cleanup deletes the tables of a helper that no longer runs, and its state file in folder, which
-// may be nil. It returns the names of the deleted tables. The kernel lets nobody delete a table
-// that a running helper owns; if such a table exists, the error names the fix. The table that
-// rejects connections has no owner, but a running helper restores it.
+// Cleanup deletes the tables of an outrider-capture that no longer runs, and its state file in
+// folder, which may be nil. It returns the names of the deleted tables. The kernel lets nobody
+// delete a table that a running outrider-capture owns; if such a table exists, the error names the
+// fix. The table that rejects connections has no owner, but a running outrider-capture restores it.
 func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	socket, err := newOwnerSocket()
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EAFNOSUPPORT) ||
@@ -42,7 +42,8 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 			done = append(done, name)
 		case !errors.Is(err, unix.EPERM):
 			return done, err
-		// The nat table captures nothing, and systemd may hold its socket after the helper's end.
+		// The nat table captures nothing, and systemd may hold its socket after outrider-capture's
+		// end.
 		case name != natName(instance):
 			held = append(held, name)
 		}
@@ -81,7 +82,7 @@ func RejectsConnections(instance string) bool {
 	return err == nil && slices.Contains(names, closedName(instance))
 }
 
-// unitOf returns the helper's unit.
+// unitOf returns outrider-capture's unit.
 func unitOf(instance string) string {
 	if instance == "" {
 		return "outrider-capture.service"

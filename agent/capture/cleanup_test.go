@@ -10,7 +10,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// Cleanup cannot delete the table of a helper that hangs, and therefore reports an error.
+// Cleanup cannot delete the table of an outrider-capture that hangs, and therefore reports an
+// error.
 func TestCleanup_NamesTheTableOfAHelperThatHangs(t *testing.T) {
 	if !inNetwork(t) {
 		return

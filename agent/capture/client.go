@@ -11,16 +11,16 @@ import (
 	"outrider.org/outrider/agent/rpc"
 )
 
-// Client is the agent's connection to the helper. Its methods may be called concurrently.
+// Client is the agent's connection to outrider-capture. Its methods may be called concurrently.
 type Client struct {
 	calls   *rpc.Client[response]
 	changes chan Status
 }
 
-// ErrClosed reports that the connection to the helper was lost.
+// ErrClosed reports that the connection to outrider-capture was lost.
 var ErrClosed = errors.New("the connection to outrider-capture was lost")
 
-// Dial connects to the helper's socket.
+// Dial connects to outrider-capture's socket.
 func Dial(ctx context.Context, path string) (*Client, error) {
 	connection, err := rpc.Dial(ctx, path)
 	if err != nil {
@@ -40,7 +40,7 @@ func (c *Client) Done() <-chan struct{} { return c.calls.Done() }
 // Changes delivers the status after each change. A slow reader receives only the newest one.
 func (c *Client) Changes() <-chan Status { return c.changes }
 
-// Apply sends settings to the helper. They take effect while Envoy serves.
+// Apply sends settings to outrider-capture. They take effect while Envoy serves.
 func (c *Client) Apply(ctx context.Context, settings Settings) (Status, error) {
 	return c.call(ctx, request{Operation: opApply, Settings: &settings})
 }
@@ -60,12 +60,12 @@ func (c *Client) ConfirmTrial(ctx context.Context) (Status, error) {
 	return c.call(ctx, request{Operation: opConfirm})
 }
 
-// Status returns the helper's status with counters.
+// Status returns outrider-capture's status with counters.
 func (c *Client) Status(ctx context.Context) (Status, error) {
 	return c.call(ctx, request{Operation: opStatus})
 }
 
-// Stop makes the helper remove all rules, forget the settings and exit.
+// Stop makes outrider-capture remove all rules, forget the settings and exit.
 func (c *Client) Stop(ctx context.Context) error {
 	_, err := c.call(ctx, request{Operation: opStop})
 	if errors.Is(err, ErrClosed) {
@@ -74,8 +74,8 @@ func (c *Client) Stop(ctx context.Context) error {
 	return err
 }
 
-// reload is the suggested command, which replaces a helper of an earlier version by the installed
-// one.
+// reload is the suggested command, which replaces a running outrider-capture of an earlier version
+// by the installed one.
 const reload = `run "systemctl reload outrider-capture.service"`
 
 func (c *Client) call(ctx context.Context, r request) (Status, error) {

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// A helper that does not read its socket blocks no call beyond its deadline.
+// If outrider-capture does not read its socket, no call of a client blocks beyond its deadline.
 func TestClient_StoppedHelperBlocksNoCall(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -70,8 +70,8 @@ func TestClient_NamesHelperOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// A helper that executes itself anew for a reload survives a second reload signal, which may arrive
-// before the new process image has installed its signal handler.
+// outrider-capture re-executes itself for a reload. It survives a second reload signal, which may
+// arrive before the new process image has installed its signal handler.
 func TestHelper_SurvivesReloadsInQuickSuccession(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -70,7 +70,7 @@ func (r *rig) inboundIs(want ...string) {
 }
 
 // With InboundClosed, the default of an agent with an identity, other hosts reach the application
-// only through Envoy, also after Envoy or the helper was killed. Outbound connections then go
+// only through Envoy, also after Envoy or outrider-capture was killed. Outbound connections then go
 // direct.
 func TestHelper_ClosedInbound(t *testing.T) {
 	if !inNetwork(t) {
@@ -184,8 +184,8 @@ func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
 	r.captures(StateWithdrawn)
 }
 
-// In the state file of an older helper, fail_closed applies to both directions. An agent of an
-// incompatible version gets an error with the fix, and changes nothing.
+// In the state file of an older outrider-capture, fail_closed applies to both directions. An agent
+// of an incompatible version gets an error with the fix, and changes nothing.
 func TestHelper_OtherVersions(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -230,8 +230,8 @@ func TestHelper_OtherVersions(t *testing.T) {
 	r.inboundIs("refused")
 }
 
-// A helper that cannot read its settings continues to reject what its predecessor rejected, until
-// the agent sends settings or stops it.
+// If outrider-capture cannot read its settings, it continues to reject what its predecessor
+// rejected, until the agent sends settings or stops it.
 func TestHelper_UnreadableStateOpensNothing(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -253,7 +253,7 @@ func TestHelper_UnreadableStateOpensNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.start()
-		r.captures(StateOff) // the helper has compared the tables with its settings
+		r.captures(StateOff) // outrider-capture has compared the tables with its settings
 		if got := r.inbound(); got != [3]string{"refused", "refused", "refused"} {
 			t.Errorf("without settings: %q", got)
 		}

@@ -27,7 +27,7 @@ const (
 	exitUsage  = 2
 )
 
-// Flags by which the helper passes its descriptors when it executes an upgraded program.
+// Flags by which outrider-capture passes its descriptors when it executes an upgraded program.
 const (
 	flagListen = "listen-fd"
 	flagRules  = "rules-fd"
@@ -102,7 +102,7 @@ func userID(name string) (uint32, error) {
 	return uint32(id), err
 }
 
-// inheritance holds the descriptors passed by systemd, or by the helper's program before an
+// inheritance holds the descriptors passed by systemd, or by outrider-capture's program before an
 // upgrade.
 type inheritance struct {
 	listener        *net.UnixListener

@@ -18,13 +18,13 @@ const (
 	ctTuple           = 1 // attribute: addresses of the first packet
 	ctStatus          = 3
 	ctFilter          = 25
-	ctTupleIP         = 1 // in ctTuple
+	ctTupleIP         = 1 // attribute inside ctTuple
 	ctTupleProtocol   = 2
-	ctDestinationIPv4 = 2 // in ctTupleIP
+	ctDestinationIPv4 = 2 // attribute inside ctTupleIP
 	ctDestinationIPv6 = 4
-	ctProtocol        = 1 // in ctTupleProtocol
+	ctProtocol        = 1 // attribute inside ctTupleProtocol
 	ctDestinationPort = 3
-	ctFilterTuple     = 1 // in ctFilter: the fields of ctTuple that must match
+	ctFilterTuple     = 1 // attribute inside ctFilter: the fields of ctTuple that must match
 	// ctFilterFlags selects protocol and destination port. forgetQueries compares the addresses
 	// itself, because the kernel's filter for IPv6 addresses is inverted.
 	ctFilterFlags = 1<<3 | 1<<5

@@ -16,11 +16,11 @@ import (
 
 // Conditions of a Controller.
 const (
-	ConditionUnavailable = "capture-unavailable" // no helper
+	ConditionUnavailable = "capture-unavailable" // outrider-capture cannot be reached
 	ConditionWithdrawn   = "capture-withdrawn"   // no rules, though Envoy is live
 	ConditionTrial       = "capture-trial"
 	ConditionFamily      = "capture-family"
-	ConditionUnowned     = "capture-unowned" // the rules would remain if the helper ended
+	ConditionUnowned     = "capture-unowned" // the rules would remain if outrider-capture ended
 	ConditionDNS         = "capture-dns-withdrawn"
 )
 
@@ -34,8 +34,8 @@ type Envoy interface {
 
 // ControllerOptions configures a Controller.
 type ControllerOptions struct {
-	Socket   string    // of the helper
-	State    string    // state file of the helper, which exists while the helper has settings
+	Socket   string    // of outrider-capture
+	State    string    // state file of outrider-capture, which exists while it has settings
 	Settings *Settings // nil: nothing is captured
 	Users    Users
 	Envoy    Envoy
@@ -43,10 +43,11 @@ type ControllerOptions struct {
 	Logger   *slog.Logger
 }
 
-// A Controller sends the agent's settings to the helper: once Envoy is live, and again after each
-// loss of the connection. It sends them before Envoy is live if they close inbound connections, or
-// if the helper still rejects connections because of earlier settings. During a requested drain,
-// and after Leave, it withdraws the rules. Only Stop ends the rejection of inbound connections.
+// A Controller sends the agent's settings to outrider-capture: once Envoy is live, and again after
+// each loss of the connection. It sends them before Envoy is live if they close inbound
+// connections, or if outrider-capture still rejects connections because of earlier settings. During
+// a requested drain, and after Leave, it withdraws the rules. Only Stop ends the rejection of
+// inbound connections.
 type Controller struct {
 	ControllerOptions
 	part.Readiness
@@ -57,7 +58,7 @@ type Controller struct {
 	stop    time.Time // inbound connections are captured until then after Leave
 	client  *Client   // nil: not connected
 	status  Status
-	known   bool // status came from the helper, or it is certain that no helper runs
+	known   bool // status came from outrider-capture, or it certainly does not run
 	changed chan struct{}
 }
 
@@ -76,12 +77,12 @@ const (
 	callTime   = 3 * time.Second
 	dnsGrace   = 2 * time.Second // time for the DNS proxy of a new agent to start
 	// replaceTime is the time within which a lost connection is not reported, because an upgrade
-	// may be replacing the helper, whose rules remain.
+	// may be replacing outrider-capture, whose rules remain.
 	replaceTime  = 2 * time.Second
 	replaceRetry = 50 * time.Millisecond
 )
 
-// Run sends settings to the helper until ctx ends. The rules remain in force then; only Stop
+// Run sends settings to outrider-capture until ctx ends. The rules remain in force then; only Stop
 // removes them.
 func (c *Controller) Run(ctx context.Context) error {
 	c.MarkReady()
@@ -96,7 +97,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		changed := c.Envoy.Changed()
 		if live, _ := c.Envoy.Serves(); !live && !c.hasState() && !c.Settings.ClosesInbound() {
 			c.mu.Lock()
-			c.known = true // the helper has no settings and captures nothing
+			c.known = true // outrider-capture has no settings and captures nothing
 			c.mu.Unlock()
 			select {
 			case <-ctx.Done():
@@ -123,8 +124,8 @@ func (c *Controller) Run(ctx context.Context) error {
 	return nil
 }
 
-// runConnection sends settings to the helper until the connection is lost. It resets retries once
-// the connection is in use.
+// runConnection sends settings to outrider-capture until the connection is lost. It resets retries
+// once the connection is in use.
 func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff) error {
 	dialing, cancel := context.WithTimeout(ctx, callTime)
 	defer cancel()
@@ -154,7 +155,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 			}
 			applied, first = now, false
 			c.Board.Clear(ConditionUnavailable)
-		} else if live != wasLive { // a request makes the helper check Envoy at once
+		} else if live != wasLive { // a request makes outrider-capture check Envoy at once
 			if status, err = limited(ctx, client.Status); err != nil {
 				return err
 			}
@@ -241,9 +242,9 @@ func (c *Controller) instead(status Status) string {
 	return "connections go direct"
 }
 
-// lost returns the status to report without a connection to the helper. The table that rejects
-// connections outlives the helper; inbound connections are reported as closed only if the helper
-// had confirmed it.
+// lost returns the status to report without a connection to outrider-capture. The table that
+// rejects connections remains; inbound connections are reported as closed only if outrider-capture
+// had confirmed that.
 func (c *Controller) lost(err error) Status {
 	was := c.State()
 	status := Status{State: StateWithdrawn, Reason: err.Error(), Closed: c.Settings.FailClosed,
@@ -293,7 +294,7 @@ func (c *Controller) AwaitInbound(ctx context.Context, limit time.Duration) {
 	}
 }
 
-// CallHelper calls the helper over the current connection and stores the returned status.
+// CallHelper calls outrider-capture over the current connection and stores the returned status.
 func (c *Controller) CallHelper(
 	ctx context.Context, call func(*Client, context.Context) (Status, error),
 ) (Status, error) {
@@ -311,7 +312,7 @@ func (c *Controller) CallHelper(
 	return limited(ctx, func(ctx context.Context) (Status, error) { return call(client, ctx) })
 }
 
-// Stop ends the helper if it has settings. It may also be called after Run has returned.
+// Stop ends outrider-capture if it has settings. It may also be called after Run has returned.
 func (c *Controller) Stop(ctx context.Context) {
 	if !c.hasState() {
 		return
@@ -326,7 +327,8 @@ func (c *Controller) hasState() bool {
 	return err == nil
 }
 
-// StopHelper makes the helper behind a socket remove its rules, forget its settings and exit.
+// StopHelper makes the outrider-capture that listens on a socket remove its rules, forget its
+// settings and exit.
 func StopHelper(ctx context.Context, socket string) error {
 	_, err := limited(ctx, func(ctx context.Context) (struct{}, error) {
 		client, err := Dial(ctx, socket)

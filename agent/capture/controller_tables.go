@@ -3,10 +3,10 @@ package capture
 import "slices"
 
 // Tables returns the nftables tables of the settings, or none if nothing is captured. While Envoy
-// drains, they cover inbound connections only. While the helper rejects connections, Tables returns
-// only tables in force. Otherwise it returns the tables that the helper would install, for the
-// address families and resolvers of installed tables; if none are installed, for both families and
-// the resolvers of the host.
+// drains, they cover inbound connections only. While outrider-capture rejects connections, Tables
+// returns only tables in force. Otherwise it returns the tables that outrider-capture would
+// install, for the address families and resolvers of installed tables; if none are installed, for
+// both families and the resolvers of the host.
 func (c *Controller) Tables() []*Table { return c.tablesWith(nil) }
 
 // TablesWith returns the tables as if a unit ran, and the unit's control group.

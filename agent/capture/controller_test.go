@@ -51,7 +51,8 @@ func testController(board *condition.Board, settings Settings) *Controller {
 		Users: testUsers, Logger: slog.New(slog.DiscardHandler)})
 }
 
-// Without a helper every retry fails, but the condition is raised once and nothing else is logged.
+// While outrider-capture does not run, every retry fails, but the condition is raised once and
+// nothing else is logged.
 func TestController_ReportsAMissingHelperOnce(t *testing.T) {
 	board := condition.NewBoard()
 	var log parts.Log
@@ -159,7 +160,8 @@ func (l *leaver) captured(outbound, inbound string) {
 	}
 }
 
-// leaves checks that only inbound connections are captured, also after the helper was replaced.
+// leaves checks that only inbound connections are captured, also after outrider-capture was
+// replaced.
 func (l *leaver) leaves() {
 	l.t.Helper()
 	l.captured("far 80", "15006")
@@ -171,7 +173,7 @@ func (l *leaver) leaves() {
 	l.captured("far 80", "15006")
 }
 
-// again kills the helper and waits until its successor reaches a state.
+// again kills outrider-capture and waits until its successor reaches a state.
 func (l *leaver) again(want State) {
 	l.t.Helper()
 	l.kill(l.helper)
@@ -183,8 +185,9 @@ func (l *leaver) again(want State) {
 	l.captures(want)
 }
 
-// An upgrade that replaces the helper leaves the rules in force: no condition is raised, and no
-// port is reported as reachable past Envoy. Until the helper first answers, the rules are unknown.
+// An upgrade that replaces outrider-capture leaves the rules in force: no condition is raised, and
+// no port is reported as reachable past Envoy. Until outrider-capture first answers, the rules are
+// unknown.
 func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -28,8 +28,8 @@ const (
 	// dnsPatience is the time without an answer after which a DNS proxy counts as hanging. It
 	// allows a busy proxy to miss one query.
 	dnsPatience = dnsEvery + time.Second
-	// agentGrace limits how long an agent may take to restart, and to connect to a helper that was
-	// just started or upgraded. Most DNS clients wait that long for an answer.
+	// agentGrace limits how long an agent may take to restart, and to connect to outrider-capture
+	// after its start or upgrade. Most DNS clients wait that long for an answer.
 	agentGrace = 5 * time.Second
 )
 
@@ -202,7 +202,7 @@ func (h *helper) forgetQueries(resolvers []netip.Addr, redirected bool) {
 }
 
 // dropDNS removes the table and ends the redirection of sockets in use, including those that an
-// earlier helper redirected.
+// earlier outrider-capture redirected.
 func (h *helper) dropDNS() {
 	d := &h.dns
 	if d.rules != nil {

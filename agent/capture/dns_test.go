@@ -21,8 +21,8 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// proxyAnswer answers a query as the agent's DNS proxy does: it refuses the helper's queries of
-// class CH.
+// proxyAnswer answers a query as the agent's DNS proxy does: it refuses outrider-capture's queries
+// of class CH.
 func proxyAnswer(query []byte) []byte {
 	return append(query[:3:3], append([]byte{5}, query[4:]...)...)
 }
@@ -119,7 +119,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 		return err == nil
 	})
 	defer r.client.Close()
-	if _, err := r.client.Status(t.Context()); err != nil { // makes the helper check the proxy
+	if _, err := r.client.Status(t.Context()); err != nil { // causes a check of the DNS proxy
 		t.Error(err)
 	}
 	resume := parts.PauseProcess(t, proxy.Process.Pid)
@@ -172,7 +172,8 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	gets("proxy")
 	resume := parts.PauseProcess(t, proxy.Process.Pid)
 	left := time.Now()
-	// After agentGrace the helper may remove the table, on a busy machine before the loop below ends.
+	// After agentGrace outrider-capture may remove the table, on a busy machine before the loop
+	// below ends.
 	waits := func() bool { return time.Since(left) < agentGrace }
 	r.client.Close()
 	parts.RepeatFor(2*dnsEvery, 100*time.Millisecond, func() {
@@ -189,7 +190,7 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	}
 	resume()
 	gets("proxy")
-	if _, err := r.client.Status(t.Context()); err != nil { // makes the helper check the DNS proxy
+	if _, err := r.client.Status(t.Context()); err != nil { // causes a check of the proxy
 		t.Fatal(err)
 	}
 	resume = parts.PauseProcess(t, proxy.Process.Pid)

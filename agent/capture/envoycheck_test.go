@@ -157,7 +157,7 @@ func TestEnvoyCheck_StallEndsWithProgress(t *testing.T) {
 		}
 	}
 	e.accept(OutboundPort) // the connection that newSlowEnvoy opened
-	e.accept(OutboundPort) // the helper's probe
+	e.accept(OutboundPort) // outrider-capture's probe
 	if families, reason := e.check.look(e.now); !families.any() {
 		t.Errorf("Envoy accepts again: %s", reason)
 	}

@@ -19,7 +19,7 @@ import (
 	"outrider.org/outrider/agent/repeat"
 )
 
-// options configures a helper.
+// options configures outrider-capture.
 type options struct {
 	instance string
 	folder   string // of the state file
@@ -38,7 +38,7 @@ type helper struct {
 	rules *ownerSocket   // owns the table of rules; nil: no rules are in force
 	nat   *ownerSocket   // owns the table that continues address translation; nil: there is none
 	plain *ownerSocket   // for tables without owner
-	store *fdstore.Store // holds a duplicate of nat's socket, so that the table outlives the helper
+	store *fdstore.Store // holds a duplicate of nat's socket, so that the table remains
 
 	installed  installed
 	left       time.Time // when the last agent disconnected; zero: an agent's DNS proxy answers
@@ -68,12 +68,12 @@ type installed struct {
 
 // Special values of installed.closed, which otherwise is a generation of the settings.
 const (
-	closedUnknown = 0 // an earlier helper may have left the table
+	closedUnknown = 0 // an earlier outrider-capture may have left the table
 	closedRemoved = -1
-	closedLeft    = -2 // an earlier helper left the table, and its settings are lost
+	closedLeft    = -2 // an earlier outrider-capture left the table, and its settings are lost
 )
 
-// call is a request that the helper received over a connection.
+// call is a request that outrider-capture received over a connection.
 type call struct {
 	request
 	from *connection
@@ -93,7 +93,8 @@ func newHelper(o options) (*helper, error) {
 		h.logf("cannot read the state: %v", err)
 		h.installed.closed = closedLeft // without settings, continue to reject what was rejected
 	}
-	// plain deletes the table that an earlier helper left: before Linux 5.12 tables have no owner.
+	// plain deletes the table that an earlier run of outrider-capture left: before Linux 5.12
+	// tables have no owner.
 	h.plain.owned = false
 	if err := h.plain.remove(TableName(h.instance)); err != nil && !errors.Is(err, unix.EPERM) {
 		return nil, err
@@ -108,7 +109,7 @@ func (h *helper) logf(format string, arguments ...any) {
 	h.logged.Fprintf(h.log, format, arguments...)
 }
 
-// run serves until ctx ends or a client stops the helper. It calls replace for each upgrade.
+// run serves until ctx ends or a client stops outrider-capture. It calls replace for each upgrade.
 func (h *helper) run(ctx context.Context, replace func(), upgrade <-chan os.Signal) {
 	h.findUnits()
 	timer := time.NewTimer(0)
@@ -249,7 +250,7 @@ func (h *helper) tick(now time.Time) {
 	if h.Settings != nil {
 		next.State, next.Reason, next.Families = h.reconcileRules(now)
 	} else {
-		h.withdraw() // the helper's program before an upgrade may have installed rules
+		h.withdraw() // outrider-capture's program before an upgrade may have installed rules
 	}
 	next.Unowned = h.unowned && h.rules != nil
 	next.Until = h.Until
@@ -279,7 +280,7 @@ func (h *helper) notify(state string) {
 	}
 }
 
-// quit removes what the kernel does not remove when the helper ends. The table that rejects
+// quit removes what the kernel does not remove when outrider-capture ends. The table that rejects
 // connections remains: only stop and outrider cleanup delete it.
 func (h *helper) quit() {
 	if h.unowned {

@@ -138,8 +138,8 @@ func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
 	r.answers(soon, "far 80")
 }
 
-// Established connections stay redirected when the rules are withdrawn. During an upgrade of the
-// helper no connection goes direct.
+// Established connections stay redirected when the rules are withdrawn. During an upgrade of
+// outrider-capture no connection goes direct.
 func TestHelper_KeepsEstablishedConnections(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -251,7 +251,7 @@ func TestHelper_RefusesOthers(t *testing.T) {
 	}
 }
 
-// The helper notices units that start and stop, in any slice.
+// outrider-capture notices units that start and stop, in any slice.
 func TestHelper_FollowsUnits(t *testing.T) {
 	if !inNetwork(t) {
 		return

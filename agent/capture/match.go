@@ -232,10 +232,10 @@ func (redirected) exprs() []expr.Any {
 // holds returns false: Explain stops at the rule that redirects the connection.
 func (redirected) holds(*Connection) bool { return false }
 
-// probe matches the connections by which the helper checks whether Envoy accepts.
+// probe matches the connections by which outrider-capture checks whether Envoy accepts.
 type probe struct{}
 
-// probeMark is the mark of the helper's sockets. It requires CAP_NET_ADMIN.
+// probeMark is the mark of outrider-capture's sockets. It requires CAP_NET_ADMIN.
 const probeMark = 0x4f757472
 
 func (probe) text() string { return fmt.Sprintf("meta mark %#x", probeMark) }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is the helper's state in its state file, which outlives the helper.
+// memory is the state that outrider-capture persists in its state file.
 type memory struct {
 	Protocol  int           `json:"protocol,omitempty"` // of the writer; 0 means 1
 	Settings  *Settings     `json:"settings,omitempty"`

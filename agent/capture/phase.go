@@ -50,7 +50,7 @@ func (c *Controller) settings(now phase) *Settings {
 	return &settings
 }
 
-// request returns the call to the helper that puts a phase into effect.
+// request returns the call to outrider-capture that puts a phase into effect.
 func (c *Controller) request(now phase) func(*Client, context.Context) (Status, error) {
 	if now == left {
 		return (*Client).Withdraw
@@ -61,8 +61,8 @@ func (c *Controller) request(now phase) func(*Client, context.Context) (Status, 
 }
 
 // Leave ends the interception permanently, before Envoy's listeners close: for outbound connections
-// at once, for inbound ones after limit. Established connections stay redirected. If the helper
-// cannot be reached, Run retries.
+// at once, for inbound ones after limit. Established connections stay redirected. If
+// outrider-capture cannot be reached, Run retries.
 func (c *Controller) Leave(ctx context.Context, limit time.Duration) {
 	if c.Settings == nil {
 		return

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// acceptProbe is a marked connection of the helper to a port of Envoy, which shows whether Envoy
-// accepts connections. The kernel completes the handshake itself; only when Envoy accepts the
+// acceptProbe is a marked connection of outrider-capture to a port of Envoy, which shows whether
+// Envoy accepts connections. The kernel completes the handshake itself; only when Envoy accepts the
 // connection does the socket at Envoy's end get an inode.
 type acceptProbe struct {
 	fd          int

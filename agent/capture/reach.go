@@ -41,7 +41,7 @@ func hostHas(ipv6 bool) bool {
 
 // ReachableDirectly returns a function that reports, as direct, whether the rules in force neither
 // capture nor reject connections of other hosts to an address of this host; why and fix are
-// messages. ReachableDirectly returns nil before the state of the helper is known.
+// messages. ReachableDirectly returns nil before the state of outrider-capture is known.
 func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, why, fix string) {
 	if c.Settings == nil {
 		return func(netip.AddrPort) (direct bool, why, fix string) {
@@ -81,7 +81,7 @@ func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, w
 		case found.Key == ruleFamily:
 			return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
 				"the other family"
-		// the helper has withdrawn the rules, for example after a trial
+		// outrider-capture has withdrawn the rules, for example after a trial
 		case connected && settings.ClosesInbound():
 			return true, cmp.Or(now.Reason, "capture is "+string(now.State)),
 				`run "outrider capture confirm"`

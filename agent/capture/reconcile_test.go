@@ -29,8 +29,8 @@ func TestHelper_KeepsUnitsAfterAFailedSearch(t *testing.T) {
 	}
 }
 
-// A helper that cannot read its settings after an upgrade removes the rules, because it cannot
-// manage them.
+// If outrider-capture cannot read its settings after an upgrade, it removes the rules, because it
+// cannot manage them.
 func TestHelper_UpgradeWithoutStateWithdraws(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -76,7 +76,7 @@ func TestHelper_ReportsAFailedRefusal(t *testing.T) {
 	closed.FailClosed = true
 	r.apply(closed)
 	const fault = "cannot change what is refused"
-	for range 5 { // each request makes the helper try again
+	for range 5 { // each request makes outrider-capture try again
 		if s, err := r.client.Status(t.Context()); err != nil || s.Closed ||
 			!strings.Contains(s.Reason, fault) || strings.Contains(s.Reason, "tproxy.conf") {
 			t.Fatalf("%+v, %v", s, err)

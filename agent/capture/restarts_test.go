@@ -10,8 +10,9 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// While the helper is killed repeatedly, Envoy answers every new connection to a virtual address:
-// connections opened while the rules are missing are redirected at the SYN's retransmission.
+// While outrider-capture is killed repeatedly, Envoy answers every new connection to a virtual
+// address: connections opened while the rules are missing are redirected at the SYN's
+// retransmission.
 func TestHelper_KilledLosesNoConnection(t *testing.T) {
 	if !inNetwork(t) {
 		return

@@ -30,8 +30,8 @@ static_resources:
       response: {inline_string: "15006"}}}]}]
 `
 
-// rig is a helper in a network namespace of its own, another host and, after it was started, an
-// Envoy.
+// rig is outrider-capture in a network namespace of its own, another host and, once it is started,
+// an Envoy.
 type rig struct {
 	t       *testing.T
 	other   *parts.OtherHost
@@ -56,7 +56,7 @@ func newRig(t *testing.T) *rig {
 
 func (r *rig) socket() string { return filepath.Join(r.folder, "capture.sock") }
 
-// start runs the helper and connects to it.
+// start runs outrider-capture and connects to it.
 func (r *rig) start() {
 	r.t.Helper()
 	r.helper = exec.Command(r.program, "-folder", r.folder, "-socket", r.socket(), "-envoy-user",
@@ -123,11 +123,11 @@ func (r *rig) apply(settings Settings) {
 	}
 }
 
-// soon bounds actions that take the helper a second or two on an idle machine. It is shorter than
-// stallLimit, after which an Envoy counts as hung.
+// soon bounds actions that take outrider-capture a second or two on an idle machine. It is shorter
+// than stallLimit, after which an Envoy counts as hung.
 const soon = stallLimit - time.Second
 
-// captures waits until the helper has a state.
+// captures waits until outrider-capture has a state.
 func (r *rig) captures(want State) {
 	r.t.Helper()
 	parts.Eventually(r.t, time.Minute, "capture is "+string(want), func() bool {

@@ -22,7 +22,7 @@ const (
 	earlierWait = 2 * time.Second
 )
 
-// connection is one client of the helper.
+// connection is one client of outrider-capture.
 type connection struct {
 	conn *rpc.Conn
 	out  chan response
@@ -38,7 +38,7 @@ func (c *connection) send(r response) {
 }
 
 // accept accepts clients until the listener is closed. Only the users of Users and root may
-// connect. Root always has a slot, so that it can stop the helper.
+// connect. Root always has a slot, so that it can stop outrider-capture.
 func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users []uint32) {
 	slots := make(chan struct{}, maxConnections)
 	failed := func(err error) { h.logf("accept an agent: %v", err) }

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/scripts/parts"
 )
 
-// A helper that ran out of file descriptors serves again once some are free.
+// After outrider-capture ran out of file descriptors, it accepts clients again once some are free.
 func TestHelper_AcceptsAgainAfterAFailure(t *testing.T) {
 	if !inNetwork(t) {
 		return

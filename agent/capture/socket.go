@@ -40,7 +40,7 @@ func newOwnerSocket() (*ownerSocket, error) {
 			return nil, os.NewSyscallError("setsockopt", err)
 		}
 	}
-	// A kernel that does not answer must not block the helper.
+	// A kernel that does not answer must not block outrider-capture.
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO,
 		&unix.Timeval{Sec: 5}); err != nil {
 		_ = s.Close()

@@ -140,8 +140,9 @@ func policyRoutes(add bool) error {
 			}
 			_, err = conn.Execute(netlink.Message{Data: append(m.header, attributes...),
 				Header: netlink.Header{Type: netlink.HeaderType(m.kind), Flags: flags}})
+			// The kernel returns EACCES if IPv6 is disabled by disable_ipv6.
 			withoutIPv6 := family == unix.AF_INET6 && (errors.Is(err, unix.EAFNOSUPPORT) ||
-				errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES)) // by disable_ipv6
+				errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 			if err != nil && !withoutIPv6 && !errors.Is(err, done[0]) &&
 				!errors.Is(err, done[len(done)-1]) {
 				return fmt.Errorf("policy routes: %w", err)

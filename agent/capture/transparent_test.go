@@ -43,7 +43,7 @@ static_resources:
 `
 
 // The application sees the client's address although Envoy is in between. Established connections
-// survive a kill of the helper, a withdrawal of the rules and an upgrade.
+// survive a kill of outrider-capture, a withdrawal of the rules and an upgrade.
 func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 	if !inNetwork(t) {
 		return
@@ -71,8 +71,8 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 			t.Fatalf("%q, %v; want %q", answer[:n], err, want)
 		}
 	}
-	// Connect again until both connections are counted: the helper may replace the rules meanwhile,
-	// and the counters of the new rules start at zero.
+	// Connect again until both connections are counted: outrider-capture may replace the rules
+	// meanwhile, and the counters of the new rules start at zero.
 	parts.Eventually(t, time.Minute, "both connections are captured", func() bool {
 		r.other.Do(t, func() {
 			for family, address := range here {
@@ -126,8 +126,8 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 	})
 }
 
-// The helper restores policy routes that another program deletes, so that the application's answers
-// reach Envoy again.
+// outrider-capture restores policy routes that another program deletes, so that the application's
+// answers reach Envoy again.
 func TestTransparent_RestoresPolicyRoutes(t *testing.T) {
 	if !inNetwork(t) {
 		return

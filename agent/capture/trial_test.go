@@ -97,7 +97,7 @@ func TestHelper_ExpiredTrialEndsWithItsRemoval(t *testing.T) {
 	r.captures(StateOn)
 }
 
-// Setting the clock while the helper restarts does not end a trial.
+// Setting the clock while outrider-capture restarts does not end a trial.
 func TestHelper_TrialOutlivesClockStep(t *testing.T) {
 	if !inNetwork(t) {
 		return

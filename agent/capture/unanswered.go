@@ -15,9 +15,9 @@ const (
 	ctID           = 12
 	ctZone         = 18
 	ctStatusMask   = 26
-	ctInfoTCP      = 1 // in ctProtocolInfo
-	ctTCPState     = 1 // in ctInfoTCP
-	ctSYNSent      = 1 // a state: nothing but SYNs, no answer
+	ctInfoTCP      = 1 // attribute inside ctProtocolInfo
+	ctTCPState     = 1 // attribute inside ctInfoTCP
+	ctSYNSent      = 1 // value of ctTCPState: SYNs without an answer
 	ctSNAT         = 0x10
 	ctAnswered     = 0x02 // IPS_SEEN_REPLY
 )

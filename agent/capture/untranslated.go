@@ -15,8 +15,8 @@ const ruleUnanswered = "direct connection without an answer before"
 
 // untranslated returns the chain that drops SYNs which the rules should redirect but the kernel
 // does not: conntrack has an unanswered connection with the same addresses and ports, which Envoy
-// itself opened or which began while the rules were missing. The helper then deletes the conntrack
-// entry, and the SYN retransmitted a second later is redirected.
+// itself opened or which began while the rules were missing. outrider-capture then deletes the
+// conntrack entry, and the SYN retransmitted a second later is redirected.
 func (b *builder) untranslated(s *Settings, users Users, families Families) Chain {
 	b.table.Counter = counterUnanswered
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}))
@@ -105,9 +105,9 @@ type forget struct {
 	failure string // error of the last attempt
 }
 
-// begin schedules the deletion after rules have come into force. The helper repeats it until half
-// of checkEvery has passed, because the entry of a SYN that the kernel was handling at that moment
-// appears later.
+// begin schedules the deletion after rules have come into force. outrider-capture repeats it until
+// half of checkEvery has passed, because the entry of a SYN that the kernel was handling at that
+// moment appears later.
 func (f *forget) begin() { f.until = time.Now().Add(checkEvery / 2) }
 
 // forgetUnanswered deletes unanswered connections after rules have come into force, and when the

@@ -2,8 +2,8 @@ package capture
 
 import "time"
 
-// The client sends requests in the frames of package rpc. The helper answers each request with the
-// request's number, and sends its status without a number when the status changes.
+// The client sends requests in the frames of package rpc. outrider-capture answers each request
+// with the request's number, and sends its status without a number when the status changes.
 
 // protocolVersion grows when the meaning of a message changes. Up to version 2, messages were JSON
 // lines. In version 1, fail_closed includes the meaning of inbound_closed.

@@ -11,8 +11,8 @@ const (
 	commentColumn = 34
 	roleColumn    = 82
 	effectColumn  = 109
-	lineWidth     = 118 // documentation only
-	marksWidth    = 130 // with role and effect
+	lineWidth     = 118 // of a line with documentation only
+	marksWidth    = 130 // of a line with role and effect
 )
 
 // header is the beginning of the annotated file.
@@ -135,7 +135,8 @@ func DiscoverydDefaultsTOML() string {
 	return annotatedFile(discoverydHeader, annotatedDiscoveryd())
 }
 
-// annotatedDiscoveryd returns the tables of discoveryd.toml; each array has one table.
+// annotatedDiscoveryd returns the tables of discoveryd.toml, with one table for each array of
+// tables.
 func annotatedDiscoveryd() (all []table) {
 	for _, t := range discoverydTables(defaultDiscoveryd()) {
 		if t.name == "registration" {
