@@ -23,7 +23,7 @@ type Processes interface {
 	// Start starts an Envoy. The ID in spec must not have been used before.
 	Start(ctx context.Context, spec keeper.StartSpec) (keeper.Process, error)
 	Signal(ctx context.Context, id string, signal syscall.Signal) error
-	// Exits delivers once each process that exited while this connection existed.
+	// Exits delivers each process that exits while this connection exists, once.
 	Exits() <-chan keeper.Process
 	// Done is closed when the connection is lost. Whether the processes exited with the keeper is
 	// known only after a connection to the next keeper.

@@ -197,8 +197,9 @@ func TestStopDuringAStart(t *testing.T) {
 	})
 }
 
-// A stop waits for the requests in flight of a serving epoch that has lost its admin interface: to
-// a starting epoch, which the stop ends, or to a failed epoch, after which no repair succeeded.
+// A stop waits for the requests in flight of a serving epoch without admin interface. A starting
+// epoch took over the interface, which the stop ends, or a failed one did, and its repair failed as
+// well.
 func TestStopWhenAdminIsLost(t *testing.T) {
 	for name, bad := range loses {
 		t.Run(name, func(t *testing.T) {

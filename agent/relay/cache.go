@@ -80,11 +80,11 @@ const maxNodes = 2
 
 // Codes of the cache's conditions.
 const (
-	// the file was not usable; active until the cache is written
+	// the cache file could not be used; active until the cache is written
 	conditionRefused = "discovery-cache-refused"
-	// the file could not be written; active until it is written
+	// the cache file could not be written; active until a write succeeds
 	conditionUnwritten = "discovery-cache-unwritten"
-	// the resources in the file are too old; active until Envoy accepts resources
+	// the resources in the cache file are too old; active until Envoy accepts resources
 	conditionExpired = "discovery-cache-expired"
 )
 

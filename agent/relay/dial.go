@@ -18,7 +18,7 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interva
 // attempt is refused, dial fails.
 func dial(ctx context.Context, address string) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel() // ends the attempts that are still running when one has succeeded
+	defer cancel() // ends the connection attempts that are still running when one has succeeded
 	dialer := net.Dialer{KeepAliveConfig: keepAlive}
 	connected, failed := make(chan net.Conn), make(chan error)
 	attempt := func() {

@@ -13,9 +13,9 @@ import (
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
-// TestBootstrap_CachedForTheNodeWithAnotherAddress checks that after a change of the node's IP
-// address the bootstrap that was cached for the earlier address is used, although the cache already
-// has other resources for the new address.
+// TestBootstrap_CachedForTheNodeWithAnotherAddress changes the node's IP address. The bootstrap
+// that was cached for the earlier address is used, although the cache already has other resources
+// for the new address.
 func TestBootstrap_CachedForTheNodeWithAnotherAddress(t *testing.T) {
 	const address = "127.0.0.1:1"
 	old := &corev3.Node{Id: "sidecar~10.0.0.1~vm.ns~ns.svc.cluster.local"}

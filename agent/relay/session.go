@@ -226,7 +226,8 @@ func (s *session) acknowledge(w *watch, r *request) error {
 		return err
 	}
 	s.updateStrict(w)
-	// the cache sent this response, so it contains nothing new to store
+	// A cached response need not be stored, and does not end refusals of the upstream server's
+	// responses.
 	if answered.from == nil {
 		return nil
 	}

@@ -23,10 +23,10 @@ type strictPorts struct {
 	rest bool
 }
 
-// StrictPorts returns a function that reports, for a port, whether all inbound filter chains that
-// an Envoy accepted last demand a client certificate (strict), and whether the port has filter
-// chains of its own (own). by is always empty, because the upstream server does not send the
-// policy. StrictPorts returns nil if no port demands client certificates.
+// StrictPorts returns a function that reports for a port: whether all inbound filter chains that an
+// Envoy accepted last demand a client certificate (strict), and whether the port has filter chains
+// of its own (own). by is always empty, because the upstream server does not send the policy.
+// StrictPorts returns nil if no port demands client certificates.
 func (s *Server) StrictPorts() func(port uint16) (by from.Origin, strict, own bool) {
 	p := s.strict.Load()
 	if p == nil || !p.rest && !slices.Contains(slices.Collect(maps.Values(p.ports)), true) {

@@ -30,7 +30,7 @@ import (
 type modules struct {
 	log     *slog.Logger
 	client  wasm.Client
-	pause   time.Duration      // pause between the first and the second attempt
+	pause   time.Duration      // pause between the first and the second attempt to fetch a module
 	cache   *Cache             // cache, which may contain modules from before a restart; nil: none
 	fetches singleflight.Group // running fetches by URL and pull secret
 

@@ -234,7 +234,7 @@ func (f *Feed) Accept(client Client, sequence uint64, resources []*Resource) {
 		}
 		delete(f.unaccepted, key)
 		if m := f.refusals[key]; m == nil {
-			// State contains the previously accepted version, which is replaced now
+			// Feed.State contains the previously accepted version, which is replaced now
 			if f.accepted[key].refused {
 				e.keys = append(e.keys, key)
 				changed = true

@@ -23,9 +23,9 @@ type folders struct {
 	inner   *fsnotify.Watcher       // nil before Run, and if inotify is not available
 	add     func(path string) error // inner.Add; replaced in tests
 	watched map[string]stamp        // identity (device and inode) of each path when its watch began
-	// shared has the paths of each identity. Only the first of them is added to fsnotify, which
-	// stores one path per inode, and which panics if a path is added again that has become another
-	// name of a watched inode.
+	// shared has the paths of each identity. Only the first of them is added to fsnotify, because
+	// it stores one path per inode. It panics if a path is added again that has become another name
+	// of a watched inode.
 	shared map[stamp][]string
 	// warned has the reasons of warnings that were logged: paths of folders that cannot be watched;
 	// paths with "/..." appended that contain too many entries; "" for the limit of watches.

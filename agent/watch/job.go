@@ -62,8 +62,8 @@ func (j *job) run(f *folders, unread bool) result {
 	return found
 }
 
-// paths returns the current path of each entry: of those that exist, of those that a scan has found
-// for the first time, and "" for those that it has not found again.
+// paths returns the current path of each entry. It includes entries that a scan has found for the
+// first time; the path of an entry that the scan has not found again is "".
 func (r *root) paths(found scan) map[*entry]string {
 	paths := map[*entry]string{}
 	for _, e := range r.entries {

@@ -7,14 +7,14 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// If Envoy refuses an extension configuration, it stores it nevertheless as the last one of its
-// name. Then it also refuses listeners that name the extension, until it receives a different
-// configuration; the refused one, sent again, would be accepted without effect. For this reason
-// each response contains one configuration, so that it is clear which one was refused. After the
-// refusal, the accepted version is sent again or, without one, a removal, after which the default
-// configuration in the listener applies. Listeners wait until this is acknowledged. If only the
-// version number of the accepted configuration is known, from an earlier stream, it cannot be sent
-// again.
+// Envoy stores an extension configuration as the last one of its name even if it refuses the
+// configuration. Then it also refuses listeners that name the extension, until it receives a
+// different configuration; the refused one, sent again, would be accepted without effect. For this
+// reason each response contains one configuration, so that it is clear which one was refused. After
+// the refusal, the accepted version is sent again or, without one, a removal, after which the
+// default configuration in the listener applies. Listeners wait until this is acknowledged. If only
+// the version number of the accepted configuration is known, from an earlier stream, it cannot be
+// sent again.
 
 // oneByOne reports whether each response contains at most one resource of the type.
 func (w *watch) oneByOne() bool { return w.typeURL == resource.ExtensionType }

@@ -2,8 +2,8 @@ package xds
 
 import "time"
 
-// inlineBytes is the number of unread bytes up to which sending a response does not block: gRPC
-// accepts a response of any size if less than 64 KB of earlier responses on the stream are waiting
+// inlineBytes is the number of unread bytes up to which sending a response does not block. gRPC
+// accepts a response of any size if less than 64 KB of the stream's earlier responses are waiting
 // to be written.
 const inlineBytes = 32 << 10
 
