@@ -16,6 +16,7 @@ func (s *sidecar) host(v *View, host string) {
 	problems := append(s.requests(v, host, reads), s.connections(v, host, reads)...)
 	for _, p := range s.proxies {
 		problems = append(problems, p.sidecar.requests(v, host, reads)...)
+		problems = append(problems, p.displaced(v, s, host)...)
 	}
 	delete(reads, host)
 	s.read(host, reads)

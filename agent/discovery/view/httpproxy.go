@@ -95,6 +95,24 @@ func (p *httpProxy) routes(port uint32, host string) bool {
 	return p.listens && of != nil && of.hosts[host] != nil
 }
 
+// displaced returns a problem if a host's service has no listener because a proxy of the Sidecar has
+// its port, and the proxy does not route to the service.
+func (p *httpProxy) displaced(v *View, s *sidecar, host string) []object.Problem {
+	service := s.scope.ImportedService(v.world, host)
+	if p.OfMesh || service == nil { // a service reports the proxy of MeshConfig as an address in use
+		return nil
+	}
+	port := service.Port(p.Port)
+	routed := slices.Contains(p.sidecar.members[host], p.Port)
+	if port == nil || port.Protocol.MayBeHTTP() && routed || resolutionNone(port) && !v.node.Captured() {
+		return nil
+	}
+	by := s.scope.Object
+	return []object.Problem{portProblem(member{service, port}, fmt.Sprintf(
+		"nothing listens for host %s: port %d belongs to the HTTP proxy in egress[%d] of %s at %s", host,
+		p.Port, p.Index, by.Key, by.Position()), "give the service or the proxy another port")}
+}
+
 // listener returns the listener of the proxy; nil if it has none.
 func (p *httpProxy) listener(v *View, s *sidecar, resolve bool) (*resource.Resource,
 	[]object.Problem) {
