@@ -33,9 +33,9 @@ func newClients(
 // agent and gRPC applications.
 const xdsGroup = "outrider-xds"
 
-// forApplications gives the xDS socket of an installed agent to xdsGroup. Envoy's group may connect
-// as well: an Envoy that runs since before an upgrade is not in xdsGroup, and applications used
-// Envoy's group before xdsGroup existed.
+// forApplications makes xdsGroup the group of an installed agent's xDS socket. Envoy's group may
+// connect as well: an Envoy that was started before an upgrade is not in xdsGroup, and applications
+// used Envoy's group before xdsGroup existed.
 func forApplications(
 	inUnit bool, c *config.Config, sockets xds.SocketOptions,
 ) xds.SocketOptions {

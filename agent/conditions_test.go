@@ -183,7 +183,7 @@ func repeatCondition(t *testing.T, code string, failures, limit int,
 	}
 }
 
-// noEpochs implements journal.Epochs.
+// noEpochs implements journal.Epochs without a live epoch.
 type noEpochs struct{}
 
 func (noEpochs) Number() int              { return -1 }

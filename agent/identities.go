@@ -28,7 +28,7 @@ type workloadIdentity struct {
 	*identity.Manager
 	seal         []byte              // systemd credential that encrypts certificates; nil: none
 	inUse        *relay.AddressInUse // upstream server to which the relay is connected
-	acknowledged chan struct{}       // receives after an ACK of secrets, or of resources that may use them
+	acknowledged chan struct{}       // receives after an ACK of secrets, listeners or clusters
 	sds          *xds.Server
 	log          *slog.Logger
 }
@@ -90,7 +90,7 @@ func (w *workloadIdentity) trust(authorities, bundles []string) {
 	var roots []*x509.Certificate
 	for _, text := range authorities {
 		in := pki.PEMInput{File: "caCertificates", PEM: []byte(text)}
-		if found, err := pki.ParseRoots(in, time.Now()); err == nil { // an error if all have expired
+		if found, err := pki.ParseRoots(in, time.Now()); err == nil { // fails if all have expired
 			roots = append(roots, found...)
 		}
 	}

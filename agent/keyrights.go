@@ -19,7 +19,7 @@ const conditionKeyShared = "key-readable"
 // file mode.
 const keyRightsPause = time.Minute
 
-// keyRights checks who may read the keys and tokens of the configuration in force.
+// keyRights checks which users may read the keys and tokens of the configuration in force.
 type keyRights struct {
 	part.Readiness
 	state *reloadState

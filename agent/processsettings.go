@@ -24,7 +24,7 @@ type processSettings struct {
 	pushed    <-chan struct{} // receives after the mesh configuration may have changed
 
 	mu   sync.Mutex
-	used map[string]string // ProcessInputs when of or changed was last called; nil: of was not
+	used map[string]string // ProcessInputs at the last spec or call of changed; nil: no spec yet
 }
 
 // currentTime bounds reading the mesh configuration for a spec, because its file system may hang.

@@ -15,7 +15,7 @@ import (
 // changes it; every part may read it.
 type reloadState struct {
 	started *config.Config               // with which the agent started
-	binary  atomic.Pointer[envoy.Binary] // of the first and later committed configurations; or nil
+	binary  atomic.Pointer[envoy.Binary] // of the configuration in force; at first nil
 
 	mu       sync.Mutex
 	current  *config.Loaded // the configuration in force

@@ -39,8 +39,8 @@ func TableName(instance string) string { return tableName("outrider", instance) 
 // closedName is the name of the table that rejects connections; it has no owner.
 func closedName(instance string) string { return tableName("outrider-closed", instance) }
 
-// natName is the name of the table that keeps translating established connections after the rules
-// are gone.
+// natName is the name of the table with which the kernel continues to translate the addresses of
+// established connections after the rules have been removed.
 func natName(instance string) string { return tableName("outrider-nat", instance) }
 
 func tableName(name, instance string) string {

@@ -46,8 +46,8 @@ func linkLocal(t *testing.T) string {
 	return ""
 }
 
-// inbound returns what another host receives from port 80 of this one over IPv4, over IPv6 and from
-// a link-local address.
+// inbound returns what another host receives from port 80 of this host over IPv4, over IPv6 and
+// from a link-local address.
 func (r *rig) inbound() (answers [3]string) {
 	r.t.Helper()
 	for i, address := range []string{here[0], here[1], linkLocal(r.t)} {
@@ -196,7 +196,7 @@ func TestHelper_OtherVersions(t *testing.T) {
 	r.apply(old)
 	path := filepath.Join(r.folder, "state.json")
 	r.kill(r.helper)
-	state, err := json.Marshal(map[string]any{"settings": old}) // no protocol version, as in version 1
+	state, err := json.Marshal(map[string]any{"settings": old}) // no protocol: version 1
 	if err != nil {
 		t.Fatal(err)
 	}

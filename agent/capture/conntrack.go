@@ -59,7 +59,8 @@ func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) err
 		for _, f := range found {
 			tuple, translated := connectionOf(f)
 			other := slices.ContainsFunc(parts, func(part []byte) bool {
-				// kernels before 5.8 ignore the filter and list all connections
+				// check the addresses here: kernels before 5.8 ignore the filter and list all
+				// connections
 				return !bytes.Contains(tuple, part)
 			})
 			if !other && translated == redirected {

@@ -82,7 +82,7 @@ func dnsRules(s *Settings, users Users, resolvers []netip.Addr, running []Unit) 
 		}
 	}
 	b.table.Chains = []Chain{{Name: "output", Type: "nat", Hook: "output",
-		// before the chain that redirects connections to Envoy
+		// the chain must precede the one that redirects connections to Envoy
 		Priority: natPriority - 1, Rules: rules}}
 	return b.table
 }

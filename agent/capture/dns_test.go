@@ -114,7 +114,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	}
 	<-r.client.Done()
 	parts.Eventually(t, time.Minute, "the new image of the helper serves", func() bool {
-		run(t, "", "nft", "list", "table", "inet", "outrider-dns") // fails if the table does not exist
+		run(t, "", "nft", "list", "table", "inet", "outrider-dns") // fails without the table
 		r.client, err = Dial(t.Context(), r.socket())
 		return err == nil
 	})

@@ -203,7 +203,7 @@ func (h *helper) do(r request) error {
 				r.Settings.Instance, h.instance)
 		}
 		same := *r.Settings
-		if h.Settings != nil { // these two fields are not from [capture]: their change starts no trial
+		if h.Settings != nil { // a change of these two fields, not from [capture], starts no trial
 			same.OwnPorts, same.InboundOnly = h.Settings.OwnPorts, h.Settings.InboundOnly
 		}
 		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {

@@ -167,7 +167,7 @@ func TestDNSProxy_KnowsTheUserOfARedirectedConnection(t *testing.T) {
 		for i := range 200 { // the limit is 128 per user: the oldest connections are closed
 			connect(otherUser)
 			if i%20 == 0 {
-				// keep it in use: the proxy closes connections that are idle for some seconds
+				// use the connection: the proxy closes connections that are idle for some seconds
 				exchange(t, first)
 			}
 		}

@@ -27,7 +27,7 @@ func reexecute(h *helper, listener *net.UnixListener) error {
 	if err != nil {
 		return err
 	}
-	h.notify(daemon.SdNotifyWatchdog) // the check of the program may take until versionTime
+	h.notify(daemon.SdNotifyWatchdog) // the check of the program may take up to versionTime
 	ctx, cancel := context.WithTimeout(context.Background(), versionTime)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, program, "-version").CombinedOutput(); err != nil {

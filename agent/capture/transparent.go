@@ -127,7 +127,7 @@ func policyRoutes(add bool) error {
 		routes.Uint32(unix.RTA_OIF, loopbackIndex)
 		for _, m := range []struct {
 			kind    uint16
-			header  []byte // struct fib_rule_hdr, struct rtmsg
+			header  []byte // struct fib_rule_hdr or struct rtmsg
 			encoder *netlink.AttributeEncoder
 		}{
 			{rule, []byte{family, 0, 0, 0, routeTable, 0, 0, unix.FR_ACT_TO_TBL, 0, 0, 0, 0}, rules},

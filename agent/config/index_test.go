@@ -94,7 +94,7 @@ func agree(t *testing.T, text string) {
 	}
 }
 
-// seeds returns the configurations of the other tests.
+// seeds returns the configurations in the test data as seeds of a fuzz test.
 func seeds(f *testing.F) []string {
 	paths, err := filepath.Glob("testdata/errors/*.txtar")
 	if err != nil || len(paths) == 0 {

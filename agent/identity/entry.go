@@ -42,7 +42,7 @@ type failure struct {
 	since time.Time // by the wall clock
 }
 
-// state tells which worker obtains the versions of an entry. In all states the last version remains
+// state says which worker obtains the versions of an entry. In all states the last version remains
 // until a worker obtains a newer one or withdraw removes it.
 //
 //	state       worker former  transitions: next state

@@ -76,7 +76,7 @@ func (m *Manager) storeOnce() error {
 		errs = append(errs, output.Write(pair.pair, roots.roots))
 	}
 	now := stored{pair, sealed}
-	if sealed != nil && last != now && pair.issuer == issuer { // not of an earlier authority
+	if sealed != nil && last != now && pair.issuer == issuer { // issued by the current authority
 		issued := &IssuedCertificate{Pair: pair.pair, Roots: pair.roots, Obtained: pair.obtained}
 		err := sealed.Save(issued)
 		if err == nil {
@@ -138,7 +138,8 @@ func (m *Manager) restoreBundles() map[string][]*x509.Certificate {
 	restored := map[string][]*x509.Certificate{}
 	for url, text := range stored {
 		in := pki.PEMInput{File: m.options.Bundles, PEM: text}
-		if roots, err := pki.ParseRoots(in, m.options.Now()); err == nil { // an error if all expired
+		// ParseRoots fails if all roots have expired.
+		if roots, err := pki.ParseRoots(in, m.options.Now()); err == nil {
 			restored[url] = roots
 		}
 	}

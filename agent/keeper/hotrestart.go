@@ -38,7 +38,8 @@ func requestOf(datagram []byte) uint64 {
 	return kind
 }
 
-// firstField splits off the first field of a message, which must be a message too.
+// firstField returns the number and the content of the first field of a protobuf message. The field
+// must itself be a message.
 func firstField(message []byte) (number uint64, content []byte) {
 	tag, n := binary.Uvarint(message)
 	if n <= 0 || tag&7 != wireBytes {

@@ -53,7 +53,7 @@ func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 		return nil, fmt.Errorf("the keeper's folder: %w", err)
 	}
 	options.Folder = folder
-	var exited <-chan *os.ProcessState // receives the end of a keeper that was started here
+	var exited <-chan *os.ProcessState // receives the end of the keeper that this call started
 	for {
 		client, err := Dial(ctx, filepath.Join(folder, socketName))
 		if err == nil || !errors.Is(err, ErrNotRunning) {

@@ -68,7 +68,7 @@ func TestReexecute(t *testing.T) {
 	died := time.Now()
 	l.exitOf(first.ID)
 
-	copyProgram(t, program) // now /proc/PID/exe of the keeper is a deleted file, as after an upgrade
+	copyProgram(t, program) // the keeper's /proc/PID/exe is now a deleted file, as after an upgrade
 	if err := unix.Kill(before.PID, unix.SIGUSR2); err != nil {
 		t.Fatal(err)
 	}

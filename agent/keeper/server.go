@@ -215,7 +215,7 @@ func (s *server) releaseAgent(c *connection) {
 	if s.agent == c {
 		s.agent = nil
 		close(s.released)
-		s.lines.wake() // the writer of the lost connection may have received the token for the lines
+		s.lines.wake() // the writer of the lost connection may have received the lines' token
 		s.updateIdleTimer()
 	}
 }

@@ -80,7 +80,8 @@ func (d *dumps) roundTrip(
 	if err := d.enter(request.Context(), body); err != nil {
 		return nil, err
 	}
-	// Envoy completes the answer even if the client disconnects; hold the slot until then.
+	// Envoy completes the answer even if the client disconnects. Hold the slot until the answer is
+	// complete.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(request.Context()), dumpFetch)
 	defer cancel()
 	response, err := d.live.RoundTrip(request.WithContext(ctx))
