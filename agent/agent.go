@@ -39,7 +39,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	// The process has private keys in memory: forbid other processes of its user to read it, and
 	// core dumps.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return exit(ExitInternal, fmt.Errorf("deny tracing: %w", err))
+		return exit(ExitInternal, fmt.Errorf("set PR_SET_DUMPABLE to 0: %w", err))
 	}
 	b.log = slog.New(journal.NewStreamHandler(options.Output, "auto", b.level))
 	catching := sync.OnceValue(catchSignals)

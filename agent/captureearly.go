@@ -85,7 +85,7 @@ func refuseEarly(
 	case err != nil:
 		return err
 	case !status.Closed && !status.ClosedInbound:
-		return fmt.Errorf("outrider-capture refuses nothing: %s", status.Reason)
+		return fmt.Errorf("outrider-capture rejects no connections: %s", status.Reason)
 	case !status.Closed:
 		what = "inbound connections"
 	case !status.ClosedInbound:

@@ -144,7 +144,7 @@ func (n *epochNodes) read(path string) (bootstrapNode, error) {
 func parseNode(content []byte) (*corev3.Node, error) {
 	var bootstrap struct{ Node json.RawMessage }
 	if err := json.Unmarshal(content, &bootstrap); err != nil {
-		return nil, fmt.Errorf("read the node of a bootstrap: %w", err)
+		return nil, fmt.Errorf("decode the node of an epoch's bootstrap: %w", err)
 	}
 	node := &corev3.Node{}
 	if len(bootstrap.Node) == 0 {
@@ -152,7 +152,7 @@ func parseNode(content []byte) (*corev3.Node, error) {
 	}
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(bootstrap.Node,
 		node); err != nil {
-		return nil, fmt.Errorf("read the node of a bootstrap: %w", err)
+		return nil, fmt.Errorf("decode the node of an epoch's bootstrap: %w", err)
 	}
 	return node, nil
 }

@@ -45,7 +45,7 @@ func envoyUser(c *config.Config) (*keeper.User, error) {
 // locked is closed or the process ends. Under systemd the directories already exist.
 func prepare(c *config.Config) (locked *os.File, err error) {
 	if err := os.MkdirAll(c.Paths.RuntimeDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the runtime folder: %w", err)
+		return nil, fmt.Errorf("create the runtime directory: %w", err)
 	}
 	if locked, err = lock(c.Paths.RuntimeDir); err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func prepare(c *config.Config) (locked *os.File, err error) {
 		}
 	}()
 	if err := os.MkdirAll(c.Paths.StateDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the state folder: %w", err)
+		return nil, fmt.Errorf("create the state directory: %w", err)
 	}
 	for _, folder := range []string{
 		c.Envoy.ConfigDir, filepath.Dir(c.XDS.Socket), filepath.Dir(c.SDS.Socket),
@@ -76,14 +76,14 @@ func envoyFolder(c *config.Config, folder string) error {
 		return err
 	}
 	if err := os.MkdirAll(folder, 0o750); err != nil {
-		return fmt.Errorf("make Envoy's configuration folder: %w", err)
+		return fmt.Errorf("create Envoy's configuration directory: %w", err)
 	}
 	other, err := envoyUser(c)
 	if err != nil || other == nil {
 		return err
 	}
 	if err := os.Chown(folder, -1, int(other.GID)); err != nil {
-		return fmt.Errorf("let Envoy read its configuration folder: %w", err)
+		return fmt.Errorf("make Envoy's configuration directory readable for Envoy: %w", err)
 	}
 	return os.Chmod(folder, 0o750|fs.ModeSetgid)
 }

@@ -61,7 +61,7 @@ func failedWrites(
 	}
 	live, ok := liveEpoch(supervisor)
 	if !ok || live.AdminLost {
-		return nil, errors.New("no epoch answers")
+		return nil, errors.New("no Envoy answers on its admin interface")
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()

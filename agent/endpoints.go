@@ -51,7 +51,7 @@ func endpointCounters(
 ) (endpoints.Snapshot, error) {
 	live, ok := liveEpoch(supervisor)
 	if !ok || live.AdminLost {
-		return endpoints.Snapshot{}, errors.New("no epoch answers")
+		return endpoints.Snapshot{}, errors.New("no Envoy answers on its admin interface")
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
@@ -66,7 +66,7 @@ func endpointCounters(
 func dropped(ctx context.Context, supervisor *epoch.Supervisor) (endpoints.Drops, error) {
 	live, ok := liveEpoch(supervisor)
 	if !ok || live.AdminLost {
-		return endpoints.Drops{}, errors.New("no epoch answers")
+		return endpoints.Drops{}, errors.New("no Envoy answers on its admin interface")
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
@@ -80,7 +80,7 @@ func emptyClusters(
 ) (map[string]uint64, error) {
 	live, ok := liveEpoch(supervisor)
 	if !ok || live.AdminLost {
-		return nil, errors.New("no epoch answers")
+		return nil, errors.New("no Envoy answers on its admin interface")
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()

@@ -22,7 +22,7 @@ func lock(runtimeDir string) (*os.File, error) {
 	for file == nil {
 		opened, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o640)
 		if err != nil {
-			return nil, fmt.Errorf("open the lock of this configuration: %w", err)
+			return nil, fmt.Errorf("open the lock file of this configuration: %w", err)
 		}
 		if err := unix.Flock(int(opened.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			err = notLocked(opened, path, err)

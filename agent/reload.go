@@ -191,7 +191,7 @@ func (r *reloader) Begin(ctx context.Context, reason string, ifChanged bool) (ui
 	case id := <-request.accepted:
 		return id, nil
 	case <-ctx.Done():
-		return 0, fmt.Errorf("the reload was not begun: %w", context.Cause(ctx))
+		return 0, fmt.Errorf("the reload was not started: %w", context.Cause(ctx))
 	}
 }
 
@@ -209,7 +209,7 @@ func (r *reloader) submit(ctx context.Context, request *reload) error {
 	case r.requests <- request:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("the reload was not begun: %w", context.Cause(ctx))
+		return fmt.Errorf("the reload was not started: %w", context.Cause(ctx))
 	}
 }
 

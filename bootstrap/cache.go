@@ -72,7 +72,7 @@ func (p *Program) storeCache(question string, rendered *Rendered) error {
 	switch {
 	case err != nil:
 	case len(text) > maxCached:
-		err = fmt.Errorf("it has more than %d bytes", maxCached)
+		err = fmt.Errorf("the bootstrap has more than %d bytes", maxCached)
 	default:
 		err = renameio.WriteFile(p.Cache, text, 0o600, renameio.IgnoreUmask(),
 			renameio.WithTempDir(filepath.Dir(p.Cache)))

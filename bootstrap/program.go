@@ -157,7 +157,8 @@ func (p *Program) CheckTyped(ctx context.Context, configs []typedconfig.Config) 
 	}
 	answer, err := p.exchange(ctx, "check typed_configs", text)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && outOfMemory.Match(exit.Stderr) {
-		return nil, fmt.Errorf("it is too large: its check takes more than %d MiB of memory",
+		return nil, fmt.Errorf("the typed_config is too large: its check takes more than %d MiB "+
+			"of memory",
 			p.memory()>>20)
 	}
 	return answer.Findings, err

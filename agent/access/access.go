@@ -97,7 +97,7 @@ func closedDirectory(path string) (Result, error) {
 		}
 		names = append(split(target), names...)
 	}
-	return Result{}, fmt.Errorf("%s has just become accessible", path)
+	return Result{}, fmt.Errorf("access to %s changed while it was checked", path)
 }
 
 // split returns the names of a path, without empty ones.

@@ -201,7 +201,7 @@ func (c *Client) do(ctx context.Context, method, target string, body any) (*http
 	request, err := http.NewRequestWithContext(ctx, method,
 		"http://outrider"+PathPrefix+target, content)
 	if err != nil {
-		return nil, fmt.Errorf("ask the agent: %w", err)
+		return nil, fmt.Errorf("send the request to the agent: %w", err)
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
@@ -211,7 +211,7 @@ func (c *Client) do(ctx context.Context, method, target string, body any) (*http
 		if _, ok := errors.AsType[*NotRunningError](err); ok || ctx.Err() != nil {
 			return nil, err
 		}
-		return nil, fmt.Errorf("ask the agent: %w", err)
+		return nil, fmt.Errorf("send the request to the agent: %w", err)
 	}
 	if response.StatusCode == http.StatusOK {
 		return response, nil

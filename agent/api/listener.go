@@ -29,7 +29,7 @@ func listen(path string) (*listener, error) {
 		return nil, fmt.Errorf("listen on %s: another agent answers there", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("remove the socket of a former agent: %w", err)
+		return nil, fmt.Errorf("remove the socket of an earlier agent: %w", err)
 	}
 	var config net.ListenConfig
 	made, err := config.Listen(context.Background(), "unix", path)
@@ -45,7 +45,7 @@ func listen(path string) (*listener, error) {
 	file, err := os.Lstat(path)
 	if err != nil {
 		_ = made.Close()
-		return nil, fmt.Errorf("look at the private socket: %w", err)
+		return nil, fmt.Errorf("stat the private socket: %w", err)
 	}
 	return &listener{UnixListener: unixListener, path: path, file: file}, nil
 }

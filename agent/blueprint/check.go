@@ -153,7 +153,7 @@ func (c CheckOptions) environment(loaded *config.Loaded) (*environment, error) {
 	}
 	folder, err := os.MkdirTemp("", "outrider-check-")
 	if err != nil {
-		return nil, fmt.Errorf("make a folder for the bootstrap that is checked: %w", err)
+		return nil, fmt.Errorf("create a directory for the bootstrap to validate: %w", err)
 	}
 	p := &environment{runner: envoy.LocalRunner{}, folder: folder, remove: func() { _ = os.RemoveAll(folder) }}
 	if other != nil {
@@ -162,7 +162,7 @@ func (c CheckOptions) environment(loaded *config.Loaded) (*environment, error) {
 	}
 	if err != nil {
 		p.remove()
-		return nil, fmt.Errorf("let Envoy's user read the bootstrap that is checked: %w", err)
+		return nil, fmt.Errorf("make the bootstrap to validate readable for Envoy's user: %w", err)
 	}
 	return p, nil
 }

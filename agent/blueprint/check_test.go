@@ -136,18 +136,20 @@ func TestWhatAStartWouldRefuseIsTold(t *testing.T) {
 		{"an argument after a flag", "extra_args = [\"--cpuset-threads\", \"--no-such-flag\"]\n",
 			before + "extra_args: --no-such-flag: Envoy has no such flag; correct it, or remove it"},
 		{"a named pipe", "custom_config_file = \"pipe.yaml\"\n",
-			before + "custom_config_file: $DIR/pipe.yaml cannot be read: it is not a regular file; name " +
+			before + "custom_config_file: $DIR/pipe.yaml cannot be read: the path is not a " +
+				"regular file; name " +
 				"another file, or remove the key"},
 		{"a device", "bootstrap_override = \"/dev/zero\"\n",
-			before + "bootstrap_override: /dev/zero cannot be read: it is not a regular file"},
+			before + "bootstrap_override: /dev/zero cannot be read: the path is not a regular file"},
 		{"a folder", "template_file = \"/\"\n",
-			before + "template_file: / cannot be read: it is not a regular file"},
+			before + "template_file: / cannot be read: the path is not a regular file"},
 		{"a large file", "custom_config_file = \"large.yaml\"\n", before +
-			"custom_config_file: $DIR/large.yaml cannot be read: it is larger than 67108864 bytes"},
+			"custom_config_file: $DIR/large.yaml cannot be read: the file is larger than " +
+			"67108864 bytes"},
 		{"a token that is a device",
 			"[tracing]\nprovider = \"lightstep\"\naddress = \"127.0.0.1:1\"\n" +
 				"access_token_file = \"/dev/zero\"\n",
-			"$DIR/outrider.toml:9:1: tracing.access_token_file: /dev/zero cannot be read: it is not a " +
+			"$DIR/outrider.toml:9:1: tracing.access_token_file: /dev/zero cannot be read: the path is not a " +
 				"regular file"},
 	} {
 		report := h.check(withEnvoy(t, c.keys))

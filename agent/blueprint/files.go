@@ -44,7 +44,7 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 		fix).WithCause(err)
 }
 
-var errNotRegular = errors.New("it is not a regular file")
+var errNotRegular = errors.New("the path is not a regular file")
 
 func readRegular(path string, atMost int64) ([]byte, error) {
 	if info, err := os.Stat(path); err != nil {
@@ -65,7 +65,7 @@ func readRegular(path string, atMost int64) ([]byte, error) {
 	}
 	content, err := io.ReadAll(io.LimitReader(file, atMost+1))
 	if err == nil && int64(len(content)) > atMost {
-		return nil, fmt.Errorf("it is larger than %d bytes", atMost)
+		return nil, fmt.Errorf("the file is larger than %d bytes", atMost)
 	}
 	return content, err
 }

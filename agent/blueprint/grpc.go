@@ -35,7 +35,7 @@ func (b *Blueprint) GRPCBootstrap() ([]byte, error) {
 	}
 	var bootstrap struct{ Node object }
 	if err := json.Unmarshal(b.rendered.Text, &bootstrap); err != nil {
-		return nil, fmt.Errorf("read the node of the bootstrap: %w", err)
+		return nil, fmt.Errorf("decode the node of the rendered bootstrap: %w", err)
 	}
 	metadata, ok := bootstrap.Node["metadata"].(object)
 	if !ok {

@@ -185,7 +185,7 @@ func nodeAddresses(node config.Node) ([]netip.Addr, error) {
 	for _, text := range append([]string{node.IP}, node.ExtraIPs...) {
 		address, err := netip.ParseAddr(text)
 		if err != nil {
-			return nil, fmt.Errorf("address of the node: %w", err)
+			return nil, fmt.Errorf("parse [node] ip and extra_ips: %w", err)
 		}
 		addresses = append(addresses, address)
 	}

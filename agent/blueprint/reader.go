@@ -143,7 +143,7 @@ func isFile(file *os.File, checked access.Result) error {
 	}
 	status := info.Sys().(*syscall.Stat_t)
 	if status.Dev != checked.Device || status.Ino != checked.Inode {
-		return errors.New("it is being replaced")
+		return errors.New("the file is being replaced")
 	}
 	return nil
 }

@@ -13,7 +13,7 @@ import (
 func (m Maker) requestUpstream(ctx context.Context, b *Blueprint, request bootstrap.Request) error {
 	var own struct{ Node json.RawMessage }
 	if err := json.Unmarshal(b.rendered.Text, &own); err != nil {
-		return fmt.Errorf("read the node of the bootstrap: %w", err)
+		return fmt.Errorf("decode the node of the rendered bootstrap: %w", err)
 	}
 	accepted, err := m.Upstream(ctx, b.loaded.Config, own.Node, func(content []byte) error {
 		request.Upstream, request.Secret = content, true

@@ -26,11 +26,11 @@ func EnvoyUser(c *config.Config) (*syscall.Credential, error) {
 	}
 	uid, err := strconv.ParseUint(found.Uid, 10, 32)
 	if err != nil {
-		return nil, fmt.Errorf("user %s: %w", c.Envoy.User, err)
+		return nil, fmt.Errorf("parse the UID of user %s: %w", c.Envoy.User, err)
 	}
 	gid, err := strconv.ParseUint(found.Gid, 10, 32)
 	if err != nil {
-		return nil, fmt.Errorf("user %s: %w", c.Envoy.User, err)
+		return nil, fmt.Errorf("parse the GID of user %s: %w", c.Envoy.User, err)
 	}
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, nil
 }

@@ -27,7 +27,7 @@ func dial(ctx context.Context, addresses string) (net.Conn, error) {
 		if err == nil {
 			return connection, nil
 		}
-		failed = append(failed, fmt.Errorf("connect to the bus: %w", err))
+		failed = append(failed, fmt.Errorf("connect to D-Bus: %w", err))
 	}
 	return nil, errors.Join(failed...)
 }

@@ -26,20 +26,20 @@ func (s *session) connect(ctx context.Context) (*wire, error) {
 		dbus.WithSignalHandler(names{WellKnownName(s.options.Instance), s.owned}))
 	if err != nil {
 		_ = wire.Close()
-		return nil, fmt.Errorf("use the connection to the bus: %w", err)
+		return nil, fmt.Errorf("set up the D-Bus connection: %w", err)
 	}
 	s.authority = newAuthority(s.conn)
 	if err := s.conn.Auth(nil); err != nil {
 		_ = s.conn.Close()
-		return nil, fmt.Errorf("authenticate to the bus: %w", err)
+		return nil, fmt.Errorf("authenticate to D-Bus: %w", err)
 	}
 	if err := s.conn.Hello(); err != nil {
 		_ = s.conn.Close()
-		return nil, fmt.Errorf("say hello to the bus: %w", err)
+		return nil, fmt.Errorf("call the D-Bus method Hello: %w", err)
 	}
 	if !stop() {
 		_ = s.conn.Close()
-		return nil, fmt.Errorf("the bus did not let us in within %s", connectTime)
+		return nil, fmt.Errorf("D-Bus did not complete the authentication within %s", connectTime)
 	}
 	return wire, nil
 }
@@ -54,7 +54,7 @@ func (s *session) takeName(ctx context.Context) (ours bool, err error) {
 	var answer uint32
 	if err := s.conn.BusObject().CallWithContext(ctx, busName+".RequestName", 0, name,
 		uint32(0)).Store(&answer); err != nil {
-		return false, fmt.Errorf("take the name %s: %w", name, err)
+		return false, fmt.Errorf("request the D-Bus name %s: %w", name, err)
 	}
 	return dbus.RequestNameReply(answer) != dbus.RequestNameReplyInQueue, nil
 }

@@ -33,12 +33,12 @@ func (e *emitter) objects(now *snapshot) error {
 		}
 		if err := e.conn.Emit(managerPath, objectManagerName+".InterfacesRemoved", path,
 			[]string{old.kind}); err != nil {
-			return fmt.Errorf("emit the removal of %s: %w", path, err)
+			return fmt.Errorf("emit the D-Bus signal InterfacesRemoved for %s: %w", path, err)
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(now.objects)) {
 		if err := e.object(path, before.objects, now.objects[path], reported); err != nil {
-			return fmt.Errorf("emit the change of %s: %w", path, err)
+			return fmt.Errorf("emit the D-Bus signals for the change of %s: %w", path, err)
 		}
 	}
 	if reported {
@@ -92,7 +92,7 @@ func (e *emitter) events(board *condition.Board) (missed uint64, err error) {
 		}
 		if err := e.conn.Emit(managerPath, managerInterface+"."+signal.name,
 			signal.args...); err != nil {
-			return missed, fmt.Errorf("emit %s: %w", signal.name, err)
+			return missed, fmt.Errorf("emit the D-Bus signal %s: %w", signal.name, err)
 		}
 	}
 	return missed, nil

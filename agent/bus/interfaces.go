@@ -66,7 +66,7 @@ type interfaces map[string]*description
 func readInterfaces() (interfaces, error) {
 	all := interfaces{}
 	if err := all.add(standardXML); err != nil {
-		return nil, fmt.Errorf("read the standard interfaces: %w", err)
+		return nil, fmt.Errorf("parse the XML of the standard D-Bus interfaces: %w", err)
 	}
 	files, err := fs.Glob(packaged.Interfaces, "interfaces/*.xml")
 	if err != nil {

@@ -56,7 +56,7 @@ func (a *authority) user(ctx context.Context, sender string) (uint32, error) {
 	err := a.conn.BusObject().CallWithContext(ctx, busName+".GetConnectionUnixUser", 0,
 		sender).Store(&uid)
 	if err != nil {
-		return 0, fmt.Errorf("ask the bus who %s is: %w", sender, err)
+		return 0, fmt.Errorf("get the D-Bus credentials of %s: %w", sender, err)
 	}
 	return uid, nil
 }

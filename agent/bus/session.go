@@ -83,7 +83,7 @@ func newSession(options Options, all interfaces) *session {
 }
 
 // errLost reports that the bus closed the connection.
-var errLost = errors.New("the bus ended the connection")
+var errLost = errors.New("D-Bus closed the connection")
 
 // run serves one connection until ctx or the connection ends. It calls nameChanged whenever the
 // agent gains or loses its name.
@@ -214,7 +214,8 @@ func (s *session) emit(ctx context.Context) error {
 	}
 	missed, err := s.emitter.events(s.options.Board)
 	if missed > 0 {
-		s.options.Logger.Warn("dropped signals of events: the bus is too slow", "missed events", missed)
+		s.options.Logger.Warn("dropped D-Bus signals of events: the bus reads too slowly",
+			"missed events", missed)
 	}
 	return err
 }

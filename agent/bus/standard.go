@@ -26,7 +26,7 @@ func (s *session) standardHandlers() map[string]map[string]handler {
 func machineID(context.Context, *call) ([]any, error) {
 	id, err := os.ReadFile("/etc/machine-id")
 	if err != nil {
-		return nil, fmt.Errorf("read the machine's ID: %w", err)
+		return nil, fmt.Errorf("read the machine ID: %w", err)
 	}
 	return []any{text(strings.TrimSpace(string(id)))}, nil
 }

@@ -120,7 +120,7 @@ func readFrame(reader *bufio.Reader) ([]byte, error) {
 	case 'B':
 		order = binary.BigEndian
 	default:
-		return nil, fmt.Errorf("the bus sent a message in no byte order: %q", head[0])
+		return nil, fmt.Errorf("D-Bus message with the invalid byte order %q", head[0])
 	}
 	fields := (uint64(order.Uint32(head[12:])) + 7) &^ 7 // padded to 8 bytes
 	length := fixedHeader + fields + uint64(order.Uint32(head[4:]))
@@ -136,7 +136,7 @@ func readFrame(reader *bufio.Reader) ([]byte, error) {
 }
 
 // errUndecodable reports a message that made the decoder panic.
-var errUndecodable = errors.New("the message cannot be decoded")
+var errUndecodable = errors.New("the D-Bus message cannot be decoded")
 
 // decode decodes one message and converts panics to errors.
 func decode(frame []byte) (message *dbus.Message, err error) {

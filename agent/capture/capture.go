@@ -114,4 +114,5 @@ func (f Families) any() bool { return f.IPv4 || f.IPv6 }
 
 func (f Families) or(g Families) Families { return Families{f.IPv4 || g.IPv4, f.IPv6 || g.IPv6} }
 
-var errNoSettings = errors.New("there are no settings: capture.mode is none, or Envoy is not live")
+var errNoSettings = errors.New("no interception settings: capture.mode is none, or Envoy is not " +
+	"live")

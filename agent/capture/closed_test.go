@@ -210,7 +210,8 @@ func TestHelper_OtherVersions(t *testing.T) {
 	_, err = r.client.call(t.Context(), request{Protocol: protocolVersion + 1, Operation: opApply,
 		Settings: &captureNone})
 	const fix = `systemctl reload outrider-capture.service`
-	if err == nil || !strings.Contains(err.Error(), "protocol 4; this outrider-capture has 3") ||
+	if err == nil || !strings.Contains(err.Error(), "protocol version 4 is not supported; this "+
+		"outrider-capture has version 3") ||
 		!strings.Contains(err.Error(), fix) {
 		t.Errorf("a newer agent: %v", err)
 	}

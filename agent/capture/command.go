@@ -136,7 +136,7 @@ func inherit(fds map[string]*int, path string) (in inheritance, err error) {
 	in.dns = owner(files[flagDNS])
 	if files[flagListen] == nil {
 		if path == "" {
-			return in, errors.New("neither a socket of systemd nor -socket")
+			return in, errors.New("no listening socket: systemd passes none, and -socket is not set")
 		}
 		if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return in, err

@@ -54,7 +54,7 @@ func (s *ownerSocket) forgetQueries(resolvers []netip.Addr, redirected bool) err
 			nested(ctFilter, attribute(ctFilterTuple,
 				binary.NativeEndian.AppendUint32(nil, ctFilterFlags)...)))})
 		if err != nil {
-			return fmt.Errorf("list connections: %w", err)
+			return fmt.Errorf("list conntrack entries: %w", err)
 		}
 		for _, f := range found {
 			tuple, translated := connectionOf(f)
@@ -78,7 +78,7 @@ func (s *ownerSocket) delete(messages []netlink.Message) error {
 	for some := range slices.Chunk(messages, atOnce) {
 		s.failure = nil
 		if _, _ = s.exchange(some); s.failure != nil && !errors.Is(s.failure, unix.ENOENT) {
-			return fmt.Errorf("delete connections: %w", s.failure)
+			return fmt.Errorf("delete conntrack entries: %w", s.failure)
 		}
 	}
 	return nil

@@ -191,7 +191,8 @@ func (h *helper) do(r request) error {
 	next := h.memory
 	switch {
 	case r.Protocol != protocolVersion:
-		return fmt.Errorf("protocol %d; this outrider-capture has %d", r.Protocol, protocolVersion)
+		return fmt.Errorf("protocol version %d is not supported; this outrider-capture has "+
+			"version %d", r.Protocol, protocolVersion) // clients match the prefix "protocol "
 	case r.Operation == opStatus:
 		return nil
 	case r.Operation == opApply && r.Settings != nil:
@@ -199,7 +200,8 @@ func (h *helper) do(r request) error {
 			return err
 		}
 		if r.Settings.Instance != h.instance {
-			return fmt.Errorf("settings of instance %q; this is the helper of %q",
+			return fmt.Errorf("the settings are those of instance %q; this outrider-capture "+
+				"serves instance %q",
 				r.Settings.Instance, h.instance)
 		}
 		same := *r.Settings

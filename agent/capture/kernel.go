@@ -40,7 +40,7 @@ func (s *ownerSocket) install(t *Table) error {
 	}
 	for _, set := range t.Sets {
 		if err := addSet(conn, table, set); err != nil {
-			return fmt.Errorf("set %s: %w", set.Name, err)
+			return fmt.Errorf("create the nftables set %s: %w", set.Name, err)
 		}
 	}
 	for _, c := range t.Chains {
@@ -53,7 +53,7 @@ func (s *ownerSocket) install(t *Table) error {
 		}
 	}
 	if err := s.flush(conn); err != nil {
-		return fmt.Errorf("install table %s: %w", t.Name, err)
+		return fmt.Errorf("install the nftables table %s: %w", t.Name, err)
 	}
 	return nil
 }
@@ -111,7 +111,7 @@ func (s *ownerSocket) remove(name string) error {
 	}
 	conn.DelTable(&nftables.Table{Name: name, Family: nftables.TableFamilyINet})
 	if err := s.flush(conn); err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("delete table %s: %w", name, err)
+		return fmt.Errorf("delete the nftables table %s: %w", name, err)
 	}
 	return nil
 }
@@ -124,7 +124,7 @@ func (s *ownerSocket) tables() ([]string, error) {
 	}
 	tables, err := conn.ListTablesOfFamily(nftables.TableFamilyINet)
 	if err != nil {
-		return nil, fmt.Errorf("list tables: %w", err)
+		return nil, fmt.Errorf("list the nftables tables: %w", err)
 	}
 	names := make([]string, 0, len(tables))
 	for _, t := range tables {
@@ -142,14 +142,15 @@ func (s *ownerSocket) counted(t *Table) (uint64, error) {
 	objects, err := conn.GetObjects(&nftables.Table{Name: t.Name,
 		Family: nftables.TableFamilyINet})
 	if err != nil {
-		return 0, fmt.Errorf("cannot read counter %s of table %s: %w", t.Counter, t.Name, err)
+		return 0, fmt.Errorf("cannot read counter %s of the nftables table %s: %w", t.Counter,
+			t.Name, err)
 	}
 	for _, o := range objects {
 		if counter, ok := o.(*nftables.CounterObj); ok && counter.Name == t.Counter {
 			return counter.Packets, nil
 		}
 	}
-	return 0, fmt.Errorf("table %s has no counter %s", t.Name, t.Counter)
+	return 0, fmt.Errorf("the nftables table %s has no counter %s", t.Name, t.Counter)
 }
 
 // counters sums the counters of the rules of a table by key, in the order of the rules.
@@ -163,7 +164,7 @@ func (s *ownerSocket) counters(t *Table) ([]Counter, error) {
 	for _, c := range t.Chains {
 		rules, err := conn.GetRules(table, &nftables.Chain{Name: c.Name, Table: table})
 		if err != nil {
-			return nil, fmt.Errorf("list rules of table %s: %w", t.Name, err)
+			return nil, fmt.Errorf("list the rules of the nftables table %s: %w", t.Name, err)
 		}
 		for _, r := range rules {
 			key, _ := userdata.GetString(r.UserData, userdata.TypeComment)

@@ -49,7 +49,7 @@ func (h *helper) accept(ctx context.Context, listener *net.UnixListener, users [
 		}
 		peer, err := unixpeer.OfConn(socket)
 		if err == nil && !slices.Contains(users, peer.UID) {
-			err = fmt.Errorf("user %d may not connect", peer.UID)
+			err = fmt.Errorf("user %d may not connect to outrider-capture", peer.UID)
 		}
 		if err != nil {
 			h.logf("refused a connection: %v", err)

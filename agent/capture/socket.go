@@ -92,7 +92,7 @@ func (s *ownerSocket) exchangeSome(messages []netlink.Message, keep func(data []
 		dump = dump || m.Header.Flags&netlink.Dump == netlink.Dump
 		body, err := (&m).MarshalBinary()
 		if err != nil {
-			return nil, fmt.Errorf("message %d: %w", i, err)
+			return nil, fmt.Errorf("encode netlink message %d: %w", i, err)
 		}
 		batch = append(batch, body...)
 	}
@@ -178,5 +178,5 @@ func setOwner(data []byte) error {
 		}
 		at += (length + 3) &^ 3
 	}
-	return errors.New("the message that creates a table has no flags")
+	return errors.New("the netlink message that creates the nftables table has no flags")
 }

@@ -108,7 +108,7 @@ func answersChain() Chain {
 func policyRoutes(add bool) error {
 	conn, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
-		return fmt.Errorf("policy routes: %w", err)
+		return fmt.Errorf("change the policy routing rules: %w", err)
 	}
 	defer func() { _ = conn.Close() }()
 	rule, route := uint16(unix.RTM_DELRULE), uint16(unix.RTM_DELROUTE)
@@ -145,7 +145,7 @@ func policyRoutes(add bool) error {
 				errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 			if err != nil && !withoutIPv6 && !errors.Is(err, done[0]) &&
 				!errors.Is(err, done[len(done)-1]) {
-				return fmt.Errorf("policy routes: %w", err)
+				return fmt.Errorf("change the policy routing rules: %w", err)
 			}
 		}
 	}

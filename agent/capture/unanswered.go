@@ -49,7 +49,7 @@ func (s *ownerSocket) forgetUnanswered() (int, error) {
 		Flags: netlink.Request | netlink.Dump}, Data: slices.Concat(make([]byte, 4),
 		attribute(ctStatus, number(0)...), attribute(ctStatusMask, number(decided)...))}}, collect)
 	if err != nil {
-		return 0, fmt.Errorf("list connections: %w", err)
+		return 0, fmt.Errorf("list conntrack entries: %w", err)
 	}
 	return len(deletions), s.delete(deletions)
 }

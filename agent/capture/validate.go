@@ -40,7 +40,7 @@ func (s *Settings) Validate() error {
 			return fmt.Errorf("%s: %d ports; at most %d", name, len(ports), maxPorts)
 		}
 		if slices.Contains(ports, 0) {
-			return fmt.Errorf("%s: port 0", name)
+			return fmt.Errorf("%s: port 0 is invalid", name)
 		}
 	}
 	for name, networks := range map[string][]netip.Prefix{"outbound": s.Outbound,
@@ -61,7 +61,7 @@ func (s *Settings) Validate() error {
 		}
 		for _, u := range units {
 			if len(u) > unitNameMax || !unitName.MatchString(u) {
-				return fmt.Errorf("%s: %q is no service, scope or slice", name, u)
+				return fmt.Errorf("%s: unit %q is neither a service, a scope nor a slice", name, u)
 			}
 		}
 	}

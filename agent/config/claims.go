@@ -122,7 +122,7 @@ const hostAgent = "outrider"
 func Instances(directory string) ([]string, error) {
 	entries, err := os.ReadDir(cmp.Or(directory, defaultDirectory))
 	if err != nil {
-		return nil, fmt.Errorf("look for other instances: %w", err)
+		return nil, fmt.Errorf("list the other instances: %w", err)
 	}
 	var names []string
 	for _, entry := range entries {

@@ -174,14 +174,14 @@ func readFile(path string) (string, error) {
 		!strings.HasPrefix(path, "/dev/") {
 		// Pipes below /dev have a writer, so reading does not block: /dev/stdin and a shell's
 		// /dev/fd/N.
-		return "", errors.New("it is a named pipe")
+		return "", errors.New("the file is a named pipe")
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxSize+1))
 	if err != nil {
 		return "", err
 	}
 	if len(text) > maxSize {
-		return "", fmt.Errorf("it is larger than %d bytes", maxSize)
+		return "", fmt.Errorf("the file is larger than %d bytes", maxSize)
 	}
 	return string(text), nil
 }

@@ -99,7 +99,7 @@ func TestUnreadableFilesAreErrors(t *testing.T) {
 	want := folder + "/outrider.toml: cannot be read: is a directory\n" +
 		folder + "/conf.d/10-link.toml: cannot be read: no such file or directory; it was removed just " +
 		"now, or is a dangling symbolic link\n" +
-		folder + "/conf.d/20-big.toml: cannot be read: it is larger than 1048576 bytes"
+		folder + "/conf.d/20-big.toml: cannot be read: the file is larger than 1048576 bytes"
 	if err == nil || err.Error() != want {
 		t.Errorf("got  %v\nwant %s", err, want)
 	}

@@ -123,7 +123,8 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 		return proposed{}, errors.New("the mesh configuration has not been read yet")
 	}
 	if s.settings.NoEnvoy {
-		return proposed{}, errors.New("the upstream server decides what Envoy gets")
+		return proposed{}, errors.New("Envoy gets its resources from the upstream server, not " +
+			"from mesh files of this host")
 	}
 	next := c.store.WithProposal(proposal)
 	p := proposed{before: map[object.Key]*object.Object{}, after: map[object.Key]*object.Object{},

@@ -105,7 +105,7 @@ func TestExtensions_ChangedModuleFile(t *testing.T) {
 	r.answers("200 3")
 	r.module("m", version("4")[:80])
 	r.reports("WasmPlugin shop/one: spec.url: its module cannot be read again: file://" + path +
-		" is cut off; the former one remains in force")
+		" is truncated; the former one remains in force")
 	r.answers("200 3")
 	r.module("m", []byte("\x00asm\x01\x00\x00\x00garbage"))
 	r.reports("WasmPlugin shop/one: Envoy refused")

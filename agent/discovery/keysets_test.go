@@ -173,7 +173,8 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	for range 3 {
 		answer.Store(keySet(second, first))
 		answer.Store("none")
-		reports("warning cannot fetch the key set of " + issuer.URL + ": it is not a JSON object")
+		reports("warning cannot fetch the key set of " + issuer.URL + ": the key set is not a " +
+			"JSON object")
 		answer.Store(keySet(first, second))
 		eventually(t, "no condition", func() (bool, string) { return problem() == "", problem() })
 	}

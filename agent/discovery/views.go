@@ -141,8 +141,9 @@ func (s *Server) viewFor(of class) (*served, error) {
 }
 
 func tooManyKinds(kinds int, of string) error {
-	return fmt.Errorf("proxies of %d kinds%s are served and no more are allowed: too many differ in "+
-		"labels, metadata or locality", kinds, of)
+	return fmt.Errorf("the limit of %d kinds of proxies%s is reached: too many proxies differ in "+
+		"labels, "+
+		"metadata or locality", kinds, of)
 }
 
 // evict deletes the least recently requested view, of an owner ("": any), that has had no proxy for

@@ -114,7 +114,8 @@ func TestChecker_LinesLost(t *testing.T) {
 		}{
 			{&LogWriteFailures{0, 5}, nil, false}, {&LogWriteFailures{0, 5}, nil, false},
 			{&LogWriteFailures{0, 7}, nil, true},
-			{&LogWriteFailures{0, 10}, nil, true}, {nil, errors.New("no epoch answers"), true},
+			{&LogWriteFailures{0, 10}, nil, true}, {nil, errors.New("no Envoy answers on its " +
+				"admin interface"), true},
 			{&LogWriteFailures{0, 11}, nil, true}, {&LogWriteFailures{1, 0}, nil, true},
 			{&LogWriteFailures{1, 1}, nil, true},
 			{&LogWriteFailures{1, 1}, nil, false}, {&LogWriteFailures{2, 20}, nil, false},

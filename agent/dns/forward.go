@@ -147,7 +147,7 @@ func (f *forwarder) forward(ctx context.Context, key string, query *dns.Msg) (*d
 func (f *forwarder) race(ctx context.Context, query *dns.Msg) (*dns.Msg, error) {
 	upstreams, parallel := f.candidates()
 	if len(upstreams) == 0 {
-		return nil, errors.New("no upstream")
+		return nil, errors.New("no upstream DNS server")
 	}
 	q := query.Question[0]
 	lower := strings.ToLower(q.Name)

@@ -63,7 +63,7 @@ func Identify(path string) (FileIdentity, error) {
 var ErrNotFound = errors.New("no Envoy that can be run")
 
 // ErrKilled is wrapped by errors of an Envoy run that another process killed. A retry may succeed.
-var ErrKilled = errors.New("it was killed from outside")
+var ErrKilled = errors.New("the process was killed by another one")
 
 // SelectedPath is the symbolic link to the Envoy that "outrider envoy use" selects.
 const SelectedPath = "/usr/lib/outrider/envoy"

@@ -20,14 +20,15 @@ type adoptedSpec struct{ number, lineage int }
 // errAdoptedSpec is the error of a start that needs more of an adopted epoch's spec than its note
 // contains.
 var errAdoptedSpec = errors.New(
-	"it was started by an agent before this one, and its configuration is not known yet")
+	"an earlier agent started the epoch, and its configuration is not known yet")
 
 // foundProcess reads the note of a process in the keeper's list.
 func (x *executor) foundProcess(p keeper.Process) foundProcess {
 	found := foundProcess{processExited: x.exitOf(p)}
 	var n note
 	if err := json.Unmarshal(p.Note, &n); err != nil || n.BootstrapPath == "" {
-		found.problem = fmt.Errorf("it has no note of an agent: %q (%w)", p.Note, err)
+		found.problem = fmt.Errorf("the process has no valid note of an agent: %q (%w)", p.Note,
+			err)
 		return found
 	}
 	found.adopted = processOf(n)
@@ -54,13 +55,14 @@ func makeStartable(p *process) {
 	p.spec.AdminAddress = func(LaunchInput) string { return address }
 	p.spec.Bootstrap = func(l LaunchInput) ([]byte, error) {
 		if l.Number != was.Number {
-			return nil, fmt.Errorf("as epoch %d: %w", l.Number, errAdoptedSpec)
+			return nil, fmt.Errorf("make the bootstrap of epoch %d: %w", l.Number, errAdoptedSpec)
 		}
 		return content, nil
 	}
 	p.spec.Command = func(l LaunchInput) (Command, error) {
 		if l.Number != was.Number || l.Lineage != was.Lineage || l.HotRestart != was.HotRestart {
-			return Command{}, fmt.Errorf("as epoch %d in lineage %d: %w", l.Number, l.Lineage,
+			return Command{}, fmt.Errorf("make the command line of epoch %d in lineage %d: %w",
+				l.Number, l.Lineage,
 				errAdoptedSpec)
 		}
 		again := command

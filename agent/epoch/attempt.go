@@ -55,9 +55,9 @@ type attempt struct {
 var (
 	errExited     = errors.New("Envoy exited before it was live")
 	errExitedLive = errors.New("Envoy exited as soon as it was live")
-	errSilent     = errors.New("the epoch before it does not answer, so a hot restart would hang")
-	errHandshake  = errors.New("the hot restart hung in its handshake with the epoch before it")
-	errOrphan     = errors.New("the epoch it was to take over from died")
+	errSilent     = errors.New("the parent epoch does not answer, so a hot restart would hang")
+	errHandshake  = errors.New("the hot restart hung in its handshake with the parent epoch")
+	errOrphan     = errors.New("the parent epoch exited during the hot restart")
 	errLingers    = errors.New("an aborted epoch does not exit on SIGKILL")
 )
 

@@ -35,7 +35,7 @@ func (a requestDrain) run(x *executor) {
 		admin := x.options.Admin(a.admin)
 		err := admin.FailHealthcheck(ctx)
 		if err != nil {
-			err = fmt.Errorf("set the health check: %w", err)
+			err = fmt.Errorf("fail Envoy's health check: %w", err)
 		} else if err = admin.DrainListeners(ctx, true); hangs(err) {
 			err = fmt.Errorf("%w: drain the listeners: %w", errUnconfirmed, err)
 		} else if err != nil {
@@ -278,7 +278,7 @@ func (x *executor) awaitActivity(ctx context.Context, admin Admin, lasting time.
 		switch {
 		case err != nil:
 			if refused++; refused == adminRefusals {
-				return fmt.Errorf("request the requests in flight: %w", err)
+				return fmt.Errorf("read the number of requests in flight: %w", err)
 			}
 			since = time.Time{}
 		case !done(activity):

@@ -104,7 +104,7 @@ func (r *RefusedError) Unwrap() error { return r.cause }
 // Errors of this package.
 var (
 	// error of Run; outriderd then exits with code 75
-	ErrGaveUp = errors.New("gave up")
+	ErrGaveUp = errors.New("gave up restarting Envoy")
 	// error of Apply during a stop
 	ErrStopping = errors.New("the agent is stopping")
 	// error of Apply after Abort

@@ -87,7 +87,7 @@ func (x *executor) wakeUp(ctx context.Context, id string) error {
 		return k.Signal(ctx, id, syscall.SIGCONT)
 	})
 	if err != nil {
-		return fmt.Errorf("continue Envoy: %w", err)
+		return fmt.Errorf("resume the stopped Envoy (SIGCONT): %w", err)
 	}
 	return nil
 }

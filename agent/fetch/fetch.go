@@ -20,7 +20,7 @@ func NewClient(transport http.RoundTripper) *http.Client {
 	return &http.Client{Transport: transport,
 		CheckRedirect: func(next *http.Request, via []*http.Request) error {
 			if next.URL.Scheme != "https" || len(via) > maxRedirects {
-				return errors.New("it redirects to http, or too often")
+				return errors.New("the server redirects to http, or too often")
 			}
 			return nil
 		}}
@@ -39,7 +39,7 @@ func Get(ctx context.Context, client *http.Client, url string, size int64) ([]by
 	}
 	defer func() { _ = answer.Body.Close() }()
 	if answer.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers %d %s", answer.StatusCode,
+		return nil, fmt.Errorf("the server answers %d %s", answer.StatusCode,
 			http.StatusText(answer.StatusCode))
 	}
 	body, err := io.ReadAll(io.LimitReader(answer.Body, size+1))
@@ -47,7 +47,7 @@ func Get(ctx context.Context, client *http.Client, url string, size int64) ([]by
 		return nil, err
 	}
 	if int64(len(body)) > size {
-		return nil, fmt.Errorf("it is larger than %d KiB", size>>10)
+		return nil, fmt.Errorf("the response is larger than %d KiB", size>>10)
 	}
 	return body, nil
 }

@@ -105,9 +105,10 @@ func TestGet_BoundsWhatServersSend(t *testing.T) {
 		}))
 	defer server.Close()
 	client := fetch.NewClient(server.Client().Transport)
-	for path, want := range map[string]string{"/large": "it is larger than 1 KiB",
-		"/plain": "it redirects to http, or too often", "/circle": "it redirects to http, or too often",
-		"/absent": "it answers 404 Not Found", "/once": "", "/": ""} {
+	for path, want := range map[string]string{"/large": "the response is larger than 1 KiB",
+		"/plain":  "the server redirects to http, or too often",
+		"/circle": "the server redirects to http, or too often",
+		"/absent": "the server answers 404 Not Found", "/once": "", "/": ""} {
 		body, err := fetch.Get(t.Context(), client, server.URL+path, 1<<10)
 		got := ""
 		if err != nil {

@@ -80,7 +80,8 @@ func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 		trusts("without a bundle")
 		const url = "https://one.test/bundle"
 		r.SetBundleURLs([]string{url})
-		r.awaitCondition(identity.CodeBundle, url+": it answers 502 Bad Gateway; check its server")
+		r.awaitCondition(identity.CodeBundle, url+": the server answers 502 Bad Gateway; check "+
+			"its server")
 		first, second := pkitest.NewAuthority(t, "one", nil), pkitest.NewAuthority(t, "two", nil)
 		server.text.Store(bundleOf(first))
 		wait(2 * time.Second)
@@ -100,8 +101,8 @@ func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 			t.Errorf("after the cure: %v", condition)
 		}
 		for problem, text := range map[string]string{
-			"its content":                  strings.Replace(bundleOf(second), "x509-svid", "other", 1),
-			"it is larger than 1024 KiB; ": bundleOf(second) + strings.Repeat(" ", 1<<20),
+			"its content":            strings.Replace(bundleOf(second), "x509-svid", "other", 1),
+			"the response is larger": bundleOf(second) + strings.Repeat(" ", 1<<20),
 		} {
 			server.text.Store(text)
 			wait(6 * time.Minute)

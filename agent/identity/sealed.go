@@ -48,7 +48,8 @@ type sealedContent struct {
 // authority; a certificate that was stored for another owner is not used.
 func NewSealedStore(path, owner string, credential []byte) (*SealedStore, error) {
 	if len(credential) < minSealKey {
-		return nil, fmt.Errorf("the credential seal has %d bytes; at least %d are needed",
+		return nil, fmt.Errorf("the systemd credential \"seal\" has %d bytes; at least %d are "+
+			"needed",
 			len(credential), minSealKey)
 	}
 	secrets := [][]byte{credential}
@@ -81,13 +82,13 @@ func (s *SealedStore) Save(issued *IssuedCertificate) error {
 		Roots: pki.EncodeCertificates(issued.Roots), Obtained: issued.Obtained,
 	})
 	if err != nil {
-		return fmt.Errorf("cannot keep the certificate: %w", err)
+		return fmt.Errorf("cannot store the certificate: %w", err)
 	}
 	//nolint:gosec // no nonce: this AEAD makes its own
 	sealed := s.keys[0].Seal(nil, nil, plain, []byte(s.owner))
 	clear(plain)
 	if err := renameio.WriteFile(s.path, sealed, 0o600); err != nil {
-		return fmt.Errorf("cannot keep the certificate: %w", err)
+		return fmt.Errorf("cannot store the certificate: %w", err)
 	}
 	return nil
 }

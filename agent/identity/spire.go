@@ -15,7 +15,8 @@ import (
 const observeInterval = 2 * time.Second
 
 // errNotSeen is the error of a secret that Envoy should have from SPIRE but does not have.
-var errNotSeen = errors.New("Envoy does not have it from SPIRE; check that the SPIRE agent " +
+var errNotSeen = errors.New("Envoy has not received the secret from SPIRE; check that the SPIRE " +
+	"agent " +
 	"serves [identity] spire_socket and has an entry for Envoy's user")
 
 // ObservePresented returns the certificates of a secret that Envoy has: a chain or roots, nil if

@@ -17,7 +17,7 @@ const (
 )
 
 // errFull reports that journald's socket buffer is full.
-var errFull = errors.New("the journal is full")
+var errFull = errors.New("journald's socket buffer is full")
 
 // send sends an entry immediately, or queues a copy. It returns entry, whose memory may be reused.
 func (j *Journal) send(entry []byte, level int) []byte {
@@ -181,15 +181,17 @@ func writeMessage(connection *net.UnixConn, entry, rights []byte, wait bool) err
 func memory(entry []byte) (*os.File, error) {
 	number, err := unix.MemfdCreate("outrider-journal", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, fmt.Errorf("make a file for a long line: %w", err)
+		return nil, fmt.Errorf("create a memfd for a long log line: %w", err)
 	}
 	file := os.NewFile(uintptr(number), "outrider-journal")
 	if _, err := file.Write(entry); err != nil {
-		return nil, errors.Join(fmt.Errorf("write a long line: %w", err), file.Close())
+		return nil, errors.Join(fmt.Errorf("write a long log line to its memfd: %w", err),
+			file.Close())
 	}
 	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
 	if _, err := unix.FcntlInt(uintptr(number), unix.F_ADD_SEALS, seals); err != nil {
-		return nil, errors.Join(fmt.Errorf("seal a long line: %w", err), file.Close())
+		return nil, errors.Join(fmt.Errorf("seal the memfd of a long log line: %w", err),
+			file.Close())
 	}
 	return file, nil
 }

@@ -68,13 +68,13 @@ func (f *Fetcher) discover(ctx context.Context, issuer string) (string, error) {
 		URI string `json:"jwks_uri"`
 	}
 	if err := json.Unmarshal(text, &found); err != nil {
-		return "", errors.New("its OpenID configuration is not JSON")
+		return "", errors.New("the issuer's OpenID configuration is not JSON")
 	}
 	switch {
 	case found.URI == "":
-		return "", errors.New("its OpenID configuration has no jwks_uri")
+		return "", errors.New("the issuer's OpenID configuration has no jwks_uri")
 	case strings.HasPrefix(at, "https:") && !strings.HasPrefix(found.URI, "https:"):
-		return "", errors.New("its OpenID configuration names a jwks_uri that is not https")
+		return "", errors.New("the issuer's OpenID configuration names a jwks_uri that is not https")
 	}
 	return found.URI, nil
 }

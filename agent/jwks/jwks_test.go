@@ -123,22 +123,23 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 	r.Require(need)
 	r.awaitKeys(t, from, set("one"))
 	for want, h := range map[string]http.HandlerFunc{
-		"it is larger than 128 KiB": func(w http.ResponseWriter, _ *http.Request) {
+		"the response is larger than 128 KiB": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte(strings.Repeat(" ", 128<<10) + set("huge")))
 		},
-		"it answers 500 Internal Server Error": func(w http.ResponseWriter, _ *http.Request) {
+		"the server answers 500 Internal Server Error": func(w http.ResponseWriter,
+			_ *http.Request) {
 			w.WriteHeader(http.StatusInternalServerError)
 		},
-		"it is not a JSON object": func(w http.ResponseWriter, _ *http.Request) {
+		"the key set is not a JSON object": func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte("<html>"))
 		},
-		`it has no list "keys"`: func(w http.ResponseWriter, _ *http.Request) {
+		`the key set has no list "keys"`: func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte("{}"))
 		},
-		"it redirects to http": func(w http.ResponseWriter, r *http.Request) {
+		"the server redirects to http": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1/", http.StatusFound)
 		},
-		"it redirects to http, or too often": func(w http.ResponseWriter, r *http.Request) {
+		"the server redirects to http, or too often": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/again", http.StatusFound)
 		},
 		"169.254.169.254 is a local address": func(w http.ResponseWriter, r *http.Request) {

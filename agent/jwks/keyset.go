@@ -38,24 +38,24 @@ func checkFetched(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("none of its keys is valid; the last one %w", err)
+	return fmt.Errorf("the key set has no valid key; its last key %w", err)
 }
 
 // split returns the keys of a key set, or nil if the set maps key IDs to certificates.
 func split(text []byte) ([]json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	if err := json.Unmarshal(text, &members); err != nil || !utf8.Valid(text) {
-		return nil, errors.New("it is not a JSON object")
+		return nil, errors.New("the key set is not a JSON object")
 	}
 	if list, ok := members["keys"]; ok {
 		var keys []json.RawMessage
 		if err := json.Unmarshal(list, &keys); err != nil || keys == nil {
-			return nil, errors.New(`its "keys" is not a list`)
+			return nil, errors.New(`"keys" of the key set is not a list`)
 		}
 		for i, key := range keys {
 			var of map[string]json.RawMessage
 			if err := json.Unmarshal(key, &of); err != nil || of == nil {
-				return nil, fmt.Errorf("its key %d is not an object", i+1)
+				return nil, fmt.Errorf("key %d of the key set is not an object", i+1)
 			}
 		}
 		return keys, nil
@@ -63,14 +63,14 @@ func split(text []byte) ([]json.RawMessage, error) {
 	for _, member := range members {
 		var certificate string
 		if json.Unmarshal(member, &certificate) != nil {
-			return nil, errors.New(`it has no list "keys"`)
+			return nil, errors.New(`the key set has no list "keys"`)
 		}
 		if block, _ := pem.Decode([]byte(certificate)); block == nil {
-			return nil, errors.New(`it has no list "keys"`)
+			return nil, errors.New(`the key set has no list "keys"`)
 		}
 	}
 	if len(members) == 0 {
-		return nil, errors.New(`it has no list "keys"`)
+		return nil, errors.New(`the key set has no list "keys"`)
 	}
 	return nil, nil
 }

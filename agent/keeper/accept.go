@@ -70,7 +70,7 @@ func unplug(socket int) error {
 	if err != nil {
 		// Binding fails if Envoy's configuration has bound the socket to an interface. Limit the
 		// queue to one connection instead.
-		err = fmt.Errorf("bind to no interface: %w", err)
+		err = fmt.Errorf("unbind the listener from its network interface: %w", err)
 		return errors.Join(err, unix.Listen(socket, 0))
 	}
 	return nil

@@ -99,7 +99,7 @@ func accepted(theirs hello, as role) error {
 	case theirs.Error != nil:
 		return theirs.Error
 	case theirs.Info == nil:
-		return errors.New("the hello of the keeper has no information about it")
+		return errors.New("the keeper's hello message is incomplete")
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ const measureTimeout = 10 * time.Second
 func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, error) {
 	processes, err := c.measured.get(ctx, maxAge)
 	if err != nil {
-		return nil, fmt.Errorf("measure Envoy: %w", err)
+		return nil, fmt.Errorf("measure Envoy's memory and connections: %w", err)
 	}
 	return processes, nil
 }

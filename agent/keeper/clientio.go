@@ -42,7 +42,7 @@ func (c *Client) callAll(ctx context.Context, r request) ([]response, error) {
 		if stoppable && number != 0 && errors.Is(err, ctx.Err()) {
 			c.wait.Go(func() { c.stop(number) })
 		}
-		return nil, fmt.Errorf("ask the keeper to %s: %w", r.Operation, err)
+		return nil, fmt.Errorf("send the request %s to the keeper: %w", r.Operation, err)
 	}
 	for _, answer := range answers {
 		if answer.Error != nil {

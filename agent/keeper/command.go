@@ -68,14 +68,15 @@ func Main(arguments []string, version string, stdout, stderr io.Writer) int {
 		return 0
 	case takes > stateFormat:
 		return fail(stderr, exitFailed,
-			fmt.Errorf("this program reads states up to format %d, not %d", stateFormat,
+			fmt.Errorf("this program supports states of the keeper up to format %d, not %d",
+				stateFormat,
 				takes))
 	case takes > 0:
 		return 0
 	}
 	// Envoy runs as the same user and must not control the keeper by ptrace or /proc/PID/mem.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fail(stderr, exitFailed, fmt.Errorf("deny tracing: %w", err))
+		return fail(stderr, exitFailed, fmt.Errorf("set PR_SET_DUMPABLE to 0: %w", err))
 	}
 	options.BaseID = uint32(baseID)
 	if options.Folder == "" {

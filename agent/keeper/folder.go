@@ -15,7 +15,7 @@ import (
 
 const lockName = "lock"
 
-var errLocked = errors.New("another keeper uses it")
+var errLocked = errors.New("another keeper uses the folder")
 
 // makeFolder creates the keeper's folder. Its user must be able to traverse the parent folders.
 func makeFolder(folder string) error {

@@ -50,7 +50,7 @@ const (
 func StartKeeper(ctx context.Context, options LaunchOptions) (*Client, error) {
 	folder, err := filepath.Abs(options.Folder)
 	if err != nil {
-		return nil, fmt.Errorf("the keeper's folder: %w", err)
+		return nil, fmt.Errorf("find the absolute path of the keeper's folder: %w", err)
 	}
 	options.Folder = folder
 	var exited <-chan *os.ProcessState // receives the end of the keeper that this call started
@@ -157,11 +157,11 @@ func makeFolderOf(user *User, folder string) error {
 	}
 	directory, err := os.OpenFile(folder, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return fmt.Errorf("give the keeper its folder: %w", err)
+		return fmt.Errorf("change the owner of the keeper's folder: %w", err)
 	}
 	defer func() { _ = directory.Close() }()
 	if err := directory.Chown(int(user.UID), int(user.GID)); err != nil {
-		return fmt.Errorf("give the keeper its folder: %w", err)
+		return fmt.Errorf("change the owner of the keeper's folder: %w", err)
 	}
 	return nil
 }

@@ -208,7 +208,7 @@ func attach(socket int, filter []unix.SockFilter) error {
 	err := unix.SetsockoptSockFprog(socket, unix.SOL_SOCKET, unix.SO_ATTACH_REUSEPORT_CBPF,
 		&program)
 	if err != nil {
-		return fmt.Errorf("attach a program: %w", err)
+		return fmt.Errorf("attach the BPF program that steers connections: %w", err)
 	}
 	return nil
 }

@@ -75,14 +75,14 @@ func (s *server) prepare() error {
 	o := s.options
 	folder, err := filepath.Abs(o.Folder)
 	if err != nil {
-		return fmt.Errorf("the keeper's folder: %w", err)
+		return fmt.Errorf("prepare the keeper's folder: %w", err)
 	}
 	if s.lock, err = lockFolder(folder); err != nil {
 		return err
 	}
 	groups, err := os.Getgroups()
 	if err != nil {
-		return fmt.Errorf("the keeper's groups: %w", err)
+		return fmt.Errorf("read the keeper's groups: %w", err)
 	}
 	s.info = Info{
 		Protocol: ProtocolVersion, Version: o.Version, PID: os.Getpid(), UID: os.Geteuid(),

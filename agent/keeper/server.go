@@ -115,7 +115,8 @@ func (s *server) accept() {
 			defer s.serving.Done()
 			defer s.disconnected(c)
 			if err == nil && !slices.Contains(s.users, peer.UID) && peer.UID != 0 {
-				err = fmt.Errorf("user %d (pid %d) may not connect", peer.UID, peer.PID)
+				err = fmt.Errorf("user %d (pid %d) may not connect to the keeper", peer.UID,
+					peer.PID)
 			}
 			if err != nil {
 				s.logf("refused a connection: %v", err)

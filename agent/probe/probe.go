@@ -53,7 +53,7 @@ func SameHost(request *http.Request, via []*http.Request) error {
 		return http.ErrUseLastResponse
 	}
 	if len(via) >= redirectsAtMost {
-		return fmt.Errorf("%d redirects", redirectsAtMost)
+		return fmt.Errorf("more than %d redirects", redirectsAtMost)
 	}
 	return nil
 }
@@ -82,7 +82,7 @@ func GRPC(ctx context.Context, target string) error {
 		return err
 	}
 	if answer.Status != healthv1.HealthCheckResponse_SERVING {
-		return fmt.Errorf("the health service says %s", answer.Status)
+		return fmt.Errorf("the gRPC health check returned %s", answer.Status)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (f Format) Write(path string, records iter.Seq[Record]) (err error) {
 	for r := range records {
 		head := r.head()
 		if total += len(head) + len(r.Text); total > f.MaxBytes {
-			return fmt.Errorf("write %s: it has more than %d MB", path, f.MaxBytes>>20)
+			return fmt.Errorf("write %s: the records have more than %d MB", path, f.MaxBytes>>20)
 		}
 		for _, part := range [][]byte{head, r.Text} {
 			if _, err := out.Write(part); err != nil {
@@ -99,7 +99,7 @@ func (f Format) Read(path string) ([]Record, error) {
 		return nil, err
 	}
 	if info.Size() > int64(f.MaxBytes+sha256.Size) {
-		return nil, fmt.Errorf("%s: it has more than %d MB", path, f.MaxBytes>>20)
+		return nil, fmt.Errorf("%s: the file has more than %d MB", path, f.MaxBytes>>20)
 	}
 	text := make([]byte, info.Size()) // io.ReadAll would allocate up to twice as much
 	if _, err := io.ReadFull(file, text); err != nil {
@@ -116,14 +116,14 @@ func (f Format) Read(path string) ([]Record, error) {
 func (f Format) Decode(text []byte) ([]Record, error) {
 	body, ok := bytes.CutPrefix(text, []byte(f.Header))
 	if !ok {
-		return nil, errors.New("not a file of this version")
+		return nil, errors.New("the file has another format or version")
 	}
 	end := len(text) - sha256.Size
 	if end < len(f.Header) {
-		return nil, errors.New("it is truncated")
+		return nil, errors.New("the file is truncated")
 	}
 	if sum := sha256.Sum256(text[:end]); !bytes.Equal(sum[:], text[end:]) {
-		return nil, errors.New("its checksum is wrong")
+		return nil, errors.New("the checksum of the file is wrong")
 	}
 	body = body[:len(body)-sha256.Size]
 	var records []Record

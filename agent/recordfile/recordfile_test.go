@@ -23,10 +23,11 @@ func file(header, body string) string {
 func TestRead_FilesThatCannotBeUsed(t *testing.T) {
 	good := file(format.Header, "\x03kab\x01n")
 	for name, test := range map[string]struct{ text, problem string }{
-		"good":                        {good, ""},
-		"no records":                  {file(format.Header, ""), ""},
-		"empty":                       {"", "not a file of this version"},
-		"another version":             {file("test 2\n", "\x03kab"), "not a file of this version"},
+		"good":       {good, ""},
+		"no records": {file(format.Header, ""), ""},
+		"empty":      {"", "the file has another format or version"},
+		"another version": {file("test 2\n", "\x03kab"),
+			"the file has another format or version"},
 		"header only":                 {format.Header, "truncated"},
 		"truncated":                   {good[:len(good)-1], "checksum"},
 		"more at the end":             {good + "x", "checksum"},

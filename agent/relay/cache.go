@@ -163,7 +163,7 @@ func (c *Cache) put(of identity, typeURL, version string, held map[string]resour
 // exceeded raises conditionUnwritten because the accepted resources have more than the limit most,
 // in bytes.
 func (c *Cache) exceeded(most int64) {
-	c.unwritten(fmt.Errorf("it has more than %d MB", most>>20))
+	c.unwritten(fmt.Errorf("the accepted resources have more than %d MB", most>>20))
 }
 
 // node returns the snapshot of a node, or nil if the cache has none or may not serve it. The caller

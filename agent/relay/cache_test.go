@@ -94,12 +94,12 @@ func TestCache_RefusesDamagedFiles(t *testing.T) {
 		text []byte
 		want string
 	}{
-		"changed":   {changed, "its checksum is wrong"},
-		"truncated": {good[:len(good)-1], "its checksum is wrong"},
-		"header":    {good[:len(fileHeader)+3], "it is truncated"},
-		"empty":     {nil, "not a file of this version"},
+		"changed":   {changed, "the checksum of the file is wrong"},
+		"truncated": {good[:len(good)-1], "the checksum of the file is wrong"},
+		"header":    {good[:len(fileHeader)+3], "the file is truncated"},
+		"empty":     {nil, "the file has another format or version"},
 		"another version": {bytes.Replace(good, []byte("cache 1"), []byte("cache 2"), 1),
-			"not a file of this version"},
+			"the file has another format or version"},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {

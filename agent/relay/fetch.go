@@ -141,7 +141,7 @@ func (s *Server) QueryDebug(ctx context.Context, name string) ([]byte, error) {
 	metadata, err := structpb.NewStruct(map[string]any{"NAMESPACE": upstream.Namespace,
 		"SERVICE_ACCOUNT": upstream.ServiceAccount, "CLUSTER_ID": upstream.ClusterID})
 	if err != nil {
-		return nil, fmt.Errorf("node of a debug request: %w", err)
+		return nil, fmt.Errorf("encode the node of a debug request: %w", err)
 	}
 	found, err := s.fetch(ctx, upstream, debugTimeout, &discoveryv3.DiscoveryRequest{
 		TypeUrl: debugType,
@@ -152,7 +152,8 @@ func (s *Server) QueryDebug(ctx context.Context, name string) ([]byte, error) {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("the upstream server has no %s", name)
+		return nil, fmt.Errorf("the upstream server sent no resource for the debug request %s",
+			name)
 	}
 	return found[0].Value, nil
 }

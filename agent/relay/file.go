@@ -94,7 +94,7 @@ func writeFile(path string, nodes []*snapshot) error {
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("the cache: %w", err)
+		return fmt.Errorf("write the cache of accepted resources: %w", err)
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func writeFile(path string, nodes []*snapshot) error {
 func readFile(path string) ([]*snapshot, error) {
 	records, err := fileFormat.Read(path)
 	if err != nil {
-		return nil, fmt.Errorf("read the cache: %w", err)
+		return nil, fmt.Errorf("read the cache of accepted resources: %w", err)
 	}
 	nodes, err := decodeNodes(records)
 	if err != nil {
@@ -120,7 +120,7 @@ func decodeNodes(records []recordfile.Record) ([]*snapshot, error) {
 			id, at, _ := bytes.Cut(record.Text, []byte(" "))
 			saved, err := time.Parse(time.RFC3339Nano, string(at))
 			if err != nil {
-				return nil, errors.New("a node has no time")
+				return nil, errors.New("the record of a node has no time")
 			}
 			nodes = append(nodes, &snapshot{identity: identity(id), saved: saved,
 				types: map[string]accepted{}})
@@ -135,7 +135,7 @@ func decodeNodes(records []recordfile.Record) ([]*snapshot, error) {
 			}
 			nodes[len(nodes)-1].types[r.typeURL] = known
 		default:
-			return nil, errors.New("a record is not valid")
+			return nil, errors.New("the cache has an invalid record")
 		}
 	}
 	return nodes, nil

@@ -175,7 +175,8 @@ func (s *session) send(message []byte) {
 		default:
 		}
 	}
-	s.drop(fmt.Errorf("%s does not read", s.targets.current().address))
+	s.drop(fmt.Errorf("the upstream server %s does not read the stream",
+		s.targets.current().address))
 }
 
 func (s *session) forward(r *request) error {
@@ -208,7 +209,7 @@ func (s *session) drop(why error) {
 // failure.
 func (s *session) move() {
 	to := s.targets.current().address
-	why := fmt.Errorf("%s closes the connection", to)
+	why := fmt.Errorf("the upstream server %s closes the connection", to)
 	if !s.link.responded {
 		s.drop(why)
 		return

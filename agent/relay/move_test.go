@@ -189,7 +189,7 @@ func TestMove_ServerThatStopsGracefully(t *testing.T) {
 		t.Errorf("moved to %v", got)
 	}
 	if got := r.Status().Unused; len(got) != 1 ||
-		got[0].Error != first.address+" closes the connection" &&
+		got[0].Error != "the upstream server "+first.address+" closes the connection" &&
 			!strings.Contains(got[0].Error, "connection refused") {
 		t.Errorf("unused %+v", got)
 	}

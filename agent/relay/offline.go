@@ -18,7 +18,7 @@ func (s *session) impatient() error {
 		cache.reportExpired(identityOf(s.node, s.upstream.name()))
 	}
 	if s.opened {
-		s.drop(fmt.Errorf("%s does not respond", s.targets.current().address))
+		s.drop(fmt.Errorf("the upstream server %s does not respond", s.targets.current().address))
 	}
 	err := s.targets.problem()
 	if err == nil {

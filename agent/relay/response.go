@@ -68,7 +68,7 @@ func parseResponse(message []byte, delta, stored bool) (*response, error) {
 			r.resources = append(r.resources, one)
 		}
 		if len(r.resources)+len(r.removed) > maxResources {
-			return fmt.Errorf("it has more than %d resources", maxResources)
+			return fmt.Errorf("the response has more than %d resources", maxResources)
 		}
 		return nil
 	})

@@ -32,7 +32,7 @@ type Status struct {
 }
 
 // errConnecting is the error of a session whose first connection attempt is still running.
-var errConnecting = errors.New("no answer yet")
+var errConnecting = errors.New("the upstream server has not answered yet")
 
 // state is the connection state of one session.
 type state struct {

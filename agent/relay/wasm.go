@@ -187,7 +187,8 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 		// serves. So only the log has the checksum.
 		m.log.Warn("Wasm module does not match its configured sha256", "url", wasm.WithoutSecrets(from), "sha256",
 			strings.Join(found.Sums, ", "), "want", want)
-		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; the log has its own",
+		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; its actual SHA-256 "+
+			"is in the log",
 			from, want)
 	case !found.IsWasm():
 		return nil, fmt.Errorf("%s is not a Wasm module", from)

@@ -154,7 +154,7 @@ type stored struct {
 	Value   []byte `json:"value"` // encoded message; null if only the version is known
 }
 
-var errSecret = errors.New("secrets are not stored")
+var errSecret = errors.New("a secret must not be stored")
 
 // MarshalJSON encodes the resource without its origins. It fails for a secret.
 func (r *Resource) MarshalJSON() ([]byte, error) {

@@ -147,7 +147,7 @@ func (c *Client[R]) answer(number uint64, r R, more bool) error {
 		return nil // the caller no longer waits
 	}
 	if len(answer.received) == maxMessages {
-		return errors.New("an answer has too many messages")
+		return errors.New("the answer to a request has too many messages")
 	}
 	answer.received = append(answer.received, r)
 	if !more {

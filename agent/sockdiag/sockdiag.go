@@ -222,7 +222,8 @@ func list(flags uint16, request []byte, visit func(Socket)) error {
 
 func socketOf(body []byte) (Socket, error) {
 	if len(body) < messageLength {
-		return Socket{}, fmt.Errorf("a message of %d bytes is no socket", len(body))
+		return Socket{}, fmt.Errorf("a netlink message of %d bytes is too short for a socket",
+			len(body))
 	}
 	id := body[messageSockid:]
 	length := net.IPv4len

@@ -18,7 +18,7 @@ var errNoUser = errors.New("no process has the socket")
 func CreatorUID(socket, peer netip.AddrPort) (uint32, error) {
 	uid, err := user(exactRequest(TCP, socket, peer), Established)
 	if err != nil {
-		return 0, fmt.Errorf("look for the user of %s: %w", socket, err)
+		return 0, fmt.Errorf("find the user of socket %s: %w", socket, err)
 	}
 	return uid, nil
 }
@@ -28,7 +28,7 @@ func CreatorUID(socket, peer netip.AddrPort) (uint32, error) {
 func FindTCP(socket, peer netip.AddrPort) (Socket, error) {
 	found, err := one(exactRequest(TCP, socket, peer))
 	if err != nil {
-		return Socket{}, fmt.Errorf("look for socket %s: %w", socket, err)
+		return Socket{}, fmt.Errorf("find socket %s: %w", socket, err)
 	}
 	return found, nil
 }
@@ -44,7 +44,7 @@ func ReceiverUID(protocol Protocol, address netip.AddrPort) (uid uint32, err err
 	}
 	uid, err = user(exactRequest(protocol, socket, peer), state)
 	if err != nil {
-		return 0, fmt.Errorf("look for the receiver at %s: %w", address, err)
+		return 0, fmt.Errorf("find the receiver at %s: %w", address, err)
 	}
 	return uid, nil
 }

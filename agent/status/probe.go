@@ -67,7 +67,7 @@ func run(ctx context.Context, p Probe, incoming *http.Request) (int, error) {
 	case p.GRPC != "":
 		return http.StatusOK, probe.GRPC(ctx, p.GRPC)
 	}
-	return 0, errors.New("it has none of http, tcp and grpc")
+	return 0, errors.New("the probe has none of http, tcp and grpc")
 }
 
 // hopByHop headers concern one connection only (RFC 9110 §7.6.1) and are not passed to the

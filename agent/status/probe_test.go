@@ -74,7 +74,7 @@ func TestProbeHTTP(t *testing.T) {
 		{"teapot", 418, "answered 418"},
 		{"here", 418, ""},
 		{"elsewhere", 200, "answered 301"},
-		{"circle", 500, "10 redirects"},
+		{"circle", 500, "more than 10 redirects"},
 		{"slow", 500, "no answer within 50ms"},
 		{"none", 500, "connection refused"},
 		{"empty", 500, "none of http, tcp and grpc"},

@@ -142,7 +142,8 @@ func (v *View) open(port int) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(context.Background(), "tcp", viewAddress(port))
 	if err != nil {
-		return fmt.Errorf("no view of Envoy's admin on [envoy] admin_port %d: %w", port, err)
+		return fmt.Errorf("cannot serve Envoy's admin interface on [envoy] admin_port %d: %w", port,
+			err)
 	}
 	v.close()
 	v.listener = listener

@@ -102,7 +102,7 @@ func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (UnitJob, e
 		kind, err = m.jobType(ctx, unit)
 	}
 	if err != nil {
-		return JobStop, fmt.Errorf("ask systemd for the job of %s: %w", unit, err)
+		return JobStop, fmt.Errorf("get the systemd job of %s: %w", unit, err)
 	}
 	switch kind {
 	case "restart", "try-restart":
@@ -110,10 +110,11 @@ func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (UnitJob, e
 	case "stop":
 		return JobStop, nil
 	case "":
-		return JobStop, fmt.Errorf("%s has no job: the signal came from somebody else", unit)
+		return JobStop, fmt.Errorf("%s has no systemd job: the signal did not come from systemd",
+			unit)
 	default:
 		return JobStop, fmt.Errorf(
-			"ask systemd for the job of %s: it has one of type %s, which stops nothing", unit, kind)
+			"get the systemd job of %s: it has one of type %s, which stops nothing", unit, kind)
 	}
 }
 
@@ -152,7 +153,7 @@ func (m Manager) ActiveState(ctx context.Context, unit string) (state string, er
 		err = property(ctx, bus, pathOf(unit), unitInterface, "ActiveState", &state)
 	}
 	if err != nil {
-		return "", fmt.Errorf("ask systemd for the state of %s: %w", unit, err)
+		return "", fmt.Errorf("get the systemd state of %s: %w", unit, err)
 	}
 	return state, nil
 }
@@ -173,7 +174,7 @@ func (m Manager) connect(ctx context.Context) (*dbus.Conn, error) {
 		err = fmt.Errorf("no reply: %w; check systemctl status dbus", ctx.Err())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the bus: %w", err)
+		return nil, fmt.Errorf("connect to D-Bus: %w", err)
 	}
 	return bus, nil
 }

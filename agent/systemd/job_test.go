@@ -135,7 +135,7 @@ func TestJob(t *testing.T) {
 		{"try-restart", "try-restart", ours, JobRestart, ""},
 		{"stop", "stop", ours, JobStop, ""},
 		{"start", "start", ours, JobStop, "type start"},
-		{"none", "", ours, JobStop, "has no job"},
+		{"none", "", ours, JobStop, "has no systemd job"},
 		{"no unit", "restart", "0::/init.scope\n", JobStop, "not of a service"},
 	} {
 		t.Run(c.name, func(t *testing.T) {

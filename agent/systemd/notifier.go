@@ -89,7 +89,7 @@ func NewNotifier(options Options) *Notifier {
 	socket, err := unix.Socket(unix.AF_UNIX,
 		unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		n.log.Warn("systemd cannot be notified", "error", fmt.Errorf("make a socket: %w", err))
+		n.log.Warn("systemd cannot be notified", "error", fmt.Errorf("create a socket: %w", err))
 		n.address = ""
 		return n
 	}

@@ -105,7 +105,8 @@ func (c *Checker) Check(configs []Config) []CheckResult {
 	for i, q := range questions {
 		if size += len(q.Value); size > maxBytes {
 			for _, q := range questions[i:] {
-				q.answer.Err = fmt.Errorf("those to check have more than %d bytes", maxBytes)
+				q.answer.Err = fmt.Errorf("the typed_configs to check have more than %d bytes",
+					maxBytes)
 			}
 			questions = questions[:i]
 			break
@@ -174,7 +175,8 @@ func (c *Checker) run(ctx context.Context, questions []question) ([][]Finding, e
 	}
 	found, err := c.Run(ctx, configs)
 	if err == nil && len(found) != len(configs) {
-		err = errors.New("the answer is of another question")
+		err = errors.New("the answer of outrider-bootstrap has another number of results than " +
+			"requested")
 	}
 	return found, err
 }

@@ -126,7 +126,7 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 	})
 	half := wasm.Source{URL: r.url, Version: "4"}
 	r.Require([]wasm.Source{half})
-	r.fails(half, "is cut off")
+	r.fails(half, "is truncated")
 	gone := wasm.Source{URL: "http://127.0.0.1:1/m"}
 	r.Require([]wasm.Source{gone})
 	r.fails(gone, "connection refused")
@@ -263,7 +263,7 @@ func TestFetcher_ChangedFileCounts(t *testing.T) {
 	put(path, version("1"))
 	has("a new file", version("1"), "")
 	put(path, version("2")[:60])
-	has("half a file", version("1"), "is cut off")
+	has("half a file", version("1"), "is truncated")
 	put(path, version("2"))
 	has("a written file", version("2"), "")
 	put(path+".new", version("3"))

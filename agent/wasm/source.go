@@ -89,12 +89,12 @@ func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error
 		// error what an address serves.
 		f.options.Logger.Warn("Wasm module does not match its configured sha256", "url",
 			WithoutSecrets(from.URL), "sha256", strings.Join(found.Sums, ", "), "want", from.SHA256)
-		return found, fmt.Errorf("%s does not have the SHA-256 %s; the log has its own", from.URL,
-			from.SHA256)
+		return found, fmt.Errorf("%s does not have the SHA-256 %s; its actual SHA-256 "+
+			"is in the log", from.URL, from.SHA256)
 	case !found.IsWasm():
 		return found, fmt.Errorf("%s is not a Wasm module", from.URL)
 	case found.isCutOff():
-		return found, fmt.Errorf("%s is cut off", from.URL)
+		return found, fmt.Errorf("%s is truncated", from.URL)
 	}
 	return found, nil
 }

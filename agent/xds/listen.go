@@ -79,7 +79,7 @@ func Listen(options ListenOptions) (net.Listener, error) {
 func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) {
 	if options.Group > 0 {
 		if err := chgrp(building, options.Group); err != nil {
-			return nil, fmt.Errorf("give it to group %d: %w", options.Group, err)
+			return nil, fmt.Errorf("change the group of the socket to %d: %w", options.Group, err)
 		}
 	}
 	if err := os.Chmod(building, options.Mode); err != nil {
@@ -90,7 +90,8 @@ func prepare(building, path string, options ListenOptions) (fs.FileInfo, error) 
 			options.Logger.Warn("cannot set an ACL on the xDS socket, changing its group instead",
 				"socket", path, "group", options.ExtraGroup, "error", err)
 			if err := chgrp(building, options.ExtraGroup); err != nil {
-				return nil, fmt.Errorf("give it to group %d: %w", options.ExtraGroup, err)
+				return nil, fmt.Errorf("change the group of the socket to %d: %w",
+					options.ExtraGroup, err)
 			}
 		}
 	}
@@ -123,12 +124,12 @@ func replaceable(path string) error {
 	connection, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		_ = connection.Close()
-		return errors.New("another process serves there: stop it first")
+		return errors.New("another process serves on that socket: stop it first")
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return fmt.Errorf("find out whether another process serves there: %w", err)
+	return fmt.Errorf("check whether another process serves on that socket: %w", err)
 }
 
 func ignoreMissing(err error) error {

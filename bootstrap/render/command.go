@@ -34,20 +34,20 @@ func Main(arguments []string, version string, in io.Reader, out, stderr io.Write
 		return 0
 	}
 	if len(arguments) > 0 {
-		return fail(fmt.Errorf("unexpected argument %q: outriderd calls it, with a question "+
-			"on the standard input", arguments[0]))
+		return fail(fmt.Errorf("unexpected argument %q: outriderd runs this program and sends "+
+			"the request over standard input", arguments[0]))
 	}
 	var question bootstrap.ProgramInput
 	decoder := json.NewDecoder(in)
 	decoder.UseNumber() // keep all digits in the node's metadata
 	if err := decoder.Decode(&question); err != nil {
-		return fail(fmt.Errorf("read the question: %w", err))
+		return fail(fmt.Errorf("decode the request on standard input: %w", err))
 	}
 	if err := limitMemory(question.Memory); err != nil {
 		return fail(err)
 	}
 	if err := json.NewEncoder(out).Encode(answerInTime(question, check)); err != nil {
-		return fail(fmt.Errorf("write the answer: %w", err))
+		return fail(fmt.Errorf("write the answer to standard output: %w", err))
 	}
 	return 0
 }

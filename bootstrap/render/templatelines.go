@@ -64,7 +64,7 @@ func (r *rendering) Write(p []byte) (int, error) {
 		return 0, nil
 	}
 	if r.text.Len()+len(p) > maxRendered {
-		return 0, fmt.Errorf("it writes more than %d bytes", maxRendered)
+		return 0, fmt.Errorf("the template writes more than %d bytes", maxRendered)
 	}
 	begins, literal := r.begins[&p[0]]
 	if literal {

@@ -61,7 +61,7 @@ func TestCA_Refusals(t *testing.T) {
 			r.URIs = pkitest.Leaf("other", time.Hour).URIs
 		}), token, nil, codes.PermissionDenied, "/sa/other"},
 		{"expired token", good, s.token(s.tokens, map[string]any{"exp": time.Now().Unix() - 1}), nil,
-			codes.Unauthenticated, "it has expired"},
+			codes.Unauthenticated, "the token has expired"},
 		{"token of another key", good, s.token(pkitest.NewKey(t), nil), nil, codes.Unauthenticated,
 			"verification fails"},
 		{"token of another issuer", good, s.token(s.tokens, map[string]any{"iss": "x"}), nil,

@@ -63,7 +63,7 @@ func (c *control) Run(ctx context.Context) error {
 		return nil
 	}
 	if err := os.Remove(c.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove the socket of a former process: %w", err)
+		return fmt.Errorf("remove the control socket of an earlier process: %w", err)
 	}
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "unix", c.path)

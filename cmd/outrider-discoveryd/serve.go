@@ -26,7 +26,7 @@ func serve(ctx context.Context, options config.Options) error {
 	// The memory contains private keys: other processes of this user must not read it, and no core
 	// dump must contain it.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		return fmt.Errorf("deny tracing: %w", err)
+		return fmt.Errorf("set PR_SET_DUMPABLE to 0: %w", err)
 	}
 	loaded, err := config.LoadDiscoveryd(options)
 	if err != nil {
@@ -104,7 +104,7 @@ func (p *program) run(ctx context.Context) error {
 		}
 	}
 	if err := group.Wait(); err != nil {
-		return fmt.Errorf("outrider-discoveryd ends: %w", err)
+		return fmt.Errorf("outrider-discoveryd exits: %w", err)
 	}
 	return nil
 }

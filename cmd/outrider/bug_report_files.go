@@ -28,14 +28,14 @@ const (
 // read in their current state.
 func (a *app) collectFiles(ctx context.Context, r *report, status api.Status) {
 	ctx, cancel := context.WithTimeoutCause(ctx, filesTime,
-		fmt.Errorf("the files take longer than %s", filesTime))
+		fmt.Errorf("reading the files takes longer than %s", filesTime))
 	defer cancel()
 	paths, err := within(ctx, func() ([]string, error) { return a.reportedFiles(status), nil })
 	if err != nil {
 		r.missing("files", err)
 	}
 	if more := len(paths) - reportFiles; more > 0 {
-		r.missing(fmt.Sprintf("%d files", more), fmt.Errorf("only %d are read", reportFiles))
+		r.missing(fmt.Sprintf("%d files", more), fmt.Errorf("only %d files are read", reportFiles))
 		paths = paths[:reportFiles]
 	}
 	for left := reportAtMost; len(paths) > 0; paths = paths[1:] {
@@ -152,7 +152,7 @@ func below(folder, path string) (string, bool) {
 // within returns the result of read, or an error once ctx ends or read takes longer than fileTime.
 func within[T any](ctx context.Context, read func() (T, error)) (T, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, fileTime,
-		errors.New("its file system does not answer"))
+		errors.New("the file system does not answer"))
 	defer cancel()
 	type result struct {
 		value T

@@ -154,7 +154,7 @@ func (c *cleaner) report(format string, arguments ...any) {
 	c.done = append(c.done, fmt.Sprintf(format, arguments...))
 }
 
-var errAlive = errors.New("a keeper is running there")
+var errAlive = errors.New("a keeper is running in this directory")
 
 // lock locks the keeper's lock file, and returns it; nil if the file does not exist. A running
 // keeper holds this lock: the error is then errAlive. Connecting to the keeper's socket is no test,

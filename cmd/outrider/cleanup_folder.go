@@ -103,7 +103,7 @@ func (f *folder) remove(name string) (bool, error) {
 	return true, nil
 }
 
-var errNotRegular = errors.New("not a regular file of one name")
+var errNotRegular = errors.New("not a regular file, or one with several hard links")
 
 // openRegular opens a file for reading. The error is errNotRegular for a FIFO, a device, a symbolic
 // link or a file with several hard links. It is unix.EWOULDBLOCK for a file on which another
@@ -138,7 +138,7 @@ func (f *folder) planted(file *os.File) error {
 	}
 	info, err := file.Stat()
 	if err == nil && status(info).Uid == 0 && status(folder).Uid != 0 {
-		err = fmt.Errorf("%s belongs to root, its folder does not", file.Name())
+		err = fmt.Errorf("%s belongs to root, but its directory does not", file.Name())
 	}
 	return err
 }

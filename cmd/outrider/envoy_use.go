@@ -124,7 +124,8 @@ func (a *app) takeBack(ctx context.Context, store envoys.Store, result used) err
 			err = errors.New(strings.Join(back.Reload.Reasons, "; "))
 		}
 		if err != nil {
-			return fmt.Errorf("the agent at %s does not go back: %w", agent.Socket, err)
+			return fmt.Errorf("the agent at %s does not return to the previous Envoy: %w",
+				agent.Socket, err)
 		}
 	}
 	return nil

@@ -232,7 +232,7 @@ func (o outputFlag) Set(value string) error {
 	case "json":
 		o.json = true
 	default:
-		return fmt.Errorf("%q is not one of wide and json", value)
+		return fmt.Errorf("output format %q is neither wide nor json", value)
 	}
 	return nil
 }

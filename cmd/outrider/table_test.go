@@ -73,7 +73,7 @@ func TestTables_Fit80Columns(t *testing.T) {
 		}
 	}
 	if code, _, errors := m.outrider("epochs", "-o", "long"); code != 2 ||
-		!strings.Contains(errors, `"long" is not one of wide and json`) {
+		!strings.Contains(errors, `output format "long" is neither wide nor json`) {
 		t.Errorf("%d %s", code, errors)
 	}
 	if _, out, _ := m.outrider("epochs", "-o", "json"); !strings.HasPrefix(out, "[") {

@@ -72,7 +72,7 @@ type exchanger interface {
 // Start starts the load. It runs until Stop is called or ctx is done.
 func Start(ctx context.Context, config Config) (*Run, error) {
 	if config.HTTP == "" && config.HTTP2 == "" && config.TCP == "" {
-		return nil, errors.New("load: no address is given to send anything to")
+		return nil, errors.New("load: no address to send requests to")
 	}
 	if config.Rate < 0 {
 		return nil, errors.New("load: a negative rate")

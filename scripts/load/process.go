@@ -72,7 +72,7 @@ func StartProcess(ctx context.Context, config Config) (*Process, error) {
 		var result struct{ Report *Report }
 		err := json.Unmarshal(last, &result)
 		if err == nil && result.Report == nil {
-			err = errors.New("no report in it")
+			err = errors.New("the line has no report")
 		}
 		if err != nil {
 			return Report{}, fmt.Errorf("load generator: last line %q: %w", last, err)

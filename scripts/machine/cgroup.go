@@ -54,7 +54,7 @@ func sweep() {
 func findLeader(cgroup string) (int, error) {
 	processes, err := os.ReadFile(filepath.Join(cgroup, "payload", "init.scope", "cgroup.procs"))
 	if err != nil {
-		return 0, fmt.Errorf("look for its PID 1: %w", err)
+		return 0, fmt.Errorf("find the machine's PID 1: %w", err)
 	}
 	for pid := range strings.FieldsSeq(string(processes)) {
 		status, err := os.ReadFile(filepath.Join("/proc", pid, "status"))
@@ -68,7 +68,7 @@ func findLeader(cgroup string) (int, error) {
 			}
 		}
 	}
-	return 0, fmt.Errorf("look for its PID 1: it is none of the processes %q",
+	return 0, fmt.Errorf("find the machine's PID 1: it is none of the processes %q",
 		strings.Fields(string(processes)))
 }
 

@@ -60,12 +60,12 @@ func (s *notifySocket) ready(ctx context.Context, exited <-chan struct{}) error 
 	select {
 	case <-s.up:
 	case <-exited:
-		return errors.New("it ended before it was up")
+		return errors.New("the machine exited before its systemd was up")
 	case <-ctx.Done():
 	}
 	// select may have chosen up although ctx has ended as well.
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("waiting for it to be up: %w", err)
+		return fmt.Errorf("waiting for the systemd of the machine: %w", err)
 	}
 	return nil
 }

@@ -48,7 +48,7 @@ func ValidateAsIstio(documents []string) ([]IstioResult, error) {
 		"crd-all.gen.yaml"), answers.Name())
 	command.Stdin = &in
 	if out, err := command.CombinedOutput(); err != nil {
-		return nil, fmt.Errorf("ask Istio's validation: %w: %s", err, out)
+		return nil, fmt.Errorf("run Istio's validation: %w: %s", err, out)
 	}
 	results := make([]IstioResult, len(documents))
 	from := json.NewDecoder(answers)

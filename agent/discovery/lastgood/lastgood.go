@@ -112,7 +112,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		err = json.Unmarshal(text, &in)
 	}
 	if err == nil && in.Version != version {
-		err = fmt.Errorf("it is of version %d, and %d is what is read", in.Version, version)
+		err = fmt.Errorf("the file has format version %d; supported is %d", in.Version, version)
 	}
 	if err != nil {
 		return State{FoldersLost: true},
@@ -123,7 +123,8 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 	var wrong []error
 	if in.Lost {
 		wrong = append(wrong,
-			fmt.Errorf("the last good versions in %s were too large or lost before", path))
+			fmt.Errorf("%s is incomplete: an earlier agent could not store or read all last good "+
+				"versions", path))
 	}
 	for _, r := range in.Objects {
 		o, err := r.Object(namespace, validate)
@@ -169,7 +170,7 @@ func read(path string) ([]byte, error) {
 	defer func() { _ = file.Close() }()
 	text, err := io.ReadAll(io.LimitReader(file, maxBytes+1))
 	if err == nil && len(text) > maxBytes {
-		err = fmt.Errorf("it has more than %d bytes", maxBytes)
+		err = fmt.Errorf("the file has more than %d bytes", maxBytes)
 	}
 	return text, err
 }
@@ -200,7 +201,7 @@ func Write(path string, state State) error {
 			rest.PolicyFolders, rest.PolicyCounts = state.PolicyFolders, state.PolicyCounts
 		}
 		return errors.Join(
-			fmt.Errorf("the last good versions have %d bytes, more than the %d that are kept",
+			fmt.Errorf("the last good versions have %d bytes, more than the limit of %d",
 				len(text), maxBytes), Write(path, rest))
 	}
 	if err := renameio.WriteFile(path, text, 0o600, renameio.IgnoreUmask(),
@@ -273,10 +274,10 @@ func (r Record) Object(namespace string,
 	validate func(*object.Object) []object.Finding) (*object.Object, error) {
 	spec := object.NewSpec(r.Kind)
 	if spec == nil {
-		return nil, errors.New("its kind is not carried out")
+		return nil, errors.New("unsupported kind")
 	}
 	if err := protojson.Unmarshal(r.Spec, spec); err != nil {
-		return nil, fmt.Errorf("its spec cannot be read: %w", err)
+		return nil, fmt.Errorf("decode the spec: %w", err)
 	}
 	// Records of older agents do not contain Named. Their objects probably have no namespace of
 	// their own if they are in the default one.

@@ -181,15 +181,15 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 		{"empty", nil, "unexpected end of JSON input"},
 		{"cut off", whole[:len(whole)/2], "unexpected end of JSON input"},
 		{"of another version", bytes.Replace(whole, []byte(`"version":1`), []byte(`"version":2`),
-			1), "of version 2, and 1 is what is read"},
+			1), "format version 2; supported is 1"},
 		{"of another type", bytes.Replace(whole, []byte(`"line":1`), []byte(`"line":"one"`), 1),
 			"line"},
 		{"of an unknown kind", bytes.Replace(whole, []byte(`"ServiceEntry"`),
-			[]byte(`"ServiceExit"`), 1), "its kind is not carried out"},
+			[]byte(`"ServiceExit"`), 1), "unsupported kind"},
 		{"of another kind", bytes.Replace(whole, []byte(`"ServiceEntry"`), []byte(`"Gateway"`), 1),
-			"its spec cannot be read"},
+			"decode the spec"},
 		{"with a field of another version", bytes.Replace(whole, []byte(`"resolution"`),
-			[]byte(`"revolution"`), 1), "its spec cannot be read"},
+			[]byte(`"revolution"`), 1), "decode the spec"},
 		{"too large", bytes.Repeat([]byte(" "), 16<<20+1), "more than 16777216 bytes"},
 	} {
 		if err := os.WriteFile(path, test.text, 0o600); err != nil {
@@ -224,7 +224,7 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 	}
 	if err := lastgood.Write(path,
 		lastgood.State{Mesh: bytes.Repeat([]byte("a"), 16<<20)}); err == nil ||
-		!strings.Contains(err.Error(), "more than the 16777216 that are kept") {
+		!strings.Contains(err.Error(), "more than the limit of 16777216") {
 		t.Errorf("too large: %v", err)
 	}
 	large := bytes.Repeat([]byte("a"), 16<<20)

@@ -210,7 +210,7 @@ func (s *Set) apply(r *resource.Resource, patches []*patch) (Result, error) {
 		return Result{Problems: a.problems, UsedPatches: a.entries(patches)}, nil
 	}
 	if name := nameOf(message, r.Name); name != r.Name {
-		return Result{}, fmt.Errorf("it would be called %s", name)
+		return Result{}, fmt.Errorf("the patch would rename the resource to %s", name)
 	}
 	out, err := resource.New(r.Name, message, a.origins(patches, r)...)
 	return Result{Resource: out, Problems: a.problems, UsedPatches: a.entries(patches)}, err

@@ -44,7 +44,7 @@ type file struct {
 
 // errEmptied is the error of an empty file that had policies: writers truncate a file before they
 // write it.
-var errEmptied = errors.New("has 0 bytes and had policies, so it may be cut off")
+var errEmptied = errors.New("is empty but had policies before, so it may be truncated")
 
 // readDocument caches the result of reading a document, so that only changed documents are parsed
 // again.

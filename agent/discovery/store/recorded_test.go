@@ -86,7 +86,8 @@ func TestRecorded_Emptied(t *testing.T) {
 	f.write("a.yaml", "")
 	for range 2 {
 		f.expectDenials("emptied")
-		f.expectProblems("x.yaml:1: has 0 bytes and had policies, so it may be cut off; write it " +
+		f.expectProblems("x.yaml:1: is empty but had policies before, so it may be truncated; " +
+			"write it " +
 			"again, or a comment if its policies are to end")
 		if got := len(f.store.Objects("ns")); got != 2 {
 			t.Errorf("%d objects are in force", got)

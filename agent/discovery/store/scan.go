@@ -56,7 +56,7 @@ func isMesh(name string) bool {
 const maxEntries = 100_000
 
 // errTooMany is the error of a scan that has ended at maxEntries.
-var errTooMany = fmt.Errorf("more than %d files, directories and links below it", maxEntries)
+var errTooMany = fmt.Errorf("more than %d files, directories and links below this path", maxEntries)
 
 // scan calls found for every file below root, for links without a target, and for root and each
 // directory whose entries were all found. It resolves symbolic links and visits each directory

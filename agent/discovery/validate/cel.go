@@ -52,7 +52,7 @@ func checkCEL(text string) error {
 	}
 	p.tokens = append(p.tokens, "")
 	if len(p.tokens) == 1 {
-		return errors.New("it is empty")
+		return errors.New("the expression is empty")
 	}
 	if err := p.expression(); err != nil {
 		return err
@@ -83,7 +83,7 @@ func (p *celParser) expect(token string) error {
 
 func (p *celParser) unexpected() error {
 	if p.tokens[0] == "" {
-		return errors.New("it ends too early")
+		return errors.New("the expression ends too early")
 	}
 	return fmt.Errorf("unexpected %q", p.tokens[0])
 }
@@ -91,7 +91,7 @@ func (p *celParser) unexpected() error {
 // expression parses operands with binary operators between them, and then an optional ?: operator.
 func (p *celParser) expression() error {
 	if p.depth++; p.depth > maxCELDepth {
-		return fmt.Errorf("it is nested more than %d deep", maxCELDepth)
+		return fmt.Errorf("the expression is nested more than %d deep", maxCELDepth)
 	}
 	defer func() { p.depth-- }()
 	for {

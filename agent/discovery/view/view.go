@@ -70,7 +70,7 @@ func New(world *model.World, node model.Node, cache *Cache, inspect InspectSecre
 	case model.Router:
 		v.kind = newRouter()
 	default:
-		return nil, fmt.Errorf("no proxy is of type %q: it is sidecar or router", node.Type)
+		return nil, fmt.Errorf("unsupported proxy type %q: neither sidecar nor router", node.Type)
 	}
 	return v, nil
 }

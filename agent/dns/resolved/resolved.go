@@ -65,7 +65,8 @@ func ServeHelper(socket net.Conn) error {
 // serve puts the route of a request in force. The first call creates the link.
 func serve(link *string, r request) (err error) {
 	if r.Protocol != protocolVersion {
-		return fmt.Errorf("protocol %d; this outrider-resolved has %d", r.Protocol, protocolVersion)
+		return fmt.Errorf("protocol version %d is not supported; this outrider-resolved has version "+
+			"%d", r.Protocol, protocolVersion)
 	}
 	if *link == "" {
 		if *link, err = newLink(); err != nil {

@@ -41,7 +41,7 @@ func TestServe_RefusesOtherProtocols(t *testing.T) {
 		t.Fatal(err)
 	}
 	answer, err := io.ReadAll(agent)
-	const want = "protocol 2; this outrider-resolved has 1"
+	const want = "protocol version 2 is not supported; this outrider-resolved has version 1"
 	if err != nil || !strings.Contains(string(answer), want) {
 		t.Errorf("%q, %v", answer, err)
 	}

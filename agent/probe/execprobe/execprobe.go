@@ -58,7 +58,7 @@ func (r *Runner) Run(ctx context.Context, arguments []string) error {
 	select {
 	case r.running <- struct{}{}:
 	case <-ctx.Done():
-		return fmt.Errorf("the command before has not ended: %w", ctx.Err())
+		return fmt.Errorf("the previous probe command is still running: %w", ctx.Err())
 	}
 	address := &net.UnixAddr{Name: r.socket, Net: "unix"}
 	connection, err := net.DialUnix("unix", nil, address)
@@ -124,10 +124,10 @@ func Serve(connection *net.UnixConn, agent int) error {
 	var received request
 	requests := io.LimitReader(connection, maxRequest)
 	if err := json.NewDecoder(requests).Decode(&received); err != nil {
-		return fmt.Errorf("read the request: %w", err)
+		return fmt.Errorf("read the request to run a probe: %w", err)
 	}
 	if len(received.Arguments) == 0 {
-		return errors.New("the request has no command")
+		return errors.New("the request to run a probe has no command")
 	}
 	if err := connection.SetReadDeadline(time.Time{}); err != nil {
 		return err

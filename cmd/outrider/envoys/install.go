@@ -207,7 +207,7 @@ func write(path string, source io.Reader) (err error) {
 		return err
 	}
 	if n > largest {
-		return fmt.Errorf("it has more than %d bytes", largest)
+		return fmt.Errorf("the file has more than %d bytes", largest)
 	}
 	return file.Sync()
 }

@@ -136,7 +136,7 @@ func TestExecProbe_SaysWhyItFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.Eventually(time.Minute, "outrider-probe has said what is wrong", func() bool {
-		return strings.Contains(h.Script(lines), "read the request")
+		return strings.Contains(h.Script(lines), "read the request to run a probe")
 	})
 }
 

@@ -43,10 +43,11 @@ func isName(text string) bool {
 // ofCertificate returns the identity in a verified certificate.
 func ofCertificate(c *x509.Certificate, domains []string, now time.Time) (Identity, error) {
 	if now.After(c.NotAfter) { // TLS has checked the expiry only when the connection was made
-		return Identity{}, fmt.Errorf("it expired on %s UTC", c.NotAfter.UTC().Format(time.DateTime))
+		return Identity{}, fmt.Errorf("the certificate expired on %s UTC",
+			c.NotAfter.UTC().Format(time.DateTime))
 	}
 	if len(c.URIs) != 1 {
-		return Identity{}, fmt.Errorf("it has %d URIs, not one SPIFFE ID", len(c.URIs))
+		return Identity{}, fmt.Errorf("the certificate has %d URIs, not one SPIFFE ID", len(c.URIs))
 	}
 	id, ok := ParseIdentity(c.URIs[0].String())
 	if !ok {

@@ -51,7 +51,7 @@ func (r *reviews) review(review TokenReviewer, from admission.Key, token string,
 	}
 	of := r.addresses.of(from)
 	if !of.mayTry() {
-		return "", &unavailable{errors.New("too many tokens of its address were refused")}
+		return "", &unavailable{errors.New("too many tokens from the client's address were refused")}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), reviewTime)
 	defer cancel()

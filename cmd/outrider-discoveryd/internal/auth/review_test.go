@@ -54,7 +54,7 @@ func TestReview_Cache(t *testing.T) {
 		expect(short, codes.Unauthenticated, 2) // the token has expired
 		time.Sleep(50 * time.Second)
 		expect(long, codes.Unavailable, 3)
-		failure = errors.New("the API server refuses it")
+		failure = errors.New("the API server refuses the token")
 		expect(long, codes.Unauthenticated, 4)
 		failure = nil
 		expect(long, codes.OK, 5)
@@ -136,7 +136,7 @@ func TestReview_OfOneAddressIsBounded(t *testing.T) {
 		r, calls := newReviews(), atomic.Int64{}
 		refuse := func(context.Context, string) (string, error) {
 			calls.Add(1)
-			return "", errors.New("the API server refuses it")
+			return "", errors.New("the API server refuses the token")
 		}
 		accept := func(context.Context, string) (string, error) { return "x", nil }
 		hang := func(ctx context.Context, _ string) (string, error) {

@@ -110,7 +110,7 @@ func (a *Authenticator) ofJoinToken(settings *Settings, client *xds.Peer, token 
 // verify returns the reason why a token of the issuer is invalid; nil if it is valid.
 func (i Issuer) verify(token *jwt.Token, files *keyFiles) error {
 	if !slices.Contains(token.Audiences(), i.Audience) {
-		return fmt.Errorf("it is not for audience %q", i.Audience)
+		return fmt.Errorf("the token is not for audience %q", i.Audience)
 	}
 	keys, err := files.get(i.KeyFile, parseKeySet)
 	if err != nil {
@@ -127,13 +127,13 @@ func (i Issuer) verify(token *jwt.Token, files *keyFiles) error {
 func checkTime(token *jwt.Token, now time.Time) (expiry time.Time, err error) {
 	at, ok := token.Claims["exp"].(float64)
 	if !ok {
-		return time.Time{}, errors.New("it has no expiry")
+		return time.Time{}, errors.New("the token has no expiry")
 	}
 	if float64(now.Unix()) >= at {
-		return time.Time{}, errors.New("it has expired")
+		return time.Time{}, errors.New("the token has expired")
 	}
 	if from, ok := token.Claims["nbf"].(float64); ok && float64(now.Add(maxEarly).Unix()) < from {
-		return time.Time{}, errors.New("it is not valid yet")
+		return time.Time{}, errors.New("the token is not valid yet")
 	}
 	return time.Unix(int64(min(at, 1<<40)), 0), nil
 }

@@ -38,7 +38,7 @@ func publicKey(text, identity string) (crypto.PublicKey, error) {
 		return nil, errors.New("the request is not a certificate request in PEM")
 	}
 	if strings.TrimSpace(string(rest)) != "" {
-		return nil, errors.New("something follows the request")
+		return nil, errors.New("the PEM of the request is followed by other data")
 	}
 	request, err := x509.ParseCertificateRequest(block.Bytes)
 	if err != nil {

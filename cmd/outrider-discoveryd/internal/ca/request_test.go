@@ -102,7 +102,7 @@ func TestPublicKey(t *testing.T) {
 		{"empty", "", "not a certificate request"},
 		{"a key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY"})), "not a certificate"},
 		{"large", good + strings.Repeat("\n", maxRequestBytes), "more than 16384"},
-		{"two", good + good, "something follows"},
+		{"two", good + good, "followed by other data"},
 		{"cut off", inPEM(block.Bytes[:100]), "cannot be parsed"},
 		{"forged", inPEM(forged), "signature of the request is wrong"},
 		{"RSA 1024", request(t, small, nil), "RSA key of 1024 bits"},

@@ -64,7 +64,8 @@ func newClient(o Options) (*client, error) {
 	consul, err := api.NewClient(&api.Config{Address: address, HttpClient: &http.Client{
 		Transport: bounded{transport},
 		CheckRedirect: func(*http.Request, []*http.Request) error {
-			return errors.New("consul redirects, which is not supported: it would get the token")
+			return errors.New("consul sent an HTTP redirect, which is not followed: its target " +
+				"would receive the token")
 		},
 	}})
 	if err != nil {

@@ -75,7 +75,7 @@ func send[T any](ctx context.Context, w *watcher, index uint64,
 		return none, nil, explain(err)
 	}
 	if !meta.KnownLeader {
-		return none, nil, errors.New("consul has no leader: its answer may be outdated")
+		return none, nil, errors.New("consul has no leader: its answer may be stale")
 	}
 	return value, meta, nil
 }

@@ -170,7 +170,7 @@ func TestRegistry_TokenFromFile(t *testing.T) {
 	none, reader := consul.Token(t, ""), consul.Token(t,
 		`service_prefix "" { policy = "read" } node_prefix "" { policy = "read" }`)
 	write(t, file, none)
-	s.awaitError("the token may read no service")
+	s.awaitError("the Consul token may not read any service")
 	if s.registry.Status().Synced {
 		t.Error("synchronised without a right to read")
 	}

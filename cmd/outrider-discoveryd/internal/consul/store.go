@@ -184,7 +184,8 @@ func (s *Store) write(ctx context.Context, w *workload, index uint64) error {
 	ops := append(api.TxnOps{{KV: &api.KVTxnOp{Verb: api.KVCAS, Key: keyOf(w.key()), Value: text,
 		Index: index}}}, w.operations()...)
 	if request, _ := json.Marshal(ops); err == nil && len(request) > maxRequest {
-		err = fmt.Errorf("with its services it has %d bytes, more than %d", len(request), maxRequest)
+		err = fmt.Errorf("the WorkloadEntry with its services has %d bytes, more than %d",
+			len(request), maxRequest)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: WorkloadEntry %s: %w", registration.ErrInvalid, w.key(), err)

@@ -115,7 +115,7 @@ func (w *watcher) run(ctx context.Context) {
 func (w *watcher) listNames(o *api.QueryOptions) (map[string][]string, *api.QueryMeta, error) {
 	names, meta, err := w.registry.client.api.Catalog().Services(o)
 	if err == nil && meta.ResultsFilteredByACLs && len(names) == 0 {
-		err = errors.New("the token may read no service")
+		err = errors.New("the Consul token may not read any service")
 	}
 	return names, meta, err
 }

@@ -64,7 +64,7 @@ func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*Signe
 		return nil, fmt.Errorf("%q is not a service account, NAMESPACE/NAME", account)
 	}
 	if ttl < time.Second || ttl > MaxTTL {
-		return nil, fmt.Errorf("a life of %v is not between 1s and %v", ttl, MaxTTL)
+		return nil, fmt.Errorf("a lifetime of %v is not between 1s and %v", ttl, MaxTTL)
 	}
 	key, err := privateKey(text)
 	if err != nil {
@@ -101,22 +101,22 @@ func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*Signe
 // notBefore. The caller must check that the token has not expired.
 func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
 	if fault := token.Verify(keys); fault != jwt.NoFault {
-		return fmt.Errorf("no key of [auth] join_key_file has signed it: %w", fault)
+		return fmt.Errorf("no key of [auth] join_key_file has signed the token: %w", fault)
 	}
 	if !slices.Equal(token.Audiences(), []string{Audience}) {
-		return fmt.Errorf("it is not for audience %q alone", Audience)
+		return fmt.Errorf("the token is not for audience %q alone", Audience)
 	}
 	issued, hasIssued := token.Claims["iat"].(float64)
 	expires, _ := token.Claims["exp"].(float64)
 	switch {
 	case !hasIssued:
-		return errors.New("it has no time of issue")
+		return errors.New("the token has no time of issue")
 	case issued > float64(now.Add(maxEarly).Unix()):
-		return errors.New("it was issued in the future; compare the clocks")
+		return errors.New("the token was issued in the future; compare the clocks")
 	case expires-issued > MaxTTL.Seconds():
-		return fmt.Errorf("its life is longer than %v", MaxTTL)
+		return fmt.Errorf("the lifetime of the token is longer than %v", MaxTTL)
 	case issued < float64(notBefore.Unix()) && !notBefore.IsZero():
-		return errors.New("it was issued before [auth] join_not_before, and is withdrawn")
+		return errors.New("the token was issued before [auth] join_not_before, which revokes it")
 	}
 	return nil
 }

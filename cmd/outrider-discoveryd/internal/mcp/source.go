@@ -152,7 +152,8 @@ func (s *Source) serve(ctx context.Context, delta bool) (synced bool, err error)
 			}
 			s.connected(synced)
 		case <-late.C:
-			return false, fmt.Errorf("no list of %s within %v", lists.outstanding(), listTime)
+			return false, fmt.Errorf("the server sent no complete list of %s within %v",
+				lists.outstanding(), listTime)
 		case err := <-ended:
 			return synced, cmp.Or(err, errors.New("the server ended the stream"))
 		}
@@ -168,7 +169,7 @@ func (s *Source) connected(synced bool) {
 	defer s.mu.Unlock()
 	if synced {
 		if s.failed {
-			s.options.Logger.Info("reads configuration from xDS server again",
+			s.options.Logger.Info("reading configuration from xDS server again",
 				"source", s.options.Name)
 			s.failed = false
 		}

@@ -199,7 +199,7 @@ func (r *Recorder) restore(s source.Source) {
 	inputs, known := r.stored(s.Name())
 	// mu must not be held during the call of Status: Status needs the source's lock, which the
 	// source holds while it calls Accept, and Accept needs mu.
-	err := cmp.Or(s.Status().Err, errors.New("no answer yet"))
+	err := cmp.Or(s.Status().Err, errors.New("the source has not delivered its state yet"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.states[s.Name()]
@@ -308,5 +308,5 @@ func decode(one recordfile.Record) (store.Input, error) {
 		in.Objects = objects
 		return in, err
 	}
-	return in, errors.New("a record of an unknown kind")
+	return in, errors.New("the stored state has a record of an unknown kind")
 }

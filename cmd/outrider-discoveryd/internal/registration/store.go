@@ -67,7 +67,7 @@ type Store interface {
 // Errors that the methods of Store return.
 var (
 	ErrConflict = errors.New("another program has changed the entry meanwhile")
-	ErrInvalid  = errors.New("the store does not accept it")
+	ErrInvalid  = errors.New("the store does not accept the WorkloadEntry")
 )
 
 // Key identifies a WorkloadEntry or a WorkloadGroup.
