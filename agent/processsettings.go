@@ -53,8 +53,8 @@ func (p *processSettings) of(
 	return blueprint.Process{Concurrency: settings.Concurrency, Environment: settings.Environment}
 }
 
-// changed returns the files whose process settings have changed since the methods of or changed
-// were last called.
+// changed returns the files whose process settings have changed since the last spec was made or
+// changed was last called.
 func (p *processSettings) changed() (files []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 	"sync"
 )
 
-// Journal fields (interfaces.md, "Journal"). Each comment names the slog attributes that set the
-// field.
+// Journal fields. Each comment names the slog attributes that set the field.
 const (
 	fieldComponent = "OUTRIDER_COMPONENT" // attribute component
 	fieldEpoch     = "OUTRIDER_EPOCH"     // attribute epoch

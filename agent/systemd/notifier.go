@@ -21,8 +21,7 @@ import (
 	"outrider.org/outrider/agent/part"
 )
 
-// State is the state of the agent, with the same values as on D-Bus (interfaces.md, property
-// State).
+// State is the state of the agent, with the same values as the D-Bus property State.
 type State string
 
 // The states of the agent.

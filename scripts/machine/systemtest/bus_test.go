@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Names of the agent on the D-Bus system bus (interfaces.md, "D-Bus").
+// Names of the agent on the D-Bus system bus.
 const (
 	busName      = "org.outrider.Agent1"
 	busObject    = "/org/outrider/Agent1"
