@@ -3,7 +3,6 @@ package view
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 
 	"outrider.org/outrider/agent/condition"
@@ -48,7 +47,8 @@ func (p *httpProxy) reconcile(v *View, s *sidecar) {
 	dirty, resolve := p.dirty, s.scope.Policy(v.world).DynamicDNS
 	var hosts []*translate.VirtualHost
 	var changed []resource.Origin
-	fallback := s.unknown(v)
+	at, _ := p.sidecar.bindAddress(v, p.Port)
+	fallback := s.unknown(v, at)
 	for _, number := range slices.Sorted(maps.Keys(p.sidecar.ports)) {
 		of := p.sidecar.ports[number]
 		dirty = dirty || of.listenerDirty || of.routesDirty
@@ -129,8 +129,8 @@ func (p *httpProxy) listener(v *View, s *sidecar, resolve bool) (*resource.Resou
 			"no HTTP proxy listens: %s:%d belongs to %s", at.address, p.Port, by),
 			"give the proxy another port")}
 	}
-	if address, err := netip.ParseAddr(at.address); err == nil && !at.captured &&
-		!address.IsLoopback() {
+	problems = append(problems, p.sidecar.unresolved(v, at, p.Port)...)
+	if at.isReachable() {
 		problems = append(problems, p.problem("bind", fmt.Sprintf("whoever reaches %s:%d sends "+
 			"requests with the identity of this host", at.address, p.Port), "write bind: 127.0.0.1"))
 	}

@@ -19,6 +19,12 @@ type bindAddress struct {
 	captured bool   // the listener is for captured connections and not bound
 }
 
+// isReachable reports whether remote hosts may reach the listener.
+func (at bindAddress) isReachable() bool {
+	address, err := netip.ParseAddr(at.address)
+	return err == nil && !at.captured && !address.IsLoopback()
+}
+
 // bindAddress returns the address of a port's listener: that in the Sidecar, else the loopback, or
 // with interception every address.
 func (s *sidecar) bindAddress(v *View, number uint32) (bindAddress, []object.Problem) {
@@ -45,6 +51,19 @@ func (s *sidecar) bindAddress(v *View, number uint32) (bindAddress, []object.Pro
 	}
 	at.address = cmp.Or(e.Spec.GetBind(), at.address)
 	return at, nil
+}
+
+// unresolved returns a problem if a listener blocks requests to unknown hosts, against the policy to
+// forward them to the addresses in DNS: remote hosts that reach it would reach local ports through
+// it, as local clients, to which inbound policies do not apply.
+func (s *sidecar) unresolved(v *View, at bindAddress, number uint32) []object.Problem {
+	e := s.scope.Egress(number)
+	if e == nil || !s.scope.Policy(v.world).DynamicDNS || !at.isReachable() {
+		return nil
+	}
+	return []object.Problem{s.scope.Object.Warning(fmt.Sprintf("egress[%d].bind", e.Index), fmt.Sprintf(
+		"requests to unknown hosts are blocked at %s:%d: ALLOW_ANY_DYNAMIC_DNS would let remote hosts "+
+			"reach ports of this host", at.address, number), "write bind: 127.0.0.1")}
 }
 
 // listenerGroup holds the services that share one listener of a port, the oldest one first.

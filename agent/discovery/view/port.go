@@ -108,6 +108,9 @@ func (p *port) listen(v *View, s *sidecar) {
 			listeners, problems = append(listeners, listener), append(problems, found...)
 		}
 	}
+	if p.listens {
+		problems = append(problems, s.unresolved(v, at, p.number)...)
+	}
 	v.put(unit, listeners...)
 	v.report(unit, dedupe(problems))
 }
@@ -214,7 +217,8 @@ func (p *port) route(v *View, s *sidecar) {
 		p.order = slices.Sorted(maps.Keys(p.hosts))
 	}
 	hosts := make([]*translate.VirtualHost, 0, len(p.order))
-	fallback := s.unknown(v)
+	at, _ := s.bindAddress(v, p.number)
+	fallback := s.unknown(v, at)
 	for _, host := range p.order {
 		hosts = append(hosts, p.hosts[host])
 		if host == "*" {

@@ -96,9 +96,11 @@ func (s *sidecar) fallback(v *View) string {
 
 // unknown returns the virtual host for requests to unknown hosts. Without interception the original
 // destination is not known, so requests can only be forwarded to a proxy, or to the addresses in
-// DNS.
-func (s *sidecar) unknown(v *View) *routev3.VirtualHost {
+// DNS, unless remote hosts may reach the listener at the address.
+func (s *sidecar) unknown(v *View, at bindAddress) *routev3.VirtualHost {
 	switch policy := s.scope.Policy(v.world); {
+	case policy.DynamicDNS && at.isReachable():
+		return translate.BlockAllHost()
 	case policy.DynamicDNS:
 		return translate.DynamicDNSHost()
 	case policy.AllowAny && policy.Proxy != nil:
