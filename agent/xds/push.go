@@ -182,6 +182,9 @@ func (s *session) build(w *watch, last bool) *response {
 	case w.full:
 		return s.buildFull(w, last)
 	}
+	if len(w.differs) == 0 && !w.answer && w.trial == nil {
+		return nil // most types, whenever one changes
+	}
 	set := s.snapshot.ByType(w.typeURL)
 	r, mayRemove := &response{}, s.mayRemove(w, last)
 	current := 0 // number of resources in the response that have their newest version
