@@ -33,9 +33,9 @@ type Options struct {
 // carries the exit code of the program. When ctx ends, Envoy continues serving, as after a crash;
 // only a stop ends Envoy.
 func Run(ctx context.Context, options Options) (err error) {
-	options.Config.Unreadable = unreadable
+	options.Config.UnreadableReason = unreadable
 	b := &base{options: options, started: time.Now(), level: &slog.LevelVar{},
-		board: condition.NewBoard(), store: fdstore.Open()}
+		board: condition.NewRegistry(), store: fdstore.Open()}
 	// The process has private keys in memory: forbid other processes of its user to read it, and
 	// core dumps.
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -51,7 +51,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	notifier := systemd.NewNotifier(systemd.Options{Environment: options.environment(),
 		Ping:   func(ctx context.Context) error { return composed.ping(ctx) },
 		Logger: b.logOf("systemd")})
-	defer func() { notifier.End(err) }()
+	defer func() { notifier.SendEnd(err) }()
 	loaded, err := config.Load(options.Config)
 	if err != nil {
 		return exit(ExitConfiguration, err)
@@ -72,7 +72,7 @@ func Run(ctx context.Context, options Options) (err error) {
 	received := catching() // from here, signals are delivered instead of ending the process
 	ctx, detach := context.WithCancel(ctx)
 	defer detach()
-	life := &lifecycle{quit: make(chan struct{}, 1), detach: detach}
+	life := &agentEnd{quit: make(chan struct{}, 1), detach: detach}
 	if composed, err = compose(ctx, b, life, loaded, received, notifier); err != nil {
 		return err
 	}

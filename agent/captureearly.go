@@ -46,12 +46,13 @@ func lastClosed(path string) *capture.Settings {
 	return &s
 }
 
-// CaptureEarly makes outrider-capture reject the connections that it would capture, until Envoy
-// serves. It does nothing unless [capture] fail or fail_inbound is closed. If the configuration is
-// invalid, it uses the settings that the last start stored, if any, for inbound connections.
-func CaptureEarly(ctx context.Context, options Options) error {
+// RejectUntilEnvoyServes makes outrider-capture reject the connections that it would capture, until
+// Envoy serves. It does nothing unless [capture] fail or fail_inbound is closed. If the
+// configuration is invalid, it uses the settings that the last start stored, if any, for inbound
+// connections.
+func RejectUntilEnvoyServes(ctx context.Context, options Options) error {
 	options.Config.CheckOnly = true // systemd passes credentials to the agent's unit only
-	options.Config.Unreadable = unreadable
+	options.Config.UnreadableReason = unreadable
 	loaded, err := config.Load(options.Config)
 	if err != nil {
 		folder := options.environment()("STATE_DIRECTORY")
@@ -84,11 +85,11 @@ func refuseEarly(
 	switch {
 	case err != nil:
 		return err
-	case !status.Closed && !status.ClosedInbound:
+	case !status.OutboundRejected && !status.InboundRejected:
 		return fmt.Errorf("outrider-capture rejects no connections: %s", status.Reason)
-	case !status.Closed:
+	case !status.OutboundRejected:
 		what = "inbound connections"
-	case !status.ClosedInbound:
+	case !status.InboundRejected:
 		what = "outbound connections"
 	}
 	_, err = fmt.Fprintf(options.Output,

@@ -9,13 +9,13 @@ import (
 	"outrider.org/outrider/agent/blueprint"
 )
 
-// Check validates a configuration as a start would, including Envoy's own validation of the
+// CheckConfig validates a configuration as a start would, including Envoy's own validation of the
 // bootstrap and conflicts with other instances on this host. It writes warnings and the result to
 // out. The error is an *ExitError with the exit code of such a start.
-func Check(ctx context.Context, options Options, out io.Writer) error {
-	options.Config.Unreadable = unreadable
+func CheckConfig(ctx context.Context, options Options, out io.Writer) error {
+	options.Config.UnreadableReason = unreadable
 	report := blueprint.Check(ctx, options.Config,
-		blueprint.CheckOptions{Maker: blueprint.MakerForThisHost()})
+		blueprint.CheckOptions{Builder: blueprint.BuilderForThisHost()})
 	if len(report.Files) > 0 { // at least one file of the configuration was read
 		clashes, err := checkConflicts(ctx, options.Config)
 		if err != nil {
@@ -30,9 +30,9 @@ func Check(ctx context.Context, options Options, out io.Writer) error {
 		}
 	}
 	switch {
-	case report.Missing && len(report.Errors) == 1:
+	case report.MissingProgram && len(report.Errors) == 1:
 		return &ExitError{Code: ExitNoProgram, Err: report.Errors}
-	case report.Transient && len(report.Errors) == 1:
+	case report.TransientFailure && len(report.Errors) == 1:
 		return &ExitError{Code: ExitInternal, Err: report.Errors}
 	case len(report.Errors) > 0:
 		return &ExitError{Code: ExitConfiguration, Err: report.Errors}

@@ -21,8 +21,9 @@ import (
 // hostOf returns this host with the functions that find other agents, Envoys and listeners
 // on it.
 func hostOf(options config.Options) hostconflict.Host {
-	return hostconflict.Host{Directory: options.Directory, Query: queryAgent, EnvoyLives: envoyLives,
-		Sockets: sockdiag.ListeningSockets, Program: hostconflict.ProgramOf}
+	return hostconflict.Host{Directory: options.ConfigDirectory, Query: queryAgent,
+		EnvoyLives: envoyLives,
+		Sockets:    sockdiag.ListeningSockets, ListenerProgram: hostconflict.ProgramOf}
 }
 
 // queryAgent requests the status of the agent in a runtime directory from its socket, which every
@@ -35,7 +36,7 @@ func queryAgent(ctx context.Context, runtimeDir string) (hostconflict.Agent, boo
 		_, absent := errors.AsType[*api.NotRunningError](err)
 		return hostconflict.Agent{}, !absent
 	}
-	agent := hostconflict.Agent{Started: status.Present, Claims: status.Claims}
+	agent := hostconflict.Agent{Started: status.ReachableSince, Claims: status.Claims}
 	for _, e := range status.Epochs {
 		agent.Serves = agent.Serves || e.State != api.EpochExited
 	}
@@ -66,8 +67,8 @@ func envoyLives(runtimeDir string) bool {
 type hostClaims struct {
 	options  config.Options
 	state    *reloadState
-	link     *epoch.Link
-	presence *hostconflict.PresenceTime
+	link     *epoch.KeeperLink
+	presence *hostconflict.ReachableTime
 }
 
 // check returns an error if another program on this host holds a claim that the configuration
@@ -81,20 +82,20 @@ func (h *hostClaims) check(ctx context.Context, loaded *config.Loaded, live bool
 }
 
 // self describes this agent, with the configuration to apply, for the conflict check.
-func (h *hostClaims) self(loaded *config.Loaded, live bool) hostconflict.OwnAgent {
+func (h *hostClaims) self(loaded *config.Loaded, live bool) hostconflict.CheckedAgent {
 	wants := *loaded
-	wants.Config = config.RetainStartKeys(h.state.started, loaded.Config)
-	return hostconflict.OwnAgent{
+	wants.Config = config.RetainRestartKeys(h.state.started, loaded.Config)
+	return hostconflict.CheckedAgent{
 		Agent: hostconflict.Agent{Started: h.presence.Since(), Serves: live,
 			Claims: h.state.InForce().Config.Claims()},
-		Name: h.options.Instance, Wants: &wants, EnvoyUID: h.link.Connection().Info().UID,
+		Name: h.options.Instance, Config: &wants, EnvoyUID: h.link.Connection().Info().UID,
 	}
 }
 
 // obstacle returns an error that names the programs listening on ports that Envoy needs, or nil. It
 // must be called only while no Envoy of this agent is live.
 func (h *hostClaims) obstacle() error {
-	err := hostOf(h.options).OtherPrograms(h.self(h.state.InForce(), false))
+	err := hostOf(h.options).CheckOtherPrograms(h.self(h.state.InForce(), false))
 	if err == nil {
 		return nil
 	}
@@ -109,7 +110,8 @@ func checkConflicts(ctx context.Context, options config.Options) (hostconflict.R
 	if err != nil {
 		return hostconflict.Report{}, err
 	}
-	self := hostconflict.OwnAgent{Name: options.Instance, Wants: loaded, EnvoyUID: os.Geteuid()}
+	self := hostconflict.CheckedAgent{Name: options.Instance, Config: loaded,
+		EnvoyUID: os.Geteuid()}
 	self.Agent, _ = queryAgent(ctx, loaded.Config.Paths.RuntimeDir)
 	if envoys, err := user.Lookup(loaded.Config.Envoy.User); err == nil {
 		if uid, err := strconv.Atoi(envoys.Uid); err == nil {

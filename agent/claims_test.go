@@ -8,16 +8,16 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/hostconflict"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/scripts/parts"
 )
 
 // An agent that answers queries also reports since when it is present. Otherwise each of two agents
 // that start at the same time would yield to the other.
 func TestAPI_PresentBeforeItAnswers(t *testing.T) {
-	reachable := &part.Readiness{}
-	presence := hostconflict.NewPresenceTime(reachable.Ready())
-	b := &base{log: slog.New(slog.DiscardHandler), board: condition.NewBoard()}
+	reachable := &lifecycle.Readiness{}
+	presence := hostconflict.NewReachableTime(reachable.Ready())
+	b := &base{log: slog.New(slog.DiscardHandler), board: condition.NewRegistry()}
 	c := &config.Config{}
 	c.Paths.RuntimeDir = parts.ShortDir(t)
 	socket := newAPI(b, c, &backend{}, reachable)

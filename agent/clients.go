@@ -23,10 +23,11 @@ import (
 // newClients returns the access control for clients of the xDS socket.
 func newClients(
 	b *base, server *discovery.Server, e *epochParts, grpc *grpcBootstrap,
-) *xds.Clients {
+) *xds.ClientPolicy {
 	nodes := epochNodes{epochs: e.supervisor.Epochs}
-	return &xds.Clients{Server: server, SameNode: discovery.SameNode, IsOwnUser: e.own, Envoys: nodes.all,
-		ApplicationNode: grpc.node.Load, Board: b.board}
+	return &xds.ClientPolicy{Server: server, SameNode: discovery.SameNode, IsOwnUser: e.own,
+		EnvoyNodes:      nodes.all,
+		ApplicationNode: grpc.node.Load, Conditions: b.board}
 }
 
 // xdsGroup is the group of an installed machine whose members may use the xDS socket: Envoy, the
@@ -57,7 +58,7 @@ func forApplications(
 
 // ownUsers returns a function that reports whether a UID is that of root, the agent's user or
 // Envoy's user. The keeper reports Envoy's user, because a drop-in of its unit may change it.
-func ownUsers(c *config.Config, link *epoch.Link) func(uid uint32) bool {
+func ownUsers(c *config.Config, link *epoch.KeeperLink) func(uid uint32) bool {
 	trusted := trustedUsers(c)
 	return func(uid uint32) bool {
 		if slices.Contains(trusted, uid) {
@@ -68,7 +69,7 @@ func ownUsers(c *config.Config, link *epoch.Link) func(uid uint32) bool {
 	}
 }
 
-// epochOf returns the function for xds.Options.Epoch, which maps a peer to its epoch: after a
+// epochOf returns the function for xds.Options.EpochNumber, which maps a peer to its epoch: after a
 // restart of the agent, streams of several epochs connect in any order.
 func epochOf(supervisor *epoch.Supervisor) func(xds.Peer) int {
 	return func(client xds.Peer) int {

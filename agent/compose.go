@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/fdstore"
 	"outrider.org/outrider/agent/hostconflict"
 	"outrider.org/outrider/agent/journal"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/systemd"
 )
 
@@ -24,7 +24,7 @@ type base struct {
 	log     *slog.Logger
 	logs    journal.Logs
 	level   *slog.LevelVar
-	board   *condition.Board
+	board   *condition.Registry
 	store   *fdstore.Store
 }
 
@@ -34,13 +34,13 @@ func (b *base) logOf(part string) *slog.Logger { return b.log.With("component", 
 
 // compose creates all parts, each from those created before it, and runs none. It also binds the
 // sockets; the lock of the runtime directory and xds.Listen protect them from another agent.
-func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loaded,
+func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded,
 	received signals, notifier *systemd.Notifier,
 ) (*run, error) {
 	c, state := loaded.Config, newReloadState(loaded)
-	reachable := &part.Readiness{} // ready once other agents can query this agent's private socket
+	reachable := &lifecycle.Readiness{} // ready once other agents can query this agent's private socket
 	e, connected, err := newEpochs(ctx, b, c, state,
-		hostconflict.NewPresenceTime(reachable.Ready()))
+		hostconflict.NewReachableTime(reachable.Ready()))
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,8 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 	handler := &signalHandler{signals: received, reloader: reloads,
 		supervisor: e.supervisor, log: b.log, stopper: &stopper{base: b, life: life, state: state,
 			supervisor: e.supervisor, capture: m.capture, health: checker, relay: m.relay}}
-	start := &starter{base: b, state: state, claims: e.claims, maker: maker.Maker, bootstraps: boots,
+	start := &starter{base: b, state: state, claims: e.claims, maker: maker.Builder,
+		bootstraps: boots,
 		supervisor: e.supervisor, proxy: proxy, reloader: reloads, watched: watched}
 	supervisor := supervision{e.supervisor, e.link}
 	if err := b.store.Discard(); err != nil { // sockets that only another version of the agent uses
@@ -106,25 +107,28 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 		pings: []pinger{{"reloader", reloads.Ping}, {"supervisor", e.supervisor.Ping}},
 		stages: []stage{
 			{ // certificates are read while the keeper starts
-				parts: []part.Part{w, sdsSockets},
+				parts: []lifecycle.Component{w, sdsSockets},
 				then:  func(ctx context.Context) error { return awaitKeeper(ctx, b, c, e.link, connected) },
 			},
 			// the reloader is listed after the private socket and so stops before it: requests of
 			// the socket wait for the reloader
 			{
-				parts: []part.Part{notifier, handler, e.link, socket, reloads, newEvents(b, proxy)},
+				parts: []lifecycle.Component{notifier, handler, e.link, socket, reloads,
+					newEvents(b, proxy)},
 				await: socket,
 			},
-			{parts: []part.Part{supervisor}, await: supervisor},
+			{parts: []lifecycle.Component{supervisor}, await: supervisor},
 			{ // these parts need to know the epochs of an earlier agent
-				parts: slices.Concat([]part.Part{m.discovery, m.relay, xdsSockets, v.admin, m.watch,
+				parts: slices.Concat([]lifecycle.Component{m.discovery, m.relay, xdsSockets,
+					v.admin, m.watch,
 					m.tracker, m.unbound, m.exposure, m.endpoints, disk, checker}, optional,
-					[]part.Part{m.capture, settingsReloads{m.process, reloads},
+					[]lifecycle.Component{m.capture, settingsReloads{m.process, reloads},
 						&keyRights{state: state, board: b.board},
 						&presented{identity: w.Manager, discovery: m.discovery,
 							supervisor: e.supervisor, acknowledged: w.acknowledged,
 							log: b.logOf("identity")},
-						&systemd.Reporter{Notifier: notifier, Board: b.board, Agent: backend}}),
+						&systemd.Reporter{Notifier: notifier, Conditions: b.board,
+							Agent: backend}}),
 				then: start.begin,
 			},
 		},
@@ -134,7 +138,7 @@ func compose(ctx context.Context, b *base, life *lifecycle, loaded *config.Loade
 // optionalParts returns the parts that a configuration may disable.
 func optionalParts(b *base, c *config.Config, m *meshParts, v *views, watched *configWatch,
 	reloads *reloader, operations *backend,
-) (optional []part.Part, err error) {
+) (optional []lifecycle.Component, err error) {
 	if watched != nil {
 		optional = append(optional, &fileReloads{watched, reloads})
 	}

@@ -110,14 +110,14 @@ func TestConditions_RepeatNothingWithoutBound(t *testing.T) {
 		return fmt.Sprintf("query to 10.0.0.1:53: read udp 10.0.0.9:%d->10.0.0.1:53: %s after %dms",
 			10_000+i, kind, i)
 	}
-	for what, fail := range map[string]func(board *condition.Board, code string, i int){
-		"the same error": func(board *condition.Board, code string, i int) {
+	for what, fail := range map[string]func(board *condition.Registry, code string, i int){
+		"the same error": func(board *condition.Registry, code string, i int) {
 			board.Raise(code, condition.Error, text(errors[0], i))
 		},
-		"several errors": func(board *condition.Board, code string, i int) {
+		"several errors": func(board *condition.Registry, code string, i int) {
 			board.Raise(code, condition.Warning, text(errors[i%len(errors)], i))
 		},
-		"an error that comes and goes": func(board *condition.Board, code string, i int) {
+		"an error that comes and goes": func(board *condition.Registry, code string, i int) {
 			board.Raise(code, condition.Error, text(errors[0], i))
 			board.Clear(code)
 		},
@@ -135,8 +135,8 @@ func TestConditions_RepeatNothingWithoutBound(t *testing.T) {
 }
 
 func repeatCondition(t *testing.T, code string, failures, limit int,
-	fail func(board *condition.Board, code string, i int)) {
-	board := condition.NewBoard()
+	fail func(board *condition.Registry, code string, i int)) {
+	board := condition.NewRegistry()
 	var output bytes.Buffer
 	logs, err := journal.OpenLogs(journal.LogOptions{Output: &output, Format: "json",
 		Level: slog.LevelInfo, EnvoyLevel: slog.LevelInfo})
@@ -147,7 +147,8 @@ func repeatCondition(t *testing.T, code string, failures, limit int,
 	defer synctest.Wait()
 	defer cancel()
 	go func() {
-		_ = (&journal.EventLog{Board: board, Log: logs.Agent, Logs: logs, Epochs: noEpochs{}}).Run(ctx)
+		_ = (&journal.EventLog{Conditions: board, Log: logs.Agent, Logs: logs,
+			LiveEpoch: noEpochs{}}).Run(ctx)
 	}()
 	for i := range failures {
 		fail(board, code, i)
@@ -183,7 +184,7 @@ func repeatCondition(t *testing.T, code string, failures, limit int,
 	}
 }
 
-// noEpochs implements journal.Epochs without a live epoch.
+// noEpochs implements journal.LiveEpoch without a live epoch.
 type noEpochs struct{}
 
 func (noEpochs) Number() int              { return -1 }

@@ -140,7 +140,7 @@ func (w *configWatch) update() {
 	for _, more := range w.expected {
 		paths = append(paths, more...)
 	}
-	if err := w.Set(blueprint.UniquePaths(paths)); err != nil {
+	if err := w.SetPaths(blueprint.UniquePaths(paths)); err != nil {
 		w.log.Warn("cannot watch all files of the configuration", "error", err)
 	}
 }

@@ -26,7 +26,7 @@ func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 	r.build = func(_ context.Context, loaded *config.Loaded, to listener) (*wanted, error) {
 		path := loaded.Config.Envoy.TemplateFile
 		if path == "" {
-			return &wanted{spec: &epoch.Spec{Hash: "built"}}, nil
+			return &wanted{spec: &epoch.Spec{Digest: "built"}}, nil
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -40,7 +40,7 @@ func withTemplate(t *testing.T) (r *reloads, template, certificate string) {
 		if err != nil {
 			return nil, err
 		}
-		return &wanted{spec: &epoch.Spec{Hash: string(text) + " " + string(more)},
+		return &wanted{spec: &epoch.Spec{Digest: string(text) + " " + string(more)},
 			files: []string{certificate}}, nil
 	}
 	w := newConfigWatch(r.InForce().Config.Reload, slog.New(slog.DiscardHandler))

@@ -21,7 +21,7 @@ func newDiskSpace(
 		Failures: func(ctx context.Context) (*diskspace.LogWriteFailures, error) {
 			return failedWrites(ctx, state.InForce().Config, supervisor)
 		},
-		Board: b.board, Logger: b.logOf("agent"),
+		Conditions: b.board, Logger: b.logOf("agent"),
 	})
 }
 

@@ -39,7 +39,7 @@ type bootstraps struct {
 	first    atomic.Pointer[firstBootstrap] // for the first epoch; nil once it was used
 }
 
-// request implements blueprint.Maker.Upstream.
+// request implements blueprint.Builder.FetchUpstreamBootstrap.
 func (b *bootstraps) request(ctx context.Context, c *config.Config, node []byte,
 	use func(content []byte) error,
 ) (accepted func(), err error) {
@@ -52,7 +52,7 @@ func (b *bootstraps) request(ctx context.Context, c *config.Config, node []byte,
 		bytes.Equal(first.node, node) && use(first.content) == nil {
 		return first.accepted, nil
 	}
-	if upstream.Workload {
+	if upstream.UseWorkloadCertificate {
 		b.awaitCertificate(ctx)
 	}
 	return b.relay.Bootstrap(ctx, upstream, &parsed, start, use)
@@ -66,8 +66,8 @@ type firstBootstrap struct {
 	accepted      func()
 }
 
-// requestFirst implements blueprint.Maker.Upstream for startFiles. It stores the bootstrap for the
-// first epoch.
+// requestFirst implements blueprint.Builder.FetchUpstreamBootstrap for startFiles. It stores the
+// bootstrap for the first epoch.
 func (b *bootstraps) requestFirst(ctx context.Context, c *config.Config, node []byte,
 	use func(content []byte) error,
 ) (accepted func(), err error) {
@@ -89,7 +89,7 @@ func (b *bootstraps) awaitCertificate(ctx context.Context) {
 	feed, _ := b.identity.Feed(nil) // never fails
 	for {
 		_, next := feed.Current()
-		if b.identity.Pair() != nil {
+		if b.identity.KeyPair() != nil {
 			return
 		}
 		select {
@@ -108,10 +108,10 @@ func (s *starter) startFiles(ctx context.Context) ([]string, error) {
 	defer s.proxy.SetWaitingReason("")
 	defer s.board.Clear(conditionNoBootstrap)
 	maker := s.maker
-	maker.Upstream = s.bootstraps.requestFirst
+	maker.FetchUpstreamBootstrap = s.bootstraps.requestFirst
 	for {
 		current := s.state.InForce()
-		plan, err := maker.Make(ctx, current)
+		plan, err := maker.Build(ctx, current)
 		if err == nil {
 			return plan.Files(), nil
 		}

@@ -52,7 +52,7 @@ func TestDynamicBootstrap_AwaitsTheCertificate(t *testing.T) {
 			}
 			issuer := &slowIssuer{after: issued, answer: &identity.IssuedCertificate{Pair: pair,
 				Roots: []*x509.Certificate{root.Certificate}, Obtained: time.Now()}}
-			b := &bootstraps{identity: identity.New(identity.Options{Board: condition.NewBoard(),
+			b := &bootstraps{identity: identity.New(identity.Options{Conditions: condition.NewRegistry(),
 				Settings: identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: issuer}, Watcher: noFiles{}})}
 			go func() { _ = b.identity.Run(t.Context()) }()
 			began := time.Now()

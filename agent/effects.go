@@ -33,7 +33,7 @@ func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.opti
 
 func (s reloadSource) Check(ctx context.Context, loaded *config.Loaded) error {
 	before := s.state.InForce().Config.Health.Exec // at the agent's start, equal to that of loaded
-	if err := blueprint.CheckExecProbe(loaded, before, s.options.InUnit); err != nil {
+	if err := blueprint.CheckExecProbe(loaded, before, s.options.RunsInUnit); err != nil {
 		return config.Errors{err}
 	}
 	_, live := liveEpoch(s.supervisor)
@@ -59,10 +59,10 @@ type reloadEffects struct {
 	state      *reloadState
 	watched    *configWatch // nil if disabled
 	held       *heldConfigs
-	keeper     *epoch.Link
+	keeper     *epoch.KeeperLink
 	supervisor *epoch.Supervisor
 	levels     *epoch.LogLevels
-	view       *status.View
+	view       *status.AdminView
 	status     *status.Server // nil if disabled
 	sts        *sts.Server    // nil if disabled
 	dns        *dns.Server    // nil if disabled
@@ -88,12 +88,12 @@ func (e reloadEffects) Expect(
 
 func (e reloadEffects) Hold(id uint64, read *prepared) error {
 	e.held.hold(id, read.loaded.Config)
-	e.view.HoldPort(id, read.wanted.spec.AdminAddress(epoch.LaunchInput{}))
+	e.view.YieldPort(id, read.wanted.spec.AdminAddress(epoch.LaunchInput{}))
 	c := read.loaded.Config
-	if err := e.sdsSockets.HoldSocket(id, c.SDS.Socket); err != nil {
+	if err := e.sdsSockets.BindSocket(id, c.SDS.Socket); err != nil {
 		return socketFault(read.loaded, "sds.socket", c.SDS.Socket, err)
 	}
-	if err := e.xdsSockets.HoldSocket(id, c.XDS.Socket); err != nil {
+	if err := e.xdsSockets.BindSocket(id, c.XDS.Socket); err != nil {
 		return socketFault(read.loaded, "xds.socket", c.XDS.Socket, err)
 	}
 	return nil
@@ -104,9 +104,9 @@ func (e reloadEffects) Release(id uint64, refused bool) {
 		e.watched.over(id, refused)
 	}
 	e.held.unhold(id, refused, e.state.InForce().Config)
-	e.sdsSockets.ReleaseReload(id)
-	e.xdsSockets.ReleaseReload(id)
-	e.view.ReleasePort(id)
+	e.sdsSockets.ReleaseSockets(id)
+	e.xdsSockets.ReleaseSockets(id)
+	e.view.ReclaimPort(id)
 }
 
 func (e reloadEffects) AdjustEpoch(ctx context.Context, step func(string)) {
@@ -137,7 +137,7 @@ func (e reloadEffects) Enact(
 	}
 	step("Envoy's log levels")
 	e.levels.Configure(ctx, c.Envoy.LogLevel, c.Envoy.ComponentLogLevel, won.wanted.spec)
-	e.keeper.Configure(c.Log.Envoy)
+	e.keeper.SetLogForwarding(c.Log.Envoy)
 	e.supervisor.Configure(c.Envoy)
 	step("status address and admin view")
 	if e.status != nil {
@@ -151,7 +151,7 @@ func (e reloadEffects) Enact(
 	}
 	step("watch of the mesh configuration")
 	// Watch before discovery reads the files, so that no later change is missed.
-	if err := e.meshWatch.Set(meshPaths(c)); err != nil {
+	if err := e.meshWatch.SetPaths(meshPaths(c)); err != nil {
 		e.log.Error("cannot watch the files of the mesh configuration", "error", err)
 	}
 	step("mesh configuration")

@@ -27,21 +27,21 @@ func newEndpoints(
 		EmptyClusters: func(ctx context.Context) (map[string]uint64, error) {
 			return emptyClusters(ctx, supervisor)
 		},
-		NoFailureLog: func() bool {
+		HasNoFailureLog: func() bool {
 			c := state.InForce().Config
 			return c.Envoy.Enabled && !reportsFailures(c)
 		},
-		Providers: func() map[string]string {
+		ProviderClusters: func() map[string]string {
 			c := state.InForce().Config
 			if !c.Envoy.Enabled || len(c.Discovery.Addresses) > 0 {
 				return nil
 			}
-			return mesh.Providers()
+			return mesh.ProviderClusters()
 		},
-		Dropped: func(ctx context.Context) (endpoints.Drops, error) {
+		ReadDrops: func(ctx context.Context) (endpoints.Drops, error) {
 			return dropped(ctx, supervisor)
 		},
-		Board: b.board, Logger: b.logOf("endpoints"),
+		Conditions: b.board, Logger: b.logOf("endpoints"),
 	})
 }
 
@@ -102,7 +102,7 @@ func emptyClusters(
 func receiveFailures(
 	tracker *endpoints.Tracker, own func(uid uint32) bool,
 ) func(grpc.ServiceRegistrar) {
-	service := &endpoints.FailureService{OnFailure: tracker.Report,
+	service := &endpoints.FailureService{OnFailure: tracker.RecordFailure,
 		IsOwnEnvoy: func(peer net.Addr) bool { return own(xds.PeerOfAddress(peer).UID) }}
 	return func(to grpc.ServiceRegistrar) { alsv3.RegisterAccessLogServiceServer(to, service) }
 }

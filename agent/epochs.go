@@ -15,7 +15,7 @@ import (
 
 // epochParts are the parts of the agent that run Envoy.
 type epochParts struct {
-	link       *epoch.Link // to the keeper
+	link       *epoch.KeeperLink // to the keeper
 	supervisor *epoch.Supervisor
 	claims     *hostClaims
 	user       *keeper.User          // Envoy's user; nil: the user of this process
@@ -26,7 +26,7 @@ type epochParts struct {
 // the result.
 func newEpochs(
 	ctx context.Context, b *base, c *config.Config, state *reloadState,
-	presence *hostconflict.PresenceTime,
+	presence *hostconflict.ReachableTime,
 ) (e *epochParts, opened <-chan error, err error) {
 	user, err := envoyUser(c)
 	if err != nil {
@@ -37,10 +37,10 @@ func newEpochs(
 	go func() { connected <- openKeeper(ctx, link) }()
 	claims := &hostClaims{options: b.options.Config, state: state, link: link, presence: presence}
 	supervisor := epoch.New(epoch.Options{
-		Admin: func(address string) epoch.Admin { return link.Admin(address) },
-		Board: b.board, Logger: b.logOf("epoch"), Config: c.Envoy,
-		Explain:  envoy.ExplainExit,
-		Obstacle: claims.obstacle,
+		Admin:      func(address string) epoch.Admin { return link.Admin(address) },
+		Conditions: b.board, Logger: b.logOf("epoch"), Config: c.Envoy,
+		ExplainExit:   envoy.ExplainExit,
+		StartObstacle: claims.obstacle,
 	})
 	link.SetSupervisor(supervisor)
 	return &epochParts{link: link, supervisor: supervisor, claims: claims, user: user,
@@ -50,10 +50,10 @@ func newEpochs(
 // supervision runs the supervisor with the keeper to which the link is connected.
 type supervision struct {
 	*epoch.Supervisor
-	link *epoch.Link
+	link *epoch.KeeperLink
 }
 
-// Run implements part.Part.
+// Run implements lifecycle.Component.
 func (s supervision) Run(ctx context.Context) error {
 	return s.Supervisor.Run(ctx, s.link.Connection())
 }
@@ -66,23 +66,23 @@ func liveEpoch(supervisor *epoch.Supervisor) (e epoch.Epoch, live bool) {
 
 // newLink returns the link to the keeper. Under systemd it uses the socket in the runtime
 // directory; an agent in the foreground starts the keeper itself.
-func newLink(b *base, c *config.Config, other *keeper.User) *epoch.Link {
+func newLink(b *base, c *config.Config, other *keeper.User) *epoch.KeeperLink {
 	folder := keeperFolder(c.Paths.RuntimeDir)
 	var dialer keeper.Dialer = keeper.ProgramDialer{
 		SocketDialer: keeper.SocketDialer(filepath.Join(folder, keeperSocket)),
 		Options: keeper.LaunchOptions{Folder: folder, BaseID: uint32(c.Envoy.BaseID), User: other,
 			Stderr: os.Stderr}}
-	if b.options.Config.InUnit {
+	if b.options.Config.RunsInUnit {
 		dialer = keeper.SocketDialer(filepath.Join(c.Paths.RuntimeDir, keeperSocket))
 	}
-	return epoch.NewLink(epoch.LinkOptions{Dialer: dialer, Logger: b.logOf("keeper"),
+	return epoch.NewKeeperLink(epoch.KeeperLinkOptions{Dialer: dialer, Logger: b.logOf("keeper"),
 		EnvoyLog: b.logs.Envoy, ForwardLog: c.Log.Envoy})
 }
 
 // openKeeper connects to the keeper. It returns an ExitError with ExitAlreadyRuns if the keeper
 // serves another agent.
-func openKeeper(ctx context.Context, link *epoch.Link) error {
-	err := link.Open(ctx)
+func openKeeper(ctx context.Context, link *epoch.KeeperLink) error {
+	err := link.Connect(ctx)
 	if errors.Is(err, keeper.ErrBusy) {
 		return exitf(ExitAlreadyRuns, "another outriderd runs on this configuration: %w", err)
 	}

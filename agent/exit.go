@@ -22,10 +22,10 @@ const (
 	// EX_UNAVAILABLE: Envoy or outrider-bootstrap is missing or not executable
 	ExitNoProgram = 69
 	// EX_SOFTWARE: a possibly transient failure; the only one of these codes that systemd retries
-	ExitInternal      = 70
-	ExitAlreadyRuns   = 73 // EX_CANTCREAT: another outriderd runs on this configuration
-	ExitGaveUp        = 75 // EX_TEMPFAIL: Envoy exited too often (restart_limit)
-	ExitConfiguration = 78 // EX_CONFIG
+	ExitInternal          = 70
+	ExitAlreadyRuns       = 73 // EX_CANTCREAT: another outriderd runs on this configuration
+	ExitRestartsExhausted = 75 // EX_TEMPFAIL: Envoy exited too often (restart_limit)
+	ExitConfiguration     = 78 // EX_CONFIG
 )
 
 // ExitError is an error that ends outriderd with an exit code of its own.

@@ -32,7 +32,7 @@ func TestExit_WhatMayPassIsTriedAgain(t *testing.T) {
 			Message: "fork"}, true},
 		"the keeper replaces itself":    {fmt.Errorf("ask: %w", keeper.ErrClosed), true},
 		"the keeper stops":              {&keeper.Error{Code: keeper.CodeStopping}, true},
-		"no such program at the keeper": {&keeper.Error{Code: keeper.CodeExecute}, false},
+		"no such program at the keeper": {&keeper.Error{Code: keeper.CodeCannotExecute}, false},
 		"a name server that does not serve": {&net.DNSError{Err: "server misbehaving",
 			IsTemporary: true}, true},
 		"a name that does not exist": {&net.DNSError{Err: "no such host", IsNotFound: true}, false},

@@ -20,15 +20,15 @@ import (
 func newExposure(b *base, c *config.Config, state *reloadState, e *epochParts, m *meshPolicy,
 	rules *capture.Controller, listeners <-chan struct{},
 ) *exposure.Checker {
-	own, inbound := capture.OwnPorts(c), c.InboundPorts()
+	own, inbound := capture.AgentPorts(c), c.InboundPorts()
 	return exposure.New(exposure.Options{
-		Policy: func() exposure.Policy { return m.inForce(state) }, Rules: rules, Listeners: listeners,
-		Board:  b.board,
-		Epochs: e.supervisor.Changed,
-		Captures: func(port uint16) bool {
+		Policy: func() exposure.MutualTLSPolicy { return m.inForce(state) }, Rules: rules, ListenersAccepted: listeners,
+		Conditions:    b.board,
+		EpochsChanged: e.supervisor.Changed,
+		IsCaptured: func(port uint16) bool {
 			return c.Capture.Mode != "none" && (inbound.All || slices.Contains(inbound.List, int(port)))
 		},
-		Excluded: func(port uint16) string {
+		ExclusionReason: func(port uint16) string {
 			switch {
 			case slices.Contains(own, port):
 				return "port of Outrider"
@@ -37,8 +37,8 @@ func newExposure(b *base, c *config.Config, state *reloadState, e *epochParts, m
 			}
 			return ""
 		},
-		Envoy: func(s sockdiag.Socket) bool {
-			return ofOutrider(s, b.options.Config.InUnit, e.link, m.tracker)
+		IsEnvoySocket: func(s sockdiag.Socket) bool {
+			return ofOutrider(s, b.options.Config.RunsInUnit, e.link, m.tracker)
 		},
 	})
 }
@@ -51,11 +51,11 @@ type meshPolicy struct {
 }
 
 // inForce returns the policy for this host's ports, nil while it is not known.
-func (m *meshPolicy) inForce(state *reloadState) exposure.Policy {
+func (m *meshPolicy) inForce(state *reloadState) exposure.MutualTLSPolicy {
 	if len(state.InForce().Config.Discovery.Addresses) > 0 {
 		return m.relay.StrictPorts()
 	}
-	node := m.tracker.LastNode()
+	node := m.tracker.LastAcceptedNode()
 	if node == nil {
 		return nil
 	}
@@ -70,7 +70,7 @@ func (m *meshPolicy) inForce(state *reloadState) exposure.Policy {
 // For an agent in the foreground, whose user may also run applications, it compares the address
 // with those of the mesh's listeners instead.
 func ofOutrider(
-	s sockdiag.Socket, inUnit bool, link *epoch.Link, tracker *ports.PortTracker,
+	s sockdiag.Socket, inUnit bool, link *epoch.KeeperLink, tracker *ports.PortTracker,
 ) bool {
 	port := s.Address.Port()
 	if port == capture.InboundPort || port == capture.OutboundPort {

@@ -22,11 +22,11 @@ func newHealth(b *base, c *config.Config, proxy captured, upstream *relay.Server
 		if !healthy {
 			problem = &rpcstatus.Status{Code: int32(codes.Internal), Message: reason}
 		}
-		upstream.Announce(resource.HealthType, problem)
+		upstream.AnnounceToUpstream(resource.HealthType, problem)
 	}
-	return health.New(health.Options{Settings: healthSettings(c), Proxy: proxy, Report: report,
-		UnitState: systemd.Manager{}.ActiveState, Exec: execProbes(b.options.Config.InUnit),
-		Board: b.board, Logger: b.logOf("health")})
+	return health.New(health.Options{Settings: healthSettings(c), Proxy: proxy, OnChange: report,
+		UnitState: systemd.Manager{}.ActiveState, Exec: execProbes(b.options.Config.RunsInUnit),
+		Conditions: b.board, Logger: b.logOf("health")})
 }
 
 // probeSocket is where outrider-probe.socket listens, for all instances.

@@ -20,12 +20,13 @@ import (
 // While the epoch of one reload starts, the refusal of a later reload does not remove the secrets
 // that the starting epoch needs.
 func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
-	board, dir := condition.NewBoard(), t.TempDir()
+	board, dir := condition.NewRegistry(), t.TempDir()
 	w := &workloadIdentity{log: slog.New(slog.DiscardHandler),
-		Manager: identity.New(identity.Options{Board: board,
+		Manager: identity.New(identity.Options{Conditions: board,
 			Watcher: watch.NewNotifier(watch.Delays{}, nil)})}
-	h := &heldConfigs{identity: w, upstream: &upstream{xdsSwitch: &xds.Switch{}, identity: w.Manager,
-		relay: relay.New(relay.Options{Board: board})}}
+	h := &heldConfigs{identity: w, upstream: &upstream{xdsSwitch: &xds.ServiceSwitch{},
+		identity: w.Manager,
+		relay:    relay.New(relay.Options{Conditions: board})}}
 	go func() { _ = w.Run(t.Context()) }()
 	none, files := &config.Config{}, &config.Config{}
 	none.Identity.Provider = "none"
@@ -41,13 +42,13 @@ func TestHeld_RefusalOfAnotherReloadLeavesSecrets(t *testing.T) {
 	}
 	h.hold(1, none)
 	h.hold(2, files)
-	parts.Eventually(t, time.Minute, "the secret", func() bool { return w.Pair() != nil })
+	parts.Eventually(t, time.Minute, "the secret", func() bool { return w.KeyPair() != nil })
 	h.unhold(3, true, none)
-	if w.Pair() == nil {
+	if w.KeyPair() == nil {
 		t.Error("the refusal of another reload removes the secret of a starting epoch")
 	}
 	h.unhold(2, true, none)
-	if w.Pair() != nil {
+	if w.KeyPair() != nil {
 		t.Error("the secret of a refused reload is still provided")
 	}
 	h.hold(4, files)

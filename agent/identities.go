@@ -39,21 +39,22 @@ func newIdentity(b *base, c *config.Config, e *epochParts) (*workloadIdentity, e
 	w := &workloadIdentity{seal: readSeal(b, c), inUse: &relay.AddressInUse{},
 		acknowledged: make(chan struct{}, 1), log: log}
 	w.Manager = identity.New(identity.Options{
-		Settings: identitySettings(c, w.seal, w.inUse, log), Board: b.board, Logger: log,
-		Denied:     func(file *os.File) string { return envoyMayNotHave(e.link, file) },
-		Unreadable: unreadable,
-		Observe: func(ctx context.Context, name string) ([]*x509.Certificate, error) {
+		Settings: identitySettings(c, w.seal, w.inUse, log), Conditions: b.board, Logger: log,
+		EnvoyDenialReason: func(file *os.File) string { return envoyMayNotHave(e.link, file) },
+		UnreadableReason:  unreadable,
+		ReadPresented: func(ctx context.Context, name string) ([]*x509.Certificate, error) {
 			return envoysSecret(ctx, e.supervisor, name)
 		},
-		Bundles: filepath.Join(c.Paths.StateDir, bundlesName),
+		BundleFile: filepath.Join(c.Paths.StateDir, bundlesName),
 		// No delay is needed: while only one file of a pair is replaced, the pair is not served.
 		Watcher: watch.NewNotifier(watch.Delays{}, log),
 	})
 	var err error
-	w.sds, err = xds.NewServer(xds.ForHost(xds.Options{
+	w.sds, err = xds.NewServer(xds.HostOptions(xds.Options{
 		Source: w.Manager, Subscriber: w.Manager, Logger: log, Redact: envoy.RedactMessage,
 		Observer: acknowledged{
-			secretObserver{xds.NewRefusals(b.board, func(string) string { return conditionSecretRefused },
+			secretObserver{xds.NewRefusalConditions(b.board,
+				func(string) string { return conditionSecretRefused },
 				"")}, w.acknowledged},
 		ControlPlane: "outriderd " + b.options.Version,
 	}))
@@ -116,25 +117,25 @@ func (w *workloadIdentity) newSockets(
 const conditionSecretRefused = "secret-refused"
 
 // secretObserver reports secrets that an Envoy refuses (xds.Observer).
-type secretObserver struct{ refused *xds.Refusals }
+type secretObserver struct{ refused *xds.RefusalConditions }
 
-// Refused implements xds.Observer.
-func (o secretObserver) Refused(from xds.Stream, refusal xds.Refusal) {
+// OnNack implements xds.Observer.
+func (o secretObserver) OnNack(from xds.Stream, refusal xds.Refusal) {
 	for _, name := range refusal.Resources {
 		o.refused.Add(from.ID, refusal.Type, []string{name},
 			"Envoy refuses the secret "+name+": "+refusal.Error)
 	}
 }
 
-// Recovered implements xds.Observer.
-func (o secretObserver) Recovered(from xds.Stream, typeURL string, names []string) {
-	o.refused.Accepted(from.ID, typeURL, names)
+// OnRecovery implements xds.Observer.
+func (o secretObserver) OnRecovery(from xds.Stream, typeURL string, names []string) {
+	o.refused.RemoveAccepted(from.ID, typeURL, names)
 }
 
-// Disconnected implements xds.Observer.
-func (o secretObserver) Disconnected(from xds.Stream, _ error) { o.refused.Ended(from.ID) }
+// OnDisconnect implements xds.Observer.
+func (o secretObserver) OnDisconnect(from xds.Stream, _ error) { o.refused.RemoveStream(from.ID) }
 
-// Connected, Pushed and Accepted implement xds.Observer.
-func (o secretObserver) Connected(xds.Stream)                {}
-func (o secretObserver) Pushed(xds.Stream, xds.Push)         {}
-func (o secretObserver) Accepted(xds.Stream, string, string) {}
+// OnConnect, Pushed and Accepted implement xds.Observer.
+func (o secretObserver) OnConnect(xds.Stream)             {}
+func (o secretObserver) OnPush(xds.Stream, xds.Push)      {}
+func (o secretObserver) OnAck(xds.Stream, string, string) {}

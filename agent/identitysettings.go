@@ -44,7 +44,7 @@ func identitySettings(
 	settings := identity.Settings{Identity: c.Identity}
 	// If only the credential is missing, the file remains: the next boot may have the credential.
 	if settings.Provider != "istiod" || settings.Persist == "off" {
-		settings.Stale = filepath.Join(c.Paths.StateDir, sealedName)
+		settings.StaleStoreFile = filepath.Join(c.Paths.StateDir, sealedName)
 	}
 	if settings.Provider == "istiod" {
 		issuer := istiod(c, inUse)
@@ -59,17 +59,17 @@ func istiod(c *config.Config, inUse *relay.AddressInUse) identity.Istiod {
 	i, n := c.Identity, c.Node
 	issuer := identity.Istiod{
 		Address: i.CAAddress, RootFile: i.RootCAFile, TokenFile: i.TokenFile,
-		ProvCertDir: i.ProvCertDir, Workload: c.Discovery.Auth == "mtls", ClusterID: n.ClusterID,
-		Joined:   config.IsJoinToken(i.TokenFile),
+		ProvCertDir: i.ProvCertDir, UseWorkloadCertificate: c.Discovery.Auth == "mtls", ClusterID: n.ClusterID,
+		FromJoin: config.IsJoinToken(i.TokenFile),
 		SpiffeID: pki.SpiffeID(n.TrustDomain, n.Namespace, n.ServiceAccount),
 		KeyType:  pki.KeyType(i.KeyType), PKCS8: i.PKCS8, TTL: i.TTL,
 	}
-	issuer.Plaintext = config.PlaintextCA(issuer.Address)
+	issuer.Plaintext = config.IsPlaintextCA(issuer.Address)
 	if issuer.Address == "" { // the control plane is also the certificate authority
 		issuer.Address = strings.Join(c.Discovery.Addresses, ", ")
 		issuer.InUse, issuer.ServerName = inUse, c.Discovery.ServerName
 		issuer.RootFile = cmp.Or(i.RootCAFile, c.Discovery.RootCAFile)
-		issuer.Plaintext = !c.Discovery.TLS()
+		issuer.Plaintext = !c.Discovery.UsesTLS()
 	}
 	return issuer
 }

@@ -22,7 +22,7 @@ func TestIdentitySettings_SealedCertificateIsRemoved(t *testing.T) {
 		if test.removed {
 			want = filepath.Join("/state", sealedName)
 		}
-		if got := identitySettings(c, nil, nil, nil).Stale; got != want {
+		if got := identitySettings(c, nil, nil, nil).StaleStoreFile; got != want {
 			t.Errorf("%+v: %q is removed", test, got)
 		}
 	}

@@ -30,7 +30,7 @@ func newCapture(
 		Socket:   captureSocket(c.Paths.RuntimeDir),
 		State:    filepath.Join("/run", captureState, b.options.Config.Instance, "state.json"),
 		Settings: settings, Users: users,
-		Envoy: serving{supervisor}, Board: b.board, Logger: b.logOf("capture")})
+		Envoy: serving{supervisor}, Conditions: b.board, Logger: b.logOf("capture")})
 }
 
 // userID returns the UID of a user. If the user does not exist, it returns the largest number,
@@ -53,7 +53,7 @@ type serving struct{ *epoch.Supervisor }
 
 func (s serving) Serves() (live bool, half time.Time) {
 	e, ok := liveEpoch(s.Supervisor)
-	return ok, e.HalfDrained(time.Now())
+	return ok, e.HalfDrainTime(time.Now())
 }
 
 // captured is Envoy as seen by the health checker: ready only once connections are captured.
@@ -71,7 +71,7 @@ const interceptionTime = 10 * time.Second
 func (c captured) WaitReady(ctx context.Context, progress func(reason string)) string {
 	reason := c.Proxy.WaitReady(ctx, progress)
 	if reason == "" {
-		c.capture.AwaitInbound(ctx, interceptionTime)
+		c.capture.AwaitInboundRules(ctx, interceptionTime)
 	}
 	return reason
 }

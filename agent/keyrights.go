@@ -8,7 +8,7 @@ import (
 
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // conditionKeyShared is active while users other than root and the agent's user may read a private
@@ -21,15 +21,15 @@ const keyRightsPause = time.Minute
 
 // keyRights checks which users may read the keys and tokens of the configuration in force.
 type keyRights struct {
-	part.Readiness
+	lifecycle.Readiness
 	state *reloadState
-	board *condition.Board
+	board *condition.Registry
 }
 
 // Name is the part's name.
 func (*keyRights) Name() string { return "key rights" }
 
-// Run implements part.Part. It does not wait for a file system that does not answer.
+// Run implements lifecycle.Component. It does not wait for a file system that does not answer.
 func (k *keyRights) Run(ctx context.Context) error {
 	k.MarkReady()
 	go func() {
@@ -49,10 +49,10 @@ func (k *keyRights) Run(ctx context.Context) error {
 }
 
 func (k *keyRights) check() {
-	me := blueprint.RunningFileReader(nil, os.Geteuid(), os.Getegid())
+	me := blueprint.ProcessUserAccess(nil, os.Geteuid(), os.Getegid())
 	var found []string
 	for _, path := range blueprint.SecretFiles(k.state.InForce().Config) {
-		if why := me.Shared(path); why != "" {
+		if why := me.SharedReadReason(path); why != "" {
 			found = append(found, why)
 		}
 	}

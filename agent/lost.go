@@ -71,7 +71,7 @@ func lost(
 		}
 		known = true
 		for _, t := range stream.Types {
-			for _, name := range t.Held {
+			for _, name := range t.HeldSecrets {
 				held[name] = true
 			}
 			for _, r := range t.Refused {

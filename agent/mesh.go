@@ -38,21 +38,21 @@ func newDiscovery(b *base, c *config.Config, changes <-chan []string, e *epochPa
 ) (*discovery.Server, error) {
 	cache := filepath.Join(c.Paths.StateDir, binaryCacheName)
 	options := discovery.Options{
-		Files: c.Discovery.Files, OwnAddresses: true, ChangedPaths: changes,
+		Files: c.Discovery.Files, ViewPerAddresses: true, ChangedPaths: changes,
 		AwaitFiles: len(c.Discovery.Addresses) == 0,
 		Settings:   discoverySettings(c), FilesAreLocal: true, MaxViews: maxViews,
-		ProxyReadCheck: func(path string) string { return envoyReader(e.link).Denied(path) },
+		ProxyReadCheck: func(path string) string { return envoyReader(e.link).ReadDenialReason(path) },
 		AgentReadCheck: unreadable,
 		Namespaces:     func() []string { return namespaces(e.supervisor) }, OnTrustChange: w.trust,
 		LastGoodFile: filepath.Join(c.Paths.StateDir, lastGoodName),
 		RefusalFile:  filepath.Join(c.Paths.StateDir, refusalsName),
-		KeySetFile:   filepath.Join(c.Paths.StateDir, keySetsName), Board: b.board,
+		KeySetFile:   filepath.Join(c.Paths.StateDir, keySetsName), Conditions: b.board,
 		ModuleFile: filepath.Join(c.Paths.StateDir, modulesName), FetchModules: true,
 		Logger: b.logOf("discovery"), OnPush: pushed,
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
 	if _, err := os.Stat(cache); err == nil { // an earlier start of the agent has written the file
-		options.ServedBefore = true
+		options.FilesServedBefore = true
 	}
 	options.Settings.EnvoyVersion = cachedVersion(c, cache)
 	return discovery.New(options)
@@ -78,7 +78,7 @@ func namespaces(supervisor *epoch.Supervisor) []string {
 	var all []string
 	for _, e := range supervisor.Epochs() {
 		if e.Exited.IsZero() {
-			all = append(all, e.Namespace)
+			all = append(all, e.MeshNamespace)
 		}
 	}
 	return all
@@ -86,19 +86,19 @@ func namespaces(supervisor *epoch.Supervisor) []string {
 
 // envoyMayNotHave returns why Envoy must not receive the content of a file, "" if it may. It waits
 // for the first connection to the keeper, which knows Envoy's user.
-func envoyMayNotHave(link *epoch.Link, file *os.File) string {
+func envoyMayNotHave(link *epoch.KeeperLink, file *os.File) string {
 	<-link.Ready()
-	return envoyReader(link).DeniedOpen(file)
+	return envoyReader(link).OpenFileDenialReason(file)
 }
 
-// unreadable returns why this process cannot read a path, and the fix; see blueprint.FileReader.
-func unreadable(path string) string { return blueprint.FileReaderOfThisUser().Denied(path) }
+// unreadable returns why this process cannot read a path, and the fix; see blueprint.UserAccess.
+func unreadable(path string) string { return blueprint.OwnUserAccess().ReadDenialReason(path) }
 
 // accessTime bounds a request to the keeper whether Envoy's user can read a file.
 const accessTime = 5 * time.Second
 
 // envoyReader returns the user of the keeper and Envoy, nil while the keeper is not connected.
-func envoyReader(link *epoch.Link) *blueprint.FileReader {
+func envoyReader(link *epoch.KeeperLink) *blueprint.UserAccess {
 	keeper := link.Connection()
 	if keeper == nil {
 		return nil
@@ -106,8 +106,8 @@ func envoyReader(link *epoch.Link) *blueprint.FileReader {
 	check := func(path string) (access.Result, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), accessTime)
 		defer cancel()
-		return keeper.Access(ctx, path)
+		return keeper.CheckAccess(ctx, path)
 	}
 	info := keeper.Info()
-	return blueprint.RunningFileReader(check, info.UID, append([]int{info.GID}, info.Groups...)...)
+	return blueprint.ProcessUserAccess(check, info.UID, append([]int{info.GID}, info.Groups...)...)
 }

@@ -25,7 +25,7 @@ func TestEnvoyMayNotHave_WaitsForTheKeeper(t *testing.T) {
 	}
 	defer file.Close()
 	synctest.Test(t, func(t *testing.T) {
-		link := epoch.NewLink(epoch.LinkOptions{Dialer: rootsKeeper{},
+		link := epoch.NewKeeperLink(epoch.KeeperLinkOptions{Dialer: rootsKeeper{},
 			Logger: slog.New(slog.DiscardHandler)})
 		answer := make(chan string, 1)
 		go func() { answer <- envoyMayNotHave(link, file) }()
@@ -33,7 +33,7 @@ func TestEnvoyMayNotHave_WaitsForTheKeeper(t *testing.T) {
 		if len(answer) > 0 {
 			t.Fatal("answered without the keeper: " + <-answer)
 		}
-		if err := link.Open(t.Context()); err != nil {
+		if err := link.Connect(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		link.MarkReady()

@@ -54,7 +54,7 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 	changed := make(chan struct{}, 1)
 	pushed := func() {
 		notify(changed)
-		m.endpoints.ProvidersChanged()
+		m.endpoints.RecheckProviders()
 		if m.dns != nil {
 			publishNames(state, m.discovery, m.dns)
 		}
@@ -79,7 +79,7 @@ func newMesh(b *base, c *config.Config, state *reloadState, e *epochParts, w *wo
 		return nil, err
 	}
 	m.upstream = &upstream{relay: m.relay, identity: w.Manager,
-		xdsSwitch: &xds.Switch{Embedded: m.xds, Relay: m.relay, Logger: b.logOf("xds")}}
+		xdsSwitch: &xds.ServiceSwitch{Embedded: m.xds, Relay: m.relay, Logger: b.logOf("xds")}}
 	m.upstream.xdsSwitch.UseRelay(len(c.Discovery.Addresses) > 0)
 	m.inForce = meshInForce{state, m.discovery, m.unbound, m.exposure}
 	return m, nil
@@ -92,21 +92,21 @@ func newXDS(
 ) (server *xds.Server, unbound *ports.UnboundListeners, err error) {
 	log, clients := b.logOf("xds"), newClients(b, m.discovery, e, m.grpc)
 	unbound = ports.NewUnboundListeners(ports.UnboundOptions{Host: hostOf(b.options.Config),
-		Source: m.discovery, Epochs: e.supervisor.Changed, Board: b.board,
-		Live: func() (int, bool) {
+		Source: m.discovery, EpochsChanged: e.supervisor.Changed, Conditions: b.board,
+		LiveEnvoy: func() (int, bool) {
 			live, ok := liveEpoch(e.supervisor)
 			return live.PID, ok
 		},
-		Retry: func(ctx context.Context, stream uint64, names []string) {
-			server.Retry(ctx, stream, resource.ListenerType, names)
+		ResendListeners: func(ctx context.Context, stream uint64, names []string) {
+			server.ResendResources(ctx, stream, resource.ListenerType, names)
 		}})
-	server, err = xds.NewServer(xds.ForHost(xds.Options{
+	server, err = xds.NewServer(xds.HostOptions(xds.Options{
 		Source: clients, Admit: clients.Admit, HasReservedStreams: clients.IsOwn,
-		Epoch: epochOf(e.supervisor),
+		EpochNumber: epochOf(e.supervisor),
 		Observer: acknowledged{
 			newXDSObserver(b.board, log, m.discovery, m.tracker, unbound), acknowledgements},
 		Logger: log, ControlPlane: "outriderd " + b.options.Version, Redact: envoy.RedactMessage,
-		RegisterAlso: receiveFailures(m.endpoints, e.own),
+		RegisterServices: receiveFailures(m.endpoints, e.own),
 	}))
 	return server, unbound, err
 }
@@ -119,7 +119,7 @@ func newSockets(b *base, c *config.Config, e *epochParts, server xds.Service, w 
 	if e.user != nil {
 		options.Group = int(e.user.GID)
 	}
-	xdsSockets, err = xds.NewSockets(forApplications(b.options.Config.InUnit, c, options))
+	xdsSockets, err = xds.NewSockets(forApplications(b.options.Config.RunsInUnit, c, options))
 	if err != nil {
 		return nil, nil, err
 	}

@@ -14,14 +14,14 @@ import (
 // discoverySettings returns the settings of the embedded discovery server that a reload can change.
 func discoverySettings(c *config.Config) discovery.Settings {
 	return discovery.Settings{
-		Namespace:      c.Node.Namespace,
-		MeshConfigFile: c.Discovery.MeshConfigFile,
-		Reserved:       reservedByAgent(c),
-		Credentials:    credentials(c),
+		Namespace:         c.Node.Namespace,
+		MeshConfigFile:    c.Discovery.MeshConfigFile,
+		ReservedAddresses: reservedByAgent(c),
+		Credentials:       credentials(c),
 		Workload: discovery.Workload{Group: c.Node.WorkloadGroup, Labels: c.Node.Labels,
 			ServiceAccount: c.Node.ServiceAccount, Network: c.Node.Network},
 		DebounceAfter: c.Discovery.DebounceAfter, DebounceMax: c.Discovery.DebounceMax,
-		NoEnvoy: len(c.Discovery.Addresses) > 0,
+		ServesNoEnvoy: len(c.Discovery.Addresses) > 0,
 		AccessLog: discovery.AccessLog{File: c.Telemetry.AccessLogFile,
 			Format: c.Telemetry.AccessLogFormat, FailureLogCluster: failures(c)},
 	}
@@ -59,7 +59,7 @@ func reservedByAgent(c *config.Config) []discovery.ReservedAddress {
 	for _, claim := range c.Claims() {
 		if claim.Port != 0 {
 			reserved = append(reserved, discovery.ReservedAddress{Address: claim.Host, Port: uint32(claim.Port),
-				Owner: claim.Setting() + " of the agent", IsEnvoys: claim.Envoy})
+				Owner: claim.KeyWithTable() + " of the agent", IsEnvoys: claim.Envoy})
 		}
 	}
 	return reserved
@@ -76,7 +76,7 @@ func newMeshWatch(c *config.Config, log *slog.Logger) (*watch.Watcher, error) {
 		Delays:   watch.Delays{Debounce: meshDebounce, MaxDelay: meshDebounce},
 		Suffixes: []string{".yaml", ".yml", ".json"}, Logger: log,
 	})
-	if err := watcher.Set(meshPaths(c)); err != nil {
+	if err := watcher.SetPaths(meshPaths(c)); err != nil {
 		return nil, fmt.Errorf("watch discovery.files: %w", err)
 	}
 	return watcher, nil

@@ -49,10 +49,10 @@ func applyNameTable(resolver *dns.Server) func(resources []*anypb.Any, _ []strin
 // newDNS returns the DNS proxy of a node.
 func newDNS(b *base, c *config.Config, node config.Node) *dns.Server {
 	options := dns.Options{Listen: c.DNS.Listen, Settings: c.DNS,
-		Node:  dns.Node{Namespace: node.Namespace, Domain: node.Domain},
-		Board: b.board, Logger: b.logOf("dns"), Store: b.store}
+		Node:       dns.Node{Namespace: node.Namespace, Domain: node.Domain},
+		Conditions: b.board, Logger: b.logOf("dns"), Store: b.store}
 	if c.DNS.Resolved {
-		options.Resolved = "/run/outrider/resolved.sock" // one socket for all instances
+		options.ResolvedHelperSocket = "/run/outrider/resolved.sock" // one socket for all instances
 	}
 	return dns.New(options)
 }

@@ -39,7 +39,7 @@ spec:
 		t.Fatal(err)
 	}
 	address := fmt.Sprint("127.0.0.1:", parts.FreePort(t))
-	proxy := dns.New(dns.Options{Listen: address, Board: condition.NewBoard(),
+	proxy := dns.New(dns.Options{Listen: address, Conditions: condition.NewRegistry(),
 		Logger: slog.New(slog.DiscardHandler), Settings: config.DNS{Upstream: []string{"192.0.2.1"}}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)

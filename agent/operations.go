@@ -12,22 +12,22 @@ import (
 	"outrider.org/outrider/agent/ports"
 )
 
-// backend implements api.Backend, bus.Backend and systemd.Agent.
+// backend implements api.Backend, bus.Backend and systemd.AgentState.
 type backend struct {
 	*overview
 	configuration
-	operations.Epochs
-	operations.Interception
-	operations.Levels
-	*operations.Mesh
-	operations.Resources
+	operations.EpochOperations
+	operations.CaptureOperations
+	operations.LogLevelOperations
+	*operations.MeshOperations
+	operations.ResourceOperations
 }
 
 // configuration implements the operations on the configuration.
 type configuration struct {
 	options  config.Options
 	reloader *reloader
-	board    *condition.Board
+	board    *condition.Registry
 	checker  blueprint.CheckOptions // with the Folder of the configuration in force
 }
 
@@ -36,14 +36,14 @@ func (o configuration) Reload(
 	ctx context.Context, request api.ReloadRequest, progress func(api.Progress),
 ) (api.ReloadResult, error) {
 	reason := "outrider reload"
-	if request.Systemctl {
+	if request.FromSystemctl {
 		reason = "systemctl reload"
 	}
 	result, err := o.reloader.Reload(ctx, reason, request, progress)
 	for _, c := range o.board.Conditions() {
-		if c.Code == discovery.ConditionProblems || c.Code == ports.ConditionUnbound &&
-			result.Mesh == "" {
-			result.Mesh = c.Sentence
+		if c.Code == discovery.ConditionMeshProblems || c.Code == ports.ConditionUnbound &&
+			result.MeshProblems == "" {
+			result.MeshProblems = c.Sentence
 		}
 	}
 	return result, err
@@ -53,7 +53,8 @@ func (o configuration) Reload(
 // ticket.
 func (o configuration) Config(context.Context) (api.Config, error) {
 	current := o.reloader.InForce()
-	return api.Config{Text: current.ShowRedacted(), Files: current.Files, Hash: current.Hash,
+	return api.Config{Text: current.RedactedTOMLWithSources(), Files: current.Files,
+		Hash:   current.Hash,
 		Values: current.Values()}, nil
 }
 
@@ -78,12 +79,12 @@ func (o configuration) BeginReload(ctx context.Context, ifChanged bool) (uint64,
 func (o configuration) CheckConfig(ctx context.Context, path string) ([]string, error) {
 	options := o.options
 	if path != "" {
-		options = config.Options{Directory: options.Directory,
-			Environment: options.Environment, InUnit: options.InUnit,
-			Unreadable: options.Unreadable}.ForFile(path)
+		options = config.Options{ConfigDirectory: options.ConfigDirectory,
+			Environment: options.Environment, RunsInUnit: options.RunsInUnit,
+			UnreadableReason: options.UnreadableReason}.ForFile(path)
 	}
 	checker := o.checker
-	checker.Folder = o.reloader.InForce().Config.Envoy.ConfigDir
+	checker.ValidationDir = o.reloader.InForce().Config.Envoy.ConfigDir
 	report := blueprint.Check(ctx, options, checker)
 	if len(report.Errors) == 0 {
 		return nil, nil
@@ -93,5 +94,5 @@ func (o configuration) CheckConfig(ctx context.Context, path string) ([]string, 
 
 // DumpConfig returns the effective configuration as TOML.
 func (o configuration) DumpConfig(context.Context) (string, error) {
-	return o.reloader.InForce().Show(), nil
+	return o.reloader.InForce().TOMLWithSources(), nil
 }

@@ -25,32 +25,32 @@ import (
 // overview collects the state of all parts.
 type overview struct {
 	state    *reloadState
-	life     *lifecycle
+	life     *agentEnd
 	maker    *specMaker
 	version  string
 	instance string
 	started  time.Time
-	board    *condition.Board
-	presence *hostconflict.PresenceTime
+	board    *condition.Registry
+	presence *hostconflict.ReachableTime
 	proxy    *epoch.Proxy
 	relay    *relay.Server
 	health   *health.Checker
 	capture  *capture.Controller
-	epochs   operations.Epochs
-	mesh     *operations.Mesh
+	epochs   operations.EpochOperations
+	mesh     *operations.MeshOperations
 }
 
 // Status returns the combined state of all parts (api.Backend).
 func (o *overview) Status(ctx context.Context) (api.Status, error) {
 	status := o.State(ctx)
-	status.Epochs = o.epochs.Measure(ctx)
+	status.Epochs = o.epochs.MeasuredEpochs(ctx)
 	report := o.mesh.ProblemReport(ctx,
-		o.mesh.Discovery.Stats().Services <= operations.MaxCountedServices)
+		o.mesh.Discovery.Stats().Services <= operations.MaxServicesForFreshStats)
 	status.Discovery = o.discoveryStatus(report.Problems)
 	status.Problems = operations.MeshProblems(
 		report.Problems[:min(len(report.Problems), api.MaxMeshProblems)])
 	o.addOutside(&status)
-	for _, p := range report.Failing {
+	for _, p := range report.FailingEndpoints {
 		status.FailingBackends = append(status.FailingBackends, api.FailingBackend{
 			Cluster: p.Cluster, Host: p.Host(), Address: p.Address, Cause: p.Cause, Since: p.Since,
 			Failures: p.Requests})
@@ -75,7 +75,7 @@ func (o *overview) State(ctx context.Context) api.Status {
 	last, pending, _ := o.state.Summary()
 	status := api.Status{
 		Version: o.version, Instance: o.instance, PID: os.Getpid(),
-		Started: o.started, Present: o.presence.Since(),
+		Started: o.started, ReachableSince: o.presence.Since(),
 		State: o.phase(), Ready: ready, ReadyReason: reason,
 		Envoy:      api.EnvoyStatus{Enabled: current.Config.Envoy.Enabled},
 		Epochs:     o.epochs.Supervisor.Epochs(),
@@ -84,7 +84,7 @@ func (o *overview) State(ctx context.Context) api.Status {
 		Identities: o.identities(),
 		LastReload: last, ConfigFiles: current.Files, ConfigHash: current.Hash,
 		PendingKeys: pending, Claims: append(current.Config.Claims(), o.mesh.Ports.Claims()...),
-		Conditions: o.board.Conditions(), Doing: o.state.Phase(),
+		Conditions: o.board.Conditions(), ReloadPhase: o.state.Phase(),
 	}
 	if live, ok := o.proxy.Epoch(); ok {
 		status.CurrentEpoch, status.Envoy.Live = &live.Number, true
@@ -109,17 +109,17 @@ func (o *overview) phase() api.State {
 		return api.StateStarting
 	case busy:
 		return api.StateReloading
-	case live.Drained:
+	case live.DrainRequested:
 		return api.StateDraining
 	default:
 		return api.StateRunning
 	}
 }
 
-// Reported returns the number of reloads whose start was published (systemd.Agent).
-func (o *overview) Reported() uint64 { return o.state.Reported() }
+// ReportedReloads returns the number of reloads whose start was published (systemd.AgentState).
+func (o *overview) ReportedReloads() uint64 { return o.state.Reported() }
 
-// Summary returns the agent's state and its status sentence (systemd.Agent).
+// Summary returns the agent's state and its status sentence (systemd.AgentState).
 func (o *overview) Summary(announced bool) (systemd.State, string) {
 	state, sentence := o.summary(announced)
 	return systemd.State(state), sentence
@@ -158,10 +158,10 @@ func (o *overview) summary(announced bool) (api.State, string) {
 // doing returns the part of the status sentence that describes the live epoch.
 func doing(live epoch.Epoch) string {
 	switch {
-	case live.Drained && live.Awaits != "":
+	case live.DrainRequested && live.NextEpochWaitReason != "":
 		return fmt.Sprintf("epoch %d drains until the undrain is done: %s", live.Number,
-			live.Awaits)
-	case live.Drained:
+			live.NextEpochWaitReason)
+	case live.DrainRequested:
 		return fmt.Sprintf("epoch %d drains on request", live.Number)
 	default:
 		return fmt.Sprintf("epoch %d serves", live.Number)
@@ -220,7 +220,7 @@ func upstreamStatus(s relay.Status) api.Discovery {
 		detail = "configuration of " + s.Cache.Format(time.DateTime) + "; " + detail
 	}
 	d := api.Discovery{State: string(s.State), Address: s.Address, Since: s.Since, Detail: detail}
-	for _, other := range s.Unused {
+	for _, other := range s.UnusedAddresses {
 		d.Unused = append(d.Unused, api.UnusedAddress(other))
 	}
 	return d
@@ -243,20 +243,21 @@ const maxOlder = 20
 // addOutside adds to a status the ports that are excluded from mutual TLS on purpose, and the
 // connections that are older than the capture rules, which therefore do not pass Envoy.
 func (o *overview) addOutside(status *api.Status) {
-	for _, o := range o.mesh.Exposure.Report().Outside {
+	for _, o := range o.mesh.Exposure.Report().OutsideMutualTLS {
 		status.OutsideMutualTLS = append(status.OutsideMutualTLS, api.PortOutsideMutualTLS(o))
 	}
-	older := o.mesh.Exposure.OlderConnections()
+	older := o.mesh.Exposure.PreInterceptionConnections()
 	for _, o := range older[:min(len(older), maxOlder)] {
-		status.OlderConnections = append(status.OlderConnections, api.OlderConnections{
-			Port: o.Port, Peer: o.Peer, Count: o.Count})
+		status.PreInterceptionConnections = append(status.PreInterceptionConnections,
+			api.PreInterceptionConnections{
+				Port: o.Port, Peer: o.Peer, Count: o.Count})
 	}
 	rest := map[uint16]int{}
 	for _, o := range older[min(len(older), maxOlder):] {
 		rest[o.Port] += o.Count
 	}
 	for _, port := range slices.Sorted(maps.Keys(rest)) {
-		status.OlderConnections = append(status.OlderConnections,
-			api.OlderConnections{Port: port, Count: rest[port]})
+		status.PreInterceptionConnections = append(status.PreInterceptionConnections,
+			api.PreInterceptionConnections{Port: port, Count: rest[port]})
 	}
 }

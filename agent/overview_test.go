@@ -17,10 +17,11 @@ func TestCounted(t *testing.T) {
 
 func TestSummary_DescribesTheLiveEpoch(t *testing.T) {
 	for want, live := range map[string]epoch.Epoch{
-		"epoch 3 serves":            {Number: 3, Awaits: "waiting for epoch 2"},
-		"epoch 3 drains on request": {Number: 3, Drained: true},
-		"epoch 3 drains until the undrain is done: waiting for epoch 2": {Number: 3, Drained: true,
-			Awaits: "waiting for epoch 2"},
+		"epoch 3 serves":            {Number: 3, NextEpochWaitReason: "waiting for epoch 2"},
+		"epoch 3 drains on request": {Number: 3, DrainRequested: true},
+		"epoch 3 drains until the undrain is done: waiting for epoch 2": {Number: 3,
+			DrainRequested:      true,
+			NextEpochWaitReason: "waiting for epoch 2"},
 	} {
 		if got := doing(live); !strings.HasPrefix(got, want) {
 			t.Errorf("%q, want %q", got, want)

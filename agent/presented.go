@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/identity"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
@@ -23,7 +23,7 @@ const presentedPause = time.Second
 // retains a certificate whose replacement it refuses. It queries Envoy after an ACK of secrets or
 // of listeners or clusters, and when epochs change.
 type presented struct {
-	part.Readiness
+	lifecycle.Readiness
 	identity     *identity.Manager
 	discovery    *discovery.Server
 	supervisor   *epoch.Supervisor
@@ -34,12 +34,12 @@ type presented struct {
 // Name is the part's name.
 func (*presented) Name() string { return "presented certificates" }
 
-// Run implements part.Part.
+// Run implements lifecycle.Component.
 func (p *presented) Run(ctx context.Context) error {
 	p.MarkReady()
 	for {
 		changed := p.supervisor.Changed()
-		failed := part.RetryTimer(p.look(ctx))
+		failed := lifecycle.RetryTimer(p.look(ctx))
 		pause := time.After(presentedPause)
 		select {
 		case <-ctx.Done():
@@ -71,12 +71,12 @@ func (p *presented) look(ctx context.Context) error {
 		}
 	}
 	if !requested {
-		p.identity.SetPresented(nil, users)
+		p.identity.SetPresentedCertificates(nil, users)
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, adminTime)
 	defer cancel()
-	found, err := envoy.NewAdmin(live.AdminAddress).SecretsNamed(ctx, fileCertificates+".*")
+	found, err := envoy.NewAdmin(live.AdminAddress).SecretsMatching(ctx, fileCertificates+".*")
 	if err != nil {
 		p.log.Debug("cannot read the certificates that Envoy presents", "error", err)
 		return err
@@ -86,7 +86,7 @@ func (p *presented) look(ctx context.Context) error {
 			delete(found, name)
 		}
 	}
-	p.identity.SetPresented(found, users)
+	p.identity.SetPresentedCertificates(found, users)
 	return nil
 }
 
@@ -99,9 +99,9 @@ type acknowledged struct {
 	notify chan<- struct{} // buffered
 }
 
-// Accepted implements xds.Observer.
-func (o acknowledged) Accepted(from xds.Stream, typeURL, version string) {
-	o.Observer.Accepted(from, typeURL, version)
+// OnAck implements xds.Observer.
+func (o acknowledged) OnAck(from xds.Stream, typeURL, version string) {
+	o.Observer.OnAck(from, typeURL, version)
 	switch typeURL {
 	case resource.SecretType, resource.ListenerType, resource.ClusterType:
 		notify(o.notify)

@@ -11,14 +11,14 @@ import (
 	"outrider.org/outrider/agent/blueprint"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // processSettings determines the settings of Envoy's process from the mesh configuration:
 // concurrency and environment variables. A change of them may need a new epoch, so settingsReloads
 // requests a reload.
 type processSettings struct {
-	part.Readiness
+	lifecycle.Readiness
 	discovery *discovery.Server
 	state     *reloadState
 	pushed    <-chan struct{} // receives after the mesh configuration may have changed
@@ -35,9 +35,9 @@ const currentTime = 5 * time.Second
 // server it returns none.
 func (p *processSettings) of(
 	ctx context.Context, c *config.Config, node config.Node,
-) blueprint.Process {
+) blueprint.ProcessSettings {
 	if len(c.Discovery.Addresses) > 0 {
-		return blueprint.Process{}
+		return blueprint.ProcessSettings{}
 	}
 	ctx, cancel := context.WithTimeout(ctx, currentTime)
 	defer cancel()
@@ -48,9 +48,10 @@ func (p *processSettings) of(
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.used = p.discovery.ProcessInputs()
+	p.used = p.discovery.ProxySettingsInputs()
 	settings := p.discovery.ProxySettings(node.Namespace, node.Labels)
-	return blueprint.Process{Concurrency: settings.Concurrency, Environment: settings.Environment}
+	return blueprint.ProcessSettings{Concurrency: settings.Concurrency,
+		Environment: settings.Environment}
 }
 
 // changed returns the files whose process settings have changed since the last spec was made or
@@ -61,7 +62,7 @@ func (p *processSettings) changed() (files []string) {
 	if p.used == nil || len(p.state.InForce().Config.Discovery.Addresses) > 0 {
 		return nil
 	}
-	now := p.discovery.ProcessInputs()
+	now := p.discovery.ProxySettingsInputs()
 	all := maps.Clone(p.used)
 	maps.Copy(all, now)
 	for file := range all {
@@ -74,7 +75,7 @@ func (p *processSettings) changed() (files []string) {
 	return files
 }
 
-// Name implements part.Part.
+// Name implements part.Component.
 func (p *processSettings) Name() string { return "process settings" }
 
 // settingsReloads requests a reload when the process settings in the mesh configuration change.

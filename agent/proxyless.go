@@ -48,7 +48,7 @@ func readyWithoutEnvoy(
 	switch {
 	case state.binary.Load() == nil:
 		return false, "the configuration is not in force yet"
-	case provider != "none" && provider != "spire" && manager.Pair() == nil:
+	case provider != "none" && provider != "spire" && manager.KeyPair() == nil:
 		return false, "the workload has no certificate yet"
 	}
 	reason = mesh.Closed()
@@ -56,7 +56,7 @@ func readyWithoutEnvoy(
 }
 
 // endEnvoys terminates Envoys that an earlier configuration started, because Envoy is now disabled.
-func endEnvoys(ctx context.Context, link *epoch.Link, log *slog.Logger) error {
+func endEnvoys(ctx context.Context, link *epoch.KeeperLink, log *slog.Logger) error {
 	processes, err := link.Connection().Client.Processes(ctx)
 	if err != nil || len(processes) == 0 {
 		return err
@@ -71,7 +71,7 @@ const conditionGRPCUnwritten = "grpc-bootstrap-unwritten"
 
 // grpcBootstrap writes the bootstrap file of gRPC applications and holds the node in it.
 type grpcBootstrap struct {
-	board *condition.Board
+	board *condition.Registry
 	node  atomic.Pointer[corev3.Node] // as which applications connect; nil: no bootstrap file
 }
 

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // reloader runs a reload as one transaction: read the configuration, determine whether the change
@@ -29,12 +29,12 @@ import (
 // Settings take effect in the order of the commits; a request that waits for the settings of an
 // earlier one reports that in its progress.
 type reloader struct {
-	part.Readiness
+	lifecycle.Readiness
 	*reloadState
 	source     specSource
 	supervisor requester
 	effects    effects
-	board      *condition.Board
+	board      *condition.Registry
 	log        *slog.Logger
 
 	requests chan *reload
@@ -120,7 +120,7 @@ type reload struct {
 
 func newReloader(
 	source specSource, supervisor requester, effects effects,
-	board *condition.Board, log *slog.Logger, state *reloadState,
+	board *condition.Registry, log *slog.Logger, state *reloadState,
 ) *reloader {
 	return &reloader{
 		reloadState: state, source: source, supervisor: supervisor, effects: effects, board: board,
@@ -159,7 +159,8 @@ func (r *reloader) Run(ctx context.Context) error {
 func (r *reloader) Reload(
 	ctx context.Context, reason string, request api.ReloadRequest, progress func(api.Progress),
 ) (api.ReloadResult, error) {
-	return r.do(ctx, &reload{reason: reason, ifChanged: request.IfChanged, abort: request.Abort,
+	return r.do(ctx, &reload{reason: reason, ifChanged: request.IfChanged,
+		abort:    request.AbortEpochs,
 		progress: progress})
 }
 
@@ -235,7 +236,7 @@ func (r *reloader) Ping(ctx context.Context) error {
 // serves returns the spec hash and the number of the live epoch.
 func (r *reloader) serves() (hash string, number int, live bool) {
 	e, _, live := r.supervisor.Live()
-	return e.Hash, e.Number, live
+	return e.SpecDigest, e.Number, live
 }
 
 // pendingKeys returns the keys with effect start whose values in next differ from those in started.

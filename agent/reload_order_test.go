@@ -32,12 +32,13 @@ func TestAResolverThatHangsHoldsNobodyUp(t *testing.T) {
 		}
 		r.write(t, "[log]\nlevel = \"debug\"\n[envoy]\nconnect_timeout = \"3s\"\n")
 		if got := r.ask(t, reload{reason: "later",
-			ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 1 || got.Newer {
+			ifChanged: true}); got.Outcome != api.OutcomeRestarted || *got.Epoch != 1 ||
+			got.Superseded {
 			t.Errorf("the later one: %+v", got)
 		}
 		close(r.hangs)
 		got := <-waiting // a newer configuration is on disk and in force
-		if !got.Newer || *got.Epoch != 1 || len(got.Changes) != 0 ||
+		if !got.Superseded || *got.Epoch != 1 || len(got.Changes) != 0 ||
 			r.InForce().Config.Envoy.ConnectTimeout != 3*time.Second {
 			t.Errorf("the one that was late: %+v; in force: %v", got,
 				r.InForce().Config.Envoy.ConnectTimeout)
@@ -239,7 +240,7 @@ func TestTheSameContentIsOneEpochAndNotNewer(t *testing.T) {
 					synctest.Wait()
 					second()
 					for i, outcome := range outcomes {
-						if got := <-outcome; got.Newer || *got.Epoch != 1 {
+						if got := <-outcome; got.Superseded || *got.Epoch != 1 {
 							t.Errorf("request %d: %+v", i, got)
 						}
 					}
@@ -269,7 +270,8 @@ func TestARequestThatIsOvertakenByOneWithoutEffectHasItsEpoch(t *testing.T) {
 			t.Errorf("the watch: %+v", got)
 		}
 		close(gate)
-		if got := <-asked; got.Outcome != api.OutcomeRestarted || *got.Epoch != 1 || got.Newer {
+		if got := <-asked; got.Outcome != api.OutcomeRestarted || *got.Epoch != 1 ||
+			got.Superseded {
 			t.Errorf("the request: %+v", got)
 		}
 	})

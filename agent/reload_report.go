@@ -18,7 +18,7 @@ func (r *reloader) refuse(ctx context.Context, request *reload, why []string) {
 	r.publish(request)
 	_, number, live := r.serves()
 	result := api.ReloadResult{ID: request.id, Outcome: api.OutcomeRefused, Reasons: why,
-		Files: request.files, Duration: time.Since(request.began)}
+		ChangedFiles: request.files, Duration: time.Since(request.began)}
 	remaining := "no epoch is live"
 	if live {
 		result.Epoch = &number

@@ -60,7 +60,7 @@ func (r *reloads) LostCertificates(context.Context) error { return nil }
 func (r *reloads) Live() (epoch.Epoch, epoch.Admin, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return epoch.Epoch{ID: r.liveID(), Hash: r.live, Number: r.number}, nil, r.number >= 0
+	return epoch.Epoch{ID: r.liveID(), SpecDigest: r.live, Number: r.number}, nil, r.number >= 0
 }
 
 func (r *reloads) Changed() <-chan struct{} {
@@ -74,7 +74,7 @@ func (r *reloads) Submit(request epoch.Request) func(context.Context) (epoch.Res
 	defer r.mu.Unlock()
 	hold, fail := r.hold, r.fail
 	r.waiting++
-	r.wishes = append(r.wishes, request.Spec.Hash)
+	r.wishes = append(r.wishes, request.Spec.Digest)
 	return func(context.Context) (epoch.Result, error) { return r.serve(request, hold, fail) }
 }
 
@@ -116,7 +116,7 @@ func newReloads(t *testing.T) *reloads {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.reloader = newReloader(r, r, r, condition.NewBoard(), slog.New(slog.DiscardHandler),
+	r.reloader = newReloader(r, r, r, condition.NewRegistry(), slog.New(slog.DiscardHandler),
 		newReloadState(loaded))
 	r.expect = func(context.Context, uint64, *config.Loaded, []string) {}
 	r.release = func(uint64, bool) {}
@@ -128,7 +128,7 @@ func newReloads(t *testing.T) *reloads {
 		if loaded.Config.Node.Network == "impossible" {
 			return nil, errors.New("no bootstrap can be made of it")
 		}
-		return &wanted{spec: &epoch.Spec{Hash: loaded.Config.Envoy.ConnectTimeout.String()}}, nil
+		return &wanted{spec: &epoch.Spec{Digest: loaded.Config.Envoy.ConnectTimeout.String()}}, nil
 	}
 	r.enact = func(won *prepared, _ func(string)) {
 		r.mu.Lock()
@@ -153,12 +153,12 @@ func (r *reloads) serve(
 		return epoch.Result{}, fail
 	}
 	previous := r.number
-	if request.IfChanged && r.live == request.Spec.Hash {
+	if request.IfChanged && r.live == request.Spec.Digest {
 		return epoch.Result{Epoch: r.number, Previous: r.number, Mode: epoch.Unchanged}, nil
 	}
 	r.applied++
 	r.number++
-	r.live = request.Spec.Hash
+	r.live = request.Spec.Digest
 	return epoch.Result{Epoch: r.number, Previous: previous, Mode: epoch.HotRestart}, nil
 }
 

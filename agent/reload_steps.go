@@ -77,7 +77,7 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 	read := &prepared{id: request.id, loaded: loaded, first: request.first}
 	if !request.first {
 		read.pending = pendingKeys(r.started, loaded.Config)
-		loaded.Config = config.RetainStartKeys(r.started, loaded.Config)
+		loaded.Config = config.RetainRestartKeys(r.started, loaded.Config)
 	}
 	// Watch the files before they are read, so that no change is missed while the epoch waits.
 	r.effects.Expect(ctx, request.id, loaded, nil)
@@ -132,7 +132,8 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	ifChanged := request.ifChanged || request.first || overtaken && read.epoch ||
 		read.loaded.Config.Reload.OnRequest != "always"
 	// While another reload waits for its epoch, only the supervisor knows which one will be live.
-	if live && hash == read.wanted.spec.Hash && ifChanged && !request.first && len(r.requested) == 0 {
+	if live && hash == read.wanted.spec.Digest && ifChanged && !request.first &&
+		len(r.requested) == 0 {
 		r.unchanged(ctx, request, read, number)
 		return
 	}
@@ -141,7 +142,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 		r.refuse(ctx, request, reasons(read.loses))
 		return
 	}
-	result := api.ReloadResult{OnRequest: live && hash == read.wanted.spec.Hash}
+	result := api.ReloadResult{OnlyOnRequest: live && hash == read.wanted.spec.Digest}
 	if live {
 		result.Previous = &number
 	}
@@ -152,7 +153,7 @@ func (r *reloader) decide(ctx context.Context, request *reload, read *prepared, 
 	// order.
 	wait := r.supervisor.Submit(epoch.Request{
 		Spec: read.wanted.spec, Reason: request.reason, IfChanged: ifChanged,
-		Abort: request.abort,
+		AbortEpochs: request.abort,
 		OnWait: func(until time.Time, why string) {
 			request.progress(api.Progress{Phase: why, Until: until})
 		},
@@ -224,7 +225,7 @@ func (r *reloader) winner(read *prepared) *prepared {
 	}
 	var won *prepared
 	for _, candidate := range append(slices.Clone(r.requested), r.committed) {
-		if candidate != nil && candidate.wanted.spec.Hash == hash &&
+		if candidate != nil && candidate.wanted.spec.Digest == hash &&
 			(won == nil || candidate.id > won.id) {
 			won = candidate
 		}
@@ -234,16 +235,16 @@ func (r *reloader) winner(read *prepared) *prepared {
 
 // compare sets the fields of result about the changes that a reload caused.
 func (r *reloader) compare(request *reload, result *api.ReloadResult) {
-	result.Newer = r.committed != nil && r.committed.id > request.id &&
+	result.Superseded = r.committed != nil && r.committed.id > request.id &&
 		!r.committed.same(request.read)
-	result.Files = request.files
+	result.ChangedFiles = request.files
 	result.Changes = config.Compare(request.before, r.InForce().Config)
 }
 
 // same reports whether two reloads have read the same configuration and made the same spec.
 func (p *prepared) same(other *prepared) bool {
 	return other != nil && other.wanted != nil && other.loaded.Hash == p.loaded.Hash &&
-		other.wanted.spec.Hash == p.wanted.spec.Hash
+		other.wanted.spec.Digest == p.wanted.spec.Digest
 }
 
 // commit puts a configuration in force unless a newer one is in force. It returns a function that

@@ -58,8 +58,8 @@ func TestReloadDecidesWhatAChangeNeeds(t *testing.T) {
 			!strings.Contains(strings.Join(got.Reasons, "\n"), c.reason) {
 			t.Errorf("%s: %+v", c.name, got)
 		}
-		if got.OnRequest != (c.name == "on request always") {
-			t.Errorf("%s: on request: %t", c.name, got.OnRequest)
+		if got.OnlyOnRequest != (c.name == "on request always") {
+			t.Errorf("%s: on request: %t", c.name, got.OnlyOnRequest)
 		}
 		if refused := len(r.board.Conditions()) > 0 &&
 			r.board.Conditions()[0].Code == conditionRefused; refused != (c.outcome == api.OutcomeRefused) {
@@ -174,7 +174,7 @@ func TestOlderReloadDoesNotTakeBackANewerOne(t *testing.T) {
 	releases[1]()
 	<-outcomes[1]
 	releases[0]()
-	if older := <-outcomes[0]; !older.Newer || len(older.Changes) != 2 ||
+	if older := <-outcomes[0]; !older.Superseded || len(older.Changes) != 2 ||
 		older.Changes[1].New != `"debug"` {
 		t.Errorf("the older one tells of what is not in force: %+v", older)
 	}

@@ -12,15 +12,15 @@ import (
 	"outrider.org/outrider/agent/endpoints"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/journal"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // run is one run of the agent.
 type run struct {
 	*base
-	life    *lifecycle
+	life    *agentEnd
 	state   *reloadState
-	link    *epoch.Link
+	link    *epoch.KeeperLink
 	capture *capture.Controller
 	dns     *dns.Server // nil if disabled
 	pings   []pinger
@@ -29,8 +29,8 @@ type run struct {
 
 // stage is a list of parts that start in order, after the previous stage has finished starting.
 type stage struct {
-	parts []part.Part
-	await part.Part                       // then waits until this part is ready; nil: no wait
+	parts []lifecycle.Component
+	await lifecycle.Component             // then waits until this part is ready; nil: no wait
 	then  func(ctx context.Context) error // then called; an error ends the agent; may be nil
 }
 
@@ -54,7 +54,7 @@ func (r *run) ping(ctx context.Context) error {
 // run starts the stages. It returns when a part or ctx has ended and all parts have stopped in
 // reverse order.
 func (r *run) run(ctx context.Context) error {
-	group := part.NewGroup(ctx)
+	group := lifecycle.NewGroup(ctx)
 	for _, s := range r.stages {
 		group.Start(s.parts...)
 		if s.await != nil && group.Await(s.await) != nil {
@@ -75,9 +75,9 @@ func (r *run) run(ctx context.Context) error {
 // and the capture. It returns the error of the program.
 func (r *run) end(err error) error {
 	switch {
-	case errors.Is(err, epoch.ErrGaveUp):
+	case errors.Is(err, epoch.ErrRestartsExhausted):
 		r.link.Shutdown()
-		return exitf(ExitGaveUp, "%w", err)
+		return exitf(ExitRestartsExhausted, "%w", err)
 	case err != nil:
 		if _, ok := errors.AsType[*ExitError](err); ok {
 			r.link.ShutdownIfIdle()
@@ -89,7 +89,7 @@ func (r *run) end(err error) error {
 	case r.life.stopping.Load():
 		r.link.Shutdown()
 		if r.dns != nil {
-			r.dns.CloseStored()
+			r.dns.CloseStoredSockets()
 		}
 		r.capture.Stop(context.Background()) // the context of the run has ended
 		tidy(r.state.InForce().Config, r.log)
@@ -99,7 +99,7 @@ func (r *run) end(err error) error {
 
 // awaitKeeper waits for the result of connecting to the keeper.
 func awaitKeeper(
-	ctx context.Context, b *base, c *config.Config, link *epoch.Link, connected <-chan error,
+	ctx context.Context, b *base, c *config.Config, link *epoch.KeeperLink, connected <-chan error,
 ) error {
 	if err := <-connected; err != nil || c.Envoy.Enabled {
 		return err
@@ -109,7 +109,8 @@ func awaitKeeper(
 
 // newEvents returns the part that logs conditions and events.
 func newEvents(b *base, proxy *epoch.Proxy) *journal.EventLog {
-	return &journal.EventLog{Board: b.board, Log: b.logOf("agent"), Logs: b.logs, Epochs: proxy,
-		LoggedElsewhere: []string{conditionRefused, discovery.ConditionProblems,
-			epoch.ConditionGaveUp, conditionResourcesRefused(""), endpoints.ConditionFailing}}
+	return &journal.EventLog{Conditions: b.board, Log: b.logOf("agent"), Logs: b.logs,
+		LiveEpoch: proxy,
+		SkippedConditions: []string{conditionRefused, discovery.ConditionMeshProblems,
+			epoch.ConditionRestartsExhausted, conditionResourcesRefused(""), endpoints.ConditionFailing}}
 }

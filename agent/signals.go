@@ -12,7 +12,7 @@ import (
 	"outrider.org/outrider/agent/api"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/epoch"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // signals receives the signals that the agent handles.
@@ -30,7 +30,7 @@ func catchSignals() signals {
 
 // signalHandler handles signals and stop requests.
 type signalHandler struct {
-	part.Readiness
+	lifecycle.Readiness
 	signals    signals
 	stopper    *stopper
 	reloader   *reloader

@@ -8,7 +8,7 @@ import (
 )
 
 func TestSocketFault_NamesTheKeyAndTheCure(t *testing.T) {
-	loaded := &config.Loaded{Config: &config.Config{}, Sources: map[string]config.Position{
+	loaded := &config.Loaded{Config: &config.Config{}, Positions: map[string]config.Position{
 		"xds.socket": {File: "outrider.toml", Line: 3, Column: 1}}}
 	const want = "outrider.toml:3:1: xds.socket: file does not exist; make the folder /none, which the " +
 		"agent writes and Envoy reads"

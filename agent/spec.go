@@ -17,12 +17,12 @@ import (
 
 // specMaker makes the spec of an epoch from a configuration.
 type specMaker struct {
-	blueprint.Maker
-	link  *epoch.Link // to the keeper, which runs Envoy with --version and --mode validate
-	cache string      // file in which inspect caches its result
+	blueprint.Builder
+	link  *epoch.KeeperLink // to the keeper, which runs Envoy with --version and --mode validate
+	cache string            // file in which inspect caches its result
 	log   *slog.Logger
 	// process returns what the mesh configuration sets for Envoy's process.
-	process func(ctx context.Context, c *config.Config, node config.Node) blueprint.Process
+	process func(ctx context.Context, c *config.Config, node config.Node) blueprint.ProcessSettings
 
 	binary atomic.Pointer[envoy.Binary] // last result of inspect
 }
@@ -45,7 +45,7 @@ type listener struct {
 
 // inspect returns the version and capabilities of the binary at path.
 func (m *specMaker) inspect(ctx context.Context, path string) (*envoy.Binary, error) {
-	binary, err := envoy.InspectCached(ctx, epoch.Runner{Link: m.link}, path, m.cache, m.log)
+	binary, err := envoy.InspectCached(ctx, epoch.KeeperRunner{Link: m.link}, path, m.cache, m.log)
 	if err == nil {
 		m.binary.Store(binary)
 	}
@@ -72,7 +72,7 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 	if err != nil {
 		return nil, exit(ExitNoProgram, err)
 	}
-	if err := blueprint.CheckWritable(ctx, epoch.Runner{Link: m.link}, loaded); err != nil {
+	if err := blueprint.CheckWritable(ctx, epoch.KeeperRunner{Link: m.link}, loaded); err != nil {
 		return nil, exit(ExitConfiguration, err)
 	}
 	plan, grpc, err := m.plan(ctx, loaded, to)
@@ -87,21 +87,21 @@ func (m *specMaker) make(ctx context.Context, loaded *config.Loaded, to listener
 		return nil, exit(ExitConfiguration, err)
 	}
 	return &wanted{spec: spec, binary: binary, files: plan.Files(), grpc: grpc,
-		accepted: plan.Accepted}, nil
+		accepted: plan.OnAccepted}, nil
 }
 
 // plan makes the blueprint, and the bootstrap of gRPC applications.
 func (m *specMaker) plan(ctx context.Context, loaded *config.Loaded, to listener) (
 	plan *blueprint.Blueprint, grpc []byte, err error,
 ) {
-	maker := m.Maker
-	maker.Process = m.process
-	maker.Resolve = func(ctx context.Context, address string) (netip.AddrPort, error) {
+	maker := m.Builder
+	maker.ProcessSettings = m.process
+	maker.ResolveAddress = func(ctx context.Context, address string) (netip.AddrPort, error) {
 		to.phase("looking up " + address)
-		return m.Resolve(ctx, address)
+		return m.ResolveAddress(ctx, address)
 	}
 	to.phase("making the bootstrap")
-	plan, err = maker.Make(ctx, loaded)
+	plan, err = maker.Build(ctx, loaded)
 	if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok && failed.Missing {
 		return nil, nil, exit(ExitNoProgram, err)
 	} else if ok {
@@ -128,30 +128,30 @@ func (m *specMaker) spec(
 	info := m.link.Connection().Info()
 	launched := func(l epoch.LaunchInput) envoy.CommandLine {
 		line := plan.Command
-		line.ConfigFile, line.Epoch, line.HotRestart = l.BootstrapPath, l.RestartEpoch, l.HotRestart
-		line.Number = l.Number
+		line.ConfigFile, line.RestartEpoch, line.HotRestart = l.BootstrapPath, l.RestartEpoch, l.HotRestart
+		line.EpochNumber = l.Number
 		line.BaseID, line.SocketPath = info.BaseIDOf(l.Lineage), info.SocketPath
 		return line
 	}
 	environment := append(envoyEnvironment(), plan.Environment...)
 	socket := func(l epoch.LaunchInput) string { return epoch.AdminSocket(info.Folder, l.Number) }
 	spec := &epoch.Spec{
-		Hash:      digest,
+		Digest:    digest,
 		Bootstrap: func(l epoch.LaunchInput) ([]byte, error) { return plan.Render(socket(l)) },
 		Command: func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: binary.Path, Args: launched(l).Args(binary),
 				Env: environment}, nil
 		},
-		AdminAddress:      func(l epoch.LaunchInput) string { return plan.AdminAddress(socket(l)) },
-		HotRestartVersion: binary.HotRestartVersion,
-		Namespace:         c.Node.Namespace,
-		Own:               c.OwnListeners(),
-		LiveTimeout:       c.Envoy.LiveTimeout,
-		Drain:             c.Envoy.DrainDuration,
-		ParentShutdown:    c.Envoy.ParentShutdownDuration,
+		AdminAddress:       func(l epoch.LaunchInput) string { return plan.AdminAddress(socket(l)) },
+		HotRestartVersion:  binary.HotRestartVersion,
+		Namespace:          c.Node.Namespace,
+		OwnListeners:       c.OwnListeners(),
+		LiveTimeout:        c.Envoy.LiveTimeout,
+		DrainTime:          c.Envoy.DrainDuration,
+		ParentShutdownTime: c.Envoy.ParentShutdownDuration,
 	}
 	if c.Reload.Validate {
-		spec.Validation = func(l epoch.LaunchInput) (epoch.Command, error) {
+		spec.ValidateCommand = func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: binary.Path, Args: launched(l).ValidateArgs(binary),
 				Env: environment}, nil
 		}
@@ -167,12 +167,12 @@ const (
 
 // newSpecMaker returns the maker of this host. It caches the output of outrider-bootstrap in the
 // state directory.
-func newSpecMaker(b *base, c *config.Config, link *epoch.Link, boots *bootstraps) *specMaker {
-	program := &bootstrap.Program{Cache: filepath.Join(c.Paths.StateDir, bootstrapCacheName),
-		Version: b.options.Version, Log: b.logOf("reload")}
-	maker := blueprint.MakerForThisHost()
-	maker.Render, maker.Upstream = program.Render, boots.request
-	return &specMaker{Maker: maker, link: link, log: b.log,
+func newSpecMaker(b *base, c *config.Config, link *epoch.KeeperLink, boots *bootstraps) *specMaker {
+	program := &bootstrap.Program{CachePath: filepath.Join(c.Paths.StateDir, bootstrapCacheName),
+		ExpectedVersion: b.options.Version, Log: b.logOf("reload")}
+	maker := blueprint.BuilderForThisHost()
+	maker.RenderBootstrap, maker.FetchUpstreamBootstrap = program.Render, boots.request
+	return &specMaker{Builder: maker, link: link, log: b.log,
 		cache: filepath.Join(c.Paths.StateDir, binaryCacheName)}
 }
 

@@ -62,8 +62,9 @@ func TestExitCodeOfABootstrapThatCannotBeMade(t *testing.T) {
 			ExitNoProgram},
 	} {
 		t.Run(name, func(t *testing.T) {
-			m := &specMaker{Maker: blueprint.MakerForThisHost(), cache: cache}
-			m.Render = func(context.Context, bootstrap.Request) (*bootstrap.Rendered, error) {
+			m := &specMaker{Builder: blueprint.BuilderForThisHost(), cache: cache}
+			m.RenderBootstrap = func(context.Context, bootstrap.Request) (*bootstrap.Rendered,
+				error) {
 				return nil, test.err
 			}
 			_, err := m.make(t.Context(), loaded, listener{phase: func(string) {},

@@ -16,7 +16,7 @@ type starter struct {
 	*base
 	state      *reloadState
 	claims     *hostClaims
-	maker      blueprint.Maker
+	maker      blueprint.Builder
 	bootstraps *bootstraps
 	supervisor *epoch.Supervisor
 	proxy      *epoch.Proxy

@@ -25,7 +25,7 @@ func restarted(ctx context.Context, log *slog.Logger) bool {
 			"Envoy serves meanwhile")
 	})
 	defer late.Stop()
-	job, err := systemd.Manager{}.Job(ctx)
+	job, err := systemd.Manager{}.CurrentJob(ctx)
 	if err != nil && ctx.Err() == nil {
 		log.Warn("cannot determine whether this is a stop or a restart: stopping, Envoy included",
 			"error", err)
@@ -33,8 +33,8 @@ func restarted(ctx context.Context, log *slog.Logger) bool {
 	return job == systemd.JobRestart
 }
 
-// lifecycle says how the agent ends.
-type lifecycle struct {
+// agentEnd says how the agent ends.
+type agentEnd struct {
 	stopping atomic.Bool
 	restarts atomic.Bool   // systemd restarts the agent; Envoy continues serving
 	quit     chan struct{} // buffered; receives requests for an orderly stop
@@ -42,7 +42,7 @@ type lifecycle struct {
 }
 
 // requestStop requests an orderly stop.
-func (l *lifecycle) requestStop() { notify(l.quit) }
+func (l *agentEnd) requestStop() { notify(l.quit) }
 
 // notify sends to a channel with a buffer of one, unless the buffer is full: a notification is then
 // already pending.
@@ -56,7 +56,7 @@ func notify(receiver chan<- struct{}) {
 // stopper stops the agent.
 type stopper struct {
 	*base
-	life       *lifecycle
+	life       *agentEnd
 	state      *reloadState
 	supervisor *epoch.Supervisor
 	capture    *capture.Controller
@@ -69,23 +69,23 @@ type stopper struct {
 func (s *stopper) stop(ctx context.Context, why string) {
 	again := s.life.stopping.Swap(true)
 	settings := s.state.InForce().Config.Envoy
-	if !again && s.options.Config.InUnit && restarted(ctx, s.logOf("systemd")) {
+	if !again && s.options.Config.RunsInUnit && restarted(ctx, s.logOf("systemd")) {
 		s.life.restarts.Store(true)
 		s.life.detach()
 		return
 	}
 	if again {
 		s.log.Warn("second stop signal: aborting drain", "by", why)
-		s.capture.Leave(ctx, 0)
+		s.capture.EndInterception(ctx, 0)
 	} else {
 		s.log.Info("stopping", "by", why)
-		s.health.Leave(health.ReasonStopping) // clients in the mesh then send no new requests
-		s.relay.EndStreams()
+		s.health.MarkLeaving(health.ReasonStopping) // clients in the mesh then send no new requests
+		s.relay.EndOlderStreams()
 		accepts := settings.TerminationDrainDuration // time in which Envoy accepts new connections
 		if settings.ExitOnZeroActiveConnections {
 			accepts = settings.MinimumDrainDuration
 		}
-		s.capture.Leave(ctx, accepts/2)
+		s.capture.EndInterception(ctx, accepts/2)
 	}
 	if err := s.supervisor.Stop(ctx, settings, again); err != nil && ctx.Err() == nil {
 		s.log.Error("cannot stop Envoy", "error", err)

@@ -37,14 +37,14 @@ func upstreamOf(c *config.Config) relay.Upstream {
 	u := relay.Upstream{Addresses: d.Addresses, ConnectTimeout: d.ConnectTimeout,
 		ClusterID: c.Node.ClusterID, Namespace: c.Node.Namespace,
 		ServiceAccount: c.Node.ServiceAccount}
-	if !d.TLS() {
+	if !d.UsesTLS() {
 		return u
 	}
 	u.TLS, u.RootFile = true, cmp.Or(d.RootCAFile, i.RootCAFile)
 	u.ServerName, u.Identity = d.ServerName, d.PilotIdentity
 	switch {
 	case d.Auth == "mtls" && i.ProvCertDir == "":
-		u.Workload = true
+		u.UseWorkloadCertificate = true
 	case d.Auth == "mtls" || i.TokenFile == "" && i.ProvCertDir != "":
 		u.CertFile = filepath.Join(i.ProvCertDir, "cert-chain.pem")
 		u.KeyFile = filepath.Join(i.ProvCertDir, "key.pem")
@@ -60,7 +60,7 @@ func upstreamOf(c *config.Config) relay.Upstream {
 func newRelay(b *base, c *config.Config, own func(uid uint32) bool, w *workloadIdentity,
 	resolver *dns.Server, grpc *grpcBootstrap, listeners chan<- struct{},
 ) *relay.Server {
-	options := relay.Options{Upstream: upstreamOf(c), InUse: w.inUse, Board: b.board,
+	options := relay.Options{Upstream: upstreamOf(c), InUse: w.inUse, Conditions: b.board,
 		Logger:      b.logOf("relay"),
 		UserAgent:   "outriderd/" + b.options.Version,
 		RedactError: envoy.RedactMessage, Certificate: w.certificate,
@@ -68,7 +68,7 @@ func newRelay(b *base, c *config.Config, own func(uid uint32) bool, w *workloadI
 		IsEnvoy:         func(from net.Addr) bool { return own(xds.PeerOfAddress(from).UID) },
 		ApplicationNode: grpc.node.Load,
 		OnListeners:     func() { notify(listeners) },
-		ExtraRoots:      w.AnnouncedRoots,
+		ExtraRoots:      w.AuthorityRoots,
 		Subscriptions: []relay.Subscription{{TypeURL: resource.ProxyConfigType,
 			Apply: w.applyProxyConfig}}}
 	if resolver != nil {
@@ -94,7 +94,7 @@ func applyCached(server *relay.Server, node config.Node) {
 // upstream selects the discovery server for Envoy: the embedded or the upstream server.
 type upstream struct {
 	relay     *relay.Server
-	xdsSwitch *xds.Switch
+	xdsSwitch *xds.ServiceSwitch
 	identity  *identity.Manager
 }
 
@@ -139,7 +139,7 @@ func (w *workloadIdentity) applyProxyConfig(resources []*anypb.Any, _ []string) 
 
 // certificate returns the current certificate of the identity provider.
 func (w *workloadIdentity) certificate() (*tls.Certificate, error) {
-	pair := w.Pair()
+	pair := w.KeyPair()
 	if pair == nil {
 		return nil, errors.New("the workload has no certificate yet")
 	}

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/epoch"
 	"outrider.org/outrider/agent/health"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/relay"
 	"outrider.org/outrider/agent/status"
 	"outrider.org/outrider/agent/sts"
@@ -24,7 +24,7 @@ import (
 
 // views are the HTTP servers of the agent: admin view, status, token exchange and debug interface.
 type views struct {
-	admin       *status.View
+	admin       *status.AdminView
 	status      *status.Server     // nil if disabled
 	sts         *sts.Server        // nil if disabled
 	debug       *relay.DebugServer // nil if disabled
@@ -34,7 +34,7 @@ type views struct {
 // composed are the parts that views and operations show and change.
 type composed struct {
 	state    *reloadState
-	life     *lifecycle
+	life     *agentEnd
 	epochs   *epochParts
 	identity *workloadIdentity
 	mesh     *meshParts
@@ -43,41 +43,41 @@ type composed struct {
 }
 
 // operations returns the operations on epochs.
-func (p composed) operations() operations.Epochs {
-	return operations.Epochs{Supervisor: p.epochs.supervisor, Proxy: p.proxy,
+func (p composed) operations() operations.EpochOperations {
+	return operations.EpochOperations{Supervisor: p.epochs.supervisor, Proxy: p.proxy,
 		Keeper: p.epochs.link, Health: p.health}
 }
 
 func newViews(b *base, c *config.Config, p composed) *views {
 	trusted, e, m := trustedUsers(c), p.epochs, p.mesh
 	v := &views{connections: status.ConnectionMetrics{}}
-	v.admin = status.NewView(status.ViewOptions{Config: viewConfig(c), Proxy: p.proxy,
-		Epochs: e.supervisor, Trusted: trusted, Board: b.board, Logger: b.logOf("status")})
+	v.admin = status.NewAdminView(status.AdminViewOptions{Config: viewConfig(c), Proxy: p.proxy,
+		Epochs: e.supervisor, TrustedUIDs: trusted, Conditions: b.board, Logger: b.logOf("status")})
 	v.connections["admin"] = v.admin
 	if c.STS.Port != 0 {
 		v.sts = sts.NewServer(sts.Options{
-			Address:   net.JoinHostPort("127.0.0.1", strconv.Itoa(c.STS.Port)),
-			Google:    sts.NewGoogle(c.STS.Audience, c.STS.ServiceAccount),
-			TokenFile: c.Identity.TokenFile,
-			Trusted:   trusted, Board: b.board, Logger: b.logOf("sts"),
+			Address:     net.JoinHostPort("127.0.0.1", strconv.Itoa(c.STS.Port)),
+			Google:      sts.NewGoogleExchanger(c.STS.Audience, c.STS.ServiceAccount),
+			TokenFile:   c.Identity.TokenFile,
+			TrustedUIDs: trusted, Conditions: b.board, Logger: b.logOf("sts"),
 		})
 	}
 	if len(c.Discovery.Addresses) > 0 && c.Discovery.DebugAddress != "" {
 		v.debug = &relay.DebugServer{Server: m.relay, Users: trusted,
-			Address: c.Discovery.DebugAddress, Board: b.board, Logger: b.logOf("relay")}
+			Address: c.Discovery.DebugAddress, Conditions: b.board, Logger: b.logOf("relay")}
 	}
 	if c.Status.Address == "" {
 		return v
 	}
-	metrics := status.Metrics{Version: b.options.Version, Started: b.started, Board: b.board,
+	metrics := status.Metrics{Version: b.options.Version, Started: b.started, Conditions: b.board,
 		Supervisor: e.supervisor, Proxy: p.proxy, Keeper: e.link, Discovery: m.discovery, XDS: m.xds,
 		Relay: m.relay, Health: p.health, Identity: p.identity.Manager, STS: v.sts, DNS: m.dns,
 		Capture: m.capture, Endpoints: m.endpoints, PendingKeys: p.state.Pending,
 		Connections: v.connections}
 	v.status = status.NewServer(status.Options{
 		Address: c.Status.Address, Config: statusConfig(c), Readiness: p.proxy, Proxy: p.proxy,
-		Control: control{p.operations(), p.life}, Metrics: metrics.Gatherer(), Trusted: trusted,
-		Board: b.board, Logger: b.logOf("status"),
+		Control: control{p.operations(), p.life}, Metrics: metrics.Gatherer(), TrustedUIDs: trusted,
+		Conditions: b.board, Logger: b.logOf("status"),
 	})
 	v.connections["status"] = v.status
 	return v
@@ -85,8 +85,8 @@ func newViews(b *base, c *config.Config, p composed) *views {
 
 // control implements status.Control.
 type control struct {
-	operations.Epochs
-	life *lifecycle
+	operations.EpochOperations
+	life *agentEnd
 }
 
 // Quit requests an orderly stop and returns at once.
@@ -98,7 +98,7 @@ func (c control) Quit(context.Context) error {
 // newBackend returns the operations of the private socket and of D-Bus.
 func newBackend(b *base, p composed, v *views, maker *specMaker, r *reloader) *backend {
 	e, m, epochs := p.epochs, p.mesh, p.operations()
-	mesh := &operations.Mesh{Discovery: m.discovery, Ports: m.tracker, Unbound: m.unbound,
+	mesh := &operations.MeshOperations{Discovery: m.discovery, Ports: m.tracker, Unbound: m.unbound,
 		Exposure: m.exposure, Endpoints: m.endpoints, Identity: p.identity.Manager, Proxy: p.proxy}
 	return &backend{
 		overview: &overview{state: p.state, life: p.life, maker: maker, version: b.options.Version,
@@ -106,36 +106,38 @@ func newBackend(b *base, p composed, v *views, maker *specMaker, r *reloader) *b
 			presence: e.claims.presence, proxy: p.proxy, relay: m.relay, health: p.health,
 			capture: m.capture, epochs: epochs, mesh: mesh},
 		configuration: configuration{options: b.options.Config, reloader: r, board: b.board,
-			checker: blueprint.CheckOptions{Maker: maker.Maker,
-				Runner: epoch.Runner{Link: e.link}}},
-		Epochs: epochs, Mesh: mesh,
-		Interception: operations.Interception{Client: m.capture},
-		Levels:       operations.Levels{Level: b.level, Log: b.log, Proxy: p.proxy},
-		Resources: operations.Resources{Supervisor: e.supervisor, Discovery: m.discovery, XDS: m.xds,
+			checker: blueprint.CheckOptions{Builder: maker.Builder,
+				Runner: epoch.KeeperRunner{Link: e.link}}},
+		EpochOperations: epochs, MeshOperations: mesh,
+		CaptureOperations: operations.CaptureOperations{Client: m.capture},
+		LogLevelOperations: operations.LogLevelOperations{Level: b.level, Log: b.log,
+			Proxy: p.proxy},
+		ResourceOperations: operations.ResourceOperations{Supervisor: e.supervisor,
+			Discovery: m.discovery, XDS: m.xds,
 			Relay: m.relay, View: v.admin},
 	}
 }
 
 func newAPI(
-	b *base, c *config.Config, operations *backend, readiness *part.Readiness,
+	b *base, c *config.Config, operations *backend, readiness *lifecycle.Readiness,
 ) *api.Server {
 	rule := api.AccessRule{UID: uint32(os.Geteuid()), Group: changersGroup}
 	return api.NewServer(api.Options{Socket: filepath.Join(c.Paths.RuntimeDir, api.SocketName),
-		Rule: rule, Backend: operations, Board: b.board, Logger: b.logOf("api"),
+		Rule: rule, Backend: operations, Conditions: b.board, Logger: b.logOf("api"),
 		Readiness: readiness})
 }
 
 // newBus returns the D-Bus server.
 func newBus(b *base, operations *backend) (*bus.Server, error) {
 	unit := ""
-	if b.options.Config.InUnit {
+	if b.options.Config.RunsInUnit {
 		var err error
 		if unit, err = (systemd.Manager{}).Unit(); err != nil {
 			b.logOf("bus").Warn("cannot determine the name of the unit", "error", err)
 		}
 	}
 	return bus.New(bus.Options{Address: b.options.environment()("DBUS_SYSTEM_BUS_ADDRESS"),
-		Instance: b.options.Config.Instance, Unit: unit, Backend: operations, Board: b.board,
+		Instance: b.options.Config.Instance, Unit: unit, Backend: operations, Conditions: b.board,
 		Logger: b.logOf("bus")})
 }
 
@@ -147,8 +149,8 @@ func statusConfig(c *config.Config) status.Config {
 		ApplicationMetrics: c.Status.ApplicationMetrics, Probes: c.Status.Probes}
 }
 
-func viewConfig(c *config.Config) status.ViewConfig {
-	return status.ViewConfig{Port: c.Envoy.AdminPort, Full: c.Envoy.AdminAccess == "full"}
+func viewConfig(c *config.Config) status.AdminViewConfig {
+	return status.AdminViewConfig{Port: c.Envoy.AdminPort, Full: c.Envoy.AdminAccess == "full"}
 }
 
 // trustedUsers returns the users whose connections have their own limits: root, the agent's user

@@ -17,17 +17,17 @@ import (
 // xdsObserver implements xds.Observer. It converts ACKs, NACKs and other events of Envoy's streams
 // to conditions, events and log lines, and reports them to the discovery server.
 type xdsObserver struct {
-	board     *condition.Board
+	board     *condition.Registry
 	log       *slog.Logger
 	discovery *discovery.Server
-	refused   *xds.Refusals
+	refused   *xds.RefusalConditions
 	ports     *ports.PortTracker
 	unbound   *ports.UnboundListeners
 }
 
-func newXDSObserver(board *condition.Board, log *slog.Logger, server *discovery.Server,
+func newXDSObserver(board *condition.Registry, log *slog.Logger, server *discovery.Server,
 	tracker *ports.PortTracker, unbound *ports.UnboundListeners) xdsObserver {
-	refused := xds.NewRefusals(board, conditionResourcesRefused, "")
+	refused := xds.NewRefusalConditions(board, conditionResourcesRefused, "")
 	return xdsObserver{board, log, server, refused, tracker, unbound}
 }
 
@@ -40,41 +40,41 @@ func conditionResourcesRefused(typeURL string) string {
 	return "resources-refused-" + strings.ToLower(resource.TypeName(typeURL))
 }
 
-// Connected logs a new stream.
-func (o xdsObserver) Connected(stream xds.Stream) {
+// OnConnect logs a new stream.
+func (o xdsObserver) OnConnect(stream xds.Stream) {
 	o.log.Debug("Envoy connected", "service", stream.Service, "pid", stream.Peer.PID, "delta",
 		stream.Delta)
 }
 
-// Disconnected logs the end of a stream and removes its refusals.
-func (o xdsObserver) Disconnected(stream xds.Stream, err error) {
-	o.refused.Ended(stream.ID)
-	o.unbound.StreamEnded(stream)
+// OnDisconnect logs the end of a stream and removes its refusals.
+func (o xdsObserver) OnDisconnect(stream xds.Stream, err error) {
+	o.refused.RemoveStream(stream.ID)
+	o.unbound.OnStreamEnd(stream)
 	o.discovery.RecordStreamEnd(stream.ID)
 	o.log.Debug("Envoy disconnected", "service", stream.Service, "pid", stream.Peer.PID,
 		"error", err)
 }
 
-// Pushed logs a response.
-func (o xdsObserver) Pushed(stream xds.Stream, push xds.Push) {
+// OnPush logs a response.
+func (o xdsObserver) OnPush(stream xds.Stream, push xds.Push) {
 	o.log.Debug("xDS response sent", "pid", stream.Peer.PID, "type",
 		resource.TypeName(push.Type), "version", push.Version, "resources", push.Resources,
 		"removed", len(push.Removed), "bytes", push.Bytes)
 }
 
-// Accepted logs an ACK and notifies the discovery server and the trackers of ports.
-func (o xdsObserver) Accepted(stream xds.Stream, typeURL, version string) {
-	o.discovery.RecordAccepted(stream.ID, stream.Node)
-	o.ports.Accepted(stream.Node, typeURL)
-	o.unbound.Accepted(stream, typeURL)
+// OnAck logs an ACK and notifies the discovery server and the trackers of ports.
+func (o xdsObserver) OnAck(stream xds.Stream, typeURL, version string) {
+	o.discovery.RecordAck(stream.ID, stream.Node)
+	o.ports.OnAck(stream.Node, typeURL)
+	o.unbound.OnAck(stream, typeURL)
 	o.log.Debug("xDS response accepted", "pid", stream.Peer.PID, "type",
 		resource.TypeName(typeURL), "version", version)
 }
 
-// Refused reports a NACK, with the refused resources and the objects of the mesh configuration from
+// OnNack reports a NACK, with the refused resources and the objects of the mesh configuration from
 // which they were translated.
-func (o xdsObserver) Refused(stream xds.Stream, refusal xds.Refusal) {
-	rest, fresh := o.unbound.Refused(stream, refusal)
+func (o xdsObserver) OnNack(stream xds.Stream, refusal xds.Refusal) {
+	rest, fresh := o.unbound.OnNack(stream, refusal)
 	if !fresh {
 		return // Envoy tried again to bind ports that are still in use, which was reported before
 	}
@@ -126,13 +126,13 @@ func (o xdsObserver) refuse(stream xds.Stream, refusal xds.Refusal, sentence str
 
 // inUse describes what Envoy uses in place of the refused resources.
 func inUse(refusal xds.Refusal) string {
-	switch retained := slices.DeleteFunc(slices.Clone(refusal.InUse),
+	switch retained := slices.DeleteFunc(slices.Clone(refusal.VersionsInUse),
 		func(version string) bool { return version == "" }); {
-	case len(retained) == 0 && len(refusal.InUse) > 0:
+	case len(retained) == 0 && len(refusal.VersionsInUse) > 0:
 		return "there is no previous version"
-	case len(retained) == 1 && len(refusal.InUse) == 1:
+	case len(retained) == 1 && len(refusal.VersionsInUse) == 1:
 		return "the previous version stays in use (" + retained[0] + ")"
-	case len(retained) < len(refusal.InUse):
+	case len(retained) < len(refusal.VersionsInUse):
 		return fmt.Sprintf("of %d resources the previous version stays in use (%s), "+
 			"the others have none", len(retained),
 			strings.Join(retained[:min(len(retained), maxShown)], ", "))
@@ -143,10 +143,10 @@ func inUse(refusal xds.Refusal) string {
 	return "the previous version stays in use"
 }
 
-// Recovered records that a stream accepts resources again.
-func (o xdsObserver) Recovered(stream xds.Stream, typeURL string, names []string) {
-	o.unbound.Recovered(stream, typeURL, names)
-	if accepted := o.refused.Accepted(stream.ID, typeURL, names); len(accepted) > 0 {
+// OnRecovery records that a stream accepts resources again.
+func (o xdsObserver) OnRecovery(stream xds.Stream, typeURL string, names []string) {
+	o.unbound.OnRecovery(stream, typeURL, names)
+	if accepted := o.refused.RemoveAccepted(stream.ID, typeURL, names); len(accepted) > 0 {
 		o.log.Info("Envoy accepted resources that it had refused", "pid", stream.Peer.PID,
 			"type", resource.TypeName(typeURL), "resources", strings.Join(accepted, ", "))
 	}

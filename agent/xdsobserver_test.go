@@ -18,12 +18,12 @@ func TestXDSObserver_ConditionLastsAsLongAsSomebodyRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	o := newXDSObserver(board, slog.New(slog.DiscardHandler), server, nil,
-		ports.NewUnboundListeners(ports.UnboundOptions{Source: server, Board: board}))
+		ports.NewUnboundListeners(ports.UnboundOptions{Source: server, Conditions: board}))
 	old, next := xds.Stream{ID: 1}, xds.Stream{ID: 2}
 	refuse := func(stream xds.Stream, name string, origins ...resource.Origin) {
-		o.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name},
+		o.OnNack(stream, xds.Refusal{Type: resource.ListenerType, Resources: []string{name},
 			Error: "cannot bind " + name + "\n", Origins: origins})
 	}
 	for _, step := range []struct {
@@ -34,10 +34,13 @@ func TestXDSObserver_ConditionLastsAsLongAsSomebodyRefuses(t *testing.T) {
 		{"one that an object explains", func() { refuse(old, "known", resource.Origin{Line: 1}) }, ""},
 		{"one", func() { refuse(old, "a") }, "a"},
 		{"two", func() { refuse(old, "b") }, "a b"},
-		{"one of two is accepted", func() { o.Recovered(old, resource.ListenerType, []string{"a"}) }, "b"},
+		{"one of two is accepted", func() {
+			o.OnRecovery(old, resource.ListenerType,
+				[]string{"a"})
+		}, "b"},
 		{"the next epoch refuses it too", func() { refuse(next, "b") }, "b"},
-		{"the first one ends", func() { o.Disconnected(old, nil) }, "b"},
-		{"and the other", func() { o.Disconnected(next, errors.New("it crashed")) }, ""},
+		{"the first one ends", func() { o.OnDisconnect(old, nil) }, "b"},
+		{"and the other", func() { o.OnDisconnect(next, errors.New("it crashed")) }, ""},
 	} {
 		step.do()
 		sentence := ""
@@ -68,7 +71,7 @@ func TestXDSObserver_NamesTheVersionInUse(t *testing.T) {
 		{[]string{"1", "", ""},
 			"of 1 resources the previous version stays in use (1), the others have none"},
 	} {
-		if got := inUse(xds.Refusal{InUse: test.kept}); got != test.want {
+		if got := inUse(xds.Refusal{VersionsInUse: test.kept}); got != test.want {
 			t.Errorf("%q: %s", test.kept, got)
 		}
 	}

@@ -34,7 +34,7 @@ func (p *Program) identify(question []byte) (string, error) {
 		return "", runError(fmt.Errorf("cannot stat %s: %w", path, err))
 	}
 	sum := sha256.New()
-	_, _ = fmt.Fprintf(sum, "%q %q %d %d %d %v %v\n", p.Version, path, file.Dev, file.Ino,
+	_, _ = fmt.Fprintf(sum, "%q %q %d %d %d %v %v\n", p.ExpectedVersion, path, file.Dev, file.Ino,
 		file.Size, file.Mtim, file.Ctim)
 	_, _ = sum.Write(question)
 	return fmt.Sprintf("%x", sum.Sum(nil)), nil
@@ -42,7 +42,7 @@ func (p *Program) identify(question []byte) (string, error) {
 
 // loadCache returns the cached answer to a question, nil if there is none.
 func (p *Program) loadCache(question string) *Rendered {
-	file, err := os.OpenFile(p.Cache, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
+	file, err := os.OpenFile(p.CachePath, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return nil
 	}
@@ -74,11 +74,11 @@ func (p *Program) storeCache(question string, rendered *Rendered) error {
 	case len(text) > maxCached:
 		err = fmt.Errorf("the bootstrap has more than %d bytes", maxCached)
 	default:
-		err = renameio.WriteFile(p.Cache, text, 0o600, renameio.IgnoreUmask(),
-			renameio.WithTempDir(filepath.Dir(p.Cache)))
+		err = renameio.WriteFile(p.CachePath, text, 0o600, renameio.IgnoreUmask(),
+			renameio.WithTempDir(filepath.Dir(p.CachePath)))
 	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", p.Cache, err)
+		return fmt.Errorf("write %s: %w", p.CachePath, err)
 	}
 	return nil
 }

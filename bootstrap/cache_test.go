@@ -51,8 +51,8 @@ func (c counted) asked() int {
 // start renders as a new agent does: it has no state but the cache file.
 func (c counted) start(cache, version string, request bootstrap.Request) *bootstrap.Rendered {
 	c.t.Helper()
-	rendered, err := (&bootstrap.Program{Path: c.path, Cache: cache,
-		Version: version}).Render(c.t.Context(), request)
+	rendered, err := (&bootstrap.Program{Path: c.path, CachePath: cache,
+		ExpectedVersion: version}).Render(c.t.Context(), request)
 	if err != nil {
 		c.t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestCache_IgnoresBrokenFile(t *testing.T) {
 // Errors are not cached. A bootstrap that cannot be cached is returned nevertheless.
 func TestCache_OmitsFailures(t *testing.T) {
 	c, cache := newCounted(t), filepath.Join(t.TempDir(), "bootstrap.json")
-	p := &bootstrap.Program{Path: c.path, Cache: cache}
+	p := &bootstrap.Program{Path: c.path, CachePath: cache}
 	if _, err := p.Render(t.Context(),
 		bootstrap.Request{Template: file("t", "{{ if }}")}); err == nil {
 		t.Error("a broken template is rendered")

@@ -30,14 +30,16 @@ const installedProgram = "/usr/libexec/outrider/outrider-bootstrap"
 // also in a file, for the next start. The zero value searches for the program in the directory of
 // the running program, then in that of the packages.
 type Program struct {
-	Path   string        // "" = found automatically
-	Time   time.Duration // maximum CPU time; 0 = 20 s
-	Memory uint64        // maximum memory in bytes; 0 = 512 MiB
-	// Cache is the path of a file (mode 0600) with the last result that is not Secret; "" = none.
-	Cache string
-	// Version is the expected version of the program; results of another one are not cached.
-	Version string
-	Log     *slog.Logger // for warnings; nil = none
+	Path        string        // "" = found automatically
+	CPULimit    time.Duration // maximum CPU time; 0 = 20 s
+	MemoryLimit uint64        // maximum memory in bytes; 0 = 512 MiB
+	// CachePath is the path of a file (mode 0600) with the last result that is not Secret; "" =
+	// none.
+	CachePath string
+	// ExpectedVersion is the expected version of the program; results of another one are not
+	// cached.
+	ExpectedVersion string
+	Log             *slog.Logger // for warnings; nil = none
 
 	once         sync.Once
 	rendering    chan struct{}     // semaphore, held while rendering; guards the fields below
@@ -82,7 +84,7 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 
 // cachedOrRun returns the cached result, or runs the program and caches its result.
 func (p *Program) cachedOrRun(ctx context.Context, question []byte) (*Rendered, error) {
-	if p.Cache == "" {
+	if p.CachePath == "" {
 		return p.run(ctx, question)
 	}
 	identity, err := p.identify(question)
@@ -116,9 +118,9 @@ const (
 	typedMemory = 128 << 20
 )
 
-func (p *Program) time() time.Duration { return cmp.Or(p.Time, defaultTime) }
+func (p *Program) time() time.Duration { return cmp.Or(p.CPULimit, defaultTime) }
 
-func (p *Program) memory() uint64 { return cmp.Or(p.Memory, defaultMemory) }
+func (p *Program) memory() uint64 { return cmp.Or(p.MemoryLimit, defaultMemory) }
 
 func (p *Program) question(request Request) ProgramInput {
 	return ProgramInput{Protocol: ProgramProtocol, Time: p.time(), Memory: p.memory(),
@@ -146,8 +148,9 @@ func (p *Program) run(ctx context.Context, question []byte) (*Rendered, error) {
 	return answer.Rendered, nil
 }
 
-// CheckTyped returns the findings for each of configs. An error means that they were not checked.
-func (p *Program) CheckTyped(ctx context.Context, configs []typedconfig.Config) (
+// CheckTypedConfigs returns the findings for each of configs. An error means that they were not
+// checked.
+func (p *Program) CheckTypedConfigs(ctx context.Context, configs []typedconfig.Config) (
 	[][]typedconfig.Finding, error) {
 	question := p.question(Request{})
 	question.Typed = configs
@@ -166,8 +169,8 @@ func (p *Program) CheckTyped(ctx context.Context, configs []typedconfig.Config) 
 
 // TypedChecker returns a checker of typed_configs by outrider-bootstrap.
 func TypedChecker() *typedconfig.Checker {
-	p := &Program{Time: typedTime, Memory: typedMemory}
-	return &typedconfig.Checker{Run: p.CheckTyped}
+	p := &Program{CPULimit: typedTime, MemoryLimit: typedMemory}
+	return &typedconfig.Checker{Run: p.CheckTypedConfigs}
 }
 
 // exchange runs the program for one question. purpose begins the text of errors.

@@ -136,9 +136,9 @@ func TestProgram_Faults(t *testing.T) {
 		"without size": {double, "a:b.tmpl: rendering it takes more than 256 MiB of memory"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &bootstrap.Program{Path: program, Memory: 256 << 20}
+			p := &bootstrap.Program{Path: program, MemoryLimit: 256 << 20}
 			if name == "without end" {
-				p.Time = time.Second
+				p.CPULimit = time.Second
 			}
 			_, err := p.Render(t.Context(), bootstrap.Request{Input: everything(),
 				Template: file("a:b.tmpl", test.template)})

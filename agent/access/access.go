@@ -16,8 +16,8 @@ import (
 // Result reports whether a user may read a file, list and enter a directory, or connect to a socket.
 type Result struct {
 	Readable bool `json:"readable,omitempty"`
-	// ClosedDirectory is the first directory of the path that the user may not enter; "": none.
-	ClosedDirectory string `json:"closed,omitempty"`
+	// DeniedDirectory is the first directory of the path that the user may not enter; "": none.
+	DeniedDirectory string `json:"closed,omitempty"`
 	// ResolvedPath is the path without symbolic links, as far as the user can resolve them.
 	ResolvedPath string `json:"final,omitempty"`
 	// Device and Inode identify the file, if it could be reached.
@@ -73,7 +73,7 @@ func closedDirectory(path string) (Result, error) {
 	for names := split(path); len(names) > 0; {
 		if errors.Is(unix.Access(at, unix.X_OK), unix.EACCES) {
 			final := filepath.Join(append([]string{at}, names...)...)
-			return Result{ClosedDirectory: at, ResolvedPath: final}, nil
+			return Result{DeniedDirectory: at, ResolvedPath: final}, nil
 		}
 		next := filepath.Join(at, names[0])
 		names = names[1:]

@@ -77,22 +77,22 @@ func TestCheckAs(t *testing.T) {
 		"acl-masked":    {ResolvedPath: "acl-masked"},
 		"acl-group":     {Readable: true, ResolvedPath: "acl-group"},
 		"closed":        {ResolvedPath: "closed"},
-		"closed/file":   {ClosedDirectory: "closed", ResolvedPath: "closed/file"},
+		"closed/file":   {DeniedDirectory: "closed", ResolvedPath: "closed/file"},
 		"acl-open/file": {Readable: true, ResolvedPath: "acl-open/file"},
 		"socket-closed": {ResolvedPath: "socket-closed"},
-		"acl-shut/file": {ClosedDirectory: "acl-shut", ResolvedPath: "acl-shut/file"},
+		"acl-shut/file": {DeniedDirectory: "acl-shut", ResolvedPath: "acl-shut/file"},
 		"listless":      {ResolvedPath: "listless"},
 		"listless/file": {Readable: true, ResolvedPath: "listless/file"},
 		"link":          {ResolvedPath: "private"},
 		"socket":        {Readable: true, ResolvedPath: "socket"},
-		"into":          {ClosedDirectory: "closed", ResolvedPath: "closed/file"},
+		"into":          {DeniedDirectory: "closed", ResolvedPath: "closed/file"},
 		"fifo":          {ResolvedPath: "fifo"},
 	} {
 		path := filepath.Join(folder, name)
 		got, err := CheckAs(stranger, path)
 		want.ResolvedPath = filepath.Join(folder, want.ResolvedPath)
-		if want.ClosedDirectory != "" {
-			want.ClosedDirectory = filepath.Join(folder, want.ClosedDirectory)
+		if want.DeniedDirectory != "" {
+			want.DeniedDirectory = filepath.Join(folder, want.DeniedDirectory)
 		} else {
 			var status unix.Stat_t
 			if err := unix.Stat(path, &status); err != nil {

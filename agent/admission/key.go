@@ -8,9 +8,9 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Key identifies the clients that share a limit: those of a user of this host (UID) or, if Network
-// is valid, those of a remote network.
-type Key struct {
+// ClientKey identifies the clients that share a limit: those of a user of this host (UID) or, if
+// Network is valid, those of a remote network.
+type ClientKey struct {
 	UID     uint32
 	Network netip.Prefix
 }
@@ -20,10 +20,10 @@ type Key struct {
 const UnknownUser = ^uint32(0)
 
 // KeyOfUser returns the key of a user of this host.
-func KeyOfUser(uid uint32) Key { return Key{UID: uid} }
+func KeyOfUser(uid uint32) ClientKey { return ClientKey{UID: uid} }
 
 // String returns the remote network, or the user as "user UID".
-func (k Key) String() string {
+func (k ClientKey) String() string {
 	if k.Local() {
 		return fmt.Sprintf("user %d", k.UID)
 	}
@@ -31,12 +31,12 @@ func (k Key) String() string {
 }
 
 // Local reports whether the key is a user of this host.
-func (k Key) Local() bool { return !k.Network.IsValid() }
+func (k ClientKey) Local() bool { return !k.Network.IsValid() }
 
 // AdmitTCP returns an Options.Admit with one pool for clients on this host and one for remote
 // clients.
-func AdmitTCP(local, remote *Pool) func(net.Conn) (*Pool, Key) {
-	return func(c net.Conn) (*Pool, Key) {
+func AdmitTCP(local, remote *Pool) func(net.Conn) (*Pool, ClientKey) {
+	return func(c net.Conn) (*Pool, ClientKey) {
 		key := KeyOfTCP(c)
 		if key.Local() {
 			return local, key
@@ -49,7 +49,7 @@ func AdmitTCP(local, remote *Pool) func(net.Conn) (*Pool, Key) {
 // peer's socket: the address does not identify the user, because any user may use all of
 // 127.0.0.0/8. For a remote peer it is the IPv4 address, or the /64 of the IPv6 address, because a
 // host may use all addresses of its /64.
-func KeyOfTCP(c net.Conn) Key {
+func KeyOfTCP(c net.Conn) ClientKey {
 	local, remote := addrPort(c.LocalAddr()), addrPort(c.RemoteAddr())
 	if uid, err := sockdiag.CreatorUID(remote, local); err == nil {
 		return KeyOfUser(uid)
@@ -65,7 +65,7 @@ func KeyOfTCP(c net.Conn) Key {
 	if err != nil { // not an IP address
 		return KeyOfUser(UnknownUser)
 	}
-	return Key{Network: network}
+	return ClientKey{Network: network}
 }
 
 func addrPort(address net.Addr) netip.AddrPort {

@@ -10,11 +10,12 @@ import (
 // Options configure a Listener.
 type Options struct {
 	// Admit returns the pool and the key of a connection.
-	Admit func(net.Conn) (*Pool, Key)
-	// Busy marks all connections as busy from the start, so that they are never evicted.
-	Busy bool
-	// Refusal is sent to refused connections. It must fit into the send buffer of a new socket.
-	Refusal []byte
+	Admit func(net.Conn) (*Pool, ClientKey)
+	// NeverEvict marks all connections as busy from the start, so that they are never evicted.
+	NeverEvict bool
+	// RefusalResponse is sent to refused connections. It must fit into the send buffer of a new
+	// socket.
+	RefusalResponse []byte
 }
 
 // Listener accepts connections that their pool admits, and closes the rest. It does not wait until
@@ -31,7 +32,7 @@ func NewListener(inner net.Listener, options Options) *Listener { return &Listen
 // Conn is an admitted connection.
 type Conn struct {
 	net.Conn
-	Key  Key
+	Key  ClientKey
 	slot *Slot
 }
 
@@ -45,13 +46,13 @@ func (l *Listener) Accept() (net.Conn, error) {
 		pool, key := l.options.Admit(accepted)
 		slot, ok := pool.Acquire(key, func() { _ = accepted.Close() })
 		if ok {
-			if !l.options.Busy {
+			if !l.options.NeverEvict {
 				slot.SetIdle()
 			}
 			return &Conn{Conn: accepted, Key: key, slot: slot}, nil
 		}
 		_ = accepted.SetWriteDeadline(time.Now().Add(time.Second))
-		_, _ = accepted.Write(l.options.Refusal)
+		_, _ = accepted.Write(l.options.RefusalResponse)
 		_ = accepted.Close()
 	}
 }
@@ -96,7 +97,7 @@ func ConnFromContext(ctx context.Context) *Conn {
 
 // KeyFromContext returns the key of a request's connection, or the key of UnknownUser if the
 // context contains no connection.
-func KeyFromContext(ctx context.Context) Key {
+func KeyFromContext(ctx context.Context) ClientKey {
 	if c := ConnFromContext(ctx); c != nil {
 		return c.Key
 	}
@@ -107,7 +108,7 @@ func KeyFromContext(ctx context.Context) Key {
 // was read, because the client could not receive the response.
 func AbortEvicted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c := ConnFromContext(r.Context()); c != nil && !c.slot.Held() {
+		if c := ConnFromContext(r.Context()); c != nil && !c.slot.IsHeld() {
 			panic(http.ErrAbortHandler)
 		}
 		next.ServeHTTP(w, r)

@@ -42,8 +42,8 @@ func serve(t *testing.T, limits Limits) (string, *Pool) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = server.Serve(NewListener(inner, Options{Refusal: []byte(refusal),
-			Admit: func(c net.Conn) (*Pool, Key) { return pool, KeyOfTCP(c) }}))
+		_ = server.Serve(NewListener(inner, Options{RefusalResponse: []byte(refusal),
+			Admit: func(c net.Conn) (*Pool, ClientKey) { return pool, KeyOfTCP(c) }}))
 	}()
 	t.Cleanup(func() {
 		close(ending)

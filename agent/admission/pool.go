@@ -1,10 +1,10 @@
 // Package admission limits concurrent connections and expensive operations, in total and per
 // client.
 //
-// A Pool has slots: a total limit, and a limit per Key, which is a local user or a remote network.
-// At a limit, the slot that has been idle longest is evicted. Only busy slots can therefore exhaust
-// a pool, and one key cannot use more than its share. Separate pools isolate clients from each
-// other; a Listener selects the pool of each connection.
+// A Pool has slots: a total limit, and a limit per ClientKey, which is a local user or a remote
+// network. At a limit, the slot that has been idle longest is evicted. Only busy slots can
+// therefore exhaust a pool, and one key cannot use more than its share. Separate pools isolate
+// clients from each other; a Listener selects the pool of each connection.
 //
 // ConnState, ConnContext and AbortEvicted connect a Listener to an http.Server. NewServer, Bind,
 // Serve and ServeGRPC start and stop servers.
@@ -43,7 +43,7 @@ type Pool struct {
 	limits Limits
 
 	mu      sync.Mutex
-	slots   map[Key]map[*Slot]struct{}
+	slots   map[ClientKey]map[*Slot]struct{}
 	size    int
 	idle    int           // number of idle slots
 	changed chan struct{} // closed when a slot is released or becomes idle; nil: nobody waits
@@ -53,19 +53,19 @@ type Pool struct {
 // Slot is the right of one connection or operation. It ends with Release or with its eviction.
 type Slot struct {
 	pool  *Pool
-	key   Key
+	key   ClientKey
 	evict func()
 	idle  time.Time // start of idleness; zero: busy
 }
 
 // NewPool returns an empty pool.
 func NewPool(limits Limits) *Pool {
-	return &Pool{limits: limits, slots: map[Key]map[*Slot]struct{}{}}
+	return &Pool{limits: limits, slots: map[ClientKey]map[*Slot]struct{}{}}
 }
 
 // Acquire returns a busy slot and reports whether one was available. If the slot is evicted while
 // idle, evict is called from the goroutine of another caller; it must not block.
-func (p *Pool) Acquire(key Key, evict func()) (*Slot, bool) {
+func (p *Pool) Acquire(key ClientKey, evict func()) (*Slot, bool) {
 	slot, victim, _ := p.enter(key, evict, false)
 	if victim != nil {
 		victim.evict()
@@ -74,7 +74,7 @@ func (p *Pool) Acquire(key Key, evict func()) (*Slot, bool) {
 }
 
 // WaitAcquire is like Acquire but waits for a slot until ctx ends. Its error is that of ctx.
-func (p *Pool) WaitAcquire(ctx context.Context, key Key, evict func()) (*Slot, error) {
+func (p *Pool) WaitAcquire(ctx context.Context, key ClientKey, evict func()) (*Slot, error) {
 	for {
 		slot, victim, changed := p.enter(key, evict, true)
 		if victim != nil {
@@ -91,7 +91,7 @@ func (p *Pool) WaitAcquire(ctx context.Context, key Key, evict func()) (*Slot, e
 	}
 }
 
-func (p *Pool) enter(key Key, evict func(), wait bool) (slot, victim *Slot,
+func (p *Pool) enter(key ClientKey, evict func(), wait bool) (slot, victim *Slot,
 	changed <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,7 +150,7 @@ func oldestIdle(slots map[*Slot]struct{}, candidate *Slot) *Slot {
 	return candidate
 }
 
-func (p *Pool) add(key Key, evict func()) *Slot {
+func (p *Pool) add(key ClientKey, evict func()) *Slot {
 	slot := &Slot{pool: p, key: key, evict: evict}
 	if p.slots[key] == nil {
 		p.slots[key] = map[*Slot]struct{}{}
@@ -207,8 +207,8 @@ func (slot *Slot) SetIdle() { slot.set(time.Now()) }
 // evicted.
 func (slot *Slot) SetBusy() bool { return slot.set(time.Time{}) }
 
-// Held reports whether the slot was neither released nor evicted.
-func (slot *Slot) Held() bool {
+// IsHeld reports whether the slot was neither released nor evicted.
+func (slot *Slot) IsHeld() bool {
 	slot.pool.mu.Lock()
 	defer slot.pool.mu.Unlock()
 	_, ok := slot.pool.slots[slot.key][slot]

@@ -9,7 +9,7 @@ import (
 )
 
 // crowd acquires n slots of a key, one per second of fake time, and returns them.
-func crowd(t *testing.T, p *Pool, key Key, n int, idle bool,
+func crowd(t *testing.T, p *Pool, key ClientKey, n int, idle bool,
 	evicted map[*Slot]bool) (slots []*Slot) {
 	t.Helper()
 	for range n {
@@ -71,8 +71,8 @@ func TestPool_EvictsLongestIdle(t *testing.T) {
 					t.Errorf("evicted: %d", len(evicted))
 				}
 				for i, first := range firsts {
-					if first.Held() != (i != test.group) || first.SetBusy() != (i != test.group) {
-						t.Errorf("first of group %d: held %v", i, first.Held())
+					if first.IsHeld() != (i != test.group) || first.SetBusy() != (i != test.group) {
+						t.Errorf("first of group %d: held %v", i, first.IsHeld())
 					}
 				}
 				refused := uint64(0)

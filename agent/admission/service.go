@@ -18,9 +18,9 @@ type Service struct {
 	Address      string // host:port
 	Handler      http.Handler
 	Users        []uint32 // the users that may connect
-	Refusal      string   // JSON response to connections of other users and beyond the limits
+	RefusalBody  string   // JSON response to connections of other users and beyond the limits
 	WriteTimeout time.Duration
-	Bound        func(error) // receives the result of each attempt to bind the address
+	OnBind       func(error) // receives the result of each attempt to bind the address
 	Logger       *slog.Logger
 }
 
@@ -29,16 +29,16 @@ var serviceLimits = Limits{Total: 64, PerKey: 32}
 
 // Serve serves until ctx ends. While the address cannot be bound, it retries every second.
 func (s Service) Serve(ctx context.Context) error {
-	listener, err := Bind(ctx, s.Address, s.Bound)
+	listener, err := Bind(ctx, s.Address, s.OnBind)
 	if err != nil {
 		return nil //nolint:nilerr // ctx ended before the address could be bound
 	}
-	s.Bound(nil)
+	s.OnBind(nil)
 	allowed, refused := NewPool(serviceLimits), NewPool(Limits{})
 	refusal := fmt.Appendf(nil, "HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\n"+
-		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(s.Refusal), s.Refusal)
-	bounded := NewListener(listener, Options{Refusal: refusal,
-		Admit: func(c net.Conn) (*Pool, Key) {
+		"Connection: close\r\nContent-Length: %d\r\n\r\n%s", len(s.RefusalBody), s.RefusalBody)
+	bounded := NewListener(listener, Options{RefusalResponse: refusal,
+		Admit: func(c net.Conn) (*Pool, ClientKey) {
 			key := KeyOfTCP(c)
 			if key.Local() && slices.Contains(s.Users, key.UID) {
 				return allowed, key

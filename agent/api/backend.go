@@ -43,12 +43,12 @@ type Backend interface {
 
 	MeshProblems(ctx context.Context) ([]MeshProblem, error)
 	// MeshExplain predicts how the live epoch would handle a request, without sending it.
-	MeshExplain(ctx context.Context, request MeshRequest) (MeshExplanation, error)
+	MeshExplain(ctx context.Context, request MeshExplainRequest) (MeshExplanation, error)
 	// MeshCompare returns the changes that files would cause for the live epoch, without applying
 	// them.
 	MeshCompare(ctx context.Context, request MeshFiles) (MeshComparison, error)
 	// MeshOrigins returns the source objects of each resource of the live epoch.
-	MeshOrigins(ctx context.Context) ([]MeshOrigin, error)
+	MeshOrigins(ctx context.Context) ([]MeshResourceOrigins, error)
 
 	Capture(ctx context.Context) (Capture, error)
 	CaptureExplain(ctx context.Context, request CaptureRequest) (CaptureExplanation, error)

@@ -44,11 +44,11 @@ type CaptureRequest struct {
 
 // CaptureExplanation says whether a connection is captured, by which rule and from which key.
 type CaptureExplanation struct {
-	Verdict string `json:"verdict"` // direct, outbound, inbound, dns, refused
-	Key     string `json:"key"`
-	Rule    string `json:"rule,omitempty"`
-	Chain   string `json:"chain,omitempty"`
-	State   string `json:"state"` // state of the rules: off, on, withdrawn, closed or trial
+	Verdict   string `json:"verdict"` // direct, outbound, inbound, dns, refused
+	ConfigKey string `json:"key"`
+	Rule      string `json:"rule,omitempty"`
+	Chain     string `json:"chain,omitempty"`
+	State     string `json:"state"` // state of the rules: off, on, withdrawn, closed or trial
 }
 
 // CaptureTrial requests a trial of this duration.

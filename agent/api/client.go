@@ -133,8 +133,8 @@ func (c *Client) Drain(ctx context.Context, request DrainRequest,
 	return stream[DrainResult](ctx, c, http.MethodPost, "/drain", request, progress)
 }
 
-// Wait returns once the proxy is ready or ctx ends. progress may be nil.
-func (c *Client) Wait(ctx context.Context, progress func(Progress)) (WaitResult, error) {
+// WaitReady returns once the proxy is ready or ctx ends. progress may be nil.
+func (c *Client) WaitReady(ctx context.Context, progress func(Progress)) (WaitResult, error) {
 	return stream[WaitResult](ctx, c, http.MethodGet, "/wait", nil, progress)
 }
 

@@ -82,10 +82,10 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request) {
 	// buffer is the number of buffered events. A client that falls further behind sees a gap in the
 	// sequence numbers.
 	const buffer = 256
-	coming, cancel := s.options.Board.Watch(buffer)
+	coming, cancel := s.options.Conditions.Watch(buffer)
 	defer cancel()
 	out := newLineWriter(w)
-	for _, event := range s.options.Board.Events(after) {
+	for _, event := range s.options.Conditions.Events(after) {
 		if out.write(event) != nil {
 			return
 		}

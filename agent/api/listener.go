@@ -105,8 +105,8 @@ func newGate(rule AccessRule) *gate {
 }
 
 func (g *gate) listen(inner net.Listener) net.Listener {
-	return admission.NewListener(inner, admission.Options{Refusal: tooMany,
-		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
+	return admission.NewListener(inner, admission.Options{RefusalResponse: tooMany,
+		Admit: func(c net.Conn) (*admission.Pool, admission.ClientKey) {
 			peer := c.(*connection).peer
 			if g.rule.privileged(peer) {
 				return g.privileged, admission.KeyOfUser(peer.UID)

@@ -19,34 +19,34 @@ type MeshProblem struct {
 }
 
 type (
-	// MeshRequest is the HTTP request or connection to explain.
-	MeshRequest = answer.Request
-	// MeshHeader is a header of a MeshRequest.
-	MeshHeader = answer.Header
-	// MeshAnswer is Envoy's predicted handling of a MeshRequest.
-	MeshAnswer = answer.Answer
-	// MeshTarget is a destination of a MeshRequest.
-	MeshTarget = answer.Target
-	// MeshStep is one decision of Envoy about a MeshRequest.
-	MeshStep = answer.Step
+	// MeshExplainRequest is the HTTP request or connection to explain.
+	MeshExplainRequest = answer.Request
+	// MeshExplainHeader is a header of a MeshExplainRequest.
+	MeshExplainHeader = answer.Header
+	// MeshExplainAnswer is Envoy's predicted handling of a MeshExplainRequest.
+	MeshExplainAnswer = answer.Answer
+	// MeshWeightedCluster is a destination of a MeshExplainRequest.
+	MeshWeightedCluster = answer.WeightedCluster
+	// MeshExplainStep is one decision of Envoy about a MeshExplainRequest.
+	MeshExplainStep = answer.Step
 )
 
 // MeshExplanation describes how Envoy would handle a request, and why.
 type MeshExplanation struct {
-	MeshAnswer
+	MeshExplainAnswer
 	Problems []MeshProblem `json:"problems,omitempty"`
 }
 
-// MeshOrigin lists the source objects of a resource.
-type MeshOrigin struct {
+// MeshResourceOrigins lists the source objects of a resource.
+type MeshResourceOrigins struct {
 	Type string `json:"type"` // type URL
 	Name string `json:"name"`
 	// VirtualHost limits the origins to one virtual host of a route configuration; "" = all.
 	VirtualHost string            `json:"virtual_host,omitempty"`
 	Origins     []resource.Origin `json:"origins"` // the main one first
-	// Routes are the source objects of the virtual host's routes, in order, before EnvoyFilters add
-	// or remove routes; nil: all are from Origins.
-	Routes []resource.Origin `json:"routes,omitempty"`
+	// RouteOrigins are the source objects of the virtual host's routes, in order, before
+	// EnvoyFilters add or remove routes; nil: all are from Origins.
+	RouteOrigins []resource.Origin `json:"routes,omitempty"`
 }
 
 // MaxMeshFiles is the largest size of all files of MeshFiles, in bytes.
@@ -54,8 +54,8 @@ const MaxMeshFiles = 16 << 20
 
 // MeshFiles are files to compare with the mesh configuration in force. Paths are absolute.
 type MeshFiles struct {
-	Files   []MeshFile `json:"files"`
-	Folders []string   `json:"folders,omitempty"` // directories whose files are all in Files
+	Files           []MeshFile `json:"files"`
+	CompleteFolders []string   `json:"folders,omitempty"` // directories whose files are all in Files
 }
 
 // MeshFile is a file with its content, which the caller read, since the agent may not be permitted
@@ -90,11 +90,12 @@ func (c *Client) MeshCompare(ctx context.Context, files MeshFiles) (MeshComparis
 }
 
 // MeshExplain predicts how the live epoch would handle a request.
-func (c *Client) MeshExplain(ctx context.Context, request MeshRequest) (MeshExplanation, error) {
+func (c *Client) MeshExplain(ctx context.Context, request MeshExplainRequest) (MeshExplanation,
+	error) {
 	return call[MeshExplanation](ctx, c, http.MethodPost, "/mesh/explain", request)
 }
 
 // MeshOrigins returns the source objects of resources.
-func (c *Client) MeshOrigins(ctx context.Context) ([]MeshOrigin, error) {
-	return get[[]MeshOrigin](ctx, c, "/mesh/origins")
+func (c *Client) MeshOrigins(ctx context.Context) ([]MeshResourceOrigins, error) {
+	return get[[]MeshResourceOrigins](ctx, c, "/mesh/origins")
 }

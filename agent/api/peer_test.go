@@ -68,7 +68,7 @@ func TestWhoMayChange(t *testing.T) {
 				}
 				return group, nil
 			}},
-		Backend: backend, Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler),
+		Backend: backend, Conditions: condition.NewRegistry(), Logger: slog.New(slog.DiscardHandler),
 	})
 	many := make([]uint32, 0, 300) // more groups than the first buffer for SO_PEERGROUPS holds
 	for i := range 299 {

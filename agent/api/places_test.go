@@ -75,7 +75,8 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 	for name, request := range map[string]string{"silent": "", "answered": oneRequest,
 		"half a request": "GET /v1/status HTTP/1.1\r\nHost:"} {
 		t.Run(name, func(t *testing.T) {
-			socket := apitest.Serve(t, parts.ShortDir(t), &apitest.Backend{}, condition.NewBoard())
+			socket := apitest.Serve(t, parts.ShortDir(t), &apitest.Backend{},
+				condition.NewRegistry())
 			stream, err := net.Dial("unix", socket)
 			if err != nil {
 				t.Fatal(err)
@@ -114,7 +115,7 @@ func TestIdleConnectionsGiveWay(t *testing.T) {
 
 // Busy connections are not evicted; new ones are refused instead.
 func TestBusyConnectionsStay(t *testing.T) {
-	socket := apitest.Serve(t, parts.ShortDir(t), &apitest.Backend{}, condition.NewBoard())
+	socket := apitest.Serve(t, parts.ShortDir(t), &apitest.Backend{}, condition.NewRegistry())
 	all, served, refused := hold(t, socket, oneStream)
 	if kept := open(all, 64); served != 64 || refused != attempts-64 || kept != 64 {
 		t.Errorf("%d were served, %d refused, %d are open", served, refused, kept)
@@ -133,7 +134,7 @@ func TestOneUserCannotTakeAllConnections(t *testing.T) {
 	} {
 		dir := parts.ShortDir(t)
 		hog := program(t, dir)
-		socket := apitest.Serve(t, dir, &apitest.Backend{}, condition.NewBoard())
+		socket := apitest.Serve(t, dir, &apitest.Backend{}, condition.NewRegistry())
 		command := exec.Command(hog, "-test.run", "^TestHoldConnections$")
 		command.Env = append(os.Environ(), "HOLD_CONNECTIONS_TO="+socket,
 			"HOLD_CONNECTIONS_ASK="+request)

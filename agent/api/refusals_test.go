@@ -41,7 +41,7 @@ func TestRefusals_DoNotFillTheLog(t *testing.T) {
 	}
 	socket := apitest.ServeWith(t, api.Options{
 		Socket: filepath.Join(dir, api.SocketName), Backend: &apitest.Backend{},
-		Board: condition.NewBoard(), Logger: logs.Agent,
+		Conditions: condition.NewRegistry(), Logger: logs.Agent,
 	})
 	var connection net.Conn
 	parts.RunAs(t, parts.NobodyUID, func() { connection, err = net.Dial("unix", socket) })

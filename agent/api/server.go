@@ -12,7 +12,7 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Time limits of one request.
@@ -29,19 +29,19 @@ const (
 
 // Options configure a Server.
 type Options struct {
-	Socket  string // path, in an existing directory
-	Rule    AccessRule
-	Backend Backend
-	Board   *condition.Board // source of the events that clients read
-	Logger  *slog.Logger
+	Socket     string // path, in an existing directory
+	Rule       AccessRule
+	Backend    Backend
+	Conditions *condition.Registry // source of the events that clients read
+	Logger     *slog.Logger
 	// Readiness becomes ready once the socket accepts connections; nil: the server creates one.
-	Readiness *part.Readiness
+	Readiness *lifecycle.Readiness
 }
 
 // Server serves the private socket. It is ready once the socket accepts connections, possibly
 // before it answers requests.
 type Server struct {
-	*part.Readiness
+	*lifecycle.Readiness
 	options Options
 	handler http.Handler
 	gate    *gate
@@ -51,7 +51,7 @@ type Server struct {
 
 // NewServer returns a server. Call Run to serve.
 func NewServer(options Options) *Server {
-	s := &Server{Readiness: cmp.Or(options.Readiness, &part.Readiness{}), options: options,
+	s := &Server{Readiness: cmp.Or(options.Readiness, &lifecycle.Readiness{}), options: options,
 		gate: newGate(options.Rule), ending: make(chan struct{}), files: make(chan struct{}, 1)}
 	s.handler = s.routes()
 	return s

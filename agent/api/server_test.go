@@ -33,9 +33,9 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func serve(t *testing.T, backend *apitest.Backend) (*api.Client, *condition.Board) {
+func serve(t *testing.T, backend *apitest.Backend) (*api.Client, *condition.Registry) {
 	t.Helper()
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	client := api.NewClient(apitest.Serve(t, parts.ShortDir(t), backend, board))
 	t.Cleanup(client.Close)
 	return client, board
@@ -80,7 +80,8 @@ func TestReloadTellsItsProgressAndItsEnd(t *testing.T) {
 	if diff := cmp.Diff([]string{"validating"}, phases); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff([]api.ReloadRequest{{IfChanged: true}}, backend.Reloads()); diff != "" {
+	if diff := cmp.Diff([]api.ReloadRequest{{IfChanged: true}},
+		backend.ReloadRequests()); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -133,9 +134,9 @@ func TestNobodyOnTheSocket(t *testing.T) {
 
 func TestASecondServerLeavesTheFirstAlone(t *testing.T) {
 	dir := parts.ShortDir(t)
-	socket := apitest.Serve(t, dir, &apitest.Backend{}, condition.NewBoard())
+	socket := apitest.Serve(t, dir, &apitest.Backend{}, condition.NewRegistry())
 	second := api.NewServer(api.Options{Socket: socket, Backend: &apitest.Backend{},
-		Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
+		Conditions: condition.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
 	if err := second.Run(t.Context()); err == nil ||
 		!strings.Contains(err.Error(), "another agent") {
 		t.Fatalf("second server: %v", err)
@@ -156,7 +157,7 @@ func TestTheSocketOfADeadAgentIsTakenOverAndRemovedAtTheEnd(t *testing.T) {
 	dead.SetUnlinkOnClose(false)
 	_ = dead.Close()
 	server := api.NewServer(api.Options{Socket: path, Backend: &apitest.Backend{},
-		Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
+		Conditions: condition.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()
@@ -205,10 +206,10 @@ func TestEventsKeptAndFollowed(t *testing.T) {
 }
 
 func TestAClientThatGoesAwayEndsTheWaitOnly(t *testing.T) {
-	backend := &apitest.Backend{NotReady: "no epoch is live"}
+	backend := &apitest.Backend{NotReadyReason: "no epoch is live"}
 	client, _ := serve(t, backend)
 	ctx, cancel := context.WithCancel(t.Context())
-	_, err := client.Wait(ctx, func(p api.Progress) {
+	_, err := client.WaitReady(ctx, func(p api.Progress) {
 		if p.Phase == "no epoch is live" {
 			cancel()
 		}
@@ -217,7 +218,7 @@ func TestAClientThatGoesAwayEndsTheWaitOnly(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	parts.Eventually(t, time.Minute, "the agent no longer waits for the client", func() bool {
-		_, _, cancellations := backend.Drains()
+		_, _, cancellations := backend.DrainCounts()
 		return cancellations == 1
 	})
 }

@@ -39,13 +39,13 @@ type Status struct {
 	Instance string    `json:"instance,omitempty"`
 	PID      int       `json:"pid"`
 	Started  time.Time `json:"started"`
-	// Present is the time since which other agents on the host can query this agent. If two agents
-	// with conflicting claims start, the one with the earlier time has priority.
-	Present     time.Time   `json:"present,omitzero"`
-	State       State       `json:"state"`
-	Ready       bool        `json:"ready"`
-	ReadyReason string      `json:"ready_reason,omitempty"` // why Ready is false
-	Envoy       EnvoyStatus `json:"envoy"`
+	// ReachableSince is the time since which other agents on the host can query this agent. If two
+	// agents with conflicting claims start, the one with the earlier time has priority.
+	ReachableSince time.Time   `json:"present,omitzero"`
+	State          State       `json:"state"`
+	Ready          bool        `json:"ready"`
+	ReadyReason    string      `json:"ready_reason,omitempty"` // why Ready is false
+	Envoy          EnvoyStatus `json:"envoy"`
 	// CurrentEpoch is nil before the first epoch and without Envoy.
 	CurrentEpoch *int      `json:"current_epoch,omitempty"`
 	Epochs       []Epoch   `json:"epochs"`
@@ -56,21 +56,21 @@ type Status struct {
 	Capture    string      `json:"capture,omitempty"`
 	Identities []Identity  `json:"identities"`
 	LastReload *LastReload `json:"last_reload,omitempty"`
-	// Doing describes the current phase of the reloads in progress.
-	Doing       string   `json:"doing,omitempty"`
+	// ReloadPhase describes the current phase of the reloads in progress.
+	ReloadPhase string   `json:"doing,omitempty"`
 	ConfigFiles []string `json:"config_files"`
 	ConfigHash  string   `json:"config_hash"`
 	// PendingKeys are keys whose change takes effect at the next start.
 	PendingKeys []string `json:"pending_keys,omitempty"`
 	// Claims are the ports, sockets and base IDs that no other agent on the host can use.
-	Claims     []config.Claim        `json:"claims"`
+	Claims     []config.HostClaim    `json:"claims"`
 	Conditions []condition.Condition `json:"conditions"`
 	// OutsideMutualTLS are ports for which the mesh requires mutual TLS, but which the
 	// configuration excludes from interception.
 	OutsideMutualTLS []PortOutsideMutualTLS `json:"outside_mutual_tls,omitempty"`
-	// OlderConnections were established before the interception rules and therefore bypass mutual
-	// TLS.
-	OlderConnections []OlderConnections `json:"older_connections,omitempty"`
+	// PreInterceptionConnections were established before the interception rules and therefore
+	// bypass mutual TLS.
+	PreInterceptionConnections []PreInterceptionConnections `json:"older_connections,omitempty"`
 	// FailingBackends are endpoints that have failed and had no success since.
 	FailingBackends []FailingBackend `json:"failing_backends,omitempty"`
 	// Problems has at most MaxMeshProblems problems; Discovery states their total number.
@@ -84,8 +84,8 @@ type PortOutsideMutualTLS struct {
 	Reason string `json:"reason"`
 }
 
-// OlderConnections counts the connections of one peer to a port of an application.
-type OlderConnections struct {
+// PreInterceptionConnections counts the connections of one peer to a port of an application.
+type PreInterceptionConnections struct {
 	Port  uint16     `json:"port"`
 	Peer  netip.Addr `json:"peer,omitzero"` // zero: all peers without an entry of their own
 	Count int        `json:"count"`
@@ -202,12 +202,12 @@ type LastReload struct {
 type ReloadRequest struct {
 	// IfChanged starts a new epoch only if a change requires one.
 	IfChanged bool `json:"if_changed,omitempty"`
-	// Abort lists draining epochs to kill, together with their clients' connections, so that the
-	// reload need not wait for them. They are killed only if the reload starts an epoch and Envoy
-	// accepts its configuration.
-	Abort []int `json:"abort,omitempty"`
-	// Systemctl marks requests of ExecReload=, which are logged as systemctl reload.
-	Systemctl bool `json:"systemctl,omitempty"`
+	// AbortEpochs lists draining epochs to kill, together with their clients' connections, so that
+	// the reload need not wait for them. They are killed only if the reload starts an epoch and
+	// Envoy accepts its configuration.
+	AbortEpochs []int `json:"abort,omitempty"`
+	// FromSystemctl marks requests of ExecReload=, which are logged as systemctl reload.
+	FromSystemctl bool `json:"systemctl,omitempty"`
 }
 
 // Progress is the progress of a long operation.
@@ -229,36 +229,36 @@ type ReloadResult struct {
 	Previous *int    `json:"previous,omitempty"` // epoch that served before
 	Epoch    *int    `json:"epoch,omitempty"`    // epoch that serves now
 	Mode     string  `json:"mode,omitempty"`     // first, hot-restart, side-by-side
-	// OnRequest reports whether the new epoch was started although no change required it, because
-	// [reload] on_request is "always".
-	OnRequest bool `json:"on_request,omitempty"`
+	// OnlyOnRequest reports whether the new epoch was started although no change required it,
+	// because [reload] on_request is "always".
+	OnlyOnRequest bool `json:"on_request,omitempty"`
 	// Changes are the configuration keys that this reload changed.
 	Changes []Change `json:"changes,omitempty"`
-	// Newer reports whether a different configuration, requested later, is active.
-	Newer bool `json:"newer,omitempty"`
-	// Files are the files whose content changed (certificates, template, override).
-	Files []string `json:"files,omitempty"`
+	// Superseded reports whether a different configuration, requested later, is active.
+	Superseded bool `json:"newer,omitempty"`
+	// ChangedFiles are the files whose content changed (certificates, template, override).
+	ChangedFiles []string `json:"files,omitempty"`
 	// Pending are keys whose change takes effect at the next start.
 	Pending []string `json:"pending,omitempty"`
 	Reasons []string `json:"reasons,omitempty"` // reasons of a refusal
-	// Mesh describes problems of the mesh configuration, which a reload does not affect.
-	Mesh     string        `json:"mesh,omitempty"`
-	Duration time.Duration `json:"duration_ns"`
+	// MeshProblems describes problems of the mesh configuration, which a reload does not affect.
+	MeshProblems string        `json:"mesh,omitempty"`
+	Duration     time.Duration `json:"duration_ns"`
 }
 
 // DrainRequest requests a drain.
 type DrainRequest struct {
 	// Wait delays the response until the listeners are closed and no connections remain.
 	Wait bool `json:"wait,omitempty"`
-	// Announce reports the workload as unhealthy upstream until Undrain, so that the mesh stops
-	// sending requests before the host leaves. Nothing is drained.
-	Announce bool `json:"announce,omitempty"`
+	// ReportUnhealthy reports the workload as unhealthy upstream until Undrain, so that the mesh
+	// stops sending requests before the host leaves. Nothing is drained.
+	ReportUnhealthy bool `json:"announce,omitempty"`
 }
 
 // DrainResult is the state of a drain when the request returns.
 type DrainResult struct {
-	Connections uint64 `json:"connections"`       // connections that remain
-	Unknown     string `json:"unknown,omitempty"` // reason why connections cannot be counted
+	Connections     uint64 `json:"connections"`       // connections that remain
+	UncountedReason string `json:"unknown,omitempty"` // reason why connections cannot be counted
 	// Until is when the listeners close and stop accepting connections; zero: they are closed, or
 	// the time is unknown.
 	Until time.Time `json:"until,omitzero"`

@@ -26,37 +26,40 @@ import (
 	"outrider.org/outrider/bootstrap"
 )
 
-// Maker makes Blueprints.
-type Maker struct {
+// Builder makes Blueprints.
+type Builder struct {
 	Host config.Host
-	// Resolve converts host:port to address:port.
-	Resolve func(ctx context.Context, address string) (netip.AddrPort, error)
-	Render  func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered, error)
-	Cloud   *cloud.MetadataService
-	// Process returns what the mesh configuration sets for Envoy's process; nil: nothing.
-	Process func(ctx context.Context, c *config.Config, node config.Node) Process
-	// Upstream fetches, for a node (JSON), the bootstrap (protobuf) that the upstream server
-	// provides. If the server is unreachable, it may return the bootstrap of an earlier request.
-	// accepted must be called once Envoy uses the bootstrap. Upstream is nil in a process without a
-	// connection to the server.
-	Upstream func(ctx context.Context, c *config.Config, node []byte,
+	// ResolveAddress converts host:port to address:port.
+	ResolveAddress  func(ctx context.Context, address string) (netip.AddrPort, error)
+	RenderBootstrap func(ctx context.Context, request bootstrap.Request) (*bootstrap.Rendered,
+		error)
+	Cloud *cloud.MetadataService
+	// ProcessSettings returns what the mesh configuration sets for Envoy's process; nil: nothing.
+	ProcessSettings func(ctx context.Context, c *config.Config, node config.Node) ProcessSettings
+	// FetchUpstreamBootstrap fetches, for a node (JSON), the bootstrap (protobuf) that the upstream
+	// server provides. If the server is unreachable, it may return the bootstrap of an earlier
+	// request. accepted must be called once Envoy uses the bootstrap. Upstream is nil in a process
+	// without a connection to the server.
+	FetchUpstreamBootstrap func(ctx context.Context, c *config.Config, node []byte,
 		use func(content []byte) error) (accepted func(), err error)
 }
 
-// Process is what the mesh configuration sets for Envoy's process.
-type Process struct {
+// ProcessSettings is what the mesh configuration sets for Envoy's process.
+type ProcessSettings struct {
 	Concurrency *int32 // worker threads; 0: one for each core; nil: not set
 	Environment map[string]string
 }
 
-// concurrencyKey is the key that overrides Process.Concurrency if a configuration file sets it.
+// concurrencyKey is the key that overrides ProcessSettings.Concurrency if a configuration file sets
+// it.
 const concurrencyKey = "envoy.concurrency"
 
-// MakerForThisHost returns a Maker that uses the resolver of this host and runs the installed
+// BuilderForThisHost returns a Builder that uses the resolver of this host and runs the installed
 // outrider-bootstrap to render.
-func MakerForThisHost() Maker {
-	return Maker{Host: config.ThisHost(), Resolve: ResolveAddress, Cloud: &cloud.MetadataService{},
-		Render: (&bootstrap.Program{}).Render}
+func BuilderForThisHost() Builder {
+	return Builder{Host: config.ThisHost(), ResolveAddress: ResolveAddress,
+		Cloud:           &cloud.MetadataService{},
+		RenderBootstrap: (&bootstrap.Program{}).Render}
 }
 
 // Blueprint describes the Envoy of a configuration, without the values that differ between epochs.
@@ -65,24 +68,24 @@ type Blueprint struct {
 	Command envoy.CommandLine
 	// Environment has variables ("KEY=value", sorted) that the mesh configuration adds to Envoy's.
 	Environment []string
-	// Accepted must be called once Envoy uses the bootstrap; nil: no call is needed.
-	Accepted func()
+	// OnAccepted must be called once Envoy uses the bootstrap; nil: no call is needed.
+	OnAccepted func()
 
 	loaded   *config.Loaded
 	rendered *bootstrap.Rendered
 	files    []string // read by Envoy at its start
 }
 
-// Make reads, resolves and renders a configuration. The error is config.Errors with all problems,
+// Build reads, resolves and renders a configuration. The error is config.Errors with all problems,
 // or a *bootstrap.ProgramError if outrider-bootstrap itself failed.
-func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
+func (m Builder) Build(ctx context.Context, loaded *config.Loaded) (*Blueprint, error) {
 	node, err := m.node(ctx, loaded)
 	if err != nil {
 		return nil, err
 	}
 	b := &Blueprint{loaded: loaded}
-	if m.Process != nil {
-		b.apply(m.Process(ctx, loaded.Config, node))
+	if m.ProcessSettings != nil {
+		b.apply(m.ProcessSettings(ctx, loaded.Config, node))
 	}
 	loaded = b.loaded
 	c := loaded.Config
@@ -93,7 +96,7 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 	}
 	request.Input, b.Command = input, commandLine(c, node)
 	request.Secret = request.Secret || input.Tracing != nil && input.Tracing.AccessToken != ""
-	b.rendered, err = m.Render(ctx, request)
+	b.rendered, err = m.RenderBootstrap(ctx, request)
 	if err == nil && c.Envoy.Enabled && c.Discovery.DynamicBootstrap {
 		err = m.requestUpstream(ctx, b, request)
 	}
@@ -116,11 +119,11 @@ func (m Maker) Make(ctx context.Context, loaded *config.Loaded) (*Blueprint, err
 
 // apply adds what the mesh configuration sets for the process. A worker count in the agent's
 // configuration has priority.
-func (b *Blueprint) apply(p Process) {
+func (b *Blueprint) apply(p ProcessSettings) {
 	for _, name := range slices.Sorted(maps.Keys(p.Environment)) {
 		b.Environment = append(b.Environment, name+"="+p.Environment[name])
 	}
-	if _, explicit := b.loaded.Sources[concurrencyKey]; explicit || p.Concurrency == nil {
+	if _, explicit := b.loaded.Positions[concurrencyKey]; explicit || p.Concurrency == nil {
 		return
 	}
 	with, c := *b.loaded, *b.loaded.Config
@@ -251,7 +254,7 @@ func (b *Blueprint) Digest(binary *envoy.Binary) (string, error) {
 // CheckBinary returns config.Errors for settings that the binary does not support.
 func (b *Blueprint) CheckBinary(binary *envoy.Binary) error {
 	var errs config.Errors
-	if b.Command.StatNameLength != defaultStatNameLength && !binary.KnowsStatNameLength() {
+	if b.Command.StatNameLength != defaultStatNameLength && !binary.SupportsStatNameLength() {
 		errs = append(errs, b.loaded.KeyError("envoy.stat_name_length",
 			"Envoy "+binary.Version+" has no --max-obj-name-len", "remove the key"))
 	}

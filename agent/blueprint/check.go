@@ -17,28 +17,28 @@ import (
 // CheckOptions configures Check. Without a Runner, Check runs the Envoy of this host as a child
 // process, as [envoy] user if this process is root.
 type CheckOptions struct {
-	Maker  Maker
-	Runner envoy.Runner // runs Envoy as the user and in the sandbox of a real start
-	Folder string       // directory shared with Envoy; only with a Runner
+	Builder       Builder
+	Runner        envoy.Runner // runs Envoy as the user and in the sandbox of a real start
+	ValidationDir string       // directory shared with Envoy; only with a Runner
 
-	// Agent and Envoy are the users of these processes in a real start; nil: their access to files
-	// is not checked.
-	Agent, Envoy *FileReader
+	// AgentUser and Envoy are the users of these processes in a real start; nil: their access to
+	// files is not checked.
+	AgentUser, EnvoyUser *UserAccess
 }
 
-// Report is the result of a check.
-type Report struct {
+// CheckReport is the result of a check.
+type CheckReport struct {
 	Files    []string      // configuration files that were read
 	Errors   config.Errors // reasons for a start or a reload to fail
 	Warnings config.Errors // likely mistakes, and notes on skipped checks
-	// Missing reports that one of Errors is a missing Envoy or outrider-bootstrap.
-	Missing bool
-	// Transient reports that one of Errors is a failure of the check itself, which may succeed when
-	// repeated.
-	Transient bool
+	// MissingProgram reports that one of Errors is a missing Envoy or outrider-bootstrap.
+	MissingProgram bool
+	// TransientFailure reports that one of Errors is a failure of the check itself, which may
+	// succeed when repeated.
+	TransientFailure bool
 }
 
-func (r *Report) refuse(err error) {
+func (r *CheckReport) refuse(err error) {
 	if many, ok := errors.AsType[config.Errors](err); ok {
 		r.Errors = append(r.Errors, many...)
 		return
@@ -46,7 +46,7 @@ func (r *Report) refuse(err error) {
 	r.Errors = append(r.Errors, &config.Error{Message: err.Error()})
 }
 
-func (r *Report) warn(loaded *config.Loaded, message, fix string) {
+func (r *CheckReport) warn(loaded *config.Loaded, message, fix string) {
 	r.Warnings = append(r.Warnings, loaded.KeyError("", message, fix))
 }
 
@@ -55,25 +55,25 @@ const checkTime = 30 * time.Second
 
 // Check performs the steps of a start without starting Envoy. If an Envoy is installed, it
 // validates the bootstrap.
-func Check(ctx context.Context, options config.Options, how CheckOptions) Report {
+func Check(ctx context.Context, options config.Options, checks CheckOptions) CheckReport {
 	options.CheckOnly = true
 	loaded, err := config.Load(options)
 	if err != nil {
-		report := Report{}
+		report := CheckReport{}
 		report.refuse(err)
 		return report
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkTime)
 	defer cancel()
-	report := Report{Files: loaded.Files, Warnings: loaded.Warnings}
-	environment, err := how.environment(loaded)
+	report := CheckReport{Files: loaded.Files, Warnings: loaded.Warnings}
+	environment, err := checks.environment(loaded)
 	if err != nil {
 		report.refuse(err)
 		return report
 	}
 	defer environment.remove()
-	how.readable(loaded, &report)
-	if err := CheckExecProbe(loaded, nil, options.InUnit); err != nil {
+	checks.readable(loaded, &report)
+	if err := CheckExecProbe(loaded, nil, options.RunsInUnit); err != nil {
 		report.Errors = append(report.Errors, err)
 	}
 	var binary *envoy.Binary
@@ -86,20 +86,21 @@ func Check(ctx context.Context, options config.Options, how CheckOptions) Report
 				credential), "")
 		return report
 	}
-	if loaded.Config.Discovery.DynamicBootstrap && how.Maker.Upstream == nil {
+	if loaded.Config.Discovery.DynamicBootstrap && checks.Builder.FetchUpstreamBootstrap == nil {
 		loaded.Config.Discovery.DynamicBootstrap = false
 		report.warn(loaded, "the bootstrap of the upstream server was not checked: only a running "+
 			"agent requests it", "")
 	}
-	plan, err := how.Maker.Make(ctx, loaded)
+	plan, err := checks.Builder.Build(ctx, loaded)
 	if err != nil {
 		if failed, ok := errors.AsType[*bootstrap.ProgramError](err); ok {
-			report.Missing, report.Transient = report.Missing || failed.Missing, !failed.Missing
+			report.MissingProgram, report.TransientFailure = report.MissingProgram ||
+				failed.Missing, !failed.Missing
 		}
 		report.refuse(err)
 		return report
 	}
-	if _, err := plan.GRPCBootstrap(); err != nil && how.Agent == nil {
+	if _, err := plan.GRPCBootstrap(); err != nil && checks.AgentUser == nil {
 		report.refuse(err)
 	}
 	if binary == nil {
@@ -113,7 +114,7 @@ func Check(ctx context.Context, options config.Options, how CheckOptions) Report
 			report.refuse(err)
 		}
 	}
-	how.readableByEnvoy(plan, &report)
+	checks.readableByEnvoy(plan, &report)
 	if len(report.Errors) == 0 {
 		environment.validate(ctx, plan, binary, &report)
 	}
@@ -145,7 +146,8 @@ type environment struct {
 
 func (c CheckOptions) environment(loaded *config.Loaded) (*environment, error) {
 	if c.Runner != nil {
-		return &environment{runner: c.Runner, folder: c.Folder, envoys: true, remove: func() {}}, nil
+		return &environment{runner: c.Runner, folder: c.ValidationDir, envoys: true,
+			remove: func() {}}, nil
 	}
 	other, err := EnvoyUser(loaded.Config)
 	if err != nil {
@@ -168,14 +170,15 @@ func (c CheckOptions) environment(loaded *config.Loaded) (*environment, error) {
 }
 
 // find finds and inspects the Envoy binary. It returns nil and adds to report if that fails.
-func (p *environment) find(ctx context.Context, loaded *config.Loaded, report *Report) *envoy.Binary {
+func (p *environment) find(ctx context.Context, loaded *config.Loaded,
+	report *CheckReport) *envoy.Binary {
 	path, err := envoy.Find(loaded.Config.Envoy.Binary)
 	var binary *envoy.Binary
 	if err == nil {
 		binary, err = envoy.Inspect(ctx, p.runner, path)
 	}
 	if err != nil {
-		report.Missing = true
+		report.MissingProgram = true
 		fix := "name an Envoy that can be run, or remove the key"
 		if loaded.Config.Envoy.Binary == "" {
 			fix = "" // the error contains the fix
@@ -188,7 +191,7 @@ func (p *environment) find(ctx context.Context, loaded *config.Loaded, report *R
 
 // validate validates the bootstrap with Envoy and adds the result to report.
 func (p *environment) validate(
-	ctx context.Context, plan *Blueprint, binary *envoy.Binary, report *Report,
+	ctx context.Context, plan *Blueprint, binary *envoy.Binary, report *CheckReport,
 ) {
 	for _, file := range plan.files {
 		if _, err := os.Stat(file); err != nil {

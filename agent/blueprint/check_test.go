@@ -35,21 +35,23 @@ func (h host) write(name, text string) string {
 	return path
 }
 
-// thisHost returns a Maker that does not need outrider-bootstrap.
-func thisHost() Maker {
-	return Maker{Host: config.ThisHost(), Resolve: ResolveAddress, Cloud: &cloud.MetadataService{},
-		Render: func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
+// thisHost returns a Builder that does not need outrider-bootstrap.
+func thisHost() Builder {
+	return Builder{Host: config.ThisHost(), ResolveAddress: ResolveAddress,
+		Cloud: &cloud.MetadataService{},
+		RenderBootstrap: func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered,
+			error) {
 			return render.FromRequest(request)
 		}}
 }
 
 // check checks outrider.toml with the given content. In the report, the directory is replaced by
 // $DIR.
-func (h host) check(toml string) Report {
+func (h host) check(toml string) CheckReport {
 	h.t.Helper()
 	h.write("outrider.toml", toml)
 	return Check(h.t.Context(), config.Options{Path: filepath.Join(h.dir, "outrider.toml"),
-		Environment: func(string) string { return "" }}, CheckOptions{Maker: thisHost()})
+		Environment: func(string) string { return "" }}, CheckOptions{Builder: thisHost()})
 }
 
 func (h host) clean(errs config.Errors) string {
@@ -177,7 +179,7 @@ func TestAllThatIsWrongIsToldAtOnce(t *testing.T) {
 			t.Errorf("line %d of %s\nshould have %s", i+1, got, want)
 		}
 	}
-	if !report.Missing {
+	if !report.MissingProgram {
 		t.Error("it is not told that there is no Envoy")
 	}
 }
@@ -215,11 +217,11 @@ func TestAnEnvoyThatDoesNotEndIsNoRefusal(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plan, err := thisHost().Make(t.Context(), loaded)
+	plan, err := thisHost().Build(t.Context(), loaded)
 	if err != nil {
 		t.Fatal(err)
 	}
-	report := Report{}
+	report := CheckReport{}
 	(&environment{runner: late{}, folder: h.dir}).validate(t.Context(), plan, &envoy.Binary{}, &report)
 	if got := h.clean(report.Warnings); !strings.Contains(got,
 		"Envoy itself did not check the bootstrap: context deadline exceeded") ||
@@ -239,9 +241,9 @@ func TestCheck_NeedsAnEnvoy(t *testing.T) {
 		}
 	}
 	report := newHost(t).check("")
-	if got := report.Errors.Error(); !report.Missing || len(report.Errors) != 1 ||
+	if got := report.Errors.Error(); !report.MissingProgram || len(report.Errors) != 1 ||
 		!strings.Contains(got, "envoy.binary: no Envoy that can be run") {
-		t.Errorf("%t %s", report.Missing, got)
+		t.Errorf("%t %s", report.MissingProgram, got)
 	}
 }
 
@@ -265,7 +267,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	stranger := newReader("outrider", "outrider", 64321)
 	report := Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
-	}}, CheckOptions{Maker: thisHost(), Agent: stranger})
+	}}, CheckOptions{Builder: thisHost(), AgentUser: stranger})
 	want := "$DIR/outrider.toml:6:1: envoy.bootstrap_override: user outrider cannot read " +
 		"$DIR/override.yaml: chgrp outrider $DIR/override.yaml; chmod 640 $DIR/override.yaml\n" +
 		"$DIR/outrider.toml:8:1: reload.files: user outrider cannot read $DIR/ca.pem: chown outrider " +
@@ -276,7 +278,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	stranger.check = nil // as if a user other than root ran the check
 	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
-	}}, CheckOptions{Maker: thisHost(), Agent: stranger})
+	}}, CheckOptions{Builder: thisHost(), AgentUser: stranger})
 	if got := report.Warnings.Error(); len(report.Errors) > 0 ||
 		!strings.Contains(got, "was not checked; run the check as root") {
 		t.Errorf("%s; warnings %s", h.clean(report.Errors), got)
@@ -284,7 +286,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	stranger = newReader("outrider", "outrider", 64321)
 	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
-	}}, CheckOptions{Maker: thisHost(), Envoy: stranger})
+	}}, CheckOptions{Builder: thisHost(), EnvoyUser: stranger})
 	_, want, _ = strings.Cut(want, "\n")
 	if got := h.clean(report.Errors); got != want {
 		t.Errorf("Envoy: %s\nwant %s", got, want)
@@ -294,7 +296,7 @@ func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	}
 	report = Check(t.Context(), config.Options{Path: main, Environment: func(string) string {
 		return ""
-	}}, CheckOptions{Maker: thisHost(), Agent: stranger})
+	}}, CheckOptions{Builder: thisHost(), AgentUser: stranger})
 	if got := h.clean(report.Errors); !strings.HasPrefix(got,
 		"$DIR/outrider.toml: user outrider cannot read $DIR/outrider.toml: chgrp outrider "+
 			"$DIR/outrider.toml; chmod 640") {

@@ -18,9 +18,9 @@ import (
 // before is the command in force, nil in a check without an agent. An unchanged command never
 // causes an error here; its probe fails instead. Otherwise the owner of an application's files
 // could prevent starts and reloads of Envoy.
-func CheckExecProbe(loaded *config.Loaded, before []string, inUnit bool) *config.Error {
+func CheckExecProbe(loaded *config.Loaded, currentCommand []string, inUnit bool) *config.Error {
 	command := loaded.Config.Health.Exec
-	if len(command) == 0 || slices.Equal(command, before) {
+	if len(command) == 0 || slices.Equal(command, currentCommand) {
 		return nil
 	}
 	owners := []int{0}

@@ -33,7 +33,8 @@ func readFile(loaded *config.Loaded, key, path string, atMost int64) ([]byte, *c
 		fix = "create it, or remove the key"
 	case errors.Is(err, fs.ErrPermission):
 		fix = "let the agent's user read it"
-		if _, command, found := strings.Cut(FileReaderOfThisUser().Denied(path), path+": "); found {
+		if _, command, found := strings.Cut(OwnUserAccess().ReadDenialReason(path),
+			path+": "); found {
 			fix = command
 		}
 	}

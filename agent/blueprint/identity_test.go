@@ -18,13 +18,14 @@ func TestIdentity_NoneWithoutProvider(t *testing.T) {
 		t.Fatal(err)
 	}
 	maker := thisHost()
-	maker.Render = func(_ context.Context, r bootstrap.Request) (*bootstrap.Rendered, error) {
+	maker.RenderBootstrap = func(_ context.Context, r bootstrap.Request) (*bootstrap.Rendered,
+		error) {
 		if r.Input.SDSSocket == "" || r.Input.Node.Identity {
 			t.Errorf("socket %q, identity %t", r.Input.SDSSocket, r.Input.Node.Identity)
 		}
 		return render.FromRequest(r)
 	}
-	if _, err := maker.Make(t.Context(), loaded); err != nil {
+	if _, err := maker.Build(t.Context(), loaded); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -19,7 +19,7 @@ import (
 )
 
 // input returns the input of the bootstrap renderer.
-func (m Maker) input(
+func (m Builder) input(
 	ctx context.Context, loaded *config.Loaded, node config.Node,
 ) (bootstrap.Input, config.Errors) {
 	c := loaded.Config
@@ -90,7 +90,7 @@ func (m Maker) input(
 		input.Ready = bootstrap.ReadyListener{Address: ready, Backend: loopback(c.Status.Address)}
 	}
 	if c.Telemetry.StatsdUDPAddress != "" {
-		address, err := m.Resolve(ctx, c.Telemetry.StatsdUDPAddress)
+		address, err := m.ResolveAddress(ctx, c.Telemetry.StatsdUDPAddress)
 		if err != nil {
 			errs = append(errs, loaded.KeyError("telemetry.statsd_udp_address",
 				"Envoy needs an IP address: "+err.Error(),
@@ -111,7 +111,7 @@ func (m Maker) input(
 func upstream(c *config.Config) *bootstrap.Server {
 	d, i := c.Discovery, c.Identity
 	s := &bootstrap.Server{Address: d.Addresses[0], Keepalive: upstreamKeepalive}
-	if !d.TLS() {
+	if !d.UsesTLS() {
 		return s
 	}
 	s.TLS = bootstrap.TLS{Mode: bootstrap.TLSSimple, CAFile: cmp.Or(d.RootCAFile, i.RootCAFile),

@@ -9,7 +9,7 @@ import (
 )
 
 // node returns the configured node, completed with values from this host and its cloud.
-func (m Maker) node(ctx context.Context, loaded *config.Loaded) (config.Node, error) {
+func (m Builder) node(ctx context.Context, loaded *config.Loaded) (config.Node, error) {
 	c := loaded.Config
 	node, err := c.Node.Resolve(m.Host)
 	if err != nil {

@@ -19,7 +19,7 @@ func TestNode_CloudAndAddresses(t *testing.T) {
 			{"name": "app", "value": "tag"}]}`))
 	}))
 	defer server.Close()
-	maker := Maker{Cloud: &cloud.MetadataService{URL: server.URL}, Host: config.Host{
+	maker := Builder{Cloud: &cloud.MetadataService{URL: server.URL}, Host: config.Host{
 		Hostname: func() (string, error) { return "vm", nil },
 		Interfaces: func() ([]config.Interface, error) {
 			return []config.Interface{{Name: "eth0", Up: true, Addresses: []netip.Addr{

@@ -11,26 +11,26 @@ import (
 
 // readable reports configuration files that the agent's user cannot read, although this process
 // can. Files that a start does not need cause warnings.
-func (c CheckOptions) readable(loaded *config.Loaded, report *Report) {
+func (c CheckOptions) readable(loaded *config.Loaded, report *CheckReport) {
 	for _, path := range slices.Concat(loaded.Files, loaded.Dirs) {
-		if why := c.Agent.Denied(path); why != "" {
+		if why := c.AgentUser.ReadDenialReason(path); why != "" {
 			wrong := &config.Error{Position: config.Position{File: path}, Message: why}
 			report.Errors = append(report.Errors, wrong)
 		}
 	}
 	for _, file := range loaded.FilesOfKeys() {
-		if why := c.Agent.Denied(file.Path); why != "" {
+		if why := c.AgentUser.ReadDenialReason(file.Path); why != "" {
 			report.Errors = append(report.Errors, loaded.KeyError(file.Key, why, ""))
 		}
 	}
-	if c.Agent != nil {
+	if c.AgentUser != nil {
 		for _, path := range SecretFiles(loaded.Config) {
-			if why := c.Agent.Shared(path); why != "" {
+			if why := c.AgentUser.SharedReadReason(path); why != "" {
 				report.warn(loaded, why, "")
 			}
 		}
 	}
-	if c.Agent.Uncheckable() || c.Envoy.Uncheckable() {
+	if c.AgentUser.IsUncheckable() || c.EnvoyUser.IsUncheckable() {
 		report.warn(loaded, "whether the users of the units can read the files was not checked",
 			"run the check as root")
 	}
@@ -39,20 +39,20 @@ func (c CheckOptions) readable(loaded *config.Loaded, report *Report) {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			missing := loaded.KeyError(files, path+" does not exist", "create it, or remove it")
 			report.Warnings = append(report.Warnings, missing)
-		} else if why := c.Agent.Denied(path); why != "" {
+		} else if why := c.AgentUser.ReadDenialReason(path); why != "" {
 			report.Warnings = append(report.Warnings, loaded.KeyError(files, why, ""))
 		}
 	}
 }
 
 // readableByEnvoy reports files that Envoy's user cannot read at its start.
-func (c CheckOptions) readableByEnvoy(plan *Blueprint, report *Report) {
+func (c CheckOptions) readableByEnvoy(plan *Blueprint, report *CheckReport) {
 	byKey := map[string]string{}
 	for _, file := range plan.loaded.FilesOfKeys() {
 		byKey[file.Path] = file.Key
 	}
 	for _, path := range plan.files {
-		why := c.Envoy.Denied(path)
+		why := c.EnvoyUser.ReadDenialReason(path)
 		switch key, named := byKey[path]; {
 		case why == "":
 		case named:

@@ -13,9 +13,9 @@ import (
 	"outrider.org/outrider/agent/access"
 )
 
-// FileReader is a user whose read access to files is checked.
-type FileReader struct {
-	Hidden []string // directories hidden by its unit, with the setting: "/home (ProtectHome=yes)"
+// UserAccess is a user whose read access to files is checked.
+type UserAccess struct {
+	HiddenDirectories []string // directories hidden by its unit, with the setting: "/home (ProtectHome=yes)"
 
 	name, group string
 	uid         uint32
@@ -26,10 +26,10 @@ type FileReader struct {
 // AccessCheck checks an absolute path for a user; see access.Check.
 type AccessCheck func(path string) (access.Result, error)
 
-// LookupFileReader looks up a user by name or number; it returns nil if there is none. groups, by
+// LookupUserAccess looks up a user by name or number; it returns nil if there is none. groups, by
 // name or number, are additional groups of its unit (SupplementaryGroups=). Only root can check
 // what another user can read.
-func LookupFileReader(name string, groups ...string) *FileReader {
+func LookupUserAccess(name string, groups ...string) *UserAccess {
 	found, err := user.Lookup(name)
 	if err != nil {
 		if found, err = user.LookupId(name); err != nil {
@@ -40,7 +40,7 @@ func LookupFileReader(name string, groups ...string) *FileReader {
 	if err != nil {
 		return nil
 	}
-	r := &FileReader{name: found.Username, group: found.Gid, uid: uint32(uid)}
+	r := &UserAccess{name: found.Username, group: found.Gid, uid: uint32(uid)}
 	ids, err := found.GroupIds()
 	if err != nil {
 		ids = []string{found.Gid}
@@ -66,13 +66,13 @@ func LookupFileReader(name string, groups ...string) *FileReader {
 	return r
 }
 
-// RunningFileReader returns the FileReader of a running process with this user and these groups.
+// ProcessUserAccess returns the UserAccess of a running process with this user and these groups.
 // check checks paths for it; nil: paths cannot be checked.
-func RunningFileReader(check AccessCheck, uid int, groups ...int) *FileReader {
+func ProcessUserAccess(check AccessCheck, uid int, groups ...int) *UserAccess {
 	number := strconv.Itoa(uid)
-	r := LookupFileReader(number)
+	r := LookupUserAccess(number)
 	if r == nil {
-		r = &FileReader{name: number, group: strconv.Itoa(groups[0])}
+		r = &UserAccess{name: number, group: strconv.Itoa(groups[0])}
 	}
 	r.uid, r.groups, r.check = uint32(uid), nil, check
 	for _, gid := range groups {
@@ -81,23 +81,23 @@ func RunningFileReader(check AccessCheck, uid int, groups ...int) *FileReader {
 	return r
 }
 
-// FileReaderOfThisUser returns the FileReader for the user of this process.
-func FileReaderOfThisUser() *FileReader {
+// OwnUserAccess returns the UserAccess for the user of this process.
+func OwnUserAccess() *UserAccess {
 	groups, _ := os.Getgroups() // on failure only the suggested fixes are less precise
-	return RunningFileReader(access.Check, os.Geteuid(), append(groups, os.Getegid())...)
+	return ProcessUserAccess(access.Check, os.Geteuid(), append(groups, os.Getegid())...)
 }
 
-// Uncheckable reports whether the user's access cannot be checked because this process runs as a
+// IsUncheckable reports whether the user's access cannot be checked because this process runs as a
 // third, unprivileged user.
-func (r *FileReader) Uncheckable() bool { return r != nil && r.uid != 0 && r.check == nil }
+func (r *UserAccess) IsUncheckable() bool { return r != nil && r.uid != 0 && r.check == nil }
 
-// Denied returns why the user cannot read a file or directory and, after "; ", the fix. It returns
-// "" if the user can read it, or if that is unknown.
-func (r *FileReader) Denied(path string) string {
+// ReadDenialReason returns why the user cannot read a file or directory and, after "; ", the fix.
+// It returns "" if the user can read it, or if that is unknown.
+func (r *UserAccess) ReadDenialReason(path string) string {
 	if r == nil {
 		return ""
 	}
-	for _, hidden := range r.Hidden {
+	for _, hidden := range r.HiddenDirectories {
 		folder, setting, _ := strings.Cut(hidden, " ")
 		if path == folder || strings.HasPrefix(path, folder+"/") {
 			return fmt.Sprintf("user %s cannot read %s: its unit does not see %s %s; "+
@@ -115,9 +115,9 @@ func (r *FileReader) Denied(path string) string {
 	return r.explain(path, found, false)
 }
 
-// DeniedOpen is like Denied for a file that the agent has opened. It also refuses if the access is
-// unknown, or if the path now leads to another file.
-func (r *FileReader) DeniedOpen(file *os.File) string {
+// OpenFileDenialReason is like Denied for a file that the agent has opened. It also refuses if the
+// access is unknown, or if the path now leads to another file.
+func (r *UserAccess) OpenFileDenialReason(file *os.File) string {
 	if r.uid == 0 {
 		return ""
 	}
@@ -150,9 +150,9 @@ func isFile(file *os.File, checked access.Result) error {
 
 // explain returns why the user cannot read a path, with the fix; "" if the user can. open means
 // that the agent has opened the file for the user.
-func (r *FileReader) explain(path string, found access.Result, open bool) string {
+func (r *UserAccess) explain(path string, found access.Result, open bool) string {
 	switch {
-	case found.ClosedDirectory != "":
+	case found.DeniedDirectory != "":
 		return r.closed(path, found)
 	case found.Readable:
 		return ""

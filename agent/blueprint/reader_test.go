@@ -12,11 +12,11 @@ import (
 	"outrider.org/outrider/agent/access"
 )
 
-// newReader returns a FileReader that checks access in a thread of this process that has the rights
+// newReader returns a UserAccess that checks access in a thread of this process that has the rights
 // of the user. The user's primary group has the name group and the GID uid.
-func newReader(name, group string, uid uint32, groups ...uint32) *FileReader {
+func newReader(name, group string, uid uint32, groups ...uint32) *UserAccess {
 	as := access.User{UID: uid, GID: uid, Groups: groups}
-	return &FileReader{name: name, group: group, uid: uid, groups: append([]uint32{uid}, groups...),
+	return &UserAccess{name: name, group: group, uid: uid, groups: append([]uint32{uid}, groups...),
 		check: func(path string) (access.Result, error) { return access.CheckAs(as, path) }}
 }
 
@@ -63,7 +63,7 @@ func TestReader_Denied(t *testing.T) {
 	member := newReader("envoy", "envoys", 64321, uint32(os.Getgid()))
 	owner := newReader("owner", "owners", uint32(os.Getuid()))
 	for _, c := range []struct {
-		reader     *FileReader
+		reader     *UserAccess
 		path, want string
 	}{
 		{nil, private, ""},
@@ -92,23 +92,24 @@ func TestReader_Denied(t *testing.T) {
 			", and the user may not enter " + closed + "; " + copied + intoClosed +
 			" /etc/outrider/into" + hook},
 	} {
-		if got := c.reader.Denied(c.path); got != c.want {
+		if got := c.reader.ReadDenialReason(c.path); got != c.want {
 			t.Errorf("%s: %q, want %q", c.path, got, c.want)
 		}
 	}
-	stranger.Hidden = []string{filepath.Dir(public) + " (ProtectHome=yes)"}
-	if got, want := stranger.Denied(public),
+	stranger.HiddenDirectories = []string{filepath.Dir(public) + " (ProtectHome=yes)"}
+	if got, want := stranger.ReadDenialReason(public),
 		"user envoy cannot read "+public+": its unit does not see "+filepath.Dir(
 			public)+" (ProtectHome=yes); move it to another folder, such as /etc/outrider"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got := LookupFileReader("nobody").Denied(shared); got == "" {
+	if got := LookupUserAccess("nobody").ReadDenialReason(shared); got == "" {
 		t.Error("nobody may read a file of another group")
 	}
-	if got := LookupFileReader("nobody", strconv.Itoa(os.Getgid())).Denied(shared); got != "" {
+	if got := LookupUserAccess("nobody",
+		strconv.Itoa(os.Getgid())).ReadDenialReason(shared); got != "" {
 		t.Errorf("with the group of the file: %s", got)
 	}
-	if LookupFileReader("no-such-user") != nil || LookupFileReader("root") == nil {
+	if LookupUserAccess("no-such-user") != nil || LookupUserAccess("root") == nil {
 		t.Error("users are not found as they are")
 	}
 }
@@ -144,7 +145,7 @@ func TestReader_DeniedOpen(t *testing.T) {
 	stranger := newReader("64321", "64321", 64321)
 	for name, c := range map[string]struct {
 		path   string
-		opened func() // called between the opening of the file and DeniedOpen
+		opened func() // called between the opening of the file and OpenFileDenialReason
 		want   string // part of the reason; "": access is not denied
 	}{
 		"public":           {path: public},
@@ -168,11 +169,11 @@ func TestReader_DeniedOpen(t *testing.T) {
 		if c.opened != nil {
 			c.opened()
 		}
-		got := stranger.DeniedOpen(file)
+		got := stranger.OpenFileDenialReason(file)
 		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-		if got := RunningFileReader(nil, 0, 0).DeniedOpen(file); got != "" {
+		if got := ProcessUserAccess(nil, 0, 0).OpenFileDenialReason(file); got != "" {
 			t.Errorf("%s: root: %s", name, got)
 		}
 		if err := file.Close(); err != nil {
@@ -185,7 +186,7 @@ func TestReader_DeniedOpen(t *testing.T) {
 // not by everybody.
 func TestReader_SaysWhoElseMayReadAKey(t *testing.T) {
 	folder := t.TempDir()
-	agent := &FileReader{name: "outrider", group: "outrider", uid: 64321, groups: []uint32{64321}}
+	agent := &UserAccess{name: "outrider", group: "outrider", uid: 64321, groups: []uint32{64321}}
 	for _, c := range []struct {
 		mode os.FileMode
 		gid  int
@@ -206,18 +207,18 @@ func TestReader_SaysWhoElseMayReadAKey(t *testing.T) {
 		if want != "" {
 			want += path + ": chown outrider " + path + "; chmod 400 " + path
 		}
-		if got := agent.Shared(path); got != want {
+		if got := agent.SharedReadReason(path); got != want {
 			t.Errorf("%o %d: %q, want %q", c.mode, c.gid, got, want)
 		}
 	}
-	if got := agent.Shared(filepath.Join(folder, "missing")); got != "" {
+	if got := agent.SharedReadReason(filepath.Join(folder, "missing")); got != "" {
 		t.Errorf("missing: %q", got)
 	}
 }
 
 // The suggested fix copies a file only into Outrider's own folder and opens no other folder.
 func TestReader_LeavesFoldersOfOthersClosed(t *testing.T) {
-	r := &FileReader{name: "outrider"}
+	r := &UserAccess{name: "outrider"}
 	const hook = " (\"outrider example show certbot\" has a deploy hook for certbot)"
 	link, key := ownFolder+"/credentials/c/tls.key", "/etc/letsencrypt/live/c/privkey.pem"
 	for _, c := range []struct{ path, final, closed, want string }{
@@ -232,7 +233,7 @@ func TestReader_LeavesFoldersOfOthersClosed(t *testing.T) {
 	} {
 		want := "user outrider cannot read " + c.path + ": " + c.want
 		if got := r.closed(c.path,
-			access.Result{ResolvedPath: c.final, ClosedDirectory: c.closed}); got != want {
+			access.Result{ResolvedPath: c.final, DeniedDirectory: c.closed}); got != want {
 			t.Errorf("%s: %q, want %q", c.path, got, want)
 		}
 	}

@@ -19,7 +19,7 @@ var configuration = []string{".toml", ".yaml", ".yml", ".json"}
 
 // fix returns the commands that let the user read a file or directory. final is path without
 // symbolic links. open reports that the agent has opened the file on behalf of the user.
-func (r *FileReader) fix(path, final string, open bool) string {
+func (r *UserAccess) fix(path, final string, open bool) string {
 	direct := path == final
 	info, err := os.Stat(path)
 	if err != nil {
@@ -48,7 +48,7 @@ func (r *FileReader) fix(path, final string, open bool) string {
 
 // groupOf returns the primary group of a user other than root if the reader is a member of it, else
 // "".
-func (r *FileReader) groupOf(uid uint32) string {
+func (r *UserAccess) groupOf(uid uint32) string {
 	found, err := user.LookupId(strconv.FormatUint(uint64(uid), 10))
 	if err != nil || uid == 0 || uid == r.uid {
 		return ""
@@ -73,13 +73,13 @@ func ours(path string) bool { return path == ownFolder || strings.HasPrefix(path
 // closed returns the fix if the user may not enter a folder on the way to the file. It does not
 // open folders of other programs: certbot, for example, closes its folders because they contain
 // keys.
-func (r *FileReader) closed(path string, found access.Result) string {
-	why := fmt.Sprintf("the user may not enter %s; ", found.ClosedDirectory)
+func (r *UserAccess) closed(path string, found access.Result) string {
+	why := fmt.Sprintf("the user may not enter %s; ", found.DeniedDirectory)
 	if found.ResolvedPath != path {
 		why = "it leads to " + found.ResolvedPath + ", and " + why
 	}
-	if ours(found.ClosedDirectory) {
-		why += "chmod o+x " + found.ClosedDirectory
+	if ours(found.DeniedDirectory) {
+		why += "chmod o+x " + found.DeniedDirectory
 	} else {
 		why += r.copyOf(path, found.ResolvedPath)
 	}
@@ -88,7 +88,7 @@ func (r *FileReader) closed(path string, found access.Result) string {
 
 // copyOf returns the command that gives the user a copy of a file that other programs use or
 // replace. final is path without symbolic links.
-func (r *FileReader) copyOf(path, final string) string {
+func (r *UserAccess) copyOf(path, final string) string {
 	from, to, what := path, filepath.Join(ownFolder, filepath.Base(path)),
 		"install a copy, also after each change, and name it"
 	if path != final && ours(path) {

@@ -41,13 +41,13 @@ func TestABootstrapWithASecretIsTold(t *testing.T) {
 				t.Fatal(err)
 			}
 			maker, secret := thisHost(), !test.secret
-			maker.Render = func(
+			maker.RenderBootstrap = func(
 				_ context.Context, request bootstrap.Request,
 			) (*bootstrap.Rendered, error) {
 				secret = request.Secret
 				return render.FromRequest(request)
 			}
-			if _, err := maker.Make(t.Context(), loaded); err != nil {
+			if _, err := maker.Build(t.Context(), loaded); err != nil {
 				t.Fatal(err)
 			}
 			if secret != test.secret {

@@ -30,10 +30,12 @@ func (b *Blueprint) missingSecrets() *config.Error {
 	if file == "" || !has(c.XDS.Socket) {
 		return nil
 	}
-	if host := c.Identity.CredentialsSDS; host != "" && !has(`"`+credential.HostClusterName+`"`) {
-		return b.loaded.KeyError(key, file+" has no cluster "+credential.HostClusterName+", from which Envoy "+
-			"gets credentials sds://NAME", "add the cluster, with HTTP/2 to the Unix socket "+host+
-			", or remove [identity] credentials_sds")
+	if host := c.Identity.CredentialsSDS; host != "" &&
+		!has(`"`+credential.HostSDSClusterName+`"`) {
+		return b.loaded.KeyError(key,
+			file+" has no cluster "+credential.HostSDSClusterName+", from which Envoy "+
+				"gets credentials sds://NAME", "add the cluster, with HTTP/2 to the Unix socket "+host+
+				", or remove [identity] credentials_sds")
 	}
 	if c.Identity.Provider == "none" || c.Identity.OutputDir != "" || has(socket) ||
 		has(`"`+secretCluster+`"`) {

@@ -10,22 +10,24 @@ import (
 
 // requestUpstream fetches the bootstrap of the upstream server for the node of b's bootstrap, and
 // renders it.
-func (m Maker) requestUpstream(ctx context.Context, b *Blueprint, request bootstrap.Request) error {
+func (m Builder) requestUpstream(ctx context.Context, b *Blueprint,
+	request bootstrap.Request) error {
 	var own struct{ Node json.RawMessage }
 	if err := json.Unmarshal(b.rendered.Text, &own); err != nil {
 		return fmt.Errorf("decode the node of the rendered bootstrap: %w", err)
 	}
-	accepted, err := m.Upstream(ctx, b.loaded.Config, own.Node, func(content []byte) error {
-		request.Upstream, request.Secret = content, true
-		rendered, err := m.Render(ctx, request)
-		if err == nil {
-			b.rendered = rendered
-		}
-		return err
-	})
+	accepted, err := m.FetchUpstreamBootstrap(ctx, b.loaded.Config, own.Node,
+		func(content []byte) error {
+			request.Upstream, request.Secret = content, true
+			rendered, err := m.RenderBootstrap(ctx, request)
+			if err == nil {
+				b.rendered = rendered
+			}
+			return err
+		})
 	if err != nil {
 		return b.refused(err).WithCause(err)
 	}
-	b.Accepted = accepted
+	b.OnAccepted = accepted
 	return nil
 }

@@ -18,7 +18,7 @@ import (
 
 // agent is a fake Backend.
 type agent struct {
-	board *condition.Board
+	board *condition.Registry
 
 	mu       sync.Mutex
 	state    api.Status
@@ -40,7 +40,7 @@ var someTime = time.Date(2026, 3, 4, 5, 6, 7, 890123000, time.UTC)
 
 func newAgent() *agent {
 	return &agent{
-		board: condition.NewBoard(), changed: make(chan struct{}),
+		board: condition.NewRegistry(), changed: make(chan struct{}),
 		figures: Epoch{Connections: 7, MemoryBytes: 1 << 20},
 		state: api.Status{
 			Version: "1.2.3", State: api.StateRunning, Ready: true,
@@ -49,7 +49,7 @@ func newAgent() *agent {
 			Discovery: api.Discovery{State: "embedded"},
 			Epochs: []Epoch{{ID: "a", Number: 0, State: "live", PID: 4711, Reason: "start",
 				BootstrapPath: "/run/outrider/envoy/envoy-rev0.json",
-				Started:       someTime, Live: someTime.Add(time.Second)}},
+				Started:       someTime, LiveSince: someTime.Add(time.Second)}},
 			Identities: []api.Identity{{Name: "file-cert:web", Source: "files",
 				SPIFFEID: "spiffe://example.org/web", NotAfter: someTime}},
 		},
@@ -75,7 +75,7 @@ func (a *agent) State(context.Context) api.Status {
 	return state
 }
 
-func (a *agent) Measure(context.Context) []Epoch {
+func (a *agent) MeasuredEpochs(context.Context) []Epoch {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.measured++
@@ -169,7 +169,7 @@ func (a *agent) start(t *testing.T, d *daemon) (*Server, func()) {
 func (a *agent) startAs(t *testing.T, d *daemon, instance string) (*Server, func()) {
 	t.Helper()
 	server, err := New(Options{Address: d.address(), Instance: instance, Unit: "outrider.service",
-		Backend: a, Board: a.board,
+		Backend: a, Conditions: a.board,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

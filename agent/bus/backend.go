@@ -15,8 +15,8 @@ type Backend interface {
 	// State returns the current state, without resource usage of epochs. It may query Envoy and
 	// returns when ctx ends.
 	State(ctx context.Context) api.Status
-	// Measure returns the epochs with their current resource usage.
-	Measure(ctx context.Context) []Epoch
+	// MeasuredEpochs returns the epochs with their current resource usage.
+	MeasuredEpochs(ctx context.Context) []Epoch
 	// Changed returns a channel that is closed after State has changed for a reason that the
 	// agent's event board does not report. Call Changed before State.
 	Changed() <-chan struct{}

@@ -15,7 +15,7 @@ func idleSession(t *testing.T) *session {
 		t.Fatal(err)
 	}
 	a := newAgent()
-	return newSession(Options{Backend: a, Board: a.board}, all)
+	return newSession(Options{Backend: a, Conditions: a.board}, all)
 }
 
 // callOf returns a call from sender that expects a reply.

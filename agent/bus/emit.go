@@ -82,7 +82,7 @@ func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object
 
 // events sends signals for new events. missed is the number of events that the bounded board had
 // already dropped.
-func (e *emitter) events(board *condition.Board) (missed uint64, err error) {
+func (e *emitter) events(board *condition.Registry) (missed uint64, err error) {
 	for _, event := range board.Events(e.sequence) {
 		missed += event.Sequence - e.sequence - 1
 		e.sequence = event.Sequence

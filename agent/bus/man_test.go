@@ -154,7 +154,7 @@ func TestManPage(t *testing.T) {
 func describe(page *man.Page, d *description, explain func(string, []argOfXML) comment) {
 	arguments := func(all []argOfXML, c comment) {
 		for _, argument := range all {
-			page.More("`" + argument.Name + "`: " + c.arguments[argument.Name])
+			page.TermParagraph("`" + argument.Name + "`: " + c.arguments[argument.Name])
 		}
 	}
 	for i, method := range d.Methods {
@@ -169,7 +169,7 @@ func describe(page *man.Page, d *description, explain func(string, []argOfXML) c
 		page.Term(term, c.text)
 		arguments(method.Args, c)
 		if action := method.action(); action != "" {
-			page.More("Asks polkit for `" + action + "`.")
+			page.TermParagraph("Asks polkit for `" + action + "`.")
 		}
 	}
 	for i, signal := range d.Signals {
@@ -188,9 +188,9 @@ func describe(page *man.Page, d *description, explain func(string, []argOfXML) c
 			explain(property.Name, nil).text)
 		switch annotated(property.Annotation, annotationChanged, "true") {
 		case "const":
-			page.More("It does not change while the object is there.")
+			page.TermParagraph("It does not change while the object is there.")
 		case "false":
-			page.More("Its changes are not told.")
+			page.TermParagraph("Its changes are not told.")
 		}
 	}
 }

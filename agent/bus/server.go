@@ -8,7 +8,7 @@ import (
 
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Conditions that this package raises.
@@ -28,18 +28,18 @@ const (
 // Options configures a Server.
 type Options struct {
 	// address of the bus, in the format of DBUS_SYSTEM_BUS_ADDRESS; "" = SystemAddress
-	Address  string
-	Instance string // "" = none
-	Unit     string // systemd unit; "" in the foreground or if unknown
-	Backend  Backend
-	Board    *condition.Board // source of the events that become signals
-	Logger   *slog.Logger
+	Address    string
+	Instance   string // "" = none
+	Unit       string // systemd unit; "" in the foreground or if unknown
+	Backend    Backend
+	Conditions *condition.Registry // source of the events that become signals
+	Logger     *slog.Logger
 }
 
 // Server publishes the agent on the bus. It becomes ready when the agent first owns its name on the
 // bus. No other component waits for it, because a host may have no bus.
 type Server struct {
-	part.Readiness
+	lifecycle.Readiness
 	options    Options
 	interfaces interfaces
 }
@@ -62,8 +62,8 @@ func (s *Server) Name() string { return "bus" }
 // Run connects to the bus and reconnects until ctx ends. An unavailable bus is reported as a
 // condition, not an error. Run must be called only once.
 func (s *Server) Run(ctx context.Context) error {
-	defer s.options.Board.Clear(conditionNameOwned)
-	defer s.options.Board.Clear(conditionUnavailable)
+	defer s.options.Conditions.Clear(conditionNameOwned)
+	defer s.options.Conditions.Clear(conditionUnavailable)
 	retries := backoff.Backoff{Min: shortestWait, Max: longestWait}
 	for {
 		began := time.Now()
@@ -84,15 +84,15 @@ func (s *Server) Run(ctx context.Context) error {
 // nameChanged updates the conditions when the agent gains or loses its name.
 func (s *Server) nameChanged(ours bool) {
 	name := WellKnownName(s.options.Instance)
-	s.options.Board.Clear(conditionUnavailable)
+	s.options.Conditions.Clear(conditionUnavailable)
 	if !ours {
-		s.options.Board.Raise(conditionNameOwned, condition.Warning,
+		s.options.Conditions.Raise(conditionNameOwned, condition.Warning,
 			fmt.Sprintf(
 				"another program owns the name %s on D-Bus; the agent takes it once that program exits",
 				name))
 		return
 	}
-	s.options.Board.Clear(conditionNameOwned)
+	s.options.Conditions.Clear(conditionNameOwned)
 	s.options.Logger.Info("connected to D-Bus", "name", name)
 	s.MarkReady()
 }
@@ -106,8 +106,8 @@ func (s *Server) unavailable(err error) {
 		fix = "; is org.outrider.Agent1.conf in /usr/share/dbus-1/system.d, and does the agent run as " +
 			"the user outrider or as root?"
 	}
-	s.options.Board.Clear(conditionNameOwned)
-	s.options.Board.Raise(conditionUnavailable, severity,
+	s.options.Conditions.Clear(conditionNameOwned)
+	s.options.Conditions.Raise(conditionUnavailable, severity,
 		fmt.Sprintf(
 			"D-Bus is unavailable: %v%s; retrying, nothing else is affected",
 			err, fix))

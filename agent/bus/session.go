@@ -95,7 +95,7 @@ func (s *session) run(ctx context.Context, nameChanged func(bool)) error {
 	stopEnd := context.AfterFunc(ctx, wire.end)
 	ctx, cancel := context.WithCancel(ctx)
 	stopLost := context.AfterFunc(s.conn.Context(), cancel)
-	woken, unwatch := s.options.Board.Watch(1)
+	woken, unwatch := s.options.Conditions.Watch(1)
 	defer func() {
 		unwatch()
 		cancel()
@@ -108,7 +108,7 @@ func (s *session) run(ctx context.Context, nameChanged func(bool)) error {
 
 	changed := s.options.Backend.Changed() // before the first read, so that no change is missed
 	s.emitter = &emitter{conn: s.conn, interfaces: s.interfaces}
-	for _, event := range s.options.Board.Events(0) {
+	for _, event := range s.options.Conditions.Events(0) {
 		s.emitter.sequence = event.Sequence // skip earlier events
 	}
 	s.look(ctx)
@@ -179,7 +179,7 @@ func (s *session) serveChanges(
 				return errLost
 			}
 			// Send the final events, such as the exit of the proxy.
-			_, err := s.emitter.events(s.options.Board)
+			_, err := s.emitter.events(s.options.Conditions)
 			return err
 		}
 		changed = s.options.Backend.Changed()
@@ -194,7 +194,7 @@ func (s *session) serveChanges(
 func (s *session) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
-	for _, event := range s.options.Board.Events(s.reported) {
+	for _, event := range s.options.Conditions.Events(s.reported) {
 		switch event.Kind {
 		case condition.KindConditionRaised, condition.KindConditionCleared:
 			s.reported = event.Sequence
@@ -212,7 +212,7 @@ func (s *session) emit(ctx context.Context) error {
 	if err := s.emitter.objects(s.state.get(ctx)); err != nil {
 		return err
 	}
-	missed, err := s.emitter.events(s.options.Board)
+	missed, err := s.emitter.events(s.options.Conditions)
 	if missed > 0 {
 		s.options.Logger.Warn("dropped D-Bus signals of events: the bus reads too slowly",
 			"missed events", missed)
@@ -224,5 +224,5 @@ func (s *session) emit(ctx context.Context) error {
 func (s *session) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()
-	s.figures.set(s.options.Backend.Measure(ctx))
+	s.figures.set(s.options.Backend.MeasuredEpochs(ctx))
 }

@@ -133,7 +133,7 @@ func epochValues(epoch Epoch) map[string]any {
 		"Reason":           text(epoch.Reason),
 		"BootstrapPath":    text(epoch.BootstrapPath),
 		"StartedTimestamp": microseconds(epoch.Started),
-		"LiveTimestamp":    microseconds(epoch.Live),
+		"LiveTimestamp":    microseconds(epoch.LiveSince),
 		"ExitedTimestamp":  microseconds(epoch.Exited),
 		"ExitStatus":       int32(epoch.ExitStatus),
 		"ExitSignal":       text(epoch.ExitSignal),

@@ -85,7 +85,7 @@ func TestEverySignalOfTheXMLIsSentWithItsTypesAndNoOther(t *testing.T) {
 		condition.KindUndrained, condition.KindStopping,
 		condition.KindSecretRotated, condition.KindResourcesRefused, condition.KindDiscoveryMoved,
 		condition.KindMeshProblem,
-		condition.KindGaveUp,
+		condition.KindRestartsExhausted,
 		condition.KindConditionRaised, condition.KindConditionCleared} {
 		if told, ok := signalOf(condition.Event{Kind: kind, Epoch: number(3)}); ok {
 			sent[told.name] = dbus.SignatureOf(told.args...).String()

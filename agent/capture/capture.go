@@ -73,20 +73,20 @@ type Status struct {
 	Since  time.Time `json:"since,omitzero"`
 	// Families are the address families that are captured, because Envoy serves them.
 	Families Families `json:"families"`
-	// Closed reports that outbound connections are rejected while they cannot be captured,
-	// ClosedInbound that inbound ones are.
-	Closed        bool      `json:"closed,omitempty"`
-	ClosedInbound bool      `json:"closed_inbound,omitempty"`
-	DNS           DNSStatus `json:"dns"`
-	// Unowned reports that this kernel (before 5.12) does not remove the rules when
+	// OutboundRejected reports that outbound connections are rejected while they cannot be
+	// captured, InboundRejected that inbound ones are.
+	OutboundRejected bool      `json:"closed,omitempty"`
+	InboundRejected  bool      `json:"closed_inbound,omitempty"`
+	DNS              DNSStatus `json:"dns"`
+	// RulesOutliveHelper reports that this kernel (before 5.12) does not remove the rules when
 	// outrider-capture ends.
-	Unowned  bool      `json:"unowned,omitempty"`
-	Settings *Settings `json:"settings,omitempty"`
-	Users    Users     `json:"users"`
-	Units    []Unit    `json:"units,omitempty"` // running units of Settings.Units and ExcludeUnits
-	Counters []Counter `json:"counters,omitempty"`
-	Version  string    `json:"version,omitempty"` // of outrider-capture
-	PID      int       `json:"pid,omitempty"`
+	RulesOutliveHelper bool      `json:"unowned,omitempty"`
+	Settings           *Settings `json:"settings,omitempty"`
+	Users              Users     `json:"users"`
+	Units              []Unit    `json:"units,omitempty"` // running units of Settings.Units and ExcludeUnits
+	Counters           []Counter `json:"counters,omitempty"`
+	Version            string    `json:"version,omitempty"` // of outrider-capture
+	PID                int       `json:"pid,omitempty"`
 }
 
 // DNSStatus is the redirection of queries to the agent's DNS proxy.
@@ -96,8 +96,8 @@ type DNSStatus struct {
 	Resolvers []netip.Addr `json:"resolvers,omitempty"` // whose queries are redirected
 }
 
-// Counter counts the packets that matched the rules of one Rule.Key. Of redirected connections only
-// the first packet counts.
+// Counter counts the packets that matched the rules of one Rule.ConfigKey. Of redirected
+// connections only the first packet counts.
 type Counter struct {
 	Rule    string `json:"rule"`
 	Packets uint64 `json:"packets"`

@@ -27,7 +27,7 @@ func closedRules(s *Settings, users Users, running []Unit) *Table {
 	reject := func(key string, rules []Rule) []Rule {
 		for i := range rules {
 			if rules[i].Decision != Direct {
-				rules[i].Key, rules[i].Decision, rules[i].Action = key, Refused, nil
+				rules[i].ConfigKey, rules[i].Decision, rules[i].Action = key, Refused, nil
 			}
 		}
 		return rules

@@ -52,7 +52,7 @@ func (r *rig) inbound() (answers [3]string) {
 	r.t.Helper()
 	for i, address := range []string{here[0], here[1], linkLocal(r.t)} {
 		to := netip.AddrPortFrom(netip.MustParseAddr(address), 80)
-		r.other.Do(r.t, func() { answers[i] = dial(r.t, "tcp", netip.Addr{}, to) })
+		r.other.RunOn(r.t, func() { answers[i] = dial(r.t, "tcp", netip.Addr{}, to) })
 	}
 	return answers
 }
@@ -135,7 +135,7 @@ func TestController_ClosedInbound(t *testing.T) {
 	r := newRig(t)
 	envoy := &liveEnvoy{changed: make(chan struct{})}
 	envoy.dead.Store(true)
-	f := testController(condition.NewBoard(), closedInbound(captureAll))
+	f := testController(condition.NewRegistry(), closedInbound(captureAll))
 	f.Envoy, f.Socket = envoy, r.socket()
 	f.ControllerOptions.State = filepath.Join(r.folder, "state.json")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -155,7 +155,7 @@ func TestController_ClosedInbound(t *testing.T) {
 	r.inboundIs("15006")
 	envoy.drain(time.Time{})
 	r.answers(30*time.Second, "15001")
-	f.Leave(t.Context(), 0)
+	f.EndInterception(t.Context(), 0)
 	r.answers(30*time.Second, "far 80")
 	r.inboundIs("15006")
 	r.kill(r.envoy)
@@ -175,7 +175,7 @@ func TestHelper_ClosedInboundEndsWithATrial(t *testing.T) {
 	}
 	r := newRig(t)
 	trial := closedInbound(captureAll)
-	trial.Trial, trial.InboundOnly = 3*time.Second, true
+	trial.TrialDuration, trial.InboundOnly = 3*time.Second, true
 	r.apply(trial)
 	r.inboundIs("refused")
 	trial.InboundOnly = false // the agent changes it once Envoy is live; this starts no new trial
@@ -272,7 +272,7 @@ func TestHelper_ClosedForTransparentSockets(t *testing.T) {
 	acceptAnyAddress(t, serve(t, 9090, "here 9090"))
 	r.apply(closedInbound(captureAll))
 	r.inboundIs("refused")
-	r.other.Do(t, func() {
+	r.other.RunOn(t, func() {
 		for _, address := range here {
 			to := netip.AddrPortFrom(netip.MustParseAddr(address), 9090)
 			if got := dial(t, "tcp", netip.Addr{}, to); got != "refused" {

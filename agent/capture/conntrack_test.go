@@ -14,7 +14,7 @@ func TestForgetQueries_DNSSocketsInUseFollowTheRules(t *testing.T) {
 		return
 	}
 	trackAll(t)
-	newHostsWithoutEnvoy(t).Do(t, func() {
+	newHostsWithoutEnvoy(t).RunOn(t, func() {
 		for _, resolver := range far {
 			datagrams(t, net.JoinHostPort(resolver, "53"), answerOf("far"))
 		}

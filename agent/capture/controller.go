@@ -11,36 +11,36 @@ import (
 
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Conditions of a Controller.
 const (
-	ConditionUnavailable = "capture-unavailable" // outrider-capture cannot be reached
-	ConditionWithdrawn   = "capture-withdrawn"   // no rules, though Envoy is live
-	ConditionTrial       = "capture-trial"
-	ConditionFamily      = "capture-family"
-	ConditionUnowned     = "capture-unowned" // the rules would remain if outrider-capture ended
-	ConditionDNS         = "capture-dns-withdrawn"
+	ConditionUnavailable        = "capture-unavailable" // outrider-capture cannot be reached
+	ConditionWithdrawn          = "capture-withdrawn"   // no rules, though Envoy is live
+	ConditionTrial              = "capture-trial"
+	ConditionFamilyUncaptured   = "capture-family"
+	ConditionRulesOutliveHelper = "capture-unowned" // the rules would remain if outrider-capture ended
+	ConditionDNSWithdrawn       = "capture-dns-withdrawn"
 )
 
 // Envoy is the live epoch as seen by a Controller; the supervisor implements it.
 type Envoy interface {
 	// Serves reports whether an epoch is live. half is the time when half of its requested drain
 	// has passed; zero: it does not drain.
-	Serves() (live bool, half time.Time)
+	Serves() (live bool, halfDrainTime time.Time)
 	Changed() <-chan struct{} // closed at the next change
 }
 
 // ControllerOptions configures a Controller.
 type ControllerOptions struct {
-	Socket   string    // of outrider-capture
-	State    string    // state file of outrider-capture, which exists while it has settings
-	Settings *Settings // nil: nothing is captured
-	Users    Users
-	Envoy    Envoy
-	Board    *condition.Board
-	Logger   *slog.Logger
+	Socket     string    // of outrider-capture
+	State      string    // state file of outrider-capture, which exists while it has settings
+	Settings   *Settings // nil: nothing is captured
+	Users      Users
+	Envoy      Envoy
+	Conditions *condition.Registry
+	Logger     *slog.Logger
 }
 
 // A Controller sends the agent's settings to outrider-capture: once Envoy is live, and again after
@@ -50,7 +50,7 @@ type ControllerOptions struct {
 // inbound connections.
 type Controller struct {
 	ControllerOptions
-	part.Readiness
+	lifecycle.Readiness
 	wake chan struct{} // receives after Leave
 
 	mu      sync.Mutex
@@ -116,7 +116,7 @@ func (c *Controller) Run(ctx context.Context) error {
 		}
 		if err != nil && ctx.Err() == nil {
 			c.set(nil, c.lost(err))
-			c.Board.Raise(ConditionUnavailable, condition.Error,
+			c.Conditions.Raise(ConditionUnavailable, condition.Error,
 				fmt.Sprintf("connections are not captured as configured: %v", err))
 		}
 		_ = retries.Wait(ctx)
@@ -146,7 +146,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 			now = leaving // before the first capture: outbound connections stay direct
 		}
 		if now != applied && live ||
-			first && (live || status.Closed || c.Settings.ClosesInbound()) {
+			first && (live || status.OutboundRejected || c.Settings.ClosesInbound()) {
 			request := c.request(now)
 			send := func(ctx context.Context) (Status, error) { return request(client, ctx) }
 			if status, err = limited(ctx, send); err != nil &&
@@ -154,7 +154,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 				return err
 			}
 			applied, first = now, false
-			c.Board.Clear(ConditionUnavailable)
+			c.Conditions.Clear(ConditionUnavailable)
 		} else if live != wasLive { // a request makes outrider-capture check Envoy at once
 			if status, err = limited(ctx, client.Status); err != nil {
 				return err
@@ -174,7 +174,7 @@ func (c *Controller) runConnection(ctx context.Context, retries *backoff.Backoff
 		case <-client.Done():
 			return ErrClosed
 		case <-late:
-			c.Board.Raise(ConditionDNS, condition.Warning,
+			c.Conditions.Raise(ConditionDNSWithdrawn, condition.Warning,
 				"queries of this host are not redirected to the DNS proxy: "+dns.Reason)
 		case status = <-client.Changes():
 		case <-changed:
@@ -203,9 +203,9 @@ func (c *Controller) set(client *Client, status Status) {
 	}
 	raise := func(code string, severity condition.Severity, holds bool, sentence string) {
 		if holds {
-			c.Board.Raise(code, severity, sentence)
+			c.Conditions.Raise(code, severity, sentence)
 		} else {
-			c.Board.Clear(code)
+			c.Conditions.Clear(code)
 		}
 	}
 	severity := condition.Warning
@@ -216,27 +216,27 @@ func (c *Controller) set(client *Client, status Status) {
 		client != nil && (status.State == StateWithdrawn || status.State == StateClosed),
 		fmt.Sprintf("nothing is captured, %s: %s", c.instead(status), status.Reason))
 	partial := status.UncapturedFamily()
-	raise(ConditionFamily, condition.Warning,
-		partial != "" && c.inbound() && !status.ClosedInbound, partial)
+	raise(ConditionFamilyUncaptured, condition.Warning,
+		partial != "" && c.inbound() && !status.InboundRejected, partial)
 	raise(ConditionTrial, condition.Info, status.State == StateTrial,
 		fmt.Sprintf("connections are captured until %s, unless \"outrider capture confirm\" makes "+
 			"it permanent", status.Until.Local().Format(time.TimeOnly)))
-	raise(ConditionUnowned, condition.Warning, status.Unowned,
+	raise(ConditionRulesOutliveHelper, condition.Warning, status.RulesOutliveHelper,
 		"this kernel (before 5.12) does not remove the rules when outrider-capture dies; "+
 			"\"outrider cleanup\" does")
 	if client == nil || status.DNS.State != StateWithdrawn {
-		c.Board.Clear(ConditionDNS)
+		c.Conditions.Clear(ConditionDNSWithdrawn)
 	}
 }
 
 // instead returns a sentence on what happens to connections that are not captured.
 func (c *Controller) instead(status Status) string {
 	switch {
-	case status.Closed && (status.ClosedInbound || !c.inbound()):
+	case status.OutboundRejected && (status.InboundRejected || !c.inbound()):
 		return "new connections are refused"
-	case status.Closed:
+	case status.OutboundRejected:
 		return "new outbound connections are refused, inbound ones go direct"
-	case status.ClosedInbound:
+	case status.InboundRejected:
 		return "new inbound connections are refused, outbound ones go direct"
 	}
 	return "connections go direct"
@@ -247,9 +247,10 @@ func (c *Controller) instead(status Status) string {
 // had confirmed that.
 func (c *Controller) lost(err error) Status {
 	was := c.State()
-	status := Status{State: StateWithdrawn, Reason: err.Error(), Closed: c.Settings.FailClosed,
-		ClosedInbound: was.ClosedInbound}
-	if was.ClosedInbound {
+	status := Status{State: StateWithdrawn, Reason: err.Error(),
+		OutboundRejected: c.Settings.FailClosed,
+		InboundRejected:  was.InboundRejected}
+	if was.InboundRejected {
 		status.State = StateClosed
 	}
 	return status
@@ -274,9 +275,9 @@ func (c *Controller) inbound() bool {
 	return c.Settings != nil && c.Settings.Inbound.any()
 }
 
-// AwaitInbound waits, for at most limit, until the rules are in force. It returns at once if no
-// inbound connections are to be captured.
-func (c *Controller) AwaitInbound(ctx context.Context, limit time.Duration) {
+// AwaitInboundRules waits, for at most limit, until the rules are in force. It returns at once if
+// no inbound connections are to be captured.
+func (c *Controller) AwaitInboundRules(ctx context.Context, limit time.Duration) {
 	if !c.inbound() {
 		return
 	}

@@ -9,8 +9,8 @@ import "slices"
 // both families and the resolvers of the host.
 func (c *Controller) Tables() []*Table { return c.tablesWith(nil) }
 
-// TablesWith returns the tables as if a unit ran, and the unit's control group.
-func (c *Controller) TablesWith(unit string) ([]*Table, string) {
+// TablesWithUnit returns the tables as if a unit ran, and the unit's control group.
+func (c *Controller) TablesWithUnit(unit string) ([]*Table, string) {
 	var units []Unit
 	if root, err := cgroupMount(); err == nil && c.Settings != nil {
 		// A unitWatch without inotify need not be closed. If the search fails, the unit is assumed
@@ -37,7 +37,7 @@ func (c *Controller) tablesWith(more []Unit) (tables []*Table) {
 		users, families = now.Users, now.Families
 	}
 	units := slices.Concat(now.Units, more)
-	closed := now.Closed || now.ClosedInbound
+	closed := now.OutboundRejected || now.InboundRejected
 	if settings.dnsPort() != 0 && (!closed || now.DNS.State == StateOn) {
 		resolvers := now.DNS.Resolvers
 		if now.DNS.State != StateOn {

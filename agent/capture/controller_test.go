@@ -46,18 +46,19 @@ func (e *liveEnvoy) drain(half time.Time) {
 	e.changed <- struct{}{}
 }
 
-func testController(board *condition.Board, settings Settings) *Controller {
-	return NewController(ControllerOptions{Settings: &settings, Board: board, Envoy: noEnvoy{},
+func testController(board *condition.Registry, settings Settings) *Controller {
+	return NewController(ControllerOptions{Settings: &settings, Conditions: board, Envoy: noEnvoy{},
 		Users: testUsers, Logger: slog.New(slog.DiscardHandler)})
 }
 
 // While outrider-capture does not run, every retry fails, but the condition is raised once and
 // nothing else is logged.
 func TestController_ReportsAMissingHelperOnce(t *testing.T) {
-	board := condition.NewBoard()
-	var log parts.Log
+	board := condition.NewRegistry()
+	var log parts.SyncBuffer
 	settings := captureAll
-	f := NewController(ControllerOptions{Settings: &settings, Board: board, Envoy: &liveEnvoy{},
+	f := NewController(ControllerOptions{Settings: &settings, Conditions: board,
+		Envoy: &liveEnvoy{},
 		Users: testUsers, Logger: slog.New(slog.NewTextHandler(&log, nil)),
 		Socket: filepath.Join(t.TempDir(), "absent.sock")})
 	// not a context with a deadline: a dial could then fail with another error
@@ -78,12 +79,13 @@ func TestController_ReportsAMissingHelperOnce(t *testing.T) {
 func TestController_SaysWhatHappensInstead(t *testing.T) {
 	both := Settings{FailClosed: true, InboundClosed: true, Inbound: Ports{All: true}}
 	for want, status := range map[string]Status{
-		": connections go direct: ":              {State: StateWithdrawn},
-		": new connections are refused: ":        {State: StateClosed, Closed: true, ClosedInbound: true},
-		": new inbound connections are refused":  {State: StateClosed, ClosedInbound: true},
-		": new outbound connections are refused": {State: StateWithdrawn, Closed: true},
+		": connections go direct: ": {State: StateWithdrawn},
+		": new connections are refused: ": {State: StateClosed, OutboundRejected: true,
+			InboundRejected: true},
+		": new inbound connections are refused":  {State: StateClosed, InboundRejected: true},
+		": new outbound connections are refused": {State: StateWithdrawn, OutboundRejected: true},
 	} {
-		board := condition.NewBoard()
+		board := condition.NewRegistry()
 		f := testController(board, both)
 		f.set(&Client{}, status)
 		if all := board.Conditions(); len(all) != 1 || all[0].Severity != condition.Error ||
@@ -107,7 +109,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 	r.answers(soon, refused)
 	during := func(settings Settings, shown string, closed bool) {
 		t.Helper()
-		board := condition.NewBoard()
+		board := condition.NewRegistry()
 		f := testController(board, settings)
 		f.Socket, f.ControllerOptions.State = r.socket(), filepath.Join(r.folder, "state.json")
 		ctx, cancel := context.WithCancel(t.Context())
@@ -115,7 +117,7 @@ func TestController_EarlyRefusal(t *testing.T) {
 		go func() { done <- f.Run(ctx) }()
 		parts.Eventually(t, time.Minute, shown, func() bool {
 			all := board.Conditions()
-			return f.State().Closed == closed && len(all) == 1 &&
+			return f.State().OutboundRejected == closed && len(all) == 1 &&
 				strings.Contains(all[0].Sentence, shown)
 		})
 		cancel()
@@ -135,7 +137,7 @@ type leaver struct {
 
 func newLeaver(t *testing.T) *leaver {
 	t.Helper()
-	l := &leaver{newRig(t), testController(condition.NewBoard(), captureAll),
+	l := &leaver{newRig(t), testController(condition.NewRegistry(), captureAll),
 		&liveEnvoy{changed: make(chan struct{})}}
 	l.startEnvoy()
 	l.Envoy, l.Socket = l.envoy, l.socket()
@@ -154,7 +156,7 @@ func (l *leaver) captured(outbound, inbound string) {
 	l.answers(30*time.Second, outbound)
 	var answer string
 	to := netip.AddrPortFrom(netip.MustParseAddr(here[0]), 80)
-	l.other.Do(l.t, func() { answer = dial(l.t, "tcp", netip.Addr{}, to) })
+	l.other.RunOn(l.t, func() { answer = dial(l.t, "tcp", netip.Addr{}, to) })
 	if answer != inbound {
 		l.t.Errorf("inbound, %q answers, want %q", answer, inbound)
 	}
@@ -192,7 +194,7 @@ func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 	if !inNetwork(t) {
 		return
 	}
-	unknown := testController(condition.NewBoard(), captureAll)
+	unknown := testController(condition.NewRegistry(), captureAll)
 	if unknown.ReachableDirectly() != nil {
 		t.Error("the rules are known before the helper has answered")
 	}
@@ -207,7 +209,7 @@ func TestController_ReportsNothingWhileTheHelperIsReplaced(t *testing.T) {
 		direct, _, _ := reach(to)
 		return !direct
 	})
-	events, end := l.Board.Watch(64)
+	events, end := l.Conditions.Watch(64)
 	defer end()
 	client := func() *Client {
 		l.mu.Lock()
@@ -235,9 +237,9 @@ func TestController_StopLeavesOutboundFirst(t *testing.T) {
 		return
 	}
 	l := newLeaver(t)
-	l.Leave(t.Context(), time.Hour)
+	l.EndInterception(t.Context(), time.Hour)
 	l.leaves()
-	l.Leave(t.Context(), 0)
+	l.EndInterception(t.Context(), 0)
 	l.captured("far 80", "here 80")
 	l.again(StateWithdrawn)
 }
@@ -266,17 +268,18 @@ func TestController_DrainLeavesOutboundFirst(t *testing.T) {
 	}
 	l.envoy.drain(time.Now())
 	l.captured("far 80", "here 80")
-	l.Leave(t.Context(), time.Hour)
+	l.EndInterception(t.Context(), time.Hour)
 	l.captured("far 80", "here 80")
 }
 
 // With fail = "closed", Tables returns the tables in force.
 func TestController_TablesOfClosed(t *testing.T) {
-	f := testController(condition.NewBoard(), captureDNS)
+	f := testController(condition.NewRegistry(), captureDNS)
 	for want, status := range map[string]Status{
 		"[outrider-dns outrider]": {State: StateWithdrawn, DNS: DNSStatus{State: StateWithdrawn}},
-		"[outrider-closed]":       {State: StateClosed, ClosedInbound: true, DNS: DNSStatus{State: StateWithdrawn}},
-		"[outrider-dns outrider outrider-closed]": {State: StateOn, Closed: true,
+		"[outrider-closed]": {State: StateClosed, InboundRejected: true,
+			DNS: DNSStatus{State: StateWithdrawn}},
+		"[outrider-dns outrider outrider-closed]": {State: StateOn, OutboundRejected: true,
 			DNS: DNSStatus{State: StateOn}},
 	} {
 		f.set(&Client{}, status)
@@ -290,15 +293,15 @@ func TestController_TablesOfClosed(t *testing.T) {
 	}
 }
 
-// TablesWith finds a unit that runs in another slice than system.slice.
+// TablesWithUnit finds a unit that runs in another slice than system.slice.
 func TestController_TablesWithUnit(t *testing.T) {
 	slice := newUnit(t, fmt.Sprintf("outrider-test-%d.slice", os.Getpid()))
 	shop := newUnit(t, slice.Path+"/shop.service")
 	only := captureAll
 	only.Units = []string{slice.Name}
-	f := testController(condition.NewBoard(), only)
+	f := testController(condition.NewRegistry(), only)
 	for unit, want := range map[string]Decision{"shop.service": Outbound, "other.service": Direct} {
-		tables, group := f.TablesWith(unit)
+		tables, group := f.TablesWithUnit(unit)
 		got := Explain(Connection{Protocol: "tcp", Destination: netip.MustParseAddrPort(far[0] + ":80"),
 			CGroup: group}, tables...)
 		if got.Decision != want || (group == shop.Path) != (unit == "shop.service") {

@@ -46,7 +46,7 @@ var herePorts = []int{22, 80, 8080, 15021}
 
 var (
 	captureAll = Settings{Inbound: Ports{All: true}, ExcludeInbound: []uint16{22},
-		OwnPorts: []uint16{15021}, Outbound: everywhere, ExcludeOutboundPorts: []uint16{25},
+		AgentPorts: []uint16{15021}, Outbound: everywhere, ExcludeOutboundPorts: []uint16{25},
 		ExcludeOutbound: prefixes("10.1.0.0/16", "10.1.7.0/24", "fd01::/16")}
 	captureSome = Settings{Inbound: Ports{List: []uint16{8080, 22}}, ExcludeInbound: []uint16{22},
 		Outbound: prefixes("10.2.0.0/16", "10.2.0.0/24", "fd02::/16")}
@@ -298,14 +298,15 @@ func (d *decision) check(t *testing.T, tables []*Table, other *parts.OtherHost, 
 	got := Explain(Connection{Inbound: d.inbound, Protocol: protocol, Source: source,
 		Destination: to, UID: uint32(d.user),
 		Local: local, ViaLoopback: local}, tables...)
-	if got.Decision != d.want || got.Key != d.key {
-		t.Errorf("explained as %s by %q (%s); want %s by %q", got.Decision, got.Key, got.Rule, d.want,
+	if got.Decision != d.want || got.ConfigKey != d.key {
+		t.Errorf("explained as %s by %q (%s); want %s by %q", got.Decision, got.ConfigKey, got.Rule,
+			d.want,
 			d.key)
 	}
 	var answer string
 	call := func() { answer = dial(t, protocol, source, to) }
 	if d.inbound {
-		other.Do(t, call)
+		other.RunOn(t, call)
 	} else {
 		parts.RunAs(t, d.user, call)
 	}

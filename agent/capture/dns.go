@@ -60,7 +60,7 @@ const (
 
 // dnsRules returns the table that redirects queries to resolvers.
 func dnsRules(s *Settings, users Users, resolvers []netip.Addr, running []Unit) *Table {
-	b := &builder{table: &Table{Name: dnsName(s.Instance), Owned: true}, running: running}
+	b := &builder{table: &Table{Name: dnsName(s.Instance), OwnedByHelper: true}, running: running}
 	rules := []Rule{rule(ruleAgent, Direct, user{b.users("agent", users.Agent)}),
 		rule(ruleEnvoy, Direct, user{b.users("envoy", users.Envoy)})}
 	for _, m := range b.units("exclude_units", s.ExcludeUnits) {
@@ -179,7 +179,7 @@ func (h *helper) reconcileDNS(now time.Time) DNSStatus {
 		}
 	}
 	table := dnsRules(h.Settings, h.users, next.Resolvers, h.running)
-	table.Owned = !h.unowned
+	table.OwnedByHelper = !h.unowned
 	if err := d.rules.install(table); err != nil {
 		h.dropDNS()
 		return DNSStatus{State: StateWithdrawn, Reason: err.Error()}

@@ -62,7 +62,7 @@ func TestHelper_RedirectsDNSWhileTheProxyAnswers(t *testing.T) {
 	r := newRig(t)
 	resolvers := "search example\nnameserver " + far[0] + "\nnameserver " + far[1] + "\n"
 	r.resolvers(resolvers)
-	r.other.Do(t, func() {
+	r.other.RunOn(t, func() {
 		for _, resolver := range far {
 			datagrams(t, net.JoinHostPort(resolver, "53"), answerOf("far"))
 		}
@@ -149,7 +149,7 @@ func newDNSRig(t *testing.T) (*rig, *exec.Cmd) {
 	t.Helper()
 	r := newRig(t)
 	r.resolvers("nameserver " + far[0] + "\n")
-	r.other.Do(t, func() {
+	r.other.RunOn(t, func() {
 		datagrams(t, net.JoinHostPort(far[0], "53"), answerOf("far"))
 	})
 	proxy := r.startDNS()
@@ -259,15 +259,15 @@ func TestController_ReportsDNSThatIsNotRedirected(t *testing.T) {
 	r.resolvers("nameserver " + far[0] + "\n")
 	settings := captureAll
 	settings.DNSPort = DNSPort
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	controller := NewController(ControllerOptions{Socket: r.socket(), Settings: &settings,
-		Users: testUsers, Envoy: &liveEnvoy{}, Board: board, Logger: slog.New(slog.DiscardHandler)})
+		Users: testUsers, Envoy: &liveEnvoy{}, Conditions: board, Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- controller.Run(ctx) }()
 	reported := func() bool {
 		return slices.ContainsFunc(board.Conditions(), func(c condition.Condition) bool {
-			return c.Code == ConditionDNS
+			return c.Code == ConditionDNSWithdrawn
 		})
 	}
 	parts.Eventually(t, time.Minute, "the condition is raised", reported)

@@ -62,9 +62,10 @@ func (c *envoyCheck) look(now time.Time) (Families, string) {
 // listeners returns the sockets that listen on Envoy's ports. The kernel filters by port, because a
 // host may have many other sockets.
 func listeners() (all []sockdiag.Socket, err error) {
-	err = sockdiag.EachOnPorts(sockdiag.TCP, OutboundPort, InboundPort, func(s sockdiag.Socket) {
-		all = append(all, s)
-	}, sockdiag.Listen)
+	err = sockdiag.EachSocketOnPorts(sockdiag.TCP, OutboundPort, InboundPort,
+		func(s sockdiag.Socket) {
+			all = append(all, s)
+		}, sockdiag.Listen)
 	return all, err
 }
 
@@ -125,7 +126,7 @@ func capturedConnections(envoy uint32) (bool, error) {
 		}
 	}
 	found := false
-	err = sockdiag.Each(sockdiag.TCP, func(s sockdiag.Socket) {
+	err = sockdiag.EachSocket(sockdiag.TCP, func(s sockdiag.Socket) {
 		port := s.Address.Port()
 		address := s.Address.Addr().Unmap()
 		found = found || port == OutboundPort || port == InboundPort ||

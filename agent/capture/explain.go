@@ -19,10 +19,10 @@ type Connection struct {
 
 // Explanation is the decision about a connection, with its rule and key.
 type Explanation struct {
-	Decision Decision `json:"verdict"`
-	Key      string   `json:"key"`            // configuration key or name of the rule
-	Rule     string   `json:"rule,omitempty"` // nft text; "" if no rule matches
-	Chain    string   `json:"chain,omitempty"`
+	Decision  Decision `json:"verdict"`
+	ConfigKey string   `json:"key"`            // configuration key or name of the rule
+	Rule      string   `json:"rule,omitempty"` // nft text; "" if no rule matches
+	Chain     string   `json:"chain,omitempty"`
 }
 
 // keyRoute is the key that Explain returns for ruleLoopback if the destination belongs to another
@@ -32,7 +32,7 @@ const keyRoute = "routed over lo"
 // Explain evaluates the chains of tables in the order in which the first packet of a connection
 // passes them.
 func Explain(c Connection, tables ...*Table) Explanation {
-	last := Explanation{Decision: Direct, Key: "no rule matches"}
+	last := Explanation{Decision: Direct, ConfigKey: "no rule matches"}
 	for _, t := range tables {
 		for _, chain := range t.Chains {
 			if !chain.sees(&c) {
@@ -43,9 +43,9 @@ func Explain(c Connection, tables ...*Table) Explanation {
 				continue
 			}
 			r := chain.Rules[at]
-			found := Explanation{r.Decision, r.Key, r.String(), chain.Name}
-			if r.Key == ruleLoopback && !c.Local {
-				found.Key = keyRoute
+			found := Explanation{r.Decision, r.ConfigKey, r.String(), chain.Name}
+			if r.ConfigKey == ruleLoopback && !c.Local {
+				found.ConfigKey = keyRoute
 			}
 			if r.Decision != Direct {
 				return found
@@ -56,7 +56,7 @@ func Explain(c Connection, tables ...*Table) Explanation {
 		}
 	}
 	if last.Rule == "" && c.Inbound && !c.Local {
-		last.Key = ruleForwarded
+		last.ConfigKey = ruleForwarded
 	}
 	return last
 }

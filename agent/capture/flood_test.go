@@ -99,7 +99,7 @@ const application = "198.51.100.1:80"
 // plain sends plain text from the other host and returns the answer, or the error as text.
 func (r *strictRig) plain() (answer string) {
 	r.t.Helper()
-	r.other.Do(r.t, func() {
+	r.other.RunOn(r.t, func() {
 		c, err := net.DialTimeout("tcp", application, 300*time.Millisecond)
 		if err != nil {
 			answer = err.Error()
@@ -114,7 +114,7 @@ func (r *strictRig) plain() (answer string) {
 // mutual sends a request over mutual TLS and returns the answer, or the error as text.
 func (r *strictRig) mutual(limit time.Duration) (answer string) {
 	r.t.Helper()
-	r.other.Do(r.t, func() {
+	r.other.RunOn(r.t, func() {
 		c, err := net.DialTimeout("tcp", application, limit)
 		if err != nil {
 			answer = err.Error()

@@ -206,11 +206,11 @@ func (h *helper) do(r request) error {
 		}
 		same := *r.Settings
 		if h.Settings != nil { // a change of these two fields, not from [capture], starts no trial
-			same.OwnPorts, same.InboundOnly = h.Settings.OwnPorts, h.Settings.InboundOnly
+			same.AgentPorts, same.InboundOnly = h.Settings.AgentPorts, h.Settings.InboundOnly
 		}
-		if same.Trial > 0 && !reflect.DeepEqual(&same, h.Settings) {
-			next.try(r.Settings.Trial)
-		} else if same.Trial == 0 && h.Settings != nil && h.Settings.Trial > 0 {
+		if same.TrialDuration > 0 && !reflect.DeepEqual(&same, h.Settings) {
+			next.try(r.Settings.TrialDuration)
+		} else if same.TrialDuration == 0 && h.Settings != nil && h.Settings.TrialDuration > 0 {
 			next.endTrial() // the trial was removed from the configuration
 		}
 		next.Settings, next.Withdrawn = r.Settings, false
@@ -254,16 +254,16 @@ func (h *helper) tick(now time.Time) {
 	} else {
 		h.withdraw() // outrider-capture's program before an upgrade may have installed rules
 	}
-	next.Unowned = h.unowned && h.rules != nil
+	next.RulesOutliveHelper = h.unowned && h.rules != nil
 	next.Until = h.Until
 	if err := h.reconcileClosed(now); err != nil {
 		next.Reason = strings.TrimPrefix(fmt.Sprintf("%s; cannot change what is refused: %v",
 			next.Reason, err), "; ")
 	}
 	if h.installed.closed == h.generation {
-		next.Closed, next.ClosedInbound = h.closes()
+		next.OutboundRejected, next.InboundRejected = h.closes()
 	}
-	if next.State == StateWithdrawn && next.ClosedInbound {
+	if next.State == StateWithdrawn && next.InboundRejected {
 		next.State = StateClosed
 	}
 	next.DNS = h.reconcileDNS(now)
@@ -324,8 +324,8 @@ func (h *helper) publish(now time.Time, next Status) {
 	if reflect.DeepEqual(was, next) {
 		return
 	}
-	if was.State != next.State || was.Closed != next.Closed ||
-		was.ClosedInbound != next.ClosedInbound {
+	if was.State != next.State || was.OutboundRejected != next.OutboundRejected ||
+		was.InboundRejected != next.InboundRejected {
 		h.logf("capture is %s%s", next.State, because(next.Reason))
 	}
 	if was.DNS.State != next.DNS.State {

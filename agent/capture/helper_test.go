@@ -113,7 +113,7 @@ func TestHelper_ClosedRefusesInsteadOfSendingDirectly(t *testing.T) {
 	r.apply(closed)
 	const refused = "dial tcp 10.2.0.1:80: connect: connection refused"
 	r.answers(soon, refused)
-	if s, err := r.client.Status(t.Context()); err != nil || !s.Closed {
+	if s, err := r.client.Status(t.Context()); err != nil || !s.OutboundRejected {
 		t.Errorf("%+v, %v", s, err)
 	}
 	r.startEnvoy()

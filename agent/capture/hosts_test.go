@@ -25,7 +25,7 @@ func newHosts(t *testing.T) *parts.OtherHost {
 		inbound = serve(t, InboundPort, fmt.Sprint(InboundPort))
 	})
 	acceptAnyAddress(t, inbound)
-	other.Do(t, func() {
+	other.RunOn(t, func() {
 		serve(t, 53, "far 53")
 		serveDatagrams(t, 53, "far 53", append(far[:], otherServer[:]...)...)
 	})
@@ -59,7 +59,7 @@ func newHostsWithoutEnvoy(t *testing.T) *parts.OtherHost {
 		"route add default via 2001:db8:2::2 dev " + link} {
 		ip(t, arguments)
 	}
-	other.Do(t, func() {
+	other.RunOn(t, func() {
 		for _, arguments := range []string{"link set lo up",
 			"address add 2001:db8:2::2/64 dev eth0 nodad", "route add default via " + other.Peer,
 			"route add default via 2001:db8:2::1 dev eth0",

@@ -29,7 +29,7 @@ func (s *ownerSocket) install(t *Table) error {
 	if err != nil {
 		return err
 	}
-	s.owned = t.Owned
+	s.owned = t.OwnedByHelper
 	// Deleting a missing table is an error, so it is created first, with the same flags.
 	table := &nftables.Table{Name: t.Name, Family: nftables.TableFamilyINet}
 	conn.AddTable(table)
@@ -49,7 +49,7 @@ func (s *ownerSocket) install(t *Table) error {
 			Priority: nftables.ChainPriorityRef(nftables.ChainPriority(c.Priority))})
 		for _, r := range c.Rules {
 			conn.AddRule(&nftables.Rule{Table: table, Chain: chain, Exprs: r.exprs(),
-				UserData: userdata.AppendString(nil, userdata.TypeComment, r.Key)})
+				UserData: userdata.AppendString(nil, userdata.TypeComment, r.ConfigKey)})
 		}
 	}
 	if err := s.flush(conn); err != nil {

@@ -60,7 +60,7 @@ func TestInstall_OwnedTableIsWhatShowRenders(t *testing.T) {
 	}
 	// nft must accept what String renders, and then list the same table as after install.
 	plain := *table
-	plain.Owned = false
+	plain.OwnedByHelper = false
 	run(t, plain.String(), "nft", "-f", "-")
 	if diff := cmp.Diff(normal(listed), normal(run(t, "", "nft", "list", "ruleset"))); diff != "" {
 		t.Errorf("installed (-) and rendered (+): %s", diff)
@@ -83,8 +83,8 @@ func keys(table *Table) []string {
 	var all []string
 	for _, c := range table.Chains {
 		for _, r := range c.Rules {
-			if !slices.Contains(all, r.Key) {
-				all = append(all, r.Key)
+			if !slices.Contains(all, r.ConfigKey) {
+				all = append(all, r.ConfigKey)
 			}
 		}
 	}

@@ -22,7 +22,7 @@ func (h *helper) keepNAT() error {
 			return err
 		}
 	}
-	table := &Table{Name: natName(h.instance), Owned: !h.unowned,
+	table := &Table{Name: natName(h.instance), OwnedByHelper: !h.unowned,
 		Chains: []Chain{{Name: "output", Type: "nat", Hook: "output", Priority: natPriority,
 			Rules: []Rule{rule(ruleRedirected, Direct, redirected{})}}}}
 	if h.Settings.Transparent {

@@ -60,10 +60,10 @@ func (c *Controller) request(now phase) func(*Client, context.Context) (Status, 
 	}
 }
 
-// Leave ends the interception permanently, before Envoy's listeners close: for outbound connections
-// at once, for inbound ones after limit. Established connections stay redirected. If
+// EndInterception ends the interception permanently, before Envoy's listeners close: for outbound
+// connections at once, for inbound ones after limit. Established connections stay redirected. If
 // outrider-capture cannot be reached, Run retries.
-func (c *Controller) Leave(ctx context.Context, limit time.Duration) {
+func (c *Controller) EndInterception(ctx context.Context, limit time.Duration) {
 	if c.Settings == nil {
 		return
 	}

@@ -49,7 +49,7 @@ var meshAddress = netip.MustParseAddr("10.9.9.9")
 func serveDNS() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	proxy := dns.New(dns.Options{Listen: fmt.Sprint("127.0.0.1:", DNSPort), Logger: log,
-		Board: condition.NewBoard(), Settings: config.DNS{Upstream: []string{"192.0.2.1"}}})
+		Conditions: condition.NewRegistry(), Settings: config.DNS{Upstream: []string{"192.0.2.1"}}})
 	proxy.SetNames([]dns.Name{{Host: "mesh.test", Addresses: []netip.Addr{meshAddress}}})
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM)
 	defer stop()

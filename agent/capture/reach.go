@@ -17,7 +17,7 @@ func (s Status) UncapturedFamily() string {
 	if s.Families.IPv4 {
 		family = "IPv6"
 	}
-	if s.ClosedInbound {
+	if s.InboundRejected {
 		instead = "are refused"
 	}
 	return fmt.Sprintf("nothing is captured over %s, on which Envoy does not listen: inbound "+
@@ -66,7 +66,7 @@ func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, w
 	if now.State.InForce() {
 		tables = append(tables, BuildTable(settings, users, now.Families, nil))
 	}
-	if now.ClosedInbound {
+	if now.InboundRejected {
 		tables = append(tables, closedRules(settings, users, nil))
 	}
 	return func(to netip.AddrPort) (direct bool, why, fix string) {
@@ -78,8 +78,8 @@ func (c *Controller) ReachableDirectly() func(to netip.AddrPort) (direct bool, w
 		case Explain(connection, wanted).Decision == Direct:
 			return true, "[capture] inbound_ports does not contain it",
 				"add it to inbound_ports, or let it listen on 127.0.0.1"
-		case found.Key == ruleFamily:
-			return true, found.Key, `set fail_inbound = "closed" in [capture], or let it listen on ` +
+		case found.ConfigKey == ruleFamily:
+			return true, found.ConfigKey, `set fail_inbound = "closed" in [capture], or let it listen on ` +
 				"the other family"
 		// outrider-capture has withdrawn the rules, for example after a trial
 		case connected && settings.ClosesInbound():

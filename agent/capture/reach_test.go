@@ -32,12 +32,12 @@ func TestController_Reach(t *testing.T) {
 			why: "Envoy does not listen on this address family", fix: `fail_inbound = "closed"`},
 		{name: "a family without Envoy, closed", settings: new(closedInbound(captureAll)),
 			client: &Client{}, to: "[fe80::1]:80",
-			status: Status{State: StateOn, Families: Families{IPv4: true}, ClosedInbound: true}},
+			status: Status{State: StateOn, Families: Families{IPv4: true}, InboundRejected: true}},
 		{name: "withdrawn", settings: &captureAll, client: &Client{}, to: "192.0.2.1:80",
 			status: Status{State: StateWithdrawn, Reason: "Envoy drains"},
 			why:    "capture is withdrawn: Envoy drains", fix: `fail_inbound = "closed"`},
 		{name: "closed", settings: new(closedInbound(captureAll)), client: &Client{},
-			to: "192.0.2.1:80", status: Status{State: StateClosed, ClosedInbound: true}},
+			to: "192.0.2.1:80", status: Status{State: StateClosed, InboundRejected: true}},
 		{name: "closed, but not in force", settings: new(closedInbound(captureAll)),
 			client: &Client{}, to: "192.0.2.1:80",
 			status: Status{State: StateWithdrawn,
@@ -45,17 +45,17 @@ func TestController_Reach(t *testing.T) {
 			fix: "outrider capture confirm"},
 		{name: "a port that is not captured", settings: &some, client: &Client{},
 			to: "192.0.2.1:80", status: Status{State: StateOn, Families: Families{true, true},
-				ClosedInbound: true}, why: "inbound_ports does not contain it", fix: "add it"},
+				InboundRejected: true}, why: "inbound_ports does not contain it", fix: "add it"},
 		{name: "no helper", settings: new(closedInbound(captureAll)), to: "192.0.2.1:80",
 			status: Status{State: StateWithdrawn, Reason: "connection refused"},
 			why:    "outrider-capture does not answer: connection refused",
 			fix:    "systemctl status outrider-capture.service"},
 		{name: "a helper that is gone leaves what is closed",
 			settings: new(closedInbound(captureAll)), to: "192.0.2.1:80",
-			status: Status{State: StateClosed, ClosedInbound: true}},
+			status: Status{State: StateClosed, InboundRejected: true}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			f := testController(condition.NewBoard(), Settings{})
+			f := testController(condition.NewRegistry(), Settings{})
 			f.Settings, f.status, f.client, f.known = test.settings, test.status, test.client, true
 			direct, why, fix := f.ReachableDirectly()(netip.MustParseAddrPort(test.to))
 			if direct != (test.why != "") || !strings.Contains(why, test.why) ||
@@ -74,11 +74,12 @@ func TestController_FamilyWithoutEnvoy(t *testing.T) {
 	}
 	ip(t, "address add 2001:db8::1/128 dev lo nodad")
 	for _, closed := range []bool{false, true} {
-		board := condition.NewBoard()
+		board := condition.NewRegistry()
 		f := testController(board, captureAll)
-		status := Status{State: StateOn, Families: Families{IPv4: true}, ClosedInbound: closed}
+		status := Status{State: StateOn, Families: Families{IPv4: true}, InboundRejected: closed}
 		f.set(&Client{}, status)
-		if all := board.Conditions(); (len(all) == 1 && all[0].Code == ConditionFamily) == closed {
+		if all := board.Conditions(); (len(all) == 1 &&
+			all[0].Code == ConditionFamilyUncaptured) == closed {
 			t.Errorf("closed %t: %+v", closed, all)
 		}
 		if want := map[bool]string{true: "are refused", false: "go direct"}[closed]; !strings.

@@ -106,10 +106,10 @@ func (h *helper) put(families Families) error {
 			return err
 		}
 	}
-	table.Owned = !h.unowned
+	table.OwnedByHelper = !h.unowned
 	err := socket.install(table)
 	if errors.Is(err, unix.EINVAL) && !h.unowned { // before Linux 5.12
-		table.Owned = false
+		table.OwnedByHelper = false
 		err = socket.install(table)
 		h.unowned = err == nil
 	}

@@ -69,7 +69,7 @@ func TestHelper_ReportsAFailedRefusal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = foreign.Close() }()
-	if err := foreign.install(&Table{Name: closedName(""), Owned: true}); err != nil {
+	if err := foreign.install(&Table{Name: closedName(""), OwnedByHelper: true}); err != nil {
 		t.Fatal(err)
 	}
 	closed := captureTransparent
@@ -77,7 +77,7 @@ func TestHelper_ReportsAFailedRefusal(t *testing.T) {
 	r.apply(closed)
 	const fault = "cannot change what is refused"
 	for range 5 { // each request makes outrider-capture try again
-		if s, err := r.client.Status(t.Context()); err != nil || s.Closed ||
+		if s, err := r.client.Status(t.Context()); err != nil || s.OutboundRejected ||
 			!strings.Contains(s.Reason, fault) || strings.Contains(s.Reason, "tproxy.conf") {
 			t.Fatalf("%+v, %v", s, err)
 		}

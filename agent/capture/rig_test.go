@@ -90,7 +90,7 @@ func (r *rig) startEnvoy() {
 // begin starts a program and kills it when the test ends.
 func (r *rig) begin(command *exec.Cmd) {
 	r.t.Helper()
-	log := &parts.Log{}
+	log := &parts.SyncBuffer{}
 	command.Stdout, command.Stderr = log, log
 	if command.SysProcAttr == nil {
 		command.SysProcAttr = &syscall.SysProcAttr{}

@@ -57,8 +57,8 @@ func TestRoute_ExplainsWhatPassesLo(t *testing.T) {
 		}
 		got := Explain(Connection{Protocol: "tcp", Destination: netip.AddrPortFrom(to.Unmap(), 80),
 			UID: c.user, Local: local, ViaLoopback: lo}, table)
-		if got.Key != c.key {
-			t.Errorf("%s of %d: %q, want %q", c.to, c.user, got.Key, c.key)
+		if got.ConfigKey != c.key {
+			t.Errorf("%s of %d: %q, want %q", c.to, c.user, got.ConfigKey, c.key)
 		}
 	}
 }

@@ -46,7 +46,7 @@ var loopbackNetworks = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"),
 // that run. The number of rules is independent of the number of ports and networks. For units it
 // depends only on the number of levels of their control groups.
 func BuildTable(s *Settings, users Users, families Families, running []Unit) *Table {
-	b := &builder{table: &Table{Name: TableName(s.Instance), Owned: true}, running: running}
+	b := &builder{table: &Table{Name: TableName(s.Instance), OwnedByHelper: true}, running: running}
 	own := b.ports("capture_ports", []uint16{OutboundPort, InboundPort})
 	b.table.Chains = []Chain{
 		{Name: "output", Type: "nat", Hook: "output", Priority: natPriority,
@@ -75,7 +75,7 @@ type builder struct {
 }
 
 func rule(key string, decision Decision, matches ...match) Rule {
-	return Rule{Key: key, Decision: decision, Matches: matches}
+	return Rule{ConfigKey: key, Decision: decision, Matches: matches}
 }
 
 // start returns the rules that exempt traffic which is never captured.
@@ -136,7 +136,7 @@ func outboundRule(key string, networks *Set, matches ...match) Rule {
 // inbound returns the rules for connections from other hosts.
 func (b *builder) inbound(s *Settings) []Rule {
 	rules := []Rule{
-		rule(ruleOwnPorts, Direct, port{b.ports("own_ports", s.OwnPorts)}),
+		rule(ruleOwnPorts, Direct, port{b.ports("own_ports", s.AgentPorts)}),
 		rule("capture.exclude_inbound_ports", Direct,
 			port{b.ports("exclude_inbound_ports", s.ExcludeInbound)}),
 	}

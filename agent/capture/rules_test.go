@@ -118,8 +118,8 @@ func TestDecisions_OfUnits(t *testing.T) {
 		enter(t, test.from)
 		to := netip.AddrPortFrom(netip.MustParseAddr(far[0]), 80)
 		got := Explain(Connection{Protocol: "tcp", Destination: to, CGroup: test.from}, table)
-		if got.Decision != test.want || got.Key != test.key {
-			t.Errorf("%s: explained as %s by %q", test.name, got.Decision, got.Key)
+		if got.Decision != test.want || got.ConfigKey != test.key {
+			t.Errorf("%s: explained as %s by %q", test.name, got.Decision, got.ConfigKey)
 		}
 		if answer := dial(t, "tcp", netip.Addr{}, to); (answer == "15001") != (test.want == Outbound) {
 			t.Errorf("%s: the kernel's answer is %q", test.name, answer)
@@ -128,7 +128,7 @@ func TestDecisions_OfUnits(t *testing.T) {
 		redirected := test.want == Outbound
 		got = Explain(Connection{Protocol: "udp", Destination: query, CGroup: test.from}, dns, table)
 		if (got.Decision == DNS) != redirected {
-			t.Errorf("%s: a query is explained as %s by %q", test.name, got.Decision, got.Key)
+			t.Errorf("%s: a query is explained as %s by %q", test.name, got.Decision, got.ConfigKey)
 		}
 		if answer := dial(t, "udp", netip.Addr{}, query); (answer == "15053") != redirected {
 			t.Errorf("%s: the kernel's answer to a query is %q", test.name, answer)
@@ -146,7 +146,7 @@ func TestRules_SpareEstablishedConnections(t *testing.T) {
 	}
 	other := newHosts(t)
 	var listener net.Listener
-	other.Do(t, func() {
+	other.RunOn(t, func() {
 		var err error
 		if listener, err = net.Listen("tcp", "[::]:99"); err != nil {
 			t.Fatal(err)
@@ -193,7 +193,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0); err != nil {
 		t.Fatal(err)
 	}
-	third.Do(t, func() { ip(t, "route add default via "+third.Peer) })
+	third.RunOn(t, func() { ip(t, "route add default via "+third.Peer) })
 	table := BuildTable(&captureAll, testUsers, Families{true, true}, nil)
 	socket, err := newOwnerSocket()
 	if err != nil {
@@ -204,7 +204,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := netip.AddrPortFrom(netip.MustParseAddr(other.Address), 80)
-	third.Do(t, func() {
+	third.RunOn(t, func() {
 		if answer := dial(t, "tcp", netip.Addr{}, to); answer != "far 80" {
 			t.Errorf("answer %q", answer)
 		}
@@ -225,7 +225,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		third.Do(t, func() {
+		third.RunOn(t, func() {
 			if answer := dial(t, "tcp", netip.Addr{}, published); answer != "far 80" {
 				t.Errorf("a published port, transparent %t: %q", settings.Transparent, answer)
 			}
@@ -235,7 +235,7 @@ func TestRules_LeaveForwardedTrafficAlone(t *testing.T) {
 		})
 	}
 	got := Explain(Connection{Inbound: true, Protocol: "tcp", Destination: to}, table)
-	if got.Decision != Direct || got.Key != ruleForwarded {
+	if got.Decision != Direct || got.ConfigKey != ruleForwarded {
 		t.Errorf("explained as %v", got)
 	}
 }

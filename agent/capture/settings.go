@@ -22,8 +22,8 @@ type Settings struct {
 	Outbound             []netip.Prefix `json:"outbound,omitempty"`
 	ExcludeOutbound      []netip.Prefix `json:"exclude_outbound,omitempty"`
 	ExcludeOutboundPorts []uint16       `json:"exclude_outbound_ports,omitempty"`
-	// OwnPorts are inbound ports of Envoy and the agent, which are never captured.
-	OwnPorts []uint16 `json:"own_ports,omitempty"`
+	// AgentPorts are inbound ports of Envoy and the agent, which are never captured.
+	AgentPorts []uint16 `json:"own_ports,omitempty"`
 	// DNSPort is 15053 if queries to the resolvers of /etc/resolv.conf are redirected to the
 	// agent's DNS proxy, else 0.
 	DNSPort uint16 `json:"dns_port,omitempty"`
@@ -40,8 +40,9 @@ type Settings struct {
 	// InboundOnly captures neither outbound connections nor queries, because Envoy drains or has
 	// not served yet. It is not a key of [capture], and a change of it starts no trial.
 	InboundOnly bool `json:"inbound_only,omitempty"`
-	// Trial is the time after which new settings expire unless confirmed; 0: they do not expire.
-	Trial time.Duration `json:"trial,omitempty"`
+	// TrialDuration is the time after which new settings expire unless confirmed; 0: they do not
+	// expire.
+	TrialDuration time.Duration `json:"trial,omitempty"`
 }
 
 // Ports is a set of ports.
@@ -89,20 +90,20 @@ func NewSettings(c *config.Config, instance string) *Settings {
 		ExcludeOutboundPorts: portNumbers(c.Capture.ExcludeOutboundPorts),
 		Transparent:          c.Capture.Mode == "tproxy",
 		FailClosed:           c.Capture.Fail == "closed",
-		InboundClosed:        c.ClosedInbound(),
-		Trial:                c.Capture.Trial,
+		InboundClosed:        c.RejectsInboundOnFailure(),
+		TrialDuration:        c.Capture.Trial,
 		Units:                c.Capture.Units,
 		ExcludeUnits:         c.Capture.ExcludeUnits,
 	}
 	if c.Capture.DNS {
 		s.DNSPort = portOf(c.DNS.Listen)
 	}
-	s.OwnPorts = OwnPorts(c)
+	s.AgentPorts = AgentPorts(c)
 	return s
 }
 
-// OwnPorts returns the inbound ports of the agent, and of Envoy's listeners for the agent.
-func OwnPorts(c *config.Config) (ports []uint16) {
+// AgentPorts returns the inbound ports of the agent, and of Envoy's listeners for the agent.
+func AgentPorts(c *config.Config) (ports []uint16) {
 	for _, address := range []string{c.Status.Address, c.Status.ReadyAddress(),
 		c.Telemetry.PrometheusAddress} {
 		if port := portOf(address); port > 0 {

@@ -32,7 +32,7 @@ func TestNewSettings(t *testing.T) {
 	want := &Settings{Instance: "edge", Inbound: Ports{List: []uint16{8080}},
 		ExcludeInbound: []uint16{22}, Outbound: networks([]string{"10.0.0.0/8", "192.0.2.1/32",
 			"fd00::/8"}), ExcludeOutbound: networks([]string{"0.0.0.0/0", "::/0"}),
-		ExcludeOutboundPorts: []uint16{25}, OwnPorts: []uint16{15020, 15021}, DNSPort: 15053,
+		ExcludeOutboundPorts: []uint16{25}, AgentPorts: []uint16{15020, 15021}, DNSPort: 15053,
 		FailClosed: true, InboundClosed: true}
 	same := cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })
 	if diff := cmp.Diff(want, got, same); diff != "" {

@@ -67,7 +67,7 @@ func (s *stall) check(now time.Time, passed time.Duration, families Families, en
 // with unread data. A connection that ends before it is accepted is no progress.
 func (s *stall) progress(envoy uint32) (progress bool) {
 	next, first := map[uint64]seen{}, len(s.seen) == 0 || len(s.seen) == maxSeen
-	err := sockdiag.Each(sockdiag.TCP, func(c sockdiag.Socket) {
+	err := sockdiag.EachSocket(sockdiag.TCP, func(c sockdiag.Socket) {
 		port, accepted := c.Address.Port(), c.Inode != 0
 		if accepted && c.UID != envoy || !accepted && port != OutboundPort && port != InboundPort {
 			return

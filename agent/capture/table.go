@@ -7,11 +7,11 @@ import (
 
 // A Table is a table of family inet.
 type Table struct {
-	Name    string
-	Owned   bool
-	Counter string // name of a counter that rules share; "": none
-	Sets    []Set
-	Chains  []Chain
+	Name          string
+	OwnedByHelper bool
+	Counter       string // name of a counter that rules share; "": none
+	Sets          []Set
+	Chains        []Chain
 }
 
 // A Set is a named set of elements of one type. An empty set matches nothing.
@@ -51,11 +51,11 @@ type Chain struct {
 
 // A Rule applies its decision if all its matches hold.
 type Rule struct {
-	// Key is the configuration key that causes the rule, or a fixed name.
-	Key      string
-	Matches  []match
-	Decision Decision
-	Action   action // replaces the statement of Decision, unless nil
+	// ConfigKey is the configuration key that causes the rule, or a fixed name.
+	ConfigKey string
+	Matches   []match
+	Decision  Decision
+	Action    action // replaces the statement of Decision, unless nil
 }
 
 // Decision is the treatment of a connection.
@@ -94,7 +94,7 @@ func (t *Table) String() string {
 		fmt.Fprintf(&b, format+"\n", arguments...)
 	}
 	line(0, "table inet %s {", t.Name)
-	if t.Owned {
+	if t.OwnedByHelper {
 		line(1, "flags owner")
 	}
 	if t.Counter != "" {
@@ -138,5 +138,5 @@ func (r Rule) String() string {
 		parts = append(parts, m.text())
 	}
 	return strings.Join(append(parts, "counter", statement,
-		fmt.Sprintf("comment %q", r.Key)), " ")
+		fmt.Sprintf("comment %q", r.ConfigKey)), " ")
 }

@@ -96,9 +96,9 @@ func transparentChain(rules []Rule) Chain {
 func answersChain() Chain {
 	return Chain{Name: "answers", Type: "route", Hook: "output", Priority: manglePriority,
 		Rules: []Rule{
-			{Key: ruleOriginalSource, Matches: []match{marked{}},
+			{ConfigKey: ruleOriginalSource, Matches: []match{marked{}},
 				Action: setMark{marked{connection: true}}},
-			{Key: ruleOriginalSource, Matches: []match{marked{connection: true}},
+			{ConfigKey: ruleOriginalSource, Matches: []match{marked{connection: true}},
 				Action: setMark{}},
 		}}
 }

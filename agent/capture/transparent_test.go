@@ -74,7 +74,7 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 	// Connect again until both connections are counted: outrider-capture may replace the rules
 	// meanwhile, and the counters of the new rules start at zero.
 	parts.Eventually(t, time.Minute, "both connections are captured", func() bool {
-		r.other.Do(t, func() {
+		r.other.RunOn(t, func() {
 			for family, address := range here {
 				c, err := net.DialTimeout("tcp", net.JoinHostPort(address, "9090"), 30*time.Second)
 				if err != nil {
@@ -115,7 +115,7 @@ func TestTransparent_KeepsTheClientsAddress(t *testing.T) {
 		t.Errorf("left: %s", left)
 	}
 	parts.Eventually(t, soon, "connections are direct", func() (direct bool) {
-		r.other.Do(t, func() {
+		r.other.RunOn(t, func() {
 			c, err := net.DialTimeout("tcp", net.JoinHostPort(here[0], "80"), time.Second)
 			direct = err == nil
 			if direct {

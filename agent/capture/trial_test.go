@@ -53,7 +53,7 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 		}
 	}
 	trial := captureAll
-	trial.Trial, trial.FailClosed, trial.DNSPort = 2*time.Second, true, DNSPort
+	trial.TrialDuration, trial.FailClosed, trial.DNSPort = 2*time.Second, true, DNSPort
 	r.apply(trial)
 	r.answers(soon, "15001")
 	state(StateTrial)
@@ -62,17 +62,18 @@ func TestHelper_TrialBeginsWithNewSettings(t *testing.T) {
 	r.start()
 	r.apply(trial) // a restarted agent applies the same settings again: no new trial
 	state(StateWithdrawn)
-	trial.Trial, trial.ExcludeOutboundPorts = time.Minute, nil
+	trial.TrialDuration, trial.ExcludeOutboundPorts = time.Minute, nil
 	r.apply(trial)
 	r.answers(soon, "15001")
 	state(StateTrial)
 	if _, err := r.client.ConfirmTrial(ctx); err != nil {
 		t.Error(err)
 	}
-	trial.OwnPorts = append(trial.OwnPorts, 15090) // not a key of [capture]: starts no new trial
+	trial.AgentPorts = append(trial.AgentPorts,
+		15090) // not a key of [capture]: starts no new trial
 	r.apply(trial)
 	state(StateOn)
-	trial.Trial = 0 // no longer configured
+	trial.TrialDuration = 0 // no longer configured
 	r.apply(trial)
 	state(StateOn)
 }
@@ -86,10 +87,10 @@ func TestHelper_ExpiredTrialEndsWithItsRemoval(t *testing.T) {
 	r := newRig(t)
 	r.startEnvoy()
 	trial := captureAll
-	trial.Trial = time.Second
+	trial.TrialDuration = time.Second
 	r.apply(trial)
 	r.captures(StateWithdrawn)
-	trial.Trial = 0
+	trial.TrialDuration = 0
 	r.apply(trial)
 	r.captures(StateOn)
 	r.kill(r.helper)
@@ -105,7 +106,7 @@ func TestHelper_TrialOutlivesClockStep(t *testing.T) {
 	r := newRig(t)
 	r.startEnvoy()
 	trial := captureAll
-	trial.Trial = time.Minute
+	trial.TrialDuration = time.Minute
 	r.apply(trial)
 	r.captures(StateTrial)
 	r.kill(r.helper)

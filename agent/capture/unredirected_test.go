@@ -65,7 +65,7 @@ func TestInbound_ASegmentBeforeTheSYNIsNoWayPastEnvoy(t *testing.T) {
 	for _, settings := range []Settings{captureAll, closedInbound(captureAll)} {
 		r.apply(settings)
 		r.inboundIs("15006")
-		r.other.Do(t, func() {
+		r.other.RunOn(t, func() {
 			for i, from := range []string{r.other.Address, "2001:db8:2::2"} {
 				to := netip.AddrPortFrom(netip.MustParseAddr(here[i]), 80)
 				port++

@@ -22,7 +22,7 @@ func (b *builder) untranslated(s *Settings, users Users, families Families) Chai
 	rules := append(b.start(families), rule(ruleRedirected, Direct, redirected{}))
 	for _, r := range b.outbound(s, users) {
 		if r.Decision != Direct {
-			r.Key, r.Matches = ruleUnanswered, append(r.Matches, isNew{})
+			r.ConfigKey, r.Matches = ruleUnanswered, append(r.Matches, isNew{})
 			r.Action = drop{counter: counterUnanswered}
 		}
 		rules = append(rules, r)
@@ -47,7 +47,7 @@ func (b *builder) unredirected(s *Settings, families Families) Chain {
 		rule(ruleLoopback, Direct, loopback{arriving: true}))
 	for _, r := range b.inbound(s) {
 		if r.Decision != Direct {
-			r.Key, r.Action = ruleUnredirected, drop{}
+			r.ConfigKey, r.Action = ruleUnredirected, drop{}
 			r.Matches = append(r.Matches, isNew{orInvalid: true})
 		}
 		rules = append(rules, r)

@@ -30,12 +30,12 @@ func (s *Settings) Validate() error {
 	if s.DNSPort != 0 && s.DNSPort != DNSPort {
 		return fmt.Errorf("dns_port %d; only %d is allowed", s.DNSPort, DNSPort)
 	}
-	if s.Trial < 0 {
-		return fmt.Errorf("trial %v is negative", s.Trial)
+	if s.TrialDuration < 0 {
+		return fmt.Errorf("trial %v is negative", s.TrialDuration)
 	}
 	for name, ports := range map[string][]uint16{"inbound": s.Inbound.List,
 		"exclude_inbound": s.ExcludeInbound, "exclude_outbound_ports": s.ExcludeOutboundPorts,
-		"own_ports": s.OwnPorts} {
+		"own_ports": s.AgentPorts} {
 		if len(ports) > maxPorts {
 			return fmt.Errorf("%s: %d ports; at most %d", name, len(ports), maxPorts)
 		}

@@ -1,4 +1,4 @@
-// Package condition stores the agent's degraded states (conditions) and events on a Board. All
+// Package condition stores the agent's degraded states (conditions) and events on a Registry. All
 // components raise and publish there; D-Bus, the status server, sd_notify, the journal and the
 // command line read from it.
 package condition
@@ -59,18 +59,18 @@ const (
 	KindDiscoveryMoved   = "discovery-moved"   // fields: address, before, reason
 	// KindMeshProblem has the field severity and, for a single problem, file, line, object and
 	// field.
-	KindMeshProblem      = "mesh-problem"
-	KindGaveUp           = "gave-up"
-	KindConditionRaised  = "condition-raised"  // fields: code, severity
-	KindConditionCleared = "condition-cleared" // fields: code
+	KindMeshProblem       = "mesh-problem"
+	KindRestartsExhausted = "gave-up"
+	KindConditionRaised   = "condition-raised"  // fields: code, severity
+	KindConditionCleared  = "condition-cleared" // fields: code
 )
 
-// maxEvents is the number of events that a Board retains.
+// maxEvents is the number of events that a Registry retains.
 const maxEvents = 256
 
-// Board holds the current conditions and the last events. Create it with NewBoard. It is safe for
-// concurrent use.
-type Board struct {
+// Registry holds the current conditions and the last events. Create it with NewRegistry. It is safe
+// for concurrent use.
+type Registry struct {
 	mu         sync.Mutex
 	conditions map[string]*entry // by code
 	events     []Event
@@ -80,9 +80,9 @@ type Board struct {
 	now        func() time.Time
 }
 
-// NewBoard returns an empty board.
-func NewBoard() *Board {
-	return &Board{
+// NewRegistry returns an empty board.
+func NewRegistry() *Registry {
+	return &Registry{
 		conditions: map[string]*entry{},
 		watchers:   map[chan Event]struct{}{},
 		now:        time.Now,
@@ -95,7 +95,7 @@ func NewBoard() *Board {
 // Events are limited. At most three a minute announce that the condition begins or changes its
 // class (severity, or the sentence without digits); at most one a minute announces other changes of
 // the sentence. An event beyond a limit is published later, with the state at that time.
-func (b *Board) Raise(code string, severity Severity, sentence string) {
+func (b *Registry) Raise(code string, severity Severity, sentence string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	s := b.conditions[code]
@@ -116,7 +116,7 @@ func (b *Board) Raise(code string, severity Severity, sentence string) {
 }
 
 // Clear removes a condition, if present. Its event is subject to the limits of Raise.
-func (b *Board) Clear(code string) {
+func (b *Registry) Clear(code string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if s := b.conditions[code]; s != nil && s.now != nil {
@@ -130,16 +130,16 @@ func (b *Board) Clear(code string) {
 // the events of a kind that have the same sentence, All bounds all events of the kind. A single
 // change of the mesh configuration causes at most 21 KindMeshProblem events.
 var limits = map[string]repeat.Limits{
-	KindMeshProblem:      {Class: most, All: 3 * 21},
-	KindResourcesRefused: {Class: most, All: 20},
-	KindDiscoveryMoved:   {Class: most, All: 20},
-	KindReloadRefused:    {Class: most, All: 20},
+	KindMeshProblem:      {PerClass: most, PerSubject: 3 * 21},
+	KindResourcesRefused: {PerClass: most, PerSubject: 20},
+	KindDiscoveryMoved:   {PerClass: most, PerSubject: 20},
+	KindReloadRefused:    {PerClass: most, PerSubject: 20},
 }
 
 // Publish stores an event and sends it to watchers. It sets Sequence and Time. Mesh problems,
 // refused resources and refused reloads beyond limits are omitted; the next event of the kind has
 // their number in its field "omitted".
-func (b *Board) Publish(event Event) {
+func (b *Registry) Publish(event Event) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if limits, ok := limits[event.Kind]; ok {
@@ -155,7 +155,7 @@ func (b *Board) Publish(event Event) {
 	b.publish(event)
 }
 
-func (b *Board) publish(event Event) {
+func (b *Registry) publish(event Event) {
 	b.sequence++
 	event.Sequence = b.sequence
 	event.Time = b.now()
@@ -172,7 +172,7 @@ func (b *Board) publish(event Event) {
 }
 
 // Conditions returns the current conditions, ordered by severity, then oldest first.
-func (b *Board) Conditions() []Condition {
+func (b *Registry) Conditions() []Condition {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	rank := map[Severity]int{Error: 0, Warning: 1, Info: 2}
@@ -198,7 +198,7 @@ func (b *Board) Conditions() []Condition {
 }
 
 // Events returns the retained events after a sequence number, oldest first.
-func (b *Board) Events(after uint64) []Event {
+func (b *Registry) Events(after uint64) []Event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var found []Event
@@ -212,7 +212,7 @@ func (b *Board) Events(after uint64) []Event {
 
 // Watch returns a channel of new events and a function that ends the watch. If the channel's buffer
 // is full, events are dropped.
-func (b *Board) Watch(buffer int) (<-chan Event, func()) {
+func (b *Registry) Watch(buffer int) (<-chan Event, func()) {
 	watcher := make(chan Event, buffer)
 	b.mu.Lock()
 	defer b.mu.Unlock()

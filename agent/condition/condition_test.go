@@ -8,7 +8,7 @@ import (
 
 func TestRaiseKeepsSinceAndOrdersBySeverity(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		board := NewBoard()
+		board := NewRegistry()
 		board.Raise("late", Warning, "a warning")
 		time.Sleep(time.Minute)
 		board.Raise("bad", Error, "an error")
@@ -29,7 +29,7 @@ func TestRaiseKeepsSinceAndOrdersBySeverity(t *testing.T) {
 }
 
 func TestRaiseOfTheSameIsNoEvent(t *testing.T) {
-	board := NewBoard()
+	board := NewRegistry()
 	board.Raise("x", Error, "same")
 	board.Raise("x", Error, "same")
 	if n := len(board.Events(0)); n != 1 {
@@ -38,7 +38,7 @@ func TestRaiseOfTheSameIsNoEvent(t *testing.T) {
 }
 
 func TestSlowWatcherLosesEventsAndNobodyWaits(t *testing.T) {
-	board := NewBoard()
+	board := NewRegistry()
 	events, cancel := board.Watch(1)
 	defer cancel()
 	for range maxEvents + 10 {

@@ -32,7 +32,7 @@ func (c *Condition) class() string {
 
 // publishChange publishes the difference between s.now and s.said, at once or as soon as the limits
 // allow it. The caller holds mu.
-func (b *Board) publishChange(code string, s *entry) {
+func (b *Registry) publishChange(code string, s *entry) {
 	if s.late != nil {
 		s.late.Stop()
 		s.late = nil

@@ -99,7 +99,7 @@ func everything(t *testing.T, file, text string) (string, bool) {
 		fmt.Fprintln(&shown, err)
 		return shown.String(), false
 	}
-	fmt.Fprintln(&shown, loaded.Warnings, loaded.ShowRedacted(), loaded.Values())
+	fmt.Fprintln(&shown, loaded.Warnings, loaded.RedactedTOMLWithSources(), loaded.Values())
 	fmt.Fprintln(&shown, Compare(defaults(), loaded.Config), Compare(loaded.Config, defaults()))
 	return shown.String(), true
 }

@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// Claim is an exclusive resource of a host: a listening address, a directory, a socket or Envoy's
-// base ID.
-type Claim struct {
+// HostClaim is an exclusive resource of a host: a listening address, a directory, a socket or
+// Envoy's base ID.
+type HostClaim struct {
 	Key   string `json:"key"`             // configuration key
 	Host  string `json:"host,omitempty"`  // address of Port; "" = all addresses of both families
 	Port  int    `json:"port,omitempty"`  // TCP; 0 = the claim is Name
@@ -20,8 +20,8 @@ type Claim struct {
 	Envoy bool   `json:"envoy,omitempty"` // Envoy, not the agent, listens on Port
 }
 
-// Text describes the claim: "port 15090 of 0.0.0.0".
-func (c Claim) Text() string {
+// Description describes the claim: "port 15090 of 0.0.0.0".
+func (c HostClaim) Description() string {
 	if c.Port == 0 {
 		return c.Name
 	}
@@ -32,14 +32,14 @@ func (c Claim) Text() string {
 	return fmt.Sprintf("port %d of %s", c.Port, host)
 }
 
-// Setting returns the key with its table: "[envoy] admin_port".
-func (c Claim) Setting() string {
+// KeyWithTable returns the key with its table: "[envoy] admin_port".
+func (c HostClaim) KeyWithTable() string {
 	table, key, _ := strings.Cut(c.Key, ".")
 	return fmt.Sprintf("[%s] %s", table, key)
 }
 
 // Fix returns the advice for two agents whose claims conflict.
-func (c Claim) Fix() string {
+func (c HostClaim) Fix() string {
 	if strings.HasPrefix(c.Key, "capture.") {
 		return `set capture.mode = "none" in one of the two`
 	}
@@ -47,7 +47,7 @@ func (c Claim) Fix() string {
 }
 
 // ConflictsWith reports whether two agents on one host cannot hold both claims.
-func (c Claim) ConflictsWith(other Claim) bool {
+func (c HostClaim) ConflictsWith(other HostClaim) bool {
 	if c.Port == 0 || other.Port == 0 || c.Port != other.Port {
 		return c.Port == other.Port && c.Name == other.Name
 	}
@@ -64,7 +64,7 @@ func (c Claim) ConflictsWith(other Claim) bool {
 	return false
 }
 
-func (c Claim) addresses() []netip.Addr {
+func (c HostClaim) addresses() []netip.Addr {
 	switch c.Host {
 	case "":
 		return []netip.Addr{netip.IPv6Unspecified()}
@@ -81,7 +81,7 @@ func (c Claim) addresses() []netip.Addr {
 // Claims returns the ports, sockets, directories and base IDs that no other agent on this host can
 // use. It omits the runtime directory, which a lock protects, and the listeners of a custom
 // bootstrap, which are unknown.
-func (c *Config) Claims() []Claim {
+func (c *Config) Claims() []HostClaim {
 	claims := c.listening()
 	for _, path := range []struct{ key, path string }{
 		{"paths.state_dir", c.Paths.StateDir}, {"envoy.config_dir", c.Envoy.ConfigDir},
@@ -90,12 +90,12 @@ func (c *Config) Claims() []Claim {
 		{"identity.output_dir", c.Identity.OutputDir},
 	} {
 		if path.path != "" {
-			claims = append(claims, Claim{Key: path.key, Name: filepath.Clean(path.path)})
+			claims = append(claims, HostClaim{Key: path.key, Name: filepath.Clean(path.path)})
 		}
 	}
 	if c.Envoy.BaseID != 0 {
 		claims = append(claims,
-			Claim{Key: "envoy.base_id", Name: fmt.Sprint("base id ", c.Envoy.BaseID)})
+			HostClaim{Key: "envoy.base_id", Name: fmt.Sprint("base id ", c.Envoy.BaseID)})
 	}
 	return claims
 }

@@ -13,7 +13,7 @@ func TestClaims(t *testing.T) {
 	claims := of(t,
 		"paths.state_dir = \"/srv/state/\"\nenvoy.base_id = 7\n"+
 			"telemetry.prometheus_address = \"127.0.0.1:16090\"\n").Config.Claims()
-	for _, want := range []Claim{
+	for _, want := range []HostClaim{
 		{Key: "envoy.admin_port", Host: "127.0.0.1", Port: 15000},
 		{Key: "status.address", Host: "127.0.0.1", Port: 15020},
 		{Key: "status.ready_port", Host: "127.0.0.1", Port: 15021, Envoy: true},
@@ -45,16 +45,16 @@ func TestReadyAddress(t *testing.T) {
 
 func TestClaimsClash(t *testing.T) {
 	for _, c := range []struct {
-		one, two Claim
+		one, two HostClaim
 		want     bool
 	}{
-		{Claim{Port: 80}, Claim{Host: "127.0.0.1", Port: 80}, true},
-		{Claim{Host: "127.0.0.2", Port: 80}, Claim{Host: "127.0.0.1", Port: 80}, false},
-		{Claim{Host: "0.0.0.0", Port: 80}, Claim{Host: "::1", Port: 80}, false},
-		{Claim{Port: 80}, Claim{Port: 81}, false},
-		{Claim{Name: "/a"}, Claim{Name: "/a"}, true},
-		{Claim{Name: "/a"}, Claim{Name: "/b"}, false},
-		{Claim{Name: "/a"}, Claim{Port: 80}, false},
+		{HostClaim{Port: 80}, HostClaim{Host: "127.0.0.1", Port: 80}, true},
+		{HostClaim{Host: "127.0.0.2", Port: 80}, HostClaim{Host: "127.0.0.1", Port: 80}, false},
+		{HostClaim{Host: "0.0.0.0", Port: 80}, HostClaim{Host: "::1", Port: 80}, false},
+		{HostClaim{Port: 80}, HostClaim{Port: 81}, false},
+		{HostClaim{Name: "/a"}, HostClaim{Name: "/a"}, true},
+		{HostClaim{Name: "/a"}, HostClaim{Name: "/b"}, false},
+		{HostClaim{Name: "/a"}, HostClaim{Port: 80}, false},
 	} {
 		if got := c.one.ConflictsWith(c.two); got != c.want || got != c.two.ConflictsWith(c.one) {
 			t.Errorf("%+v and %+v: %v, want %v", c.one, c.two, got, c.want)

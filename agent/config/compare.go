@@ -108,10 +108,10 @@ func compare(from, to []table) []Change {
 	return changes
 }
 
-// RetainStartKeys returns the configuration of a running agent after it has loaded next: the values
-// of next, but running's values for keys that need a restart (effect start). Paths that derive from
-// other keys are computed from the result.
-func RetainStartKeys(running, next *Config) *Config {
+// RetainRestartKeys returns the configuration of a running agent after it has loaded next: the
+// values of next, but running's values for keys that need a restart (effect start). Paths that
+// derive from other keys are computed from the result.
+func RetainRestartKeys(running, next *Config) *Config {
 	retained := *next
 	keep(tables(running), tables(&retained))
 	return &retained

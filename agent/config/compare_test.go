@@ -81,7 +81,7 @@ tcp = "127.0.0.1:80"`, []Change{
 	}
 }
 
-// RetainStartKeys returns the running values of keys that need a restart.
+// RetainRestartKeys returns the running values of keys that need a restart.
 func TestKeep(t *testing.T) {
 	running := of(t, `paths.runtime_dir = "/a"
 reload.watch = false`)
@@ -90,7 +90,7 @@ envoy.concurrency = 3
 status.probe.app.tcp = "127.0.0.1:1"
 discovery.files = ["/other"]
 xds.socket = "/s"`)
-	retained := RetainStartKeys(running.Config, next.Config)
+	retained := RetainRestartKeys(running.Config, next.Config)
 	want := of(t, `paths.runtime_dir = "/a"
 reload.watch = false
 envoy.concurrency = 3
@@ -130,9 +130,9 @@ inbound_ports = []
 [tracing]
 sampling = 0.5
 `)
-	again := of(t, loaded.Show())
+	again := of(t, loaded.TOMLWithSources())
 	if diff := cmp.Diff(loaded.Config, again.Config); diff != "" {
-		t.Errorf("-loaded +again:\n%s\n%s", diff, loaded.Show())
+		t.Errorf("-loaded +again:\n%s\n%s", diff, loaded.TOMLWithSources())
 	}
 	if loaded.Hash != again.Hash {
 		t.Error("hashes differ")

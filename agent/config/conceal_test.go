@@ -30,10 +30,10 @@ func TestWhatMayBeASecretIsShownToNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.Count(loaded.Show(), "hidden") != 7 {
-		t.Errorf("what is for those who may read the file is not all: %s", loaded.Show())
+	if strings.Count(loaded.TOMLWithSources(), "hidden") != 7 {
+		t.Errorf("what is for those who may read the file is not all: %s", loaded.TOMLWithSources())
 	}
-	shown := loaded.ShowRedacted()
+	shown := loaded.RedactedTOMLWithSources()
 	for _, v := range loaded.Values() {
 		shown += v.Text + "\n"
 	}

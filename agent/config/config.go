@@ -239,9 +239,9 @@ func (c *Config) InboundPorts() Ports {
 	return Ports{All: c.Node.Type == "sidecar" && c.Identity.Provider != "none"}
 }
 
-// ClosedInbound reports whether [capture] fail_inbound closes inbound connections. "auto" closes
-// them if there is an identity.
-func (c *Config) ClosedInbound() bool {
+// RejectsInboundOnFailure reports whether [capture] fail_inbound closes inbound connections. "auto"
+// closes them if there is an identity.
+func (c *Config) RejectsInboundOnFailure() bool {
 	if c.Capture.FailInbound == "auto" {
 		return c.Identity.Provider != "none"
 	}
@@ -252,10 +252,10 @@ func (c *Config) ClosedInbound() bool {
 // string or a list of strings.
 type Addresses []string
 
-// TLS reports whether the upstream server is reached with TLS.
-func (d Discovery) TLS() bool {
+// UsesTLS reports whether the upstream server is reached with TLS.
+func (d Discovery) UsesTLS() bool {
 	return d.Auth != "none" && (d.Auth != "auto" || len(d.Addresses) == 0 ||
-		!PlaintextCA(d.Addresses[0]))
+		!IsPlaintextCA(d.Addresses[0]))
 }
 
 // STS holds the keys of [sts].

@@ -91,7 +91,7 @@ func (x *crossCheck) envoy() {
 		x.warn([]string{"xds.grpc_bootstrap_file"}, "set identity.output_dir",
 			"gRPC reads certificates from files, and identity.output_dir is not set")
 	}
-	if x.options.InUnit && e.User != defaultUser {
+	if x.options.RunsInUnit && e.User != defaultUser {
 		x.refuse([]string{"envoy.user"},
 			"remove the key, or set User= in a drop-in of outrider-envoy.service",
 			"%s is not the user of outrider-envoy.service, which decides under systemd",
@@ -122,7 +122,7 @@ func (x *crossCheck) captureDNS() {
 }
 
 func (x *crossCheck) captureTrial() {
-	closed := x.Capture.Fail == "closed" || x.ClosedInbound()
+	closed := x.Capture.Fail == "closed" || x.RejectsInboundOnFailure()
 	if x.Capture.Mode != "none" && x.Capture.Trial > 0 && closed {
 		x.warn([]string{"capture.trial", "capture.fail", "capture.fail_inbound"},
 			`remove capture.trial after "outrider capture confirm"`,
@@ -211,7 +211,7 @@ func (x *crossCheck) probes() {
 			"keep one of them",
 			"[health] has %d of http, tcp, grpc, exec and unit", n)
 	}
-	if len(h.Exec) > 0 && !x.options.InUnit {
+	if len(h.Exec) > 0 && !x.options.RunsInUnit {
 		x.warn([]string{"health.exec"}, "",
 			"runs as the agent's user, with its rights: only the systemd unit has a sandbox for it")
 	}

@@ -32,7 +32,7 @@ func (x *crossCheck) identity() {
 		return
 	}
 	// Connections to an upstream server with TLS use token_file and prov_cert_dir.
-	upstream := len(x.Discovery.Addresses) > 0 && x.Discovery.TLS()
+	upstream := len(x.Discovery.Addresses) > 0 && x.Discovery.UsesTLS()
 	for _, k := range []struct {
 		key, value string
 		used       bool
@@ -65,12 +65,12 @@ func (x *crossCheck) sts() {
 func (x *crossCheck) istiod() {
 	const provider = "identity.provider"
 	i := x.Identity
-	address, key, plaintext := i.CAAddress, "identity.ca_address", PlaintextCA(i.CAAddress)
+	address, key, plaintext := i.CAAddress, "identity.ca_address", IsPlaintextCA(i.CAAddress)
 	encrypt := "use port 15012"
 	if address == "" {
 		encrypt += ", or another discovery.auth"
 		address, key = strings.Join(x.Discovery.Addresses, ", "), "discovery.address"
-		plaintext = address != "" && !x.Discovery.TLS()
+		plaintext = address != "" && !x.Discovery.UsesTLS()
 	}
 	if address == "" {
 		x.refuse([]string{"identity.ca_address", provider}, "set identity.ca_address",
@@ -94,9 +94,9 @@ func (x *crossCheck) istiod() {
 	}
 }
 
-// PlaintextCA reports whether the connection to a certificate authority has no TLS, as that to
+// IsPlaintextCA reports whether the connection to a certificate authority has no TLS, as that to
 // istiod's port 15010.
-func PlaintextCA(address string) bool {
+func IsPlaintextCA(address string) bool {
 	_, port, err := net.SplitHostPort(address)
 	return err == nil && port == "15010"
 }

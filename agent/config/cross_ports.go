@@ -19,21 +19,21 @@ func (x *crossCheck) listeners() {
 		for _, earlier := range all[:i] {
 			if l.ConflictsWith(earlier) {
 				x.refuse([]string{l.Key, earlier.Key}, "use different ports",
-					"%s is %s, and %s is %s, which conflict", l.Key, l.Text(), earlier.Key,
-					earlier.Text())
+					"%s is %s, and %s is %s, which conflict", l.Key, l.Description(), earlier.Key,
+					earlier.Description())
 			}
 		}
 	}
 }
 
 // listening returns the TCP addresses that keys configure for the agent and Envoy.
-func (c *Config) listening() []Claim {
+func (c *Config) listening() []HostClaim {
 	const loopback = "127.0.0.1"
 	envoys := []string{"status.ready_port", "telemetry.prometheus_address", "capture.mode"}
-	var all []Claim
+	var all []HostClaim
 	add := func(key, host string, port int) {
 		if port > 0 {
-			all = append(all, Claim{Key: key, Host: host, Port: port,
+			all = append(all, HostClaim{Key: key, Host: host, Port: port,
 				Envoy: slices.Contains(envoys, key)})
 		}
 	}

@@ -36,7 +36,7 @@ func (x *crossCheck) upstream() {
 		case !d.Proxy && strings.HasPrefix(k.key, "health."):
 			x.warn([]string{k.key}, "remove it, or discovery.proxy",
 				"has no effect: Envoy connects to the upstream server itself")
-		case upstream && k.tls && !d.TLS():
+		case upstream && k.tls && !d.UsesTLS():
 			x.warn([]string{k.key, address}, `set discovery.auth = "tls"`,
 				"has no effect: the upstream server is reached without TLS")
 		}
@@ -58,14 +58,15 @@ func (x *crossCheck) upstream() {
 				"has no effect: %s replaces the embedded server", address)
 		}
 	}
-	if id := d.PilotIdentity; id != "" && d.TLS() && !pilotIdentity.MatchString(id) {
+	if id := d.PilotIdentity; id != "" && d.UsesTLS() && !pilotIdentity.MatchString(id) {
 		x.refuse([]string{"discovery.pilot_identity"},
 			`write, for example, "/ns/istio-system/sa/istiod"`,
 			"%s would match other identities, too: it must begin with / or be a whole spiffe:// ID",
 			quote(id))
 	}
-	if plaintext := slices.IndexFunc(d.Addresses, PlaintextCA); d.Auth == "auto" && plaintext >= 0 &&
-		slices.ContainsFunc(d.Addresses, func(a string) bool { return !PlaintextCA(a) }) {
+	if plaintext := slices.IndexFunc(d.Addresses, IsPlaintextCA); d.Auth == "auto" &&
+		plaintext >= 0 &&
+		slices.ContainsFunc(d.Addresses, func(a string) bool { return !IsPlaintextCA(a) }) {
 		x.refuse([]string{address}, "set discovery.auth, or use addresses of one kind",
 			"%s is plaintext and others of the list are not", quote(d.Addresses[plaintext]))
 	}
@@ -74,7 +75,7 @@ func (x *crossCheck) upstream() {
 			"Envoy itself does not change between the %d addresses of %s", len(d.Addresses), address)
 	}
 	i := x.Identity
-	token := i.TokenFile != "" && d.TLS() && d.Auth != "mtls"
+	token := i.TokenFile != "" && d.UsesTLS() && d.Auth != "mtls"
 	switch {
 	case !d.Proxy && d.PilotIdentity != "":
 		x.refuse([]string{"discovery.proxy"}, "remove discovery.pilot_identity or discovery.proxy",
@@ -87,7 +88,7 @@ func (x *crossCheck) upstream() {
 	case d.Auth == "mtls" && i.Provider == "none" && i.ProvCertDir == "":
 		x.refuse([]string{"discovery.auth"}, "set identity.provider or identity.prov_cert_dir",
 			"auth %s needs a client certificate", quote(d.Auth))
-	case d.TLS() && d.RootCAFile == "" && i.RootCAFile == "":
+	case d.UsesTLS() && d.RootCAFile == "" && i.RootCAFile == "":
 		x.warn([]string{"discovery.root_ca_file", address}, "set discovery.root_ca_file",
 			"the upstream server is verified with the system's roots, which rarely include istiod's")
 	}

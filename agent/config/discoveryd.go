@@ -112,11 +112,11 @@ type DiscoverydLog struct {
 
 // DiscoverydLoaded is a valid configuration of outrider-discoveryd.
 type DiscoverydLoaded struct {
-	Config  *Discoveryd
-	Files   []string            // that were read
-	Dirs    []string            // of drop-ins, to watch; they may not exist yet
-	Sources map[string]Position // position of each value that a file sets, by dotted key
-	Hash    string              // SHA-256 of the effective values
+	Config    *Discoveryd
+	Files     []string            // that were read
+	Dirs      []string            // of drop-ins, to watch; they may not exist yet
+	Positions map[string]Position // position of each value that a file sets, by dotted key
+	Hash      string              // SHA-256 of the effective values
 }
 
 const (
@@ -132,7 +132,7 @@ func LoadDiscoveryd(options Options) (*DiscoverydLoaded, error) {
 	if p != nil {
 		return nil, Errors{p}
 	}
-	sources, errs := readSources(layout, options.Unreadable)
+	sources, errs := readSources(layout, options.UnreadableReason)
 	loaded, more := buildDiscoveryd(sources, len(errs) == 0, layout, options)
 	if errs = append(errs, more...); len(errs) > 0 {
 		errs.sort(loaded.Files)
@@ -142,7 +142,8 @@ func LoadDiscoveryd(options Options) (*DiscoverydLoaded, error) {
 }
 
 func (o Options) discoverydLayout() (layout, *Error) {
-	o.Path = cmp.Or(o.Path, filepath.Join(cmp.Or(o.Directory, defaultDirectory), discoverydFile))
+	o.Path = cmp.Or(o.Path, filepath.Join(cmp.Or(o.ConfigDirectory, defaultDirectory),
+		discoverydFile))
 	l, p := o.layout()
 	l.dropIns = strings.TrimSuffix(l.main, ".toml") + ".d"
 	return l, p
@@ -155,7 +156,7 @@ func buildDiscoveryd(sources []source, complete bool, layout layout, options Opt
 	d := newDecoder(discoverydTables(c),
 		credentials{options.Environment("CREDENTIALS_DIRECTORY"), options.CheckOnly})
 	d.lists = c.lists()
-	loaded := &DiscoverydLoaded{Config: c, Dirs: []string{layout.dropIns}, Sources: d.positions}
+	loaded := &DiscoverydLoaded{Config: c, Dirs: []string{layout.dropIns}, Positions: d.positions}
 	for _, s := range sources {
 		loaded.Files = append(loaded.Files, s.path)
 		d.file(s)
@@ -209,9 +210,9 @@ func CompareDiscoveryd(from, to *Discoveryd) []Change {
 	return compare(discoverydTables(from), discoverydTables(to))
 }
 
-// RetainDiscoverydStartKeys is the counterpart of RetainStartKeys for outrider-discoveryd. Sources
-// and registries keep their running values as well.
-func RetainDiscoverydStartKeys(running, next *Discoveryd) *Discoveryd {
+// RetainDiscoverydRestartKeys is the counterpart of RetainRestartKeys for outrider-discoveryd.
+// Sources and registries keep their running values as well.
+func RetainDiscoverydRestartKeys(running, next *Discoveryd) *Discoveryd {
 	retained := *next
 	retained.Sources, retained.Registries = nil, nil
 	keep(discoverydTables(running), discoverydTables(&retained))

@@ -13,7 +13,7 @@ import (
 func loadDiscoveryd(t *testing.T, files map[string]string) (*DiscoverydLoaded, string, error) {
 	t.Helper()
 	folder := write(t, files)
-	loaded, err := LoadDiscoveryd(Options{Directory: folder,
+	loaded, err := LoadDiscoveryd(Options{ConfigDirectory: folder,
 		Environment: func(string) string { return "" }})
 	return loaded, folder, err
 }
@@ -142,7 +142,7 @@ func TestDiscoveryd_PendingKeysKeepTheirValues(t *testing.T) {
 		"source.1.paths start"}, changes); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
-	retained := RetainDiscoverydStartKeys(before, next)
+	retained := RetainDiscoverydRestartKeys(before, next)
 	if retained.Domain != "a.test" || retained.Push.DebounceMax.String() != "6s" ||
 		retained.Sources[0] != before.Sources[0] {
 		t.Errorf("retained %+v", retained)

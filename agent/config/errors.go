@@ -98,7 +98,7 @@ func (e Errors) sort(files []string) {
 // KeyError returns an error about a key whose value proved invalid in use, at the position of the
 // key. If key is "" or no file sets it, the position is the main file.
 func (l *Loaded) KeyError(key, message, fix string) *Error {
-	e := &Error{Position: l.Sources[key], Key: key, Message: message, Fix: fix}
+	e := &Error{Position: l.Positions[key], Key: key, Message: message, Fix: fix}
 	if e.Position == (Position{}) && len(l.Files) > 0 {
 		e.Position = Position{File: l.Files[0]}
 	}

@@ -143,7 +143,7 @@ func FuzzLoad(f *testing.F) {
 				t.Fatalf("says not where: %q", e)
 			}
 		}
-		for key, position := range loaded.Sources {
+		for key, position := range loaded.Positions {
 			if position.Line < 1 {
 				t.Fatalf("%s is at %v", key, position)
 			}
@@ -151,14 +151,15 @@ func FuzzLoad(f *testing.F) {
 		if len(errs) > 0 {
 			return
 		}
-		again, errs := buildAt([]txtar.File{{Name: "outrider.toml", Data: []byte(loaded.Show())}},
+		again, errs := buildAt([]txtar.File{{Name: "outrider.toml",
+			Data: []byte(loaded.TOMLWithSources())}},
 			Options{})
 		if len(errs) > 0 {
-			t.Fatalf("shown, it is not valid: %v\n%s", errs, loaded.Show())
+			t.Fatalf("shown, it is not valid: %v\n%s", errs, loaded.TOMLWithSources())
 		}
 		if changes := Compare(loaded.Config, again.Config); len(changes) > 0 ||
 			loaded.Hash != again.Hash {
-			t.Fatalf("shown, it is another one: %v\n%s", changes, loaded.Show())
+			t.Fatalf("shown, it is another one: %v\n%s", changes, loaded.TOMLWithSources())
 		}
 	})
 }

@@ -71,7 +71,8 @@ func (o Options) ForFile(file string) Options {
 		return o // Load reports the error
 	}
 	name, isMain := strings.CutSuffix(filepath.Base(absolute), ".toml")
-	if !isMain || filepath.Dir(absolute) != filepath.Clean(cmp.Or(o.Directory, defaultDirectory)) ||
+	if !isMain || filepath.Dir(absolute) != filepath.Clean(cmp.Or(o.ConfigDirectory,
+		defaultDirectory)) ||
 		checkInstance(name) != nil {
 		return o
 	}
@@ -81,11 +82,11 @@ func (o Options) ForFile(file string) Options {
 
 // JoinFiles are the paths of the files that `outrider join` writes. They need not exist.
 type JoinFiles struct {
-	Main   string // main file of the configuration
-	DropIn string
-	Folder string // directory of Token and Roots
-	Token  string
-	Roots  string
+	Main    string // main file of the configuration
+	DropIn  string
+	JoinDir string // directory of Token and Roots
+	Token   string
+	Roots   string
 }
 
 const joinToken = "join/token"
@@ -98,7 +99,7 @@ func (o Options) JoinFiles() (JoinFiles, error) {
 	}
 	base := strings.TrimSuffix(paths.dropIns, "conf.d")
 	return JoinFiles{Main: paths.main, DropIn: filepath.Join(paths.dropIns, "90-join.toml"),
-		Folder: base + "join", Token: base + joinToken, Roots: base + "join/root.pem"}, nil
+		JoinDir: base + "join", Token: base + joinToken, Roots: base + "join/root.pem"}, nil
 }
 
 // IsJoinToken reports whether a path is that of the token which `outrider join` stores.
@@ -111,7 +112,7 @@ func (o Options) layout() (layout, *Error) {
 			return layout{}, p
 		}
 	}
-	directory := o.Directory
+	directory := o.ConfigDirectory
 	if directory == "" {
 		directory = defaultDirectory
 	}
@@ -186,7 +187,8 @@ func readFile(path string) (string, error) {
 	return string(text), nil
 }
 
-// fileError describes an error from reading path. With Options.Unreadable it includes the fix.
+// fileError describes an error from reading path. With Options.UnreadableReason it includes the
+// fix.
 func fileError(p layout, path string, err error, unreadable func(string) string) *Error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {

@@ -22,20 +22,20 @@ type Options struct {
 	// Instance selects Directory/NAME.toml and Directory/NAME.conf.d, and directories of its own
 	// for runtime, state and mesh files. If Path is set, only the name is validated.
 	Instance string
-	// Directory holds the configuration; "" = /etc/outrider.
-	Directory string
+	// ConfigDirectory holds the configuration; "" = /etc/outrider.
+	ConfigDirectory string
 	// Environment looks up variables ($RUNTIME_DIRECTORY, $STATE_DIRECTORY,
 	// $CREDENTIALS_DIRECTORY); nil = os.Getenv.
 	Environment func(string) string
-	// InUnit reports whether the agent runs as a systemd unit. There, the unit decides some keys,
-	// such as envoy.user.
-	InUnit bool
+	// RunsInUnit reports whether the agent runs as a systemd unit. There, the unit decides some
+	// keys, such as envoy.user.
+	RunsInUnit bool
 	// CheckOnly is set where the configuration is inspected but not run. References to credentials
 	// are not resolved.
 	CheckOnly bool
-	// Unreadable returns why this process may not read a path, and the fix: "user a cannot read /x:
-	// chgrp a /x". It returns "" if the reason is unknown. nil: no reasons are known.
-	Unreadable func(path string) string
+	// UnreadableReason returns why this process may not read a path, and the fix: "user a cannot
+	// read /x: chgrp a /x". It returns "" if the reason is unknown. nil: no reasons are known.
+	UnreadableReason func(path string) string
 }
 
 // Loaded is a valid configuration with the source of each value.
@@ -44,10 +44,10 @@ type Loaded struct {
 	// Files lists the files that were read: the main file, then the drop-ins in merge order.
 	Files []string
 	Dirs  []string // drop-in directories to watch; they may not exist yet
-	// Sources maps dotted keys to the position of their value. Keys that no file sets are absent.
-	Sources  map[string]Position
-	Warnings Errors // valid settings that are probably mistakes
-	Hash     string // SHA-256 of the effective values; equal configurations have equal hashes
+	// Positions maps dotted keys to the position of their value. Keys that no file sets are absent.
+	Positions map[string]Position
+	Warnings  Errors // valid settings that are probably mistakes
+	Hash      string // SHA-256 of the effective values; equal configurations have equal hashes
 
 	derived     map[string]string // origins of values that no file sets, by dotted key
 	credentials string            // $CREDENTIALS_DIRECTORY, or ""
@@ -62,7 +62,7 @@ func Load(options Options) (*Loaded, error) {
 	if p != nil {
 		return nil, Errors{p}
 	}
-	sources, errs := readSources(layout, options.Unreadable)
+	sources, errs := readSources(layout, options.UnreadableReason)
 	loaded, more := build(sources, len(errs) == 0, layout, options)
 	errs = append(errs, more...)
 	if len(errs) > 0 {
@@ -72,8 +72,8 @@ func Load(options Options) (*Loaded, error) {
 	return loaded, nil
 }
 
-// CheckText checks the text of a file as if it were the whole configuration. It reads no file.
-func CheckText(name, text string) Errors {
+// CheckTOML checks the text of a file as if it were the whole configuration. It reads no file.
+func CheckTOML(name, text string) Errors {
 	_, errs := build([]source{{name, text}}, true, layout{main: name},
 		Options{CheckOnly: true, Environment: func(string) string { return "" }})
 	return errs
@@ -89,7 +89,7 @@ func build(sources []source, complete bool, layout layout, options Options) (*Lo
 	d := newDecoder(tables(c),
 		credentials{options.Environment("CREDENTIALS_DIRECTORY"), options.CheckOnly})
 	d.known[probesTable] = true
-	loaded := &Loaded{Config: c, Dirs: []string{layout.dropIns}, Sources: d.positions,
+	loaded := &Loaded{Config: c, Dirs: []string{layout.dropIns}, Positions: d.positions,
 		derived: map[string]string{}}
 	loaded.credentials = options.Environment("CREDENTIALS_DIRECTORY")
 	for _, s := range sources {
@@ -113,7 +113,7 @@ func build(sources []source, complete bool, layout layout, options Options) (*Lo
 
 // resolve fills in defaults that depend on systemd's variables, the instance or other keys.
 func (l *Loaded) resolve(layout layout, options Options) {
-	if layout.meshFolder != "" && l.Sources["discovery.files"] == (Position{}) {
+	if layout.meshFolder != "" && l.Positions["discovery.files"] == (Position{}) {
 		l.derived["discovery.files"] = "the instance"
 	}
 	for _, folder := range []struct {

@@ -48,7 +48,7 @@ func load(t *testing.T, options Options) *Loaded {
 
 func TestEmptyFileIsValid(t *testing.T) {
 	folder := write(t, map[string]string{"outrider.toml": ""})
-	loaded := load(t, Options{Directory: folder})
+	loaded := load(t, Options{ConfigDirectory: folder})
 	c := loaded.Config
 	if c.Paths != (Paths{"/run/outrider", "/var/lib/outrider"}) {
 		t.Errorf("paths %+v", c.Paths)
@@ -65,14 +65,14 @@ func TestEmptyFileIsValid(t *testing.T) {
 	if diff := cmp.Diff([]string{filepath.Join(folder, "conf.d")}, loaded.Dirs); diff != "" {
 		t.Error(diff)
 	}
-	if len(loaded.Sources) > 0 {
-		t.Errorf("sources %v", loaded.Sources)
+	if len(loaded.Positions) > 0 {
+		t.Errorf("sources %v", loaded.Positions)
 	}
 }
 
 func TestMissingFileIsAnError(t *testing.T) {
 	folder := write(t, map[string]string{"conf.d/10.toml": "envoy.concurency = 1"})
-	_, err := Load(Options{Directory: folder, Environment: environment(nil)})
+	_, err := Load(Options{ConfigDirectory: folder, Environment: environment(nil)})
 	want := folder + "/outrider.toml: there is no such file; create it (an empty file is a valid " +
 		"configuration) or name another with --config FILE\n" +
 		folder + "/conf.d/10.toml:1:1: envoy.concurency: there is no such key; did you mean " +
@@ -95,7 +95,7 @@ func TestUnreadableFilesAreErrors(t *testing.T) {
 	if err := os.Symlink("nowhere", filepath.Join(folder, "conf.d/10-link.toml")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Load(Options{Directory: folder, Environment: environment(nil)})
+	_, err := Load(Options{ConfigDirectory: folder, Environment: environment(nil)})
 	want := folder + "/outrider.toml: cannot be read: is a directory\n" +
 		folder + "/conf.d/10-link.toml: cannot be read: no such file or directory; it was removed just " +
 		"now, or is a dangling symbolic link\n" +
@@ -168,7 +168,7 @@ server_name = "metrics"
 		t.Error(diff)
 	}
 	sources := map[string]string{}
-	for key, position := range loaded.Sources {
+	for key, position := range loaded.Positions {
 		sources[key] = strings.TrimPrefix(position.String(), folder+"/")
 	}
 	if diff := cmp.Diff(map[string]string{
@@ -191,7 +191,7 @@ server_name = "metrics"
 		t.Error(diff)
 	}
 	parts.Golden(t, "testdata/show.golden",
-		strings.ReplaceAll(loaded.Show(), folder, "/etc/outrider"), *update)
+		strings.ReplaceAll(loaded.TOMLWithSources(), folder, "/etc/outrider"), *update)
 	files := []string{"outrider.toml", "conf.d/10-a.toml", "conf.d/20-b.toml"}
 	for i := range files {
 		files[i] = filepath.Join(folder, files[i])
@@ -207,7 +207,7 @@ func TestInstance(t *testing.T) {
 		"conf.d/10.toml": "node.namespace = \"x\"",
 		"other.toml":     "discovery.files = [\"mesh\"]\npaths.runtime_dir = \"/srv/run\"",
 	})
-	loaded := load(t, Options{Directory: folder, Instance: "web"})
+	loaded := load(t, Options{ConfigDirectory: folder, Instance: "web"})
 	c := loaded.Config
 	if c.Paths != (Paths{"/run/outrider/web", "/var/lib/outrider/web"}) ||
 		c.Node.Namespace != "web" {
@@ -216,14 +216,15 @@ func TestInstance(t *testing.T) {
 	if diff := cmp.Diff([]string{folder + "/web.mesh.d"}, c.Discovery.Files); diff != "" {
 		t.Error(diff)
 	}
-	if !strings.Contains(loaded.Show(), "# default, from the instance\n") {
-		t.Errorf("show does not tell where discovery.files comes from:\n%s", loaded.Show())
+	if !strings.Contains(loaded.TOMLWithSources(), "# default, from the instance\n") {
+		t.Errorf("show does not tell where discovery.files comes from:\n%s",
+			loaded.TOMLWithSources())
 	}
 	if diff := cmp.Diff([]string{folder + "/web.conf.d"}, loaded.Dirs); diff != "" {
 		t.Error(diff)
 	}
 
-	c = load(t, Options{Directory: folder, Instance: "other"}).Config
+	c = load(t, Options{ConfigDirectory: folder, Instance: "other"}).Config
 	if c.Paths != (Paths{"/srv/run", "/var/lib/outrider/other"}) {
 		t.Errorf("%+v", c.Paths)
 	}
@@ -302,7 +303,7 @@ func TestUserIsTheUnitsToDecide(t *testing.T) {
 	if c := load(t, Options{Path: main}).Config; c.Envoy.User != "nobody" {
 		t.Error(c.Envoy.User)
 	}
-	_, err := Load(Options{Path: main, InUnit: true, Environment: environment(nil)})
+	_, err := Load(Options{Path: main, RunsInUnit: true, Environment: environment(nil)})
 	want := main + `:1:1: envoy.user: "nobody" is not the user of outrider-envoy.service, which ` +
 		`decides under systemd; remove the key, or set User= in a drop-in of outrider-envoy.service`
 	if err == nil || err.Error() != want {

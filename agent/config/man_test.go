@@ -120,7 +120,7 @@ func TestManExampleIsValid(t *testing.T) {
 		t.Error(err)
 	}
 	folder = write(t, map[string]string{"discoveryd.toml": discoverydExample})
-	if _, err := LoadDiscoveryd(Options{Directory: folder, CheckOnly: true,
+	if _, err := LoadDiscoveryd(Options{ConfigDirectory: folder, CheckOnly: true,
 		Environment: func(string) string { return "" }}); err != nil {
 		t.Error(err)
 	}
@@ -157,13 +157,13 @@ func describeTable(p *man.Page, t table) {
 func describeKey(p *man.Page, k key) {
 	p.Term(man.Bold(k.name)+" = "+man.Escape(k.defaultText()), kind(k)+", "+effects[k.effect]+".")
 	if k.doc != "" {
-		p.More(k.doc)
+		p.TermParagraph(k.doc)
 	}
 	if len(k.before) > 0 {
-		p.More(strings.Join(k.before, "\n"))
+		p.TermParagraph(strings.Join(k.before, "\n"))
 	}
 	if k.role != "" {
-		p.More("In Istio: `" + k.role + "`.")
+		p.TermParagraph("In Istio: `" + k.role + "`.")
 	}
 }
 

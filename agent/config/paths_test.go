@@ -15,14 +15,14 @@ func TestFoldersOfSystemd(t *testing.T) {
 	variables := environment(map[string]string{
 		"RUNTIME_DIRECTORY": "/run/outrider/web:/run/outrider/web/envoy",
 		"STATE_DIRECTORY":   "/srv/state/"})
-	loaded := load(t, Options{Directory: folder, Instance: "web", Environment: variables})
+	loaded := load(t, Options{ConfigDirectory: folder, Instance: "web", Environment: variables})
 	if loaded.Config.Paths != (Paths{"/run/outrider/web", "/srv/state"}) {
 		t.Errorf("%+v", loaded.Config.Paths)
 	}
 	if loaded.Config.XDS.Socket != "/run/outrider/web/envoy/xds.sock" {
 		t.Error(loaded.Config.XDS.Socket)
 	}
-	if got := loaded.Show(); !strings.Contains(got, "# $RUNTIME_DIRECTORY\n") {
+	if got := loaded.TOMLWithSources(); !strings.Contains(got, "# $RUNTIME_DIRECTORY\n") {
 		t.Errorf("show:\n%s", got)
 	}
 	loaded = load(t, Options{Path: folder + "/set.toml", Environment: variables})
@@ -42,7 +42,7 @@ telemetry.access_log_file = "/dev/stdout"
 `,
 		"conf.d/a.toml": "envoy.bootstrap_override = \"override.yaml\"",
 	})
-	c := load(t, Options{Directory: folder}).Config
+	c := load(t, Options{ConfigDirectory: folder}).Config
 	if c.Envoy.Binary != "envoy" || c.Envoy.CustomConfigFile != folder+"/envoy.yaml" ||
 		c.Envoy.BootstrapOverride != folder+"/conf.d/override.yaml" ||
 		c.Telemetry.AccessLogFile != "/dev/stdout" {
@@ -77,7 +77,7 @@ func TestNamedPipeIsNotAwaited(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Load(Options{Directory: folder, Environment: environment(nil)})
+	_, err := Load(Options{ConfigDirectory: folder, Environment: environment(nil)})
 	if err == nil || !strings.Contains(err.Error(), pipe) ||
 		!strings.Contains(err.Error(), "named pipe") {
 		t.Errorf("a named pipe among the drop-ins: %v", err)

@@ -20,13 +20,13 @@ func (k key) defaultText() string { return cmp.Or(k.spelled, render(k.value)) }
 // originColumn is the column at which Show writes the origin of a value.
 const originColumn = 48
 
-// Show returns the effective configuration as TOML, each value with its origin: file and line,
-// "default" or a systemd variable. Load accepts the result. It contains secrets, so only readers of
-// the configuration files may see it.
-func (l *Loaded) Show() string { return l.show(false) }
+// TOMLWithSources returns the effective configuration as TOML, each value with its origin: file and
+// line, "default" or a systemd variable. Load accepts the result. It contains secrets, so only
+// readers of the configuration files may see it.
+func (l *Loaded) TOMLWithSources() string { return l.show(false) }
 
-// ShowRedacted is like Show but redacts secrets.
-func (l *Loaded) ShowRedacted() string { return l.show(true) }
+// RedactedTOMLWithSources is like Show but redacts secrets.
+func (l *Loaded) RedactedTOMLWithSources() string { return l.show(true) }
 
 func (l *Loaded) show(everyone bool) string {
 	var b strings.Builder
@@ -55,7 +55,7 @@ func showLine(b *strings.Builder, line, origin string) {
 
 // origin returns the origin of the value of a dotted key.
 func (l *Loaded) origin(key string) string {
-	if position, said := l.Sources[key]; said {
+	if position, said := l.Positions[key]; said {
 		return position.String()
 	}
 	if from := l.derived[key]; from != "" {

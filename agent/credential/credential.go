@@ -27,9 +27,9 @@ import (
 // workload's own certificate comes from an SDS server other than the agent.
 const SDSClusterName = "sds-credentials"
 
-// HostClusterName is the name of the Envoy cluster of the host's SDS server, which serves
+// HostSDSClusterName is the name of the Envoy cluster of the host's SDS server, which serves
 // credentials sds://NAME; istiod uses the same name.
-const HostClusterName = "sds-external"
+const HostSDSClusterName = "sds-external"
 
 const (
 	prefix      = "kubernetes://"
@@ -68,8 +68,9 @@ func CheckHostSecretName(name string) error {
 	return nil
 }
 
-// PairSecretName returns the name of the secret that contains a credential's certificate and key.
-func PairSecretName(name string) string {
+// KeyPairSecretName returns the name of the secret that contains a credential's certificate and
+// key.
+func KeyPairSecretName(name string) string {
 	if IsHostSecret(name) {
 		return name
 	}
@@ -79,16 +80,16 @@ func PairSecretName(name string) string {
 // RootsSecretName returns the name of the secret that contains a credential's authorities. The name
 // of the credential may be NAME or NAME-cacert.
 func RootsSecretName(name string) string {
-	return PairSecretName(strings.TrimSuffix(name, rootsSuffix) + rootsSuffix)
+	return KeyPairSecretName(strings.TrimSuffix(name, rootsSuffix) + rootsSuffix)
 }
 
 // IsCredential reports whether the name of a secret is that of a credential in a folder, which
 // excludes sds://NAME.
 func IsCredential(secret string) bool { return strings.HasPrefix(secret, prefix) }
 
-// SecretTitle returns how a credential's secret is called in sentences for people: "credential
+// DescribeSecret returns how a credential's secret is called in sentences for people: "credential
 // NAME" or "credential NAME-cacert". ok is false for other secrets.
-func SecretTitle(secret string) (title string, ok bool) {
+func DescribeSecret(secret string) (title string, ok bool) {
 	if IsHostSecret(secret) {
 		return "credential " + secret, true
 	}
@@ -121,45 +122,45 @@ func LocateFiles(dir, secret string) (Files, error) {
 	}, nil
 }
 
-// All returns all paths; some may not exist.
-func (f Files) All() []string {
+// AllPaths returns all paths; some may not exist.
+func (f Files) AllPaths() []string {
 	if f.Cert != "" {
 		return []string{f.Cert, f.Key}
 	}
 	return slices.Concat(f.Roots, f.CRL)
 }
 
-// Authorities returns the first candidate for the authorities' file, "" for a pair.
-func (f Files) Authorities() string {
+// AuthoritiesPath returns the first candidate for the authorities' file, "" for a pair.
+func (f Files) AuthoritiesPath() string {
 	if len(f.Roots) == 0 {
 		return ""
 	}
 	return f.Roots[0]
 }
 
-// Required returns lists of paths: of each list, one file must exist. The last path is the usual
-// location.
-func (f Files) Required() [][]string {
+// RequiredAlternatives returns lists of paths: of each list, one file must exist. The last path is
+// the usual location.
+func (f Files) RequiredAlternatives() [][]string {
 	if f.Cert != "" {
 		return [][]string{{f.Cert}, {f.Key}}
 	}
 	return [][]string{f.Roots}
 }
 
-// OwnFolder returns the folder of the first candidate for the authorities, "" for a pair. If this
-// folder exists, the other candidates are ignored, whatever it contains.
-func (f Files) OwnFolder() string {
+// AuthoritiesFolder returns the folder of the first candidate for the authorities, "" for a pair.
+// If this folder exists, the other candidates are ignored, whatever it contains.
+func (f Files) AuthoritiesFolder() string {
 	if len(f.Roots) == 0 {
 		return ""
 	}
 	return filepath.Dir(f.Roots[0])
 }
 
-// Present returns the existing files; of the candidates for authorities, it returns only those in
-// use. If a required file is missing, the error is fs.ErrNotExist and names the file.
-func (f Files) Present() (Files, error) {
+// ExistingFiles returns the existing files; of the candidates for authorities, it returns only
+// those in use. If a required file is missing, the error is fs.ErrNotExist and names the file.
+func (f Files) ExistingFiles() (Files, error) {
 	if f.Cert != "" {
-		for _, path := range f.All() {
+		for _, path := range f.AllPaths() {
 			if _, err := os.Stat(path); err != nil {
 				return Files{}, err
 			}
@@ -167,7 +168,7 @@ func (f Files) Present() (Files, error) {
 		return f, nil
 	}
 	i := 0
-	if _, err := os.Lstat(f.OwnFolder()); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Lstat(f.AuthoritiesFolder()); errors.Is(err, fs.ErrNotExist) {
 		i = 1 // use the folder of the credential itself
 	}
 	if _, err := os.Stat(f.Roots[i]); err != nil {
@@ -183,14 +184,14 @@ func (f Files) Present() (Files, error) {
 // CheckOwners returns an error if a user other than root and this process's could replace a file,
 // because that user owns the file, its folder or, for a symbolic link, the folder of the target.
 func (f Files) CheckOwners() error {
-	for _, path := range f.All() {
+	for _, path := range f.AllPaths() {
 		final, err := filepath.EvalSymlinks(path)
 		if err != nil {
 			return err
 		}
 		folder := filepath.Dir(path)
 		for _, owned := range []string{final, filepath.Dir(final), folder, filepath.Dir(folder)} {
-			if err := ownership.Check(owned, 0, os.Geteuid()); err != nil {
+			if err := ownership.CheckFile(owned, 0, os.Geteuid()); err != nil {
 				return err
 			}
 		}

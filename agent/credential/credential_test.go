@@ -26,15 +26,15 @@ func TestCheckName_AcceptsNoPaths(t *testing.T) {
 
 func TestLocate(t *testing.T) {
 	for secret, want := range map[string][]string{
-		PairSecretName("web"):         {"/c/web/tls.crt", "/c/web/tls.key"},
+		KeyPairSecretName("web"):      {"/c/web/tls.crt", "/c/web/tls.key"},
 		RootsSecretName("web"):        {"/c/web-cacert/ca.crt", "/c/web/ca.crt", "/c/web-cacert/ca.crl", "/c/web/ca.crl"},
 		RootsSecretName("web-cacert"): {"/c/web-cacert/ca.crt", "/c/web/ca.crt", "/c/web-cacert/ca.crl", "/c/web/ca.crl"},
-		PairSecretName("../web"):      nil,
+		KeyPairSecretName("../web"):   nil,
 		RootsSecretName("../web"):     nil,
-		PairSecretName("-cacert"):     nil,
+		KeyPairSecretName("-cacert"):  nil,
 	} {
 		files, err := LocateFiles("/c", secret)
-		if diff := cmp.Diff(want, files.All()); diff != "" || (err == nil) != (want != nil) {
+		if diff := cmp.Diff(want, files.AllPaths()); diff != "" || (err == nil) != (want != nil) {
 			t.Errorf("%s: %v, -want +got:\n%s", secret, err, diff)
 		}
 	}
@@ -73,9 +73,9 @@ func TestPresent_AuthoritiesOfTheirOwnFolderComeFirst(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		present, err := files.Present()
+		present, err := files.ExistingFiles()
 		var got []string
-		for _, path := range present.All() {
+		for _, path := range present.AllPaths() {
 			got = append(got, strings.TrimPrefix(path, dir+"/"))
 		}
 		if diff := cmp.Diff(c.want, got); diff != "" ||
@@ -106,7 +106,7 @@ func TestCheckOwners_RefusesWhatOthersCouldReplace(t *testing.T) {
 		if err := change(dir); err != nil {
 			t.Fatal(err)
 		}
-		files, err := LocateFiles(dir, PairSecretName("a"))
+		files, err := LocateFiles(dir, KeyPairSecretName("a"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -122,7 +122,7 @@ func TestCheckOwners_RefusesWhatOthersCouldReplace(t *testing.T) {
 func FuzzLocate(f *testing.F) {
 	for _, name := range []string{"web", "web-cacert", "../web", "a/../../b", "..", "-cacert", "sds://web",
 		"sds://", "sds://../web-cacert"} {
-		f.Add(PairSecretName(name))
+		f.Add(KeyPairSecretName(name))
 		f.Add(name)
 	}
 	f.Fuzz(func(t *testing.T, secret string) {
@@ -133,7 +133,7 @@ func FuzzLocate(f *testing.F) {
 		if IsHostSecret(secret) {
 			t.Errorf("%q has files", secret)
 		}
-		for _, path := range files.All() {
+		for _, path := range files.AllPaths() {
 			if rest, ok := strings.CutPrefix(path, "/c/"); !ok || strings.Count(rest, "/") != 1 {
 				t.Errorf("%q leads to %s", secret, path)
 			}

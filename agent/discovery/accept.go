@@ -9,8 +9,8 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 )
 
-// Batch is a change of the objects of one source.
-type Batch = store.Batch
+// SourceUpdate is a change of the objects of one source.
+type SourceUpdate = store.SourceUpdate
 
 // accepted collects the batches that the next push applies. Its zero value is ready for use.
 type accepted struct {
@@ -21,11 +21,11 @@ type accepted struct {
 // pending merges all batches that a source has delivered since the last push.
 type pending struct {
 	all    bool
-	inputs map[string]store.Input // newest inputs that the batches contain, by path
+	inputs map[string]store.SourceInput // newest inputs that the batches contain, by path
 }
 
 // add merges a batch into the pending ones. For each path the newest input counts.
-func (a *accepted) add(b Batch) {
+func (a *accepted) add(b SourceUpdate) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.pending == nil {
@@ -33,7 +33,7 @@ func (a *accepted) add(b Batch) {
 	}
 	p := a.pending[b.Source]
 	if p == nil || b.Complete {
-		p = &pending{b.Complete, make(map[string]store.Input, len(b.Inputs))}
+		p = &pending{b.Complete, make(map[string]store.SourceInput, len(b.Inputs))}
 		a.pending[b.Source] = p
 	}
 	for _, in := range b.Inputs {
@@ -42,23 +42,23 @@ func (a *accepted) add(b Batch) {
 }
 
 // take removes and returns the pending batches.
-func (a *accepted) take() []Batch {
+func (a *accepted) take() []SourceUpdate {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	var all []Batch
+	var all []SourceUpdate
 	for _, source := range slices.Sorted(maps.Keys(a.pending)) {
 		p := a.pending[source]
-		all = append(all, Batch{Source: source, Complete: p.all,
+		all = append(all, SourceUpdate{Source: source, Complete: p.all,
 			Inputs: slices.Collect(maps.Values(p.inputs))})
 	}
 	a.pending = nil
 	return all
 }
 
-// Accept adds a batch to the next push, which is debounced like a push of changed files. It never
-// blocks. Batches accepted before Run are part of the first push. Accept ignores a batch whose
-// source is not in Options.Sources.
-func (s *Server) Accept(b Batch) {
+// AcceptUpdate adds a batch to the next push, which is debounced like a push of changed files. It
+// never blocks. Batches accepted before Run are part of the first push. Accept ignores a batch
+// whose source is not in Options.Sources.
+func (s *Server) AcceptUpdate(b SourceUpdate) {
 	s.accepted.add(b)
 	select {
 	case s.received <- struct{}{}:
@@ -72,5 +72,5 @@ func (s *Server) takeAccepted(of *store.Store) []object.Change {
 	if len(batches) == 0 {
 		return nil
 	}
-	return of.ApplyBatches(batches)
+	return of.ApplyUpdates(batches)
 }

@@ -16,11 +16,11 @@ import (
 )
 
 // batch returns a batch of the source named "memory", with a ServiceEntry for each address.
-func batch(all bool, addresses ...string) discovery.Batch {
-	b := discovery.Batch{Source: "memory", Complete: all}
+func batch(all bool, addresses ...string) discovery.SourceUpdate {
+	b := discovery.SourceUpdate{Source: "memory", Complete: all}
 	for i, address := range addresses {
 		name := fmt.Sprintf("web%d", i)
-		b.Inputs = append(b.Inputs, store.Input{Path: "memory:" + name,
+		b.Inputs = append(b.Inputs, store.SourceInput{Path: "memory:" + name,
 			Text: []byte(fmt.Sprintf(webEntry, name, address))})
 	}
 	return b
@@ -38,8 +38,8 @@ func TestAccept_DebouncesAndMerges(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		server.Accept(batch(false, "10.0.0.8", "10.0.0.8", "10.0.0.8"))
-		server.Accept(batch(true, "10.0.0.9", "10.0.0.9"))
+		server.AcceptUpdate(batch(false, "10.0.0.8", "10.0.0.8", "10.0.0.8"))
+		server.AcceptUpdate(batch(true, "10.0.0.9", "10.0.0.9"))
 		runServer(t, server)
 		feed := feedOf(t, server, "sidecar")
 		first, _ := feed.Current()
@@ -61,11 +61,11 @@ func TestAccept_DebouncesAndMerges(t *testing.T) {
 			t.Errorf("after the start (-want +got):\n%s", diff)
 		}
 		for i := range 5 {
-			server.Accept(batch(false, fmt.Sprintf("10.0.0.%d", i)))
+			server.AcceptUpdate(batch(false, fmt.Sprintf("10.0.0.%d", i)))
 			time.Sleep(50 * time.Millisecond)
 		}
-		server.Accept(discovery.Batch{Source: "memory",
-			Inputs: []store.Input{{Path: "memory:web1"}}})
+		server.AcceptUpdate(discovery.SourceUpdate{Source: "memory",
+			Inputs: []store.SourceInput{{Path: "memory:web1"}}})
 		time.Sleep(2 * time.Second)
 		after, _ := feed.Current()
 		if n := after.Sequence - before.Sequence; n != 1 {
@@ -83,18 +83,18 @@ func TestAccept_SameResourcesAsFiles(t *testing.T) {
 	directory := t.TempDir()
 	texts := []string{fmt.Sprintf(webEntry, "web", "10.0.0.1"), fmt.Sprintf(webRule, "web", "RANDOM"),
 		fmt.Sprintf(webRoute, "web", "3s")}
-	b := discovery.Batch{Source: "memory", Complete: true}
+	b := discovery.SourceUpdate{Source: "memory", Complete: true}
 	for i, text := range texts {
 		name := fmt.Sprintf("%d.yaml", i)
 		write(t, filepath.Join(directory, name), text)
-		b.Inputs = append(b.Inputs, store.Input{Path: "memory:" + name, Text: []byte(text)})
+		b.Inputs = append(b.Inputs, store.SourceInput{Path: "memory:" + name, Text: []byte(text)})
 	}
 	files, _ := start(t, discovery.Options{Files: []string{directory}})
 	memory, err := discovery.New(discovery.Options{Sources: []string{"memory"}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	memory.Accept(b)
+	memory.AcceptUpdate(b)
 	runServer(t, memory)
 	if diff := cmp.Diff(versions(feedOf(t, files, "sidecar")),
 		versions(feedOf(t, memory, "sidecar"))); diff != "" {

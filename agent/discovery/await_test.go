@@ -27,7 +27,7 @@ func TestAwait_ServesNothingWithoutAPath(t *testing.T) {
 				wrong = "cannot be read"
 			}
 			server, _ := start(t, discovery.Options{Files: []string{file, missing},
-				Namespace: "shop", OwnAddresses: true, AwaitFiles: true})
+				Namespace: "shop", ViewPerAddresses: true, AwaitFiles: true})
 			feed := feedOf(t, server, "REDIRECT identity")
 			served := func() int {
 				snapshot, _ := feed.Current()

@@ -34,7 +34,7 @@ func (s *Server) edited(e edit) {
 
 // likeliest returns the object that most likely caused a refusal: one that changed since the last
 // accepted version, else the first that candidates returns; zero if none is known. Callers hold mu.
-func (s *Server) likeliest(v *view.View, of *resource.RefusedVersion) resource.Origin {
+func (s *Server) likeliest(v *view.ProxyView, of *resource.RefusedVersion) resource.Origin {
 	likely := candidates(v, of.Resource, of.Reason)
 	mesh := false
 	for _, origins := range [][]resource.Origin{likely, of.Resource.Origins} {
@@ -76,7 +76,7 @@ func (s *Server) changedSince(o resource.Origin, of *resource.RefusedVersion) (c
 // route configuration, these are the objects of the virtual host that contains the text quoted in
 // Envoy's reason: a domain, a cluster, a regular expression. If the first origin of the resource is
 // an EnvoyFilter, all origins are returned.
-func candidates(v *view.View, r *resource.Resource, reason string) []resource.Origin {
+func candidates(v *view.ProxyView, r *resource.Resource, reason string) []resource.Origin {
 	if r.Type != resource.RouteType || len(r.Origins) > 0 && r.Origins[0].Kind == "EnvoyFilter" {
 		return r.Origins
 	}
@@ -85,7 +85,7 @@ func candidates(v *view.View, r *resource.Resource, reason string) []resource.Or
 		return r.Origins
 	}
 	if host := quotedHost(routes.VirtualHosts, reason); host != nil && len(host.Domains) > 0 {
-		if origins := v.HostOrigins(r.Name, host.Domains[0]); len(origins) > 0 {
+		if origins := v.VirtualHostOrigins(r.Name, host.Domains[0]); len(origins) > 0 {
 			return origins
 		}
 	}

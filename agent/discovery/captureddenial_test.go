@@ -30,7 +30,8 @@ func TestDenials_OfCapturedPassthrough(t *testing.T) {
 	policy := filepath.Join(directory, "policy.yaml")
 	invalid := strings.Replace(deniedPolicies["AuthorizationPolicy"], "ALLOW", "ALOW", 1)
 	write(t, policy, invalid)
-	server, changes := start(t, discovery.Options{Files: []string{directory}, OwnAddresses: true})
+	server, changes := start(t, discovery.Options{Files: []string{directory},
+		ViewPerAddresses: true})
 	startEnvoy(t, "REDIRECT", server)
 	request := func(token string) string {
 		r, err := http.NewRequest(http.MethodGet, "http://"+address+"/", nil)

@@ -103,8 +103,8 @@ func (c *certificates) look(secrets []translate.FileSecret) []view.SecretFiles {
 // credential returns which files of a credential are missing or unreadable for the agent. Callers
 // hold mu.
 func (c *certificates) credential(files credential.Files) (held view.SecretFiles) {
-	required, because := files.Required(), ""
-	if own := c.byPath[files.OwnFolder()]; own != nil && own.inspected && !own.missing {
+	required, because := files.RequiredAlternatives(), ""
+	if own := c.byPath[files.AuthoritiesFolder()]; own != nil && own.inspected && !own.missing {
 		required = [][]string{files.Roots[:1]}
 		because = " (used instead of " + files.Roots[1] + ", because its folder exists)"
 	}
@@ -141,7 +141,7 @@ func (c *certificates) add(secrets []translate.FileSecret) (added []*certificate
 		for _, path := range secret.Files() {
 			if c.byPath[path] == nil && filepath.IsAbs(path) {
 				file := &certificateFile{File: watch.File{Path: path},
-					credential: secret.Credential != "", socket: secret.OfHost()}
+					credential: secret.Credential != "", socket: secret.IsHostSecret()}
 				file.unwatch = c.files.Watch([]string{path}, func() {
 					c.mu.Lock()
 					defer c.mu.Unlock()

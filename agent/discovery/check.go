@@ -23,16 +23,16 @@ type CheckOptions struct {
 	Domain    string            // suffix of short host names; "": cluster.local
 	Identity  bool              // the proxy gets a certificate of the mesh over SDS
 
-	MeshConfigFile string            // file with Istio's MeshConfig; "": its defaults
-	Reserved       []ReservedAddress // addresses that listeners of the mesh cannot use
-	Credentials    Credentials
+	MeshConfigFile    string            // file with Istio's MeshConfig; "": its defaults
+	ReservedAddresses []ReservedAddress // addresses that listeners of the mesh cannot use
+	Credentials       Credentials
 
 	ListenAddresses []netip.AddrPort // addresses on which the host listens; nil: unknown
 
 	TypedConfigs *typedconfig.Checker // checks typed_configs of EnvoyFilters; see Options
-	// NewerEnvoy reports whether the proxy's Envoy is newer than the linked version of Envoy's API;
-	// nil: it is not.
-	NewerEnvoy func() bool
+	// EnvoyIsNewer reports whether the proxy's Envoy is newer than the linked version of Envoy's
+	// API; nil: it is not.
+	EnvoyIsNewer func() bool
 
 	FilesAreLocal  bool      // certificate files are on this host, so missing ones are reported
 	ProxyReadCheck ReadCheck // reports certificate files that the proxy cannot read; nil: unknown
@@ -52,16 +52,16 @@ func Check(paths []string, options CheckOptions) ([]Problem, error) {
 
 // checked is the result of reading files for one proxy.
 type checked struct {
-	world    *model.World
-	view     *view.View
+	world    *model.Mesh
+	view     *view.ProxyView
 	problems []Problem
 }
 
 func read(paths []string, options CheckOptions) (checked, error) {
 	o := Options{Files: paths, Namespace: options.Namespace, Domain: options.Domain}
 	fill(&o)
-	if options.NewerEnvoy == nil {
-		options.NewerEnvoy = func() bool { return false }
+	if options.EnvoyIsNewer == nil {
+		options.EnvoyIsNewer = func() bool { return false }
 	}
 	node := model.Node{Type: model.NodeType(options.NodeType), Namespace: o.Namespace,
 		Labels: options.Labels, Identity: options.Identity}
@@ -72,9 +72,9 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if m == nil {
 		m = mesh.Default() // an agent that starts with an invalid MeshConfig uses the defaults
 	}
-	m.SystemRoots, m.Reserved = o.SystemRoots, options.Reserved
+	m.SystemRoots, m.ReservedAddresses = o.SystemRoots, options.ReservedAddresses
 	m.Credentials = options.Credentials
-	world := model.NewWorld(o.Domain, m)
+	world := model.NewMesh(o.Domain, m)
 	world.SetModules(func(from wasm.Source) ([]byte, error) {
 		return lookForModule(from, options.FilesAreLocal)
 	})
@@ -86,11 +86,11 @@ func read(paths []string, options CheckOptions) (checked, error) {
 	if err != nil {
 		return checked{}, fmt.Errorf("check the mesh configuration: %w", err)
 	}
-	s := newStore(o, filterCheck{options.TypedConfigs, options.NewerEnvoy,
-		func() *lastgood.Reverted { return nil }, false, false}, lastgood.State{})
+	s := newStore(o, filterCheck{options.TypedConfigs, options.EnvoyIsNewer,
+		func() *lastgood.RevertedVersions { return nil }, false, false}, lastgood.State{})
 	touched := world.Apply(s.Load())
 	v.Update(touched)
-	refs, views := references{}, map[string]*served{"": {View: v}}
+	refs, views := references{}, map[string]*served{"": {ProxyView: v}}
 	refs.update(world, touched)
 	problems = slices.Concat(problems, refs.problems(), unselected(world, views),
 		shadowedProxyConfigs(world, node),

@@ -101,7 +101,8 @@ func TestExplain_NamesObjects(t *testing.T) {
 	}
 	server, _ := start(t, discovery.Options{Files: []string{directory}})
 	proxy := node("sidecar", "shop", nil)
-	said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80}, explain.State{})
+	said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80},
+		explain.EnvoyState{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,12 +123,12 @@ func TestExplain_NamesObjects(t *testing.T) {
 		t.Errorf("%s %s", said.Outcome, diff)
 	}
 	if said, err = server.Explain(proxy, explain.Request{Host: "nobody.test", Port: 80},
-		explain.State{}); err != nil || said.Status != 502 ||
+		explain.EnvoyState{}); err != nil || said.Status != 502 ||
 		!strings.Contains(said.Fix, "ServiceEntry") {
 		t.Errorf("%+v %v", said.Answer, err)
 	}
 	if said, err = server.Explain(proxy, explain.Request{Host: "late.test", Port: 80},
-		explain.State{}); err != nil || len(said.Problems) != 1 ||
+		explain.EnvoyState{}); err != nil || len(said.Problems) != 1 ||
 		!strings.Contains(said.Problems[0].Message, "nothing listens for host late.test") {
 		t.Errorf("of one that came late: %v %v", said.Problems, err)
 	}
@@ -138,7 +139,7 @@ func TestExplain_NamesObjects(t *testing.T) {
 	refuse(t, feed, resource.ClusterType, "outbound|80|v1|web.test", "no such thing")
 	eventually(t, "a refused cluster", func() (bool, string) {
 		said, err := server.Explain(proxy, explain.Request{Host: "web.test", Port: 80},
-			explain.State{})
+			explain.EnvoyState{})
 		return err == nil && len(said.UnknownFacts) == 1 && len(said.Problems) > 0,
 			fmt.Sprintf("%q %v %v", said.UnknownFacts, said.Problems, err)
 	})

@@ -13,7 +13,7 @@ import (
 // close determines after a change whether resources are served, and reports whether serving starts
 // with this change. While none are served, proxies retain their resources. Callers of all functions
 // in this file hold mu.
-func (s *Server) close(touched model.Touched) (opened bool) {
+func (s *Server) close(touched model.ChangeSummary) (opened bool) {
 	c, was := s.config, s.config.closed
 	c.closed = c.unlisted
 	if at := s.withoutMesh(); at != nil {
@@ -33,7 +33,7 @@ func (s *Server) withoutMesh() *int {
 		return nil
 	}
 	for kind, n := range s.config.objects {
-		if n > 0 && kind.Restricts() {
+		if n > 0 && kind.CanRestrictAccess() {
 			at := slices.IndexFunc(s.meshProblems, func(p Problem) bool {
 				return p.Severity == condition.Error
 			})
@@ -60,29 +60,29 @@ func (s *Server) reopen() {
 	c := s.config
 	for _, v := range s.views {
 		if s.isCurrent(v) {
-			touched := v.SetWorld(c.world, c.cache)
-			maps.Copy(touched.Hosts, c.withheld.Hosts)
+			touched := v.SetMesh(c.world, c.cache)
+			maps.Copy(touched.ChangedHosts, c.withheld.ChangedHosts)
 			maps.Copy(touched.RoutedGateways, c.withheld.RoutedGateways)
 			s.update(v, touched)
 		}
 	}
-	c.withheld = model.Touched{}
+	c.withheld = model.ChangeSummary{}
 	s.outdated = true
-	s.sharing.move(model.Touched{Sidecars: true})
+	s.sharing.move(model.ChangeSummary{SidecarsChanged: true})
 }
 
 // withhold records a change that happens while nothing is served.
-func (c *configuration) withhold(touched model.Touched) {
-	if c.withheld.Hosts == nil {
-		c.withheld.Hosts, c.withheld.RoutedGateways = map[string]struct{}{}, map[string]struct{}{}
+func (c *configuration) withhold(touched model.ChangeSummary) {
+	if c.withheld.ChangedHosts == nil {
+		c.withheld.ChangedHosts, c.withheld.RoutedGateways = map[string]struct{}{}, map[string]struct{}{}
 	}
-	maps.Copy(c.withheld.Hosts, touched.Hosts)
+	maps.Copy(c.withheld.ChangedHosts, touched.ChangedHosts)
 	maps.Copy(c.withheld.RoutedGateways, touched.RoutedGateways)
 }
 
 // update updates a view. While no resources are served, it publishes an empty change, so that a
 // waiting proxy gets a response without resources.
-func (s *Server) update(v *served, touched model.Touched) {
+func (s *Server) update(v *served, touched model.ChangeSummary) {
 	if s.config.closed != nil {
 		v.Feed().Publish(resource.Change{})
 		return

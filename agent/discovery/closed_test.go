@@ -27,7 +27,8 @@ spec: {}
 	config := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, filepath.Join(directory, "gateway.yaml"), fmt.Sprintf(deniedGateway, "edge", port, "a"))
 	options := discovery.Options{Files: []string{directory}, Namespace: "shop",
-		LastGoodFile: filepath.Join(t.TempDir(), "last-good.json"), Board: condition.NewBoard(),
+		LastGoodFile: filepath.Join(t.TempDir(),
+			"last-good.json"), Conditions: condition.NewRegistry(),
 		Settings: discovery.Settings{Namespace: "shop", MeshConfigFile: config}}
 	put := func(root string) { write(t, config, "accessLogFile: ''\nrootNamespace: "+root+"\n") }
 	listeners := func(server *discovery.Server) int {
@@ -50,14 +51,15 @@ spec: {}
 	if n := listeners(server); n > 0 {
 		t.Errorf("%d resources are served", n)
 	}
-	for _, text := range []string{server.WithheldReason(), options.Board.Conditions()[0].Sentence} {
+	for _, text := range []string{server.WithheldReason(),
+		options.Conditions.Conditions()[0].Sentence} {
 		for _, want := range []string{config + ":2: ", "rootNamespace"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("%q lacks %q", text, want)
 			}
 		}
 	}
-	if c := options.Board.Conditions()[0]; c.Severity != condition.Error ||
+	if c := options.Conditions.Conditions()[0]; c.Severity != condition.Error ||
 		!strings.Contains(c.Sentence, "until it is corrected nothing is served") {
 		t.Errorf("condition %+v", c)
 	}
@@ -72,9 +74,9 @@ spec: {}
 		}
 		return false
 	}
-	if !denied() || server.WithheldReason() != "" || len(options.Board.Conditions()) > 0 {
+	if !denied() || server.WithheldReason() != "" || len(options.Conditions.Conditions()) > 0 {
 		t.Errorf("corrected: the policy is in force: %v, closed: %q, %v", denied(), server.WithheldReason(),
-			options.Board.Conditions())
+			options.Conditions.Conditions())
 	}
 	put("MESH")
 	changes <- []string{config}
@@ -139,16 +141,16 @@ func TestClosed_WithoutRequiredSource(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server.Accept(batch(true, "10.0.0.1"))
+	server.AcceptUpdate(batch(true, "10.0.0.1"))
 	runServer(t, server)
 	feed := feedOf(t, server, "sidecar")
-	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{{
+	server.AcceptUpdate(discovery.SourceUpdate{Source: "kubernetes", Inputs: []store.SourceInput{{
 		Path: "kubernetes:ServiceEntry/shop/web", Text: []byte(fmt.Sprintf(webEntry, "a", "10.0.0.2"))}}})
 	if n := len(versions(feed)); n > 0 ||
 		!strings.Contains(server.WithheldReason(), "kubernetes: this source has not delivered") {
 		t.Errorf("%d resources are served: %q", n, server.WithheldReason())
 	}
-	server.Accept(discovery.Batch{Source: "kubernetes", Complete: true})
+	server.AcceptUpdate(discovery.SourceUpdate{Source: "kubernetes", Complete: true})
 	parts.EventuallySees(t, time.Minute, "served", func() (bool, string) {
 		return len(versions(feed)) > 0, server.WithheldReason()
 	})

@@ -18,12 +18,14 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Text is the content of a file with its path.
-type Text = store.Text
+// FileText is the content of a file with its path.
+type FileText = store.FileText
 
-// ReadTexts reads files and directories as Check does. It returns an error if they have more than
-// limit bytes in total.
-func ReadTexts(paths []string, limit int) ([]Text, error) { return store.ReadTexts(paths, limit) }
+// ReadFileTexts reads files and directories as Check does. It returns an error if they have more
+// than limit bytes in total.
+func ReadFileTexts(paths []string, limit int) ([]FileText, error) {
+	return store.ReadFileTexts(paths, limit)
+}
 
 // Comparison contains what proposed files would change for a proxy.
 type Comparison struct {
@@ -46,14 +48,14 @@ type proposed struct {
 	domain        string
 	mesh          *mesh.Config
 	served        *resource.Snapshot
-	hosts         []view.HostOrigin
+	hosts         []view.VirtualHostOrigins
 	overrides     []view.FilterOverride
 }
 
 // Compare returns what proposed files would change for a proxy. It publishes nothing.
 // store.Store.WithProposal describes which files they replace. listening has the addresses on which
 // the host listens; see CheckOptions.
-func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, folders []string,
+func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []FileText, folders []string,
 	listening []netip.AddrPort) (Comparison, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
@@ -64,7 +66,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	s.mu.Unlock()
 	check := s.check()
 	proposal := store.Propose(texts, folders, store.Options{Namespace: namespace,
-		Validate: check.object, ValidateAll: check.unlinked})
+		Validate: check.object, ValidateEnvoyFilters: check.unlinked})
 	var p proposed
 	if ended := s.inRun(ctx, func() { p, err = s.propose(v, proposal) }); ended != nil {
 		return Comparison{}, ended
@@ -72,18 +74,18 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	if err != nil {
 		return Comparison{}, err
 	}
-	world := model.NewWorld(p.domain, p.mesh)
-	world.SetKeySets(s.keySets.Keys)
+	world := model.NewMesh(p.domain, p.mesh)
+	world.SetKeySets(s.keySets.KeySet)
 	s.setModules(world)
 	made, err := view.New(world, v.Node(), view.NewCache(), s.certificates.look)
 	if err != nil {
 		return Comparison{}, err
 	}
 	touched := world.Apply(additions(slices.SortedFunc(maps.Values(p.after), object.CompareAge)))
-	made.RestoreOverrides(p.overrides)
+	made.RestoreFilterOverrides(p.overrides)
 	made.Update(touched)
 	next, _ := made.Feed().Current()
-	refs, views := references{}, map[string]*served{"": {View: made}}
+	refs, views := references{}, map[string]*served{"": {ProxyView: made}}
 	refs.update(world, touched)
 
 	s.mu.Lock()
@@ -95,7 +97,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 			refused = append(refused, refusedProblem(now, s.likeliest(made, of), of))
 		}
 	}
-	for _, o := range made.Overrides() {
+	for _, o := range made.FilterOverrides() {
 		for _, filter := range made.Suspects(o) {
 			refused = append(refused, refusedFilter(o, filter))
 		}
@@ -109,7 +111,7 @@ func (s *Server) Compare(ctx context.Context, node *corev3.Node, texts []Text, f
 	problems = slices.DeleteFunc(slices.Clone(problems), func(problem Problem) bool {
 		return known[problem] && !proposal.HasFile(problem.File)
 	})
-	return Comparison{Changes: p.changes(next, made.Hosts()),
+	return Comparison{Changes: p.changes(next, made.AllVirtualHostOrigins()),
 		Problems: gather(problems, refused, nil)}, nil
 }
 
@@ -122,14 +124,14 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 	if !c.loaded {
 		return proposed{}, errors.New("the mesh configuration has not been read yet")
 	}
-	if s.settings.NoEnvoy {
+	if s.settings.ServesNoEnvoy {
 		return proposed{}, errors.New("Envoy gets its resources from the upstream server, not " +
 			"from mesh files of this host")
 	}
 	next := c.store.WithProposal(proposal)
 	p := proposed{before: map[object.Key]*object.Object{}, after: map[object.Key]*object.Object{},
-		problems: next.Problems(), domain: s.options.Domain, mesh: c.world.Mesh(),
-		hosts: v.Hosts(), overrides: v.Overrides()}
+		problems: next.Problems(), domain: s.options.Domain, mesh: c.world.MeshConfig(),
+		hosts: v.AllVirtualHostOrigins(), overrides: v.FilterOverrides()}
 	p.served, _ = v.Feed().Current()
 	for _, o := range c.store.Objects(proposal.Namespace()) {
 		p.before[o.Key] = o
@@ -142,7 +144,8 @@ func (s *Server) propose(v *served, proposal store.Proposal) (proposed, error) {
 
 // changes returns the differences between the served resources and the snapshot next. hosts has the
 // origins of the virtual hosts in next.
-func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []ResourceChange {
+func (p proposed) changes(next *resource.Snapshot,
+	hosts []view.VirtualHostOrigins) []ResourceChange {
 	cause := p.cause()
 	now, then := originsOf(hosts), originsOf(p.hosts)
 	var all []ResourceChange
@@ -161,7 +164,7 @@ func (p proposed) changes(next *resource.Snapshot, hosts []view.HostOrigin) []Re
 	}
 	for _, kind := range p.served.Types() {
 		for name, r := range p.served.ByType(kind) {
-			if next.ByType(kind)[name] == nil && !p.served.Retained(r.Key()) {
+			if next.ByType(kind)[name] == nil && !p.served.IsRetained(r.Key()) {
 				add("removed", r, then.of(r))
 			}
 		}
@@ -188,7 +191,7 @@ func (p proposed) cause() func(origins []resource.Origin) resource.Origin {
 	var only resource.Origin
 	for _, c := range changed {
 		if len(changed) == 1 {
-			only = c.Newest().Origin()
+			only = c.NewElseOld().Origin()
 		}
 	}
 	return func(origins []resource.Origin) resource.Origin {
@@ -205,7 +208,7 @@ func (p proposed) cause() func(origins []resource.Origin) resource.Origin {
 // hostOrigins has the origins of virtual hosts, by the name of their route configuration.
 type hostOrigins map[string][]resource.Origin
 
-func originsOf(hosts []view.HostOrigin) hostOrigins {
+func originsOf(hosts []view.VirtualHostOrigins) hostOrigins {
 	all := hostOrigins{}
 	for _, h := range hosts {
 		all[h.Routes] = append(all[h.Routes], h.Origins...)

@@ -18,7 +18,7 @@ import (
 func compared(t *testing.T, server *discovery.Server, proxy *corev3.Node,
 	paths ...string) (changes, problems []string) {
 	t.Helper()
-	texts, err := discovery.ReadTexts(paths, 1<<20)
+	texts, err := discovery.ReadFileTexts(paths, 1<<20)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ type configuration struct {
 	// The fields below are guarded by the server's mu.
 	namespace string // namespace of objects that name none; see namespaces.go
 	loaded    bool
-	world     *model.World
+	world     *model.Mesh
 	cache     *view.Cache
 	stored    []Problem         // problems that the store has found
 	held      []*object.Object  // last good versions that are in force instead of invalid objects
@@ -32,12 +32,12 @@ type configuration struct {
 	// why nothing is served although the files were read; nil: resources are served
 	closed *string
 	// changes made while nothing was served; only Hosts and RoutedGateways are set
-	withheld model.Touched
+	withheld model.ChangeSummary
 }
 
 // reset replaces the world by an empty one, which apply fills. Callers of reset and apply hold the
 // server's mu.
-func (c *configuration) reset(world *model.World) {
+func (c *configuration) reset(world *model.Mesh) {
 	c.world, c.cache = world, view.NewCache()
 	c.objects, c.refs = map[object.Kind]int{}, references{}
 	c.groups = map[object.Key]*object.Object{}
@@ -45,7 +45,7 @@ func (c *configuration) reset(world *model.World) {
 
 // apply applies changes of objects to all fields that are derived from the objects: world (the
 // model of all objects), cache, groups, refs and the numbers of objects.
-func (c *configuration) apply(changes []object.Change) model.Touched {
+func (c *configuration) apply(changes []object.Change) model.ChangeSummary {
 	for _, change := range changes {
 		if change.Old != nil {
 			c.objects[change.Old.Kind]--
@@ -53,7 +53,7 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 		if change.New != nil {
 			c.objects[change.New.Kind]++
 		}
-		if key := change.Newest().Key; key.Kind == object.WorkloadGroup {
+		if key := change.NewElseOld().Key; key.Kind == object.WorkloadGroup {
 			delete(c.groups, key)
 			if change.New != nil {
 				c.groups[key] = change.New
@@ -62,8 +62,8 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 	}
 	touched := c.world.Apply(changes)
 	c.cache.Drop(touched)
-	if slices.ContainsFunc(changes, model.ChangesNames) {
-		c.cache.DropTables()
+	if slices.ContainsFunc(changes, model.ChangesDNSNames) {
+		c.cache.DropNameTables()
 	}
 	c.refs.update(c.world, touched)
 	return touched
@@ -72,9 +72,9 @@ func (c *configuration) apply(changes []object.Change) model.Touched {
 // recordStore copies the problems and the last good versions of the store. Only Run may call it.
 func (c *configuration) recordStore() {
 	c.loaded, c.stored, c.unlisted = true, c.store.Problems(), nil
-	c.held, c.away, c.folders = c.store.LastGoodObjects(), c.store.AwayPaths(), c.store.PolicyFolders()
-	c.policies, c.lost = c.store.PolicyCounts(), c.store.FoldersLost()
-	if p, ok := c.store.UnlistedProblem(); ok {
+	c.held, c.away, c.folders = c.store.LastGoodObjects(), c.store.MissingPaths(), c.store.PolicyFolderInodes()
+	c.policies, c.lost = c.store.PolicyCounts(), c.store.PoliciesIncomplete()
+	if p, ok := c.store.UnlistedPathProblem(); ok {
 		c.unlisted = nothingServed(p)
 	}
 }

@@ -241,13 +241,14 @@ func breakPolicy(t *testing.T, kind string) {
 		end()
 
 		firstOptions := options
-		firstOptions.LastGoodFile, firstOptions.Board = "", condition.NewBoard()
+		firstOptions.LastGoodFile, firstOptions.Conditions = "", condition.NewRegistry()
 		first, end := deniedRun(t, firstOptions)
 		if !denies(t, first, "edge") || denies(t, first, "other") != edit.whole {
 			t.Errorf("%s: at the first start, edge is denied: %v, other: %v", edit.name,
 				denies(t, first, "edge"), denies(t, first, "other"))
 		}
-		if c := firstOptions.Board.Conditions(); len(c) != 1 || c[0].Severity != condition.Error ||
+		if c := firstOptions.Conditions.Conditions(); len(c) != 1 ||
+			c[0].Severity != condition.Error ||
 			!strings.Contains(c[0].Sentence, policy+":") || first.WithheldReason() != "" {
 			t.Errorf("%s: conditions %v, not ready because of %q", edit.name, c, first.WithheldReason())
 		}

@@ -31,7 +31,7 @@ const mostRelated = 10
 // Explain returns how a proxy with a node would handle a request. It returns an error if the proxy
 // would get no resources.
 func (s *Server) Explain(node *corev3.Node, request explain.Request,
-	state explain.State) (Explanation, error) {
+	state explain.EnvoyState) (Explanation, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return Explanation{}, err
@@ -42,21 +42,21 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 	}
 	s.mu.Lock()
 	// several hosts may share the view, so the addresses are those of the node
-	proxy := proxyOf(v.View, n.Addresses)
-	request = addressed(request, v.Node(), v.World())
-	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(v.World(), v.Node(), request.Port)
-	problems, peer := s.problems, peerOf(v.World(), v.Node())
-	why, fix := lostGateway(v.World(), request.Host)
+	proxy := proxyOf(v.ProxyView, n.Addresses)
+	request = addressed(request, v.Node(), v.Mesh())
+	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(v.Mesh(), v.Node(), request.Port)
+	problems, peer := s.problems, peerOf(v.Mesh(), v.Node())
+	why, fix := lostGateway(v.Mesh(), request.Host)
 	var process ProxySettings
 	if s.options.FilesAreLocal {
-		process = v.World().ProxySettings(v.Node())
+		process = v.Mesh().ProxySettings(v.Node())
 	}
 	s.mu.Unlock()
 
-	proxy.HostOrigins = func(routes, domain string) []resource.Origin {
+	proxy.VirtualHostOrigins = func(routes, domain string) []resource.Origin {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return v.HostOrigins(routes, domain)
+		return v.VirtualHostOrigins(routes, domain)
 	}
 	proxy.FilterOrigins = func(listener, filter string) []resource.Origin {
 		s.mu.Lock()
@@ -64,18 +64,18 @@ func (s *Server) Explain(node *corev3.Node, request explain.Request,
 		return v.FilterOrigins(listener, filter)
 	}
 	snapshot, _ := v.Feed().Current()
-	proxy.Refused = func(key resource.Key) string {
-		if of := snapshot.Refused(key); of != nil {
+	proxy.RefusalReason = func(key resource.Key) string {
+		if of := snapshot.Refusal(key); of != nil {
 			return of.Reason
 		}
 		return ""
 	}
-	proxy.PeerMode = func(cluster, endpoint string) explain.PeerMode {
+	proxy.PeerMutualTLS = func(cluster, endpoint string) explain.PeerMutualTLS {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return peer(cluster, endpoint)
 	}
-	proxy.LiveClusters, proxy.Identity = state.LiveClusters, state.Identity
+	proxy.ClusterStats, proxy.Identity = state.ClusterStats, state.Identity
 	answer := withProcess(explain.Explain(proxy, request), process)
 	return explained(answer, request, problems, why, fix), nil
 }
@@ -88,7 +88,8 @@ func Explain(paths []string, options CheckOptions, request explain.Request) (Exp
 		return Explanation{}, err
 	}
 	proxy := proxyOf(c.view, c.view.Node().Addresses)
-	proxy.HostOrigins, proxy.PeerMode = c.view.HostOrigins, peerOf(c.world, c.view.Node())
+	proxy.VirtualHostOrigins, proxy.PeerMutualTLS = c.view.VirtualHostOrigins, peerOf(c.world,
+		c.view.Node())
 	proxy.FilterOrigins = c.view.FilterOrigins
 	proxy.UnselectedGateway, proxy.UnselectedFix = idleGateway(c.world, c.view.Node(), request.Port)
 	why, fix := lostGateway(c.world, request.Host)
@@ -108,10 +109,10 @@ func explained(answer explain.Answer, request explain.Request, problems []Proble
 }
 
 // proxyOf describes a proxy of a view for the explanation: its current resources and its addresses.
-func proxyOf(v *view.View, addresses []string) explain.Proxy {
+func proxyOf(v *view.ProxyView, addresses []string) explain.Proxy {
 	snapshot, _ := v.Feed().Current()
 	proxy := explain.Proxy{Resources: snapshot, IsGateway: v.Node().Type == model.Router,
-		Captured: v.Node().Captured()}
+		Captured: v.Node().IsIntercepted()}
 	for _, text := range addresses {
 		if address, err := netip.ParseAddr(text); err == nil {
 			proxy.OwnAddresses = append(proxy.OwnAddresses, address)
@@ -122,8 +123,8 @@ func proxyOf(v *view.View, addresses []string) explain.Proxy {
 
 // addressed sets the destination address of a captured outbound connection, if the request has
 // none: the request's host if that is an address, else the first address of the host's service.
-func addressed(request explain.Request, node model.Node, world *model.World) explain.Request {
-	if request.Address.IsValid() || !node.Captured() || request.Inbound() {
+func addressed(request explain.Request, node model.Node, world *model.Mesh) explain.Request {
+	if request.Address.IsValid() || !node.IsIntercepted() || request.Inbound() {
 		return request
 	}
 	if address, err := netip.ParseAddr(request.Host); err == nil {
@@ -146,30 +147,32 @@ func addressed(request explain.Request, node model.Node, world *model.World) exp
 }
 
 // peerOf returns a function that returns the mode of mutual TLS of an endpoint.
-func peerOf(world *model.World, node model.Node) func(cluster, endpoint string) explain.PeerMode {
-	return func(cluster, endpoint string) explain.PeerMode {
+func peerOf(world *model.Mesh, node model.Node) func(cluster,
+	endpoint string) explain.PeerMutualTLS {
+	return func(cluster, endpoint string) explain.PeerMutualTLS {
 		// the name of a cluster: outbound|80|v1|reviews.example.com
 		parts := strings.SplitN(cluster, "|", 4)
 		if len(parts) < 4 {
-			return explain.PeerMode{}
+			return explain.PeerMutualTLS{}
 		}
 		service := world.Service(parts[3], node.Namespace)
 		number, _ := strconv.ParseUint(parts[1], 10, 16)
 		if service == nil || service.Port(uint32(number)) == nil {
-			return explain.PeerMode{}
+			return explain.PeerMutualTLS{}
 		}
 		port := service.Port(uint32(number))
 		for _, e := range service.Endpoints(port, nil) {
 			if net.JoinHostPort(e.Address, fmt.Sprint(e.Port)) == endpoint && port.IsMeshInternal() {
-				mode := service.PeerMode(e)
+				mode := service.MutualTLSSetting(e)
 				if mode.Object == nil {
 					break
 				}
-				return explain.PeerMode{Mode: mode.Mode.String(), Policy: mode.Object.Origin().String(),
-					Identity: e.MutualTLS}
+				return explain.PeerMutualTLS{Mode: mode.Mode.String(),
+					Policy:        mode.Object.Origin().String(),
+					AutoMutualTLS: e.MutualTLS}
 			}
 		}
-		return explain.PeerMode{}
+		return explain.PeerMutualTLS{}
 	}
 }
 

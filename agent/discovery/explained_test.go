@@ -50,7 +50,7 @@ func (e explainer) compare(t *testing.T, x *exchange, port int) {
 	if !ok {
 		return
 	}
-	said, err := e.server.Explain(e.node, request, explain.State{})
+	said, err := e.server.Explain(e.node, request, explain.EnvoyState{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func (e explainer) elsewhere(said discovery.Explanation, r reply) string {
 	var endpoints []string
 	for _, s := range said.Steps {
 		if s.Kind == "endpoints" && slices.ContainsFunc(said.Clusters,
-			func(c explain.Target) bool { return c.Cluster == s.Name }) {
+			func(c explain.WeightedCluster) bool { return c.Cluster == s.Name }) {
 			endpoints = append(endpoints, s.Facts...)
 		}
 	}

@@ -17,7 +17,7 @@ func (p peer) explain(t *testing.T, request explain.Request) discovery.Explanati
 	t.Helper()
 	node := nodeOf(t, p.kind)
 	node.Metadata.Fields["OUTRIDER_IDENTITY"] = structpb.NewStringValue("true")
-	said, err := p.server.Explain(node, request, explain.State{Identity: vmID})
+	said, err := p.server.Explain(node, request, explain.EnvoyState{Identity: vmID})
 	must(t, err)
 	return said
 }

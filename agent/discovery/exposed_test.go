@@ -89,7 +89,7 @@ func TestStrict_OfPorts(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mesh.yaml")
 	write(t, file, fmt.Sprintf(nodePorts, "STRICT", "10.0.0.1"))
 	server, changes := start(t, discovery.Options{Files: []string{file}, Namespace: "shop",
-		OwnAddresses: true})
+		ViewPerAddresses: true})
 	plain := node("sidecar", "shop", map[string]any{"app": "edge"})
 	plain.Id = strings.Replace(plain.Id, "127.0.0.1", "10.0.0.1", 1)
 	captured := proto.CloneOf(plain)

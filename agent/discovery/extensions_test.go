@@ -126,7 +126,7 @@ func (r *extensionRig) explains(parts ...string) {
 		"NAMESPACE": textValue("shop"), "LABELS": structpb.NewStructValue(&structpb.Struct{
 			Fields: map[string]*structpb.Value{"app": textValue("edge")}})}}
 	said, err := r.server.Explain(node, explain.Request{Host: "any.test", Port: uint32(r.port)},
-		explain.State{})
+		explain.EnvoyState{})
 	text := fmt.Sprintf("%+v", said)
 	for _, part := range parts {
 		if err != nil || !strings.Contains(text, part) {
@@ -150,7 +150,7 @@ func headerBackend(t *testing.T) int {
 func TestExtensions_InEnvoy(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
 	for _, name := range []string{"a", "b", "c", "d"} {
-		r.module(name, wasmtest.Tagger(wasmtest.RequestHeaders, "x-order", name))
+		r.module(name, wasmtest.HeaderModule(wasmtest.RequestHeaders, "x-order", name))
 	}
 	file := func(name string) string { return "url: file://" + filepath.Join(r.folder, name) }
 	e := startEnvoy(t, "router", r.server)
@@ -231,7 +231,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.reports("")
 
 	// a network filter, for connections
-	r.module("close", wasmtest.Closer())
+	r.module("close", wasmtest.ClosingModule())
 	eventually(t, "a connection is forwarded", func() (bool, string) {
 		got := askWith(r.tcp, "/", nil)
 		return got == "200 ", got
@@ -245,7 +245,7 @@ func TestExtensions_InEnvoy(t *testing.T) {
 	r.answers("200 ")
 
 	// an extension whose Wasm VM fails at each request
-	r.module("fails", wasmtest.Failing())
+	r.module("fails", wasmtest.FailingModule())
 	r.apply(plugin("fails", file("fails")))
 	r.answers("503 ")
 	r.apply(plugin("failsopen", file("fails")+", failStrategy: FAIL_OPEN"))
@@ -260,7 +260,7 @@ func TestExtensions_WhileTheModuleIsFetched(t *testing.T) {
 	release := make(chan struct{})
 	added := map[*extensionRig]string{}
 	for _, r := range []*extensionRig{live, starting} {
-		r.module("a", wasmtest.Tagger(wasmtest.RequestHeaders, "x-order", "a"))
+		r.module("a", wasmtest.HeaderModule(wasmtest.RequestHeaders, "x-order", "a"))
 		slow := http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			select {
 			case <-release:

@@ -16,7 +16,7 @@ import (
 func TestExtensions_ServersOfModules(t *testing.T) {
 	const user, password = "user", "secret"
 	r := newExtensionRig(t, t.TempDir())
-	tagger := wasmtest.Tagger(wasmtest.RequestHeaders, "x-order", "a")
+	tagger := wasmtest.HeaderModule(wasmtest.RequestHeaders, "x-order", "a")
 	r.module("a", tagger)
 	failing := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -92,7 +92,10 @@ func TestExtensions_ServersOfModules(t *testing.T) {
 // truncated file, or one that Envoy refuses, changes nothing.
 func TestExtensions_ChangedModuleFile(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
-	version := func(n string) []byte { return wasmtest.Tagger(wasmtest.RequestHeaders, "x-order", n) }
+	version := func(n string) []byte {
+		return wasmtest.HeaderModule(wasmtest.RequestHeaders,
+			"x-order", n)
+	}
 	path := r.module("m", version("1"))
 	startEnvoy(t, "router", r.server).listens(t)
 	r.apply(plugin("one", "url: file://"+path))
@@ -119,7 +122,7 @@ func TestExtensions_ChangedModuleFile(t *testing.T) {
 // code fails, and a problem reports that they pass unchecked.
 func TestExtensions_GuardThatFailsOpen(t *testing.T) {
 	r := newExtensionRig(t, t.TempDir())
-	url := "phase: AUTHZ, url: file://" + r.module("fails", wasmtest.Failing())
+	url := "phase: AUTHZ, url: file://" + r.module("fails", wasmtest.FailingModule())
 	startEnvoy(t, "router", r.server).listens(t)
 	r.apply(plugin("closed", url))
 	r.answers("503 ")

@@ -9,27 +9,28 @@ import (
 
 // addressIndex indexes the ports of services by the addresses of their endpoints.
 type addressIndex struct {
-	served    map[string][]view.ServedPort // service ports by the address of an endpoint
-	addresses map[string][]string          // addresses of endpoints by the host of their services
+	served    map[string][]view.EndpointPort // service ports by the address of an endpoint
+	addresses map[string][]string            // addresses of endpoints by the host of their services
 }
 
-func newAddressIndex(w *model.World) *addressIndex {
-	index := &addressIndex{served: map[string][]view.ServedPort{}, addresses: map[string][]string{}}
+func newAddressIndex(w *model.Mesh) *addressIndex {
+	index := &addressIndex{served: map[string][]view.EndpointPort{},
+		addresses: map[string][]string{}}
 	for _, host := range w.ServiceHosts() {
-		index.set(host, view.ServedPorts(w, host))
+		index.set(host, view.EndpointPorts(w, host))
 	}
 	return index
 }
 
 // update replaces the index entries of changed hosts, and returns the addresses of their endpoints
 // before and after the change.
-func (i *addressIndex) update(w *model.World, hosts map[string]struct{}) map[string]struct{} {
+func (i *addressIndex) update(w *model.Mesh, hosts map[string]struct{}) map[string]struct{} {
 	changed := map[string]struct{}{}
 	for host := range hosts {
 		for _, address := range i.addresses[host] {
 			changed[address] = struct{}{}
 		}
-		i.set(host, view.ServedPorts(w, host))
+		i.set(host, view.EndpointPorts(w, host))
 		for _, address := range i.addresses[host] {
 			changed[address] = struct{}{}
 		}
@@ -38,10 +39,10 @@ func (i *addressIndex) update(w *model.World, hosts map[string]struct{}) map[str
 }
 
 // set replaces the ports of a host's services.
-func (i *addressIndex) set(host string, served map[string][]view.ServedPort) {
+func (i *addressIndex) set(host string, served map[string][]view.EndpointPort) {
 	for _, address := range i.addresses[host] {
 		rest := slices.DeleteFunc(i.served[address],
-			func(s view.ServedPort) bool { return s.Host() == host })
+			func(s view.EndpointPort) bool { return s.Host() == host })
 		if len(rest) == 0 {
 			delete(i.served, address)
 		} else {
@@ -56,7 +57,7 @@ func (i *addressIndex) set(host string, served map[string][]view.ServedPort) {
 }
 
 // of returns the service ports that have an endpoint at one of the addresses.
-func (i *addressIndex) of(addresses []string) (all []view.ServedPort) {
+func (i *addressIndex) of(addresses []string) (all []view.EndpointPort) {
 	for _, address := range addresses {
 		all = append(all, i.served[address]...)
 	}

@@ -125,7 +125,7 @@ func TestHTTPProxy_ReportsPort(t *testing.T) {
 			objects = append(objects, test.object)
 		}
 		server, _ := start(t, discovery.Options{Files: []string{meshOf(t, objects...)},
-			Settings: discovery.Settings{MeshConfigFile: config, Reserved: taken}})
+			Settings: discovery.Settings{MeshConfigFile: config, ReservedAddresses: taken}})
 		feed := feedOf(t, server, test.kind)
 		var reported []string
 		for _, p := range server.Problems() {

@@ -68,7 +68,7 @@ func TestRescan_TriesRefusedVersionsOnlyAfterAChange(t *testing.T) {
 		Reason: "too long"})
 	attempt := func() int {
 		snapshot, _ := feed.Current()
-		return snapshot.Refused(resource.Key{Type: resource.ClusterType, Name: clusterOfA}).Attempt
+		return snapshot.Refusal(resource.Key{Type: resource.ClusterType, Name: clusterOfA}).Retries
 	}
 	for range 3 {
 		rescan()

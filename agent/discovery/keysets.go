@@ -11,8 +11,8 @@ import (
 // newKeySets returns a fetcher for the key sets of RequestAuthentications. roots is a file with
 // trusted CA certificates, or "" for the system's.
 func (s *Server) newKeySets(roots string) *jwks.Fetcher {
-	options := jwks.Options{File: s.options.KeySetFile, Allowed: s.mayBeLocal,
-		Board: s.options.Board, Logger: s.options.Logger, Refresh: s.options.KeySetRefresh}
+	options := jwks.Options{File: s.options.KeySetFile, AllowsLocalAddress: s.mayBeLocal,
+		Conditions: s.options.Conditions, Logger: s.options.Logger, Refresh: s.options.KeySetRefresh}
 	if roots != "" {
 		options.Roots = func() *x509.CertPool {
 			pool := x509.NewCertPool()
@@ -38,13 +38,13 @@ func (s *Server) mayBeLocal(host string) bool {
 // requireKeySets makes the fetcher fetch the key sets that the objects in force need. Callers hold
 // mu.
 func (s *Server) requireKeySets() {
-	s.keySets.Require(s.config.world.KeySetSources())
+	s.keySets.SetSources(s.config.world.KeySetSources())
 }
 
 // publishKeySets publishes changed key sets. Only Run may call it.
 func (s *Server) publishKeySets() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.updateViews(model.Touched{KeySets: true})
+	s.updateViews(model.ChangeSummary{KeySetsChanged: true})
 	s.reportProblems()
 }

@@ -128,9 +128,10 @@ func TestKeySets_RotateUnderLoad(t *testing.T) {
 	port := freePorts(t, 1)[0]
 	objects := fmt.Sprintf(keySetMesh, port, issuer.URL, tokenBackend(t, "a"))
 	write(t, file, objects)
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	options := discovery.Options{Files: []string{folder}, Namespace: "shop", SystemRoots: roots,
-		KeySetFile: filepath.Join(state, "key-sets"), KeySetRefresh: 20 * time.Millisecond, Board: board}
+		KeySetFile: filepath.Join(state,
+			"key-sets"), KeySetRefresh: 20 * time.Millisecond, Conditions: board}
 	server, changes := start(t, options)
 	e := startEnvoy(t, "router", server)
 	e.listens(t)

@@ -11,7 +11,7 @@ import (
 	"outrider.org/outrider/agent/discovery/meshfile"
 	"outrider.org/outrider/agent/discovery/object"
 	"outrider.org/outrider/agent/discovery/validate"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // persisted is the state stored in Options.LastGoodFile. Only Run uses it.
@@ -53,9 +53,9 @@ func (s *Server) restoreMesh(text []byte) {
 // missing. Only Run may call it.
 func (s *Server) logRestored() {
 	now, waiting := s.lastGood(), s.config.store.CountMissing()
-	if objects := len(now.Objects) - waiting; objects+len(now.Mesh) > 0 {
+	if objects := len(now.Objects) - waiting; objects+len(now.MeshConfig) > 0 {
 		s.options.Logger.Info("last-good objects of previous run in force",
-			"objects", objects, "mesh_config", len(now.Mesh) > 0)
+			"objects", objects, "mesh_config", len(now.MeshConfig) > 0)
 	}
 	if waiting > 0 {
 		s.options.Logger.Warn("last-good objects not in force: their files are missing",
@@ -68,12 +68,13 @@ func (s *Server) lastGood() lastgood.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c := s.config
-	state := lastgood.State{Objects: c.held, AwayPaths: c.away, PolicyFolders: c.folders, PolicyCounts: c.policies,
-		FoldersLost: c.lost, ChecksUnknownFields: c.store.HasKind(object.EnvoyFilter)}
+	state := lastgood.State{Objects: c.held, MissingPaths: c.away, PolicyFolderInodes: c.folders,
+		PolicyCounts:       c.policies,
+		PoliciesIncomplete: c.lost, ChecksUnknownFields: c.store.HasKind(object.EnvoyFilter)}
 	if s.meshBad && s.meshKnown {
-		state.Mesh = s.meshText
-		if len(state.Mesh) == 0 { // empty text: Istio's defaults are in force
-			state.Mesh = []byte("{}\n")
+		state.MeshConfig = s.meshText
+		if len(state.MeshConfig) == 0 { // empty text: Istio's defaults are in force
+			state.MeshConfig = []byte("{}\n")
 		}
 	}
 	state.Reverted = s.reverted.Load()
@@ -90,15 +91,18 @@ func (s *Server) persist() {
 	if err != nil && s.persisted.again == nil {
 		s.options.Logger.Warn("cannot persist last-good mesh config", "error", err)
 	}
-	s.persisted.again = part.RetryTimer(err)
+	s.persisted.again = lifecycle.RetryTimer(err)
 }
 
 func (s *Server) persistLastGood() error {
 	now, last := s.lastGood(), s.persisted.state
-	if !s.persisted.stale && now.ChecksUnknownFields == last.ChecksUnknownFields && now.FoldersLost == last.FoldersLost &&
-		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.AwayPaths, last.AwayPaths) &&
-		maps.Equal(now.PolicyFolders, last.PolicyFolders) && maps.Equal(now.PolicyCounts, last.PolicyCounts) &&
-		bytes.Equal(now.Mesh, last.Mesh) &&
+	if !s.persisted.stale && now.ChecksUnknownFields == last.ChecksUnknownFields &&
+		now.PoliciesIncomplete == last.PoliciesIncomplete &&
+		slices.Equal(now.Objects, last.Objects) && slices.Equal(now.MissingPaths,
+		last.MissingPaths) &&
+		maps.Equal(now.PolicyFolderInodes, last.PolicyFolderInodes) && maps.Equal(now.PolicyCounts,
+		last.PolicyCounts) &&
+		bytes.Equal(now.MeshConfig, last.MeshConfig) &&
 		now.Reverted == last.Reverted {
 		return nil
 	}

@@ -15,7 +15,7 @@ import (
 // names that cannot be resolved, and servers whose certificates are refused. live has the
 // statistics by cluster.
 func (s *Server) ProblemsInStatistics(node *corev3.Node,
-	live map[string]explain.LiveCluster) ([]Problem, error) {
+	live map[string]explain.ClusterStats) ([]Problem, error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return nil, err
@@ -35,10 +35,10 @@ func (s *Server) ProblemsInStatistics(node *corev3.Node,
 }
 
 // StrictPorts returns for which ports of a proxy's host mutual TLS is required; see
-// view.View.StrictPorts.
+// view.ProxyView.StrictPorts.
 func (s *Server) StrictPorts(
 	node *corev3.Node,
-) (func(port uint16) (by resource.Origin, strict, own bool), error) {
+) (func(port uint16) (policy resource.Origin, strict, ownPort bool), error) {
 	v, err := s.viewOf(node)
 	if err != nil {
 		return nil, err

@@ -35,14 +35,14 @@ func (s *Server) takeMesh(r meshRead) {
 		s.meshRead = r
 	}
 	r = s.meshRead
-	if message := s.reverted.Load().MeshError(r.text); r.config != nil && message != "" &&
-		r.config.SameMutualTLS(s.mesh) {
+	if message := s.reverted.Load().MeshConfigRefusal(r.text); r.config != nil && message != "" &&
+		r.config.EqualMutualTLS(s.mesh) {
 		r.config, r.problems = nil, append(slices.Clip(r.problems), Problem{File: r.file, Line: 1,
 			Severity: condition.Error, Message: message, Fix: revertedFix})
 	}
 	s.meshProblems, s.meshBad = r.problems, r.config == nil
 	if r.config != nil {
-		s.mutualChanged = s.mutualChanged || !r.config.SameMutualTLS(s.mesh)
+		s.mutualChanged = s.mutualChanged || !r.config.EqualMutualTLS(s.mesh)
 		s.mesh, s.meshText, s.meshKnown = r.config, r.text, true
 	}
 }
@@ -50,11 +50,11 @@ func (s *Server) takeMesh(r meshRead) {
 // effectiveMesh returns MeshConfig with the server's settings applied, which have precedence.
 func (s *Server) effectiveMesh() *mesh.Config {
 	m := *s.mesh
-	m.SystemRoots, m.Reserved = s.options.SystemRoots, s.settings.Reserved
+	m.SystemRoots, m.ReservedAddresses = s.options.SystemRoots, s.settings.ReservedAddresses
 	m.Credentials = s.settings.Credentials
 	if s.settings.AccessLog.File != "" {
 		m.AccessLog = s.settings.AccessLog
-		m.AccessLog.Local = true
+		m.AccessLog.SetOnHost = true
 	}
 	m.AccessLog.FailureLogCluster = s.settings.AccessLog.FailureLogCluster
 	return &m
@@ -64,15 +64,15 @@ func (s *Server) effectiveMesh() *mesh.Config {
 func (s *Server) TrustDomains() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.mesh.Domains()
+	return s.mesh.TrustDomainWithAliases()
 }
 
 // reconfigure puts the effective MeshConfig in force, and reports whether it has changed.
 func (s *Server) reconfigure() bool {
 	m := s.effectiveMesh()
-	changed := !m.Equal(s.config.world.Mesh())
+	changed := !m.Equal(s.config.world.MeshConfig())
 	if changed {
-		everything := s.config.world.SetMesh(m)
+		everything := s.config.world.SetMeshConfig(m)
 		s.config.cache.Clear()
 		for _, v := range s.views {
 			if s.isCurrent(v) && s.config.closed == nil {
@@ -83,10 +83,10 @@ func (s *Server) reconfigure() bool {
 		s.sharing.move(everything)
 		s.dropCertificates()
 	}
-	if s.close(model.Touched{}) {
+	if s.close(model.ChangeSummary{}) {
 		s.reopen()
 	}
-	s.options.OnTrustChange(m.Authorities, m.BundleURLs)
+	s.options.OnTrustChange(m.TrustedCAs, m.SPIFFEBundleURLs)
 	s.reportProblems()
 	return changed
 }

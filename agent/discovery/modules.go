@@ -14,8 +14,9 @@ func (s *Server) newModules() *wasm.Fetcher {
 	if !s.options.FetchModules {
 		return nil
 	}
-	return wasm.NewFetcher(wasm.FetcherOptions{File: s.options.ModuleFile, Allowed: s.mayBeLocal,
-		Board: s.options.Board, Logger: s.options.Logger})
+	return wasm.NewFetcher(wasm.FetcherOptions{File: s.options.ModuleFile,
+		AllowsLocalAddress: s.mayBeLocal,
+		Conditions:         s.options.Conditions, Logger: s.options.Logger})
 }
 
 // anyModule stands for the content of every Wasm module in Check, which fetches no modules.
@@ -35,7 +36,7 @@ func lookForModule(from wasm.Source, local bool) ([]byte, error) {
 }
 
 // setModules makes a world use the fetched modules.
-func (s *Server) setModules(world *model.World) {
+func (s *Server) setModules(world *model.Mesh) {
 	if s.modules != nil {
 		world.SetModules(s.modules.Module)
 	}
@@ -57,15 +58,15 @@ func (s *Server) requireModules() {
 	}
 	all := s.config.world.ModuleSources(s.settings.Namespace)
 	for _, v := range s.views {
-		maps.Copy(all, v.World().ModuleSources(v.Node().Namespace))
+		maps.Copy(all, v.Mesh().ModuleSources(v.Node().Namespace))
 	}
-	s.modules.Require(slices.Collect(maps.Keys(all)))
+	s.modules.SetSources(slices.Collect(maps.Keys(all)))
 }
 
 // publishModules publishes changed modules. Only Run may call it.
 func (s *Server) publishModules() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.updateViews(model.Touched{Modules: true})
+	s.updateViews(model.ChangeSummary{ModulesChanged: true})
 	s.reportProblems()
 }

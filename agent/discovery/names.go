@@ -37,7 +37,7 @@ func (s *Server) DNSNamesOf(node *corev3.Node) ([]DNSName, error) {
 // names returns the sorted hosts with addresses that the proxy of a node imports. Callers hold mu.
 func (s *Server) names(node model.Node) []DNSName {
 	w := s.config.world
-	names := w.DNSNames(w.Scope(node))
+	names := w.DNSNames(w.SidecarScope(node))
 	all := make([]DNSName, len(names))
 	for i, n := range names {
 		all[i] = DNSName{n.Host, n.Addresses, n.Service.Ports}

@@ -11,7 +11,7 @@ import (
 // Objects without metadata.namespace are in Settings.Namespace. While [node] namespace changes, the
 // old and the new epoch have different namespaces, and Options.Namespaces returns both. For a proxy
 // whose namespace differs from Settings.Namespace, objects without a namespace are in the proxy's
-// namespace. Its view has a model.World of its own, which is rebuilt after each change of the
+// namespace. Its view has a model.Mesh of its own, which is rebuilt after each change of the
 // files. The other views share the World of the configuration, and are called current.
 
 // ownDefault returns the namespace of objects that name none, for a proxy in the given namespace;
@@ -29,9 +29,9 @@ func (s *Server) isCurrent(v *served) bool {
 	return v.namespace == "" || v.namespace == s.config.namespace
 }
 
-func (s *Server) newWorld() *model.World {
-	world := model.NewWorld(s.options.Domain, s.effectiveMesh())
-	world.SetKeySets(s.keySets.Keys)
+func (s *Server) newWorld() *model.Mesh {
+	world := model.NewMesh(s.options.Domain, s.effectiveMesh())
+	world.SetKeySets(s.keySets.KeySet)
 	s.setModules(world)
 	return world
 }
@@ -45,12 +45,12 @@ func (s *Server) updateOthers() {
 	if s.outdated = s.config.closed != nil; s.outdated {
 		for _, v := range s.views {
 			if !s.isCurrent(v) {
-				s.update(v, model.Touched{})
+				s.update(v, model.ChangeSummary{})
 			}
 		}
 		return
 	}
-	worlds := map[string]*model.World{}
+	worlds := map[string]*model.Mesh{}
 	for _, v := range s.views {
 		if s.isCurrent(v) {
 			continue
@@ -59,12 +59,12 @@ func (s *Server) updateOthers() {
 			worlds[v.namespace] = s.newWorld()
 			worlds[v.namespace].Apply(additions(s.config.store.Objects(v.namespace)))
 		}
-		s.update(v, v.SetWorld(worlds[v.namespace], view.NewCache()))
+		s.update(v, v.SetMesh(worlds[v.namespace], view.NewCache()))
 	}
 }
 
 // updateViews updates all views after a change of the configuration. Only Run may call it.
-func (s *Server) updateViews(touched model.Touched) {
+func (s *Server) updateViews(touched model.ChangeSummary) {
 	for _, v := range s.views {
 		if s.isCurrent(v) {
 			s.update(v, touched)
@@ -105,12 +105,12 @@ func (s *Server) applyNamespaces() {
 	c.recordStore()
 	c.reset(s.newWorld())
 	c.apply(additions(c.store.Objects(namespace)))
-	if s.close(model.Touched{}) {
+	if s.close(model.ChangeSummary{}) {
 		s.reopen()
 	}
 	for _, v := range s.views {
 		if s.isCurrent(v) && c.closed == nil {
-			v.Update(v.SetWorld(c.world, c.cache))
+			v.Update(v.SetMesh(c.world, c.cache))
 		}
 	}
 	s.updateOthers()

@@ -6,10 +6,10 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
-// RecordAccepted records that a proxy accepted resources on a stream. Later streams have higher
+// RecordAck records that a proxy accepted resources on a stream. Later streams have higher
 // numbers. The server reports only problems of the view that a proxy's newest stream uses, because
 // an older epoch, which is draining, may use another view.
-func (s *Server) RecordAccepted(stream uint64, node *corev3.Node) {
+func (s *Server) RecordAck(stream uint64, node *corev3.Node) {
 	// fast path without the lock, because this is called for each response
 	if stream <= s.newestStream.Load() {
 		return
@@ -67,7 +67,7 @@ func (s *Server) RecordStreamEnd(stream uint64) {
 }
 
 // dropOutdated removes the views that only one proxy has used, if that proxy has accepted resources
-// of a newer view. A server for a fleet does not call RecordAccepted, so it removes none.
+// of a newer view. A server for a fleet does not call RecordAck, so it removes none.
 func dropOutdated(views map[string]*served) {
 	newest := map[string]uint64{} // newest stream by proxy
 	for _, v := range views {

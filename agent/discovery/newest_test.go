@@ -34,7 +34,7 @@ func TestProblems_GatewaysOfTheNewestProxy(t *testing.T) {
 		if _, err := server.Feed(c.node); err != nil {
 			t.Fatal(err)
 		}
-		server.RecordAccepted(c.stream, c.node)
+		server.RecordAck(c.stream, c.node)
 		warns := false
 		for _, p := range server.Problems() {
 			warns = warns || p.Severity == "warning" && strings.Contains(p.Message,
@@ -78,7 +78,7 @@ spec:
 		}
 		t.Cleanup(feed.Watch())
 		stream++
-		server.RecordAccepted(stream, proxy)
+		server.RecordAck(stream, proxy)
 	}
 	reports := func(when string, want bool) {
 		t.Helper()

@@ -11,10 +11,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// WantsObjects reports whether a client requests the configuration's objects instead of Envoy's
-// resources. Such a client is a discovery server that uses this one as a source of objects. As in
-// Istio, its node has GENERATOR=api.
-func WantsObjects(node *corev3.Node) bool {
+// RequestsIstioObjects reports whether a client requests the configuration's objects instead of
+// Envoy's resources. Such a client is a discovery server that uses this one as a source of objects.
+// As in Istio, its node has GENERATOR=api.
+func RequestsIstioObjects(node *corev3.Node) bool {
 	return node.GetMetadata().GetFields()["GENERATOR"].GetStringValue() == "api"
 }
 

@@ -29,10 +29,10 @@ type Options struct {
 	Domain    string   // suffix of short host names; "": cluster.local
 	Settings  Settings // initial settings; see Configure
 
-	// OwnAddresses makes proxies with different addresses use separate views. If it is false,
+	// ViewPerAddresses makes proxies with different addresses use separate views. If it is false,
 	// proxies without interception that differ only in addresses share a view, so inbound listeners
 	// of a Sidecar must name their bind address. For proxies with interception see NewFleetServer.
-	OwnAddresses bool
+	ViewPerAddresses bool
 
 	// AwaitFiles makes the server withhold all resources until each of Files, and each directory
 	// that had policies in an earlier run, was listed once since the start. A path that is missing
@@ -65,10 +65,10 @@ type Options struct {
 	// program. nil: Envoy alone checks them.
 	TypedConfigs *typedconfig.Checker
 
-	// ServedBefore reports whether an earlier server may have served Files. If that server did not
-	// check EnvoyFilters for unknown fields (lastgood.State.ChecksUnknownFields), EnvoyFilters with
-	// unknown fields remain in force.
-	ServedBefore bool
+	// FilesServedBefore reports whether an earlier server may have served Files. If that server did
+	// not check EnvoyFilters for unknown fields (lastgood.State.ChecksUnknownFields), EnvoyFilters
+	// with unknown fields remain in force.
+	FilesServedBefore bool
 
 	MaxViews int // number of kinds of proxies that are served at the same time; 0: 4,096
 	// MaxViewsPerIdentity bounds the kinds of proxies with one identity, and those of all proxies
@@ -103,15 +103,15 @@ type Options struct {
 	// call.
 	OnPush func()
 
-	// NameTables serves tables of names (NDS) for the agents whose nodes have DNS_CAPTURE.
-	NameTables bool
+	// ServeNameTables serves tables of names (NDS) for the agents whose nodes have DNS_CAPTURE.
+	ServeNameTables bool
 
 	// RegisterWorkloads reports whether this program registers workloads. Without it,
 	// WorkloadGroups have no effect, which is a warning.
 	RegisterWorkloads bool
 
-	// EncodeObject encodes an object for clients that request objects (see WantsObjects). Each
-	// client gets all objects. nil: such clients are refused.
+	// EncodeObject encodes an object for clients that request objects (see RequestsIstioObjects).
+	// Each client gets all objects. nil: such clients are refused.
 	EncodeObject func(*object.Object) (*resource.Resource, error)
 
 	FilesAreLocal  bool      // certificate files are on this host, so the server watches them
@@ -120,16 +120,16 @@ type Options struct {
 	AgentReadCheck ReadCheck
 
 	// receives problems as a condition and events; nil: problems are only returned
-	Board  *condition.Board
-	Logger *slog.Logger // receives the server's log; nil: it is discarded
+	Conditions *condition.Registry
+	Logger     *slog.Logger // receives the server's log; nil: it is discarded
 }
 
 // Settings are options that can change while the server runs.
 type Settings struct {
 	// namespace of objects and proxies that name none; "": Options.Namespace
-	Namespace      string
-	MeshConfigFile string            // file with Istio's MeshConfig; "": its defaults
-	Reserved       []ReservedAddress // addresses that listeners of the mesh cannot use
+	Namespace         string
+	MeshConfigFile    string            // file with Istio's MeshConfig; "": its defaults
+	ReservedAddresses []ReservedAddress // addresses that listeners of the mesh cannot use
 	// location of the certificates of Gateways and DestinationRules
 	Credentials   Credentials
 	AccessLog     AccessLog     // access log of listeners; empty: that of MeshConfig
@@ -140,7 +140,7 @@ type Settings struct {
 	// Workload is this host's workload. It is compared with its WorkloadGroup.
 	Workload Workload
 	// no Envoy uses the server: Problems lists problems, but they raise no condition
-	NoEnvoy bool
+	ServesNoEnvoy bool
 }
 
 func fill(o *Options) {

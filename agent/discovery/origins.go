@@ -18,7 +18,7 @@ type ResourceOrigins struct {
 	VirtualHost string            // virtual host in a route configuration; "": the whole resource
 	Origins     []resource.Origin // objects, the most important one first
 	// origins of a virtual host's routes, in order; nil: those in Origins
-	Routes []resource.Origin
+	RouteOrigins []resource.Origin
 }
 
 // Origins returns the origins of a proxy's resources, sorted by type, name and virtual host.
@@ -30,7 +30,7 @@ func (s *Server) Origins(node *corev3.Node) ([]ResourceOrigins, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	hosts := v.Hosts()
+	hosts := v.AllVirtualHostOrigins()
 	snapshot, _ := v.Feed().Current()
 	s.mu.Unlock()
 	var all []ResourceOrigins

@@ -57,7 +57,7 @@ spec:
 	} {
 		write(t, filepath.Join(directory, name+".yaml"), text)
 	}
-	server, _ := start(t, discovery.Options{Files: []string{directory}, OwnAddresses: true})
+	server, _ := start(t, discovery.Options{Files: []string{directory}, ViewPerAddresses: true})
 	for kind, want := range map[string]map[string]string{
 		"sidecar": {
 			"Cluster added ":                               "filter",
@@ -146,7 +146,7 @@ spec:
 		}
 		var got []string
 		for _, o := range found {
-			for _, place := range o.Routes {
+			for _, place := range o.RouteOrigins {
 				got = append(got, fmt.Sprintf("%s:%d", filepath.Base(place.File), place.Line))
 			}
 		}
@@ -164,7 +164,7 @@ spec:
 	changes <- []string{file}
 	eventually(t, "the file is read again", func() (bool, string) {
 		found, err := server.Explain(node("router", "shop", nil),
-			explain.Request{Host: "web.test", Port: 81, Path: "/m"}, explain.State{})
+			explain.Request{Host: "web.test", Port: 81, Path: "/m"}, explain.EnvoyState{})
 		return err == nil && strings.Contains(fmt.Sprint(found.Steps), file+":2 "),
 			fmt.Sprint(found.Steps)
 	})

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// ConditionProblems is active while the mesh configuration has errors or warnings. Each of them is
-// also published as an event of kind mesh-problem.
-const ConditionProblems = "mesh-problems"
+// ConditionMeshProblems is active while the mesh configuration has errors or warnings. Each of them
+// is also published as an event of kind mesh-problem.
+const ConditionMeshProblems = "mesh-problems"
 
 // maxEvents bounds the number of problems, and of changed objects, that one push reports one by
 // one. Beyond it, only their number is reported.
@@ -41,10 +41,10 @@ func (s *Server) reportProblems() {
 	s.problems = gather(s.config.stored, slices.Concat(s.reportedMesh(), refused,
 		s.sharing.problems(), s.config.refs.problems(), s.groupProblems(), s.proxyProblems(),
 		unselected(s.config.world, views)), views)
-	if s.reported = s.problems; s.settings.NoEnvoy {
+	if s.reported = s.problems; s.settings.ServesNoEnvoy {
 		s.reported = nil
 	}
-	if s.options.Board == nil || slices.Equal(before, s.reported) {
+	if s.options.Conditions == nil || slices.Equal(before, s.reported) {
 		return
 	}
 	known := make(map[Problem]bool, len(before))
@@ -57,7 +57,7 @@ func (s *Server) reportProblems() {
 			continue
 		}
 		if fresh++; fresh <= maxEvents {
-			s.options.Board.Publish(condition.Event{Kind: condition.KindMeshProblem,
+			s.options.Conditions.Publish(condition.Event{Kind: condition.KindMeshProblem,
 				Sentence: p.String(),
 				Fields: map[string]string{"file": p.File, "line": strconv.Itoa(p.Line),
 					"object": p.Object, "field": p.Field,
@@ -65,7 +65,7 @@ func (s *Server) reportProblems() {
 		}
 	}
 	if fresh > maxEvents {
-		s.options.Board.Publish(condition.Event{Kind: condition.KindMeshProblem,
+		s.options.Conditions.Publish(condition.Event{Kind: condition.KindMeshProblem,
 			Sentence: fmt.Sprintf("%d more problems in the mesh configuration; run \"outrider "+
 				"mesh check\" for details", fresh-maxEvents),
 			Fields: map[string]string{"severity": string(condition.Warning)}})
@@ -73,7 +73,7 @@ func (s *Server) reportProblems() {
 	s.raise()
 }
 
-// raise raises ConditionProblems if there are errors or warnings, else clears it.
+// raise raises ConditionMeshProblems if there are errors or warnings, else clears it.
 func (s *Server) raise() {
 	counts := map[condition.Severity]int{}
 	first := map[condition.Severity]Problem{}
@@ -91,13 +91,14 @@ func (s *Server) raise() {
 	}
 	switch {
 	case counts[condition.Error] > 0:
-		s.options.Board.Raise(ConditionProblems, condition.Error, sentence(condition.Error,
+		s.options.Conditions.Raise(ConditionMeshProblems, condition.Error, sentence(condition.Error,
 			"error"))
 	case counts[condition.Warning] > 0:
-		s.options.Board.Raise(ConditionProblems, condition.Warning, sentence(condition.Warning,
-			"warning"))
+		s.options.Conditions.Raise(ConditionMeshProblems, condition.Warning,
+			sentence(condition.Warning,
+				"warning"))
 	default:
-		s.options.Board.Clear(ConditionProblems)
+		s.options.Conditions.Clear(ConditionMeshProblems)
 	}
 }
 

@@ -23,18 +23,18 @@ func (s *Server) ProxySettings(namespace string, labels map[string]string) Proxy
 	return s.config.world.ProxySettings(model.Node{Namespace: namespace, Labels: labels})
 }
 
-// ProcessInputs returns, by file, a text with the settings in the file on which ProxySettings
+// ProxySettingsInputs returns, by file, a text with the settings in the file on which ProxySettings
 // depends. If the result of ProxySettings changes for any proxy, the text of at least one file has
 // changed.
-func (s *Server) ProcessInputs() map[string]string {
+func (s *Server) ProxySettingsInputs() map[string]string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	inputs := s.config.world.ProxyConfigs()
+	inputs := s.config.world.ProxyConfigTexts()
 	if m := s.mesh; m.Concurrency != nil {
 		inputs[s.settings.MeshConfigFile] += fmt.Sprint(*m.Concurrency, " ")
 	}
-	if m := s.mesh; len(m.Environment) > 0 {
-		inputs[s.settings.MeshConfigFile] += fmt.Sprintf("%q", m.Environment)
+	if m := s.mesh; len(m.ProxyEnvironment) > 0 {
+		inputs[s.settings.MeshConfigFile] += fmt.Sprintf("%q", m.ProxyEnvironment)
 	}
 	return inputs
 }
@@ -44,7 +44,7 @@ const remoteFix = "set [envoy] concurrency in outrider.toml of the hosts"
 // proxyProblems returns warnings of settings of processes that have no effect. Callers hold mu.
 func (s *Server) proxyProblems() []Problem {
 	if m := s.mesh; !s.options.FilesAreLocal {
-		if m.Concurrency == nil && len(m.Environment) == 0 {
+		if m.Concurrency == nil && len(m.ProxyEnvironment) == 0 {
 			return nil
 		}
 		return []Problem{{File: s.settings.MeshConfigFile, Line: 1, Field: "defaultConfig",
@@ -55,7 +55,7 @@ func (s *Server) proxyProblems() []Problem {
 		Labels: s.settings.Workload.Labels})
 }
 
-func shadowedProxyConfigs(world *model.World, node model.Node) (problems []Problem) {
+func shadowedProxyConfigs(world *model.Mesh, node model.Node) (problems []Problem) {
 	for o, by := range world.ShadowedProxyConfigs(node) {
 		problems = append(problems, o.Warning("", fmt.Sprintf("has no effect: %s at %s is for the "+
 			"same proxies, is older and takes precedence", by.Key, by.Position()), "remove one of them"))

@@ -10,8 +10,8 @@ import (
 )
 
 // TestProxySettings_FollowTheFiles changes MeshConfig, and changes, breaks and removes a
-// ProxyConfig. After each step, ProxySettings are those of the files, and ProcessInputs differs for
-// the changed file only. An invalid ProxyConfig changes neither.
+// ProxyConfig. After each step, ProxySettings are those of the files, and ProxySettingsInputs
+// differs for the changed file only. An invalid ProxyConfig changes neither.
 func TestProxySettings_FollowTheFiles(t *testing.T) {
 	folder := t.TempDir()
 	mesh, file := filepath.Join(folder, "mesh.yaml"), filepath.Join(folder, "mesh.d", "proxy.yaml")
@@ -24,7 +24,7 @@ func TestProxySettings_FollowTheFiles(t *testing.T) {
 	options := discovery.Options{Files: []string{filepath.Dir(file)}, FilesAreLocal: true,
 		Settings: discovery.Settings{Namespace: "shop", MeshConfigFile: mesh}}
 	server, _ := start(t, options)
-	inputs := server.ProcessInputs()
+	inputs := server.ProxySettingsInputs()
 	expect := func(when string, workers int32, environment, problem string, changed ...string) {
 		t.Helper()
 		if err := server.Rescan(context.Background()); err != nil {
@@ -42,7 +42,7 @@ func TestProxySettings_FollowTheFiles(t *testing.T) {
 		if !strings.Contains(found, problem) || problem == "" && found != "" {
 			t.Errorf("%s: problems %q, want %q", when, found, problem)
 		}
-		now := server.ProcessInputs()
+		now := server.ProxySettingsInputs()
 		for _, path := range []string{mesh, file} {
 			if is, want := now[path] != inputs[path], strings.Contains(strings.Join(changed, " "),
 				path); is != want {

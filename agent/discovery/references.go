@@ -26,9 +26,9 @@ type reference struct {
 
 // update checks new VirtualServices, and checks again those that a change of hosts may affect.
 // Delegates, which have neither hosts nor gateways, are always checked.
-func (r references) update(w *model.World, touched model.Touched) {
+func (r references) update(w *model.Mesh, touched model.ChangeSummary) {
 	patterns := false // a touched wildcard may match any host
-	for host := range touched.Hosts {
+	for host := range touched.ChangedHosts {
 		patterns = patterns || model.IsWildcard(host)
 	}
 	count := 0
@@ -37,12 +37,12 @@ func (r references) update(w *model.World, touched model.Touched) {
 		known, ok := r[o]
 		stale := !ok || patterns && len(known.hosts) > 0
 		for host := range known.hosts {
-			if _, changed := touched.Hosts[host]; changed {
+			if _, changed := touched.ChangedHosts[host]; changed {
 				stale = true
 			}
 			// a service that the pattern matches may have appeared or disappeared
 			if model.IsWildcard(host) {
-				for service := range touched.Hosts {
+				for service := range touched.ChangedHosts {
 					stale = stale || model.HostCovers(host, service)
 				}
 			}
@@ -68,7 +68,7 @@ func (r references) problems() []Problem {
 }
 
 // refer checks the destinations of a VirtualService.
-func refer(w *model.World, o *object.Object) reference {
+func refer(w *model.Mesh, o *object.Object) reference {
 	found := reference{hosts: map[string]struct{}{}}
 	warn := func(field, message, fix string) {
 		found.problems = append(found.problems, o.Warning(field, message, fix))
@@ -78,7 +78,7 @@ func refer(w *model.World, o *object.Object) reference {
 		host := model.FullName(to.GetHost(), o.Namespace, w.Domain())
 		found.hosts[host] = struct{}{}
 		switch {
-		case !w.HasServiceAt(host):
+		case !w.HasOverlappingService(host):
 			warn(field+".host", fmt.Sprintf("no service has the host %s", host),
 				"requests get 503; add a ServiceEntry or correct the host")
 		case to.GetSubset() != "" && !w.HasSubset(host, to.GetSubset()):
@@ -128,7 +128,7 @@ const mostNodes = 8
 // unselected reports Gateways that select none of the served proxies. If another Gateway selects a
 // served proxy, the severity is only informational: the reported Gateways are probably for proxies
 // on other machines.
-func unselected(w *model.World, views map[string]*served) []Problem {
+func unselected(w *model.Mesh, views map[string]*served) []Problem {
 	if len(views) == 0 || len(views) > mostNodes {
 		return nil
 	}
@@ -152,7 +152,7 @@ func unselected(w *model.World, views map[string]*served) []Problem {
 		}
 		if message != "" {
 			found := object.Finding{Field: "selector", Message: message, Fix: fix}
-			problem := o.Problem(found)
+			problem := o.NewProblem(found)
 			if len(selector) == 0 {
 				problem.Field = "" // the file contains no selector
 			}
@@ -186,7 +186,7 @@ func unselecting(selector map[string]string, node model.Node) (message, fix stri
 
 // idleGateway explains why a proxy has no server on a port: it names a Gateway with such a server
 // that does not select the proxy, and the fix. Both are "" if there is no such Gateway.
-func idleGateway(w *model.World, node model.Node, port uint32) (why, fix string) {
+func idleGateway(w *model.Mesh, node model.Node, port uint32) (why, fix string) {
 	for _, o := range w.AllGateways() {
 		gateway := o.Spec.(*networking.Gateway)
 		message, fix := unselecting(gateway.Selector, node)
@@ -200,7 +200,7 @@ func idleGateway(w *model.World, node model.Node, port uint32) (why, fix string)
 
 // lostGateway explains why a request for a host may fail: a VirtualService for the host names a
 // Gateway that does not exist. It returns "" if there is none.
-func lostGateway(w *model.World, host string) (why, fix string) {
+func lostGateway(w *model.Mesh, host string) (why, fix string) {
 	for _, o := range slices.SortedFunc(w.VirtualServices(), object.CompareAge) {
 		spec := o.Spec.(*networking.VirtualService)
 		for _, written := range spec.Gateways {

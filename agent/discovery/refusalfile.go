@@ -29,7 +29,7 @@ type refusedState struct {
 func (r refusedState) empty() bool { return len(r.Refused)+len(r.Overrides) == 0 }
 
 func (v *served) refusedState() refusedState {
-	return refusedState{v.kind, v.Feed().State(), v.Overrides()}
+	return refusedState{v.kind, v.Feed().State(), v.FilterOverrides()}
 }
 
 // maxRefusedStates bounds the number of kinds of proxies without a view whose refusals are
@@ -64,7 +64,7 @@ func (s *Server) inheritRefusals(v *served) {
 	}
 	if rank(best.kind) > 0 {
 		v.Feed().Restore(best.RefusalState)
-		v.RestoreOverrides(best.Overrides)
+		v.RestoreFilterOverrides(best.Overrides)
 	}
 	s.refusals = slices.DeleteFunc(s.refusals, func(r refusedState) bool { return rank(r.kind) == 3 })
 }

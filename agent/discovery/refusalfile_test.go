@@ -22,8 +22,8 @@ import (
 // accepted version.
 func refusedBy(node string, size int) refusedState {
 	return refusedState{kind: kind{Node: node}, RefusalState: resource.RefusalState{Refused: []resource.RefusedVersion{{
-		Resource: &resource.Resource{Type: resource.ClusterType, Name: "a", Version: "2"},
-		Accepted: resource.FromEncoded(resource.ClusterType, "a", make([]byte, size))}}}}
+		Resource:     &resource.Resource{Type: resource.ClusterType, Name: "a", Version: "2"},
+		LastAccepted: resource.FromEncoded(resource.ClusterType, "a", make([]byte, size))}}}}
 }
 
 // serverWithRefusals returns a server that has read a file of refusals.

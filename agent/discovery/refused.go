@@ -42,13 +42,13 @@ func (s *Server) refused() {
 // retry makes all views send refused resources to the clients again. Callers hold mu.
 func (s *Server) retry() {
 	for _, v := range s.views {
-		v.RetryOverrides()
+		v.RetryFilterOverrides()
 	}
 }
 
 // refusedProblems returns the problems of resources that clients of a view refused.
 func (s *Server) refusedProblems(v *served) (all []Problem) {
-	for _, o := range v.Overrides() {
+	for _, o := range v.FilterOverrides() {
 		for _, filter := range v.Suspects(o) {
 			all = append(all, refusedFilter(o, filter))
 		}
@@ -59,16 +59,16 @@ func (s *Server) refusedProblems(v *served) (all []Problem) {
 		return refused[u.Key] != nil
 	})
 	if len(unobserved) > 0 {
-		all = append(all, s.refusedTelemetry(v.View, unobserved))
+		all = append(all, s.refusedTelemetry(v.ProxyView, unobserved))
 	}
 	for _, of := range refused {
 		if p, ok := s.unenforced(snapshot, of); ok {
 			all = append(all, p)
 		}
-		if of.Retrying || of.Unbound || blamesOther(refused, of) {
+		if of.Retrying || of.BindFailed || blamesOther(refused, of) {
 			continue
 		}
-		all = append(all, refusedProblem(of.Resource, s.likeliest(v.View, of), of))
+		all = append(all, refusedProblem(of.Resource, s.likeliest(v.ProxyView, of), of))
 	}
 	return all
 }
@@ -132,7 +132,7 @@ func described(r *resource.Resource) string {
 	case r.Type == resource.SecretType && isRoot:
 		return "authorities in " + strings.ReplaceAll(authorities, "~", " and ")
 	}
-	if title, ok := credential.SecretTitle(r.Name); ok {
+	if title, ok := credential.DescribeSecret(r.Name); ok {
 		return title
 	}
 	return r.Type[strings.LastIndexByte(r.Type, '.')+1:] + " " + model.IstioName(r.Name)
@@ -143,7 +143,7 @@ func described(r *resource.Resource) string {
 func refusedProblem(r *resource.Resource, at resource.Origin, of *resource.RefusedVersion) Problem {
 	message := fmt.Sprintf("Envoy refused the %s: %s", described(r), of.Reason)
 	fix := "correct it; it is not in use until it changes, or a reload tries it again"
-	if of.Accepted != nil {
+	if of.LastAccepted != nil {
 		fix = "correct it; the version that Envoy accepted before stays in use until it changes, or a " +
 			"reload tries it again"
 	}
@@ -176,7 +176,7 @@ func refusedFilter(o view.FilterOverride, filter *object.Object) Problem {
 
 // refusedTelemetry returns the problem of listeners that are in use without Telemetries. Callers
 // hold mu.
-func (s *Server) refusedTelemetry(v *view.View, all []view.OmittedTelemetry) Problem {
+func (s *Server) refusedTelemetry(v *view.ProxyView, all []view.OmittedTelemetry) Problem {
 	message := fmt.Sprintf("Envoy refused the Listener %s", all[0].Name)
 	if len(all) > 1 {
 		message += fmt.Sprintf(" and %d more", len(all)-1)

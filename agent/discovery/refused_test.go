@@ -39,7 +39,7 @@ func refuse(t *testing.T, feed *resource.Feed, typeURL, name, reason string) {
 	if r == nil {
 		t.Fatalf("no %s", name)
 	}
-	feed.Refuse(resource.Client{}, resource.Nack{Resource: r, Reason: reason, Local: true})
+	feed.Refuse(resource.Client{}, resource.Nack{Resource: r, Reason: reason, LocalCause: true})
 }
 
 const clusterOfA = "outbound|80||a.test"

@@ -48,7 +48,7 @@ func startWatching(t *testing.T, folder string, options discovery.Options) *disc
 	t.Helper()
 	watcher := watch.New(watch.Options{Suffixes: []string{".yaml"},
 		Delays: watch.Delays{Debounce: time.Millisecond, MaxDelay: time.Millisecond}})
-	must(t, watcher.Set([]string{folder + "/..."}))
+	must(t, watcher.SetPaths([]string{folder + "/..."}))
 	ctx, cancel := context.WithCancel(context.Background())
 	watched := make(chan error, 1)
 	go func() { watched <- watcher.Run(ctx) }()

@@ -107,7 +107,7 @@ func TestTaken_OtherListenersKeepTheirAddress(t *testing.T) {
 			[]string{"port 15090 belongs to the metrics"}},
 	} {
 		server, _ := start(t, discovery.Options{Files: []string{meshOf(t, test.objects...)},
-			Namespace: "shop", Settings: discovery.Settings{Reserved: taken}})
+			Namespace: "shop", Settings: discovery.Settings{ReservedAddresses: taken}})
 		feed := feedOf(t, server, test.kind)
 		snapshot, _ := feed.Current()
 		if got := slices.Sorted(maps.Keys(snapshot.ByType(resource.ListenerType))); !slices.Equal(got,

@@ -63,12 +63,12 @@ type refusals struct {
 	all []string
 }
 
-func (*refusals) Connected(xds.Stream)                   {}
-func (*refusals) Disconnected(xds.Stream, error)         {}
-func (*refusals) Pushed(xds.Stream, xds.Push)            {}
-func (*refusals) Accepted(xds.Stream, string, string)    {}
-func (*refusals) Recovered(xds.Stream, string, []string) {}
-func (r *refusals) Refused(_ xds.Stream, refusal xds.Refusal) {
+func (*refusals) OnConnect(xds.Stream)                    {}
+func (*refusals) OnDisconnect(xds.Stream, error)          {}
+func (*refusals) OnPush(xds.Stream, xds.Push)             {}
+func (*refusals) OnAck(xds.Stream, string, string)        {}
+func (*refusals) OnRecovery(xds.Stream, string, []string) {}
+func (r *refusals) OnNack(_ xds.Stream, refusal xds.Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.all = append(r.all, fmt.Sprintf("%s %v: %s", refusal.Type, refusal.Resources, refusal.Error))

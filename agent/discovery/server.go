@@ -23,7 +23,7 @@ import (
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/histogram"
 	"outrider.org/outrider/agent/jwks"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/typedconfig"
 	"outrider.org/outrider/agent/wasm"
@@ -35,7 +35,7 @@ type Problem = object.Problem
 // Server translates files to resources. It is ready once all files were read. Its methods are safe
 // for concurrent use.
 type Server struct {
-	part.Readiness
+	lifecycle.Readiness
 	options      Options
 	certificates *certificates
 	keySets      *jwks.Fetcher
@@ -64,7 +64,7 @@ type Server struct {
 	closed atomic.Pointer[string] // result of WithheldReason; nil: ""
 	// objects that an older version of the agent replaced by earlier ones after a refusal; nil:
 	// none
-	reverted atomic.Pointer[lastgood.Reverted]
+	reverted atomic.Pointer[lastgood.RevertedVersions]
 
 	mu            sync.Mutex         // guards all fields below
 	config        *configuration     // configuration read from the files
@@ -115,22 +115,24 @@ func New(options Options) (*Server, error) {
 		s.certificates = newCertificates(options.ProxyReadCheck, options.AgentReadCheck, inspectWait,
 			options.Logger)
 	}
-	s.restoreMesh(lastGood.Mesh)
+	s.restoreMesh(lastGood.MeshConfig)
 	s.takeMesh(s.readMesh(options.Settings.MeshConfigFile))
-	options.OnTrustChange(s.mesh.Authorities, s.mesh.BundleURLs)
+	options.OnTrustChange(s.mesh.TrustedCAs, s.mesh.SPIFFEBundleURLs)
 	s.config = &configuration{namespace: options.Settings.Namespace,
-		store: newStore(options, s.check(), lastGood), held: lastGood.Objects, away: lastGood.AwayPaths,
-		folders: lastGood.PolicyFolders, policies: lastGood.PolicyCounts, lost: lastGood.FoldersLost}
+		store: newStore(options, s.check(),
+			lastGood), held: lastGood.Objects, away: lastGood.MissingPaths,
+		folders: lastGood.PolicyFolderInodes, policies: lastGood.PolicyCounts, lost: lastGood.PoliciesIncomplete}
 	s.config.reset(s.newWorld())
 	return s, nil
 }
 
 func newStore(o Options, check filterCheck, lastGood lastgood.State) *store.Store {
 	return store.New(store.Options{Paths: o.Files, Namespace: o.Settings.Namespace,
-		Validate: check.object, ValidateAll: check.unlinked, AwaitPaths: o.AwaitFiles,
-		LastGood: lastGood.Objects, AwayPaths: lastGood.AwayPaths,
-		PolicyFolders: lastGood.PolicyFolders, PolicyCounts: lastGood.PolicyCounts, FoldersLost: lastGood.FoldersLost,
-		TolerateUnknown: o.ServedBefore && !lastGood.ChecksUnknownFields, Sources: o.Sources, RequiredSources: o.RequiredSources})
+		Validate: check.object, ValidateEnvoyFilters: check.unlinked, AwaitPaths: o.AwaitFiles,
+		LastGood: lastGood.Objects, MissingPaths: lastGood.MissingPaths,
+		PolicyFolderInodes: lastGood.PolicyFolderInodes, PolicyCounts: lastGood.PolicyCounts, PoliciesIncomplete: lastGood.PoliciesIncomplete,
+		TolerateUnknownFields: o.FilesServedBefore &&
+			!lastGood.ChecksUnknownFields, Sources: o.Sources, RequiredSources: o.RequiredSources})
 }
 
 // Run reads the files, and reads changed files again, until the context ends. It returns nil.
@@ -176,7 +178,7 @@ func (s *Server) Run(ctx context.Context) error {
 		case <-s.wake:
 			s.applyNamespaces()
 		case <-s.reconsider:
-			s.config.store.RevalidateDoubtful()
+			s.config.store.RevalidateInvalid()
 			s.read((*store.Store).Load, nil)
 		case <-s.keySets.Changed():
 			s.publishKeySets()
@@ -233,7 +235,7 @@ func (s *Server) push(changes []object.Change, paths []string) {
 	if c.loaded { // the first load is logged as a whole, and the state before it is unknown
 		s.logChanges(changes)
 		for _, change := range changes {
-			now.objects[change.Newest().Key] = true
+			now.objects[change.NewElseOld().Key] = true
 		}
 	}
 	if len(changes) > 0 {
@@ -243,7 +245,7 @@ func (s *Server) push(changes []object.Change, paths []string) {
 	touched := c.apply(changes)
 	c.recordStore()
 	s.dropIdle(time.Now())
-	if first || len(touched.Policies) > 0 {
+	if first || len(touched.ChangedPolicies) > 0 {
 		s.requireKeySets()
 		s.requireModules()
 	}
@@ -261,7 +263,7 @@ func (s *Server) push(changes []object.Change, paths []string) {
 // published once the files were read. The caller must watch the feed, because the server drops
 // feeds without watchers after some minutes.
 func (s *Server) Feed(node *corev3.Node) (*resource.Feed, error) {
-	if WantsObjects(node) {
+	if RequestsIstioObjects(node) {
 		return s.objectsFeed()
 	}
 	v, err := s.viewOf(node)
@@ -305,7 +307,7 @@ func (s *Server) configure(settings Settings, retry bool) error {
 	if retry {
 		s.retry()
 		if s.modules != nil {
-			s.modules.Reread()
+			s.modules.RereadFiles()
 		}
 	}
 	s.requireModules()

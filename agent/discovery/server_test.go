@@ -175,8 +175,8 @@ spec:
 			"namespace: shop}\n"+
 			"spec: {servers: [{port: {number: %d, name: http, protocol: HTTP}, hosts: ['*']}]}\n",
 			parts.FreePort(t)))
-	board := condition.NewBoard()
-	server, changes := start(t, discovery.Options{Files: []string{directory}, Board: board})
+	board := condition.NewRegistry()
+	server, changes := start(t, discovery.Options{Files: []string{directory}, Conditions: board})
 	e := startEnvoy(t, "router", server)
 	eventually(t, "the refusal is reported", func() (bool, string) {
 		problems := server.Problems()
@@ -209,8 +209,8 @@ func TestProblems_ReportedOnceAndBounded(t *testing.T) {
 	for i := range 50 {
 		write(t, filepath.Join(directory, fmt.Sprintf("%02d.yaml", i)), "a: [")
 	}
-	board := condition.NewBoard()
-	server, changes := start(t, discovery.Options{Files: []string{directory}, Board: board})
+	board := condition.NewRegistry()
+	server, changes := start(t, discovery.Options{Files: []string{directory}, Conditions: board})
 	if got := len(server.Problems()); got != 50 {
 		t.Errorf("%d problems", got)
 	}
@@ -231,7 +231,7 @@ func TestProblems_ReportedOnceAndBounded(t *testing.T) {
 		t.Errorf("%d events after nothing new", got)
 	}
 	for _, unused := range []bool{true, false} {
-		err := server.Configure(discovery.Settings{NoEnvoy: unused})
+		err := server.Configure(discovery.Settings{ServesNoEnvoy: unused})
 		if got := board.Conditions(); err != nil || len(got) > 0 == unused ||
 			len(server.Problems()) != 50 {
 			t.Errorf("unused %v: %v, %d problems, %v", unused, got, len(server.Problems()), err)

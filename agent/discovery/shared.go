@@ -22,10 +22,10 @@ type FleetServer struct {
 	// Guarded by the server's mu.
 	subscriptions map[*subscription]struct{} // subscriptions of captured proxies
 	index         *addressIndex              // nil until the first captured proxy subscribes
-	indexed       *model.World               // World from which index was built
+	indexed       *model.Mesh                // World from which index was built
 }
 
-// NewFleetServer returns the FleetServer of a server without Options.OwnAddresses. It must be
+// NewFleetServer returns the FleetServer of a server without Options.ViewPerAddresses. It must be
 // called before the server is used.
 func NewFleetServer(s *Server) *FleetServer {
 	shared := &FleetServer{Server: s, subscriptions: map[*subscription]struct{}{}}
@@ -42,7 +42,7 @@ type subscription struct {
 
 	view *served // current view; nil: none yet
 	// ports that the host serves; nil: the view depends on the host's first address instead
-	own *view.OwnPorts
+	own *view.HostServicePorts
 }
 
 // Subscribe returns a function that returns the current feed of a connected proxy, as Feed does,
@@ -51,7 +51,7 @@ type subscription struct {
 // Options.MaxViewsPerIdentity).
 func (s *FleetServer) Subscribe(node *corev3.Node, identity string, moved func()) (
 	feed func() (*resource.Feed, error), end func()) {
-	if WantsObjects(node) {
+	if RequestsIstioObjects(node) {
 		return s.objectsFeed, func() {}
 	}
 	sub := &subscription{name: proxyName(node), owner: cmp.Or(identity, "none"), moved: moved}
@@ -87,7 +87,7 @@ func (s *FleetServer) feedFor(sub *subscription, node *corev3.Node) (*resource.F
 		}
 	}
 	sub.view, sub.own = v, of.own
-	if first && sub.node.Captured() {
+	if first && sub.node.IsIntercepted() {
 		s.subscriptions[sub] = struct{}{}
 	}
 	if sub.own != nil && slices.ContainsFunc(sub.own.Problems, func(p Problem) bool {
@@ -131,29 +131,29 @@ func (s *FleetServer) end(sub *subscription) {
 }
 
 // ownPorts implements sharing.
-func (s *FleetServer) ownPorts(n model.Node) (addresses []string, own *view.OwnPorts) {
+func (s *FleetServer) ownPorts(n model.Node) (addresses []string, own *view.HostServicePorts) {
 	w := s.config.world
-	scope := w.Scope(n)
+	scope := w.SidecarScope(n)
 	if len(scope.Spec.GetIngress()) > 0 {
 		return n.Addresses[:min(1, len(n.Addresses))], nil
 	}
 	if s.indexed != w {
 		s.index, s.indexed = newAddressIndex(w), w
 	}
-	found := view.FindOwnPorts(w, n, scope, s.index.of(n.Addresses))
+	found := view.SelectHostServicePorts(w, n, scope, s.index.of(n.Addresses))
 	return nil, &found
 }
 
 // move implements sharing.
-func (s *FleetServer) move(touched model.Touched) {
+func (s *FleetServer) move(touched model.ChangeSummary) {
 	var changed map[string]struct{}
 	if s.indexed == s.config.world {
-		changed = s.index.update(s.indexed, touched.Hosts)
+		changed = s.index.update(s.indexed, touched.ChangedHosts)
 	}
 	if s.config.closed != nil {
 		return // reopen calls move again, once resources are served
 	}
-	all := touched.Sidecars || touched.Telemetries
+	all := touched.SidecarsChanged || touched.TelemetriesChanged
 	if !all && len(changed) == 0 {
 		return
 	}
@@ -176,11 +176,11 @@ func (s *FleetServer) moveOne(sub *subscription) {
 	if now.own == nil {
 		return
 	}
-	served := sub.view.OwnPorts()
+	served := sub.view.HostServicePorts()
 	if served.SameObjects(*sub.own) && !served.SameObjects(*now.own) {
 		// the ports are the same, but their objects are newer versions
-		sub.view.SetOwnPorts(*now.own)
-		s.update(sub.view, model.Touched{})
+		sub.view.SetHostServicePorts(*now.own)
+		s.update(sub.view, model.ChangeSummary{})
 	}
 	sub.own = now.own
 }

@@ -131,7 +131,7 @@ func TestShared_CapturedHosts(t *testing.T) {
 	}
 	shared, own := t.TempDir(), t.TempDir()
 	fleet, changes := startShared(t, discovery.Options{Files: []string{shared}})
-	alone, changesAlone := start(t, discovery.Options{Files: []string{own}, OwnAddresses: true})
+	alone, changesAlone := start(t, discovery.Options{Files: []string{own}, ViewPerAddresses: true})
 	var proxies []*proxyOfFleet
 	for i := range 4 {
 		p, end, err := subscribe(t, fleet, "", capturedAt(fmt.Sprintf("10.0.0.%d", i+1)))

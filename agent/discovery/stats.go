@@ -32,7 +32,7 @@ func (s *Server) Stats() Stats {
 	defer s.mu.Unlock()
 	return Stats{Services: s.config.world.ServiceHostCount(), Objects: maps.Clone(s.config.objects),
 		Views: len(s.views), Problems: len(s.problems),
-		Debounce: s.debounced.Read(), Push: s.pushed.Read()}
+		Debounce: s.debounced.Counts(), Push: s.pushed.Counts()}
 }
 
 // Inventory returns all services, and the workloads that may not receive requests. It holds the

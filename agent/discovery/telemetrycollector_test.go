@@ -230,7 +230,7 @@ func TestTelemetry_LogsAndTraces(t *testing.T) {
 			return false, string(content)
 		})
 		said, err := server.Explain(kindNode("sidecar"), explain.Request{Host: "web.test",
-			Port: uint32(port)}, explain.State{})
+			Port: uint32(port)}, explain.EnvoyState{})
 		must(t, err)
 		if text := explained(said.Steps); !strings.Contains(text, test.explained) ||
 			!strings.Contains(text, "telemetry.yaml:1") {

@@ -20,7 +20,7 @@ import (
 type filterCheck struct {
 	typed    *typedconfig.Checker // checks types that are not linked; nil: only Envoy checks them
 	newer    func() bool
-	reverted func() *lastgood.Reverted
+	reverted func() *lastgood.RevertedVersions
 	register bool // see Options.RegisterWorkloads
 	remote   bool // the proxies are on other hosts
 }
@@ -55,7 +55,7 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 			Message: "a ProxyConfig has no effect: the processes of proxies are those of their hosts",
 			Fix:     remoteFix})
 	}
-	if message := c.reverted().ObjectError(o); message != "" {
+	if message := c.reverted().ObjectRefusal(o); message != "" {
 		findings = append(findings, object.Finding{Severity: condition.Error, Message: message,
 			Fix: revertedFix})
 	}
@@ -63,8 +63,8 @@ func (c filterCheck) object(o *object.Object) []object.Finding {
 }
 
 // unlinked checks the typed_configs in EnvoyFilters whose types are not linked.
-func (c filterCheck) unlinked(filters []*object.Object) []store.Verdict {
-	verdicts := make([]store.Verdict, len(filters))
+func (c filterCheck) unlinked(filters []*object.Object) []store.ValidationResult {
+	verdicts := make([]store.ValidationResult, len(filters))
 	if c.typed == nil {
 		return verdicts
 	}
@@ -73,7 +73,7 @@ func (c filterCheck) unlinked(filters []*object.Object) []store.Verdict {
 	var at []string
 	for i, o := range filters {
 		read, _ := patch.Read(o)
-		for _, f := range read.Unlinked {
+		for _, f := range read.UnlinkedMessages {
 			value, err := protojson.Marshal(f.Value)
 			if err != nil {
 				continue // never happens: the config was decoded from JSON
@@ -100,12 +100,12 @@ func (c filterCheck) unlinked(filters []*object.Object) []store.Verdict {
 // finding converts a finding in an object's typed_config at a path.
 func (c filterCheck) finding(f typedconfig.Finding, at string) object.Finding {
 	out := object.Finding{Field: at, Severity: f.Severity, Message: f.Message, Fix: f.Fix,
-		UnknownField: f.Unknown}
+		UnknownField: f.UnknownField}
 	if f.Field != "" && f.Field[0] != '[' {
 		out.Field += "."
 	}
 	out.Field += f.Field
-	if f.Unknown && c.newer() {
+	if f.UnknownField && c.newer() {
 		out.Severity = condition.Warning
 		out.Fix = "Envoy alone checks it: this version of Outrider has the API of Envoy " +
 			typedconfig.LinkedEnvoyAPI

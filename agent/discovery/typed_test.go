@@ -52,8 +52,9 @@ func newTyped() *typed {
 		all := make([][]typedconfig.Finding, len(configs))
 		for i, config := range configs {
 			if strings.Contains(string(config.Value), "bad") {
-				all[i] = []typedconfig.Finding{{Field: "bad", Severity: condition.Error, Unknown: true,
-					Message: `Unlinked has no field "bad"`}}
+				all[i] = []typedconfig.Finding{{Field: "bad", Severity: condition.Error,
+					UnknownField: true,
+					Message:      `Unlinked has no field "bad"`}}
 			}
 		}
 		return all, nil
@@ -76,7 +77,7 @@ func newTypedRig(t *testing.T, field, lastGood string, c *typed) *typedRig {
 		changes: make(chan []string)}
 	r.write(field)
 	r.server, _ = start(t, discovery.Options{Files: []string{filepath.Dir(r.file)}, LastGoodFile: lastGood,
-		ServedBefore: filepath.Base(lastGood) == "served.json", ChangedPaths: r.changes, TypedConfigs: &c.checker})
+		FilesServedBefore: filepath.Base(lastGood) == "served.json", ChangedPaths: r.changes, TypedConfigs: &c.checker})
 	feedOf(t, r.server, "sidecar")
 	return r
 }
@@ -207,7 +208,7 @@ func TestTypedConfigs_NewerEnvoyMayHaveFields(t *testing.T) {
 		"value: {lb_polici: RANDOM,\n  lb_policy: NEWEST}}}]}\n")
 	for _, newer := range []bool{false, true} {
 		problems, err := discovery.Check([]string{file},
-			discovery.CheckOptions{NewerEnvoy: func() bool { return newer }})
+			discovery.CheckOptions{EnvoyIsNewer: func() bool { return newer }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -45,12 +45,12 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 	if of.InUse() != nil {
 		inUse = append(inUse, of.InUse())
 	}
-	for _, key := range of.Replaced {
-		if snapshot.Retained(key) {
+	for _, key := range of.RetainedListeners {
+		if snapshot.IsRetained(key) {
 			inUse = append(inUse, snapshot.Get(key))
 		}
 	}
-	if of.Accepted == nil && len(inUse) == 0 || newest.Type != resource.ListenerType {
+	if of.LastAccepted == nil && len(inUse) == 0 || newest.Type != resource.ListenerType {
 		return Problem{}, false
 	}
 	for _, restriction := range restrictions {
@@ -65,7 +65,7 @@ func (s *Server) unenforced(snapshot *resource.Snapshot,
 		}
 		message := fmt.Sprintf("%sEnvoy refused the %s", notEnforced, described(newest))
 		for _, o := range newest.Origins {
-			if !object.Kind(o.Kind).Restricts() {
+			if !object.Kind(o.Kind).CanRestrictAccess() {
 				message += " from " + o.String()
 				break
 			}
@@ -107,7 +107,7 @@ func (s *Server) likeliestPolicy(of *resource.RefusedVersion, kinds []object.Kin
 func (s *Server) restricts(o resource.Origin) bool {
 	of := s.config.world.Extension(object.Key{Kind: object.Kind(o.Kind), Namespace: o.Namespace,
 		Name: o.Name})
-	return of == nil || of.Restricts()
+	return of == nil || of.RestrictsAccess()
 }
 
 // admitsWithoutExtensions reports whether the accepted version of a listener lacks an extension

@@ -51,7 +51,7 @@ func guards(r *resource.Resource) []guard {
 	var all []guard
 	for _, chain := range filterChains(r) {
 		eachFilter(chain, func(name string, config *anypb.Any) {
-			if translate.IsGuard(name) {
+			if translate.IsSecurityFilter(name) {
 				all = append(all, guard{name, config})
 			}
 		})
@@ -78,11 +78,11 @@ func eachFilter(chain *listenerv3.FilterChain, visit func(name string, config *a
 func (g guard) rules() (rules *rbacv3.RBAC, ok bool) {
 	var requests httprbacv3.RBAC
 	if g.config.UnmarshalTo(&requests) == nil {
-		return requests.Rules, translate.IsDryRun(requests.ShadowRulesStatPrefix)
+		return requests.Rules, translate.IsDryRunPrefix(requests.ShadowRulesStatPrefix)
 	}
 	var connections networkrbacv3.RBAC
 	if g.config.UnmarshalTo(&connections) == nil {
-		return connections.Rules, translate.IsDryRun(connections.ShadowRulesStatPrefix)
+		return connections.Rules, translate.IsDryRunPrefix(connections.ShadowRulesStatPrefix)
 	}
 	return nil, false
 }
@@ -114,10 +114,10 @@ func (g guard) admitsNoLessThan(other guard) bool {
 func containsRules(one, other *rbacv3.RBAC) bool {
 	has := map[string]bool{}
 	for _, p := range one.Policies {
-		has[object.Wire(proto.Message(p))] = true
+		has[object.EncodeDeterministic(proto.Message(p))] = true
 	}
 	for _, p := range other.Policies {
-		if !has[object.Wire(proto.Message(p))] {
+		if !has[object.EncodeDeterministic(proto.Message(p))] {
 			return false
 		}
 	}

@@ -26,16 +26,19 @@ func TestAdmitsWithoutGuards(t *testing.T) {
 			Name: action.String()}, Spec: &security.AuthorizationPolicy{Action: action, Rules: rules}}
 	}
 	listener := func(policies ...*object.Object) *resource.Resource {
-		w := model.NewWorld("cluster.local", mesh.Default())
+		w := model.NewMesh("cluster.local", mesh.Default())
 		for _, o := range policies {
 			w.Apply([]object.Change{{New: o}})
 		}
-		a := translate.Authorize(w, model.Node{Namespace: "shop"})
-		in := translate.Inbound{Port: 80, Name: "p", Protocol: model.AutoProtocol, Bind: "127.0.0.1",
+		a := translate.AuthorizationPolicies(w, model.Node{Namespace: "shop"})
+		in := translate.InboundListener{Port: 80, Name: "p", Protocol: model.AutoProtocol,
+			Bind:           "127.0.0.1",
 			ConnectionPool: &networking.ConnectionPoolSettings{},
-			Guards: translate.Guards{Connections: a.Connections, Requests: slices.Concat(
-				translate.Authenticate(w, model.Node{Namespace: "shop"}).Requests, a.Requests)}}
-		r, err := in.Listener(w.Mesh())
+			SecurityFilters: translate.SecurityFilters{RBACNetwork: a.RBACNetwork,
+				RBACHTTP: slices.Concat(
+					translate.RequestAuthentications(w,
+						model.Node{Namespace: "shop"}).Filters, a.RBACHTTP)}}
+		r, err := in.Listener(w.MeshConfig())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,7 +18,7 @@ const (
 
 // served is the view of one kind of proxy, with the proxies that use it.
 type served struct {
-	*view.View
+	*view.ProxyView
 	namespace string    // namespace of objects that name none; see ownDefault
 	requested time.Time // time of the last request for its feed
 	// first proxy that accepted resources of the view, see proxyName; "": none yet
@@ -50,9 +50,9 @@ type sharing interface {
 	// ownPorts returns what replaces the addresses of a captured proxy in its view: the service
 	// ports that its host serves. If its Sidecar has ingress listeners, which may need an address,
 	// it returns the host's first address instead, and own is nil.
-	ownPorts(n model.Node) (addresses []string, own *view.OwnPorts)
+	ownPorts(n model.Node) (addresses []string, own *view.HostServicePorts)
 	// move notifies the proxies that have another view after a change.
-	move(touched model.Touched)
+	move(touched model.ChangeSummary)
 	// problems returns the problems of the ports that the hosts of connected proxies serve.
 	problems() []Problem
 }
@@ -61,30 +61,30 @@ type sharing interface {
 // addresses are equal.
 type none struct{}
 
-func (none) ownPorts(n model.Node) ([]string, *view.OwnPorts) { return n.Addresses, nil }
-func (none) move(model.Touched)                               {}
-func (none) problems() []Problem                              { return nil }
+func (none) ownPorts(n model.Node) ([]string, *view.HostServicePorts) { return n.Addresses, nil }
+func (none) move(model.ChangeSummary)                                 {}
+func (none) problems() []Problem                                      { return nil }
 
 // class holds the properties that determine a proxy's view.
 type class struct {
 	kind
-	node model.Node     // node of the view; proxies of the class may differ in its addresses
-	own  *view.OwnPorts // ports that the hosts serve; nil: the ports at the addresses of node
+	node model.Node             // node of the view; proxies of the class may differ in its addresses
+	own  *view.HostServicePorts // ports that the hosts serve; nil: the ports at the addresses of node
 }
 
 // classify returns the class of a proxy. Callers of classify and viewFor hold mu.
 func (s *Server) classify(n model.Node, proxy string) class {
 	c := class{node: n}
 	switch {
-	case s.options.OwnAddresses:
-	case n.Captured():
+	case s.options.ViewPerAddresses:
+	case n.IsIntercepted():
 		c.node.Addresses, c.own = s.sharing.ownPorts(n)
 	default:
 		c.node.Addresses = nil
 	}
 	c.kind = kind{Node: nodeKey(c.node), Version: n.EnvoyVersion, Proxy: proxy}
 	if c.own != nil {
-		c.Node += "\nports\n" + c.own.Key
+		c.Node += "\nports\n" + c.own.EquivalenceKey
 	}
 	if s.ownDefault(n.Namespace) != n.Namespace {
 		// objects without a namespace are in the namespace of the settings, not of the proxy: the
@@ -109,15 +109,15 @@ func (s *Server) viewFor(of class) (*served, error) {
 	if len(s.views) >= s.options.MaxViews {
 		return nil, tooManyKinds(len(s.views), "")
 	}
-	of.node.NameTable = s.options.NameTables && of.node.Metadata["DNS_CAPTURE"] == "true"
+	of.node.WantsNameTable = s.options.ServeNameTables && of.node.Metadata["DNS_CAPTURE"] == "true"
 	made, err := view.New(c.world, of.node, c.cache, s.certificates.look)
 	if err != nil {
 		return nil, err
 	}
 	if of.own != nil {
-		made.SetOwnPorts(*of.own)
+		made.SetHostServicePorts(*of.own)
 	}
-	v := &served{View: made, namespace: namespace, requested: now, kind: of.kind, created: now}
+	v := &served{ProxyView: made, namespace: namespace, requested: now, kind: of.kind, created: now}
 	made.Feed().OnRefusal(func() {
 		select {
 		case s.nacked <- struct{}{}:
@@ -132,7 +132,7 @@ func (s *Server) viewFor(of class) (*served, error) {
 		s.outdated = true
 		s.wakeRun()
 	case c.loaded:
-		s.update(v, c.world.AllTouched())
+		s.update(v, c.world.EverythingChanged())
 	}
 	if c.loaded || dropped {
 		s.reportProblems()

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Codes of conditions.
@@ -51,14 +51,14 @@ type Options struct {
 	Folders func() []Folder
 	// Failures reads the current number. It returns nil, nil if Envoy writes no log file, and an
 	// error if the number is unknown.
-	Failures func(ctx context.Context) (*LogWriteFailures, error)
-	Board    *condition.Board
-	Logger   *slog.Logger
+	Failures   func(ctx context.Context) (*LogWriteFailures, error)
+	Conditions *condition.Registry
+	Logger     *slog.Logger
 }
 
 // Checker checks the folders.
 type Checker struct {
-	part.Readiness
+	lifecycle.Readiness
 	options Options
 	wake    chan struct{}
 	before  *LogWriteFailures // owned by Run
@@ -104,10 +104,10 @@ func (c *Checker) Run(ctx context.Context) error {
 
 func (c *Checker) report(code, sentence string) {
 	if sentence == "" {
-		c.options.Board.Clear(code)
+		c.options.Conditions.Clear(code)
 		return
 	}
-	c.options.Board.Raise(code, condition.Error, sentence)
+	c.options.Conditions.Raise(code, condition.Error, sentence)
 }
 
 // checkLogs compares the number of failed writes with that of the last check. The condition does

@@ -21,7 +21,7 @@ import (
 
 func start(t *testing.T, o Options) (*Checker, func() string) {
 	t.Helper()
-	o.Board, o.Logger = condition.NewBoard(), slog.New(slog.DiscardHandler)
+	o.Conditions, o.Logger = condition.NewRegistry(), slog.New(slog.DiscardHandler)
 	c := New(o)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -29,7 +29,7 @@ func start(t *testing.T, o Options) (*Checker, func() string) {
 	t.Cleanup(func() { cancel(); <-ended })
 	return c, func() string {
 		var all []string
-		for _, found := range o.Board.Conditions() {
+		for _, found := range o.Conditions.Conditions() {
 			all = append(all, found.Code+": "+found.Sentence)
 		}
 		return strings.Join(all, "\n")
@@ -87,7 +87,7 @@ func TestChecker_FullFileSystem(t *testing.T) {
 func TestChecker_HangingFileSystem(t *testing.T) {
 	release := make(chan struct{})
 	c := New(Options{Failures: noFailures, Folders: func() []Folder { <-release; return nil },
-		Board: condition.NewBoard(), Logger: slog.New(slog.DiscardHandler)})
+		Conditions: condition.NewRegistry(), Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	if err := c.Run(ctx); err != nil {

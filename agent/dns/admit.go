@@ -37,7 +37,7 @@ func (s *Server) enter(from netip.AddrPort) (leave func()) {
 // keyOfTCP returns the key of the user at the other end of a connection. If the connection was
 // redirected, the remote address of the user's socket is that of the original resolver. The socket
 // is therefore found by its local address only.
-func (s *Server) keyOfTCP(c net.Conn) admission.Key {
+func (s *Server) keyOfTCP(c net.Conn) admission.ClientKey {
 	key := admission.KeyOfTCP(c)
 	from := c.RemoteAddr().(*net.TCPAddr).AddrPort()
 	if key.Local() || !s.local.has(from.Addr()) {
@@ -50,23 +50,24 @@ func (s *Server) keyOfTCP(c net.Conn) admission.Key {
 // address is ignored, because that of a redirected query is the original resolver. If sockets of
 // several users have the address, the key is that of UnknownUser, so that no user can occupy slots
 // of another.
-func keyOf(protocol sockdiag.Protocol, address netip.AddrPort) admission.Key {
+func keyOf(protocol sockdiag.Protocol, address netip.AddrPort) admission.ClientKey {
 	key, rank := admission.KeyOfUser(admission.UnknownUser), 0
 	ip := address.Addr().Unmap().WithZone("")
-	_ = sockdiag.EachOnPorts(protocol, address.Port(), address.Port(), func(one sockdiag.Socket) {
-		this, owner := 0, admission.KeyOfUser(one.UID)
-		switch {
-		case one.Address.Addr().Unmap() == ip:
-			this = 2
-		case !one.Address.Addr().IsUnspecified() || one.Inode == 0:
-		case one.Address.Addr().Is4() == ip.Is4() || ip.Is4() && !one.IPv6Only:
-			this = 1
-		}
-		if this > rank {
-			key, rank = owner, this
-		} else if this == rank && key != owner {
-			key = admission.KeyOfUser(admission.UnknownUser)
-		}
-	}, sockdiag.Established, sockdiag.Unconnected)
+	_ = sockdiag.EachSocketOnPorts(protocol, address.Port(), address.Port(),
+		func(one sockdiag.Socket) {
+			this, owner := 0, admission.KeyOfUser(one.UID)
+			switch {
+			case one.Address.Addr().Unmap() == ip:
+				this = 2
+			case !one.Address.Addr().IsUnspecified() || one.Inode == 0:
+			case one.Address.Addr().Is4() == ip.Is4() || ip.Is4() && !one.IPv6Only:
+				this = 1
+			}
+			if this > rank {
+				key, rank = owner, this
+			} else if this == rank && key != owner {
+				key = admission.KeyOfUser(admission.UnknownUser)
+			}
+		}, sockdiag.Established, sockdiag.Unconnected)
 	return key
 }

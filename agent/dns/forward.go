@@ -31,7 +31,7 @@ const (
 
 // forwarder sends queries to upstreams. Concurrent equal queries share one response.
 type forwarder struct {
-	board *condition.Board
+	board *condition.Registry
 	group singleflight.Group
 	cache atomic.Pointer[cache]
 
@@ -43,7 +43,7 @@ type forwarder struct {
 	inFlight map[string]int
 }
 
-func newForwarder(board *condition.Board) *forwarder {
+func newForwarder(board *condition.Registry) *forwarder {
 	f := &forwarder{board: board, inFlight: map[string]int{}}
 	f.forget()
 	return f

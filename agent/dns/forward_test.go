@@ -191,8 +191,9 @@ func TestForward_BreaksLoops(t *testing.T) {
 // Settings that arrive before the host's files are read do not raise the condition that there is no
 // upstream.
 func TestForward_ReportsNoMissingUpstreamBeforeResolvConf(t *testing.T) {
-	board := condition.NewBoard()
-	s := New(Options{Listen: "127.0.0.1:0", Board: board, Logger: slog.New(slog.DiscardHandler)})
+	board := condition.NewRegistry()
+	s := New(Options{Listen: "127.0.0.1:0", Conditions: board,
+		Logger: slog.New(slog.DiscardHandler)})
 	if s.Configure(config.DNS{}); len(board.Conditions()) > 0 {
 		t.Errorf("%+v", board.Conditions())
 	}

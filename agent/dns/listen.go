@@ -88,7 +88,7 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 			before.close()
 			continue
 		}
-		s.options.Board.Raise(conditionAddress, condition.Error, fmt.Sprintf(
+		s.options.Conditions.Raise(conditionAddress, condition.Error, fmt.Sprintf(
 			"no DNS proxy on [dns] listen: %v; it is tried again every second", err))
 		s.MarkReady()
 		select {
@@ -97,7 +97,7 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 			return nil, false, ctx.Err()
 		}
 	}
-	s.options.Board.Clear(conditionAddress)
+	s.options.Conditions.Clear(conditionAddress)
 	again = len(before) < stored
 	before.close() // close the sockets of another address
 	return bound, again, nil

@@ -65,7 +65,7 @@ var resolvDelays = watch.Delays{Debounce: 20 * time.Millisecond, MaxDelay: 200 *
 // watchFiles returns a watcher of the files.
 func watchFiles(files []string, log *slog.Logger) (*watch.Watcher, error) {
 	w := watch.New(watch.Options{Delays: resolvDelays, Logger: log})
-	if err := w.Set(files); err != nil {
+	if err := w.SetPaths(files); err != nil {
 		return nil, fmt.Errorf("watch resolvers: %w", err)
 	}
 	return w, nil

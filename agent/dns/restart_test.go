@@ -32,7 +32,7 @@ type instance struct {
 func startInstance(t *testing.T, manager *fdstoretest.Manager, options Options) *instance {
 	t.Helper()
 	options.Store = manager.Start()
-	options.Board, options.Logger = condition.NewBoard(), slog.New(slog.DiscardHandler)
+	options.Conditions, options.Logger = condition.NewRegistry(), slog.New(slog.DiscardHandler)
 	options.ResolvConf = []string{filepath.Join(t.TempDir(), "resolv.conf")}
 	manager.Count("") // processes the messages that the store has sent
 	i := &instance{Server: New(options), t: t, done: make(chan error, 1)}
@@ -125,7 +125,7 @@ func TestRestart_LosesNoQuery(t *testing.T) {
 	third.SetNames(names)
 	expect("another address", query("udp", "a.test."), mesh)
 	third.stop()
-	third.CloseStored()
+	third.CloseStoredSockets()
 	if n := manager.Count(storedSockets); n != 0 {
 		t.Errorf("%d sockets are left", n)
 	}
@@ -145,7 +145,8 @@ func TestRestart_KeepsTheRoute(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = listener.Close() }()
-	options := Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t)), Resolved: socket}
+	options := Options{Listen: fmt.Sprint("127.0.0.1:", parts.FreePort(t)),
+		ResolvedHelperSocket: socket}
 	// helper accepts a connection as outrider-resolved and confirms its first domains. The channel
 	// is closed when the connection ends.
 	helper := func(i *instance) <-chan struct{} {
@@ -199,7 +200,7 @@ func TestRestart_KeepsTheRoute(t *testing.T) {
 	})
 	second.stop()
 	lasts(next)
-	second.CloseStored()
+	second.CloseStoredSockets()
 	manager.Count(storedRoute)
 	<-next
 }
@@ -221,7 +222,7 @@ func TestRestart_EndsTheRouteThatIsNotConfigured(t *testing.T) {
 		t.Fatalf("%d descriptors are stored", n)
 	}
 	store := manager.Start()
-	_ = New(Options{Listen: "127.0.0.1:15053", Store: store, Board: condition.NewBoard(),
+	_ = New(Options{Listen: "127.0.0.1:15053", Store: store, Conditions: condition.NewRegistry(),
 		Logger: slog.New(slog.DiscardHandler)})
 	// as the agent does after it has created all its components
 	if err := store.Discard(); err != nil {

@@ -126,7 +126,7 @@ type rig struct {
 	*Server
 	t          testing.TB
 	address    string
-	board      *condition.Board
+	board      *condition.Registry
 	resolvConf string
 }
 
@@ -134,7 +134,7 @@ type rig struct {
 // listening address and "resolved SOCKET" for the socket of the helper.
 func start(t testing.TB, upstreams ...string) *rig {
 	t.Helper()
-	r := &rig{t: t, board: condition.NewBoard(),
+	r := &rig{t: t, board: condition.NewRegistry(),
 		resolvConf: filepath.Join(t.TempDir(), "resolv.conf"),
 		address:    fmt.Sprint("127.0.0.1:", parts.FreePort(t))}
 	if len(upstreams) > 0 {
@@ -149,9 +149,10 @@ func start(t testing.TB, upstreams ...string) *rig {
 		}
 	}
 	r.write("search corp.example\n")
-	r.Server = New(Options{Listen: r.address, Board: r.board, Logger: slog.New(slog.DiscardHandler),
+	r.Server = New(Options{Listen: r.address, Conditions: r.board,
+		Logger:   slog.New(slog.DiscardHandler),
 		Node:     Node{Namespace: "shop", Domain: "shop.svc.cluster.local"},
-		Settings: config.DNS{Upstream: upstreams}, Resolved: socket,
+		Settings: config.DNS{Upstream: upstreams}, ResolvedHelperSocket: socket,
 		ResolvConf: []string{r.resolvConf, r.resolvConf + "-of-resolved"}})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -31,9 +31,10 @@ func (s *Server) route(ctx context.Context, address netip.AddrPort) {
 		if ctx.Err() != nil {
 			return
 		}
-		s.options.Board.Raise(conditionRoute, condition.Error, fmt.Sprintf("systemd-resolved does "+
-			"not route the mesh's domains to the DNS proxy: %v; it is tried again every %v", err,
-			routeRetryAfter))
+		s.options.Conditions.Raise(conditionRoute, condition.Error,
+			fmt.Sprintf("systemd-resolved does "+
+				"not route the mesh's domains to the DNS proxy: %v; it is tried again every %v", err,
+				routeRetryAfter))
 		select {
 		case <-time.After(routeRetryAfter):
 		case <-ctx.Done():
@@ -45,7 +46,7 @@ func (s *Server) route(ctx context.Context, address netip.AddrPort) {
 // connection ends. The route is removed when the last descriptor of the connection is closed;
 // systemd holds one while the agent restarts.
 func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) error {
-	client, err := resolved.Dial(ctx, s.options.Resolved)
+	client, err := resolved.Dial(ctx, s.options.ResolvedHelperSocket)
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (s *Server) connectHelper(ctx context.Context, address netip.AddrPort) erro
 				stored = true
 				s.storeRoute(client)
 			}
-			s.options.Board.Clear(conditionRoute)
+			s.options.Conditions.Clear(conditionRoute)
 			s.options.Logger.Info("systemd-resolved routes the mesh's domains to the DNS proxy")
 		}
 		select {

@@ -41,7 +41,7 @@ func (s *Server) serve(ctx context.Context, all []sockets) error {
 			s.options.Logger.Error("cannot accept a DNS client over TCP", "error", err)
 		}}
 		listener := admission.NewListener(tcp, admission.Options{
-			Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
+			Admit: func(c net.Conn) (*admission.Pool, admission.ClientKey) {
 				key := s.keyOfTCP(c)
 				if key.Local() {
 					return local, key

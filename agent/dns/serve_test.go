@@ -108,7 +108,7 @@ func TestServe_RefusesRemoteQueriers(t *testing.T) {
 	}
 	exchange := func(network string) (*dns.Msg, error) {
 		var c net.Conn
-		other.Do(t, func() { c, err = net.Dial(network, r.address) })
+		other.RunOn(t, func() { c, err = net.Dial(network, r.address) })
 		if err != nil {
 			return nil, err
 		}
@@ -200,7 +200,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 		t.Cleanup(func() { _ = six.Close() })
 	})
 	loopback := [4]byte{127, 0, 0, 1}
-	for address, want := range map[netip.AddrPort]admission.Key{
+	for address, want := range map[netip.AddrPort]admission.ClientKey{
 		flooding.LocalAddr().(*net.UDPAddr).AddrPort():          admission.KeyOfUser(65534),
 		netip.AddrPortFrom(netip.AddrFrom4(loopback), port):     admission.KeyOfUser(0),
 		netip.AddrPortFrom(netip.AddrFrom4(loopback), fourPort): admission.KeyOfUser(0),
@@ -230,7 +230,7 @@ func (l *withoutDescriptors) Accept() (net.Conn, error) {
 }
 
 func TestServe_PausesWithoutDescriptors(t *testing.T) {
-	s := New(Options{Listen: "127.0.0.1:0", Board: condition.NewBoard(),
+	s := New(Options{Listen: "127.0.0.1:0", Conditions: condition.NewRegistry(),
 		Logger: slog.New(slog.DiscardHandler)})
 	s.SetNames([]Name{{Host: "mesh.test", Addresses: []netip.Addr{netip.MustParseAddr("10.9.9.9")}}})
 	bound, err := listenOne(t.Context(), fmt.Sprint("127.0.0.1:", parts.FreePort(t)), nil)
@@ -259,7 +259,8 @@ func TestServe_PausesWithoutDescriptors(t *testing.T) {
 
 func TestServe_WaitsForItsAddress(t *testing.T) {
 	first := start(t)
-	other := New(Options{Listen: first.address, Board: first.board, Logger: first.options.Logger,
+	other := New(Options{Listen: first.address, Conditions: first.board,
+		Logger:     first.options.Logger,
 		ResolvConf: first.options.ResolvConf})
 	done := make(chan error, 1)
 	ctx, cancel := context.WithCancel(t.Context())

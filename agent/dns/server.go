@@ -30,19 +30,19 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/fdstore"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Options configures a Server.
 type Options struct {
-	Listen   string // host:port; 127.0.0.1 and localhost also stand for ::1
-	Node     Node
-	Settings config.DNS // its upstream servers can change while the server runs
-	Board    *condition.Board
-	Logger   *slog.Logger
-	// Resolved is the socket of the helper that makes systemd-resolved send queries for names of
-	// the mesh to this server; "": none.
-	Resolved string
+	Listen     string // host:port; 127.0.0.1 and localhost also stand for ::1
+	Node       Node
+	Settings   config.DNS // its upstream servers can change while the server runs
+	Conditions *condition.Registry
+	Logger     *slog.Logger
+	// ResolvedHelperSocket is the socket of the helper that makes systemd-resolved send queries for
+	// names of the mesh to this server; "": none.
+	ResolvedHelperSocket string
 	// Store keeps the sockets, and the connection to the helper, over a restart of the agent; may
 	// be nil.
 	Store *fdstore.Store
@@ -53,13 +53,13 @@ type Options struct {
 
 // Stats are counters since the start.
 type Stats struct {
-	Table, Forwarded, Cached, Refused, Failed uint64
+	FromNameTable, Forwarded, Cached, Refused, Failed uint64
 }
 
 // Server is the DNS proxy. It is ready once it listens, or has raised the condition that it cannot
 // listen yet. Its methods are safe for concurrent use.
 type Server struct {
-	part.Readiness
+	lifecycle.Readiness
 	options  Options
 	port     uint16
 	local    localAddresses
@@ -91,10 +91,10 @@ func New(options Options) *Server {
 	}
 	s := &Server{options: options, settings: options.Settings,
 		shared: make(chan struct{}, maxShared), slots: admission.NewPool(forwardLimits),
-		forwards: newForwarder(options.Board), changed: make(chan struct{}, 1),
+		forwards: newForwarder(options.Conditions), changed: make(chan struct{}, 1),
 		first: make(chan struct{}), storedSockets: options.Store.Take(storedSockets)}
 	// if not taken here, the connection is closed by the agent, which ends the routing of domains
-	if options.Resolved != "" {
+	if options.ResolvedHelperSocket != "" {
 		s.storedRoute = options.Store.Take(storedRoute)
 	}
 	if _, port, err := net.SplitHostPort(options.Listen); err == nil {
@@ -112,7 +112,8 @@ func (s *Server) Serving() bool { return s.listening.Load() && s.table.Load() !=
 
 // Stats returns the counters.
 func (s *Server) Stats() Stats {
-	return Stats{Table: s.tableHits.Load(), Forwarded: s.forwarded.Load(), Cached: s.cached.Load(),
+	return Stats{FromNameTable: s.tableHits.Load(), Forwarded: s.forwarded.Load(),
+		Cached:  s.cached.Load(),
 		Refused: s.refused.Load(), Failed: s.failed.Load()}
 }
 
@@ -138,9 +139,9 @@ func (s *Server) Configure(settings config.DNS) {
 	s.apply()
 }
 
-// CloseStored makes systemd close the stored sockets and the connection to the helper. Call it
-// after Run if the agent is not restarting.
-func (s *Server) CloseStored() {
+// CloseStoredSockets makes systemd close the stored sockets and the connection to the helper. Call
+// it after Run if the agent is not restarting.
+func (s *Server) CloseStoredSockets() {
 	if err := errors.Join(s.options.Store.Remove(storedSockets),
 		s.options.Store.Remove(storedRoute)); err != nil {
 		s.options.Logger.Warn("cannot remove the DNS proxy's sockets from systemd's file descriptor store",
@@ -231,7 +232,7 @@ func (s *Server) Run(ctx context.Context) error {
 		s.listening.Store(true)
 		defer s.listening.Store(false)
 		s.MarkReady()
-		if s.options.Resolved != "" {
+		if s.options.ResolvedHelperSocket != "" {
 			group.Go(func() error {
 				s.route(ctx, sockets[0].udp.LocalAddr().(*net.UDPAddr).AddrPort())
 				return nil

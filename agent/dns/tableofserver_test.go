@@ -24,13 +24,13 @@ import (
 // visible share a table, and a changed name produces a new one.
 func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 	server, err := discovery.New(discovery.Options{Sources: []string{"kubernetes"},
-		NameTables: true})
+		ServeNameTables: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	service := func(name, host, address, endpoint string) store.Input {
+	service := func(name, host, address, endpoint string) store.SourceInput {
 		path := "kubernetes:" + name
-		return store.Input{Path: path, Objects: []*object.Object{{File: path,
+		return store.SourceInput{Path: path, Objects: []*object.Object{{File: path,
 			Key:        object.Key{Kind: object.ServiceEntry, Namespace: "shop", Name: name},
 			APIVersion: "networking.istio.io/v1", Spec: &networking.ServiceEntry{
 				Hosts: []string{host}, Addresses: []string{address},
@@ -40,9 +40,10 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 				Endpoints: []*networking.WorkloadEntry{{Address: endpoint}}}}}}
 	}
 	const host = "web.shop.svc.cluster.local"
-	server.Accept(discovery.Batch{Source: "kubernetes", Complete: true, Inputs: []store.Input{
-		service("service:web", host, "10.96.0.1", "10.0.0.1"),
-		service("other", "other.test", "10.96.0.2", "10.0.0.2")}})
+	server.AcceptUpdate(discovery.SourceUpdate{Source: "kubernetes", Complete: true,
+		Inputs: []store.SourceInput{
+			service("service:web", host, "10.96.0.1", "10.0.0.1"),
+			service("other", "other.test", "10.96.0.2", "10.0.0.2")}})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Run(ctx) }()
@@ -99,7 +100,7 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 		}
 		return ""
 	}
-	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{
+	server.AcceptUpdate(discovery.SourceUpdate{Source: "kubernetes", Inputs: []store.SourceInput{
 		service("other", "other.test", "10.96.0.2", "10.0.0.3")}})
 	parts.Eventually(t, time.Minute, "the new endpoint", func() bool {
 		return strings.Contains(endpoint(), "10.0.0.3")
@@ -107,7 +108,7 @@ func TestParseNameTable_OfDiscoveryServer(t *testing.T) {
 	if table("a", "true") != first {
 		t.Error("a change of an endpoint makes another table")
 	}
-	server.Accept(discovery.Batch{Source: "kubernetes", Inputs: []store.Input{
+	server.AcceptUpdate(discovery.SourceUpdate{Source: "kubernetes", Inputs: []store.SourceInput{
 		service("service:web", host, "10.96.0.3", "10.0.0.1")}})
 	parts.EventuallySees(t, time.Minute, "the new address", func() (bool, string) {
 		names, err := ParseNameTable(table("a", "true").EncodedMessage())

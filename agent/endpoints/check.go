@@ -46,7 +46,7 @@ func (t *Tracker) Run(ctx context.Context) error {
 
 // period returns the time between two checks; 0: none is needed.
 func (t *Tracker) period() time.Duration {
-	blind := t.options.NoFailureLog()
+	blind := t.options.HasNoFailureLog()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	watches := blind || len(t.providers) > 0
@@ -75,7 +75,7 @@ func (t *Tracker) period() time.Duration {
 // check reads the counters and compares them with the previous ones. If they cannot be read, no
 // problem ends, and no single failure becomes a problem.
 func (t *Tracker) check(ctx context.Context) {
-	blind := t.options.NoFailureLog()
+	blind := t.options.HasNoFailureLog()
 	t.findEmpty(ctx)
 	seen, err := t.options.ReadCounters(ctx)
 	if err != nil {
@@ -86,7 +86,7 @@ func (t *Tracker) check(ctx context.Context) {
 	now := time.Now()
 	looked := t.looked
 	if err == nil {
-		t.byClient, t.looked = seen.ClientChosen, now
+		t.byClient, t.looked = seen.ClientChosenClusters, now
 	}
 	if err == nil && (blind || len(t.providers) > 0) {
 		t.compare(seen, blind, looked, now)
@@ -271,7 +271,7 @@ const shown = 5
 func (t *Tracker) publish() {
 	all := t.problems()
 	if len(all) == 0 {
-		t.options.Board.Clear(ConditionFailing)
+		t.options.Conditions.Clear(ConditionFailing)
 		return
 	}
 	var sentences []string
@@ -282,7 +282,7 @@ func (t *Tracker) publish() {
 		sentences = append(sentences, fmt.Sprintf("and %d more: outrider proxy endpoints",
 			len(all)-shown))
 	}
-	t.options.Board.Raise(ConditionFailing, condition.Error, strings.Join(sentences, "; "))
+	t.options.Conditions.Raise(ConditionFailing, condition.Error, strings.Join(sentences, "; "))
 }
 
 // String describes the problem: host, address, cause, and start. It contains no count, because each

@@ -35,11 +35,12 @@ func ParseClusters(body []byte, epoch int) (Snapshot, error) {
 	if err := json.Unmarshal(body, &answer); err != nil {
 		return Snapshot{}, fmt.Errorf("read Envoy's clusters: %w", err)
 	}
-	found := Snapshot{Epoch: epoch, Hosts: map[Key]Counters{}, ClientChosen: map[string]bool{}}
+	found := Snapshot{Epoch: epoch, Hosts: map[Key]Counters{},
+		ClientChosenClusters: map[string]bool{}}
 	for _, cluster := range answer.Clusters {
 		for _, host := range cluster.Hosts {
 			if originalDestination(cluster.Name, host.Hostname) {
-				found.ClientChosen[cluster.Name] = true
+				found.ClientChosenClusters[cluster.Name] = true
 				break
 			}
 			address := host.Address.Pipe.Path

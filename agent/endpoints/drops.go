@@ -39,7 +39,7 @@ type dropState struct {
 // It raises a condition if the numbers have grown, and clears it half a minute after the last
 // growth. It reads nothing if Envoy has a log of failures and MeshConfig has no providers.
 func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
-	blind := t.options.NoFailureLog()
+	blind := t.options.HasNoFailureLog()
 	t.mu.Lock()
 	watched, failures := blind || len(t.providers) > 0, t.total
 	t.mu.Unlock()
@@ -47,12 +47,12 @@ func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
 	switch {
 	case !watched:
 		t.drops = dropState{}
-		t.options.Board.Clear(ConditionDropped)
+		t.options.Conditions.Clear(ConditionDropped)
 		return
 	case now.Sub(d.at) < openPeriod:
 		return
 	}
-	seen, err := t.options.Dropped(ctx)
+	seen, err := t.options.ReadDrops(ctx)
 	if err != nil {
 		t.options.Logger.Debug("cannot read from Envoy what it dropped", "error", err)
 		return
@@ -74,11 +74,11 @@ func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
 	switch {
 	case len(kinds) > 0:
 		d.last = now
-		t.options.Board.Raise(ConditionDropped, condition.Warning, "Envoy drops "+strings.Join(
+		t.options.Conditions.Raise(ConditionDropped, condition.Warning, "Envoy drops "+strings.Join(
 			slices.Compact(kinds), " and ")+": the service that gets them is too slow or fails; "+
 			"requests are not affected")
 	case now.Sub(d.last) >= blindPeriod/2:
-		t.options.Board.Clear(ConditionDropped)
+		t.options.Conditions.Clear(ConditionDropped)
 	}
 }
 

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/repeat"
 )
 
@@ -54,7 +54,7 @@ const (
 
 // logLimits are the maximum numbers of journal lines in a minute: Class for one endpoint and cause,
 // All for everything.
-var logLimits = repeat.Limits{Class: 1, All: 10}
+var logLimits = repeat.Limits{PerClass: 1, PerSubject: 10}
 
 // Key identifies an endpoint. Address is "" if a cluster had no healthy endpoint.
 type Key struct{ Cluster, Address string }
@@ -125,8 +125,8 @@ func (c Counters) closed() int64 { return c.begun() - int64(c.Connections) }
 type Snapshot struct {
 	Epoch int
 	Hosts map[Key]Counters
-	// ClientChosen has the clusters whose endpoints clients choose. They are not in Hosts.
-	ClientChosen map[string]bool
+	// ClientChosenClusters has the clusters whose endpoints clients choose. They are not in Hosts.
+	ClientChosenClusters map[string]bool
 }
 
 // Options configure a Tracker.
@@ -136,21 +136,21 @@ type Options struct {
 	// EmptyClusters returns, by cluster, how many requests of the live epoch found no healthy
 	// endpoint.
 	EmptyClusters func(ctx context.Context) (map[string]uint64, error)
-	// NoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
+	// HasNoFailureLog reports whether Envoy's listeners have no log of failures, so that only the
 	// counters show them.
-	NoFailureLog func() bool
-	// Providers returns the providers of MeshConfig, for display, by the cluster of their service.
-	// Requests that Envoy itself sends to these services are not in the log of failures.
-	Providers func() map[string]string
-	// Dropped reads how many log entries and spans the live epoch has dropped, by statistic.
-	Dropped func(ctx context.Context) (Drops, error)
-	Board   *condition.Board
-	Logger  *slog.Logger
+	HasNoFailureLog func() bool
+	// ProviderClusters returns the providers of MeshConfig, for display, by the cluster of their
+	// service. Requests that Envoy itself sends to these services are not in the log of failures.
+	ProviderClusters func() map[string]string
+	// ReadDrops reads how many log entries and spans the live epoch has dropped, by statistic.
+	ReadDrops  func(ctx context.Context) (Drops, error)
+	Conditions *condition.Registry
+	Logger     *slog.Logger
 }
 
 // Tracker tracks failing endpoints. It is safe for concurrent use.
 type Tracker struct {
-	part.Readiness
+	lifecycle.Readiness
 	options Options
 	wake    chan struct{}
 
@@ -165,7 +165,7 @@ type Tracker struct {
 	looked  time.Time // time of the last read of the counters
 	// byClient has the clusters in the last counters whose endpoints clients choose.
 	byClient  map[string]bool
-	providers map[string]string // result of the last call of Options.Providers
+	providers map[string]string // result of the last call of Options.ProviderClusters
 	drops     dropState         // owned by Run
 }
 
@@ -202,9 +202,9 @@ func New(o Options) *Tracker {
 // Name returns the name of the component.
 func (t *Tracker) Name() string { return "endpoints" }
 
-// ProvidersChanged makes Run read the counters soon if MeshConfig now has its first providers. It
+// RecheckProviders makes Run read the counters soon if MeshConfig now has its first providers. It
 // never blocks.
-func (t *Tracker) ProvidersChanged() {
+func (t *Tracker) RecheckProviders() {
 	if t.takeProviders() {
 		t.CheckSoon()
 	}
@@ -212,7 +212,7 @@ func (t *Tracker) ProvidersChanged() {
 
 // takeProviders stores the current providers. It reports whether there were none before.
 func (t *Tracker) takeProviders() bool {
-	providers := t.options.Providers()
+	providers := t.options.ProviderClusters()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	first := len(t.providers) == 0 && len(providers) > 0
@@ -220,7 +220,7 @@ func (t *Tracker) takeProviders() bool {
 	return first
 }
 
-// CheckSoon makes Run read the counters soon, because NoFailureLog may have changed. It never
+// CheckSoon makes Run read the counters soon, because HasNoFailureLog may have changed. It never
 // blocks.
 func (t *Tracker) CheckSoon() {
 	select {
@@ -229,8 +229,8 @@ func (t *Tracker) CheckSoon() {
 	}
 }
 
-// Report records a failure and logs it, within the limits.
-func (t *Tracker) Report(f Failure) {
+// RecordFailure records a failure and logs it, within the limits.
+func (t *Tracker) RecordFailure(f Failure) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.report(f, time.Now())
@@ -315,8 +315,8 @@ func (t *Tracker) problems() []Problem {
 	return all
 }
 
-// Failures returns the number of failures since the start of the agent.
-func (t *Tracker) Failures() uint64 {
+// FailureCount returns the number of failures since the start of the agent.
+func (t *Tracker) FailureCount() uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.total

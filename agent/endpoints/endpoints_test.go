@@ -17,7 +17,7 @@ import (
 // bench runs a Tracker over counters that a test sets.
 type bench struct {
 	*Tracker
-	board *condition.Board
+	board *condition.Registry
 	log   bytes.Buffer
 
 	mu        sync.Mutex
@@ -32,7 +32,7 @@ func (b *bench) provide() {
 	b.mu.Lock()
 	b.providers = map[string]string{web.Cluster: "provider otel (/mesh.yaml:3)"}
 	b.mu.Unlock()
-	b.ProvidersChanged()
+	b.RecheckProviders()
 }
 
 // drop replaces the number of log entries that Envoy has dropped.
@@ -51,17 +51,17 @@ func (b *bench) set(epoch int, hosts map[Key]Counters) {
 
 func run(t *testing.T, blind bool, test func(*bench)) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{board: condition.NewBoard(),
+		b := &bench{board: condition.NewRegistry(),
 			seen: Snapshot{Hosts: map[Key]Counters{web: {Requests: 1}}}}
-		b.Tracker = New(Options{Board: b.board, NoFailureLog: func() bool { return blind },
+		b.Tracker = New(Options{Conditions: b.board, HasNoFailureLog: func() bool { return blind },
 			EmptyClusters: func(context.Context) (map[string]uint64, error) { return nil, nil },
 			Logger:        slog.New(slog.NewTextHandler(&b.log, nil)),
-			Providers: func() map[string]string {
+			ProviderClusters: func() map[string]string {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				return b.providers
 			},
-			Dropped: func(context.Context) (Drops, error) {
+			ReadDrops: func(context.Context) (Drops, error) {
 				b.mu.Lock()
 				defer b.mu.Unlock()
 				return b.dropped, nil
@@ -101,15 +101,15 @@ var (
 
 func TestTracker_ProblemUntilTheFirstSuccess(t *testing.T) {
 	run(t, false, func(b *bench) {
-		b.Report(refused)
-		b.Report(refused)
+		b.RecordFailure(refused)
+		b.RecordFailure(refused)
 		b.after(5 * time.Second)
 		const want = "backend web.test at 10.0.0.1:80 fails: connection refused (since "
 		first := b.sentence()
 		if !strings.HasPrefix(first, want) || b.Problems()[0].Requests != 2 {
 			t.Errorf("%q, want %q; %+v", first, want, b.Problems())
 		}
-		b.Report(refused)
+		b.RecordFailure(refused)
 		if b.after(time.Minute); b.sentence() != first {
 			t.Errorf("%q changed to %q", first, b.sentence())
 		}
@@ -142,7 +142,7 @@ func TestTracker_EndsWithoutSuccess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			run(t, false, func(b *bench) {
-				b.Report(refused)
+				b.RecordFailure(refused)
 				if b.after(5 * time.Second); b.sentence() == "" {
 					t.Fatal("no condition")
 				}
@@ -163,12 +163,12 @@ func TestTracker_LinesOfEndedProblemsAreLimited(t *testing.T) {
 			for i := range 50 {
 				key := Key{web.Cluster, fmt.Sprintf("10.0.0.%d:80", i)}
 				hosts[key] = Counters{Requests: 1, Success: uint64(round)}
-				b.Report(Failure{key, "connection refused", 1})
+				b.RecordFailure(Failure{key, "connection refused", 1})
 			}
 			b.set(0, hosts)
 			b.after(3 * time.Second)
 			for key := range hosts {
-				b.Report(Failure{key, "connection refused", 1})
+				b.RecordFailure(Failure{key, "connection refused", 1})
 			}
 			b.after(5 * time.Second)
 			for key := range hosts {
@@ -190,7 +190,7 @@ func TestTracker_FewFailuresAreNoProblem(t *testing.T) {
 	run(t, false, func(b *bench) {
 		for i := range 600 {
 			b.set(0, map[Key]Counters{web: {Requests: uint64(100 * i), Success: uint64(99 * i)}})
-			b.Report(refused)
+			b.RecordFailure(refused)
 			if b.after(time.Second); b.sentence() != "" {
 				t.Fatalf("after %d s: %s", i, b.sentence())
 			}
@@ -206,7 +206,7 @@ func TestTracker_FewFailuresAreNoProblem(t *testing.T) {
 func TestTracker_PendingConnectionIsNoSuccess(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1}})
-		b.Report(refused)
+		b.RecordFailure(refused)
 		b.after(5 * time.Second)
 		b.set(0, map[Key]Counters{web: {Connects: 2, ConnectFails: 1, Connections: 1}})
 		if b.after(20 * time.Second); b.sentence() == "" {
@@ -224,7 +224,7 @@ func TestTracker_PendingConnectionIsNoSuccess(t *testing.T) {
 func TestTracker_FailedConnectionIsNoSuccess(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.set(0, map[Key]Counters{web: {Connects: 1, ConnectFails: 1, Connections: 1}})
-		b.Report(refused)
+		b.RecordFailure(refused)
 		b.after(5 * time.Second)
 		b.set(0, map[Key]Counters{web: {Connects: 2, ConnectFails: 2}})
 		if b.after(20 * time.Second); b.sentence() == "" {
@@ -244,16 +244,16 @@ func TestTracker_FloodIsBounded(t *testing.T) {
 		}
 		b.set(0, hosts)
 		for _, f := range all {
-			b.Report(f)
+			b.RecordFailure(f)
 		}
 		b.after(5 * time.Second)
 		if n := len(b.Problems()); n != maxFailing {
 			t.Errorf("%d problems", n)
 		}
-		if n := b.Failures(); n != 3000 {
+		if n := b.FailureCount(); n != 3000 {
 			t.Errorf("%d failures counted", n)
 		}
-		if n := strings.Count(b.log.String(), "\n"); n != logLimits.All {
+		if n := strings.Count(b.log.String(), "\n"); n != logLimits.PerSubject {
 			t.Errorf("%d lines", n)
 		}
 		if !strings.HasSuffix(b.sentence(), "; and 95 more: outrider proxy endpoints") ||

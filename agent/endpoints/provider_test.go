@@ -59,10 +59,11 @@ func TestTracker_ProviderIsOnlyCountedOnce(t *testing.T) {
 	run(t, false, func(b *bench) {
 		b.provide()
 		b.after(10 * time.Second)
-		b.Report(refused)
+		b.RecordFailure(refused)
 		b.set(0, map[Key]Counters{web: {ConnectFails: 1, Errors: 1}})
 		b.after(2 * blindPeriod)
-		if n := b.Failures(); n != 1 || !strings.Contains(b.sentence(), "fails: connection refused (") {
+		if n := b.FailureCount(); n != 1 || !strings.Contains(b.sentence(),
+			"fails: connection refused (") {
 			t.Errorf("%d failures, %q", n, b.sentence())
 		}
 	})
@@ -107,7 +108,7 @@ func TestTracker_FloodOfFailuresIsNoDrop(t *testing.T) {
 		b.drop(0, sharedDrops, 7)
 		flood := refused
 		flood.Count = 10000
-		b.Report(flood)
+		b.RecordFailure(flood)
 		b.after(blindPeriod + 5*time.Second)
 		for _, c := range b.board.Conditions() {
 			if c.Code == ConditionDropped {

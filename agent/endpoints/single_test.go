@@ -59,7 +59,7 @@ func TestTracker_SingleFailureAndProblem(t *testing.T) {
 					b.after(step.after)
 					b.set(step.epoch, map[Key]Counters{web: step.now})
 					if step.fails {
-						b.Report(refused)
+						b.RecordFailure(refused)
 					}
 				}
 				if b.after(5 * s); (b.sentence() != "") != test.problem {
@@ -82,7 +82,7 @@ func TestTracker_SingleFailuresAreCheap(t *testing.T) {
 		b.set(0, hosts)
 		for key := range hosts {
 			if key != web {
-				b.Report(Failure{key, "no answer", 1})
+				b.RecordFailure(Failure{key, "no answer", 1})
 			}
 		}
 		b.after(10 * time.Second)
@@ -90,7 +90,7 @@ func TestTracker_SingleFailuresAreCheap(t *testing.T) {
 		if b.after(time.Hour); b.reads != reads {
 			t.Error("single failures make the agent read the counters")
 		}
-		b.Report(refused)
+		b.RecordFailure(refused)
 		if b.after(5 * time.Second); !strings.Contains(b.sentence(), "10.0.0.1:80") {
 			t.Errorf("no room for a problem: %q", b.sentence())
 		}
@@ -112,7 +112,10 @@ func TestTracker_IgnoresWhatClientsChoose(t *testing.T) {
 	}
 	run(t, false, func(b *bench) {
 		b.seen = seen
-		address := func() { b.Report(Failure{Key{"outbound|80||none.test", "10.0.0.1:80"}, "", 1}) }
+		address := func() {
+			b.RecordFailure(Failure{Key{"outbound|80||none.test", "10.0.0.1:80"},
+				"", 1})
+		}
 		address()
 		b.after(5 * time.Second)
 		for range 5 {

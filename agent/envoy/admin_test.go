@@ -14,7 +14,7 @@ import (
 )
 
 func TestAdminOfARealEnvoy(t *testing.T) {
-	e := start(t, CommandLine{Epoch: 3, ServiceNode: "node", ServiceCluster: "cluster",
+	e := start(t, CommandLine{RestartEpoch: 3, ServiceNode: "node", ServiceCluster: "cluster",
 		LogLevel:          "warning",
 		ComponentLogLevel: "misc:error"})
 	ctx := t.Context()

@@ -107,7 +107,7 @@ func FindAt(selected, search string) (string, error) {
 
 // installHint returns advice on how to install an Envoy in a folder and select it.
 func installHint(folder string) string {
-	if versions, err := Installed(folder); err == nil && len(versions) > 0 {
+	if versions, err := InstalledVersions(folder); err == nil && len(versions) > 0 {
 		return fmt.Sprintf("Envoy %[1]s is installed but not selected: "+
 			"run \"outrider envoy use %[1]s\" as root", versions[0])
 	}

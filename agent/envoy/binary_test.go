@@ -27,7 +27,7 @@ func TestInspectARealEnvoy(t *testing.T) {
 			t.Errorf("flag --%s is not known", flag)
 		}
 	}
-	if binary.KnowsStatNameLength() || binary.Flags["ignore"] {
+	if binary.SupportsStatNameLength() || binary.Flags["ignore"] {
 		t.Errorf("flags %v", binary.Flags)
 	}
 	if len(binary.Flags) < 40 {
@@ -83,7 +83,7 @@ func TestInspectOfWhatIsNoEnvoy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if binary.HotRestartVersion != "" || !binary.KnowsStatNameLength() ||
+			if binary.HotRestartVersion != "" || !binary.SupportsStatNameLength() ||
 				binary.Flags["other"] || binary.Version != "1.30.2" {
 				t.Errorf("%+v", binary)
 			}

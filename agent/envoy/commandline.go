@@ -10,10 +10,11 @@ import (
 
 // CommandLine holds the arguments of one epoch.
 type CommandLine struct {
-	ConfigFile string // -c; the file's extension selects JSON or YAML
-	Epoch      int    // --restart-epoch
-	// Number is Outrider's epoch number, which is in every log line. It is independent of Epoch.
-	Number int
+	ConfigFile   string // -c; the file's extension selects JSON or YAML
+	RestartEpoch int    // --restart-epoch
+	// EpochNumber is Outrider's epoch number, which is in every log line. It is independent of
+	// Epoch.
+	EpochNumber int
 
 	// HotRestart makes the epoch take over the sockets of its parent and pass them to its child.
 	// Without it the epoch shares nothing with others (side by side), and BaseID, SocketPath and
@@ -53,7 +54,7 @@ const (
 // Args returns the arguments for a binary, without optional flags that it does not list. A nil
 // binary, or one without flags, is treated as a current Envoy.
 func (c CommandLine) Args(binary *Binary) []string {
-	args := []string{"-c", c.ConfigFile, "--restart-epoch", strconv.Itoa(c.Epoch)}
+	args := []string{"-c", c.ConfigFile, "--restart-epoch", strconv.Itoa(c.RestartEpoch)}
 	if c.HotRestart {
 		args = append(args, "--base-id", strconv.FormatUint(uint64(c.BaseID), 10))
 		if c.SocketPath != "" {
@@ -111,7 +112,7 @@ func (c CommandLine) common(binary *Binary) []string {
 		}
 		args = append(args, "--local-address-ip-version", version)
 	}
-	args = append(args, "--log-format", LogFormat(c.Number))
+	args = append(args, "--log-format", LogFormat(c.EpochNumber))
 	if c.LogLevel != "" {
 		args = append(args, "-l", c.LogLevel)
 	}
@@ -127,8 +128,8 @@ func (b *Binary) knows(flag string) bool { return b == nil || b.Flags == nil || 
 // lists reports whether the binary has a flag that only earlier Envoys have.
 func (b *Binary) lists(flag string) bool { return b != nil && b.Flags[flag] }
 
-// KnowsStatNameLength reports whether the binary accepts --max-obj-name-len.
-func (b *Binary) KnowsStatNameLength() bool { return b.lists("max-obj-name-len") }
+// SupportsStatNameLength reports whether the binary accepts --max-obj-name-len.
+func (b *Binary) SupportsStatNameLength() bool { return b.lists("max-obj-name-len") }
 
 // UnknownFlag returns the first long flag in args that the binary does not list, or "". It skips an
 // argument after a flag, which may be the flag's value.

@@ -15,7 +15,7 @@ import (
 
 func full() CommandLine {
 	return CommandLine{
-		ConfigFile: "/run/envoy-rev1.json", Epoch: 1, Number: 1, HotRestart: true, BaseID: 7,
+		ConfigFile: "/run/envoy-rev1.json", RestartEpoch: 1, EpochNumber: 1, HotRestart: true, BaseID: 7,
 		SocketPath: "/run/hr",
 		DrainTime:  45 * time.Second, ParentShutdownTime: 60*time.Second + time.Millisecond,
 		ServiceCluster: "istio-proxy", ServiceNode: "sidecar~10.0.0.1~a.b~b.svc",

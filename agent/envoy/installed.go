@@ -14,8 +14,8 @@ func InstalledPath(folder, version string) string {
 	return filepath.Join(folder, "envoy-"+version, "envoy")
 }
 
-// Installed returns the versions installed in folder, newest first.
-func Installed(folder string) ([]string, error) {
+// InstalledVersions returns the versions installed in folder, newest first.
+func InstalledVersions(folder string) ([]string, error) {
 	paths, err := filepath.Glob(InstalledPath(folder, "*"))
 	if err != nil {
 		return nil, err

@@ -75,9 +75,9 @@ func (f *LogForwarder) Forward(batch LogBatch, enabled bool) {
 	f.reportRedacted(reader.redactor.RemovedLines(false), batch.Epoch)
 }
 
-// Exited ends the log of an epoch. The epoch's last lines may still follow, because exits are
+// EndEpoch ends the log of an epoch. The epoch's last lines may still follow, because exits are
 // delivered first.
-func (f *LogForwarder) Exited(id string, epoch int) {
+func (f *LogForwarder) EndEpoch(id string, epoch int) {
 	if reader := f.readers[id]; reader != nil {
 		f.reportRedacted(reader.redactor.RemovedLines(true), epoch)
 	}

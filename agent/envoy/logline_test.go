@@ -103,7 +103,7 @@ func TestMessagesAreBounded(t *testing.T) {
 // The parser reads the lines of a real Envoy that logs in LogFormat.
 func TestLogOfARealEnvoy(t *testing.T) {
 	began := time.Now().Add(-time.Second)
-	e := start(t, CommandLine{Epoch: 4, Number: 4, LogLevel: "debug"})
+	e := start(t, CommandLine{RestartEpoch: 4, EpochNumber: 4, LogLevel: "debug"})
 	if _, err := e.Post(t.Context(), "/quitquitquit"); err != nil {
 		t.Fatal(err)
 	}

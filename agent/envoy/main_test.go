@@ -23,7 +23,7 @@ type running struct {
 	*Admin
 	HTTP, TCP string // addresses of the listeners
 	Backend   net.Listener
-	log       *parts.Log
+	log       *parts.SyncBuffer
 	exited    chan struct{}
 	command   CommandLine
 }
@@ -65,7 +65,7 @@ func start(t *testing.T, command CommandLine) *running {
 		t.Fatal(err)
 	}
 	e := &running{
-		Admin: NewAdmin(socket), Backend: backend, log: &parts.Log{},
+		Admin: NewAdmin(socket), Backend: backend, log: &parts.SyncBuffer{},
 		exited: make(chan struct{}),
 		HTTP:   fmt.Sprintf("127.0.0.1:%d", web), TCP: fmt.Sprintf("127.0.0.1:%d", tunnel),
 	}
@@ -111,12 +111,12 @@ func (e *running) next(t *testing.T) *running {
 		t.Fatal(err)
 	}
 	following := *e
-	following.log, following.exited = &parts.Log{}, make(chan struct{})
-	following.command.Epoch++
-	socket := filepath.Join(dir, fmt.Sprintf("admin-%d.sock", following.command.Epoch))
+	following.log, following.exited = &parts.SyncBuffer{}, make(chan struct{})
+	following.command.RestartEpoch++
+	socket := filepath.Join(dir, fmt.Sprintf("admin-%d.sock", following.command.RestartEpoch))
 	following.Admin = NewAdmin(socket)
 	following.command.ConfigFile = filepath.Join(dir, fmt.Sprintf("envoy-%d.json",
-		following.command.Epoch))
+		following.command.RestartEpoch))
 	text = bytes.ReplaceAll(text, []byte(e.String()), []byte(socket))
 	if err := os.WriteFile(following.command.ConfigFile, text, 0o600); err != nil {
 		t.Fatal(err)

@@ -14,13 +14,13 @@ import (
 // Certificates returns the certificates of one secret that Envoy received over SDS: a chain, or
 // trusted roots. It returns nil if Envoy has none.
 func (a *Admin) Certificates(ctx context.Context, secret string) ([]*x509.Certificate, error) {
-	found, err := a.SecretsNamed(ctx, regexp.QuoteMeta(secret))
+	found, err := a.SecretsMatching(ctx, regexp.QuoteMeta(secret))
 	return found[secret], err
 }
 
-// SecretsNamed returns, by name, the certificates of the secrets that Envoy received over SDS. It
-// selects the secrets whose whole name matches an expression (RE2).
-func (a *Admin) SecretsNamed(
+// SecretsMatching returns, by name, the certificates of the secrets that Envoy received over SDS.
+// It selects the secrets whose whole name matches an expression (RE2).
+func (a *Admin) SecretsMatching(
 	ctx context.Context, expression string,
 ) (map[string][]*x509.Certificate, error) {
 	body, err := a.Get(ctx, "/config_dump?"+url.Values{

@@ -69,16 +69,16 @@ func (a announceWait) run(x *executor) {
 
 func (a raise) run(x *executor) {
 	x.notices.add(func(context.Context) {
-		x.options.Board.Raise(a.code, a.severity, a.sentence)
+		x.options.Conditions.Raise(a.code, a.severity, a.sentence)
 	})
 }
 
 func (a clearCondition) run(x *executor) {
-	x.notices.add(func(context.Context) { x.options.Board.Clear(a.code) })
+	x.notices.add(func(context.Context) { x.options.Conditions.Clear(a.code) })
 }
 
 func (a publish) run(x *executor) {
-	x.notices.add(func(context.Context) { x.options.Board.Publish(a.event) })
+	x.notices.add(func(context.Context) { x.options.Conditions.Publish(a.event) })
 }
 
 func (a logLine) run(x *executor) { x.logs(a.level, a.message, a.args...) }
@@ -134,7 +134,7 @@ func (a sendSignal) run(x *executor) {
 
 func (a storeNote) run(x *executor) {
 	x.requestKeeper("cannot store epoch state in keeper", []any{"epoch", a.number},
-		func(ctx context.Context, k Keeper) error { return k.Annotate(ctx, a.id, a.note) })
+		func(ctx context.Context, k Keeper) error { return k.SetNote(ctx, a.id, a.note) })
 }
 
 func (a forget) run(x *executor) {
@@ -145,7 +145,7 @@ func (a forget) run(x *executor) {
 func (a clearInitializing) run(x *executor) {
 	x.requestKeeper("cannot clear the flag of a failed start", []any{"epoch", a.number},
 		func(ctx context.Context, k Keeper) error {
-			_, err := k.ClearInitializing(ctx, a.lineage)
+			_, err := k.ClearInitializingFlag(ctx, a.lineage)
 			return err
 		})
 }
@@ -153,7 +153,7 @@ func (a clearInitializing) run(x *executor) {
 func (cleanUp) run(x *executor) {
 	x.ledger.add(func(ctx context.Context) {
 		x.post(cleanedUp{x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
-			return k.Cleanup(ctx)
+			return k.CleanUpEnvoys(ctx)
 		})})
 	})
 }
@@ -207,7 +207,7 @@ func (a listProcesses) run(x *executor) {
 func (x *executor) exitOf(p keeper.Process) processExited {
 	e := processExited{id: p.ID, pid: p.PID, exit: p.Exit, lastLines: envoy.RedactLines(p.LastLines)}
 	if e.exit != nil {
-		e.cause = x.options.Explain(e.exit.Code, e.exit.Signal, e.exit.CoreDump, e.lastLines)
+		e.cause = x.options.ExplainExit(e.exit.Code, e.exit.Signal, e.exit.CoreDump, e.lastLines)
 	}
 	return e
 }
@@ -262,5 +262,5 @@ func (a awaitProcesses) run(x *executor) {
 type checkObstacle struct{}
 
 func (checkObstacle) run(x *executor) {
-	x.job("obstacle", func(context.Context) { x.post(obstacleChecked{x.options.Obstacle()}) })
+	x.job("obstacle", func(context.Context) { x.post(obstacleChecked{x.options.StartObstacle()}) })
 }

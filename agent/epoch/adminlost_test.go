@@ -48,7 +48,8 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 					}
 					h.wait(200 * time.Millisecond)
 					live, _, _ := h.s.Live()
-					if live.Hash != "a" || live.Number != round+1 || live.Mode != HotRestart ||
+					if live.SpecDigest != "a" || live.Number != round+1 ||
+						live.Mode != HotRestart ||
 						!strings.Contains(live.Reason, "brings back the admin interface") {
 						t.Errorf("live: %+v", live)
 					}

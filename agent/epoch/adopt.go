@@ -192,8 +192,8 @@ func (m *machine) dropUnreplaced(has func(id string) bool) {
 func (m *machine) assignRoles(dead []processExited) {
 	var last *process
 	for _, p := range m.processes {
-		if p.State.Serves() && (last == nil || !p.Live.Before(last.Live)) &&
-			(m.last == nil || !p.Live.Before(m.last.Live)) {
+		if p.State.Serves() && (last == nil || !p.LiveSince.Before(last.LiveSince)) &&
+			(m.last == nil || !p.LiveSince.Before(m.last.LiveSince)) {
 			last = p
 		}
 	}
@@ -212,8 +212,8 @@ func (m *machine) assignRoles(dead []processExited) {
 		case p.State == StateStarting:
 			starting = append(starting, p)
 		case p.State == StateDraining && p.endedBy == endedBySupervisor && !p.drainJob &&
-			!p.Ends.IsZero():
-			m.drainSideBySide(p, p.Ends.Add(-p.spec.ParentShutdown))
+			!p.LatestEnd.IsZero():
+			m.drainSideBySide(p, p.LatestEnd.Add(-p.spec.ParentShutdownTime))
 		}
 	}
 	for _, exited := range dead {
@@ -234,8 +234,8 @@ func (m *machine) assignRoles(dead []processExited) {
 
 // resumeLive continues the drain or stop of an adopted epoch that serves.
 func (m *machine) resumeLive(p *process) {
-	m.drain.wanted = p.Drained
-	if p.Drained && p.DrainEnds.IsZero() { // Envoy has not confirmed the drain
+	m.drain.wanted = p.DrainRequested
+	if p.DrainRequested && p.ListenersCloseAt.IsZero() { // Envoy has not confirmed the drain
 		m.drainAgain(p)
 	}
 	// Envoy cannot be made to accept connections again after a stop has begun, so another epoch

@@ -17,7 +17,7 @@ func (h *harness) unchanged(spec *Spec) Result {
 	h.t.Helper()
 	result, err := h.s.Apply(h.t.Context(), Request{Spec: spec, Reason: "start", IfChanged: true})
 	if err != nil {
-		h.t.Fatalf("apply %q: %v", spec.Hash, err)
+		h.t.Fatalf("apply %q: %v", spec.Digest, err)
 	}
 	return result
 }
@@ -42,7 +42,8 @@ func TestAdoption(t *testing.T) {
 						t.Errorf("adopted, and changed: %s", diff)
 					}
 				}
-				if live, admin, ok := h.s.Live(); !ok || live.Number != 1 || live.Hash != "b" || admin == nil {
+				if live, admin, ok := h.s.Live(); !ok || live.Number != 1 ||
+					live.SpecDigest != "b" || admin == nil {
 					t.Errorf("live: %+v", live)
 				}
 				if got := h.unchanged(specOf("b")); got.Mode != Unchanged {
@@ -69,14 +70,14 @@ func TestAdoptionDuringAStart(t *testing.T) {
 		onHost(t, func(h *harness) {
 			h.must(specOf("a"))
 			spec := specOf("b")
-			spec.Validation = nil
+			spec.ValidateCommand = nil
 			go func() { _, _ = h.apply(spec) }()
 			h.wait(at * time.Millisecond)
 			h.leave()
 			h.wait(3 * time.Second)
 			h.begin()
 			h.wait(time.Second)
-			if live, _, _ := h.s.Live(); live.Number != 1 || live.Hash != "b" {
+			if live, _, _ := h.s.Live(); live.Number != 1 || live.SpecDigest != "b" {
 				t.Errorf("agent gone %dms after the request: live is %+v", at, live)
 			}
 			h.wait(10 * time.Second)
@@ -97,7 +98,7 @@ func TestAdoptedStartThatFails(t *testing.T) {
 				h.must(specOf("a"))
 				h.w.behaviour["bad"] = b
 				spec := specOf("bad")
-				spec.Validation = nil
+				spec.ValidateCommand = nil
 				go func() { _, _ = h.apply(spec) }()
 				h.wait(10 * time.Millisecond)
 				h.leave()

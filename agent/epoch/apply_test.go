@@ -86,7 +86,7 @@ func TestRequestsInTheOverlapAreMerged(t *testing.T) {
 			h.wait(100 * time.Millisecond)
 		}
 		waiting.Wait()
-		if live, _, _ := h.s.Live(); live.Hash != "e" || live.Number != 2 {
+		if live, _, _ := h.s.Live(); live.SpecDigest != "e" || live.Number != 2 {
 			t.Errorf("live: %+v, the newest spec should have won", live)
 		}
 		if h.outage() != 0 {
@@ -107,7 +107,7 @@ func TestTheLastOfManyRequestsCounts(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if live, _, _ := h.s.Live(); live.Hash != "Z" {
+		if live, _, _ := h.s.Live(); live.SpecDigest != "Z" {
 			t.Errorf("live: %+v, want the one that was asked for last", live)
 		}
 	})

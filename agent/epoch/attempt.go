@@ -77,7 +77,7 @@ func (m *machine) begin(a *attempt) {
 	if a.mode == HotRestart && a.parent != nil {
 		p.parent, p.parentAdmin = a.parent.ID, a.parent.AdminAddress
 	}
-	p.validate = m.live() != nil && a.spec.Validation != nil && a.tries == 0 && !a.repair &&
+	p.validate = m.live() != nil && a.spec.ValidateCommand != nil && a.tries == 0 && !a.repair &&
 		(!a.sideBySide || len(a.abort) > 0)
 	m.do(p)
 }
@@ -128,7 +128,7 @@ func (m *machine) launch(a *attempt) {
 	m.processes = append(m.processes, p)
 	m.do(launch{keeper.StartSpec{ID: p.ID, Number: p.Number, Epoch: p.RestartEpoch,
 		Lineage: p.Lineage, HotRestart: p.hot, Path: p.command.Path, Args: p.command.Args,
-		Env: p.command.Env, Note: noteOf(p), Own: a.spec.Own}, a.mode == HotRestart})
+		Env: p.command.Env, Note: noteOf(p), OwnListeners: a.spec.OwnListeners}, a.mode == HotRestart})
 }
 
 // launched is the event of a process that the keeper created or could not create.
@@ -265,7 +265,7 @@ func (m *machine) orphaned(a *attempt) {
 // lingers marks a process that has not exited after SIGKILL. The machine then only waits for its
 // exit.
 func (m *machine) lingers(p *process) {
-	p.State, p.endedBy, p.Ends = StateDraining, endedBySupervisor, m.now
+	p.State, p.endedBy, p.LatestEnd = StateDraining, endedBySupervisor, m.now
 }
 
 // remove removes a process from the list of running processes.

@@ -9,14 +9,14 @@ import (
 	"outrider.org/outrider/agent/keeper"
 )
 
-// Connection implements Keeper with one connection to a keeper.
-type Connection struct {
+// KeeperConnection implements Keeper with one connection to a keeper.
+type KeeperConnection struct {
 	*keeper.Client
 	exits chan keeper.Process
 }
 
 // Exits implements Keeper.
-func (c *Connection) Exits() <-chan keeper.Process { return c.exits }
+func (c *KeeperConnection) Exits() <-chan keeper.Process { return c.exits }
 
 // exitStatus returns the status of an exit as a shell would: the code, or 128 + the signal number.
 func exitStatus(exit keeper.Exit) int {
@@ -26,11 +26,11 @@ func exitStatus(exit keeper.Exit) int {
 	return exit.Code
 }
 
-// Runner implements envoy.Runner by running commands in the keeper.
-type Runner struct{ Link *Link }
+// KeeperRunner implements envoy.Runner by running commands in the keeper.
+type KeeperRunner struct{ Link *KeeperLink }
 
 // Run runs a program until it ends.
-func (r Runner) Run(
+func (r KeeperRunner) Run(
 	ctx context.Context, path string, args []string,
 ) (stdout, stderr []byte, exit int, err error) {
 	return runCommand(ctx, r.Link.Connection(), path, args)

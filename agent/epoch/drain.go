@@ -62,13 +62,14 @@ func (m *machine) reconcileDrain() {
 	for _, c := range delayed {
 		m.requestUndrain(c)
 	}
-	repeat := live != nil && d.wanted && live.Drained && live.DrainEnds.IsZero() && m.stop == nil
+	repeat := live != nil && d.wanted && live.DrainRequested && live.ListenersCloseAt.IsZero() &&
+		m.stop == nil
 	switch {
 	case len(d.queued) > 0 && live == nil:
 		m.reply(d.queued, answer{err: ErrNotLive})
 		d.queued = nil
 	case len(d.queued) > 0 || repeat && m.due(d.again):
-		d.request, d.number, d.before = live.ID, live.Number, live.Drained
+		d.request, d.number, d.before = live.ID, live.Number, live.DrainRequested
 		d.calls, d.queued = d.queued, nil
 		m.do(requestDrain{live.ID, live.AdminAddress})
 	}
@@ -146,7 +147,7 @@ func (m *machine) requireDrain(e drainAnswered) {
 	live := m.live()
 	switch {
 	case live != nil && live.ID == e.id && e.err == nil:
-		live.Drained = true
+		live.DrainRequested = true
 		m.confirmDrain(live)
 	case live != nil:
 		m.drainAgain(live)
@@ -167,8 +168,8 @@ func (m *machine) requireDrain(e drainAnswered) {
 // confirmDrain records when the listeners of a draining epoch close. Envoy's drain time starts with
 // the first drain request; later requests do not extend it.
 func (m *machine) confirmDrain(p *process) {
-	if p.Drained && p.DrainEnds.IsZero() {
-		p.DrainEnds = m.now.Add(p.spec.Drain)
+	if p.DrainRequested && p.ListenersCloseAt.IsZero() {
+		p.ListenersCloseAt = m.now.Add(p.spec.DrainTime)
 	}
 	m.annotate(p)
 }
@@ -176,7 +177,7 @@ func (m *machine) confirmDrain(p *process) {
 // drainAgain makes the supervisor send the drain request to an epoch again, and repeat it until the
 // epoch confirms it.
 func (m *machine) drainAgain(p *process) {
-	p.Drained, m.drain.again = true, m.now
+	p.DrainRequested, m.drain.again = true, m.now
 	m.annotate(p)
 }
 

@@ -13,9 +13,9 @@ func (h *harness) expectDrained(e *fakeEnvoy, want bool) {
 	h.wait(6 * time.Second)
 	live, _, _ := h.s.Live()
 	if listening, unhealthy := h.state(e); listening == want || unhealthy != want ||
-		live.Drained != want {
+		live.DrainRequested != want {
 		h.t.Errorf("epoch %d: listens %t, unhealthy %t, said to drain %t; to drain is %t", e.Number,
-			listening, unhealthy, live.Drained, want)
+			listening, unhealthy, live.DrainRequested, want)
 	}
 }
 
@@ -114,7 +114,7 @@ func TestDrain_ReportsItsEnd(t *testing.T) {
 		h.must(specOf("a"))
 		ends := func() time.Duration {
 			live, _, _ := h.s.Live()
-			return time.Until(live.DrainEnds).Round(time.Millisecond)
+			return time.Until(live.ListenersCloseAt).Round(time.Millisecond)
 		}
 		drain := func() {
 			if err := h.s.Drain(h.t.Context()); err != nil {
@@ -145,8 +145,8 @@ func TestDrain_ReportsItsEnd(t *testing.T) {
 func TestDrain_HalfIsThatOfTheEpoch(t *testing.T) {
 	onHost(t, func(h *harness) {
 		h.must(specOf("a")) // the drain time of specOf is 5 s
-		if live, _, _ := h.s.Live(); !live.HalfDrained(time.Now()).IsZero() {
-			t.Errorf("before a drain: %v", live.HalfDrained(time.Now()))
+		if live, _, _ := h.s.Live(); !live.HalfDrainTime(time.Now()).IsZero() {
+			t.Errorf("before a drain: %v", live.HalfDrainTime(time.Now()))
 		}
 		if err := h.s.Drain(h.t.Context()); err != nil {
 			t.Fatal(err)
@@ -155,7 +155,7 @@ func TestDrain_HalfIsThatOfTheEpoch(t *testing.T) {
 		want := time.Now().Add(2500 * time.Millisecond)
 		for _, agent := range []string{"this agent", "the next"} {
 			live, _, _ := h.s.Live()
-			if off := live.HalfDrained(time.Now()).Sub(want).Abs(); off > 100*time.Millisecond {
+			if off := live.HalfDrainTime(time.Now()).Sub(want).Abs(); off > 100*time.Millisecond {
 				t.Errorf("%s: half is off by %s", agent, off)
 			}
 			h.leave()

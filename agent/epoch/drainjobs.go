@@ -144,7 +144,7 @@ func (a steer) do(ctx context.Context, x *executor) {
 	limited, cancel := context.WithTimeout(ctx, acceptQueued)
 	defer cancel()
 	err := x.withKeeper(limited, func(ctx context.Context, k Keeper) error {
-		return k.Steer(ctx, a.from, a.to, max(time.Until(a.closes), 0))
+		return k.SteerConnections(ctx, a.from, a.to, max(time.Until(a.closes), 0))
 	})
 	if err != nil && !errors.Is(ctx.Err(), context.Canceled) {
 		x.logs(slog.LevelWarn, "cannot steer new connections to the new epoch: some may be "+
@@ -167,13 +167,13 @@ func (a countConnections) run(x *executor) {
 		for quiet := 0; ; {
 			all, err := x.measure(ctx)
 			p, ok := all[a.id]
-			left := int(p.Downstream)
+			left := int(p.ClientConnections)
 			switch {
 			case err != nil: // the keeper is busy or re-executes itself: repeat later
 				quiet, left = 0, -1
 			case !ok || p.Exit != nil:
 				return
-			case p.Downstream == 0 && !p.Listening:
+			case p.ClientConnections == 0 && !p.HasListeners:
 				quiet++
 			default:
 				quiet = 0
@@ -190,7 +190,7 @@ func (a countConnections) run(x *executor) {
 func (x *executor) measure(ctx context.Context) (map[string]keeper.Process, error) {
 	found := map[string]keeper.Process{}
 	err := x.withKeeper(ctx, func(ctx context.Context, k Keeper) error {
-		processes, err := k.Measure(ctx, 0)
+		processes, err := k.MeasureProcesses(ctx, 0)
 		for _, p := range processes {
 			found[p.ID] = p
 		}
@@ -301,7 +301,7 @@ func (x *executor) awaitConnections(ctx context.Context, epochs []leaving) {
 		all, err := x.measure(ctx)
 		waits := slices.ContainsFunc(epochs, func(e leaving) bool {
 			p, ok := all[e.id]
-			connected := err != nil || ok && p.Exit == nil && p.Downstream > 0
+			connected := err != nil || ok && p.Exit == nil && p.ClientConnections > 0
 			// if counting fails, the connections may still exist
 			return connected && time.Now().Before(e.ends)
 		})

@@ -34,13 +34,14 @@ func TestDrain_StandsWhereEnvoyConfirmsTooLate(t *testing.T) {
 					t.Errorf("the caller's deadline was not honoured: %v", err)
 				}
 				h.wait(drainTimeout)
-				if live, _, _ := h.s.Live(); !live.Drained || !live.DrainEnds.IsZero() {
+				if live, _, _ := h.s.Live(); !live.DrainRequested ||
+					!live.ListenersCloseAt.IsZero() {
 					t.Errorf("not known to drain without a confirmation: %+v", live)
 				}
 				later(h, e)
 				h.wait(probeInterval)
 				h.expectDrained(h.newest(), true)
-				if live, _, _ := h.s.Live(); live.DrainEnds.IsZero() {
+				if live, _, _ := h.s.Live(); live.ListenersCloseAt.IsZero() {
 					t.Error("when it ends is not known")
 				}
 			})
@@ -59,13 +60,13 @@ func TestDrain_IsRepeatedForANewEpoch(t *testing.T) {
 		h.must(specOf("b"))
 		h.wait(20 * time.Second)
 		e := h.newest()
-		if live, _, _ := h.s.Live(); !live.Drained || !live.DrainEnds.IsZero() {
+		if live, _, _ := h.s.Live(); !live.DrainRequested || !live.ListenersCloseAt.IsZero() {
 			t.Errorf("before it drains: %+v", live)
 		}
 		h.do(func() { e.undrainable = false })
 		h.wait(probeInterval)
 		h.expectDrained(e, true)
-		if live, _, _ := h.s.Live(); live.DrainEnds.IsZero() {
+		if live, _, _ := h.s.Live(); live.ListenersCloseAt.IsZero() {
 			t.Error("when it ends is not known")
 		}
 	})

@@ -14,7 +14,7 @@ import (
 // EnvoyAdmin implements Admin with Envoy's admin interface.
 type EnvoyAdmin struct {
 	*envoy.Admin
-	link *Link // connection to the keeper
+	link *KeeperLink // connection to the keeper
 	// the address belongs to one epoch only; false: a custom bootstrap may use it for several
 	own     bool
 	started atomic.Bool // the gauge workersStarted was 1; with an address of its own, it remains 1
@@ -30,14 +30,14 @@ func AdminSocket(directory string, number int) string {
 }
 
 // Admin returns a client of the admin interface at an address.
-func (l *Link) Admin(address string) *EnvoyAdmin {
+func (l *KeeperLink) Admin(address string) *EnvoyAdmin {
 	own := filepath.Dir(address) == l.Connection().Info().Folder &&
 		strings.HasPrefix(filepath.Base(address), AdminSocketPrefix)
 	return &EnvoyAdmin{link: l, Admin: envoy.NewAdmin(address), own: own}
 }
 
 // stopAccepting makes the keeper refuse new connections to all Envoys.
-func (l *Link) stopAccepting(ctx context.Context) error {
+func (l *KeeperLink) stopAccepting(ctx context.Context) error {
 	err := l.Connection().StopAccepting(ctx)
 	if err != nil {
 		l.log.Warn("cannot stop accepting: new connections may be reset",

@@ -97,9 +97,9 @@ func (m *machine) recordExit(p *process, exit *keeper.Exit, cause string) {
 	case phase == StateDraining && p.idle:
 		reason = "no client was connected to it any more"
 	case phase == StateDraining && p.endedBy == endedByChild &&
-		m.now.Before(p.Ends.Add(-time.Second)):
+		m.now.Before(p.LatestEnd.Add(-time.Second)):
 		reason = fmt.Sprintf("%s before it was to; the epoch after it continues to serve",
-			p.Ends.Sub(m.now).Round(time.Second))
+			p.LatestEnd.Sub(m.now).Round(time.Second))
 	}
 	m.publishExit(p, reason)
 	m.do(cancelJob{drainJob(p.ID)})
@@ -155,7 +155,8 @@ func (m *machine) vanish(gone func(*process) bool) (served bool) {
 		}
 		m.unreplaced = append(m.unreplaced, unreplaced{p.ID, p.BootstrapPath})
 		served = served || p.State.Serves()
-		m.recordExit(p, &keeper.Exit{Code: -1, At: m.now, WithKeeper: true}, "ended with its keeper")
+		m.recordExit(p, &keeper.Exit{Code: -1, At: m.now, KilledAtKeeperExit: true},
+			"ended with its keeper")
 	}
 	return served
 }

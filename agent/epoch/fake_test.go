@@ -214,7 +214,7 @@ func (w *world) handshake(e *fakeEnvoy, b behaviour) {
 	default:
 		e.handshaken, parent.admin = true, false
 		if old := parent.parent; old != nil && old.exit == nil {
-			if old.process().Downstream > 0 || old.process().Listening {
+			if old.process().ClientConnections > 0 || old.process().HasListeners {
 				w.fault("epoch %d was started while epoch %d was ending: its connections are cut", e.Number, old.Number)
 			}
 			old.told = true
@@ -283,7 +283,7 @@ func (w *world) end(e *fakeEnvoy, code int, signal string, lines ...string) {
 	if e.exit != nil {
 		return
 	}
-	e.exit = &keeper.Exit{Code: code, Signal: signal, At: time.Now(), WithKeeper: w.ending}
+	e.exit = &keeper.Exit{Code: code, Signal: signal, At: time.Now(), KilledAtKeeperExit: w.ending}
 	e.lastLines = lines
 	e.listening, e.admin = false, false
 	if e.handshaken && e.live.IsZero() && signal != "" {
@@ -354,5 +354,5 @@ func (w *world) hang(e *fakeEnvoy) {
 
 func (e *fakeEnvoy) process() keeper.Process {
 	return keeper.Process{ID: e.ID, PID: e.pid, Started: e.started, Exit: e.exit, LastLines: e.lastLines,
-		Note: slices.Clone(e.note), Downstream: e.requests + e.tunnels + e.idle, Listening: (e.listening || e.datagrams) && e.exit == nil}
+		Note: slices.Clone(e.note), ClientConnections: e.requests + e.tunnels + e.idle, HasListeners: (e.listening || e.datagrams) && e.exit == nil}
 }

@@ -146,12 +146,13 @@ func (k *fakeKeeper) Done() <-chan struct{}        { return k.done }
 func (k *fakeKeeper) Processes(ctx context.Context) ([]keeper.Process, error) {
 	all, err := k.list(ctx)
 	for i := range all {
-		all[i].Downstream = 0
+		all[i].ClientConnections = 0
 	}
 	return all, err
 }
 
-func (k *fakeKeeper) Measure(ctx context.Context, _ time.Duration) ([]keeper.Process, error) {
+func (k *fakeKeeper) MeasureProcesses(ctx context.Context, _ time.Duration) ([]keeper.Process,
+	error) {
 	k.w.mu.Lock()
 	k.w.measured++
 	unmeasured := k.w.unmeasured
@@ -180,7 +181,7 @@ func (k *fakeKeeper) list(ctx context.Context) ([]keeper.Process, error) {
 	return all, nil
 }
 
-func (k *fakeKeeper) Annotate(ctx context.Context, id string, note json.RawMessage) error {
+func (k *fakeKeeper) SetNote(ctx context.Context, id string, note json.RawMessage) error {
 	return k.with(ctx, id, func(e *fakeEnvoy) error { e.note = slices.Clone(note); return nil })
 }
 
@@ -203,7 +204,7 @@ func (k *fakeKeeper) Run(ctx context.Context, _ string, args []string) (keeper.R
 	return keeper.RunResult{Stdout: []byte("configuration OK\n")}, nil
 }
 
-func (k *fakeKeeper) ClearInitializing(ctx context.Context, lineage int) (set bool, err error) {
+func (k *fakeKeeper) ClearInitializingFlag(ctx context.Context, lineage int) (set bool, err error) {
 	if err := k.pause(ctx); err != nil {
 		return false, err
 	}
@@ -215,7 +216,8 @@ func (k *fakeKeeper) ClearInitializing(ctx context.Context, lineage int) (set bo
 	return set, nil
 }
 
-func (k *fakeKeeper) Steer(ctx context.Context, from, to string, closes time.Duration) error {
+func (k *fakeKeeper) SteerConnections(ctx context.Context, from, to string,
+	closes time.Duration) error {
 	k.w.mu.Lock()
 	unsteered := k.w.unsteered
 	k.w.mu.Unlock()
@@ -236,7 +238,7 @@ func (k *fakeKeeper) Steer(ctx context.Context, from, to string, closes time.Dur
 	})
 }
 
-func (k *fakeKeeper) Cleanup(ctx context.Context) error {
+func (k *fakeKeeper) CleanUpEnvoys(ctx context.Context) error {
 	if err := k.pause(ctx); err != nil {
 		return err
 	}

@@ -77,7 +77,7 @@ func TestHang_KeeperBlocksNobody(t *testing.T) {
 				h.must(specOf("a"))
 				spec := specOf("b")
 				if !test.validated {
-					spec.Validation = nil
+					spec.ValidateCommand = nil
 				}
 				time.AfterFunc(time.Millisecond, func() { _, _ = h.apply(spec) })
 				h.wait(test.after)

@@ -28,13 +28,13 @@ type harness struct {
 	t        *testing.T
 	w        *world
 	s        *Supervisor
-	board    *condition.Board
+	board    *condition.Registry
 	dir      string
 	config   config.Envoy
 	obstacle atomic.Pointer[error]
 	cancel   context.CancelFunc
 	ended    chan error
-	log      parts.Log
+	log      parts.SyncBuffer
 }
 
 // defaults returns the default values of the keys of [envoy] that the supervisor uses.
@@ -51,7 +51,7 @@ func onHost(t *testing.T, test func(h *harness)) {
 	t.Helper()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
-		h := &harness{t: t, w: newWorld(t), board: condition.NewBoard(), dir: dir,
+		h := &harness{t: t, w: newWorld(t), board: condition.NewRegistry(), dir: dir,
 			config: defaults(dir)}
 		h.begin()
 		test(h)
@@ -73,9 +73,9 @@ func (h *harness) begin() {
 	}
 	out = io.MultiWriter(out, &h.log)
 	h.s = New(Options{
-		Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Board: h.board,
+		Admin: func(address string) Admin { return fakeAdmin{h.w, address} }, Conditions: h.board,
 		Logger: slog.New(slog.NewTextHandler(out, nil)), Config: h.config,
-		AwaitExit: h.w.awaitExit, Obstacle: func() error {
+		AwaitExit: h.w.awaitExit, StartObstacle: func() error {
 			if obstacle := h.obstacle.Load(); obstacle != nil {
 				return *obstacle
 			}
@@ -115,17 +115,20 @@ func (h *harness) leave() {
 func specOf(hash string) *Spec {
 	drain, shutdown := 5*time.Second, 8*time.Second
 	return &Spec{
-		Hash:      hash,
+		Digest:    hash,
 		Bootstrap: func(l LaunchInput) ([]byte, error) { return fmt.Appendf(nil, "%s %d", hash, l.Number), nil },
 		Command: func(l LaunchInput) (Command, error) {
 			return Command{Path: "envoy", Args: []string{hash, drain.String(), shutdown.String()}}, nil
 		},
-		Validation: func(LaunchInput) (Command, error) { return Command{Path: "envoy", Args: []string{hash}}, nil },
+		ValidateCommand: func(LaunchInput) (Command, error) {
+			return Command{Path: "envoy",
+				Args: []string{hash}}, nil
+		},
 		AdminAddress: func(l LaunchInput) string {
 			return fmt.Sprintf("admin-%d.sock",
 				l.Number)
 		},
-		HotRestartVersion: "11.104", LiveTimeout: 20 * time.Second, Drain: drain, ParentShutdown: shutdown,
+		HotRestartVersion: "11.104", LiveTimeout: 20 * time.Second, DrainTime: drain, ParentShutdownTime: shutdown,
 	}
 }
 
@@ -138,7 +141,7 @@ func (h *harness) must(spec *Spec) Result {
 	h.t.Helper()
 	result, err := h.apply(spec)
 	if err != nil {
-		h.t.Fatalf("apply %q: %v", spec.Hash, err)
+		h.t.Fatalf("apply %q: %v", spec.Digest, err)
 	}
 	return result
 }
@@ -149,7 +152,7 @@ func (h *harness) refused(spec *Spec) *RefusedError {
 	result, err := h.apply(spec)
 	var refused *RefusedError
 	if !errors.As(err, &refused) {
-		h.t.Fatalf("apply %q: %+v, %v; it should have been refused", spec.Hash, result, err)
+		h.t.Fatalf("apply %q: %+v, %v; it should have been refused", spec.Digest, result, err)
 	}
 	return refused
 }

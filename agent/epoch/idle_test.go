@@ -191,7 +191,7 @@ func TestIdle_RequestAbortsTheDrainingEpochsThatItNames(t *testing.T) {
 				h.wait(2 * time.Second)
 				begun := time.Now()
 				_, err := h.s.Apply(h.t.Context(),
-					Request{Spec: specOf("c"), Reason: "test", Abort: test.abort})
+					Request{Spec: specOf("c"), Reason: "test", AbortEpochs: test.abort})
 				if took := time.Since(begun); err != nil || (took > 4*time.Second) != test.waits {
 					t.Errorf("took %s: %v", took, err)
 				}
@@ -221,7 +221,8 @@ func TestIdle_RefusedRequestAbortsNothing(t *testing.T) {
 				h.wait(2 * time.Second)
 				bad := specOf("bad")
 				change(h, bad)
-				_, err := h.s.Apply(h.t.Context(), Request{Spec: bad, Reason: "test", Abort: []int{0}})
+				_, err := h.s.Apply(h.t.Context(), Request{Spec: bad, Reason: "test",
+					AbortEpochs: []int{0}})
 				if refused, ok := errors.AsType[*RefusedError](err); !ok || refused.Remaining != 1 {
 					t.Errorf("%v", err)
 				}
@@ -233,7 +234,7 @@ func TestIdle_RefusedRequestAbortsNothing(t *testing.T) {
 				})
 				begun := time.Now()
 				if _, err := h.s.Apply(h.t.Context(), Request{Spec: specOf("c"), Reason: "test",
-					Abort: []int{0}}); err != nil || time.Since(begun) > 4*time.Second {
+					AbortEpochs: []int{0}}); err != nil || time.Since(begun) > 4*time.Second {
 					t.Errorf("took %s: %v", time.Since(begun), err)
 				}
 				if h.outage() != 0 {

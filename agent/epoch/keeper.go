@@ -15,7 +15,7 @@ import (
 type Keeper interface {
 	Processes
 	ProcessList
-	ProcessRepair
+	ProcessTools
 }
 
 // Processes starts, signals and watches Envoy processes.
@@ -34,26 +34,27 @@ type Processes interface {
 type ProcessList interface {
 	// Processes lists all running processes, and the exited ones whose entries were not removed.
 	Processes(ctx context.Context) ([]keeper.Process, error)
-	// Measure lists the same processes with connection counts that are at most maxAge old. It may
-	// be slow on a busy machine.
-	Measure(ctx context.Context, maxAge time.Duration) ([]keeper.Process, error)
-	Annotate(ctx context.Context, id string, note json.RawMessage) error
+	// MeasureProcesses lists the same processes with connection counts that are at most maxAge old.
+	// It may be slow on a busy machine.
+	MeasureProcesses(ctx context.Context, maxAge time.Duration) ([]keeper.Process, error)
+	SetNote(ctx context.Context, id string, note json.RawMessage) error
 	Forget(ctx context.Context, id string) error
 }
 
-// ProcessRepair has the operations that need access to Envoy's sockets or shared memory, or that
+// ProcessTools has the operations that need access to Envoy's sockets or shared memory, or that
 // run as Envoy's user.
-type ProcessRepair interface {
+type ProcessTools interface {
 	// Run runs a program as Envoy's user until it exits.
 	Run(ctx context.Context, path string, args []string) (keeper.RunResult, error)
-	// ClearInitializing clears the flag that a failed start leaves in a lineage's shared memory,
-	// and reports whether it was set.
-	ClearInitializing(ctx context.Context, lineage int) (bool, error)
-	// Steer directs new connections of the ports that two processes share to the process to, until
-	// the process from exits. The process from closes its listeners after the time closes.
-	Steer(ctx context.Context, from, to string, closes time.Duration) error
-	// Cleanup removes sockets and shared memory of ended Envoys.
-	Cleanup(ctx context.Context) error
+	// ClearInitializingFlag clears the flag that a failed start leaves in a lineage's shared
+	// memory, and reports whether it was set.
+	ClearInitializingFlag(ctx context.Context, lineage int) (bool, error)
+	// SteerConnections directs new connections of the ports that two processes share to the process
+	// to, until the process from exits. The process from closes its listeners after the time
+	// closes.
+	SteerConnections(ctx context.Context, from, to string, closesIn time.Duration) error
+	// CleanUpEnvoys removes sockets and shared memory of ended Envoys.
+	CleanUpEnvoys(ctx context.Context) error
 }
 
 // Admin is the admin interface of one epoch. If an error is a time-out, or EAGAIN because the queue

@@ -126,7 +126,7 @@ func TestKeeperReplacesItself(t *testing.T) {
 			if starting {
 				h.w.behaviour["b"] = behaviour{slow: time.Second}
 				spec := specOf("b")
-				spec.Validation = nil
+				spec.ValidateCommand = nil
 				go func() { _, err := h.apply(spec); done <- err }()
 				h.wait(20 * time.Millisecond)
 			}
@@ -141,7 +141,7 @@ func TestKeeperReplacesItself(t *testing.T) {
 				}
 			}
 			h.wait(time.Minute)
-			if live, _, _ := h.s.Live(); starting != (live.Hash == "b") || h.outage() != 0 {
+			if live, _, _ := h.s.Live(); starting != (live.SpecDigest == "b") || h.outage() != 0 {
 				t.Errorf("live: %+v; nobody served for %s", live, h.outage())
 			}
 			h.must(specOf("c"))
@@ -249,7 +249,7 @@ func TestRestartLimit_CountsAfterLostKeeper(t *testing.T) {
 		}
 		h.kill(h.newest(), "SIGKILL")
 		err := <-h.ended
-		if !errors.Is(err, ErrGaveUp) {
+		if !errors.Is(err, ErrRestartsExhausted) {
 			t.Errorf("Run returned %v", err)
 		}
 		h.ended <- err

@@ -12,13 +12,13 @@ import (
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/envoy"
 	"outrider.org/outrider/agent/keeper"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
-// Link is the agent's connection to the keeper. It reconnects when the connection is lost. It
+// KeeperLink is the agent's connection to the keeper. It reconnects when the connection is lost. It
 // forwards exits of processes to the Supervisor, and Envoy's log lines to the log.
-type Link struct {
-	part.Readiness
+type KeeperLink struct {
+	lifecycle.Readiness
 	dialer     keeper.Dialer
 	log        *slog.Logger
 	envoyLog   *slog.Logger
@@ -26,29 +26,29 @@ type Link struct {
 	supervisor *Supervisor
 
 	mu      sync.Mutex
-	current *Connection
+	current *KeeperConnection
 }
 
-// LinkOptions configure a Link.
-type LinkOptions struct {
+// KeeperLinkOptions configure a KeeperLink.
+type KeeperLinkOptions struct {
 	Dialer     keeper.Dialer
 	Logger     *slog.Logger
 	EnvoyLog   *slog.Logger // for Envoy's log lines
 	ForwardLog bool         // argument of Configure
 }
 
-// NewLink returns a Link that is not connected yet.
-func NewLink(options LinkOptions) *Link {
-	l := &Link{dialer: options.Dialer, log: options.Logger, envoyLog: options.EnvoyLog}
-	l.Configure(options.ForwardLog)
+// NewKeeperLink returns a KeeperLink that is not connected yet.
+func NewKeeperLink(options KeeperLinkOptions) *KeeperLink {
+	l := &KeeperLink{dialer: options.Dialer, log: options.Logger, envoyLog: options.EnvoyLog}
+	l.SetLogForwarding(options.ForwardLog)
 	return l
 }
 
-// Configure sets whether Envoy's log lines are forwarded.
-func (l *Link) Configure(forward bool) { l.forwardLog.Store(forward) }
+// SetLogForwarding sets whether Envoy's log lines are forwarded.
+func (l *KeeperLink) SetLogForwarding(forward bool) { l.forwardLog.Store(forward) }
 
 // SetSupervisor sets the supervisor of the keeper's Envoys. It must be called before Run.
-func (l *Link) SetSupervisor(supervisor *Supervisor) { l.supervisor = supervisor }
+func (l *KeeperLink) SetSupervisor(supervisor *Supervisor) { l.supervisor = supervisor }
 
 // Timing of connection attempts.
 const (
@@ -60,9 +60,9 @@ const (
 // figuresAge is the maximum age of measurements that commands and metrics show.
 const figuresAge = time.Second
 
-// Open connects for the first time. While the keeper serves another agent, which may be ending,
+// Connect connects for the first time. While the keeper serves another agent, which may be ending,
 // Open retries for keeperPatience.
-func (l *Link) Open(ctx context.Context) error {
+func (l *KeeperLink) Connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	var replaced bool
@@ -85,7 +85,7 @@ func (l *Link) Open(ctx context.Context) error {
 // dial connects to the keeper. If the keeper has an older protocol, dial makes it re-execute the
 // installed program, while its Envoys continue to serve, and sets *replaced. If *replaced is set
 // already, or if the keeper is newer, dial returns the error.
-func (l *Link) dial(ctx context.Context, replaced *bool) (*keeper.Client, error) {
+func (l *KeeperLink) dial(ctx context.Context, replaced *bool) (*keeper.Client, error) {
 	client, err := l.dialer.Dial(ctx)
 	version, ok := errors.AsType[*keeper.VersionError](err)
 	if !ok || version.Keeper >= version.Agent || *replaced {
@@ -101,26 +101,26 @@ func (l *Link) dial(ctx context.Context, replaced *bool) (*keeper.Client, error)
 	return l.dialer.Dial(ctx)
 }
 
-func (l *Link) set(client *keeper.Client) *Connection {
-	c := &Connection{Client: client, exits: make(chan keeper.Process)}
+func (l *KeeperLink) set(client *keeper.Client) *KeeperConnection {
+	c := &KeeperConnection{Client: client, exits: make(chan keeper.Process)}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.current = c
 	return c
 }
 
-// Connection returns the current connection, which may be lost.
-func (l *Link) Connection() *Connection {
+// KeeperConnection returns the current connection, which may be lost.
+func (l *KeeperLink) Connection() *KeeperConnection {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.current
 }
 
 // Name returns the name of this component of the agent.
-func (l *Link) Name() string { return "keeper" }
+func (l *KeeperLink) Name() string { return "keeper" }
 
 // Run forwards the keeper's events until ctx ends, and reconnects when the connection is lost.
-func (l *Link) Run(ctx context.Context) error {
+func (l *KeeperLink) Run(ctx context.Context) error {
 	l.MarkReady()
 	for {
 		l.forward(ctx, l.Connection())
@@ -141,7 +141,7 @@ func (l *Link) Run(ctx context.Context) error {
 // reconnect connects again. It retries until ctx ends, and then returns ctx's error. A keeper that
 // re-executes itself (systemctl reload outrider-envoy) answers within moments. If the connection is
 // missing for longer than keeperPatience, reconnect logs one error.
-func (l *Link) reconnect(ctx context.Context) (*keeper.Client, error) {
+func (l *KeeperLink) reconnect(ctx context.Context) (*keeper.Client, error) {
 	before, lost := l.Connection().Info(), time.Now()
 	var replaced, late bool
 	pauses := backoff.Backoff{Min: keeperPause, Max: keeperPauseMax}
@@ -167,7 +167,7 @@ func (l *Link) reconnect(ctx context.Context) (*keeper.Client, error) {
 }
 
 // logReconnected logs which keeper answers after a reconnect.
-func (l *Link) logReconnected(before, now keeper.Info) {
+func (l *KeeperLink) logReconnected(before, now keeper.Info) {
 	switch {
 	case now.PID != before.PID:
 		l.log.Error(
@@ -183,7 +183,7 @@ func (l *Link) logReconnected(before, now keeper.Info) {
 }
 
 // forward forwards the events of a connection until it is lost or ctx ends.
-func (l *Link) forward(ctx context.Context, c *Connection) {
+func (l *KeeperLink) forward(ctx context.Context, c *KeeperConnection) {
 	lines := envoy.NewLogForwarder(l.envoyLog, l.log)
 	for {
 		select {
@@ -192,7 +192,7 @@ func (l *Link) forward(ctx context.Context, c *Connection) {
 			case !open:
 				return
 			case event.Exited != nil:
-				lines.Exited(event.Exited.ID, event.Exited.Number)
+				lines.EndEpoch(event.Exited.ID, event.Exited.Number)
 				select {
 				case c.exits <- *event.Exited:
 				// after the end of the connection the supervisor does not receive exits
@@ -215,7 +215,7 @@ func (l *Link) forward(ctx context.Context, c *Connection) {
 }
 
 // pid returns the PID of an epoch, 0 if it is unknown.
-func (l *Link) pid(id string) int {
+func (l *KeeperLink) pid(id string) int {
 	for _, e := range l.supervisor.Epochs() {
 		if e.ID == id {
 			return e.PID
@@ -224,11 +224,11 @@ func (l *Link) pid(id string) int {
 	return 0
 }
 
-// Measure returns the keeper's measurements by process ID. If it fails, it logs the error, and the
-// result is incomplete or empty.
-func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
+// MeasureProcesses returns the keeper's measurements by process ID. If it fails, it logs the error,
+// and the result is incomplete or empty.
+func (l *KeeperLink) MeasureProcesses(ctx context.Context) map[string]keeper.Process {
 	measured := map[string]keeper.Process{}
-	processes, err := l.Connection().Client.Measure(ctx, figuresAge)
+	processes, err := l.Connection().Client.MeasureProcesses(ctx, figuresAge)
 	if err != nil {
 		l.log.Debug("cannot read memory and connections of the epochs", "error", err)
 	}
@@ -239,21 +239,21 @@ func (l *Link) Measure(ctx context.Context) map[string]keeper.Process {
 }
 
 // ClientConnections returns the current number of client connections of a process.
-func (l *Link) ClientConnections(ctx context.Context, id string) (uint64, error) {
-	processes, err := l.Connection().Client.Measure(ctx, 0)
+func (l *KeeperLink) ClientConnections(ctx context.Context, id string) (uint64, error) {
+	processes, err := l.Connection().Client.MeasureProcesses(ctx, 0)
 	if err != nil {
 		return 0, err
 	}
 	for _, p := range processes {
 		if p.ID == id && p.Exit == nil {
-			return p.Downstream, nil
+			return p.ClientConnections, nil
 		}
 	}
 	return 0, errors.New("the process has ended")
 }
 
 // Shutdown ends the keeper and all its Envoys.
-func (l *Link) Shutdown() {
+func (l *KeeperLink) Shutdown() {
 	ctx, cancel := context.WithTimeout(context.Background(), dialTimeout)
 	defer cancel()
 	client := l.Connection()
@@ -264,7 +264,7 @@ func (l *Link) Shutdown() {
 }
 
 // ShutdownIfIdle ends the keeper if it is connected and has no running Envoy.
-func (l *Link) ShutdownIfIdle() {
+func (l *KeeperLink) ShutdownIfIdle() {
 	if l.Connection() == nil {
 		return
 	}

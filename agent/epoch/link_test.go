@@ -22,8 +22,8 @@ type fakeDialer struct {
 func (d fakeDialer) Dial(context.Context) (*keeper.Client, error) { return d.dial() }
 func (d fakeDialer) Upgrade(context.Context) error                { return d.upgrade() }
 
-// A Link upgrades a keeper with an older protocol once, and then connects to it. It never upgrades
-// a newer one.
+// A KeeperLink upgrades a keeper with an older protocol once, and then connects to it. It never
+// upgrades a newer one.
 func TestLinkDial_UpgradesAnOlderKeeper(t *testing.T) {
 	older, newer := &keeper.VersionError{Keeper: 1, Agent: 2},
 		&keeper.VersionError{Keeper: 2, Agent: 1}
@@ -43,17 +43,18 @@ func TestLinkDial_UpgradesAnOlderKeeper(t *testing.T) {
 		{"no keeper", []error{keeper.ErrNotRunning}, nil, 0, "no keeper"},
 	} {
 		upgrades := 0
-		link := NewLink(LinkOptions{Logger: slog.New(slog.DiscardHandler), Dialer: fakeDialer{
-			dial: func() (*keeper.Client, error) {
-				err := c.answers[0]
-				c.answers = c.answers[1:]
-				if err != nil {
-					return nil, err
-				}
-				return &keeper.Client{}, nil
-			},
-			upgrade: func() error { upgrades++; return c.refuses },
-		}})
+		link := NewKeeperLink(KeeperLinkOptions{Logger: slog.New(slog.DiscardHandler),
+			Dialer: fakeDialer{
+				dial: func() (*keeper.Client, error) {
+					err := c.answers[0]
+					c.answers = c.answers[1:]
+					if err != nil {
+						return nil, err
+					}
+					return &keeper.Client{}, nil
+				},
+				upgrade: func() error { upgrades++; return c.refuses },
+			}})
 		client, err := (*keeper.Client)(nil), error(nil)
 		for replaced := false; len(c.answers) > 0; {
 			client, err = link.dial(t.Context(), &replaced)
@@ -74,14 +75,15 @@ func TestLinkOpen_WaitsForAnAgentThatEnds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				began := time.Now()
-				link := NewLink(LinkOptions{Logger: slog.New(slog.DiscardHandler), Dialer: fakeDialer{
-					dial: func() (*keeper.Client, error) {
-						if time.Since(began) < busyFor {
-							return nil, &keeper.BusyError{PID: 1}
-						}
-						return &keeper.Client{}, nil
-					}}})
-				err := link.Open(t.Context())
+				link := NewKeeperLink(KeeperLinkOptions{Logger: slog.New(slog.DiscardHandler),
+					Dialer: fakeDialer{
+						dial: func() (*keeper.Client, error) {
+							if time.Since(began) < busyFor {
+								return nil, &keeper.BusyError{PID: 1}
+							}
+							return &keeper.Client{}, nil
+						}}})
+				err := link.Connect(t.Context())
 				if ends := busyFor < keeperPatience; ends != (err == nil) || !ends &&
 					!errors.Is(err, keeper.ErrBusy) {
 					t.Errorf("after %v: %v", time.Since(began), err)
@@ -95,13 +97,14 @@ func TestLinkReconnect_LogsALostKeeperOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		began := time.Now()
-		link := NewLink(LinkOptions{Logger: slog.New(slog.NewTextHandler(&out, nil)), Dialer: fakeDialer{
-			dial: func() (*keeper.Client, error) {
-				if time.Since(began) < time.Hour {
-					return nil, keeper.ErrNotRunning
-				}
-				return &keeper.Client{}, nil
-			}}})
+		link := NewKeeperLink(KeeperLinkOptions{Logger: slog.New(slog.NewTextHandler(&out, nil)),
+			Dialer: fakeDialer{
+				dial: func() (*keeper.Client, error) {
+					if time.Since(began) < time.Hour {
+						return nil, keeper.ErrNotRunning
+					}
+					return &keeper.Client{}, nil
+				}}})
 		link.set(&keeper.Client{})
 		if _, err := link.reconnect(t.Context()); err != nil {
 			t.Error(err)

@@ -21,7 +21,7 @@ func TestLink_ExitAtTheEndOfTheKeeper(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	link := NewLink(LinkOptions{Logger: slog.New(slog.DiscardHandler)})
+	link := NewKeeperLink(KeeperLinkOptions{Logger: slog.New(slog.DiscardHandler)})
 	forwarded := make(chan struct{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

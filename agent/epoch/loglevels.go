@@ -13,7 +13,7 @@ import (
 // change needs no new epoch. Its methods must not be called concurrently.
 type LogLevels struct {
 	supervisor *Supervisor
-	board      *condition.Board
+	board      *condition.Registry
 	log        *slog.Logger
 
 	level, components string // configured levels: the arguments of Admin.SetLogLevels
@@ -22,7 +22,7 @@ type LogLevels struct {
 }
 
 // NewLogLevels returns the LogLevels for a supervisor's epochs.
-func NewLogLevels(supervisor *Supervisor, board *condition.Board, log *slog.Logger) *LogLevels {
+func NewLogLevels(supervisor *Supervisor, board *condition.Registry, log *slog.Logger) *LogLevels {
 	return &LogLevels{supervisor: supervisor, board: board, log: log}
 }
 
@@ -56,7 +56,7 @@ func (l *LogLevels) apply(ctx context.Context, live Epoch, admin Admin) {
 	l.applied = live.ID
 	ctx, cancel := context.WithTimeout(ctx, levelTimeout)
 	defer cancel()
-	differs, err := l.supervisor.RenewSpec(ctx, l.spec)
+	differs, err := l.supervisor.ReplaceSpec(ctx, l.spec)
 	if err != nil {
 		l.log.Warn("cannot update the log levels of epochs that start later", "error", err)
 		return
@@ -71,7 +71,7 @@ func (l *LogLevels) apply(ctx context.Context, live Epoch, admin Admin) {
 				live.Number, err))
 			return
 		}
-		if err := l.supervisor.RecordAdjusted(ctx, live.ID, l.spec); err != nil {
+		if err := l.supervisor.RecordAdjustedSpec(ctx, live.ID, l.spec); err != nil {
 			l.log.Warn("cannot record Envoy's log levels", "epoch", live.Number, "error", err)
 		}
 	}

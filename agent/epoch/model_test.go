@@ -55,7 +55,7 @@ func randomLife(h *harness, random *rand.Rand) {
 			defer cancel()
 			_, err := s.Apply(ctx, request)
 			if errors.Is(err, context.DeadlineExceeded) {
-				h.t.Errorf("apply %q: no answer", request.Spec.Hash)
+				h.t.Errorf("apply %q: no answer", request.Spec.Digest)
 			}
 		})
 	}
@@ -79,7 +79,7 @@ func randomLife(h *harness, random *rand.Rand) {
 			if random.IntN(4) == 0 {
 				latest = specOf("slow")
 			}
-			ask(Request{Spec: latest, Reason: latest.Hash, IfChanged: random.IntN(2) == 0})
+			ask(Request{Spec: latest, Reason: latest.Digest, IfChanged: random.IntN(2) == 0})
 		case 4, 5:
 			hash := broken[random.IntN(len(broken))]
 			ask(Request{Spec: specOf(hash), Reason: hash})
@@ -100,7 +100,7 @@ func randomLife(h *harness, random *rand.Rand) {
 			h.wait(away)
 			limit += away
 			h.begin()
-			ask(Request{Spec: latest, Reason: latest.Hash, IfChanged: true})
+			ask(Request{Spec: latest, Reason: latest.Digest, IfChanged: true})
 		case 11:
 			h.w.lose()
 			h.wait(50 * time.Millisecond)

@@ -28,12 +28,12 @@ func host(epochs string, changes ...func(*state)) state {
 		number, name, _ := strings.Cut(one, " ")
 		p := &process{launchState: launchState{spec: specOf("a"), hot: true}}
 		_, _ = fmt.Sscan(number, &p.Number)
-		p.ID, p.PID, p.RestartEpoch, p.State, p.Hash = number, 100+p.Number, p.Number, State(name), "a"
-		p.Started, p.Live = noon.Add(-time.Minute), noon.Add(-time.Minute)
+		p.ID, p.PID, p.RestartEpoch, p.State, p.SpecDigest = number, 100+p.Number, p.Number, State(name), "a"
+		p.Started, p.LiveSince = noon.Add(-time.Minute), noon.Add(-time.Minute)
 		p.AdminAddress = fmt.Sprintf("admin-%d.sock", p.Number)
 		p.BootstrapPath = fmt.Sprintf("envoy-rev%d.json", p.Number)
 		if p.State == StateDraining {
-			p.endedBy, p.Ends = endedByChild, noon.Add(time.Second)
+			p.endedBy, p.LatestEnd = endedByChild, noon.Add(time.Second)
 		}
 		s.processes = append(s.processes, p)
 	}
@@ -61,7 +61,7 @@ func starts(at stage) func(*state) {
 	return func(s *state) {
 		live := s.live()
 		p := &process{launchState: launchState{spec: specOf("b"), hot: true}}
-		p.State, p.Hash, p.Mode, p.ID = StateStarting, "b", FirstStart, "first"
+		p.State, p.SpecDigest, p.Mode, p.ID = StateStarting, "b", FirstStart, "first"
 		a := &attempt{spec: p.spec, stage: at, process: p, mode: FirstStart,
 			liveBy: noon.Add(20 * time.Second), calls: []call{{id: 1}}, parent: live, started: at != preparing}
 		if live != nil {
@@ -100,7 +100,7 @@ func noKeeper(s *state) { s.link, s.lostAt = disconnected, noon }
 func stops(s *state) { s.stop = &stop{} }
 
 func drains(s *state) {
-	s.drain.wanted, s.live().Drained, s.live().DrainEnds = true, true, noon.Add(time.Second)
+	s.drain.wanted, s.live().DrainRequested, s.live().ListenersCloseAt = true, true, noon.Add(time.Second)
 }
 
 // shown returns the epochs of a state in the form that host accepts, newest first.
@@ -235,7 +235,7 @@ func TestNext(t *testing.T) {
 		{"its child ended it", host("0 draining, 1 live"), exitOf("0", 0), idle, "1 live",
 			"cancel drain 0, removeFile, forget"},
 		{"it is overdue", host("0 draining, 1 live", func(s *state) {
-			s.processes[0].Ends = noon.Add(-overdue)
+			s.processes[0].LatestEnd = noon.Add(-overdue)
 		}), tick{}, idle, "1 live, 0 draining", "SIGKILL 0"},
 		{"its drain side by side is over", host("0 draining, 1 live", func(s *state) {
 			s.processes[0].endedBy = endedBySupervisor
@@ -247,7 +247,7 @@ func TestNext(t *testing.T) {
 		{"it hangs", host("0 live", func(s *state) { s.processes[0].misses = probeMisses - 1 }),
 			probed{id: "0", err: syscall.EAGAIN}, idle, "0 live", "raise envoy-silent, SIGCONT 0"},
 		{"it still hangs", host("0 live", func(s *state) {
-			s.processes[0].misses, s.processes[0].Silent = probeMisses, true
+			s.processes[0].misses, s.processes[0].AdminUnresponsive = probeMisses, true
 		}), probed{id: "0", err: syscall.EAGAIN}, attempting, "0 handing over", "prepare"},
 
 		// The keeper.

@@ -35,10 +35,10 @@ func noteOf(p *process) json.RawMessage {
 	encoded, err := json.Marshal(note{
 		Epoch: p.Epoch, RestartEpoch: p.RestartEpoch, Lineage: p.Lineage, Root: p.root,
 		HotRestart: p.hot, HotRestartVersion: p.spec.HotRestartVersion, Phase: p.State,
-		Hash: p.Hash, Namespace: p.Namespace, BootstrapSum: p.sum, AdminAddress: p.AdminAddress,
-		Ends: p.Ends, Child: p.endedBy, AdminLost: p.AdminLost, Drained: p.Drained,
-		DrainEnds: p.DrainEnds, Ending: p.ending, Stopping: p.stopBegun, Command: p.command,
-		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.Drain, ParentShutdown: p.spec.ParentShutdown,
+		Hash: p.SpecDigest, Namespace: p.MeshNamespace, BootstrapSum: p.sum, AdminAddress: p.AdminAddress,
+		Ends: p.LatestEnd, Child: p.endedBy, AdminLost: p.AdminLost, Drained: p.DrainRequested,
+		DrainEnds: p.ListenersCloseAt, Ending: p.ending, Stopping: p.stopBegun, Command: p.command,
+		LiveTimeout: p.spec.LiveTimeout, Drain: p.spec.DrainTime, ParentShutdown: p.spec.ParentShutdownTime,
 	})
 	if err != nil {
 		return nil // JSON cannot encode a time outside the years 0 to 9999: store no note
@@ -51,13 +51,13 @@ func processOf(n note) *process {
 	p := &process{
 		Epoch: n.Epoch,
 		launchState: launchState{root: n.Root, hot: n.HotRestart, command: n.Command,
-			sum: n.BootstrapSum, spec: &Spec{Hash: n.Hash, HotRestartVersion: n.HotRestartVersion,
-				Namespace: n.Namespace, LiveTimeout: n.LiveTimeout, Drain: n.Drain,
-				ParentShutdown: n.ParentShutdown}},
+			sum: n.BootstrapSum, spec: &Spec{Digest: n.Hash, HotRestartVersion: n.HotRestartVersion,
+				Namespace: n.Namespace, LiveTimeout: n.LiveTimeout, DrainTime: n.Drain,
+				ParentShutdownTime: n.ParentShutdown}},
 		exitState: exitState{endedBy: n.Child, ending: n.Ending, stopBegun: n.Stopping},
 	}
-	p.RestartEpoch, p.Lineage, p.State, p.Hash = n.RestartEpoch, n.Lineage, n.Phase, n.Hash
-	p.Namespace, p.AdminAddress, p.Ends = n.Namespace, n.AdminAddress, n.Ends
-	p.AdminLost, p.Drained, p.DrainTime, p.DrainEnds = n.AdminLost, n.Drained, n.Drain, n.DrainEnds
+	p.RestartEpoch, p.Lineage, p.State, p.SpecDigest = n.RestartEpoch, n.Lineage, n.Phase, n.Hash
+	p.MeshNamespace, p.AdminAddress, p.LatestEnd = n.Namespace, n.AdminAddress, n.Ends
+	p.AdminLost, p.DrainRequested, p.DrainTime, p.ListenersCloseAt = n.AdminLost, n.Drained, n.Drain, n.DrainEnds
 	return p
 }

@@ -15,22 +15,22 @@ import (
 type Options struct {
 	// Admin returns a client for an address that Spec.AdminAddress returned. It must not connect
 	// before the client's first request.
-	Admin  func(address string) Admin
-	Board  *condition.Board
-	Logger *slog.Logger // nil: slog.Default()
+	Admin      func(address string) Admin
+	Conditions *condition.Registry
+	Logger     *slog.Logger // nil: slog.Default()
 	// Config names the folder of the bootstrap files (envoy-rev<N>.json). Supervisor.Configure
 	// replaces restart_backoff_min, restart_backoff_max, restart_limit and restart_window.
 	Config config.Envoy
 
-	// Explain describes the exit of a process; nil: the description is the exit code or signal.
-	Explain func(code int, signal string, coreDump bool, lastLines []string) string
+	// ExplainExit describes the exit of a process; nil: the description is the exit code or signal.
+	ExplainExit func(code int, signal string, coreDump bool, lastLines []string) string
 	// AwaitExit blocks until a process has exited, and returns false if ctx ends first; nil: a
 	// function that uses a pidfd. It is called only while no keeper is connected, because a keeper
 	// reports exits.
 	AwaitExit func(ctx context.Context, pid int) bool
-	// Obstacle returns the reason why no Envoy can start at present, such as a port that another
-	// program uses; nil: there is none.
-	Obstacle func() error
+	// StartObstacle returns the reason why no Envoy can start at present, such as a port that
+	// another program uses; nil: there is none.
+	StartObstacle func() error
 }
 
 // Bounds that the configuration cannot change.
@@ -97,14 +97,14 @@ func (o Options) withDefaults() Options {
 	if o.Logger == nil {
 		o.Logger = slog.Default()
 	}
-	if o.Explain == nil {
-		o.Explain = explain
+	if o.ExplainExit == nil {
+		o.ExplainExit = explain
 	}
 	if o.AwaitExit == nil {
 		o.AwaitExit = awaitExit
 	}
-	if o.Obstacle == nil {
-		o.Obstacle = func() error { return nil }
+	if o.StartObstacle == nil {
+		o.StartObstacle = func() error { return nil }
 	}
 	return o
 }

@@ -35,13 +35,13 @@ func (m *machine) commit(a *attempt) {
 	if a.parent != nil && a.mode != FirstStart {
 		previous = a.parent.Number
 	}
-	p.Live = m.now
+	p.LiveSince = m.now
 	m.setLast(p)
 	m.replaceAt, m.backOff.at = time.Time{}, time.Time{}
 	if a.spec.Command != nil {
-		// The attempt may be a repair with an older version of lastGood: RenewSpec may have
+		// The attempt may be a repair with an older version of lastGood: ReplaceSpec may have
 		// replaced lastGood while the attempt ran.
-		if !a.repair || m.lastGood == nil || m.lastGood.Hash != a.spec.Hash {
+		if !a.repair || m.lastGood == nil || m.lastGood.Digest != a.spec.Digest {
 			m.lastGood = a.spec
 		}
 		m.lastTried = nil
@@ -93,19 +93,19 @@ func (m *machine) replaceOlder(newest *process) {
 		switch {
 		case newest.hot && p == parent:
 			// The child ends its parent when this time has passed since the child became live.
-			p.endedBy, p.Ends = endedByChild, newest.Live.Add(newest.spec.ParentShutdown)
+			p.endedBy, p.LatestEnd = endedByChild, newest.LiveSince.Add(newest.spec.ParentShutdownTime)
 		case served:
-			p.endedBy, p.Ends = endedBySupervisor, m.now.Add(p.spec.ParentShutdown)
+			p.endedBy, p.LatestEnd = endedBySupervisor, m.now.Add(p.spec.ParentShutdownTime)
 			m.drainSideBySide(p, m.now)
 		case p.idle && p.endedBy == endedByChild:
 			// p's child ended p when newest, the child's own child, started its handshake.
 			if newest.Mode == HotRestart && newest.Lineage == p.Lineage {
-				p.Ends = newest.Live
+				p.LatestEnd = newest.LiveSince
 			}
-		case p.endedBy != endedBySupervisor || p.Ends.IsZero():
+		case p.endedBy != endedBySupervisor || p.LatestEnd.IsZero():
 			// p's child has exited before it could end p. The listeners and the admin interface of
 			// p are closed already.
-			p.endedBy, p.Ends = endedBySupervisor, newest.Live.Add(newest.spec.ParentShutdown)
+			p.endedBy, p.LatestEnd = endedBySupervisor, newest.LiveSince.Add(newest.spec.ParentShutdownTime)
 		case !p.closes.IsZero():
 			m.steer(p) // the epoch to which p's new connections were steered has exited
 		}
@@ -120,7 +120,8 @@ func (m *machine) conclude(a *attempt) {
 	exit := p.exit
 	// SIGKILL from elsewhere and an exit of the keeper are no evidence against the spec
 	if a.spec == m.lastGood {
-		foreign := exit != nil && (exit.WithKeeper || exit.Signal == "SIGKILL" && p.ending == "")
+		foreign := exit != nil && (exit.KilledAtKeeperExit || exit.Signal == "SIGKILL" &&
+			p.ending == "")
 		m.lastGoodFailed = m.lastGoodFailed || !foreign
 	}
 	// clear the flag that the process left in shared memory and that would block later epochs

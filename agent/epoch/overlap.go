@@ -10,18 +10,18 @@ import (
 // endOverdue ends draining epochs that should have exited by now.
 func (m *machine) endOverdue() {
 	for _, p := range m.older() {
-		if p.Ends.IsZero() || !p.killed.IsZero() {
+		if p.LatestEnd.IsZero() || !p.killed.IsZero() {
 			continue
 		}
-		kill, why := p.Ends.Add(overdue), "its child should have ended it"
+		kill, why := p.LatestEnd.Add(overdue), "its child should have ended it"
 		if p.endedBy == endedBySupervisor {
-			if p.ending == "" && !m.due(p.Ends) {
+			if p.ending == "" && !m.due(p.LatestEnd) {
 				continue
 			}
 			if p.ending == "" {
 				m.signal(p, syscall.SIGTERM, "replaced, and its drain is over")
 			}
-			kill, why = p.Ends.Add(terminateTimeout), "it did not end on SIGTERM"
+			kill, why = p.LatestEnd.Add(terminateTimeout), "it did not end on SIGTERM"
 		}
 		if m.due(kill) {
 			m.kill(p, why)
@@ -33,13 +33,13 @@ func (m *machine) endOverdue() {
 // the latest. An earlier agent may have started this drain already; Envoy ignores the second
 // request.
 func (m *machine) drainSideBySide(p *process, begun time.Time) {
-	p.drainJob, p.closes = true, begun.Add(p.spec.Drain)
+	p.drainJob, p.closes = true, begun.Add(p.spec.DrainTime)
 	// without an admin interface the epoch accepts connections until it exits
-	if p.AdminLost || p.closes.After(p.Ends) {
-		p.closes = p.Ends
+	if p.AdminLost || p.closes.After(p.LatestEnd) {
+		p.closes = p.LatestEnd
 	}
-	m.do(drainOlder{id: p.ID, admin: p.AdminAddress, ends: p.Ends, closes: p.closes,
-		drainable: !p.AdminLost, brief: p.spec.Drain < acceptQueued, steer: m.steering(p)})
+	m.do(drainOlder{id: p.ID, admin: p.AdminAddress, ends: p.LatestEnd, closes: p.closes,
+		drainable: !p.AdminLost, brief: p.spec.DrainTime < acceptQueued, steer: m.steering(p)})
 }
 
 // steer directs new connections of a draining epoch's ports to the live epoch.
@@ -69,7 +69,7 @@ func (e drainedOlder) apply(m *machine) {
 	switch {
 	case p == nil:
 	case e.err == nil:
-		p.Ends = m.now
+		p.LatestEnd = m.now
 	case hangs(e.err): // an Envoy that hangs may accept connections without serving them
 		m.kill(p, fmt.Sprintf("replaced, and it does not answer: %v", e.err))
 	default: // the epoch serves the connections that it accepts until its drain time is over
@@ -114,7 +114,7 @@ func (m *machine) endedByLive() *process {
 func (m *machine) watchIdle() {
 	if parent := m.endedByLive(); parent != nil && !parent.idle && !parent.counting {
 		parent.counting = true
-		m.do(countConnections{parent.ID, m.live().Live.Add(countDelay)})
+		m.do(countConnections{parent.ID, m.live().LiveSince.Add(countDelay)})
 	}
 }
 

@@ -144,7 +144,7 @@ func TestParentThatWasStopped(t *testing.T) {
 		h.must(specOf("a"))
 		old := h.newest()
 		spec := specOf("b")
-		spec.Validation = nil
+		spec.ValidateCommand = nil
 		done := make(chan Result, 1)
 		go func() { result, _ := h.apply(spec); done <- result }()
 		h.wait(5 * time.Millisecond)

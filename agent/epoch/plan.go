@@ -58,8 +58,8 @@ func (m *machine) startNext() {
 func (m *machine) plan(a *attempt) {
 	capable := a.spec.HotRestartVersion != ""
 	p := &process{launchState: launchState{spec: a.spec, hot: capable}}
-	p.State, p.Hash, p.Namespace, p.Reason = StateStarting, a.spec.Hash, a.spec.Namespace, a.reason
-	p.DrainTime = a.spec.Drain
+	p.State, p.SpecDigest, p.MeshNamespace, p.Reason = StateStarting, a.spec.Digest, a.spec.Namespace, a.reason
+	p.DrainTime = a.spec.DrainTime
 	live := m.live()
 	a.parent, a.mode = live, SideBySide
 	switch {

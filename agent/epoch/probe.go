@@ -72,8 +72,8 @@ func (e probed) apply(m *machine) {
 		m.unanswered(p, e.err)
 	default:
 		p.misses = 0
-		if p.Silent {
-			p.Silent = false
+		if p.AdminUnresponsive {
+			p.AdminUnresponsive = false
 			m.clear(conditionSilent)
 		}
 	}
@@ -87,9 +87,9 @@ func (m *machine) unanswered(p *process, err error) {
 	case p.misses < probeMisses:
 	case !hangs(err):
 		m.adminLost(p, err.Error())
-		p.Silent = true
-	case !p.Silent:
-		p.Silent = true
+		p.AdminUnresponsive = true
+	case !p.AdminUnresponsive:
+		p.AdminUnresponsive = true
 		m.raise(conditionSilent, condition.Warning, "Epoch %d does not answer on its admin "+
 			"interface (%d questions in a row); its listeners may still serve. It is replaced if "+
 			"it stays so.", p.Number, p.misses)
@@ -100,7 +100,7 @@ func (m *machine) unanswered(p *process, err error) {
 // wantsRepair reports whether a live epoch must be replaced because its admin interface does not
 // respond or is gone.
 func (m *machine) wantsRepair(p *process) bool {
-	if !p.AdminLost && (!p.Silent || p.misses == probeMisses) {
+	if !p.AdminLost && (!p.AdminUnresponsive || p.misses == probeMisses) {
 		return false // decide after the probe that follows SIGCONT
 	}
 	return p.repaired.IsZero() || m.due(p.repaired.Add(repairInterval))
@@ -108,7 +108,7 @@ func (m *machine) wantsRepair(p *process) bool {
 
 // repairReason returns the reason for which an epoch replaces p.
 func repairReason(p *process) string {
-	if p.AdminLost && !p.Silent {
+	if p.AdminLost && !p.AdminUnresponsive {
 		return fmt.Sprintf("it brings back the admin interface that epoch %d closed for one that "+
 			"failed", p.Number)
 	}

@@ -24,8 +24,8 @@ type Proxy struct {
 // NewProxy returns the Proxy of a supervisor's epochs. closed returns the reason why the proxy is
 // not ready although Envoy is live, or "". Such reasons are a mesh configuration without anything
 // to serve, and one that restricts access but is not applied yet.
-func NewProxy(supervisor *Supervisor, closed func() string) *Proxy {
-	return &Proxy{supervisor: supervisor, closed: closed}
+func NewProxy(supervisor *Supervisor, notServing func() string) *Proxy {
+	return &Proxy{supervisor: supervisor, closed: notServing}
 }
 
 // Epoch returns the serving epoch; ok is false if there is none.
@@ -52,7 +52,7 @@ func (p *Proxy) Number() int {
 // Draining reports whether the serving epoch drains on request.
 func (p *Proxy) Draining() bool {
 	e, ok := p.Epoch()
-	return ok && e.Drained
+	return ok && e.DrainRequested
 }
 
 // Changed returns a channel that is closed when an epoch changes.
@@ -62,9 +62,9 @@ func (p *Proxy) Changed() <-chan struct{} { return p.supervisor.Changed() }
 // start does not wait.
 func (p *Proxy) SetWaitingReason(sentence string) { p.waiting.Store(&sentence) }
 
-// Live implements status.Proxy. It returns a transport to the live epoch's admin interface, and the
-// epoch's number.
-func (p *Proxy) Live() (http.RoundTripper, int, error) {
+// LiveAdmin implements status.Proxy. It returns a transport to the live epoch's admin interface,
+// and the epoch's number.
+func (p *Proxy) LiveAdmin() (http.RoundTripper, int, error) {
 	e, ok := p.Epoch()
 	if !ok {
 		_, reason := p.Ready()

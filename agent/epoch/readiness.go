@@ -22,7 +22,9 @@ type proxyState struct {
 
 // needsAnswer reports whether readiness depends on Envoy's answer. It does not if the supervisor
 // already knows the result.
-func needsAnswer(e Epoch) bool { return !e.Drained && !e.MayRefuse && !e.AdminLost && !e.Silent }
+func needsAnswer(e Epoch) bool {
+	return !e.DrainRequested && !e.MayRefuseConnections && !e.AdminLost && !e.AdminUnresponsive
+}
 
 // readiness reports whether the proxy is ready: Envoy serves, has the mesh configuration, and
 // enforces all its policies. If it is not ready, reason says why. A requested drain makes it not
@@ -32,15 +34,15 @@ func (s proxyState) readiness() (ready bool, reason string) {
 	switch {
 	case s.mesh != "":
 		return false, s.mesh
-	case e.Drained:
+	case e.DrainRequested:
 		return false, fmt.Sprintf("epoch %d drains on request; outrider undrain ends the drain",
 			e.Number)
-	case e.MayRefuse: // the listeners may be closed, which the admin interface does not show
+	case e.MayRefuseConnections: // the listeners may be closed, which the admin interface does not show
 		return false, fmt.Sprintf("epoch %d may have closed its listeners for an epoch that then died; "+
 			"it is being replaced", e.Number)
 	case e.AdminLost:
 		return true, "" // without admin interface the listeners still serve
-	case e.Silent:
+	case e.AdminUnresponsive:
 		return false, fmt.Sprintf("epoch %d lives, but its admin interface does not answer",
 			e.Number)
 	case s.err != nil && s.replaced:

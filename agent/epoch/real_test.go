@@ -26,7 +26,7 @@ func TestRealRestartsLoseNothing(t *testing.T) {
 		for _, validated := range []bool{true, false} {
 			spec := r.spec(bad)
 			if !validated {
-				spec.Validation = nil
+				spec.ValidateCommand = nil
 			}
 			var refused *epoch.RefusedError
 			if _, err := r.s.Apply(r.Context(), epoch.Request{Spec: spec}); !errors.As(err, &refused) ||

@@ -28,8 +28,8 @@ type realRig struct {
 	*testing.T
 	folder string
 	binary string
-	link   *epoch.Link
-	board  *condition.Board
+	link   *epoch.KeeperLink
+	board  *condition.Registry
 	s      *epoch.Supervisor
 	port   int
 	leave  context.CancelFunc
@@ -38,12 +38,14 @@ type realRig struct {
 
 func newReal(t *testing.T) *realRig {
 	t.Helper()
-	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t), board: condition.NewBoard(),
-		port: parts.FreePort(t)}
-	r.link = epoch.NewLink(epoch.LinkOptions{Logger: r.log(), EnvoyLog: r.log(), ForwardLog: true,
+	r := &realRig{T: t, folder: parts.ShortDir(t), binary: parts.Envoy(t),
+		board: condition.NewRegistry(),
+		port:  parts.FreePort(t)}
+	r.link = epoch.NewKeeperLink(epoch.KeeperLinkOptions{Logger: r.log(), EnvoyLog: r.log(),
+		ForwardLog: true,
 		Dialer: keeper.ProgramDialer{Options: keeper.LaunchOptions{
 			Folder: filepath.Join(r.folder, "keeper"), Binary: parts.ProgramPath(t, "outrider-keeper")}}})
-	if err := r.link.Open(t.Context()); err != nil {
+	if err := r.link.Connect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -65,9 +67,10 @@ func (r *realRig) config() config.Envoy {
 // begin starts the supervisor of another agent with the same keeper.
 func (r *realRig) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
-	r.s = epoch.New(epoch.Options{Board: r.board, Config: r.config(), Explain: envoy.ExplainExit,
-		Logger: r.log(),
-		Admin:  func(address string) epoch.Admin { return r.link.Admin(address) }})
+	r.s = epoch.New(epoch.Options{Conditions: r.board, Config: r.config(),
+		ExplainExit: envoy.ExplainExit,
+		Logger:      r.log(),
+		Admin:       func(address string) epoch.Admin { return r.link.Admin(address) }})
 	r.link.SetSupervisor(r.s)
 	r.ended = make(chan error, 1)
 	var all sync.WaitGroup
@@ -90,13 +93,14 @@ func (r *realRig) spec(body string) *epoch.Spec {
 		return filepath.Join(info.Folder, fmt.Sprintf("admin-%d.sock", l.Number))
 	}
 	args := func(l epoch.LaunchInput) envoy.CommandLine {
-		return envoy.CommandLine{ConfigFile: l.BootstrapPath, Epoch: l.RestartEpoch, Number: l.Number,
-			HotRestart: l.HotRestart, BaseID: info.BaseIDOf(l.Lineage), SocketPath: info.SocketPath,
+		return envoy.CommandLine{ConfigFile: l.BootstrapPath, RestartEpoch: l.RestartEpoch,
+			EpochNumber: l.Number,
+			HotRestart:  l.HotRestart, BaseID: info.BaseIDOf(l.Lineage), SocketPath: info.SocketPath,
 			DrainTime:          time.Second,
 			ParentShutdownTime: 2 * time.Second, LogLevel: "warning", Concurrency: 1}
 	}
 	return &epoch.Spec{
-		Hash: body, HotRestartVersion: "11.104", LiveTimeout: 20 * time.Second, Drain: time.Second, ParentShutdown: 2 * time.Second,
+		Digest: body, HotRestartVersion: "11.104", LiveTimeout: 20 * time.Second, DrainTime: time.Second, ParentShutdownTime: 2 * time.Second,
 		AdminAddress: path,
 		Bootstrap: func(l epoch.LaunchInput) ([]byte, error) {
 			more := ""
@@ -112,7 +116,7 @@ func (r *realRig) spec(body string) *epoch.Spec {
 		Command: func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: r.binary, Args: args(l).Args(nil)}, nil
 		},
-		Validation: func(l epoch.LaunchInput) (epoch.Command, error) {
+		ValidateCommand: func(l epoch.LaunchInput) (epoch.Command, error) {
 			return epoch.Command{Path: r.binary, Args: args(l).ValidateArgs(nil)}, nil
 		},
 	}
@@ -122,7 +126,7 @@ func (r *realRig) must(spec *epoch.Spec, want epoch.Result) {
 	r.Helper()
 	got, err := r.s.Apply(r.Context(), epoch.Request{Spec: spec, Reason: "test"})
 	if err != nil || got != want {
-		r.Fatalf("apply %q: %+v, %v; should be %+v", spec.Hash, got, err, want)
+		r.Fatalf("apply %q: %+v, %v; should be %+v", spec.Digest, got, err, want)
 	}
 }
 

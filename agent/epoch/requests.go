@@ -17,7 +17,7 @@ type call struct {
 type answer struct {
 	result  Result
 	err     error
-	differs bool // result of RenewSpec: the live epoch must be adjusted
+	differs bool // result of ReplaceSpec: the live epoch must be adjusted
 }
 
 // pending is the request that waits to be started. It has the newest spec and the callers of all
@@ -44,7 +44,7 @@ func (e requested) apply(m *machine) {
 	case m.stop != nil:
 		m.reply([]call{e.call}, answer{err: m.refusal(-1, ErrStopping)})
 	case a != nil && m.pending == nil && !a.adopted && a.spec.adopted == nil &&
-		e.call.ifChanged && a.spec.Hash == e.spec.Hash:
+		e.call.ifChanged && a.spec.Digest == e.spec.Digest:
 		// the current attempt already starts an epoch with this spec
 		a.calls = append(a.calls, e.call)
 	case m.pending == nil:
@@ -59,7 +59,8 @@ func (e requested) apply(m *machine) {
 // answerUnchanged completes the pending request if an epoch with its spec is live already.
 func (m *machine) answerUnchanged() {
 	live := m.live()
-	if m.pending == nil || m.attempt != nil || live == nil || live.Hash != m.pending.spec.Hash {
+	if m.pending == nil || m.attempt != nil || live == nil ||
+		live.SpecDigest != m.pending.spec.Digest {
 		return
 	}
 	if live.spec.adopted != nil || live.spec.Command == nil {
@@ -116,8 +117,8 @@ func (m *machine) announceWaiting() {
 		for _, old := range m.older() {
 			why = waitsFor(old)
 			m.logWait(old)
-			if old.Ends.After(until) {
-				until = old.Ends
+			if old.LatestEnd.After(until) {
+				until = old.LatestEnd
 			}
 		}
 	}
@@ -175,7 +176,7 @@ func (m *machine) logWait(old *process) {
 	}
 	old.logged = true
 	m.info("waiting for an older epoch to finish draining", "epoch", old.Number,
-		"connections", old.left, "until", old.Ends.Format(time.TimeOnly))
+		"connections", old.left, "until", old.LatestEnd.Format(time.TimeOnly))
 }
 
 // abortRequested is the event of a call of Abort.
@@ -214,7 +215,7 @@ func (m *machine) abortDraining(numbers []int) bool {
 	return found
 }
 
-// renewed is the event of a call of RenewSpec.
+// renewed is the event of a call of ReplaceSpec.
 type renewed struct {
 	call call
 	spec *Spec
@@ -222,13 +223,13 @@ type renewed struct {
 
 func (e renewed) apply(m *machine) {
 	a := answer{}
-	if m.lastGood != nil && m.lastGood.Hash == e.spec.Hash {
+	if m.lastGood != nil && m.lastGood.Digest == e.spec.Digest {
 		m.lastGood = e.spec
 	}
-	if m.lastTried != nil && m.lastTried.Hash == e.spec.Hash {
+	if m.lastTried != nil && m.lastTried.Digest == e.spec.Digest {
 		m.lastTried = e.spec
 	}
-	if live := m.live(); live != nil && live.Hash == e.spec.Hash {
+	if live := m.live(); live != nil && live.SpecDigest == e.spec.Digest {
 		m.respecify(live, e.spec)
 		var command Command
 		command, a.err = commandOf(e.spec, live.launch())
@@ -241,13 +242,13 @@ func (e renewed) apply(m *machine) {
 func (m *machine) respecify(live *process, spec *Spec) {
 	live.spec, m.lastGood, m.lastGoodFailed = spec, spec, false
 	// the hash of a custom bootstrap may not depend on the namespace
-	if live.Namespace != spec.Namespace {
-		live.Namespace = spec.Namespace
+	if live.MeshNamespace != spec.Namespace {
+		live.MeshNamespace = spec.Namespace
 		m.annotate(live)
 	}
 }
 
-// tuned is the event of a call of RecordAdjusted.
+// tuned is the event of a call of RecordAdjustedSpec.
 type tuned struct {
 	call call
 	id   string
@@ -256,7 +257,7 @@ type tuned struct {
 
 func (e tuned) apply(m *machine) {
 	a := answer{}
-	if p := m.find(e.id); p != nil && p.Hash == e.spec.Hash {
+	if p := m.find(e.id); p != nil && p.SpecDigest == e.spec.Digest {
 		var command Command
 		if command, a.err = commandOf(e.spec, p.launch()); a.err == nil {
 			p.command = command

@@ -19,8 +19,9 @@ const (
 	conditionSilent    = "envoy-silent"
 	conditionKeeper    = "keeper-lost"
 
-	// ConditionGaveUp is raised when Envoy has exited too often, together with the event gave-up.
-	ConditionGaveUp = "gave-up"
+	// ConditionRestartsExhausted is raised when Envoy has exited too often, together with the event
+	// gave-up.
+	ConditionRestartsExhausted = "gave-up"
 )
 
 // backOff is the state of restarts after exits of Envoy.
@@ -43,7 +44,7 @@ func (b *backOff) delay(c config.Envoy) time.Duration {
 // failed. An exit that the end of the keeper caused does not count, neither for the back-off nor
 // for restart_limit.
 func (m *machine) crashed(p *process) {
-	if p.exit != nil && p.exit.WithKeeper {
+	if p.exit != nil && p.exit.KilledAtKeeperExit {
 		m.restart(p, 0)
 		return
 	}
@@ -73,7 +74,7 @@ func (m *machine) restart(p *process, delay time.Duration) {
 	for _, old := range m.older() {
 		if old.endedBy == endedByChild {
 			// the child of old has exited and cannot end it; the next epoch becomes its child
-			old.Ends = time.Time{}
+			old.LatestEnd = time.Time{}
 		}
 	}
 	m.backOff.at = m.now.Add(delay)
@@ -104,12 +105,13 @@ func (m *machine) unstarted(a *attempt) {
 func (m *machine) giveUp(p *process, within int) {
 	why := fmt.Sprintf("Envoy exited %d times within %s (restart_limit = %d), the last time "+
 		"because it %s", within, m.config.RestartWindow, m.config.RestartLimit, p.ExitCause)
-	m.raise(ConditionGaveUp, condition.Error, "%s; giving up.", why)
-	m.publish(notice{kind: condition.KindGaveUp, epoch: p.Number, sentence: why + "; giving up.",
-		level: slog.LevelError, message: "giving up: Envoy exited too often",
+	m.raise(ConditionRestartsExhausted, condition.Error, "%s; giving up.", why)
+	m.publish(notice{kind: condition.KindRestartsExhausted, epoch: p.Number,
+		sentence: why + "; giving up.",
+		level:    slog.LevelError, message: "giving up: Envoy exited too often",
 		args: []any{"exits", within, "window", m.config.RestartWindow, "restart_limit",
 			m.config.RestartLimit, "cause", p.ExitCause}})
-	m.finish(fmt.Errorf("%w: %s", ErrGaveUp, why))
+	m.finish(fmt.Errorf("%w: %s", ErrRestartsExhausted, why))
 	for _, p := range m.processes {
 		m.kill(p, "given up")
 	}

@@ -21,7 +21,8 @@ func TestRestart_AfterACrash(t *testing.T) {
 		h.kill(h.newest(), "SIGSEGV")
 		h.wait(time.Second)
 		h.expect("0 live")
-		if live, _, _ := h.s.Live(); live.Hash != "b" || !strings.Contains(live.Reason, "SIGSEGV") {
+		if live, _, _ := h.s.Live(); live.SpecDigest != "b" || !strings.Contains(live.Reason,
+			"SIGSEGV") {
 			t.Errorf("started again: %+v", live)
 		}
 		if h.outage() > 100*time.Millisecond {
@@ -29,7 +30,7 @@ func TestRestart_AfterACrash(t *testing.T) {
 		}
 		var exited *Epoch
 		for _, e := range h.s.Epochs() {
-			if e.State == StateExited && e.Hash == "b" {
+			if e.State == StateExited && e.SpecDigest == "b" {
 				exited = &e
 			}
 		}
@@ -81,7 +82,7 @@ func TestAttempt_ParentDies(t *testing.T) {
 			h.must(specOf("a"))
 			parent := h.newest()
 			spec := specOf("b")
-			spec.Validation = nil
+			spec.ValidateCommand = nil
 			done := make(chan error, 1)
 			go func() { _, err := h.apply(spec); done <- err }()
 			h.wait(after * time.Millisecond)
@@ -90,7 +91,7 @@ func TestAttempt_ParentDies(t *testing.T) {
 				t.Errorf("after %dms: %v", after, err)
 			}
 			h.wait(10 * time.Second)
-			if live, _, _ := h.s.Live(); live.Hash != "b" {
+			if live, _, _ := h.s.Live(); live.SpecDigest != "b" {
 				t.Errorf("after %dms: live is %+v", after, live)
 			}
 			if h.outage() > time.Second {
@@ -105,7 +106,7 @@ func TestAttempt_ChildDies(t *testing.T) {
 		onHost(t, func(h *harness) {
 			h.must(specOf("a"))
 			spec := specOf("b")
-			spec.Validation = nil
+			spec.ValidateCommand = nil
 			done := make(chan error, 1)
 			go func() { _, err := h.apply(spec); done <- err }()
 			h.wait(after * time.Millisecond)
@@ -184,15 +185,16 @@ func TestBackOff_GivesUp(t *testing.T) {
 			h.wait(2 * time.Second)
 		}
 		err := <-h.ended
-		if !errors.Is(err, ErrGaveUp) {
+		if !errors.Is(err, ErrRestartsExhausted) {
 			t.Errorf("Run returned %v", err)
 		}
 		h.ended <- err
-		if !slices.Contains(h.conditions(), ConditionGaveUp) {
+		if !slices.Contains(h.conditions(), ConditionRestartsExhausted) {
 			t.Errorf("conditions: %v", h.conditions())
 		}
 		events := h.board.Events(0)
-		if !slices.ContainsFunc(events, func(e condition.Event) bool { return e.Kind == condition.KindGaveUp }) {
+		if !slices.ContainsFunc(events,
+			func(e condition.Event) bool { return e.Kind == condition.KindRestartsExhausted }) {
 			t.Errorf("events: %+v", events)
 		}
 		if log := h.log.String(); !strings.Contains(log, `level=ERROR msg="giving up: Envoy exited`) ||
@@ -249,7 +251,7 @@ func TestBackOff_OfANewSpec(t *testing.T) {
 		h.w.behaviour["b"] = behaviour{crashWith: "SIGSEGV", crashAt: 300 * time.Millisecond}
 		h.must(specOf("b"))
 		h.wait(2 * time.Minute)
-		if err := <-h.ended; !errors.Is(err, ErrGaveUp) {
+		if err := <-h.ended; !errors.Is(err, ErrRestartsExhausted) {
 			t.Errorf("Run returned %v", err)
 		}
 		h.ended <- nil
@@ -278,7 +280,7 @@ func TestRestart_WaitsForAnObstacle(t *testing.T) {
 		h.obstacle.Store(nil)
 		h.wait(obstaclePause + time.Second)
 		h.expect("0 live")
-		if live, _, _ := h.s.Live(); live.Hash != "b" || len(h.board.Conditions()) != 0 {
+		if live, _, _ := h.s.Live(); live.SpecDigest != "b" || len(h.board.Conditions()) != 0 {
 			t.Errorf("live: %+v; conditions: %+v", live, h.board.Conditions())
 		}
 	})

@@ -29,13 +29,13 @@ type Command struct {
 // Spec describes a requested Envoy process. Its functions may be called concurrently and must be
 // pure.
 type Spec struct {
-	// Hash identifies the configuration: specs with equal hashes differ only in settings that need
-	// no new epoch, see RenewSpec.
-	Hash string
+	// Digest identifies the configuration: specs with equal hashes differ only in settings that
+	// need no new epoch, see ReplaceSpec.
+	Digest string
 
-	Bootstrap  func(LaunchInput) ([]byte, error)  // content of LaunchInput.BootstrapPath
-	Command    func(LaunchInput) (Command, error) // command line of the process
-	Validation func(LaunchInput) (Command,
+	Bootstrap       func(LaunchInput) ([]byte, error)  // content of LaunchInput.BootstrapPath
+	Command         func(LaunchInput) (Command, error) // command line of the process
+	ValidateCommand func(LaunchInput) (Command,
 		error) // command line with --mode validate; nil: no validation
 	AdminAddress func(LaunchInput) string // address of the admin interface; see Options.Admin
 
@@ -45,12 +45,12 @@ type Spec struct {
 	Namespace string // mesh namespace that the proxy reports; "": unknown
 
 	// addresses of Outrider's own listeners, whose connections do not count as client connections
-	Own []netip.AddrPort
+	OwnListeners []netip.AddrPort
 
 	LiveTimeout time.Duration // time within which an epoch must become live; later it is aborted
-	Drain       time.Duration // --drain-time-s: drain time of this epoch after it is replaced
+	DrainTime   time.Duration // --drain-time-s: drain time of this epoch after it is replaced
 	// --parent-shutdown-time-s: how long after becoming live an epoch ends its parent
-	ParentShutdown time.Duration
+	ParentShutdownTime time.Duration
 
 	adopted *adoptedSpec // not nil for an adopted epoch; see makeStartable
 }
@@ -60,10 +60,10 @@ type Request struct {
 	Spec      *Spec
 	Reason    string // text for people: "reload", "file changed: /etc/…"
 	IfChanged bool   // do nothing if a live epoch has the same hash
-	// Abort names draining epochs that may be killed, which cuts the connections of their clients,
-	// so that the request need not wait. They are killed after Envoy has accepted the configuration
-	// (Validation), and only if Abort names all draining epochs.
-	Abort []int
+	// AbortEpochs names draining epochs that may be killed, which cuts the connections of their
+	// clients, so that the request need not wait. They are killed after Envoy has accepted the
+	// configuration (Validation), and only if Abort names all draining epochs.
+	AbortEpochs []int
 
 	// OnWait, if not nil, is called when the request starts to wait, and whenever the reason or the
 	// end of the wait changes. until is the latest end; zero: unknown. OnWait must not block,
@@ -104,7 +104,7 @@ func (r *RefusedError) Unwrap() error { return r.cause }
 // Errors of this package.
 var (
 	// error of Run; outriderd then exits with code 75
-	ErrGaveUp = errors.New("gave up restarting Envoy")
+	ErrRestartsExhausted = errors.New("gave up restarting Envoy")
 	// error of Apply during a stop
 	ErrStopping = errors.New("the agent is stopping")
 	// error of Apply after Abort

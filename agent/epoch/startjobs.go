@@ -141,7 +141,7 @@ func sumOf(content []byte) string {
 // validate has Envoy validate the bootstrap. This detects syntax errors and routes to unknown
 // clusters, but not a port in use.
 func (x *executor) validate(ctx context.Context, spec *Spec, launch LaunchInput) error {
-	command, err := spec.Validation(launch)
+	command, err := spec.ValidateCommand(launch)
 	if err != nil {
 		return fmt.Errorf("build the command line that validates epoch %d: %w", launch.Number, err)
 	}

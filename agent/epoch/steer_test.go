@@ -64,7 +64,7 @@ func TestSteerAdopted(t *testing.T) {
 func TestSteerBriefDrain(t *testing.T) {
 	onHost(t, func(h *harness) {
 		spec := specOf("a")
-		spec.Drain = 0
+		spec.DrainTime = 0
 		spec.Command = func(LaunchInput) (Command, error) {
 			return Command{Path: "envoy", Args: []string{"a", "0s", "8s"}}, nil
 		}

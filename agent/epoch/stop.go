@@ -54,14 +54,14 @@ func (m *machine) beginStop(e stopRequested) {
 		message:  "stopping: the live epoch drains"})
 	c := e.config
 	// a requested drain has begun already: wait only for the rest of its time
-	if rest := max(live.DrainEnds.Sub(m.now), 0); !live.DrainEnds.IsZero() {
+	if rest := max(live.ListenersCloseAt.Sub(m.now), 0); !live.ListenersCloseAt.IsZero() {
 		c.TerminationDrainDuration = min(c.TerminationDrainDuration, rest)
 		c.MinimumDrainDuration = min(c.MinimumDrainDuration, rest)
 	}
 	drain := drainToStop{id: live.ID, number: live.Number, admin: live.AdminAddress,
 		config: c, until: m.now.Add(c.MaximumDrainDuration)}
 	for _, p := range m.older() {
-		drain.older = append(drain.older, leaving{p.ID, p.Ends})
+		drain.older = append(drain.older, leaving{p.ID, p.LatestEnd})
 	}
 	m.do(drain)
 }

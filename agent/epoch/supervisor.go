@@ -9,13 +9,13 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Supervisor supervises the epochs of one Envoy; see the package comment. It is ready once it has
 // adopted the processes of its first keeper.
 type Supervisor struct {
-	part.Readiness
+	lifecycle.Readiness
 	executor executor
 	state    state // owned by the goroutine of Run
 
@@ -37,8 +37,8 @@ func New(options Options) *Supervisor {
 func (s *Supervisor) Name() string { return "supervisor" }
 
 // Run adopts the keeper's epochs, then supervises until ctx ends, Stop has completed, or Envoy has
-// exited too often. In the last case it returns ErrGaveUp, otherwise nil. When ctx ends, Envoy
-// continues to serve, and the next agent adopts it. Run may be called once.
+// exited too often. In the last case it returns ErrRestartsExhausted, otherwise nil. When ctx ends,
+// Envoy continues to serve, and the next agent adopts it. Run may be called once.
 func (s *Supervisor) Run(ctx context.Context, keeper Keeper) error {
 	x := &s.executor
 	end := x.begin(ctx, keeper)
@@ -160,7 +160,7 @@ func (s *Supervisor) Apply(ctx context.Context, request Request) (Result, error)
 func (s *Supervisor) Submit(request Request) (wait func(context.Context) (Result, error)) {
 	c := s.executor.call(request.OnWait, func(c call) trigger {
 		c.ifChanged = request.IfChanged
-		return requested{c, request.Spec, request.Reason, request.Abort}
+		return requested{c, request.Spec, request.Reason, request.AbortEpochs}
 	})
 	return func(ctx context.Context) (Result, error) {
 		a := s.executor.await(ctx, c)
@@ -201,18 +201,18 @@ func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
 
-// RenewSpec passes the spec of a new configuration whose hash has not changed, so that no epoch is
-// started for it. Later starts use the new spec, because it may differ in settings that need no new
-// epoch (log levels in the command line, LiveTimeout). RenewSpec reports whether the live epoch
-// runs with another command line; in this case the caller adjusts the epoch and calls
-// RecordAdjusted.
-func (s *Supervisor) RenewSpec(ctx context.Context, spec *Spec) (differs bool, err error) {
+// ReplaceSpec passes the spec of a new configuration whose hash has not changed, so that no epoch
+// is started for it. Later starts use the new spec, because it may differ in settings that need no
+// new epoch (log levels in the command line, LiveTimeout). ReplaceSpec reports whether the live
+// epoch runs with another command line; in this case the caller adjusts the epoch and calls
+// RecordAdjustedSpec.
+func (s *Supervisor) ReplaceSpec(ctx context.Context, spec *Spec) (differs bool, err error) {
 	a := s.call(ctx, func(c call) trigger { return renewed{c, spec} })
 	return a.differs, a.err
 }
 
-// RecordAdjusted records that an epoch was adjusted to the command line of a spec.
-func (s *Supervisor) RecordAdjusted(ctx context.Context, id string, spec *Spec) error {
+// RecordAdjustedSpec records that an epoch was adjusted to the command line of a spec.
+func (s *Supervisor) RecordAdjustedSpec(ctx context.Context, id string, spec *Spec) error {
 	return s.call(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
 }
 
@@ -228,8 +228,8 @@ func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
 // returned. c determines how long it drains (termination_drain_duration and others); if now is
 // true, it does not drain. A second call waits for the first one to complete; if now is true, it
 // ends the drain of the first one.
-func (s *Supervisor) Stop(ctx context.Context, c config.Envoy, now bool) error {
-	s.executor.post(stopRequested{c, now})
+func (s *Supervisor) Stop(ctx context.Context, c config.Envoy, skipDrain bool) error {
+	s.executor.post(stopRequested{c, skipDrain})
 	select {
 	case <-s.executor.ended:
 		return nil

@@ -34,7 +34,7 @@ func (h *harness) expectServes() {
 	h.t.Helper()
 	h.wait(time.Minute)
 	live, _, _ := h.s.Live()
-	if listening, unhealthy := h.state(h.newest()); !listening || unhealthy || live.Drained {
+	if listening, unhealthy := h.state(h.newest()); !listening || unhealthy || live.DrainRequested {
 		h.t.Errorf("listens %t, unhealthy %t, %+v", listening, unhealthy, live)
 	}
 }
@@ -146,17 +146,18 @@ func TestUndrain_SaysWhatItWaitsFor(t *testing.T) {
 			told = append(told, fmt.Sprintf("%s %s", until.Sub(begun).Round(time.Second), why))
 		})
 		h.wait(2 * time.Second)
-		if live, _, _ := h.s.Live(); live.Awaits != "waiting for epoch 0 to finish draining, 1 "+
+		if live, _, _ := h.s.Live(); live.NextEpochWaitReason != "waiting for epoch 0 to finish "+
+			"draining, 1 "+
 			"client connection left" {
-			t.Errorf("readers are told %q", live.Awaits)
+			t.Errorf("readers are told %q", live.NextEpochWaitReason)
 		}
 		a := <-done
 		if a.err != nil || len(told) < 2 || !strings.HasPrefix(told[0], "8s ") {
 			t.Errorf("%+v, told %q", a, told)
 		}
 		h.expectServes()
-		if live, _, _ := h.s.Live(); live.Awaits != "" {
-			t.Errorf("readers are told %q", live.Awaits)
+		if live, _, _ := h.s.Live(); live.NextEpochWaitReason != "" {
+			t.Errorf("readers are told %q", live.NextEpochWaitReason)
 		}
 	})
 }
@@ -224,11 +225,11 @@ func TestMayRefuse(t *testing.T) {
 		h.wait(500 * time.Millisecond)
 		h.kill(h.newest(), "SIGKILL")
 		h.wait(100 * time.Millisecond)
-		if live, _, _ := h.s.Live(); !live.MayRefuse {
+		if live, _, _ := h.s.Live(); !live.MayRefuseConnections {
 			t.Errorf("%+v", live)
 		}
 		h.wait(10 * time.Second)
-		if live, _, _ := h.s.Live(); live.MayRefuse {
+		if live, _, _ := h.s.Live(); live.MayRefuseConnections {
 			t.Errorf("%+v", live)
 		}
 	})
@@ -240,7 +241,7 @@ func TestUndrain_NeedsTheConfigurationOfAnAdoptedEpoch(t *testing.T) {
 		h.drain()
 		h.leave()
 		h.begin()
-		if live, _, _ := h.s.Live(); !live.Drained {
+		if live, _, _ := h.s.Live(); !live.DrainRequested {
 			t.Errorf("%+v", live)
 		}
 		if a := <-h.undrain(nil); !errors.Is(a.err, errAdoptedSpec) {

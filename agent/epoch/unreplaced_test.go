@@ -42,7 +42,7 @@ func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 				go func() { _, _ = h.apply(specOf("never")) }()
 				h.wait(3 * time.Second)
 				live, _, serves := h.s.Live()
-				if serves != was.serves || serves && live.Hash != "b" {
+				if serves != was.serves || serves && live.SpecDigest != "b" {
 					t.Fatalf("serves: %v, live: %+v", serves, live)
 				}
 				if down := h.outage() - before; serves && down > time.Second {
@@ -50,7 +50,7 @@ func TestUnreplaced_IsRestartedByTheNextAgent(t *testing.T) {
 				}
 				h.must(specOf("c"))
 				h.wait(20 * time.Second)
-				if live, _, _ := h.s.Live(); live.Hash != "c" || len(h.files()) != 1 {
+				if live, _, _ := h.s.Live(); live.SpecDigest != "c" || len(h.files()) != 1 {
 					t.Errorf("live: %+v; files: %v", live, h.files())
 				}
 			})

@@ -2,7 +2,7 @@
 // mesh requires. It compares the listening sockets of this host with the policy of the mesh and
 // with the interception rules in force.
 //
-//	Policy   which ports need mutual TLS -+
+//	MutualTLSPolicy   which ports need mutual TLS -+
 //	sockets  who listens where           -+-> Checker.look -> Report: condition, readiness, status
 //	Rules    what is captured or closed  -+
 package exposure
@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/sockdiag"
 )
@@ -27,10 +27,10 @@ import (
 // mesh requires.
 const ConditionBypassed = "mutual-tls-bypassed"
 
-// Policy reports whether a port requires mutual TLS (strict), by which object (zero: unknown), and
-// whether the port is a service port of this node (own). A nil Policy requires mutual TLS for no
-// port.
-type Policy = func(port uint16) (by resource.Origin, strict, own bool)
+// MutualTLSPolicy reports whether a port requires mutual TLS (strict), by which object (zero:
+// unknown), and whether the port is a service port of this node (ownPort). A nil MutualTLSPolicy
+// requires mutual TLS for no port.
+type MutualTLSPolicy = func(port uint16) (policy resource.Origin, strict, ownPort bool)
 
 // InterceptionRules are the interception rules in force.
 type InterceptionRules interface {
@@ -43,27 +43,27 @@ type InterceptionRules interface {
 
 // Options configure a Checker.
 type Options struct {
-	Policy func() Policy
+	Policy func() MutualTLSPolicy
 	Rules  InterceptionRules
-	// Captures reports whether [capture] inbound_ports contains a port.
-	Captures func(port uint16) bool
-	// Excluded returns the reason why the configuration exempts a port from mutual TLS, "" if it
-	// does not.
-	Excluded func(port uint16) string
-	// Envoy reports whether a socket is one of Envoy's listeners.
-	Envoy func(sockdiag.Socket) bool
-	// Epochs returns a channel that is closed at the next change of an epoch.
-	Epochs func() <-chan struct{}
-	// Listeners receives a value when Envoy has accepted listeners.
-	Listeners <-chan struct{}
-	Board     *condition.Board
+	// IsCaptured reports whether [capture] inbound_ports contains a port.
+	IsCaptured func(port uint16) bool
+	// ExclusionReason returns the reason why the configuration exempts a port from mutual TLS, ""
+	// if it does not.
+	ExclusionReason func(port uint16) string
+	// IsEnvoySocket reports whether a socket is one of Envoy's listeners.
+	IsEnvoySocket func(sockdiag.Socket) bool
+	// EpochsChanged returns a channel that is closed at the next change of an epoch.
+	EpochsChanged func() <-chan struct{}
+	// ListenersAccepted receives a value when Envoy has accepted listeners.
+	ListenersAccepted <-chan struct{}
+	Conditions        *condition.Registry
 }
 
 // Report is the result of the last check.
 type Report struct {
-	Exposed []ExposedPort
-	Outside []PortOutsideMutualTLS
-	unknown bool // ports require mutual TLS, but the rules are not known yet
+	Exposed          []ExposedPort
+	OutsideMutualTLS []PortOutsideMutualTLS
+	unknown          bool // ports require mutual TLS, but the rules are not known yet
 }
 
 // ExposedPort is a port that other hosts can reach although the mesh requires mutual TLS.
@@ -72,7 +72,7 @@ type ExposedPort struct {
 	Addresses []netip.AddrPort // addresses that the application listens on
 	Families  []string         // IPv4, IPv6
 	// object that requires mutual TLS; zero: unknown object of the upstream server
-	By       resource.Origin
+	Policy   resource.Origin
 	Why, Fix string
 }
 
@@ -83,8 +83,8 @@ func (e ExposedPort) String() string {
 		addresses[i] = a.String()
 	}
 	by := "the upstream server"
-	if e.By != (resource.Origin{}) {
-		by = fmt.Sprintf("%s at %s:%d", e.By.Object(), e.By.File, e.By.Line)
+	if e.Policy != (resource.Origin{}) {
+		by = fmt.Sprintf("%s at %s:%d", e.Policy.Object(), e.Policy.File, e.Policy.Line)
 	}
 	return fmt.Sprintf("other hosts reach port %d (%s) over %s without the mutual TLS that %s "+
 		"requires: %s", e.Port, strings.Join(addresses, ", "), strings.Join(e.Families, " and "), by,
@@ -100,9 +100,9 @@ type PortOutsideMutualTLS struct {
 // Checker finds exposed ports. Its methods may be called concurrently.
 type Checker struct {
 	Options
-	part.Readiness
+	lifecycle.Readiness
 	checking sync.Mutex
-	counting sync.Mutex // held by OlderConnections: listing all connections is expensive
+	counting sync.Mutex // held by PreInterceptionConnections: listing all connections is expensive
 	report   atomic.Pointer[Report]
 }
 
@@ -124,13 +124,13 @@ const every = 2 * time.Second
 func (c *Checker) Run(ctx context.Context) error {
 	c.MarkReady()
 	for ctx.Err() == nil {
-		rules, epochs := c.Rules.Changed(), c.Epochs()
+		rules, epochs := c.Rules.Changed(), c.EpochsChanged()
 		c.Check()
 		select {
 		case <-ctx.Done():
 		case <-rules:
 		case <-epochs:
-		case <-c.Listeners:
+		case <-c.ListenersAccepted:
 		case <-time.After(every):
 		}
 	}
@@ -179,15 +179,16 @@ func (c *Checker) Check() {
 	}
 	c.report.Store(&found)
 	if sentence := found.sentence(); sentence != "" {
-		c.Board.Raise(ConditionBypassed, condition.Error, sentence)
+		c.Conditions.Raise(ConditionBypassed, condition.Error, sentence)
 	} else {
-		c.Board.Clear(ConditionBypassed)
+		c.Conditions.Clear(ConditionBypassed)
 	}
 }
 
 // look computes the report of Check without side effects. host has one address of this host for
 // each address family that other hosts can use.
-func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Addr) Report {
+func (c *Checker) look(policy MutualTLSPolicy, sockets []sockdiag.Socket,
+	host []netip.Addr) Report {
 	ports := map[uint16]*ExposedPort{}
 	outside := map[uint16]PortOutsideMutualTLS{}
 	reach := c.Rules.ReachableDirectly()
@@ -197,11 +198,11 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 		if !counts {
 			continue
 		}
-		if reason := c.Excluded(port); reason != "" {
+		if reason := c.ExclusionReason(port); reason != "" {
 			outside[port] = PortOutsideMutualTLS{port, reason}
 			continue
 		}
-		if c.Envoy(s) {
+		if c.IsEnvoySocket(s) {
 			continue
 		}
 		if reach == nil {
@@ -214,7 +215,7 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 			}
 			e := ports[port]
 			if e == nil {
-				e = &ExposedPort{Port: port, By: by, Why: why, Fix: fix}
+				e = &ExposedPort{Port: port, Policy: by, Why: why, Fix: fix}
 				ports[port] = e
 			}
 			e.add(s.Address, to)
@@ -228,10 +229,10 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 		r.Exposed = append(r.Exposed, *e)
 	}
 	for _, o := range outside {
-		r.Outside = append(r.Outside, o)
+		r.OutsideMutualTLS = append(r.OutsideMutualTLS, o)
 	}
 	slices.SortFunc(r.Exposed, func(a, b ExposedPort) int { return int(a.Port) - int(b.Port) })
-	slices.SortFunc(r.Outside,
+	slices.SortFunc(r.OutsideMutualTLS,
 		func(a, b PortOutsideMutualTLS) int { return int(a.Port) - int(b.Port) })
 	return r
 }
@@ -239,12 +240,14 @@ func (c *Checker) look(policy Policy, sockets []sockdiag.Socket, host []netip.Ad
 // counts reports whether the mesh requires mutual TLS for a listening socket that is not on
 // loopback. It considers ports of this node, ports in [capture] inbound_ports and ports that the
 // configuration exempts.
-func (c *Checker) counts(policy Policy, s sockdiag.Socket) (by resource.Origin, counts bool) {
+func (c *Checker) counts(policy MutualTLSPolicy, s sockdiag.Socket) (by resource.Origin,
+	counts bool) {
 	if s.Address.Addr().Unmap().IsLoopback() {
 		return by, false
 	}
 	by, strict, own := policy(s.Address.Port())
-	return by, strict && (own || c.Captures(s.Address.Port()) || c.Excluded(s.Address.Port()) != "")
+	return by, strict && (own || c.IsCaptured(s.Address.Port()) ||
+		c.ExclusionReason(s.Address.Port()) != "")
 }
 
 func (e *ExposedPort) add(at netip.AddrPort, to netip.Addr) {

@@ -37,14 +37,14 @@ func policy(port uint16) (by resource.Origin, strict, own bool) {
 }
 
 func checker(r InterceptionRules) *Checker {
-	return New(Options{Rules: r, Board: condition.NewBoard(),
-		Policy:   func() Policy { return policy },
-		Captures: func(port uint16) bool { return port == 8080 || port == 22 },
-		Excluded: func(port uint16) string {
+	return New(Options{Rules: r, Conditions: condition.NewRegistry(),
+		Policy:     func() MutualTLSPolicy { return policy },
+		IsCaptured: func(port uint16) bool { return port == 8080 || port == 22 },
+		ExclusionReason: func(port uint16) string {
 			return map[uint16]string{22: "capture.exclude_inbound_ports",
 				15020: "port of Outrider"}[port]
 		},
-		Envoy: func(s sockdiag.Socket) bool { return s.UID == 7 }})
+		IsEnvoySocket: func(s sockdiag.Socket) bool { return s.UID == 7 }})
 }
 
 func TestLook(t *testing.T) {
@@ -88,8 +88,8 @@ func TestLook(t *testing.T) {
 			if len(r.Exposed) > 0 {
 				families = strings.Join(r.Exposed[0].Families, " ")
 			}
-			if len(r.Outside) > 0 {
-				outside = r.Outside[0].Reason
+			if len(r.OutsideMutualTLS) > 0 {
+				outside = r.OutsideMutualTLS[0].Reason
 			}
 			if families != test.want || outside != test.outside {
 				t.Errorf("%+v", r)
@@ -108,20 +108,20 @@ func TestCheck_Condition(t *testing.T) {
 	at := netip.MustParseAddrPort(listener.Addr().String())
 	r := rules{"IPv4": true}
 	c := checker(r)
-	c.Options.Policy = func() Policy {
+	c.Options.Policy = func() MutualTLSPolicy {
 		return func(port uint16) (resource.Origin, bool, bool) { return peers, port == at.Port(), true }
 	}
 	c.Check()
 	want := fmt.Sprintf("other hosts reach port %d (%s) over IPv4 without the mutual TLS that "+
 		"PeerAuthentication default/default at peers.yaml:3 requires: the rules; cure", at.Port(), at)
-	all := c.Board.Conditions()
+	all := c.Conditions.Conditions()
 	if len(all) != 1 || all[0].Code != ConditionBypassed || all[0].Severity != condition.Error ||
 		all[0].Sentence != want || c.NotReadyReason() != want {
 		t.Errorf("%+v, %q; want %q", all, c.NotReadyReason(), want)
 	}
 	clear(r)
-	if c.Check(); len(c.Board.Conditions()) > 0 || c.NotReadyReason() != "" {
-		t.Errorf("closed now: %+v", c.Board.Conditions())
+	if c.Check(); len(c.Conditions.Conditions()) > 0 || c.NotReadyReason() != "" {
+		t.Errorf("closed now: %+v", c.Conditions.Conditions())
 	}
 	r["IPv4"] = true
 	c.Check()
@@ -147,15 +147,15 @@ func TestCheck_RulesAreNotKnown(t *testing.T) {
 	at := netip.MustParseAddrPort(listener.Addr().String())
 	for _, strict := range []bool{true, false} {
 		c := checker(unknownRules{})
-		c.Options.Policy = func() Policy {
+		c.Options.Policy = func() MutualTLSPolicy {
 			return func(port uint16) (resource.Origin, bool, bool) {
 				return peers, strict && port == at.Port(), true
 			}
 		}
 		c.Check()
-		if len(c.Board.Conditions()) > 0 ||
+		if len(c.Conditions.Conditions()) > 0 ||
 			strings.HasPrefix(c.NotReadyReason(), "waiting") != strict {
-			t.Errorf("STRICT %v: %+v, %q", strict, c.Board.Conditions(), c.NotReadyReason())
+			t.Errorf("STRICT %v: %+v, %q", strict, c.Conditions.Conditions(), c.NotReadyReason())
 		}
 	}
 }
@@ -187,7 +187,8 @@ func TestOlder(t *testing.T) {
 		socket("127.0.0.1:80", "127.0.0.1:5001", 1),
 		socket("192.0.2.1:81", "198.51.100.9:4003", 1),
 	})
-	want := []OlderConnections{{80, netip.MustParseAddr("198.51.100.9"), 2}, {80, netip.MustParseAddr("fe80::2"), 1}}
+	want := []PreInterceptionConnections{{80, netip.MustParseAddr("198.51.100.9"), 2}, {80,
+		netip.MustParseAddr("fe80::2"), 1}}
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}

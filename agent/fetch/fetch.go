@@ -28,7 +28,7 @@ func NewClient(transport http.RoundTripper) *http.Client {
 
 // Get returns the body of a response with status 200, or an error if it exceeds size bytes. No
 // error contains the URL.
-func Get(ctx context.Context, client *http.Client, url string, size int64) ([]byte, error) {
+func Get(ctx context.Context, client *http.Client, url string, maxBytes int64) ([]byte, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, unwrap(err)
@@ -42,12 +42,12 @@ func Get(ctx context.Context, client *http.Client, url string, size int64) ([]by
 		return nil, fmt.Errorf("the server answers %d %s", answer.StatusCode,
 			http.StatusText(answer.StatusCode))
 	}
-	body, err := io.ReadAll(io.LimitReader(answer.Body, size+1))
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxBytes+1))
 	if err != nil {
 		return nil, err
 	}
-	if int64(len(body)) > size {
-		return nil, fmt.Errorf("the response is larger than %d KiB", size>>10)
+	if int64(len(body)) > maxBytes {
+		return nil, fmt.Errorf("the response is larger than %d KiB", maxBytes>>10)
 	}
 	return body, nil
 }

@@ -100,8 +100,8 @@ type guard struct {
 // allowed. It checks each address to which it connects. For a request through the environment's
 // HTTP proxy, it checks the addresses to which this host resolves the name. It trusts roots, or the
 // system's roots if roots is nil.
-func NewTransport(allowed func(host string) bool, roots *x509.CertPool) http.RoundTripper {
-	g := guard{allowed: allowed}
+func NewTransport(allowsLocal func(host string) bool, roots *x509.CertPool) http.RoundTripper {
+	g := guard{allowed: allowsLocal}
 	base := func() *http.Transport {
 		return &http.Transport{DisableKeepAlives: true, ForceAttemptHTTP2: true,
 			DisableCompression: true, TLSHandshakeTimeout: dialTimeout,

@@ -15,7 +15,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Settings are the settings of [health], with at most one probe. Without a probe, the workload is
@@ -39,15 +39,15 @@ type Proxy interface {
 type Options struct {
 	Settings Settings
 	Proxy    Proxy
-	// Report sends a change to the control plane; reason states why the workload is unhealthy. It
+	// OnChange sends a change to the control plane; reason states why the workload is unhealthy. It
 	// must not block.
-	Report func(healthy bool, reason string)
+	OnChange func(healthy bool, reason string)
 	// UnitState returns the ActiveState of a systemd unit.
 	UnitState func(ctx context.Context, unit string) (string, error)
 	// Exec runs a command.
-	Exec   func(ctx context.Context, arguments []string) error
-	Board  *condition.Board
-	Logger *slog.Logger
+	Exec       func(ctx context.Context, arguments []string) error
+	Conditions *condition.Registry
+	Logger     *slog.Logger
 }
 
 // State is the result of the checks.
@@ -70,7 +70,7 @@ type Status struct {
 
 // Checker checks the workload. Its methods are safe for concurrent use.
 type Checker struct {
-	part.Readiness
+	lifecycle.Readiness
 	options  Options
 	restart  chan struct{} // receives a value when settings or leaving have changed
 	mu       sync.Mutex
@@ -129,9 +129,9 @@ const (
 	ReasonLeavingMesh = "the host leaves the mesh"
 )
 
-// Leave makes the workload unhealthy: for ReasonLeavingMesh until Return is called, for
+// MarkLeaving makes the workload unhealthy: for ReasonLeavingMesh until Return is called, for
 // ReasonStopping permanently.
-func (c *Checker) Leave(reason string) {
+func (c *Checker) MarkLeaving(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.leaving == ReasonStopping {
@@ -144,8 +144,8 @@ func (c *Checker) Leave(reason string) {
 	c.again()
 }
 
-// Return reverts Leave(ReasonLeavingMesh): checks determine the state again.
-func (c *Checker) Return() {
+// CancelLeaving reverts Leave(ReasonLeavingMesh): checks determine the state again.
+func (c *Checker) CancelLeaving() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.leaving != ReasonLeavingMesh {

@@ -70,7 +70,7 @@ func (p *proxy) Changed() <-chan struct{} {
 type world struct {
 	*Checker
 	*proxy
-	board  *condition.Board
+	board  *condition.Registry
 	start  time.Time
 	state  atomic.Value // ActiveState of the unit
 	checks atomic.Int32
@@ -84,9 +84,9 @@ func during(t *testing.T, s Settings, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{proxy: &proxy{ready: true, changed: make(chan struct{})},
-			board: condition.NewBoard(), start: time.Now()}
+			board: condition.NewRegistry(), start: time.Now()}
 		w.state.Store("active")
-		w.Checker = New(Options{Settings: s, Proxy: w.proxy, Board: w.board,
+		w.Checker = New(Options{Settings: s, Proxy: w.proxy, Conditions: w.board,
 			Logger: slog.New(slog.DiscardHandler),
 			UnitState: func(ctx context.Context, unit string) (string, error) {
 				w.checks.Add(1)
@@ -97,7 +97,7 @@ func during(t *testing.T, s Settings, test func(w *world)) {
 				}
 				return state, nil
 			},
-			Report: func(healthy bool, reason string) {
+			OnChange: func(healthy bool, reason string) {
 				w.guard.Lock()
 				defer w.guard.Unlock()
 				w.reports = append(w.reports, strings.TrimSpace(fmt.Sprintf("%v %v %s",
@@ -255,16 +255,16 @@ func TestHealth_LeaveLastsUntilReturn(t *testing.T) {
 	s.InitialDelay, s.SuccessThreshold = 0, 1
 	during(t, s, func(w *world) {
 		w.after(1)
-		w.Leave(ReasonLeavingMesh)
-		w.Leave(ReasonLeavingMesh)
+		w.MarkLeaving(ReasonLeavingMesh)
+		w.MarkLeaving(ReasonLeavingMesh)
 		w.after(100)
 		w.expect(t, "0 true", "1 false the host leaves the mesh")
-		w.Return()
+		w.CancelLeaving()
 		w.after(101)
 		w.expect(t, "0 true", "1 false the host leaves the mesh", "100 true")
-		w.Leave(ReasonLeavingMesh)
+		w.MarkLeaving(ReasonLeavingMesh)
 		w.Configure(Settings{})
-		w.Return()
+		w.CancelLeaving()
 		w.after(200)
 		w.expect(t, "0 true", "1 false the host leaves the mesh", "100 true",
 			"101 false the host leaves the mesh")
@@ -279,9 +279,9 @@ func TestHealth_StopIsFinal(t *testing.T) {
 	s.InitialDelay, s.SuccessThreshold = 0, 1
 	during(t, s, func(w *world) {
 		w.after(1)
-		w.Leave(ReasonStopping)
-		w.Leave(ReasonLeavingMesh)
-		w.Return()
+		w.MarkLeaving(ReasonStopping)
+		w.MarkLeaving(ReasonLeavingMesh)
+		w.CancelLeaving()
 		w.after(100)
 		w.expect(t, "0 true", "1 false the proxy is stopping")
 	})
@@ -292,7 +292,7 @@ func TestHealth_ProbesOfServers(t *testing.T) {
 		w.WriteHeader(map[string]int{"/ok": 204, "/moved": 304, "/broken": 503}[r.URL.Path])
 	}))
 	defer server.Close()
-	c := New(Options{Board: condition.NewBoard(),
+	c := New(Options{Conditions: condition.NewRegistry(),
 		UnitState: func(context.Context, string) (string, error) {
 			return "", errors.New("no bus")
 		}, Exec: func(_ context.Context, arguments []string) error {

@@ -92,12 +92,12 @@ func (c *Checker) set(state State, reason string) {
 	c.status = Status{State: state, Since: time.Now(), Reason: reason}
 	c.options.Logger.Info("health of the workload has changed", "health", state, "reason", reason)
 	if state == StateHealthy || slices.Contains(requested, reason) {
-		c.options.Board.Clear(conditionUnhealthy)
+		c.options.Conditions.Clear(conditionUnhealthy)
 	} else {
-		c.options.Board.Raise(conditionUnhealthy, condition.Error,
+		c.options.Conditions.Raise(conditionUnhealthy, condition.Error,
 			"the workload is unhealthy and gets no traffic of the mesh: "+reason)
 	}
-	c.options.Report(state == StateHealthy, reason)
+	c.options.OnChange(state == StateHealthy, reason)
 }
 
 const reasonDrains = "the proxy drains"

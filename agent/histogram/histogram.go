@@ -42,8 +42,8 @@ func (h *Histogram) Observe(d time.Duration) {
 	h.count++
 }
 
-// Read returns the current counts.
-func (h *Histogram) Read() Counts {
+// Counts returns the current counts.
+func (h *Histogram) Counts() Counts {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return Counts{Bounds: h.bounds, Counts: slices.Clone(h.counts), Sum: h.sum, Count: h.count}

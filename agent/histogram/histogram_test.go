@@ -18,7 +18,7 @@ func TestHistogram(t *testing.T) {
 	want := histogram.Counts{Bounds: []time.Duration{time.Millisecond, time.Second},
 		Counts: []uint64{2, 2, 1},
 		Sum:    time.Hour + time.Second + 2*time.Millisecond + 1, Count: 5}
-	if diff := cmp.Diff(want, h.Read()); diff != "" {
+	if diff := cmp.Diff(want, h.Counts()); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -14,12 +14,12 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// OwnAgent describes the agent whose configuration is checked.
-type OwnAgent struct {
+// CheckedAgent describes the agent whose configuration is checked.
+type CheckedAgent struct {
 	Agent // with the claims (ports, sockets, base ID) of the configuration in force
 	Name  string
 
-	Wants    *config.Loaded // the configuration to check
+	Config   *config.Loaded // the configuration to check
 	EnvoyUID int            // user of the Envoys; -1: unknown
 }
 
@@ -35,11 +35,11 @@ type Report struct {
 
 // Check compares the claims that the configuration of self needs with the claims of other agents
 // and with the listening sockets.
-func (h Host) Check(ctx context.Context, self OwnAgent) Report {
+func (h Host) Check(ctx context.Context, self CheckedAgent) Report {
 	var report Report
 	known := map[string]bool{} // keys with a reported conflict
-	wants := self.Wants.Config.Claims()
-	for _, other := range h.otherAgents(ctx, self.Wants.Config.Paths.RuntimeDir) {
+	wants := self.Config.Config.Claims()
+	for _, other := range h.otherAgents(ctx, self.Config.Config.Paths.RuntimeDir) {
 		var shared []string
 		for _, want := range wants {
 			for _, claim := range other.Claims {
@@ -48,11 +48,11 @@ func (h Host) Check(ctx context.Context, self OwnAgent) Report {
 				}
 				switch {
 				case !other.running && !other.Serves:
-					shared = append(shared, fmt.Sprintf("%s (%s)", want.Key, want.Text()))
+					shared = append(shared, fmt.Sprintf("%s (%s)", want.Key, want.Description()))
 				case self.precedes(other, want):
 				default:
 					known[want.Key] = true
-					fault := self.Wants.KeyError(want.Key, describeConflict(want, claim, other),
+					fault := self.Config.KeyError(want.Key, describeConflict(want, claim, other),
 						want.Fix())
 					report.Conflicts = append(report.Conflicts, fault)
 				}
@@ -61,7 +61,7 @@ func (h Host) Check(ctx context.Context, self OwnAgent) Report {
 		if len(shared) > 0 {
 			message := fmt.Sprintf("%s, which does not run, is configured with the same %s",
 				other, strings.Join(shared, ", "))
-			fault := self.Wants.KeyError("", message, "the two cannot run at the same time")
+			fault := self.Config.KeyError("", message, "the two cannot run at the same time")
 			report.Warnings = append(report.Warnings, fault)
 		}
 	}
@@ -69,10 +69,10 @@ func (h Host) Check(ctx context.Context, self OwnAgent) Report {
 	return report
 }
 
-// OtherPrograms returns an error that names the programs that listen on ports that Envoy needs. It
-// queries only the kernel, not other agents.
-func (h Host) OtherPrograms(self OwnAgent) error {
-	if found := h.strangers(self, self.Wants.Config.Claims(), nil); len(found) > 0 {
+// CheckOtherPrograms returns an error that names the programs that listen on ports that Envoy
+// needs. It queries only the kernel, not other agents.
+func (h Host) CheckOtherPrograms(self CheckedAgent) error {
+	if found := h.strangers(self, self.Config.Config.Claims(), nil); len(found) > 0 {
 		return found
 	}
 	return nil
@@ -81,7 +81,7 @@ func (h Host) OtherPrograms(self OwnAgent) error {
 // precedes reports whether self has precedence over other for a claim that both need: self serves
 // and already holds the claim, or neither serves and self was present earlier. If both agents call
 // it, exactly one has precedence.
-func (s OwnAgent) precedes(other otherAgent, want config.Claim) bool {
+func (s CheckedAgent) precedes(other otherAgent, want config.HostClaim) bool {
 	switch {
 	case s.Serves && s.has(want):
 		return true
@@ -95,33 +95,34 @@ func (s OwnAgent) precedes(other otherAgent, want config.Claim) bool {
 }
 
 // has reports whether self's configuration in force already has a claim.
-func (s OwnAgent) has(want config.Claim) bool {
+func (s CheckedAgent) has(want config.HostClaim) bool {
 	return slices.ContainsFunc(s.Claims, want.ConflictsWith)
 }
 
 // envoyHas reports whether a listener of self's Envoy already holds the claim.
-func (s OwnAgent) envoyHas(want config.Claim) bool {
-	return slices.ContainsFunc(s.Claims, func(claim config.Claim) bool {
+func (s CheckedAgent) envoyHas(want config.HostClaim) bool {
+	return slices.ContainsFunc(s.Claims, func(claim config.HostClaim) bool {
 		return claim.Envoy && claim.ConflictsWith(want)
 	})
 }
 
-func describeConflict(want, claim config.Claim, other otherAgent) string {
+func describeConflict(want, claim config.HostClaim, other otherAgent) string {
 	runs := "which runs"
 	if !other.running {
 		runs = "whose agent does not run, but whose Envoy does"
 	}
 	key := claim.Key
-	if key != want.Key || claim.Text() != want.Text() {
-		key = fmt.Sprintf("%s (%s)", claim.Key, claim.Text())
+	if key != want.Key || claim.Description() != want.Description() {
+		key = fmt.Sprintf("%s (%s)", claim.Key, claim.Description())
 	}
-	return fmt.Sprintf("%s is taken by %s of %s, %s", want.Text(), key, other, runs)
+	return fmt.Sprintf("%s is taken by %s of %s, %s", want.Description(), key, other, runs)
 }
 
 // strangers returns a conflict for each claim of Envoy on which another program listens. Sockets of
 // Envoy's user are skipped: they belong to self's Envoy, to one that is ending, or to the Envoy of
 // another agent, which Check reports by name.
-func (h Host) strangers(self OwnAgent, wants []config.Claim, known map[string]bool) config.Errors {
+func (h Host) strangers(self CheckedAgent, wants []config.HostClaim,
+	known map[string]bool) config.Errors {
 	sockets, err := h.Sockets()
 	if err != nil {
 		return nil //nolint:nilerr // Envoy reports an address that it cannot bind
@@ -135,7 +136,8 @@ func (h Host) strangers(self OwnAgent, wants []config.Claim, known map[string]bo
 			if int(socket.UID) == self.EnvoyUID || !want.ConflictsWith(claimOf(socket)) {
 				continue
 			}
-			message := fmt.Sprintf("%s is taken: %s listens on %s", want.Text(), h.Describe(socket),
+			message := fmt.Sprintf("%s is taken: %s listens on %s", want.Description(),
+				h.Describe(socket),
 				address(socket))
 			fix := "end it, or give Envoy another port"
 			// The agent closes its own old listeners only after the new epoch is live.
@@ -144,7 +146,8 @@ func (h Host) strangers(self OwnAgent, wants []config.Claim, known map[string]bo
 				fix = "put the change of " + key +
 					" in force first, then this one, or give Envoy another port"
 			}
-			conflicts = append(conflicts, self.Wants.KeyError(want.Key, message, fix).WithCause(ErrPortInUse))
+			conflicts = append(conflicts, self.Config.KeyError(want.Key, message,
+				fix).WithCause(ErrPortInUse))
 			break
 		}
 	}
@@ -153,7 +156,7 @@ func (h Host) strangers(self OwnAgent, wants []config.Claim, known map[string]bo
 
 // listensBy returns the configuration key because of which the agent itself, not its Envoy, listens
 // on a socket; "" if it does not.
-func (s OwnAgent) listensBy(socket sockdiag.Socket) string {
+func (s CheckedAgent) listensBy(socket sockdiag.Socket) string {
 	for _, claim := range s.Claims {
 		if !claim.Envoy && claim.ConflictsWith(claimOf(socket)) {
 			return claim.Key
@@ -170,8 +173,8 @@ func address(s sockdiag.Socket) netip.AddrPort {
 
 // claimOf returns the address of a listening socket as a claim. [::] counts for IPv4 as well, even
 // if the socket is IPv6-only.
-func claimOf(s sockdiag.Socket) config.Claim {
-	return config.Claim{Host: address(s).Addr().String(), Port: int(s.Address.Port())}
+func claimOf(s sockdiag.Socket) config.HostClaim {
+	return config.HostClaim{Host: address(s).Addr().String(), Port: int(s.Address.Port())}
 }
 
 // userName returns the name of a user, or the number if it has none.
@@ -183,10 +186,10 @@ func userName(uid uint32) string {
 	return number
 }
 
-// Shared describes the claims that a running agent has as well. It calls claims only if another
-// agent runs or its Envoy does.
-func (h Host) Shared(
-	ctx context.Context, runtimeDir string, claims func() []config.Claim,
+// SharedClaims describes the claims that a running agent has as well. It calls claims only if
+// another agent runs or its Envoy does.
+func (h Host) SharedClaims(
+	ctx context.Context, runtimeDir string, claims func() []config.HostClaim,
 ) []string {
 	var shared []string
 	for _, other := range h.otherAgents(ctx, runtimeDir) {

@@ -36,5 +36,5 @@ func overlap(at netip.Addr, ipv4 bool, s sockdiag.Socket) bool {
 
 // Describe describes the owner of a socket: "nginx (pid 12, nginx.service) of user root".
 func (h Host) Describe(s sockdiag.Socket) string {
-	return fmt.Sprintf("%s of user %s", cmp.Or(h.Program(s), "a program"), userName(s.UID))
+	return fmt.Sprintf("%s of user %s", cmp.Or(h.ListenerProgram(s), "a program"), userName(s.UID))
 }

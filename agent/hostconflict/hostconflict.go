@@ -19,9 +19,9 @@ import (
 
 // Agent is the state of a running agent.
 type Agent struct {
-	Started time.Time      // when it began to respond (PresenceTime); zero: unknown
-	Serves  bool           // the agent has a live Envoy
-	Claims  []config.Claim // ports, sockets and base ID of the configuration in force
+	Started time.Time          // when it began to respond (ReachableTime); zero: unknown
+	Serves  bool               // the agent has a live Envoy
+	Claims  []config.HostClaim // ports, sockets and base ID of the configuration in force
 }
 
 // Host gives access to the other agents and the sockets of this host.
@@ -35,8 +35,8 @@ type Host struct {
 	EnvoyLives func(runtimeDir string) bool
 	// Sockets returns the listening TCP sockets of the host (sockdiag.ListeningSockets).
 	Sockets func() ([]sockdiag.Socket, error)
-	// Program describes the program that listens on a socket; "": unknown.
-	Program func(sockdiag.Socket) string
+	// ListenerProgram describes the program that listens on a socket; "": unknown.
+	ListenerProgram func(sockdiag.Socket) string
 }
 
 // otherAgent is another agent of the host.
@@ -73,7 +73,7 @@ func (h Host) otherAgents(ctx context.Context, runtimeDir string) []otherAgent {
 		folder := config.RuntimeDir(name)
 		found[i].name = name
 		loaded, err := config.Load(config.Options{
-			Directory: h.Directory, Instance: name, CheckOnly: true, InUnit: true,
+			ConfigDirectory: h.Directory, Instance: name, CheckOnly: true, RunsInUnit: true,
 			Environment: func(string) string { return "" },
 		})
 		// With an invalid or unreadable configuration, the agent may still run in the default

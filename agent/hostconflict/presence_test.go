@@ -16,8 +16,8 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s := newStreet(t, map[string]string{"a": same, "b": same})
 			answers := map[string]chan struct{}{"a": make(chan struct{}), "b": make(chan struct{})}
-			presences := map[string]*PresenceTime{"a": NewPresenceTime(answers["a"]),
-				"b": NewPresenceTime(answers["b"])}
+			presences := map[string]*ReachableTime{"a": NewReachableTime(answers["a"]),
+				"b": NewReachableTime(answers["b"])}
 			refused := 0
 			for step := range strings.FieldsSeq(order) {
 				time.Sleep(time.Millisecond) // fake time, so that presence times differ
@@ -38,7 +38,7 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 						s.running["/run/outrider/"+other] = agent
 					}
 				}
-				self := OwnAgent{Name: name, Wants: s.load(name), EnvoyUID: envoyUID,
+				self := CheckedAgent{Name: name, Config: s.load(name), EnvoyUID: envoyUID,
 					Agent: Agent{Started: presences[name].Since()}}
 				refused += min(1, len(s.Check(t.Context(), self).Conflicts))
 			}

@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// CodeBundle is the condition for SPIFFE bundles that cannot be fetched.
-const CodeBundle = "trust-bundle-unavailable"
+// CodeBundleUnavailable is the condition for SPIFFE bundles that cannot be fetched.
+const CodeBundleUnavailable = "trust-bundle-unavailable"
 
 // A bundle is fetched again after its spiffe_refresh_hint, at least minBundleRefresh and at most
 // maxBundleRefresh. After a failure, pauses double from firstBundleRetry to bundleRefresh.
@@ -79,9 +79,10 @@ func (m *Manager) updateBundles() {
 		}
 	}
 	if len(failed) > 0 {
-		m.options.Board.Raise(CodeBundle, condition.Warning, strings.Join(failed, "; "))
+		m.options.Conditions.Raise(CodeBundleUnavailable, condition.Warning, strings.Join(failed,
+			"; "))
 	} else {
-		m.options.Board.Clear(CodeBundle)
+		m.options.Conditions.Clear(CodeBundleUnavailable)
 	}
 	m.update()
 }

@@ -80,13 +80,14 @@ func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 		trusts("without a bundle")
 		const url = "https://one.test/bundle"
 		r.SetBundleURLs([]string{url})
-		r.awaitCondition(identity.CodeBundle, url+": the server answers 502 Bad Gateway; check "+
+		r.awaitCondition(identity.CodeBundleUnavailable, url+": the server answers 502 Bad "+
+			"Gateway; check "+
 			"its server")
 		first, second := pkitest.NewAuthority(t, "one", nil), pkitest.NewAuthority(t, "two", nil)
 		server.text.Store(bundleOf(first))
 		wait(2 * time.Second)
 		trusts("after a failure", first)
-		if len(r.AnnouncedRoots()) != 1 {
+		if len(r.AuthorityRoots()) != 1 {
 			t.Error("the agent's own connections trust the authorities of another trust domain")
 		}
 		fetched := server.fetched.Load()
@@ -106,7 +107,7 @@ func TestBundle_RootsOfAnotherTrustDomain(t *testing.T) {
 		} {
 			server.text.Store(text)
 			wait(6 * time.Minute)
-			r.awaitCondition(identity.CodeBundle, problem)
+			r.awaitCondition(identity.CodeBundleUnavailable, problem)
 			trusts("with a bundle that cannot be used", second)
 		}
 		r.SetBundleURLs(nil)
@@ -160,7 +161,7 @@ func TestBundle_RootsSurviveARestart(t *testing.T) {
 				server.text.Store(bundleOf(other))
 			}
 			r := newBundleRig(t, server, func(r *rig, options *identity.Options) {
-				options.Bundles = path
+				options.BundleFile = path
 				if test.url {
 					r.bundleURLs = []string{"https://one.test/bundle"}
 				}

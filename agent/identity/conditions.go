@@ -46,14 +46,14 @@ func (m *Manager) update() {
 	}
 	for code, severity := range severities {
 		if len(found[code]) == 0 {
-			m.options.Board.Clear(code)
+			m.options.Conditions.Clear(code)
 			continue
 		}
 		listed := found[code]
 		if more := len(listed) - maxListed; more > 0 {
 			listed = append(listed[:maxListed:maxListed], fmt.Sprintf("and %d more", more))
 		}
-		m.options.Board.Raise(code, severity, strings.Join(listed, "; "))
+		m.options.Conditions.Raise(code, severity, strings.Join(listed, "; "))
 	}
 	m.publish(missing)
 }
@@ -66,7 +66,8 @@ type secretStatus struct {
 	condition, sentence string    // "": none
 }
 
-// statuses returns all secrets, including those of SetPresented, sorted by name. Callers hold mu.
+// statuses returns all secrets, including those of SetPresentedCertificates, sorted by name.
+// Callers hold mu.
 func (m *Manager) statuses() []secretStatus {
 	names := slices.Collect(maps.Keys(m.entries))
 	for name := range m.presented {

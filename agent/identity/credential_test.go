@@ -30,7 +30,7 @@ func newCredentialRig(t *testing.T) *rig {
 func TestCredential_PairIsReplacedWithItsKey(t *testing.T) {
 	t.Parallel()
 	r := newCredentialRig(t)
-	secret := credential.PairSecretName("web")
+	secret := credential.KeyPairSecretName("web")
 	r.Subscribe([]string{secret})
 	r.awaitCondition(identity.CodeUnavailable, "web/tls.crt: no such file")
 	r.awaitCondition(identity.CodeUnavailable, "credential web: ")
@@ -115,8 +115,8 @@ func TestCredential_IsRefused(t *testing.T) {
 	if err := os.Chmod(r.path("web"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	secret := credential.PairSecretName("web")
-	r.Subscribe([]string{secret, credential.PairSecretName("../web")})
+	secret := credential.KeyPairSecretName("web")
+	r.Subscribe([]string{secret, credential.KeyPairSecretName("../web")})
 	r.awaitCondition(identity.CodeUnavailable, "chmod go-w")
 	r.awaitCondition(identity.CodeUnavailable, "is no name of a credential")
 	if r.secret(secret) != nil {
@@ -132,7 +132,7 @@ func TestCredential_IsRefused(t *testing.T) {
 func TestCredential_FolderOfTheSettings(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(_ *rig, o *identity.Options) { o.Settings = identity.Settings{} })
-	secret := credential.PairSecretName("web")
+	secret := credential.KeyPairSecretName("web")
 	r.Subscribe([]string{secret})
 	r.awaitCondition(identity.CodeUnavailable, "no provider")
 	for _, folder := range []string{"one", "two"} {

@@ -39,7 +39,7 @@ type source struct {
 // paths returns the files to watch.
 func (s source) paths() []string {
 	if s.credential != nil {
-		return s.credential.All()
+		return s.credential.AllPaths()
 	}
 	return s.files.paths()
 }
@@ -47,14 +47,14 @@ func (s source) paths() []string {
 // locate returns the files to read.
 func (s source) locate() (SecretFiles, error) {
 	if s.credential != nil {
-		found, err := s.credential.Present()
+		found, err := s.credential.ExistingFiles()
 		if err == nil {
 			err = found.CheckOwners()
 		}
 		if err != nil {
 			return SecretFiles{}, fmt.Errorf("cannot read certificates: %w", err)
 		}
-		files := SecretFiles{Cert: found.Cert, Key: found.Key, Root: found.Authorities()}
+		files := SecretFiles{Cert: found.Cert, Key: found.Key, Root: found.AuthoritiesPath()}
 		if len(found.CRL) > 0 {
 			files.CRL = found.CRL[0]
 		}
@@ -182,8 +182,8 @@ func (u unreadable) Unwrap() error { return u.error }
 // explain adds the fix to an error of a file that the agent may not read.
 func (m *Manager) explain(err error) error {
 	at, found := errors.AsType[*fs.PathError](err)
-	if found && errors.Is(err, fs.ErrPermission) && m.options.Unreadable != nil {
-		if why := m.options.Unreadable(at.Path); why != "" {
+	if found && errors.Is(err, fs.ErrPermission) && m.options.UnreadableReason != nil {
+		if why := m.options.UnreadableReason(at.Path); why != "" {
 			return unreadable{why, err}
 		}
 	}

@@ -187,7 +187,7 @@ func TestFiles_WithoutRootsAreReported(t *testing.T) {
 }
 
 // If the file system of one secret hangs, other secrets are still served, replaced and added. Here
-// Options.Denied blocks in place of the file system.
+// Options.EnvoyDenialReason blocks in place of the file system.
 func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
 	t.Parallel()
 	var chain []byte
@@ -196,7 +196,7 @@ func TestFiles_AHangingReadDelaysOnlyItsSecret(t *testing.T) {
 	r := newRig(t, func(r *rig, options *identity.Options) {
 		chain = r.issue(time.Hour)
 		r.write("hangs.pem", nil)
-		options.Denied = func(file *os.File) string {
+		options.EnvoyDenialReason = func(file *os.File) string {
 			if file.Name() == r.path("hangs.pem") {
 				<-mount
 			}

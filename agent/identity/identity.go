@@ -119,9 +119,9 @@ type Watcher interface {
 // Settings are the parts of the configuration that may change while the Manager runs.
 type Settings struct {
 	config.Identity
-	Issuer Issuer       // of provider "istiod"; nil: another provider. Compared by ==
-	Sealed *SealedStore // nil: the certificate is not stored across reboots
-	Stale  string       // file of a SealedStore that is no longer configured, to remove; "": none
+	Issuer         Issuer       // of provider "istiod"; nil: another provider. Compared by ==
+	Sealed         *SealedStore // nil: the certificate is not stored across reboots
+	StaleStoreFile string       // file of a SealedStore that is no longer configured, to remove; "": none
 }
 
 // files returns the files of provider "files".
@@ -145,22 +145,22 @@ func (s Settings) output() *OutputFiles {
 
 // SecretInfo describes a secret for status output. It contains no key material.
 type SecretInfo struct {
-	Name      string
-	Source    SecretSource
-	SpiffeID  string
-	Subject   string
-	Names     []string // DNS names and addresses
-	Issuer    string
-	Serial    string
-	NotBefore time.Time
-	NotAfter  time.Time
-	Renewal   time.Time   // when the agent renews the secret; zero: when its file changes
-	Problem   string      // why there is no newer version; "" if there is no problem
-	File      string      // file of the certificate or the roots; "": none
-	Users     []string    // objects of the mesh configuration that use the secret, with FILE:LINE
-	Condition string      // code of the condition that lists the secret; "": none
-	Sentence  string      // what the condition says about the secret
-	Stored    StoredState // of the workload's certificate; "" for other secrets
+	Name              string
+	Source            SecretSource
+	SpiffeID          string
+	Subject           string
+	Names             []string // DNS names and addresses
+	Issuer            string
+	Serial            string
+	NotBefore         time.Time
+	NotAfter          time.Time
+	Renewal           time.Time   // when the agent renews the secret; zero: when its file changes
+	Problem           string      // why there is no newer version; "" if there is no problem
+	File              string      // file of the certificate or the roots; "": none
+	Users             []string    // objects of the mesh configuration that use the secret, with FILE:LINE
+	Condition         string      // code of the condition that lists the secret; "": none
+	ConditionSentence string      // what the condition says about the secret
+	Stored            StoredState // of the workload's certificate; "" for other secrets
 }
 
 // StoredState is whether the workload's certificate is stored on disk for the next boot.

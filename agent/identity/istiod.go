@@ -42,20 +42,20 @@ const caRetries = `{"methodConfig": [{
 // certificates take effect without a restart. The Manager compares issuers with ==: after a change
 // of any field it requests a new certificate.
 type Istiod struct {
-	Address     string       // host:port, or several of them separated by ", "
-	InUse       AddressInUse // names the one of several addresses to try first; may be nil
-	ServerName  string       // expected in istiod's certificate; "": the host of Address
-	Plaintext   bool         // connect without TLS
-	RootFile    string       // roots of istiod's certificate; "": those of the system
-	TokenFile   string       // file of a JSON Web Token; "": none
-	ProvCertDir string       // has the client certificate, preferred to the token; "": none
-	Workload    bool         // without ProvCertDir, use the current certificate if there is one
-	Joined      bool         // the token was stored by "outrider join"
-	ClusterID   string
-	SpiffeID    string
-	KeyType     pki.KeyType
-	PKCS8       bool
-	TTL         time.Duration
+	Address                string       // host:port, or several of them separated by ", "
+	InUse                  AddressInUse // names the one of several addresses to try first; may be nil
+	ServerName             string       // expected in istiod's certificate; "": the host of Address
+	Plaintext              bool         // connect without TLS
+	RootFile               string       // roots of istiod's certificate; "": those of the system
+	TokenFile              string       // file of a JSON Web Token; "": none
+	ProvCertDir            string       // has the client certificate, preferred to the token; "": none
+	UseWorkloadCertificate bool         // without ProvCertDir, use the current certificate if there is one
+	FromJoin               bool         // the token was stored by "outrider join"
+	ClusterID              string
+	SpiffeID               string
+	KeyType                pki.KeyType
+	PKCS8                  bool
+	TTL                    time.Duration
 }
 
 // AddressInUse returns the address of the control plane to which the agent is connected, or "".
@@ -131,7 +131,7 @@ func (i Istiod) issueAt(
 	if tokenErr == nil {
 		return issued, nil
 	}
-	if i.Joined && needsToken(tokenErr) {
+	if i.FromJoin && needsToken(tokenErr) {
 		const fix = `run "outrider join" with a new token`
 		// "outrider join" has removed the token, so the error with the client certificate matters.
 		if err != nil && errors.Is(tokenErr, fs.ErrNotExist) {

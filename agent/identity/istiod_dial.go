@@ -45,7 +45,7 @@ func (i Istiod) dialOptions(
 	if certificate != nil || i.TokenFile == "" {
 		return options, nil
 	}
-	token := pki.Bearer{File: i.TokenFile, Plaintext: i.Plaintext}
+	token := pki.BearerToken{File: i.TokenFile, Plaintext: i.Plaintext}
 	if _, err := token.Token(); err != nil {
 		return nil, err
 	}
@@ -79,7 +79,7 @@ func (i Istiod) roots(trusted []*x509.Certificate) (*x509.CertPool, error) {
 // returns an error if they are not valid, and nil without an error if neither is configured.
 func (i Istiod) clientCertificate(current *pki.Pair) (*tls.Certificate, error) {
 	switch {
-	case i.Plaintext, i.ProvCertDir == "" && (!i.Workload || current == nil):
+	case i.Plaintext, i.ProvCertDir == "" && (!i.UseWorkloadCertificate || current == nil):
 		return nil, nil //nolint:nilnil // none is used
 	case i.ProvCertDir == "":
 		if err := current.CheckTime(time.Now()); err != nil {

@@ -71,12 +71,13 @@ func TestIstiod_Issues(t *testing.T) {
 		}
 		// The token has expired: the current certificate authenticates instead, with Workload only.
 		i = clientOf(t, a, t.TempDir(), -time.Hour)
-		for _, i.Workload = range []bool{false, true} {
+		for _, i.UseWorkloadCertificate = range []bool{false, true} {
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)
 			_, err := i.Issue(ctx, nil, issued.Pair)
 			cancel()
-			if (err == nil) != i.Workload {
-				t.Errorf("%s, with the current certificate (%v): %v", kind, i.Workload, err)
+			if (err == nil) != i.UseWorkloadCertificate {
+				t.Errorf("%s, with the current certificate (%v): %v", kind,
+					i.UseWorkloadCertificate, err)
 			}
 		}
 	}
@@ -88,7 +89,7 @@ func TestIstiod_Issues(t *testing.T) {
 			writeFile(t, i.TokenFile, []byte(a.Token(t, -time.Hour)))
 		}, "token: the token expired on"},
 		"expired token of a join": {func(i *identity.Istiod) {
-			i.Joined = true
+			i.FromJoin = true
 			writeFile(t, i.TokenFile, []byte(a.Token(t, -time.Hour)))
 		}, `; or run "outrider join" with a new token`},
 		"no token":    {func(i *identity.Istiod) { i.TokenFile += ".not" }, "cannot read token: "},
@@ -238,15 +239,15 @@ func TestIstiod_RootRotation(t *testing.T) {
 		}
 	}
 	r.await("the old root", trusts(old))
-	a.Sign(t, old, next)
+	a.ReplaceAuthority(t, old, next)
 	r.await("both roots", trusts(old, next))
 	writeFile(t, client.RootFile, pkitest.PEM(old.Certificate, next.Certificate))
-	a.Sign(t, next, old)
+	a.ReplaceAuthority(t, next, old)
 	r.await("a certificate from the new root", issuedBy("next"))
 	if !trusts(old, next)() {
 		t.Error("the old root is not trusted while peers have its certificates")
 	}
-	a.Sign(t, next)
+	a.ReplaceAuthority(t, next)
 	r.await("the new root alone", trusts(next))
 	writeFile(t, client.RootFile, pkitest.PEM(next.Certificate))
 	before := r.chain(identity.DefaultSecret)

@@ -14,7 +14,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/fetch"
 	"outrider.org/outrider/agent/identity/pki"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/resource"
 )
 
@@ -27,27 +27,27 @@ const maxRequested = 1000
 
 // Options of a Manager. Now, Logger and Denied may be nil.
 type Options struct {
-	Settings Settings
-	Watcher  Watcher // watches the files of all secrets; Manager.Run runs it
-	Board    *condition.Board
-	Logger   *slog.Logger
-	Now      func() time.Time // the wall clock
-	// Denied returns why Envoy's user cannot read an open file, "" if it certainly can. The Manager
-	// serves a file that Envoy requests by its path only if Envoy could read the file itself: Envoy
-	// must not gain access through the agent's permissions.
-	Denied func(*os.File) string
-	// Unreadable returns why the agent cannot read a path, and the fix; "" if that is unknown. It
-	// may block. nil: always unknown.
-	Unreadable func(path string) string
-	HTTP       *http.Client // fetches SPIFFE bundles; nil: a client with the system's roots
-	Bundles    string       // file that stores the last roots of SPIFFE bundles; "": none
-	// Observe reads the secrets that Envoy has from SPIRE. Needed by provider "spire".
-	Observe ObservePresented
+	Settings   Settings
+	Watcher    Watcher // watches the files of all secrets; Manager.Run runs it
+	Conditions *condition.Registry
+	Logger     *slog.Logger
+	Now        func() time.Time // the wall clock
+	// EnvoyDenialReason returns why Envoy's user cannot read an open file, "" if it certainly can.
+	// The Manager serves a file that Envoy requests by its path only if Envoy could read the file
+	// itself: Envoy must not gain access through the agent's permissions.
+	EnvoyDenialReason func(*os.File) string
+	// UnreadableReason returns why the agent cannot read a path, and the fix; "" if that is
+	// unknown. It may block. nil: always unknown.
+	UnreadableReason func(path string) string
+	HTTP             *http.Client // fetches SPIFFE bundles; nil: a client with the system's roots
+	BundleFile       string       // file that stores the last roots of SPIFFE bundles; "": none
+	// ReadPresented reads the secrets that Envoy has from SPIRE. Needed by provider "spire".
+	ReadPresented ReadPresentedFunc
 }
 
 // Manager holds the current version of each secret. Its methods may be called by any goroutine.
 type Manager struct {
-	part.Readiness
+	lifecycle.Readiness
 	options Options
 	feed    *resource.Feed
 	dirty   chan struct{} // holds a token while a change is not yet written to disk
@@ -68,7 +68,7 @@ type Manager struct {
 	published  map[string]string              // version in the feed, or absent, by name
 	waiting    map[string]bool                // names of entries refused with errTooMany
 	stats      Stats
-	presented  map[string]*material // see SetPresented
+	presented  map[string]*material // see SetPresentedCertificates
 	sealed     stored
 	users      map[string][]string
 }
@@ -164,7 +164,7 @@ func (m *Manager) configure(settings Settings, missingOnly bool) {
 	m.provisional = missingOnly && (m.provisional || now.files() != settings.files() ||
 		now.spire() != settings.spire() || now.Issuer != settings.Issuer)
 	if missingOnly {
-		settings.OutputDir, settings.Sealed, settings.Stale = now.OutputDir, now.Sealed, now.Stale
+		settings.OutputDir, settings.Sealed, settings.StaleStoreFile = now.OutputDir, now.Sealed, now.StaleStoreFile
 	}
 	m.settings = settings
 	if m.running != nil {
@@ -176,10 +176,10 @@ func (m *Manager) configure(settings Settings, missingOnly bool) {
 
 // SetTrustBundle sets the root certificates of one source, such as MeshConfig; nil removes them.
 // Envoy trusts them in addition to the provider's roots and those of other sources.
-func (m *Manager) SetTrustBundle(from string, roots []*x509.Certificate) {
+func (m *Manager) SetTrustBundle(source string, roots []*x509.Certificate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.bundles[from] = roots
+	m.bundles[source] = roots
 	if m.running != nil {
 		m.update()
 	}
@@ -214,8 +214,8 @@ func (m *Manager) Unsubscribe(names []string) {
 	m.update()
 }
 
-// Pair returns the current workload certificate, nil if there is none.
-func (m *Manager) Pair() *pki.Pair {
+// KeyPair returns the current workload certificate, nil if there is none.
+func (m *Manager) KeyPair() *pki.Pair {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if version := m.version(DefaultSecret); version != nil && version.source != FromSpire {
@@ -224,10 +224,10 @@ func (m *Manager) Pair() *pki.Pair {
 	return nil
 }
 
-// AnnouncedRoots returns the roots that the authority sent with the current certificate and those
+// AuthorityRoots returns the roots that the authority sent with the current certificate and those
 // of SetTrustBundle, nil if there are none. The agent trusts them for its own connections. It does
 // not trust the roots of SPIFFE bundles there, which are authorities of other trust domains.
-func (m *Manager) AnnouncedRoots() []*x509.Certificate {
+func (m *Manager) AuthorityRoots() []*x509.Certificate {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var announced []*x509.Certificate
@@ -237,7 +237,7 @@ func (m *Manager) AnnouncedRoots() []*x509.Certificate {
 	return m.withBundles(announced, false)
 }
 
-// Secrets describes all secrets, including those of SetPresented, sorted by name.
+// Secrets describes all secrets, including those of SetPresentedCertificates, sorted by name.
 func (m *Manager) Secrets() []SecretInfo {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -251,7 +251,7 @@ func (m *Manager) Secrets() []SecretInfo {
 			about.Problem = s.err.Error()
 		}
 		about.File, about.Users = m.fileOf(s.name), m.users[s.name]
-		about.Condition, about.Sentence = s.condition, s.sentence
+		about.Condition, about.ConditionSentence = s.condition, s.sentence
 		if s.name == DefaultSecret && m.settings.Sealed != nil {
 			about.Stored = StorePending
 			if m.sealed.pair != nil && m.sealed == (stored{s.version, m.settings.Sealed}) {

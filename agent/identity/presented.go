@@ -9,11 +9,13 @@ import (
 	"outrider.org/outrider/agent/identity/pki"
 )
 
-// SetPresented replaces the list of certificates that Envoy reads from files itself (chains, by the
-// name of the secret), and the objects of the mesh configuration that use each secret (users, as
-// "FILE:LINE KIND NAMESPACE/NAME"). The certificates are listed and have conditions like other
-// secrets, but the agent does not serve them. At most maxRequested are listed.
-func (m *Manager) SetPresented(chains map[string][]*x509.Certificate, users map[string][]string) {
+// SetPresentedCertificates replaces the list of certificates that Envoy reads from files itself
+// (chains, by the name of the secret), and the objects of the mesh configuration that use each
+// secret (users, as "FILE:LINE KIND NAMESPACE/NAME"). The certificates are listed and have
+// conditions like other secrets, but the agent does not serve them. At most maxRequested are
+// listed.
+func (m *Manager) SetPresentedCertificates(chains map[string][]*x509.Certificate,
+	users map[string][]string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	before := m.presented
@@ -53,7 +55,7 @@ func (m *Manager) label(name string) string {
 
 // DescribeSecret returns the description of a secret in messages.
 func DescribeSecret(name string) string {
-	if short, ok := credential.SecretTitle(name); ok {
+	if short, ok := credential.DescribeSecret(name); ok {
 		return short
 	}
 	if files, err := parseName(name); err == nil {

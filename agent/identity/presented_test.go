@@ -24,13 +24,13 @@ func TestPresented_EndsSoonExpiresAndIsReplaced(t *testing.T) {
 		template.NotBefore, template.NotAfter = from, until
 		return []*x509.Certificate{authority.Sign(t, template, pkitest.NewKey(t).Public())}
 	}
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	now := time.Now()
-	m := identity.New(identity.Options{Board: board, Now: func() time.Time { return now }})
+	m := identity.New(identity.Options{Conditions: board, Now: func() time.Time { return now }})
 	const name = "file-cert:/tls/www.crt~/tls/www.key"
 	users := map[string][]string{name: {"/mesh.d/www.yaml:3 Gateway default/www"}}
 	present := func(chain []*x509.Certificate) {
-		m.SetPresented(map[string][]*x509.Certificate{name: chain}, users)
+		m.SetPresentedCertificates(map[string][]*x509.Certificate{name: chain}, users)
 	}
 	raised := func() string {
 		var all []string
@@ -78,7 +78,7 @@ func TestPresented_EndsSoonExpiresAndIsReplaced(t *testing.T) {
 	if got := m.Stats().Renewals[name]; got != 1 {
 		t.Errorf("%d renewals", got)
 	}
-	m.SetPresented(nil, nil)
+	m.SetPresentedCertificates(nil, nil)
 	if len(m.Secrets())+len(m.Stats().Renewals) != 0 {
 		t.Errorf("what is not presented any more is shown: %v", m.Secrets())
 	}

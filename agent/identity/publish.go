@@ -110,7 +110,7 @@ func (m *Manager) announce(name string, version *material, replaces bool) {
 	if replaces {
 		message = "certificate replaced"
 		m.stats.Renewals[name]++
-		m.options.Board.Publish(condition.Event{
+		m.options.Conditions.Publish(condition.Event{
 			Kind:     condition.KindSecretRotated,
 			Sentence: "certificate replaced: " + name,
 			Fields: map[string]string{

@@ -96,7 +96,7 @@ func (m *Manager) renew(ctx context.Context, settings Settings, last *IssuedCert
 				retries.Reset()
 			}
 		}
-		issued, err := settings.Issuer.Issue(ctx, m.AnnouncedRoots(), m.Pair())
+		issued, err := settings.Issuer.Issue(ctx, m.AuthorityRoots(), m.KeyPair())
 		if ctx.Err() != nil {
 			return
 		}

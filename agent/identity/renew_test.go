@@ -26,7 +26,7 @@ const lifetime = 24 * time.Hour
 type world struct {
 	*identity.Manager
 	t       *testing.T
-	board   *condition.Board
+	board   *condition.Registry
 	watcher fakeWatcher
 
 	mu     sync.Mutex
@@ -108,7 +108,7 @@ func (f *fakeWatcher) Run(ctx context.Context) error {
 func inWorld(t *testing.T, test func(*world)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, board: condition.NewBoard()}
+		w := &world{t: t, board: condition.NewRegistry()}
 		w.root = pkitest.NewAuthority(t, "root", nil)
 		w.start(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: w})
 		test(w)
@@ -117,7 +117,7 @@ func inWorld(t *testing.T, test func(*world)) {
 
 func (w *world) start(settings identity.Settings) {
 	w.Manager = identity.New(identity.Options{
-		Settings: settings, Board: w.board, Now: w.now,
+		Settings: settings, Conditions: w.board, Now: w.now,
 		Watcher: &w.watcher,
 	})
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -246,7 +246,7 @@ func TestRenewal_AChangedFileIsTriedAtOnce(t *testing.T) {
 func TestRenewal_FirstAttemptFails(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := &world{t: t, board: condition.NewBoard()}
+		w := &world{t: t, board: condition.NewRegistry()}
 		w.root, w.err = pkitest.NewAuthority(t, "root", nil), errors.New("no route")
 		w.start(identity.Settings{Identity: config.Identity{GraceRatio: 0.5}, Issuer: w})
 		w.pass(time.Minute)

@@ -30,7 +30,7 @@ const deadline = 60 * time.Second
 type rig struct {
 	*identity.Manager
 	t     testing.TB
-	board *condition.Board
+	board *condition.Registry
 	feed  *resource.Feed
 	dir   string
 	root  *pkitest.Authority
@@ -42,12 +42,12 @@ type rig struct {
 // change may write them (issue) and change the options.
 func newRig(t testing.TB, change func(*rig, *identity.Options)) *rig {
 	t.Helper()
-	r := &rig{t: t, board: condition.NewBoard(), dir: t.TempDir()}
+	r := &rig{t: t, board: condition.NewRegistry(), dir: t.TempDir()}
 	r.root = pkitest.NewAuthority(t, "root", nil)
 	options := identity.Options{
-		Board:    r.board,
-		Watcher:  watch.NewNotifier(watch.Delays{}, nil),
-		Settings: identity.Settings{Identity: r.files()},
+		Conditions: r.board,
+		Watcher:    watch.NewNotifier(watch.Delays{}, nil),
+		Settings:   identity.Settings{Identity: r.files()},
 	}
 	if change != nil {
 		change(r, &options)

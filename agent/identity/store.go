@@ -15,7 +15,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/identity/pki"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // stored records the version that was last sealed, and the store.
@@ -30,15 +30,15 @@ func (m *Manager) store(ctx context.Context) {
 	for {
 		err := m.storeOnce()
 		if err != nil {
-			m.options.Board.Raise(CodeNotStored, condition.Warning, err.Error())
+			m.options.Conditions.Raise(CodeNotStored, condition.Warning, err.Error())
 		} else {
-			m.options.Board.Clear(CodeNotStored)
+			m.options.Conditions.Clear(CodeNotStored)
 		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-m.dirty:
-		case <-part.RetryTimer(err):
+		case <-lifecycle.RetryTimer(err):
 		}
 	}
 }
@@ -47,7 +47,7 @@ func (m *Manager) storeOnce() error {
 	m.mu.Lock()
 	last := m.sealed
 	output, sealed, issuer := m.settings.output(), m.settings.Sealed, m.settings.Issuer
-	stale := m.settings.Stale
+	stale := m.settings.StaleStoreFile
 	if output != nil && filepath.Dir(m.settings.files().Cert) == filepath.Clean(output.Dir) {
 		output = nil // the certificate was read from this folder
 	}
@@ -83,7 +83,7 @@ func (m *Manager) storeOnce() error {
 			m.mu.Lock()
 			m.sealed = now
 			m.mu.Unlock()
-			m.options.Board.Clear(CodeNotRestored)
+			m.options.Conditions.Clear(CodeNotRestored)
 		}
 		errs = append(errs, err)
 	}
@@ -97,7 +97,7 @@ func (m *Manager) restore(settings Settings) *material {
 	}
 	last, err := settings.Sealed.Load()
 	if err != nil {
-		m.options.Board.Raise(CodeNotRestored, condition.Warning,
+		m.options.Conditions.Raise(CodeNotRestored, condition.Warning,
 			"cannot use the certificate of an earlier run: "+err.Error())
 	}
 	if last == nil {
@@ -111,13 +111,13 @@ func (m *Manager) restore(settings Settings) *material {
 
 // storeBundles writes the roots (PEM) of SPIFFE bundles, by URL.
 func (m *Manager) storeBundles(bundles map[string][]byte) error {
-	if m.options.Bundles == "" {
+	if m.options.BundleFile == "" {
 		return nil
 	}
 	text, err := json.Marshal(bundles)
-	before, _ := os.ReadFile(m.options.Bundles) // nil after an error: the file is then written
+	before, _ := os.ReadFile(m.options.BundleFile) // nil after an error: the file is then written
 	if err == nil && !bytes.Equal(before, text) && (len(bundles) > 0 || before != nil) {
-		err = renameio.WriteFile(m.options.Bundles, text, 0o600)
+		err = renameio.WriteFile(m.options.BundleFile, text, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot store the roots of SPIFFE bundles: %w", err)
@@ -128,7 +128,7 @@ func (m *Manager) storeBundles(bundles map[string][]byte) error {
 // restoreBundles returns the valid roots that an earlier run stored, by URL.
 func (m *Manager) restoreBundles() map[string][]*x509.Certificate {
 	var stored map[string][]byte
-	text, err := os.ReadFile(m.options.Bundles)
+	text, err := os.ReadFile(m.options.BundleFile)
 	if err == nil {
 		err = json.Unmarshal(text, &stored)
 	}
@@ -137,7 +137,7 @@ func (m *Manager) restoreBundles() map[string][]*x509.Certificate {
 	}
 	restored := map[string][]*x509.Certificate{}
 	for url, text := range stored {
-		in := pki.PEMInput{File: m.options.Bundles, PEM: text}
+		in := pki.PEMInput{File: m.options.BundleFile, PEM: text}
 		// ParseRoots fails if all roots have expired.
 		if roots, err := pki.ParseRoots(in, m.options.Now()); err == nil {
 			restored[url] = roots

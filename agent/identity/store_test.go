@@ -217,11 +217,11 @@ func TestSealed_IsRemovedWhenItIsNotWanted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, func(r *rig, _ *identity.Options) { r.issue(time.Hour) })
 	r.write("sealed", nil)
-	r.Configure(identity.Settings{Stale: r.path("sealed")}) // works without a provider
+	r.Configure(identity.Settings{StaleStoreFile: r.path("sealed")}) // works without a provider
 	parts.Eventually(t, deadline, "it is removed", func() bool {
 		_, err := os.Stat(r.path("sealed"))
 		return errors.Is(err, fs.ErrNotExist)
 	})
-	r.Configure(identity.Settings{Stale: r.dir}) // cannot be removed: a directory that is not empty
+	r.Configure(identity.Settings{StaleStoreFile: r.dir}) // cannot be removed: a directory that is not empty
 	r.awaitCondition(identity.CodeNotStored, "cannot remove the stored certificate")
 }

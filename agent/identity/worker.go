@@ -79,14 +79,14 @@ func (m *Manager) sourceOf(name string, e *entry) (from source, err error) {
 			return source{}, err
 		}
 		from = source{usage: pki.UsageEither, credential: &found, files: SecretFiles{
-			Cert: found.Cert, Key: found.Key, Root: found.Authorities(),
+			Cert: found.Cert, Key: found.Key, Root: found.AuthoritiesPath(),
 		}}
 		e.definition = definition{files: from.files, folder: m.settings.CredentialsDir}
 		return from, nil
 	case name != DefaultSecret && name != RootCASecret:
 		e.definition.files, err = parseName(name)
 		return source{files: e.definition.files, usage: pki.UsageEither,
-			denied: m.options.Denied}, err
+			denied: m.options.EnvoyDenialReason}, err
 	case !e.configured:
 		return source{}, errNoProvider
 	case e.definition == (definition{}) && m.settings.Issuer == nil:

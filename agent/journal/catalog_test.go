@@ -28,7 +28,7 @@ func TestCatalog(t *testing.T) {
 	}
 	ids := []string{MessageIDEpochStarted, MessageIDEpochLive, MessageIDEpochExited,
 		MessageIDReloadRefused, MessageIDDraining,
-		MessageIDSecretRotated, MessageIDGaveUp}
+		MessageIDSecretRotated, MessageIDRestartsExhausted}
 	slices.Sort(found)
 	slices.Sort(ids)
 	if diff := cmp.Diff(ids, found); diff != "" {

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // eventLogBuffer is the number of events that may wait to be logged; one mesh change publishes
@@ -18,18 +18,18 @@ const eventLogBuffer = 256
 // must act on. It also sets the journal's default epoch to the live one. Other events are logged
 // where they happen, with more detail.
 type EventLog struct {
-	part.Readiness
-	Board  *condition.Board
-	Log    *slog.Logger
-	Logs   Logs
-	Epochs Epochs // nil: there is no Envoy
-	// LoggedElsewhere are prefixes of the codes of conditions that EventLog skips, because the
+	lifecycle.Readiness
+	Conditions *condition.Registry
+	Log        *slog.Logger
+	Logs       Logs
+	LiveEpoch  LiveEpoch // nil: there is no Envoy
+	// SkippedConditions are prefixes of the codes of conditions that EventLog skips, because the
 	// component that raises them logs them itself.
-	LoggedElsewhere []string
+	SkippedConditions []string
 }
 
-// Epochs reports the live epoch. Changed returns a channel that is closed at its next change.
-type Epochs interface {
+// LiveEpoch reports the live epoch. Changed returns a channel that is closed at its next change.
+type LiveEpoch interface {
 	Number() int // -1: none is live
 	Changed() <-chan struct{}
 }
@@ -39,20 +39,20 @@ func (l *EventLog) Name() string { return "event log" }
 
 // Run logs until ctx ends.
 func (l *EventLog) Run(ctx context.Context) error {
-	events, cancel := l.Board.Watch(eventLogBuffer)
+	events, cancel := l.Conditions.Watch(eventLogBuffer)
 	defer cancel()
 	l.MarkReady()
 	var last uint64
-	for _, event := range l.Board.Events(0) { // events published before the call of Watch
+	for _, event := range l.Conditions.Events(0) { // events published before the call of Watch
 		l.write(event)
 		last = event.Sequence
 	}
 	for {
 		var changed <-chan struct{}
-		if l.Epochs != nil {
-			changed = l.Epochs.Changed()
+		if l.LiveEpoch != nil {
+			changed = l.LiveEpoch.Changed()
 			if l.Logs.journal != nil {
-				l.Logs.journal.SetEpoch(l.Epochs.Number())
+				l.Logs.journal.SetEpoch(l.LiveEpoch.Number())
 			}
 		}
 		select {
@@ -110,7 +110,7 @@ func ofEvents(kind string) bool {
 
 // elsewhere reports whether the component that raises a condition logs the same problem itself.
 func (l *EventLog) elsewhere(code string) bool {
-	return slices.ContainsFunc(l.LoggedElsewhere,
+	return slices.ContainsFunc(l.SkippedConditions,
 		func(prefix string) bool { return strings.HasPrefix(code, prefix) })
 }
 

@@ -316,7 +316,7 @@ func TestConnected(t *testing.T) {
 func TestMessageIDs(t *testing.T) {
 	kinds := []string{condition.KindEpochStarted, condition.KindEpochLive,
 		condition.KindEpochExited, condition.KindReloadRefused,
-		condition.KindDraining, condition.KindSecretRotated, condition.KindGaveUp}
+		condition.KindDraining, condition.KindSecretRotated, condition.KindRestartsExhausted}
 	var ids []string
 	for _, kind := range kinds {
 		id := MessageID(kind)

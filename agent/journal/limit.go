@@ -11,14 +11,14 @@ import (
 // Maximum numbers of lines with the same message per minute: in all, and of one class. The lines of
 // a class have the same attributes, apart from digits in text values.
 var (
-	problemLimits = repeat.Limits{Class: 1, All: 20} // warnings and errors
-	eventLimits   = repeat.Limits{Class: 3, All: 20} // lines with a message ID
-	otherLimits   = repeat.Limits{Class: 300, All: 300}
+	problemLimits = repeat.Limits{PerClass: 1, PerSubject: 20} // warnings and errors
+	eventLimits   = repeat.Limits{PerClass: 3, PerSubject: 20} // lines with a message ID
+	otherLimits   = repeat.Limits{PerClass: 300, PerSubject: 300}
 )
 
 // limited bounds the lines of a handler, so that neither an error in a loop nor requests of users
 // can fill the journal. The next line with the same message states how many were omitted. Debug
-// lines and those of EventLog, which condition.Board bounds, are not limited.
+// lines and those of EventLog, which condition.Registry bounds, are not limited.
 type limited struct {
 	slog.Handler
 	limiter *repeat.Limiter

@@ -17,7 +17,7 @@ import (
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/fetch"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Codes of the conditions.
@@ -67,22 +67,22 @@ func compareSources(a, b Source) int {
 type Options struct {
 	File string // stores the key sets for the next start, with mode 0600; "": none
 
-	// Allowed reports whether a host may have local addresses: loopback, link-local, or of a
-	// cloud's metadata service. nil: no host may. It must be safe for concurrent use.
-	Allowed func(host string) bool
+	// AllowsLocalAddress reports whether a host may have local addresses: loopback, link-local, or
+	// of a cloud's metadata service. nil: no host may. It must be safe for concurrent use.
+	AllowsLocalAddress func(host string) bool
 	// Roots returns the roots that HTTPS servers are verified with. It is called once, before the
 	// first fetch. If it is nil or returns nil, these are the system's.
 	Roots func() *x509.CertPool
 
 	Refresh time.Duration // interval of fetches that succeed; 0: 20 minutes
 
-	Board  *condition.Board // nil: failures are only logged
-	Logger *slog.Logger     // nil: nothing is logged
+	Conditions *condition.Registry // nil: failures are only logged
+	Logger     *slog.Logger        // nil: nothing is logged
 }
 
 // Fetcher fetches the key sets that Require names. Its methods may be called concurrently.
 type Fetcher struct {
-	part.Readiness
+	lifecycle.Readiness
 	options  Options
 	client   func() *http.Client
 	required chan struct{} // signals that Require was called
@@ -116,8 +116,8 @@ type entry struct {
 
 // New returns a Fetcher with the key sets that an earlier one stored in Options.File.
 func New(options Options) *Fetcher {
-	if options.Allowed == nil {
-		options.Allowed = func(string) bool { return false }
+	if options.AllowsLocalAddress == nil {
+		options.AllowsLocalAddress = func(string) bool { return false }
 	}
 	if options.Refresh == 0 {
 		options.Refresh = refreshAfter
@@ -125,15 +125,15 @@ func New(options Options) *Fetcher {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	if options.Board == nil {
-		options.Board = condition.NewBoard()
+	if options.Conditions == nil {
+		options.Conditions = condition.NewRegistry()
 	}
 	if options.Roots == nil {
 		options.Roots = func() *x509.CertPool { return nil }
 	}
 	f := &Fetcher{options: options,
 		client: sync.OnceValue(func() *http.Client {
-			return fetch.NewClient(fetch.NewTransport(options.Allowed, options.Roots()))
+			return fetch.NewClient(fetch.NewTransport(options.AllowsLocalAddress, options.Roots()))
 		}),
 		required: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		entries: map[Source]*entry{}}
@@ -147,8 +147,8 @@ func (f *Fetcher) Name() string { return "jwks" }
 // Changed returns a channel that receives a value after a result of Keys has changed.
 func (f *Fetcher) Changed() <-chan struct{} { return f.changed }
 
-// Keys returns the last good key set of a source, "" if there is none.
-func (f *Fetcher) Keys(from Source) string {
+// KeySet returns the last good key set of a source, "" if there is none.
+func (f *Fetcher) KeySet(from Source) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if e := f.entries[from]; e != nil {
@@ -157,14 +157,14 @@ func (f *Fetcher) Keys(from Source) string {
 	return ""
 }
 
-// Require sets the sources to fetch, each with a timeout for an attempt (0: 5 s). It does not
+// SetSources sets the sources to fetch, each with a timeout for an attempt (0: 5 s). It does not
 // block.
-func (f *Fetcher) Require(sources map[Source]time.Duration) {
+func (f *Fetcher) SetSources(timeouts map[Source]time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	count := 0
 	for from, e := range f.entries {
-		timeout, required := sources[from]
+		timeout, required := timeouts[from]
 		if required && !e.required {
 			e.due = time.Time{}
 		}
@@ -174,13 +174,13 @@ func (f *Fetcher) Require(sources map[Source]time.Duration) {
 		}
 	}
 	f.omitted, f.known = nil, true
-	for _, from := range slices.SortedFunc(maps.Keys(sources), compareSources) {
+	for _, from := range slices.SortedFunc(maps.Keys(timeouts), compareSources) {
 		switch {
 		case f.entries[from] != nil:
 		case count < maxSources:
 			e := f.newEntry()
 			e.required = true
-			e.setTime(sources[from])
+			e.setTime(timeouts[from])
 			f.entries[from] = e
 			count++
 		default:

@@ -56,17 +56,17 @@ func set(kids ...string) string {
 // rig is a running Fetcher with its condition board.
 type rig struct {
 	*jwks.Fetcher
-	board *condition.Board
+	board *condition.Registry
 	stop  func()
 }
 
 func start(t *testing.T, i *issuer, change func(*jwks.Options)) *rig {
-	r := &rig{board: condition.NewBoard()}
+	r := &rig{board: condition.NewRegistry()}
 	roots := x509.NewCertPool()
 	roots.AddCert(i.Certificate())
-	o := jwks.Options{Allowed: func(host string) bool { return host == "127.0.0.1" },
+	o := jwks.Options{AllowsLocalAddress: func(host string) bool { return host == "127.0.0.1" },
 		Roots:   func() *x509.CertPool { return roots },
-		Refresh: 5 * time.Millisecond, Board: r.board}
+		Refresh: 5 * time.Millisecond, Conditions: r.board}
 	if change != nil {
 		change(&o)
 	}
@@ -95,7 +95,7 @@ func (r *rig) sentence(code string) string {
 
 func (r *rig) awaitKeys(t *testing.T, from jwks.Source, want string) {
 	t.Helper()
-	parts.Eventually(t, time.Minute, want, func() bool { return r.Keys(from) == want })
+	parts.Eventually(t, time.Minute, want, func() bool { return r.KeySet(from) == want })
 }
 
 func (r *rig) awaitProblem(t *testing.T, want ...string) {
@@ -120,7 +120,7 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 	inFile := func(o *jwks.Options) { o.File = file }
 	r := start(t, i, inFile)
 	need := map[jwks.Source]time.Duration{from: 2 * time.Second}
-	r.Require(need)
+	r.SetSources(need)
 	r.awaitKeys(t, from, set("one"))
 	for want, h := range map[string]http.HandlerFunc{
 		"the response is larger than 128 KiB": func(w http.ResponseWriter, _ *http.Request) {
@@ -152,7 +152,7 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 	} {
 		i.handle(h)
 		r.awaitProblem(t, "warning: ", want, "remain in use")
-		if got := r.Keys(from); got != set("one") {
+		if got := r.KeySet(from); got != set("one") {
 			t.Errorf("%s: %s", want, got)
 		}
 		i.text(set("one"))
@@ -175,10 +175,10 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 	}
 
 	r = start(t, i, inFile)
-	if got := r.Keys(from); got != set("two", "three") {
+	if got := r.KeySet(from); got != set("two", "three") {
 		t.Errorf("after a restart: %s", got)
 	}
-	r.Require(need)
+	r.SetSources(need)
 	r.awaitProblem(t, "warning: ", "connection refused", "remain in use")
 	r.stop()
 
@@ -186,12 +186,12 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	r = start(t, i, inFile)
-	r.Require(need)
+	r.SetSources(need)
 	r.awaitProblem(t, "error: ", "all tokens that need it are refused")
-	if got := r.Keys(from); got != "" {
+	if got := r.KeySet(from); got != "" {
 		t.Errorf("with a broken file: %s", got)
 	}
-	r.Require(nil)
+	r.SetSources(nil)
 	parts.Eventually(t, time.Minute, "no condition", func() bool {
 		return r.sentence(jwks.CodeUnavailable) == ""
 	})
@@ -215,7 +215,7 @@ func TestFetcher_RetainsOldKeys(t *testing.T) {
 	r := start(t, i, func(o *jwks.Options) { o.File = file })
 	a, b := jwks.SourceOf("", i.URL+"/a"), jwks.SourceOf("", i.URL+"/b")
 	r.awaitKeys(t, b, set("old"))
-	r.Require(map[jwks.Source]time.Duration{a: 0})
+	r.SetSources(map[jwks.Source]time.Duration{a: 0})
 	r.awaitProblem(t, "warning: ", "the keys of 2020-01-01T00:00:00Z remain in use")
 	r.awaitKeys(t, b, "")
 	r.awaitKeys(t, a, set("old"))
@@ -239,7 +239,7 @@ func TestFetcher_SlowServerDelaysNoOther(t *testing.T) {
 	})
 	r := start(t, i, nil)
 	late, fast := jwks.SourceOf("", i.URL+"/slow"), jwks.SourceOf("", i.URL+"/fast")
-	r.Require(map[jwks.Source]time.Duration{late: 50 * time.Millisecond, fast: 0})
+	r.SetSources(map[jwks.Source]time.Duration{late: 50 * time.Millisecond, fast: 0})
 	r.awaitKeys(t, fast, set("fast"))
 	r.awaitProblem(t, "error: ", "no answer within 50ms")
 }
@@ -260,7 +260,7 @@ func TestFetcher_Discovery(t *testing.T) {
 	})
 	r := start(t, i, nil)
 	from := jwks.SourceOf(i.URL+"/tenant/", "")
-	r.Require(map[jwks.Source]time.Duration{from: 0,
+	r.SetSources(map[jwks.Source]time.Duration{from: 0,
 		jwks.SourceOf("someone@example.com", ""): 0})
 	r.awaitKeys(t, from, set("found"))
 	r.awaitProblem(t, "someone@example.com: not an http or https URL")
@@ -286,10 +286,10 @@ func TestFetcher_IsBounded(t *testing.T) {
 	for n := range 260 {
 		need[jwks.SourceOf("", fmt.Sprintf("%s/%03d", i.URL, n))] = 0
 	}
-	r.Require(need)
+	r.SetSources(need)
 	r.awaitKeys(t, jwks.SourceOf("", i.URL+"/255"), set("one"))
 	r.awaitProblem(t, "error: ", i.URL+"/256 is not fetched, as there are more than 256")
-	if got := r.Keys(jwks.SourceOf("", i.URL+"/256")); got != "" {
+	if got := r.KeySet(jwks.SourceOf("", i.URL+"/256")); got != "" {
 		t.Errorf("one more: %s", got)
 	}
 	if most.Load() > 8 {
@@ -302,7 +302,7 @@ func TestFetcher_SecretsAreNotReported(t *testing.T) {
 	i := newIssuer(t)
 	i.text("")
 	r := start(t, i, nil)
-	r.Require(map[jwks.Source]time.Duration{
+	r.SetSources(map[jwks.Source]time.Duration{
 		jwks.SourceOf("", strings.Replace(i.URL, "//", "//user:password@", 1)+"?key=secret"): 0})
 	r.awaitProblem(t, "error: ")
 	if text := r.sentence(jwks.CodeUnavailable); strings.Contains(text, "password") ||

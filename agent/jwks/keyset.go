@@ -13,9 +13,10 @@ import (
 	"unicode/utf8"
 )
 
-// NoKeys returns a key set for issuers whose key set is unknown. Envoy refuses all their tokens:
-// the private key was discarded when the key was generated, so nobody can sign a valid token.
-func NoKeys() string {
+// UnusableKeySet returns a key set for issuers whose key set is unknown. Envoy refuses all their
+// tokens: the private key was discarded when the key was generated, so nobody can sign a valid
+// token.
+func UnusableKeySet() string {
 	return `{"keys":[{"kty":"RSA","e":"AQAB","n":"` + noKey + `"}]}`
 }
 
@@ -107,31 +108,31 @@ func canonical(text string) []string {
 	return all
 }
 
-// Inline describes a key set that is written in a RequestAuthentication (jwks).
-type Inline struct {
-	Private bool // contains private or symmetric keys
-	Single  bool // is a single key instead of a set, which Envoy does not understand
+// InlineKeySet describes a key set that is written in a RequestAuthentication (jwks).
+type InlineKeySet struct {
+	HasPrivateKeys bool // contains private or symmetric keys
+	IsSingleKey    bool // is a single key instead of a set, which Envoy does not understand
 }
 
-// ParseInline checks a key set as Istio does.
-func ParseInline(text string) (Inline, error) {
+// ParseInlineKeySet checks a key set as Istio does.
+func ParseInlineKeySet(text string) (InlineKeySet, error) {
 	var set struct {
 		Keys *[]json.RawMessage `json:"keys"`
 	}
 	if err := json.Unmarshal([]byte(text), &set); err != nil || !isObject([]byte(text)) {
-		return Inline{}, errors.New("is not a JSON object with a list \"keys\"")
+		return InlineKeySet{}, errors.New("is not a JSON object with a list \"keys\"")
 	}
-	var found Inline
+	var found InlineKeySet
 	keys := []json.RawMessage{json.RawMessage(text)}
-	if found.Single = set.Keys == nil; !found.Single {
+	if found.IsSingleKey = set.Keys == nil; !found.IsSingleKey {
 		keys = *set.Keys
 	}
 	for i, key := range keys {
 		private, err := parseKey(key)
 		if err != nil {
-			return Inline{}, fmt.Errorf("key %d: %w", i+1, err)
+			return InlineKeySet{}, fmt.Errorf("key %d: %w", i+1, err)
 		}
-		found.Private = found.Private || private
+		found.HasPrivateKeys = found.HasPrivateKeys || private
 	}
 	return found, nil
 }

@@ -27,11 +27,12 @@ func TestParseInline(t *testing.T) {
 		`{"keys":[1]}`: "key 1: is not an object",
 		`[]`:           "is not a JSON object", `null`: "is not a JSON object", ``: "is not a JSON",
 	} {
-		got, err := ParseInline(text)
+		got, err := ParseInlineKeySet(text)
 		ok := err != nil && want != "" && strings.Contains(err.Error(), want)
 		switch want {
 		case "", "single", "private":
-			ok = err == nil && got.Single == (want == "single") && got.Private == (want == "private")
+			ok = err == nil && got.IsSingleKey == (want == "single") &&
+				got.HasPrivateKeys == (want == "private")
 		}
 		if !ok {
 			t.Errorf("%s: %+v, %v, want %q", text, got, err, want)
@@ -40,7 +41,8 @@ func TestParseInline(t *testing.T) {
 }
 
 func TestNoKeys_IsAKeySet(t *testing.T) {
-	if got, err := ParseInline(NoKeys()); err != nil || got.Private || got.Single {
+	if got, err := ParseInlineKeySet(UnusableKeySet()); err != nil || got.HasPrivateKeys ||
+		got.IsSingleKey {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
@@ -56,7 +58,7 @@ func TestCheckFetched_NeedsAValidKey(t *testing.T) {
 }
 
 func FuzzKeySet(f *testing.F) {
-	f.Add(NoKeys(), `{"keys":[`+rsaKey+`]}`)
+	f.Add(UnusableKeySet(), `{"keys":[`+rsaKey+`]}`)
 	f.Add(`{"a":"-----BEGIN CERTIFICATE-----\nAQ==\n-----END CERTIFICATE-----\n"}`, rsaKey)
 	f.Add(`{"keys":[{"kty":"EC","crv":"P-256","x":"AQ","y":"AQ","x5c":[]}]}`, `{"keys":null}`)
 	f.Fuzz(func(t *testing.T, a, b string) {
@@ -66,7 +68,7 @@ func FuzzKeySet(f *testing.F) {
 		if err := checkFetched([]byte(a)); err == nil && !equal(a, a) {
 			t.Error("a key set does not equal itself")
 		}
-		if _, err := ParseInline(a); err == nil && strings.TrimSpace(a)[0] != '{' {
+		if _, err := ParseInlineKeySet(a); err == nil && strings.TrimSpace(a)[0] != '{' {
 			t.Error("not an object is a key set")
 		}
 	})

@@ -77,12 +77,13 @@ func (f *Fetcher) write() {
 	f.written = time.Now()
 	err := format.Write(f.options.File, f.records())
 	if f.storeFailed = err != nil; err != nil {
-		f.options.Board.Raise(CodeNotStored, condition.Warning, "cannot store the key sets for "+
-			"the next start of the agent: "+err.Error()+"; free the disk or correct its rights")
+		f.options.Conditions.Raise(CodeNotStored, condition.Warning,
+			"cannot store the key sets for "+
+				"the next start of the agent: "+err.Error()+"; free the disk or correct its rights")
 		return
 	}
 	f.outdated, f.changedKeys = false, false
-	f.options.Board.Clear(CodeNotStored)
+	f.options.Conditions.Clear(CodeNotStored)
 }
 
 // records returns the records to write into the file.

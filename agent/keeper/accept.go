@@ -84,7 +84,7 @@ func unaccepted(listeners map[uint32]uint16) (int, error) {
 		ports[port] = true
 	}
 	total := 0
-	err := sockdiag.Each(sockdiag.TCP, func(s sockdiag.Socket) {
+	err := sockdiag.EachSocket(sockdiag.TCP, func(s sockdiag.Socket) {
 		_, ours := listeners[s.Inode]
 		switch {
 		case s.State == sockdiag.Listen && ours:

@@ -22,10 +22,10 @@ const (
 	maxRequests = 8
 )
 
-// Access checks whether Envoy's user can read an absolute path inside Envoy's sandbox. Callers use
-// the result only to refuse or report a file, as it may be outdated at once. An error means that
-// the result is unknown.
-func (c *Client) Access(ctx context.Context, path string) (access.Result, error) {
+// CheckAccess checks whether Envoy's user can read an absolute path inside Envoy's sandbox. Callers
+// use the result only to refuse or report a file, as it may be outdated at once. An error means
+// that the result is unknown.
+func (c *Client) CheckAccess(ctx context.Context, path string) (access.Result, error) {
 	select {
 	case c.checks <- struct{}{}:
 		defer func() { <-c.checks }()

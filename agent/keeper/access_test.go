@@ -14,23 +14,23 @@ import (
 func TestAccess(t *testing.T) {
 	t.Parallel()
 	l := newLab(t)
-	result, err := l.client.Access(l.context(), "/dev/null")
+	result, err := l.client.CheckAccess(l.context(), "/dev/null")
 	if err != nil || !result.Readable || result.ResolvedPath != "/dev/null" || result.Inode == 0 {
 		t.Errorf("/dev/null: %+v, %v", result, err)
 	}
-	_, err = l.client.Access(l.context(), "/dev/no-such-file")
+	_, err = l.client.CheckAccess(l.context(), "/dev/no-such-file")
 	if err == nil || HasCode(err, CodeInvalid) || !strings.Contains(err.Error(), "no such file") {
 		t.Errorf("missing: %v", err)
 	}
 	for _, path := range []string{"", "dev/null", "/" + strings.Repeat("a", 4096)} {
-		if _, err = l.client.Access(l.context(), path); !HasCode(err, CodeInvalid) {
+		if _, err = l.client.CheckAccess(l.context(), path); !HasCode(err, CodeInvalid) {
 			t.Errorf("%.20q: %v", path, err)
 		}
 	}
 	var all sync.WaitGroup
 	for range 10 * MaxCalls {
 		all.Go(func() {
-			if _, err := l.client.Access(l.context(), "/dev/null"); err != nil {
+			if _, err := l.client.CheckAccess(l.context(), "/dev/null"); err != nil {
 				t.Error(err)
 			}
 		})
@@ -67,14 +67,14 @@ func TestAccess_HangingFileSystem(t *testing.T) {
 	var hung sync.WaitGroup
 	for i := range maxRequests - 1 {
 		hung.Go(func() {
-			_, err := l.client.Access(l.context(), filepath.Join(folder, fmt.Sprint(i)))
+			_, err := l.client.CheckAccess(l.context(), filepath.Join(folder, fmt.Sprint(i)))
 			if !HasCode(err, CodeInternal) || !strings.Contains(err.Error(), "does not answer") {
 				t.Error(err)
 			}
 		})
 	}
 	for range 20 {
-		if result, err := l.client.Access(l.context(), file); err != nil || !result.Readable {
+		if result, err := l.client.CheckAccess(l.context(), file); err != nil || !result.Readable {
 			t.Errorf("another file: %+v, %v", result, err)
 		}
 		if _, err := l.client.Processes(l.context()); err != nil {
@@ -85,7 +85,7 @@ func TestAccess_HangingFileSystem(t *testing.T) {
 	if err := l.client.Reexecute(l.context()); !HasCode(err, CodeReexecute) {
 		t.Errorf("re-execution during a check: %v", err)
 	}
-	if result, err := l.client.Access(l.context(), file); err != nil || !result.Readable {
+	if result, err := l.client.CheckAccess(l.context(), file); err != nil || !result.Readable {
 		t.Errorf("after the refused re-execution: %+v, %v", result, err)
 	}
 	release()

@@ -85,7 +85,7 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 	c := &child{
 		process: Process{ID: spec.ID, Epoch: spec.Epoch, Number: spec.Number, Lineage: spec.Lineage,
 			PID: pid, Path: spec.Path, HotRestart: spec.HotRestart, Started: time.Now(),
-			Note: spec.Note, Own: spec.Own},
+			Note: spec.Note, OwnListeners: spec.OwnListeners},
 		pipe: newLogPipe(origin{spec.ID, spec.Number}, read, s.lines),
 	}
 	s.children = append(s.children, c)
@@ -95,7 +95,7 @@ func (s *server) start(spec *StartSpec) (Process, error) {
 	return c.view(), nil
 }
 
-// maxOwn is the maximum number of addresses in StartSpec.Own.
+// maxOwn is the maximum number of addresses in StartSpec.OwnListeners.
 const maxOwn = 16
 
 func checkStart(spec *StartSpec) error {
@@ -111,9 +111,9 @@ func checkStart(spec *StartSpec) error {
 			MaxLineages-1)
 	case !filepath.IsAbs(spec.Path):
 		return refuse(CodeInvalid, "start: %q is not an absolute path", spec.Path)
-	case len(spec.Own) > maxOwn:
+	case len(spec.OwnListeners) > maxOwn:
 		return refuse(CodeInvalid, "start: %d addresses of own listeners: at most %d are stored",
-			len(spec.Own), maxOwn)
+			len(spec.OwnListeners), maxOwn)
 	case len(spec.Note) > MaxNote:
 		return refuse(CodeInvalid, "start: a note of %d bytes: at most %d are stored", len(spec.Note),
 			MaxNote)

@@ -148,10 +148,10 @@ func (c *Client) Processes(ctx context.Context) ([]Process, error) {
 // measureTimeout bounds one measurement, which concurrent callers of Measure share.
 const measureTimeout = 10 * time.Second
 
-// Measure is like Processes, and adds memory and connections of the living Envoys. Concurrent
-// callers share one measurement, which takes up to a third of a second with 20,000 connections on a
-// busy machine. The result is at most maxAge + MaxMeasurementAge old.
-func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, error) {
+// MeasureProcesses is like Processes, and adds memory and connections of the living Envoys.
+// Concurrent callers share one measurement, which takes up to a third of a second with 20,000
+// connections on a busy machine. The result is at most maxAge + MaxMeasurementAge old.
+func (c *Client) MeasureProcesses(ctx context.Context, maxAge time.Duration) ([]Process, error) {
 	processes, err := c.measured.get(ctx, maxAge)
 	if err != nil {
 		return nil, fmt.Errorf("measure Envoy's memory and connections: %w", err)
@@ -159,9 +159,9 @@ func (c *Client) Measure(ctx context.Context, maxAge time.Duration) ([]Process, 
 	return processes, nil
 }
 
-// Annotate replaces the agent's note on a process, at most MaxNote bytes. The keeper stores the
+// SetNote replaces the agent's note on a process, at most MaxNote bytes. The keeper stores the
 // note until Forget is called for the process.
-func (c *Client) Annotate(ctx context.Context, id string, note json.RawMessage) error {
+func (c *Client) SetNote(ctx context.Context, id string, note json.RawMessage) error {
 	_, err := c.call(ctx, request{Operation: operationAnnotate, ID: id, Note: note})
 	return err
 }
@@ -193,10 +193,10 @@ func (c *Client) Run(ctx context.Context, path string, args []string) (RunResult
 	return *r.Run, nil
 }
 
-// ClearInitializing resets Envoy's flag "initializing", which a failed epoch leaves set in the
+// ClearInitializingFlag resets Envoy's flag "initializing", which a failed epoch leaves set in the
 // shared memory of its lineage, and reports whether it was set. The error has CodeUnknownLayout if
 // the layout of the memory is unknown.
-func (c *Client) ClearInitializing(ctx context.Context, lineage int) (bool, error) {
+func (c *Client) ClearInitializingFlag(ctx context.Context, lineage int) (bool, error) {
 	r, err := c.call(ctx, request{Operation: operationClearInitializing, Lineage: lineage})
 	return r.Done, err
 }
@@ -209,17 +209,18 @@ func (c *Client) StopAccepting(ctx context.Context) error {
 	return err
 }
 
-// Steer directs new connections to one of two Envoys that listen on the same ports. from is the ID
-// of the Envoy that gets no more connections, to that of the other one. The effect lasts until from
-// exits. closes is the time until from closes its listeners. Ports that the error names are
-// unchanged.
-func (c *Client) Steer(ctx context.Context, from, to string, closes time.Duration) error {
-	_, err := c.call(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closes})
+// SteerConnections directs new connections to one of two Envoys that listen on the same ports. from
+// is the ID of the Envoy that gets no more connections, to that of the other one. The effect lasts
+// until from exits. closes is the time until from closes its listeners. Ports that the error names
+// are unchanged.
+func (c *Client) SteerConnections(ctx context.Context, from, to string,
+	closesIn time.Duration) error {
+	_, err := c.call(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closesIn})
 	return err
 }
 
-// Cleanup removes the sockets and the shared memory of Envoys. It fails while one lives.
-func (c *Client) Cleanup(ctx context.Context) error {
+// CleanUpEnvoys removes the sockets and the shared memory of Envoys. It fails while one lives.
+func (c *Client) CleanUpEnvoys(ctx context.Context) error {
 	_, err := c.call(ctx, request{Operation: operationCleanup})
 	return err
 }

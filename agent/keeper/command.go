@@ -47,7 +47,7 @@ func Main(arguments []string, version string, stdout, stderr io.Writer) int {
 	flags.Uint64Var(&baseID, "base-id", 0, "Envoy's --base-id; 0 = one that is free")
 	flags.IntVar(&options.AllowedUID, "allow-uid", -1,
 		"a `user` who may connect too, beside root, the keeper's own user and the socket's owner")
-	flags.DurationVar(&options.IdleExit, "idle-exit", 0,
+	flags.DurationVar(&options.IdleTimeout, "idle-exit", 0,
 		"exit after this `time` without an agent and without an Envoy; 0 = never")
 	flags.IntVar(&stateFD, flagState, -1, "the state of the previous image (internal)")
 	flags.IntVar(&takes, flagTakes, 0,

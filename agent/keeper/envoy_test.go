@@ -49,7 +49,7 @@ func TestStandIn_ChildSurvivesItsParent(t *testing.T) {
 			}
 			l.exitOf(first.ID)
 			died := time.Now()
-			if !l.process(second.ID).Rescued {
+			if !l.process(second.ID).ParentedByKeeper {
 				t.Error("epoch 1 has no stand-in")
 			}
 			// Without a stand-in, the child sends its next message at parent-shutdown-time, and
@@ -105,11 +105,11 @@ func TestClearInitializing(t *testing.T) {
 	if body, err := get(port); err != nil || body != "hello from "+first.ID {
 		t.Errorf("epoch 0 after two failures: %q, %v", body, err)
 	}
-	if cleared, err := l.client.ClearInitializing(l.context(), 0); err != nil || !cleared {
+	if cleared, err := l.client.ClearInitializingFlag(l.context(), 0); err != nil || !cleared {
 		t.Fatalf("clear: %v, %v", cleared, err)
 	}
 	l.startEnvoy(1, o).live()
-	if cleared, err := l.client.ClearInitializing(l.context(), 0); err != nil || cleared {
+	if cleared, err := l.client.ClearInitializingFlag(l.context(), 0); err != nil || cleared {
 		t.Fatalf("clear when nothing is to be cleared: %v, %v", cleared, err)
 	}
 }
@@ -192,7 +192,8 @@ func TestStandIn_ParentDiesWhileChildStarts(t *testing.T) {
 				return err == nil && body == "hello from "+second.ID
 			})
 			second.live()
-			t.Logf("served after %v, stand-in %v", time.Since(killed), l.process(second.ID).Rescued)
+			t.Logf("served after %v, stand-in %v", time.Since(killed),
+				l.process(second.ID).ParentedByKeeper)
 		})
 	}
 }

@@ -52,7 +52,7 @@ const (
 	CodeSocketsInUse Code = "epoch"     // a living epoch uses the same hot-restart sockets
 	CodeNoParent     Code = "no-parent" // the parent, which a hot restart needs, does not live
 	// The program could not be started: missing, not executable, wrong format.
-	CodeExecute       Code = "execute"
+	CodeCannotExecute Code = "execute"
 	CodeEnvoysLive    Code = "living"     // impossible while Envoys live
 	CodeUnknownLayout Code = "layout"     // shared memory of an Envoy whose layout is unknown
 	CodeStopping      Code = "stopping"   // the keeper is about to exit
@@ -99,5 +99,5 @@ func codeOfFork(err error) Code {
 			return CodeInternal
 		}
 	}
-	return CodeExecute
+	return CodeCannotExecute
 }

@@ -77,9 +77,9 @@ type StartSpec struct {
 	Env        []string        `json:"env"`         // the whole environment, "KEY=value"
 	HotRestart bool            `json:"hot_restart"` // false: started with --disable-hot-restart
 	Note       json.RawMessage `json:"note,omitempty"`
-	// Own are the addresses of the listeners in this Envoy that Outrider adds, for metrics and
-	// readiness. Connections to them do not count as those of clients.
-	Own []netip.AddrPort `json:"own,omitempty"`
+	// OwnListeners are the addresses of the listeners in this Envoy that Outrider adds, for metrics
+	// and readiness. Connections to them do not count as those of clients.
+	OwnListeners []netip.AddrPort `json:"own,omitempty"`
 }
 
 // Process is an Envoy that lives, or that exited and was not forgotten.
@@ -95,21 +95,21 @@ type Process struct {
 	Exit       *Exit           `json:"exit,omitempty"`
 	LastLines  []string        `json:"last_lines,omitempty"` // oldest first, without line ends
 	Note       json.RawMessage `json:"note,omitempty"`
-	// Rescued reports whether the parent of this process died during the hot restart, so that the
-	// keeper answers the hot-restart messages of this process.
-	Rescued bool             `json:"rescued,omitempty"`
-	Own     []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
+	// ParentedByKeeper reports whether the parent of this process died during the hot restart, so
+	// that the keeper answers the hot-restart messages of this process.
+	ParentedByKeeper bool             `json:"rescued,omitempty"`
+	OwnListeners     []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
 
 	// MemoryBytes is the resident size. Like the following fields, it is set by Measure only, and
 	// only while the process lives.
 	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
-	// Connections counts established TCP connections, including upstream and admin ones.
-	Connections uint64 `json:"connections,omitempty"`
-	// Downstream counts connections of clients, TCP or Unix, without those of Own. It is the number
-	// that users see and that a reload or a stop waits for.
-	Downstream uint64 `json:"downstream,omitempty"`
-	// Listening reports whether the process has an open socket of a TCP or UDP listener.
-	Listening bool `json:"listening,omitempty"`
+	// TCPConnections counts established TCP connections, including upstream and admin ones.
+	TCPConnections uint64 `json:"connections,omitempty"`
+	// ClientConnections counts connections of clients, TCP or Unix, without those of Own. It is the
+	// number that users see and that a reload or a stop waits for.
+	ClientConnections uint64 `json:"downstream,omitempty"`
+	// HasListeners reports whether the process has an open socket of a TCP or UDP listener.
+	HasListeners bool `json:"listening,omitempty"`
 }
 
 // Exit describes how a process ended.
@@ -118,9 +118,9 @@ type Exit struct {
 	Signal   string    `json:"signal,omitempty"` // "SIGABRT"; "" when it exited
 	CoreDump bool      `json:"core_dump,omitempty"`
 	At       time.Time `json:"at"`
-	// WithKeeper reports whether the process exited while the keeper was stopping, which terminates
-	// all processes.
-	WithKeeper bool `json:"with_keeper,omitempty"`
+	// KilledAtKeeperExit reports whether the process exited while the keeper was stopping, which
+	// terminates all processes.
+	KilledAtKeeperExit bool `json:"with_keeper,omitempty"`
 }
 
 // LogLines is a batch of lines of one process.

@@ -18,12 +18,12 @@ type LaunchOptions struct {
 	Folder string // directory of the keeper and Envoy, with the keeper's socket keeper.sock
 	// Binary is the program; "" selects outrider-keeper beside the running program, or else the
 	// installed one.
-	Binary   string
-	BaseID   uint32        // Envoy's --base-id; 0 = a free one
-	User     *User         // user of the keeper; nil = the agent's; another one requires root
-	IdleExit time.Duration // the keeper exits after it without agent and Envoy; 0 = a minute
-	Stderr   *os.File      // receives the messages of the keeper; nil = discarded
-	Env      []string      // environment of the keeper, not of Envoy; nil = the agent's
+	Binary      string
+	BaseID      uint32        // Envoy's --base-id; 0 = a free one
+	User        *User         // user of the keeper; nil = the agent's; another one requires root
+	IdleTimeout time.Duration // the keeper exits after it without agent and Envoy; 0 = a minute
+	Stderr      *os.File      // receives the messages of the keeper; nil = discarded
+	Env         []string      // environment of the keeper, not of Envoy; nil = the agent's
 }
 
 // User is the user that the keeper and Envoy run as.
@@ -91,7 +91,7 @@ func startProgram(options LaunchOptions) (<-chan *os.ProcessState, error) {
 			return nil, err
 		}
 	}
-	idle, environment := options.IdleExit, options.Env
+	idle, environment := options.IdleTimeout, options.Env
 	if idle == 0 {
 		idle = defaultIdleExit
 	}

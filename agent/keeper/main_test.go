@@ -80,7 +80,7 @@ func newLabWith(t *testing.T, program string) *lab {
 	defer func() { _ = log.Close() }()
 	l.client, err = StartKeeper(l.context(), LaunchOptions{
 		Folder: l.folder, Binary: program, Stderr: log, Env: keeperEnvironmentOf(),
-		IdleExit: 20 * time.Second,
+		IdleTimeout: 20 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)

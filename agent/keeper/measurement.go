@@ -78,7 +78,7 @@ func (s *server) measure() ([]Process, error) {
 	own := map[int][]netip.AddrPort{}
 	for _, p := range processes {
 		if p.Exit == nil {
-			own[p.PID] = p.Own
+			own[p.PID] = p.OwnListeners
 		}
 	}
 	listened, missed := s.listened.look()
@@ -95,7 +95,7 @@ func (s *server) measure() ([]Process, error) {
 		if err != nil { // with too low counts, an Envoy with connections might be reported as idle
 			its.downstream = max(its.downstream, 1)
 		}
-		p.Connections, p.Downstream, p.Listening = its.established, its.downstream, its.listening
+		p.TCPConnections, p.ClientConnections, p.HasListeners = its.established, its.downstream, its.listening
 		p.MemoryBytes = residentBytes(p.PID)
 	}
 	return processes, nil

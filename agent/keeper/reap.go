@@ -49,7 +49,7 @@ func wait(pid int) (Exit, bool) {
 
 // exited records an exit and its consequences, and publishes it once the last lines are read.
 func (s *server) exited(c *child, exit Exit) {
-	exit.WithKeeper = s.stopping
+	exit.KilledAtKeeperExit = s.stopping
 	c.process.Exit = &exit
 	if c.standIn != nil {
 		_ = c.standIn.socket.Close()
@@ -137,6 +137,6 @@ func (s *server) standInFor(parent *child) {
 		return
 	}
 	heir.standIn = newStandIn(s.info, parent.process, socket)
-	heir.process.Rescued = true
+	heir.process.ParentedByKeeper = true
 	go heir.standIn.serve()
 }

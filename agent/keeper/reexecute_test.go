@@ -55,7 +55,7 @@ func TestReexecute(t *testing.T) {
 	l.exitOf(failed.ID)
 	quiet := l.startFake(0, false, "handle=ready", "unended=half a ", "wait", "say=line", "exit=4")
 	l.says(quiet.ID, "ready")
-	if err := l.client.Annotate(l.context(), first.ID,
+	if err := l.client.SetNote(l.context(), first.ID,
 		json.RawMessage(`{"kept":true}`)); err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ func TestReexecute(t *testing.T) {
 		p.LastLines[0] != "the last word" {
 		t.Errorf("the exit before is not as it was: %+v", p)
 	}
-	if p := l.process(second.ID); p.Exit != nil || p.PID != second.PID || !p.Rescued {
+	if p := l.process(second.ID); p.Exit != nil || p.PID != second.PID || !p.ParentedByKeeper {
 		t.Errorf("epoch 1 afterwards: %+v", p)
 	}
 

@@ -25,10 +25,11 @@ type Options struct {
 	// AllowedUID is a user that may connect in addition to root, the keeper's user and the owner of
 	// the socket; -1 = none.
 	AllowedUID int
-	// IdleExit is how long the keeper runs without agent and Envoy before it exits; 0 = no limit.
-	IdleExit time.Duration
-	Version  string    // of the program
-	Log      io.Writer // for messages; write errors are ignored
+	// IdleTimeout is how long the keeper runs without agent and Envoy before it exits; 0 = no
+	// limit.
+	IdleTimeout time.Duration
+	Version     string    // of the program
+	Log         io.Writer // for messages; write errors are ignored
 
 	sharedMemory string // folder of the shared memory files, for tests; "" = /dev/shm
 }
@@ -61,7 +62,7 @@ type server struct {
 	released chan struct{}        // closed when the agent disconnects
 	all      map[*connection]bool // every connection
 	changed  chan struct{}        // closed and renewed when an Envoy exits
-	idle     *time.Timer          // counts towards IdleExit
+	idle     *time.Timer          // counts towards IdleTimeout
 	steered  *steering            // nil: none
 	stopping bool
 	quitOnce sync.Once
@@ -221,9 +222,9 @@ func (s *server) releaseAgent(c *connection) {
 	}
 }
 
-// updateIdleTimer starts or stops the timer of IdleExit.
+// updateIdleTimer starts or stops the timer of IdleTimeout.
 func (s *server) updateIdleTimer() {
-	if s.options.IdleExit <= 0 {
+	if s.options.IdleTimeout <= 0 {
 		return
 	}
 	isIdle := s.agent == nil && len(s.find((*child).lives)) == 0
@@ -233,7 +234,7 @@ func (s *server) updateIdleTimer() {
 		s.idle = nil
 	case isIdle && s.idle == nil:
 		var timer *time.Timer
-		timer = time.AfterFunc(s.options.IdleExit, func() {
+		timer = time.AfterFunc(s.options.IdleTimeout, func() {
 			s.mu.Lock()
 			stillIdle := s.idle == timer
 			s.stopping = s.stopping || stillIdle

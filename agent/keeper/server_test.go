@@ -172,7 +172,7 @@ func TestRefusals(t *testing.T) {
 		{"same sockets", spec("x", 3, true), CodeSocketsInUse},
 		{"no parent", spec("x", 2, true), CodeNoParent},
 		{"no id", spec("", 0, false), CodeInvalid},
-		{"no program", missing, CodeExecute},
+		{"no program", missing, CodeCannotExecute},
 		{"relative path", relative, CodeInvalid},
 		{"long note", long, CodeInvalid},
 	} {
@@ -187,7 +187,7 @@ func TestRefusals(t *testing.T) {
 		"signal unknown":  {l.client.Signal(l.context(), "x", unix.SIGTERM), CodeNotFound},
 		"no such signal":  {l.client.Signal(l.context(), first.ID, 0), CodeInvalid},
 		"forget living":   {l.client.Forget(l.context(), first.ID), CodeEnvoysLive},
-		"clean up living": {l.client.Cleanup(l.context()), CodeEnvoysLive},
+		"clean up living": {l.client.CleanUpEnvoys(l.context()), CodeEnvoysLive},
 	} {
 		if !HasCode(test.err, test.want) {
 			t.Errorf("%s: %v, want %s", name, test.err, test.want)
@@ -208,7 +208,7 @@ func TestRun(t *testing.T) {
 	if err != nil || len(result.Stdout) != MaxOutput || !result.Truncated || result.Exit.Code != 0 {
 		t.Errorf("%d bytes, %v, %v", len(result.Stdout), result.Truncated, err)
 	}
-	if _, err = l.client.Run(l.context(), "/nowhere", nil); !HasCode(err, CodeExecute) {
+	if _, err = l.client.Run(l.context(), "/nowhere", nil); !HasCode(err, CodeCannotExecute) {
 		t.Errorf("nothing to run: %v", err)
 	}
 	replaced := filepath.Join(t.TempDir(), "replaced")
@@ -285,7 +285,7 @@ func TestIdleExit(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "k")
 	client, err := StartKeeper(t.Context(), LaunchOptions{
 		// On a busy machine a thread may not run for a second or two before it connects.
-		Folder: folder, Binary: selfPath(t), Env: keeperEnvironmentOf(), IdleExit: 3 * time.Second,
+		Folder: folder, Binary: selfPath(t), Env: keeperEnvironmentOf(), IdleTimeout: 3 * time.Second,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -315,7 +315,7 @@ func TestStartKeeper_TwoAgentsStartOne(t *testing.T) {
 		go func() {
 			client, err := StartKeeper(l.context(), LaunchOptions{
 				Folder: l.folder, Binary: selfPath(t), Env: keeperEnvironmentOf(),
-				IdleExit: 20 * time.Second,
+				IdleTimeout: 20 * time.Second,
 			})
 			if err == nil {
 				clients <- client
@@ -353,7 +353,7 @@ func TestClient_StoppedKeeperBlocksNoCall(t *testing.T) {
 		for {
 			ctx, cancel := context.WithTimeout(l.context(), 10*time.Millisecond)
 			began := time.Now()
-			err := l.client.Annotate(ctx, p.ID, note)
+			err := l.client.SetNote(ctx, p.ID, note)
 			cancel()
 			if took := time.Since(began); took >= rpc.PeerTimeout {
 				t.Errorf("a call with a deadline of 10 ms took %v", took)

@@ -45,7 +45,7 @@ func countTraffic(own map[int][]netip.AddrPort, folder string,
 		return found, err
 	}
 	seen := map[uint32]bool{} // inodes: the kernel may list a socket twice
-	err = errors.Join(err, sockdiag.Each(sockdiag.TCP, func(s sockdiag.Socket) {
+	err = errors.Join(err, sockdiag.EachSocket(sockdiag.TCP, func(s sockdiag.Socket) {
 		pid := open.owner(s.Inode)
 		owner := found[pid]
 		if owner == nil || seen[s.Inode] {
@@ -73,7 +73,7 @@ func countTraffic(own map[int][]netip.AddrPort, folder string,
 		}
 	}, sockdiag.Established, sockdiag.FinWait1, sockdiag.FinWait2, sockdiag.CloseWait,
 		sockdiag.Listen))
-	err = errors.Join(err, sockdiag.Each(sockdiag.UDP, func(s sockdiag.Socket) {
+	err = errors.Join(err, sockdiag.EachSocket(sockdiag.UDP, func(s sockdiag.Socket) {
 		holders := open.holders[s.Inode]
 		if len(holders) == 0 {
 			return

@@ -23,7 +23,7 @@ func CheckPath(path string, owners ...int) error {
 	if !filepath.IsAbs(path) {
 		return fmt.Errorf("%s: not an absolute path", path)
 	}
-	if err := Check("/", owners...); err != nil {
+	if err := CheckFile("/", owners...); err != nil {
 		return err
 	}
 	at, names, links := "/", split(path), 0
@@ -61,9 +61,9 @@ func split(path string) []string {
 	return strings.FieldsFunc(path, func(r rune) bool { return r == filepath.Separator })
 }
 
-// Check returns an error if the file or directory to which path resolves does not belong to one of
-// the owners, or if other users may write to it.
-func Check(path string, owners ...int) error {
+// CheckFile returns an error if the file or directory to which path resolves does not belong to one
+// of the owners, or if other users may write to it.
+func CheckFile(path string, owners ...int) error {
 	info, err := os.Stat(path)
 	if err != nil {
 		return err

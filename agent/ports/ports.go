@@ -18,7 +18,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/hostconflict"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
@@ -34,11 +34,11 @@ const sharedAgain = 30 * time.Second
 // Envoy uses one of them. It does not refuse the mesh configuration, because the newer of two
 // configurations with one port is not always the wrong one.
 type PortTracker struct {
-	part.Readiness
+	lifecycle.Readiness
 	host     hostconflict.Host
 	source   xds.Source
 	folder   string // the agent's own runtime directory
-	board    *condition.Board
+	board    *condition.Registry
 	accepted chan struct{} // buffered; receives a value after Envoy has accepted listeners
 	notify   func()        // called after Envoy has accepted listeners; must not block
 
@@ -46,22 +46,22 @@ type PortTracker struct {
 	node   *corev3.Node // node of the Envoy that last accepted listeners
 	at     *resource.Feed
 	change uint64 // change of the listeners in the feed from which claims were made
-	claims []config.Claim
+	claims []config.HostClaim
 }
 
 // NewPortTracker returns the PortTracker of the mesh configuration that source serves. folder is
 // the agent's runtime directory. notify is called after Envoy has accepted listeners, and must not
 // block.
 func NewPortTracker(host hostconflict.Host, source xds.Source, folder string,
-	board *condition.Board,
+	board *condition.Registry,
 	notify func(),
 ) *PortTracker {
 	return &PortTracker{host: host, source: source, folder: folder, board: board, notify: notify,
 		accepted: make(chan struct{}, 1)}
 }
 
-// Accepted records that an Envoy has accepted resources. It does not block.
-func (t *PortTracker) Accepted(node *corev3.Node, typeURL string) {
+// OnAck records that an Envoy has accepted resources. It does not block.
+func (t *PortTracker) OnAck(node *corev3.Node, typeURL string) {
 	if typeURL != resource.ListenerType {
 		return
 	}
@@ -75,8 +75,8 @@ func (t *PortTracker) Accepted(node *corev3.Node, typeURL string) {
 	t.notify()
 }
 
-// LastNode returns the node of the Envoy that last accepted listeners, or nil.
-func (t *PortTracker) LastNode() *corev3.Node {
+// LastAcceptedNode returns the node of the Envoy that last accepted listeners, or nil.
+func (t *PortTracker) LastAcceptedNode() *corev3.Node {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.node
@@ -84,7 +84,7 @@ func (t *PortTracker) LastNode() *corev3.Node {
 
 // Claims returns the addresses that the mesh's listeners bind; nil before Envoy has accepted
 // listeners.
-func (t *PortTracker) Claims() []config.Claim {
+func (t *PortTracker) Claims() []config.HostClaim {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.node == nil {
@@ -102,8 +102,8 @@ func (t *PortTracker) Claims() []config.Claim {
 }
 
 // listenerClaims returns the TCP addresses that listeners bind.
-func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
-	var claims []config.Claim
+func listenerClaims(listeners map[string]*resource.Resource) []config.HostClaim {
+	var claims []config.HostClaim
 	for name, r := range listeners {
 		var listener listenerv3.Listener
 		if err := proto.Unmarshal(r.EncodedMessage(), &listener); err != nil {
@@ -115,11 +115,14 @@ func listenerClaims(listeners map[string]*resource.Resource) []config.Claim {
 		address := listener.GetAddress().GetSocketAddress()
 		if port := address.GetPortValue(); port != 0 &&
 			address.GetProtocol() == corev3.SocketAddress_TCP {
-			claims = append(claims, config.Claim{Key: "listener " + name,
+			claims = append(claims, config.HostClaim{Key: "listener " + name,
 				Host: address.GetAddress(), Port: int(port), Envoy: true})
 		}
 	}
-	slices.SortFunc(claims, func(a, b config.Claim) int { return strings.Compare(a.Key, b.Key) })
+	slices.SortFunc(claims, func(a, b config.HostClaim) int {
+		return strings.Compare(a.Key,
+			b.Key)
+	})
 	return claims
 }
 
@@ -143,7 +146,7 @@ func (t *PortTracker) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		shared := t.host.Shared(ctx, t.folder, t.Claims)
+		shared := t.host.SharedClaims(ctx, t.folder, t.Claims)
 		again = nil
 		if len(shared) == 0 {
 			t.board.Clear(conditionPortShared)

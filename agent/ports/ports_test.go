@@ -51,11 +51,12 @@ func TestTracker_SharedPort(t *testing.T) {
 			host: hostconflict.Host{Directory: directory, EnvoyLives: func(string) bool {
 				return true
 			}, Query: func(context.Context, string) (hostconflict.Agent, bool) {
-				return hostconflict.Agent{Claims: []config.Claim{{Key: "listener x", Host: "0.0.0.0",
+				return hostconflict.Agent{Claims: []config.HostClaim{{Key: "listener x",
+					Host: "0.0.0.0",
 					Port: int(theirs.Load())}}}, true
 			}},
 			source: sourceOf{feed}, folder: "/run/outrider",
-			board: condition.NewBoard(), notify: func() {}, accepted: make(chan struct{}, 1),
+			board: condition.NewRegistry(), notify: func() {}, accepted: make(chan struct{}, 1),
 		}
 		if claims := m.Claims(); len(claims) != 0 {
 			t.Errorf("before Envoy took anything: %v", claims)
@@ -65,8 +66,8 @@ func TestTracker_SharedPort(t *testing.T) {
 		go func() { ended <- m.Run(ctx) }()
 		look := func(typeURL, want string) {
 			t.Helper()
-			m.Accepted(nil, typeURL)
-			m.Accepted(&corev3.Node{Id: "x"}, typeURL)
+			m.OnAck(nil, typeURL)
+			m.OnAck(&corev3.Node{Id: "x"}, typeURL)
 			synctest.Wait()
 			standing := ""
 			for _, c := range m.board.Conditions() {
@@ -85,7 +86,7 @@ func TestTracker_SharedPort(t *testing.T) {
 		look(resource.ClusterType, "")
 		look(resource.ListenerType,
 			`listener web: port 80 of 127.0.0.1 is taken by listener x (port 80 of 0.0.0.0) of instance "a"`)
-		want := []config.Claim{{Key: "listener other", Host: "::", Port: 81, Envoy: true},
+		want := []config.HostClaim{{Key: "listener other", Host: "::", Port: 81, Envoy: true},
 			{Key: "listener web", Host: "127.0.0.1", Port: 80, Envoy: true}}
 		if diff := cmp.Diff(want, m.Claims()); diff != "" {
 			t.Error(diff)

@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/hostconflict"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/xds"
 )
@@ -38,13 +38,14 @@ const (
 type UnboundOptions struct {
 	Host   hostconflict.Host
 	Source xds.Source
-	// Retry resends the named listeners to the Envoy of an xDS stream that has refused them.
-	Retry func(ctx context.Context, stream uint64, names []string)
-	// Live returns the PID of the live Envoy. Epochs returns a channel that is closed when the
+	// ResendListeners resends the named listeners to the Envoy of an xDS stream that has refused
+	// them.
+	ResendListeners func(ctx context.Context, stream uint64, names []string)
+	// LiveEnvoy returns the PID of the live Envoy. Epochs returns a channel that is closed when the
 	// result of Live may have changed.
-	Live   func() (pid int, live bool)
-	Epochs func() <-chan struct{}
-	Board  *condition.Board
+	LiveEnvoy     func() (pid int, live bool)
+	EpochsChanged func() <-chan struct{}
+	Conditions    *condition.Registry
 }
 
 // UnboundListeners tracks the listeners that Envoy cannot bind. Such a failure is a state of the
@@ -55,7 +56,7 @@ type UnboundOptions struct {
 // It considers only the responses (ACK, NACK) of the live Envoy, or those of all Envoys while none
 // is live.
 type UnboundListeners struct {
-	part.Readiness
+	lifecycle.Readiness
 	UnboundOptions
 	wake chan struct{}
 	// descriptions of programs by cookie of their socket; used by Run only
@@ -93,18 +94,18 @@ func NewUnboundListeners(o UnboundOptions) *UnboundListeners {
 		programs: map[uint64]string{}, streams: map[uint64]*answers{}}
 }
 
-// Refused records those listeners of a refusal that Envoy cannot bind, and returns the refusal
+// OnNack records those listeners of a refusal that Envoy cannot bind, and returns the refusal
 // without them. fresh reports whether the refusal contains a listener, or a reason, that was not
 // recorded yet, or any resource refused for another reason.
-func (u *UnboundListeners) Refused(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal,
+func (u *UnboundListeners) OnNack(stream xds.Stream, refusal xds.Refusal) (rest xds.Refusal,
 	fresh bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	of := u.of(stream)
 	rest = refusal
 	rest.Resources, rest.Versions = nil, nil
-	if rest.InUse != nil {
-		rest.InUse = []string{}
+	if rest.VersionsInUse != nil {
+		rest.VersionsInUse = []string{}
 	}
 	for i, name := range refusal.Resources {
 		if reason := bindError(refusal, name); reason != "" {
@@ -114,11 +115,12 @@ func (u *UnboundListeners) Refused(stream xds.Stream, refusal xds.Refusal) (rest
 		}
 		rest.Resources = append(rest.Resources, name)
 		rest.Versions = append(rest.Versions, refusal.Versions[i:min(i+1, len(refusal.Versions))]...)
-		rest.InUse = append(rest.InUse, refusal.InUse[i:min(i+1, len(refusal.InUse))]...)
+		rest.VersionsInUse = append(rest.VersionsInUse, refusal.VersionsInUse[i:min(i+1,
+			len(refusal.VersionsInUse))]...)
 	}
 	if len(rest.Resources) == len(refusal.Resources) {
 		rest, fresh = refusal, true
-		if kind := refusal.Type; refusal.First && (kind == resource.ListenerType ||
+		if kind := refusal.Type; refusal.NothingAccepted && (kind == resource.ListenerType ||
 			kind == resource.ClusterType) {
 			of.first[kind] = fmt.Sprintf("Envoy refused all of its first %ss: %s", resource.TypeName(kind),
 				refusal.OneLine())
@@ -193,8 +195,8 @@ func (u *UnboundListeners) listeners(node *corev3.Node) map[string]*resource.Res
 	return snapshot.ByType(resource.ListenerType)
 }
 
-// Accepted records that a client accepted resources of a type.
-func (u *UnboundListeners) Accepted(stream xds.Stream, typeURL string) {
+// OnAck records that a client accepted resources of a type.
+func (u *UnboundListeners) OnAck(stream xds.Stream, typeURL string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if of := u.streams[stream.ID]; of != nil {
@@ -202,8 +204,8 @@ func (u *UnboundListeners) Accepted(stream xds.Stream, typeURL string) {
 	}
 }
 
-// Recovered records that a client has accepted listeners that it had refused.
-func (u *UnboundListeners) Recovered(stream xds.Stream, typeURL string, names []string) {
+// OnRecovery records that a client has accepted listeners that it had refused.
+func (u *UnboundListeners) OnRecovery(stream xds.Stream, typeURL string, names []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	of := u.streams[stream.ID]
@@ -216,8 +218,8 @@ func (u *UnboundListeners) Recovered(stream xds.Stream, typeURL string, names []
 	u.look()
 }
 
-// StreamEnded removes the state of a stream.
-func (u *UnboundListeners) StreamEnded(stream xds.Stream) {
+// OnStreamEnd removes the state of a stream.
+func (u *UnboundListeners) OnStreamEnd(stream xds.Stream) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.streams[stream.ID] != nil {
@@ -237,7 +239,7 @@ func (u *UnboundListeners) look() {
 // counting returns the states of the live Envoy's streams, or of all streams while no Envoy is
 // live. Callers hold mu.
 func (u *UnboundListeners) counting() []*answers {
-	pid, live := u.Live()
+	pid, live := u.LiveEnvoy()
 	var all []*answers
 	for _, id := range slices.Sorted(maps.Keys(u.streams)) {
 		if of := u.streams[id]; !live || int(of.pid) == pid {
@@ -311,7 +313,7 @@ func (u *UnboundListeners) Name() string { return "mesh listeners" }
 func (u *UnboundListeners) Run(ctx context.Context) error {
 	u.MarkReady()
 	for {
-		epochs := u.Epochs()
+		epochs := u.EpochsChanged()
 		var again <-chan time.Time
 		if u.check(ctx) {
 			again = time.After(unboundPause)

@@ -49,12 +49,12 @@ func (u *UnboundListeners) check(ctx context.Context) (found bool) {
 	u.problems = slices.Compact(problems)
 	u.mu.Unlock()
 	if len(problems) == 0 {
-		u.Board.Clear(ConditionUnbound)
+		u.Conditions.Clear(ConditionUnbound)
 		return false
 	}
-	u.Board.Raise(ConditionUnbound, condition.Error, sentenceOf(u.problems))
+	u.Conditions.Raise(ConditionUnbound, condition.Error, sentenceOf(u.problems))
 	for stream, names := range free {
-		u.Retry(ctx, stream, names)
+		u.ResendListeners(ctx, stream, names)
 	}
 	return true
 }
@@ -93,7 +93,7 @@ func (u *UnboundListeners) host() addresses {
 	// If sockets cannot be listed, all addresses count as free: Envoy refuses the listener again if
 	// its address is not.
 	found.sockets[sockdiag.TCP], _ = u.Host.Sockets()
-	_ = sockdiag.Each(sockdiag.UDP, func(s sockdiag.Socket) {
+	_ = sockdiag.EachSocket(sockdiag.UDP, func(s sockdiag.Socket) {
 		found.sockets[sockdiag.UDP] = append(found.sockets[sockdiag.UDP], s)
 	}, sockdiag.Unconnected)
 	found.own, _ = net.InterfaceAddrs()

@@ -42,15 +42,15 @@ func newFakeHost(feed *resource.Feed) *fakeHost {
 			defer s.lock.Unlock()
 			return s.sockets, nil
 		},
-			Program: func(sockdiag.Socket) string { return "nginx.service" }},
-		Source: sourceOf{feed}, Board: condition.NewBoard(),
-		Live: func() (int, bool) {
+			ListenerProgram: func(sockdiag.Socket) string { return "nginx.service" }},
+		Source: sourceOf{feed}, Conditions: condition.NewRegistry(),
+		LiveEnvoy: func() (int, bool) {
 			s.lock.Lock()
 			defer s.lock.Unlock()
 			return s.pid, s.pid != 0
 		},
-		Epochs: func() <-chan struct{} { return s.epochs },
-		Retry: func(_ context.Context, stream uint64, names []string) {
+		EpochsChanged: func() <-chan struct{} { return s.epochs },
+		ResendListeners: func(_ context.Context, stream uint64, names []string) {
 			s.lock.Lock()
 			defer s.lock.Unlock()
 			for _, name := range names {
@@ -70,7 +70,7 @@ func (s *fakeHost) with(do func()) {
 // condition returns the sentence of the condition, "" if it is not active.
 func (s *fakeHost) condition() string {
 	synctest.Wait()
-	for _, c := range s.Board.Conditions() {
+	for _, c := range s.Conditions.Conditions() {
 		if c.Code == ConditionUnbound {
 			return c.Sentence
 		}
@@ -80,9 +80,9 @@ func (s *fakeHost) condition() string {
 
 func (s *fakeHost) refuse(stream xds.Stream, message string, names ...string) {
 	kept := make([]string, len(names))
-	rest, _ := s.Refused(stream, xds.Refusal{Type: resource.ListenerType, Resources: names,
-		Versions: slices.Clone(kept), InUse: kept,
-		Error: "Error adding/updating listener(s) " + message, First: true})
+	rest, _ := s.OnNack(stream, xds.Refusal{Type: resource.ListenerType, Resources: names,
+		Versions: slices.Clone(kept), VersionsInUse: kept,
+		Error: "Error adding/updating listener(s) " + message, NothingAccepted: true})
 	for _, name := range rest.Resources {
 		s.mesh[name] = true
 	}
@@ -171,7 +171,7 @@ func TestUnbound(t *testing.T) {
 		if got := s.condition(); got != taken || !slices.Equal(s.retried, []string{"2 web"}) {
 			t.Errorf("free: %q, retried %q", got, s.retried)
 		}
-		s.Recovered(next, resource.ListenerType, []string{"web"})
+		s.OnRecovery(next, resource.ListenerType, []string{"web"})
 		if got := s.condition(); got != "" || len(s.Problems()) > 0 {
 			t.Errorf("bound: %q", got)
 		}
@@ -186,8 +186,8 @@ func TestUnbound(t *testing.T) {
 		if got := s.condition(); got != "" || s.NotReadyReason() != "" {
 			t.Errorf("removed: %q %q", got, s.NotReadyReason())
 		}
-		s.StreamEnded(old)
-		s.StreamEnded(next)
+		s.OnStreamEnd(old)
+		s.OnStreamEnd(next)
 		if len(s.streams) > 0 {
 			t.Errorf("%d streams", len(s.streams))
 		}
@@ -206,11 +206,11 @@ func TestUnbound_FirstResourcesRefused(t *testing.T) {
 		"listener(s) web: bad filter" {
 		t.Errorf("%q", why)
 	}
-	s.Accepted(stream, resource.ClusterType)
+	s.OnAck(stream, resource.ClusterType)
 	if s.NotReadyReason() == "" {
 		t.Error("it has accepted only clusters")
 	}
-	s.Accepted(stream, resource.ListenerType)
+	s.OnAck(stream, resource.ListenerType)
 	if why := s.NotReadyReason(); why != "" {
 		t.Errorf("%q", why)
 	}

@@ -16,14 +16,14 @@ import (
 
 // ReadDirectory returns at most most+1 entries of a directory, sorted by name. It may return
 // entries together with an error.
-func ReadDirectory(path string, most int) ([]fs.DirEntry, error) {
+func ReadDirectory(path string, maxEntries int) ([]fs.DirEntry, error) {
 	// With O_DIRECTORY, opening fails instead of waiting if the path is a FIFO.
 	directory, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = directory.Close() }()
-	entries, err := directory.ReadDir(most + 1)
+	entries, err := directory.ReadDir(maxEntries + 1)
 	slices.SortFunc(entries, func(a, b fs.DirEntry) int { return cmp.Compare(a.Name(), b.Name()) })
 	if errors.Is(err, io.EOF) {
 		err = nil
@@ -56,12 +56,15 @@ func regular(file *os.File, err error) (*os.File, error) {
 
 // Read returns the content of a regular file. It returns an error if the file has more than most
 // bytes.
-func Read(path string, most int64) ([]byte, error) { return content(most)(OpenRegular(path)) }
+func Read(path string, maxBytes int64) ([]byte,
+	error) {
+	return content(maxBytes)(OpenRegular(path))
+}
 
 // ReadIn is like Read for a file in a directory that another user owns. It returns an error for a
 // symbolic link that leads out of the directory.
-func ReadIn(directory *os.Root, name string, most int64) ([]byte, error) {
-	return content(most)(regular(directory.OpenFile(name, flags, 0)))
+func ReadIn(directory *os.Root, name string, maxBytes int64) ([]byte, error) {
+	return content(maxBytes)(regular(directory.OpenFile(name, flags, 0)))
 }
 
 func content(most int64) func(*os.File, error) ([]byte, error) {

@@ -40,7 +40,7 @@ func (r Record) head() []byte {
 
 // DropExcess omits the records that would make a file too large. It returns the other records and
 // the number of omitted ones.
-func (f Format) DropExcess(records []Record) (fitting []Record, without int) {
+func (f Format) DropExcess(records []Record) (fitting []Record, dropped int) {
 	total := len(f.Header)
 	for _, r := range records {
 		if size := len(r.head()) + len(r.Text); total+size <= f.MaxBytes {

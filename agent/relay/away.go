@@ -39,7 +39,7 @@ func classOf(err error) string {
 func (s *Server) showAway(worst state, next Status) {
 	if worst.err == nil {
 		s.away = away{}
-		s.options.Board.Clear(conditionAway)
+		s.options.Conditions.Clear(conditionAway)
 		return
 	}
 	now := away{worst.address, classOf(worst.err), next.State}
@@ -52,7 +52,7 @@ func (s *Server) showAway(worst state, next Status) {
 		consequence = "Envoy is served the configuration that was accepted at " +
 			next.Cache.Format(time.RFC3339)
 	}
-	s.options.Board.Raise(conditionAway, condition.Error, fmt.Sprintf(
+	s.options.Conditions.Raise(conditionAway, condition.Error, fmt.Sprintf(
 		"no connection to the upstream server since %s: %s; %s",
 		worst.since.Format(time.RFC3339), next.Error, consequence))
 }

@@ -69,10 +69,10 @@ func TestUpstream_ThatResetsIsOneEvent(t *testing.T) {
 // TestServer_FailuresOfAClassAreOneEvent checks that errors of one class cause one event, even if
 // their ports, times or sessions differ.
 func TestServer_FailuresOfAClassAreOneEvent(t *testing.T) {
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	events, end := board.Watch(100)
 	defer end()
-	s := New(Options{Board: board})
+	s := New(Options{Conditions: board})
 	sessions := []*session{{}, {}, {}}
 	for _, one := range sessions {
 		s.join(one)

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	xdsresource "outrider.org/outrider/agent/resource"
 )
 
@@ -66,7 +66,7 @@ type accepted struct {
 type Cache struct {
 	path  string
 	most  int // maximum size of the file in bytes
-	board *condition.Board
+	board *condition.Registry
 	dirty chan struct{} // signals that the file must be written; has room for one signal
 
 	mu     sync.Mutex
@@ -89,7 +89,7 @@ const (
 )
 
 // OpenCache reads the cache from a file. An invalid file raises a condition and is ignored.
-func OpenCache(path string, board *condition.Board) *Cache {
+func OpenCache(path string, board *condition.Registry) *Cache {
 	c := &Cache{path: path, most: maxFileBytes, board: board, dirty: make(chan struct{}, 1)}
 	nodes, err := readFile(path)
 	if err != nil {
@@ -258,7 +258,7 @@ func (c *Cache) run(ctx context.Context) error {
 			}
 			return nil
 		}
-		again = part.RetryTimer(c.write())
+		again = lifecycle.RetryTimer(c.write())
 		pause = writeInterval
 	}
 }

@@ -29,7 +29,7 @@ func held(names ...string) map[string]resource {
 func written(t testing.TB) (*Cache, []byte) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "cache")
-	c := OpenCache(path, condition.NewBoard())
+	c := OpenCache(path, condition.NewRegistry())
 	c.put("node", clusterType, "v1", held("a", "b"))
 	c.put("node", endpointType, "v2", held())
 	c.put("node", xdsresource.SecretType, "v3", held("key"))
@@ -44,7 +44,7 @@ func written(t testing.TB) (*Cache, []byte) {
 
 func TestCache_SurvivesARestart(t *testing.T) {
 	before, text := written(t)
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	after := OpenCache(before.path, board)
 	for _, of := range []identity{"node", "other"} {
 		for _, typeURL := range []string{clusterType, endpointType} {
@@ -75,7 +75,7 @@ func TestCache_SurvivesARestart(t *testing.T) {
 }
 
 func TestCache_HoldsTwoNodes(t *testing.T) {
-	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewRegistry())
 	for _, of := range []identity{"a", "b", "a", "c"} {
 		c.put(of, clusterType, "v", held("x"))
 	}
@@ -103,7 +103,7 @@ func TestCache_RefusesDamagedFiles(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			path, board := filepath.Join(t.TempDir(), "cache"), condition.NewBoard()
+			path, board := filepath.Join(t.TempDir(), "cache"), condition.NewRegistry()
 			if err := os.WriteFile(path, test.text, 0o600); err != nil {
 				t.Fatal(err)
 			}
@@ -126,7 +126,7 @@ func TestCache_RefusesDamagedFiles(t *testing.T) {
 }
 
 func TestCache_ReportsThatItCannotBeWritten(t *testing.T) {
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	c := OpenCache(filepath.Join(t.TempDir(), "none", "cache"), board)
 	c.put("node", clusterType, "v", held("a"))
 	_ = c.write()
@@ -138,7 +138,7 @@ func TestCache_ReportsThatItCannotBeWritten(t *testing.T) {
 // TestCache_LeavesOutWhatDoesNotFit checks that a file that would be too large is written without
 // the older node, and if necessary without the largest Wasm modules.
 func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	c := OpenCache(filepath.Join(t.TempDir(), "cache"), board)
 	c.most = 10 << 10
 	c.put("old", clusterType, "v", map[string]resource{"a": {name: "a", body: make([]byte, 6<<10)}})
@@ -168,7 +168,7 @@ func TestCache_LeavesOutWhatDoesNotFit(t *testing.T) {
 }
 
 func TestCache_IsWrittenAtTheEnd(t *testing.T) {
-	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewRegistry())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.run(ctx) }()
@@ -187,7 +187,7 @@ func TestCache_IsWrittenAtTheEnd(t *testing.T) {
 func TestCache_IsWrittenAgainAfterAFailure(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		folder := filepath.Join(t.TempDir(), "none")
-		c := OpenCache(filepath.Join(folder, "cache"), condition.NewBoard())
+		c := OpenCache(filepath.Join(folder, "cache"), condition.NewRegistry())
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- c.run(ctx) }()
@@ -211,7 +211,7 @@ func TestCache_IsWrittenAgainAfterAFailure(t *testing.T) {
 }
 
 func TestCache_IsWrittenSoonAfterAChange(t *testing.T) {
-	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+	c := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewRegistry())
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- c.run(ctx) }()
@@ -321,7 +321,7 @@ func FuzzParseRequest(f *testing.F) {
 // TestCache_OfAnEarlierAgent reads a cache file that an agent wrote before package recordfile
 // existed.
 func TestCache_OfAnEarlierAgent(t *testing.T) {
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	c := OpenCache("testdata/cache-1", board)
 	for _, want := range []struct {
 		of               identity

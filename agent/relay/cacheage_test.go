@@ -24,7 +24,7 @@ func TestCache_MaxAge(t *testing.T) {
 		t.Fatal(err)
 	}
 	for age, served := range map[time.Duration]bool{0: true, 2 * hour: true, hour / 2: false} {
-		after := OpenCache(before.path, condition.NewBoard())
+		after := OpenCache(before.path, condition.NewRegistry())
 		after.setMaxAge(age)
 		known, _ := after.get("node", clusterType)
 		after.reportExpired("node")
@@ -51,7 +51,7 @@ func TestCache_MaxAge(t *testing.T) {
 // unreachable receives no resources that are too old, and that the status says so.
 func TestSession_CacheTooOldIsNotServed(t *testing.T) {
 	for _, age := range []time.Duration{0, time.Minute} {
-		cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+		cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewRegistry())
 		cache.put(identityOf(testNode(t), "127.0.0.1:1"), clusterType, "v", held("a"))
 		cache.nodes[0].saved = time.Now().Add(-time.Hour)
 		if err := cache.write(); err != nil {

@@ -78,10 +78,10 @@ func TestSession_NodeOfApplications(t *testing.T) {
 		for _, delta := range []bool{true, false} {
 			up := startUpstream(t, "127.0.0.1:0")
 			options := Options{Upstream: serverAt(up.address),
-				Board: condition.NewBoard(), IsEnvoy: func(net.Addr) bool { return false },
+				Conditions: condition.NewRegistry(), IsEnvoy: func(net.Addr) bool { return false },
 				Subscriptions: []Subscription{{TypeURL: "own",
 					Apply: func([]*anypb.Any, []string) error { return nil }}}}
-			options.Cache = OpenCache(filepath.Join(t.TempDir(), "cache"), options.Board)
+			options.Cache = OpenCache(filepath.Join(t.TempDir(), "cache"), options.Conditions)
 			if known {
 				options.ApplicationNode = func() *corev3.Node { return testNode(t) }
 			}

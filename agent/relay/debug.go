@@ -9,19 +9,19 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // DebugServer serves istiod's debug information over HTTP: GET /debug/NAME, for example
 // /debug/config_dump?proxyID=ID. Only the configured local users may connect, because istiod treats
 // every request as one of this host.
 type DebugServer struct {
-	part.Readiness
-	Server  *Server
-	Address string   // listening address, as host:port
-	Users   []uint32 // UIDs of the local users that may connect
-	Board   *condition.Board
-	Logger  *slog.Logger
+	lifecycle.Readiness
+	Server     *Server
+	Address    string   // listening address, as host:port
+	Users      []uint32 // UIDs of the local users that may connect
+	Conditions *condition.Registry
+	Logger     *slog.Logger
 }
 
 // conditionDebug is active while DebugServer cannot bind its address.
@@ -39,15 +39,15 @@ func (t *DebugServer) Run(ctx context.Context) error {
 	routes := http.NewServeMux()
 	routes.HandleFunc("GET /debug/{name...}", t.debug)
 	return admission.Service{Address: t.Address, Users: t.Users, Handler: routes, Logger: t.Logger,
-		Refusal:      `{"error":"this user may not read from istiod, or has too many connections"}`,
+		RefusalBody:  `{"error":"this user may not read from istiod, or has too many connections"}`,
 		WriteTimeout: 2 * debugTimeout,
-		Bound: func(err error) {
+		OnBind: func(err error) {
 			t.MarkReady()
 			if err == nil {
-				t.Board.Clear(conditionDebug)
+				t.Conditions.Clear(conditionDebug)
 				return
 			}
-			t.Board.Raise(conditionDebug, condition.Warning, fmt.Sprintf(
+			t.Conditions.Raise(conditionDebug, condition.Warning, fmt.Sprintf(
 				"no tap on [discovery] debug_address: %v; it is tried again every second", err))
 		}}.Serve(ctx)
 }

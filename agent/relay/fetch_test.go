@@ -20,7 +20,7 @@ func TestBootstrap_CachedForTheNodeWithAnotherAddress(t *testing.T) {
 	const address = "127.0.0.1:1"
 	old := &corev3.Node{Id: "sidecar~10.0.0.1~vm.ns~ns.svc.cluster.local"}
 	now := &corev3.Node{Id: "sidecar~10.0.0.2~vm.ns~ns.svc.cluster.local"}
-	cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+	cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewRegistry())
 	body, err := proto.Marshal(&anypb.Any{TypeUrl: xdsresource.BootstrapType, Value: []byte("last")})
 	if err != nil {
 		t.Fatal(err)

@@ -94,7 +94,8 @@ func (s *Server) uses(session *session, now target) {
 	if why.Error != "" {
 		sentence += ": " + why.Error
 	}
-	s.options.Board.Publish(condition.Event{Kind: condition.KindDiscoveryMoved, Sentence: sentence,
+	s.options.Conditions.Publish(condition.Event{Kind: condition.KindDiscoveryMoved,
+		Sentence: sentence,
 		Fields: map[string]string{"address": now.address, "before": before.address,
 			"reason": why.Error}})
 }

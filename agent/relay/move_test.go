@@ -91,7 +91,7 @@ func TestMove_KilledServer(t *testing.T) {
 	r := startRelay(t, serverAt(addresses...), filepath.Join(t.TempDir(), "cache"))
 	startEnvoy(t, r.socket, true)
 	answers(t, 20*time.Second, port, "a.test", "first answers")
-	if got := r.Status(); got.Address != addresses[0] || len(got.Unused) != 1 {
+	if got := r.Status(); got.Address != addresses[0] || len(got.UnusedAddresses) != 1 {
 		t.Errorf("status %+v", got)
 	}
 
@@ -119,9 +119,10 @@ func TestMove_KilledServer(t *testing.T) {
 	if got := moves(t, events); len(got) != 1 || got[0] != addresses[1] {
 		t.Errorf("moved to %v", got)
 	}
-	if got := r.Status(); got.State != Connected || got.Unused[0].Address != addresses[0] ||
-		!strings.Contains(got.Unused[0].Error, "EOF") &&
-			!strings.Contains(got.Unused[0].Error, "reset") {
+	if got := r.Status(); got.State != Connected ||
+		got.UnusedAddresses[0].Address != addresses[0] ||
+		!strings.Contains(got.UnusedAddresses[0].Error, "EOF") &&
+			!strings.Contains(got.UnusedAddresses[0].Error, "reset") {
 		t.Errorf("status %+v", got)
 	}
 	// The new server sends only what changes after the move.
@@ -188,7 +189,7 @@ func TestMove_ServerThatStopsGracefully(t *testing.T) {
 	if got := moves(t, events); len(got) != 1 {
 		t.Errorf("moved to %v", got)
 	}
-	if got := r.Status().Unused; len(got) != 1 ||
+	if got := r.Status().UnusedAddresses; len(got) != 1 ||
 		got[0].Error != "the upstream server "+first.address+" closes the connection" &&
 			!strings.Contains(got[0].Error, "connection refused") {
 		t.Errorf("unused %+v", got)
@@ -262,7 +263,7 @@ func TestMove_NameWithSeveralAddresses(t *testing.T) {
 	if first, second := serve(one, other), serve(one, other); first == second {
 		t.Error("the address that ended the stream is used again")
 	}
-	if got := r.Status(); got.Address != name || len(got.Unused) > 0 {
+	if got := r.Status(); got.Address != name || len(got.UnusedAddresses) > 0 {
 		t.Errorf("status %+v", got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 func elsewhere(t *testing.T, host *parts.OtherHost, address string) string {
 	t.Helper()
 	var listener net.Listener
-	host.Do(t, func() {
+	host.RunOn(t, func() {
 		var err error
 		if listener, err = net.Listen("tcp", net.JoinHostPort(host.Address, "0")); err != nil {
 			t.Fatal(err)
@@ -48,7 +48,7 @@ func TestIstiod_BadNetworks(t *testing.T) {
 				t.Fatal(err)
 			}
 			bad := time.Now()
-			host.Filter(t, rule)
+			host.SetFilterRule(t, rule)
 			i.service("a", port, second)
 			if rule == "drop" {
 				parts.Eventually(t, time.Minute, "the loss is noticed", func() bool {
@@ -58,7 +58,7 @@ func TestIstiod_BadNetworks(t *testing.T) {
 				parts.Eventually(t, time.Minute, "connecting times out", func() bool {
 					return strings.Contains(r.Status().Error, "cannot connect")
 				})
-				host.Filter(t, "")
+				host.SetFilterRule(t, "")
 			}
 			well := time.Now()
 			answers(t, time.Minute, port, "a.test", "second answers")

@@ -53,9 +53,9 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	above.expect(xdsresource.ListenerType)
 
 	_, aboveLast := subscribe()
-	r.EndStreams()
+	r.EndOlderStreams()
 	<-above.ended
-	// after EndStreams the session must not reconnect, even if Envoy sends a request
+	// after EndOlderStreams the session must not reconnect, even if Envoy sends a request
 	_ = third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: endpointType})
 	select {
 	case err := <-aboveLast.ended:

@@ -14,7 +14,7 @@
 // answers from the Cache. Its next upstream stream then starts from the resources that Envoy has.
 //
 // The agent's own traffic uses the same streams: a Subscription receives the responses of its type
-// (Options.Subscriptions), Server.Announce sends a request such as the workload's health.
+// (Options.Subscriptions), Server.AnnounceToUpstream sends a request such as the workload's health.
 //
 // Queues are bounded: a session holds one response, and two more with extension configurations. It
 // does not read from the upstream server while Envoy does not read from it. If the upstream server
@@ -44,22 +44,22 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/xds"
 )
 
 // Options configures a relay Server.
 type Options struct {
-	Upstream Upstream
-	InUse    *AddressInUse // receives the address in use; nil: no other component needs it
-	Cache    *Cache        // stores accepted resources; nil: no cache
-	Board    *condition.Board
-	Logger   *slog.Logger
+	Upstream   Upstream
+	InUse      *AddressInUse // receives the address in use; nil: no other component needs it
+	Cache      *Cache        // stores accepted resources; nil: no cache
+	Conditions *condition.Registry
+	Logger     *slog.Logger
 	// UserAgent is the name and version of the program, which is sent to the upstream server; "":
 	// the user agent of gRPC.
 	UserAgent string
 	// Certificate returns the workload's certificate. The relay presents it to the upstream server
-	// if Upstream.Workload is set.
+	// if Upstream.UseWorkloadCertificate is set.
 	Certificate func() (*tls.Certificate, error)
 	// Subscriptions are the types that the agent itself requests from the upstream server.
 	Subscriptions []Subscription
@@ -76,15 +76,15 @@ type Options struct {
 	// subscriptions.
 	ApplicationNode func() *corev3.Node
 	OnListeners     func() // called after an Envoy has accepted listeners; nil: no call
-	// CacheAfter is the time for which a new stream waits for a connection to the upstream server
+	// CacheDelay is the time for which a new stream waits for a connection to the upstream server
 	// before it is served from the cache; 0: 500 ms.
-	CacheAfter time.Duration
+	CacheDelay time.Duration
 }
 
 // Server relays xDS streams of Envoys and applications to an upstream server. Its methods are safe
 // for concurrent use.
 type Server struct {
-	part.Readiness
+	lifecycle.Readiness
 	options  Options
 	upstream atomic.Pointer[Upstream]
 	inUse    *AddressInUse
@@ -93,7 +93,7 @@ type Server struct {
 	modules        *modules
 	envoys, others *share
 
-	refusals *xds.Refusals
+	refusals *xds.RefusalConditions
 	// number of upstream streams that ended while their Envoy was connected
 	lost atomic.Uint64
 	// ports on which the accepted listeners demand mutual TLS; nil: no Envoy has accepted listeners
@@ -103,7 +103,7 @@ type Server struct {
 	sessions map[*session]state
 	lastID   uint64
 	latest   *session // session that opened its upstream stream last; nil after its end
-	// EndStreams was called, so only the session latest may reconnect
+	// EndOlderStreams was called, so only the session latest may reconnect
 	leaving   bool
 	announced map[string]*rpcstatus.Status // errors in announced requests, by type; see Announce
 	shown     Status
@@ -113,11 +113,12 @@ type Server struct {
 
 // New returns a Server with the given options.
 func New(options Options) *Server {
-	if options.CacheAfter == 0 {
-		options.CacheAfter = defaultPatience
+	if options.CacheDelay == 0 {
+		options.CacheDelay = defaultPatience
 	}
 	s := &Server{options: options, sessions: map[*session]state{},
-		refusals: xds.NewRefusals(options.Board, func(string) string { return conditionRefusals },
+		refusals: xds.NewRefusalConditions(options.Conditions,
+			func(string) string { return conditionRefusals },
 			refusedPrefix),
 		announced: map[string]*rpcstatus.Status{}, unused: map[string]UnusedAddress{},
 		inUse: options.InUse, seed: maphash.MakeSeed(),

@@ -79,8 +79,8 @@ func (i *istiod) remove(name string) {
 type running struct {
 	*Server
 	socket string
-	board  *condition.Board
-	log    parts.Log
+	board  *condition.Registry
+	log    parts.SyncBuffer
 	stop   func()
 }
 
@@ -89,20 +89,20 @@ func serverAt(addresses ...string) Upstream { return Upstream{Addresses: address
 // startRelay starts a relay. cache is the path of its cache file, or "".
 func startRelay(t testing.TB, upstream Upstream, cache string) *running {
 	t.Helper()
-	options := Options{Upstream: upstream, Board: condition.NewBoard()}
+	options := Options{Upstream: upstream, Conditions: condition.NewRegistry()}
 	if cache != "" {
-		options.Cache = OpenCache(cache, options.Board)
+		options.Cache = OpenCache(cache, options.Conditions)
 	}
 	return startRelayWith(t, options)
 }
 
 func startRelayWith(t testing.TB, options Options) *running {
 	t.Helper()
-	if options.Board == nil {
-		options.Board = condition.NewBoard()
+	if options.Conditions == nil {
+		options.Conditions = condition.NewRegistry()
 	}
 	options.Upstream.ConnectTimeout = 5 * time.Second
-	r := &running{socket: filepath.Join(parts.ShortDir(t), "xds.sock"), board: options.Board}
+	r := &running{socket: filepath.Join(parts.ShortDir(t), "xds.sock"), board: options.Conditions}
 	options.Logger = slog.New(
 		slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r.Server = New(options)

@@ -48,7 +48,7 @@ type session struct {
 
 	// receives a value when Server.Configure has changed the upstream server
 	reconfigured chan struct{}
-	announce     chan struct{} // receives a value when Server.Announce has a new announcement
+	announce     chan struct{} // receives a value when Server.AnnounceToUpstream has a new announcement
 	query        chan chan<- []TypeStatus
 	// receives a value when the session must reconnect because another one has ended; see
 	// session.renew
@@ -69,7 +69,7 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	defer cancel() // ends the session's link and the goroutine that receives from Envoy
 	session := &session{server: s, stream: stream, delta: delta, log: s.options.Logger,
 		watches: map[string]*watch{}, upstream: *s.upstream.Load(), events: make(chan event),
-		retry: time.NewTimer(0), patience: time.NewTimer(s.options.CacheAfter),
+		retry: time.NewTimer(0), patience: time.NewTimer(s.options.CacheDelay),
 		reconfigured: make(chan struct{}, 1), announce: make(chan struct{}, 1),
 		query: make(chan chan<- []TypeStatus), renewed: make(chan struct{}, 1)}
 	session.targets = s.newTargets(session.upstream)
@@ -235,7 +235,7 @@ func (s *session) acknowledge(w *watch, r *request) error {
 		cache.put(identityOf(s.node, answered.from.upstream.name()), w.typeURL,
 			w.version, w.held)
 	}
-	s.server.refusals.Accepted(s.id, w.typeURL, nil)
+	s.server.refusals.RemoveAccepted(s.id, w.typeURL, nil)
 	return nil
 }
 

@@ -27,8 +27,8 @@ type Status struct {
 	Cache time.Time // when Envoy accepted the cached resources; only in state Cached
 	// Address is the address in use; without a connection, that of the last connection. Before the
 	// first connection it lists all addresses, separated by ", ".
-	Address string
-	Unused  []UnusedAddress // addresses that are not in use; empty until the first connection
+	Address         string
+	UnusedAddresses []UnusedAddress // addresses that are not in use; empty until the first connection
 }
 
 // errConnecting is the error of a session whose first connection attempt is still running.
@@ -62,7 +62,7 @@ func (s *Server) leave(session *session) {
 	defer s.mu.Unlock()
 	delete(s.sessions, session)
 	s.left(session)
-	s.refusals.Ended(session.id)
+	s.refusals.RemoveStream(session.id)
 	s.updateStatus()
 }
 
@@ -123,7 +123,7 @@ func (s *Server) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.shown
-	now.Address, now.Unused = s.addressStatus()
+	now.Address, now.UnusedAddresses = s.addressStatus()
 	return now
 }
 
@@ -143,7 +143,7 @@ func (s *session) refused(typeURL, version, message string) {
 	}
 	s.log.Warn("resources of upstream server refused (NACK)", "type", typeURL, "version", version,
 		"error", message)
-	s.server.options.Board.Publish(condition.Event{Kind: condition.KindResourcesRefused,
+	s.server.options.Conditions.Publish(condition.Event{Kind: condition.KindResourcesRefused,
 		Sentence: refusedPrefix + message,
 		Fields:   map[string]string{"type": typeURL, "error": message}})
 	s.server.refusals.Add(s.id, typeURL, nil, xdsresource.TypeName(typeURL)+": "+message)

@@ -27,7 +27,7 @@ type strictPorts struct {
 // Envoy accepted last demand a client certificate (strict), and whether the port has filter chains
 // of its own (own). by is always empty, because the upstream server does not send the policy.
 // StrictPorts returns nil if no port demands client certificates.
-func (s *Server) StrictPorts() func(port uint16) (by from.Origin, strict, own bool) {
+func (s *Server) StrictPorts() func(port uint16) (policy from.Origin, strict, ownPort bool) {
 	p := s.strict.Load()
 	if p == nil || !p.rest && !slices.Contains(slices.Collect(maps.Values(p.ports)), true) {
 		return nil

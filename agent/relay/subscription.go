@@ -23,11 +23,11 @@ type Subscription struct {
 	Apply func(resources []*anypb.Any, removed []string) error
 }
 
-// Announce makes the agent send a request without resource names on each stream to the upstream
-// server: on open streams immediately, and on later ones after Envoy's first request for listeners.
-// problem is the error detail of the request; nil: none. A later call with the same type replaces
-// the request. In this way the agent reports the workload's health to istiod.
-func (s *Server) Announce(typeURL string, problem *rpcstatus.Status) {
+// AnnounceToUpstream makes the agent send a request without resource names on each stream to the
+// upstream server: on open streams immediately, and on later ones after Envoy's first request for
+// listeners. problem is the error detail of the request; nil: none. A later call with the same type
+// replaces the request. In this way the agent reports the workload's health to istiod.
+func (s *Server) AnnounceToUpstream(typeURL string, problem *rpcstatus.Status) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.announced[typeURL] = problem
@@ -92,7 +92,7 @@ func (s *session) apply(own *Subscription, r *response) error {
 	if err := own.apply(r.resources, r.removed); err != nil {
 		return s.refuse(r, err)
 	}
-	s.server.refusals.Accepted(s.id, r.typeURL, nil)
+	s.server.refusals.RemoveAccepted(s.id, r.typeURL, nil)
 	answer.version = r.version
 	if cache := s.cache(); cache != nil && len(r.resources) > 0 {
 		held := map[string]resource{}

@@ -23,7 +23,8 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 	cache := filepath.Join(t.TempDir(), "cache")
 	start := func() *running {
 		return startRelayWith(t, Options{Upstream: serverAt(up.address),
-			Cache: OpenCache(cache, condition.NewBoard()), Subscriptions: []Subscription{{tableType,
+			Cache: OpenCache(cache,
+				condition.NewRegistry()), Subscriptions: []Subscription{{tableType,
 				func(resources []*anypb.Any, _ []string) error {
 					if string(resources[0].Value) == "bad" {
 						return errors.New("bad table")
@@ -33,7 +34,7 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 				}}}})
 	}
 	r := start()
-	r.Announce(healthType, &rpcstatus.Status{Code: 13, Message: "down"})
+	r.AnnounceToUpstream(healthType, &rpcstatus.Status{Code: 13, Message: "down"})
 	envoy := r.connect(t, true, false)
 	envoy.send(&discoveryv3.DeltaDiscoveryRequest{Node: testNode(t), TypeUrl: clusterType})
 	above := up.accept()
@@ -65,7 +66,7 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 	if r.condition(conditionRefusals) == "" {
 		t.Error("the refusal is not reported")
 	}
-	r.Announce(healthType, nil)
+	r.AnnounceToUpstream(healthType, nil)
 	expect(healthType, "", "")
 
 	above.end(status.Error(codes.Unavailable, "gone"))

@@ -75,10 +75,15 @@ func TestUpstream_Authentication(t *testing.T) {
 		"certificate": {func(u *Upstream) {
 			u.TokenFile, u.CertFile, u.KeyFile = "", cert, keyFile
 		}, ""},
-		"workload's certificate": {func(u *Upstream) { u.TokenFile, u.Workload = "", true }, ""},
-		"plaintext":              {func(u *Upstream) { *u = serverAt(istiod.Plain) }, ""},
-		"nothing":                {func(u *Upstream) { u.TokenFile = "" }, "Unauthenticated"},
-		"expired token":          {func(u *Upstream) { u.TokenFile = expired }, "expired: the token expired on"},
+		"workload's certificate": {func(u *Upstream) {
+			u.TokenFile, u.UseWorkloadCertificate = "",
+				true
+		}, ""},
+		"plaintext": {func(u *Upstream) { *u = serverAt(istiod.PlaintextAddress) },
+			""},
+		"nothing": {func(u *Upstream) { u.TokenFile = "" }, "Unauthenticated"},
+		"expired token": {func(u *Upstream) { u.TokenFile = expired },
+			"expired: the token expired on"},
 		"no token": {func(u *Upstream) { u.TokenFile = filepath.Join(folder, "none") },
 			"cannot read token"},
 		"other root":   {func(u *Upstream) { u.RootFile = other }, "unknown authority"},
@@ -122,7 +127,7 @@ func TestUpstream_Authentication(t *testing.T) {
 			t.Errorf("syncz: %v", err)
 		}
 		tap := &DebugServer{Server: r.Server, Address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t)),
-			Users: []uint32{uint32(os.Getuid())}, Board: r.board, Logger: r.options.Logger}
+			Users: []uint32{uint32(os.Getuid())}, Conditions: r.board, Logger: r.options.Logger}
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() { ended <- tap.Run(ctx) }()

@@ -30,15 +30,15 @@ type Upstream struct {
 	// server name for SNI and for the check of the certificate; "": host of the address
 	ServerName string
 	// URI SAN that the server's certificate must have: spiffe://ID, or the end of the URI; "": any
-	Identity       string
-	TokenFile      string // file with a JWT, which is sent over TLS only; "": none
-	CertFile       string // file with the client certificate; "": none
-	KeyFile        string
-	Workload       bool // the client certificate is that of the workload
-	ClusterID      string
-	Namespace      string // namespace of the workload, for debug requests
-	ServiceAccount string
-	ConnectTimeout time.Duration
+	Identity               string
+	TokenFile              string // file with a JWT, which is sent over TLS only; "": none
+	CertFile               string // file with the client certificate; "": none
+	KeyFile                string
+	UseWorkloadCertificate bool // the client certificate is that of the workload
+	ClusterID              string
+	Namespace              string // namespace of the workload, for debug requests
+	ServiceAccount         string
+	ConnectTimeout         time.Duration
 }
 
 // name returns the key of the server in the cache. The order of the addresses does not affect it.
@@ -113,7 +113,7 @@ func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption
 		}
 		config.Certificates = []tls.Certificate{pair}
 	}
-	if u.Workload {
+	if u.UseWorkloadCertificate {
 		certificate, err := server.Certificate()
 		if err != nil {
 			return nil, err
@@ -121,7 +121,7 @@ func (u Upstream) dialOptions(address string, server Options) ([]grpc.DialOption
 		config.Certificates = []tls.Certificate{*certificate}
 	}
 	if u.TokenFile != "" {
-		token := pki.Bearer{File: u.TokenFile}
+		token := pki.BearerToken{File: u.TokenFile}
 		if _, err := token.Token(); err != nil {
 			return nil, err
 		}

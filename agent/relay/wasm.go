@@ -105,7 +105,7 @@ func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	}
 	code, err := m.module(ctx, vm)
 	if err != nil {
-		return nil, errors.New(wasm.WithoutSecrets(err.Error()))
+		return nil, errors.New(wasm.RedactURL(err.Error()))
 	}
 	vm.Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
 		Local: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: code}}}}
@@ -165,7 +165,7 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 	}
 	if strings.HasPrefix(from, "http://") && want == "" {
 		m.log.Warn("Wasm module is fetched over http:// without a sha256 to verify it",
-			"url", wasm.WithoutSecrets(from))
+			"url", wasm.RedactURL(from))
 	}
 	done := m.fetches.DoChan(from+" "+secret, func() (any, error) {
 		return m.inAttempts(context.WithoutCancel(ctx), limit,
@@ -182,11 +182,12 @@ func (m *modules) module(ctx context.Context, vm *wasmv3.VmConfig) ([]byte, erro
 		return nil, ctx.Err()
 	}
 	switch {
-	case !found.Has(want):
+	case !found.HasSHA256(want):
 		// The returned error is sent to the upstream server, which must not learn what the URL
 		// serves. So only the log has the checksum.
-		m.log.Warn("Wasm module does not match its configured sha256", "url", wasm.WithoutSecrets(from), "sha256",
-			strings.Join(found.Sums, ", "), "want", want)
+		m.log.Warn("Wasm module does not match its configured sha256", "url", wasm.RedactURL(from),
+			"sha256",
+			strings.Join(found.SHA256Sums, ", "), "want", want)
 		return nil, fmt.Errorf("Wasm module %s does not have the SHA-256 %s; its actual SHA-256 "+
 			"is in the log",
 			from, want)

@@ -158,7 +158,7 @@ func TestModules_AreBounded(t *testing.T) {
 	}))
 	defer server.Close()
 	defer http.DefaultClient.CloseIdleConnections()
-	var output parts.Log
+	var output parts.SyncBuffer
 	m := &modules{log: slog.New(slog.NewTextHandler(&output, nil)), client: localClient,
 		known: map[[sha256.Size]byte][]byte{}}
 	vm := remoteVM(server.URL, "", "")
@@ -200,7 +200,7 @@ func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewBoard())
+		cache := OpenCache(filepath.Join(t.TempDir(), "cache"), condition.NewRegistry())
 		cache.put("node", xdsresource.ExtensionType, "1", map[string]resource{"x": received.resources[0]})
 		m := &modules{cache: cache, known: map[[sha256.Size]byte][]byte{}}
 		if got, err := m.resource(t.Context(), body); err != nil || string(got) != want {
@@ -212,7 +212,7 @@ func TestModules_SourceOfUpstreamIsIgnored(t *testing.T) {
 // TestModules_FailuresAreRetried checks that a failed fetch is repeated at growing intervals.
 func TestModules_FailuresAreRetried(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m := New(Options{Board: condition.NewBoard()}).modules
+		m := New(Options{Conditions: condition.NewRegistry()}).modules
 		var moments []time.Duration
 		started := time.Now()
 		_, err := m.inAttempts(t.Context(), moduleTime, func(context.Context) (wasm.Module, error) {
@@ -246,7 +246,7 @@ func TestModules_TimeoutIsCapped(t *testing.T) {
 }
 
 // localClient fetches modules from local addresses, too.
-var localClient = wasm.Client{Allowed: func(string) bool { return true }}
+var localClient = wasm.Client{AllowsLocalAddress: func(string) bool { return true }}
 
 // remoteVM returns the VM configuration of a Wasm filter with a remote module.
 func remoteVM(from, sum, secret string) *wasmv3.VmConfig {

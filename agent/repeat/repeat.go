@@ -19,14 +19,14 @@ type ReportTimes []time.Time
 
 // Next returns the time from which another report is allowed, if at most most reports are allowed
 // in any LimitPeriod. The result is now, or later.
-func (t *ReportTimes) Next(now time.Time, most int) time.Time {
+func (t *ReportTimes) Next(now time.Time, maxReports int) time.Time {
 	for len(*t) > 0 && now.Sub((*t)[0]) >= LimitPeriod {
 		*t = (*t)[1:]
 	}
-	if len(*t) < most {
+	if len(*t) < maxReports {
 		return now
 	}
-	return (*t)[len(*t)-most].Add(LimitPeriod)
+	return (*t)[len(*t)-maxReports].Add(LimitPeriod)
 }
 
 // Add adds the time of a report.
@@ -46,8 +46,8 @@ func ErrorClass(text string) string {
 // Limits bound the number of reports within LimitPeriod. A report belongs to a class of a subject,
 // such as a kind of event.
 type Limits struct {
-	Class int // reports of one class of a subject
-	All   int // reports of all classes of a subject
+	PerClass   int // reports of one class of a subject
+	PerSubject int // reports of all classes of a subject
 }
 
 // maxSubjects bounds the number of subjects of a Limiter. Further subjects share their limits.
@@ -76,7 +76,7 @@ func (l *Limiter) Allow(now time.Time, name, class string, limits Limits) (omitt
 	if of == nil {
 		of = &ReportTimes{}
 	}
-	if s.all.Next(now, limits.All).After(now) || of.Next(now, limits.Class).After(now) {
+	if s.all.Next(now, limits.PerSubject).After(now) || of.Next(now, limits.PerClass).After(now) {
 		s.omitted++
 		return 0, false
 	}
@@ -97,7 +97,8 @@ func (l *Limiter) Allow(now time.Time, name, class string, limits Limits) (omitt
 // ignored.
 func (l *Limiter) Fprintf(out io.Writer, format string, arguments ...any) {
 	text := fmt.Sprintf(format, arguments...)
-	omitted, ok := l.Allow(time.Now(), format, ErrorClass(text), Limits{Class: 3, All: 20})
+	omitted, ok := l.Allow(time.Now(), format, ErrorClass(text), Limits{PerClass: 3,
+		PerSubject: 20})
 	if !ok {
 		return
 	}

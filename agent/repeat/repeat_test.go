@@ -44,7 +44,7 @@ func TestTimes_AreOfAnySpan(t *testing.T) {
 
 func TestLimiter_BoundsClassesAndSubjects(t *testing.T) {
 	var l Limiter
-	limits := Limits{Class: 1, All: 20}
+	limits := Limits{PerClass: 1, PerSubject: 20}
 	now := time.Unix(0, 0)
 	count := func(name, class func(i int) string) (allowed int) {
 		for i := range 10_000 {

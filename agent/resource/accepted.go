@@ -16,27 +16,29 @@ type Client struct {
 // RefusedVersion describes a resource whose newest version a client refused. It is immutable.
 type RefusedVersion struct {
 	Resource *Resource `json:"resource"` // the refused version of the resource
-	// Accepted is the last accepted version, which clients continue to use; nil: none was accepted.
-	// Its content may be unknown.
-	Accepted *Resource `json:"accepted,omitempty"`
+	// LastAccepted is the last accepted version, which clients continue to use; nil: none was
+	// accepted. Its content may be unknown.
+	LastAccepted *Resource `json:"accepted,omitempty"`
 	// removed listeners that stay in the snapshot while the resource is refused
-	Replaced []Key  `json:"replaced,omitempty"`
-	Reason   string `json:"reason"` // error message of the refusing client
-	// Local reports whether each refusal has a cause on the client's host, or comes from an Envoy
-	// that is not the newest one of its proxy. If so, other clients receive the refused version.
-	Local bool `json:"local,omitempty"`
-	// Unbound reports whether all clients that refused the listener failed to bind it.
-	Unbound bool `json:"unbound,omitempty"`
+	RetainedListeners []Key  `json:"replaced,omitempty"`
+	Reason            string `json:"reason"` // error message of the refusing client
+	// LocalCause reports whether each refusal has a cause on the client's host, or comes from an
+	// Envoy that is not the newest one of its proxy. If so, other clients receive the refused
+	// version.
+	LocalCause bool `json:"local,omitempty"`
+	// BindFailed reports whether all clients that refused the listener failed to bind it.
+	BindFailed bool `json:"unbound,omitempty"`
 
 	// sequence number of the last snapshot with the accepted version; 0 if unknown
 	Sequence uint64 `json:"-"`
 	// time at which a newer version replaced the accepted one; zero if unknown
 	Since time.Time `json:"-"`
 	// number of retries, in which the refused version is sent to the refusing clients again
-	Attempt int `json:"-"`
-	// Offered reports whether new clients receive the refused version rather than the last accepted
-	// one: another client has accepted it, Local is set, or RetryRefused sends it again.
-	Offered bool `json:"-"`
+	Retries int `json:"-"`
+	// OfferToNewClients reports whether new clients receive the refused version rather than the
+	// last accepted one: another client has accepted it, Local is set, or RetryRefused sends it
+	// again.
+	OfferToNewClients bool `json:"-"`
 	// Retrying reports whether RetryRefused has sent the version again and no client has answered
 	// it yet.
 	Retrying bool `json:"-"`
@@ -44,10 +46,10 @@ type RefusedVersion struct {
 
 // InUse returns the last accepted version; nil if its content is unknown.
 func (r *RefusedVersion) InUse() *Resource {
-	if !r.Accepted.HasContent() {
+	if !r.LastAccepted.HasContent() {
 		return nil
 	}
-	return r.Accepted
+	return r.LastAccepted
 }
 
 // Nack is one client's refusal of one resource.
@@ -56,12 +58,12 @@ type Nack struct {
 	// version that the client continues to use, maybe without content; nil: none
 	HeldVersion *Resource
 	// removed listeners that the client still has, and that the refused one would replace
-	Replaces []*Resource
-	Reason   string
+	ReplacedListeners []*Resource
+	Reason            string
 	// the cause is on the client's host, or the client uses the resource although it answered with
 	// NACK
-	Local   bool
-	Unbound bool // Envoy cannot bind the listener
+	LocalCause bool
+	BindFailed bool // Envoy cannot bind the listener
 }
 
 // acceptance records which resources of a feed clients have accepted and refused.
@@ -73,7 +75,7 @@ type acceptance struct {
 	// last accepted version of each key, unless it is the newest one
 	accepted map[Key]version
 	removed  map[Key]version // last accepted versions of recently removed resources
-	// listeners that a policy closes, according to Change.Closed of the last publication
+	// listeners that a policy closes, according to Change.ClosedListeners of the last publication
 	closed map[Key]bool
 	// removed resources that remain in the snapshot because clients refused others
 	retained map[Key]bool
@@ -179,8 +181,8 @@ func (f *Feed) replaced(old, by *Resource) {
 		delete(f.retained, key)
 	}
 	stored, restored := f.restored[key]
-	if restored && stored.Accepted != nil {
-		last = version{resource: stored.Accepted}
+	if restored && stored.LastAccepted != nil {
+		last = version{resource: stored.LastAccepted}
 	}
 	last.refused = last.refused || restored || f.refusals[key] != nil
 	delete(f.restored, key)
@@ -285,26 +287,28 @@ func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 		m := f.refusals[key]
 		if m == nil {
 			m = &refusal{by: map[Client]bool{}, accepted: !f.unaccepted[key],
-				RefusedVersion: RefusedVersion{Resource: newest, Local: true, Unbound: true}}
+				RefusedVersion: RefusedVersion{Resource: newest, LocalCause: true,
+					BindFailed: true}}
 			f.refusals[key] = m
 		} else if m.by[client] && !m.Retrying && m.Reason == n.Reason {
 			continue
 		}
 		m.by[client] = true
-		m.Unbound = m.Unbound && n.Unbound
-		m.Local = m.Local && (n.Local || key.Type == ListenerType && f.outdated(client))
-		m.Accepted, m.Sequence = f.accepted[key].resource, f.accepted[key].sequence
+		m.BindFailed = m.BindFailed && n.BindFailed
+		m.LocalCause = m.LocalCause && (n.LocalCause || key.Type == ListenerType &&
+			f.outdated(client))
+		m.LastAccepted, m.Sequence = f.accepted[key].resource, f.accepted[key].sequence
 		m.Since = f.accepted[key].replaced
 		m.Reason, m.Retrying = n.Reason, false
-		for _, r := range n.Replaces {
+		for _, r := range n.ReplacedListeners {
 			if e.sets[r.Type][r.Name] != nil && !f.retained[r.Key()] || f.closed[r.Key()] {
 				continue
 			}
 			if _, ok := f.removed[r.Key()]; !ok && r.HasContent() {
 				f.removed[r.Key()] = version{resource: r, sequence: f.current.Sequence}
 			}
-			if !slices.Contains(m.Replaced, r.Key()) {
-				m.Replaced = append(slices.Clip(m.Replaced), r.Key())
+			if !slices.Contains(m.RetainedListeners, r.Key()) {
+				m.RetainedListeners = append(slices.Clip(m.RetainedListeners), r.Key())
 			}
 		}
 		e.keys = append(e.keys, key)
@@ -360,7 +364,7 @@ func (f *Feed) RetryRefused() {
 			// Envoy accepts a secret without checking it if it equals the one that it refused
 			continue
 		}
-		m.Attempt++
+		m.Retries++
 		m.Retrying = true
 		e.keys = append(e.keys, key)
 	}

@@ -37,12 +37,12 @@ type Snapshot struct {
 	retained map[Key]bool
 }
 
-// Retained reports whether the publisher removed a resource that remains in the snapshot, because
+// IsRetained reports whether the publisher removed a resource that remains in the snapshot, because
 // clients refused another resource.
-func (s *Snapshot) Retained(key Key) bool { return s.retained[key] }
+func (s *Snapshot) IsRetained(key Key) bool { return s.retained[key] }
 
-// Refused returns the refusal of the newest version of a resource; nil if no client refused it.
-func (s *Snapshot) Refused(key Key) *RefusedVersion { return s.refused[key] }
+// Refusal returns the refusal of the newest version of a resource; nil if no client refused it.
+func (s *Snapshot) Refusal(key Key) *RefusedVersion { return s.refused[key] }
 
 // AllRefused returns all refusals by key. Callers must not modify the map.
 func (s *Snapshot) AllRefused() map[Key]*RefusedVersion { return s.refused }
@@ -50,9 +50,9 @@ func (s *Snapshot) AllRefused() map[Key]*RefusedVersion { return s.refused }
 // Get returns a resource, or nil if the snapshot has none with the key.
 func (s *Snapshot) Get(key Key) *Resource { return s.sets[key.Type][key.Name] }
 
-// Pending reports whether it is still unknown if a resource exists, because the publisher has
+// IsPending reports whether it is still unknown if a resource exists, because the publisher has
 // neither set it nor reported it absent. It is always false on feeds that are not on demand.
-func (s *Snapshot) Pending(key Key) bool {
+func (s *Snapshot) IsPending(key Key) bool {
 	return s.absent != nil && s.Get(key) == nil && !s.absent[key]
 }
 
@@ -85,9 +85,9 @@ type Change struct {
 	Remove []Key
 	// on a feed on demand: keys of resources that were removed or are known not to exist
 	Absent []Key
-	// Closed has listeners that a policy closes. They are removed even if clients refuse other
-	// resources.
-	Closed map[Key]bool
+	// ClosedListeners has listeners that a policy closes. They are removed even if clients refuse
+	// other resources.
+	ClosedListeners map[Key]bool
 }
 
 // history is the number of snapshots for which a feed stores the changed keys. A reader whose
@@ -174,7 +174,7 @@ func (f *Feed) publish(change Change) (snapshot *Snapshot, refusals bool) {
 			e.remove(k)
 		}
 	}
-	f.closed = change.Closed
+	f.closed = change.ClosedListeners
 	for k := range f.closed {
 		if f.retained[k] {
 			delete(f.retained, k)
@@ -251,7 +251,7 @@ func (e *edit) commit() *Snapshot {
 	}
 	for key, m := range f.refusals {
 		one := m.RefusedVersion
-		one.Offered = m.Local || m.accepted || m.Retrying
+		one.OfferToNewClients = m.LocalCause || m.accepted || m.Retrying
 		refused[key] = &one
 	}
 	f.current = &Snapshot{Sequence: sequence, Published: time.Now(), sets: e.sets, changed: changed,

@@ -130,16 +130,16 @@ func FromAny(typeURL, messageType, name string, value []byte, origins ...Origin)
 // Key returns the resource's key.
 func (r *Resource) Key() Key { return Key{r.Type, r.Name} }
 
-// EncodedDelta returns the encoded envoy.service.discovery.v3.Resource (incremental xDS). Callers
-// must not modify it.
-func (r *Resource) EncodedDelta() []byte { return r.encoded[r.delta:] }
+// EncodedDeltaResource returns the encoded envoy.service.discovery.v3.Resource (incremental xDS).
+// Callers must not modify it.
+func (r *Resource) EncodedDeltaResource() []byte { return r.encoded[r.delta:] }
 
 // EncodedAny returns the encoded google.protobuf.Any (state-of-the-world xDS). Callers must not
 // modify it.
 func (r *Resource) EncodedAny() []byte { return r.encoded[r.any:] }
 
-// EncodedDeltaField returns EncodedDelta preceded by the tag and length of the field "resources" of
-// a DeltaDiscoveryResponse. An encoded response consists of its other fields and the
+// EncodedDeltaField returns EncodedDeltaResource preceded by the tag and length of the field
+// "resources" of a DeltaDiscoveryResponse. An encoded response consists of its other fields and the
 // EncodedDeltaField of each of its resources. Callers must not modify the result.
 func (r *Resource) EncodedDeltaField() []byte { return r.encoded }
 

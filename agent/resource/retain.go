@@ -33,10 +33,10 @@ func (f *Feed) retain(e *edit) {
 		}
 	}
 	for _, m := range f.refusals {
-		if m.Accepted != nil {
-			roots = append(roots, m.Accepted)
+		if m.LastAccepted != nil {
+			roots = append(roots, m.LastAccepted)
 		}
-		for _, key := range m.Replaced {
+		for _, key := range m.RetainedListeners {
 			need(key)
 		}
 	}
@@ -108,7 +108,7 @@ func (f *Feed) State() RefusalState {
 	}
 	for key, last := range f.accepted {
 		if last.refused && last.resource != nil && f.refusals[key] == nil && key.Type != SecretType {
-			s.Refused = append(s.Refused, RefusedVersion{Accepted: last.resource,
+			s.Refused = append(s.Refused, RefusedVersion{LastAccepted: last.resource,
 				Resource: &Resource{Type: key.Type, Name: key.Name}})
 		}
 	}

@@ -95,12 +95,14 @@ func TestFeed_OlderClientsAcceptAndRefuse(t *testing.T) {
 			[]*Resource{version("2")})
 		f.Publish(Change{Set: []*Resource{version("3")}})
 		s := f.Refuse(live, Nack{Resource: version("3"), HeldVersion: version("2"), Reason: "bad"})
-		got := s.Refused(Key{typeURL, "a"})
-		if string(got.Accepted.EncodedMessage()) != test.accepted || got.Offered != test.offered {
-			t.Errorf("%+v: last accepted: version %s, offered %v", test, got.Accepted.EncodedMessage(), got.Offered)
+		got := s.Refusal(Key{typeURL, "a"})
+		if string(got.LastAccepted.EncodedMessage()) != test.accepted ||
+			got.OfferToNewClients != test.offered {
+			t.Errorf("%+v: last accepted: version %s, offered %v", test,
+				got.LastAccepted.EncodedMessage(), got.OfferToNewClients)
 		}
 		s = f.Refuse(starting, Nack{Resource: version("3"), HeldVersion: version("1"), Reason: "bad"})
-		if s.Refused(Key{typeURL, "a"}).Offered {
+		if s.Refusal(Key{typeURL, "a"}).OfferToNewClients {
 			t.Errorf("%+v: offered although the newest client refuses it", test)
 		}
 	}
@@ -118,8 +120,9 @@ func TestFeed_EpochsAreOrderedByNumber(t *testing.T) {
 	f.AddClient(draining, 6)
 	offered := func(client Client, refused *Resource) bool {
 		f.Publish(Change{Set: []*Resource{refused}})
-		return f.Refuse(client, Nack{Resource: refused, HeldVersion: version("1"), Reason: "bad"}).Refused(
-			refused.Key()).Offered
+		return f.Refuse(client, Nack{Resource: refused, HeldVersion: version("1"),
+			Reason: "bad"}).Refusal(
+			refused.Key()).OfferToNewClients
 	}
 	if !offered(draining, version("2")) || offered(live, version("3")) {
 		t.Error("the stream of the draining epoch counts as the newest")
@@ -140,13 +143,16 @@ func TestFeed_RetainsNoClosedListener(t *testing.T) {
 	old, next := message(ListenerType, "old"), message(ListenerType, "next")
 	closed := map[Key]bool{old.Key(): true}
 	for name, changes := range map[string][]Change{
-		"in one edit":  {{Set: []*Resource{next}, Remove: []Key{old.Key()}, Closed: closed}},
-		"in two edits": {{Set: []*Resource{next}, Remove: []Key{old.Key()}}, {Closed: closed}},
+		"in one edit": {{Set: []*Resource{next}, Remove: []Key{old.Key()},
+			ClosedListeners: closed}},
+		"in two edits": {{Set: []*Resource{next}, Remove: []Key{old.Key()}},
+			{ClosedListeners: closed}},
 	} {
 		f, client := NewFeed(), Client{"a", 1}
 		f.Accept(client, f.Publish(Change{Set: []*Resource{old}}).Sequence, []*Resource{old})
 		f.Publish(changes[0])
-		s := f.Refuse(client, Nack{Resource: next, Reason: "bad", Replaces: []*Resource{old}})
+		s := f.Refuse(client, Nack{Resource: next, Reason: "bad",
+			ReplacedListeners: []*Resource{old}})
 		if got := s.Get(old.Key()) != nil; got != (len(changes) > 1) {
 			t.Errorf("%s: the old listener stays: %v", name, got)
 		}
@@ -182,7 +188,7 @@ func TestFeed_RetriesNoSecret(t *testing.T) {
 		f.Refuse(Client{"a", 1}, Nack{Resource: r, Reason: "bad"})
 		f.RetryRefused()
 		s, _ := f.Current()
-		if got := s.Refused(r.Key()); got == nil || got.Attempt != want {
+		if got := s.Refusal(r.Key()); got == nil || got.Retries != want {
 			t.Errorf("%s: %+v after a retry, want attempt %d", TypeName(typeURL), got, want)
 		}
 	}
@@ -194,11 +200,11 @@ func TestFeed_RetriesNoSecret(t *testing.T) {
 func TestFeed_RestoredVersionIsTheNewest(t *testing.T) {
 	f := NewFeed()
 	r := FromEncoded(ClusterType, "a", []byte("1"))
-	f.Restore(RefusalState{Refused: []RefusedVersion{{Accepted: r,
+	f.Restore(RefusalState{Refused: []RefusedVersion{{LastAccepted: r,
 		Resource: &Resource{Type: r.Type, Name: r.Name, Version: "2"}}}})
 	f.Publish(Change{Set: []*Resource{r}})
 	s := f.Refuse(Client{"a", 1}, Nack{Resource: r, Reason: "bad"})
-	if got := s.Refused(r.Key()); got == nil || got.Accepted != nil {
+	if got := s.Refusal(r.Key()); got == nil || got.LastAccepted != nil {
 		t.Errorf("refused: %+v", got)
 	}
 }
@@ -232,7 +238,7 @@ func TestFeed_StateHasTheAcceptedVersionUntilAnother(t *testing.T) {
 	}
 	s := f.Refuse(client, Nack{Resource: version("3"), Reason: "bad", HeldVersion: &Resource{
 		Type: ListenerType, Name: "a", Version: version("1").Version}})
-	if got := s.Refused(version("").Key()); got == nil || got.InUse() == nil ||
+	if got := s.Refusal(version("").Key()); got == nil || got.InUse() == nil ||
 		got.InUse().Version != version("1").Version {
 		t.Errorf("refused: %+v", got)
 	}

@@ -47,7 +47,7 @@ const (
 // State is the state of a socket: TCP_* in the kernel's include/net/tcp_states.h.
 type State uint8
 
-// States that callers pass to Each.
+// States that callers pass to EachSocket.
 const (
 	Established State = 1
 	SynReceived State = 3 // pending handshake, with the address of its listener
@@ -95,7 +95,7 @@ const (
 // in net/ipv4/inet_hashtables.c).
 func ListeningSockets() ([]Socket, error) {
 	var all []Socket
-	err := Each(TCP, func(s Socket) { all = append(all, s) }, Listen)
+	err := EachSocket(TCP, func(s Socket) { all = append(all, s) }, Listen)
 	return all, err
 }
 
@@ -103,21 +103,22 @@ func ListeningSockets() ([]Socket, error) {
 // as IPv4; nil if they cannot be listed.
 func ListeningAddresses() []netip.AddrPort {
 	var all []netip.AddrPort
-	_ = Each(TCP, func(s Socket) {
+	_ = EachSocket(TCP, func(s Socket) {
 		all = append(all, netip.AddrPortFrom(s.Address.Addr().Unmap(), s.Address.Port()))
 	}, Listen)
 	return all
 }
 
-// Each calls visit for each socket of a protocol in one of the states, in this network namespace. A
-// socket may be visited twice if the kernel's table changes during the listing.
-func Each(protocol Protocol, visit func(Socket), states ...State) error {
-	return EachOnPorts(protocol, 0, 0, visit, states...)
+// EachSocket calls visit for each socket of a protocol in one of the states, in this network
+// namespace. A socket may be visited twice if the kernel's table changes during the listing.
+func EachSocket(protocol Protocol, visit func(Socket), states ...State) error {
+	return EachSocketOnPorts(protocol, 0, 0, visit, states...)
 }
 
-// EachOnPorts is like Each for the sockets whose local port is from first to last. The kernel
-// filters them.
-func EachOnPorts(protocol Protocol, first, last uint16, visit func(Socket), states ...State) error {
+// EachSocketOnPorts is like EachSocket for the sockets whose local port is from first to last. The
+// kernel filters them.
+func EachSocketOnPorts(protocol Protocol, first, last uint16, visit func(Socket),
+	states ...State) error {
 	mask := uint32(0)
 	for _, state := range states {
 		mask |= 1 << state

@@ -14,8 +14,8 @@ func NearestWord(word string, candidates []string) string {
 }
 
 // NearestWordWithin is like NearestWord but permits at most most edits.
-func NearestWordWithin(word string, candidates []string, most int) string {
-	best, bestDistance := "", most+1
+func NearestWordWithin(word string, candidates []string, maxDistance int) string {
+	best, bestDistance := "", maxDistance+1
 	for _, candidate := range candidates {
 		d := distance(strings.ToLower(word), strings.ToLower(candidate))
 		if d < bestDistance && d < len(word) && d < len(candidate) {

@@ -46,9 +46,9 @@ func abandon(t *testing.T, uid int, address, path string, asked chan string) {
 // so a user cannot make Envoy work on several large answers by disconnecting.
 func TestDumps_AbandonedOnesKeepTheirPlace(t *testing.T) {
 	envoy, asked := busyEnvoy(t)
-	view := NewView(ViewOptions{Epochs: &epochs{},
-		Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
-		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
+	view := NewAdminView(AdminViewOptions{Epochs: &epochs{},
+		Config: AdminViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
+		TrustedUIDs: []uint32{0}, Conditions: condition.NewRegistry(), Logger: discard()})
 	view.dumps.waitFor = 500 * time.Millisecond
 	runPart(t, view.Run)
 	<-view.Ready()

@@ -23,10 +23,10 @@ import (
 type Metrics struct {
 	Version     string
 	Started     time.Time
-	Board       *condition.Board
+	Conditions  *condition.Registry
 	Supervisor  *epoch.Supervisor
 	Proxy       *epoch.Proxy
-	Keeper      *epoch.Link
+	Keeper      *epoch.KeeperLink
 	Discovery   *discovery.Server
 	XDS         *xds.Server
 	Relay       *relay.Server
@@ -68,11 +68,12 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 	gauge("epochs_draining", "Epochs that drain: replaced ones, and a live one on request.",
 		func() float64 {
 			return float64(m.epochs(func(e epoch.Epoch) bool {
-				return e.State == epoch.StateDraining || e.State == epoch.StateLive && e.Drained
+				return e.State == epoch.StateDraining || e.State == epoch.StateLive &&
+					e.DrainRequested
 			}))
 		})
 	gauge("conditions", "Degraded states that stand.",
-		func() float64 { return float64(len(m.Board.Conditions())) })
+		func() float64 { return float64(len(m.Conditions.Conditions())) })
 	gauge("pending_restart_keys",
 		"Keys that changed on disk and are in force only after the next start.", func() float64 {
 			return float64(len(m.PendingKeys()))
@@ -92,7 +93,7 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 		func() float64 { return float64(len(m.Endpoints.Problems())) })
 	counter("backend_failures_total",
 		"Requests and connections that an endpoint refused or did not answer, as far as known.",
-		func() float64 { return float64(m.Endpoints.Failures()) })
+		func() float64 { return float64(m.Endpoints.FailureCount()) })
 	counter("upstream_streams_lost_total", "Streams of the upstream xDS server that ended.",
 		func() float64 { return float64(m.Relay.LostStreams()) })
 	gauge("upstream_connected", "1 if each Envoy has a stream of the upstream xDS server.",
@@ -117,7 +118,7 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 	}
 	if m.DNS != nil {
 		for result, value := range map[string]func(dns.Stats) uint64{
-			"table":     func(s dns.Stats) uint64 { return s.Table },
+			"table":     func(s dns.Stats) uint64 { return s.FromNameTable },
 			"cached":    func(s dns.Stats) uint64 { return s.Cached },
 			"forwarded": func(s dns.Stats) uint64 { return s.Forwarded },
 			"failed":    func(s dns.Stats) uint64 { return s.Failed },
@@ -134,7 +135,7 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 		func() float64 { return float64(m.Started.UnixMilli()) / 1000 }))
 	registry.MustRegister(discovery.Metrics{Server: m.Discovery}, xds.Metrics{Server: m.XDS}, m.Connections,
 		identity.Metrics{Manager: m.Identity}, captureMetrics{m.Capture},
-		conditionMetrics{m.Board}, clientMetrics{m.Keeper, m.Supervisor})
+		conditionMetrics{m.Conditions}, clientMetrics{m.Keeper, m.Supervisor})
 	registry.MustRegister(prometheus.WrapCollectorWithPrefix("outrider_",
 		collectors.NewGoCollector()))
 	return registry

@@ -13,7 +13,7 @@ import (
 )
 
 // conditionMetrics exports a sample for each active condition (prometheus.Collector).
-type conditionMetrics struct{ board *condition.Board }
+type conditionMetrics struct{ board *condition.Registry }
 
 var conditionActive = prometheus.NewDesc("outrider_condition",
 	"1 for each active condition.", []string{"code", "severity"}, nil)
@@ -34,7 +34,7 @@ const measureTime = 2 * time.Second
 
 // clientMetrics collects the number of clients' connections of each running epoch.
 type clientMetrics struct {
-	keeper     *epoch.Link
+	keeper     *epoch.KeeperLink
 	supervisor *epoch.Supervisor
 }
 
@@ -48,11 +48,11 @@ func (m clientMetrics) Describe(out chan<- *prometheus.Desc) { out <- clientConn
 func (m clientMetrics) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), measureTime)
 	defer cancel()
-	measured := m.keeper.Measure(ctx)
+	measured := m.keeper.MeasureProcesses(ctx)
 	for _, e := range m.supervisor.Epochs() {
 		if figures, ok := measured[e.ID]; ok && figures.Exit == nil {
 			out <- prometheus.MustNewConstMetric(clientConnections, prometheus.GaugeValue,
-				float64(figures.Downstream), strconv.Itoa(e.Number))
+				float64(figures.ClientConnections), strconv.Itoa(e.Number))
 		}
 	}
 }

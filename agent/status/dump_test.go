@@ -74,9 +74,9 @@ func TestDumps_SlowReadersDoNotGrowEnvoy(t *testing.T) {
 	admin := unixAdmin(t, socket)
 	envoy := &proxy{}
 	envoy.set(admin, 0, "")
-	view := NewView(ViewOptions{Epochs: &epochs{},
-		Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
-		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
+	view := NewAdminView(AdminViewOptions{Epochs: &epochs{},
+		Config: AdminViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
+		TrustedUIDs: []uint32{0}, Conditions: condition.NewRegistry(), Logger: discard()})
 	view.dumps.slow = 200 * time.Millisecond // slow readers soon release their slots to others
 	runPart(t, view.Run)
 	<-view.Ready()
@@ -131,10 +131,10 @@ func TestDumps_AtATime(t *testing.T) {
 				<-ended
 				return nil, io.ErrUnexpectedEOF
 			}), 0, "")
-			view := NewView(ViewOptions{Epochs: &epochs{},
-				Config: ViewConfig{Port: parts.FreePort(t), Full: full},
-				Proxy:  envoy, Trusted: []uint32{0},
-				Board: condition.NewBoard(), Logger: discard()})
+			view := NewAdminView(AdminViewOptions{Epochs: &epochs{},
+				Config: AdminViewConfig{Port: parts.FreePort(t), Full: full},
+				Proxy:  envoy, TrustedUIDs: []uint32{0},
+				Conditions: condition.NewRegistry(), Logger: discard()})
 			view.dumps.waitFor = 500 * time.Millisecond
 			runPart(t, view.Run)
 			<-view.Ready()

@@ -34,14 +34,14 @@ func newGate(trusted []uint32) *gate {
 }
 
 func (g *gate) listen(inner net.Listener) net.Listener {
-	return admission.NewListener(inner, admission.Options{Refusal: []byte(tooMany),
-		Admit: func(c net.Conn) (*admission.Pool, admission.Key) {
+	return admission.NewListener(inner, admission.Options{RefusalResponse: []byte(tooMany),
+		Admit: func(c net.Conn) (*admission.Pool, admission.ClientKey) {
 			key := admission.KeyOfTCP(c)
 			return g.pool(key), key
 		}})
 }
 
-func (g *gate) pool(key admission.Key) *admission.Pool {
+func (g *gate) pool(key admission.ClientKey) *admission.Pool {
 	switch {
 	case !key.Local():
 		return g.remote
@@ -51,7 +51,7 @@ func (g *gate) pool(key admission.Key) *admission.Pool {
 	return g.local
 }
 
-func (g *gate) isTrusted(key admission.Key) bool {
+func (g *gate) isTrusted(key admission.ClientKey) bool {
 	return key.Local() && slices.Contains(g.trusted, key.UID)
 }
 

@@ -64,13 +64,13 @@ const wholeRequest = "GET /healthz/ready HTTP/1.1\r\nHost: x\r\n\r\n"
 
 func TestConnections_OneHostOrUserCannotTakeAll(t *testing.T) {
 	other, second := parts.NewOtherHost(t), parts.NewOtherHost(t)
-	from := func(h *parts.OtherHost) func(func()) { return func(do func()) { h.Do(t, do) } }
+	from := func(h *parts.OtherHost) func(func()) { return func(do func()) { h.RunOn(t, do) } }
 	for _, test := range []struct {
 		count int
 		text  string
 	}{{256, wholeRequest}, {1000, wholeRequest}, {1000, "GET /healthz"}, {1000, ""}} {
 		t.Run(fmt.Sprintf("%d connections of %q", test.count, test.text), func(t *testing.T) {
-			server, _ := startServer(t, Options{Address: "0.0.0.0:0", Trusted: []uint32{0}})
+			server, _ := startServer(t, Options{Address: "0.0.0.0:0", TrustedUIDs: []uint32{0}})
 			_, port, _ := net.SplitHostPort(server.Address())
 			remote, loopback := net.JoinHostPort(other.Peer, port),
 				net.JoinHostPort("127.0.0.1", port)
@@ -102,9 +102,9 @@ func TestConnections_BusyOnesKeepOutTheirUserOnly(t *testing.T) {
 		}
 		return nil, io.ErrUnexpectedEOF
 	}), 0, "")
-	view := NewView(ViewOptions{Epochs: &epochs{},
-		Config: ViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
-		Trusted: []uint32{0}, Board: condition.NewBoard(), Logger: discard()})
+	view := NewAdminView(AdminViewOptions{Epochs: &epochs{},
+		Config: AdminViewConfig{Port: parts.FreePort(t)}, Proxy: envoy,
+		TrustedUIDs: []uint32{0}, Conditions: condition.NewRegistry(), Logger: discard()})
 	runPart(t, view.Run)
 	defer close(hold)
 	<-view.Ready()

@@ -37,7 +37,7 @@ func (l live) RoundTrip(request *http.Request) (*http.Response, error) {
 		request.Method == http.MethodHead)
 	deadline := time.Now().Add(handOverTime)
 	for {
-		admin, epoch, err := l.proxy.Live()
+		admin, epoch, err := l.proxy.LiveAdmin()
 		if err != nil {
 			return nil, &unavailableError{err.Error()}
 		}

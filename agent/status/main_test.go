@@ -41,7 +41,7 @@ type proxy struct {
 	reason string
 }
 
-func (p *proxy) Live() (http.RoundTripper, int, error) {
+func (p *proxy) LiveAdmin() (http.RoundTripper, int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.admin == nil {
@@ -97,7 +97,7 @@ func startServer(t *testing.T, options Options) (*Server, string) {
 	if options.Readiness == nil {
 		options.Readiness = readiness("")
 	}
-	options.Board, options.Logger = condition.NewBoard(), discard()
+	options.Conditions, options.Logger = condition.NewRegistry(), discard()
 	server := NewServer(options)
 	runPart(t, server.Run)
 	<-server.Ready()
@@ -135,18 +135,20 @@ func (e *epochs) set(all ...record.Epoch) {
 	e.changed = nil
 }
 
-func startView(t *testing.T, config ViewConfig, proxy Proxy) (*View, *condition.Board) {
+func startView(t *testing.T, config AdminViewConfig, proxy Proxy) (*AdminView,
+	*condition.Registry) {
 	t.Helper()
 	return startViewOf(t, config, proxy, &epochs{})
 }
 
 func startViewOf(
-	t *testing.T, config ViewConfig, proxy Proxy, all Epochs,
-) (*View, *condition.Board) {
+	t *testing.T, config AdminViewConfig, proxy Proxy, all Epochs,
+) (*AdminView, *condition.Registry) {
 	t.Helper()
-	board := condition.NewBoard()
-	view := NewView(ViewOptions{Config: config, Proxy: proxy, Epochs: all, Board: board,
-		Logger: discard()})
+	board := condition.NewRegistry()
+	view := NewAdminView(AdminViewOptions{Config: config, Proxy: proxy, Epochs: all,
+		Conditions: board,
+		Logger:     discard()})
 	runPart(t, view.Run)
 	<-view.Ready()
 	return view, board

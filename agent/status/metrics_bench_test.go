@@ -25,7 +25,7 @@ func BenchmarkScrape(b *testing.B) {
 	envoy := &proxy{}
 	envoy.set(answering(map[string]string{"/stats/prometheus": text.String()}), 0, "")
 	server := NewServer(Options{Proxy: envoy, Metrics: agentMetrics(), Readiness: readiness(""),
-		Board: condition.NewBoard(), Logger: discard()})
+		Conditions: condition.NewRegistry(), Logger: discard()})
 	handler := server.routes()
 	b.SetBytes(int64(text.Len()))
 	b.ReportAllocs()

@@ -12,7 +12,7 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Options configures a Server. A nil Proxy disables Envoy's metrics, a nil Control disables the
@@ -24,16 +24,17 @@ type Options struct {
 	Proxy     Proxy
 	Control   Control
 	Metrics   prometheus.Gatherer // metrics of the agent; their names begin with outrider_
-	// Trusted are local users that share separate connection limits: root, the agent's and Envoy's.
-	Trusted []uint32
-	Board   *condition.Board
-	Logger  *slog.Logger
+	// TrustedUIDs are local users that share separate connection limits: root, the agent's and
+	// Envoy's.
+	TrustedUIDs []uint32
+	Conditions  *condition.Registry
+	Logger      *slog.Logger
 }
 
 // Server serves the status address. It is ready once it listens, or has raised the condition that
 // it cannot listen yet.
 type Server struct {
-	part.Readiness
+	lifecycle.Readiness
 	options Options
 	config  atomic.Pointer[Config]
 	gate    *gate
@@ -50,7 +51,7 @@ const conditionStatus = "status-address-unavailable"
 
 // NewServer returns a server that listens once Run is called.
 func NewServer(options Options) *Server {
-	s := &Server{options: options, gate: newGate(options.Trusted),
+	s := &Server{options: options, gate: newGate(options.TrustedUIDs),
 		probes: make(chan struct{}, probesAtATime)}
 	s.metrics = newMerger(options.Metrics, options.Proxy,
 		func() string { return s.config.Load().ApplicationMetrics })
@@ -79,15 +80,17 @@ func (s *Server) Configure(config Config) { s.config.Store(&config) }
 // every second, because a missing status address must not stop the proxy. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
 	listener, err := admission.Bind(ctx, s.options.Address, func(err error) {
-		s.options.Board.Raise(conditionStatus, condition.Error, fmt.Sprintf("nothing answers on "+
-			"[status] address %s (readiness, probes, metrics): %v; it is tried again every second",
-			s.options.Address, err))
+		s.options.Conditions.Raise(conditionStatus, condition.Error,
+			fmt.Sprintf("nothing answers on "+
+				"[status] address %s (readiness, probes, metrics): %v; it is tried again every "+
+				"second",
+				s.options.Address, err))
 		s.MarkReady()
 	})
 	if err != nil {
 		return nil //nolint:nilerr // ctx ended before the address could be bound
 	}
-	s.options.Board.Clear(conditionStatus)
+	s.options.Conditions.Clear(conditionStatus)
 	address := listener.Addr().String()
 	s.address.Store(&address)
 	s.MarkReady()

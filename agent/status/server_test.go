@@ -76,7 +76,7 @@ func TestControlOnlyWhereItIsAllowed(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			control := &controls{err: test.err}
 			server := NewServer(Options{Config: Config{ControlAllowed: test.allowed}, Control: control,
-				Readiness: readiness(""), Logger: discard(), Board: condition.NewBoard()})
+				Readiness: readiness(""), Logger: discard(), Conditions: condition.NewRegistry()})
 			request := httptest.NewRequest(test.method, test.path, nil)
 			request.RemoteAddr, request.Host = test.peer, "127.0.0.1:15020"
 			if test.host != "" {
@@ -114,9 +114,9 @@ func TestAnAddressThatIsTakenIsToldAndHadLater(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	server := NewServer(Options{Address: reserved.Addr().String(), Readiness: readiness(""),
-		Board: board, Logger: discard()})
+		Conditions: board, Logger: discard()})
 	runPart(t, server.Run)
 	<-server.Ready()
 	all := board.Conditions()

@@ -20,9 +20,9 @@ type Readiness interface {
 
 // Proxy gives access to the live epoch.
 type Proxy interface {
-	// Live returns a transport to the live epoch's admin interface, which ignores the host of a
-	// request, and the epoch's number. err says, in a sentence, why no epoch is live.
-	Live() (admin http.RoundTripper, epoch int, err error)
+	// LiveAdmin returns a transport to the live epoch's admin interface, which ignores the host of
+	// a request, and the epoch's number. err says, in a sentence, why no epoch is live.
+	LiveAdmin() (admin http.RoundTripper, epoch int, err error)
 }
 
 // Control implements POST /drain and /quitquitquit. Its methods return before the drain ends.

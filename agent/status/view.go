@@ -15,31 +15,31 @@ import (
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
-// ViewConfig holds [envoy] admin_port and admin_access.
-type ViewConfig struct {
+// AdminViewConfig holds [envoy] admin_port and admin_access.
+type AdminViewConfig struct {
 	Port int  // on 127.0.0.1; 0 disables the view
 	Full bool // admin_access = "full"
 }
 
-// ViewOptions configures a View.
-type ViewOptions struct {
-	Config  ViewConfig
-	Proxy   Proxy
-	Epochs  Epochs
-	Trusted []uint32 // local users that share separate connection limits
-	Board   *condition.Board
-	Logger  *slog.Logger
+// AdminViewOptions configures a AdminView.
+type AdminViewOptions struct {
+	Config      AdminViewConfig
+	Proxy       Proxy
+	Epochs      Epochs
+	TrustedUIDs []uint32 // local users that share separate connection limits
+	Conditions  *condition.Registry
+	Logger      *slog.Logger
 }
 
-// View is an HTTP view of the live epoch's admin interface. Envoy's own interface listens on a Unix
-// socket per epoch and closes when the next epoch starts; the view remains reachable. It is ready
-// once it listens, is disabled, or has raised the condition that it cannot listen.
-type View struct {
-	part.Readiness
-	options ViewOptions
+// AdminView is an HTTP view of the live epoch's admin interface. Envoy's own interface listens on a
+// Unix socket per epoch and closes when the next epoch starts; the view remains reachable. It is
+// ready once it listens, is disabled, or has raised the condition that it cannot listen.
+type AdminView struct {
+	lifecycle.Readiness
+	options AdminViewOptions
 	server  *http.Server
 	full    atomic.Bool
 	gate    *gate
@@ -62,9 +62,10 @@ type View struct {
 // conditionView is active while the port cannot be bound.
 const conditionView = "admin-port-unavailable"
 
-// NewView returns a view that listens once Run is called.
-func NewView(options ViewOptions) *View {
-	v := &View{options: options, gate: newGate(options.Trusted), lost: make(chan struct{}, 1),
+// NewAdminView returns a view that listens once Run is called.
+func NewAdminView(options AdminViewOptions) *AdminView {
+	v := &AdminView{options: options, gate: newGate(options.TrustedUIDs), lost: make(chan struct{},
+		1),
 		wake: make(chan struct{}, 1), port: options.Config.Port, held: map[uint64]string{}}
 	v.full.Store(options.Config.Full)
 	v.dumps = newDumps(options.Proxy, v.gate)
@@ -75,10 +76,10 @@ func NewView(options ViewOptions) *View {
 }
 
 // Name returns the name of the part.
-func (v *View) Name() string { return "admin-view" }
+func (v *AdminView) Name() string { return "admin-view" }
 
 // Address returns the address that the view listens on, or "".
-func (v *View) Address() string {
+func (v *AdminView) Address() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.listener == nil {
@@ -88,11 +89,11 @@ func (v *View) Address() string {
 }
 
 // Connections returns the connection statistics of the view.
-func (v *View) Connections() admission.Stats { return v.gate.stats() }
+func (v *AdminView) Connections() admission.Stats { return v.gate.stats() }
 
 // Run serves until ctx ends. While the port cannot be bound, it raises a condition and retries
 // every second. Run may be called once.
-func (v *View) Run(ctx context.Context) error {
+func (v *AdminView) Run(ctx context.Context) error {
 	v.mu.Lock()
 	v.running = true
 	v.mu.Unlock()
@@ -122,7 +123,7 @@ func (v *View) Run(ctx context.Context) error {
 
 // retry updates the view. It binds the configured port unless the view listens, is disabled or
 // leaves the port to Envoy. It returns false if binding failed.
-func (v *View) retry() bool {
+func (v *AdminView) retry() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.update()
@@ -130,7 +131,7 @@ func (v *View) retry() bool {
 		return true
 	}
 	if err := v.open(v.port); err != nil {
-		v.options.Board.Raise(conditionView, condition.Warning,
+		v.options.Conditions.Raise(conditionView, condition.Warning,
 			fmt.Sprintf("%v; it is tried again every second", err))
 		return false
 	}
@@ -138,7 +139,7 @@ func (v *View) retry() bool {
 }
 
 // open binds port and closes the previous listener. Callers hold mu.
-func (v *View) open(port int) error {
+func (v *AdminView) open(port int) error {
 	var config net.ListenConfig
 	listener, err := config.Listen(context.Background(), "tcp", viewAddress(port))
 	if err != nil {
@@ -147,7 +148,7 @@ func (v *View) open(port int) error {
 	}
 	v.close()
 	v.listener = listener
-	v.options.Board.Clear(conditionView)
+	v.options.Conditions.Clear(conditionView)
 	v.serving.Go(func() {
 		err := v.server.Serve(v.gate.listen(listener))
 		if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
@@ -168,7 +169,7 @@ func (v *View) open(port int) error {
 }
 
 // close stops listening; requests in progress continue. Callers hold mu.
-func (v *View) close() {
+func (v *AdminView) close() {
 	if v.listener != nil {
 		_ = v.listener.Close()
 		v.listener = nil
@@ -177,7 +178,7 @@ func (v *View) close() {
 
 // Configure applies a changed configuration. If the new port cannot be bound, Configure returns an
 // error and the view remains on the old port, with the new access.
-func (v *View) Configure(config ViewConfig) error {
+func (v *AdminView) Configure(config AdminViewConfig) error {
 	v.full.Store(config.Full)
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -189,7 +190,7 @@ func (v *View) Configure(config ViewConfig) error {
 	case config.Port == 0 || v.yieldsTo(config.Port) != "":
 		v.close()
 		v.port = config.Port
-		v.options.Board.Clear(conditionView)
+		v.options.Conditions.Clear(conditionView)
 	default:
 		if err := v.open(config.Port); err != nil {
 			return err

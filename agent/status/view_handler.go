@@ -33,9 +33,9 @@ var redacted = []string{"/config_dump", "/init_dump", "/server_info"}
 
 // Handler returns the handler of the view with the configured access. It refuses requests whose
 // Host header names another host.
-func (v *View) Handler() http.Handler {
+func (v *AdminView) Handler() http.Handler {
 	pass := ownPage(v.reverseProxy(v.dumps))
-	read := v.ReadHandler()
+	read := v.ReadOnlyHandler()
 	return ownHost(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if v.full.Load() {
 			pass.ServeHTTP(w, r)
@@ -45,9 +45,9 @@ func (v *View) Handler() http.Handler {
 	}))
 }
 
-// ReadHandler returns the handler of the view with admin_access = "read", regardless of the
+// ReadOnlyHandler returns the handler of the view with admin_access = "read", regardless of the
 // configuration. Its answers may be shown to every user.
-func (v *View) ReadHandler() http.Handler {
+func (v *AdminView) ReadOnlyHandler() http.Handler {
 	pass := v.reverseProxy(redactedDumps{v.dumps})
 	return admission.LimitBody(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// Every user may read, so bound the time that a slow reader holds a connection.
@@ -73,7 +73,7 @@ func (v *View) ReadHandler() http.Handler {
 
 // Get returns the live epoch's answer to a GET, with credentials removed, and the number of the
 // epoch. The caller closes the body. The error's text is a sentence.
-func (v *View) Get(ctx context.Context, path, query string) (*http.Response, int, error) {
+func (v *AdminView) Get(ctx context.Context, path, query string) (*http.Response, int, error) {
 	target := url.URL{Scheme: "http", Host: "admin", Path: path, RawQuery: query}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
@@ -99,7 +99,7 @@ func redactResponse(response *http.Response) {
 	response.Header.Del("Content-Length")
 }
 
-func (v *View) refuse(w http.ResponseWriter, r *http.Request, why string) {
+func (v *AdminView) refuse(w http.ResponseWriter, r *http.Request, why string) {
 	say(w, http.StatusForbidden, fmt.Sprintf(
 		`%s %s: with admin_access = "read" %s; admin_access = "full" in [envoy] allows everything, `+
 			"to every local user",
@@ -107,7 +107,7 @@ func (v *View) refuse(w http.ResponseWriter, r *http.Request, why string) {
 }
 
 // reverseProxy returns a proxy to the live epoch.
-func (v *View) reverseProxy(transport http.RoundTripper) *httputil.ReverseProxy {
+func (v *AdminView) reverseProxy(transport http.RoundTripper) *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
 		Rewrite: func(request *httputil.ProxyRequest) {
 			request.Out.URL.Scheme = "http"

@@ -31,7 +31,7 @@ func TestViewOfARealEnvoy(t *testing.T) {
 	socket, stop := startEnvoy(t, secretBootstrap)
 	envoy := &proxy{}
 	envoy.set(unixAdmin(t, socket), 4, "")
-	view, _ := startView(t, ViewConfig{Port: parts.FreePort(t)}, envoy)
+	view, _ := startView(t, AdminViewConfig{Port: parts.FreePort(t)}, envoy)
 	url := "http://" + view.Address()
 
 	for _, path := range readable {
@@ -73,7 +73,7 @@ func TestViewOfARealEnvoy(t *testing.T) {
 			t.Errorf("%s: %d %s", request, code, body)
 		}
 	}
-	if err := view.Configure(ViewConfig{Port: view.port, Full: true}); err != nil {
+	if err := view.Configure(AdminViewConfig{Port: view.port, Full: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, foreign := range [][]string{{"Sec-Fetch-Site", "cross-site"}, {"Sec-Fetch-Site",
@@ -110,7 +110,7 @@ func TestViewOfARealEnvoy(t *testing.T) {
 func TestViewSurvivesAChangeOfEpoch(t *testing.T) {
 	envoy := &proxy{}
 	envoy.set(nil, 0, "no epoch is live: epoch 0 is starting")
-	view, _ := startView(t, ViewConfig{Port: parts.FreePort(t)}, envoy)
+	view, _ := startView(t, AdminViewConfig{Port: parts.FreePort(t)}, envoy)
 	url := "http://" + view.Address()
 	if code, body, _ := ask(t, "GET", url+"/stats"); code != 503 ||
 		body != "no epoch is live: epoch 0 is starting\n" {
@@ -140,7 +140,7 @@ func TestViewMovesToAnotherPort(t *testing.T) {
 	envoy := &proxy{}
 	envoy.set(answering(map[string]string{"/stats": "x"}), 0, "")
 	first, second := parts.FreePort(t), parts.FreePort(t)
-	view, board := startView(t, ViewConfig{Port: first}, envoy)
+	view, board := startView(t, AdminViewConfig{Port: first}, envoy)
 	at := func(port int) int {
 		response, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/stats", port))
 		if err != nil {
@@ -152,7 +152,7 @@ func TestViewMovesToAnotherPort(t *testing.T) {
 	if at(first) != 200 {
 		t.Fatal("not on the first port")
 	}
-	if err := view.Configure(ViewConfig{Port: second}); err != nil {
+	if err := view.Configure(AdminViewConfig{Port: second}); err != nil {
 		t.Fatal(err)
 	}
 	if at(first) != 0 || at(second) != 200 {
@@ -164,13 +164,14 @@ func TestViewMovesToAnotherPort(t *testing.T) {
 	}
 	defer reserved.Close()
 	busy := reserved.Addr().(*net.TCPAddr).Port
-	if err := view.Configure(ViewConfig{Port: busy}); err == nil || at(second) != 200 {
+	if err := view.Configure(AdminViewConfig{Port: busy}); err == nil || at(second) != 200 {
 		t.Errorf("a port that is taken: %v; second port %d", err, at(second))
 	}
-	if err := view.Configure(ViewConfig{}); err != nil || at(second) != 0 || view.Address() != "" {
+	if err := view.Configure(AdminViewConfig{}); err != nil || at(second) != 0 ||
+		view.Address() != "" {
 		t.Errorf("off: %v; second port %d", err, at(second))
 	}
-	if err := view.Configure(ViewConfig{Port: first}); err != nil || at(first) != 200 {
+	if err := view.Configure(AdminViewConfig{Port: first}); err != nil || at(first) != 200 {
 		t.Errorf("on again: %v", err)
 	}
 	if all := board.Conditions(); len(all) != 0 {
@@ -185,7 +186,7 @@ func TestViewWaitsForAPortThatIsTaken(t *testing.T) {
 	}
 	envoy := &proxy{}
 	envoy.set(answering(map[string]string{"/stats": "x"}), 0, "")
-	view, board := startView(t, ViewConfig{Port: reserved.Addr().(*net.TCPAddr).Port}, envoy)
+	view, board := startView(t, AdminViewConfig{Port: reserved.Addr().(*net.TCPAddr).Port}, envoy)
 	if all := board.Conditions(); len(all) != 1 || all[0].Code != conditionView {
 		t.Errorf("conditions: %+v", all)
 	}

@@ -17,18 +17,18 @@ type Epochs interface {
 	Changed() <-chan struct{}
 }
 
-// HoldPort makes the view stop listening if its port conflicts with the admin address of the epoch
-// that a reload requests, until ReleasePort is called for the reload. The port is free when
-// HoldPort returns.
-func (v *View) HoldPort(reload uint64, address string) {
+// YieldPort makes the view stop listening if its port conflicts with the admin address of the epoch
+// that a reload requests, until ReclaimPort is called for the reload. The port is free when
+// YieldPort returns.
+func (v *AdminView) YieldPort(reload uint64, address string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.held[reload] = address
 	v.update()
 }
 
-// ReleasePort undoes HoldPort of a reload: the view binds its port again unless an epoch uses it.
-func (v *View) ReleasePort(reload uint64) {
+// ReclaimPort undoes YieldPort of a reload: the view binds its port again unless an epoch uses it.
+func (v *AdminView) ReclaimPort(reload uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	delete(v.held, reload)
@@ -39,7 +39,7 @@ func (v *View) ReleasePort(reload uint64) {
 // may set. The view stops listening before an epoch with the same address starts, and resumes once
 // an epoch with another address is live. While no epoch is live, the address of the last one
 // remains reserved, because that epoch may be started again at any time. Callers hold mu.
-func (v *View) update() {
+func (v *AdminView) update() {
 	var live, starting *record.Epoch
 	for _, e := range v.options.Epochs.Epochs() {
 		switch {
@@ -64,20 +64,20 @@ func (v *View) update() {
 	}
 	switch to := v.yieldsTo(v.port); to {
 	case "":
-		v.options.Board.Clear(conditionViewYields)
+		v.options.Conditions.Clear(conditionViewYields)
 	case v.last:
-		v.options.Board.Raise(conditionViewYields, condition.Info, fmt.Sprintf(
+		v.options.Conditions.Raise(conditionViewYields, condition.Info, fmt.Sprintf(
 			"The bootstrap has Envoy's own admin interface on %s: there is no view of it on "+
 				"[envoy] admin_port, and every local user may change Envoy there.", to))
 		fallthrough
 	default:
 		v.close()
-		v.options.Board.Clear(conditionView)
+		v.options.Conditions.Clear(conditionView)
 	}
 }
 
 // wakeUp makes Run update the view.
-func (v *View) wakeUp() {
+func (v *AdminView) wakeUp() {
 	select {
 	case v.wake <- struct{}{}:
 	default:
@@ -85,7 +85,7 @@ func (v *View) wakeUp() {
 }
 
 // yieldsTo returns Envoy's address that conflicts with a port of the view, or "". Callers hold mu.
-func (v *View) yieldsTo(port int) string {
+func (v *AdminView) yieldsTo(port int) string {
 	if own := viewAddress(port); port != 0 && slices.Contains(v.reserved, own) {
 		return own
 	}

@@ -11,25 +11,25 @@ import (
 
 func TestView_YieldsItsPort(t *testing.T) {
 	port := parts.FreePort(t)
-	view, board := startView(t, ViewConfig{Port: port}, &proxy{})
+	view, board := startView(t, AdminViewConfig{Port: port}, &proxy{})
 	address := view.Address()
-	view.HoldPort(1, address)
-	reserved, err := net.Listen("tcp", address) // HoldPort has released the port
+	view.YieldPort(1, address)
+	reserved, err := net.Listen("tcp", address) // YieldPort has released the port
 	if err != nil {
 		t.Fatal(err)
 	}
 	other := parts.FreePort(t)
-	if err := view.Configure(ViewConfig{Port: other}); err != nil ||
+	if err := view.Configure(AdminViewConfig{Port: other}); err != nil ||
 		view.Address() != viewAddress(other) {
 		t.Errorf("another port: %v, %q", err, view.Address())
 	}
-	if err := view.Configure(ViewConfig{Port: port}); err != nil || view.Address() != "" {
+	if err := view.Configure(AdminViewConfig{Port: port}); err != nil || view.Address() != "" {
 		t.Errorf("the port that Envoy has: %v, %q", err, view.Address())
 	}
 	if conditions := board.Conditions(); len(conditions) > 0 {
 		t.Errorf("%v", conditions)
 	}
-	view.ReleasePort(1)
+	view.ReclaimPort(1)
 	eventually(t, "a condition that the port is not free",
 		func() bool { return len(board.Conditions()) == 1 })
 	_ = reserved.Close()
@@ -40,7 +40,8 @@ func TestView_YieldsItsPort(t *testing.T) {
 func TestView_YieldsBeforeItListens(t *testing.T) {
 	port := parts.FreePort(t)
 	live := record.Epoch{State: record.StateLive, AdminAddress: viewAddress(port)}
-	view, _ := startViewOf(t, ViewConfig{Port: port}, &proxy{}, &epochs{all: []record.Epoch{live}})
+	view, _ := startViewOf(t, AdminViewConfig{Port: port}, &proxy{},
+		&epochs{all: []record.Epoch{live}})
 	if address := view.Address(); address != "" {
 		t.Errorf("it listens on %s", address)
 	}
@@ -54,9 +55,10 @@ func TestView_YieldsToEnvoysOwnAdmin(t *testing.T) {
 		return record.Epoch{State: state, AdminAddress: address}
 	}
 	all := &epochs{}
-	board := condition.NewBoard()
-	view := NewView(ViewOptions{Config: ViewConfig{Port: own}, Proxy: &proxy{}, Epochs: all,
-		Board: board, Logger: discard()})
+	board := condition.NewRegistry()
+	view := NewAdminView(AdminViewOptions{Config: AdminViewConfig{Port: own}, Proxy: &proxy{},
+		Epochs:     all,
+		Conditions: board, Logger: discard()})
 	runPart(t, view.Run)
 	<-view.Ready()
 	for _, step := range []struct {
@@ -67,22 +69,22 @@ func TestView_YieldsToEnvoysOwnAdmin(t *testing.T) {
 		present bool // the condition admin-view-yields is active
 	}{
 		{what: "no epoch"},
-		{what: "a reload that will be refused", do: func() { view.HoldPort(1, port) },
+		{what: "a reload that will be refused", do: func() { view.YieldPort(1, port) },
 			yields: true},
-		{what: "it is refused", do: func() { view.ReleasePort(1) }},
-		{what: "a reload", do: func() { view.HoldPort(2, port) },
+		{what: "it is refused", do: func() { view.ReclaimPort(1) }},
+		{what: "a reload", do: func() { view.YieldPort(2, port) },
 			epochs: []record.Epoch{one(record.StateLive, socket)}, yields: true},
 		{what: "its epoch starts", epochs: []record.Epoch{one(record.StateLive, socket),
 			one(record.StateStarting, port)}, yields: true},
 		{what: "it is live", epochs: []record.Epoch{one(record.StateDraining, socket),
 			one(record.StateLive, port)}, yields: true, present: true},
-		{what: "the reload has ended", do: func() { view.ReleasePort(2) },
+		{what: "the reload has ended", do: func() { view.ReclaimPort(2) },
 			epochs: []record.Epoch{one(record.StateLive, port)}, yields: true, present: true},
 		{what: "Envoy crashed and will be restarted",
 			epochs: []record.Epoch{one(record.StateExited, port)}, yields: true, present: true},
 		{what: "it starts", epochs: []record.Epoch{one(record.StateStarting, port)}, yields: true,
 			present: true},
-		{what: "a reload to another address", do: func() { view.HoldPort(3, socket) },
+		{what: "a reload to another address", do: func() { view.YieldPort(3, socket) },
 			epochs: []record.Epoch{one(record.StateLive, port)}, yields: true, present: true},
 		{what: "its epoch starts while the old one serves",
 			epochs: []record.Epoch{one(record.StateLive,

@@ -68,7 +68,7 @@ func TestToken_ServesTheFormerTokenWhileTheExchangeFails(t *testing.T) {
 		if calls++; calls > 1 {
 			return Token{}, errors.New("away")
 		}
-		return Token{Access: "first", Expiry: time.Now().Add(3 * time.Minute)}, nil
+		return Token{AccessToken: "first", Expiry: time.Now().Add(3 * time.Minute)}, nil
 	})
 	request := Request{SubjectToken: subject}
 	if _, err := c.get(t.Context(), request); err != nil {
@@ -79,7 +79,7 @@ func TestToken_ServesTheFormerTokenWhileTheExchangeFails(t *testing.T) {
 		c.tokens[key] = known
 	}
 	token, err := c.get(t.Context(), request)
-	if err != nil || token.Access != "first" || calls != 2 {
+	if err != nil || token.AccessToken != "first" || calls != 2 {
 		t.Errorf("token %+v, error %v, calls %d", token, err, calls)
 	}
 	for key, known := range c.tokens {
@@ -96,7 +96,7 @@ func TestToken_ServesTheFormerTokenWhileTheExchangeFails(t *testing.T) {
 // have none.
 func TestCache_TokensExpireByTheWallClock(t *testing.T) {
 	c := newCache(t.Context(), func(context.Context, Request) (Token, error) {
-		return Token{Access: "x", Expiry: time.Now().Add(time.Hour)}, nil
+		return Token{AccessToken: "x", Expiry: time.Now().Add(time.Hour)}, nil
 	})
 	token, err := c.get(t.Context(), Request{SubjectToken: subject})
 	if at := token.Expiry.String() + c.list()[0].Expiry.String(); err != nil ||
@@ -108,7 +108,8 @@ func TestCache_TokensExpireByTheWallClock(t *testing.T) {
 func TestCache_IsBounded(t *testing.T) {
 	c := newCache(t.Context(), func(_ context.Context, request Request) (Token, error) {
 		n, err := strconv.Atoi(request.SubjectToken)
-		return Token{Access: "x", Expiry: time.Now().Add(time.Hour + time.Duration(n)*time.Second)},
+		return Token{AccessToken: "x",
+				Expiry: time.Now().Add(time.Hour + time.Duration(n)*time.Second)},
 			err
 	})
 	for i := range 2 * mostTokens {

@@ -14,9 +14,10 @@ import (
 	"time"
 )
 
-// Google exchanges a JWT for a federated token of Google's Security Token Service. If an account is
-// configured, it then exchanges the federated token for an access token of that service account.
-type Google struct {
+// GoogleExchanger exchanges a JWT for a federated token of GoogleExchanger's Security Token
+// Service. If an account is configured, it then exchanges the federated token for an access token
+// of that service account.
+type GoogleExchanger struct {
 	audience, account string
 	federation        string // URLs of the two services
 	credentials       string
@@ -25,16 +26,17 @@ type Google struct {
 
 const (
 	cloudPlatform = "https://www.googleapis.com/auth/cloud-platform"
-	// requested lifetime of a service account's token; also assumed if Google's response has none
+	// requested lifetime of a service account's token; also assumed if GoogleExchanger's response
+	// has none
 	lifetime      = time.Hour
 	maximumAnswer = 64 << 10
 )
 
-// NewGoogle returns a Google. audience is a workload identity provider, for requests without an
-// audience. account is the e-mail address of a service account; if it is "", Exchange returns the
-// federated token.
-func NewGoogle(audience, account string) *Google {
-	return &Google{
+// NewGoogleExchanger returns a GoogleExchanger. audience is a workload identity provider, for
+// requests without an audience. account is the e-mail address of a service account; if it is "",
+// Exchange returns the federated token.
+func NewGoogleExchanger(audience, account string) *GoogleExchanger {
+	return &GoogleExchanger{
 		audience: audience, account: account,
 		federation:  "https://sts.googleapis.com/v1/token",
 		credentials: "https://iamcredentials.googleapis.com/v1/projects/-/serviceAccounts/",
@@ -47,7 +49,7 @@ func NewGoogle(audience, account string) *Google {
 
 // Exchange exchanges a token. An error of type *Error is for the client; any other error means that
 // the service is unavailable. It may be called concurrently.
-func (g *Google) Exchange(ctx context.Context, request Request) (Token, error) {
+func (g *GoogleExchanger) Exchange(ctx context.Context, request Request) (Token, error) {
 	audience := cmp.Or(request.Audience, g.audience)
 	if audience == "" {
 		return Token{}, &Error{InvalidTarget, "audience is missing; send one or set [sts] audience"}
@@ -79,7 +81,7 @@ func (g *Google) Exchange(ctx context.Context, request Request) (Token, error) {
 }
 
 // impersonate exchanges a federated token for an access token of the service account.
-func (g *Google) impersonate(ctx context.Context, federated, scope string) (Token, error) {
+func (g *GoogleExchanger) impersonate(ctx context.Context, federated, scope string) (Token, error) {
 	body, err := json.Marshal(map[string]any{"scope": strings.Fields(scope),
 		"lifetime": fmt.Sprintf("%ds", int(lifetime.Seconds()))})
 	if err != nil {
@@ -102,9 +104,9 @@ func (g *Google) impersonate(ctx context.Context, federated, scope string) (Toke
 	return Token{access.Token, access.Expiry}, nil
 }
 
-// post sends a request and decodes the JSON response. If Google refuses the request, the error is
-// an *Error with Google's description, from which secret is removed.
-func (g *Google) post(
+// post sends a request and decodes the JSON response. If GoogleExchanger refuses the request, the
+// error is an *Error with GoogleExchanger's description, from which secret is removed.
+func (g *GoogleExchanger) post(
 	ctx context.Context, address, bearer, contentType, body, secret string, into any,
 ) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, address,

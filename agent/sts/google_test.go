@@ -20,7 +20,7 @@ const (
 	accessToken = "access-token-of-the-account"
 )
 
-// fakeGoogle is a fake of both of Google's services, which records the requests.
+// fakeGoogle is a fake of both of GoogleExchanger's services, which records the requests.
 type fakeGoogle struct {
 	mu       sync.Mutex
 	forms    []url.Values
@@ -31,13 +31,13 @@ type fakeGoogle struct {
 	lifetime time.Duration
 }
 
-// startGoogle returns a Google that sends requests to a new fakeGoogle.
-func startGoogle(t *testing.T, audience, account string) (*Google, *fakeGoogle) {
+// startGoogle returns a GoogleExchanger that sends requests to a new fakeGoogle.
+func startGoogle(t *testing.T, audience, account string) (*GoogleExchanger, *fakeGoogle) {
 	t.Helper()
 	fake := &fakeGoogle{lifetime: time.Hour}
 	server := httptest.NewServer(fake)
 	t.Cleanup(server.Close)
-	g := NewGoogle(audience, account)
+	g := NewGoogleExchanger(audience, account)
 	g.federation, g.credentials = server.URL+"/v1/token", server.URL+"/accounts/"
 	t.Cleanup(g.client.CloseIdleConnections)
 	g.client.Transport = server.Client().Transport
@@ -93,7 +93,7 @@ func TestGoogle_ReturnsTheTokenOfTheAccount(t *testing.T) {
 	g, fake := startGoogle(t, "identitynamespace:pool:provider", "web@p.iam.gserviceaccount.com")
 	token, err := g.Exchange(t.Context(), Request{SubjectToken: subject, SubjectTokenType: typeJWT,
 		Scope: "a b"})
-	if err != nil || token.Access != accessToken || time.Until(token.Expiry) < 50*time.Minute {
+	if err != nil || token.AccessToken != accessToken || time.Until(token.Expiry) < 50*time.Minute {
 		t.Errorf("token %+v, error %v", token, err)
 	}
 	want := url.Values{"grant_type": {grantType}, "audience": {"identitynamespace:pool:provider"},
@@ -115,7 +115,7 @@ func TestGoogle_ReturnsTheFederatedTokenWithoutAccount(t *testing.T) {
 	g, fake := startGoogle(t, "configured", "")
 	token, err := g.Exchange(t.Context(), Request{SubjectToken: subject, SubjectTokenType: typeJWT,
 		Audience: "requested", Scope: "a"})
-	if err != nil || token.Access != federated || len(fake.accounts) > 0 {
+	if err != nil || token.AccessToken != federated || len(fake.accounts) > 0 {
 		t.Errorf("token %+v, error %v, accounts %v", token, err, fake.accounts)
 	}
 	if form := fake.received()[0]; form.Get("audience") != "requested" || form.Get("scope") != "a" {

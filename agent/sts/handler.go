@@ -30,7 +30,7 @@ func (s *Server) routes(tokens *cache) http.Handler {
 		if err == nil {
 			var token Token
 			if token, err = tokens.get(r.Context(), request); err == nil {
-				answer(w, http.StatusOK, success{Access: token.Access, Issued: typeAccess,
+				answer(w, http.StatusOK, success{Access: token.AccessToken, Issued: typeAccess,
 					Type: "Bearer", Expires: int64(time.Until(token.Expiry).Seconds())})
 				return
 			}

@@ -1,11 +1,11 @@
 // Package sts serves OAuth 2.0 token exchange (RFC 8693) on loopback, for gRPC call credentials of
 // Envoy (StsService in google_grpc).
 //
-//	Envoy -- POST /token --> Server -- cache --> Google -- HTTPS --> token service
+//	Envoy -- POST /token --> Server -- cache --> GoogleExchanger -- HTTPS --> token service
 //
 // Server validates requests, caches tokens until shortly before they expire, and makes one exchange
-// for concurrent equal requests. Only the users in Options.Trusted may connect. No log or status
-// contains a token.
+// for concurrent equal requests. Only the users in Options.TrustedUIDs may connect. No log or
+// status contains a token.
 package sts
 
 import (
@@ -18,7 +18,7 @@ import (
 
 	"outrider.org/outrider/agent/admission"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Request is a validated request. SubjectToken and SubjectTokenType are not empty.
@@ -29,8 +29,8 @@ type Request struct {
 
 // Token is an access token.
 type Token struct {
-	Access string
-	Expiry time.Time
+	AccessToken string
+	Expiry      time.Time
 }
 
 // Error is an error response of RFC 6749, section 5.2. The description must not contain tokens.
@@ -51,12 +51,12 @@ const (
 
 // Options configures a Server.
 type Options struct {
-	Address   string // host:port on loopback
-	Google    *Google
-	TokenFile string   // token file, see Configure
-	Trusted   []uint32 // users that may connect
-	Board     *condition.Board
-	Logger    *slog.Logger
+	Address     string // host:port on loopback
+	Google      *GoogleExchanger
+	TokenFile   string   // token file, see Configure
+	TrustedUIDs []uint32 // users that may connect
+	Conditions  *condition.Registry
+	Logger      *slog.Logger
 }
 
 // Stats are counters since the start.
@@ -65,7 +65,7 @@ type Stats struct{ Exchanges, Failures uint64 }
 // Server is the token exchange server. It is ready once it listens on its address, or has raised a
 // condition because it cannot.
 type Server struct {
-	part.Readiness
+	lifecycle.Readiness
 	options             Options
 	tokenFile           atomic.Pointer[string]
 	exchanges, failures atomic.Uint64
@@ -112,21 +112,21 @@ const refusalBody = `{"error":"access_denied","error_description":` +
 // Run serves until ctx ends. While the address cannot be bound, it raises a condition and retries
 // every second. Run may be called once.
 func (s *Server) Run(ctx context.Context) error {
-	return admission.Service{Address: s.options.Address, Users: s.options.Trusted,
-		Handler: s.routes(newCache(ctx, s.exchange)), Refusal: refusalBody,
+	return admission.Service{Address: s.options.Address, Users: s.options.TrustedUIDs,
+		Handler: s.routes(newCache(ctx, s.exchange)), RefusalBody: refusalBody,
 		WriteTimeout: 2 * exchangeTime, Logger: s.options.Logger,
-		Bound: func(err error) {
+		OnBind: func(err error) {
 			s.MarkReady()
 			if err == nil {
-				s.options.Board.Clear(conditionAddress)
+				s.options.Conditions.Clear(conditionAddress)
 				return
 			}
-			s.options.Board.Raise(conditionAddress, condition.Error, fmt.Sprintf(
+			s.options.Conditions.Raise(conditionAddress, condition.Error, fmt.Sprintf(
 				"no token exchange on [sts] port: %v; it is tried again every second", err))
 		}}.Serve(ctx)
 }
 
-// exchange calls Google.Exchange, and raises a condition if that fails.
+// exchange calls GoogleExchanger.Exchange, and raises a condition if that fails.
 func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
 	select {
 	case s.slots <- struct{}{}:
@@ -141,14 +141,14 @@ func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
 	token, err := s.options.Google.Exchange(ctx, request)
 	s.exchanges.Add(1)
 	if err == nil {
-		s.options.Board.Clear(conditionFailed)
+		s.options.Conditions.Clear(conditionFailed)
 		s.options.Logger.Info("token exchanged", "expires", token.Expiry)
 		return token, nil
 	}
 	// A failure because the server stops is not reported.
 	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		s.failures.Add(1)
-		s.options.Board.Raise(conditionFailed, condition.Error,
+		s.options.Conditions.Raise(conditionFailed, condition.Error,
 			fmt.Sprintf("the token exchange for Envoy's gRPC services fails: %v", err))
 	}
 	return Token{}, err

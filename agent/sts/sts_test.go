@@ -35,20 +35,20 @@ type rig struct {
 	*Server
 	t      *testing.T
 	google *fakeGoogle
-	board  *condition.Board
+	board  *condition.Registry
 	url    string
 
-	log parts.Log
+	log parts.SyncBuffer
 }
 
 func start(t *testing.T, tokenFile string) *rig {
 	t.Helper()
 	google, fake := startGoogle(t, "audience", "")
 	address := net.JoinHostPort("127.0.0.1", strconv.Itoa(parts.FreePort(t)))
-	r := &rig{t: t, google: fake, board: condition.NewBoard(), url: "http://" + address}
+	r := &rig{t: t, google: fake, board: condition.NewRegistry(), url: "http://" + address}
 	r.Server = NewServer(Options{Address: address, Google: google,
-		TokenFile: tokenFile, Trusted: []uint32{uint32(os.Geteuid())},
-		Board: r.board, Logger: slog.New(slog.NewTextHandler(&r.log,
+		TokenFile: tokenFile, TrustedUIDs: []uint32{uint32(os.Geteuid())},
+		Conditions: r.board, Logger: slog.New(slog.NewTextHandler(&r.log,
 			&slog.HandlerOptions{Level: slog.LevelDebug}))})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -291,8 +291,8 @@ func TestRun_WaitsForThePort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	board := condition.NewBoard()
-	s := NewServer(Options{Address: taken.Addr().String(), Board: board,
+	board := condition.NewRegistry()
+	s := NewServer(Options{Address: taken.Addr().String(), Conditions: board,
 		Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

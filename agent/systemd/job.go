@@ -85,10 +85,13 @@ func unitOf(content string) (string, error) {
 	return "", errors.New("find the agent's unit: there is no control group of version 2")
 }
 
-// Job returns the current systemd job of the agent's unit. If systemd does not reply, it retries
-// for half of StopTimeout. If there is no job, no bus or no reply, it returns JobStop and an error
-// with the reason.
-func (m Manager) Job(ctx context.Context) (UnitJob, error) { return m.jobWithin(ctx, jobTime) }
+// CurrentJob returns the current systemd job of the agent's unit. If systemd does not reply, it
+// retries for half of StopTimeout. If there is no job, no bus or no reply, it returns JobStop and
+// an error with the reason.
+func (m Manager) CurrentJob(ctx context.Context) (UnitJob, error) {
+	return m.jobWithin(ctx,
+		jobTime)
+}
 
 func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (UnitJob, error) {
 	unit, err := m.Unit()

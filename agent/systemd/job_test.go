@@ -141,7 +141,8 @@ func TestJob(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			socket := startBus(t)
 			(&serviceManager{kind: c.kind}).export(t, socket)
-			job, err := Manager{Bus: socket, CGroup: cgroupFile(t, c.cgroup)}.Job(t.Context())
+			job, err := Manager{Bus: socket, CGroup: cgroupFile(t,
+				c.cgroup)}.CurrentJob(t.Context())
 			if job != c.want || (err == nil) != (c.problem == "") {
 				t.Fatalf("%q, %v", job, err)
 			}
@@ -201,7 +202,7 @@ func TestJob_AsksUntilSystemdAnswers(t *testing.T) {
 	manager := Manager{Bus: socket, CGroup: cgroupFile(t, "0::/outrider.slice/outrider.service\n")}
 	answer := make(chan error, 1)
 	go func() {
-		job, err := manager.Job(t.Context())
+		job, err := manager.CurrentJob(t.Context())
 		if err == nil && job != JobRestart {
 			err = fmt.Errorf("job %q", job)
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/godbus/dbus/v5"
 	"golang.org/x/sys/unix"
 
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // State is the state of the agent, with the same values as the D-Bus property State.
@@ -52,7 +52,7 @@ type Options struct {
 // No method except Run and Close blocks: messages that the manager's socket does not accept are
 // queued, and Run and later messages retry them.
 type Notifier struct {
-	part.Readiness
+	lifecycle.Readiness
 	address  string // address of the manager's socket; "" = no manager
 	watchdog time.Duration
 	ping     func(ctx context.Context) error
@@ -110,11 +110,11 @@ func watchdogInterval(environment func(string) string) time.Duration {
 	return time.Duration(microseconds) * time.Microsecond
 }
 
-// Set sets the state and a one-sentence status, and notifies the manager if they changed. READY=1
-// is sent with the first StateRunning (or StateDraining, for an Envoy adopted while it drains) and
-// after each reload, whatever its outcome. After StateStopping or StateFailed the state no longer
-// changes, only the sentence.
-func (n *Notifier) Set(state State, sentence string) {
+// SetState sets the state and a one-sentence status, and notifies the manager if they changed.
+// READY=1 is sent with the first StateRunning (or StateDraining, for an Envoy adopted while it
+// drains) and after each reload, whatever its outcome. After StateStopping or StateFailed the state
+// no longer changes, only the sentence.
+func (n *Notifier) SetState(state State, sentence string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.state == StateStopping || n.state == StateFailed {
@@ -155,8 +155,8 @@ func (n *Notifier) transition(state State) []string {
 	return lines
 }
 
-// Announced reports whether READY=1 was sent.
-func (n *Notifier) Announced() bool {
+// ReadySent reports whether READY=1 was sent.
+func (n *Notifier) ReadySent() bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.announced

@@ -146,7 +146,7 @@ func TestSet(t *testing.T) {
 		{StateRunning, "2 connections left", []string{"STATUS=2 connections left"}},
 	} {
 		before := monotonic()
-		n.Set(step.state, step.sentence)
+		n.SetState(step.state, step.sentence)
 		if step.want == nil {
 			m.quiet()
 			continue
@@ -174,7 +174,7 @@ func TestSet(t *testing.T) {
 func TestDrainingIsStarted(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
-	n.Set(StateDraining, "adopted")
+	n.SetState(StateDraining, "adopted")
 	if got := m.next(); got[0] != "READY=1" {
 		t.Errorf("%q", got)
 	}
@@ -203,7 +203,7 @@ func TestFail(t *testing.T) {
 func TestLongSentence(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
-	n.Set(StateRunning, strings.Repeat("ä", 5000)+"\xff")
+	n.SetState(StateRunning, strings.Repeat("ä", 5000)+"\xff")
 	if got := m.next()[1]; len(got) > longestLine+len("STATUS=") ||
 		!strings.HasSuffix(got, "ä…") {
 		t.Errorf("%d bytes: …%q", len(got), got[len(got)-20:])
@@ -213,7 +213,7 @@ func TestLongSentence(t *testing.T) {
 func TestNoManager(t *testing.T) {
 	n := newNotifier(t, Options{Environment: func(string) string { return "" }})
 	run(t, n)
-	n.Set(StateRunning, "in the foreground")
+	n.SetState(StateRunning, "in the foreground")
 	n.Fail(errors.New("x"))
 	if pending := n.pendingNow(); pending > 0 {
 		t.Errorf("%d messages wait for nobody", pending)
@@ -226,18 +226,18 @@ func TestFullSocket(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment()})
 	run(t, n)
-	n.Set(StateRunning, "start")
+	n.SetState(StateRunning, "start")
 	filled := 0
 	for ; n.pendingNow() == 0; filled++ {
-		n.Set(StateRunning, fmt.Sprint("sentence ", filled))
+		n.SetState(StateRunning, fmt.Sprint("sentence ", filled))
 	}
 	began := time.Now()
-	n.Set(StateReloading, "reload 1")
+	n.SetState(StateReloading, "reload 1")
 	for i := range 1000 {
-		n.Set(StateReloading, fmt.Sprint("phase ", i))
+		n.SetState(StateReloading, fmt.Sprint("phase ", i))
 	}
-	n.Set(StateRunning, "reload 1 done")
-	n.Set(StateRunning, "last sentence")
+	n.SetState(StateRunning, "reload 1 done")
+	n.SetState(StateRunning, "last sentence")
 	if took := time.Since(began); took > 10*time.Second {
 		t.Errorf("a full socket held the agent up for %v", took)
 	}
@@ -265,15 +265,15 @@ func TestKeptIsBounded(t *testing.T) {
 	}
 	n := newNotifier(t, Options{Environment: m.environment()})
 	for i := range 3 * maxPending {
-		n.Set(StateReloading, fmt.Sprint(i))
-		n.Set(StateRunning, fmt.Sprint(i))
+		n.SetState(StateReloading, fmt.Sprint(i))
+		n.SetState(StateRunning, fmt.Sprint(i))
 	}
 	if kept := n.pendingNow(); kept > maxPending {
 		t.Errorf("%d messages wait", kept)
 	}
 	m.listen() // the manager restarts
 	run(t, n)
-	n.Set(StateStopping, "bye")
+	n.SetState(StateStopping, "bye")
 	var last []string
 	for len(last) == 0 || last[0] != "STOPPING=1" {
 		last = m.next()
@@ -288,7 +288,7 @@ func TestAbstractSocket(t *testing.T) {
 	}
 	defer socket.Close()
 	m := &manager{t: t, path: name, socket: socket}
-	newNotifier(t, Options{Environment: m.environment()}).Set(StateRunning, "x")
+	newNotifier(t, Options{Environment: m.environment()}).SetState(StateRunning, "x")
 	m.next()
 }
 
@@ -296,12 +296,12 @@ func TestClose(t *testing.T) {
 	m := newManager(t)
 	n := NewNotifier(Options{Environment: m.environment(), Logger: slog.New(slog.DiscardHandler)})
 	for i := 0; n.pendingNow() == 0; i++ {
-		n.Set(StateRunning, fmt.Sprint(i))
+		n.SetState(StateRunning, fmt.Sprint(i))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	n.Close(ctx)
-	n.Set(StateRunning, "after the end")
+	n.SetState(StateRunning, "after the end")
 	if pending := n.pendingNow(); pending > 0 {
 		t.Errorf("%d messages are pending after the end", pending)
 	}

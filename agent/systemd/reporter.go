@@ -6,25 +6,25 @@ import (
 	"time"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Reporter reports the agent's state and a status sentence to the service manager.
 type Reporter struct {
-	part.Readiness
-	Notifier *Notifier
-	Board    *condition.Board
-	Agent    Agent
+	lifecycle.Readiness
+	Notifier   *Notifier
+	Conditions *condition.Registry
+	Agent      AgentState
 }
 
-// Agent is the state that a Reporter reports.
-type Agent interface {
+// AgentState is the state that a Reporter reports.
+type AgentState interface {
 	// Summary returns the state and a status sentence. announced reports whether READY=1 was sent.
 	Summary(announced bool) (state State, sentence string)
 	// Changed returns a channel that is closed when the epochs change. Events of the board report
 	// all other changes.
 	Changed() <-chan struct{}
-	Reported() uint64 // number of reloads whose start was published
+	ReportedReloads() uint64 // number of reloads whose start was published
 }
 
 // statusInterval is the polling interval while the agent is not running normally: the sentence then
@@ -36,23 +36,23 @@ func (r *Reporter) Name() string { return "status reporter" }
 
 // Run reports changes until ctx ends.
 func (r *Reporter) Run(ctx context.Context) error {
-	events, cancel := r.Board.Watch(64)
+	events, cancel := r.Conditions.Watch(64)
 	defer cancel()
 	r.MarkReady()
 	var reported uint64 // number of reloads already reported to the manager
 	for {
 		changed := r.Agent.Changed()
-		begun := r.Agent.Reported()
-		state, sentence := r.Agent.Summary(r.Notifier.Announced())
+		begun := r.Agent.ReportedReloads()
+		state, sentence := r.Agent.Summary(r.Notifier.ReadySent())
 		switch {
 		case state == StateReloading:
-			begun = r.Agent.Reported() // one RELOADING=1 covers all reloads in progress
-		case begun != reported && r.Notifier.Announced():
+			begun = r.Agent.ReportedReloads() // one RELOADING=1 covers all reloads in progress
+		case begun != reported && r.Notifier.ReadySent():
 			// a reload that ended before this poll, such as a refused one
-			r.Notifier.Set(StateReloading, "reloading")
+			r.Notifier.SetState(StateReloading, "reloading")
 		}
 		reported = begun
-		r.Notifier.Set(state, sentence)
+		r.Notifier.SetState(state, sentence)
 		var tick <-chan time.Time
 		if state != StateRunning {
 			tick = time.After(statusInterval)
@@ -75,13 +75,13 @@ func (r *Reporter) Run(ctx context.Context) error {
 // endTime bounds sending the last messages to the manager.
 const endTime = 500 * time.Millisecond
 
-// End notifies the manager of the agent's end. With an error, systemd shows the error until the
+// SendEnd notifies the manager of the agent's end. With an error, systemd shows the error until the
 // next start.
-func (n *Notifier) End(err error) {
+func (n *Notifier) SendEnd(err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		n.Fail(err)
 	} else {
-		n.Set(StateStopping, "stopped")
+		n.SetState(StateStopping, "stopped")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), endTime)
 	defer cancel()

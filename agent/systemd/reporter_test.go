@@ -8,20 +8,20 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// summaries is an Agent that counts calls of Summary.
+// summaries is an AgentState that counts calls of Summary.
 type summaries int
 
 func (s *summaries) Summary(bool) (State, string) { *s++; return StateRunning, "" }
 func (s *summaries) Changed() <-chan struct{}     { return nil }
-func (s *summaries) Reported() uint64             { return 0 }
+func (s *summaries) ReportedReloads() uint64      { return 0 }
 
 func TestReporter_IgnoresRotatedSecrets(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked summaries
-		board := condition.NewBoard()
+		board := condition.NewRegistry()
 		notifier := newNotifier(t, Options{Environment: func(string) string { return "" }})
 		ctx, cancel := context.WithCancel(t.Context())
-		go (&Reporter{Notifier: notifier, Board: board, Agent: &asked}).Run(ctx)
+		go (&Reporter{Notifier: notifier, Conditions: board, Agent: &asked}).Run(ctx)
 		synctest.Wait()
 		for _, step := range []struct {
 			kind string

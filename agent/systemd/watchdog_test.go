@@ -19,7 +19,7 @@ func TestExtensionLeavesTheWatchdog(t *testing.T) {
 	for _, state := range []State{StateStarting, StateRunning, StateReloading, StateDraining,
 		StateReloading, StateRunning,
 		StateStopping} {
-		n.Set(state, "x")
+		n.SetState(state, "x")
 		message := m.next()
 		if fed, extends := slices.Contains(message, "WATCHDOG=1"),
 			slices.Contains(message, extension); fed != extends || extends != state.lasts() {
@@ -44,7 +44,7 @@ func TestWatchdog(t *testing.T) {
 			return nil
 		},
 	})
-	n.Set(StateRunning, "up")
+	n.SetState(StateRunning, "up")
 	m.next()
 	run(t, n)
 	for range 5 {
@@ -73,7 +73,7 @@ func TestWatchdog(t *testing.T) {
 func TestExtension(t *testing.T) {
 	m := newManager(t)
 	n := newNotifier(t, Options{Environment: m.environment("WATCHDOG_USEC=40000")})
-	n.Set(StateStarting, "up")
+	n.SetState(StateStarting, "up")
 	m.next()
 	run(t, n)
 	for range 3 {
@@ -81,7 +81,7 @@ func TestExtension(t *testing.T) {
 			t.Fatal(diff)
 		}
 	}
-	n.Set(StateRunning, "up")
+	n.SetState(StateRunning, "up")
 	for message := m.next(); message[0] != "READY=1"; message = m.next() {
 	}
 	if diff := cmp.Diff([]string{"WATCHDOG=1"}, m.next()); diff != "" {

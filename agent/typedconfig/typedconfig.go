@@ -32,8 +32,8 @@ type Finding struct {
 	Severity condition.Severity
 	Message  string
 	Fix      string `json:"Cure"` // JSON name for compatibility with earlier versions
-	// Unknown reports whether LinkedEnvoyAPI lacks the field, value or type.
-	Unknown bool
+	// UnknownField reports whether LinkedEnvoyAPI lacks the field, value or type.
+	UnknownField bool `json:"Unknown"`
 }
 
 const (

@@ -32,22 +32,24 @@ var schemes = []string{"oci", "http", "https"}
 
 // Client fetches Wasm modules. Its methods may be called concurrently.
 type Client struct {
-	// Allowed reports whether hosts may have local addresses: loopback, link-local, or of a cloud's
-	// metadata service. nil: none may.
-	Allowed func(host string) bool
+	// AllowsLocalAddress reports whether hosts may have local addresses: loopback, link-local, or
+	// of a cloud's metadata service. nil: none may.
+	AllowsLocalAddress func(host string) bool
 }
 
 // Module is a Wasm module.
 type Module struct {
-	Code []byte
-	Sums []string // SHA-256 sums (hexadecimal) by which a configuration may refer to the module
+	Code       []byte
+	SHA256Sums []string // SHA-256 sums (hexadecimal) by which a configuration may refer to the module
 }
 
-func (c *Client) allowed(host string) bool { return c.Allowed != nil && c.Allowed(host) }
+func (c *Client) allowed(host string) bool {
+	return c.AllowsLocalAddress != nil && c.AllowsLocalAddress(host)
+}
 
 // Fetch fetches a module from an URL: http://, https:// or oci://. secret is a Docker configuration
 // (JSON) with the credentials of registries, or "". Errors may have credentials of the URL, which
-// WithoutSecrets removes.
+// RedactURL removes.
 func (c *Client) Fetch(ctx context.Context, from, secret string) (Module, error) {
 	switch scheme, rest, _ := strings.Cut(from, "://"); scheme {
 	case "oci":
@@ -86,7 +88,7 @@ func (c *Client) get(ctx context.Context, from string) (found Module, err error)
 	if err == nil && max(response.ContentLength, int64(len(found.Code))) > MaxBytes {
 		err = fmt.Errorf("%s has more than %d MB", from, MaxBytes>>20)
 	}
-	found.Sums = []string{sumOf(found.Code)}
+	found.SHA256Sums = []string{sumOf(found.Code)}
 	return found, err
 }
 
@@ -95,9 +97,9 @@ func sumOf(code []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// Has reports whether a module has a SHA-256 sum (hexadecimal), or want is "".
-func (m Module) Has(want string) bool {
-	return want == "" || slices.Contains(m.Sums, strings.ToLower(want))
+// HasSHA256 reports whether a module has a SHA-256 sum (hexadecimal), or want is "".
+func (m Module) HasSHA256(want string) bool {
+	return want == "" || slices.Contains(m.SHA256Sums, strings.ToLower(want))
 }
 
 // IsWasm reports whether the module begins as a Wasm module does.
@@ -143,5 +145,5 @@ func (c *Client) http() *http.Client {
 // urlSecrets matches possible credentials in the URLs of a text: user information and query.
 var urlSecrets = regexp.MustCompile(`(//)[^/\s"@]+@|\?[^\s"]*[^\s":]`)
 
-// WithoutSecrets removes possible credentials from the URLs in a text.
-func WithoutSecrets(text string) string { return urlSecrets.ReplaceAllString(text, "$1") }
+// RedactURL removes possible credentials from the URLs in a text.
+func RedactURL(text string) string { return urlSecrets.ReplaceAllString(text, "$1") }

@@ -16,7 +16,7 @@ import (
 
 	"outrider.org/outrider/agent/backoff"
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/watch"
 )
 
@@ -59,16 +59,16 @@ func compareSources(a, b Source) int {
 type FetcherOptions struct {
 	File string // path of a file (0600) that stores the modules for the next start; "": none
 
-	Allowed func(host string) bool // see Client
-	Board   *condition.Board       // nil: nothing is reported
-	Logger  *slog.Logger           // nil: nothing is logged
+	AllowsLocalAddress func(host string) bool // see Client
+	Conditions         *condition.Registry    // nil: nothing is reported
+	Logger             *slog.Logger           // nil: nothing is logged
 }
 
 // Fetcher fetches modules in the background: Require sets which ones, and Module returns a module
 // that has already been fetched. A failed fetch is repeated, and a changed file is read again. Its
 // methods may be called concurrently.
 type Fetcher struct {
-	part.Readiness
+	lifecycle.Readiness
 	options FetcherOptions
 	client  Client
 	// fetches runs one fetch of a source at a time: a fetch from a file system that hangs outlasts
@@ -104,10 +104,10 @@ func NewFetcher(options FetcherOptions) *Fetcher {
 	if options.Logger == nil {
 		options.Logger = slog.New(slog.DiscardHandler)
 	}
-	if options.Board == nil {
-		options.Board = condition.NewBoard()
+	if options.Conditions == nil {
+		options.Conditions = condition.NewRegistry()
 	}
-	f := &Fetcher{options: options, client: Client{Allowed: options.Allowed},
+	f := &Fetcher{options: options, client: Client{AllowsLocalAddress: options.AllowsLocalAddress},
 		required: make(chan struct{}, 1), changed: make(chan struct{}, 1),
 		files:   watch.NewNotifier(fileDelays, options.Logger),
 		entries: map[Source]*entry{}}
@@ -136,8 +136,8 @@ func (f *Fetcher) Module(from Source) ([]byte, error) {
 	return e.code, e.err
 }
 
-// Require sets the modules to fetch. It drops all others. It does not block.
-func (f *Fetcher) Require(sources []Source) {
+// SetSources sets the modules to fetch. It drops all others. It does not block.
+func (f *Fetcher) SetSources(sources []Source) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	maps.DeleteFunc(f.entries, func(from Source, e *entry) bool {
@@ -182,8 +182,8 @@ func (e *entry) refetch() {
 	e.retries.Reset()
 }
 
-// Reread reads the modules in files again, and fetches those that failed. It does not block.
-func (f *Fetcher) Reread() {
+// RereadFiles reads the modules in files again, and fetches those that failed. It does not block.
+func (f *Fetcher) RereadFiles() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for from, e := range f.entries {
@@ -298,7 +298,7 @@ func (f *Fetcher) finish(r result) {
 	}
 	e.due, e.err = time.Now().Add(idle*24*365), nil
 	if !bytes.Equal(e.code, r.code) {
-		f.options.Logger.Info("Wasm module fetched", "url", WithoutSecrets(r.from.URL), "bytes",
+		f.options.Logger.Info("Wasm module fetched", "url", RedactURL(r.from.URL), "bytes",
 			len(r.code))
 		e.code, f.outdated = r.code, true
 		signal(f.changed)
@@ -307,7 +307,7 @@ func (f *Fetcher) finish(r result) {
 
 // shorten bounds the text of an error and removes credentials.
 func shorten(err error) error {
-	text := WithoutSecrets(err.Error())
+	text := RedactURL(err.Error())
 	if len(text) > maxErrorBytes {
 		text = strings.ToValidUTF8(text[:maxErrorBytes], "") + "…"
 	}

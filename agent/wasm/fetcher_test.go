@@ -56,7 +56,7 @@ func (r *rig) answers(text string) {
 // start runs a Fetcher that stores modules in a file.
 func (r *rig) start(file string) {
 	r.Fetcher = wasm.NewFetcher(wasm.FetcherOptions{File: file,
-		Allowed: func(string) bool { return true }})
+		AllowsLocalAddress: func(string) bool { return true }})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { _ = r.Run(ctx) }) // always nil
@@ -91,7 +91,7 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 	good := strings.Repeat("0", 64)
 	web, wrong := wasm.Source{URL: r.url + "/m?sig=secret"}, wasm.Source{URL: r.url, SHA256: good}
 	r.handle(http.NotFound)
-	r.Require([]wasm.Source{web, wrong})
+	r.SetSources([]wasm.Source{web, wrong})
 	r.fails(web, "404 Not Found")
 	if _, err := r.Module(web); strings.Contains(err.Error(), "secret") {
 		t.Errorf("a credential is in %v", err)
@@ -103,7 +103,7 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 	r.fails(wrong, "does not have the SHA-256 000")
 	r.answers("text")
 	other := wasm.Source{URL: r.url, Version: "2"}
-	r.Require([]wasm.Source{web, other})
+	r.SetSources([]wasm.Source{web, other})
 	r.fails(other, "is not a Wasm module")
 	if code, err := r.Module(wrong); code != nil || err != nil {
 		t.Errorf("a module that is not required: %q, %v", code, err)
@@ -113,7 +113,7 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 		_, _ = w.Write(make([]byte, wasm.MaxBytes+1))
 	})
 	huge := wasm.Source{URL: r.url, Version: "3"}
-	r.Require([]wasm.Source{huge})
+	r.SetSources([]wasm.Source{huge})
 	r.fails(huge, "more than 64 MB")
 	r.handle(func(w http.ResponseWriter, _ *http.Request) { // HTTP/1.0: the length is unknown
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -125,10 +125,10 @@ func TestFetcher_FetchesAgainUntilThere(t *testing.T) {
 		_ = conn.Close()
 	})
 	half := wasm.Source{URL: r.url, Version: "4"}
-	r.Require([]wasm.Source{half})
+	r.SetSources([]wasm.Source{half})
 	r.fails(half, "is truncated")
 	gone := wasm.Source{URL: "http://127.0.0.1:1/m"}
-	r.Require([]wasm.Source{gone})
+	r.SetSources([]wasm.Source{gone})
 	r.fails(gone, "connection refused")
 }
 
@@ -155,7 +155,7 @@ func TestFetcher_SlowServerDelaysNoOther(t *testing.T) {
 	}
 	slow, quick := wasm.Source{URL: r.url + "/slow"}, wasm.Source{URL: r.url + "/quick"}
 	pipe := wasm.Source{URL: "file://" + fifo}
-	r.Require([]wasm.Source{slow, pipe, quick})
+	r.SetSources([]wasm.Source{slow, pipe, quick})
 	r.gets(quick)
 	r.fails(pipe, "no regular file")
 	if code, err := r.Module(slow); code != nil || err != nil {
@@ -170,14 +170,14 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 	r := newRig(t)
 	state := filepath.Join(t.TempDir(), "modules")
 	path := filepath.Join(t.TempDir(), "m.wasm")
-	first, second := wasmtest.Tagger(wasmtest.RequestHeaders, "a", "1"),
-		wasmtest.Tagger(wasmtest.RequestHeaders, "a", "2")
+	first, second := wasmtest.HeaderModule(wasmtest.RequestHeaders, "a", "1"),
+		wasmtest.HeaderModule(wasmtest.RequestHeaders, "a", "2")
 	if err := os.WriteFile(path, first, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	r.start(state)
 	web, file := wasm.Source{URL: r.url}, wasm.Source{URL: "file://" + path}
-	r.Require([]wasm.Source{web, file})
+	r.SetSources([]wasm.Source{web, file})
 	r.gets(web)
 	r.gets(file)
 	parts.Eventually(t, time.Minute, "the modules are stored", func() bool {
@@ -195,7 +195,7 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 	if code, err := r.Module(web); string(code) != wasmtest.EmptyModule {
 		t.Errorf("at the start: %q, %v", code, err)
 	}
-	r.Require([]wasm.Source{web, file})
+	r.SetSources([]wasm.Source{web, file})
 	parts.Eventually(t, time.Minute, "the file is read again", func() bool {
 		return bytes.Equal(r.gets(file), second)
 	})
@@ -205,14 +205,14 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 	if err := os.WriteFile(path, first, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.Reread()
+	r.RereadFiles()
 	parts.Eventually(t, time.Minute, "a reload reads the file again", func() bool {
 		return bytes.Equal(r.gets(file), first)
 	})
 	if err := os.WriteFile(path, []byte("broken"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.Reread()
+	r.RereadFiles()
 	parts.Eventually(t, time.Minute, "an invalid file is reported, and its module remains",
 		func() bool {
 			code, err := r.Module(file)
@@ -221,7 +221,7 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 	if err := os.WriteFile(path, first, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	r.Reread()
+	r.RereadFiles()
 	parts.Eventually(t, time.Minute, "no error remains", func() bool {
 		_, err := r.Module(file)
 		return err == nil
@@ -231,7 +231,7 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.start(state)
-	r.Require([]wasm.Source{file})
+	r.SetSources([]wasm.Source{file})
 	r.gets(file)
 }
 
@@ -242,7 +242,10 @@ func TestFetcher_ChangedFileCounts(t *testing.T) {
 	folder := t.TempDir()
 	path := filepath.Join(folder, "m.wasm")
 	file := wasm.Source{URL: "file://" + path}
-	version := func(n string) []byte { return wasmtest.Tagger(wasmtest.RequestHeaders, "a", n) }
+	version := func(n string) []byte {
+		return wasmtest.HeaderModule(wasmtest.RequestHeaders, "a",
+			n)
+	}
 	put := func(path string, content []byte) {
 		t.Helper()
 		if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -258,7 +261,7 @@ func TestFetcher_ChangedFileCounts(t *testing.T) {
 		})
 	}
 	r.start("")
-	r.Require([]wasm.Source{file})
+	r.SetSources([]wasm.Source{file})
 	has("the file is missing", nil, "no such file")
 	put(path, version("1"))
 	has("a new file", version("1"), "")
@@ -275,9 +278,9 @@ func TestFetcher_ChangedFileCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	has("a removed file", version("3"), "no such file")
-	r.Require(nil)
+	r.SetSources(nil)
 	put(path, version("4"))
-	r.Require([]wasm.Source{file})
+	r.SetSources([]wasm.Source{file})
 	has("a file that is required again", version("4"), "")
 }
 
@@ -299,7 +302,7 @@ func TestFetcher_PullSecretFromItsFile(t *testing.T) {
 	r.start("")
 	secret := filepath.Join(t.TempDir(), "pull", ".dockerconfigjson")
 	from := wasm.Source{URL: "oci://" + images.Host + "/p/m:v1", SecretFile: secret}
-	r.Require([]wasm.Source{from})
+	r.SetSources([]wasm.Source{from})
 	r.fails(from, "image pull secret: open "+secret)
 	if err := os.Mkdir(filepath.Dir(secret), 0o700); err != nil {
 		t.Fatal(err)
@@ -318,7 +321,7 @@ func TestFetcher_NumberOfModulesIsBounded(t *testing.T) {
 	for i := range 65 {
 		all = append(all, wasm.Source{URL: fmt.Sprintf("%s/%02d", r.url, i)})
 	}
-	r.Require(all)
+	r.SetSources(all)
 	r.gets(all[0])
 	r.fails(all[64], "more than 64 modules")
 }

@@ -102,7 +102,7 @@ func manifest(
 		if err != nil {
 			return nil, fmt.Errorf("manifest of %s: %w", repository.Reference, err)
 		}
-		m.Sums = append(m.Sums, of.Digest.Encoded())
+		m.SHA256Sums = append(m.SHA256Sums, of.Digest.Encoded())
 		var parsed struct{ Layers, Manifests []image.Descriptor }
 		if err := json.Unmarshal(text, &parsed); err != nil {
 			return nil, fmt.Errorf("manifest of %s: %w", repository.Reference, err)
@@ -111,7 +111,7 @@ func manifest(
 			// images of platform "unknown" are attestations
 			return of.Platform == nil || of.Platform.OS != "unknown"
 		})
-		if i < 0 || len(m.Sums) > 1 {
+		if i < 0 || len(m.SHA256Sums) > 1 {
 			return parsed.Layers, nil
 		}
 		reference = parsed.Manifests[i].Digest.String()

@@ -21,7 +21,7 @@ import (
 )
 
 // local fetches modules from this host, too.
-var local = &Client{Allowed: func(string) bool { return true }}
+var local = &Client{AllowsLocalAddress: func(string) bool { return true }}
 
 // archived returns a compressed archive whose files all have the same content.
 func archived(t *testing.T, content string, names ...string) string {
@@ -126,8 +126,8 @@ func TestImage_ModulesByIstiosRules(t *testing.T) {
 			switch {
 			case want.err == "" && (err != nil || string(found.Code) != wasmtest.EmptyModule):
 				t.Errorf("%d bytes, %v", len(found.Code), err)
-			case want.err == "" && (!found.Has(want.sum) || found.Has(zeros)):
-				t.Errorf("sums %v, want %q", found.Sums, want.sum)
+			case want.err == "" && (!found.HasSHA256(want.sum) || found.HasSHA256(zeros)):
+				t.Errorf("sums %v, want %q", found.SHA256Sums, want.sum)
 			case want.err != "" && (err == nil || !strings.Contains(err.Error(), want.err)):
 				t.Errorf("got %v, want %s", err, want.err)
 			}

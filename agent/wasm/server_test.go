@@ -81,7 +81,7 @@ func TestFetcher_SlowServers(t *testing.T) {
 				defer func() { http.DefaultClient.Transport = before }()
 				http.DefaultClient.Transport = &http.Transport{DialContext: listener.dial,
 					DisableKeepAlives: true}
-				f := NewFetcher(FetcherOptions{Allowed: local.Allowed})
+				f := NewFetcher(FetcherOptions{AllowsLocalAddress: local.AllowsLocalAddress})
 				started := time.Now()
 				got := f.fetch(t.Context(), Source{URL: c.from})
 				if got.err == nil || !strings.Contains(got.err.Error(), c.err) ||

@@ -71,7 +71,7 @@ func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error
 	switch {
 	case path != "":
 		if found.Code, err = readfile.Read(path, MaxBytes); err == nil {
-			found.Sums = []string{sumOf(found.Code)}
+			found.SHA256Sums = []string{sumOf(found.Code)}
 		}
 	case from.SecretFile != "":
 		if secret, err = readfile.Read(from.SecretFile, maxSecretBytes); err != nil {
@@ -84,11 +84,12 @@ func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error
 	switch {
 	case err != nil:
 		return found, err
-	case !found.Has(from.SHA256):
+	case !found.HasSHA256(from.SHA256):
 		// Only the log contains the actual sum: whoever configures a module must not learn from the
 		// error what an address serves.
 		f.options.Logger.Warn("Wasm module does not match its configured sha256", "url",
-			WithoutSecrets(from.URL), "sha256", strings.Join(found.Sums, ", "), "want", from.SHA256)
+			RedactURL(from.URL), "sha256", strings.Join(found.SHA256Sums,
+				", "), "want", from.SHA256)
 		return found, fmt.Errorf("%s does not have the SHA-256 %s; its actual SHA-256 "+
 			"is in the log", from.URL, from.SHA256)
 	case !found.IsWasm():

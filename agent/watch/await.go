@@ -15,8 +15,8 @@ func AwaitFiles(
 	ctx context.Context, paths []string, wait time.Duration, missing func([]string),
 ) ([]string, error) {
 	timeout := time.After(wait)
-	watcher := New(Options{WithoutReading: true})
-	if err := watcher.Set(paths); err != nil {
+	watcher := New(Options{ReportWithoutReading: true})
+	if err := watcher.SetPaths(paths); err != nil {
 		return nil, err
 	}
 	watching, stop := context.WithCancel(ctx)

@@ -32,7 +32,7 @@ type content struct {
 	sum   [sha256.Size]byte // hash of a file's content
 	stamp stamp             // stamp of a file whose content is not hashed
 	// looks counts possible changes of a file that its stamp does not show; used with
-	// Options.WithoutReading.
+	// Options.ReportWithoutReading.
 	looks int
 }
 

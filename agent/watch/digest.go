@@ -12,9 +12,9 @@ import (
 )
 
 // DigestFiles returns a SHA-256 checksum, in hexadecimal, of the names, existence and content of
-// all paths. paths are files or directories as in Watcher.Set; suffixes are those of Options. The
-// order of the paths and repetitions do not matter. A missing file is part of the digest; a file
-// that cannot be read is an error.
+// all paths. paths are files or directories as in Watcher.SetPaths; suffixes are those of Options.
+// The order of the paths and repetitions do not matter. A missing file is part of the digest; a
+// file that cannot be read is an error.
 func DigestFiles(paths []string, suffixes ...string) (string, error) {
 	all, err := readAll(paths, suffixes)
 	if err != nil {
@@ -32,8 +32,8 @@ func DigestFiles(paths []string, suffixes ...string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), errors.Join(failed...)
 }
 
-// readAll reads paths, which have the form that Watcher.Set accepts, and returns their entries by
-// name.
+// readAll reads paths, which have the form that Watcher.SetPaths accepts, and returns their entries
+// by name.
 func readAll(paths, suffixes []string) (all []*entry, err error) {
 	tree := newTree(suffixes, slog.New(slog.DiscardHandler))
 	roots, err := tree.set(paths)

@@ -198,7 +198,7 @@ func TestSet_ForgetsDroppedPaths(t *testing.T) {
 	watcher := run(t, testOptions(), dir+"/d/...", dir+"/linked")
 	remove(t, dir+"/d/sub")
 	next(t, watcher)
-	must(t, watcher.Set([]string{dir + "/other"}))
+	must(t, watcher.SetPaths([]string{dir + "/other"}))
 	write(t, dir+"/real/file", "2")
 	quiet(t, watcher)
 	watcher.mu.Lock()
@@ -238,7 +238,7 @@ func TestEvent_WrittenFileIsTheOnlyOneRead(t *testing.T) {
 		write(t, a, "one")
 		write(t, b, "one")
 		watcher = New(Options{})
-		must(t, watcher.Set([]string{directory}))
+		must(t, watcher.SetPaths([]string{directory}))
 		for _, e := range watcher.tree.roots[directory].entries {
 			e.stamp = stamp{}
 		}

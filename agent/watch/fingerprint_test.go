@@ -69,7 +69,7 @@ func TestUnread_ReportsUndoneChange(t *testing.T) {
 	path := filepath.Join(tempDir(t), "f")
 	write(t, path, "old")
 	options := testOptions()
-	options.WithoutReading = true
+	options.ReportWithoutReading = true
 	watcher := run(t, options, path)
 	replace(t, path, "new")
 	replace(t, path, "old")

@@ -8,7 +8,7 @@ import "os"
 type job struct {
 	root    *root
 	scan    bool
-	access  bool // count all files as changed, with Options.WithoutReading
+	access  bool // count all files as changed, with Options.ReportWithoutReading
 	written []*entry
 	done    chan struct{}
 	late    bool // no caller waits for the job any more

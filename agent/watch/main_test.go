@@ -53,7 +53,7 @@ func start(t *testing.T, watcher *Watcher, paths ...string) {
 // launch does the same as start, but does not wait for the first scan.
 func launch(t *testing.T, watcher *Watcher, paths ...string) {
 	t.Helper()
-	if err := watcher.Set(paths); err != nil {
+	if err := watcher.SetPaths(paths); err != nil {
 		t.Fatal(err)
 	}
 	ctx, stop := context.WithCancel(context.Background())

@@ -27,7 +27,7 @@ type user struct {
 // NewNotifier returns a Notifier. delays determine which changes are merged into one notification.
 // logger may be nil.
 func NewNotifier(delays Delays, logger *slog.Logger) *Notifier {
-	watcher := New(Options{Delays: delays, WithoutReading: true, Logger: logger})
+	watcher := New(Options{Delays: delays, ReportWithoutReading: true, Logger: logger})
 	return &Notifier{watcher: watcher, logger: watcher.options.Logger,
 		rewatch: make(chan struct{}, 1), users: map[*user]bool{}}
 }
@@ -88,7 +88,7 @@ func (n *Notifier) update() {
 	for u := range before {
 		paths = append(paths, u.paths...)
 	}
-	if err := n.watcher.Set(paths); err != nil {
+	if err := n.watcher.SetPaths(paths); err != nil {
 		n.logger.Warn("cannot watch all files", "error", err)
 	}
 	n.notify(func(u *user) bool {

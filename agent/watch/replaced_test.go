@@ -56,7 +56,7 @@ func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 				watcher.begin(roots)
 			}
 			watcher.mu.Unlock()
-			must(t, watcher.Set(paths))
+			must(t, watcher.SetPaths(paths))
 
 			if diff := cmp.Diff([]string{file}, next(t, watcher)); diff != "" {
 				t.Errorf("changes (-want +got):\n%s", diff)

@@ -58,7 +58,7 @@ func TestSharedInode_IsWatchedByAllPaths(t *testing.T) {
 	changes("three names", a, b, c)
 	remove(t, c)
 	changes("removed", c)
-	must(t, watcher.Set([]string{b}))
+	must(t, watcher.SetPaths([]string{b}))
 	write(t, other, "one name")
 	changes("one name", b)
 }

@@ -39,7 +39,7 @@ func TestHangingFileSystem_DelaysItsPathsOnly(t *testing.T) {
 	release := parts.HangingMount(t, hanging)
 	watcher := New(testOptions())
 	begun := time.Now()
-	must(t, watcher.Set([]string{dir + "/f", hanging + "/f"}))
+	must(t, watcher.SetPaths([]string{dir + "/f", hanging + "/f"}))
 	if took := time.Since(begun); took > patience/2 {
 		t.Errorf("Set took %v", took)
 	}
@@ -50,7 +50,7 @@ func TestHangingFileSystem_DelaysItsPathsOnly(t *testing.T) {
 			t.Errorf("changes (-want +got):\n%s", diff)
 		}
 	}
-	must(t, watcher.Set([]string{dir + "/f", hanging + "/f", hanging + "/g"}))
+	must(t, watcher.SetPaths([]string{dir + "/f", hanging + "/f", hanging + "/g"}))
 	release()
 	for seen := map[string]bool{}; !seen[hanging+"/f"]; {
 		for _, path := range next(t, watcher) {
@@ -107,14 +107,14 @@ func TestMount_OfAFileIsFollowed(t *testing.T) {
 	}
 }
 
-// TestUnread_ReportsAccessOfFolders checks that, with WithoutReading, a change of the mode of a
-// folder above a file is reported, because it may change who can read the file.
+// TestUnread_ReportsAccessOfFolders checks that, with ReportWithoutReading, a change of the mode of
+// a folder above a file is reported, because it may change who can read the file.
 func TestUnread_ReportsAccessOfFolders(t *testing.T) {
 	dir := tempDir(t)
 	mkdir(t, dir+"/a/b")
 	write(t, dir+"/a/b/f", "1")
 	options := testOptions()
-	options.WithoutReading = true
+	options.ReportWithoutReading = true
 	watcher := run(t, options, dir+"/a/b/f")
 	for folder, mode := range map[string]os.FileMode{dir + "/a": 0o711, dir + "/a/b": 0o750} {
 		must(t, os.Chmod(folder, mode))

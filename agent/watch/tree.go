@@ -15,7 +15,7 @@ import (
 // guards it.
 type tree struct {
 	suffixes []string
-	unread   bool // see Options.WithoutReading
+	unread   bool // see Options.ReportWithoutReading
 	folders  *folders
 	roots    map[string]*root    // by path, in the form passed to Set
 	pending  map[*entry]struct{} // entries that have changed and were not delivered yet

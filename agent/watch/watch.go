@@ -2,7 +2,8 @@
 //
 // An event alone is not a change: a file has changed if it appeared, disappeared or has another
 // SHA-256. Touching a file, or replacing it with an equal one, is no change. Files that cannot be
-// read, and all files with Options.WithoutReading, are compared by inode, size and change time.
+// read, and all files with Options.ReportWithoutReading, are compared by inode, size and change
+// time.
 //
 // Paths need not exist. A scan resolves each path link by link, watches the folders on its way and
 // in the listed directories with inotify, and reads the files whose inode, size or change time
@@ -35,7 +36,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 	"golang.org/x/sys/unix"
 
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // pollInterval is the interval of scans of paths whose changes inotify does not report. The pause
@@ -70,16 +71,16 @@ type Options struct {
 	// Suffixes are the endings of the files in directories that are watched (".yaml"); none: all
 	// files.
 	Suffixes []string
-	// WithoutReading leaves reading to the receiver of changes. A written file is reported even if
-	// its content is equal, and once more when its change time can be trusted.
-	WithoutReading bool
-	Logger         *slog.Logger // nil: no log
+	// ReportWithoutReading leaves reading to the receiver of changes. A written file is reported
+	// even if its content is equal, and once more when its change time can be trusted.
+	ReportWithoutReading bool
+	Logger               *slog.Logger // nil: no log
 }
 
 // Watcher reports which files have changed. Set may be called at any time by any goroutine; Run may
 // be called once.
 type Watcher struct {
-	part.Readiness
+	lifecycle.Readiness
 	options  Options
 	open     func() (*fsnotify.Watcher, error) // opens inotify; replaced in tests
 	interval time.Duration                     // interval of polls; shorter in tests
@@ -104,7 +105,7 @@ func New(options Options) *Watcher {
 		wake:     make(chan struct{}, 1),
 		tree:     newTree(options.Suffixes, options.Logger),
 	}
-	w.tree.unread = options.WithoutReading
+	w.tree.unread = options.ReportWithoutReading
 	w.SetDelays(options.Delays)
 	return w
 }
@@ -112,12 +113,13 @@ func New(options Options) *Watcher {
 // SetDelays sets the delays that apply from the next change on.
 func (w *Watcher) SetDelays(delays Delays) { w.delays.Store(&delays) }
 
-// Set replaces the watched paths. A path is a file or a directory and need not exist. A directory
-// stands for the files in it; with "/..." appended, also for those in its sub-directories. Later
-// changes are differences from the content during Set, or, for a path that was watched before, from
-// the content then. A caller that reads the files after Set misses no change, unless a change is
-// undone before it is delivered. Set waits at most a second for slow file systems.
-func (w *Watcher) Set(paths []string) error {
+// SetPaths replaces the watched paths. A path is a file or a directory and need not exist. A
+// directory stands for the files in it; with "/..." appended, also for those in its
+// sub-directories. Later changes are differences from the content during Set, or, for a path that
+// was watched before, from the content then. A caller that reads the files after Set misses no
+// change, unless a change is undone before it is delivered. Set waits at most a second for slow
+// file systems.
+func (w *Watcher) SetPaths(paths []string) error {
 	w.mu.Lock()
 	roots, err := w.tree.set(paths)
 	jobs := w.begin(roots)
@@ -145,7 +147,7 @@ func (w *Watcher) begin(roots []*root) (jobs []*job) {
 }
 
 func (w *Watcher) run(j *job) {
-	found := j.run(w.tree.folders, w.options.WithoutReading)
+	found := j.run(w.tree.folders, w.options.ReportWithoutReading)
 	w.mu.Lock()
 	w.tree.apply(j, found)
 	again := j.late || j.root.due()

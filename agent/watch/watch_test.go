@@ -108,7 +108,7 @@ func TestRun_ReportsChangesSinceSet(t *testing.T) {
 	dir := tempDir(t)
 	write(t, dir+"/f", "old")
 	watcher := New(testOptions())
-	must(t, watcher.Set([]string{dir + "/f"}))
+	must(t, watcher.SetPaths([]string{dir + "/f"}))
 	write(t, dir+"/f", "new")
 	start(t, watcher, dir+"/f")
 	if diff := cmp.Diff([]string{dir + "/f"}, next(t, watcher)); diff != "" {
@@ -124,7 +124,7 @@ func TestSet_KeepsPendingChanges(t *testing.T) {
 	watcher := run(t, options, dir+"/a", dir+"/b")
 	replace(t, dir+"/a", "new")
 	seen(t, watcher, dir+"/a", "new")
-	must(t, watcher.Set([]string{dir + "/a", dir + "/c"}))
+	must(t, watcher.SetPaths([]string{dir + "/a", dir + "/c"}))
 	if diff := cmp.Diff([]string{dir + "/a"}, next(t, watcher)); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
@@ -133,7 +133,7 @@ func TestSet_KeepsPendingChanges(t *testing.T) {
 	if diff := cmp.Diff([]string{dir + "/c"}, next(t, watcher)); diff != "" {
 		t.Errorf("changes (-want +got):\n%s", diff)
 	}
-	if err := watcher.Set([]string{""}); err == nil {
+	if err := watcher.SetPaths([]string{""}); err == nil {
 		t.Error("an empty path was accepted")
 	}
 }

@@ -8,16 +8,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Wait blocks until a client may open a stream, or make a call of a service of
-// Options.RegisterAlso. For a client that is connected through LimitTCP, it is called twice: before
-// authentication (known is false) only the rate of the client's address is limited, later also the
-// rate of all clients. The error is a gRPC status.
-func (s *Server) Wait(ctx context.Context, client Peer, known bool) (err error) {
+// WaitTurn blocks until a client may open a stream, or make a call of a service of
+// Options.RegisterServices. For a client that is connected through LimitTCP, it is called twice:
+// before authentication (known is false) only the rate of the client's address is limited, later
+// also the rate of all clients. The error is a gRPC status.
+func (s *Server) WaitTurn(ctx context.Context, client Peer, authenticated bool) (err error) {
 	limited := client.connection != nil
 	switch {
-	case limited && !known:
+	case limited && !authenticated:
 		err = s.rates.of(client).wait(ctx)
-	case limited != known: // clients of other listeners wait once only
+	case limited != authenticated: // clients of other listeners wait once only
 	case s.reserved(client):
 		err = s.rate.wait(ctx)
 	default:

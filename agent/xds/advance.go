@@ -48,12 +48,12 @@ func (s *session) changed(w *watch, name string, from *resource.Snapshot) {
 	}
 	now := s.get(w, name)
 	if r := w.refused[name]; r != nil {
-		feed := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
+		feed := s.snapshot.Refusal(resource.Key{Type: w.typeURL, Name: name})
 		switch {
-		case r.inherited && (!same(r.resource, now) || feed == nil || feed.Offered):
+		case r.inherited && (!same(r.resource, now) || feed == nil || feed.OfferToNewClients):
 			delete(w.refused, name)
 		case same(r.resource, now) && !r.inherited && w.typeURL != resource.SecretType &&
-			(feed == nil || feed.Attempt > r.attempt):
+			(feed == nil || feed.Retries > r.attempt):
 			// the publisher retries the refused version, or removed it and published it again
 			r.again = true
 		// the publisher removed the refused version

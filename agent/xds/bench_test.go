@@ -45,7 +45,7 @@ func benchClients(target string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := load.WaitFull(ctx); err != nil {
+	if _, err := load.WaitInitialResources(ctx); err != nil {
 		return err
 	}
 	fmt.Println(time.Now().UnixNano())

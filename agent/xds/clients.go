@@ -13,22 +13,22 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Clients determines which resources a client of the xDS socket receives: an Envoy those for the
-// node in its bootstrap, an application those for the node in [xds] grpc_bootstrap_file. A client
-// that sends another node is refused before resources are translated for it.
-type Clients struct {
+// ClientPolicy determines which resources a client of the xDS socket receives: an Envoy those for
+// the node in its bootstrap, an application those for the node in [xds] grpc_bootstrap_file. A
+// client that sends another node is refused before resources are translated for it.
+type ClientPolicy struct {
 	Server    Source                // provides the resources: the embedded discovery server
 	IsOwnUser func(uid uint32) bool // reports whether a user runs Envoy or the agent, or is root
-	// Envoys returns the nodes in the bootstraps of epochs that are live or starting. If a
+	// EnvoyNodes returns the nodes in the bootstraps of epochs that are live or starting. If a
 	// bootstrap is unknown, all is false, and clients for which IsOwn returns true may send any
 	// node.
-	Envoys func() (nodes []*corev3.Node, all bool)
+	EnvoyNodes func() (nodes []*corev3.Node, all bool)
 	// SameNode reports whether a client that sends node would receive the same resources as one
 	// that sends known, which is the node of a bootstrap.
 	SameNode func(known, node *corev3.Node) bool
 	// ApplicationNode returns the node in [xds] grpc_bootstrap_file; nil if there is none.
 	ApplicationNode func() *corev3.Node
-	Board           *condition.Board
+	Conditions      *condition.Registry
 
 	mu     sync.Mutex
 	raised bool
@@ -42,11 +42,11 @@ const ConditionClient = "xds-client-refused"
 const clientRefusedFor = 10 * time.Minute
 
 // IsOwn reports whether a client's user runs Envoy or the agent, or is root.
-func (c *Clients) IsOwn(peer Peer) bool { return c.IsOwnUser(peer.UID) }
+func (c *ClientPolicy) IsOwn(peer Peer) bool { return c.IsOwnUser(peer.UID) }
 
 // Admit returns the node whose resources a client receives. A client for which IsOwn returns false
 // receives those for ApplicationNode, whatever node it sends.
-func (c *Clients) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
+func (c *ClientPolicy) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 	application := c.ApplicationNode()
 	if !c.IsOwn(*peer) {
 		if application == nil {
@@ -55,7 +55,7 @@ func (c *Clients) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 		}
 		return application, nil
 	}
-	nodes, all := c.Envoys()
+	nodes, all := c.EnvoyNodes()
 	if application != nil {
 		nodes = append(nodes, application)
 	}
@@ -69,7 +69,7 @@ func (c *Clients) Admit(peer *Peer, node *corev3.Node) (*corev3.Node, error) {
 }
 
 // Feed returns the feed of the embedded server for an admitted node. It implements Source.
-func (c *Clients) Feed(node *corev3.Node) (*resource.Feed, error) {
+func (c *ClientPolicy) Feed(node *corev3.Node) (*resource.Feed, error) {
 	feed, err := c.Server.Feed(node)
 	if err != nil {
 		return nil, c.refuse(codes.FailedPrecondition, err.Error())
@@ -79,13 +79,13 @@ func (c *Clients) Feed(node *corev3.Node) (*resource.Feed, error) {
 
 // refuse raises ConditionClient, and returns a gRPC status with the reason. If the condition is
 // active already, it retains its first reason.
-func (c *Clients) refuse(code codes.Code, why string) error {
+func (c *ClientPolicy) refuse(code codes.Code, why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.until = time.Now().Add(clientRefusedFor)
 	if !c.raised {
 		c.raised = true
-		c.Board.Raise(ConditionClient, condition.Warning,
+		c.Conditions.Raise(ConditionClient, condition.Warning,
 			"clients of the xDS socket were refused in the last 10 minutes; the first: "+why)
 		time.AfterFunc(clientRefusedFor, c.expire)
 	}
@@ -94,7 +94,7 @@ func (c *Clients) refuse(code codes.Code, why string) error {
 
 // expire clears ConditionClient if the time c.until has passed. Otherwise it schedules another call
 // of itself.
-func (c *Clients) expire() {
+func (c *ClientPolicy) expire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if rest := time.Until(c.until); rest > 0 {
@@ -102,5 +102,5 @@ func (c *Clients) expire() {
 		return
 	}
 	c.raised = false
-	c.Board.Clear(ConditionClient)
+	c.Conditions.Clear(ConditionClient)
 }

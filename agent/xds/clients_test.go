@@ -60,9 +60,9 @@ func nodeFor(app string) *corev3.Node {
 
 func isRoot(uid uint32) bool { return uid == 0 }
 
-func newClients(source Source, board *condition.Board) *Clients {
-	return &Clients{Server: source, IsOwnUser: isRoot, Board: board,
-		Envoys: func() ([]*corev3.Node, bool) {
+func newClients(source Source, board *condition.Registry) *ClientPolicy {
+	return &ClientPolicy{Server: source, IsOwnUser: isRoot, Conditions: board,
+		EnvoyNodes: func() ([]*corev3.Node, bool) {
 			return []*corev3.Node{nodeFor("old"), nodeFor("new")}, true
 		},
 		ApplicationNode: func() *corev3.Node { return nodeFor("grpc") },
@@ -72,7 +72,7 @@ func newClients(source Source, board *condition.Board) *Clients {
 // TestClients_InventedNodesCostNothing checks that a stream is refused if Envoy's user sends a node
 // that no bootstrap contains, and that nodes sent by other users have no effect.
 func TestClients_InventedNodesCostNothing(t *testing.T) {
-	source, board := &asked{nodes: map[string]bool{}}, condition.NewBoard()
+	source, board := &asked{nodes: map[string]bool{}}, condition.NewRegistry()
 	clients := newClients(source, board)
 	server, err := NewServer(Options{Source: clients, Admit: clients.Admit,
 		HasReservedStreams: clients.IsOwn, MaxStreams: 8})
@@ -157,7 +157,7 @@ func clientAs(t *testing.T, uid int, socket string) discoveryv3.AggregatedDiscov
 // the reason of the first one, and that the condition ends when no client was refused for a while.
 func TestClients_RefusalsAreOneCondition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		board := condition.NewBoard()
+		board := condition.NewRegistry()
 		events, end := board.Watch(100)
 		defer end()
 		clients := newClients(failing{}, board)
@@ -202,8 +202,8 @@ func (failing) Feed(*corev3.Node) (*resource.Feed, error) {
 // TestClients_WithoutKnownNodes checks that clients of Envoy's user may send any node while the
 // nodes of epochs are unknown, and that applications are refused without a bootstrap for them.
 func TestClients_WithoutKnownNodes(t *testing.T) {
-	clients := newClients(failing{}, condition.NewBoard())
-	clients.Envoys = func() ([]*corev3.Node, bool) { return nil, false }
+	clients := newClients(failing{}, condition.NewRegistry())
+	clients.EnvoyNodes = func() ([]*corev3.Node, bool) { return nil, false }
 	clients.ApplicationNode = func() *corev3.Node { return nil }
 	if got, err := clients.Admit(&Peer{}, nodeFor("any")); err != nil ||
 		got.GetMetadata().GetFields()["APP"].GetStringValue() != "any" {

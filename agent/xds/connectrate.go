@@ -27,7 +27,7 @@ type connectRates struct {
 	perSecond int // maximum number of new streams per second for each address; 0: no limit
 
 	mu    sync.Mutex
-	rates map[admission.Key]*connectRate
+	rates map[admission.ClientKey]*connectRate
 	swept time.Time // when idle rates were last removed
 }
 
@@ -50,7 +50,7 @@ func (c *connectRates) of(client Peer) *connectRate {
 	if now := time.Now(); len(c.rates) >= maxRates && now.Sub(c.swept) >= longestWait {
 		c.swept = now
 		past := now.Add(-longestWait)
-		maps.DeleteFunc(c.rates, func(_ admission.Key, of *connectRate) bool {
+		maps.DeleteFunc(c.rates, func(_ admission.ClientKey, of *connectRate) bool {
 			return of.idle(past)
 		})
 	}

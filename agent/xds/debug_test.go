@@ -96,7 +96,7 @@ func TestSecrets_ForClientsWithIdentity(t *testing.T) {
 			client.Identity = node.GetCluster()
 			return node, nil
 		},
-		MayHaveSecrets: func(client Peer) bool { return client.Identity != "" }})
+		MayReceiveSecrets: func(client Peer) bool { return client.Identity != "" }})
 	connection := dial(t, socket)
 	for _, identity := range []string{"", "someone", "", "someone"} {
 		stream := deltaStream(t, connection)

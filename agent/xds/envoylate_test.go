@@ -56,7 +56,7 @@ func TestEnvoy_RefusesTwoVersionsLate(t *testing.T) {
 		}
 		unanswered := func(
 			n uint64) func() bool {
-			return func() bool { return server.Stats().Unanswered >= n }
+			return func() bool { return server.Stats().UnansweredResponses >= n }
 		}
 		feed.Publish(resource.Change{Set: []*resource.Resource{bad(time.Second), encoded(t, "waits",
 			waits), encoded(t, "waits", assignment("waits", silent(t)))}})
@@ -75,7 +75,7 @@ func TestEnvoy_RefusesTwoVersionsLate(t *testing.T) {
 			seen.with(func(r *recorder) {
 				refused = slices.ContainsFunc(r.refusals, func(one Refusal) bool {
 					return slices.Equal(one.Versions, []string{newest.Version}) &&
-						slices.Equal(one.InUse, []string{accepted.Version})
+						slices.Equal(one.VersionsInUse, []string{accepted.Version})
 				})
 			})
 			return refused

@@ -13,13 +13,13 @@ import (
 // version. If there is none, it receives the newest version of an extension nevertheless, because
 // Envoy's listeners wait for a version.
 func (s *session) inherit(w *watch, name string) {
-	of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
+	of := s.snapshot.Refusal(resource.Key{Type: w.typeURL, Name: name})
 	if of != nil && of.InUse() == nil && w.oneByOne() {
 		return
 	}
-	if of != nil && !of.Offered && w.refused[name] == nil {
+	if of != nil && !of.OfferToNewClients && w.refused[name] == nil {
 		w.refused[name] = &refused{resource: of.Resource, instead: of.InUse(), message: of.Reason,
-			since: time.Now(), attempt: of.Attempt, inherited: true}
+			since: time.Now(), attempt: of.Retries, inherited: true}
 	}
 }
 
@@ -36,18 +36,18 @@ func (s *session) inheritAll(w *watch) {
 // version that the client uses instead; nil: none.
 func (s *session) nack(w *watch, one, held *resource.Resource, message, reason string) resource.Nack {
 	n := resource.Nack{Resource: one, HeldVersion: held, Reason: reason,
-		Unbound: w.typeURL == resource.ListenerType && BindError(message, one.Name) != ""}
-	n.Local = n.Unbound || w.typeURL == resource.SecretType
+		BindFailed: w.typeURL == resource.ListenerType && BindError(message, one.Name) != ""}
+	n.LocalCause = n.BindFailed || w.typeURL == resource.SecretType
 	if held == nil && w.typeURL == resource.ListenerType {
 		for _, name := range s.pendingRemovals(w) {
 			if old := w.differs[name].held; mayReplace(one, old) {
-				n.Replaces = append(n.Replaces, old)
+				n.ReplacedListeners = append(n.ReplacedListeners, old)
 			}
 		}
 		// listeners that the feed removed after the session's snapshot
 		for name, now := range s.snapshot.ByType(w.typeURL) {
 			if old := w.acknowledged(name, now); name != one.Name && old != nil && mayReplace(one, old) {
-				n.Replaces = append(n.Replaces, old)
+				n.ReplacedListeners = append(n.ReplacedListeners, old)
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func mayReplace(one, removed *resource.Resource) bool {
 func (s *session) uncertain(w *watch, names []string, reason string) (nacks []resource.Nack) {
 	for _, name := range names {
 		if now := s.get(w, name); now != nil {
-			nacks = append(nacks, resource.Nack{Resource: now, Reason: reason, Local: true})
+			nacks = append(nacks, resource.Nack{Resource: now, Reason: reason, LocalCause: true})
 		}
 	}
 	return nacks

@@ -17,9 +17,9 @@ const (
 	fleetSubscriptionBytes = 8 << 20
 )
 
-// ForFleet returns options with the limits of a server for the Envoys of many hosts. It does not
-// replace limits that are set already, such as ConnectsPerSecond.
-func ForFleet(options Options) Options {
+// FleetOptions returns options with the limits of a server for the Envoys of many hosts. It does
+// not replace limits that are set already, such as ConnectsPerSecond.
+func FleetOptions(options Options) Options {
 	setDefault(&options.MaxStreams, fleetStreams)
 	setDefault(&options.MaxStreamsPerIdentity, fleetStreams/2)
 	setDefault(&options.ConnectsPerSecond, fleetStreamsPerSecond*runtime.GOMAXPROCS(0))

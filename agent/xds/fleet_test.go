@@ -36,7 +36,7 @@ func serveFleet(t *testing.T, options Options,
 		client.Identity = node.GetCluster()
 		return node, nil
 	}
-	server, err := NewServer(ForFleet(options))
+	server, err := NewServer(FleetOptions(options))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +295,7 @@ type busyObserver struct {
 	now, most, all atomic.Int64
 }
 
-func (b *busyObserver) Pushed(Stream, Push) {
+func (b *busyObserver) OnPush(Stream, Push) {
 	now := b.now.Add(1)
 	for most := b.most.Load(); now > most && !b.most.CompareAndSwap(most, now); {
 		most = b.most.Load()

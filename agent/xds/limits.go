@@ -23,8 +23,8 @@ const (
 	hostSubscriptionBytes = 8 << 20
 )
 
-// ForHost returns options with the limits of a server for the Envoys of one host.
-func ForHost(options Options) Options {
+// HostOptions returns options with the limits of a server for the Envoys of one host.
+func HostOptions(options Options) Options {
 	options.MaxStreams, options.ConnectsPerSecond = hostStreams, hostStreamsPerSecond
 	options.MaxMessageBytes, options.MaxSubscriptionBytes = hostMessageBytes, hostSubscriptionBytes
 	return options
@@ -51,15 +51,15 @@ func ownConnections() int { return hostConnections + 4*runtime.NumCPU() }
 // limit limits the connections to a Unix socket. It never closes an established connection, because
 // an xDS stream may be idle for days.
 func (c *connections) limit(bound net.Listener) net.Listener {
-	return admission.NewListener(bound, admission.Options{Busy: true, Admit: c.admit})
+	return admission.NewListener(bound, admission.Options{NeverEvict: true, Admit: c.admit})
 }
 
 // admit returns the pool in which a connection counts, and its key there. A listener that Listen
 // returned must have accepted the connection.
-func (c *connections) admit(from net.Conn) (*admission.Pool, admission.Key) {
+func (c *connections) admit(from net.Conn) (*admission.Pool, admission.ClientKey) {
 	uid := PeerOfAddress(from.RemoteAddr()).UID
 	if c.own == nil || c.own(uid) {
-		return c.ours, admission.Key{}
+		return c.ours, admission.ClientKey{}
 	}
 	return c.other, admission.KeyOfUser(uid)
 }

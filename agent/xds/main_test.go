@@ -55,19 +55,19 @@ type recorder struct {
 	acceptances  int
 }
 
-func (r *recorder) Connected(s Stream) {
+func (r *recorder) OnConnect(s Stream) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.connected = append(r.connected, s)
 }
 
-func (r *recorder) Disconnected(s Stream, _ error) {
+func (r *recorder) OnDisconnect(s Stream, _ error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.disconnected = append(r.disconnected, s)
 }
 
-func (r *recorder) Pushed(_ Stream, p Push) {
+func (r *recorder) OnPush(_ Stream, p Push) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	line := short(p.Type)
@@ -81,19 +81,19 @@ func (r *recorder) Pushed(_ Stream, p Push) {
 	r.pushes = append(r.pushes, line)
 }
 
-func (r *recorder) Accepted(Stream, string, string) {
+func (r *recorder) OnAck(Stream, string, string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.acceptances++
 }
 
-func (r *recorder) Refused(_ Stream, refusal Refusal) {
+func (r *recorder) OnNack(_ Stream, refusal Refusal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.refusals = append(r.refusals, refusal)
 }
 
-func (r *recorder) Recovered(_ Stream, typeURL string, names []string) {
+func (r *recorder) OnRecovery(_ Stream, typeURL string, names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.recovered = append(r.recovered, fmt.Sprint(short(typeURL), names))

@@ -27,19 +27,19 @@ type Stream struct {
 // Observer receives the events of all streams. The events of one stream arrive one after the other,
 // but those of different streams concurrently. A method that blocks delays its stream.
 type Observer interface {
-	Connected(Stream) // called after the first request of a stream
-	// Disconnected reports that a stream has ended. The error is nil if the client disconnected or
+	OnConnect(Stream) // called after the first request of a stream
+	// OnDisconnect reports that a stream has ended. The error is nil if the client disconnected or
 	// the server stops.
-	Disconnected(Stream, error)
-	Pushed(Stream, Push) // called for each response that is sent
+	OnDisconnect(Stream, error)
+	OnPush(Stream, Push) // called for each response that is sent
 	// called when the client accepts a response (ACK)
-	Accepted(stream Stream, typeURL, version string)
-	// Refused reports that the client refused a response (NACK), once it is known which resources
+	OnAck(stream Stream, typeURL, version string)
+	// OnNack reports that the client refused a response (NACK), once it is known which resources
 	// were refused.
-	Refused(Stream, Refusal)
-	// Recovered reports that resources are no longer refused: the client accepted them, or the
+	OnNack(Stream, Refusal)
+	// OnRecovery reports that resources are no longer refused: the client accepted them, or the
 	// refused version was withdrawn.
-	Recovered(stream Stream, typeURL string, names []string)
+	OnRecovery(stream Stream, typeURL string, names []string)
 }
 
 // Push describes a response that is sent.
@@ -66,9 +66,9 @@ func (p Push) Names() []string {
 
 type noopObserver struct{}
 
-func (noopObserver) Connected(Stream)                   {}
-func (noopObserver) Disconnected(Stream, error)         {}
-func (noopObserver) Pushed(Stream, Push)                {}
-func (noopObserver) Accepted(Stream, string, string)    {}
-func (noopObserver) Refused(Stream, Refusal)            {}
-func (noopObserver) Recovered(Stream, string, []string) {}
+func (noopObserver) OnConnect(Stream)                    {}
+func (noopObserver) OnDisconnect(Stream, error)          {}
+func (noopObserver) OnPush(Stream, Push)                 {}
+func (noopObserver) OnAck(Stream, string, string)        {}
+func (noopObserver) OnNack(Stream, Refusal)              {}
+func (noopObserver) OnRecovery(Stream, string, []string) {}

@@ -40,11 +40,11 @@ type Peer struct {
 
 const maxUserAgent = 128 // bytes
 
-// Key returns the key by which limits count a client. A client that is not connected through
+// ClientKey returns the key by which limits count a client. A client that is not connected through
 // LimitTCP counts as root.
-func (p Peer) Key() admission.Key {
+func (p Peer) Key() admission.ClientKey {
 	if p.connection == nil {
-		return admission.Key{}
+		return admission.ClientKey{}
 	}
 	return p.connection.Key
 }

@@ -13,20 +13,20 @@ import (
 
 // Refusal is a client's refusal (NACK) of resources.
 //
-// Versions has the refused version of each resource, "" if unknown. InUse has the version that the
-// client continues to use, "" if none. It is nil if the client may have accepted some of the
-// resources.
+// Versions has the refused version of each resource, "" if unknown. VersionsInUse has the version
+// that the client continues to use, "" if none. It is nil if the client may have accepted some of
+// the resources.
 type Refusal struct {
-	Type      string            `json:"type"`    // type URL of the refused resources
-	Nonce     string            `json:"nonce"`   // nonce of the refused response
-	Version   string            `json:"version"` // version of the refused response
-	Error     string            `json:"error"`   // error message of the client, at most 4 KiB
-	Resources []string          `json:"resources"`
-	Versions  []string          `json:"versions"`
-	InUse     []string          `json:"kept"`
-	Origins   []resource.Origin `json:"origins"` // origins of the refused resources
-	// First reports whether the client has never accepted a resource of the type.
-	First bool `json:"first"`
+	Type          string            `json:"type"`    // type URL of the refused resources
+	Nonce         string            `json:"nonce"`   // nonce of the refused response
+	Version       string            `json:"version"` // version of the refused response
+	Error         string            `json:"error"`   // error message of the client, at most 4 KiB
+	Resources     []string          `json:"resources"`
+	Versions      []string          `json:"versions"`
+	VersionsInUse []string          `json:"kept"`
+	Origins       []resource.Origin `json:"origins"` // origins of the refused resources
+	// NothingAccepted reports whether the client has never accepted a resource of the type.
+	NothingAccepted bool `json:"first"`
 }
 
 // OneLine returns the client's error message on one line.
@@ -264,7 +264,7 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 	if len(names) == 0 {
 		nacks = s.uncertain(w, report.Resources, report.Error)
 	} else {
-		report.InUse = make([]string, len(report.Resources))
+		report.VersionsInUse = make([]string, len(report.Resources))
 	}
 	snapshot := s.feed.Refuse(s.client, nacks...)
 	for i, name := range report.Resources {
@@ -274,19 +274,19 @@ func (s *session) refuse(w *watch, r *response, message string, names []string) 
 		}
 		if refused == nil {
 			if held := w.acknowledged(name, s.get(w, name)); held != nil {
-				report.InUse[i] = held.Version
+				report.VersionsInUse[i] = held.Version
 			}
 			continue
 		}
-		of := snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
+		of := snapshot.Refusal(resource.Key{Type: w.typeURL, Name: name})
 		if nacked[name] && of != nil && same(of.Resource, refused.resource) {
-			refused.instead, refused.attempt = cmp.Or(refused.instead, of.InUse()), of.Attempt
+			refused.instead, refused.attempt = cmp.Or(refused.instead, of.InUse()), of.Retries
 		}
 		if refused.instead != nil {
-			report.InUse[i] = refused.instead.Version
+			report.VersionsInUse[i] = refused.instead.Version
 		}
 	}
-	report.First = s.holdsNothing(w)
+	report.NothingAccepted = s.holdsNothing(w)
 	s.report.refused(report)
 	// Publishing the refusal may have added resources to the snapshot: those that the client uses
 	// instead of refused ones, and listeners whose replacement was refused.

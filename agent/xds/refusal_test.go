@@ -188,7 +188,7 @@ func TestRefusal_NamesVersions(t *testing.T) {
 	p.sends("CDS a=2 new=1")
 	p.nack(cds, "Error adding/updating cluster(s) a: bad, new: bad")
 	want := []string{cluster("a=1").Version, ""}
-	if d := cmp.Diff(want, p.refusals[0].InUse); d != "" {
+	if d := cmp.Diff(want, p.refusals[0].VersionsInUse); d != "" {
 		t.Errorf("accepted versions (-want +got):\n%s", d)
 	}
 	refused := []string{cluster("a=2").Version, cluster("new=1").Version}

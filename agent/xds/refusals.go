@@ -10,11 +10,11 @@ import (
 	"outrider.org/outrider/agent/condition"
 )
 
-// Refusals raises conditions for the resources that clients refuse. It records each refusal with
-// its stream: two epochs may differ in what they refuse, and the refusals of an epoch end with its
-// stream. It is safe for concurrent use.
-type Refusals struct {
-	board  *condition.Board
+// RefusalConditions raises conditions for the resources that clients refuse. It records each
+// refusal with its stream: two epochs may differ in what they refuse, and the refusals of an epoch
+// end with its stream. It is safe for concurrent use.
+type RefusalConditions struct {
+	board  *condition.Registry
 	code   func(typeURL string) string
 	prefix string // prefix of the text of each condition
 
@@ -28,16 +28,17 @@ type refusedBy struct {
 	stream        uint64
 }
 
-// NewRefusals returns an empty Refusals. code returns the condition code for refusals of a type.
-func NewRefusals(board *condition.Board, code func(typeURL string) string,
-	prefix string) *Refusals {
-	return &Refusals{board: board, code: code, prefix: prefix, all: map[refusedBy]string{}}
+// NewRefusalConditions returns an empty RefusalConditions. code returns the condition code for
+// refusals of a type.
+func NewRefusalConditions(board *condition.Registry, code func(typeURL string) string,
+	prefix string) *RefusalConditions {
+	return &RefusalConditions{board: board, code: code, prefix: prefix, all: map[refusedBy]string{}}
 }
 
 // Add records that a stream refuses the named resources; without names, that it is unknown which
 // ones it refuses. The sentence describes the refusal for people; "" if the refusal is reported in
 // another way.
-func (r *Refusals) Add(stream uint64, typeURL string, names []string, sentence string) {
+func (r *RefusalConditions) Add(stream uint64, typeURL string, names []string, sentence string) {
 	if len(names) == 0 {
 		names = []string{""}
 	}
@@ -49,21 +50,21 @@ func (r *Refusals) Add(stream uint64, typeURL string, names []string, sentence s
 	r.show(r.code(typeURL))
 }
 
-// Accepted records that a stream accepts the named resources. This also ends refusals of the type
-// for which no name is known. It returns those names that no stream refuses any more.
-func (r *Refusals) Accepted(stream uint64, typeURL string, names []string) []string {
+// RemoveAccepted records that a stream accepts the named resources. This also ends refusals of the
+// type for which no name is known. It returns those names that no stream refuses any more.
+func (r *RefusalConditions) RemoveAccepted(stream uint64, typeURL string, names []string) []string {
 	return r.remove(func(by refusedBy) bool {
 		return by.stream == stream && by.typeURL == typeURL &&
 			(by.name == "" || slices.Contains(names, by.name))
 	})
 }
 
-// Ended removes all refusals of a stream that has ended.
-func (r *Refusals) Ended(stream uint64) {
+// RemoveStream removes all refusals of a stream that has ended.
+func (r *RefusalConditions) RemoveStream(stream uint64) {
 	r.remove(func(by refusedBy) bool { return by.stream == stream })
 }
 
-func (r *Refusals) remove(gone func(refusedBy) bool) (names []string) {
+func (r *RefusalConditions) remove(gone func(refusedBy) bool) (names []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// resources that no stream refuses any more, by type and name
@@ -93,7 +94,7 @@ func (r *Refusals) remove(gone func(refusedBy) bool) (names []string) {
 const maxSentences = 3
 
 // show raises or clears the condition with the given code. The caller must hold mu.
-func (r *Refusals) show(code string) {
+func (r *RefusalConditions) show(code string) {
 	// each sentence once, because several resources and streams may have the same one
 	sentences := map[string]struct{}{}
 	for by, sentence := range r.all {

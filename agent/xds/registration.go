@@ -9,8 +9,8 @@ import (
 // Registration is the registration of a workload for the duration of one of its streams. Its
 // methods must not block.
 type Registration interface {
-	// Report records whether the workload is healthy, and why it is not.
-	Report(healthy bool, problem string)
+	// ReportHealth records whether the workload is healthy, and why it is not.
+	ReportHealth(healthy bool, problem string)
 	// Refused returns a channel that delivers the error with which the stream must end, if the
 	// workload cannot be registered.
 	Refused() <-chan error
@@ -45,7 +45,7 @@ func (st *stream) report(r *request) bool {
 		return false
 	}
 	if st.registration != nil {
-		st.registration.Report(r.refusal == nil, r.refusal.GetMessage())
+		st.registration.ReportHealth(r.refusal == nil, r.refusal.GetMessage())
 	}
 	return true
 }

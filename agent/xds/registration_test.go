@@ -35,7 +35,7 @@ func (r *registrations) register(_ context.Context, _ Peer, node *corev3.Node) (
 	return r, nil
 }
 
-func (r *registrations) Report(healthy bool, problem string) {
+func (r *registrations) ReportHealth(healthy bool, problem string) {
 	r.events <- fmt.Sprint(healthy, " ", problem)
 }
 

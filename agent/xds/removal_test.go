@@ -133,7 +133,7 @@ func TestRemoval_ListenerOfAnotherObject(t *testing.T) {
 		p.sends(map[bool]string{true: "LDS new=1", false: "LDS closed=1 moved=1 new=1"}[delta])
 		p.nack(lds, taken)
 		p.sends(map[bool]string{true: "LDS -closed", false: "LDS moved=1 -closed"}[delta])
-		if s, _ := p.feed.Current(); len(s.ByType(lds)) != 2 || !s.Retained(resource.Key{
+		if s, _ := p.feed.Current(); len(s.ByType(lds)) != 2 || !s.IsRetained(resource.Key{
 			Type: lds, Name: "moved"}) {
 			t.Errorf("new clients get %v", s.ByType(lds))
 		}

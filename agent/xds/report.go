@@ -2,7 +2,7 @@ package xds
 
 func (st *stream) pushed(r *response) {
 	st.server.counters.pushed(r)
-	st.server.observer.Pushed(st.Stream, Push{
+	st.server.observer.OnPush(st.Stream, Push{
 		Type: r.typeURL, Nonce: r.nonce, Version: r.version, Resources: len(r.resources),
 		Removed: r.removed, Bytes: r.body.size, response: r,
 	})
@@ -11,7 +11,7 @@ func (st *stream) pushed(r *response) {
 // accepted implements reporter.
 func (st *stream) accepted(r *response) {
 	st.server.counters.accepted(r, r.published.After(st.Since))
-	st.server.observer.Accepted(st.Stream, r.typeURL, r.version)
+	st.server.observer.OnAck(st.Stream, r.typeURL, r.version)
 }
 
 // refused implements reporter.
@@ -20,12 +20,12 @@ func (st *stream) refused(r Refusal) {
 	st.server.logger.Warn("xDS client refuses resources", "stream", st.ID, "node", st.Node.GetId(),
 		"type", r.Type,
 		"resources", first(r.Resources, 10), "count", len(r.Resources), "error", r.Error)
-	st.server.observer.Refused(st.Stream, r)
+	st.server.observer.OnNack(st.Stream, r)
 }
 
 // recovered implements reporter.
 func (st *stream) recovered(typeURL string, names []string) {
-	st.server.observer.Recovered(st.Stream, typeURL, names)
+	st.server.observer.OnRecovery(st.Stream, typeURL, names)
 }
 
 // notOffered implements reporter.

@@ -10,9 +10,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Retry sends resources again to the client on the stream with the given ID that refused them. The
-// cause of the refusal may have ended, for example another program's use of a port.
-func (s *Server) Retry(ctx context.Context, id uint64, typeURL string, names []string) {
+// ResendResources sends resources again to the client on the stream with the given ID that refused
+// them. The cause of the refusal may have ended, for example another program's use of a port.
+func (s *Server) ResendResources(ctx context.Context, id uint64, typeURL string, names []string) {
 	s.each(ctx, func(st *stream) {
 		if st.ID != id || st.session == nil || st.session.watches[typeURL] == nil {
 			return

@@ -61,9 +61,9 @@ type Options struct {
 	// stream; if the error is a gRPC status, it is sent to the client. Admit may set the client's
 	// Identity. nil: each client receives the resources for the node that it sends.
 	Admit func(client *Peer, node *corev3.Node) (*corev3.Node, error)
-	// MayHaveSecrets reports whether a client may receive secrets. For other clients no secret
+	// MayReceiveSecrets reports whether a client may receive secrets. For other clients no secret
 	// exists. nil: all clients may receive them.
-	MayHaveSecrets func(client Peer) bool
+	MayReceiveSecrets func(client Peer) bool
 	// Debug returns the debug information that a client requests on a stream of its own. An error
 	// ends the stream; if it is a gRPC status, it is sent to the client. nil: no debug information
 	// is served.
@@ -73,9 +73,9 @@ type Options struct {
 	// Admit. An error ends the stream; if it is a gRPC status, it is sent to the client. A nil
 	// Registration means that this client registers no workload. nil: no client does.
 	Register func(ctx context.Context, client Peer, node *corev3.Node) (Registration, error)
-	// Epoch returns the epoch number of a client's Envoy: resource.DrainingEpoch if the Envoy
+	// EpochNumber returns the epoch number of a client's Envoy: resource.DrainingEpoch if the Envoy
 	// drains, 0 if the number is unknown. nil: all numbers are unknown.
-	Epoch func(client Peer) int
+	EpochNumber func(client Peer) int
 	// HasReservedStreams reports whether a client is one of those for which half of MaxStreams is
 	// reserved, and for whose new streams ConnectsPerSecond is counted separately; nil: nothing is
 	// reserved.
@@ -109,8 +109,8 @@ type Options struct {
 	// MaxConnectionAge is the age at which connections are closed; it varies randomly by up to a
 	// tenth; 0: connections are not closed.
 	MaxConnectionAge time.Duration
-	// RegisterAlso registers other services with the gRPC server; nil: none.
-	RegisterAlso func(grpc.ServiceRegistrar)
+	// RegisterServices registers other services with the gRPC server; nil: none.
+	RegisterServices func(grpc.ServiceRegistrar)
 
 	// move continues a stream with the feed that the source returns for its proxy now, and returns
 	// a channel that is closed when this feed has a newer snapshot; nil: the feed of a proxy never
@@ -181,8 +181,8 @@ func NewServer(options Options) (*Server, error) {
 	if options.Source == nil {
 		return nil, errors.New("xds server: no source of resources")
 	}
-	if options.Epoch == nil {
-		options.Epoch = func(Peer) int { return 0 }
+	if options.EpochNumber == nil {
+		options.EpochNumber = func(Peer) int { return 0 }
 	}
 	setDefault(&options.MaxStreams, defaultMaxStreams)
 	setDefault(&options.MaxStreamsPerIdentity, options.MaxStreams)
@@ -197,7 +197,7 @@ func NewServer(options Options) (*Server, error) {
 		other: connectRate{perSecond: options.ConnectsPerSecond},
 		drain: newDraining(),
 		rates: connectRates{perSecond: (options.ConnectsPerSecond + 1) / 2,
-			rates: map[admission.Key]*connectRate{}},
+			rates: map[admission.ClientKey]*connectRate{}},
 		counters: counters{convergence: newConvergence()}, sets: newNameSets(),
 		streams: map[uint64]*stream{}, hubs: map[*resource.Feed]*hub{}, owned: map[string]int{},
 	}
@@ -245,12 +245,12 @@ func (s *Server) ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// Register registers ADS and SDS, and the services of Options.RegisterAlso, with a gRPC server.
+// Register registers ADS and SDS, and the services of Options.RegisterServices, with a gRPC server.
 func (s *Server) Register(registrar grpc.ServiceRegistrar) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(registrar, s)
 	secretv3.RegisterSecretDiscoveryServiceServer(registrar, s)
-	if s.options.RegisterAlso != nil {
-		s.options.RegisterAlso(registrar)
+	if s.options.RegisterServices != nil {
+		s.options.RegisterServices(registrar)
 	}
 }
 

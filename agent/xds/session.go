@@ -58,7 +58,7 @@ type reporter interface {
 // pending reports whether it is unknown yet if a resource exists, so that the client must wait for
 // a response about it.
 func (s *session) pending(w *watch, name string) bool {
-	return s.snapshot.Pending(resource.Key{Type: w.typeURL, Name: name})
+	return s.snapshot.IsPending(resource.Key{Type: w.typeURL, Name: name})
 }
 
 // get returns the resource with a name in the current snapshot; nil if there is none.
@@ -172,9 +172,9 @@ func (s *session) priorVersion(
 	if now != nil && now.Version == version {
 		return now
 	}
-	of := s.snapshot.Refused(resource.Key{Type: w.typeURL, Name: name})
-	if of != nil && of.Accepted != nil && of.Accepted.Version == version {
-		return of.Accepted
+	of := s.snapshot.Refusal(resource.Key{Type: w.typeURL, Name: name})
+	if of != nil && of.LastAccepted != nil && of.LastAccepted.Version == version {
+		return of.LastAccepted
 	}
 	return &resource.Resource{Type: w.typeURL, Name: strings.Clone(name),
 		Version: strings.Clone(version)}

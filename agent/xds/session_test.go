@@ -186,13 +186,15 @@ func TestReconnect_DrainingClientAcceptsNoListeners(t *testing.T) {
 	for epoch, want := range map[int]bool{resource.DrainingEpoch: true, 7: false} {
 		p := newTable(t, true)
 		p.session.epoch = func() int { return epoch }
-		p.feed.Restore(resource.RefusalState{Refused: []resource.RefusedVersion{{Accepted: good, Resource: bad}}})
+		p.feed.Restore(resource.RefusalState{Refused: []resource.RefusedVersion{{LastAccepted: good,
+			Resource: bad}}})
 		p.publish(bad)
 		p.ask(&request{typeURL: lds, versions: map[string]string{"a": bad.Version}})
 		p.sends("LDS")
 		p.ack(lds)
 		now, _ := p.feed.Current()
-		if of := now.Refused(bad.Key()); (of != nil && of.InUse() == good && !of.Offered) != want {
+		if of := now.Refusal(bad.Key()); (of != nil && of.InUse() == good &&
+			!of.OfferToNewClients) != want {
 			t.Errorf("epoch %d has it, refused: %+v, want %v", epoch, of, want)
 		}
 	}

@@ -79,7 +79,7 @@ func TestStreams_Soak(t *testing.T) {
 	others.Go(func() {
 		for !ended(settled) {
 			for _, status := range server.Status(ctx) {
-				server.Retry(ctx, status.ID, eds, []string{"r1", "r2"})
+				server.ResendResources(ctx, status.ID, eds, []string{"r1", "r2"})
 			}
 			time.Sleep(5 * time.Millisecond) //house:sleep the rate of requests
 		}
@@ -104,7 +104,7 @@ func TestStreams_Soak(t *testing.T) {
 		t.Errorf("%d panics", stats.Panics)
 	}
 	t.Logf("%d changes, %d streams, %d slow clients, %d unanswered, %d refusals", generation,
-		stats.StreamsTotal, stats.StuckClients, stats.Unanswered,
+		stats.StreamsTotal, stats.StuckClients, stats.UnansweredResponses,
 		stats.Types[cds].Refusals+stats.Types[eds].Refusals)
 }
 

@@ -9,14 +9,14 @@ import (
 
 	"google.golang.org/grpc"
 
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // Sockets owns the Unix sockets of an xDS server: that of the current configuration, that of the
 // previous one, whose epoch may still drain, and those of reloads in progress. A successful reload
 // closes and removes all other sockets.
 type Sockets struct {
-	part.Readiness
+	lifecycle.Readiness
 	options SocketOptions
 	listen  func(path string) (net.Listener, error)
 	failed  chan error // receives the error of a socket that failed; buffered
@@ -120,9 +120,9 @@ func (s *Sockets) Run(ctx context.Context) (err error) {
 	return err
 }
 
-// HoldSocket binds the socket that a reload needs, unless it is bound already, and keeps it open
-// until ReleaseReload.
-func (s *Sockets) HoldSocket(reload uint64, path string) error {
+// BindSocket binds the socket that a reload needs, unless it is bound already, and keeps it open
+// until ReleaseSockets.
+func (s *Sockets) BindSocket(reload uint64, path string) error {
 	path = clean(path)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -152,9 +152,9 @@ func (s *Sockets) Configure(path string) {
 	}
 }
 
-// ReleaseReload ends the effect of HoldSocket for a reload. The socket remains open until
+// ReleaseSockets ends the effect of BindSocket for a reload. The socket remains open until
 // Configure.
-func (s *Sockets) ReleaseReload(reload uint64) {
+func (s *Sockets) ReleaseSockets(reload uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.pending, reload)

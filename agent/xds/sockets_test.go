@@ -67,13 +67,13 @@ func (s *sockets) expect(t *testing.T, when string, names ...string) {
 
 func (s *sockets) reload(t *testing.T, id uint64, name string, commits bool) {
 	t.Helper()
-	if err := s.HoldSocket(id, s.at(name)); err != nil {
+	if err := s.BindSocket(id, s.at(name)); err != nil {
 		t.Fatal(err)
 	}
 	if commits {
 		s.Configure(s.at(name))
 	}
-	s.ReleaseReload(id)
+	s.ReleaseSockets(id)
 }
 
 func TestSockets_LiveWhileInForceBeforeOrPending(t *testing.T) {
@@ -84,13 +84,13 @@ func TestSockets_LiveWhileInForceBeforeOrPending(t *testing.T) {
 	s.expect(t, "one that is refused", "a", "x")
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	if err := s.HoldSocket(2, s.at("c")); err != nil {
+	if err := s.BindSocket(2, s.at("c")); err != nil {
 		t.Fatal(err)
 	}
 	s.reload(t, 3, "b", true)
 	s.expect(t, "the epoch before may drain, and another reload wants c", "a", "b", "c")
 	s.Configure(s.at("c"))
-	s.ReleaseReload(2)
+	s.ReleaseSockets(2)
 	s.expect(t, "two changes later", "b", "c")
 	s.reload(t, 4, "c", true)
 	s.expect(t, "a reload that leaves it", "c")
@@ -100,7 +100,7 @@ func TestSockets_LiveWhileInForceBeforeOrPending(t *testing.T) {
 		t.Error(err)
 	}
 	s.expect(t, "the agent has ended")
-	if err := s.HoldSocket(8, s.at("d")); err == nil {
+	if err := s.BindSocket(8, s.at("d")); err == nil {
 		t.Error("a socket is bound once the agent has ended")
 	}
 }
@@ -109,10 +109,10 @@ func TestSockets_CannotBind(t *testing.T) {
 	s := newSockets(t)
 	for name, says := range map[string]string{"none/x": "no such file",
 		strings.Repeat("x", 90): "shorten it"} {
-		if err := s.HoldSocket(1, s.at(name)); err == nil || !strings.Contains(err.Error(), says) {
+		if err := s.BindSocket(1, s.at(name)); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", name, err)
 		}
-		s.ReleaseReload(1)
+		s.ReleaseSockets(1)
 	}
 	s.expect(t, "after what was refused", "a")
 
@@ -132,7 +132,7 @@ func TestSockets_OtherSpellingOfThePath(t *testing.T) {
 	}
 	other := filepath.Join(link, "a")
 	// bound, but not served yet: Run is called later
-	if err := s.HoldSocket(2, s.at(other)); err != nil {
+	if err := s.BindSocket(2, s.at(other)); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -149,7 +149,7 @@ func TestSockets_OtherSpellingOfThePath(t *testing.T) {
 		}
 		_ = connection.Close()
 	}
-	s.ReleaseReload(2)
+	s.ReleaseSockets(2)
 	answers("the other spelling is refused", filepath.Join(s.folder, "a"))
 	s.reload(t, 3, other, true)
 	s.reload(t, 4, other, true)
@@ -161,7 +161,7 @@ func TestSockets_OtherSpellingOfThePath(t *testing.T) {
 	if err := os.Symlink("b", filepath.Join(s.folder, "c")); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.HoldSocket(7, s.at("c")); err == nil ||
+	if err := s.BindSocket(7, s.at("c")); err == nil ||
 		!strings.Contains(err.Error(), "something else than a socket") {
 		t.Errorf("a link in the socket's place, where none could be made at the next start: %v",
 			err)

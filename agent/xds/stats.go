@@ -15,11 +15,11 @@ type Stats struct {
 	StreamsTotal   uint64 // streams that were opened since the server's creation
 	RefusedStreams uint64 // streams refused because of MaxStreams or ConnectsPerSecond
 	StuckClients   uint64 // clients disconnected because they did not read
-	// Unanswered counts responses that were not answered in time. Envoy acknowledges clusters only
-	// once they are warm.
-	Unanswered uint64
-	Panics     uint64 // recovered panics, each of which ended one stream
-	Types      map[string]TypeStats
+	// UnansweredResponses counts responses that were not answered in time. Envoy acknowledges
+	// clusters only once they are warm.
+	UnansweredResponses uint64
+	Panics              uint64 // recovered panics, each of which ended one stream
+	Types               map[string]TypeStats
 	// Convergence is a histogram of the time between the publication of a snapshot and the ACK of
 	// each response with its resources.
 	Convergence histogram.Counts
@@ -104,8 +104,8 @@ func (s *Server) Stats() Stats {
 	defer c.mu.Unlock()
 	return Stats{
 		Streams: open, StreamsTotal: c.streams.Load(), RefusedStreams: c.refusedStreams.Load(),
-		StuckClients: c.stuck.Load(),
-		Unanswered:   c.unanswered.Load(), Panics: c.panics.Load(), Types: maps.Clone(c.types),
-		Convergence: c.convergence.Read(),
+		StuckClients:        c.stuck.Load(),
+		UnansweredResponses: c.unanswered.Load(), Panics: c.panics.Load(), Types: maps.Clone(c.types),
+		Convergence: c.convergence.Counts(),
 	}
 }

@@ -26,7 +26,7 @@ type TypeStatus struct {
 	Pushes          uint64
 	Pending         int // number of resources that must still be sent; refused ones do not count
 	Refused         []RefusedResource
-	Held            []string // names of the secrets that the client has accepted
+	HeldSecrets     []string // names of the secrets that the client has accepted
 }
 
 // RefusedResource describes a resource that the client refused.
@@ -60,7 +60,7 @@ func (st *stream) status() StreamStatus {
 		if w.typeURL == resource.SecretType {
 			for _, name := range w.names.sorted {
 				if st.session.holds(w, name) {
-					of.Held = append(of.Held, name)
+					of.HeldSecrets = append(of.HeldSecrets, name)
 				}
 			}
 		}

@@ -73,7 +73,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	client := PeerFromContext(ctx)
 	st.Peer = client.withoutToken()
 	st.other = !s.reserved(client)
-	if err := s.Wait(ctx, client, false); err != nil {
+	if err := s.WaitTurn(ctx, client, false); err != nil {
 		return err
 	}
 	if err := s.join(st); err != nil {
@@ -91,7 +91,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 			if status.Code(err) == codes.Canceled {
 				reason = nil
 			}
-			s.observer.Disconnected(st.Stream, reason)
+			s.observer.OnDisconnect(st.Stream, reason)
 		}
 	}()
 	first, err := st.first(ctx)
@@ -101,7 +101,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	if err := s.admit(st, &client, first.node); err != nil {
 		return withStatus(err)
 	}
-	if err := s.Wait(ctx, client, true); err != nil {
+	if err := s.WaitTurn(ctx, client, true); err != nil {
 		return err
 	}
 	if s.options.Debug != nil && isDebug(first.typeURL) {
@@ -117,7 +117,7 @@ func (s *Server) run(carrier grpc.ServerStream, kind streamKind) (err error) {
 	}
 	newer := st.begin(kind)
 	connected = true
-	s.observer.Connected(st.Stream)
+	s.observer.OnConnect(st.Stream)
 	defer st.unsubscribe()
 	defer st.close()
 	if err := st.handle(first); err != nil {
@@ -139,7 +139,7 @@ func (st *stream) begin(kind streamKind) <-chan struct{} {
 		feed: st.feed, client: st.client(), visible: st.visible,
 		limits: limits{types: maxTypes, nameBytes: maxNameBytes,
 			bytes: options.MaxSubscriptionBytes},
-		epoch:  func() int { return options.Epoch(st.Peer) },
+		epoch:  func() int { return options.EpochNumber(st.Peer) },
 		shared: st.shared, sets: st.server.sets, report: st, redactor: options.Redact,
 		watches: map[string]*watch{},
 	}
@@ -166,7 +166,7 @@ func (st *stream) snapshot() (*resource.Snapshot, <-chan struct{}) {
 
 // visible returns a snapshot without the resources that the client may not receive.
 func (st *stream) visible(snapshot *resource.Snapshot) *resource.Snapshot {
-	if secrets := st.server.options.MayHaveSecrets; secrets != nil && !secrets(st.Peer) {
+	if secrets := st.server.options.MayReceiveSecrets; secrets != nil && !secrets(st.Peer) {
 		return snapshot.WithoutType(resource.SecretType)
 	}
 	return snapshot

@@ -7,7 +7,7 @@ import (
 )
 
 // FleetSource is a Source that may assign another feed to a connected proxy. It is used only if the
-// options are from ForFleet.
+// options are from FleetOptions.
 type FleetSource interface {
 	Source
 	// Subscribe returns the function feed, which returns the feed of a proxy as Feed does, until

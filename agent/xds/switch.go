@@ -12,19 +12,19 @@ import (
 	"outrider.org/outrider/agent/accept"
 )
 
-// Switch serves each connection with one of two services: Relay if it is selected, otherwise
+// ServiceSwitch serves each connection with one of two services: Relay if it is selected, otherwise
 // Embedded. Open connections remain with the service that accepted them.
-type Switch struct {
+type ServiceSwitch struct {
 	Embedded, Relay Service
 	Logger          *slog.Logger
 	relay           atomic.Bool
 }
 
 // UseRelay selects the service for new connections: Relay if use is true, otherwise Embedded.
-func (s *Switch) UseRelay(use bool) { s.relay.Store(use) }
+func (s *ServiceSwitch) UseRelay(use bool) { s.relay.Store(use) }
 
 // Serve implements Service.
-func (s *Switch) Serve(
+func (s *ServiceSwitch) Serve(
 	ctx context.Context, bound net.Listener, options ...grpc.ServerOption,
 ) error {
 	group, ctx := errgroup.WithContext(ctx)
@@ -59,7 +59,7 @@ func (s *Switch) Serve(
 }
 
 // branch is the listener from which one of the two services accepts connections. Closing it also
-// closes the listener of the Switch.
+// closes the listener of the ServiceSwitch.
 type branch struct {
 	net.Listener
 	done        <-chan struct{}

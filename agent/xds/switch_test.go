@@ -53,7 +53,7 @@ func TestSwitch_ServesNewConnectionsWithTheSelectedService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Switch{Embedded: greeter("embedded"), Relay: greeter("relay"),
+	s := &ServiceSwitch{Embedded: greeter("embedded"), Relay: greeter("relay"),
 		Logger: slog.New(slog.DiscardHandler)}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -84,7 +84,7 @@ func TestSwitch_ServesNewConnectionsWithTheSelectedService(t *testing.T) {
 // descriptor left, and are served afterwards. The test runs in a process of its own, because other
 // tests' connections could free a descriptor.
 func TestSwitch_SurvivesALackOfDescriptors(t *testing.T) {
-	if !parts.InNetwork(t) {
+	if !parts.InOwnNetwork(t) {
 		return
 	}
 	path := filepath.Join(parts.ShortDir(t), "socket")
@@ -92,8 +92,8 @@ func TestSwitch_SurvivesALackOfDescriptors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var log parts.Log
-	s := &Switch{Embedded: greeter("embedded"), Relay: greeter("relay"),
+	var log parts.SyncBuffer
+	s := &ServiceSwitch{Embedded: greeter("embedded"), Relay: greeter("relay"),
 		Logger: slog.New(slog.NewTextHandler(&log, nil))}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)

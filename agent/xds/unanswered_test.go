@@ -242,7 +242,8 @@ func TestRefusal_OfWithdrawnVersion(t *testing.T) {
 		p.put("b=1")
 		p.refuse(r, bIsBad)
 		p.saw("refused "+short(p.typeURL)+" [b]", "recovered "+short(p.typeURL)+" [b]")
-		if got, want := p.refusals[0].InUse[0], made(p.typeURL, "b=1").Version; got != want {
+		if got, want := p.refusals[0].VersionsInUse[0], made(p.typeURL,
+			"b=1").Version; got != want {
 			t.Errorf("accepted version %q, want %q", got, want)
 		}
 		p.sends()

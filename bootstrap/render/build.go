@@ -162,7 +162,8 @@ func (b *builder) clusters() []*clusterv3.Cluster {
 				secretTimeout))
 	}
 	if b.in.HostSecrets != "" {
-		clusters = append(clusters, b.grpcPipeCluster(credential.HostClusterName, b.in.HostSecrets,
+		clusters = append(clusters, b.grpcPipeCluster(credential.HostSDSClusterName,
+			b.in.HostSecrets,
 			secretTimeout))
 	}
 	switch {

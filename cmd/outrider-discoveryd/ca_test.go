@@ -236,7 +236,7 @@ func TestCA_AgentIsIssuedCertificates(t *testing.T) {
 		t.Errorf("valid for %v, names %v, CA %v, chain of %d", left, leaf.DNSNames, leaf.IsCA,
 			len(first.Pair.Chain))
 	}
-	agent.Workload, agent.TokenFile = true, ""
+	agent.UseWorkloadCertificate, agent.TokenFile = true, ""
 	second, err := agent.Issue(t.Context(), nil, first.Pair)
 	if err != nil {
 		t.Fatal(err)

@@ -34,7 +34,7 @@ func TestCA_RotationFailsNoRenewal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	agent.Workload, agent.TokenFile = true, ""
+	agent.UseWorkloadCertificate, agent.TokenFile = true, ""
 	renewals, begun := 0, time.Now()
 	for _, p := range []phase{{old, []*pkitest.Authority{old, next}},
 		{next, []*pkitest.Authority{old, next}}, {next, []*pkitest.Authority{next}}} {

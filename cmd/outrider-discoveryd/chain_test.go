@@ -48,8 +48,9 @@ address = "127.0.0.1:%d"
 
 	objects, services := &sourcetest.Receiver{}, &sourcetest.Receiver{}
 	for _, one := range []*sourcetest.Receiver{objects, services} {
-		client, err := mcp.New(mcp.Options{Name: "test", Plaintext: true, Services: one == services,
-			Address: fmt.Sprintf("127.0.0.1:%d", second), Sink: one.Accept,
+		client, err := mcp.New(mcp.Options{Name: "test", Plaintext: true,
+			ServicesOnly: one == services,
+			Address:      fmt.Sprintf("127.0.0.1:%d", second), Sink: one.AcceptUpdate,
 			Logger: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/sources"
 )
@@ -49,7 +49,7 @@ func checkSources(ctx context.Context, options config.Options, name string, out 
 	if err != nil {
 		return err
 	}
-	all, err := sources.New(c, server.Accept, func(string) *slog.Logger {
+	all, err := sources.New(c, server.AcceptUpdate, func(string) *slog.Logger {
 		return slog.New(slog.DiscardHandler)
 	})
 	if err != nil {
@@ -94,7 +94,7 @@ func synchronise(ctx context.Context, all []source.Source, server *discovery.Ser
 			_, _ = fmt.Fprintf(out, "warning: %s: %s\n", s.Name(), status.Problem)
 		}
 	}
-	group := part.NewGroup(ctx)
+	group := lifecycle.NewGroup(ctx)
 	group.Start(server)
 	_ = group.Await(server) // returns an error only if ctx ends
 	cancel()

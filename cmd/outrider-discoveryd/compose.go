@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/store"
 	"outrider.org/outrider/agent/journal"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/resource"
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
@@ -40,7 +40,7 @@ type base struct {
 	log     *slog.Logger
 	level   *slog.LevelVar
 	logs    journal.Logs
-	board   *condition.Board
+	board   *condition.Registry
 }
 
 func (b *base) logOf(part string) *slog.Logger { return b.log.With("component", part) }
@@ -51,16 +51,16 @@ type program struct {
 	reloader     *reloader
 	control      *control
 	events       *journal.EventLog
-	certificates part.Part
+	certificates lifecycle.Component
 	registration *registration.Server // nil: [registration] is off
-	files        part.Part
-	monitoring   part.Part
-	sources      []part.Part
+	files        lifecycle.Component
+	monitoring   lifecycle.Component
+	sources      []lifecycle.Component
 	recorder     *record.Recorder
-	reports      part.Part
+	reports      lifecycle.Component
 	discovery    *discovery.Server
 	streams      *xds.Server
-	listeners    []part.Part
+	listeners    []lifecycle.Component
 }
 
 // maxViewsPerIdentity bounds the views, the translations for one kind of proxy, that clients with
@@ -82,10 +82,10 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	files := watch.New(watch.Options{Delays: watch.Delays{Debounce: fileDelay, MaxDelay: fileDelay},
 		Suffixes: []string{".yaml", ".yml", ".json"}, Logger: b.logOf("watch")})
 	paths := filesOf(c)
-	if err := files.Set(watched(c, paths)); err != nil {
+	if err := files.SetPaths(watched(c, paths)); err != nil {
 		return nil, err
 	}
-	_, explicit := loaded.Sources["source"]
+	_, explicit := loaded.Positions["source"]
 	pushed := make(chan struct{}, 1)
 	server, err := discovery.New(discovery.Options{Files: paths, Domain: c.Domain,
 		OnPush: func() {
@@ -100,14 +100,14 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 		LastGoodFile:        filepath.Join(c.StateDir, "last-good"),
 		RefusalFile:         filepath.Join(c.StateDir, "refusals"),
 		KeySetFile:          filepath.Join(c.StateDir, "key-sets"),
-		EncodeObject:        mcp.Encode, NameTables: true,
+		EncodeObject:        mcp.Encode, ServeNameTables: true,
 		RegisterWorkloads: c.Registration.Enabled,
-		ChangedPaths:      files.Changes(), Board: b.board, Logger: b.logOf("discovery")})
+		ChangedPaths:      files.Changes(), Conditions: b.board, Logger: b.logOf("discovery")})
 	if err != nil {
 		return nil, err
 	}
-	recorder := record.New(c.StateDir, server.Accept, b.board, b.logOf("sources"))
-	all, err := sources.New(c, recorder.Accept, b.logOf)
+	recorder := record.New(c.StateDir, server.AcceptUpdate, b.board, b.logOf("sources"))
+	all, err := sources.New(c, recorder.AcceptUpdate, b.logOf)
 	if err != nil {
 		return nil, err
 	}
@@ -121,19 +121,19 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	}
 	var debugger *debug.Debugger
 	var authority *ca.Server
-	options := xds.ForFleet(xds.Options{
+	options := xds.FleetOptions(xds.Options{
 		Source: discovery.NewFleetServer(server), Logger: b.logOf("xds"),
-		Admit: mcp.Guard(clients.Admit), MayHaveSecrets: clients.MayHaveSecrets,
+		Admit: mcp.Guard(clients.Admit), MayReceiveSecrets: clients.MayReceiveSecrets,
 		Observer: clones.New(b.board),
 		Debug: func(ctx context.Context, client xds.Peer, typeURL string, names []string) (
 			[]*resource.Resource, error) {
-			return debugger.Answer(ctx, client, typeURL, names)
+			return debugger.AnswerRequest(ctx, client, typeURL, names)
 		},
 		MaxUnansweredBytes: c.Listen.MaxBufferedBytes,
 		ControlPlane:       "outrider-discoveryd " + version,
 		ConnectsPerSecond:  c.Listen.MaxConnectsPerSecond, Concurrency: c.Push.Concurrency,
 		MaxConnectionAge: c.Listen.MaxConnectionAge,
-		RegisterAlso: func(registrar grpc.ServiceRegistrar) {
+		RegisterServices: func(registrar grpc.ServiceRegistrar) {
 			if authority != nil {
 				authority.Register(registrar)
 			}
@@ -145,21 +145,22 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 	if err != nil {
 		return nil, err
 	}
-	debugger = debug.New(debug.Options{XDS: streams, Discovery: server, Authorize: clients.MayDebug,
-		Sources: func() any { return statuses(all) }})
+	debugger = debug.New(debug.Options{XDS: streams, Discovery: server,
+		Authorize: clients.AuthorizeDebug,
+		Sources:   func() any { return statuses(all) }})
 	certificates := watch.NewNotifier(watch.Delays{Debounce: 100 * time.Millisecond,
 		MaxDelay: time.Second}, b.logOf("watch"))
 	identity := newServerIdentity(c.TLS, certificates, b.board, b.logOf("tls"))
 	if c.CA.Enabled {
 		if authority, err = ca.New(caOf(c), ca.Options{Authenticate: clients.Authenticate,
-			WaitForTurn: streams.Wait, TrustClientRoots: identity.trust, Watcher: certificates, Board: b.board,
+			WaitForTurn: streams.WaitTurn, TrustClientRoots: identity.trust, Watcher: certificates, Conditions: b.board,
 			Logger: b.logOf("ca")}); err != nil {
 			return nil, err
 		}
 	}
 	p := &program{certificates: &certificateWatch{Notifier: certificates}, files: files,
 		recorder: recorder, discovery: server, streams: streams,
-		events: &journal.EventLog{Board: b.board, Log: b.log, Logs: b.logs}}
+		events: &journal.EventLog{Conditions: b.board, Log: b.log, Logs: b.logs}}
 	for _, s := range all {
 		p.sources = append(p.sources, &runningSource{Source: s})
 	}
@@ -191,9 +192,9 @@ func compose(b *base, loaded *config.DiscoverydLoaded) (*program, error) {
 			return append(filesStatus(c, p.reloader), statuses(all)...)
 		}})
 	p.monitoring = newMonitor(c.Listen.Monitoring, monitoring.Options{Ready: p.reloader.readiness,
-		Metrics: newMetrics(server, streams, authority, registrar, p.reloader.states, pages),
-		Pages:   pages.Register, Debug: debugger.Page, TLS: identity.current.Load,
-		Authorize: clients.MayView, Logger: b.logOf("monitoring")})
+		Metrics:       newMetrics(server, streams, authority, registrar, p.reloader.states, pages),
+		RegisterPages: pages.Register, Debug: debugger.ServePage, TLS: identity.current.Load,
+		Authorize: clients.AuthorizePage, Logger: b.logOf("monitoring")})
 	return p, nil
 }
 

@@ -76,7 +76,7 @@ func compareGroup(t *testing.T, g group, inFiles []corpusObject, sources map[str
 	for name, deliver := range sources {
 		options.Sources = []string{name, registryName}
 		server := runServer(t, options)
-		deliver(t, g, files, server.Accept)
+		deliver(t, g, files, server.AcceptUpdate)
 		parts.EventuallySees(t, time.Minute, name+" has the resources of files",
 			func() (bool, string) {
 				got, want := resourcesOf(t, server, g.node), maps.Clone(want)

@@ -41,10 +41,11 @@ func TestConformance_ConsulGivesTheSameResources(t *testing.T) {
 			}
 			compareGroup(t, g, inFiles, map[string]deliver{"others": func(t *testing.T, _ group,
 				_ *discovery.Server, sink source.Sink) {
-				batch := discovery.Batch{Source: "others", Complete: true}
+				batch := discovery.SourceUpdate{Source: "others", Complete: true}
 				for _, o := range others {
-					batch.Inputs = append(batch.Inputs, store.Input{Path: "others:" + o.path(),
-						Text: o.text})
+					batch.Inputs = append(batch.Inputs,
+						store.SourceInput{Path: "others:" + o.path(),
+							Text: o.text})
 				}
 				sink(batch)
 				for _, s := range services {

@@ -66,7 +66,7 @@ func TestRegistration_Consul(t *testing.T) {
 	r := &consulRegistrations{consul: catalog.Start(t, catalog.Options{}),
 		token: strings.TrimSpace(token), seen: &sourcetest.Receiver{}}
 	registry, err := consul.New(consul.Options{Name: "consul", Address: r.consul.Address,
-		Sink: r.seen.Accept, Logger: slog.New(slog.DiscardHandler)})
+		Sink: r.seen.AcceptUpdate, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,13 +16,13 @@ import (
 	"strings"
 
 	"outrider.org/outrider/agent/admission"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 )
 
 // control serves a Unix socket over which `outrider-discoveryd reload` requests a reload and waits
 // for its end. Only the program's user can enter the socket's directory.
 type control struct {
-	part.Readiness
+	lifecycle.Readiness
 	path string // path of the socket; "": no socket
 	// reloads the configuration, and returns why it was refused
 	reload   func(ctx context.Context) error
@@ -73,8 +73,8 @@ func (c *control) Run(ctx context.Context) error {
 	c.MarkReady()
 	server := admission.NewServer(http.HandlerFunc(c.serve), c.logger)
 	return admission.Serve(ctx, server, admission.NewListener(listener, admission.Options{
-		Admit: func(net.Conn) (*admission.Pool, admission.Key) {
-			return c.requests, admission.Key{}
+		Admit: func(net.Conn) (*admission.Pool, admission.ClientKey) {
+			return c.requests, admission.ClientKey{}
 		}}))
 }
 

@@ -31,7 +31,7 @@ func (s *serverIdentity) credentials() credentials.TransportCredentials {
 
 // handshakeLimits bounds the log lines about client certificates for each client: an IPv4 address,
 // an IPv6 /64 network or a user of this host.
-var handshakeLimits = repeat.Limits{Class: 3, All: 10}
+var handshakeLimits = repeat.Limits{PerClass: 3, PerSubject: 10}
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (l loggedHandshakes) ServerHandshake(from net.Conn) (net.Conn, credentials.AuthInfo, error) {

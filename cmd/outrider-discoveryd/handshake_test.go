@@ -93,7 +93,7 @@ func (a arriving) RemoteAddr() net.Addr {
 func TestHandshake_BoundsTheLinesOfANetwork(t *testing.T) {
 	var log bytes.Buffer
 	s, config := refusing(t, &log, "CA")
-	for i := range 2 * handshakeLimits.Class {
+	for i := range 2 * handshakeLimits.PerClass {
 		near, client := net.Pipe()
 		server, err := xds.LimitTCP(arriving{near, fmt.Sprintf("[2001:db8::%d]:1", i+1)}).Accept()
 		if err != nil {
@@ -102,7 +102,7 @@ func TestHandshake_BoundsTheLinesOfANetwork(t *testing.T) {
 		refuse(t, s, server, client, config)
 	}
 	if lines := strings.Count(log.String(), "refused client certificate"); lines !=
-		handshakeLimits.Class {
+		handshakeLimits.PerClass {
 		t.Errorf("%d lines", lines)
 	}
 	if !strings.Contains(log.String(), `"caller":"[2001:db8::3]:1"`) {

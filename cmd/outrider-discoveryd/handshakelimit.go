@@ -31,7 +31,7 @@ type handshakes struct {
 	timeout time.Duration
 
 	mu    sync.Mutex
-	turns map[admission.Key]*turns
+	turns map[admission.ClientKey]*turns
 }
 
 // turns limits the concurrent handshakes of one client.
@@ -43,7 +43,7 @@ type turns struct {
 func limitHandshakes(c credentials.TransportCredentials, limit int,
 	timeout time.Duration) *handshakes {
 	return &handshakes{TransportCredentials: c, limit: limit, timeout: timeout,
-		turns: map[admission.Key]*turns{}}
+		turns: map[admission.ClientKey]*turns{}}
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
@@ -65,7 +65,7 @@ func (h *handshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo
 	return h.TransportCredentials.ServerHandshake(c)
 }
 
-func (h *handshakes) enter(key admission.Key) *turns {
+func (h *handshakes) enter(key admission.ClientKey) *turns {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	t := h.turns[key]
@@ -77,7 +77,7 @@ func (h *handshakes) enter(key admission.Key) *turns {
 	return t
 }
 
-func (h *handshakes) leave(key admission.Key) {
+func (h *handshakes) leave(key admission.ClientKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t := h.turns[key]; t.users > 1 {

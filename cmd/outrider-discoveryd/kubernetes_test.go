@@ -66,11 +66,11 @@ type = "kubernetes"
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.WaitFull(ctx); err != nil {
+	if _, err := load.WaitInitialResources(ctx); err != nil {
 		t.Fatal(err)
 	}
 	mark := load.WatchBytes(adsload.EndpointType, []byte("10.7.7.8"))
-	c.Merge("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web",
+	c.MergePatch("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web",
 		`{"endpoints": [{"addresses": ["10.7.7.8"]}]}`)
 	if _, err := mark.Wait(ctx); err != nil {
 		t.Errorf("a changed endpoint does not arrive: %v", err)

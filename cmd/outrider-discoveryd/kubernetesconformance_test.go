@@ -111,6 +111,6 @@ func createObject(t *testing.T, c *cluster.Cluster, o corpusObject) {
 	c.Create(at, string(o.text))
 	t.Cleanup(func() { c.Send(http.MethodDelete, at+"/"+o.Name+"?gracePeriodSeconds=0", "") })
 	if head.Status != nil {
-		c.Merge(at+"/"+o.Name+"/status", `{"status": `+string(head.Status)+`}`)
+		c.MergePatch(at+"/"+o.Name+"/status", `{"status": `+string(head.Status)+`}`)
 	}
 }

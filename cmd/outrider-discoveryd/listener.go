@@ -7,14 +7,14 @@ import (
 
 	"google.golang.org/grpc"
 
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
 // listener serves xDS on one TCP address.
 type listener struct {
-	part.Readiness
+	lifecycle.Readiness
 	address string
 	server  *xds.Server
 	// nil: the listener does not use TLS
@@ -47,7 +47,7 @@ func (l *listener) Run(ctx context.Context) error {
 // runningSource runs a source as a component of the program. It is ready at once.
 type runningSource struct {
 	source.Source
-	part.Readiness
+	lifecycle.Readiness
 }
 
 // Run runs the source until ctx ends.

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/store"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/ca"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/monitoring"
@@ -21,7 +21,7 @@ import (
 
 // monitor serves [listen] monitoring as a component of the program.
 type monitor struct {
-	part.Readiness
+	lifecycle.Readiness
 	address string // address to listen on; "": the server is off
 	options monitoring.Options
 }

@@ -102,7 +102,7 @@ paths = ["mesh"]
 	client, err := mcp.New(mcp.Options{Name: "test", Address: fmt.Sprintf("127.0.0.1:%d", secure),
 		CAFile:   filepath.Join(certs, "root-cert.pem"),
 		CertFile: filepath.Join(certs, "cert-chain.pem"), KeyFile: filepath.Join(certs, "key.pem"),
-		Sink: (&sourcetest.Receiver{}).Accept, Logger: slog.New(slog.DiscardHandler)})
+		Sink: (&sourcetest.Receiver{}).AcceptUpdate, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func startPilotAgent(t *testing.T, directory string, server, dns int) string {
 		fmt.Sprintf("ENVOY_STATUS_PORT=%d", parts.FreePort(t)),
 		fmt.Sprintf("ENVOY_PROMETHEUS_PORT=%d", parts.FreePort(t)))
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	log := &parts.Log{}
+	log := &parts.SyncBuffer{}
 	command.Stdout, command.Stderr = log, log
 	if err := command.Start(); err != nil {
 		t.Fatal(err)

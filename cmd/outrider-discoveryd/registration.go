@@ -22,7 +22,7 @@ func newRegistration(b *base, c *config.Discoveryd, server *discovery.Server,
 		return nil, err
 	}
 	return registration.New(registration.Options{Store: store, GracePeriod: c.Registration.GracePeriod,
-		Board: b.board, Logger: b.logOf("registration")}), nil
+		Conditions: b.board, Logger: b.logOf("registration")}), nil
 }
 
 // newStore returns the store of registered workloads. It relies on a checked configuration, which
@@ -38,6 +38,6 @@ func newStore(c *config.Discoveryd, server *discovery.Server, all []source.Sourc
 	}
 	first := slices.IndexFunc(c.Sources, func(s *config.Source) bool { return s.Type == "kubernetes" })
 	s := c.Sources[first]
-	return kubernetes.NewEntries(kubernetes.Options{Name: s.Name, Kubeconfig: s.Kubeconfig,
+	return kubernetes.NewEntryStore(kubernetes.Options{Name: s.Name, Kubeconfig: s.Kubeconfig,
 		Namespaces: s.Namespaces})
 }

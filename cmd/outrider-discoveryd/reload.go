@@ -16,7 +16,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/systemd"
 	"outrider.org/outrider/agent/watch"
 	"outrider.org/outrider/agent/xds"
@@ -43,7 +43,7 @@ const statusInterval = time.Second
 // reloader applies changes of the configuration, after SIGHUP and when its files change. Its main
 // loop also responds to the pings of the watchdog.
 type reloader struct {
-	part.Readiness
+	lifecycle.Readiness
 	base      *base
 	running   *config.DiscoverydLoaded // current configuration
 	server    *discovery.Server
@@ -79,7 +79,7 @@ func (r *reloader) Run(ctx context.Context) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
-	if err := r.watcher.Set(slices.Concat(r.running.Files, r.running.Dirs)); err != nil {
+	if err := r.watcher.SetPaths(slices.Concat(r.running.Files, r.running.Dirs)); err != nil {
 		return err
 	}
 	watching := make(chan error, 1)
@@ -139,14 +139,14 @@ func (r *reloader) report() {
 		return
 	}
 	if !r.serving.Load() {
-		r.notifier.Set(systemd.StateStarting, strings.TrimSuffix("starting; "+problems, "; "))
+		r.notifier.SetState(systemd.StateStarting, strings.TrimSuffix("starting; "+problems, "; "))
 		return
 	}
 	sentence := fmt.Sprintf("serving %d clients", r.streams.Stats().Streams)
 	if why := r.server.WithheldReason(); why != "" {
 		sentence = "serving nothing: " + why
 	}
-	r.notifier.Set(systemd.StateRunning, strings.TrimSuffix(sentence+"; "+problems, "; "))
+	r.notifier.SetState(systemd.StateRunning, strings.TrimSuffix(sentence+"; "+problems, "; "))
 }
 
 // ready must be called once all listeners serve. It makes Run report that to systemd.
@@ -184,7 +184,7 @@ func (r *reloader) ping(ctx context.Context) error {
 // of sources. The error is the reason for a refusal.
 func (r *reloader) reload(requested bool) error {
 	if r.serving.Load() && !r.stopping.Load() {
-		r.notifier.Set(systemd.StateReloading, "reloading")
+		r.notifier.SetState(systemd.StateReloading, "reloading")
 		defer r.report()
 	}
 	log := r.base.log
@@ -196,10 +196,10 @@ func (r *reloader) reload(requested bool) error {
 		return errors.New(strings.Join(config.ErrorLines(err), "\n"))
 	}
 	r.base.board.Clear(conditionRefused)
-	if err := r.watcher.Set(slices.Concat(next.Files, next.Dirs)); err != nil {
+	if err := r.watcher.SetPaths(slices.Concat(next.Files, next.Dirs)); err != nil {
 		log.Warn("cannot watch configuration files", "error", err)
 	}
-	applied := config.RetainDiscoverydStartKeys(r.running.Config, next.Config)
+	applied := config.RetainDiscoverydRestartKeys(r.running.Config, next.Config)
 	r.log(config.CompareDiscoveryd(r.running.Config, next.Config))
 	if applied.TLS != r.running.Config.TLS && hasCertificate(applied.TLS) {
 		r.identity.use(applied.TLS)
@@ -224,7 +224,7 @@ func (r *reloader) reload(requested bool) error {
 		log.Error("cannot apply reloaded settings to discovery server", "error", err)
 	}
 	r.running = &config.DiscoverydLoaded{Config: applied, Files: next.Files, Dirs: next.Dirs,
-		Sources: next.Sources, Hash: next.Hash}
+		Positions: next.Positions, Hash: next.Hash}
 	return nil
 }
 

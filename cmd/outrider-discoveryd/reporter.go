@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"outrider.org/outrider/agent/discovery"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
@@ -14,7 +14,7 @@ type problemReceiver interface{ Report([]discovery.Problem) }
 
 // reporter passes the current problems of all objects to each problemReceiver, after each push.
 type reporter struct {
-	part.Readiness
+	lifecycle.Readiness
 	server    *discovery.Server
 	pushed    <-chan struct{}
 	receivers []problemReceiver

@@ -45,7 +45,7 @@ func TestRunFleet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !parts.InNetwork(t) {
+	if !parts.InOwnNetwork(t) {
 		return
 	}
 	folder := filepath.Join(parts.ShortDir(t), "fleet")

@@ -15,7 +15,7 @@ import (
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
 	"outrider.org/outrider/agent/journal"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/systemd"
 )
 
@@ -44,14 +44,14 @@ func serve(ctx context.Context, options config.Options) error {
 	// The Kubernetes client library logs through klog.
 	klog.SetSlogLogger(logs.Agent.With("component", "kubernetes"))
 	b := &base{options: options, level: level, log: logs.Agent, logs: logs,
-		board: condition.NewBoard()}
+		board: condition.NewRegistry()}
 	p, err := compose(b, loaded)
 	if err != nil {
 		return err
 	}
-	p.notifier.Set(systemd.StateStarting, "starting")
+	p.notifier.SetState(systemd.StateStarting, "starting")
 	err = p.run(ctx)
-	p.notifier.End(err)
+	p.notifier.SendEnd(err)
 	return err
 }
 
@@ -74,10 +74,10 @@ const drainTime = 10 * time.Second
 func (p *program) run(ctx context.Context) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	group := part.NewGroup(running)
+	group := lifecycle.NewGroup(running)
 	abandon := context.AfterFunc(ctx, func() {
 		p.reloader.stopping.Store(true)
-		p.notifier.Set(systemd.StateStopping, "clients move to other servers")
+		p.notifier.SetState(systemd.StateStopping, "clients move to other servers")
 		p.streams.Drain(running, drainTime)
 		end()
 	})

@@ -18,7 +18,7 @@ const downFor = 5 * time.Second
 // sourceStates observes the states of all sources, for systemd's STATUS=, conditions and metrics.
 type sourceStates struct {
 	all   []source.Source
-	board *condition.Board
+	board *condition.Registry
 
 	mu      sync.Mutex
 	failing map[string]failure // sources that fail now, by name
@@ -31,7 +31,7 @@ type failure struct {
 	reason string
 }
 
-func newSourceStates(all []source.Source, board *condition.Board) *sourceStates {
+func newSourceStates(all []source.Source, board *condition.Registry) *sourceStates {
 	return &sourceStates{all: all, board: board, failing: map[string]failure{},
 		errors: map[string]uint64{}}
 }

@@ -25,7 +25,7 @@ func (s *statusOnly) Status() source.Status   { return s.status }
 // the sentence, the conditions and the metrics in each state.
 func TestSourceStates(t *testing.T) {
 	begun := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	board, one := condition.NewBoard(), &statusOnly{}
+	board, one := condition.NewRegistry(), &statusOnly{}
 	states := newSourceStates([]source.Source{one}, board)
 	const down = "consul is down since 2026-01-02 03:04:05 UTC: refused"
 	for _, test := range []struct {

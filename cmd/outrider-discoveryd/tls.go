@@ -13,7 +13,7 @@ import (
 
 	"outrider.org/outrider/agent/condition"
 	"outrider.org/outrider/agent/config"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/repeat"
 	"outrider.org/outrider/agent/watch"
 )
@@ -26,7 +26,7 @@ const conditionCertificate = "certificate-refused"
 // certificates. Changes of their files take effect for new connections.
 type serverIdentity struct {
 	watcher *watch.Notifier
-	board   *condition.Board
+	board   *condition.Registry
 	log     *slog.Logger
 	current atomic.Pointer[tls.Config]
 	// limits the number of log lines about refused client certificates
@@ -38,7 +38,8 @@ type serverIdentity struct {
 	stop    func()              // ends the current watch of the files
 }
 
-func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier, board *condition.Board,
+func newServerIdentity(files config.DiscoverydTLS, watcher *watch.Notifier,
+	board *condition.Registry,
 	log *slog.Logger) *serverIdentity {
 	return &serverIdentity{watcher: watcher, board: board, log: log, files: files, stop: func() {}}
 }
@@ -141,7 +142,7 @@ func readIdentity(files config.DiscoverydTLS, trusted []*x509.Certificate) (*tls
 
 // certificateWatch runs the watch of certificate files as a component of the program.
 type certificateWatch struct {
-	part.Readiness
+	lifecycle.Readiness
 	*watch.Notifier
 }
 

@@ -48,7 +48,7 @@ kubeconfig = %q
 	write(t, file, text)
 	start(t, file, monitoring)
 	client, err := mcp.New(mcp.Options{Name: "test", Address: fmt.Sprintf("127.0.0.1:%d", secure),
-		CAFile: roots, TokenFile: token, Sink: (&sourcetest.Receiver{}).Accept,
+		CAFile: roots, TokenFile: token, Sink: (&sourcetest.Receiver{}).AcceptUpdate,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -52,7 +52,7 @@ func TestBugReport(t *testing.T) {
 	backend := &apitest.Backend{
 		StatusValue: someStatus(), AdminAnswers: answers,
 		ConfigValue: api.Config{Text: "[tracing]\naccess_token_file = \"/etc/token\"\n"},
-		Pieces: []api.ReportFile{{Name: "envoy-log.txt",
+		ReportFiles: []api.ReportFile{{Name: "envoy-log.txt",
 			Text: "request with Authorization: Bearer hunter2hunter2\n"},
 			{Name: "../../escape", Text: "x"}},
 	}

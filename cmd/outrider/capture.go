@@ -127,12 +127,12 @@ func (a *app) captureExplainCommand() *cobra.Command {
 					"inbound": "captured: goes to Envoy's port 15006", "refused": "refused",
 					"dns": "captured: goes to the DNS proxy at port 15053",
 				}[found.Verdict]
-				fmt.Fprintf(a.out, "%s (%s)\n", meaning, found.Key)
+				fmt.Fprintf(a.out, "%s (%s)\n", meaning, found.ConfigKey)
 				if found.Rule != "" {
 					fmt.Fprintf(a.out, "chain %s: %s\n", found.Chain, found.Rule)
 				}
 				if found.State != "on" && found.State != "trial" &&
-					!strings.HasPrefix(found.Key, "capture.fail") {
+					!strings.HasPrefix(found.ConfigKey, "capture.fail") {
 					what := "capture"
 					if found.Verdict == "dns" {
 						what = "capture of DNS"

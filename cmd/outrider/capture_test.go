@@ -17,8 +17,9 @@ func TestCapture_ShowsExplainsTriesAndConfirms(t *testing.T) {
 			DNS: &api.CaptureDNS{State: "on", Resolvers: []netip.Addr{
 				netip.MustParseAddr("192.0.2.53"), netip.MustParseAddr("2001:db8::53")}},
 			Rules: "table inet x {\n}\n", Counters: []api.CaptureCounter{{Rule: "capture.outbound_cidrs", Packets: 3, Bytes: 180}}},
-		CaptureExplained: api.CaptureExplanation{Verdict: "outbound", Key: "capture.outbound_cidrs",
-			Rule: "redirect to :15001", Chain: "output", State: "withdrawn"}}
+		CaptureExplained: api.CaptureExplanation{Verdict: "outbound",
+			ConfigKey: "capture.outbound_cidrs",
+			Rule:      "redirect to :15001", Chain: "output", State: "withdrawn"}}
 	m := newMachine(t, backend)
 	for _, test := range []struct{ command, out string }{
 		{"capture show", "capture is withdrawn: Envoy is gone\n" +
@@ -43,7 +44,7 @@ func TestCapture_ShowsExplainsTriesAndConfirms(t *testing.T) {
 	}
 	want := []api.CaptureRequest{{To: "192.0.2.1:80", UID: 7, Inbound: true},
 		{To: "192.0.2.1:53", UDP: true}}
-	if diff := cmp.Diff(want, backend.Connections()); diff != "" {
+	if diff := cmp.Diff(want, backend.CaptureExplainRequests()); diff != "" {
 		t.Error(diff)
 	}
 	for _, wrong := range []string{"capture", "capture explain", "capture try --for 0s",

@@ -86,7 +86,7 @@ func (a *app) left(i api.Identity) cell {
 // titleOf returns a title for a certificate: "credential shop", "file www.crt", or the name of its
 // secret.
 func titleOf(i api.Identity) string {
-	if title, ok := credential.SecretTitle(i.Name); ok {
+	if title, ok := credential.DescribeSecret(i.Name); ok {
 		return title
 	}
 	if i.File != "" && strings.HasPrefix(i.Name, "file-") {

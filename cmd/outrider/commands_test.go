@@ -31,7 +31,7 @@ func TestTables(t *testing.T) {
 				Source: "embedded"},
 		},
 		AdminAnswers: adminAnswers(),
-		Origins: []api.MeshOrigin{
+		Origins: []api.MeshResourceOrigins{
 			{Type: resource.ClusterType, Name: "outbound|80||a.example.com",
 				Origins: []resource.Origin{{File: "a.yaml", Line: 1}, {File: "b.yaml", Line: 9}}},
 			{Type: resource.ListenerType, Name: "web",
@@ -42,7 +42,8 @@ func TestTables(t *testing.T) {
 			{Type: resource.RouteType, Name: "web",
 				Origins: []resource.Origin{{File: "other.yaml", Line: 1}}},
 			{Type: resource.RouteType, Name: "web", VirtualHost: "v",
-				Origins: []resource.Origin{{File: "v.yaml", Line: 3}}, Routes: []resource.Origin{
+				Origins: []resource.Origin{{File: "v.yaml",
+					Line: 3}}, RouteOrigins: []resource.Origin{
 					{File: "v.yaml", Line: 8}, {File: "v.yaml", Line: 12}, {File: "w.yaml", Line: 5}}},
 			{Type: resource.SecretType, Name: "default",
 				Origins: []resource.Origin{{File: "g.yaml", Line: 3}}},
@@ -119,7 +120,7 @@ func TestReload(t *testing.T) {
 		{name: "a new epoch",
 			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1),
 				Epoch: number(2), Mode: "hot-restart", Changes: changes,
-				Files: []string{"/etc/cert.pem"}, Duration: 180 * time.Millisecond,
+				ChangedFiles: []string{"/etc/cert.pem"}, Duration: 180 * time.Millisecond,
 				Pending: []string{"paths.state_dir"}},
 			out: "envoy.concurrency: 0 → 2 (new epoch)\n/etc/cert.pem has changed\n" +
 				"epoch 1 → 2 (hot-restart, 0.18 s)\n" +
@@ -127,7 +128,7 @@ func TestReload(t *testing.T) {
 		{name: "on request",
 			result: api.ReloadResult{Outcome: api.OutcomeRestarted, Previous: number(1),
 				Epoch: number(2), Mode: "hot-restart", Duration: 180 * time.Millisecond,
-				OnRequest: true, Changes: []api.Change{
+				OnlyOnRequest: true, Changes: []api.Change{
 					{Key: "log.level", Old: "info", New: "debug", Effect: "live"}}},
 			out: "log.level: info → debug (applied in place)\n" +
 				"epoch 1 → 2 (hot-restart, 0.18 s, on request: no change needs it)\n"},
@@ -136,7 +137,7 @@ func TestReload(t *testing.T) {
 			out: "log.level: info → debug (applied in place)\n" +
 				"applied in place; epoch 1 continues serving\n"},
 		{name: "a newer one", result: api.ReloadResult{Outcome: api.OutcomeUnchanged,
-			Epoch: number(1), Newer: true},
+			Epoch: number(1), Superseded: true},
 			out: "nothing changed; epoch 1 continues serving\n" +
 				"a newer configuration has taken effect meanwhile\n"},
 		{name: "nothing", result: api.ReloadResult{Outcome: api.OutcomeUnchanged, Epoch: number(1)},
@@ -163,7 +164,7 @@ func TestReload(t *testing.T) {
 			if diff := cmp.Diff(test.errors, errors); diff != "" {
 				t.Error(diff)
 			}
-			if reloads := backend.Reloads(); len(reloads) != 1 || !reloads[0].IfChanged {
+			if reloads := backend.ReloadRequests(); len(reloads) != 1 || !reloads[0].IfChanged {
 				t.Errorf("asked for %+v", reloads)
 			}
 		})
@@ -222,7 +223,7 @@ func TestExitCodes(t *testing.T) {
 
 func TestDrainAndUndrain(t *testing.T) {
 	drained := 3
-	m := newMachine(t, &apitest.Backend{Left: []uint64{3, 1, 0},
+	m := newMachine(t, &apitest.Backend{RemainingConnections: []uint64{3, 1, 0},
 		UndrainValue: api.UndrainResult{Previous: &drained, Epoch: 4, Mode: "hot-restart",
 			Duration: 150 * time.Millisecond}})
 	for _, test := range []struct{ arguments, out string }{
@@ -239,7 +240,7 @@ func TestDrainAndUndrain(t *testing.T) {
 
 func TestDrain_UncountedConnections(t *testing.T) {
 	code, out, errors := newMachine(t,
-		&apitest.Backend{Uncounted: "epoch 0 does not say"}).outrider("drain")
+		&apitest.Backend{UncountedReason: "epoch 0 does not say"}).outrider("drain")
 	if code != 0 || out != "draining; epoch 0 does not say\n" {
 		t.Errorf("%d %q %s", code, out, errors)
 	}
@@ -250,7 +251,7 @@ func TestWait(t *testing.T) {
 		out != "ready\n" {
 		t.Errorf("%d %q", code, out)
 	}
-	m := newMachine(t, &apitest.Backend{NotReady: "epoch 0 is starting"})
+	m := newMachine(t, &apitest.Backend{NotReadyReason: "epoch 0 is starting"})
 	const enough = "3s" // suffices for one response of the agent, even on a busy machine
 	told := make(chan string, 1)
 	go func() {

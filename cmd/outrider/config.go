@@ -30,7 +30,7 @@ func (a *app) configCheckCommand() *cobra.Command {
 			"start\". A file that does not exist yet, and that a start waits for, is a\n" +
 			"warning.",
 		RunE: func(command *cobra.Command, arguments []string) error {
-			options, checker := a.onDisk(arguments), blueprint.CheckOptions{Maker: a.maker}
+			options, checker := a.onDisk(arguments), blueprint.CheckOptions{Builder: a.maker}
 			if options.Path == "" {
 				a.inUnit(command.Context(), &options, &checker)
 			}
@@ -53,15 +53,15 @@ func (a *app) inUnit(ctx context.Context, options *config.Options,
 	if agent.User == "" {
 		return
 	}
-	options.InUnit = true
+	options.RunsInUnit = true
 	keeper := a.unit(ctx, unitOf("outrider-envoy", options.Instance)+".service")
-	checker.Agent, checker.Envoy = agent.reader(), keeper.reader()
+	checker.AgentUser, checker.EnvoyUser = agent.reader(), keeper.reader()
 }
 
 // onDisk returns the options to read the configuration on disk: the file in arguments, if there is
 // one, else that of the agent instance.
 func (a *app) onDisk(arguments []string) config.Options {
-	options := config.Options{Instance: a.instance, Directory: a.paths.configuration,
+	options := config.Options{Instance: a.instance, ConfigDirectory: a.paths.configuration,
 		CheckOnly: true}
 	if len(arguments) > 0 {
 		options = options.ForFile(arguments[0])

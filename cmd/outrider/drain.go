@@ -37,7 +37,7 @@ func (a *app) drainCommand() *cobra.Command {
 				return err
 			}
 			return a.print(result, func() {
-				left := result.Unknown
+				left := result.UncountedReason
 				if left == "" {
 					left = "no client connection is left"
 					if n := int(result.Connections); n > 0 {

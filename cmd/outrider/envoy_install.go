@@ -102,7 +102,7 @@ func (a *app) installEnvoy(command *cobra.Command, arguments []string, o install
 func (a *app) serviceFindsEnvoy(ctx context.Context) bool {
 	unit := a.unit(ctx, a.unitName()+".service")
 	path, err := envoy.FindAt(a.store().Link, cmp.Or(unit.Path, envoy.ServicePath))
-	return err == nil && unit.reader().Denied(path) == ""
+	return err == nil && unit.reader().ReadDenialReason(path) == ""
 }
 
 // barWidth is the width of the progress bar in characters.

@@ -22,7 +22,7 @@ func TestProxy_RealEnvoy(t *testing.T) {
    "http_filters": [{"name": "router", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router"}}],
    "route_config": {"name": "web", "virtual_hosts": [{"name": "v", "domains": ["*"], "routes": [{"match": {"prefix": "/api"}, "route": {"cluster": "one"}},
      {"match": {"path": "/gone"}, "direct_response": {"status": 410}}]}]}}}]}]}]}`, certificateForTests()))
-	m := newMachine(t, &apitest.Backend{AdminFrom: admin})
+	m := newMachine(t, &apitest.Backend{AdminTransport: admin})
 	wide := []string{"-o", "wide"}
 	for _, test := range []struct {
 		command string

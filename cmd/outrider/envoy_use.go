@@ -165,7 +165,7 @@ func (a *app) reloadAt(ctx context.Context, socket string, aborts []int) (agentU
 	defer client.Close()
 	shown := a.startProgress("reloading", leaves("reload"))
 	defer shown.end()
-	request := api.ReloadRequest{IfChanged: true, Abort: aborts}
+	request := api.ReloadRequest{IfChanged: true, AbortEpochs: aborts}
 	reload, err := client.Reload(ctx, request, shown.report)
 	if err != nil {
 		return agentUses{}, err

@@ -135,7 +135,7 @@ func TestEnvoyUse_ReloadsAgents(t *testing.T) {
 	if !strings.Contains(out, note) {
 		t.Errorf("with an Envoy in the configuration: %s", out)
 	}
-	if reloads := backend.Reloads(); len(reloads) != 2 || !reloads[0].IfChanged {
+	if reloads := backend.ReloadRequests(); len(reloads) != 2 || !reloads[0].IfChanged {
 		t.Errorf("reloads: %+v", reloads)
 	}
 }
@@ -171,10 +171,10 @@ func TestEnvoyUse_RestoresSelectionOnRefusal(t *testing.T) {
 			}
 		}
 	}
-	if n := len(first.Reloads()); n != 4 {
+	if n := len(first.ReloadRequests()); n != 4 {
 		t.Errorf("the agent that changed was reloaded %d times, want there and back twice", n)
 	}
-	if n := len(second.Reloads()); n != 2 {
+	if n := len(second.ReloadRequests()); n != 2 {
 		t.Errorf("the agent that refused was reloaded %d times, want 2", n)
 	}
 }

@@ -91,7 +91,7 @@ func eventStyle(kind string) style {
 	switch kind {
 	case condition.KindEpochLive:
 		return green
-	case condition.KindReloadRefused, condition.KindResourcesRefused, condition.KindGaveUp:
+	case condition.KindReloadRefused, condition.KindResourcesRefused, condition.KindRestartsExhausted:
 		return red
 	case condition.KindConditionRaised, condition.KindMeshProblem, condition.KindDraining,
 		condition.KindStopping:

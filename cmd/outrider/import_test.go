@@ -76,7 +76,7 @@ func TestImport_Apply(t *testing.T) {
 		if want := "127.0.0.1 localhost\n203.0.113.10 istiod.istio-system.svc\n"; string(hosts) != want {
 			t.Errorf("hosts: %q", hosts)
 		}
-		loaded, err := config.Load(config.Options{Directory: folder, Instance: instance})
+		loaded, err := config.Load(config.Options{ConfigDirectory: folder, Instance: instance})
 		if err != nil {
 			t.Fatal(err)
 		}

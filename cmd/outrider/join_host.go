@@ -34,7 +34,7 @@ type meshHost struct {
 // folder against other joins and leaves until the result is closed.
 func (a *app) meshHost(ctx context.Context) (_ *meshHost, err error) {
 	h := &meshHost{a: a, client: a.client(), unit: a.unitName() + ".service",
-		options: config.Options{Instance: a.instance, Directory: a.paths.configuration,
+		options: config.Options{Instance: a.instance, ConfigDirectory: a.paths.configuration,
 			CheckOnly: true}, unlock: func() {}}
 	defer func() {
 		if err != nil {

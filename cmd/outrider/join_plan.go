@@ -139,14 +139,15 @@ func (h *meshHost) mayJoin(now time.Time) error {
 func (p *joinPlan) settings(loaded *config.Loaded) (string, error) {
 	var errs config.Errors
 	elsewhere := func(key string) bool {
-		at, set := loaded.Sources[key]
+		at, set := loaded.Positions[key]
 		return set && at.File != p.DropIn
 	}
 	refuse := func(key, message, fix string) {
-		errs = append(errs, &config.Error{Position: loaded.Sources[key], Key: key, Message: message,
-			Fix: fix})
+		errs = append(errs, &config.Error{Position: loaded.Positions[key], Key: key,
+			Message: message,
+			Fix:     fix})
 	}
-	for _, key := range slices.Sorted(maps.Keys(loaded.Sources)) {
+	for _, key := range slices.Sorted(maps.Keys(loaded.Positions)) {
 		table, _, _ := strings.Cut(key, ".")
 		if (table == "discovery" || table == "identity") && elsewhere(key) &&
 			!slices.Contains(independent, key) {

@@ -145,8 +145,9 @@ func TestJoin_Killed(t *testing.T) {
 			if len(test.files) == 0 && !test.loaded {
 				reloads = 0
 			}
-			if code != 0 || len(backend.Reloads()) != reloads {
-				t.Errorf("leave: exit %d, %d reloads: %s%s", code, len(backend.Reloads()), out, errors)
+			if code != 0 || len(backend.ReloadRequests()) != reloads {
+				t.Errorf("leave: exit %d, %d reloads: %s%s", code, len(backend.ReloadRequests()),
+					out, errors)
 			}
 			if slices.ContainsFunc(paths, exists) {
 				t.Errorf("some of %v are left: %s", paths, out)

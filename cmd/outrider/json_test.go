@@ -37,7 +37,7 @@ func commandPaths(command *cobra.Command) []string {
 func TestJSON_EveryCommand(t *testing.T) {
 	backend := &apitest.Backend{StatusValue: someStatus(), AdminAnswers: adminAnswers(),
 		Explanation: api.MeshExplanation{
-			MeshAnswer: api.MeshAnswer{Outcome: "forwarded"}}}
+			MeshExplainAnswer: api.MeshExplainAnswer{Outcome: "forwarded"}}}
 	backend.StatusValue.PID = os.Getpid()
 	m := newMachine(t, backend)
 	backend.StatusValue.ConfigFiles = []string{filepath.Join(m.dir, "etc/outrider.toml")}

@@ -93,7 +93,7 @@ func (h *meshHost) leave(ctx context.Context, result *left, shown *progress) err
 		err = h.removeStored()
 	}
 	if err == nil {
-		_ = os.Remove(h.Folder) // retains a folder that is not empty
+		_ = os.Remove(h.JoinDir) // retains a folder that is not empty
 	}
 	ctx = context.WithoutCancel(ctx) // the reload completes even if the user interrupts the command
 	if err == nil && h.running {
@@ -123,7 +123,7 @@ func (h *meshHost) announce(ctx context.Context, shown *progress) error {
 	if err != nil {
 		return err
 	}
-	_, err = h.client.Drain(ctx, api.DrainRequest{Announce: true}, shown.report)
+	_, err = h.client.Drain(ctx, api.DrainRequest{ReportUnhealthy: true}, shown.report)
 	if err != nil {
 		return err
 	}
@@ -145,7 +145,7 @@ func (h *meshHost) removeStored() error {
 	}
 	state := filepath.Join(h.a.paths.state, cmp.Or(h.options.Instance, "outrider"))
 	if loaded, err := config.Load(h.options); err == nil {
-		if at, set := loaded.Sources["paths.state_dir"]; set && at.File != "" {
+		if at, set := loaded.Positions["paths.state_dir"]; set && at.File != "" {
 			state = loaded.Config.Paths.StateDir
 		}
 	}

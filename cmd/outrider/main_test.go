@@ -37,7 +37,7 @@ type machine struct {
 	t      *testing.T
 	dir    string
 	lib    string // folder of the installed Envoys
-	board  *condition.Board
+	board  *condition.Registry
 	colour bool
 	width  int       // width of the terminal in characters
 	unit   unitState // state of the agent's unit
@@ -47,7 +47,7 @@ type machine struct {
 // newMachine returns a machine with an agent whose API is served by backend; nil: no agent runs.
 func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 	t.Helper()
-	m := &machine{t: t, dir: parts.ShortDir(t), board: condition.NewBoard(), proc: "/proc"}
+	m := &machine{t: t, dir: parts.ShortDir(t), board: condition.NewRegistry(), proc: "/proc"}
 	m.lib = filepath.Join(m.dir, "lib")
 	for _, dir := range []string{"run/envoy", "keeper", "shm", "etc/mesh.d"} {
 		if err := os.MkdirAll(filepath.Join(m.dir, dir), 0o755); err != nil {
@@ -61,8 +61,9 @@ func newMachine(t *testing.T, backend *apitest.Backend) *machine {
 }
 
 func (m *machine) app(out, err *bytes.Buffer) *app {
-	maker := blueprint.MakerForThisHost()
-	maker.Render = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered, error) {
+	maker := blueprint.BuilderForThisHost()
+	maker.RenderBootstrap = func(_ context.Context, request bootstrap.Request) (*bootstrap.Rendered,
+		error) {
 		return render.FromRequest(request)
 	}
 	return &app{out: out, err: err, now: func() time.Time { return noon }, colour: m.colour,
@@ -110,7 +111,7 @@ func someStatus() api.Status {
 			Path: "/usr/bin/envoy"}, CurrentEpoch: number(2),
 		Epochs: []api.Epoch{
 			{Number: 2, State: api.EpochLive, PID: 203, Mode: "hot-restart",
-				Started: ago(time.Minute), Live: ago(time.Minute), Connections: 12,
+				Started: ago(time.Minute), LiveSince: ago(time.Minute), Connections: 12,
 				MemoryBytes: 40 << 20},
 			{Number: 1, State: api.EpochDraining, PID: 202, Mode: "first",
 				Started: ago(2 * time.Hour), Connections: 1, MemoryBytes: 41 << 20},
@@ -119,7 +120,7 @@ func someStatus() api.Status {
 					"been out of memory"},
 		},
 		Discovery:  api.Discovery{State: "embedded", Detail: "3 files, 1 problem"},
-		Identities: []api.Identity{}, Doing: "reloading (outrider reload): looking up " +
+		Identities: []api.Identity{}, ReloadPhase: "reloading (outrider reload): looking up " +
 			"statsd.example.com:8125",
 		LastReload: &api.LastReload{Time: ago(30 * time.Second), Outcome: api.OutcomeRefused,
 			Epoch: number(2), Reasons: []string{"outrider.toml:3:1: envoy.concurrency: must be " +

@@ -96,7 +96,7 @@ func page(command *cobra.Command) string {
 	isRoot := command == root
 
 	p.Section("SYNOPSIS")
-	p.Usage(synopsis(command))
+	p.SynopsisLine(synopsis(command))
 	p.Section("DESCRIPTION")
 	for paragraph := range strings.SplitSeq(firstOf(command.Long, command.Short+"."), "\n\n") {
 		switch {

@@ -131,9 +131,10 @@ func (a *app) checkOptions(ctx context.Context,
 			Socket: loaded.Config.Identity.CredentialsSDS}}
 	for _, claim := range loaded.Config.Claims() {
 		if claim.Port != 0 {
-			options.Reserved = append(options.Reserved, discovery.ReservedAddress{Address: claim.Host,
-				Port: uint32(claim.Port), Owner: claim.Setting() + " of the agent",
-				IsEnvoys: claim.Envoy})
+			options.ReservedAddresses = append(options.ReservedAddresses,
+				discovery.ReservedAddress{Address: claim.Host,
+					Port: uint32(claim.Port), Owner: claim.KeyWithTable() + " of the agent",
+					IsEnvoys: claim.Envoy})
 		}
 	}
 	options.FilesAreLocal = true
@@ -142,7 +143,7 @@ func (a *app) checkOptions(ctx context.Context,
 		options.ListenAddresses = sockdiag.ListeningAddresses()
 	}
 	options.TypedConfigs = bootstrap.TypedChecker()
-	options.NewerEnvoy = sync.OnceValue(func() bool {
+	options.EnvoyIsNewer = sync.OnceValue(func() bool {
 		return typedconfig.NewerThanLinkedAPI(envoyVersion(ctx, loaded.Config.Envoy.Binary))
 	})
 	if reader := a.unit(ctx, unitOf("outrider-envoy",
@@ -157,12 +158,12 @@ func (a *app) checkOptions(ctx context.Context,
 
 // denied returns a discovery.ReadCheck for the user of reader. It sets a.unchecked if the
 // permission cannot be determined.
-func (a *app) denied(reader *blueprint.FileReader) discovery.ReadCheck {
+func (a *app) denied(reader *blueprint.UserAccess) discovery.ReadCheck {
 	return func(path string) string {
-		if reader.Uncheckable() {
+		if reader.IsUncheckable() {
 			a.unchecked.Store(true)
 		}
-		return reader.Denied(path)
+		return reader.ReadDenialReason(path)
 	}
 }
 

@@ -23,7 +23,7 @@ type comparison struct {
 
 // compare requests from the agent which resources files and folders would change.
 func (a *app) compare(ctx context.Context, paths []string) comparison {
-	texts, err := discovery.ReadTexts(paths, api.MaxMeshFiles)
+	texts, err := discovery.ReadFileTexts(paths, api.MaxMeshFiles)
 	if err != nil {
 		return comparison{not: err}
 	}
@@ -43,7 +43,7 @@ func (a *app) compare(ctx context.Context, paths []string) comparison {
 			if err != nil {
 				return comparison{not: err}
 			}
-			request.Folders = append(request.Folders, folder)
+			request.CompleteFolders = append(request.CompleteFolders, folder)
 		}
 	}
 	found, err := a.client().MeshCompare(ctx, request)

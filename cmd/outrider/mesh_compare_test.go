@@ -49,11 +49,11 @@ removed  Listener  0.0.0.0_81             -
 	if code, _, _ = m.outrider("mesh", "check", m.dir+"/new"); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
-	asked := backend.Compared()
+	asked := backend.CompareRequests()
 	want := []api.MeshFiles{
 		{Files: []api.MeshFile{{Path: file, Content: []byte(soundEntry)}}},
 		{Files: []api.MeshFile{{Path: file, Content: []byte(soundEntry)}},
-			Folders: []string{m.dir + "/new"}},
+			CompleteFolders: []string{m.dir + "/new"}},
 	}
 	if diff := cmp.Diff(want, asked); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -110,7 +110,7 @@ func TestMeshCheck_SaysWhyNothingIsCompared(t *testing.T) {
 			t.Errorf("%v: %s", arguments, errors)
 		}
 	}
-	if asked := backend.Compared(); len(asked) != 1 {
+	if asked := backend.CompareRequests(); len(asked) != 1 {
 		t.Errorf("the agent was asked %d times", len(asked))
 	}
 }

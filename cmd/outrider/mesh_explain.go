@@ -21,7 +21,7 @@ import (
 )
 
 func (a *app) meshExplainCommand() *cobra.Command {
-	var request api.MeshRequest
+	var request api.MeshExplainRequest
 	var headers, files, from []string
 	var address, proxy, token, nodeType, meshConfig string
 	command := &cobra.Command{
@@ -96,7 +96,7 @@ func (a *app) meshExplainCommand() *cobra.Command {
 
 // readTarget parses the arguments of "mesh explain": the target [http[s]://]HOST[:PORT][/PATH], the
 // destination address ("": that of the host) and headers.
-func readTarget(target, address string, headers []string, into *api.MeshRequest) error {
+func readTarget(target, address string, headers []string, into *api.MeshExplainRequest) error {
 	scheme, rest, ok := strings.Cut(target, "://")
 	if !ok {
 		scheme, rest = "http", target
@@ -132,14 +132,15 @@ func readTarget(target, address string, headers []string, into *api.MeshRequest)
 		if at < 0 || strings.TrimSpace(line[:at]) == "" {
 			return usagef("--header %q is not of the form 'name: value'", line)
 		}
-		into.Headers = append(into.Headers, api.MeshHeader{Name: strings.TrimSpace(line[:at]),
-			Value: strings.TrimSpace(line[at+1:])})
+		into.Headers = append(into.Headers,
+			api.MeshExplainHeader{Name: strings.TrimSpace(line[:at]),
+				Value: strings.TrimSpace(line[at+1:])})
 	}
 	return nil
 }
 
 // readProxy sets the HTTP proxy, IP:PORT, to which the client sends the request; "": none.
-func readProxy(proxy string, into *api.MeshRequest) error {
+func readProxy(proxy string, into *api.MeshExplainRequest) error {
 	if proxy == "" {
 		return nil
 	}
@@ -152,7 +153,7 @@ func readProxy(proxy string, into *api.MeshRequest) error {
 			"tunnel (CONNECT), which Envoy refuses with 404")
 	}
 	host := net.JoinHostPort(into.Host, fmt.Sprint(into.Port))
-	into.Headers = append([]api.MeshHeader{{Name: "host", Value: host}}, into.Headers...)
+	into.Headers = append([]api.MeshExplainHeader{{Name: "host", Value: host}}, into.Headers...)
 	into.Address, into.Port = at.Addr().Unmap(), uint32(at.Port())
 	return nil
 }
@@ -162,7 +163,7 @@ const mostToken = 64 << 10
 
 // readClient parses the addresses and SPIFFE IDs of the client, and reads its JSON Web Token from a
 // file ("": none).
-func readClient(from []string, token string, into *api.MeshRequest) error {
+func readClient(from []string, token string, into *api.MeshExplainRequest) error {
 	for _, text := range from {
 		if id, ok := strings.CutPrefix(text, "spiffe://"); ok && id != "" {
 			into.Identity = text
@@ -183,7 +184,7 @@ func readClient(from []string, token string, into *api.MeshRequest) error {
 	if value == "" || strings.ContainsFunc(value, unicode.IsControl) {
 		return fmt.Errorf("%s is not a file with one token", token)
 	}
-	into.Headers = append(into.Headers, api.MeshHeader{Name: "authorization",
+	into.Headers = append(into.Headers, api.MeshExplainHeader{Name: "authorization",
 		Value: "Bearer " + value})
 	return nil
 }
@@ -191,7 +192,7 @@ func readClient(from []string, token string, into *api.MeshRequest) error {
 // explainFiles explains how a proxy with the mesh configuration in files would process a request.
 // It needs no running agent.
 func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshConfig string,
-	request api.MeshRequest) (api.MeshExplanation, error) {
+	request api.MeshExplainRequest) (api.MeshExplanation, error) {
 	options, _, err := a.checkOptions(ctx, meshConfig)
 	if err != nil {
 		// Without a valid configuration of the agent, defaults apply.
@@ -204,7 +205,7 @@ func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshCo
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	out := api.MeshExplanation{MeshAnswer: said.Answer}
+	out := api.MeshExplanation{MeshExplainAnswer: said.Answer}
 	for _, p := range said.Problems {
 		if p.Fix != "" {
 			p.Message += "; " + p.Fix
@@ -218,14 +219,14 @@ func (a *app) explainFiles(ctx context.Context, files []string, nodeType, meshCo
 // mostOrigins is the maximum number of origins printed for one step.
 const mostOrigins = 8
 
-func (a *app) printExplanation(request api.MeshRequest, said api.MeshExplanation) error {
+func (a *app) printExplanation(request api.MeshExplainRequest, said api.MeshExplanation) error {
 	err := a.print(said, func() { a.showExplanation(request, said) })
 	return errors.Join(err, refusedIf(said.Reason != ""))
 }
 
 // hostOf returns the request's Host header in parentheses. It returns "" without this header: the
 // host is then that of the URL, which is printed anyway.
-func hostOf(request api.MeshRequest) string {
+func hostOf(request api.MeshExplainRequest) string {
 	for _, h := range request.Headers {
 		if strings.EqualFold(h.Name, "host") {
 			return fmt.Sprintf(" (host: %s)", h.Value)
@@ -234,7 +235,7 @@ func hostOf(request api.MeshRequest) string {
 	return ""
 }
 
-func (a *app) showExplanation(request api.MeshRequest, said api.MeshExplanation) {
+func (a *app) showExplanation(request api.MeshExplainRequest, said api.MeshExplanation) {
 	scheme := "http"
 	if request.TLS {
 		scheme = "https"

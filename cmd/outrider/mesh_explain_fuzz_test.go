@@ -24,7 +24,7 @@ func FuzzReadRequest(f *testing.F) {
 		if err := os.WriteFile(file, token, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		var request api.MeshRequest
+		var request api.MeshExplainRequest
 		if readTarget(target, to, []string{header}, &request) != nil ||
 			readClient([]string{first, second}, file, &request) != nil {
 			return

@@ -15,9 +15,10 @@ import (
 )
 
 func TestMeshExplain(t *testing.T) {
-	backend := &apitest.Backend{Explanation: api.MeshExplanation{MeshAnswer: api.MeshAnswer{Outcome: "forwarded",
-		Clusters: []api.MeshTarget{{Cluster: "a", Percent: 90}, {Cluster: "b", Percent: 10}},
-		Steps: []api.MeshStep{
+	backend := &apitest.Backend{Explanation: api.MeshExplanation{MeshExplainAnswer: api.MeshExplainAnswer{Outcome: "forwarded",
+		Clusters: []api.MeshWeightedCluster{{Cluster: "a", Percent: 90}, {Cluster: "b",
+			Percent: 10}},
+		Steps: []api.MeshExplainStep{
 			{Kind: "listener", Name: "127.0.0.1_80", Facts: []string{"listens on 127.0.0.1:80"},
 				Origins: []resource.Origin{{File: "a.yaml", Line: 1, Kind: "ServiceEntry",
 					Namespace: "shop", Name: "a"}}},
@@ -38,15 +39,16 @@ func TestMeshExplain(t *testing.T) {
 		t.Errorf("%d %s", code, errors)
 	}
 	golden(t, "mesh-explain.txt", out)
-	want := []api.MeshRequest{{Method: "PUT", Host: "a.test", Port: 8443, Path: "/x?y=1", TLS: true,
+	want := []api.MeshExplainRequest{{Method: "PUT", Host: "a.test", Port: 8443, Path: "/x?y=1",
+		TLS:     true,
 		Address: netip.MustParseAddr("10.0.0.1"),
-		Headers: []api.MeshHeader{{Name: "x-user", Value: "jason"},
+		Headers: []api.MeshExplainHeader{{Name: "x-user", Value: "jason"},
 			{Name: "host", Value: "b.test"}}}}
-	if diff := cmp.Diff(want, backend.Explained(),
+	if diff := cmp.Diff(want, backend.ExplainRequests(),
 		cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Error(diff)
 	}
-	backend.Explanation = api.MeshExplanation{MeshAnswer: api.MeshAnswer{
+	backend.Explanation = api.MeshExplanation{MeshExplainAnswer: api.MeshExplainAnswer{
 		Outcome: "refused", Reason: "nothing listens on port 81", Fix: "add it"}}
 	if code, out, _ := m.outrider("mesh", "explain", "a.test:81"); code != api.ExitRefused ||
 		!strings.Contains(out, "=> refused: nothing listens on port 81\n   add it\n") {
@@ -67,7 +69,7 @@ func TestMeshExplain(t *testing.T) {
 }
 
 func TestMeshExplain_NamesTheClient(t *testing.T) {
-	backend := &apitest.Backend{Explanation: api.MeshExplanation{MeshAnswer: api.MeshAnswer{
+	backend := &apitest.Backend{Explanation: api.MeshExplanation{MeshExplainAnswer: api.MeshExplainAnswer{
 		Outcome: "answered", Status: 403, Reason: "denied by a.yaml:3 AuthorizationPolicy shop/a, rule 0",
 		Fix: "change it"}}}
 	m := newMachine(t, backend)
@@ -78,12 +80,12 @@ func TestMeshExplain_NamesTheClient(t *testing.T) {
 		"=> answered with status 403: denied by a.yaml:3 AuthorizationPolicy shop/a, rule 0\n") {
 		t.Errorf("%d %s %s", code, out, errors)
 	}
-	want := []api.MeshRequest{{Method: "GET", Host: "a.test", Port: 80, Path: "/x",
+	want := []api.MeshExplainRequest{{Method: "GET", Host: "a.test", Port: 80, Path: "/x",
 		Source:   netip.MustParseAddr("10.0.0.5"),
 		Identity: "spiffe://cluster.local/ns/shop/sa/web",
-		Headers: []api.MeshHeader{{Name: "x-user", Value: "jason"},
+		Headers: []api.MeshExplainHeader{{Name: "x-user", Value: "jason"},
 			{Name: "authorization", Value: "Bearer a.b.c"}}}}
-	if diff := cmp.Diff(want, backend.Explained(),
+	if diff := cmp.Diff(want, backend.ExplainRequests(),
 		cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Error(diff)
 	}

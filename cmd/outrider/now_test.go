@@ -48,7 +48,7 @@ func TestReloadNow_AsksBeforeItEndsConnections(t *testing.T) {
 			m.install("1.2.3")
 			m.install("1.2.4")
 			m.outrider("envoy", "use", "1.2.4")
-			before := len(backend.Reloads())
+			before := len(backend.ReloadRequests())
 			var out, errors bytes.Buffer
 			a := m.app(&out, &errors)
 			if test.answer != "" {
@@ -58,12 +58,12 @@ func TestReloadNow_AsksBeforeItEndsConnections(t *testing.T) {
 			if code != test.code || !strings.Contains(errors.String(), test.errors) {
 				t.Errorf("exit %d: %s%s", code, out.String(), errors.String())
 			}
-			reloads := backend.Reloads()[before:]
+			reloads := backend.ReloadRequests()[before:]
 			if (len(reloads) == 1) != (test.code == api.ExitDone) {
 				t.Fatalf("reloads: %+v", reloads)
 			}
-			if len(reloads) == 1 && !slices.Equal(reloads[0].Abort, test.aborts) {
-				t.Errorf("epochs %v are aborted", reloads[0].Abort)
+			if len(reloads) == 1 && !slices.Equal(reloads[0].AbortEpochs, test.aborts) {
+				t.Errorf("epochs %v are aborted", reloads[0].AbortEpochs)
 			}
 			if test.code != api.ExitDone && m.selected() != "1.2.4" {
 				t.Errorf("Envoy %s is selected", m.selected())

@@ -16,7 +16,7 @@ import (
 // origins maps resources of the embedded discovery server to their origins, the objects from which
 // they were translated.
 type origins struct {
-	all  []api.MeshOrigin
+	all  []api.MeshResourceOrigins
 	from map[originKey][]resource.Origin
 	// for each virtual host, the origins of its routes in order
 	routes map[originKey][]resource.Origin
@@ -27,7 +27,7 @@ type originKey struct{ typeURL, name, virtualHost string }
 // originsOf requests the origins of all resources of some types. It returns none for an agent whose
 // version does not report origins.
 func originsOf(ctx context.Context, client *api.Client, types ...string) (origins, error) {
-	found := origins{all: []api.MeshOrigin{}, from: map[originKey][]resource.Origin{},
+	found := origins{all: []api.MeshResourceOrigins{}, from: map[originKey][]resource.Origin{},
 		routes: map[originKey][]resource.Origin{}}
 	all, err := client.MeshOrigins(ctx)
 	if refused, ok := errors.AsType[*api.Error](err); ok && refused.Status == http.StatusNotFound {
@@ -41,7 +41,7 @@ func originsOf(ctx context.Context, client *api.Client, types ...string) (origin
 			if o.Type == typeURL {
 				found.all = append(found.all, o)
 				key := originKey{o.Type, o.Name, o.VirtualHost}
-				found.from[key], found.routes[key] = o.Origins, o.Routes
+				found.from[key], found.routes[key] = o.Origins, o.RouteOrigins
 			}
 		}
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 func (a *app) reloadCommand() *cobra.Command {
-	request := api.ReloadRequest{Systemctl: runBySystemd()}
+	request := api.ReloadRequest{FromSystemctl: runBySystemd()}
 	var flags nowFlags
 	command := &cobra.Command{
 		Use:   "reload",
@@ -38,14 +38,14 @@ func (a *app) reloadCommand() *cobra.Command {
 				return client.Reload(ctx, request, report)
 			}
 			var err error
-			if request.Abort, err = a.aborts(ctx, client, flags); err != nil {
+			if request.AbortEpochs, err = a.aborts(ctx, client, flags); err != nil {
 				return err
 			}
 			result, err := withProgress(ctx, a, "reloading", leaves("reload"), reload)
 			if err != nil {
 				return err
 			}
-			err = a.print(result, func() { a.printReload(result, request.Systemctl) })
+			err = a.print(result, func() { a.printReload(result, request.FromSystemctl) })
 			return errors.Join(err, refusedIf(result.Outcome == api.OutcomeRefused))
 		}),
 	}
@@ -67,8 +67,9 @@ func runBySystemd() bool {
 // standard error. logged means that the output goes to the journal: it then prints only mesh
 // problems, because the agent has logged everything else.
 func (a *app) printReload(r api.ReloadResult, logged bool) {
-	if r.Mesh != "" {
-		defer fmt.Fprintln(a.err, "outrider: "+r.Mesh+"; run \"outrider mesh check\" for details")
+	if r.MeshProblems != "" {
+		defer fmt.Fprintln(a.err, "outrider: "+r.MeshProblems+"; run \"outrider mesh check\" for "+
+			"details")
 	}
 	if logged {
 		return
@@ -84,7 +85,7 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	for _, change := range r.Changes {
 		fmt.Fprintln(a.out, changeLine(change))
 	}
-	for _, file := range r.Files {
+	for _, file := range r.ChangedFiles {
 		fmt.Fprintln(a.out, file, "has changed")
 	}
 	switch {
@@ -98,7 +99,7 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 	default:
 		fmt.Fprintln(a.out, "nothing changed"+continues(r.Epoch))
 	}
-	if r.Newer {
+	if r.Superseded {
 		fmt.Fprintln(a.out, "a newer configuration has taken effect meanwhile")
 	}
 	if len(r.Pending) > 0 {
@@ -109,7 +110,7 @@ func (a *app) printReload(r api.ReloadResult, logged bool) {
 
 // onRequest returns a note if the new epoch was requested, but required by no change.
 func onRequest(r api.ReloadResult) string {
-	if !r.OnRequest {
+	if !r.OnlyOnRequest {
 		return ""
 	}
 	return "on request: no change needs it"

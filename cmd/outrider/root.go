@@ -29,7 +29,7 @@ type app struct {
 	terminal bool // standard error is a terminal, on which progress is shown
 	width    int  // width of standard output in characters; 0: no terminal
 	paths    paths
-	maker    blueprint.Maker // makes the blueprint (bootstrap and command line) of a configuration
+	maker    blueprint.Builder // makes the blueprint (bootstrap and command line) of a configuration
 	unit     func(ctx context.Context, unit string) unitState
 	// indexTime bounds a request to the index of Python packages.
 	indexTime time.Duration
@@ -59,7 +59,7 @@ type paths struct {
 
 func newApp(in, out, err *os.File) *app {
 	a := &app{
-		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.MakerForThisHost(),
+		out: onTerminal(out), err: onTerminal(err), now: time.Now, maker: blueprint.BuilderForThisHost(),
 		unit: querySystemd, indexTime: envoys.IndexTimeout,
 		colour:   isTerminal(out) && os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb",
 		terminal: isTerminal(err), width: columns(out),

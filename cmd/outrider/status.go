@@ -81,8 +81,8 @@ func (a *app) printStatus(s api.Status) {
 			strings.Join(nonEmpty(h.State+" for "+a.since(h.Since), h.Reason), ": "))
 	}
 	a.addIdentities(&d, s.Identities)
-	if s.Doing != "" {
-		d.add("doing", plain, "%s", s.Doing)
+	if s.ReloadPhase != "" {
+		d.add("doing", plain, "%s", s.ReloadPhase)
 	}
 	if s.LastReload != nil {
 		a.addReload(&d, *s.LastReload, s.Conditions)
@@ -94,7 +94,7 @@ func (a *app) printStatus(s api.Status) {
 	for _, o := range s.OutsideMutualTLS {
 		d.add("outside mutual TLS", plain, "port %d (%s)", o.Port, o.Reason)
 	}
-	for _, o := range s.OlderConnections {
+	for _, o := range s.PreInterceptionConnections {
 		from := "other hosts"
 		if o.Peer.IsValid() {
 			from = o.Peer.String()

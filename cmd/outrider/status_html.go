@@ -97,7 +97,7 @@ func htmlProblems(s api.Status) []htmlProblem {
 	}
 	for _, c := range s.Conditions {
 		// The page shows mesh problems and failing backends in sections of their own.
-		if c.Code != discovery.ConditionProblems && c.Code != conditionFailing {
+		if c.Code != discovery.ConditionMeshProblems && c.Code != conditionFailing {
 			add(c.Severity, c.Sentence)
 		}
 	}

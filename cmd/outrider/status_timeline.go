@@ -52,8 +52,8 @@ func htmlEpochs(epochs []api.Epoch, now time.Time) (rows []htmlEpoch, from strin
 				count(int(e.Connections), "connection", "connections"))
 		}
 		live := end
-		if !e.Live.IsZero() {
-			live = e.Live
+		if !e.LiveSince.IsZero() {
+			live = e.LiveSince
 		}
 		bar("starting", e.Started, live)
 		if live.Before(end) {

@@ -37,7 +37,7 @@ func longNames() *apitest.Backend {
 			Type: "type.googleapis.com/envoy.config.listener.v3.Listener", State: "refused",
 			Version: long("v"), Resources: 3, Since: ago(time.Minute), Source: "embedded",
 			Refused: long("why")}},
-		Origins: []api.MeshOrigin{{Type: resource.ListenerType, Name: long("web"),
+		Origins: []api.MeshResourceOrigins{{Type: resource.ListenerType, Name: long("web"),
 			Origins: []resource.Origin{{File: "/etc/outrider/mesh.d/" + long("file") + ".yaml",
 				Line: 12}}}},
 	}
@@ -101,7 +101,7 @@ func TestTables_SelectedRows(t *testing.T) {
 func TestEpochs_Watch(t *testing.T) {
 	m := newMachine(t, &apitest.Backend{StatusValue: someStatus()})
 	ctx, cancel := context.WithCancel(t.Context())
-	a, shown, done := m.app(&bytes.Buffer{}, &bytes.Buffer{}), &parts.Log{}, make(chan int)
+	a, shown, done := m.app(&bytes.Buffer{}, &bytes.Buffer{}), &parts.SyncBuffer{}, make(chan int)
 	a.out, a.width = shown, 80
 	go func() { done <- a.run(ctx, []string{"epochs", "--watch"}) }()
 	const cleared = "\x1b[H\x1b[2J"

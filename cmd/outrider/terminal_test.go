@@ -45,11 +45,12 @@ func TestTerminal_EscapesControlCharacters(t *testing.T) {
 func TestTerminal_TextsOfTheAgentMoveNoCursor(t *testing.T) {
 	const hostile = clearLine + "spoofed" + clearScreen + "\x1b[1A"
 	status := someStatus()
-	status.Conditions[0].Sentence, status.Doing = hostile, hostile
+	status.Conditions[0].Sentence, status.ReloadPhase = hostile, hostile
 	m := newMachine(t, &apitest.Backend{StatusValue: status})
 	for _, arguments := range [][]string{{"status"}, {"status", "--watch"}} {
 		ctx, cancel := context.WithCancel(t.Context())
-		a, shown, done := m.app(&bytes.Buffer{}, &bytes.Buffer{}), &parts.Log{}, make(chan int)
+		a, shown, done := m.app(&bytes.Buffer{},
+			&bytes.Buffer{}), &parts.SyncBuffer{}, make(chan int)
 		a.out, a.width = terminal{shown}, 200
 		go func() { done <- a.run(ctx, arguments) }()
 		parts.Eventually(t, time.Minute, "the sentence is shown", func() bool {

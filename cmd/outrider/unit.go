@@ -26,7 +26,7 @@ type unitState struct {
 	User   string   // User=
 	Groups []string // Group= and SupplementaryGroups=
 	Path   string   // $PATH in Environment=; "": systemd's default
-	Hidden []string // folders that the unit's sandboxing hides; see blueprint.FileReader
+	Hidden []string // folders that the unit's sandboxing hides; see blueprint.UserAccess
 }
 
 // querySystemd returns the state of a unit; the zero value without systemd or without the unit.
@@ -86,13 +86,13 @@ func stopping(ctx context.Context, unit string) bool {
 
 // reader returns a FileReader with the unit's user, groups and hidden folders; nil if the user is
 // unknown.
-func (u unitState) reader() *blueprint.FileReader {
+func (u unitState) reader() *blueprint.UserAccess {
 	if u.User == "" {
 		return nil
 	}
-	reader := blueprint.LookupFileReader(u.User, u.Groups...)
+	reader := blueprint.LookupUserAccess(u.User, u.Groups...)
 	if reader != nil {
-		reader.Hidden = u.Hidden
+		reader.HiddenDirectories = u.Hidden
 	}
 	return reader
 }

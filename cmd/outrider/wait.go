@@ -57,7 +57,7 @@ func untilReady(
 ) (api.WaitResult, error) {
 	reason := ""
 	for {
-		result, err := client.Wait(ctx, func(p api.Progress) {
+		result, err := client.WaitReady(ctx, func(p api.Progress) {
 			reason = p.Phase
 			report(p)
 		})

@@ -70,7 +70,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			r.StartReady()
 			remembered := filepath.Join(r.Dir, "state", "mesh-refusals")
 			patch := func(value, more string) {
-				r.Write("mesh.d/patch.yaml",
+				r.WriteFile("mesh.d/patch.yaml",
 					"apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: "+
 						"{name: patch, namespace: default}\nspec:\n"+
 						"  configPatches:\n  - applyTo: CLUSTER\n    match: {cluster: {service: "+
@@ -90,7 +90,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 					fmt.Sprint("the refusal is reported and persisted: ", is), func() bool {
 						check := r.Outrider("mesh", "check")
 						state, _ := os.ReadFile(remembered) // an absent file contains no refusal
-						refused := check.Exit == api.ExitRefused &&
+						refused := check.ExitCode == api.ExitRefused &&
 							strings.Contains(check.Err, "cluster provided LB")
 						return is == refused && is == strings.Contains(string(state), "cluster provided LB")
 					})
@@ -99,13 +99,13 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			change := func() {
 				t.Helper()
 				changes++
-				r.Write("mesh.d/routes.yaml",
+				r.WriteFile("mesh.d/routes.yaml",
 					fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: "+
 						"VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
 						"  hosts: [web.test]\n  http:\n  - {match: [{uri: {exact: /new%d}}], "+
 						"directResponse: {status: 418}}\n  - route: [{destination: {host: "+
 						"web.test}}]\n", changes))
-				r.Write("mesh.d/other.yaml",
+				r.WriteFile("mesh.d/other.yaml",
 					fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: "+
 						"ServiceEntry\nmetadata: {name: other, namespace: default}\nspec:\n"+
 						"  hosts: [other%d.test]\n  ports: [{number: %d, name: http, protocol: "+
@@ -119,8 +119,8 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 			}
 			reload := func() {
 				t.Helper()
-				if told := r.Outrider("reload"); told.Exit != 0 {
-					t.Errorf("reload: exit %d: %s", told.Exit, told.Err)
+				if told := r.Outrider("reload"); told.ExitCode != 0 {
+					t.Errorf("reload: exit %d: %s", told.ExitCode, told.Err)
 				}
 			}
 			bad()
@@ -134,7 +134,7 @@ func TestAcceptedVersion_OutlivesEnvoy(t *testing.T) {
 				t.Errorf("a new epoch: %d requests were lost: %q", len(lost), lost)
 			}
 
-			r.Signal(r.Live().PID, syscall.SIGKILL)
+			r.Signal(r.LiveEpoch().PID, syscall.SIGKILL)
 			rig.Eventually(t, time.Minute, "the next Envoy answers", func() bool {
 				code, _, err := r.Get("/web")
 				return err == nil && code == 200

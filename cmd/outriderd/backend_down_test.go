@@ -85,8 +85,8 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 	}
 	told := r.Outrider("mesh", "check")
 	for _, want := range wants {
-		if told.Exit != 0 || !strings.Contains(told.Err, "warning: "+want) {
-			t.Errorf("mesh check: exit %d, no %q: %s", told.Exit, want, told.Err)
+		if told.ExitCode != 0 || !strings.Contains(told.Err, "warning: "+want) {
+			t.Errorf("mesh check: exit %d, no %q: %s", told.ExitCode, want, told.Err)
 		}
 	}
 	if told := r.Outrider("proxy", "endpoints"); !strings.Contains(told.Out,
@@ -98,7 +98,7 @@ func TestBackendDown_IsSaidWithItsCauseUntilItAnswers(t *testing.T) {
 		t.Errorf("status --html shows it as healthy: %s", page)
 	}
 	var status api.Status
-	if r.JSON(&status, "status"); len(status.FailingBackends) != len(wants) {
+	if r.OutriderJSON(&status, "status"); len(status.FailingBackends) != len(wants) {
 		t.Errorf("failing backends: %+v", status.FailingBackends)
 	}
 

@@ -18,7 +18,7 @@ func TestBackendDown_BehindIstiod(t *testing.T) {
 	t.Parallel()
 	u := newUpstreamed(t)
 	dead := parts.FreePort(t)
-	u.Write("istio.d/web.yaml", u.WebYAML(dead))
+	u.WriteFile("istio.d/web.yaml", u.WebYAML(dead))
 	u.StartReady()
 	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[log]\nlevel = ", u.address)
 	levels, turn := []string{`"info"`, `"debug"`}, 0

@@ -38,7 +38,7 @@ func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
 	runs := func(path, version string) {
 		t.Helper()
 		var status api.Status
-		r.JSON(&status, "status")
+		r.OutriderJSON(&status, "status")
 		if status.Envoy.Path != path || status.Envoy.Version != version {
 			t.Errorf("the Envoy in force is %s, version %s; want %s, %s",
 				status.Envoy.Path, status.Envoy.Version, path, version)
@@ -50,13 +50,13 @@ func TestStatus_NamesTheEnvoyInForce(t *testing.T) {
 	}
 	r.StartReady()
 	runs(parts.Envoy(t), "1.40.0")
-	if told := use(bad); told.Exit != api.ExitRefused || !strings.Contains(told.Err,
+	if told := use(bad); told.ExitCode != api.ExitRefused || !strings.Contains(told.Err,
 		"unknown field") {
-		t.Errorf("exit %d: %s%s", told.Exit, told.Out, told.Err)
+		t.Errorf("exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	runs(parts.Envoy(t), "1.40.0")
-	if told := use(good); told.Exit != api.ExitDone {
-		t.Errorf("exit %d: %s%s", told.Exit, told.Out, told.Err)
+	if told := use(good); told.ExitCode != api.ExitDone {
+		t.Errorf("exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	runs(good, "9.9.9")
 }

@@ -25,7 +25,7 @@ func TestAuthorities_LateFilesNeedNoEpoch(t *testing.T) {
 		Bytes: server.Certificate().Raw}))
 	r := rig.New(t, rig.Options{Race: true})
 	port, roots := parts.FreePort(t), filepath.Join(r.Dir, "tls", "roots.pem")
-	r.Write("mesh.d/far.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+	r.WriteFile("mesh.d/far.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: far}
 spec:

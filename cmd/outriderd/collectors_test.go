@@ -78,8 +78,8 @@ func TestCollectors_FailuresAreReported(t *testing.T) {
 			service := parts.FreePort(t)
 			r := rig.New(t, rig.Options{Race: true,
 				Mesh: map[string]string{"collectors.yaml": collectorMesh(service, test.port, "otel")}})
-			r.Write("mesh.yaml", fmt.Sprintf(collectorConfig, service))
-			r.Write("conf.d/60-mesh.toml", fmt.Sprintf("[discovery]\nmesh_config_file = %q\n",
+			r.WriteFile("mesh.yaml", fmt.Sprintf(collectorConfig, service))
+			r.WriteFile("conf.d/60-mesh.toml", fmt.Sprintf("[discovery]\nmesh_config_file = %q\n",
 				r.Dir+"/mesh.yaml"))
 			r.StartReady()
 			var failed atomic.Value
@@ -116,10 +116,10 @@ func TestCollectors_FailuresAreReported(t *testing.T) {
 				})
 			}
 			says("logs and OpenTelemetry", test.logs)
-			r.Write("mesh.d/collectors.yaml", collectorMesh(service, test.port, "zipkin"))
+			r.WriteFile("mesh.d/collectors.yaml", collectorMesh(service, test.port, "zipkin"))
 			says("Zipkin", test.zipkin)
-			r.Write("mesh.d/collectors.yaml", "")
-			r.Write("mesh.yaml", "")
+			r.WriteFile("mesh.d/collectors.yaml", "")
+			r.WriteFile("mesh.yaml", "")
 			rig.Eventually(t, 5*time.Minute, name+": the conditions end", func() bool {
 				said := r.Outrider("status").Out
 				return !strings.Contains(said, "Envoy drops") && !strings.Contains(said, "fails: ")

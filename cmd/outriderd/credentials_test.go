@@ -90,9 +90,9 @@ func newCredentials(t *testing.T) *credentials {
 	c := &credentials{t: t, root: pkitest.NewAuthority(t, "root", nil), https: parts.FreePort(t),
 		plainHTTP: parts.FreePort(t)}
 	c.Rig = rig.New(t, rig.Options{Race: true, TOML: "[node]\ntype = \"router\"\n"})
-	c.Write("conf.d/60-credentials.toml", fmt.Sprintf("[identity]\ncredentials_dir = %q\n",
+	c.WriteFile("conf.d/60-credentials.toml", fmt.Sprintf("[identity]\ncredentials_dir = %q\n",
 		filepath.Join(c.Dir, "credentials")))
-	c.Write("mesh.d/credentials.yaml", fmt.Sprintf(credentialMesh, c.https, c.plainHTTP))
+	c.WriteFile("mesh.d/credentials.yaml", fmt.Sprintf(credentialMesh, c.https, c.plainHTTP))
 	return c
 }
 
@@ -103,7 +103,7 @@ func (c *credentials) issue(name string) (chain []byte) {
 	for file, text := range map[string][]byte{
 		"tls.crt": chain, "tls.key": key, "ca.crt": pkitest.PEM(c.root.Certificate),
 	} {
-		c.Write(filepath.Join("credentials", name, file), string(text))
+		c.WriteFile(filepath.Join("credentials", name, file), string(text))
 	}
 	return chain
 }
@@ -159,8 +159,8 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 	checked := c.Outrider("mesh", "check")
 	missing := filepath.Join(c.Dir, "mesh.d", "credentials.yaml") + ":1: Gateway default/edge: " +
 		filepath.Join(c.Dir, "credentials", "mutual", "tls.crt") + " does not exist"
-	if checked.Exit != api.ExitRefused || !strings.Contains(checked.Err, missing) {
-		t.Errorf("mesh check: exit %d, without %q:\n%s", checked.Exit, missing, checked.Err)
+	if checked.ExitCode != api.ExitRefused || !strings.Contains(checked.Err, missing) {
+		t.Errorf("mesh check: exit %d, without %q:\n%s", checked.ExitCode, missing, checked.Err)
 	}
 
 	chain, key := c.root.Issue(t, pkitest.Leaf("client", time.Hour))
@@ -189,12 +189,12 @@ func TestCredentials_OfGatewaysAndDestinationRules(t *testing.T) {
 		return err == nil && code == http.StatusOK && body == "arrived"
 	})
 	rig.Eventually(t, time.Minute, "mesh check finds nothing", func() bool {
-		return c.Outrider("mesh", "check").Exit == 0
+		return c.Outrider("mesh", "check").ExitCode == 0
 	})
 	c.serves("simple.test", nil, c.issue("simple"))
 
 	own := filepath.Join(c.Dir, "credentials", "client-cacert") // has precedence over client/ca.crt
-	c.Write("credentials/client-cacert/ca.crt", string(pkitest.PEM(
+	c.WriteFile("credentials/client-cacert/ca.crt", string(pkitest.PEM(
 		pkitest.NewAuthority(t, "another", nil).Certificate)))
 	rig.Eventually(t, time.Minute, "the server is not trusted any more", func() bool {
 		code, _, err := c.GetHost("mutual.test", c.plainHTTP, "/")

@@ -46,7 +46,7 @@ func newDenials(t *testing.T, toml string) denials {
 	t.Helper()
 	d := denials{rig.New(t, rig.Options{Race: true, TOML: "[node]\nlabels = {app = \"web\"}\n" + toml}),
 		t, parts.FreePort(t), parts.FreePort(t)}
-	d.Write("mesh.d/sidecar.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+	d.WriteFile("mesh.d/sidecar.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: default, namespace: default}
 spec:
@@ -63,7 +63,7 @@ func (d denials) put(name, old, with string) {
 	if strings.Contains(text, "%d") {
 		text = fmt.Sprintf(text, d.strict)
 	}
-	d.Write(name, strings.Replace(text, old, with, 1))
+	d.WriteFile(name, strings.Replace(text, old, with, 1))
 }
 
 // answers returns the responses to a permitted request, a denied one, one with an invalid token,
@@ -97,7 +97,7 @@ func (d denials) answer(port int, path, token string) string {
 // agent's metrics count the requests that it would deny.
 func (d denials) countsDryRun() {
 	d.t.Helper()
-	d.Write("mesh.d/dry.yaml", `apiVersion: security.istio.io/v1
+	d.WriteFile("mesh.d/dry.yaml", `apiVersion: security.istio.io/v1
 kind: AuthorizationPolicy
 metadata: {name: dry, namespace: default, annotations: {istio.io/dry-run: "true"}}
 spec:
@@ -152,7 +152,7 @@ func TestDenials_OverLifeOfAgent(t *testing.T) {
 			})
 		})
 		check("running")
-		if result := r.Outrider("reload"); result.Exit != 0 {
+		if result := r.Outrider("reload"); result.ExitCode != 0 {
 			t.Fatalf("reload: %+v", result)
 		}
 		check("after a reload")

@@ -65,7 +65,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		state, _ := os.ReadFile(filepath.Join(d.Dir, "state", "mesh-refusals"))
 		return strings.Contains(string(state), "outrider.test.Unknown")
 	}
-	d.Write(filter, "")
+	d.WriteFile(filter, "")
 	d.StartReady()
 	for _, test := range []struct {
 		name          string
@@ -84,8 +84,8 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		{"RequestAuthentication", onJWT(1), onJWT(2), tokens, "200 200 200 200", "200 200 401 200",
 			false},
 	} {
-		d.Write(filter, test.first)
-		d.Write(access, "# none\n")
+		d.WriteFile(filter, test.first)
+		d.WriteFile(access, "# none\n")
 		d.put(peers, "STRICT", "DISABLE")
 		d.put(tokens, "", "")
 		if test.policy == tokens {
@@ -122,10 +122,10 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 				t.Errorf("%s: %s: %s, want %s", test.name, when, got, want)
 			}
 		}
-		d.Write(filter, test.second)
+		d.WriteFile(filter, test.second)
 		d.put(test.policy, "", "")
 		check("running")
-		if result := d.Outrider("reload"); result.Exit != 0 {
+		if result := d.Outrider("reload"); result.ExitCode != 0 {
 			t.Errorf("%s: reload: %+v", test.name, result)
 		}
 		check("after a reload")
@@ -136,7 +136,7 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		}
 		d.Start()
 		check("the next agent")
-		d.Write(filter, "")
+		d.WriteFile(filter, "")
 		rig.Eventually(t, time.Minute, test.name+": corrected", func() bool {
 			ready, _ := d.Ready()
 			return ready && d.answers() == test.after

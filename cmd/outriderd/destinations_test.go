@@ -81,25 +81,25 @@ func TestMeshCheck_KnowsWhatTheRunningEnvoyFound(t *testing.T) {
 	})
 	told := r.Outrider("mesh", "check")
 	for _, want := range wants {
-		if told.Exit != 0 || !strings.Contains(told.Err, want) {
-			t.Errorf("mesh check: exit %d, no %q: %s", told.Exit, want, told.Err)
+		if told.ExitCode != 0 || !strings.Contains(told.Err, want) {
+			t.Errorf("mesh check: exit %d, no %q: %s", told.ExitCode, want, told.Err)
 		}
 	}
 	if told := r.Outrider("status"); !strings.Contains(told.Out, "2 warnings") {
 		t.Errorf("status: %s", told.Out)
 	}
 	told = r.Outrider("mesh", "explain", fmt.Sprintf("any.test:%d/", port))
-	if told.Exit != 1 ||
+	if told.ExitCode != 1 ||
 		!strings.Contains(told.Out, "=> answered with status 503: nowhere.invalid does not resolve") {
-		t.Errorf("explain: exit %d: %s", told.Exit, told.Out)
+		t.Errorf("explain: exit %d: %s", told.ExitCode, told.Out)
 	}
 	told = r.Outrider("mesh", "explain", fmt.Sprintf("any.test:%d/tls", port))
-	if told.Exit != 0 || !strings.Contains(told.Out, "its certificate is not trusted") {
-		t.Errorf("explain of TLS: exit %d: %s", told.Exit, told.Out)
+	if told.ExitCode != 0 || !strings.Contains(told.Out, "its certificate is not trusted") {
+		t.Errorf("explain of TLS: exit %d: %s", told.ExitCode, told.Out)
 	}
 	told = r.Outrider("mesh", "explain", "any.test:1/")
 	want := fmt.Sprintf("nothing listens on port 1; listeners: 127.0.0.1:%d", port)
-	if told.Exit != 1 || !strings.Contains(told.Out, want) {
-		t.Errorf("explain of a port without a listener: exit %d: %s", told.Exit, told.Out)
+	if told.ExitCode != 1 || !strings.Contains(told.Out, want) {
+		t.Errorf("explain of a port without a listener: exit %d: %s", told.ExitCode, told.Out)
 	}
 }

@@ -57,7 +57,7 @@ func TestDNS_FollowsTheMeshFiles(t *testing.T) {
 	if err != nil || len(srv) != 1 || srv[0].Port != 9080 {
 		t.Errorf("SRV: %v, %v", srv, err)
 	}
-	r.Write("mesh.d/shop.yaml", shopEntry("240.240.0.2"))
+	r.WriteFile("mesh.d/shop.yaml", shopEntry("240.240.0.2"))
 	resolves(t, address, "shop.test", "240.240.0.2")
 	code, text, err := r.GetHost("127.0.0.1", r.Ports.Status, "/stats/prometheus")
 	if err != nil || code != 200 ||
@@ -75,7 +75,7 @@ func TestDNS_FollowsIstiod(t *testing.T) {
 	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n[dns]\nlisten = %q\n",
 		u.address,
 		address))
-	entry := func(address string) { u.Write("istio.d/shop.yaml", shopEntry(address)) }
+	entry := func(address string) { u.WriteFile("istio.d/shop.yaml", shopEntry(address)) }
 	entry("240.240.0.1")
 	daemon := u.StartReady()
 	resolves(t, address, "shop.test", "240.240.0.1")

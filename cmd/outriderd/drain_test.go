@@ -14,7 +14,7 @@ func TestDrain_LeavesNoListener(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
-	if result := r.Outrider("drain", "--wait"); result.Exit != 0 {
+	if result := r.Outrider("drain", "--wait"); result.ExitCode != 0 {
 		t.Fatal(result.Err)
 	}
 	if code, _, err := r.Get("/hello"); err == nil {
@@ -45,13 +45,13 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 	}
 	rig.Eventually(t, time.Minute, "all serve", func() bool { return serves() == "" })
 	for number, closed := range []bool{true, false} {
-		if drained := r.Outrider("drain"); drained.Exit != 0 {
+		if drained := r.Outrider("drain"); drained.ExitCode != 0 {
 			t.Fatal(drained.Err)
 		}
 		if ready, why := r.Ready(); ready {
 			t.Errorf("ready while it drains: %s", why)
 		}
-		if waited := r.Outrider("wait", "--timeout", "100ms"); waited.Exit == 0 {
+		if waited := r.Outrider("wait", "--timeout", "100ms"); waited.ExitCode == 0 {
 			t.Error("wait says ready while it drains")
 		}
 		if closed {
@@ -66,8 +66,8 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 		}
 		undrained := r.Outrider("undrain")
 		if want := fmt.Sprintf("epoch %d → %d (hot-restart", number,
-			number+1); undrained.Exit != 0 || !strings.Contains(undrained.Out, want) {
-			t.Fatalf("undrain: exit %d: %s%s; should say %q", undrained.Exit, undrained.Out,
+			number+1); undrained.ExitCode != 0 || !strings.Contains(undrained.Out, want) {
+			t.Fatalf("undrain: exit %d: %s%s; should say %q", undrained.ExitCode, undrained.Out,
 				undrained.Err, want)
 		}
 		parts.RepeatFor(3*drainTime, 50*time.Millisecond, func() {
@@ -76,8 +76,8 @@ func TestUndrain_RestoresEveryListener(t *testing.T) {
 			}
 		})
 	}
-	if again := r.Outrider("undrain"); again.Exit != 0 || !strings.Contains(again.Out,
+	if again := r.Outrider("undrain"); again.ExitCode != 0 || !strings.Contains(again.Out,
 		"epoch 2 does not drain") {
-		t.Errorf("undrain without a drain: %d %s%s", again.Exit, again.Out, again.Err)
+		t.Errorf("undrain without a drain: %d %s%s", again.ExitCode, again.Out, again.Err)
 	}
 }

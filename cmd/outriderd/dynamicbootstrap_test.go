@@ -150,7 +150,7 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 		node.Metadata.Fields["NAMESPACE"].GetStringValue() == "" {
 		t.Errorf("the server got the node %v", node)
 	}
-	if r.JSON(&status, "status", "--json"); len(status.Conditions) > 0 {
+	if r.OutriderJSON(&status, "status", "--json"); len(status.Conditions) > 0 {
 		t.Errorf("conditions %+v", status.Conditions)
 	}
 	if out := r.Outrider("proxy", "clusters").Out; !strings.Contains(out, "theirs") {
@@ -158,23 +158,23 @@ func TestDynamicBootstrap_ComesFromUpstreamOrTheCache(t *testing.T) {
 	}
 
 	checked := r.Outrider("config", "check", filepath.Join(r.Dir, "outrider.toml"))
-	if checked.Exit != 0 || !strings.Contains(checked.Out+checked.Err, "was not checked") {
+	if checked.ExitCode != 0 || !strings.Contains(checked.Out+checked.Err, "was not checked") {
 		t.Errorf("config check: %+v", checked)
 	}
 
 	server.set(t, r.Ports.HTTP, "second")
-	if result := r.Outrider("reload"); result.Exit != 0 {
+	if result := r.Outrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, daemon.Output())
 	}
 	answers("second")
 	server.set(t, r.Ports.HTTP, "third", &corev3.Node{})
-	if result := r.Outrider("reload"); result.Exit != api.ExitRefused || !strings.Contains(
+	if result := r.Outrider("reload"); result.ExitCode != api.ExitRefused || !strings.Contains(
 		result.Err, unknown) {
 		t.Errorf("reload with an unknown type: %+v", result)
 	}
 	answers("second")
 	stop()
-	if result := r.Outrider("reload"); result.Exit != 0 {
+	if result := r.Outrider("reload"); result.ExitCode != 0 {
 		t.Errorf("reload without the server: %+v", result)
 	}
 	for _, start := range []func(){func() {}, func() { server.start(t, address) }} {
@@ -202,7 +202,7 @@ func TestDynamicBootstrap_AnotherConfigurationEndsTheWait(t *testing.T) {
 	r.WaitReady(20 * time.Second)
 	parts.Eventually(t, time.Minute, "the condition is cleared", func() bool {
 		var status api.Status
-		r.JSON(&status, "status", "--json")
+		r.OutriderJSON(&status, "status", "--json")
 		return len(status.Conditions) == 0
 	})
 }

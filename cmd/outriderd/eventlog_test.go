@@ -26,23 +26,23 @@ func TestLog_NamesMeshProblemsAndChanges(t *testing.T) {
 		"db}\n" +
 		"spec: {hosts: [db.example], resolution: STATIC,\n" +
 		"  endpoints: [{address: 127.0.0.1}], ports: [{number: 80, name: http, protocol: HTTP}]}\n"
-	r.Write("mesh.d/db.yaml", service)
+	r.WriteFile("mesh.d/db.yaml", service)
 	logs("mesh object added")
 
-	r.Write("mesh.d/db.yaml", strings.Replace(service, "number: 80", "number: 80800", 1))
+	r.WriteFile("mesh.d/db.yaml", strings.Replace(service, "number: 80", "number: 80800", 1))
 	logs("db.yaml:5: ServiceEntry default/db: spec.ports[0].number: ")
 	var status api.Status
-	r.JSON(&status, "status")
+	r.OutriderJSON(&status, "status")
 	if len(status.Problems) == 0 || status.Problems[0].Line != 5 ||
 		status.Problems[0].Severity != "error" {
 		t.Errorf("status lists %+v", status.Problems)
 	}
-	if reload := r.Outrider("reload"); reload.Exit != 0 || !strings.Contains(reload.Err,
+	if reload := r.Outrider("reload"); reload.ExitCode != 0 || !strings.Contains(reload.Err,
 		"db.yaml:5") {
 		t.Errorf("a reload beside a broken mesh file: %+v", reload)
 	}
 
-	r.Write("mesh.d/db.yaml", strings.Replace(service, "number: 80", "number: 81", 1))
+	r.WriteFile("mesh.d/db.yaml", strings.Replace(service, "number: 80", "number: 81", 1))
 	logs("mesh object changed")
 	for _, line := range []string{"mesh object added", "mesh object changed",
 		"db.yaml:5: ServiceEntry"} {
@@ -90,7 +90,7 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 		t.Errorf("a start logs a reload:\n%s", daemon.Output())
 	}
 	before := len(daemon.Output())
-	if reload := r.Outrider("reload"); reload.Exit != 0 {
+	if reload := r.Outrider("reload"); reload.ExitCode != 0 {
 		t.Fatalf("reload: %s", reload.Err)
 	}
 	exited(1)
@@ -102,7 +102,7 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 	t.Setenv("MAINPID", "1")
 	t.Setenv("INVOCATION_ID", "0123456789abcdef0123456789abcdef")
 	before = len(daemon.Output())
-	if reload := r.Outrider("reload"); reload.Exit != 0 || reload.Out != "" {
+	if reload := r.Outrider("reload"); reload.ExitCode != 0 || reload.Out != "" {
 		t.Fatalf("systemctl reload: %+v", reload)
 	}
 	exited(2)
@@ -112,7 +112,7 @@ func TestLog_ReloadIsThreeLines(t *testing.T) {
 	}
 
 	r.SetTOML(toml + "concurrency = \"a\"\n")
-	if reload := r.Outrider("reload"); reload.Exit != 1 {
+	if reload := r.Outrider("reload"); reload.ExitCode != 1 {
 		t.Fatalf("a broken configuration: %+v", reload)
 	}
 	if log := daemon.Output(); !strings.Contains(log, `reload refused`) ||

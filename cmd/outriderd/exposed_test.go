@@ -19,7 +19,7 @@ func TestStrict_ApplicationPastEnvoy(t *testing.T) {
 	i := newIdentified(t)
 	i.issue()
 	port, ingress := parts.FreePort(t), parts.FreePort(t)
-	i.Write("mesh.d/strict.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+	i.WriteFile("mesh.d/strict.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: Sidecar
 metadata: {name: default}
 spec: {ingress: [{port: {number: %d, protocol: HTTP, name: http}, bind: 0.0.0.0, defaultEndpoint: "127.0.0.1:%d"}]}
@@ -30,7 +30,7 @@ metadata: {name: default}
 spec: {mtls: {mode: STRICT}}
 `, ingress, port))
 	i.StartReady()
-	if checked := i.Outrider("mesh", "check", "--strict"); checked.Exit != 0 {
+	if checked := i.Outrider("mesh", "check", "--strict"); checked.ExitCode != 0 {
 		t.Errorf("without the application: %+v", checked)
 	}
 	application, err := net.Listen("tcp4", fmt.Sprintf("0.0.0.0:%d", port))
@@ -45,7 +45,7 @@ spec: {mtls: {mode: STRICT}}
 		return strings.Contains(status, "not ready") && strings.Contains(status, "mutual-tls-bypassed")
 	})
 	checked := i.Outrider("mesh", "check")
-	if checked.Exit != 1 || !strings.Contains(checked.Err, want) ||
+	if checked.ExitCode != 1 || !strings.Contains(checked.Err, want) ||
 		!strings.Contains(checked.Err, `set mode = "redirect" in [capture]`) {
 		t.Errorf("mesh check: %+v", checked)
 	}
@@ -59,9 +59,9 @@ spec: {mtls: {mode: STRICT}}
 	})
 	_ = application.Close()
 	rig.Eventually(t, time.Minute, "the agent is ready", func() bool {
-		return i.Outrider("wait", "--timeout", "1s").Exit == 0
+		return i.Outrider("wait", "--timeout", "1s").ExitCode == 0
 	})
-	if checked := i.Outrider("mesh", "check", "--strict"); checked.Exit != 0 {
+	if checked := i.Outrider("mesh", "check", "--strict"); checked.ExitCode != 0 {
 		t.Errorf("the application has ended: %+v", checked)
 	}
 }

@@ -43,16 +43,16 @@ func try(t *testing.T, one fault.Fault, options fault.Options) {
 			"%v, start of Envoy %v. %s", outcome.Requests, outcome.AllLost(),
 			outcome.AllowedLosses, outcome.Reuse, outcome.Recovered.Round(time.Millisecond),
 			outcome.Slowest.Round(time.Millisecond),
-			outcome.Start.Round(time.Millisecond), outcome.Figure)
+			outcome.MaxStartTime.Round(time.Millisecond), outcome.MeasuredFigure)
 		if outcome.OK() {
 			return
 		}
 		if !outcome.Busy() || tries == mostTries {
 			t.Fatalf("lost %v (allowed: %v); %s\n%v", outcome.Lost, one.Harm,
-				strings.Join(outcome.Wrong, "\n"), outcome.Report)
+				strings.Join(outcome.Errors, "\n"), outcome.Report)
 		}
 		t.Logf("the machine is too busy to tell, once more: lost %v; %s", outcome.Lost,
-			strings.Join(outcome.Wrong, "\n"))
+			strings.Join(outcome.Errors, "\n"))
 	}
 }
 

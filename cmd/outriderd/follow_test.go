@@ -17,7 +17,7 @@ func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string)
 	return func(when string) {
 		t.Helper()
 		changes++
-		r.Write("mesh.d/routes.yaml",
+		r.WriteFile("mesh.d/routes.yaml",
 			fmt.Sprintf("apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: "+
 				"{name: web%s}\nspec:\n  hosts: [web.test]\n%s"+
 				"  http:\n  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n "+
@@ -32,7 +32,7 @@ func follower(t *testing.T, r *rig.Rig, metadata, spec string) func(when string)
 // badBootstrap writes a bootstrap override that Envoy refuses ("malformed IP address"), and returns
 // its path.
 func badBootstrap(r *rig.Rig) string {
-	r.Write("bad.json",
+	r.WriteFile("bad.json",
 		`{"static_resources":{"listeners":[{"name":"bad","address":{"socket_address":{"address":"not an address","port_value":1}}}]}}`)
 	return filepath.Join(r.Dir, "bad.json")
 }

@@ -45,7 +45,7 @@ func TestForegroundKeeper_IsAdoptedAndEndsWithAgent(t *testing.T) {
 		now := arguments(t, keepers[0])
 		return strings.Contains(now, folder) && strings.Contains(now, " -state-fd=")
 	})
-	if result := r.Outrider("reload"); result.Exit != 0 {
+	if result := r.Outrider("reload"); result.ExitCode != 0 {
 		t.Errorf("reload: %s", result.Err)
 	}
 	r.Signal(daemon.Process.Pid, syscall.SIGTERM)

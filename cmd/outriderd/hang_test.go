@@ -83,11 +83,11 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 			rig.Eventually(t, time.Minute, "the status says what is waited for", func() bool {
 				var status api.Status
 				begun := time.Now()
-				r.JSON(&status, "status")
+				r.OutriderJSON(&status, "status")
 				if took := time.Since(begun); took > 10*time.Second {
 					t.Errorf("the status took %v", took)
 				}
-				return strings.Contains(status.Doing, hangs.phase)
+				return strings.Contains(status.ReloadPhase, hangs.phase)
 			})
 			watchdog.isFed(t)
 			if hangs.program != "envoy" { // without the keeper, the reload cannot end
@@ -100,7 +100,7 @@ func TestReload_AnswersWhileEnvoyOrKeeperHangs(t *testing.T) {
 			resume()
 			r.WaitReady(time.Minute)
 			r.SetTOML(unwatched + "[log]\nlevel = \"info\"\n")
-			if got := r.Outrider("reload"); got.Exit != 0 {
+			if got := r.Outrider("reload"); got.ExitCode != 0 {
 				t.Errorf("the next reload: %+v", got)
 			}
 		})
@@ -131,20 +131,20 @@ spec: {host: far.test, trafficPolicy: {tls: {mode: SIMPLE, caCertificates: ` + m
 	r.StartReady()
 	watchdog.isFed(t)
 	var status api.Status
-	r.JSON(&status, "status")
+	r.OutriderJSON(&status, "status")
 	if len(status.Problems) == 0 || !strings.Contains(status.Problems[0].Message, mount+"/ca.pem") {
 		t.Errorf("problems: %+v", status.Problems)
 	}
-	if got := r.Outrider("reload", "--if-changed"); got.Exit != 0 {
+	if got := r.Outrider("reload", "--if-changed"); got.ExitCode != 0 {
 		t.Errorf("reload: %+v", got)
 	}
 	r.SetTOML("[envoy]\nconnect_timeout = \"3s\"\n")
-	if got := r.Outrider("reload"); got.Exit != 0 {
+	if got := r.Outrider("reload"); got.ExitCode != 0 {
 		t.Errorf("a reload that starts an epoch: %+v", got)
 	}
-	r.Write("mesh.d/broken.yaml", "a: [")
+	r.WriteFile("mesh.d/broken.yaml", "a: [")
 	rig.Eventually(t, time.Minute, "a changed file is read", func() bool {
-		r.JSON(&status, "status")
+		r.OutriderJSON(&status, "status")
 		return len(status.Problems) == 2
 	})
 }

@@ -128,7 +128,7 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 	socket := filepath.Join(c.Dir, "host-sds.sock")
 	mesh := strings.ReplaceAll(fmt.Sprintf(credentialMesh, c.https, c.plainHTTP),
 		"credentialName: ", "credentialName: sds://")
-	c.Write("mesh.d/credentials.yaml", strings.ReplaceAll(mesh, "caCertCredentialName: mutual",
+	c.WriteFile("mesh.d/credentials.yaml", strings.ReplaceAll(mesh, "caCertCredentialName: mutual",
 		"caCertCredentialName: sds://mutual-cacert"))
 	c.StartReady()
 
@@ -136,17 +136,17 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 	reports := func(text string) {
 		t.Helper()
 		checked := c.Outrider("mesh", "check")
-		if text = file + ":1: Gateway default/edge: " + text; checked.Exit != api.ExitRefused ||
+		if text = file + ":1: Gateway default/edge: " + text; checked.ExitCode != api.ExitRefused ||
 			!strings.Contains(checked.Err, text) {
-			t.Errorf("mesh check: exit %d, without %q:\n%s", checked.Exit, text, checked.Err)
+			t.Errorf("mesh check: exit %d, without %q:\n%s", checked.ExitCode, text, checked.Err)
 		}
 	}
 	reports("sds://simple is of an SDS server of the host, and none is configured")
-	c.Write("conf.d/61-sds.toml", fmt.Sprintf("[identity]\ncredentials_sds = %q\n", socket))
+	c.WriteFile("conf.d/61-sds.toml", fmt.Sprintf("[identity]\ncredentials_sds = %q\n", socket))
 	reload := func() {
 		t.Helper()
-		if result := c.Outrider("reload"); result.Exit != 0 {
-			t.Fatalf("reload: exit %d: %s", result.Exit, result.Err)
+		if result := c.Outrider("reload"); result.ExitCode != 0 {
+			t.Fatalf("reload: exit %d: %s", result.ExitCode, result.Err)
 		}
 	}
 	reload()
@@ -178,7 +178,7 @@ func TestCredentials_OfAnSDSServerOfTheHost(t *testing.T) {
 		return err == nil && code == http.StatusOK && body == "arrived"
 	})
 	rig.Eventually(t, time.Minute, "mesh check finds nothing", func() bool {
-		return c.Outrider("mesh", "check").Exit == 0
+		return c.Outrider("mesh", "check").ExitCode == 0
 	})
 	c.serves("simple.test", nil, issue("simple"))
 

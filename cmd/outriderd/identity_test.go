@@ -57,7 +57,7 @@ func newIdentified(t *testing.T) *identified {
 	t.Helper()
 	i := &identified{t: t, root: pkitest.NewAuthority(t, "root", nil), port: parts.FreePort(t)}
 	i.Rig = rig.New(t, rig.Options{Race: true})
-	i.Write("override.yaml", fmt.Sprintf(secretListener, i.port))
+	i.WriteFile("override.yaml", fmt.Sprintf(secretListener, i.port))
 	i.configure("files")
 	return i
 }
@@ -160,7 +160,7 @@ func TestIdentity_EnvoyPresentsTheFilesCertificate(t *testing.T) {
 	}
 
 	var identities []api.Identity
-	i.JSON(&identities, "certs", "--json")
+	i.OutriderJSON(&identities, "certs", "--json")
 	if len(identities) != 2 || identities[1].Name != "default" || identities[1].Source != "files" ||
 		identities[1].SPIFFEID != "spiffe://cluster.local/ns/default/sa/web" {
 		t.Errorf("certs: %+v", identities)
@@ -213,7 +213,7 @@ func (i *identified) awaitCondition(code, text string) {
 	i.t.Helper()
 	rig.Eventually(i.t, time.Minute, code+" with "+text, func() bool {
 		var status api.Status
-		i.JSON(&status, "status", "--json")
+		i.OutriderJSON(&status, "status", "--json")
 		return slices.ContainsFunc(status.Conditions, func(c condition.Condition) bool {
 			return c.Code == code && c.Severity == condition.Error && strings.Contains(c.Sentence, text)
 		})
@@ -239,17 +239,17 @@ func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 	chain := i.issue()
 	i.StartReady()
 	i.configure("files")
-	if result := i.Outrider("reload"); result.Exit != 0 {
+	if result := i.Outrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
 	}
 	i.awaitPresented(chain)
 	i.SetTOML("")
-	if result := i.Outrider("reload"); result.Exit != 0 {
+	if result := i.Outrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
 	}
 	rig.Eventually(t, time.Minute, "no certificate is shown once the old Envoy is gone", func() bool {
 		var identities []api.Identity
-		i.JSON(&identities, "certs", "--json")
+		i.OutriderJSON(&identities, "certs", "--json")
 		return len(identities) == 0
 	})
 	if out := i.Daemon().Output(); strings.Contains(out, "no provider") {
@@ -262,19 +262,19 @@ func TestIdentity_ProviderIsTurnedOnByAReload(t *testing.T) {
 func TestIdentity_RestartOnChange(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
-	i.Write("conf.d/60-restart.toml", "[identity]\nrestart_on_change = true\n")
+	i.WriteFile("conf.d/60-restart.toml", "[identity]\nrestart_on_change = true\n")
 	i.issue()
 	i.StartReady()
-	first := i.Live()
+	first := i.LiveEpoch()
 	key, err := os.ReadFile(i.path("key.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	i.Write("key.pem", string(key))
-	if result := i.Outrider("reload", "--if-changed"); result.Exit != 0 {
+	i.WriteFile("key.pem", string(key))
+	if result := i.Outrider("reload", "--if-changed"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v", result)
 	}
-	if now := i.Live(); now.Number != first.Number {
+	if now := i.LiveEpoch(); now.Number != first.Number {
 		t.Errorf("epoch %d is live: the same files started an epoch", now.Number)
 	}
 	chain := i.issue()
@@ -293,8 +293,9 @@ func TestIdentity_RootsOfTheMeshConfiguration(t *testing.T) {
 	other := pkitest.NewAuthority(t, "other", nil)
 	pem := strings.ReplaceAll(string(pkitest.PEM(other.Certificate)), "\n", "\n    ")
 	with := "caCertificates:\n- pem: |\n    " + pem + "\n"
-	i.Write("mesh.yaml", with)
-	i.Write("conf.d/60-mesh.toml", "[discovery]\nmesh_config_file = \""+i.path("mesh.yaml")+"\"\n")
+	i.WriteFile("mesh.yaml", with)
+	i.WriteFile("conf.d/60-mesh.toml",
+		"[discovery]\nmesh_config_file = \""+i.path("mesh.yaml")+"\"\n")
 	chain := i.issue()
 	i.StartReady()
 	i.awaitPresented(chain)
@@ -305,14 +306,14 @@ func TestIdentity_RootsOfTheMeshConfiguration(t *testing.T) {
 	if !accepts(other) {
 		t.Error("the added root is not trusted at the start")
 	}
-	i.Write("conf.d/70-log.toml", "[log]\nlevel = \"info\"\n")
-	if result := i.Outrider("reload"); result.Exit != 0 || !accepts(other) {
+	i.WriteFile("conf.d/70-log.toml", "[log]\nlevel = \"info\"\n")
+	if result := i.Outrider("reload"); result.ExitCode != 0 || !accepts(other) {
 		t.Errorf("after a reload the added root is gone: %+v", result)
 	}
-	i.Write("mesh.yaml", "")
+	i.WriteFile("mesh.yaml", "")
 	rig.Eventually(t, time.Minute, "the added root is gone",
 		func() bool { return !accepts(other) && accepts(i.root) })
-	i.Write("mesh.yaml", with)
+	i.WriteFile("mesh.yaml", with)
 	rig.Eventually(t, time.Minute, "both roots are trusted",
 		func() bool { return accepts(other) && accepts(i.root) })
 }

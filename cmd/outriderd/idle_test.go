@@ -32,7 +32,7 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 	begun := time.Now()
 	for i := range 10 {
 		before := time.Now()
-		if result := r.Outrider("reload"); result.Exit != 0 {
+		if result := r.Outrider("reload"); result.ExitCode != 0 {
 			t.Fatalf("reload %d: %s", i, result.Err)
 		}
 		took := time.Since(before)
@@ -46,7 +46,7 @@ func TestReload_TenInARowWithoutClients(t *testing.T) {
 		t.Errorf("requests were lost, the last one %s after the first reload began; served at "+
 			"the end: %t", after, ok)
 	}
-	if e := r.Live(); e.Number != 10 {
+	if e := r.LiveEpoch(); e.Number != 10 {
 		t.Errorf("%+v", e)
 	}
 	// The last epoch makes its parent terminate the epoch before the parent, which takes some time.

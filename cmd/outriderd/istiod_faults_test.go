@@ -106,14 +106,14 @@ func TestIstiod_RootRotatedTwice(t *testing.T) {
 	}
 	for _, name := range []string{"second", "third"} {
 		old, next := i.root, pkitest.NewAuthority(t, name, nil)
-		i.signer.Sign(t, old, next)
+		i.signer.ReplaceAuthority(t, old, next)
 		await(name+" root is trusted", next, old)
-		i.signer.Sign(t, next, old)
+		i.signer.ReplaceAuthority(t, next, old)
 		await("certificate of the "+name+" root", next, next)
 		if _, err := i.presentedTo(old, next); err != nil {
 			t.Errorf("the root before the %s is not trusted: %v", name, err)
 		}
-		i.signer.Sign(t, next)
+		i.signer.ReplaceAuthority(t, next)
 		rig.Eventually(t, time.Minute, "the root before the "+name+" is gone", func() bool {
 			_, err := i.presentedTo(old, next)
 			return err != nil
@@ -138,7 +138,7 @@ func TestIstiod_RenewsWithItsOwnCertificate(t *testing.T) {
 	i.set(fmt.Sprintf("prov_cert_dir = %q\nttl = \"10s\"\n", i.path("output")))
 	i.StartReady()
 	chain := i.awaitAnother(nil)
-	i.Write("token", i.signer.Token(t, -time.Minute))
+	i.WriteFile("token", i.signer.Token(t, -time.Minute))
 	for range 2 {
 		chain = i.awaitAnother(chain)
 	}
@@ -170,19 +170,19 @@ ttl = "10s"
 		t.Helper()
 		rig.Eventually(t, time.Minute, "istiod is "+want, func() bool {
 			var status api.Status
-			i.JSON(&status, "status", "--json")
+			i.OutriderJSON(&status, "status", "--json")
 			return status.Discovery.State == want
 		})
 	}
 	connection("connected")
 	i.awaitAnother(nil)
 	old, next := i.root, pkitest.NewAuthority(t, "next", nil)
-	i.signer.Sign(t, old, next)
+	i.signer.ReplaceAuthority(t, old, next)
 	rig.Eventually(t, time.Minute, "both roots are trusted", func() bool {
 		_, err := i.presentedTo(next, old)
 		return err == nil
 	})
-	i.signer.Sign(t, next)
+	i.signer.ReplaceAuthority(t, next)
 	rig.Eventually(t, time.Minute, "the old root is gone", func() bool {
 		_, oldErr := i.presentedTo(old, next)
 		_, nextErr := i.presentedTo(next, next)
@@ -199,7 +199,7 @@ func TestIstiod_RestartOnChange(t *testing.T) {
 	t.Parallel()
 	i := newIssued(t, time.Hour, "restart_on_change = true\n")
 	i.StartReady() // is live after the first certificate was written to output_dir
-	first, before := i.awaitAnother(nil), i.Live()
+	first, before := i.awaitAnother(nil), i.LiveEpoch()
 	i.set("restart_on_change = true\nttl = \"1h\"\n")
 	i.awaitAnother(first)
 	rig.Eventually(t, time.Minute, "a new epoch is live", func() bool {

@@ -91,8 +91,8 @@ func TestIstiod_MutualTLSWithShortCertificates(t *testing.T) {
 		listeners += fill.Replace(mutualServer)
 		clusters += fill.Replace(mutualCluster)
 	}
-	server.Write("override.yaml", listeners+clusters)
-	client.Write("mesh.d/web.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+	server.WriteFile("override.yaml", listeners+clusters)
+	client.WriteFile("mesh.d/web.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: web, namespace: default}
 spec:
@@ -103,15 +103,15 @@ spec:
   resolution: STATIC
   endpoints: [{address: 127.0.0.1, ports: {http: %d, tcp: %d}}]
 `, client.Ports.HTTP, client.Ports.TCP, httpPort, tcpPort))
-	client.Write("mesh.d/mutual.yaml", mutualClient)
+	client.WriteFile("mesh.d/mutual.yaml", mutualClient)
 	for _, r := range []*rig.Rig{server, client} {
 		override := ""
 		if r == server {
 			override = fmt.Sprintf("[envoy]\nbootstrap_override = %q\n",
 				filepath.Join(r.Dir, "override.yaml"))
 		}
-		r.Write("root.pem", string(pkitest.PEM(authority.Root.Certificate)))
-		r.Write("token", authority.Token(t, time.Hour))
+		r.WriteFile("root.pem", string(pkitest.PEM(authority.Root.Certificate)))
+		r.WriteFile("token", authority.Token(t, time.Hour))
 		r.SetTOML(override + fmt.Sprintf(`[node]
 service_account = "web"
 [identity]
@@ -133,7 +133,7 @@ ttl = "10s"
 	parts.RepeatFor(duration, 500*time.Millisecond, func() {
 		for _, r := range []*rig.Rig{server, client} {
 			var identities []api.Identity
-			r.JSON(&identities, "certs", "--json")
+			r.OutriderJSON(&identities, "certs", "--json")
 			for _, identity := range identities {
 				least = min(least, time.Until(identity.NotAfter))
 			}

@@ -32,9 +32,9 @@ func newIssued(t *testing.T, token time.Duration, more string) *issued {
 	i.signer = signer.Start(t, i.root, "ISTIO_MULTIROOT_MESH=true")
 	i.gate = newGate(t, i.signer.Address)
 	i.Rig = rig.New(t, rig.Options{Race: true})
-	i.Write("override.yaml", fmt.Sprintf(secretListener, i.port))
-	i.Write("root.pem", string(pkitest.PEM(i.root.Certificate)))
-	i.Write("token", i.signer.Token(t, token))
+	i.WriteFile("override.yaml", fmt.Sprintf(secretListener, i.port))
+	i.WriteFile("root.pem", string(pkitest.PEM(i.root.Certificate)))
+	i.WriteFile("token", i.signer.Token(t, token))
 	if err := os.Mkdir(i.path("output"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ output_dir = %q
 // condition reports whether the condition with a code is active, and its sentence contains a text.
 func (i *issued) condition(code, text string) (found bool) {
 	var status api.Status
-	i.JSON(&status, "status", "--json")
+	i.OutriderJSON(&status, "status", "--json")
 	for _, c := range status.Conditions {
 		found = found || c.Code == code && strings.Contains(c.Sentence, text)
 	}
@@ -70,7 +70,7 @@ func (i *issued) condition(code, text string) (found bool) {
 // workload returns the workload's certificate as `outrider certs` shows it.
 func (i *issued) workload() api.Identity {
 	var identities []api.Identity
-	i.JSON(&identities, "certs", "--json")
+	i.OutriderJSON(&identities, "certs", "--json")
 	for _, identity := range identities {
 		if identity.Name == "default" {
 			return identity
@@ -108,20 +108,20 @@ func TestIstiod_IssuesRenewsAndReports(t *testing.T) {
 	// ttl is a [live] key: the agent requests a certificate for ten seconds at once, without a new
 	// epoch.
 	i.set("ttl = \"10s\"\n")
-	if result := i.Outrider("reload"); result.Exit != 0 {
+	if result := i.Outrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, i.Daemon().Output())
 	}
 	second := i.awaitAnother(first)
 	i.awaitAnother(second)
 
 	// An expired token replaces the valid one, and later another valid token replaces it.
-	i.Write("token", i.signer.Token(t, -time.Minute))
+	i.WriteFile("token", i.signer.Token(t, -time.Minute))
 	rig.Eventually(t, time.Minute, "the expired token is reported", func() bool {
 		return i.condition("certificate-not-renewed", "token: the token expired on") ||
 			i.condition("certificate-expired", "token: the token expired on")
 	})
 	last, err := i.presented()
-	i.Write("token", i.signer.Token(t, time.Hour))
+	i.WriteFile("token", i.signer.Token(t, time.Hour))
 	i.awaitAnother(last)
 	rig.Eventually(t, time.Minute, "the condition ends", func() bool {
 		return !i.condition("certificate-not-renewed", "") && !i.condition("certificate-expired", "")

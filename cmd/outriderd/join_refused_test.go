@@ -20,10 +20,10 @@ func TestJoin_RefusesWithoutAChange(t *testing.T) {
 	t.Parallel()
 	j := newJoinable(t, "[reload]\nwatch = false\n")
 	good := j.token("shop/web", "join", time.Hour)
-	j.Write("good", j.read(good))
+	j.WriteFile("good", j.read(good))
 	good = filepath.Join(j.Dir, "good")
 	j.token("shop/web", "other", time.Hour)
-	j.Write("foreign", j.read(filepath.Join(j.Dir, "token")))
+	j.WriteFile("foreign", j.read(filepath.Join(j.Dir, "token")))
 	silent := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	root, set := filepath.Join(j.ca, "root.pem"), filepath.Join(j.Dir, "conf.d/50-test.toml")
 	now := time.Now()
@@ -79,8 +79,8 @@ func TestJoin_RefusesWithoutAChange(t *testing.T) {
 			before, epoch := j.files(), current(t, j.Rig)
 			got := j.Outrider(append([]string{"join", test.arguments[0], "--token", test.arguments[1],
 				"--ca", test.arguments[2]}, test.arguments[3:]...)...)
-			if got.Exit != api.ExitRefused || !strings.Contains(got.Err, test.want) {
-				t.Errorf("exit %d: %s\nwant %s", got.Exit, got.Err, test.want)
+			if got.ExitCode != api.ExitRefused || !strings.Contains(got.Err, test.want) {
+				t.Errorf("exit %d: %s\nwant %s", got.ExitCode, got.Err, test.want)
 			}
 			if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
 				t.Errorf("files %v, before the join %v", after, before)
@@ -103,10 +103,11 @@ func TestJoin_IsUndone(t *testing.T) {
 	arguments := []string{"join", j.closed, "--token", token, "--ca",
 		filepath.Join(j.ca, "root.pem")}
 	got := j.Outrider(append(arguments, "--timeout", "20s")...)
-	if got.Exit != api.ExitRefused || !strings.Contains(got.Err, "not in the mesh after 20s\n") ||
+	if got.ExitCode != api.ExitRefused || !strings.Contains(got.Err,
+		"not in the mesh after 20s\n") ||
 		!strings.Contains(got.Err, "authentication required: show a token") ||
 		!strings.Contains(got.Err, "the join was undone: files and agent are as before") {
-		t.Errorf("exit %d: %s", got.Exit, got.Err)
+		t.Errorf("exit %d: %s", got.ExitCode, got.Err)
 	}
 	j.isAsBefore(before)
 
@@ -126,7 +127,7 @@ func TestJoin_IsUndone(t *testing.T) {
 		t.Errorf("%v: %s", err, said.String())
 	}
 	j.isAsBefore(before)
-	if lost := rig.Losses(load.Stop(), nil); len(lost) > 0 {
+	if lost := rig.CountLosses(load.Stop(), nil); len(lost) > 0 {
 		t.Errorf("lost: %v", lost)
 	}
 }
@@ -151,26 +152,28 @@ func (j *joinable) isAsBefore(before map[string]string) {
 func TestJoin_AgainWithoutCertificate(t *testing.T) {
 	t.Parallel()
 	j := newJoinable(t, "")
-	if got := j.join(j.token("shop/web", "join", time.Hour), "--group", "shop/web"); got.Exit != 0 {
-		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	if got := j.join(j.token("shop/web", "join", time.Hour), "--group",
+		"shop/web"); got.ExitCode != 0 {
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
 	}
 	d := j.Daemon()
 	_ = d.Process.Kill()
 	d.Wait(t, time.Minute)
-	j.Write("join.pub", j.read(filepath.Join(j.Dir, "other.pub")))
+	j.WriteFile("join.pub", j.read(filepath.Join(j.Dir, "other.pub")))
 	j.Start()
 	parts.EventuallySees(t, time.Minute, "the agent asks for a new token", func() (bool, string) {
 		got := j.Outrider("status")
 		return strings.Contains(got.Out, `or run "outrider join" with a new token`), got.Out + got.Err
 	})
-	if got := j.join(j.token("shop/web", "join", time.Hour)); got.Exit != api.ExitRefused ||
+	if got := j.join(j.token("shop/web", "join", time.Hour)); got.ExitCode != api.ExitRefused ||
 		!strings.Contains(got.Err, "no key of [auth] join_key_file") {
-		t.Errorf("exit %d: %s", got.Exit, got.Err)
+		t.Errorf("exit %d: %s", got.ExitCode, got.Err)
 	}
 	var joined struct {
 		SPIFFEID string `json:"spiffe_id"`
 	}
-	j.JSON(&joined, "join", j.address, "--token", j.token("shop/web", "other", time.Hour), "--ca",
+	j.OutriderJSON(&joined, "join", j.address, "--token", j.token("shop/web", "other", time.Hour),
+		"--ca",
 		filepath.Join(j.ca, "root.pem"))
 	if group := `workload_group = "web"`; !strings.Contains(j.read(
 		filepath.Join(j.Dir, "conf.d/90-join.toml")), group) {
@@ -184,7 +187,7 @@ func TestJoin_AgainAfterExpiryWhileOff(t *testing.T) {
 	t.Parallel()
 	const ttl = 30 * time.Second
 	j := newJoinable(t, fmt.Sprintf("[identity]\nttl = %q\n", ttl))
-	j.Write("credentials/seal", strings.Repeat("s", 32))
+	j.WriteFile("credentials/seal", strings.Repeat("s", 32))
 	j.Environment = []string{"CREDENTIALS_DIRECTORY=" + filepath.Join(j.Dir, "credentials")}
 	stop := func() {
 		t.Helper()
@@ -194,8 +197,8 @@ func TestJoin_AgainAfterExpiryWhileOff(t *testing.T) {
 	}
 	stop()
 	j.StartReady()
-	if got := j.join(j.token("shop/web", "join", time.Hour)); got.Exit != 0 {
-		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	if got := j.join(j.token("shop/web", "join", time.Hour)); got.ExitCode != 0 {
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
 	}
 	if kept := j.files()[filepath.Join(j.Dir, "join", "token")]; kept != "" {
 		t.Errorf("the join keeps the token: %s", kept)
@@ -217,8 +220,8 @@ func TestJoin_AgainAfterExpiryWhileOff(t *testing.T) {
 	if s := j.status(); s.Discovery.State == "connected" {
 		t.Errorf("in the mesh with an expired certificate: %+v", s)
 	}
-	if got := j.join(j.token("shop/web", "join", time.Hour)); got.Exit != 0 {
-		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	if got := j.join(j.token("shop/web", "join", time.Hour)); got.ExitCode != 0 {
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
 	}
 	parts.EventuallySees(t, time.Minute, "the host is in the mesh", func() (bool, string) {
 		s := j.status()

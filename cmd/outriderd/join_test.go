@@ -37,13 +37,13 @@ func newJoinable(t *testing.T, more string) *joinable {
 	j.ca = filepath.Join(j.Dir, "ca")
 	j.run("ca", "init", j.ca)
 	j.run("ca", "init", j.ca+"2")
-	j.Write("server.d/web.yaml", j.WebYAML(j.Ports.Backend))
+	j.WriteFile("server.d/web.yaml", j.WebYAML(j.Ports.Backend))
 	for _, name := range []string{"join", "other"} {
 		j.openssl(name)
 	}
 	j.address = j.serve(`debug_identities = ["spiffe://cluster.local/ns/shop/sa/web"]`)
 	j.closed = j.serve(`require = "token"`)
-	j.Write("conf.d/40-own.toml", more)
+	j.WriteFile("conf.d/40-own.toml", more)
 	j.StartReady()
 	return j
 }
@@ -53,7 +53,7 @@ func (j *joinable) serve(auth string) string {
 	j.t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(j.t))
 	parts.StartProcess(j.t, parts.Discoveryd{Program: j.program,
-		Folder: filepath.Join(j.Dir, "server.d"), TLS: address, More: fmt.Sprintf(`
+		Folder: filepath.Join(j.Dir, "server.d"), TLS: address, ExtraConfig: fmt.Sprintf(`
 [tls]
 cert_file = "%[1]s/server.pem"
 key_file = "%[1]s/server.key"
@@ -103,7 +103,7 @@ func (j *joinable) read(path string) string {
 // token writes a token for a service account, signed with KEY.key, and returns its path.
 func (j *joinable) token(account, key string, ttl time.Duration) string {
 	j.t.Helper()
-	j.Write("token", j.run("token", "--service-account", account, "--key",
+	j.WriteFile("token", j.run("token", "--service-account", account, "--key",
 		filepath.Join(j.Dir, key+".key"), "--ttl", ttl.String()))
 	return filepath.Join(j.Dir, "token")
 }
@@ -119,7 +119,7 @@ func (j *joinable) forged(claims map[string]any) string {
 		j.t.Fatal(err)
 	}
 	encode := base64.RawURLEncoding.EncodeToString
-	j.Write("token", encode([]byte(`{"alg":"EdDSA"}`))+"."+encode(text)+".AAAA")
+	j.WriteFile("token", encode([]byte(`{"alg":"EdDSA"}`))+"."+encode(text)+".AAAA")
 	return filepath.Join(j.Dir, "token")
 }
 
@@ -133,7 +133,7 @@ func (j *joinable) join(token string, more ...string) rig.Result {
 func (j *joinable) status() api.Status {
 	j.t.Helper()
 	var status api.Status
-	j.JSON(&status, "status")
+	j.OutriderJSON(&status, "status")
 	return status
 }
 
@@ -164,7 +164,8 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	var joined struct {
 		SPIFFEID string `json:"spiffe_id"`
 	}
-	j.JSON(&joined, "join", j.address, "--token", j.token("shop/web", "join", time.Hour), "--ca",
+	j.OutriderJSON(&joined, "join", j.address, "--token", j.token("shop/web", "join", time.Hour),
+		"--ca",
 		filepath.Join(j.ca, "root.pem"))
 	if want := "spiffe://cluster.local/ns/shop/sa/web"; joined.SPIFFEID != want {
 		t.Errorf("joined as %s, not %s", joined.SPIFFEID, want)
@@ -181,19 +182,19 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	var clients []struct {
 		Proxy string `json:"proxy"`
 	}
-	j.JSON(&clients, "proxy", "status", "--upstream")
+	j.OutriderJSON(&clients, "proxy", "status", "--upstream")
 	if len(clients) != 1 || !strings.Contains(clients[0].Proxy, "~shop.svc.") {
 		t.Errorf("proxies of the server: %v", clients)
 	}
 	again := j.join(filepath.Join(j.Dir, "token"))
-	if again.Exit != 1 || !strings.Contains(again.Err, "has joined the mesh of "+j.address) {
-		t.Errorf("a second join: exit %d: %s", again.Exit, again.Err)
+	if again.ExitCode != 1 || !strings.Contains(again.Err, "has joined the mesh of "+j.address) {
+		t.Errorf("a second join: exit %d: %s", again.ExitCode, again.Err)
 	}
 	left := j.Outrider("leave")
-	if left.Exit != 0 {
-		t.Fatalf("exit %d: %s%s", left.Exit, left.Out, left.Err)
+	if left.ExitCode != 0 {
+		t.Fatalf("exit %d: %s%s", left.ExitCode, left.Out, left.Err)
 	}
-	if lost := rig.Losses(load.Stop(), nil); len(lost) > 0 {
+	if lost := rig.CountLosses(load.Stop(), nil); len(lost) > 0 {
 		t.Errorf("lost: %v", lost)
 	}
 	if status = j.status(); status.Discovery.State != "embedded" || len(status.Identities) > 0 ||
@@ -203,9 +204,9 @@ func TestJoin_AndLeaveUnderLoad(t *testing.T) {
 	if after := j.files(); fmt.Sprint(before) != fmt.Sprint(after) {
 		t.Errorf("files %v, before the join %v", after, before)
 	}
-	if left = j.Outrider("leave"); left.Exit != 0 ||
+	if left = j.Outrider("leave"); left.ExitCode != 0 ||
 		!strings.Contains(left.Out, "has joined no mesh") {
-		t.Errorf("left again: exit %d: %s%s", left.Exit, left.Out, left.Err)
+		t.Errorf("left again: exit %d: %s%s", left.ExitCode, left.Out, left.Err)
 	}
 }
 
@@ -217,17 +218,17 @@ func TestJoin_Istiod(t *testing.T) {
 	authority := signer.Start(t, pkitest.NewAuthority(t, "root", nil))
 	r := rig.New(t, rig.Options{Race: true})
 	authority.Configure(t, "web.yaml", r.WebYAML(r.Ports.Backend))
-	r.Write("root.pem", string(pkitest.PEM(authority.Root.Certificate)))
-	r.Write("token", authority.Token(t, time.Hour))
+	r.WriteFile("root.pem", string(pkitest.PEM(authority.Root.Certificate)))
+	r.WriteFile("token", authority.Token(t, time.Hour))
 	r.StartReady()
 	load := r.StartLoad(0.1)
 	got := r.Outrider("join", authority.Address, "--token", filepath.Join(r.Dir, "token"), "--ca",
 		filepath.Join(r.Dir, "root.pem"))
-	if got.Exit != 0 {
-		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	if got.ExitCode != 0 {
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
 	}
 	var status api.Status
-	r.JSON(&status, "status")
+	r.OutriderJSON(&status, "status")
 	if d := status.Discovery; d.State != "connected" || d.Address != authority.Address ||
 		!status.Ready {
 		t.Errorf("%+v", status)
@@ -236,13 +237,13 @@ func TestJoin_Istiod(t *testing.T) {
 		code, _, err := r.Get("/")
 		return err == nil && code == 200
 	})
-	if got := r.Outrider("leave"); got.Exit != 0 {
-		t.Fatalf("exit %d: %s", got.Exit, got.Err)
+	if got := r.Outrider("leave"); got.ExitCode != 0 {
+		t.Fatalf("exit %d: %s", got.ExitCode, got.Err)
 	}
-	if r.JSON(&status, "status"); len(status.Conditions) > 0 {
+	if r.OutriderJSON(&status, "status"); len(status.Conditions) > 0 {
 		t.Errorf("%+v", status.Conditions)
 	}
-	if lost := rig.Losses(load.Stop(), nil); len(lost) > 0 {
+	if lost := rig.CountLosses(load.Stop(), nil); len(lost) > 0 {
 		t.Errorf("lost: %v", lost)
 	}
 }

@@ -96,7 +96,7 @@ func TestKeySets_OutliveAgent(t *testing.T) {
 	}
 	r.StartReady()
 	r.SetTOML("[node]\ntype = \"router\"\n[envoy]\nconcurrency = 2\n")
-	if told := r.Outrider("reload"); told.Exit != 0 {
+	if told := r.Outrider("reload"); told.ExitCode != 0 {
 		t.Fatalf("reload: %s%s", told.Out, told.Err)
 	}
 	rig.Eventually(t, time.Minute, "the failure is reported", func() bool {

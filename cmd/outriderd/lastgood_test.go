@@ -25,7 +25,8 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 	if _, err := os.Stat(remembered); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("nothing is bad, and yet: %v", err)
 	}
-	r.Write("mesh.d/web.yaml", strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", "STATISCH", 1))
+	r.WriteFile("mesh.d/web.yaml", strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", "STATISCH",
+		1))
 	rig.Eventually(t, time.Minute, "the agent remembers what it serves", func() bool {
 		info, err := os.Stat(remembered)
 		return err == nil && info.Mode() == 0o600
@@ -36,7 +37,7 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 		if i%2 == 0 {
 			r.KillAgent()
 		}
-		r.Write("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\n"+
+		r.WriteFile("mesh.d/routes.yaml", fmt.Sprintf("apiVersion: networking.istio.io/v1\n"+
 			"kind: VirtualService\nmetadata: {name: web, namespace: default}\nspec:\n"+
 			"  hosts: [web.test]\n  http:\n"+
 			"  - {match: [{uri: {exact: /new%d}}], directResponse: {status: 418}}\n"+
@@ -52,14 +53,14 @@ func TestLastGood_OutlivesAgent(t *testing.T) {
 	if wrong := stop(); len(wrong) > 0 {
 		t.Errorf("%d requests were lost: %q", len(wrong), wrong)
 	}
-	if told := r.Outrider("mesh", "check"); told.Exit != api.ExitRefused ||
+	if told := r.Outrider("mesh", "check"); told.ExitCode != api.ExitRefused ||
 		!strings.Contains(told.Err, "STATISCH") {
-		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 
-	r.Write("mesh.d/web.yaml", r.WebYAML(r.Ports.Backend))
+	r.WriteFile("mesh.d/web.yaml", r.WebYAML(r.Ports.Backend))
 	rig.Eventually(t, time.Minute, "nothing is bad and nothing remembered", func() bool {
 		_, err := os.Stat(remembered)
-		return errors.Is(err, fs.ErrNotExist) && r.Outrider("mesh", "check").Exit == 0
+		return errors.Is(err, fs.ErrNotExist) && r.Outrider("mesh", "check").ExitCode == 0
 	})
 }

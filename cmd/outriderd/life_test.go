@@ -67,7 +67,7 @@ func TestEnvoy_RunsAsItsUser(t *testing.T) {
 		if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 			t.Errorf("GET: %d %v", code, err)
 		}
-		if result := r.Outrider("reload"); result.Exit != 0 {
+		if result := r.Outrider("reload"); result.ExitCode != 0 {
 			t.Fatalf("reload: %s", result.Err)
 		}
 	}
@@ -91,7 +91,7 @@ func TestReload_DetectsReplacedEnvoy(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	replace := func(text string) {
 		t.Helper()
-		r.Write("bin/envoy", text)
+		r.WriteFile("bin/envoy", text)
 		if err := os.Chmod(filepath.Join(r.Dir, "bin/envoy"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestReload_DetectsReplacedEnvoy(t *testing.T) {
 		{"third", "99.1", "side-by-side"},
 	} {
 		replace(wrapped(t, next.zone, next.version))
-		if result := r.Outrider("reload", "--if-changed"); result.Exit != 0 {
+		if result := r.Outrider("reload", "--if-changed"); result.ExitCode != 0 {
 			t.Fatalf("%s: %s", next.zone, result.Err)
 		}
 		live := current(t, r)
@@ -187,7 +187,7 @@ func TestStatus_Watch(t *testing.T) {
 	if !shows("epoch 0") {
 		t.Fatal("the first screen is missing")
 	}
-	if result := r.Outrider("reload"); result.Exit != 0 {
+	if result := r.Outrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %s", result.Err)
 	}
 	if !shows("epoch 1") {
@@ -228,7 +228,7 @@ func TestTemplate_ServesAndReloads(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	path := filepath.Join(r.Dir, "bootstrap.tmpl")
-	r.Write("bootstrap.tmpl", template)
+	r.WriteFile("bootstrap.tmpl", template)
 	r.SetTOML(fmt.Sprintf("[envoy]\ntemplate_file = %q\n", path))
 	daemon := r.Start("--check")
 	if exit := daemon.Wait(t, 60*time.Second); exit != 0 || strings.Contains(daemon.Output(),
@@ -239,16 +239,16 @@ func TestTemplate_ServesAndReloads(t *testing.T) {
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Errorf("GET: %d %v", code, err)
 	}
-	r.Write("bootstrap.tmpl", template+"flags_path: /nonexistent-{{ .cluster }}\n")
+	r.WriteFile("bootstrap.tmpl", template+"flags_path: /nonexistent-{{ .cluster }}\n")
 	rig.Eventually(t, time.Minute, "a changed template starts an epoch",
 		func() bool { return current(t, r).Number == 1 })
 	if live := current(t, r); live.Mode != "hot-restart" {
 		t.Errorf("%+v", live)
 	}
-	r.Write("bootstrap.tmpl", template+"flags_path: {{ .clustr }}\n")
-	if result := r.Outrider("reload"); result.Exit != 1 || !strings.Contains(result.Err,
+	r.WriteFile("bootstrap.tmpl", template+"flags_path: {{ .clustr }}\n")
+	if result := r.Outrider("reload"); result.ExitCode != 1 || !strings.Contains(result.Err,
 		"bootstrap.tmpl:"+strconv.Itoa(strings.Count(template, "\n")+1)) {
-		t.Errorf("a broken template: exit %d: %s", result.Exit, result.Err)
+		t.Errorf("a broken template: exit %d: %s", result.ExitCode, result.Err)
 	}
 	if code, _, err := r.Get("/hello"); err != nil || code != 200 {
 		t.Errorf("GET after all that: %d %v", code, err)

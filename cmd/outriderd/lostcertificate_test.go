@@ -77,7 +77,7 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 	g := newGateway(t)
 	g.write(t, g.crt, g.crtText)
 	g.write(t, g.key, g.keyText)
-	g.Write("mesh.d/edge.yaml", g.definition)
+	g.WriteFile("mesh.d/edge.yaml", g.definition)
 	g.StartReady()
 	rig.Eventually(t, time.Minute, "the gateway serves its certificate", g.handshakes)
 	before := current(t, g.Rig)
@@ -99,16 +99,16 @@ func TestReload_KeepsEpochThatHasTheCertificate(t *testing.T) {
 		what := broken.what
 		broken.change()
 		result := g.Outrider("reload")
-		if result.Exit != 1 || !strings.Contains(result.Err, place) ||
+		if result.ExitCode != 1 || !strings.Contains(result.Err, place) ||
 			!strings.Contains(result.Err, broken.says) {
-			t.Errorf("%s: exit %d: %s%s", what, result.Exit, result.Out, result.Err)
+			t.Errorf("%s: exit %d: %s%s", what, result.ExitCode, result.Out, result.Err)
 		}
 		if now := current(t, g.Rig); now.PID != before.PID || !g.handshakes() {
 			t.Errorf("%s: epoch %+v serves, its certificate: %v", what, now, g.handshakes())
 		}
 		g.write(t, g.key, g.keyText) // the reload begins before Envoy has read the restored key
-		if result := g.Outrider("reload"); result.Exit != 0 || !g.handshakes() {
-			t.Errorf("a reload after %s: exit %d: %s", what, result.Exit, result.Err)
+		if result := g.Outrider("reload"); result.ExitCode != 0 || !g.handshakes() {
+			t.Errorf("a reload after %s: exit %d: %s", what, result.ExitCode, result.Err)
 		}
 		before = current(t, g.Rig)
 	}
@@ -120,20 +120,20 @@ func TestReload_GoesOnWhereNoEpochHasTheCertificate(t *testing.T) {
 	t.Parallel()
 	g := newGateway(t)
 	g.write(t, g.crt, g.crtText)
-	g.Write("mesh.d/edge.yaml", g.definition)
+	g.WriteFile("mesh.d/edge.yaml", g.definition)
 	g.StartReady()
 	rig.Eventually(t, time.Minute, "Envoy has refused the certificate", func() bool {
 		return strings.Contains(g.Outrider("mesh", "check").Err, "Envoy refused")
 	})
-	if told := g.Outrider("mesh", "check"); told.Exit != 1 ||
+	if told := g.Outrider("mesh", "check"); told.ExitCode != 1 ||
 		!strings.Contains(told.Err, "error: "+filepath.Join(g.Dir, "mesh.d", "edge.yaml")+":1") {
-		t.Errorf("mesh check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+		t.Errorf("mesh check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	// the only condition is that of the Gateway, with file and line
 	if all := conditions(t, g.Rig); len(all) != 1 {
 		t.Errorf("one refusal, and the conditions are %q", all)
 	}
-	if result := g.Outrider("reload"); result.Exit != 0 {
-		t.Errorf("reload: exit %d: %s", result.Exit, result.Err)
+	if result := g.Outrider("reload"); result.ExitCode != 0 {
+		t.Errorf("reload: exit %d: %s", result.ExitCode, result.Err)
 	}
 }

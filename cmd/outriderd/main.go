@@ -55,16 +55,16 @@ func run() int {
 
 	options := agent.Options{
 		Config: config.Options{Path: *configFile, Instance: *instance, Environment: os.Getenv,
-			InUnit: os.Getenv("INVOCATION_ID") != "" && os.Getenv("NOTIFY_SOCKET") != ""},
+			RunsInUnit: os.Getenv("INVOCATION_ID") != "" && os.Getenv("NOTIFY_SOCKET") != ""},
 		Version: version,
 		Output:  os.Stderr,
 	}
 	var err error
 	switch {
 	case *check:
-		err = agent.Check(context.Background(), options, os.Stdout)
+		err = agent.CheckConfig(context.Background(), options, os.Stdout)
 	case *early:
-		err = agent.CaptureEarly(context.Background(), options)
+		err = agent.RejectUntilEnvoyServes(context.Background(), options)
 	default:
 		err = agent.Run(context.Background(), options)
 	}

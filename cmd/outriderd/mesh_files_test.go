@@ -14,7 +14,7 @@ func TestMesh_BrokenFileLeavesOthersServing(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
-	r.Write("mesh.d/broken.yaml",
+	r.WriteFile("mesh.d/broken.yaml",
 		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: "+
 			"bad}\nspec:\n  hosts: [web.test]\n  http:\n  - rout: []\n")
 	rig.Eventually(t, time.Minute, "the problem is reported with file, line and field",

@@ -52,8 +52,8 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 			t.Errorf("GET %s: %d %v", test.path, code, err)
 		}
 		told := r.Outrider("mesh", "explain", fmt.Sprintf("web.test:%d%s", r.Ports.HTTP, test.path))
-		if told.Exit != 0 || !strings.Contains(told.Out, test.outcome) || told.Err != "" {
-			t.Errorf("explain %s: exit %d: %s%s", test.path, told.Exit, told.Out, told.Err)
+		if told.ExitCode != 0 || !strings.Contains(told.Out, test.outcome) || told.Err != "" {
+			t.Errorf("explain %s: exit %d: %s%s", test.path, told.ExitCode, told.Out, told.Err)
 		}
 		for _, want := range test.decides {
 			if !strings.Contains(told.Out, want) {
@@ -61,8 +61,8 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 			}
 		}
 	}
-	if told := r.Outrider("mesh", "explain", "web.test:1"); told.Exit != api.ExitRefused {
-		t.Errorf("explain of a port where nothing listens: exit %d: %s", told.Exit, told.Out)
+	if told := r.Outrider("mesh", "explain", "web.test:1"); told.ExitCode != api.ExitRefused {
+		t.Errorf("explain of a port where nothing listens: exit %d: %s", told.ExitCode, told.Out)
 	}
 
 	for _, test := range []struct{ command, name, from string }{
@@ -77,20 +77,21 @@ spec: {host: web.test, trafficPolicy: {loadBalancer: {simple: RANDOM}}}
 		for line := range strings.Lines(told.Out) {
 			found = found || strings.Contains(line, test.name) && strings.Contains(line, test.from)
 		}
-		if told.Exit != 0 || !found {
-			t.Errorf("proxy %s: exit %d: no line with %s and %s: %s%s", test.command, told.Exit,
+		if told.ExitCode != 0 || !found {
+			t.Errorf("proxy %s: exit %d: no line with %s and %s: %s%s", test.command, told.ExitCode,
 				test.name, test.from, told.Out, told.Err)
 		}
 	}
 
-	if told := r.Outrider("mesh", "check"); told.Exit != 0 || !strings.Contains(told.Out, "valid") {
-		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	if told := r.Outrider("mesh", "check"); told.ExitCode != 0 || !strings.Contains(told.Out,
+		"valid") {
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
-	r.Write("mesh.d/bad.yaml",
+	r.WriteFile("mesh.d/bad.yaml",
 		"apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: bad}\nspec: "+
 			"{hosts: ['a b'], http: [{directResponse: {status: 200}}]}\n")
 	rig.Eventually(t, time.Minute, "the agent has read the bad file",
-		func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
+		func() bool { return r.Outrider("mesh", "check").ExitCode == api.ExitRefused })
 	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err,
 		filepath.Join(r.Dir, "mesh.d", "bad.yaml")+
 			":4: VirtualService default/bad: spec.hosts[0]") {
@@ -121,14 +122,14 @@ spec: {phase: AUTHZ}
 	if told := r.Outrider("status"); !strings.Contains(told.Out, named) {
 		t.Errorf("status: %s%s", told.Out, told.Err)
 	}
-	if told := r.Outrider("mesh", "check"); told.Exit != api.ExitRefused ||
+	if told := r.Outrider("mesh", "check"); told.ExitCode != api.ExitRefused ||
 		!strings.Contains(told.Err, named) {
-		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	if said := r.Daemon().Output(); !strings.Contains(said, named) {
 		t.Errorf("the log: %s", said)
 	}
-	r.Write("mesh.d/policy.yaml", "# none\n")
+	r.WriteFile("mesh.d/policy.yaml", "# none\n")
 	r.WaitReady(30 * time.Second)
 	rig.Eventually(t, time.Minute, "requests are answered",
 		func() bool { code, _, err := r.Get("/"); return err == nil && code == 200 })

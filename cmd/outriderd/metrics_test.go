@@ -29,7 +29,7 @@ func TestMetrics_OfDiscovery(t *testing.T) {
 		rig.Eventually(t, time.Minute, "there is "+strings.TrimSpace(want),
 			func() bool { return strings.Contains(scrape(), want) })
 	}
-	r.Write("mesh.d/route.yaml",
+	r.WriteFile("mesh.d/route.yaml",
 		`{apiVersion: networking.istio.io/v1, kind: VirtualService, metadata: {name: web},
   spec: {hosts: [web.test], http: [{timeout: 5s, route: [{destination: {host: web.test}}]}]}}`)
 	for _, want := range []string{"\npilot_virt_services 1\n", "\npilot_debounce_time_count 1\n",

@@ -20,7 +20,8 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true, TOML: toml + watch})
 	private := func(resolution string) {
 		web := strings.Replace(r.WebYAML(r.Ports.Backend), "STATIC", resolution, 1)
-		r.Write("mesh.d/web.yaml", strings.Replace(strings.Replace(web, "  namespace: default\n",
+		r.WriteFile("mesh.d/web.yaml", strings.Replace(strings.Replace(web,
+			"  namespace: default\n",
 			"", 1), "spec:\n", "spec:\n  exportTo: [\".\"]\n", 1))
 	}
 	private("STATIC")
@@ -31,8 +32,8 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	move := func(namespace string) {
 		t.Helper()
 		r.SetTOML(toml + watch + fmt.Sprintf("[node]\nnamespace = %q\n", namespace))
-		if told := r.Outrider("reload"); told.Exit != 0 {
-			t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+		if told := r.Outrider("reload"); told.ExitCode != 0 {
+			t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 		}
 		follows("in " + namespace)
 	}
@@ -43,11 +44,11 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 
 	r.SetTOML(toml + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)) + watch +
 		"[node]\nnamespace = \"bank\"\n")
-	if told := r.Outrider("reload"); told.Exit != api.ExitRefused {
-		t.Errorf("a bad reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	if told := r.Outrider("reload"); told.ExitCode != api.ExitRefused {
+		t.Errorf("a bad reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	follows("after what was refused")
-	if told := r.Outrider("proxy", "clusters", "--json"); told.Exit != 0 ||
+	if told := r.Outrider("proxy", "clusters", "--json"); told.ExitCode != 0 ||
 		!strings.Contains(told.Out, "shop") || strings.Contains(told.Out, "bank") {
 		t.Errorf("after what was refused: %s%s", told.Out, told.Err)
 	}
@@ -58,11 +59,11 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	// namespace changes, and when another agent starts.
 	private("STATISCH")
 	rig.Eventually(t, time.Minute, "the agent has read the bad file",
-		func() bool { return r.Outrider("mesh", "check").Exit == api.ExitRefused })
+		func() bool { return r.Outrider("mesh", "check").ExitCode == api.ExitRefused })
 	move("mall")
 	if told := r.Outrider("mesh", "check"); !strings.Contains(told.Err, "ServiceEntry mall/web") ||
 		strings.Contains(told.Err, "shop/web") {
-		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	r.KillAgent()
 	r.StartReady()
@@ -70,12 +71,12 @@ func TestNamespace_MovesWithItsObjects(t *testing.T) {
 	private("STATIC")
 
 	// The next agent is configured with another namespace than the Envoy that it adopts.
-	adopted := r.Live().PID
+	adopted := r.LiveEpoch().PID
 	r.KillAgent()
 	r.SetTOML(toml + watch + "[node]\nnamespace = \"attic\"\n")
 	r.StartReady()
 	rig.Eventually(t, time.Minute, "the Envoy of the next agent is live",
-		func() bool { return r.Live().PID != adopted })
+		func() bool { return r.LiveEpoch().PID != adopted })
 	follows("while Envoys of both agents live")
 	rig.Eventually(t, time.Minute, "the older epoch has ended",
 		func() bool { return len(r.ProcessIDs("envoy")) == 1 })

@@ -19,7 +19,7 @@ func TestMesh_ReportsServicesOnAgentPorts(t *testing.T) {
 	r.StartReady()
 	for name, port := range map[string]int{"[envoy] admin_port": r.Ports.Admin,
 		"[telemetry] prometheus_address": r.Ports.Prometheus} {
-		r.Write("mesh.d/own.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+		r.WriteFile("mesh.d/own.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: own}
 spec:

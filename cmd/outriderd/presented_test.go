@@ -35,7 +35,7 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	place := filepath.Join(g.Dir, "mesh.d", "edge.yaml") + ":1 Gateway default/edge"
 	identity := func() (api.Identity, api.Status) {
 		var status api.Status
-		g.JSON(&status, "status")
+		g.OutriderJSON(&status, "status")
 		for _, i := range status.Identities {
 			if i.Name == name {
 				return i, status
@@ -66,7 +66,7 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	}
 
 	expired := install(-time.Hour)
-	g.Write("mesh.d/edge.yaml", g.definition)
+	g.WriteFile("mesh.d/edge.yaml", g.definition)
 	daemon := g.StartReady()
 	shown(expired, "certificate-expired", "expired on ")
 	i, _ := identity()
@@ -79,8 +79,8 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 		"status --html": g.crt,
 	} {
 		got := g.Outrider(strings.Fields(command)...)
-		if got.Exit != 0 || !strings.Contains(got.Out, want) {
-			t.Errorf("outrider %s: exit %d: %s%s", command, got.Exit, got.Out, got.Err)
+		if got.ExitCode != 0 || !strings.Contains(got.Out, want) {
+			t.Errorf("outrider %s: exit %d: %s%s", command, got.ExitCode, got.Out, got.Err)
 		}
 	}
 	response, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", g.Ports.Status))
@@ -113,7 +113,7 @@ func TestCertificates_OfFilesAreWatched(t *testing.T) {
 	if i, _ := identity(); !i.NotAfter.Equal(fresh.UTC().Truncate(time.Second)) {
 		t.Errorf("Envoy keeps its pair, and shown is %+v", i)
 	}
-	g.Write("mesh.d/edge.yaml", "")
+	g.WriteFile("mesh.d/edge.yaml", "")
 	rig.Eventually(t, time.Minute, "the certificate is not shown any more", func() bool {
 		i, _ := identity()
 		return i.Name == ""

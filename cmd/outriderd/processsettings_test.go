@@ -24,8 +24,8 @@ func settingsRig(t *testing.T, options rig.Options) *rig.Rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Write("mesh.yaml", "defaultConfig: {concurrency: 1, proxyMetadata: {FROM: mesh}}\n")
-	r.Write("outrider.toml", strings.NewReplacer("concurrency = 2\n", "", "[discovery]\n",
+	r.WriteFile("mesh.yaml", "defaultConfig: {concurrency: 1, proxyMetadata: {FROM: mesh}}\n")
+	r.WriteFile("outrider.toml", strings.NewReplacer("concurrency = 2\n", "", "[discovery]\n",
 		fmt.Sprintf("[discovery]\nmesh_config_file = %q\n", filepath.Join(r.Dir, "mesh.yaml"))).
 		Replace(string(text)))
 	return r
@@ -39,7 +39,7 @@ func runs(t *testing.T, r *rig.Rig, workers int, environment ...string) {
 	for range 2 { // twice, because the first result may be that of an epoch that ends
 		rig.Eventually(t, time.Minute, fmt.Sprintf("Envoy has %d workers and %v", workers,
 			environment), func() bool {
-			pid := r.Live().PID
+			pid := r.LiveEpoch().PID
 			threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/comm", pid))
 			text, readErr := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 			if err != nil || readErr != nil {
@@ -83,17 +83,18 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 	runs(t, r, 1, "FROM=mesh")
 	load := r.StartLoad(0.2)
 
-	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 3, environmentVariables: {A: b}"))
+	r.WriteFile("mesh.d/proxy.yaml", proxyConfig("concurrency: 3, environmentVariables: {A: b}"))
 	runs(t, r, 3, "FROM=mesh", "A=b")
 
-	before := r.Live().PID
-	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 2, environmentVariables: {LD_PRELOAD: /x}"))
+	before := r.LiveEpoch().PID
+	r.WriteFile("mesh.d/proxy.yaml", proxyConfig("concurrency: 2, environmentVariables: "+
+		"{LD_PRELOAD: /x}"))
 	told := r.Outrider("mesh", "check")
 	if want := `proxy.yaml:4: ProxyConfig default/p: spec.environmentVariables["LD_PRELOAD"]: `; told.
-		Exit != api.ExitRefused || !strings.Contains(told.Err, want) {
-		t.Errorf("mesh check: exit %d: %s%s; want %s", told.Exit, told.Out, told.Err, want)
+		ExitCode != api.ExitRefused || !strings.Contains(told.Err, want) {
+		t.Errorf("mesh check: exit %d: %s%s; want %s", told.ExitCode, told.Out, told.Err, want)
 	}
-	if got := r.Live().PID; got != before {
+	if got := r.LiveEpoch().PID; got != before {
 		t.Error("another epoch is live after an invalid ProxyConfig")
 	}
 	runs(t, r, 3, "A=b", "-LD_PRELOAD")
@@ -103,28 +104,28 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 	}
 
 	// A reload reads all files, even if the watcher has not reported the last change yet.
-	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 4, environmentVariables: {A: c}"))
-	if told := r.Outrider("reload"); told.Exit != 0 {
-		t.Errorf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	r.WriteFile("mesh.d/proxy.yaml", proxyConfig("concurrency: 4, environmentVariables: {A: c}"))
+	if told := r.Outrider("reload"); told.ExitCode != 0 {
+		t.Errorf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	runs(t, r, 4, "A=c", "FROM=mesh")
 
 	// The next epoch cannot start, because Envoy refuses the bootstrap: nothing changes.
 	r.SetTOML(short + fmt.Sprintf("bootstrap_override = %q\n", badBootstrap(r)))
-	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 5, environmentVariables: {A: d}"))
-	if told := r.Outrider("reload"); told.Exit != api.ExitRefused {
-		t.Errorf("a bad reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	r.WriteFile("mesh.d/proxy.yaml", proxyConfig("concurrency: 5, environmentVariables: {A: d}"))
+	if told := r.Outrider("reload"); told.ExitCode != api.ExitRefused {
+		t.Errorf("a bad reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	runs(t, r, 4, "A=c")
 	r.SetTOML(short)
 	runs(t, r, 5, "A=d")
 
 	// [envoy] concurrency has precedence over ProxyConfig.
-	r.Write("mesh.d/proxy.yaml", proxyConfig("concurrency: 6, environmentVariables: {A: e}"))
+	r.WriteFile("mesh.d/proxy.yaml", proxyConfig("concurrency: 6, environmentVariables: {A: e}"))
 	r.SetTOML(short + "concurrency = 6\n")
 	runs(t, r, 6, "A=e")
-	r.Write("mesh.yaml", "defaultConfig: {proxyMetadata: {FROM: file}}\n")
-	r.Write("mesh.d/proxy.yaml", "# none\n")
+	r.WriteFile("mesh.yaml", "defaultConfig: {proxyMetadata: {FROM: file}}\n")
+	r.WriteFile("mesh.d/proxy.yaml", "# none\n")
 	runs(t, r, 6, "FROM=file", "-A")
 	if report := load.Stop(); report.Lost > 0 {
 		t.Errorf("lost %d of %d:\n%v", report.Lost, report.Total, report)
@@ -136,7 +137,7 @@ func TestProcessSettings_ChangeUnderLoad(t *testing.T) {
 // not accepted to another worker.
 func TestProcessSettings_FewerWorkersLoseNothing(t *testing.T) {
 	t.Parallel()
-	if !parts.InNetwork(t) {
+	if !parts.InOwnNetwork(t) {
 		return
 	}
 	text, err := os.ReadFile("../../packaging/sysctl.d/60-outrider.conf")
@@ -155,7 +156,7 @@ func TestProcessSettings_FewerWorkersLoseNothing(t *testing.T) {
 	r.StartReady()
 	load := r.StartLoad(1)
 	for _, workers := range []int{8, 1, 8, 1} {
-		r.Write("mesh.d/proxy.yaml", proxyConfig(fmt.Sprintf("concurrency: %d", workers)))
+		r.WriteFile("mesh.d/proxy.yaml", proxyConfig(fmt.Sprintf("concurrency: %d", workers)))
 		runs(t, r, workers)
 	}
 	if report := load.Stop(); report.Lost > 0 {

@@ -58,8 +58,8 @@ spec:
   host: echo.test
   trafficPolicy: {tls: {mode: ISTIO_MUTUAL}}
 `, p.serve(root)))
-	p.Write("root.pem", string(pkitest.PEM(root.Certificate)))
-	p.Write("token", istiod.Token(t, time.Hour))
+	p.WriteFile("root.pem", string(pkitest.PEM(root.Certificate)))
+	p.WriteFile("token", istiod.Token(t, time.Hour))
 	p.SetTOML(p.configuration(istiod.Address) + "[envoy]\nenabled = false\nbinary = \"/none\"\n" +
 		"[reload]\nwatch = false\n") // the test requests all reloads
 	return p
@@ -155,7 +155,7 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 		t.Errorf("the service was called by %q", got)
 	}
 	var status api.Status
-	p.JSON(&status, "status", "--json")
+	p.OutriderJSON(&status, "status", "--json")
 	if status.State != api.StateRunning || !status.Ready || len(status.Epochs) > 0 ||
 		status.Envoy.Enabled || len(p.ProcessIDs("envoy")) > 0 {
 		t.Errorf("status: %+v", status)
@@ -168,7 +168,7 @@ func TestProxyless_ClientCallsThroughIstiod(t *testing.T) {
 	}
 	p.SetTOML(strings.Replace(string(config), "[node]\n",
 		"[node]\nlabels = { app = \"web\" }\n", 1))
-	if result := p.Outrider("reload"); result.Exit != 0 ||
+	if result := p.Outrider("reload"); result.ExitCode != 0 ||
 		!strings.Contains(result.Out, "applied in place") {
 		t.Errorf("reload: %+v\n%s", result, daemon.Output())
 	}

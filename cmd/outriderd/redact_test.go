@@ -16,7 +16,7 @@ func TestLog_RedactsEnvoysQuotes(t *testing.T) {
 	const credential, why = "s3cret-value",
 		"Unable to unpack as envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 	r := rig.New(t, rig.Options{Race: true})
-	r.Write("override.json",
+	r.WriteFile("override.json",
 		`{"static_resources": {"clusters": [{"name": "a", "connect_timeout": "1s", "typed_extension_protocol_options": {
 		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": {
 			"@type": "type.googleapis.com/envoy.config.core.v3.HeaderValue", "key": "x", "value": "`+credential+`"}}}]}}`)
@@ -34,8 +34,8 @@ func TestLog_RedactsEnvoysQuotes(t *testing.T) {
 	daemon = r.StartReady()
 	r.SetTOML("[reload]\nwatch = false\nvalidate = false\n[envoy]\n" + override)
 	reload := r.Outrider("reload")
-	if reload.Exit != 1 || !strings.Contains(reload.Err, why) {
-		t.Errorf("reload: exit %d: %s", reload.Exit, reload.Err)
+	if reload.ExitCode != 1 || !strings.Contains(reload.Err, why) {
+		t.Errorf("reload: exit %d: %s", reload.ExitCode, reload.Err)
 	}
 	for from, told := range map[string]string{"log": daemon.Output(), "reload": reload.Out +
 		reload.Err,

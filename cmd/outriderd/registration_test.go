@@ -48,10 +48,10 @@ func newRegistered(t *testing.T, environment ...string) *registered {
 		r.WebYAML(r.Ports.Backend))
 	address, _ := c.Istiod(environment...)
 	r.gate = newGate(t, address)
-	r.Write("root.pem", c.Root("vm"))
-	r.Write("token", c.Token("vm", "web"))
-	r.Write("mesh.d/web.yaml", "")
-	r.Write("up", "")
+	r.WriteFile("root.pem", c.IstiodRootCertificates("vm"))
+	r.WriteFile("token", c.Token("vm", "web"))
+	r.WriteFile("mesh.d/web.yaml", "")
+	r.WriteFile("up", "")
 	r.SetTOML(fmt.Sprintf(`[node]
 ip = "127.0.0.1"
 namespace = "vm"
@@ -96,13 +96,13 @@ func (r *registered) discoveryd(grace time.Duration) (address string, kill func(
 	template.DNSNames = []string{cluster.IstiodServerName}
 	chain, key := authority.Issue(r.t, template)
 	for name, text := range map[string]string{"server.pem": string(chain), "server.key": string(key),
-		"root.pem":       r.cluster.Root("vm") + string(pkitest.PEM(authority.Certificate)),
+		"root.pem":       r.cluster.IstiodRootCertificates("vm") + string(pkitest.PEM(authority.Certificate)),
 		"none/mesh.yaml": ""} {
-		r.Write(name, text)
+		r.WriteFile(name, text)
 	}
 	address = fmt.Sprintf("127.0.0.1:%d", parts.FreePort(r.t))
 	process := parts.StartProcess(r.t, parts.Discoveryd{Folder: r.path("none"), TLS: address,
-		More: fmt.Sprintf(`[tls]
+		ExtraConfig: fmt.Sprintf(`[tls]
 cert_file = %q
 key_file = %q
 [auth]
@@ -129,7 +129,7 @@ func TestRegistration_HealthReachesIstiod(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	var status api.Status
-	if r.JSON(&status, "status", "--json"); status.Health == nil ||
+	if r.OutriderJSON(&status, "status", "--json"); status.Health == nil ||
 		status.Health.State != "healthy" {
 		t.Errorf("%+v", status.Health)
 	}
@@ -143,13 +143,13 @@ func TestRegistration_HealthReachesIstiod(t *testing.T) {
 			t.Errorf("outrider status does not show %q:\n%s", want, out)
 		}
 	}
-	r.Write("up", "")
+	r.WriteFile("up", "")
 	r.await(10*time.Second, "True")
-	if result := r.Outrider("drain"); result.Exit != 0 {
+	if result := r.Outrider("drain"); result.ExitCode != 0 {
 		t.Fatalf("%+v", result)
 	}
 	r.await(5*time.Second, "False the proxy drains")
-	if result := r.Outrider("undrain"); result.Exit != 0 {
+	if result := r.Outrider("undrain"); result.ExitCode != 0 {
 		t.Fatalf("%+v", result)
 	}
 	r.await(10*time.Second, "True")
@@ -174,7 +174,7 @@ func TestRegistration_SurvivesRestarts(t *testing.T) {
 	seen := r.cluster.WatchEntry("vm", "web-127.0.0.1", cluster.WorkloadEntry.Identity)
 	load := r.StartLoad(0.2)
 	for range 2 {
-		if result := r.Outrider("reload"); result.Exit != 0 { // starts an overlap of two Envoys
+		if result := r.Outrider("reload"); result.ExitCode != 0 { // starts an overlap of two Envoys
 			t.Fatalf("reload: %+v\n%s", result, r.Daemon().Output())
 		}
 		r.KillAgent()
@@ -235,7 +235,7 @@ func TestRegistration_SurvivesAnIstiod(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.await(10*time.Second, "False exit status 1")
-		r.Write("up", "")
+		r.WriteFile("up", "")
 		now = r.await(10*time.Second, "True")
 	}
 	if report := load.Stop(); report.Lost > 0 || report.Total == 0 {

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 func current(t *testing.T, r *rig.Rig) api.Epoch {
 	t.Helper()
 	var status api.Status
-	r.JSON(&status, "status")
+	r.OutriderJSON(&status, "status")
 	for _, epoch := range status.Epochs {
 		if epoch.State == api.EpochLive {
 			return epoch
@@ -48,8 +48,8 @@ func TestAgent_ServesReloadsAndStops(t *testing.T) {
 	}
 
 	result := r.Outrider("reload")
-	if result.Exit != 0 || !strings.Contains(result.Out, "0 → 1") {
-		t.Fatalf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	if result.ExitCode != 0 || !strings.Contains(result.Out, "0 → 1") {
+		t.Fatalf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
 	}
 	second := current(t, r)
 	if second.Number != 1 || second.Mode != "hot-restart" || second.PID == first.PID {
@@ -93,9 +93,9 @@ func TestReload_BrokenChangeHasNoEffect(t *testing.T) {
 	} {
 		r.SetTOML(broken.toml)
 		result := r.Outrider("reload")
-		if result.Exit != 1 || !strings.Contains(result.Err, broken.says) ||
+		if result.ExitCode != 1 || !strings.Contains(result.Err, broken.says) ||
 			!strings.Contains(result.Err, "epoch 0") {
-			t.Errorf("%s: exit %d: %s%s", broken.name, result.Exit, result.Out, result.Err)
+			t.Errorf("%s: exit %d: %s%s", broken.name, result.ExitCode, result.Out, result.Err)
 		}
 		if now := current(t, r); now.PID != before.PID {
 			t.Errorf("%s: another epoch serves: %+v", broken.name, now)
@@ -105,8 +105,8 @@ func TestReload_BrokenChangeHasNoEffect(t *testing.T) {
 		}
 	}
 	r.SetTOML("[reload]\nwatch = false\n")
-	if result := r.Outrider("reload"); result.Exit != 0 {
-		t.Errorf("reload after three refused ones: exit %d: %s", result.Exit, result.Err)
+	if result := r.Outrider("reload"); result.ExitCode != 0 {
+		t.Errorf("reload after three refused ones: exit %d: %s", result.ExitCode, result.Err)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestReload_EpochOnlyIfNeeded(t *testing.T) {
 	r.SetTOML("[log]\nlevel = \"info\"\n")
 	rig.Eventually(t, time.Minute, "the log level is applied", func() bool {
 		var levels api.LogLevels
-		r.JSON(&levels, "log-level")
+		r.OutriderJSON(&levels, "log-level")
 		return levels.Agent == "info"
 	})
 	if n := epochs(); n != 0 {
@@ -133,7 +133,7 @@ func TestAgent_AdoptsAfterKill(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
 	r.StartReady()
-	if result := r.Outrider("reload"); result.Exit != 0 {
+	if result := r.Outrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %s", result.Err)
 	}
 	before := current(t, r)
@@ -145,7 +145,7 @@ func TestAgent_AdoptsAfterKill(t *testing.T) {
 	if now := current(t, r); now.PID != before.PID || now.Number != before.Number {
 		t.Errorf("adopted %+v, not %+v", now, before)
 	}
-	if result := r.Outrider("reload"); result.Exit != 0 {
+	if result := r.Outrider("reload"); result.ExitCode != 0 {
 		t.Errorf("reload after adoption: %s", result.Err)
 	}
 	if now := current(t, r); now.Number != before.Number+1 {
@@ -173,7 +173,7 @@ func TestKeeper_ReplacedInPlace(t *testing.T) {
 	if now := current(t, r); now.PID != before.PID {
 		t.Errorf("Envoy %d became %d", before.PID, now.PID)
 	}
-	if result := r.Outrider("reload"); result.Exit != 0 {
+	if result := r.Outrider("reload"); result.ExitCode != 0 {
 		t.Errorf("reload: %s", result.Err)
 	}
 }
@@ -208,10 +208,10 @@ func TestBootstrapFiles_AwaitedAndWatched(t *testing.T) {
 		ready, why := r.Ready()
 		return !ready && strings.Count(why, certificate) == 1
 	})
-	r.Write("certificate.pem", "one")
+	r.WriteFile("certificate.pem", "one")
 	r.WaitReady(20 * time.Second)
-	r.Write("certificate.pem", "one")
-	r.Write("certificate.pem", "two")
+	r.WriteFile("certificate.pem", "one")
+	r.WriteFile("certificate.pem", "two")
 	rig.Eventually(t, time.Minute, "changed content starts an epoch",
 		func() bool { return current(t, r).Number == 1 })
 	if epoch := current(t, r); !strings.Contains(epoch.Reason, "certificate.pem") {
@@ -265,8 +265,8 @@ func TestLogLevels(t *testing.T) {
 		{"envoy=error", 0, ""},
 	} {
 		result := r.Outrider("log-level", c.argument)
-		if result.Exit != c.exit || !strings.HasPrefix(result.Err, c.says) {
-			t.Errorf("%s: exit %d: %s%s", c.argument, result.Exit, result.Out, result.Err)
+		if result.ExitCode != c.exit || !strings.HasPrefix(result.Err, c.says) {
+			t.Errorf("%s: exit %d: %s%s", c.argument, result.ExitCode, result.Out, result.Err)
 		}
 	}
 }
@@ -275,7 +275,7 @@ func TestLogLevels(t *testing.T) {
 func conditions(t *testing.T, r *rig.Rig) []string {
 	t.Helper()
 	var status api.Status
-	r.JSON(&status, "status")
+	r.OutriderJSON(&status, "status")
 	var all []string
 	for _, condition := range status.Conditions {
 		all = append(all, condition.Sentence)

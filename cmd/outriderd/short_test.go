@@ -56,18 +56,18 @@ func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 	const toml = "[envoy]\nrestart_backoff_min = \"50s\"\nrestart_backoff_max = \"60s\"\n"
 	r := rig.New(t, rig.Options{TOML: toml})
 	r.StartReady()
-	first := r.Live().PID
+	first := r.LiveEpoch().PID
 	r.Signal(first, syscall.SIGKILL)
 	rig.Eventually(t, time.Minute, "the guard has brought Envoy back", func() bool {
 		ready, _ := r.Ready()
 		now := r.ProcessIDs("envoy") // the killed Envoy may not have exited yet
 		return ready && len(now) == 1 && now[0] != first
 	})
-	r.Signal(r.Live().PID, syscall.SIGKILL)
+	r.Signal(r.LiveEpoch().PID, syscall.SIGKILL)
 	rig.Eventually(t, time.Minute, "the guard waits",
 		func() bool { return len(r.ProcessIDs("envoy")) == 0 })
 	r.KillAgent()
-	r.Write("bad.json", "{")
+	r.WriteFile("bad.json", "{")
 	r.SetTOML(toml + fmt.Sprintf("bootstrap_override = %q\n", filepath.Join(r.Dir, "bad.json")))
 	daemon := r.StartReady()
 	if code, _, err := r.Get("/hello"); code != 200 {
@@ -80,7 +80,7 @@ func TestStart_BadConfigurationKeepsLastGood(t *testing.T) {
 		t.Error("the agent has exited")
 	}
 	r.SetTOML(toml)
-	if told := r.Outrider("reload"); told.Exit != 0 {
-		t.Errorf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	if told := r.Outrider("reload"); told.ExitCode != 0 {
+		t.Errorf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 }

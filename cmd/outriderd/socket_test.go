@@ -55,10 +55,10 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	} {
 		r.SetTOML(refused.toml)
 		told := r.Outrider("reload")
-		if told.Exit != api.ExitRefused || !strings.Contains(told.Err, refused.says) ||
+		if told.ExitCode != api.ExitRefused || !strings.Contains(told.Err, refused.says) ||
 			!strings.Contains(told.Err, refused.fix) ||
 			refused.fix != "" && !strings.Contains(told.Err, "xds.socket: ") {
-			t.Errorf("%s: exit %d: %s%s", refused.name, told.Exit, told.Out, told.Err)
+			t.Errorf("%s: exit %d: %s%s", refused.name, told.ExitCode, told.Out, told.Err)
 		}
 		if now := current(t, r); now.PID != before.PID || !there("xds.sock") {
 			t.Errorf("%s: epoch %+v", refused.name, now)
@@ -67,8 +67,8 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	follows("after what was refused")
 
 	r.SetTOML(at(path("xds2.sock"), ""))
-	if told := r.Outrider("reload"); told.Exit != 0 || !strings.Contains(told.Out, "0 → 1") {
-		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	if told := r.Outrider("reload"); told.ExitCode != 0 || !strings.Contains(told.Out, "0 → 1") {
+		t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	if !there("xds.sock") || !there("xds2.sock") {
 		t.Errorf("while both epochs live: xds.sock %v, xds2.sock %v", there("xds.sock"),
@@ -78,19 +78,21 @@ func TestXDSSocket_MovesOnReload(t *testing.T) {
 	// Change the socket back, and kill the agent while both epochs run. The draining epoch
 	// continues to serve without an xDS stream.
 	r.SetTOML(at(path("xds.sock"), ""))
-	if told := r.Outrider("reload"); told.Exit != 0 {
-		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	if told := r.Outrider("reload"); told.ExitCode != 0 {
+		t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	r.KillAgent()
 	r.StartReady()
 	follows("of the next agent")
 	r.SetTOML(at(path("xds2.sock"), "")) // the killed agent has left a socket at this path
-	if told := r.Outrider("reload"); told.Exit != 0 {
-		t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	if told := r.Outrider("reload"); told.ExitCode != 0 {
+		t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 	follows("at a socket that was left behind")
-	if told := r.Outrider("reload"); told.Exit != 0 || there("xds.sock") || !there("xds2.sock") {
-		t.Errorf("the next reload closes the old socket: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	if told := r.Outrider("reload"); told.ExitCode != 0 || there("xds.sock") ||
+		!there("xds2.sock") {
+		t.Errorf("the next reload closes the old socket: exit %d: %s%s", told.ExitCode, told.Out,
+			told.Err)
 	}
 	follows("once the old socket is gone")
 	if lost := stop(); len(lost) > 0 {

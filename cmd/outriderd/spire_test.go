@@ -119,7 +119,7 @@ func TestIdentity_EnvoyGetsItsCertificateFromSPIRE(t *testing.T) {
 	t.Parallel()
 	i := newIdentified(t)
 	dir := parts.ShortDir(t)
-	i.Write("conf.d/60-spire.toml",
+	i.WriteFile("conf.d/60-spire.toml",
 		"[identity]\nprovider = \"spire\"\ncert_file = \"\"\nkey_file = \"\"\nroot_ca_file = \"\"\n"+
 			"spire_socket = \""+dir+"/spire.sock\"\n")
 	i.Start()
@@ -128,7 +128,7 @@ func TestIdentity_EnvoyGetsItsCertificateFromSPIRE(t *testing.T) {
 	i.startSPIRE(dir)
 	shown := func() api.Identity {
 		var identities []api.Identity
-		i.JSON(&identities, "certs", "--json")
+		i.OutriderJSON(&identities, "certs", "--json")
 		all := map[string]api.Identity{}
 		for _, s := range identities {
 			all[s.Name] = s

@@ -23,10 +23,10 @@ func TestStatusHTML_InABrowser(t *testing.T) {
 	upstream := httptest.NewTLSServer(http.NotFoundHandler())
 	defer upstream.Close()
 	r := rig.New(t, rig.Options{Race: true})
-	r.Write("roots.pem",
+	r.WriteFile("roots.pem",
 		string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
 			Bytes: upstream.Certificate().Raw})))
-	r.Write("mesh.d/far.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
+	r.WriteFile("mesh.d/far.yaml", fmt.Sprintf(`apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: far}
 spec:
@@ -43,10 +43,10 @@ spec:
   trafficPolicy: {tls: {mode: SIMPLE, caCertificates: %s, subjectAltNames: [example.com]}}
 `, parts.FreePort(t), filepath.Join(r.Dir, "roots.pem")))
 	r.StartReady()
-	r.Write("mesh.d/broken.yaml",
+	r.WriteFile("mesh.d/broken.yaml",
 		"apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: x}\n"+
 			"spec: {hosts: ['<script>document.title=1</script>']}\n")
-	if reload := r.Outrider("reload"); reload.Exit != 0 {
+	if reload := r.Outrider("reload"); reload.ExitCode != 0 {
 		t.Fatalf("reload: %s", reload.Err)
 	}
 

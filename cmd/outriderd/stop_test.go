@@ -21,7 +21,7 @@ func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 	daemon := r.StartReady()
 	running := r.StartLoad(0.25)
 	rig.Eventually(t, time.Minute, "the load runs, and has its 86 connections",
-		func() bool { return r.Live().Connections >= 86 })
+		func() bool { return r.LiveEpoch().Connections >= 86 })
 	running.Mark("stop")
 	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
@@ -62,14 +62,14 @@ func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = blackHole.Close() }()
-	r.Write("override.json", fault.NeverLiveConfig(blackHole.Addr().(*net.TCPAddr).Port))
+	r.WriteFile("override.json", fault.NeverLiveConfig(blackHole.Addr().(*net.TCPAddr).Port))
 	r.SetTOML(toml + fmt.Sprintf("bootstrap_override = %q\n",
 		filepath.Join(r.Dir, "override.json")))
 	reloaded := make(chan rig.Result, 1)
 	go func() { reloaded <- r.Outrider("reload") }()
 	r.AwaitEpochState(api.EpochStarting, time.Minute)
 	rig.Eventually(t, time.Minute, "the admin interface is closed",
-		func() bool { return r.AdminAnswers() != nil })
+		func() bool { return r.CheckAdmin() != nil })
 
 	began := time.Now()
 	if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {
@@ -92,7 +92,7 @@ func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	if took := time.Since(began); took > longest/2 {
 		t.Errorf("the stop took %v, the request 8 seconds of it", took)
 	}
-	if result := <-reloaded; result.Exit == 0 {
+	if result := <-reloaded; result.ExitCode == 0 {
 		t.Errorf("the reload: %+v", result)
 	}
 }

@@ -169,7 +169,7 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 				"\"50s\"\nparent_shutdown_duration = \"55s\"\nmaximum_drain_duration = \"50s\"\n"
 			r := rig.New(t, rig.Options{TOML: toml})
 			s := scene{r, unusualOf(t, r)}
-			r.Write("override.json", s.override(r.Ports.Backend))
+			r.WriteFile("override.json", s.override(r.Ports.Backend))
 			with := toml + fmt.Sprintf("bootstrap_override = %q\n",
 				filepath.Join(r.Dir, "override.json"))
 			r.SetTOML(with)
@@ -190,8 +190,8 @@ func TestStop_InOverlapCutsNoRequest(t *testing.T) {
 				next = toml
 			}
 			r.SetTOML(next + "concurrency = 1\n")
-			if told := r.Outrider("reload"); told.Exit != 0 {
-				t.Fatalf("reload: exit %d: %s%s", told.Exit, told.Out, told.Err)
+			if told := r.Outrider("reload"); told.ExitCode != 0 {
+				t.Fatalf("reload: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 			}
 			began := time.Now()
 			if err := daemon.Process.Signal(syscall.SIGTERM); err != nil {

@@ -37,11 +37,11 @@ spec:
 	r.StartReady()
 	limited := func() bool { code, _, err := r.Get("/"); return err == nil && code == 503 }
 	rig.Eventually(t, time.Minute, "requests are limited", limited)
-	if told := r.Outrider("mesh", "check"); told.Exit != 0 || told.Err != "" {
-		t.Errorf("check: exit %d: %s%s", told.Exit, told.Out, told.Err)
+	if told := r.Outrider("mesh", "check"); told.ExitCode != 0 || told.Err != "" {
+		t.Errorf("check: exit %d: %s%s", told.ExitCode, told.Out, told.Err)
 	}
 
-	r.Write("mesh.d/limit.yaml", strings.Replace(limit, "token_bucket:", "token_buckets:", 1))
+	r.WriteFile("mesh.d/limit.yaml", strings.Replace(limit, "token_bucket:", "token_buckets:", 1))
 	file := filepath.Join(r.Dir, "mesh.d", "limit.yaml")
 	wrong := file + ":18: EnvoyFilter default/limit: spec.configPatches[0].patch.value.typed_config." +
 		`token_buckets: LocalRateLimit has no field "token_buckets"; did you mean token_bucket?`
@@ -49,8 +49,9 @@ spec:
 		return strings.Contains(r.Outrider("status").Out, wrong)
 	})
 	for _, arguments := range [][]string{{"mesh", "check"}, {"mesh", "check", file}} {
-		if told := r.Outrider(arguments...); told.Exit != api.ExitRefused || !strings.Contains(told.Err, wrong) {
-			t.Errorf("%s: exit %d: %s%s", arguments, told.Exit, told.Out, told.Err)
+		if told := r.Outrider(arguments...); told.ExitCode != api.ExitRefused ||
+			!strings.Contains(told.Err, wrong) {
+			t.Errorf("%s: exit %d: %s%s", arguments, told.ExitCode, told.Out, told.Err)
 		}
 	}
 	if !limited() {
@@ -59,8 +60,8 @@ spec:
 	if said := r.Daemon().Output(); strings.Contains(said, "Unknown field") {
 		t.Errorf("Envoy got the field: %s", said)
 	}
-	r.Write("mesh.d/limit.yaml", limit)
+	r.WriteFile("mesh.d/limit.yaml", limit)
 	rig.Eventually(t, time.Minute, "the error is gone", func() bool {
-		return r.Outrider("mesh", "check").Exit == 0
+		return r.Outrider("mesh", "check").ExitCode == 0
 	})
 }

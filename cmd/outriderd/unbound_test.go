@@ -42,7 +42,7 @@ func TestGateway_PortTaken(t *testing.T) {
 			"web.yaml": edge("first", first, "0.0.0.0")}})
 	r.Start()
 	rig.Eventually(t, time.Minute, "the agent answers", func() bool {
-		return r.Outrider("status").Exit == 0
+		return r.Outrider("status").ExitCode == 0
 	})
 	reports := func(file, gateway string, port int) {
 		t.Helper()
@@ -61,8 +61,9 @@ func TestGateway_PortTaken(t *testing.T) {
 		if strings.Contains(said, "0.yaml") {
 			t.Errorf("the EnvoyFilter is blamed: %s", said)
 		}
-		if out := r.Outrider("mesh", "check"); out.Exit != 1 || !strings.Contains(fmt.Sprint(out),
-			"error: "+want[0]) {
+		if out := r.Outrider("mesh", "check"); out.ExitCode != 1 ||
+			!strings.Contains(fmt.Sprint(out),
+				"error: "+want[0]) {
 			t.Errorf("mesh check: %v", out)
 		}
 	}
@@ -78,22 +79,23 @@ func TestGateway_PortTaken(t *testing.T) {
 		ready, why := r.Ready()
 		return !ready && strings.Contains(why, "none of the listeners")
 	})
-	r.Write("mesh.d/other.yaml", edge("free", free, "127.0.0.1"))
+	r.WriteFile("mesh.d/other.yaml", edge("free", free, "127.0.0.1"))
 	answers("free", free)
 	r.WaitReady(time.Minute)
-	r.Write("mesh.d/second.yaml", edge("second", second, "0.0.0.0"))
+	r.WriteFile("mesh.d/second.yaml", edge("second", second, "0.0.0.0"))
 	reports("second.yaml", "second", second)
-	if out := r.Outrider("reload"); out.Exit != 0 {
+	if out := r.Outrider("reload"); out.ExitCode != 0 {
 		t.Errorf("reload: %v", out)
 	}
 	reports("web.yaml", "first", first)
 	reports("second.yaml", "second", second)
 	r.WaitReady(time.Minute)
-	r.Write("mesh.d/second.yaml", strings.ReplaceAll(edge("second", second, "0.0.0.0"), "status: 204",
+	r.WriteFile("mesh.d/second.yaml", strings.ReplaceAll(edge("second", second, "0.0.0.0"),
+		"status: 204",
 		"status: 204, body: {string: x}"))
 	reports("second.yaml", "second", second)
 
-	r.Write("mesh.d/other.yaml", edge("free", third, "0.0.0.0"))
+	r.WriteFile("mesh.d/other.yaml", edge("free", third, "0.0.0.0"))
 	reports("other.yaml", "free", third)
 	answers("free", free) // its previous port, while the new one is in use
 
@@ -107,7 +109,7 @@ func TestGateway_PortTaken(t *testing.T) {
 	rig.Eventually(t, time.Minute, "no condition is left", func() bool {
 		return len(conditions(t, r)) == 0
 	})
-	if out := r.Outrider("mesh", "check"); out.Exit != 0 {
+	if out := r.Outrider("mesh", "check"); out.ExitCode != 0 {
 		t.Errorf("mesh check: %v", out)
 	}
 }
@@ -125,7 +127,7 @@ func TestReadiness_FirstListenersRefused(t *testing.T) {
 		ready, why := r.Ready()
 		return !ready && strings.Contains(why, "Envoy refused all of its first Listeners")
 	})
-	r.Write("mesh.d/0.yaml", healthCheck(""))
+	r.WriteFile("mesh.d/0.yaml", healthCheck(""))
 	r.WaitReady(time.Minute)
 	rig.Eventually(t, time.Minute, "no condition is left", func() bool {
 		return len(conditions(t, r)) == 0

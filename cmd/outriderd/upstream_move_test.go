@@ -17,7 +17,7 @@ import (
 func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 	t.Parallel()
 	r := rig.New(t, rig.Options{Race: true})
-	r.Write("istio.d/web.yaml", r.WebYAML(r.Ports.Backend))
+	r.WriteFile("istio.d/web.yaml", r.WebYAML(r.Ports.Backend))
 	servers := map[string]*parts.Process{}
 	var addresses []string
 	for range 2 {
@@ -33,7 +33,7 @@ func TestUpstream_MovesToAnotherAddress(t *testing.T) {
 		t.Helper()
 		var status api.Status
 		rig.Eventually(t, time.Minute, "the agent is connected", func() bool {
-			r.JSON(&status, "status", "--json")
+			r.OutriderJSON(&status, "status", "--json")
 			return status.Discovery.State == "connected" && status.Discovery.Address != other
 		})
 		if len(status.Conditions) > 0 {

@@ -35,9 +35,9 @@ func newUpstreamed(t *testing.T) *upstreamed {
 		u.ports[i] = parts.FreePort(t)
 	}
 	u.address = fmt.Sprintf("127.0.0.1:%d", u.ports[0])
-	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
+	u.WriteFile("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
 	// invalid, but ignored while [discovery] address is set
-	u.Write("mesh.d/web.yaml", "not: [valid")
+	u.WriteFile("mesh.d/web.yaml", "not: [valid")
 	u.mesh, u.env = "enableAutoMtls: false\n", nil
 	u.startIstiod()
 	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address))
@@ -54,7 +54,7 @@ func (u *upstreamed) awaitState(wanted ...string) api.Discovery {
 	u.t.Helper()
 	var status api.Status
 	rig.Eventually(u.t, time.Minute, "discovery is "+strings.Join(wanted, " or "), func() bool {
-		u.JSON(&status, "status", "--json")
+		u.OutriderJSON(&status, "status", "--json")
 		return slices.Contains(wanted, status.Discovery.State)
 	})
 	return status.Discovery
@@ -78,7 +78,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	var status api.Status
-	if u.JSON(&status, "status", "--json"); len(status.Conditions) > 0 {
+	if u.OutriderJSON(&status, "status", "--json"); len(status.Conditions) > 0 {
 		t.Errorf("conditions %+v", status.Conditions)
 	}
 	follows := func() { // waits until Envoy has accepted configuration from istiod
@@ -90,7 +90,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 	}
 	follows()
 	load := u.StartLoad(0.2)
-	if result := u.Outrider("reload"); result.Exit != 0 { // starts an overlap of two Envoys
+	if result := u.Outrider("reload"); result.ExitCode != 0 { // starts an overlap of two Envoys
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 	}
 	restart := func(state string) { // Envoy continues to serve, and connects to the next agent
@@ -109,7 +109,7 @@ func TestUpstream_NothingIsLostWhateverRestarts(t *testing.T) {
 		t.Errorf("outrider status does not show the loss:\n%s", out)
 	}
 	// the new epoch receives its resources from the agent's cache
-	if result := u.Outrider("reload"); result.Exit != 0 {
+	if result := u.Outrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload without istiod: %+v\n%s", result, u.Daemon().Output())
 	}
 	u.awaitState("cached")
@@ -144,14 +144,14 @@ func TestUpstream_ReloadSwitchesBetweenServers(t *testing.T) {
 	t.Parallel()
 	u := newUpstreamed(t)
 	upstream := fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n", u.address)
-	u.Write("mesh.d/web.yaml", u.WebYAML(u.Ports.Backend))
+	u.WriteFile("mesh.d/web.yaml", u.WebYAML(u.Ports.Backend))
 	u.SetTOML("")
 	u.StartReady()
 	u.serves()
 	load := u.StartLoad(0.2)
 	for _, step := range []struct{ toml, state string }{{upstream, "connected"}, {"", "embedded"}} {
 		u.SetTOML(step.toml)
-		if result := u.Outrider("reload"); result.Exit != 0 {
+		if result := u.Outrider("reload"); result.ExitCode != 0 {
 			t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 		}
 		u.awaitState(step.state)
@@ -197,9 +197,9 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 		pkitest.PEM(other.Certificate))), "\n", "\n    ") + "\n"
 	u.startIstiod()
 	chain, key := root.Issue(t, pkitest.Leaf("web", time.Hour))
-	u.Write("cert.pem", string(chain))
-	u.Write("key.pem", string(key))
-	u.Write("root.pem", string(pkitest.PEM(root.Certificate)))
+	u.WriteFile("cert.pem", string(chain))
+	u.WriteFile("key.pem", string(key))
+	u.WriteFile("root.pem", string(pkitest.PEM(root.Certificate)))
 	output := filepath.Join(u.Dir, "output")
 	if err := os.Mkdir(output, 0o700); err != nil {
 		t.Fatal(err)
@@ -236,7 +236,7 @@ func TestUpstream_TrustBundleIsMerged(t *testing.T) {
 	u.SetTOML(configuration)
 	u.StartReady()
 	u.SetTOML("")
-	if result := u.Outrider("reload"); result.Exit != 0 {
+	if result := u.Outrider("reload"); result.ExitCode != 0 {
 		t.Fatalf("reload: %+v\n%s", result, u.Daemon().Output())
 	}
 }

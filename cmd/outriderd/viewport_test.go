@@ -44,12 +44,12 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	r := rig.New(t, rig.Options{Race: true})
 	const short = "[envoy]\ndrain_duration = \"1s\"\nparent_shutdown_duration = \"2s\"\n"
 	custom := func(number, port int) string {
-		r.Write("custom.yaml", fmt.Sprintf(customFormat, r.Ports.Admin, port, number))
+		r.WriteFile("custom.yaml", fmt.Sprintf(customFormat, r.Ports.Admin, port, number))
 		return short + fmt.Sprintf("custom_config_file = %q\n", filepath.Join(r.Dir, "custom.yaml"))
 	}
 	r.SetTOML(custom(1, r.Ports.HTTP))
 	if checked := r.Outrider("config", "check",
-		filepath.Join(r.Dir, "outrider.toml")); checked.Exit != 0 {
+		filepath.Join(r.Dir, "outrider.toml")); checked.ExitCode != 0 {
 		t.Errorf("config check: %s%s", checked.Out, checked.Err)
 	}
 	daemon := r.StartReady()
@@ -80,7 +80,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 		if code, body, err := r.Get("/"); code != 200 || !strings.HasPrefix(body, "custom") {
 			t.Errorf("%s: %d %s %v", when, code, body, err)
 		}
-		if clusters := r.Outrider("proxy", "status"); clusters.Exit != 0 {
+		if clusters := r.Outrider("proxy", "status"); clusters.ExitCode != 0 {
 			t.Errorf("%s: proxy status: %s", when, clusters.Err)
 		}
 	}
@@ -93,8 +93,8 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	reload := func(exit int, toml string) {
 		t.Helper()
 		r.SetTOML(toml)
-		if result := r.Outrider("reload"); result.Exit != exit {
-			t.Fatalf("reload: exit %d, should be %d: %s%s", result.Exit, exit, result.Out,
+		if result := r.Outrider("reload"); result.ExitCode != exit {
+			t.Fatalf("reload: exit %d, should be %d: %s%s", result.ExitCode, exit, result.Out,
 				result.Err)
 		}
 	}
@@ -108,7 +108,7 @@ func TestCustomConfigFile_HasTheViewsPort(t *testing.T) {
 	envoys("to the next agent")
 	reload(0, custom(2, r.Ports.HTTP))
 	envoys("after a reload")
-	r.Signal(r.Live().PID, 11)
+	r.Signal(r.LiveEpoch().PID, 11)
 	envoys("after a crash")
 	reload(0, short)
 	views("without the file")

@@ -63,8 +63,8 @@ func (p *Page) Term(term, text string) {
 	p.lines(text)
 }
 
-// More adds a paragraph to the description of the last term.
-func (p *Page) More(text string) {
+// TermParagraph adds a paragraph to the description of the last term.
+func (p *Page) TermParagraph(text string) {
 	p.roff.WriteString(".IP\n")
 	p.lines(text)
 }
@@ -79,8 +79,8 @@ func (p *Page) Example(text string) {
 	p.roff.WriteString(".fi\n.RE\n")
 }
 
-// Usage writes a line of the synopsis, which is in roff.
-func (p *Page) Usage(roff string) {
+// SynopsisLine writes a line of the synopsis, which is in roff.
+func (p *Page) SynopsisLine(roff string) {
 	p.paragraph()
 	p.roff.WriteString(".nh\n" + roff + "\n.hy\n")
 }

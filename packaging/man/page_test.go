@@ -19,7 +19,7 @@ func TestPage(t *testing.T) {
 	p.Section("A SECTION")
 	p.Text("First, `--bold` text.\n.a line like a request\n\nSecond:\n  kept\n  as it is\nand on")
 	p.Term(Bold("-x"), `a "quoted" \ word`)
-	p.More("'more'")
+	p.TermParagraph("'more'")
 	p.Example("a\n  b\n")
 	p.SeeAlso("one(1)", "two.x(5)")
 	const want = `.TH TWO\-WORDS 1 "" Outrider "Manual of Outrider"

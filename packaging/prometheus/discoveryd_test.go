@@ -69,7 +69,7 @@ func newFleet(t *testing.T) *fleet {
 	port := parts.FreePort(t)
 	parts.StartProcess(t, parts.Discoveryd{Folder: filepath.Join(f.folder, "mesh"),
 		TLS: fmt.Sprintf("127.0.0.1:%d", port), Monitoring: fmt.Sprintf("127.0.0.1:%d", f.monitoring),
-		More: fmt.Sprintf(`[tls]
+		ExtraConfig: fmt.Sprintf(`[tls]
 cert_file = "%[1]s/server.pem"
 key_file = "%[1]s/server.key"
 [ca]

@@ -39,8 +39,8 @@ func TestMetrics_FamiliesHoldNoNames(t *testing.T) {
 	s := newScene(t)
 	for _, mode := range []string{"default", "all"} {
 		if mode == "all" {
-			s.Write("conf.d/60-stats.toml", "[telemetry]\nstats = \"all\"\n")
-			if result := s.Outrider("reload"); result.Exit != 0 {
+			s.WriteFile("conf.d/60-stats.toml", "[telemetry]\nstats = \"all\"\n")
+			if result := s.Outrider("reload"); result.ExitCode != 0 {
 				t.Fatal(result.Err)
 			}
 		}

@@ -61,23 +61,23 @@ func TestDashboards_OfIstioHaveData(t *testing.T) {
 	chain, key := root.Issue(t, leaf)
 	// irate() compares the last two scrapes, so Envoy must flush its histograms between them. Its
 	// default interval is 5 s.
-	r.Write("flush.yaml", "stats_flush_interval: 1s\n")
+	r.WriteFile("flush.yaml", "stats_flush_interval: 1s\n")
 	toml := fmt.Sprintf("[envoy]\nbootstrap_override = %q\n", r.Dir+"/flush.yaml") +
 		"[node]\nip = \"127.0.0.1\"\nmetadata = {WORKLOAD_NAME = \"pay-v1\"}\n" +
 		"labels = {app = \"pay\"}\n[discovery]\n" +
 		fmt.Sprintf("mesh_config_file = %q\n[identity]\nprovider = \"files\"\n", r.Dir+"/meshconfig.yaml")
 	for name, text := range map[string][]byte{"cert_file": chain, "key_file": key,
 		"root_ca_file": pkitest.PEM(root.Certificate)} {
-		r.Write(name, string(text))
+		r.WriteFile(name, string(text))
 		toml += fmt.Sprintf("%s = %q\n", name, filepath.Join(r.Dir, name))
 	}
 	r.SetTOML(toml)
-	r.Write("meshconfig.yaml", "defaultProviders: {metrics: [prometheus]}\n")
+	r.WriteFile("meshconfig.yaml", "defaultProviders: {metrics: [prometheus]}\n")
 	ports := make([]int, 6)
 	for i := range ports {
 		ports[i] = parts.FreePort(t)
 	}
-	r.Write("mesh.d/web.yaml", fmt.Sprintf(workloadMesh, ports[0], ports[1], r.Ports.Backend,
+	r.WriteFile("mesh.d/web.yaml", fmt.Sprintf(workloadMesh, ports[0], ports[1], r.Ports.Backend,
 		r.Ports.Echo, ports[2], ports[3], ports[4], ports[5]))
 	r.StartReady()
 	rig.Eventually(t, time.Minute, "the service answers", func() bool {

@@ -97,9 +97,10 @@ spec:
   http: [{route: [{destination: {host: backend-%[1]d.internal, port: {number: 80}}}]}]
 `, i, r.Ports.Backend, host(i))
 	}
-	r.Write("mesh.d/edge.yaml", mesh.String())
-	r.Write("mesh.d/refused.yaml", "{apiVersion: networking.istio.io/v1, kind: VirtualService, "+
-		"metadata: {name: refused}, spec: {nosuch: 1}}")
+	r.WriteFile("mesh.d/edge.yaml", mesh.String())
+	r.WriteFile("mesh.d/refused.yaml",
+		"{apiVersion: networking.istio.io/v1, kind: VirtualService, "+
+			"metadata: {name: refused}, spec: {nosuch: 1}}")
 	r.StartReady()
 	for _, port := range []int{s.file, s.credential} {
 		rig.Eventually(t, time.Minute, "a listener has its certificate", func() bool {
@@ -136,9 +137,9 @@ func (s *scene) writeCertificates(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, folder := range []string{"tls", "credentials/edge"} {
-		s.Write(folder+"/tls.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
+		s.WriteFile(folder+"/tls.crt", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE",
 			Bytes: certificate})))
-		s.Write(folder+"/tls.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
+		s.WriteFile(folder+"/tls.key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
 			Bytes: encoded})))
 	}
 }

@@ -24,9 +24,9 @@ type Options struct {
 	Targets          []string
 	AllAtFirstTarget bool // all clients start at the first target, instead of being distributed
 	Clients          int  // number of clients, each with its own connection
-	// Connecting is the number of clients that may connect at the same time; 0: no limit. Without a
-	// limit, all clients of a fleet would compete for the CPUs of this host.
-	Connecting int
+	// MaxConnecting is the number of clients that may connect at the same time; 0: no limit.
+	// Without a limit, all clients of a fleet would compete for the CPUs of this host.
+	MaxConnecting int
 	// TLS returns the TLS configuration of a client's connections; nil: no TLS.
 	TLS   func(i int) *tls.Config
 	Delta bool // use incremental (delta) xDS
@@ -82,8 +82,8 @@ func Start(ctx context.Context, options Options) (*Load, error) {
 		fullIn: make([]time.Duration, options.Clients), allFull: make(chan struct{}),
 		received: map[string]ReceivedCounts{}, marks: map[*BytesWatch]struct{}{},
 	}
-	if options.Connecting > 0 {
-		l.slots = make(chan struct{}, options.Connecting)
+	if options.MaxConnecting > 0 {
+		l.slots = make(chan struct{}, options.MaxConnecting)
 	}
 	if options.SameNodeID {
 		l.nameCache = &nameCache{known: map[string][]string{}}
@@ -121,9 +121,9 @@ func (l *Load) Stop() error {
 	return l.group.Wait()
 }
 
-// WaitFull waits until every client has received everything that it requested. It returns, for each
-// client, the time that this took from opening the stream.
-func (l *Load) WaitFull(ctx context.Context) ([]time.Duration, error) {
+// WaitInitialResources waits until every client has received everything that it requested. It
+// returns, for each client, the time that this took from opening the stream.
+func (l *Load) WaitInitialResources(ctx context.Context) ([]time.Duration, error) {
 	select {
 	case <-l.allFull:
 		l.mu.Lock()

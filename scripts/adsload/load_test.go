@@ -68,7 +68,7 @@ func TestLoad_RequestsLikeEnvoy(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			full, err := load.WaitFull(ctx)
+			full, err := load.WaitInitialResources(ctx)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -120,7 +120,7 @@ func TestStart_ReportsMissingServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.WaitFull(t.Context()); err == nil {
+	if _, err := load.WaitInitialResources(t.Context()); err == nil {
 		t.Error("it is full")
 	}
 	if err := load.Stop(); err == nil {

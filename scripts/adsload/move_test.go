@@ -73,7 +73,7 @@ func TestLoad_MovesWithVersions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.WaitFull(ctx); err != nil {
+	if _, err := load.WaitInitialResources(ctx); err != nil {
 		t.Fatal(err)
 	}
 	before := load.Received()

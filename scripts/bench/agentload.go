@@ -60,7 +60,7 @@ root_ca_file = %[4]q
 func (r *realAgent) connected(t *stage) string {
 	var status api.Status
 	rig.Eventually(t, time.Minute, "the agent is connected", func() bool {
-		r.JSON(&status, "status", "--json")
+		r.OutriderJSON(&status, "status", "--json")
 		return status.Discovery.State == "connected"
 	})
 	return status.Discovery.Address

@@ -131,7 +131,7 @@ func (r agentsRun) measure() *agentsResult {
 	load := func(clients int, servers ...*discoveryServer) *adsload.Load {
 		options := adsload.Options{AllAtFirstTarget: true, Clients: clients, Delta: true,
 			SameNodeID: true,
-			TLS:        secure.client, Node: r.node, Connecting: r.connecting}
+			TLS:        secure.client, Node: r.node, MaxConnecting: r.connecting}
 		for _, server := range servers {
 			options.Targets = append(options.Targets, server.address)
 		}
@@ -139,7 +139,7 @@ func (r agentsRun) measure() *agentsResult {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := running.WaitFull(ctx); err != nil {
+		if _, err := running.WaitInitialResources(ctx); err != nil {
 			t.Fatal(err)
 		}
 		return running

@@ -150,7 +150,7 @@ func connect(t *stage, server *discoveryServer, clients int, while func(*adsload
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.WaitFull(ctx); err != nil {
+	if _, err := load.WaitInitialResources(ctx); err != nil {
 		t.Fatal(err)
 	}
 	took, processor = time.Since(begun), server.processor(t)-before

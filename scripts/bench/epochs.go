@@ -55,15 +55,15 @@ func epochs(t *stage, s settings) any {
 	time.Sleep(3 * time.Second) // undisturbed seconds for comparison
 	var reloads []time.Duration
 	for range s.epochs {
-		before := r.Live()
+		before := r.LiveEpoch()
 		running.Mark(markSwitch)
 		begun := time.Now()
-		if got := r.Outrider("reload"); got.Exit != 0 {
-			t.Errorf("reload: exit %d: %s%s", got.Exit, got.Out, got.Err)
+		if got := r.Outrider("reload"); got.ExitCode != 0 {
+			t.Errorf("reload: exit %d: %s%s", got.ExitCode, got.Out, got.Err)
 		}
 		reloads = append(reloads, time.Since(begun))
-		now := r.Live()
-		result.Live = append(result.Live, now.Live.Sub(now.Started))
+		now := r.LiveEpoch()
+		result.Live = append(result.Live, now.LiveSince.Sub(now.Started))
 		rig.Eventually(t, s.parentShutdown+time.Minute, "the epoch before has ended",
 			func() bool {
 				if rig.ProcessExists(before.PID) {
@@ -84,7 +84,7 @@ func epochs(t *stage, s settings) any {
 		median(result.Alone), median(reloads)
 	result.Ratio = float64(result.LiveMedian) / float64(max(1, result.AloneMedian))
 	fmt.Printf("requests %d, lost %d, to be tried again %d; generator late by %v at most\n",
-		result.Load.Total, result.Load.Lost, result.Load.Reuse, result.Load.Stall)
+		result.Load.Total, result.Load.Lost, result.Load.ReuseEOFs, result.Load.Stall)
 	fmt.Printf("blip %s, quiet maximum %s\n", millis(result.Blip), millis(result.Quiet))
 	fmt.Printf("spawn to LIVE: median %s, Envoy alone %s: ratio %.2f; reload command %s\n",
 		millis(result.LiveMedian), millis(result.AloneMedian),

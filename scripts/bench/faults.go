@@ -67,13 +67,13 @@ func inject(t *stage, one fault.Fault, options fault.Options, rounds int) *fault
 		result.Lost += outcome.AllLost()
 		result.Pardoned += outcome.AllowedLosses
 		result.Recovered = max(result.Recovered, outcome.Recovered)
-		if outcome.Figure != "" {
-			figures = append(figures, outcome.Figure)
+		if outcome.MeasuredFigure != "" {
+			figures = append(figures, outcome.MeasuredFigure)
 		}
 		if !ok || !outcome.OK() {
 			result.Failed++
 			t.Errorf("%s, round %d: lost %v; %s\n%v", one.Name, round+1, outcome.Lost,
-				strings.Join(outcome.Wrong, "; "), outcome.Report)
+				strings.Join(outcome.Errors, "; "), outcome.Report)
 		}
 	}
 	fmt.Printf("%-26s %5d %9d %6d %9d %12s %7d  %s  %s\n", one.Name, rounds, result.Requests,

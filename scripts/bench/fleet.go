@@ -63,9 +63,9 @@ func newUpstreamRig(t *stage, services int) *upstreamRig {
 	for i := range u.ports {
 		u.ports[i] = parts.FreePort(t)
 	}
-	u.Write("istio.d/services.yaml", mesh(services, u.Ports.HTTP, u.Ports.Backend))
+	u.WriteFile("istio.d/services.yaml", mesh(services, u.Ports.HTTP, u.Ports.Backend))
 	// the host to which the load sends requests
-	u.Write("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
+	u.WriteFile("istio.d/web.yaml", u.WebYAML(u.Ports.Backend))
 	u.startIstiod()
 	u.SetTOML(fmt.Sprintf("[discovery]\naddress = %q\nauth = \"none\"\n"+
 		"[envoy]\ntermination_drain_duration = \"0s\"\n", u.address()))
@@ -178,7 +178,7 @@ func (u *upstreamRig) awayUnderLoad(s settings, result *fleetResult) {
 	u.t.Helper()
 	load := u.StartLoad(s.rate)
 	u.stopIstiod()
-	u.Write("istio.d/services.yaml", mesh(s.services+1, u.Ports.HTTP, u.Ports.Backend))
+	u.WriteFile("istio.d/services.yaml", mesh(s.services+1, u.Ports.HTTP, u.Ports.Backend))
 	time.Sleep(s.sustain)
 	u.startIstiod()
 	listens := time.Now()

@@ -76,7 +76,7 @@ func policiesOnce(t *stage, s settings, name string) *policiesResult {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.WaitFull(ctx); err != nil {
+	if _, err := load.WaitInitialResources(ctx); err != nil {
 		t.Fatal(err)
 	}
 	time.Sleep(afterConnect)

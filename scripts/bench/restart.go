@@ -26,8 +26,8 @@ func restart(t *stage, s settings) any {
 	daemon := r.StartReady()
 	bootstrap := static(t, r, false)
 	result.Outrider = changing(r.StartLoad(s.rate), every, func() {
-		if got := r.Outrider("reload"); got.Exit != 0 {
-			t.Errorf("reload: exit %d: %s%s", got.Exit, got.Out, got.Err)
+		if got := r.Outrider("reload"); got.ExitCode != 0 {
+			t.Errorf("reload: exit %d: %s%s", got.ExitCode, got.Out, got.Err)
 		}
 	})
 	_ = daemon.Process.Kill()
@@ -53,7 +53,7 @@ func restart(t *stage, s settings) any {
 		blip, quiet := one.report.CompareMarkLatency(markSwitch)
 		fmt.Printf("%-32s %d requests, lost %d, to be tried again %d; blip %s, quiet maximum %s\n",
 			one.name, one.report.Total, one.report.Lost,
-			one.report.Reuse, millis(blip), millis(quiet))
+			one.report.ReuseEOFs, millis(blip), millis(quiet))
 	}
 	if result.Outrider.Lost > 0 {
 		t.Errorf("lost %d requests\n%v", result.Outrider.Lost, result.Outrider)

@@ -36,7 +36,7 @@ func withServices(t *stage, services int) *rig.Rig {
 	r := rig.New(t,
 		rig.Options{TOML: "[log]\nlevel = \"info\"\n[envoy]\ntermination_drain_duration = " +
 			"\"0s\"\n"})
-	r.Write("mesh.d/services.yaml", mesh(services, r.Ports.HTTP, r.Ports.Backend))
+	r.WriteFile("mesh.d/services.yaml", mesh(services, r.Ports.HTTP, r.Ports.Backend))
 	return r
 }
 

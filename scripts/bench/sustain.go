@@ -32,7 +32,7 @@ func sustain(t *stage, s settings) *sustainResult {
 	address := fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))
 	server := &discoveryServer{address: address,
 		process: parts.Discoveryd{Folder: folder, Plaintext: address,
-			More: "[push]\ndebounce_after = \"10ms\"\ndebounce_max = \"100ms\"\n"}.Command(t)}
+			ExtraConfig: "[push]\ndebounce_after = \"10ms\"\ndebounce_max = \"100ms\"\n"}.Command(t)}
 	server.start(t)
 	result := &sustainResult{Clients: 10 * s.clients, Services: sustainServices}
 	connect(t, server, result.Clients, func(load *adsload.Load) {

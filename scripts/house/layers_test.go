@@ -22,8 +22,8 @@ type layer struct {
 // on an agent, so that outrider-discoveryd can import it.
 var layers = []layer{
 	{"leaves", `agent/accept agent/access agent/admission agent/backoff agent/condition agent/credential
-		agent/fdstore agent/fetch agent/histogram agent/jwt
-		agent/operator agent/ownership agent/part agent/readfile agent/recordfile agent/redact
+		agent/fdstore agent/fetch agent/histogram agent/jwt agent/lifecycle
+		agent/operator agent/ownership agent/readfile agent/recordfile agent/redact
 		agent/reexec agent/repeat agent/resource agent/rpc
 		agent/sockdiag agent/spelling agent/typedconfig agent/unixpeer agent/watch
 		packaging packaging/dbus packaging/examples packaging/man packaging/prometheus`},

@@ -166,7 +166,7 @@ func runFaults(t *testing.T, config Config) Report {
 }
 
 // await waits until a number of requests, including one of each class, have ended.
-func (r *Run) await(t *testing.T, number int) {
+func (r *RunningLoad) await(t *testing.T, number int) {
 	t.Helper()
 	parts.Eventually(t, time.Minute, fmt.Sprintf("%d requests", number), func() bool {
 		r.recorder.mu.Lock()
@@ -204,8 +204,9 @@ func compare(t *testing.T, server *faulty, report Report, classes ...string) {
 		t.Errorf("the fault did not strike: %v", got)
 	}
 	if report.Classes[ClassTCP].Requests == 0 && (report.Lost != lost || report.Total != total ||
-		report.Reuse != got[OutcomeReuseEOF]) {
-		t.Errorf("report: %d lost, %d reuse, %d in all; not %d, %d, %d", report.Lost, report.Reuse,
+		report.ReuseEOFs != got[OutcomeReuseEOF]) {
+		t.Errorf("report: %d lost, %d reuse, %d in all; not %d, %d, %d", report.Lost,
+			report.ReuseEOFs,
 			report.Total, lost, got[OutcomeReuseEOF], total)
 	}
 }

@@ -51,8 +51,8 @@ const (
 	defaultTimeout    = 5 * time.Second
 )
 
-// Run is a running load.
-type Run struct {
+// RunningLoad is a running load.
+type RunningLoad struct {
 	config   Config
 	recorder *recorder
 	stop     context.CancelFunc
@@ -70,7 +70,7 @@ type exchanger interface {
 }
 
 // Start starts the load. It runs until Stop is called or ctx is done.
-func Start(ctx context.Context, config Config) (*Run, error) {
+func Start(ctx context.Context, config Config) (*RunningLoad, error) {
 	if config.HTTP == "" && config.HTTP2 == "" && config.TCP == "" {
 		return nil, errors.New("load: no address to send requests to")
 	}
@@ -87,7 +87,7 @@ func Start(ctx context.Context, config Config) (*Run, error) {
 		config.Path = "/"
 	}
 	ctx, stop := context.WithCancel(ctx)
-	r := &Run{config: config, recorder: newRecorder(time.Now()), stop: stop}
+	r := &RunningLoad{config: config, recorder: newRecorder(time.Now()), stop: stop}
 	r.stopped = sync.OnceValue(time.Now)
 	r.report = sync.OnceValue(r.finish)
 	if config.HTTP != "" {
@@ -131,7 +131,7 @@ func (c Config) host(address string) string {
 }
 
 // spread starts the streams of a class, with their requests spread evenly over an interval.
-func (r *Run) spread(ctx context.Context, class string, perSecond float64, streams int,
+func (r *RunningLoad) spread(ctx context.Context, class string, perSecond float64, streams int,
 	open func(i int) exchanger) {
 	interval := time.Duration(float64(time.Second) / (perSecond * r.config.Rate))
 	r.recorder.class(class)
@@ -143,7 +143,8 @@ func (r *Run) spread(ctx context.Context, class string, perSecond float64, strea
 
 // stream sends a request at first and after every interval. After a late answer it sends the
 // requests that are due at once.
-func (r *Run) stream(ctx context.Context, class string, first time.Time, interval time.Duration,
+func (r *RunningLoad) stream(ctx context.Context, class string, first time.Time,
+	interval time.Duration,
 	exchanges exchanger) {
 	defer exchanges.close()
 	timer := time.NewTimer(0)
@@ -172,12 +173,12 @@ func (r *Run) stream(ctx context.Context, class string, first time.Time, interva
 }
 
 // Mark adds an event to the report.
-func (r *Run) Mark(label string) { r.recorder.mark(label, time.Now()) }
+func (r *RunningLoad) Mark(label string) { r.recorder.mark(label, time.Now()) }
 
 // Stop stops sending, waits for outstanding answers and returns the report. It may be called again.
-func (r *Run) Stop() Report { return r.report() }
+func (r *RunningLoad) Stop() Report { return r.report() }
 
-func (r *Run) finish() Report {
+func (r *RunningLoad) finish() Report {
 	r.stopped()
 	r.stop()
 	r.streams.Wait()

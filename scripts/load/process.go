@@ -88,5 +88,5 @@ func (p *Process) Mark(label string) error {
 	return err
 }
 
-// Stop ends the run and returns its report, like Run.Stop.
+// Stop ends the run and returns its report, like RunningLoad.Stop.
 func (p *Process) Stop() (Report, error) { return p.report() }

@@ -14,10 +14,10 @@ import (
 // Report is the result of a run. Total, Lost, Reuse and Seconds are about HTTP; tcp appears in
 // Classes only. Times are nanoseconds in JSON.
 type Report struct {
-	Total    int           `json:"total"`
-	Lost     int           `json:"lost"`  // not answered correctly, without Reuse
-	Reuse    int           `json:"reuse"` // see OutcomeReuseEOF
-	Duration time.Duration `json:"duration"`
+	Total     int           `json:"total"`
+	Lost      int           `json:"lost"`  // not answered correctly, without Reuse
+	ReuseEOFs int           `json:"reuse"` // see OutcomeReuseEOF
+	Duration  time.Duration `json:"duration"`
 	// Stall is the maximum delay that the generator itself caused: the noise of the latencies.
 	Stall   time.Duration    `json:"stall"`
 	Classes map[string]Class `json:"classes"`
@@ -79,7 +79,7 @@ func (r *recorder) report(now time.Time) Report {
 			continue
 		}
 		report.Total += class.total()
-		report.Reuse += class.outcomes[OutcomeReuseEOF]
+		report.ReuseEOFs += class.outcomes[OutcomeReuseEOF]
 		report.Lost += class.total() - class.outcomes[OutcomeOK] - class.outcomes[OutcomeReuseEOF]
 	}
 	for i := range r.seconds {
@@ -109,7 +109,7 @@ func (r *recorder) describe(i int) Second {
 }
 
 // print writes a line for each complete second, and the remaining ones at the end.
-func (r *Run) print(ctx context.Context) {
+func (r *RunningLoad) print(ctx context.Context) {
 	lines := json.NewEncoder(r.config.Output)
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -171,7 +171,7 @@ func (r Report) String() string {
 	fmt.Fprintf(&text,
 		"%d requests in %v: %d lost, %d to be tried again (reuse-eof); generator late by %v at "+
 			"most\n",
-		r.Total, r.Duration.Round(time.Millisecond), r.Lost, r.Reuse,
+		r.Total, r.Duration.Round(time.Millisecond), r.Lost, r.ReuseEOFs,
 		r.Stall.Round(10*time.Microsecond))
 	for _, name := range slices.Sorted(maps.Keys(r.Classes)) {
 		class := r.Classes[name]

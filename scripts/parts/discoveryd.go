@@ -15,8 +15,8 @@ type Discoveryd struct {
 	Plaintext string // plaintext address; "": none
 	TLS       string // address with TLS; "": none
 	// Monitoring is the address of pages and metrics; "": none.
-	Monitoring string
-	More       string // further tables of the configuration, in TOML
+	Monitoring  string
+	ExtraConfig string // further tables of the configuration, in TOML
 }
 
 // Command returns a command that runs outrider-discoveryd with a new configuration file and state
@@ -30,7 +30,7 @@ func (d Discoveryd) Command(t testing.TB) *exec.Cmd {
 	file := filepath.Join(own, "discoveryd.toml")
 	text := fmt.Sprintf("[paths]\nstate_dir = %q\n[listen]\nplaintext = %q\ntls = %q\n"+
 		"monitoring = %q\n%s\n[[source]]\ntype = \"files\"\npaths = [%q]\n",
-		filepath.Join(own, "state"), d.Plaintext, d.TLS, d.Monitoring, d.More, d.Folder)
+		filepath.Join(own, "state"), d.Plaintext, d.TLS, d.Monitoring, d.ExtraConfig, d.Folder)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

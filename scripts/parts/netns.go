@@ -12,13 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// insideEnv is an environment variable that is set in the process that InNetwork starts.
+// insideEnv is an environment variable that is set in the process that InOwnNetwork starts.
 const insideEnv = "OUTRIDER_TEST_NETWORK"
 
-// InNetwork reports whether the test runs in its own network namespace, in which no other process
-// uses ports. If not, it runs the test in a new process and network namespace whose loopback
-// interface is up, and returns false: the caller must then return.
-func InNetwork(t *testing.T) bool {
+// InOwnNetwork reports whether the test runs in its own network namespace, in which no other
+// process uses ports. If not, it runs the test in a new process and network namespace whose
+// loopback interface is up, and returns false: the caller must then return.
+func InOwnNetwork(t *testing.T) bool {
 	t.Helper()
 	if os.Getenv(insideEnv) != "" {
 		if out, err := exec.Command("ip", "link", "set", "lo", "up").CombinedOutput(); err != nil {
@@ -51,7 +51,7 @@ type OtherHost struct {
 }
 
 // NewOtherHost creates another host, which exists until the test ends. It requires root. In a
-// function that OtherHost.Do calls, it connects the new host to that OtherHost.
+// function that OtherHost.RunOn calls, it connects the new host to that OtherHost.
 func NewOtherHost(t testing.TB) *OtherHost {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -92,9 +92,9 @@ func NewOtherHost(t testing.TB) *OtherHost {
 // Namespace returns the path of the host's network namespace.
 func (h *OtherHost) Namespace() string { return fmt.Sprintf("/proc/%d/ns/net", h.process.Pid) }
 
-// Do calls do in the network namespace of the host: sockets that the calling goroutine creates
+// RunOn calls do in the network namespace of the host: sockets that the calling goroutine creates
 // belong to the host.
-func (h *OtherHost) Do(t testing.TB, do func()) {
+func (h *OtherHost) RunOn(t testing.TB, do func()) {
 	t.Helper()
 	InNamespace(t, h.Namespace(), do)
 }
@@ -123,9 +123,9 @@ func InNamespace(t testing.TB, path string, do func()) {
 	do()
 }
 
-// Filter applies an nftables rule to all packets that the host receives and sends. It replaces the
-// rule of an earlier call; "" = no rule.
-func (h *OtherHost) Filter(t testing.TB, rule string) {
+// SetFilterRule applies an nftables rule to all packets that the host receives and sends. It
+// replaces the rule of an earlier call; "" = no rule.
+func (h *OtherHost) SetFilterRule(t testing.TB, rule string) {
 	t.Helper()
 	commands := "add table inet bad\ndelete table inet bad\n"
 	if rule != "" {

@@ -12,7 +12,7 @@ import (
 
 // Process is a running program with its output.
 type Process struct {
-	Log
+	SyncBuffer
 	command *exec.Cmd
 	ended   chan struct{}
 }

@@ -22,7 +22,7 @@ import (
 // Result is the result of a command of outrider(1).
 type Result struct {
 	Out, Err string
-	Exit     int
+	ExitCode int
 }
 
 // Outrider runs a command of outrider(1) against the rig's agent.
@@ -42,12 +42,13 @@ func (r *Rig) Outrider(arguments ...string) Result {
 	return Result{out.String(), errout.String(), command.ProcessState.ExitCode()}
 }
 
-// JSON runs a command of outrider(1) with --json and decodes its output. A failure fails the test.
-func (r *Rig) JSON(into any, arguments ...string) {
+// OutriderJSON runs a command of outrider(1) with --json and decodes its output. A failure fails
+// the test.
+func (r *Rig) OutriderJSON(into any, arguments ...string) {
 	r.t.Helper()
 	result := r.Outrider(append(arguments, "--json")...)
-	if result.Exit != 0 {
-		r.t.Fatalf("outrider %v: exit %d: %s", arguments, result.Exit, result.Err)
+	if result.ExitCode != 0 {
+		r.t.Fatalf("outrider %v: exit %d: %s", arguments, result.ExitCode, result.Err)
 	}
 	if err := json.Unmarshal([]byte(result.Out), into); err != nil {
 		r.t.Fatalf("outrider %v: %v: %s", arguments, err, result.Out)

@@ -57,9 +57,10 @@ func (l *Load) Stop() load.Report {
 	return report
 }
 
-// Losses returns the number of lost requests in a report by outcome. It ignores a request that was
-// due in one of the seconds if its outcome is in allowed, or with any outcome if allowed is empty.
-func Losses(report load.Report, seconds map[int]bool,
+// CountLosses returns the number of lost requests in a report by outcome. It ignores a request that
+// was due in one of the seconds if its outcome is in allowed, or with any outcome if allowed is
+// empty.
+func CountLosses(report load.Report, seconds map[int]bool,
 	allowed ...load.Outcome) map[load.Outcome]int {
 	lost := map[load.Outcome]int{}
 	for _, second := range report.Seconds {

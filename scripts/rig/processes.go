@@ -60,8 +60,8 @@ func (r *Rig) AwaitEpochState(state api.EpochState, limit time.Duration) api.Epo
 	}
 }
 
-// Live waits for a live epoch and returns it.
-func (r *Rig) Live() api.Epoch {
+// LiveEpoch waits for a live epoch and returns it.
+func (r *Rig) LiveEpoch() api.Epoch {
 	r.t.Helper()
 	return r.AwaitEpochState(api.EpochLive, time.Minute)
 }
@@ -105,8 +105,8 @@ func SharedMemoryPath(pid int) string {
 	return "/dev/shm/envoy_shared_memory_" + BaseIDOfProcess(pid) + "0"
 }
 
-// AdminAnswers returns an error unless the agent's admin port reports that the live epoch is LIVE.
-func (r *Rig) AdminAnswers() error {
+// CheckAdmin returns an error unless the agent's admin port reports that the live epoch is LIVE.
+func (r *Rig) CheckAdmin() error {
 	client := http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{
 		DisableKeepAlives: true}}
 	answer, err := client.Get(fmt.Sprintf("http://127.0.0.1:%d/server_info", r.Ports.Admin))

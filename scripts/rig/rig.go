@@ -58,7 +58,7 @@ func New(t testing.TB, options Options) *Rig {
 		&r.Ports.TCP, &r.Ports.Backend, &r.Ports.Echo} {
 		*port = parts.FreePort(t)
 	}
-	r.Write("outrider.toml", fmt.Sprintf(`
+	r.WriteFile("outrider.toml", fmt.Sprintf(`
 [paths]
 runtime_dir = %q
 state_dir = %q
@@ -86,10 +86,10 @@ enabled = false
 `, filepath.Join(r.Dir, "run"), filepath.Join(r.Dir, "state"), parts.Envoy(t), r.Ports.Admin,
 		r.Ports.Status, r.Ports.Ready,
 		filepath.Join(r.Dir, "mesh.d"), r.Ports.Prometheus))
-	r.Write("conf.d/50-test.toml", options.TOML)
-	r.Write("mesh.d/web.yaml", r.WebYAML(r.Ports.Backend))
+	r.WriteFile("conf.d/50-test.toml", options.TOML)
+	r.WriteFile("mesh.d/web.yaml", r.WebYAML(r.Ports.Backend))
 	for name, text := range options.Mesh {
-		r.Write(filepath.Join("mesh.d", name), text)
+		r.WriteFile(filepath.Join("mesh.d", name), text)
 	}
 	r.startBackend()
 	t.Cleanup(r.End)
@@ -116,8 +116,8 @@ spec:
 `, r.Ports.HTTP, r.Ports.TCP, backend, r.Ports.Echo)
 }
 
-// Write writes a file in the rig's directory. It renames a temporary file, as many editors do.
-func (r *Rig) Write(name, text string) {
+// WriteFile writes a file in the rig's directory. It renames a temporary file, as many editors do.
+func (r *Rig) WriteFile(name, text string) {
 	r.t.Helper()
 	path := filepath.Join(r.Dir, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -133,7 +133,7 @@ func (r *Rig) Write(name, text string) {
 }
 
 // SetTOML replaces the content of the rig's drop-in.
-func (r *Rig) SetTOML(toml string) { r.Write("conf.d/50-test.toml", toml) }
+func (r *Rig) SetTOML(toml string) { r.WriteFile("conf.d/50-test.toml", toml) }
 
 func (r *Rig) startBackend() {
 	r.t.Helper()

@@ -18,31 +18,31 @@ import (
 type Backend struct {
 	mu sync.Mutex
 
-	StatusValue  api.Status
-	ConfigValue  api.Config
-	DiffValue    api.ConfigDiff
-	Levels       api.LogLevels
-	Types        []api.ResourceType
-	Problems     []api.MeshProblem
-	Comparison   api.MeshComparison
-	Explanation  api.MeshExplanation
-	Origins      []api.MeshOrigin
-	Pieces       []api.ReportFile
-	ReloadValue  api.ReloadResult
-	ReloadSteps  []api.Progress
-	Left         []uint64 // connection counts reported during a drain
-	UndrainValue api.UndrainResult
-	Uncounted    string            // reason why connections cannot be counted
-	AdminAnswers map[string]string // path or path?query → body
-	// AdminFrom, if set, replaces AdminAnswers with a real Envoy admin interface.
-	AdminFrom        http.RoundTripper
-	NotReady         string        // reason why the proxy never becomes ready; "" = ready
-	Hold             chan struct{} // if set, Reload blocks until it is closed
+	StatusValue          api.Status
+	ConfigValue          api.Config
+	DiffValue            api.ConfigDiff
+	Levels               api.LogLevels
+	Types                []api.ResourceType
+	Problems             []api.MeshProblem
+	Comparison           api.MeshComparison
+	Explanation          api.MeshExplanation
+	Origins              []api.MeshResourceOrigins
+	ReportFiles          []api.ReportFile
+	ReloadValue          api.ReloadResult
+	ReloadSteps          []api.Progress
+	RemainingConnections []uint64 // connection counts reported during a drain
+	UndrainValue         api.UndrainResult
+	UncountedReason      string            // reason why connections cannot be counted
+	AdminAnswers         map[string]string // path or path?query → body
+	// AdminTransport, if set, replaces AdminAnswers with a real Envoy admin interface.
+	AdminTransport   http.RoundTripper
+	NotReadyReason   string        // reason why the proxy never becomes ready; "" = ready
+	ReloadGate       chan struct{} // if set, Reload blocks until it is closed
 	CaptureValue     api.Capture
 	CaptureExplained api.CaptureExplanation
 	Err              error
 	reloads          []api.ReloadRequest
-	explained        []api.MeshRequest
+	explained        []api.MeshExplainRequest
 	compared         []api.MeshFiles
 	connections      []api.CaptureRequest
 	drains           int
@@ -50,15 +50,15 @@ type Backend struct {
 	cancellations    int
 }
 
-// Reloads returns the requests received so far.
-func (b *Backend) Reloads() []api.ReloadRequest {
+// ReloadRequests returns the requests received so far.
+func (b *Backend) ReloadRequests() []api.ReloadRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]api.ReloadRequest(nil), b.reloads...)
 }
 
-// Drains returns the calls of Drain and Undrain, and the number of waits that were cancelled.
-func (b *Backend) Drains() (drains, undrains, cancellations int) {
+// DrainCounts returns the calls of Drain and Undrain, and the number of waits that were cancelled.
+func (b *Backend) DrainCounts() (drains, undrains, cancellations int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.drains, b.undrains, b.cancellations
@@ -75,13 +75,13 @@ func (b *Backend) Status(context.Context) (api.Status, error) { return b.StatusV
 
 // WaitReady implements api.Backend.
 func (b *Backend) WaitReady(ctx context.Context, progress func(api.Progress)) error {
-	if b.Err != nil || b.NotReady == "" {
+	if b.Err != nil || b.NotReadyReason == "" {
 		return b.Err
 	}
-	progress(api.Progress{Phase: b.NotReady})
+	progress(api.Progress{Phase: b.NotReadyReason})
 	<-ctx.Done()
 	b.canceled()
-	return &api.Error{Message: b.NotReady}
+	return &api.Error{Message: b.NotReadyReason}
 }
 
 // Reload implements api.Backend.
@@ -93,9 +93,9 @@ func (b *Backend) Reload(ctx context.Context, request api.ReloadRequest,
 	for _, step := range b.ReloadSteps {
 		progress(step)
 	}
-	if b.Hold != nil {
+	if b.ReloadGate != nil {
 		select {
-		case <-b.Hold:
+		case <-b.ReloadGate:
 		case <-ctx.Done():
 			b.canceled()
 			return api.ReloadResult{}, ctx.Err()
@@ -110,17 +110,17 @@ func (b *Backend) Drain(_ context.Context, request api.DrainRequest,
 	b.mu.Lock()
 	b.drains++
 	b.mu.Unlock()
-	if b.Err != nil || !request.Wait || len(b.Left) == 0 {
+	if b.Err != nil || !request.Wait || len(b.RemainingConnections) == 0 {
 		var left uint64
-		if len(b.Left) > 0 {
-			left = b.Left[0]
+		if len(b.RemainingConnections) > 0 {
+			left = b.RemainingConnections[0]
 		}
-		return api.DrainResult{Connections: left, Unknown: b.Uncounted}, b.Err
+		return api.DrainResult{Connections: left, UncountedReason: b.UncountedReason}, b.Err
 	}
-	for _, left := range b.Left {
+	for _, left := range b.RemainingConnections {
 		progress(api.Progress{Phase: "draining", Connections: &left})
 	}
-	return api.DrainResult{Connections: b.Left[len(b.Left)-1]}, nil
+	return api.DrainResult{Connections: b.RemainingConnections[len(b.RemainingConnections)-1]}, nil
 }
 
 // Undrain implements api.Backend.
@@ -171,12 +171,12 @@ func (b *Backend) Admin(ctx context.Context, path, query string) (api.AdminRespo
 	if query != "" {
 		path += "?" + query
 	}
-	if b.AdminFrom != nil {
+	if b.AdminTransport != nil {
 		request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://admin/"+path, nil)
 		if err != nil {
 			return api.AdminResponse{}, err
 		}
-		response, err := b.AdminFrom.RoundTrip(request) //nolint:bodyclose // the caller closes it
+		response, err := b.AdminTransport.RoundTrip(request) //nolint:bodyclose // the caller closes it
 		if err != nil {
 			return api.AdminResponse{}, err
 		}
@@ -207,8 +207,8 @@ func (b *Backend) MeshProblems(context.Context) ([]api.MeshProblem, error) {
 	return b.Problems, b.Err
 }
 
-// Compared returns the requests of MeshCompare.
-func (b *Backend) Compared() []api.MeshFiles {
+// CompareRequests returns the requests of MeshCompare.
+func (b *Backend) CompareRequests() []api.MeshFiles {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]api.MeshFiles(nil), b.compared...)
@@ -225,22 +225,24 @@ func (b *Backend) MeshCompare(_ context.Context,
 
 // MeshExplain implements api.Backend.
 func (b *Backend) MeshExplain(_ context.Context,
-	request api.MeshRequest) (api.MeshExplanation, error) {
+	request api.MeshExplainRequest) (api.MeshExplanation, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.explained = append(b.explained, request)
 	return b.Explanation, b.Err
 }
 
-// Explained returns the requests of MeshExplain received so far.
-func (b *Backend) Explained() []api.MeshRequest {
+// ExplainRequests returns the requests of MeshExplain received so far.
+func (b *Backend) ExplainRequests() []api.MeshExplainRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append([]api.MeshRequest(nil), b.explained...)
+	return append([]api.MeshExplainRequest(nil), b.explained...)
 }
 
 // MeshOrigins implements api.Backend.
-func (b *Backend) MeshOrigins(context.Context) ([]api.MeshOrigin, error) { return b.Origins, b.Err }
+func (b *Backend) MeshOrigins(context.Context) ([]api.MeshResourceOrigins, error) {
+	return b.Origins, b.Err
+}
 
 // Report implements api.Backend.
-func (b *Backend) Report(context.Context) ([]api.ReportFile, error) { return b.Pieces, b.Err }
+func (b *Backend) Report(context.Context) ([]api.ReportFile, error) { return b.ReportFiles, b.Err }

@@ -19,8 +19,8 @@ func (b *Backend) CaptureExplain(
 	return b.CaptureExplained, b.Err
 }
 
-// Connections returns the connections to explain received so far.
-func (b *Backend) Connections() []api.CaptureRequest {
+// CaptureExplainRequests returns the connections to explain received so far.
+func (b *Backend) CaptureExplainRequests() []api.CaptureRequest {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]api.CaptureRequest(nil), b.connections...)

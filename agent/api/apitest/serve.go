@@ -12,14 +12,14 @@ import (
 )
 
 // Serve serves the backend on a socket in dir until the test ends and returns the socket's path.
-func Serve(t testing.TB, dir string, backend *Backend, board *condition.Board) string {
+func Serve(t testing.TB, dir string, backend *Backend, board *condition.Registry) string {
 	t.Helper()
 	return ServeWith(t, api.Options{
-		Socket:  filepath.Join(dir, api.SocketName),
-		Rule:    api.AccessRule{UID: uint32(os.Getuid())},
-		Backend: backend,
-		Board:   board,
-		Logger:  slog.New(slog.DiscardHandler),
+		Socket:     filepath.Join(dir, api.SocketName),
+		Rule:       api.AccessRule{UID: uint32(os.Getuid())},
+		Backend:    backend,
+		Conditions: board,
+		Logger:     slog.New(slog.DiscardHandler),
 	})
 }
 

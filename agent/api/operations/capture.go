@@ -9,11 +9,11 @@ import (
 	"outrider.org/outrider/agent/capture"
 )
 
-// Interception performs the operations on the rules of [capture].
-type Interception struct{ Client *capture.Controller }
+// CaptureOperations performs the operations on the rules of [capture].
+type CaptureOperations struct{ Client *capture.Controller }
 
 // Capture returns the state of the interception.
-func (o Interception) Capture(ctx context.Context) (api.Capture, error) {
+func (o CaptureOperations) Capture(ctx context.Context) (api.Capture, error) {
 	status, err := o.Client.CallHelper(ctx, (*capture.Client).Status)
 	if err != nil { // outrider-capture is not needed to show the rules
 		status = o.Client.State()
@@ -22,7 +22,7 @@ func (o Interception) Capture(ctx context.Context) (api.Capture, error) {
 	return o.captureForAPI(status), nil
 }
 
-func (o Interception) captureForAPI(s capture.Status) api.Capture {
+func (o CaptureOperations) captureForAPI(s capture.Status) api.Capture {
 	shown := api.Capture{State: string(s.State), Reason: cmp.Or(s.Reason, s.UncapturedFamily()),
 		Until: s.Until}
 	for _, table := range o.Client.Tables() {
@@ -39,7 +39,7 @@ func (o Interception) captureForAPI(s capture.Status) api.Capture {
 }
 
 // CaptureExplain evaluates the rules of the configuration for a connection.
-func (o Interception) CaptureExplain(
+func (o CaptureOperations) CaptureExplain(
 	_ context.Context, r api.CaptureRequest,
 ) (api.CaptureExplanation, error) {
 	to, err := netip.ParseAddrPort(r.To)
@@ -48,13 +48,13 @@ func (o Interception) CaptureExplain(
 	}
 	tables, group, protocol := o.Client.Tables(), "", "tcp"
 	if r.Unit != "" {
-		tables, group = o.Client.TablesWith(r.Unit)
+		tables, group = o.Client.TablesWithUnit(r.Unit)
 	}
 	if r.UDP {
 		protocol = "udp"
 	}
 	if len(tables) == 0 {
-		return api.CaptureExplanation{Verdict: string(capture.Direct), Key: "capture.mode",
+		return api.CaptureExplanation{Verdict: string(capture.Direct), ConfigKey: "capture.mode",
 			State: string(capture.StateOff)}, nil
 	}
 	local, loopback, err := capture.LookupRoute(to.Addr(), r.UID)
@@ -64,7 +64,7 @@ func (o Interception) CaptureExplain(
 	found := capture.Explain(capture.Connection{Inbound: r.Inbound, Protocol: protocol,
 		Destination: to, Local: local, ViaLoopback: loopback, UID: r.UID, CGroup: group}, tables...)
 	now := o.Client.State()
-	explained := api.CaptureExplanation{Verdict: string(found.Decision), Key: found.Key,
+	explained := api.CaptureExplanation{Verdict: string(found.Decision), ConfigKey: found.ConfigKey,
 		Rule: found.Rule, Chain: found.Chain, State: string(now.State)}
 	if found.Decision == capture.DNS {
 		explained.State = string(cmp.Or(now.DNS.State, capture.StateOff))
@@ -73,18 +73,19 @@ func (o Interception) CaptureExplain(
 }
 
 // CaptureTry puts the rules in force for a limited time.
-func (o Interception) CaptureTry(ctx context.Context, trial api.CaptureTrial) (api.Capture, error) {
+func (o CaptureOperations) CaptureTry(ctx context.Context, trial api.CaptureTrial) (api.Capture,
+	error) {
 	return o.changeCapture(ctx, func(c *capture.Client, ctx context.Context) (capture.Status, error) {
 		return c.StartTrial(ctx, trial.Duration)
 	})
 }
 
 // CaptureConfirm ends a trial: the rules stay in force.
-func (o Interception) CaptureConfirm(ctx context.Context) (api.Capture, error) {
+func (o CaptureOperations) CaptureConfirm(ctx context.Context) (api.Capture, error) {
 	return o.changeCapture(ctx, (*capture.Client).ConfirmTrial)
 }
 
-func (o Interception) changeCapture(
+func (o CaptureOperations) changeCapture(
 	ctx context.Context, call func(*capture.Client, context.Context) (capture.Status, error),
 ) (api.Capture, error) {
 	status, err := o.Client.CallHelper(ctx, call)

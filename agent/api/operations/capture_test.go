@@ -22,14 +22,14 @@ func (liveEnvoy) Changed() <-chan struct{}            { return nil }
 // With fail = "closed" a connection that would be captured is reset while the rules are withdrawn.
 func TestCaptureExplain_ClosedRefuses(t *testing.T) {
 	for closed, want := range map[bool]api.CaptureExplanation{
-		true:  {Verdict: "refused", Key: "capture.fail", State: "withdrawn"},
-		false: {Verdict: "outbound", Key: "capture.outbound_cidrs", State: "withdrawn"},
+		true:  {Verdict: "refused", ConfigKey: "capture.fail", State: "withdrawn"},
+		false: {Verdict: "outbound", ConfigKey: "capture.outbound_cidrs", State: "withdrawn"},
 	} {
 		follower := capture.NewController(capture.ControllerOptions{
 			Socket: filepath.Join(t.TempDir(), "none.sock"), Envoy: liveEnvoy{},
 			Settings: &capture.Settings{FailClosed: closed,
 				Outbound: []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}},
-			Users: capture.Users{Envoy: 2001, Agent: 2002}, Board: condition.NewBoard(),
+			Users: capture.Users{Envoy: 2001, Agent: 2002}, Conditions: condition.NewRegistry(),
 			Logger: slog.New(slog.DiscardHandler)})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -37,7 +37,7 @@ func TestCaptureExplain_ClosedRefuses(t *testing.T) {
 		parts.Eventually(t, time.Minute, "the helper is missed", func() bool {
 			return follower.State().State == capture.StateWithdrawn
 		})
-		o := Interception{Client: follower}
+		o := CaptureOperations{Client: follower}
 		got, err := o.CaptureExplain(ctx, api.CaptureRequest{To: "192.0.2.1:80"})
 		got.Rule, got.Chain = "", ""
 		if err != nil || got != want {

@@ -25,7 +25,7 @@ func certificateProblems(
 			continue
 		}
 		p := discovery.Problem{Severity: condition.Error,
-			Message: identity.DescribeSecret(s.Name) + ": " + s.Sentence}
+			Message: identity.DescribeSecret(s.Name) + ": " + s.ConditionSentence}
 		if s.Condition == identity.CodeNotRenewed {
 			p.Severity = condition.Warning
 		}

@@ -12,14 +12,14 @@ import (
 
 func TestCertificateProblems(t *testing.T) {
 	secrets := []identity.SecretInfo{
-		{Name: "default", Condition: identity.CodeUnavailable, Sentence: "no answer"},
+		{Name: "default", Condition: identity.CodeUnavailable, ConditionSentence: "no answer"},
 		{Name: "kubernetes://well", Users: []string{"/m/a.yaml:3 Gateway d/a"}},
 		{Name: "kubernetes://x", Users: []string{"/m/a.yaml:3 Gateway d/a", "/m/b.yaml:9 Gateway d/b"},
-			File: "/c/x/tls.crt", Condition: identity.CodeExpired, Sentence: "expired"},
+			File: "/c/x/tls.crt", Condition: identity.CodeExpired, ConditionSentence: "expired"},
 		{Name: "kubernetes://late", Users: []string{"/m/b.yaml:9 Gateway d/b"},
-			Condition: identity.CodeNotRenewed, Sentence: "expires in 2 days"},
+			Condition: identity.CodeNotRenewed, ConditionSentence: "expires in 2 days"},
 		{Name: "kubernetes://named", Users: []string{"/m/b.yaml:9 Gateway d/b"},
-			File: "/c/named/tls.crt", Condition: identity.CodeUnavailable, Sentence: "no"},
+			File: "/c/named/tls.crt", Condition: identity.CodeUnavailable, ConditionSentence: "no"},
 	}
 	known := []discovery.Problem{{Message: "user outrider cannot read /c/named/tls.crt"}}
 	want := []discovery.Problem{

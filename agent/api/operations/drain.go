@@ -25,7 +25,7 @@ const drainBlind = 10 * time.Second
 
 // BeginDrain starts to drain the live epoch and does not wait. It implements status.Control and
 // bus.Backend.
-func (o Epochs) BeginDrain(ctx context.Context) error {
+func (o EpochOperations) BeginDrain(ctx context.Context) error {
 	if err := o.Supervisor.Drain(ctx); err != nil {
 		return api.NewRefusal(err.Error())
 	}
@@ -34,11 +34,11 @@ func (o Epochs) BeginDrain(ctx context.Context) error {
 
 // Drain starts to drain the live epoch; with request.Announce it only announces a drain. With
 // request.Wait it returns once no connections are left.
-func (o Epochs) Drain(
+func (o EpochOperations) Drain(
 	ctx context.Context, request api.DrainRequest, progress func(api.Progress),
 ) (api.DrainResult, error) {
-	if request.Announce {
-		o.Health.Leave(health.ReasonLeavingMesh)
+	if request.ReportUnhealthy {
+		o.Health.MarkLeaving(health.ReasonLeavingMesh)
 		return api.DrainResult{}, nil
 	}
 	if err := o.BeginDrain(ctx); err != nil {
@@ -48,11 +48,11 @@ func (o Epochs) Drain(
 }
 
 // Undrain ends a drain, or its announcement, and returns the epoch that serves.
-func (o Epochs) Undrain(
+func (o EpochOperations) Undrain(
 	ctx context.Context, progress func(api.Progress),
 ) (api.UndrainResult, error) {
 	begun := time.Now()
-	o.Health.Return()
+	o.Health.CancelLeaving()
 	result, err := o.Supervisor.Undrain(ctx, func(until time.Time, why string) {
 		progress(api.Progress{Phase: why, Until: until})
 	})
@@ -99,23 +99,23 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 		if !ok {
 			return api.DrainResult{}, nil // the epoch has ended
 		}
-		if !e.Drained {
+		if !e.DrainRequested {
 			return api.DrainResult{}, api.NewRefusal("the drain was cancelled by an undrain")
 		}
-		if !wait && e.DrainEnds.IsZero() {
-			return api.DrainResult{Unknown: fmt.Sprintf(
+		if !wait && e.ListenersCloseAt.IsZero() {
+			return api.DrainResult{UncountedReason: fmt.Sprintf(
 				"epoch %d has not confirmed the drain yet; the request is repeated until it does",
 				e.Number)}, nil
 		}
 		// Envoy's workers close their listeners shortly after the drain time ends.
-		closed := !e.DrainEnds.IsZero() && time.Since(e.DrainEnds) > listenersClose
+		closed := !e.ListenersCloseAt.IsZero() && time.Since(e.ListenersCloseAt) > listenersClose
 		left, err := w.proxy.Connections(ctx, e)
 		if err == nil || w.replaced(e) {
 			counted = time.Now()
 		}
 		switch {
 		case err != nil && !wait:
-			return api.DrainResult{Unknown: fmt.Sprintf(
+			return api.DrainResult{UncountedReason: fmt.Sprintf(
 				"cannot count the connections of epoch %d: %v", e.Number, err)}, nil
 		case err != nil && time.Since(counted) > drainBlind:
 			return api.DrainResult{},
@@ -123,12 +123,12 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 		case err == nil && closed && (!wait || left == 0):
 			return api.DrainResult{Connections: left}, nil
 		case err == nil && !wait:
-			return api.DrainResult{Connections: left, Until: e.DrainEnds}, nil
+			return api.DrainResult{Connections: left, Until: e.ListenersCloseAt}, nil
 		case err == nil:
 			now := api.Progress{Phase: "draining", Epoch: &e.Number, Connections: &left}
 			if !closed {
 				now.Phase = "draining; new connections are accepted until the listeners close"
-				now.Until = e.DrainEnds
+				now.Until = e.ListenersCloseAt
 			}
 			if last.Connections == nil || *last.Connections != left || last.Phase != now.Phase ||
 				!last.Until.Equal(now.Until) {
@@ -150,5 +150,5 @@ func (w drainWait) until(ctx context.Context, wait bool) (api.DrainResult, error
 func (w drainWait) replaced(was epoch.Epoch) bool {
 	now, ok := w.proxy.Epoch()
 	return !ok || now.ID != was.ID || now.State == epoch.StateHandingOver || now.AdminLost ||
-		now.DrainEnds.IsZero()
+		now.ListenersCloseAt.IsZero()
 }

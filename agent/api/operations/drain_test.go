@@ -54,16 +54,16 @@ func TestDrain_WaitsUntilListenersClose(t *testing.T) {
 			told: []string{"0 until 20s", "0", "0 until 40s"},
 			live: func(after time.Duration, e *epoch.Epoch) bool {
 				if after > 10*time.Second {
-					e.DrainEnds = time.Time{}
+					e.ListenersCloseAt = time.Time{}
 				}
 				if after > 20*time.Second {
-					e.DrainEnds = time.Now().Add(40*time.Second - after)
+					e.ListenersCloseAt = time.Now().Add(40*time.Second - after)
 				}
 				return true
 			}},
 		"undrained": {wait: true, took: 5 * time.Second, fails: "cancelled",
 			told: []string{"0 until 20s"}, live: func(after time.Duration, e *epoch.Epoch) bool {
-				e.Drained = after < 5*time.Second
+				e.DrainRequested = after < 5*time.Second
 				return true
 			}},
 		"another epoch takes over": {wait: true, took: 30 * time.Second, told: []string{"0 until 20s",
@@ -73,7 +73,7 @@ func TestDrain_WaitsUntilListenersClose(t *testing.T) {
 				e.State = epoch.StateHandingOver
 			}
 			if after > 18*time.Second {
-				e.ID, e.DrainEnds = "1", e.DrainEnds.Add(10*time.Second)
+				e.ID, e.ListenersCloseAt = "1", e.ListenersCloseAt.Add(10*time.Second)
 			}
 			return true
 		}, mute: func(after time.Duration) bool {
@@ -98,7 +98,7 @@ func TestDrain_WaitsUntilListenersClose(t *testing.T) {
 			mute: func(time.Duration) bool { return true }},
 		"no wait, and not confirmed": {known: "has not confirmed",
 			live: func(_ time.Duration, e *epoch.Epoch) bool {
-				e.DrainEnds = time.Time{}
+				e.ListenersCloseAt = time.Time{}
 				return true
 			}},
 		"Envoy ends": {wait: true, took: 5 * time.Second, told: []string{"0 until 20s"},
@@ -112,7 +112,8 @@ func TestDrain_WaitsUntilListenersClose(t *testing.T) {
 				var told []string
 				proxy := fakeProxy{
 					epoch: func() (epoch.Epoch, bool) {
-						e := epoch.Epoch{Drained: true, DrainEnds: begun.Add(20 * time.Second)}
+						e := epoch.Epoch{DrainRequested: true,
+							ListenersCloseAt: begun.Add(20 * time.Second)}
 						ok := test.live == nil || test.live(time.Since(begun), &e)
 						return e, ok
 					},
@@ -137,8 +138,9 @@ func TestDrain_WaitsUntilListenersClose(t *testing.T) {
 				if took := time.Since(begun); took < test.took || took > test.took+3*drainPoll {
 					t.Errorf("took %s, want %s", took, test.took)
 				}
-				if (result.Unknown == "") != (test.known == "") || !strings.Contains(result.Unknown,
-					test.known) {
+				if (result.UncountedReason == "") != (test.known == "") ||
+					!strings.Contains(result.UncountedReason,
+						test.known) {
 					t.Errorf("%+v", result)
 				}
 				if result.Connections != test.left || (err == nil) != (test.fails == "") ||

@@ -14,37 +14,38 @@ import (
 	"outrider.org/outrider/agent/health"
 )
 
-// Epochs performs the operations on epochs.
-type Epochs struct {
+// EpochOperations performs the operations on epochs.
+type EpochOperations struct {
 	Supervisor *epoch.Supervisor
 	Proxy      *epoch.Proxy
-	Keeper     *epoch.Link
+	Keeper     *epoch.KeeperLink
 	Health     *health.Checker
 }
 
 // measureTime bounds the keeper's measurement of the epochs' memory and connections.
 const measureTime = 2 * time.Second
 
-// Measure returns all epochs. Memory and connections are set for those that the keeper can measure.
-func (o Epochs) Measure(ctx context.Context) []api.Epoch {
+// MeasuredEpochs returns all epochs. Memory and connections are set for those that the keeper can
+// measure.
+func (o EpochOperations) MeasuredEpochs(ctx context.Context) []api.Epoch {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()
-	measured := o.Keeper.Measure(ctx)
+	measured := o.Keeper.MeasureProcesses(ctx)
 	all := o.Supervisor.Epochs()
 	for i, e := range all {
 		if figures, ok := measured[e.ID]; ok {
-			all[i].MemoryBytes, all[i].Connections = figures.MemoryBytes, figures.Downstream
+			all[i].MemoryBytes, all[i].Connections = figures.MemoryBytes, figures.ClientConnections
 		}
 	}
 	return all
 }
 
 // Changed returns a channel that is closed when an epoch changes. Changes of conditions do not
-// close it; condition.Board publishes them as events.
-func (o Epochs) Changed() <-chan struct{} { return o.Supervisor.Changed() }
+// close it; condition.Registry publishes them as events.
+func (o EpochOperations) Changed() <-chan struct{} { return o.Supervisor.Changed() }
 
 // WaitReady returns once the proxy is ready, or an error with the reason if ctx ends first.
-func (o Epochs) WaitReady(ctx context.Context, progress func(api.Progress)) error {
+func (o EpochOperations) WaitReady(ctx context.Context, progress func(api.Progress)) error {
 	reason := o.Proxy.WaitReady(ctx, func(reason string) { progress(api.Progress{Phase: reason}) })
 	if reason != "" {
 		return &api.Error{Message: "the proxy is not ready: " + reason}
@@ -53,7 +54,7 @@ func (o Epochs) WaitReady(ctx context.Context, progress func(api.Progress)) erro
 }
 
 // Abort kills an epoch.
-func (o Epochs) Abort(ctx context.Context, number int) error {
+func (o EpochOperations) Abort(ctx context.Context, number int) error {
 	err := o.Supervisor.Abort(ctx, number)
 	switch {
 	case err == nil:
@@ -67,7 +68,7 @@ func (o Epochs) Abort(ctx context.Context, number int) error {
 // clients implements drained with the connection counts that the status shows.
 type clients struct {
 	*epoch.Proxy
-	keeper *epoch.Link
+	keeper *epoch.KeeperLink
 }
 
 // Connections returns the number of clients' connections of an epoch.

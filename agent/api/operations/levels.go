@@ -14,8 +14,8 @@ import (
 	"outrider.org/outrider/agent/epoch"
 )
 
-// Levels performs the operations on log levels.
-type Levels struct {
+// LogLevelOperations performs the operations on log levels.
+type LogLevelOperations struct {
 	Level *slog.LevelVar // of the agent's log
 	Log   *slog.Logger
 	Proxy *epoch.Proxy
@@ -23,7 +23,7 @@ type Levels struct {
 
 // LogLevels returns the current levels: the agent's, those of each Envoy logger, and as Envoy's
 // level the one that most of its loggers have.
-func (o Levels) LogLevels(ctx context.Context) (api.LogLevels, error) {
+func (o LogLevelOperations) LogLevels(ctx context.Context) (api.LogLevels, error) {
 	levels := api.LogLevels{Agent: strings.ToLower(o.Level.Level().String())}
 	e, ok := o.Proxy.Epoch()
 	if !ok {
@@ -52,7 +52,8 @@ func mostCommon(components map[string]string) string {
 
 // SetLogLevels validates and sets levels; if one is invalid, it sets none. The agent's level lasts
 // until a reload changes the configured level, Envoy's until the next epoch.
-func (o Levels) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels, error) {
+func (o LogLevelOperations) SetLogLevels(ctx context.Context, levels api.LogLevels) (api.LogLevels,
+	error) {
 	agentLevels, envoyLevels := config.AgentLevels(), config.EnvoyLevels()
 	if levels.Agent != "" && !slices.Contains(agentLevels, levels.Agent) {
 		return api.LogLevels{}, badLevel("agent", levels.Agent, agentLevels)

@@ -19,8 +19,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Mesh performs the operations on the mesh configuration.
-type Mesh struct {
+// MeshOperations performs the operations on the mesh configuration.
+type MeshOperations struct {
 	Discovery *discovery.Server
 	Ports     *ports.PortTracker
 	Unbound   *ports.UnboundListeners
@@ -37,7 +37,7 @@ const rescanTime = 30 * time.Second
 
 // MeshProblems rereads the mesh configuration and returns its problems, including what Envoy
 // refused.
-func (o *Mesh) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
+func (o *MeshOperations) MeshProblems(ctx context.Context) ([]api.MeshProblem, error) {
 	ctx, cancel := context.WithTimeout(ctx, rescanTime)
 	defer cancel()
 	if err := o.Discovery.Rescan(ctx); err != nil {
@@ -63,8 +63,8 @@ func MeshProblems(found []discovery.Problem) []api.MeshProblem {
 }
 
 // meshNode returns the node of the Envoy that last accepted listeners.
-func (o *Mesh) meshNode() (*corev3.Node, error) {
-	if node := o.Ports.LastNode(); node != nil {
+func (o *MeshOperations) meshNode() (*corev3.Node, error) {
+	if node := o.Ports.LastAcceptedNode(); node != nil {
 		return node, nil
 	}
 	return nil, api.NewRefusal(
@@ -73,7 +73,7 @@ func (o *Mesh) meshNode() (*corev3.Node, error) {
 
 // MeshCompare returns the changes that files would cause for the Envoy that last accepted
 // listeners.
-func (o *Mesh) MeshCompare(ctx context.Context,
+func (o *MeshOperations) MeshCompare(ctx context.Context,
 	files api.MeshFiles) (api.MeshComparison, error) {
 	ctx, cancel := context.WithTimeout(ctx, rescanTime)
 	defer cancel()
@@ -81,11 +81,11 @@ func (o *Mesh) MeshCompare(ctx context.Context,
 	if err != nil {
 		return api.MeshComparison{}, err
 	}
-	texts := make([]discovery.Text, len(files.Files))
+	texts := make([]discovery.FileText, len(files.Files))
 	for i, file := range files.Files {
-		texts[i] = discovery.Text(file)
+		texts[i] = discovery.FileText(file)
 	}
-	found, err := o.Discovery.Compare(ctx, node, texts, files.Folders,
+	found, err := o.Discovery.Compare(ctx, node, texts, files.CompleteFolders,
 		sockdiag.ListeningAddresses())
 	if err != nil {
 		return api.MeshComparison{}, api.NewRefusal(err.Error())
@@ -104,14 +104,14 @@ func (o *Mesh) MeshCompare(ctx context.Context,
 }
 
 // MeshExplain returns how the Envoy that last accepted listeners would route a request.
-func (o *Mesh) MeshExplain(
-	ctx context.Context, request api.MeshRequest,
+func (o *MeshOperations) MeshExplain(
+	ctx context.Context, request api.MeshExplainRequest,
 ) (api.MeshExplanation, error) {
 	node, err := o.meshNode()
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	state := explain.State{LiveClusters: o.counted(ctx)}
+	state := explain.EnvoyState{ClusterStats: o.counted(ctx)}
 	for _, s := range o.Identity.Secrets() {
 		if s.Name == identity.DefaultSecret {
 			state.Identity = s.SpiffeID
@@ -121,15 +121,15 @@ func (o *Mesh) MeshExplain(
 	if err != nil {
 		return api.MeshExplanation{}, err
 	}
-	return api.MeshExplanation{MeshAnswer: found.Answer,
+	return api.MeshExplanation{MeshExplainAnswer: found.Answer,
 		Problems: MeshProblems(found.Problems)}, nil
 }
 
 // MeshOrigins returns the files behind the resources of the Envoy that last accepted listeners.
 // Without such an Envoy the result is empty.
-func (o *Mesh) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
-	out := []api.MeshOrigin{}
-	node := o.Ports.LastNode()
+func (o *MeshOperations) MeshOrigins(context.Context) ([]api.MeshResourceOrigins, error) {
+	out := []api.MeshResourceOrigins{}
+	node := o.Ports.LastAcceptedNode()
 	if node == nil {
 		return out, nil
 	}
@@ -138,7 +138,7 @@ func (o *Mesh) MeshOrigins(context.Context) ([]api.MeshOrigin, error) {
 		return nil, err
 	}
 	for _, o := range origins {
-		out = append(out, api.MeshOrigin(o))
+		out = append(out, api.MeshResourceOrigins(o))
 	}
 	return out, nil
 }

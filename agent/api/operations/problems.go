@@ -19,11 +19,11 @@ import (
 const countTime = time.Second
 
 // A status request reads the statistics of Envoy's clusters, for which Envoy scans all its
-// statistics. With more than MaxCountedServices services they are read at most once per
+// statistics. With more than MaxServicesForFreshStats services they are read at most once per
 // countPeriod.
 const (
-	MaxCountedServices = 1000
-	countPeriod        = time.Minute
+	MaxServicesForFreshStats = 1000
+	countPeriod              = time.Minute
 )
 
 // liveProblems caches the problems that only the statistics of a running Envoy show.
@@ -33,13 +33,13 @@ type liveProblems struct {
 	found   []discovery.Problem
 }
 
-// liveFilter selects the cluster statistics that explain.LiveCluster needs.
+// liveFilter selects the cluster statistics that explain.ClusterStats needs.
 const liveFilter = `^cluster\.(in|out)bound\|.*\.(membership_total|update_(success|failure)|` +
 	`ssl\.(handshake|fail_verify_error|fail_verify_san|connection_error))$`
 
 // counted returns the live epoch's statistics by cluster name, or nil if they are unavailable. A
 // cluster is missing if [telemetry] excludes its statistic membership_total.
-func (o *Mesh) counted(ctx context.Context) map[string]explain.LiveCluster {
+func (o *MeshOperations) counted(ctx context.Context) map[string]explain.ClusterStats {
 	live, ok := o.Proxy.Epoch()
 	if !ok || live.AdminLost {
 		return nil
@@ -53,15 +53,16 @@ func (o *Mesh) counted(ctx context.Context) map[string]explain.LiveCluster {
 	return countedOf(stats)
 }
 
-func countedOf(stats map[string]uint64) map[string]explain.LiveCluster {
-	all := map[string]explain.LiveCluster{}
+func countedOf(stats map[string]uint64) map[string]explain.ClusterStats {
+	all := map[string]explain.ClusterStats{}
 	for name, total := range stats {
 		cluster, ok := strings.CutSuffix(name, ".membership_total")
 		if !ok {
 			continue
 		}
 		count := func(field string) uint64 { return stats[cluster+"."+field] }
-		all[strings.TrimSuffix(strings.TrimPrefix(cluster, "cluster."), ";")] = explain.LiveCluster{
+		all[strings.TrimSuffix(strings.TrimPrefix(cluster, "cluster."),
+			";")] = explain.ClusterStats{
 			Endpoints: total, Resolved: count("update_success")+count("update_failure") > 0,
 			Handshakes: count("ssl.handshake"), UntrustedCertificates: count("ssl.fail_verify_error"),
 			NameMismatches: count("ssl.fail_verify_san"), OtherTLSFailures: count("ssl.connection_error"),
@@ -72,24 +73,24 @@ func countedOf(stats map[string]uint64) map[string]explain.LiveCluster {
 
 // ProblemReport has all problems of the mesh configuration, and the failing endpoints among them.
 type ProblemReport struct {
-	Problems []discovery.Problem
-	Failing  []endpoints.Problem
+	Problems         []discovery.Problem
+	FailingEndpoints []endpoints.Problem
 }
 
 // ProblemReport returns the problems of the mesh configuration. Those that only the statistics of a
 // running Envoy show are current if now is set, else at most countPeriod old.
-func (o *Mesh) ProblemReport(ctx context.Context, now bool) ProblemReport {
+func (o *MeshOperations) ProblemReport(ctx context.Context, fresh bool) ProblemReport {
 	failing := o.Endpoints.Problems()
 	found := slices.Concat(o.Discovery.Problems(), o.exposed(), o.Unbound.Problems(),
 		backendProblems(failing))
 	found = append(found, certificateProblems(o.Identity.Secrets(), found)...)
-	found = append(found, o.counts(ctx, now)...)
+	found = append(found, o.counts(ctx, fresh)...)
 	slices.SortFunc(found, discovery.Problem.Compare)
 	return ProblemReport{found, failing}
 }
 
-func (o *Mesh) counts(ctx context.Context, now bool) []discovery.Problem {
-	node := o.Ports.LastNode()
+func (o *MeshOperations) counts(ctx context.Context, now bool) []discovery.Problem {
+	node := o.Ports.LastAcceptedNode()
 	if node == nil {
 		return nil
 	}
@@ -117,11 +118,11 @@ func backendProblems(failing []endpoints.Problem) []discovery.Problem {
 
 // exposed returns a problem for each port that other hosts can reach without mutual TLS although
 // the mesh requires it.
-func (o *Mesh) exposed() []discovery.Problem {
+func (o *MeshOperations) exposed() []discovery.Problem {
 	var problems []discovery.Problem
 	for _, e := range o.Exposure.Report().Exposed {
-		p := object.ProblemAt(e.By, condition.Error, e.String(), e.Fix)
-		if e.By.Kind == "" { // the mode comes from an upstream server, so there is no file to name
+		p := object.ProblemAt(e.Policy, condition.Error, e.String(), e.Fix)
+		if e.Policy.Kind == "" { // the mode comes from an upstream server, so there is no file to name
 			p.File, p.Line, p.Object = "", 0, ""
 		}
 		problems = append(problems, p)

@@ -16,20 +16,20 @@ import (
 	"outrider.org/outrider/agent/xds"
 )
 
-// Resources performs the operations on Envoy's resources and its admin interface.
-type Resources struct {
+// ResourceOperations performs the operations on Envoy's resources and its admin interface.
+type ResourceOperations struct {
 	Supervisor *epoch.Supervisor
 	Discovery  *discovery.Server
 	XDS        *xds.Server
 	Relay      *relay.Server // in use if the configuration has an upstream server
-	View       *status.View
+	View       *status.AdminView
 }
 
 // statusTime bounds reading the state of the xDS streams.
 const statusTime = time.Second
 
 // ResourceTypes returns the state of each resource type on the xDS stream of each running epoch.
-func (o Resources) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
+func (o ResourceOperations) ResourceTypes(ctx context.Context) ([]api.ResourceType, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTime)
 	defer cancel()
 	numbers := map[int]int{} // PID → epoch number
@@ -89,7 +89,8 @@ func relayedType(number int, t relay.TypeStatus) api.ResourceType {
 }
 
 // UpstreamDebug returns debug information of the upstream server.
-func (o Resources) UpstreamDebug(ctx context.Context, name string) (json.RawMessage, error) {
+func (o ResourceOperations) UpstreamDebug(ctx context.Context, name string) (json.RawMessage,
+	error) {
 	text, err := o.Relay.QueryDebug(ctx, name)
 	if err != nil {
 		return nil, api.NewRefusal(err.Error())
@@ -102,7 +103,8 @@ func (o Resources) UpstreamDebug(ctx context.Context, name string) (json.RawMess
 
 // Admin sends a GET to the live epoch's admin interface through o.View, which removes credentials
 // from the response.
-func (o Resources) Admin(ctx context.Context, path, query string) (api.AdminResponse, error) {
+func (o ResourceOperations) Admin(ctx context.Context, path, query string) (api.AdminResponse,
+	error) {
 	answer, number, err := o.View.Get(ctx, "/"+path, query) //nolint:bodyclose // closed by the server
 	if err != nil {
 		return api.AdminResponse{}, api.NewRefusal(err.Error())
@@ -112,7 +114,7 @@ func (o Resources) Admin(ctx context.Context, path, query string) (api.AdminResp
 }
 
 // Report returns the agent's own part of a bug report.
-func (o Resources) Report(context.Context) ([]api.ReportFile, error) {
+func (o ResourceOperations) Report(context.Context) ([]api.ReportFile, error) {
 	build := "not known"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		build = info.String()

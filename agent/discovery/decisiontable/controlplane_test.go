@@ -80,7 +80,7 @@ func startIstiod(t testing.TB, cases []*testCase, providers *authorizers) source
 	}
 	control.Istiod("PILOT_MAX_REQUESTS_PER_SECOND=10000",
 		fmt.Sprint("PILOT_JWT_PUB_KEY_REFRESH_INTERVAL=", keySetRefresh))
-	connection, err := grpc.NewClient(control.Plaintext(),
+	connection, err := grpc.NewClient(control.PlaintextAddress(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
 	if err != nil {

@@ -50,12 +50,12 @@ type runningEnvoy struct {
 	refused []string
 }
 
-func (*runningEnvoy) Connected(xds.Stream)                   {}
-func (*runningEnvoy) Disconnected(xds.Stream, error)         {}
-func (*runningEnvoy) Pushed(xds.Stream, xds.Push)            {}
-func (*runningEnvoy) Accepted(xds.Stream, string, string)    {}
-func (*runningEnvoy) Recovered(xds.Stream, string, []string) {}
-func (e *runningEnvoy) Refused(_ xds.Stream, refusal xds.Refusal) {
+func (*runningEnvoy) OnConnect(xds.Stream)                    {}
+func (*runningEnvoy) OnDisconnect(xds.Stream, error)          {}
+func (*runningEnvoy) OnPush(xds.Stream, xds.Push)             {}
+func (*runningEnvoy) OnAck(xds.Stream, string, string)        {}
+func (*runningEnvoy) OnRecovery(xds.Stream, string, []string) {}
+func (e *runningEnvoy) OnNack(_ xds.Stream, refusal xds.Refusal) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.refused = append(e.refused, fmt.Sprintf("%v: %s", refusal.Resources, refusal.Error))

@@ -34,7 +34,7 @@ func placesOf(t testing.TB, file, text string) map[string]resource.Origin {
 		if err != nil {
 			t.Fatalf("%v:\n%s", err, text)
 		}
-		if object.Kind(o.Kind).Restricts() {
+		if object.Kind(o.Kind).CanRestrictAccess() {
 			place := resource.Origin{File: file, Line: document.Content[0].Line, Kind: o.Kind,
 				Namespace: o.Metadata.Namespace, Name: o.Metadata.Name}
 			places[place.Object()] = place

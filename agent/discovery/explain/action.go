@@ -57,10 +57,10 @@ func (e *explanation) action(host *routev3.VirtualHost, r *routev3.Route,
 
 // send explains how a route forwards the request.
 func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []resource.Origin) {
-	var targets []Target
+	var targets []WeightedCluster
 	switch by := to.ClusterSpecifier.(type) {
 	case *routev3.RouteAction_Cluster:
-		targets = []Target{{Cluster: by.Cluster, Percent: 100}}
+		targets = []WeightedCluster{{Cluster: by.Cluster, Percent: 100}}
 	case *routev3.RouteAction_ClusterHeader:
 		name, there := e.header(by.ClusterHeader)
 		if !there {
@@ -70,7 +70,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 				"send the header")
 			return
 		}
-		targets = []Target{{Cluster: name, Percent: 100}}
+		targets = []WeightedCluster{{Cluster: name, Percent: 100}}
 	case *routev3.RouteAction_WeightedClusters:
 		var total uint32
 		for _, c := range by.WeightedClusters.Clusters {
@@ -78,7 +78,7 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 		}
 		for _, c := range by.WeightedClusters.Clusters {
 			if c.GetWeight().GetValue() > 0 {
-				targets = append(targets, Target{Cluster: c.Name,
+				targets = append(targets, WeightedCluster{Cluster: c.Name,
 					Percent: percentOf(c.Weight.Value, total)})
 			}
 		}
@@ -91,7 +91,8 @@ func (e *explanation) send(r *routev3.Route, to *routev3.RouteAction, origins []
 		if m.GetRuntimeFraction() != nil {
 			share = percent(m.RuntimeFraction.DefaultValue)
 		}
-		e.answer.Mirrors = append(e.answer.Mirrors, Target{Cluster: m.Cluster, Percent: share})
+		e.answer.Mirrors = append(e.answer.Mirrors, WeightedCluster{Cluster: m.Cluster,
+			Percent: share})
 	}
 	facts := append(targetFacts(targets), e.forwardFacts(r, to)...)
 	e.step("action", "forward", origins, facts...)
@@ -153,7 +154,7 @@ func (e *explanation) forwardFacts(r *routev3.Route, to *routev3.RouteAction) []
 	return facts
 }
 
-func targetFacts(targets []Target) []string {
+func targetFacts(targets []WeightedCluster) []string {
 	var facts []string
 	for _, t := range targets {
 		if len(targets) == 1 {

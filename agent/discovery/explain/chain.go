@@ -272,17 +272,18 @@ func (e *explanation) filters(chain *listenerv3.FilterChain, d *listener) {
 
 // pass explains how a TCP proxy forwards the connection.
 func (e *explanation) pass(proxy *tcpproxyv3.TcpProxy, d *listener) {
-	var targets []Target
+	var targets []WeightedCluster
 	weights := proxy.GetWeightedClusters().GetClusters()
 	var total uint32
 	for _, c := range weights {
 		total += c.Weight
 	}
 	for _, c := range weights {
-		targets = append(targets, Target{Cluster: c.Name, Percent: percentOf(c.Weight, total)})
+		targets = append(targets, WeightedCluster{Cluster: c.Name, Percent: percentOf(c.Weight,
+			total)})
 	}
 	if name := proxy.GetCluster(); name != "" {
-		targets = []Target{{Cluster: name, Percent: 100}}
+		targets = []WeightedCluster{{Cluster: name, Percent: 100}}
 	}
 	facts := []string{"passes the bytes of the connection on, whatever is requested"}
 	if to := proxy.GetTunnelingConfig().GetHostname(); to != "" {

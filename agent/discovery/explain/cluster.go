@@ -18,7 +18,7 @@ const mostEndpoints = 20
 
 // forward explains to which clusters a request is sent. If no cluster is usable, the answer gets
 // the outcome and the status code that the parameters nothing and status name.
-func (e *explanation) forward(targets []Target, nothing Outcome, status int) {
+func (e *explanation) forward(targets []WeightedCluster, nothing Outcome, status int) {
 	e.answer.Clusters = targets
 	e.answer.Outcome = OutcomeForwarded
 	usable := 0
@@ -80,7 +80,7 @@ func (e *explanation) cluster(name string) (reason, fix string) {
 		facts = append(facts, fmt.Sprintf("checks endpoints every %v %s",
 			check.GetInterval().AsDuration(), what))
 	}
-	live, counted := e.proxy.LiveClusters[name]
+	live, counted := e.proxy.ClusterStats[name]
 	if found := live.CheckTLS(c); found != nil {
 		e.unknown("whether requests get through: %s; %s", found.Message, found.Fix)
 	}

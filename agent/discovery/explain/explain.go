@@ -25,8 +25,8 @@ type (
 	Answer = answer.Answer
 	// Outcome says what happens to a request.
 	Outcome = answer.Outcome
-	// Target is a cluster that receives requests.
-	Target = answer.Target
+	// WeightedCluster is a cluster that receives requests.
+	WeightedCluster = answer.WeightedCluster
 	// Step is one decision in the handling of a request.
 	Step = answer.Step
 )
@@ -48,28 +48,30 @@ type Proxy struct {
 	Captured     bool         // connections of the host are captured
 	OwnAddresses []netip.Addr // addresses of the host; captured connections to them are inbound
 
-	// HostOrigins returns the origins of a virtual host, the most important one first; nil if they
-	// are the same as those of the route configuration. The function may be nil.
-	HostOrigins func(routes, domain string) []resource.Origin
+	// VirtualHostOrigins returns the origins of a virtual host, the most important one first; nil
+	// if they are the same as those of the route configuration. The function may be nil.
+	VirtualHostOrigins func(routes, domain string) []resource.Origin
 	// FilterOrigins returns the EnvoyFilters that added or changed a filter of a listener. The
 	// function may be nil.
 	FilterOrigins func(listener, filter string) []resource.Origin
-	// Refused returns why Envoy refused a resource, "" if it did not. The function may be nil.
-	Refused func(resource.Key) string
-	// LiveClusters has statistics of the running Envoy, by cluster; nil if unknown.
-	LiveClusters map[string]LiveCluster
+	// RefusalReason returns why Envoy refused a resource, "" if it did not. The function may be
+	// nil.
+	RefusalReason func(resource.Key) string
+	// ClusterStats has statistics of the running Envoy, by cluster; nil if unknown.
+	ClusterStats map[string]ClusterStats
 	// Identity is the SPIFFE ID of the proxy's certificate; "" if unknown.
 	Identity string
-	// PeerMode returns the mode of mutual TLS of an endpoint of a cluster. The function may be nil.
-	PeerMode func(cluster, endpoint string) PeerMode
+	// PeerMutualTLS returns the mode of mutual TLS of an endpoint of a cluster. The function may be
+	// nil.
+	PeerMutualTLS func(cluster, endpoint string) PeerMutualTLS
 	// UnselectedGateway describes a Gateway with a server on the request's port that does not
 	// select this proxy; "" if there is none. UnselectedFix is the fix.
 	UnselectedGateway, UnselectedFix string
 }
 
-// State holds the facts about a proxy that only a running agent knows.
-type State struct {
-	LiveClusters map[string]LiveCluster // statistics of the running Envoy; see Proxy.LiveClusters
+// EnvoyState holds the facts about a proxy that only a running agent knows.
+type EnvoyState struct {
+	ClusterStats map[string]ClusterStats // statistics of the running Envoy; see Proxy.ClusterStats
 	Identity     string
 }
 
@@ -130,10 +132,10 @@ func (e *explanation) end(outcome Outcome, status int, reason, fix string) {
 // refusal returns a sentence for a step if Envoy refused the resource, because the step then
 // describes the refused version.
 func (e *explanation) refusal(key resource.Key) []string {
-	if e.proxy.Refused == nil {
+	if e.proxy.RefusalReason == nil {
 		return nil
 	}
-	if why := e.proxy.Refused(key); why != "" {
+	if why := e.proxy.RefusalReason(key); why != "" {
 		e.unknown("what Envoy has in place of %s, which it refused: what was before, or nothing",
 			key.Name)
 		return []string{"Envoy refused this: " + why}

@@ -228,7 +228,7 @@ func TestSteps(t *testing.T) {
 		t.Fatal(err)
 	}
 	proxy.Resources = feed.Publish(resource.Change{Set: []*resource.Resource{listener}})
-	proxy.Refused = func(key resource.Key) string {
+	proxy.RefusalReason = func(key resource.Key) string {
 		if key.Name == "127.0.0.1_80" {
 			return "no such filter"
 		}

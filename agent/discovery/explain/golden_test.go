@@ -27,10 +27,10 @@ type goldenCase struct {
 
 	// additional origins of every resource: the object's kind, by its name
 	Policies  map[string]string
-	Filters   map[string]string   // object that changed a filter, by the filter's name
-	Hosts     map[string]string   // object that defines a virtual host, by domain
-	Refusals  map[string]string   // reason why a resource was refused, by the resource's name
-	Endpoints map[string]PeerMode // mode of mutual TLS by address
+	Filters   map[string]string        // object that changed a filter, by the filter's name
+	Hosts     map[string]string        // object that defines a virtual host, by domain
+	Refusals  map[string]string        // reason why a resource was refused, by the resource's name
+	Endpoints map[string]PeerMutualTLS // mode of mutual TLS by address
 	Requests  []Request
 }
 
@@ -73,7 +73,7 @@ func TestExplain(t *testing.T) {
 
 func findings(proxy Proxy) string {
 	var lines []string
-	for r, found := range Findings(proxy.Resources, proxy.LiveClusters) {
+	for r, found := range Findings(proxy.Resources, proxy.ClusterStats) {
 		for _, f := range found {
 			lines = append(lines, fmt.Sprintf("== finding of %s (rule: %t): %s; %s\n", r.Name, f.InDestinationRule,
 				f.Message, f.Fix))
@@ -120,9 +120,12 @@ func (c goldenCase) proxy(t testing.TB, text []byte) Proxy {
 	p := c.Proxy
 	p.Resources = resource.NewFeed().Publish(resource.Change{Set: all})
 	p.FilterOrigins = func(_, filter string) []resource.Origin { return named(c.Filters[filter]) }
-	p.HostOrigins = func(_, domain string) []resource.Origin { return named(c.Hosts[domain]) }
-	p.Refused = func(key resource.Key) string { return c.Refusals[key.Name] }
-	p.PeerMode = func(_, endpoint string) PeerMode { return c.Endpoints[endpoint] }
+	p.VirtualHostOrigins = func(_,
+		domain string) []resource.Origin {
+		return named(c.Hosts[domain])
+	}
+	p.RefusalReason = func(key resource.Key) string { return c.Refusals[key.Name] }
+	p.PeerMutualTLS = func(_, endpoint string) PeerMutualTLS { return c.Endpoints[endpoint] }
 	return p
 }
 
@@ -170,7 +173,7 @@ func answerText(a Answer) string {
 			text.WriteString("    " + fact + "\n")
 		}
 	}
-	for what, targets := range [][]Target{a.Clusters, a.Mirrors} {
+	for what, targets := range [][]WeightedCluster{a.Clusters, a.Mirrors} {
 		for _, to := range targets {
 			fmt.Fprintf(&text, "  %s %s %.4g %%\n", [2]string{"to", "copy to"}[what], to.Cluster, to.Percent)
 		}

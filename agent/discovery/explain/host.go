@@ -78,8 +78,8 @@ func (e *explanation) manager(m *hcmv3.HttpConnectionManager, d *listener) {
 			e.authority()), e.hostFix())
 		return
 	}
-	if e.proxy.HostOrigins != nil {
-		if of := e.proxy.HostOrigins(routes.Name, host.Domains[0]); of != nil {
+	if e.proxy.VirtualHostOrigins != nil {
+		if of := e.proxy.VirtualHostOrigins(routes.Name, host.Domains[0]); of != nil {
 			origins = of
 		} else if e.isFallback(host) {
 			origins = nil

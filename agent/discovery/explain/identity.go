@@ -19,11 +19,11 @@ const (
 	socketMatch    = "envoy.transport_socket_match"
 )
 
-// PeerMode describes the mode of mutual TLS of a workload.
-type PeerMode struct {
-	Mode     string // mode of mutual TLS: STRICT, PERMISSIVE or DISABLE
-	Policy   string // PeerAuthentication that sets the mode, with its file and line
-	Identity bool   // automatic mutual TLS is used for connections to the workload
+// PeerMutualTLS describes the mode of mutual TLS of a workload.
+type PeerMutualTLS struct {
+	Mode          string // mode of mutual TLS: STRICT, PERMISSIVE or DISABLE
+	Policy        string // PeerAuthentication that sets the mode, with its file and line
+	AutoMutualTLS bool   // automatic mutual TLS is used for connections to the workload
 }
 
 // upstream returns how connections to a cluster are encrypted, and with which identities.
@@ -117,10 +117,10 @@ type mismatch struct {
 }
 
 func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) mismatch {
-	if e.proxy.PeerMode == nil {
+	if e.proxy.PeerMutualTLS == nil {
 		return mismatch{}
 	}
-	peer := e.proxy.PeerMode(c.Name, addressText(ep.GetEndpoint().GetAddress()))
+	peer := e.proxy.PeerMutualTLS(c.Name, addressText(ep.GetEndpoint().GetAddress()))
 	socket := c.TransportSocket
 	if len(c.TransportSocketMatches) > 0 && mutual(ep) {
 		socket = c.TransportSocketMatches[0].TransportSocket
@@ -130,14 +130,14 @@ func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) 
 	switch {
 	case peer.Mode == "STRICT" && len(secrets) == 0 && (encrypted || socket == nil):
 		fix := "set the DestinationRule's tls mode to ISTIO_MUTUAL, and provider in [identity]"
-		if !peer.Identity {
+		if !peer.AutoMutualTLS {
 			fix = "give the endpoint a serviceAccount or the label security.istio.io/tlsMode: istio"
 		}
 		return mismatch{"requires mutual TLS by " + peer.Policy + ", and no certificate is presented",
-			fix, peer.Identity}
+			fix, peer.AutoMutualTLS}
 	case peer.Mode == "DISABLE" && len(secrets) > 0 && secrets[0].Name == ownCertificate:
 		return mismatch{"does not end mutual TLS by " + peer.Policy, "remove ISTIO_MUTUAL from the " +
-			"DestinationRule, or DISABLE from the PeerAuthentication", peer.Identity}
+			"DestinationRule, or DISABLE from the PeerAuthentication", peer.AutoMutualTLS}
 	}
 	return mismatch{}
 }

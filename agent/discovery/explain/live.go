@@ -8,8 +8,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// LiveCluster has statistics of a cluster in a running Envoy since its start.
-type LiveCluster struct {
+// ClusterStats has statistics of a cluster in a running Envoy since its start.
+type ClusterStats struct {
 	Endpoints  uint64 // current number of the cluster's endpoints
 	Resolved   bool   // the DNS names were looked up at least once, successfully or not
 	Handshakes uint64 // number of successful TLS handshakes
@@ -29,7 +29,7 @@ type Finding struct {
 
 // CheckEndpoints returns the finding for a cluster whose DNS names have no address; nil if they
 // have one.
-func (l LiveCluster) CheckEndpoints(c *clusterv3.Cluster) *Finding {
+func (l ClusterStats) CheckEndpoints(c *clusterv3.Cluster) *Finding {
 	name := ""
 	for _, locality := range c.GetLoadAssignment().GetEndpoints() {
 		for _, ep := range locality.LbEndpoints {
@@ -46,7 +46,7 @@ func (l LiveCluster) CheckEndpoints(c *clusterv3.Cluster) *Finding {
 
 // CheckTLS returns the finding for a cluster whose TLS handshakes have failed without any success;
 // nil for any other cluster.
-func (l LiveCluster) CheckTLS(c *clusterv3.Cluster) *Finding {
+func (l ClusterStats) CheckTLS(c *clusterv3.Cluster) *Finding {
 	found := &Finding{InDestinationRule: true}
 	var why string
 	switch {
@@ -72,7 +72,7 @@ func (l LiveCluster) CheckTLS(c *clusterv3.Cluster) *Finding {
 
 // Findings returns the findings of all clusters, by the cluster's resource.
 func Findings(resources *resource.Snapshot,
-	live map[string]LiveCluster) map[*resource.Resource][]Finding {
+	live map[string]ClusterStats) map[*resource.Resource][]Finding {
 	found := map[*resource.Resource][]Finding{}
 	for name, r := range resources.ByType(resource.ClusterType) {
 		counted, known := live[name]

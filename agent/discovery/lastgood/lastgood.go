@@ -30,29 +30,30 @@ type State struct {
 	Objects []*object.Object
 	// mesh configuration paths that were missing, so that their objects stay in force; see
 	// store.Options
-	AwayPaths []string
-	// PolicyFolders are the inodes of the directories that contained policies, by path; see
+	MissingPaths []string
+	// PolicyFolderInodes are the inodes of the directories that contained policies, by path; see
 	// store.Options.
-	PolicyFolders map[string]uint64
+	PolicyFolderInodes map[string]uint64
 	// PolicyCounts are the numbers of policies in each file; see store.Options.
 	PolicyCounts map[string]int
-	// FoldersLost reports that PolicyFolders and PolicyCounts may be incomplete: the state file
-	// could not be read, the state was too large to be stored, or FoldersLost was set in an earlier
-	// State and some paths have not been found since.
-	FoldersLost bool
+	// PoliciesIncomplete reports that PolicyFolderInodes and PolicyCounts may be incomplete: the
+	// state file could not be read, the state was too large to be stored, or PoliciesIncomplete was
+	// set in an earlier State and some paths have not been found since.
+	PoliciesIncomplete bool
 	// ChecksUnknownFields reports that there are EnvoyFilters and that the agent that wrote the
 	// State refuses unknown fields in them. Older agents accepted unknown fields.
 	ChecksUnknownFields bool
-	// Mesh is the text of the MeshConfig in force. It is empty if the current file, or the default,
-	// is in force.
-	Mesh []byte
+	// MeshConfig is the text of the MeshConfig in force. It is empty if the current file, or the
+	// default, is in force.
+	MeshConfig []byte
 
-	Reverted *Reverted // reverted versions of an older agent; nil: none
+	Reverted *RevertedVersions // reverted versions of an older agent; nil: none
 }
 
-// Empty reports whether there is nothing to persist, because everything in force is in the files.
-func (s State) Empty() bool {
-	return !s.ChecksUnknownFields && len(s.Objects)+len(s.Mesh)+len(s.PolicyFolders)+len(s.PolicyCounts) == 0 &&
+// IsEmpty reports whether there is nothing to persist, because everything in force is in the files.
+func (s State) IsEmpty() bool {
+	return !s.ChecksUnknownFields &&
+		len(s.Objects)+len(s.MeshConfig)+len(s.PolicyFolderInodes)+len(s.PolicyCounts) == 0 &&
 		s.Reverted == nil
 }
 
@@ -82,19 +83,19 @@ type written struct {
 type Record struct {
 	File       string      `json:"file"`
 	Line       int         `json:"line"`
-	Routes     []int       `json:"routes,omitempty"`
+	RouteLines []int       `json:"routes,omitempty"`
 	Index      int         `json:"index,omitempty"`
 	APIVersion string      `json:"apiVersion"`
 	Kind       object.Kind `json:"kind"`
 	Namespace  string      `json:"namespace"`
-	// Named reports whether the object's metadata has a namespace. It is nil in records of older
-	// agents.
-	Named       *bool             `json:"named,omitempty"`
-	Name        string            `json:"name"`
-	Labels      map[string]string `json:"labels,omitempty"`
-	Annotations map[string]string `json:"annotations,omitempty"`
-	Conditions  map[string]string `json:"conditions,omitempty"`
-	Created     time.Time         `json:"created,omitzero"`
+	// NamesNamespace reports whether the object's metadata has a namespace. It is nil in records of
+	// older agents.
+	NamesNamespace *bool             `json:"named,omitempty"`
+	Name           string            `json:"name"`
+	Labels         map[string]string `json:"labels,omitempty"`
+	Annotations    map[string]string `json:"annotations,omitempty"`
+	Conditions     map[string]string `json:"conditions,omitempty"`
+	Created        time.Time         `json:"created,omitzero"`
 	// Spec is the spec in protobuf's JSON. A field that is unknown is an error.
 	Spec json.RawMessage `json:"spec"`
 }
@@ -115,11 +116,12 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 		err = fmt.Errorf("the file has format version %d; supported is %d", in.Version, version)
 	}
 	if err != nil {
-		return State{FoldersLost: true},
+		return State{PoliciesIncomplete: true},
 			[]error{fmt.Errorf("read the last good versions in %s: %w", path, err)}
 	}
-	state := State{Mesh: in.Mesh, ChecksUnknownFields: in.Checked, AwayPaths: in.Away, PolicyFolders: in.Folders,
-		PolicyCounts: in.Policies, FoldersLost: in.Lost}
+	state := State{MeshConfig: in.Mesh, ChecksUnknownFields: in.Checked, MissingPaths: in.Away,
+		PolicyFolderInodes: in.Folders,
+		PolicyCounts:       in.Policies, PoliciesIncomplete: in.Lost}
 	var wrong []error
 	if in.Lost {
 		wrong = append(wrong,
@@ -132,7 +134,7 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 			wrong = append(wrong,
 				fmt.Errorf("the last good version of %s %s/%s, of %s, is not valid any more: %w",
 					r.Kind, r.Namespace, r.Name, resource.Position(r.File, r.Line), err))
-			if r.Kind.Restricts() {
+			if r.Kind.CanRestrictAccess() {
 				state.doubt(r.File)
 			}
 			continue
@@ -144,20 +146,20 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 }
 
 // doubt records that the policies of a file are only partly known, because a stored policy is not
-// usable. It therefore removes the path that contains the file from AwayPaths.
+// usable. It therefore removes the path that contains the file from MissingPaths.
 func (s *State) doubt(file string) {
 	if s.PolicyCounts == nil {
 		s.PolicyCounts = map[string]int{}
 	}
 	s.PolicyCounts[file] = math.MaxInt32
-	s.AwayPaths = slices.DeleteFunc(s.AwayPaths, func(path string) bool {
+	s.MissingPaths = slices.DeleteFunc(s.MissingPaths, func(path string) bool {
 		if file != path && !strings.HasPrefix(file, path+"/") {
 			return false
 		}
-		if s.PolicyFolders == nil {
-			s.PolicyFolders = map[string]uint64{}
+		if s.PolicyFolderInodes == nil {
+			s.PolicyFolderInodes = map[string]uint64{}
 		}
-		s.PolicyFolders[path] = 0
+		s.PolicyFolderInodes[path] = 0
 		return true
 	})
 }
@@ -177,17 +179,18 @@ func read(path string) ([]byte, error) {
 
 // Write atomically replaces the file by one with mode 0600, because objects may contain secrets. An
 // empty state removes the file. If the encoded state exceeds maxBytes, Write returns an error and
-// stores only FoldersLost, and PolicyFolders and PolicyCounts if these fit.
+// stores only PoliciesIncomplete, and PolicyFolderInodes and PolicyCounts if these fit.
 func Write(path string, state State) error {
-	if state.Empty() && !state.FoldersLost {
+	if state.IsEmpty() && !state.PoliciesIncomplete {
 		return remove(path)
 	}
 	objects, err := recordsOf(state.Objects)
 	if err != nil {
 		return err
 	}
-	out := written{Version: version, Mesh: state.Mesh, Checked: state.ChecksUnknownFields, Objects: objects,
-		Away: state.AwayPaths, Folders: state.PolicyFolders, Policies: state.PolicyCounts, Lost: state.FoldersLost}
+	out := written{Version: version, Mesh: state.MeshConfig, Checked: state.ChecksUnknownFields,
+		Objects: objects,
+		Away:    state.MissingPaths, Folders: state.PolicyFolderInodes, Policies: state.PolicyCounts, Lost: state.PoliciesIncomplete}
 	if state.Reverted != nil {
 		out.Refused, out.RefusedMesh = state.Reverted.objects, state.Reverted.mesh
 	}
@@ -196,9 +199,9 @@ func Write(path string, state State) error {
 		return fmt.Errorf("write the last good versions: %w", err)
 	}
 	if len(text) > maxBytes {
-		rest := State{FoldersLost: true}
-		if len(state.Objects)+len(state.Mesh) > 0 {
-			rest.PolicyFolders, rest.PolicyCounts = state.PolicyFolders, state.PolicyCounts
+		rest := State{PoliciesIncomplete: true}
+		if len(state.Objects)+len(state.MeshConfig) > 0 {
+			rest.PolicyFolderInodes, rest.PolicyCounts = state.PolicyFolderInodes, state.PolicyCounts
 		}
 		return errors.Join(
 			fmt.Errorf("the last good versions have %d bytes, more than the limit of %d",
@@ -262,9 +265,9 @@ func recordOf(o *object.Object) (Record, error) {
 	if err != nil {
 		return Record{}, fmt.Errorf("write the last good version of %s: %w", o, err)
 	}
-	return Record{File: o.File, Line: o.Line, Index: o.Index, Routes: o.RouteIndexes,
+	return Record{File: o.File, Line: o.Line, Index: o.Index, RouteLines: o.RouteLines,
 		APIVersion: o.APIVersion, Kind: o.Kind, Namespace: o.Namespace,
-		Named: new(!o.NamespaceDefaulted), Name: o.Name,
+		NamesNamespace: new(!o.NamespaceDefaulted), Name: o.Name,
 		Labels: o.Labels, Annotations: o.Annotations, Conditions: o.Conditions, Created: o.Created,
 		Spec: spec}, nil
 }
@@ -282,16 +285,16 @@ func (r Record) Object(namespace string,
 	// Records of older agents do not contain Named. Their objects probably have no namespace of
 	// their own if they are in the default one.
 	defaulted := r.Namespace == namespace
-	if r.Named != nil {
-		defaulted = !*r.Named
+	if r.NamesNamespace != nil {
+		defaulted = !*r.NamesNamespace
 	}
 	o := &object.Object{Key: object.Key{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name},
 		NamespaceDefaulted: defaulted, APIVersion: r.APIVersion, Labels: r.Labels,
 		Annotations: r.Annotations, Conditions: r.Conditions, Created: r.Created, File: r.File,
-		Line: r.Line, Index: r.Index, RouteIndexes: r.Routes, Spec: spec}
+		Line: r.Line, Index: r.Index, RouteLines: r.RouteLines, Spec: spec}
 	for _, finding := range validate(o) {
 		if finding.Severity == condition.Error && !finding.UnknownField {
-			return nil, errors.New(o.Problem(finding).Message)
+			return nil, errors.New(o.NewProblem(finding).Message)
 		}
 	}
 	return o, nil

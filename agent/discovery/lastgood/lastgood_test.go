@@ -71,9 +71,9 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	all := objects(t)
 	want := lastgood.State{
-		Objects: all, Mesh: []byte("connectTimeout: 1s\n"), AwayPaths: []string{"/mesh.d/away"},
-		PolicyFolders: map[string]uint64{"/mesh.d": 1<<64 - 1},
-		PolicyCounts:  map[string]int{"/mesh.d/a.yaml": 2},
+		Objects: all, MeshConfig: []byte("connectTimeout: 1s\n"), MissingPaths: []string{"/mesh.d/away"},
+		PolicyFolderInodes: map[string]uint64{"/mesh.d": 1<<64 - 1},
+		PolicyCounts:       map[string]int{"/mesh.d/a.yaml": 2},
 	}
 	for range 2 {
 		if err := lastgood.Write(path, want); err != nil {
@@ -96,7 +96,7 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	if err := lastgood.Write(path, lastgood.State{}); err != nil {
 		t.Errorf("an empty state again: %v", err)
 	}
-	if got, wrong := lastgood.Read(path, "default", nothing); !got.Empty() || len(wrong) > 0 {
+	if got, wrong := lastgood.Read(path, "default", nothing); !got.IsEmpty() || len(wrong) > 0 {
 		t.Errorf("no file: %v, %v", got, wrong)
 	}
 }
@@ -196,14 +196,15 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		state, wrong := lastgood.Read(path, "default", validate.Object)
-		if !state.Empty() || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), test.want) {
+		if !state.IsEmpty() || len(wrong) != 1 || !strings.Contains(wrong[0].Error(), test.want) {
 			t.Errorf("%s: %v, %v", test.name, state.Objects, wrong)
 		}
-		if lost := !strings.Contains(wrong[0].Error(), "not valid any more"); state.FoldersLost != lost {
-			t.Errorf("%s: lost %v", test.name, state.FoldersLost)
+		if lost := !strings.Contains(wrong[0].Error(),
+			"not valid any more"); state.PoliciesIncomplete != lost {
+			t.Errorf("%s: lost %v", test.name, state.PoliciesIncomplete)
 		}
 	}
-	if state, wrong := lastgood.Read(folder, "default", validate.Object); !state.Empty() ||
+	if state, wrong := lastgood.Read(folder, "default", validate.Object); !state.IsEmpty() ||
 		len(wrong) != 1 {
 		t.Errorf("a folder: %v, %v", state, wrong)
 	}
@@ -211,7 +212,7 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 	if err := os.Symlink(path, link); err != nil {
 		t.Fatal(err)
 	}
-	if state, wrong := lastgood.Read(link, "default", validate.Object); !state.Empty() ||
+	if state, wrong := lastgood.Read(link, "default", validate.Object); !state.IsEmpty() ||
 		len(wrong) != 1 {
 		t.Errorf("a link: %v, %v", state, wrong)
 	}
@@ -219,22 +220,24 @@ func TestAFileThatIsDamagedHoldsNothing(t *testing.T) {
 
 func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
-	if err := lastgood.Write(path, lastgood.State{Mesh: []byte("a")}); err != nil {
+	if err := lastgood.Write(path, lastgood.State{MeshConfig: []byte("a")}); err != nil {
 		t.Fatal(err)
 	}
 	if err := lastgood.Write(path,
-		lastgood.State{Mesh: bytes.Repeat([]byte("a"), 16<<20)}); err == nil ||
+		lastgood.State{MeshConfig: bytes.Repeat([]byte("a"), 16<<20)}); err == nil ||
 		!strings.Contains(err.Error(), "more than the limit of 16777216") {
 		t.Errorf("too large: %v", err)
 	}
 	large := bytes.Repeat([]byte("a"), 16<<20)
 	folders, policies := map[string]uint64{"/mesh.d": 1}, map[string]int{"/mesh.d/a.yaml": 1}
 	for _, test := range []struct{ state, want lastgood.State }{
-		{lastgood.State{Mesh: large}, lastgood.State{FoldersLost: true}},
-		{lastgood.State{Mesh: large, PolicyFolders: folders, PolicyCounts: policies},
-			lastgood.State{PolicyFolders: folders, PolicyCounts: policies, FoldersLost: true}},
-		{lastgood.State{PolicyFolders: folders, PolicyCounts: map[string]int{string(large): 1}},
-			lastgood.State{FoldersLost: true}},
+		{lastgood.State{MeshConfig: large}, lastgood.State{PoliciesIncomplete: true}},
+		{lastgood.State{MeshConfig: large, PolicyFolderInodes: folders, PolicyCounts: policies},
+			lastgood.State{PolicyFolderInodes: folders, PolicyCounts: policies,
+				PoliciesIncomplete: true}},
+		{lastgood.State{PolicyFolderInodes: folders,
+			PolicyCounts: map[string]int{string(large): 1}},
+			lastgood.State{PoliciesIncomplete: true}},
 	} {
 		if err := lastgood.Write(path, test.state); err == nil {
 			t.Error("too large: no error")
@@ -251,10 +254,10 @@ func TestWhatIsTooLargeIsNotWritten(t *testing.T) {
 func TestUnusablePolicyOfAPathThatIsAway(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "last-good.json")
 	for kind, want := range map[string]lastgood.State{
-		"AuthorizationPolicy": {AwayPaths: []string{"/mesh.d/bc"},
-			PolicyFolders: map[string]uint64{"/mesh.d/b": 0},
-			PolicyCounts:  map[string]int{"/mesh.d/b/c/a.yaml": math.MaxInt32}},
-		"ServiceEntry": {AwayPaths: []string{"/mesh.d/b", "/mesh.d/bc"}},
+		"AuthorizationPolicy": {MissingPaths: []string{"/mesh.d/bc"},
+			PolicyFolderInodes: map[string]uint64{"/mesh.d/b": 0},
+			PolicyCounts:       map[string]int{"/mesh.d/b/c/a.yaml": math.MaxInt32}},
+		"ServiceEntry": {MissingPaths: []string{"/mesh.d/b", "/mesh.d/bc"}},
 	} {
 		if err := os.WriteFile(path, []byte(`{"version":1,"away":["/mesh.d/b","/mesh.d/bc"],`+
 			`"objects":[{"kind":"`+kind+`","namespace":"shop","name":"a","file":"/mesh.d/b/c/a.yaml",`+

@@ -8,10 +8,11 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Reverted contains object versions that an older agent (before docs/decisions/0054) reverted
-// because Envoy had refused them. Such a version counts as invalid until it changes or a reload is
-// requested, so that the previous version stays in force. A Reverted is immutable.
-type Reverted struct {
+// RevertedVersions contains object versions that an older agent (before docs/decisions/0054)
+// reverted because Envoy had refused them. Such a version counts as invalid until it changes or a
+// reload is requested, so that the previous version stays in force. A RevertedVersions is
+// immutable.
+type RevertedVersions struct {
 	objects []reverted
 	mesh    *revertedMesh
 	// versions maps refused versions of objects to Envoy's error message. It contains no
@@ -34,9 +35,9 @@ type revertedMesh struct {
 	Message string `json:"message"`
 }
 
-// ObjectError returns the error with which Envoy refused an object; "" if the object was not
+// ObjectRefusal returns the error with which Envoy refused an object; "" if the object was not
 // reverted.
-func (r *Reverted) ObjectError(o *object.Object) string {
+func (r *RevertedVersions) ObjectRefusal(o *object.Object) string {
 	if r != nil {
 		for version, message := range r.versions {
 			if object.Equal(version, o) {
@@ -47,9 +48,9 @@ func (r *Reverted) ObjectError(o *object.Object) string {
 	return ""
 }
 
-// MeshError returns the error with which Envoy refused a text of MeshConfig; "" if it was not
-// reverted.
-func (r *Reverted) MeshError(text []byte) string {
+// MeshConfigRefusal returns the error with which Envoy refused a text of MeshConfig; "" if it was
+// not reverted.
+func (r *RevertedVersions) MeshConfigRefusal(text []byte) string {
 	if r == nil || r.mesh == nil || !bytes.Equal(r.mesh.Text, text) {
 		return ""
 	}
@@ -63,7 +64,8 @@ func (in written) readReverted(state *State, namespace string,
 	if len(in.Refused) == 0 && in.RefusedMesh == nil {
 		return nil
 	}
-	all := &Reverted{objects: in.Refused, mesh: in.RefusedMesh, versions: map[*object.Object]string{}}
+	all := &RevertedVersions{objects: in.Refused, mesh: in.RefusedMesh,
+		versions: map[*object.Object]string{}}
 	state.Reverted = all
 	for _, r := range in.Refused {
 		if r.Version == nil || r.Version.Kind == object.PeerAuthentication {

@@ -17,8 +17,8 @@ const (
 	FileLogProvider    = "envoy" // access log on standard output, in the format of MeshConfig
 )
 
-// Observers are the parts of MeshConfig that Telemetries refer to.
-type Observers struct {
+// TelemetryProviders are the parts of MeshConfig that Telemetries refer to.
+type TelemetryProviders struct {
 	Providers        []*Provider // Istio's own providers, then those of extensionProviders
 	DefaultProviders *meshapi.MeshConfig_DefaultProviders
 	// EnableTracing makes listeners report spans to the tracer of Envoy's bootstrap if neither a
@@ -28,9 +28,9 @@ type Observers struct {
 	LogFormat     AccessLog        // format of FileLogProvider, without a file
 }
 
-// NewObservers returns the observers of a MeshConfig, after Istio's own providers.
-func NewObservers(in *meshapi.MeshConfig) Observers {
-	o := Observers{Providers: []*Provider{
+// NewTelemetryProviders returns the observers of a MeshConfig, after Istio's own providers.
+func NewTelemetryProviders(in *meshapi.MeshConfig) TelemetryProviders {
+	o := TelemetryProviders{Providers: []*Provider{
 		{Name: PrometheusProvider, Provider: &meshapi.MeshConfig_ExtensionProvider_Prometheus{
 			Prometheus: &meshapi.MeshConfig_ExtensionProvider_PrometheusMetricsProvider{}}},
 		{Name: FileLogProvider, Provider: &meshapi.MeshConfig_ExtensionProvider_EnvoyFileAccessLog{
@@ -52,7 +52,7 @@ func NewObservers(in *meshapi.MeshConfig) Observers {
 
 // FindProvider returns the first provider with a name, compared without regard to case, or nil if
 // there is none.
-func (o *Observers) FindProvider(name string) *Provider {
+func (o *TelemetryProviders) FindProvider(name string) *Provider {
 	for _, p := range o.Providers {
 		if strings.EqualFold(p.Name, name) {
 			return p
@@ -61,7 +61,7 @@ func (o *Observers) FindProvider(name string) *Provider {
 	return nil
 }
 
-func (o *Observers) equal(other *Observers) bool {
+func (o *TelemetryProviders) equal(other *TelemetryProviders) bool {
 	return o.LogFormat == other.LogFormat && o.EnableTracing == other.EnableTracing &&
 		proto.Equal(o.Tracing, other.Tracing) &&
 		proto.Equal(o.DefaultProviders, other.DefaultProviders) &&

@@ -15,7 +15,7 @@ type ReservedAddress struct {
 // captured connections (captured) binds no socket, so it conflicts only if both it and one of the
 // bootstrap's listeners have an unspecified address: Envoy refuses two listeners with one address.
 func (m *Config) ReservedBy(address string, port uint32, captured bool) string {
-	for _, t := range m.Reserved {
+	for _, t := range m.ReservedAddresses {
 		switch {
 		case t.Port != port:
 		case captured && t.IsEnvoys && isAll(t.Address) && isAll(address):

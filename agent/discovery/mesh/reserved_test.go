@@ -8,7 +8,8 @@ import (
 
 func TestTakenBy(t *testing.T) {
 	m := mesh.Default()
-	m.Reserved = []mesh.ReservedAddress{{Address: "::", Port: 15090, Owner: "metrics", IsEnvoys: true},
+	m.ReservedAddresses = []mesh.ReservedAddress{{Address: "::", Port: 15090, Owner: "metrics",
+		IsEnvoys: true},
 		{Address: "127.0.0.1", Port: 15000, Owner: "admin"}, {Port: 15020, Owner: "status"}}
 	for _, test := range []struct {
 		address  string

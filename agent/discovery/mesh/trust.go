@@ -12,10 +12,10 @@ func (m *Config) ServiceAccountID(namespace, account string) string {
 	return spiffe + m.TrustDomain + "/ns/" + namespace + "/sa/" + account
 }
 
-// TrustedIdentities returns the subject alternative names to accept for names: the names, and for
+// AcceptedSANs returns the subject alternative names to accept for names: the names, and for
 // SPIFFE IDs of service accounts also those in the aliases of the trust domain. The result is
 // sorted and without duplicates.
-func (m *Config) TrustedIdentities(names []string) []string {
+func (m *Config) AcceptedSANs(names []string) []string {
 	peers := slices.Clone(names)
 	for _, name := range names {
 		domain, rest, ok := strings.Cut(strings.TrimPrefix(name, spiffe), "/")
@@ -34,14 +34,15 @@ func (m *Config) TrustedIdentities(names []string) []string {
 	return slices.Compact(peers)
 }
 
-// Domains returns the mesh's trust domain, followed by its aliases, which are equivalent.
-func (m *Config) Domains() []string {
+// TrustDomainWithAliases returns the mesh's trust domain, followed by its aliases, which are
+// equivalent.
+func (m *Config) TrustDomainWithAliases() []string {
 	return slices.Concat([]string{m.TrustDomain}, m.TrustDomainAliases)
 }
 
-// TrustDomains returns the prefixes of SPIFFE IDs that servers accept: those of the mesh's trust
-// domain, of its aliases, and of the domains of additional authorities.
-func (m *Config) TrustDomains() []string {
+// AcceptedSPIFFEPrefixes returns the prefixes of SPIFFE IDs that servers accept: those of the
+// mesh's trust domain, of its aliases, and of the domains of additional authorities.
+func (m *Config) AcceptedSPIFFEPrefixes() []string {
 	var prefixes []string
 	for _, domain := range slices.Concat([]string{m.TrustDomain}, m.TrustDomainAliases,
 		m.OtherTrustDomains) {

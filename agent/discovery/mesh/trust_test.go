@@ -16,16 +16,16 @@ func TestPeers_HaveTrustDomainAliases(t *testing.T) {
 	}
 	names := []string{"web.test", account, "spiffe://cluster.local/other", "spiffe://"}
 	if d := cmp.Diff([]string{"spiffe://", "spiffe://cluster.local/ns/shop/sa/web",
-		"spiffe://cluster.local/other", "web.test"}, m.TrustedIdentities(names)); d != "" {
+		"spiffe://cluster.local/other", "web.test"}, m.AcceptedSANs(names)); d != "" {
 		t.Errorf("without aliases (-want +got):\n%s", d)
 	}
 	m.TrustDomainAliases = []string{"old.example", "cluster.local"}
 	want := []string{"spiffe://", "spiffe://cluster.local/ns/shop/sa/web",
 		"spiffe://cluster.local/other", "spiffe://old.example/ns/shop/sa/web", "web.test"}
-	if d := cmp.Diff(want, m.TrustedIdentities(names)); d != "" {
+	if d := cmp.Diff(want, m.AcceptedSANs(names)); d != "" {
 		t.Errorf("with aliases (-want +got):\n%s", d)
 	}
-	if peers := m.TrustedIdentities(nil); len(peers) != 0 {
+	if peers := m.AcceptedSANs(nil); len(peers) != 0 {
 		t.Errorf("of nobody: %v", peers)
 	}
 }

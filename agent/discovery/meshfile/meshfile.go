@@ -73,17 +73,17 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	}
 	m.ServiceExportTo, m.RoutingExportTo, m.RuleExportTo = in.DefaultServiceExportTo,
 		in.DefaultVirtualServiceExportTo, in.DefaultDestinationRuleExportTo
-	m.AllowAny = in.OutboundTrafficPolicy == nil ||
+	m.AllowAnyOutbound = in.OutboundTrafficPolicy == nil ||
 		in.OutboundTrafficPolicy.Mode != meshapi.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
 	if dynamicDNS(in) {
 		m.DynamicDNS, m.UnknownHostTLS = true, in.OutboundTrafficPolicy.Tls
 	}
-	m.ProtocolDetection = in.ProtocolDetectionTimeout.AsDuration()
+	m.ProtocolDetectionTimeout = in.ProtocolDetectionTimeout.AsDuration()
 	if in.ConnectTimeout != nil {
 		m.ConnectTimeout = in.ConnectTimeout.AsDuration()
 	}
 	if in.DnsRefreshRate != nil {
-		m.DNSRefresh = in.DnsRefreshRate.AsDuration()
+		m.DNSRefreshRate = in.DnsRefreshRate.AsDuration()
 	}
 	m.Keepalive, m.Retry = in.TcpKeepalive, in.DefaultHttpRetryPolicy
 	if in.LocalityLbSetting != nil {
@@ -92,17 +92,17 @@ func convert(in *meshapi.MeshConfig) *mesh.Config {
 	m.UpgradeHTTP2 = in.H2UpgradePolicy == meshapi.MeshConfig_UPGRADE
 	m.PathNormalization = in.PathNormalization.GetNormalization()
 	if topology := in.DefaultConfig.GetGatewayTopology(); topology != nil {
-		m.TrustedProxies = topology.NumTrustedProxies
+		m.NumTrustedProxies = topology.NumTrustedProxies
 	}
-	m.Environment = in.DefaultConfig.GetProxyMetadata()
+	m.ProxyEnvironment = in.DefaultConfig.GetProxyMetadata()
 	if workers := in.DefaultConfig.GetConcurrency(); workers != nil {
 		m.Concurrency = &workers.Value
 	}
 	m.AutoMutualTLS = in.EnableAutoMtls == nil || in.EnableAutoMtls.Value
-	m.MutualTLS = in.MeshMTLS
-	m.TLS, m.TrustDomainAliases = in.TlsDefaults, in.TrustDomainAliases
-	m.Authorities, m.BundleURLs, m.OtherTrustDomains = authorities(in)
-	m.Authorizers, m.Observers = authorizers(in), mesh.NewObservers(in)
+	m.MeshMTLS = in.MeshMTLS
+	m.TLSDefaults, m.TrustDomainAliases = in.TlsDefaults, in.TrustDomainAliases
+	m.TrustedCAs, m.SPIFFEBundleURLs, m.OtherTrustDomains = authorities(in)
+	m.ExternalAuthorizers, m.TelemetryProviders = authorizers(in), mesh.NewTelemetryProviders(in)
 	m.AccessLog = m.LogFormat
 	m.AccessLog.File = in.AccessLogFile
 	if in.TrustDomain != "" {

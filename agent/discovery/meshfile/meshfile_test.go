@@ -145,12 +145,12 @@ trustDomainAliases: [cluster.local]
 		t.Fatal(problems)
 	}
 	want := mesh.Default()
-	want.RootNamespace, want.AllowAny, want.UpgradeHTTP2 = "mesh", false, true
+	want.RootNamespace, want.AllowAnyOutbound, want.UpgradeHTTP2 = "mesh", false, true
 	want.ServiceExportTo, want.RoutingExportTo, want.RuleExportTo = []string{"."}, []string{"*"},
 		[]string{"shop"}
-	want.ProtocolDetection, want.ConnectTimeout, want.DNSRefresh = time.Second, 2*time.Second,
+	want.ProtocolDetectionTimeout, want.ConnectTimeout, want.DNSRefreshRate = time.Second, 2*time.Second,
 		3*time.Second
-	want.TLS = &meshapi.MeshConfig_TLSConfig{
+	want.TLSDefaults = &meshapi.MeshConfig_TLSConfig{
 		MinProtocolVersion: meshapi.MeshConfig_TLSConfig_TLSV1_3, EcdhCurves: []string{"P-256"}}
 	want.TrustDomain, want.TrustDomainAliases = "example.com", []string{"cluster.local"}
 	want.AccessLog, want.OutboundPort, want.InboundPort = mesh.AccessLog{File: "/dev/stdout",

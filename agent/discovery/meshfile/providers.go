@@ -158,7 +158,7 @@ func (c *checker) openTelemetry(field string,
 // observers checks fields other than extensionProviders on which Telemetries depend, such as
 // defaultProviders.
 func (c *checker) observers(m *meshapi.MeshConfig) {
-	known := mesh.NewObservers(m)
+	known := mesh.NewTelemetryProviders(m)
 	names := func(field string, names []string) {
 		for i, name := range names {
 			if known.FindProvider(name) == nil {

@@ -22,7 +22,7 @@ func (c *checker) tls(m *meshapi.MeshConfig) {
 		"write one such as ECDHE-RSA-AES128-GCM-SHA256", m.TlsDefaults.GetCipherSuites(),
 		model.IsCipherSuite)
 	c.oneOfMany("tlsDefaults.ecdhCurves", "curve", "write one such as P-256 or X25519",
-		m.TlsDefaults.GetEcdhCurves(), model.IsCurve)
+		m.TlsDefaults.GetEcdhCurves(), model.IsECDHCurve)
 	if m.MeshMTLS == nil {
 		return
 	}

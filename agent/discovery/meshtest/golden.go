@@ -85,7 +85,7 @@ func each(t *testing.T, pattern string, test func(*testing.T, string, *txtar.Arc
 func read(t *testing.T, archive *txtar.Archive) (*Mesh, model.Node) {
 	t.Helper()
 	m := empty(t)
-	m.Replace(fileOf(archive, "mesh.yaml"))
+	m.SetAllowingWarnings(fileOf(archive, "mesh.yaml"))
 	for _, p := range m.store.Problems() {
 		if p.Severity == condition.Error {
 			t.Fatal(p)
@@ -97,7 +97,7 @@ func read(t *testing.T, archive *txtar.Archive) (*Mesh, model.Node) {
 			t.Fatalf("meshconfig.yaml: %v", problems)
 		}
 		c.SystemRoots = "/etc/ssl/roots.pem"
-		m.SetMesh(c)
+		m.SetMeshConfig(c)
 	}
 	proxy := model.Node{Type: model.Sidecar, Namespace: Namespace}
 	if err := yaml.UnmarshalStrict([]byte(fileOf(archive, "proxy.yaml")), &proxy); err != nil {

@@ -25,9 +25,9 @@ import (
 // Namespace is the namespace of objects without a namespace.
 const Namespace = "shop"
 
-// Mesh is a model.World whose objects are read from a YAML text.
+// Mesh is a model.Mesh whose objects are read from a YAML text.
 type Mesh struct {
-	*model.World
+	*model.Mesh
 	Text string // text with the current objects as YAML
 
 	t     testing.TB
@@ -37,7 +37,7 @@ type Mesh struct {
 
 // New returns a mesh with the objects of a YAML text, and the hosts, gateways and kinds that they
 // affect.
-func New(t testing.TB, text string) (*Mesh, model.Touched) {
+func New(t testing.TB, text string) (*Mesh, model.ChangeSummary) {
 	t.Helper()
 	m := empty(t)
 	touched := m.Set(text)
@@ -46,24 +46,24 @@ func New(t testing.TB, text string) (*Mesh, model.Touched) {
 
 func empty(t testing.TB) *Mesh {
 	path := filepath.Join(t.TempDir(), "mesh.yaml")
-	return &Mesh{World: model.NewWorld("cluster.local", mesh.Default()), t: t, path: path,
+	return &Mesh{Mesh: model.NewMesh("cluster.local", mesh.Default()), t: t, path: path,
 		store: store.New(store.Options{Paths: []string{path}, Namespace: Namespace,
 			Validate: validate.Object})}
 }
 
 // Set replaces all objects by those of a text, and returns what the change affects. Problems fail
 // the test.
-func (m *Mesh) Set(text string) model.Touched {
+func (m *Mesh) Set(text string) model.ChangeSummary {
 	m.t.Helper()
-	touched := m.Replace(text)
+	touched := m.SetAllowingWarnings(text)
 	if problems := m.store.Problems(); len(problems) > 0 {
 		m.t.Fatalf("%v", problems)
 	}
 	return touched
 }
 
-// Replace is like Set, but permits warnings of validation.
-func (m *Mesh) Replace(text string) model.Touched {
+// SetAllowingWarnings is like Set, but permits warnings of validation.
+func (m *Mesh) SetAllowingWarnings(text string) model.ChangeSummary {
 	m.t.Helper()
 	m.Text = text
 	if err := os.WriteFile(m.path, []byte(text), 0o600); err != nil {
@@ -134,10 +134,10 @@ func compare(path string, want, got any) []string {
 	return differences
 }
 
-// History returns the texts of a sequence of changes. The first change moves all objects up by one
-// line. The following ones each remove one object and restore the object removed before. At last
-// only the first object is left, and then all objects are restored.
-func (m *Mesh) History() []string {
+// ChangeSequence returns the texts of a sequence of changes. The first change moves all objects up
+// by one line. The following ones each remove one object and restore the object removed before. At
+// last only the first object is left, and then all objects are restored.
+func (m *Mesh) ChangeSequence() []string {
 	objects := strings.SplitAfter(m.Text, "\n---\n")
 	without := func(i int) string {
 		i %= len(objects)
@@ -152,9 +152,9 @@ func (m *Mesh) History() []string {
 	return append(steps, objects[0], m.Text)
 }
 
-// NewWorld returns a new world with the objects of the mesh.
-func (m *Mesh) NewWorld() *model.World {
-	fresh := model.NewWorld(m.Domain(), m.Mesh())
+// NewModel returns a new world with the objects of the mesh.
+func (m *Mesh) NewModel() *model.Mesh {
+	fresh := model.NewMesh(m.Domain(), m.MeshConfig())
 	fresh.Apply(store.New(store.Options{Paths: []string{m.path}, Namespace: Namespace,
 		Validate: validate.Object}).Reload([]string{m.path}))
 	return fresh

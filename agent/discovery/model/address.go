@@ -42,7 +42,7 @@ func (s *Service) Addresses() (all []netip.Addr) {
 
 // changeAddresses updates the index of addresses for a changed ServiceEntry. It adds to hosts every
 // host that shares an address with the ServiceEntry, before or after the change.
-func (w *World) changeAddresses(c object.Change, hosts map[string]struct{}) {
+func (w *Mesh) changeAddresses(c object.Change, hosts map[string]struct{}) {
 	for _, address := range entryAddresses(c.Old) {
 		remove(w.addresses, address, c.Old)
 		w.addHostsOf(address, hosts)
@@ -54,7 +54,7 @@ func (w *World) changeAddresses(c object.Change, hosts map[string]struct{}) {
 }
 
 // addHostsOf adds to hosts the hosts of all ServiceEntries that have an address.
-func (w *World) addHostsOf(address string, hosts map[string]struct{}) {
+func (w *Mesh) addHostsOf(address string, hosts map[string]struct{}) {
 	for _, o := range w.addresses[address] {
 		for _, host := range serviceHosts(o) {
 			hosts[host] = struct{}{}
@@ -62,10 +62,11 @@ func (w *World) addHostsOf(address string, hosts map[string]struct{}) {
 	}
 }
 
-// Addresses returns the addresses by which requests on an HTTP port may name a service instead of
-// its host. It omits addresses for which named returns true (a VirtualService names them), and
-// those of an older service on the same port. sees returns the visible service of a host.
-func (w *World) Addresses(service *Service, port uint32, named func(address string) bool,
+// ServiceAddresses returns the addresses by which requests on an HTTP port may name a service
+// instead of its host. It omits addresses for which named returns true (a VirtualService names
+// them), and those of an older service on the same port. sees returns the visible service of a
+// host.
+func (w *Mesh) ServiceAddresses(service *Service, port uint32, named func(address string) bool,
 	sees func(host string) *Service) []string {
 	var found []string
 	for _, o := range service.Entries {
@@ -79,7 +80,7 @@ func (w *World) Addresses(service *Service, port uint32, named func(address stri
 	return slices.Compact(found)
 }
 
-func (w *World) ownerOf(address string, port uint32, sees func(host string) *Service) *Service {
+func (w *Mesh) ownerOf(address string, port uint32, sees func(host string) *Service) *Service {
 	for _, o := range w.addresses[address] {
 		for _, host := range serviceHosts(o) {
 			s := sees(host)

@@ -17,11 +17,11 @@ var cipherSuites = []string{
 // one (P-224, X25519Kyber768Draft00).
 var curves = []string{"P-256", "P-384", "P-521", "X25519", "X25519MLKEM768"}
 
-// IsCurve reports whether Envoy supports a curve of MeshConfig's ecdhCurves.
-func IsCurve(name string) bool { return slices.Contains(curves, name) }
+// IsECDHCurve reports whether Envoy supports a curve of MeshConfig's ecdhCurves.
+func IsECDHCurve(name string) bool { return slices.Contains(curves, name) }
 
-// Curves returns those of the names that are supported curves, without duplicates.
-func Curves(names []string) []string { return known(names, IsCurve) }
+// SupportedECDHCurves returns those of the names that are supported curves, without duplicates.
+func SupportedECDHCurves(names []string) []string { return known(names, IsECDHCurve) }
 
 // IsCipherSuite reports whether name is a supported cipher suite. Expressions with an operator
 // ([A|B], -C) are not checked; Envoy validates them.
@@ -35,8 +35,9 @@ func IsCipherSuite(name string) bool {
 	return !letter || slices.Contains(cipherSuites, name)
 }
 
-// CipherSuites returns those of the names that are supported cipher suites, without duplicates.
-func CipherSuites(names []string) []string { return known(names, IsCipherSuite) }
+// SupportedCipherSuites returns those of the names that are supported cipher suites, without
+// duplicates.
+func SupportedCipherSuites(names []string) []string { return known(names, IsCipherSuite) }
 
 func known(names []string, is func(string) bool) []string {
 	var out []string

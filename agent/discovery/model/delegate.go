@@ -50,7 +50,7 @@ func withoutDelegator(all map[object.Key]map[*object.Object]struct{},
 }
 
 // redelegate rebuilds the VirtualServices that delegate to changed ones.
-func (w *World) redelegate(changed []object.Key, hosts, bindings map[string]struct{}) {
+func (w *Mesh) redelegate(changed []object.Key, hosts, bindings map[string]struct{}) {
 	roots := map[*object.Object]struct{}{}
 	for _, key := range changed {
 		maps.Copy(roots, w.delegators[key])
@@ -63,7 +63,7 @@ func (w *World) redelegate(changed []object.Key, hosts, bindings map[string]stru
 
 // addDelegate appends the routes of a route's delegate, each merged with the root's route. As in
 // Istio, it leaves out routes whose matches contradict those of the root.
-func (w *World) addDelegate(r *Routing, index int) {
+func (w *Mesh) addDelegate(r *MergedVirtualService, index int) {
 	root := r.Spec.Http[index]
 	warn := func(o *object.Object, field, message, fix string) {
 		r.Problems = append(r.Problems, o.Warning(field, message, fix))
@@ -103,7 +103,7 @@ func (w *World) addDelegate(r *Routing, index int) {
 		if r.compared > mostCompared || r.merged > mostMerged {
 			r.HTTP = r.HTTP[:before]
 			r.Problems = append(r.Problems,
-				r.Object.Problem(object.Finding{Field: field, Severity: condition.Error,
+				r.Object.NewProblem(object.Finding{Field: field, Severity: condition.Error,
 					Message: fmt.Sprintf(
 						"with %s at %s the delegates come to more than %d matches, or more "+
 							"than %d pairs to compare: the route has no effect",
@@ -129,7 +129,7 @@ func (w *World) addDelegate(r *Routing, index int) {
 
 // mergeRoutes returns a delegate's route, with the settings of the root's route where the delegate
 // has none. Destinations are resolved in the namespace of the object that names them.
-func (w *World) mergeRoutes(root *networking.HTTPRoute, rootNamespace string,
+func (w *Mesh) mergeRoutes(root *networking.HTTPRoute, rootNamespace string,
 	delegate *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
 	own, its := w.resolved(delegate, namespace), w.resolved(root, rootNamespace)
 	own.Name = joined(its.Name, own.Name)
@@ -165,7 +165,7 @@ func joined(root, own string) string {
 }
 
 // resolved returns a copy of a route whose destinations have full names.
-func (w *World) resolved(route *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
+func (w *Mesh) resolved(route *networking.HTTPRoute, namespace string) *networking.HTTPRoute {
 	own := proto.Clone(route).(*networking.HTTPRoute)
 	full := func(d *networking.Destination) {
 		if d != nil {

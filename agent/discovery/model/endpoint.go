@@ -70,7 +70,7 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 			for _, e := range s.workloads(i, entry) {
 				endpoint := newEndpoint(e, own)
 				endpoint.PlainText = endpoint.MutualTLS &&
-					s.PeerMode(endpoint).Mode == Disable
+					s.MutualTLSSetting(endpoint).Mode == Disable
 				if endpoint.isUsable(byDNS) && endpoint.matches(labels) {
 					found = append(found, endpoint)
 				}
@@ -83,8 +83,8 @@ func (s *Service) Endpoints(port *Port, labels map[string]string) []Endpoint {
 	return found
 }
 
-// PeerMode returns the mode of mutual TLS that the PeerAuthentications set for an endpoint.
-func (s *Service) PeerMode(e Endpoint) PeerMode {
+// MutualTLSSetting returns the mode of mutual TLS that the PeerAuthentications set for an endpoint.
+func (s *Service) MutualTLSSetting(e Endpoint) MutualTLSSetting {
 	return s.peers.of(s.Namespace, e.Labels).PortMode(e.Port)
 }
 
@@ -154,9 +154,9 @@ func resolvesNames(r networking.ServiceEntry_Resolution) bool {
 	return r == networking.ServiceEntry_DNS || r == networking.ServiceEntry_DNS_ROUND_ROBIN
 }
 
-// IsDynamic reports whether the host of each request, or the server name of each connection, is
+// IsDynamicDNS reports whether the host of each request, or the server name of each connection, is
 // resolved with DNS when it arrives.
-func (p *Port) IsDynamic() bool {
+func (p *Port) IsDynamicDNS() bool {
 	return p != nil && p.Entry.Resolution == networking.ServiceEntry_DYNAMIC_DNS
 }
 

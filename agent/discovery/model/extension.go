@@ -58,7 +58,7 @@ func asExtension(o *object.Object) Extension {
 // Extensions returns the extensions that apply to a proxy, in the order of their filters within a
 // phase, which is Istio's: by priority, the highest first, then those of the proxy's own namespace,
 // then by age, then by name.
-func (w *World) Extensions(node Node) []Extension {
+func (w *Mesh) Extensions(node Node) []Extension {
 	var all []Extension
 	for _, kind := range []object.Kind{object.WasmPlugin, object.TrafficExtension} {
 		for _, o := range w.SecurityPolicies(kind, node) {
@@ -100,7 +100,7 @@ func (e Extension) Name() string {
 	if e.IsNetworkFilter() {
 		name += networkSuffix
 	}
-	if e.Object.Restricts() {
+	if e.Object.RestrictsAccess() {
 		name += restrictsSuffix
 	}
 	if e.GetWasm().GetFailStrategy() == extensions.FailStrategy_FAIL_OPEN {
@@ -138,7 +138,7 @@ func (e Extension) IsNetworkFilter() bool {
 // Envoy refuses it. It is false for an extension that restricts access.
 func (e Extension) FailsOpen() bool {
 	open := e.GetLua() != nil || e.GetWasm().GetFailStrategy() == extensions.FailStrategy_FAIL_OPEN
-	return open && !e.Object.Restricts()
+	return open && !e.Object.RestrictsAccess()
 }
 
 // Matches reports whether the extension is for a port of a listener. mode is CLIENT for outbound
@@ -180,7 +180,7 @@ func (e Extension) Version() string {
 // ResourceVersion returns a text that changes with the object, as Kubernetes' resource version
 // does.
 func (e Extension) ResourceVersion() string {
-	return fmt.Sprintf("%x", sha256.Sum256([]byte(object.Wire(e.Object.Spec))))
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(object.EncodeDeterministic(e.Object.Spec))))
 }
 
 // isLatest reports whether a URL is one of an image with the tag latest, or without a tag.
@@ -204,7 +204,7 @@ func (e Extension) Source(folder string) wasm.Source {
 }
 
 // Extension returns the object of an extension, nil if there is none.
-func (w *World) Extension(key object.Key) *object.Object {
+func (w *Mesh) Extension(key object.Key) *object.Object {
 	for _, policies := range w.policies {
 		for _, o := range policies {
 			if o.Key == key && o.Kind.IsExtension() {
@@ -216,7 +216,7 @@ func (w *World) Extension(key object.Key) *object.Object {
 }
 
 // ModuleSources returns the sources of the Wasm modules that proxies of a namespace may need.
-func (w *World) ModuleSources(namespace string) map[wasm.Source]bool {
+func (w *Mesh) ModuleSources(namespace string) map[wasm.Source]bool {
 	all := map[wasm.Source]bool{}
 	for _, policies := range w.policies {
 		for _, o := range policies {
@@ -232,10 +232,10 @@ func (w *World) ModuleSources(namespace string) map[wasm.Source]bool {
 }
 
 // SetModules sets the function that returns the module of a source; see wasm.Fetcher.Module.
-func (w *World) SetModules(modules func(wasm.Source) ([]byte, error)) { w.modules = modules }
+func (w *Mesh) SetModules(modules func(wasm.Source) ([]byte, error)) { w.modules = modules }
 
 // Module returns the module of an extension; see wasm.Fetcher.Module.
-func (w *World) Module(e Extension) ([]byte, error) {
+func (w *Mesh) Module(e Extension) ([]byte, error) {
 	if w.modules == nil {
 		return nil, nil
 	}
@@ -243,4 +243,4 @@ func (w *World) Module(e Extension) ([]byte, error) {
 }
 
 // ClientsFetchModules reports whether clients fetch the modules themselves.
-func (w *World) ClientsFetchModules() bool { return w.modules == nil }
+func (w *Mesh) ClientsFetchModules() bool { return w.modules == nil }

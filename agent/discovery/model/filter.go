@@ -12,7 +12,7 @@ import (
 // EnvoyFilters returns the EnvoyFilters for a proxy in the order in which they are applied: by
 // priority, then those of the root namespace before those of the proxy's own namespace, then the
 // oldest first.
-func (w *World) EnvoyFilters(node Node) []*object.Object {
+func (w *Mesh) EnvoyFilters(node Node) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.filters {
 		if (o.Namespace == w.mesh.RootNamespace || o.Namespace == node.Namespace) &&

@@ -18,12 +18,12 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestWorld_Content compares everything that a proxy can see of a World, the model of a mesh, with
+// TestWorld_Content compares everything that a proxy can see of a Mesh, the model of a mesh, with
 // the expected content.
 func TestWorld_Content(t *testing.T) {
 	meshtest.Golden(t, "testdata/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
-			sections := contentOf(t, m.World, proxy)
+			sections := contentOf(t, m.Mesh, proxy)
 			var text strings.Builder
 			for _, name := range slices.Sorted(maps.Keys(sections)) {
 				text.WriteString("== " + name + "\n" + sections[name])
@@ -32,36 +32,36 @@ func TestWorld_Content(t *testing.T) {
 		})
 }
 
-// contentOf describes what a proxy can see of a World, in a section for each host, gateway and
+// contentOf describes what a proxy can see of a Mesh, in a section for each host, gateway and
 // kind.
-func contentOf(t *testing.T, w *model.World, proxy model.Node) map[string]string {
+func contentOf(t *testing.T, w *model.Mesh, proxy model.Node) map[string]string {
 	t.Helper()
 	sections := map[string]string{}
-	everything := w.AllTouched()
-	for host := range everything.Hosts {
+	everything := w.EverythingChanged()
+	for host := range everything.ChangedHosts {
 		sections["host "+host] = hostOf(t, w, proxy, host)
 	}
 	for gateway := range everything.RoutedGateways {
 		text := fmt.Sprintf("there: %t\n", w.HasGateway(gateway))
-		for _, r := range w.GatewayRoutings(gateway, proxy.Namespace) {
+		for _, r := range w.GatewayVirtualServices(gateway, proxy.Namespace) {
 			text += routing(t, r)
 		}
 		sections["binding "+gateway] = text
 	}
 	sections["gateways"] = "all:" + list(w.AllGateways()) + "\nof the proxy:" +
 		list(w.Gateways(proxy.Labels)) + "\n"
-	scope := w.Scope(proxy)
-	policy := scope.Policy(w)
+	scope := w.SidecarScope(proxy)
+	policy := scope.OutboundPolicy(w)
 	if scope.Object != nil {
 		sections["scope"] = name(scope.Object) + "\n"
 	}
 	sections["scope"] += fmt.Sprintf("restricts: %t, shadowed:%s, allow any: %t, proxy: %s %s %d\n",
-		scope.RestrictsEgress(), list(scope.Shadowed), policy.AllowAny, policy.Proxy.GetHost(),
-		policy.Proxy.GetSubset(), policy.Proxy.GetPort().GetNumber())
+		scope.RestrictsEgress(), list(scope.Shadowed), policy.AllowAny, policy.EgressProxy.GetHost(),
+		policy.EgressProxy.GetSubset(), policy.EgressProxy.GetPort().GetNumber())
 	for _, e := range scope.EgressListeners() {
 		sections["scope"] += fmt.Sprintf("listener %d %s\n", e.Index, e.GetProtocol())
 	}
-	peers := w.PeerPolicy(proxy)
+	peers := w.EffectivePeerAuthentication(proxy)
 	sections["peers"] = "default: " + mode(peers.Default) + "\n"
 	for _, port := range slices.Sorted(maps.Keys(peers.Ports)) {
 		sections["peers"] += fmt.Sprintf("%d: %s\n", port, mode(peers.PortMode(port)))
@@ -86,7 +86,7 @@ func list(objects []*object.Object) string {
 	return text
 }
 
-func mode(m model.PeerMode) string {
+func mode(m model.MutualTLSSetting) string {
 	if m.Object == nil {
 		return m.Mode.String()
 	}
@@ -94,43 +94,49 @@ func mode(m model.PeerMode) string {
 }
 
 // hostOf describes a host: its service with the DestinationRule, and the VirtualServices.
-func hostOf(t *testing.T, w *model.World, proxy model.Node, host string) string {
+func hostOf(t *testing.T, w *model.Mesh, proxy model.Node, host string) string {
 	t.Helper()
 	var text strings.Builder
-	scope := w.Scope(proxy)
+	scope := w.SidecarScope(proxy)
 	s := w.Service(host, proxy.Namespace)
-	fmt.Fprintf(&text, "reached: %t, like it: %t, in scope: %t, imported: %t\n", w.HasServiceAt(host),
+	fmt.Fprintf(&text, "reached: %t, like it: %t, in scope: %t, imported: %t\n",
+		w.HasOverlappingService(host),
 		w.HasMatchingService(host), scope.HasMatchingService(w, host), scope.ImportedService(w, host) != nil)
 	if s != nil {
 		text.WriteString(service(w, s))
-		text.WriteString(rule(w.Rule(s, proxy)))
+		text.WriteString(rule(w.DestinationRule(s, proxy)))
 	}
-	ports := scope.Ports(w, host)
+	ports := scope.ImportedPorts(w, host)
 	for _, number := range slices.Sorted(maps.Keys(ports)) {
 		at := -1
-		if e := scope.Egress(number); e != nil {
+		if e := scope.EgressListener(number); e != nil {
 			at = e.Index
 		}
 		fmt.Fprintf(&text, "port %d imported by listener %d from %s, addresses %v\n", number, at,
-			ports[number].Namespace, w.Addresses(ports[number], number,
-				func(address string) bool { return len(w.RequestRoutings(address, proxy.Namespace)) > 0 },
+			ports[number].Namespace, w.ServiceAddresses(ports[number], number,
+				func(address string) bool {
+					return len(w.HTTPVirtualServices(address,
+						proxy.Namespace)) > 0
+				},
 				func(host string) *model.Service { return w.Service(host, proxy.Namespace) }))
 	}
-	for _, r := range w.RequestRoutings(host, proxy.Namespace) {
+	for _, r := range w.HTTPVirtualServices(host, proxy.Namespace) {
 		text.WriteString("requests " + routing(t, r))
 	}
 	for _, e := range scope.EgressListeners() {
-		fmt.Fprintf(&text, "listener %d: requests%s\n", e.Index, names(e.RequestRoutings(w, host)))
+		fmt.Fprintf(&text, "listener %d: requests%s\n", e.Index, names(e.HTTPVirtualServices(w,
+			host)))
 		if s != nil { // hosts without a service receive no connections
 			fmt.Fprintf(&text, "connections%s, of the listener%s\n",
-				names(w.ConnectionRoutings(host, proxy.Namespace)), names(e.ConnectionRoutings(w, host)))
+				names(w.TCPVirtualServices(host, proxy.Namespace)), names(e.TCPVirtualServices(w,
+					host)))
 		}
 	}
-	text.WriteString("rules for it:" + list(w.RuleObjects(host)) + "\n")
+	text.WriteString("rules for it:" + list(w.DestinationRuleObjects(host)) + "\n")
 	return text.String()
 }
 
-func names(routings []*model.Routing) string {
+func names(routings []*model.MergedVirtualService) string {
 	text := ""
 	for _, r := range routings {
 		text += " " + name(r.Object)
@@ -138,10 +144,10 @@ func names(routings []*model.Routing) string {
 	return text
 }
 
-func service(w *model.World, s *model.Service) string {
+func service(w *model.Mesh, s *model.Service) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "service of %s:%s, oldest %s, accounts %v, addresses %v, plain text %t\n",
-		s.Namespace, list(s.Entries), name(s.Oldest()), s.IdentitySANs(), s.Addresses(), s.PlainText())
+		s.Namespace, list(s.Entries), name(s.Oldest()), s.IdentitySANs(), s.Addresses(), s.DisablesMutualTLS())
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		fmt.Fprintf(&text, "port %d %s protocol %d of %s, target %d, internal %t, names %t\n",
@@ -152,7 +158,7 @@ func service(w *model.World, s *model.Service) string {
 				e.Locality, e.Label(model.NetworkLabel), e.Weight)
 			if p.IsMeshInternal() {
 				fmt.Fprintf(&text, " mutual TLS %t, plain text %t, %s", e.MutualTLS, e.PlainText,
-					mode(s.PeerMode(e)))
+					mode(s.MutualTLSSetting(e)))
 			}
 			text.WriteString("\n")
 		}
@@ -174,14 +180,14 @@ func service(w *model.World, s *model.Service) string {
 	return text.String()
 }
 
-func rule(r *model.Rule) string {
+func rule(r *model.MergedDestinationRule) string {
 	if r == nil {
 		return "no rule\n"
 	}
 	text := fmt.Sprintf("rule %s of %s:%s, shadowed policies%s, choices%s\n", r.Host, r.Namespace,
-		list(r.Objects), list(r.ShadowedPolicies), list(r.ShadowedChoices))
-	if r.PolicyOf != nil {
-		text += fmt.Sprintf("  policy of %s: %s\n", name(r.PolicyOf),
+		list(r.Objects), list(r.ShadowedPolicies), list(r.ShadowedSelections))
+	if r.PolicyObject != nil {
+		text += fmt.Sprintf("  policy of %s: %s\n", name(r.PolicyObject),
 			r.Policy.GetLoadBalancer().GetSimple())
 	}
 	for _, s := range r.Subsets {
@@ -193,7 +199,7 @@ func rule(r *model.Rule) string {
 	return text
 }
 
-func routing(t *testing.T, r *model.Routing) string {
+func routing(t *testing.T, r *model.MergedVirtualService) string {
 	t.Helper()
 	text := fmt.Sprintf("%s hosts %v gateways %v, objects%s\n", name(r.Object), r.Hosts, r.Gateways,
 		list(r.Objects()))
@@ -206,16 +212,16 @@ func routing(t *testing.T, r *model.Routing) string {
 	return text + meshtest.Problems(r.Problems)
 }
 
-// TestWorld_ChangesEqualNewWorld changes a World step by step. After each step it must equal a new
-// World with the same objects, and Apply must report every section (host, gateway or kind) that
+// TestWorld_ChangesEqualNewWorld changes a Mesh step by step. After each step it must equal a new
+// Mesh with the same objects, and Apply must report every section (host, gateway or kind) that
 // differs from before.
 func TestWorld_ChangesEqualNewWorld(t *testing.T) {
 	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
-		before := contentOf(t, m.World, proxy)
-		for i, text := range m.History() {
-			touched := m.Replace(text)
-			after := contentOf(t, m.World, proxy)
-			if diff := cmp.Diff(contentOf(t, m.NewWorld(), proxy), after); diff != "" {
+		before := contentOf(t, m.Mesh, proxy)
+		for i, text := range m.ChangeSequence() {
+			touched := m.SetAllowingWarnings(text)
+			after := contentOf(t, m.Mesh, proxy)
+			if diff := cmp.Diff(contentOf(t, m.NewModel(), proxy), after); diff != "" {
 				t.Fatalf("step %d: -new +changed\n%s\n%s", i, diff, text)
 			}
 			for _, section := range changed(before, after) {
@@ -245,45 +251,46 @@ func changed(before, after map[string]string) []string {
 }
 
 // reported reports whether a change affects a section.
-func reported(touched model.Touched, section string) bool {
+func reported(touched model.ChangeSummary, section string) bool {
 	kind, name, _ := strings.Cut(section, " ")
-	_, host := touched.Hosts[name]
+	_, host := touched.ChangedHosts[name]
 	_, binding := touched.RoutedGateways[name]
 	switch kind {
 	case "host": // a change of Sidecars may change which hosts are visible
-		return host || touched.Sidecars
+		return host || touched.SidecarsChanged
 	case "binding":
-		return binding || touched.Gateways
+		return binding || touched.GatewaysChanged
 	case "gateways":
-		return touched.Gateways
+		return touched.GatewaysChanged
 	case "scope":
-		return touched.Sidecars
+		return touched.SidecarsChanged
 	case "peers":
-		return touched.Peers
+		return touched.PeerAuthenticationsChanged
 	case "policies":
-		return len(touched.Policies) > 0
+		return len(touched.ChangedPolicies) > 0
 	}
-	return touched.Filters
+	return touched.EnvoyFiltersChanged
 }
 
-// TestWorld_MeshConfig changes the root namespace and the defaults of exportTo. The World must then
+// TestWorld_MeshConfig changes the root namespace and the defaults of exportTo. The Mesh must then
 // equal a new one with the same MeshConfig.
 func TestWorld_MeshConfig(t *testing.T) {
 	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
-		before, config := contentOf(t, m.World, proxy), m.Mesh()
+		before, config := contentOf(t, m.Mesh, proxy), m.MeshConfig()
 		other := mesh.Default()
 		other.RootNamespace = "far"
 		other.ServiceExportTo, other.RoutingExportTo, other.RuleExportTo = []string{"."},
 			[]string{"."}, []string{"."}
-		m.SetMesh(other)
-		if diff := cmp.Diff(contentOf(t, m.NewWorld(), proxy), contentOf(t, m.World, proxy)); diff != "" {
+		m.SetMeshConfig(other)
+		if diff := cmp.Diff(contentOf(t, m.NewModel(), proxy), contentOf(t, m.Mesh,
+			proxy)); diff != "" {
 			t.Errorf("-new +changed\n%s", diff)
 		}
-		touched := m.SetMesh(config)
-		if diff := cmp.Diff(before, contentOf(t, m.World, proxy)); diff != "" {
+		touched := m.SetMeshConfig(config)
+		if diff := cmp.Diff(before, contentOf(t, m.Mesh, proxy)); diff != "" {
 			t.Errorf("-before +after\n%s", diff)
 		}
-		if diff := cmp.Diff(m.AllTouched(), touched); diff != "" {
+		if diff := cmp.Diff(m.EverythingChanged(), touched); diff != "" {
 			t.Errorf("not everything is reported:\n%s", diff)
 		}
 	})

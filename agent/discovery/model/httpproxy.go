@@ -11,10 +11,10 @@ import (
 // HTTPProxy is a listener of a sidecar for requests to all HTTP ports of the hosts in a scope.
 type HTTPProxy struct {
 	Port   uint32
-	Routes string // Istio's name of the route configuration
-	Scope  *Scope // scope of the hosts; its only egress listener is for all ports
-	OfMesh bool   // MeshConfig or the node's metadata defines the proxy, not a Sidecar
-	Index  int    // index in the Sidecar's egress list
+	Routes string        // Istio's name of the route configuration
+	Scope  *SidecarScope // scope of the hosts; its only egress listener is for all ports
+	OfMesh bool          // MeshConfig or the node's metadata defines the proxy, not a Sidecar
+	Index  int           // index in the Sidecar's egress list
 }
 
 // httpProxyPortKey is the metadata key of a node whose value overrides MeshConfig's proxyHttpPort.
@@ -26,7 +26,7 @@ func IsHTTPProxy(l *networking.IstioEgressListener) bool {
 }
 
 // HTTPProxyPort returns the port of the HTTP proxy that every sidecar has; 0: there is none.
-func (w *World) HTTPProxyPort(node Node) uint32 {
+func (w *Mesh) HTTPProxyPort(node Node) uint32 {
 	if port, err := strconv.ParseUint(node.Metadata[httpProxyPortKey], 10, 16); err == nil {
 		return uint32(port)
 	}
@@ -36,16 +36,16 @@ func (w *World) HTTPProxyPort(node Node) uint32 {
 // HTTPProxies returns the HTTP proxies of a sidecar: one at HTTPProxyPort, if that is set, for the
 // hosts that the egress listener without a port imports, and one for each egress listener of the
 // Sidecar object that is an HTTP proxy.
-func (s *Scope) HTTPProxies(w *World, node Node) []HTTPProxy {
+func (s *SidecarScope) HTTPProxies(w *Mesh, node Node) []HTTPProxy {
 	var all []HTTPProxy
-	add := func(p HTTPProxy, from *Egress, spec *networking.IstioEgressListener) {
+	add := func(p HTTPProxy, from *EgressListener, spec *networking.IstioEgressListener) {
 		e := *from
 		e.Spec = spec
-		p.Scope = &Scope{Object: s.Object, Spec: s.Spec, egress: []*Egress{&e}}
+		p.Scope = &SidecarScope{Object: s.Object, Spec: s.Spec, egress: []*EgressListener{&e}}
 		all = append(all, p)
 	}
 	if port := w.HTTPProxyPort(node); port != 0 {
-		from := &Egress{reader: node.Namespace} // imports nothing
+		from := &EgressListener{reader: node.Namespace} // imports nothing
 		if last := s.egress[len(s.egress)-1]; last.Spec.GetPort() == nil {
 			from = last
 		}

@@ -12,14 +12,14 @@ import (
 // Inventory holds all services of a mesh, and the WorkloadEntries that may not receive requests,
 // both unsorted. The referenced objects are immutable.
 type Inventory struct {
-	Services  []*Service
-	Unhealthy []*object.Object
+	Services           []*Service
+	UnhealthyWorkloads []*object.Object
 }
 
 // Inventory returns the services and unhealthy WorkloadEntries of the world.
-func (w *World) Inventory() Inventory {
+func (w *Mesh) Inventory() Inventory {
 	i := Inventory{Services: make([]*Service, 0, len(w.services)),
-		Unhealthy: slices.Collect(maps.Keys(w.workloads.unhealthy))}
+		UnhealthyWorkloads: slices.Collect(maps.Keys(w.workloads.unhealthy))}
 	for _, services := range w.services {
 		i.Services = append(i.Services, services...)
 	}

@@ -43,7 +43,7 @@ var metricNames = map[telemetry.MetricSelector_IstioMetric]string{
 // entry, and the first entry to defaultProviders. Only the providers of the last entry that names
 // some record metrics. A later override of a metric has precedence. Of several providers of type
 // prometheus, the first one by name is used.
-func (w *World) Metrics(node Node, mode Mode) *Metrics {
+func (w *Mesh) Metrics(node Node, mode TelemetryMode) *Metrics {
 	inScope := w.mesh.DefaultProviders.GetMetrics()
 	parents := inScope
 	found, disabled := map[string]*Metrics{}, map[string]bool{}

@@ -59,7 +59,7 @@ func TestMetrics(t *testing.T) {
 				Metrics: split(test.defaults)})
 			node := model.Node{Type: model.Sidecar, Namespace: "shop",
 				Labels: map[string]string{"app": "a"}}
-			for mode, want := range map[model.Mode]string{model.ClientMode: test.client,
+			for mode, want := range map[model.TelemetryMode]string{model.ClientMode: test.client,
 				model.ServerMode: test.server} {
 				if got := describe(world.Metrics(node, mode)); got != want {
 					t.Errorf("%s: %s, want %s", mode, got, want)

@@ -17,7 +17,7 @@ type DNSName struct {
 }
 
 // DNSNames returns the hosts with addresses that the Sidecar's scope imports, sorted.
-func (w *World) DNSNames(scope *Scope) (all []DNSName) {
+func (w *Mesh) DNSNames(scope *SidecarScope) (all []DNSName) {
 	for _, host := range w.ServiceHosts() {
 		service := scope.ImportedService(w, host)
 		if service == nil {
@@ -30,10 +30,10 @@ func (w *World) DNSNames(scope *Scope) (all []DNSName) {
 	return all
 }
 
-// ChangesNames reports whether a change may change the DNSNames of a scope. A change of endpoints
-// does not.
-func ChangesNames(c object.Change) bool {
-	if kind := c.Newest().Kind; kind != object.ServiceEntry {
+// ChangesDNSNames reports whether a change may change the DNSNames of a scope. A change of
+// endpoints does not.
+func ChangesDNSNames(c object.Change) bool {
+	if kind := c.NewElseOld().Kind; kind != object.ServiceEntry {
 		return kind == object.Sidecar
 	}
 	if c.Old == nil || c.New == nil {

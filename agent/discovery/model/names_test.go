@@ -32,7 +32,8 @@ func TestChangesNames(t *testing.T) {
 		}, true},
 		"age": {func(o *object.Object, _ *networking.ServiceEntry) { o.Created = time.Now() }, true},
 	} {
-		if got := ChangesNames(object.Change{Old: before, New: entry(test.change)}); got != test.want {
+		if got := ChangesDNSNames(object.Change{Old: before,
+			New: entry(test.change)}); got != test.want {
 			t.Errorf("%s: %t", name, got)
 		}
 	}
@@ -40,7 +41,7 @@ func TestChangesNames(t *testing.T) {
 		object.DestinationRule: false} {
 		o := &object.Object{Key: object.Key{Kind: kind}, Spec: before.Spec}
 		for _, c := range []object.Change{{New: o}, {Old: o}} {
-			if got := ChangesNames(c); got != want {
+			if got := ChangesDNSNames(c); got != want {
 				t.Errorf("%+v: %t", c, got)
 			}
 		}

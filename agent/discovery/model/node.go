@@ -26,11 +26,11 @@ type Node struct {
 	Identity     bool              // the proxy gets a certificate of the mesh over SDS
 	IPv6         bool              // captured connections may use IPv6
 	// whether the proxy's agent gets a table of names for its DNS proxy
-	NameTable bool
+	WantsNameTable bool
 
-	// Metrics reports whether the proxy records Istio's metrics of outgoing requests, which have
-	// labels of the destination.
-	Metrics bool
+	// RecordsMetrics reports whether the proxy records Istio's metrics of outgoing requests, which
+	// have labels of the destination.
+	RecordsMetrics bool
 
 	Interception Interception
 	// IP addresses of the machine; nil if unknown, or if the proxy's resources do not depend on
@@ -87,5 +87,5 @@ const (
 	Tproxy   Interception = "TPROXY" // iptables TPROXY: addresses are preserved
 )
 
-// Captured reports whether connections are intercepted.
-func (n Node) Captured() bool { return n.Interception != NoInterception }
+// IsIntercepted reports whether connections are intercepted.
+func (n Node) IsIntercepted() bool { return n.Interception != NoInterception }

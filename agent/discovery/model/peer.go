@@ -23,24 +23,25 @@ const (
 	Strict     = security.PeerAuthentication_MutualTLS_STRICT
 )
 
-// PeerPolicy is the combined policy of the PeerAuthentications for connections to a workload.
-type PeerPolicy struct {
-	Default PeerMode
-	Ports   map[uint32]PeerMode // modes of the workload's ports that have a mode of their own
+// EffectivePeerAuthentication is the combined policy of the PeerAuthentications for connections to
+// a workload.
+type EffectivePeerAuthentication struct {
+	Default MutualTLSSetting
+	Ports   map[uint32]MutualTLSSetting // modes of the workload's ports that have a mode of their own
 	// Shadowed are PeerAuthentications without effect, because an older one applies to the same
 	// mesh, namespace or workload.
 	Shadowed []ShadowedObject
 }
 
-// PeerMode is a mode of mutual TLS, with the object that sets it.
-type PeerMode struct {
+// MutualTLSSetting is a mode of mutual TLS, with the object that sets it.
+type MutualTLSSetting struct {
 	Mode   MutualTLS
-	Object *object.Object // PeerAuthentication that sets the mode; nil if Mode is UNSET
+	Object *object.Object // PeerAuthentication that sets the mode; nil if TelemetryMode is UNSET
 	Field  string         // field of Object that sets the mode
 }
 
-// Origins returns the origin of the object that sets the mode, none if Mode is UNSET.
-func (m PeerMode) Origins() []resource.Origin {
+// Origins returns the origin of the object that sets the mode, none if TelemetryMode is UNSET.
+func (m MutualTLSSetting) Origins() []resource.Origin {
 	if m.Object == nil {
 		return nil
 	}
@@ -48,7 +49,7 @@ func (m PeerMode) Origins() []resource.Origin {
 }
 
 // Origins returns the origins of all objects that set a mode.
-func (p PeerPolicy) Origins() []resource.Origin {
+func (p EffectivePeerAuthentication) Origins() []resource.Origin {
 	all := p.Default.Origins()
 	for _, mode := range p.Ports {
 		for _, o := range mode.Origins() {
@@ -64,7 +65,7 @@ func (p PeerPolicy) Origins() []resource.Origin {
 type ShadowedObject struct{ Object, Winner *object.Object }
 
 // PortMode returns the mode of mutual TLS of a port.
-func (p PeerPolicy) PortMode(port uint32) PeerMode {
+func (p EffectivePeerAuthentication) PortMode(port uint32) MutualTLSSetting {
 	if mode, ok := p.Ports[port]; ok {
 		return mode
 	}
@@ -77,14 +78,16 @@ type peerPolicies struct {
 	root    string           // root namespace, whose PeerAuthentication may apply to the whole mesh
 }
 
-// PeerPolicy returns the policy that PeerAuthentications set for a proxy.
-func (w *World) PeerPolicy(node Node) PeerPolicy { return w.peers.of(node.Namespace, node.Labels) }
+// EffectivePeerAuthentication returns the policy that PeerAuthentications set for a proxy.
+func (w *Mesh) EffectivePeerAuthentication(node Node) EffectivePeerAuthentication {
+	return w.peers.of(node.Namespace, node.Labels)
+}
 
 // of returns the policy of a workload. The mode of the mesh is overridden by that of the namespace,
 // which is overridden by that of the workload, unless the latter is UNSET. Of several
 // PeerAuthentications on the same level, the oldest one applies.
-func (p *peerPolicies) of(namespace string, labels map[string]string) PeerPolicy {
-	var policy PeerPolicy
+func (p *peerPolicies) of(namespace string, labels map[string]string) EffectivePeerAuthentication {
+	var policy EffectivePeerAuthentication
 	var levels [3]*object.Object // PeerAuthentications for the mesh, the namespace and the workload
 	for _, o := range p.objects {
 		selector := peerSpec(o).GetSelector().GetMatchLabels()
@@ -106,15 +109,15 @@ func (p *peerPolicies) of(namespace string, labels map[string]string) PeerPolicy
 	}
 	for _, o := range levels {
 		if mode := peerSpec(o).GetMtls().GetMode(); mode != Unset {
-			policy.Default = PeerMode{mode, o, "mtls.mode"}
+			policy.Default = MutualTLSSetting{mode, o, "mtls.mode"}
 		}
 	}
 	if own := peerSpec(levels[2]).GetPortLevelMtls(); len(own) > 0 {
-		policy.Ports = make(map[uint32]PeerMode, len(own))
+		policy.Ports = make(map[uint32]MutualTLSSetting, len(own))
 		for port, mtls := range own {
 			policy.Ports[port] = policy.Default
 			if mode := mtls.GetMode(); mode != Unset {
-				policy.Ports[port] = PeerMode{mode, levels[2], "portLevelMtls"}
+				policy.Ports[port] = MutualTLSSetting{mode, levels[2], "portLevelMtls"}
 			}
 		}
 	}
@@ -136,7 +139,7 @@ func peerSpec(o *object.Object) *security.PeerAuthentication {
 
 // changePeers applies a change of a PeerAuthentication. It adds to hosts the hosts whose endpoints
 // the PeerAuthentication may select.
-func (w *World) changePeers(c object.Change, hosts map[string]struct{}) {
+func (w *Mesh) changePeers(c object.Change, hosts map[string]struct{}) {
 	w.peers = &peerPolicies{objects: replace(w.peers.objects, c), root: w.mesh.RootNamespace}
 	for _, o := range []*object.Object{c.Old, c.New} {
 		if o == nil {
@@ -154,7 +157,7 @@ func (w *World) changePeers(c object.Change, hosts map[string]struct{}) {
 }
 
 // moveRoot updates the services after a change of the root namespace.
-func (w *World) moveRoot() {
+func (w *Mesh) moveRoot() {
 	if w.peers.root == w.mesh.RootNamespace {
 		return
 	}
@@ -169,8 +172,9 @@ func (p *Port) IsMeshInternal() bool {
 	return p.Entry.Location == networking.ServiceEntry_MESH_INTERNAL
 }
 
-// PlainText reports whether the PeerAuthentications of the service's namespace disable mutual TLS.
-func (s *Service) PlainText() bool { return s.peers.namespace(s.Namespace) == Disable }
+// DisablesMutualTLS reports whether the PeerAuthentications of the service's namespace disable
+// mutual TLS.
+func (s *Service) DisablesMutualTLS() bool { return s.peers.namespace(s.Namespace) == Disable }
 
 // TLSModeLabel is the label of a workload from which clients learn whether the workload accepts
 // mutual TLS. The value hasIdentity means that it does.

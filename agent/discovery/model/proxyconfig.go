@@ -14,16 +14,16 @@ import (
 type ProxySettings struct {
 	Concurrency *int32            // worker threads; 0: one for each core; nil: not set
 	Environment map[string]string // variables of the environment by name
-	Objects     []*object.Object  // the ProxyConfigs that apply, in ascending precedence
+	Objects     []*object.Object  // the ProxyConfigTexts that apply, in ascending precedence
 }
 
 // ProxySettings returns the settings of a proxy, merged as in Istio: each field and each
 // environment variable of a ProxyConfig overrides the value of lower precedence. MeshConfig has the
 // lowest precedence.
-func (w *World) ProxySettings(node Node) ProxySettings {
+func (w *Mesh) ProxySettings(node Node) ProxySettings {
 	s := ProxySettings{Concurrency: w.mesh.Concurrency, Environment: map[string]string{},
 		Objects: w.appliedProxyConfigs(node)}
-	maps.Copy(s.Environment, w.mesh.Environment)
+	maps.Copy(s.Environment, w.mesh.ProxyEnvironment)
 	for _, o := range s.Objects {
 		spec := o.Spec.(*networking.ProxyConfig)
 		if spec.Concurrency != nil {
@@ -34,22 +34,23 @@ func (w *World) ProxySettings(node Node) ProxySettings {
 	return s
 }
 
-// ProxyConfigs returns a text for each file with ProxyConfigs, by path. The text differs after each
-// change of a ProxyConfig in the file.
-func (w *World) ProxyConfigs() map[string]string {
+// ProxyConfigTexts returns a text for each file with ProxyConfigTexts, by path. The text differs
+// after each change of a ProxyConfig in the file.
+func (w *Mesh) ProxyConfigTexts() map[string]string {
 	texts := map[string]string{}
 	for _, namespace := range slices.Sorted(maps.Keys(w.proxyConfigs)) {
 		for _, o := range w.proxyConfigs[namespace] {
-			texts[o.File] += fmt.Sprintf("%s %v %q\n", o.Key, o.Created, object.Wire(o.Spec))
+			texts[o.File] += fmt.Sprintf("%s %v %q\n", o.Key, o.Created,
+				object.EncodeDeterministic(o.Spec))
 		}
 	}
 	return texts
 }
 
-// appliedProxyConfigs returns the ProxyConfigs of a proxy in ascending precedence: the oldest one
-// without a selector in the root namespace, the oldest one without a selector in the proxy's
+// appliedProxyConfigs returns the ProxyConfigTexts of a proxy in ascending precedence: the oldest
+// one without a selector in the root namespace, the oldest one without a selector in the proxy's
 // namespace, and the oldest one in the proxy's namespace that selects the proxy.
-func (w *World) appliedProxyConfigs(node Node) (applied []*object.Object) {
+func (w *Mesh) appliedProxyConfigs(node Node) (applied []*object.Object) {
 	oldest := func(namespace string, is func(*object.Object) bool) {
 		if i := slices.IndexFunc(w.proxyConfigs[namespace], is); i >= 0 {
 			applied = append(applied, w.proxyConfigs[namespace][i])
@@ -63,9 +64,9 @@ func (w *World) appliedProxyConfigs(node Node) (applied []*object.Object) {
 	return applied
 }
 
-// ShadowedProxyConfigs returns the ProxyConfigs for a proxy that have no effect, each with the
+// ShadowedProxyConfigs returns the ProxyConfigTexts for a proxy that have no effect, each with the
 // older ProxyConfig of the same scope that has precedence.
-func (w *World) ShadowedProxyConfigs(node Node) map[*object.Object]*object.Object {
+func (w *Mesh) ShadowedProxyConfigs(node Node) map[*object.Object]*object.Object {
 	shadowed, applied := map[*object.Object]*object.Object{}, w.appliedProxyConfigs(node)
 	for _, namespace := range []string{w.mesh.RootNamespace, node.Namespace} {
 		for _, o := range w.proxyConfigs[namespace] {

@@ -21,8 +21,9 @@ func proxyConfig(name, spec string) string {
 		"metadata: {name: %s, namespace: %s}\nspec: {%s}\n---\n", name, namespace, spec)
 }
 
-// TestProxySettings_HaveIstiosPrecedence merges ProxyConfigs with the default of MeshConfig. want
-// has the concurrency ("-" if none is set), the environment and the ProxyConfigs that apply.
+// TestProxySettings_HaveIstiosPrecedence merges ProxyConfigTexts with the default of MeshConfig.
+// want has the concurrency ("-" if none is set), the environment and the ProxyConfigTexts that
+// apply.
 func TestProxySettings_HaveIstiosPrecedence(t *testing.T) {
 	const root, every, one = "istio-system/r", "shop/every", "shop/one"
 	const app = "selector: {matchLabels: {app: a}}, "
@@ -50,9 +51,10 @@ func TestProxySettings_HaveIstiosPrecedence(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			w, _ := meshtest.New(t, "")
 			m, workers := mesh.Default(), int32(2)
-			m.Concurrency, m.Environment = &workers, map[string]string{"A": "mesh", "B": "mesh"}
-			w.SetMesh(m)
-			w.Replace(test.objects)
+			m.Concurrency, m.ProxyEnvironment = &workers, map[string]string{"A": "mesh",
+				"B": "mesh"}
+			w.SetMeshConfig(m)
+			w.SetAllowingWarnings(test.objects)
 			node := model.Node{Namespace: "shop", Labels: map[string]string{"app": "a"}}
 			s := w.ProxySettings(node)
 			got := []string{fmt.Sprint(*s.Concurrency)}
@@ -86,7 +88,7 @@ func TestProxyConfigs_ChangeTheTextOfTheirFile(t *testing.T) {
 		proxyConfig("shop/a", "concurrency: 2"), proxyConfig("shop/b", "concurrency: 2"),
 		proxyConfig("shop/b", "concurrency: 2") + proxyConfig("shop/a", "concurrency: 2"), ""} {
 		w.Set(text)
-		all := slices.Collect(maps.Values(w.ProxyConfigs()))
+		all := slices.Collect(maps.Values(w.ProxyConfigTexts()))
 		if now := strings.Join(all, ""); len(all) > 1 || seen[now] != (text == "") {
 			t.Errorf("%q: %q", text, all)
 		} else {

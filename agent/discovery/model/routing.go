@@ -13,8 +13,8 @@ import (
 // MeshGateway is the name that means all sidecars in a list of gateways.
 const MeshGateway = "mesh"
 
-// Routing is a VirtualService with resolved names and merged delegates.
-type Routing struct {
+// MergedVirtualService is a VirtualService with resolved names and merged delegates.
+type MergedVirtualService struct {
 	Object *object.Object
 	// spec of the VirtualService; its HTTP routes are in the field HTTP
 	Spec      *networking.VirtualService
@@ -37,7 +37,7 @@ type HTTPRoute struct {
 }
 
 // Objects returns the VirtualService and its delegates.
-func (r *Routing) Objects() []*object.Object {
+func (r *MergedVirtualService) Objects() []*object.Object {
 	return append([]*object.Object{r.Object}, r.Delegates...)
 }
 
@@ -58,9 +58,9 @@ func GatewayName(name, namespace string) string {
 	return name
 }
 
-func (w *World) newRouting(o *object.Object) *Routing {
+func (w *Mesh) newRouting(o *object.Object) *MergedVirtualService {
 	spec := o.Spec.(*networking.VirtualService)
-	r := &Routing{Object: o, Spec: spec, HTTP: make([]HTTPRoute, 0, len(spec.Http))}
+	r := &MergedVirtualService{Object: o, Spec: spec, HTTP: make([]HTTPRoute, 0, len(spec.Http))}
 	for i, route := range spec.Http {
 		if route.Delegate != nil {
 			w.addDelegate(r, i)
@@ -86,7 +86,7 @@ func (w *World) newRouting(o *object.Object) *Routing {
 
 // applyRouting applies a change of a VirtualService, and adds the hosts and gateways that the
 // change affects.
-func (w *World) applyRouting(c object.Change, hosts, bindings map[string]struct{}) {
+func (w *Mesh) applyRouting(c object.Change, hosts, bindings map[string]struct{}) {
 	if c.Old != nil {
 		w.unroute(c.Old, hosts, bindings)
 		w.delegators = withoutDelegator(w.delegators, c.Old)
@@ -107,7 +107,7 @@ func (w *World) applyRouting(c object.Change, hosts, bindings map[string]struct{
 }
 
 // route adds a VirtualService to the indices.
-func (w *World) route(o *object.Object, hosts, bindings map[string]struct{}) {
+func (w *Mesh) route(o *object.Object, hosts, bindings map[string]struct{}) {
 	r := w.newRouting(o)
 	w.byObject[o] = r
 	r.each(func(host string) { insert(w.routings, host, r, byAge); hosts[host] = struct{}{} },
@@ -115,7 +115,7 @@ func (w *World) route(o *object.Object, hosts, bindings map[string]struct{}) {
 }
 
 // unroute removes a VirtualService from the indices.
-func (w *World) unroute(o *object.Object, hosts, bindings map[string]struct{}) {
+func (w *Mesh) unroute(o *object.Object, hosts, bindings map[string]struct{}) {
 	r := w.byObject[o]
 	delete(w.byObject, o)
 	r.each(func(host string) { remove(w.routings, host, r); hosts[host] = struct{}{} },
@@ -124,7 +124,7 @@ func (w *World) unroute(o *object.Object, hosts, bindings map[string]struct{}) {
 
 // each calls host for every host that the VirtualService routes in sidecars, and gateway for every
 // gateway that it names.
-func (r *Routing) each(host, gateway func(string)) {
+func (r *MergedVirtualService) each(host, gateway func(string)) {
 	for _, name := range r.Gateways {
 		if name != MeshGateway {
 			gateway(name)
@@ -136,16 +136,17 @@ func (r *Routing) each(host, gateway func(string)) {
 	}
 }
 
-func byAge(a, b *Routing) int { return object.CompareAge(a.Object, b.Object) }
+func byAge(a, b *MergedVirtualService) int { return object.CompareAge(a.Object, b.Object) }
 
-// RequestRoutings returns the VirtualServices for requests to a host from sidecars of a namespace,
-// by precedence: those that name the host; if there are none, those with the narrowest matching
-// pattern. The first one with a route for the port applies.
-func (w *World) RequestRoutings(host, namespace string) []*Routing {
+// HTTPVirtualServices returns the VirtualServices for requests to a host from sidecars of a
+// namespace, by precedence: those that name the host; if there are none, those with the narrowest
+// matching pattern. The first one with a route for the port applies.
+func (w *Mesh) HTTPVirtualServices(host, namespace string) []*MergedVirtualService {
 	return w.requests(host, namespace, everyRouting)
 }
 
-func (w *World) requests(host, namespace string, accept func(*Routing) bool) []*Routing {
+func (w *Mesh) requests(host, namespace string,
+	accept func(*MergedVirtualService) bool) []*MergedVirtualService {
 	if found := w.inOrder(w.routings[host], namespace, accept); len(found) > 0 {
 		return found
 	}
@@ -159,14 +160,15 @@ func (w *World) requests(host, namespace string, accept func(*Routing) bool) []*
 	return nil
 }
 
-// ConnectionRoutings returns the VirtualServices for connections to a host from sidecars of a
+// TCPVirtualServices returns the VirtualServices for connections to a host from sidecars of a
 // namespace, by precedence: those with a host or pattern that covers the given host, or that the
 // given host, if it is a pattern, covers.
-func (w *World) ConnectionRoutings(host, namespace string) []*Routing {
+func (w *Mesh) TCPVirtualServices(host, namespace string) []*MergedVirtualService {
 	return w.connections(host, namespace, everyRouting)
 }
 
-func (w *World) connections(host, namespace string, accept func(*Routing) bool) []*Routing {
+func (w *Mesh) connections(host, namespace string,
+	accept func(*MergedVirtualService) bool) []*MergedVirtualService {
 	all := slices.Clone(w.routings[host])
 	for _, pattern := range w.routingPatterns {
 		if pattern != host && (HostCovers(pattern, host) || HostCovers(host, pattern)) {
@@ -183,39 +185,41 @@ func (w *World) connections(host, namespace string, accept func(*Routing) bool) 
 	return w.inOrder(all, namespace, accept)
 }
 
-// GatewayRoutings returns the VirtualServices of a gateway ("namespace/name") that are visible to a
-// namespace, by precedence.
-func (w *World) GatewayRoutings(gateway, namespace string) []*Routing {
+// GatewayVirtualServices returns the VirtualServices of a gateway ("namespace/name") that are
+// visible to a namespace, by precedence.
+func (w *Mesh) GatewayVirtualServices(gateway, namespace string) []*MergedVirtualService {
 	return w.inOrder(w.bound[gateway], namespace, everyRouting)
 }
 
-func everyRouting(*Routing) bool { return true }
+func everyRouting(*MergedVirtualService) bool { return true }
 
 // inOrder returns the visible VirtualServices for which accept returns true, without duplicates, by
 // precedence: first those private to the reader's namespace, then those exported to a list of
 // namespaces, then those exported to all namespaces. Within a group, the oldest comes first.
-func (w *World) inOrder(routings []*Routing, reader string, accept func(*Routing) bool) []*Routing {
-	var found []*Routing
+func (w *Mesh) inOrder(routings []*MergedVirtualService, reader string,
+	accept func(*MergedVirtualService) bool) []*MergedVirtualService {
+	var found []*MergedVirtualService
 	for _, r := range routings {
 		if visible(r.Spec.ExportTo, w.mesh.RoutingExportTo, r.Object.Namespace, reader) &&
 			accept(r) {
 			found = append(found, r)
 		}
 	}
-	slices.SortFunc(found, w.CompareRoutings(reader))
+	slices.SortFunc(found, w.CompareVirtualServices(reader))
 	return slices.Compact(found)
 }
 
-// CompareRoutings returns a comparison function that sorts visible VirtualServices by precedence.
-func (w *World) CompareRoutings(reader string) func(a, b *Routing) int {
-	return func(a, b *Routing) int {
+// CompareVirtualServices returns a comparison function that sorts visible VirtualServices by
+// precedence.
+func (w *Mesh) CompareVirtualServices(reader string) func(a, b *MergedVirtualService) int {
+	return func(a, b *MergedVirtualService) int {
 		return cmp.Or(cmp.Compare(w.reach(a, reader), w.reach(b, reader)), byAge(a, b))
 	}
 }
 
 // reach returns the rank of a VirtualService by its export: 0 to its own namespace only, 1 to
 // several, 2 to all.
-func (w *World) reach(r *Routing, reader string) int {
+func (w *Mesh) reach(r *MergedVirtualService, reader string) int {
 	to := r.Spec.ExportTo
 	if len(to) == 0 {
 		to = w.mesh.RoutingExportTo

@@ -9,23 +9,23 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Rule is the result of merging the DestinationRules of one namespace for one host or pattern. The
-// result depends on which of them are visible to the proxy and select it.
-type Rule struct {
+// MergedDestinationRule is the result of merging the DestinationRules of one namespace for one host
+// or pattern. The result depends on which of them are visible to the proxy and select it.
+type MergedDestinationRule struct {
 	Host      string
 	Namespace string
 	// merged objects: those with a workloadSelector first, then the oldest first
-	Objects  []*object.Object
-	Policy   *networking.TrafficPolicy
-	PolicyOf *object.Object // the first object that has a traffic policy
-	Subsets  []Subset
+	Objects      []*object.Object
+	Policy       *networking.TrafficPolicy
+	PolicyObject *object.Object // the first object that has a traffic policy
+	Subsets      []Subset
 
 	// subsets without effect, because an earlier object has a subset of the same name
 	Shadowed []Subset
-	// objects whose traffic policy is ignored because PolicyOf has one
+	// objects whose traffic policy is ignored because PolicyObject has one
 	ShadowedPolicies []*object.Object
 	// objects that are ignored because an older object selects the same proxy
-	ShadowedChoices []*object.Object
+	ShadowedSelections []*object.Object
 }
 
 // Subset is a named subset of a service's endpoints, with the object that defines it.
@@ -36,7 +36,7 @@ type Subset struct {
 }
 
 // Subset returns the subset with a name, or nil. r may be nil.
-func (r *Rule) Subset(name string) *Subset {
+func (r *MergedDestinationRule) Subset(name string) *Subset {
 	if r == nil {
 		return nil
 	}
@@ -48,13 +48,13 @@ func (r *Rule) Subset(name string) *Subset {
 	return nil
 }
 
-func (r *Rule) add(o *object.Object) {
+func (r *MergedDestinationRule) add(o *object.Object) {
 	r.Objects = append(r.Objects, o)
 	spec := ruleSpec(o)
 	switch {
 	case spec.TrafficPolicy == nil:
 	case r.Policy == nil:
-		r.Policy, r.PolicyOf = spec.TrafficPolicy, o
+		r.Policy, r.PolicyObject = spec.TrafficPolicy, o
 	default:
 		r.ShadowedPolicies = append(r.ShadowedPolicies, o)
 	}
@@ -73,11 +73,11 @@ func ruleSpec(o *object.Object) *networking.DestinationRule {
 }
 
 // ruleSet holds all DestinationRules of one namespace for one host. Which of them apply depends on
-// the proxy; each combination is merged once, and its Rule is shared.
+// the proxy; each combination is merged once, and its MergedDestinationRule is shared.
 type ruleSet struct {
 	host, namespace string
-	objects         []*object.Object // DestinationRules of the set, the oldest first
-	merged          map[string]*Rule // merged Rules, by the indices of the objects that apply
+	objects         []*object.Object                  // DestinationRules of the set, the oldest first
+	merged          map[string]*MergedDestinationRule // merged Rules, by the indices of the objects that apply
 }
 
 func newRules(host string, objects []*object.Object) []*ruleSet {
@@ -87,7 +87,7 @@ func newRules(host string, objects []*object.Object) []*ruleSet {
 		if at < 0 {
 			at = len(sets)
 			sets = append(sets, &ruleSet{host: host, namespace: o.Namespace,
-				merged: map[string]*Rule{}})
+				merged: map[string]*MergedDestinationRule{}})
 		}
 		sets[at].objects = append(sets[at].objects, o)
 	}
@@ -99,7 +99,7 @@ func newRules(host string, objects []*object.Object) []*ruleSet {
 // selector of the oldest one apply. Objects without a selector add their subsets, and their policy
 // if no earlier object has one. If private is set, only DestinationRules that are not exported to
 // other namespaces apply.
-func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
+func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *MergedDestinationRule {
 	var chosen, others, everyone []*object.Object
 	for _, o := range s.objects {
 		selector := ruleSpec(o).WorkloadSelector
@@ -126,7 +126,7 @@ func (s *ruleSet) rule(exportTo []string, reader Node, private bool) *Rule {
 	}
 	r := s.merged[key]
 	if r == nil {
-		r = &Rule{Host: s.host, Namespace: s.namespace, ShadowedChoices: others}
+		r = &MergedDestinationRule{Host: s.host, Namespace: s.namespace, ShadowedSelections: others}
 		for _, o := range all {
 			r.add(o)
 		}
@@ -140,12 +140,12 @@ func sameSelector(a, b *object.Object) bool {
 	return len(x) == len(y) && SelectorMatches(x, y)
 }
 
-// Rule returns the merged DestinationRules that apply to a service for a proxy, or nil. Rules in
-// the proxy's namespace have precedence over rules in the service's namespace, and these over rules
-// in the root namespace. Within a namespace, the rule with the most specific host has precedence.
-// For a proxy in the root namespace, rules of that namespace that are exported to other namespaces
-// have the lowest precedence.
-func (w *World) Rule(service *Service, reader Node) *Rule {
+// MergedDestinationRule returns the merged DestinationRules that apply to a service for a proxy, or
+// nil. Rules in the proxy's namespace have precedence over rules in the service's namespace, and
+// these over rules in the root namespace. Within a namespace, the rule with the most specific host
+// has precedence. For a proxy in the root namespace, rules of that namespace that are exported to
+// other namespaces have the lowest precedence.
+func (w *Mesh) DestinationRule(service *Service, reader Node) *MergedDestinationRule {
 	if r := w.ruleOf(service.Host, reader.Namespace, reader,
 		reader.Namespace == w.mesh.RootNamespace); r != nil {
 		return r
@@ -158,8 +158,8 @@ func (w *World) Rule(service *Service, reader Node) *Rule {
 	return nil
 }
 
-func (w *World) ruleOf(host, namespace string, reader Node, private bool) *Rule {
-	of := func(host string) *Rule {
+func (w *Mesh) ruleOf(host, namespace string, reader Node, private bool) *MergedDestinationRule {
+	of := func(host string) *MergedDestinationRule {
 		for _, s := range w.rules[host] {
 			if s.namespace == namespace {
 				return s.rule(w.mesh.RuleExportTo, reader, private)

@@ -85,7 +85,7 @@ func isGateway(o *object.Object, t *types.PolicyTargetReference) bool {
 // SecurityPolicies returns the objects of a kind that apply to a proxy (AuthorizationPolicies,
 // RequestAuthentications or extensions): those without a namespace, then those of the root
 // namespace, then those of the proxy's own namespace, each oldest first.
-func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
+func (w *Mesh) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 	namespaces := []string{"", w.mesh.RootNamespace}
 	if node.Namespace != w.mesh.RootNamespace {
 		namespaces = append(namespaces, node.Namespace)
@@ -108,7 +108,7 @@ func (w *World) SecurityPolicies(kind object.Kind, node Node) []*object.Object {
 // SelectsProxy reports whether an AuthorizationPolicy, RequestAuthentication or extension applies
 // to a proxy. A policy in the root namespace applies to proxies of all namespaces, unless it has
 // targets.
-func (w *World) SelectsProxy(o *object.Object, node Node) bool {
+func (w *Mesh) SelectsProxy(o *object.Object, node Node) bool {
 	return (o.Namespace == node.Namespace || o.Namespace == w.mesh.RootNamespace ||
 		o.Namespace == "") && selects(o, node)
 }
@@ -128,9 +128,9 @@ func selects(o *object.Object, node Node) bool {
 
 // AffectsSecurity reports whether a change affects the AuthorizationPolicies or
 // RequestAuthentications of a proxy, or the key sets that these use.
-func (w *World) AffectsSecurity(touched Touched, node Node) bool {
-	tokens := touched.KeySets && len(w.JWTRules(node)) > 0
-	return tokens || slices.ContainsFunc(touched.Policies, func(o *object.Object) bool {
+func (w *Mesh) AffectsSecurity(touched ChangeSummary, node Node) bool {
+	tokens := touched.KeySetsChanged && len(w.JWTRules(node)) > 0
+	return tokens || slices.ContainsFunc(touched.ChangedPolicies, func(o *object.Object) bool {
 		return w.SelectsProxy(o, node)
 	})
 }

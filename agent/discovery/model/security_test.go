@@ -13,7 +13,7 @@ import (
 )
 
 func TestWorld_SecurityPolicies(t *testing.T) {
-	w := model.NewWorld("cluster.local", mesh.Default())
+	w := model.NewMesh("cluster.local", mesh.Default())
 	line := 0
 	policy := func(namespace, name string, selector map[string]string,
 		targets ...*types.PolicyTargetReference) *object.Object {
@@ -74,7 +74,7 @@ func TestWorld_SecurityPolicies(t *testing.T) {
 		var names []string
 		for _, o := range w.SecurityPolicies(test.kind, node) {
 			names = append(names, o.Name)
-			if !w.AffectsSecurity(model.Touched{Policies: []*object.Object{o}}, node) {
+			if !w.AffectsSecurity(model.ChangeSummary{ChangedPolicies: []*object.Object{o}}, node) {
 				t.Errorf("a change of %s is not one for %+v", o.Name, node)
 			}
 		}

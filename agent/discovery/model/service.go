@@ -142,11 +142,11 @@ func serviceHosts(o *object.Object) []string {
 
 // Service returns the service of a host that is visible to a namespace: the one in the namespace
 // itself, else the oldest.
-func (w *World) Service(host, namespace string) *Service {
+func (w *Mesh) Service(host, namespace string) *Service {
 	return w.service(host, namespace, func(*Service) bool { return true })
 }
 
-func (w *World) service(host, namespace string, accept func(*Service) bool) *Service {
+func (w *Mesh) service(host, namespace string, accept func(*Service) bool) *Service {
 	var found *Service
 	for _, s := range w.services[host] {
 		switch {
@@ -162,7 +162,7 @@ func (w *World) service(host, namespace string, accept func(*Service) bool) *Ser
 }
 
 // Services returns all services of a host, whatever their visibility.
-func (w *World) Services(host string) []*Service { return w.services[host] }
+func (w *Mesh) Services(host string) []*Service { return w.services[host] }
 
 // oldestSpec returns the spec of the oldest ServiceEntry, whose exportTo applies to the service.
 func (s *Service) oldestSpec() *networking.ServiceEntry {

@@ -9,17 +9,17 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Scope is what the proxies to which one Sidecar object applies can see of the mesh: the services
-// and VirtualServices that its egress listeners import.
-type Scope struct {
+// SidecarScope is what the proxies to which one Sidecar object applies can see of the mesh: the
+// services and VirtualServices that its egress listeners import.
+type SidecarScope struct {
 	Object   *object.Object      // Sidecar that applies; nil: none, and everything is visible
 	Spec     *networking.Sidecar // spec of Object; nil if Object is nil
 	Shadowed []*object.Object    // younger Sidecars that match as well and have no effect
-	egress   []*Egress
+	egress   []*EgressListener
 }
 
-// Egress is one egress listener of a scope.
-type Egress struct {
+// EgressListener is one egress listener of a scope.
+type EgressListener struct {
 	Spec    *networking.IstioEgressListener // spec of the listener; nil: unrestricted
 	Index   int                             // index in the Sidecar's egress list
 	reader  string                          // namespace of the proxy to which the listener belongs
@@ -30,10 +30,10 @@ type Egress struct {
 // pattern is a "namespace/host" pattern of an egress listener; namespace "*" matches all.
 type pattern struct{ namespace, host string }
 
-// Scope returns the scope of a sidecar, defined by one Sidecar object: the oldest in its namespace
-// whose workloadSelector matches, else the oldest without a selector, else the oldest without a
-// selector in the root namespace.
-func (w *World) Scope(node Node) *Scope {
+// SidecarScope returns the scope of a sidecar, defined by one Sidecar object: the oldest in its
+// namespace whose workloadSelector matches, else the oldest without a selector, else the oldest
+// without a selector in the root namespace.
+func (w *Mesh) SidecarScope(node Node) *SidecarScope {
 	var selected, plain, root []*object.Object
 	for _, o := range w.sidecars {
 		selector := o.Spec.(*networking.Sidecar).GetWorkloadSelector().GetLabels()
@@ -53,16 +53,16 @@ func (w *World) Scope(node Node) *Scope {
 			return newScope(candidates[0], candidates[1:], node.Namespace)
 		}
 	}
-	return &Scope{egress: []*Egress{{reader: node.Namespace, imports: everything}}}
+	return &SidecarScope{egress: []*EgressListener{{reader: node.Namespace, imports: everything}}}
 }
 
 // everything is the list of imports of an unrestricted egress listener.
 var everything = []pattern{{"*", "*"}}
 
-func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope {
-	s := &Scope{Object: o, Spec: o.Spec.(*networking.Sidecar), Shadowed: shadowed}
+func newScope(o *object.Object, shadowed []*object.Object, reader string) *SidecarScope {
+	s := &SidecarScope{Object: o, Spec: o.Spec.(*networking.Sidecar), Shadowed: shadowed}
 	for i, listener := range s.Spec.Egress {
-		e := &Egress{Spec: listener, Index: i, reader: reader}
+		e := &EgressListener{Spec: listener, Index: i, reader: reader}
 		for _, host := range listener.Hosts {
 			namespace, name, _ := strings.Cut(strings.ToLower(host), "/")
 			namespace, excluded := strings.CutPrefix(namespace, "~")
@@ -81,22 +81,22 @@ func newScope(o *object.Object, shadowed []*object.Object, reader string) *Scope
 		s.egress = append(s.egress, e)
 	}
 	if len(s.egress) == 0 {
-		s.egress = []*Egress{{reader: reader, imports: everything}}
+		s.egress = []*EgressListener{{reader: reader, imports: everything}}
 	}
 	return s
 }
 
 // Equal reports whether two scopes import the same services.
-func (s *Scope) Equal(other *Scope) bool {
+func (s *SidecarScope) Equal(other *SidecarScope) bool {
 	return other != nil && s.Object == other.Object && slices.Equal(s.Shadowed, other.Shadowed)
 }
 
 // RestrictsEgress reports whether the scope may make services invisible.
-func (s *Scope) RestrictsEgress() bool { return s.Spec != nil && len(s.Spec.Egress) > 0 }
+func (s *SidecarScope) RestrictsEgress() bool { return s.Spec != nil && len(s.Spec.Egress) > 0 }
 
-// Egress returns the egress listener for traffic to a port: the one with the port, else the one
-// without a port. It returns nil if there is neither, or if an HTTP proxy has the port.
-func (s *Scope) Egress(port uint32) *Egress {
+// EgressListener returns the egress listener for traffic to a port: the one with the port, else the
+// one without a port. It returns nil if there is neither, or if an HTTP proxy has the port.
+func (s *SidecarScope) EgressListener(port uint32) *EgressListener {
 	for _, e := range s.egress {
 		if number := e.Spec.GetPort().GetNumber(); number == port || number == 0 {
 			if IsHTTPProxy(e.Spec) {
@@ -109,13 +109,13 @@ func (s *Scope) Egress(port uint32) *Egress {
 }
 
 // EgressListeners returns all egress listeners of the scope except HTTP proxies.
-func (s *Scope) EgressListeners() []*Egress {
+func (s *SidecarScope) EgressListeners() []*EgressListener {
 	return slices.DeleteFunc(slices.Clone(s.egress),
-		func(e *Egress) bool { return IsHTTPProxy(e.Spec) })
+		func(e *EgressListener) bool { return IsHTTPProxy(e.Spec) })
 }
 
 // ImportedService returns the service of a host that some egress listener imports, or nil.
-func (s *Scope) ImportedService(w *World, host string) *Service {
+func (s *SidecarScope) ImportedService(w *Mesh, host string) *Service {
 	for _, e := range s.egress {
 		if found := e.Service(w, host); found != nil {
 			return found
@@ -125,7 +125,7 @@ func (s *Scope) ImportedService(w *World, host string) *Service {
 }
 
 // HasMatchingService reports whether the scope imports a service whose host matches a pattern.
-func (s *Scope) HasMatchingService(w *World, pattern string) bool {
+func (s *SidecarScope) HasMatchingService(w *Mesh, pattern string) bool {
 	for host := range w.services {
 		if HostCovers(pattern, host) && s.ImportedService(w, host) != nil {
 			return true
@@ -134,15 +134,15 @@ func (s *Scope) HasMatchingService(w *World, pattern string) bool {
 	return false
 }
 
-// Ports returns the imported ports of a host, each with the service that has precedence for the
-// port.
-func (s *Scope) Ports(w *World, host string) map[uint32]*Service {
+// ImportedPorts returns the imported ports of a host, each with the service that has precedence for
+// the port.
+func (s *SidecarScope) ImportedPorts(w *Mesh, host string) map[uint32]*Service {
 	found := map[uint32]*Service{}
-	chosen := map[*Egress]*Service{}
+	chosen := map[*EgressListener]*Service{}
 	for _, candidate := range w.services[host] {
 		for i := range candidate.Ports {
 			number := candidate.Ports[i].Number
-			e := s.Egress(number)
+			e := s.EgressListener(number)
 			if e == nil {
 				continue
 			}
@@ -160,34 +160,34 @@ func (s *Scope) Ports(w *World, host string) map[uint32]*Service {
 }
 
 // GetProtocol returns the protocol of the egress listener's port, "" if not set.
-func (e *Egress) GetProtocol() string {
+func (e *EgressListener) GetProtocol() string {
 	if e == nil {
 		return ""
 	}
 	return e.Spec.GetPort().GetProtocol()
 }
 
-// Service returns the service of a host, as World.Service does, if the egress listener imports it.
-func (e *Egress) Service(w *World, host string) *Service {
+// Service returns the service of a host, as Mesh.Service does, if the egress listener imports it.
+func (e *EgressListener) Service(w *Mesh, host string) *Service {
 	return w.service(host, e.reader, func(s *Service) bool {
 		return !e.excludes(s.Namespace, host) && slices.ContainsFunc(e.imports,
 			func(p pattern) bool { return p.takes(s.Namespace) && HostCovers(p.host, host) })
 	})
 }
 
-// RequestRoutings returns the VirtualServices of World.RequestRoutings that the egress listener
-// imports.
-func (e *Egress) RequestRoutings(w *World, host string) []*Routing {
+// HTTPVirtualServices returns the VirtualServices of Mesh.HTTPVirtualServices that the egress
+// listener imports.
+func (e *EgressListener) HTTPVirtualServices(w *Mesh, host string) []*MergedVirtualService {
 	return w.requests(host, e.reader, e.lets)
 }
 
-// ConnectionRoutings returns the VirtualServices of World.ConnectionRoutings that the egress
+// TCPVirtualServices returns the VirtualServices of Mesh.TCPVirtualServices that the egress
 // listener imports.
-func (e *Egress) ConnectionRoutings(w *World, host string) []*Routing {
+func (e *EgressListener) TCPVirtualServices(w *Mesh, host string) []*MergedVirtualService {
 	return w.connections(host, e.reader, e.lets)
 }
 
-func (e *Egress) lets(r *Routing) bool {
+func (e *EgressListener) lets(r *MergedVirtualService) bool {
 	return slices.ContainsFunc(e.imports, func(p pattern) bool {
 		return p.takes(r.Object.Namespace) && slices.ContainsFunc(r.Hosts, func(h string) bool {
 			return (HostCovers(p.host, h) || HostCovers(h, p.host)) && !e.excludes(r.Object.Namespace, h)
@@ -197,7 +197,7 @@ func (e *Egress) lets(r *Routing) bool {
 
 // excludes reports whether the egress listener excludes a host (which may be a wildcard) completely
 // in a namespace.
-func (e *Egress) excludes(namespace, host string) bool {
+func (e *EgressListener) excludes(namespace, host string) bool {
 	return slices.ContainsFunc(e.exclude, func(p pattern) bool {
 		return p.takes(namespace) &&
 			HostCovers(p.host, host)
@@ -214,18 +214,19 @@ type OutboundPolicy struct {
 	AllowAny   bool // traffic to unknown destinations is forwarded
 	DynamicDNS bool // requests to unknown hosts are forwarded to the addresses of the host
 	// destination of traffic to unknown destinations; nil: its original one
-	Proxy *networking.Destination
+	EgressProxy *networking.Destination
 }
 
-// Policy returns the outbound policy of the Sidecar, or of the mesh if the Sidecar has none.
-func (s *Scope) Policy(w *World) OutboundPolicy {
+// OutboundPolicy returns the outbound policy of the Sidecar, or of the mesh if the Sidecar has
+// none.
+func (s *SidecarScope) OutboundPolicy(w *Mesh) OutboundPolicy {
 	if p := s.Spec.GetOutboundTrafficPolicy(); p != nil {
 		policy := OutboundPolicy{AllowAny: p.Mode == networking.OutboundTrafficPolicy_ALLOW_ANY}
 		if to := p.EgressProxy; to != nil {
-			policy.Proxy = &networking.Destination{Host: FullName(to.Host, s.Object.Namespace,
+			policy.EgressProxy = &networking.Destination{Host: FullName(to.Host, s.Object.Namespace,
 				w.domain), Subset: to.Subset, Port: to.Port}
 		}
 		return policy
 	}
-	return OutboundPolicy{AllowAny: w.mesh.AllowAny, DynamicDNS: w.mesh.DynamicDNS}
+	return OutboundPolicy{AllowAny: w.mesh.AllowAnyOutbound, DynamicDNS: w.mesh.DynamicDNS}
 }

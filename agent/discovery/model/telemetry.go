@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Mode is the direction of traffic that an entry of a Telemetry is for.
-type Mode = telemetry.WorkloadMode
+// TelemetryMode is the direction of traffic that an entry of a Telemetry is for.
+type TelemetryMode = telemetry.WorkloadMode
 
 // Modes of listeners: outbound listeners and those of gateways are clients, inbound ones are
 // servers.
@@ -23,7 +23,7 @@ const (
 // Telemetries returns the Telemetries that apply to a proxy in ascending precedence: the one for
 // the root namespace, the one for the proxy's own namespace, then those that select the proxy,
 // oldest first.
-func (w *World) Telemetries(node Node) []*object.Object {
+func (w *Mesh) Telemetries(node Node) []*object.Object {
 	namespaces := []string{w.mesh.RootNamespace, node.Namespace}
 	if node.Namespace == w.mesh.RootNamespace {
 		namespaces = namespaces[:1]
@@ -44,7 +44,7 @@ func (w *World) Telemetries(node Node) []*object.Object {
 
 // ShadowedTelemetries returns the Telemetries without effect, in the proxy's namespace and the root
 // namespace, with the older Telemetry that has precedence over each.
-func (w *World) ShadowedTelemetries(node Node) map[*object.Object]*object.Object {
+func (w *Mesh) ShadowedTelemetries(node Node) map[*object.Object]*object.Object {
 	shadowed := map[*object.Object]*object.Object{}
 	for _, namespace := range []string{w.mesh.RootNamespace, node.Namespace} {
 		var first *object.Object
@@ -79,7 +79,7 @@ type AccessLogging struct {
 // entries of Telemetries as Istio does. An entry without providers applies to the providers of the
 // previous entry, and the first entry to defaultProviders. Providers of a Telemetry replace those
 // of Telemetries with lower precedence.
-func (w *World) AccessLogging(node Node, mode Mode) []AccessLogging {
+func (w *Mesh) AccessLogging(node Node, mode TelemetryMode) []AccessLogging {
 	defaults := w.mesh.DefaultProviders.GetAccessLogging()
 	inScope, parents := defaults, defaults
 	var objects []*object.Object
@@ -137,7 +137,7 @@ func (w *World) AccessLogging(node Node, mode Mode) []AccessLogging {
 
 func field(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
-func isFor(of, mode Mode) bool {
+func isFor(of, mode TelemetryMode) bool {
 	return of == telemetry.WorkloadMode_CLIENT_AND_SERVER || of == mode
 }
 
@@ -172,7 +172,7 @@ type Tracing struct {
 // Tracing returns the tracing of a proxy's listeners; nil if neither a Telemetry nor
 // defaultProviders sets it. Each field that an entry sets overrides the value of entries with lower
 // precedence.
-func (w *World) Tracing(node Node, mode Mode) *Tracing {
+func (w *Mesh) Tracing(node Node, mode TelemetryMode) *Tracing {
 	t := &Tracing{RequestIDSampling: true, IstioTags: true}
 	set := false
 	if defaults := w.mesh.DefaultProviders.GetTracing(); len(defaults) > 0 {

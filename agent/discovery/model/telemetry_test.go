@@ -62,7 +62,7 @@ func TestAccessLogging(t *testing.T) {
 				AccessLogging: split(test.defaults)})
 			node := model.Node{Type: model.Sidecar, Namespace: "shop",
 				Labels: map[string]string{"app": "a"}}
-			for mode, want := range map[model.Mode]string{model.ClientMode: test.client,
+			for mode, want := range map[model.TelemetryMode]string{model.ClientMode: test.client,
 				model.ServerMode: test.server} {
 				var got []string
 				for _, l := range w.AccessLogging(node, mode) {
@@ -155,10 +155,10 @@ func observed(t *testing.T, objects string,
 	defaults *meshapi.MeshConfig_DefaultProviders) *meshtest.Mesh {
 	t.Helper()
 	w, _ := meshtest.New(t, "")
-	w.Replace(objects)
+	w.SetAllowingWarnings(objects)
 	m := mesh.Default()
 	m.DefaultProviders = defaults
-	w.SetMesh(m)
+	w.SetMeshConfig(m)
 	return w
 }
 

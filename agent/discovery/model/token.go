@@ -19,16 +19,16 @@ type JWTRule struct {
 	Field  string // path of the rule in Object
 }
 
-// Source returns the source from which the rule's key set is fetched. ok is false if the rule
+// KeySetSource returns the source from which the rule's key set is fetched. ok is false if the rule
 // contains its key set.
-func (r JWTRule) Source() (from jwks.Source, ok bool) {
+func (r JWTRule) KeySetSource() (from jwks.Source, ok bool) {
 	return jwks.SourceOf(r.Issuer, r.JwksUri), r.Jwks == ""
 }
 
 // JWTRules returns the rules of the RequestAuthentications of a proxy, sorted by issuer. As in
 // Istio, rules with the same issuer are ordered: those of the proxy's namespace precede those of
 // the root namespace.
-func (w *World) JWTRules(node Node) []JWTRule {
+func (w *Mesh) JWTRules(node Node) []JWTRule {
 	var own, root []JWTRule
 	for _, o := range w.SecurityPolicies(object.RequestAuthentication, node) {
 		if o.Namespace == node.Namespace {
@@ -54,7 +54,7 @@ func jwtRules(o *object.Object) []JWTRule {
 
 // KeySetSources returns the sources of all key sets that RequestAuthentications need, with the
 // time-out for a fetch of each.
-func (w *World) KeySetSources() map[jwks.Source]time.Duration {
+func (w *Mesh) KeySetSources() map[jwks.Source]time.Duration {
 	all := map[jwks.Source]time.Duration{}
 	for _, policies := range w.policies {
 		for _, o := range policies {
@@ -62,7 +62,7 @@ func (w *World) KeySetSources() map[jwks.Source]time.Duration {
 				continue
 			}
 			for _, rule := range jwtRules(o) {
-				if from, ok := rule.Source(); ok {
+				if from, ok := rule.KeySetSource(); ok {
 					all[from] = max(all[from], rule.Timeout.AsDuration())
 				}
 			}
@@ -73,11 +73,11 @@ func (w *World) KeySetSources() map[jwks.Source]time.Duration {
 
 // SetKeySets sets the function that returns the key set of a source, "" if it is unknown. The
 // function must not block. Without it all key sets are unknown.
-func (w *World) SetKeySets(keys func(jwks.Source) string) { w.keySets = keys }
+func (w *Mesh) SetKeySets(keys func(jwks.Source) string) { w.keySets = keys }
 
-// KeySet returns the key set of a rule, or jwks.NoKeys while it is unknown.
-func (w *World) KeySet(rule JWTRule) string {
-	from, fetched := rule.Source()
+// KeySet returns the key set of a rule, or jwks.UnusableKeySet while it is unknown.
+func (w *Mesh) KeySet(rule JWTRule) string {
+	from, fetched := rule.KeySetSource()
 	if !fetched {
 		return rule.Jwks
 	}
@@ -86,10 +86,10 @@ func (w *World) KeySet(rule JWTRule) string {
 			return keys
 		}
 	}
-	return jwks.NoKeys()
+	return jwks.UnusableKeySet()
 }
 
 // HasExactHost reports whether a ServiceEntry names a host or address exactly, not by a pattern.
-func (w *World) HasExactHost(host string) bool {
+func (w *Mesh) HasExactHost(host string) bool {
 	return len(w.entries[host])+len(w.addresses[host]) > 0
 }

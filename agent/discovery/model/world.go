@@ -14,9 +14,9 @@ import (
 	"outrider.org/outrider/agent/wasm"
 )
 
-// World holds all objects of a mesh. It is not safe for concurrent use. The services, rules and
+// Mesh holds all objects of a mesh. It is not safe for concurrent use. The services, rules and
 // routings that it returns are immutable; a change creates new ones.
-type World struct {
+type Mesh struct {
 	domain string
 	mesh   *mesh.Config
 
@@ -38,84 +38,85 @@ type World struct {
 	rules        map[string][]*ruleSet
 	rulePatterns []string // wildcard hosts of DestinationRules, narrowest first
 
-	byObject map[*object.Object]*Routing
+	byObject map[*object.Object]*MergedVirtualService
 	byKey    map[object.Key]*object.Object // all VirtualServices by key
 	// VirtualServices by the key of a delegate, which may not exist
 	delegators map[object.Key]map[*object.Object]struct{}
 	// VirtualServices for sidecars, by host or pattern, oldest first
-	routings        map[string][]*Routing
+	routings        map[string][]*MergedVirtualService
 	routingPatterns []string
 	// VirtualServices for gateways, by "namespace/name", oldest first
-	bound map[string][]*Routing
+	bound map[string][]*MergedVirtualService
 
 	gateways []*object.Object // all Gateways, the oldest first
 	sidecars []*object.Object // all Sidecars, the oldest first
 	filters  []*object.Object // all EnvoyFilters, the oldest first
-	// Telemetries and ProxyConfigs by namespace, oldest first
+	// Telemetries and ProxyConfigTexts by namespace, oldest first
 	telemetries, proxyConfigs map[string][]*object.Object
 }
 
-// NewWorld returns an empty world. domain is appended to short names, for example cluster.local.
-func NewWorld(domain string, m *mesh.Config) *World {
-	return &World{domain: domain, mesh: m, entries: map[string][]*object.Object{},
+// NewMesh returns an empty world. domain is appended to short names, for example cluster.local.
+func NewMesh(domain string, m *mesh.Config) *Mesh {
+	return &Mesh{domain: domain, mesh: m, entries: map[string][]*object.Object{},
 		workloads: newWorkloads(), peers: &peerPolicies{root: m.RootNamespace},
 		policies:  policies{},
 		addresses: map[string][]*object.Object{}, services: map[string][]*Service{},
 		ruleObjects: map[string][]*object.Object{}, rules: map[string][]*ruleSet{},
-		byObject:   map[*object.Object]*Routing{},
+		byObject:   map[*object.Object]*MergedVirtualService{},
 		byKey:      map[object.Key]*object.Object{},
 		delegators: map[object.Key]map[*object.Object]struct{}{},
-		routings:   map[string][]*Routing{}, bound: map[string][]*Routing{},
+		routings:   map[string][]*MergedVirtualService{}, bound: map[string][]*MergedVirtualService{},
 		telemetries: map[string][]*object.Object{}, proxyConfigs: map[string][]*object.Object{}}
 }
 
 // Domain returns the domain of short names, for example cluster.local.
-func (w *World) Domain() string { return w.domain }
+func (w *Mesh) Domain() string { return w.domain }
 
-// Mesh returns the mesh config. Callers must not modify it.
-func (w *World) Mesh() *mesh.Config { return w.mesh }
+// MeshConfig returns the mesh config. Callers must not modify it.
+func (w *Mesh) MeshConfig() *mesh.Config { return w.mesh }
 
-// SetMesh replaces the mesh config, which affects everything.
-func (w *World) SetMesh(m *mesh.Config) Touched {
+// SetMeshConfig replaces the mesh config, which affects everything.
+func (w *Mesh) SetMeshConfig(m *mesh.Config) ChangeSummary {
 	w.mesh = m
 	w.moveRoot()
 	w.redelegate(slices.Collect(maps.Keys(w.delegators)), map[string]struct{}{},
 		map[string]struct{}{})
-	return w.AllTouched()
+	return w.EverythingChanged()
 }
 
-// Touched lists what a change affects.
-type Touched struct {
+// ChangeSummary lists what a change affects.
+type ChangeSummary struct {
 	// hosts whose service, DestinationRule or routing changed, also wildcard hosts of
 	// VirtualServices
-	Hosts    map[string]struct{}
-	Gateways bool
-	Sidecars bool
-	Filters  bool
-	Peers    bool // a PeerAuthentication changed
+	ChangedHosts               map[string]struct{}
+	GatewaysChanged            bool
+	SidecarsChanged            bool
+	EnvoyFiltersChanged        bool
+	PeerAuthenticationsChanged bool // a PeerAuthentication changed
 	// AuthorizationPolicies, RequestAuthentications and extensions that changed, both before and
 	// after the change
-	Policies       []*object.Object
-	Telemetries    bool                // a Telemetry changed
-	KeySets        bool                // key sets of RequestAuthentications changed
-	Modules        bool                // modules of extensions changed
-	RoutedGateways map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
+	ChangedPolicies    []*object.Object
+	TelemetriesChanged bool                // a Telemetry changed
+	KeySetsChanged     bool                // key sets of RequestAuthentications changed
+	ModulesChanged     bool                // modules of extensions changed
+	RoutedGateways     map[string]struct{} // gateways ("namespace/name") whose VirtualServices changed
 }
 
-// AllTouched returns a Touched that lists everything in the World, for a new view, which has not
-// translated anything yet.
-func (w *World) AllTouched() Touched {
-	t := Touched{Hosts: make(map[string]struct{}, len(w.services)), Gateways: true, Sidecars: true,
-		Filters: true, Peers: true, Telemetries: true, Modules: true,
+// EverythingChanged returns a ChangeSummary that lists everything in the Mesh, for a new view,
+// which has not translated anything yet.
+func (w *Mesh) EverythingChanged() ChangeSummary {
+	t := ChangeSummary{ChangedHosts: make(map[string]struct{}, len(w.services)),
+		GatewaysChanged: true, SidecarsChanged: true,
+		EnvoyFiltersChanged: true, PeerAuthenticationsChanged: true, TelemetriesChanged: true, ModulesChanged: true,
 		RoutedGateways: map[string]struct{}{}}
 	for host := range w.services {
-		t.Hosts[host] = struct{}{}
+		t.ChangedHosts[host] = struct{}{}
 	}
 	for host := range w.routings {
-		t.Hosts[host] = struct{}{}
+		t.ChangedHosts[host] = struct{}{}
 	}
 	for host := range w.rules {
-		t.Hosts[host] = struct{}{}
+		t.ChangedHosts[host] = struct{}{}
 	}
 	for gateway := range w.bound {
 		t.RoutedGateways[gateway] = struct{}{}
@@ -124,12 +125,13 @@ func (w *World) AllTouched() Touched {
 }
 
 // Apply applies changes and returns what they affect.
-func (w *World) Apply(changes []object.Change) Touched {
+func (w *Mesh) Apply(changes []object.Change) ChangeSummary {
 	services, rules, routings := map[string]struct{}{}, map[string]struct{}{}, map[string]struct{}{}
-	touched := Touched{Hosts: map[string]struct{}{}, RoutedGateways: map[string]struct{}{}}
+	touched := ChangeSummary{ChangedHosts: map[string]struct{}{},
+		RoutedGateways: map[string]struct{}{}}
 	var delegates []object.Key // changed VirtualServices, on which others may depend as delegates
 	for _, c := range changes {
-		kind := c.Newest().Kind
+		kind := c.NewElseOld().Kind
 		switch kind {
 		case object.WorkloadEntry:
 			for _, entry := range w.workloads.change(c) {
@@ -139,7 +141,7 @@ func (w *World) Apply(changes []object.Change) Touched {
 			}
 		case object.ServiceEntry:
 			w.workloads.choose(c)
-			w.changeAddresses(c, touched.Hosts)
+			w.changeAddresses(c, touched.ChangedHosts)
 			for _, host := range serviceHosts(c.Old) {
 				remove(w.entries, host, c.Old)
 				services[host] = struct{}{}
@@ -161,29 +163,29 @@ func (w *World) Apply(changes []object.Change) Touched {
 			}
 		case object.VirtualService:
 			w.applyRouting(c, routings, touched.RoutedGateways)
-			delegates = append(delegates, c.Newest().Key)
+			delegates = append(delegates, c.NewElseOld().Key)
 		case object.Gateway:
-			touched.Gateways = true
+			touched.GatewaysChanged = true
 			w.gateways = replace(w.gateways, c)
 		case object.Sidecar:
-			touched.Sidecars = true
+			touched.SidecarsChanged = true
 			w.sidecars = replace(w.sidecars, c)
 		case object.PeerAuthentication:
-			touched.Peers = true
+			touched.PeerAuthenticationsChanged = true
 			w.changePeers(c, services)
 		case object.AuthorizationPolicy, object.RequestAuthentication, object.WasmPlugin,
 			object.TrafficExtension:
 			w.policies.change(c)
 			for _, o := range []*object.Object{c.Old, c.New} {
 				if o != nil {
-					touched.Policies = append(touched.Policies, o)
+					touched.ChangedPolicies = append(touched.ChangedPolicies, o)
 				}
 			}
 		case object.EnvoyFilter:
-			touched.Filters = true
+			touched.EnvoyFiltersChanged = true
 			w.filters = replace(w.filters, c)
 		case object.Telemetry:
-			touched.Telemetries = true
+			touched.TelemetriesChanged = true
 			if c.Old != nil {
 				remove(w.telemetries, c.Old.Namespace, c.Old)
 			}
@@ -201,12 +203,12 @@ func (w *World) Apply(changes []object.Change) Touched {
 	}
 	w.redelegate(delegates, routings, touched.RoutedGateways)
 	w.rebuild(services, rules, routings)
-	w.propagate(touched.Hosts, services, rules, routings)
+	w.propagate(touched.ChangedHosts, services, rules, routings)
 	return touched
 }
 
 // rebuild merges the services and DestinationRules of changed hosts again.
-func (w *World) rebuild(services, rules, routings map[string]struct{}) {
+func (w *Mesh) rebuild(services, rules, routings map[string]struct{}) {
 	for host := range services {
 		if entries := w.entries[host]; len(entries) > 0 {
 			w.services[host] = newServices(host, entries, w.workloads, w.peers)
@@ -234,7 +236,7 @@ func (w *World) rebuild(services, rules, routings map[string]struct{}) {
 
 // propagate adds to hosts the changed hosts, the hosts that changed patterns match, and the
 // patterns that match changed hosts.
-func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) {
+func (w *Mesh) propagate(hosts, services, rules, routings map[string]struct{}) {
 	for host := range services {
 		hosts[host] = struct{}{}
 		for _, o := range w.entries[host] {
@@ -280,15 +282,16 @@ func (w *World) propagate(hosts, services, rules, routings map[string]struct{}) 
 	}
 }
 
-func (w *World) ruleHost(o *object.Object) string {
+func (w *Mesh) ruleHost(o *object.Object) string {
 	return FullName(o.Spec.(*networking.DestinationRule).Host, o.Namespace, w.domain)
 }
 
-// RuleObjects returns the DestinationRules whose host equals a host or pattern, oldest first.
-func (w *World) RuleObjects(host string) []*object.Object { return w.ruleObjects[host] }
+// DestinationRuleObjects returns the DestinationRules whose host equals a host or pattern, oldest
+// first.
+func (w *Mesh) DestinationRuleObjects(host string) []*object.Object { return w.ruleObjects[host] }
 
 // HasMatchingService reports whether a service matches a pattern.
-func (w *World) HasMatchingService(pattern string) bool {
+func (w *Mesh) HasMatchingService(pattern string) bool {
 	if !IsWildcard(pattern) {
 		return len(w.services[pattern]) > 0
 	}
@@ -300,25 +303,25 @@ func (w *World) HasMatchingService(pattern string) bool {
 	return false
 }
 
-// HasServiceAt reports whether a service has a host that equals a host or pattern, matches it, or
-// is matched by it.
-func (w *World) HasServiceAt(host string) bool {
+// HasOverlappingService reports whether a service has a host that equals a host or pattern, matches
+// it, or is matched by it.
+func (w *Mesh) HasOverlappingService(host string) bool {
 	return w.HasMatchingService(host) || slices.ContainsFunc(w.servicePatterns, func(p string) bool {
 		return HostCovers(p, host)
 	})
 }
 
 // ServiceHostCount returns the number of hosts that have a service.
-func (w *World) ServiceHostCount() int { return len(w.services) }
+func (w *Mesh) ServiceHostCount() int { return len(w.services) }
 
 // ServiceHosts returns the hosts that have a service, sorted.
-func (w *World) ServiceHosts() []string { return slices.Sorted(maps.Keys(w.services)) }
+func (w *Mesh) ServiceHosts() []string { return slices.Sorted(maps.Keys(w.services)) }
 
 // RoutedGateways returns the gateways ("namespace/name") named by VirtualServices, sorted.
-func (w *World) RoutedGateways() []string { return slices.Sorted(maps.Keys(w.bound)) }
+func (w *Mesh) RoutedGateways() []string { return slices.Sorted(maps.Keys(w.bound)) }
 
 // Gateways returns the Gateways whose selector matches a proxy's labels, oldest first.
-func (w *World) Gateways(labels map[string]string) []*object.Object {
+func (w *Mesh) Gateways(labels map[string]string) []*object.Object {
 	var found []*object.Object
 	for _, o := range w.gateways {
 		if SelectorMatches(o.Spec.(*networking.Gateway).Selector, labels) {
@@ -329,7 +332,7 @@ func (w *World) Gateways(labels map[string]string) []*object.Object {
 }
 
 // HasGateway reports whether the Gateway "namespace/name" exists.
-func (w *World) HasGateway(name string) bool {
+func (w *Mesh) HasGateway(name string) bool {
 	return slices.ContainsFunc(w.gateways, func(o *object.Object) bool {
 		return o.Namespace+"/"+o.Name == name
 	})

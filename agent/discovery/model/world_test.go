@@ -101,7 +101,7 @@ func TestWorld_RulePrecedence(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m, _ := meshtest.New(t, service+test.mesh)
-			r := m.Rule(m.Service("a.test", "reader"), model.Node{Namespace: "reader",
+			r := m.DestinationRule(m.Service("a.test", "reader"), model.Node{Namespace: "reader",
 				Labels: map[string]string{"app": "x"}})
 			var got []string
 			if r != nil {
@@ -137,7 +137,7 @@ func TestWorld_RequestsPrecedence(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m, _ := meshtest.New(t, test.mesh)
 			var got []string
-			for _, r := range m.RequestRoutings("a.test", "a") {
+			for _, r := range m.HTTPVirtualServices("a.test", "a") {
 				got = append(got, r.Object.Name)
 			}
 			if diff := cmp.Diff(test.want, strings.Join(got, " ")); diff != "" {
@@ -159,10 +159,11 @@ func TestWorld_ScopeOfSidecar(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			m, _ := meshtest.New(t, services+test.mesh)
-			scope := m.Scope(model.Node{Namespace: "shop", Labels: map[string]string{"app": "x"}})
+			scope := m.SidecarScope(model.Node{Namespace: "shop",
+				Labels: map[string]string{"app": "x"}})
 			var got []string
 			for _, host := range []string{"a.test", "b.test"} {
-				if scope.ImportedService(m.World, host) != nil {
+				if scope.ImportedService(m.Mesh, host) != nil {
 					got = append(got, host)
 				}
 			}
@@ -193,14 +194,14 @@ func TestWorld_Touched(t *testing.T) {
 	} {
 		mesh += step.add
 		touched := m.Set(mesh)
-		got := slices.Sorted(maps.Keys(touched.Hosts))
+		got := slices.Sorted(maps.Keys(touched.ChangedHosts))
 		for binding := range touched.RoutedGateways {
 			got = append(got, "bindings "+binding)
 		}
-		if touched.Gateways {
+		if touched.GatewaysChanged {
 			got = append(got, "gateways")
 		}
-		if touched.Sidecars {
+		if touched.SidecarsChanged {
 			got = append(got, "sidecars")
 		}
 		if diff := cmp.Diff(step.want, strings.Join(got, " ")); diff != "" {

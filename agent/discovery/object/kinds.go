@@ -121,12 +121,15 @@ func (k Kind) Group() string { return definitions[k].group }
 // IsExtension reports whether objects of the kind are extensions of Envoy.
 func (k Kind) IsExtension() bool { return k.Group() == ExtensionsGroup }
 
-// Restricts reports whether objects of a supported kind can restrict access.
-func (k Kind) Restricts() bool { return definitions[k].restricts }
+// CanRestrictAccess reports whether objects of a supported kind can restrict access.
+func (k Kind) CanRestrictAccess() bool { return definitions[k].restricts }
 
-// Restricts reports whether an object restricts access. Extensions restrict access only in the
-// phases AUTHN and AUTHZ.
-func (o *Object) Restricts() bool { return o.Kind.Restricts() && !unrestrictive(o.Spec) }
+// RestrictsAccess reports whether an object restricts access. Extensions restrict access only in
+// the phases AUTHN and AUTHZ.
+func (o *Object) RestrictsAccess() bool {
+	return o.Kind.CanRestrictAccess() &&
+		!unrestrictive(o.Spec)
+}
 
 // unrestrictive reports whether a spec is an extension in a phase that restricts nothing.
 func unrestrictive(spec proto.Message) bool {
@@ -140,6 +143,6 @@ func unrestrictive(spec proto.Message) bool {
 	return false
 }
 
-// SpecRestricts reports whether a spec restricts access. It must be of a kind whose objects can
-// restrict access.
-func SpecRestricts(spec proto.Message) bool { return !unrestrictive(spec) }
+// SpecRestrictsAccess reports whether a spec restricts access. It must be of a kind whose objects
+// can restrict access.
+func SpecRestrictsAccess(spec proto.Message) bool { return !unrestrictive(spec) }

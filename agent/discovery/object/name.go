@@ -4,13 +4,13 @@ import "strings"
 
 // IsIdentifier reports whether text consists of 1 to longest ASCII letters and digits. The
 // characters in between are allowed as well, but not as its first or last one.
-func IsIdentifier(text, between string, longest int) bool {
-	if text == "" || len(text) > longest || !isLetterOrDigit(text[0]) ||
+func IsIdentifier(text, inner string, maxLength int) bool {
+	if text == "" || len(text) > maxLength || !isLetterOrDigit(text[0]) ||
 		!isLetterOrDigit(text[len(text)-1]) {
 		return false
 	}
 	for i := range len(text) {
-		if !isLetterOrDigit(text[i]) && strings.IndexByte(between, text[i]) < 0 {
+		if !isLetterOrDigit(text[i]) && strings.IndexByte(inner, text[i]) < 0 {
 			return false
 		}
 	}

@@ -41,7 +41,7 @@ type Object struct {
 	Index int           // index of the object in its document, for Lists
 	Spec  proto.Message // message of istio.io/api; never nil
 	// lines of the elements of spec.http, relative to Line; nil: unknown
-	RouteIndexes []int
+	RouteLines []int
 }
 
 // WithNamespace returns a copy of the object in the default namespace. It returns o itself if o's
@@ -58,8 +58,8 @@ func (o *Object) WithNamespace(namespace string) *Object {
 // Change is an object before and after a change; nil means that it does not exist.
 type Change struct{ Old, New *Object }
 
-// Newest returns the object after the change, or before the change if the object was removed.
-func (c Change) Newest() *Object {
+// NewElseOld returns the object after the change, or before the change if the object was removed.
+func (c Change) NewElseOld() *Object {
 	if c.New != nil {
 		return c.New
 	}
@@ -67,7 +67,7 @@ func (c Change) Newest() *Object {
 }
 
 // Compare orders changes by the age of their objects.
-func (c Change) Compare(d Change) int { return CompareAge(c.Newest(), d.Newest()) }
+func (c Change) Compare(d Change) int { return CompareAge(c.NewElseOld(), d.NewElseOld()) }
 
 // Equal reports whether two objects have the same content, whatever their file and line. A nil
 // object equals only nil.
@@ -93,8 +93,8 @@ func (o *Object) Origin() resource.Origin {
 // spec.http[index].
 func (o *Object) RouteOrigin(index int) resource.Origin {
 	origin := o.Origin()
-	if index < len(o.RouteIndexes) {
-		origin.Line += o.RouteIndexes[index]
+	if index < len(o.RouteLines) {
+		origin.Line += o.RouteLines[index]
 	}
 	return origin
 }
@@ -107,8 +107,8 @@ func CompareAge(a, b *Object) int {
 		cmp.Compare(a.Index, b.Index))
 }
 
-// Wire returns a deterministic encoding, which is the same for equal messages.
-func Wire(m proto.Message) string {
+// EncodeDeterministic returns a deterministic encoding, which is the same for equal messages.
+func EncodeDeterministic(m proto.Message) string {
 	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		return err.Error() // marshaling fails only for invalid UTF-8, which YAML cannot contain

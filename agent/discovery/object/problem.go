@@ -61,8 +61,8 @@ type Finding struct {
 	UnknownField bool
 }
 
-// Problem returns the problem for a finding, at the object's line.
-func (o *Object) Problem(f Finding) Problem {
+// NewProblem returns the problem for a finding, at the object's line.
+func (o *Object) NewProblem(f Finding) Problem {
 	field := "spec"
 	if f.Field != "" {
 		field += "." + f.Field
@@ -73,7 +73,7 @@ func (o *Object) Problem(f Finding) Problem {
 
 // Warning returns a warning about a field.
 func (o *Object) Warning(field, message, fix string) Problem {
-	return o.Problem(Finding{Field: field, Severity: condition.Warning, Message: message,
+	return o.NewProblem(Finding{Field: field, Severity: condition.Warning, Message: message,
 		Fix: fix})
 }
 

@@ -80,9 +80,9 @@ type Patch struct {
 	Index  int
 }
 
-// Filter returns the name of the filter that a patch adds or changes; "" if the patch is not for a
-// filter.
-func (e Patch) Filter() string {
+// FilterName returns the name of the filter that a patch adds or changes; "" if the patch is not
+// for a filter.
+func (e Patch) FilterName() string {
 	in := e.Object.Spec.(*networking.EnvoyFilter).ConfigPatches[e.Index]
 	match := in.GetMatch().GetListener()
 	var matched string

@@ -37,8 +37,9 @@ type patch struct {
 
 // EnvoyFilter is a parsed EnvoyFilter.
 type EnvoyFilter struct {
-	// Unlinked has the messages that remain TypedStructs, with their paths below the object's spec.
-	Unlinked []store.UnlinkedMessage
+	// UnlinkedMessages has the messages that remain TypedStructs, with their paths below the
+	// object's spec.
+	UnlinkedMessages []store.UnlinkedMessage
 
 	object  *object.Object
 	patches []*patch
@@ -75,7 +76,8 @@ func Read(o *object.Object) (*EnvoyFilter, []object.Finding) {
 		if value := in.GetPatch().GetValue(); value != nil {
 			message, wrong, unlinked := build(p.applyTo, value,
 				fmt.Sprintf("configPatches[%d].patch.value", i))
-			findings, f.Unlinked = append(findings, wrong...), append(f.Unlinked, unlinked...)
+			findings, f.UnlinkedMessages = append(findings, wrong...), append(f.UnlinkedMessages,
+				unlinked...)
 			if message == nil {
 				continue
 			}
@@ -121,6 +123,6 @@ func (p *patch) merges() (replace, ok bool) {
 }
 
 func (p *patch) problem(severity condition.Severity, message, fix string) object.Problem {
-	return p.object.Problem(object.Finding{Field: fmt.Sprintf("configPatches[%d]", p.index),
+	return p.object.NewProblem(object.Finding{Field: fmt.Sprintf("configPatches[%d]", p.index),
 		Severity: severity, Message: message, Fix: fix})
 }

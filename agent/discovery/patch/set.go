@@ -91,7 +91,7 @@ func (s *Set) Apply(r *resource.Resource) Result {
 		tried := append(slices.Clip(good), patches[:n]...)
 		if _, err := s.apply(r, tried); err != nil {
 			problems = append(problems,
-				patches[0].object.Problem(object.Finding{Field: "configPatches",
+				patches[0].object.NewProblem(object.Finding{Field: "configPatches",
 					Severity: condition.Error,
 					Message: fmt.Sprintf("Envoy would refuse the patched %s %s: %v",
 						kind(r.Type), r.Name, err),

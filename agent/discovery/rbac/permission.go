@@ -63,13 +63,13 @@ const (
 	anySegments = "{**}"
 )
 
-// IsTemplate reports whether a path contains wildcards of path templates.
-func IsTemplate(path string) bool {
+// IsPathTemplate reports whether a path contains wildcards of path templates.
+func IsPathTemplate(path string) bool {
 	return strings.Contains(path, oneSegment) || strings.Contains(path, anySegments)
 }
 
 func path(value string) *rbacv3.Permission {
-	if !IsTemplate(value) {
+	if !IsPathTemplate(value) {
 		return &rbacv3.Permission{Rule: &rbacv3.Permission_UrlPath{UrlPath: &matcherv3.PathMatcher{
 			Rule: &matcherv3.PathMatcher_Path{Path: text(value)}}}}
 	}

@@ -66,15 +66,15 @@ const (
 	requestPath   = "path"
 )
 
-// SupportsKey reports whether a condition of a rule may have the key.
-func SupportsKey(key string) bool {
+// IsConditionKey reports whether a condition of a rule may have the key.
+func IsConditionKey(key string) bool {
 	return ofPermission(key) || slices.Contains([]string{sourceIP, remoteIP, sourceNamespace,
 		sourceAccount, sourceTrustDomain, sourcePrincipal, requestPrincipal, requestAudiences,
-		requestPresenter}, key) || IsNamedKey(key)
+		requestPresenter}, key) || KeyHasName(key)
 }
 
-// IsNamedKey reports whether a key contains a name in brackets, such as request.headers[NAME].
-func IsNamedKey(key string) bool {
+// KeyHasName reports whether a key contains a name in brackets, such as request.headers[NAME].
+func KeyHasName(key string) bool {
 	return strings.HasPrefix(key, requestHeaders) || strings.HasPrefix(key, requestClaims) ||
 		strings.HasPrefix(key, filterMetadata)
 }

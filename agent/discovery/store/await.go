@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// AwaitsPaths reports whether the store waits for a path that is missing or whose file system was
-// unmounted (awaits), and whether such a path may exist now (appeared).
-func (s *Store) AwaitsPaths() (awaits, appeared bool) {
+// AwaitsMissingPaths reports whether the store waits for a path that is missing or whose file
+// system was unmounted (awaits), and whether such a path may exist now (appeared).
+func (s *Store) AwaitsMissingPaths() (awaits, appeared bool) {
 	for path := range s.awaited {
 		if _, problem := s.roots[path]; problem { // the path was not read yet
 			awaits, appeared = true, appeared || rootError(path) == nil
@@ -32,10 +32,10 @@ func (s *Store) AwaitsPaths() (awaits, appeared bool) {
 	return awaits, appeared
 }
 
-// UnlistedProblem returns the problem that policies are unknown: a configured path, or one of
-// Options.PolicyFolders, was never completely listed, or a required source has never delivered its
-// complete state. ok is false if there is none.
-func (s *Store) UnlistedProblem() (p object.Problem, ok bool) {
+// UnlistedPathProblem returns the problem that policies are unknown: a configured path, or one of
+// Options.PolicyFolderInodes, was never completely listed, or a required source has never delivered
+// its complete state. ok is false if there is none.
+func (s *Store) UnlistedPathProblem() (p object.Problem, ok bool) {
 	for _, root := range s.options.Paths {
 		if p = s.roots[root]; p.Severity == condition.Error && !s.listed[root] {
 			return p, true

@@ -17,8 +17,8 @@ import (
 // has changed. A configured path is also away if it has disappeared. Objects of files that are away
 // stay in force, also in the next store.
 
-// AwayPaths returns the paths that are away. They are Options.AwayPaths of the next store.
-func (s *Store) AwayPaths() []string { return slices.Sorted(maps.Keys(s.away)) }
+// MissingPaths returns the paths that are away. They are Options.MissingPaths of the next store.
+func (s *Store) MissingPaths() []string { return slices.Sorted(maps.Keys(s.away)) }
 
 // restore puts the last good objects below the given directories in force. These were away in the
 // previous store.

@@ -115,8 +115,8 @@ func TestAway_RetainsObjects(t *testing.T) {
 			mounted = true
 			fill()
 			f.store.Reload([]string{f.path(folder + "/deep")})
-			if len(f.store.Problems()) > 0 || len(f.store.AwayPaths()) > 0 {
-				t.Errorf("%s, %s: %v %v", by, end, f.store.Problems(), f.store.AwayPaths())
+			if len(f.store.Problems()) > 0 || len(f.store.MissingPaths()) > 0 {
+				t.Errorf("%s, %s: %v %v", by, end, f.store.Problems(), f.store.MissingPaths())
 			}
 			f.remove(folder + "/deep")
 			f.store.Load()
@@ -207,8 +207,8 @@ func TestAway_ConfiguredLink(t *testing.T) {
 		f.store.Load()
 		f.expectProblems()
 		f.closedBy("back", "")
-		if !f.hasPolicy("x") || len(f.store.AwayPaths()) > 0 {
-			t.Errorf("away %v, problems %v", f.store.AwayPaths(), f.problems())
+		if !f.hasPolicy("x") || len(f.store.MissingPaths()) > 0 {
+			t.Errorf("away %v, problems %v", f.store.MissingPaths(), f.problems())
 		}
 	}
 }

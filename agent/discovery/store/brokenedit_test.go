@@ -22,7 +22,7 @@ const (
 // hasPolicy reports whether a policy is in force.
 func (f *files) hasPolicy(name string) bool {
 	return slices.ContainsFunc(f.store.Objects("ns"), func(o *object.Object) bool {
-		return o.Kind.Restricts() && o.Name == name
+		return o.Kind.CanRestrictAccess() && o.Name == name
 	})
 }
 
@@ -125,7 +125,7 @@ func TestBrokenEdits_OfPolicies(t *testing.T) {
 		f.store.Load()
 		for _, when := range []string{"running", "the next agent", "the one after"} {
 			for _, policy := range before {
-				if policy.Kind.Restricts() && len(f.denials()) == 0 &&
+				if policy.Kind.CanRestrictAccess() && len(f.denials()) == 0 &&
 					!slices.ContainsFunc(f.store.Objects("ns"), func(o *object.Object) bool {
 						return object.Equal(o, policy)
 					}) {
@@ -193,9 +193,10 @@ func expectNotWeaker(t *testing.T, before *file, text string) {
 			continue
 		}
 		for _, o := range before.objects {
-			if o.Kind.Restricts() && !slices.ContainsFunc(now.objects, func(x *object.Object) bool {
-				return object.Equal(x, o)
-			}) {
+			if o.Kind.CanRestrictAccess() && !slices.ContainsFunc(now.objects,
+				func(x *object.Object) bool {
+					return object.Equal(x, o)
+				}) {
 				t.Errorf("%s is not as before: %v\n%s", o, now.problems, text)
 			}
 		}

@@ -84,7 +84,7 @@ func changesOf(had, has []*object.Object) (changes []object.Change) {
 // effect. ok is false if no denial is needed: both have the same spec, or o restricts nothing.
 // number makes the names of several denials of one key distinct.
 func (s *Store) conflict(o, inForce *object.Object, number int) (n denial, ok bool) {
-	if !o.Restricts() || isDryRun(o) ||
+	if !o.RestrictsAccess() || isDryRun(o) ||
 		!isDryRun(inForce) && proto.Equal(o.Spec, inForce.Spec) {
 		return denial{}, false
 	}

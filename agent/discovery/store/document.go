@@ -35,10 +35,10 @@ type document struct {
 	mentioned []object.Key
 
 	filters []*validated // EnvoyFilters that validateAll has not checked yet
-	// invalid objects whose only errors are UnknownField; see Options.TolerateUnknown
+	// invalid objects whose only errors are UnknownField; see Options.TolerateUnknownFields
 	tolerable []*object.Object
 	unknown   bool      // an object has an UnknownField
-	again     time.Time // time at which to validate the document again; see Verdict.RevalidateAt
+	again     time.Time // time at which to validate the document again; see ValidationResult.RevalidateAt
 }
 
 // reader reads the documents of one file.
@@ -47,7 +47,7 @@ type reader struct {
 	namespace string
 	validate  func(*object.Object) []object.Finding
 	text      []byte // text of the current document
-	input     bool   // the text is not a file; see Input
+	input     bool   // the text is not a file; see SourceInput
 }
 
 // read parses one document. first is the document's first line in the file.
@@ -58,7 +58,7 @@ func (r *reader) read(content []byte, first int) (found document) {
 	parts := 0 // number of YAML documents; a line "..." ends one
 	defer func() {
 		for _, o := range found.objects {
-			if o.Kind.Restricts() && found.unidentified && parts > 1 {
+			if o.Kind.CanRestrictAccess() && found.unidentified && parts > 1 {
 				found.bare = append(found.bare, o.Key)
 			}
 		}
@@ -234,7 +234,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 		found.broken = true
 		return
 	// as in Istio, a policy without a spec has an empty spec
-	case h.spec == nil && !kind.Restricts():
+	case h.spec == nil && !kind.CanRestrictAccess():
 		d.refuse(node, &path{name: "spec"}, "the object has no spec", "")
 	}
 	o := &object.Object{Key: object.Key{Kind: kind, Namespace: h.namespace, Name: h.name},
@@ -256,7 +256,7 @@ func (r *reader) supported(d *decoder, node *yaml.Node, h *header, found *docume
 	}
 	if routes, ok := o.Spec.(*networking.VirtualService); ok {
 		for i := range routes.Http {
-			o.RouteIndexes = append(o.RouteIndexes, locate(h.spec, fmt.Sprintf("http[%d]", i))-o.Line)
+			o.RouteLines = append(o.RouteLines, locate(h.spec, fmt.Sprintf("http[%d]", i))-o.Line)
 		}
 	}
 	// without a spec, findings are reported at the object's line

@@ -38,7 +38,7 @@ type file struct {
 	unreadable bool
 	lastRead   *file // if the file cannot be read: its content as last read; nil if it never was
 
-	input bool   // the file is an input of another source; see Input
+	input bool   // the file is an input of another source; see SourceInput
 	text  []byte // text of an input that may have to be validated again later
 }
 
@@ -187,7 +187,7 @@ func (f *file) stays(o *object.Object) object.Problem {
 
 // collect sets the objects of a file from its documents. Last good versions stay in force for
 // invalid objects, for objects in unreadable documents, and for policies missing from a file with
-// an invalid object. tolerate is Options.TolerateUnknown.
+// an invalid object. tolerate is Options.TolerateUnknownFields.
 func (f *file) collect(path string, previous *file, tolerate bool) {
 	if f == nil || !f.parsed {
 		return
@@ -208,7 +208,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 			lastLine = max(lastLine, o.Line)
 		}
 		for _, o := range d.objects {
-			last := o.Kind.Restricts() && o.Line == lastLine
+			last := o.Kind.CanRestrictAccess() && o.Line == lastLine
 			// an additional line "---" may have cut off the policy's spec
 			if f.broken && slices.Contains(d.bare, o.Key) || last && f.cutOff(i) {
 				bad[o.Key] = true
@@ -230,7 +230,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 			case f.broken || bad[o.Key]:
 				f.held = append(f.held, f.atLineOf(o, denials))
 			// an invalid object may be this policy, with another name or kind after an edit
-			case len(bad) > 0 && o.Kind.Restricts():
+			case len(bad) > 0 && o.Kind.CanRestrictAccess():
 				f.held = append(f.held, o)
 				f.problems = append(f.problems, f.stays(o))
 			}
@@ -256,7 +256,7 @@ func (f *file) collect(path string, previous *file, tolerate bool) {
 	// only last good policies that no invalid document names can be the policy of a document
 	// without a readable name
 	unnamed := slices.DeleteFunc(slices.Clone(f.held), func(o *object.Object) bool {
-		return !o.Kind.Restricts() || bad[o.Key]
+		return !o.Kind.CanRestrictAccess() || bad[o.Key]
 	})
 	f.addDenials(path, denials, unnamed)
 }

@@ -12,8 +12,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// folderID identifies a directory. device is 0 for one of Options.PolicyFolders, because a file
-// system may have another device number after a boot. No directory has inode 0.
+// folderID identifies a directory. device is 0 for one of Options.PolicyFolderInodes, because a
+// file system may have another device number after a boot. No directory has inode 0.
 type folderID struct{ device, inode uint64 }
 
 func folderOf(info fs.FileInfo) folderID {
@@ -25,10 +25,10 @@ func (id folderID) is(found folderID) bool {
 	return id.inode == found.inode && (id.device == 0 || id.device == found.device)
 }
 
-// PolicyFolders returns the inodes of the directories that contain policies, directly or below
-// them, for Options.PolicyFolders of the next store. An inode that is unknown is 0. The result is
-// nil without Options.AwaitPaths.
-func (s *Store) PolicyFolders() map[string]uint64 {
+// PolicyFolderInodes returns the inodes of the directories that contain policies, directly or below
+// them, for Options.PolicyFolderInodes of the next store. An inode that is unknown is 0. The result
+// is nil without Options.AwaitPaths.
+func (s *Store) PolicyFolderInodes() map[string]uint64 {
 	if !s.options.AwaitPaths {
 		return nil
 	}
@@ -45,10 +45,10 @@ func (s *Store) PolicyFolders() map[string]uint64 {
 	return all
 }
 
-// FoldersLost reports whether PolicyFolders and PolicyCounts may be incomplete, because those of an
-// earlier store were lost and not all paths were found since. It is Options.FoldersLost of the next
-// store.
-func (s *Store) FoldersLost() bool { return s.options.FoldersLost }
+// PoliciesIncomplete reports whether PolicyFolderInodes and PolicyCounts may be incomplete, because
+// those of an earlier store were lost and not all paths were found since. It is
+// Options.PoliciesIncomplete of the next store.
+func (s *Store) PoliciesIncomplete() bool { return s.options.PoliciesIncomplete }
 
 // countPolicies updates the number of files with policies of a directory after a file has changed
 // from before to next. Both may be nil.
@@ -68,7 +68,7 @@ func (s *Store) countPolicies(path string, before, next *file) {
 
 func (f *file) restricts() bool {
 	return f != nil && slices.ContainsFunc(f.objects, func(o *object.Object) bool {
-		return o.Kind.Restricts()
+		return o.Kind.CanRestrictAccess()
 	})
 }
 
@@ -81,13 +81,14 @@ func (s *Store) expectFolders(inodes map[string]uint64) {
 		}
 	}
 	for _, path := range s.options.Paths {
-		s.suspicious[path] = s.options.FoldersLost
+		s.suspicious[path] = s.options.PoliciesIncomplete
 	}
 }
 
 // suspect marks the empty directories below the configured path root, and the targets of links, as
 // missing: each may be the mount point of a file system with policies. It does so once per path,
-// and only with Options.FoldersLost, when the store does not know which directories had policies.
+// and only with Options.PoliciesIncomplete, when the store does not know which directories had
+// policies.
 func (s *Store) suspect(root string, found map[string]folderID, links []string) {
 	if _, ok := found[root]; !ok || !s.suspicious[root] {
 		return

@@ -49,11 +49,11 @@ func (f *files) bind(name string) (unmount func()) {
 func (f *files) nextRun(lost bool) {
 	f.t.Helper()
 	options := f.store.options
-	options.AwaitPaths, options.FoldersLost = true, lost || f.store.FoldersLost()
-	options.LastGood, options.AwayPaths, options.PolicyFolders = f.store.LastGoodObjects(), f.store.AwayPaths(), f.store.PolicyFolders()
+	options.AwaitPaths, options.PoliciesIncomplete = true, lost || f.store.PoliciesIncomplete()
+	options.LastGood, options.MissingPaths, options.PolicyFolderInodes = f.store.LastGoodObjects(), f.store.MissingPaths(), f.store.PolicyFolderInodes()
 	options.PolicyCounts = f.store.PolicyCounts()
 	if lost {
-		options.LastGood, options.AwayPaths, options.PolicyFolders, options.PolicyCounts = nil, nil, nil, nil
+		options.LastGood, options.MissingPaths, options.PolicyFolderInodes, options.PolicyCounts = nil, nil, nil, nil
 	}
 	f.store = New(options)
 	f.store.Load()
@@ -62,7 +62,7 @@ func (f *files) nextRun(lost bool) {
 // closedBy compares the reason for which no resources are served with want; "": they are served.
 func (f *files) closedBy(what, want string) {
 	f.t.Helper()
-	p, closed := f.store.UnlistedProblem()
+	p, closed := f.store.UnlistedPathProblem()
 	if closed != (want != "") || !strings.Contains(p.String(), want) {
 		f.t.Errorf("%s: closed by %q, want %q", what, p, want)
 	}
@@ -86,11 +86,11 @@ func TestAway_BindMount(t *testing.T) {
 	f.expect("unmounted", f.store.Load())
 	f.expectProblems("its 1 file stays in force as last read; mount or move it back, or create an " +
 		"empty file " + f.path("shared/empty.yaml"))
-	if _, appeared := f.store.AwaitsPaths(); appeared {
+	if _, appeared := f.store.AwaitsMissingPaths(); appeared {
 		t.Error("it is said to be there")
 	}
 	f.bind("shared")
-	if _, appeared := f.store.AwaitsPaths(); !appeared {
+	if _, appeared := f.store.AwaitsMissingPaths(); !appeared {
 		t.Error("it is said to be away")
 	}
 	f.expect("mounted again", f.store.Load())
@@ -166,7 +166,8 @@ func TestFolders_AwaitedByNextStore(t *testing.T) {
 			f.closedBy(test.name+", "+run, test.closed)
 			f.store.Load()
 			f.closedBy(test.name+", "+run+", read again", test.closed)
-			if awaits, appeared := f.store.AwaitsPaths(); awaits != (test.closed != "") || appeared {
+			if awaits, appeared := f.store.AwaitsMissingPaths(); awaits != (test.closed != "") ||
+				appeared {
 				t.Errorf("%s: awaits %v, appeared %v", test.name, awaits, appeared)
 			}
 		}
@@ -174,7 +175,7 @@ func TestFolders_AwaitedByNextStore(t *testing.T) {
 			continue
 		}
 		test.returns(f)
-		if _, appeared := f.store.AwaitsPaths(); !appeared {
+		if _, appeared := f.store.AwaitsMissingPaths(); !appeared {
 			t.Errorf("%s: it is still awaited", test.name)
 		}
 		f.store.Load()
@@ -257,7 +258,7 @@ func TestFolders_Lost(t *testing.T) {
 	f.remove("full/a.yaml")
 	f.store.Load()
 	f.closedBy("an emptied directory", "")
-	if got := maps.Clone(f.store.PolicyFolders()); len(got) > 0 {
+	if got := maps.Clone(f.store.PolicyFolderInodes()); len(got) > 0 {
 		t.Errorf("directories with policies: %v", got)
 	}
 }
@@ -285,7 +286,7 @@ func TestFolders_LostBeforeAPathIsFound(t *testing.T) {
 	f.write("empty/empty.yaml", "")
 	f.store.Load()
 	f.closedBy("no directory is empty", "")
-	if f.store.FoldersLost() {
+	if f.store.PoliciesIncomplete() {
 		t.Error("the directories count as lost, and all are known")
 	}
 }

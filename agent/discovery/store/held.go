@@ -16,7 +16,7 @@ func (s *Store) LastGoodObjects() []*object.Object {
 		// The next store must know all policies of a file with held objects; see addDenials.
 		if known := s.files[path]; known != nil {
 			for _, o := range known.objects {
-				if o.Kind.Restricts() && !isDenial(o) && !slices.Contains(s.held[path], o) {
+				if o.Kind.CanRestrictAccess() && !isDenial(o) && !slices.Contains(s.held[path], o) {
 					all = append(all, o)
 				}
 			}

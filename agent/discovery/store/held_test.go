@@ -15,7 +15,7 @@ import (
 // again replaces the store by a new one that starts with its held objects, as after a restart.
 func (f *files) again() {
 	f.store = New(Options{Paths: f.store.options.Paths, Namespace: "ns", Validate: validateObject,
-		LastGood: f.store.LastGoodObjects(), AwayPaths: f.store.AwayPaths()})
+		LastGood: f.store.LastGoodObjects(), MissingPaths: f.store.MissingPaths()})
 }
 
 func (f *files) expectHeld(what string, names ...string) {

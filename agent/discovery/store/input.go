@@ -11,10 +11,10 @@ import (
 // FilesSource is the name in Options.Sources for the files in Options.Paths.
 const FilesSource = "files"
 
-// Input is what a source other than the files delivers under one path: a text with objects, or
-// decoded objects. An Input without either removes the path. The caller must not modify an Input
-// after passing it.
-type Input struct {
+// SourceInput is what a source other than the files delivers under one path: a text with objects,
+// or decoded objects. An SourceInput without either removes the path. The caller must not modify an
+// SourceInput after passing it.
+type SourceInput struct {
 	// Path begins with the source's name and a colon, and replaces FILE in messages:
 	// "kubernetes:VirtualService/default/web".
 	Path string
@@ -26,22 +26,22 @@ type Input struct {
 	Objects []*object.Object
 }
 
-// Batch is a change of the inputs of one source.
-type Batch struct {
+// SourceUpdate is a change of the inputs of one source.
+type SourceUpdate struct {
 	Source   string // name of the source, in Options.Sources
-	Inputs   []Input
+	Inputs   []SourceInput
 	Complete bool // Inputs are complete: all other inputs of the source are removed
 }
 
-// ApplyBatches applies batches in order. As with files, the last good version of an invalid object
+// ApplyUpdates applies batches in order. As with files, the last good version of an invalid object
 // stays in force, and an invalid policy without one is replaced by a denial.
-func (s *Store) ApplyBatches(batches []Batch) []object.Change {
-	inputs := map[string]Input{}
+func (s *Store) ApplyUpdates(batches []SourceUpdate) []object.Change {
+	inputs := map[string]SourceInput{}
 	for _, b := range batches {
 		if b.Complete {
 			s.complete[b.Source] = true
 			for _, path := range s.pathsOf(b.Source) {
-				inputs[path] = Input{Path: path}
+				inputs[path] = SourceInput{Path: path}
 			}
 		}
 		for _, in := range b.Inputs {
@@ -53,7 +53,7 @@ func (s *Store) ApplyBatches(batches []Batch) []object.Change {
 	return s.take(inputs)
 }
 
-func (s *Store) take(inputs map[string]Input) []object.Change {
+func (s *Store) take(inputs map[string]SourceInput) []object.Change {
 	var read, gone []string
 	for _, path := range slices.Sorted(maps.Keys(inputs)) {
 		if in := inputs[path]; in.Text == nil && in.Objects == nil {
@@ -70,10 +70,10 @@ func (s *Store) take(inputs map[string]Input) []object.Change {
 // takeDue validates again the inputs that were invalid or had an UnknownField, and whose time for
 // another validation has come.
 func (s *Store) takeDue() []object.Change {
-	inputs := map[string]Input{}
+	inputs := map[string]SourceInput{}
 	for path, known := range s.files {
 		if known.text != nil && known.due() {
-			inputs[path] = Input{Path: path, Text: known.text}
+			inputs[path] = SourceInput{Path: path, Text: known.text}
 		}
 	}
 	if len(inputs) == 0 {
@@ -106,7 +106,7 @@ func (s *Store) expected(path string) bool {
 }
 
 // read returns the content of an input. previous is its earlier content, or nil.
-func (in Input) read(previous *file, options Options) *file {
+func (in SourceInput) read(previous *file, options Options) *file {
 	f := &file{read: time.Now(), input: true, text: in.Text, parsed: true}
 	if in.Text != nil {
 		f.parse(in.Path, inUTF8(in.Text), previous, options)
@@ -153,7 +153,7 @@ func (f *file) reuse(before []*object.Object) {
 // withoutLines sets the lines in a document to 0, because no person wrote its text.
 func (d *document) withoutLines() {
 	for _, o := range d.objects {
-		o.Line, o.RouteIndexes = 0, nil
+		o.Line, o.RouteLines = 0, nil
 	}
 	for _, v := range d.filters {
 		v.object.Line, v.spec = 0, nil

@@ -27,19 +27,19 @@ func newInputs(t *testing.T, lastGood ...*object.Object) *inputs {
 
 // take applies a batch. texts has pairs of a path and its text. An empty text removes the path.
 func (i *inputs) take(source string, all bool, texts ...string) []object.Change {
-	b := Batch{Source: source, Complete: all}
+	b := SourceUpdate{Source: source, Complete: all}
 	for pair := range slices.Chunk(texts, 2) {
-		in := Input{Path: pair[0]}
+		in := SourceInput{Path: pair[0]}
 		if pair[1] != "" {
 			in.Text = []byte(pair[1])
 		}
 		b.Inputs = append(b.Inputs, in)
 	}
-	return i.store.ApplyBatches([]Batch{b})
+	return i.store.ApplyUpdates([]SourceUpdate{b})
 }
 
 // service returns an input of a registry with one service.
-func service(path, host string, addresses ...string) Input {
+func service(path, host string, addresses ...string) SourceInput {
 	spec := &networking.ServiceEntry{Hosts: []string{host},
 		Resolution: networking.ServiceEntry_STATIC,
 		Ports:      []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}}}
@@ -47,7 +47,7 @@ func service(path, host string, addresses ...string) Input {
 		spec.Endpoints = append(spec.Endpoints, &networking.WorkloadEntry{Address: address})
 	}
 	source, _, _ := strings.Cut(path, ":")
-	return Input{Path: path, Objects: []*object.Object{{
+	return SourceInput{Path: path, Objects: []*object.Object{{
 		Key:        object.Key{Kind: object.ServiceEntry, Namespace: source, Name: "service:" + host},
 		APIVersion: "networking.istio.io/v1", File: path, Spec: spec}}}
 }
@@ -111,8 +111,8 @@ func TestTake_PrecedenceOfSources(t *testing.T) {
 
 func TestTake_ServicesOfRegistries(t *testing.T) {
 	i := newInputs(t)
-	take := func(source string, all bool, inputs ...Input) []object.Change {
-		return i.store.ApplyBatches([]Batch{{Source: source, Inputs: inputs, Complete: all}})
+	take := func(source string, all bool, inputs ...SourceInput) []object.Change {
+		return i.store.ApplyUpdates([]SourceUpdate{{Source: source, Inputs: inputs, Complete: all}})
 	}
 	i.expect("the later registry", take("consul-2", true, service("consul-2:web", "web.test", "10.0.0.2")),
 		"service:web.test: - → web.test")
@@ -189,7 +189,7 @@ func TestTake_ValidatesAgain(t *testing.T) {
 	i.expect("unknown", i.take("memory", true, "memory:a", entry("a", "a.test")))
 	valid = true
 	i.expect("not due", i.store.Load())
-	i.store.RevalidateDoubtful()
+	i.store.RevalidateInvalid()
 	i.expect("known", i.store.Load(), "a: - → a.test")
 	if diff := cmp.Diff([]byte(nil), i.store.files["memory:a"].text); diff != "" {
 		t.Errorf("text of a valid input: %s", diff)

@@ -127,7 +127,7 @@ func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Objec
 	for _, d := range f.documents {
 		own := slices.Clone(d.denials)
 		for _, o := range d.objects {
-			if o.Kind.Restricts() {
+			if o.Kind.CanRestrictAccess() {
 				own = append(own, denial{policy: o.Key})
 			}
 		}
@@ -154,7 +154,7 @@ func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Objec
 	slices.SortStableFunc(unnamed, func(a, b object.Key) int { return -cmp.Compare(a.Kind, b.Kind) })
 	for _, key := range unnamed {
 		at := slices.IndexFunc(rest, func(o *object.Object) bool {
-			return o.Kind == key.Kind || key.Kind == "" && o.Kind.Restricts()
+			return o.Kind == key.Kind || key.Kind == "" && o.Kind.CanRestrictAccess()
 		})
 		if at < 0 {
 			return rest, false

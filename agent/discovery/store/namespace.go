@@ -59,7 +59,7 @@ func (s *Store) Objects(namespace string) []*object.Object {
 			if known := first[o.Key]; known == nil || s.compareCandidates(o, known) < 0 {
 				first[o.Key] = o
 			}
-			if o.Restricts() {
+			if o.RestrictsAccess() {
 				policies[o.Key] = append(policies[o.Key], o)
 			}
 		}

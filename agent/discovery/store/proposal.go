@@ -10,16 +10,16 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Text is the content of a file with its path.
-type Text struct {
+// FileText is the content of a file with its path.
+type FileText struct {
 	Path    string
 	Content []byte
 }
 
-// ReadTexts reads files, and those files in directories that a store would read. It returns an
+// ReadFileTexts reads files, and those files in directories that a store would read. It returns an
 // error if they have more than limit bytes in total.
-func ReadTexts(paths []string, limit int) ([]Text, error) {
-	var texts []Text
+func ReadFileTexts(paths []string, limit int) ([]FileText, error) {
+	var texts []FileText
 	left := int64(limit)
 	for _, root := range paths {
 		var found []string
@@ -41,7 +41,7 @@ func ReadTexts(paths []string, limit int) ([]Text, error) {
 			if err != nil {
 				return nil, err
 			}
-			texts = append(texts, Text{Path: path, Content: content})
+			texts = append(texts, FileText{Path: path, Content: content})
 		}
 	}
 	return texts, nil
@@ -56,8 +56,8 @@ type Proposal struct {
 }
 
 // Propose parses files. folders are the directories whose files are all in texts. Paths are
-// absolute. Only Namespace, Validate and ValidateAll of options are used.
-func Propose(texts []Text, folders []string, options Options) Proposal {
+// absolute. Only Namespace, Validate and ValidateEnvoyFilters of options are used.
+func Propose(texts []FileText, folders []string, options Options) Proposal {
 	p := Proposal{namespace: options.Namespace, files: map[string]*file{},
 		objects: map[object.Key]bool{}}
 	for _, folder := range folders {

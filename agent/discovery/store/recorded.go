@@ -24,12 +24,12 @@ func (s *Store) guard(path string, f *file) {
 		return
 	}
 	had := s.options.PolicyCounts[path]
-	if s.options.FoldersLost && s.files[path] == nil {
+	if s.options.PoliciesIncomplete && s.files[path] == nil {
 		had = math.MaxInt32
 	}
 	known, denied := map[object.Key]bool{}, 0
 	for _, o := range f.objects {
-		if o.Kind.Restricts() && !known[o.Key] {
+		if o.Kind.CanRestrictAccess() && !known[o.Key] {
 			known[o.Key] = true
 			if isDenial(o) {
 				denied++

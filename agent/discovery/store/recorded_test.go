@@ -8,7 +8,7 @@ import (
 
 // open reports whether a policy is no longer in force, and no denial replaces it.
 func (f *files) open(name string) bool {
-	_, closed := f.store.UnlistedProblem()
+	_, closed := f.store.UnlistedPathProblem()
 	return !closed && !f.hasPolicy(name) && len(f.denials()) == 0
 }
 
@@ -146,7 +146,7 @@ func TestRecorded_ConfiguredFile(t *testing.T) {
 				}
 				f.store.Load()
 			}
-			if _, appeared := f.store.AwaitsPaths(); appeared {
+			if _, appeared := f.store.AwaitsMissingPaths(); appeared {
 				t.Errorf("%s, %s: it is said to be there", left, when)
 			}
 			f.remove("x.yaml")

@@ -14,7 +14,7 @@ import (
 // of the same registry, and those that users write.
 
 // registeredHosts returns the hosts of an object that is a service of a registry (see
-// Input.Objects); nil for other objects.
+// SourceInput.Objects); nil for other objects.
 func registeredHosts(o *object.Object) []string {
 	if spec, ok := o.Spec.(*networking.ServiceEntry); ok && strings.Contains(o.Name, ":") {
 		return spec.Hosts

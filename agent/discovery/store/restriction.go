@@ -52,7 +52,7 @@ func restrictingKinds() map[string]string {
 	all := map[string]string{}
 	for _, group := range object.Groups() {
 		for _, name := range object.Kinds(group) {
-			if object.Kind(name).Restricts() {
+			if object.Kind(name).CanRestrictAccess() {
 				all[name] = group
 			}
 		}
@@ -160,9 +160,9 @@ func (r *reader) restriction(d *decoder, node *yaml.Node, h *header, found *docu
 func mayRestrictBySpec(h *header) bool {
 	spec := object.NewSpec(object.Kind(h.kind))
 	if h.spec == nil {
-		return object.SpecRestricts(spec)
+		return object.SpecRestrictsAccess(spec)
 	}
 	d := &decoder{problemAt: func(int, string) object.Problem { return object.Problem{} }}
 	d.message(h.spec, spec.ProtoReflect(), nil, 0)
-	return d.failed || object.SpecRestricts(spec)
+	return d.failed || object.SpecRestrictsAccess(spec)
 }

@@ -26,32 +26,32 @@ type Options struct {
 	// nil: no validation
 	Validate func(*object.Object) []object.Finding
 
-	// ValidateAll checks all EnvoyFilters that were read together, except those in which Validate
-	// found an error other than UnknownField. nil: no check
-	ValidateAll func([]*object.Object) []Verdict
+	// ValidateEnvoyFilters checks all EnvoyFilters that were read together, except those in which
+	// Validate found an error other than UnknownField. nil: no check
+	ValidateEnvoyFilters func([]*object.Object) []ValidationResult
 
-	// TolerateUnknown accepts, in the first Load (with AwaitPaths, until each path exists), objects
-	// whose only errors are UnknownField. An accepted object becomes its own last good version,
-	// unless an earlier one is known.
-	TolerateUnknown bool
+	// TolerateUnknownFields accepts, in the first Load (with AwaitPaths, until each path exists),
+	// objects whose only errors are UnknownField. An accepted object becomes its own last good
+	// version, unless an earlier one is known.
+	TolerateUnknownFields bool
 
-	// AwaitPaths makes it an error (see UnlistedProblem) if a path, or one of PolicyFolders, is
-	// missing or cannot be listed: its file system may not be mounted yet. The error ends once the
-	// path is listed.
+	// AwaitPaths makes it an error (see UnlistedPathProblem) if a path, or one of
+	// PolicyFolderInodes, is missing or cannot be listed: its file system may not be mounted yet.
+	// The error ends once the path is listed.
 	AwaitPaths bool
 
-	// PolicyFolders are the inodes of the directories in which an earlier store had policies
-	// (Store.PolicyFolders).
-	PolicyFolders map[string]uint64
+	// PolicyFolderInodes are the inodes of the directories in which an earlier store had policies
+	// (Store.PolicyFolderInodes).
+	PolicyFolderInodes map[string]uint64
 
 	// PolicyCounts has the numbers of policies of files in an earlier store (Store.PolicyCounts).
 	// If a file is broken or empty, and fewer of its policies are known, everything is denied.
 	PolicyCounts map[string]int
 
-	// FoldersLost reports that PolicyFolders and PolicyCounts could not be read. With AwaitPaths,
-	// every directory without files, and every broken file, then counts as one that may have had
-	// policies.
-	FoldersLost bool
+	// PoliciesIncomplete reports that PolicyFolderInodes and PolicyCounts could not be read. With
+	// AwaitPaths, every directory without files, and every broken file, then counts as one that may
+	// have had policies.
+	PoliciesIncomplete bool
 
 	// LastGood holds the result of LastGoodObjects of an earlier store. Objects without a namespace
 	// are in this store's default namespace.
@@ -63,12 +63,12 @@ type Options struct {
 	Sources []string
 
 	// RequiredSources are the members of Sources whose policies are unknown until they have
-	// delivered their complete state once; see UnlistedProblem.
+	// delivered their complete state once; see UnlistedPathProblem.
 	RequiredSources []string
 
-	// AwayPaths are paths that were away in an earlier store (Store.AwayPaths) and whose objects
-	// stay in force.
-	AwayPaths []string
+	// MissingPaths are paths that were away in an earlier store (Store.MissingPaths) and whose
+	// objects stay in force.
+	MissingPaths []string
 }
 
 // Store holds the objects of files and inputs. It is not safe for concurrent use.
@@ -93,10 +93,10 @@ type Store struct {
 	// directories that may have policies and were not found yet; each has a problem from the first
 	// scan on
 	missing    map[string]object.Problem
-	suspicious map[string]bool // with FoldersLost: those Options.Paths that were not found yet
+	suspicious map[string]bool // with PoliciesIncomplete: those Options.Paths that were not found yet
 	// problems of paths that are away
 	away       map[string]object.Problem
-	restored   map[object.Key]*object.Object // keys of objects below Options.AwayPaths, until Load
+	restored   map[object.Key]*object.Object // keys of objects below Options.MissingPaths, until Load
 	duplicates map[object.Key][]object.Problem
 	// denials of policies that have no effect because others with the same key are in force; see
 	// conflict
@@ -131,15 +131,15 @@ func New(options Options) *Store {
 		for _, path := range options.Paths {
 			s.awaited[path] = true
 		}
-		s.expectFolders(options.PolicyFolders)
+		s.expectFolders(options.PolicyFolderInodes)
 	}
 	for _, o := range options.LastGood {
 		s.held[o.File] = append(s.held[o.File], o.WithNamespace(options.Namespace))
-		if o.Kind.Restricts() && s.rootOf(o.File) != "" {
+		if o.Kind.CanRestrictAccess() && s.rootOf(o.File) != "" {
 			s.options.PolicyCounts[o.File] = max(s.options.PolicyCounts[o.File], 1)
 		}
 	}
-	s.restore(options.AwayPaths)
+	s.restore(options.MissingPaths)
 	return s
 }
 
@@ -189,7 +189,7 @@ func (s *Store) Reload(paths []string) []object.Change {
 	changes := s.apply(slices.Compact(read), gone, readFile)
 	s.holdUnseen(unseen)
 	s.forget()
-	s.options.FoldersLost = s.options.FoldersLost && len(s.awaited) > 0
+	s.options.PoliciesIncomplete = s.options.PoliciesIncomplete && len(s.awaited) > 0
 	return changes
 }
 
@@ -271,10 +271,10 @@ func (s *Store) apply(read, gone []string,
 	readers.Wait()
 	s.options.validateAll(results)
 	for i, path := range read {
-		results[i].collect(path, s.before(path), s.options.TolerateUnknown)
+		results[i].collect(path, s.before(path), s.options.TolerateUnknownFields)
 		s.guard(path, results[i])
 	}
-	s.options.TolerateUnknown = s.options.TolerateUnknown && len(s.awaited) > 0
+	s.options.TolerateUnknownFields = s.options.TolerateUnknownFields && len(s.awaited) > 0
 
 	before := s.restored
 	if s.restored = nil; before == nil {

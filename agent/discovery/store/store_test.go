@@ -79,7 +79,7 @@ func (f *files) changes(changes []object.Change) []string {
 		if c.Old != nil && c.New != nil && c.Old.Spec == c.New.Spec {
 			continue // the object has only moved within its file
 		}
-		all = append(all, fmt.Sprintf("%s: %s → %s", c.Newest().Name, host(c.Old), host(c.New)))
+		all = append(all, fmt.Sprintf("%s: %s → %s", c.NewElseOld().Name, host(c.Old), host(c.New)))
 	}
 	slices.Sort(all)
 	return all

@@ -10,8 +10,8 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Verdict is the result of Options.ValidateAll for one object.
-type Verdict struct {
+// ValidationResult is the result of Options.ValidateEnvoyFilters for one object.
+type ValidationResult struct {
 	Findings []object.Finding
 	// time at which Load validates the object again; zero: only when its text changes
 	RevalidateAt time.Time
@@ -31,7 +31,7 @@ type validated struct {
 // object already has. Beyond maxProblems only errors are added, up to twice as many.
 func (v *validated) add(findings []object.Finding, others int) {
 	for _, f := range findings {
-		p := v.object.Problem(f)
+		p := v.object.NewProblem(f)
 		if v.spec != nil {
 			p.Line = locate(v.spec, f.Field)
 		}
@@ -64,8 +64,8 @@ func (f *file) due() bool {
 	return slices.ContainsFunc(f.documents, func(d readDocument) bool { return d.due() })
 }
 
-// validateAll passes the EnvoyFilters that were read to ValidateAll, and adds them to their
-// documents.
+// validateAll passes the EnvoyFilters that were read to ValidateEnvoyFilters, and adds them to
+// their documents.
 func (o Options) validateAll(files []*file) {
 	var filters []*validated
 	var objects []*object.Object
@@ -83,9 +83,9 @@ func (o Options) validateAll(files []*file) {
 			d.filters = nil
 		}
 	}
-	verdicts := make([]Verdict, len(objects))
-	if o.ValidateAll != nil && len(objects) > 0 {
-		verdicts = o.ValidateAll(objects)
+	verdicts := make([]ValidationResult, len(objects))
+	if o.ValidateEnvoyFilters != nil && len(objects) > 0 {
+		verdicts = o.ValidateEnvoyFilters(objects)
 	}
 	for i, v := range filters {
 		had := len(v.problems)
@@ -112,9 +112,9 @@ func (s *Store) HasKind(kind object.Kind) bool {
 	return false
 }
 
-// RevalidateDoubtful makes the next Load validate again all objects that are invalid or have an
+// RevalidateInvalid makes the next Load validate again all objects that are invalid or have an
 // UnknownField.
-func (s *Store) RevalidateDoubtful() {
+func (s *Store) RevalidateInvalid() {
 	for _, f := range s.files {
 		for i := range f.documents {
 			if f.documents[i].doubtful() {

@@ -35,7 +35,7 @@ const (
 )
 
 // accepts returns the kinds of connections that a port accepts, as in istiod.
-func (in Inbound) accepts() []accepted {
+func (in InboundListener) accepts() []accepted {
 	protocol := in.PlainProtocol()
 	auto, http := protocol == model.AutoProtocol, protocol.IsHTTP()
 	switch mode := in.mode(); {
@@ -65,7 +65,7 @@ func (in Inbound) accepts() []accepted {
 
 // mode returns the effective mode of mutual TLS. A proxy without an identity cannot terminate
 // mutual TLS, so PERMISSIVE becomes DISABLE.
-func (in Inbound) mode() model.MutualTLS {
+func (in InboundListener) mode() model.MutualTLS {
 	switch {
 	case in.MutualTLSMode == model.Strict:
 		return model.Strict
@@ -77,7 +77,10 @@ func (in Inbound) mode() model.MutualTLS {
 
 // RefusesAll reports whether the port accepts no connection, because it requires mutual TLS and the
 // proxy has no identity.
-func (in Inbound) RefusesAll() bool { return in.MutualTLSMode == model.Strict && !in.Identity }
+func (in InboundListener) RefusesAll() bool {
+	return in.MutualTLSMode == model.Strict &&
+		!in.Identity
+}
 
 // match returns the filter chain match for a kind of connections to a port; port 0 matches any.
 func (a accepted) match(port uint32) *listenerv3.FilterChainMatch {
@@ -98,16 +101,16 @@ var meshCipherSuites = []string{"ECDHE-ECDSA-AES256-GCM-SHA384", "ECDHE-RSA-AES2
 // mutualTLS returns a server's TLS settings for mutual TLS in the mesh. The server accepts all
 // identities of the mesh's trust domain and its aliases.
 func mutualTLS(m *mesh.Config) *tlsv3.DownstreamTlsContext {
-	suites := model.CipherSuites(m.MutualTLS.GetCipherSuites())
+	suites := model.SupportedCipherSuites(m.MeshMTLS.GetCipherSuites())
 	if len(suites) == 0 {
 		suites = meshCipherSuites
 	}
 	common := &tlsv3.CommonTlsContext{AlpnProtocols: []string{"h2", "http/1.1"},
 		TlsParams: &tlsv3.TlsParameters{CipherSuites: suites,
-			TlsMinimumProtocolVersion: lowestVersion(m.MutualTLS),
+			TlsMinimumProtocolVersion: lowestVersion(m.MeshMTLS),
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3}}
 	var names []*tlsv3.SubjectAltNameMatcher
-	for _, prefix := range m.TrustDomains() {
+	for _, prefix := range m.AcceptedSPIFFEPrefixes() {
 		names = append(names, &tlsv3.SubjectAltNameMatcher{
 			SanType: tlsv3.SubjectAltNameMatcher_URI, Matcher: &matcherv3.StringMatcher{
 				MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: prefix}}})

@@ -114,7 +114,7 @@ func grpcService(cluster, authority string) *corev3.GrpcService {
 func (o *observer) fileProvider(name string,
 	p *meshapi.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider) (*accesslogv3.AccessLog,
 	string) {
-	log := o.world.Mesh().LogFormat // format of MeshConfig, for Istio's own provider
+	log := o.world.MeshConfig().LogFormat // format of MeshConfig, for Istio's own provider
 	if name != mesh.FileLogProvider || p.GetLogFormat() != nil || p.GetOmitEmptyValues() {
 		log = mesh.AccessLog{Format: p.GetLogFormat().GetText(), OmitEmpty: p.GetOmitEmptyValues()}
 		if labels, ok := p.GetLogFormat().GetLogFormat().(*meshapi.
@@ -190,9 +190,9 @@ type ProviderService struct{ Provider, Cluster string }
 
 // ProviderServices returns the services of all providers that can be used, in the order of
 // MeshConfig.
-func ProviderServices(w *model.World) []ProviderService {
+func ProviderServices(w *model.Mesh) []ProviderService {
 	var all []ProviderService
-	for _, p := range w.Mesh().Providers {
+	for _, p := range w.MeshConfig().Providers {
 		m := p.ProtoReflect()
 		kind := m.WhichOneof(m.Descriptor().Oneofs().ByName("provider"))
 		if kind == nil {
@@ -214,7 +214,7 @@ func ProviderServices(w *model.World) []ProviderService {
 
 // providerCluster returns the cluster and the host of a provider's service, NAMESPACE/HOST or HOST;
 // why explains why the service cannot be used.
-func providerCluster(w *model.World, service string, port uint32) (cluster, host, why string) {
+func providerCluster(w *model.Mesh, service string, port uint32) (cluster, host, why string) {
 	namespace, host, qualified := model.SplitHost(strings.ToLower(service))
 	var found []string
 	listens := false

@@ -31,7 +31,8 @@ func TestLoggers_FailuresAreLast(t *testing.T) {
 func observed(log AccessLog) *Telemetry {
 	m := mesh.Default()
 	m.AccessLog = log
-	t := Observe(model.NewWorld("cluster.local", m), model.Node{Type: model.Sidecar}, model.ClientMode)
+	t := Telemetries(model.NewMesh("cluster.local", m), model.Node{Type: model.Sidecar},
+		model.ClientMode)
 	return &t
 }
 

@@ -37,7 +37,7 @@ const (
 // operations of a single destination are appended to those of the route. It does not set istiod's
 // max_grpc_timeout: Envoy reports it as deprecated, and its successor answers a timeout with 408.
 // gRPC clients enforce shorter deadlines themselves.
-func (r *Router) forward(out *routev3.Route, in model.HTTPRoute) {
+func (r *RouteTranslator) forward(out *routev3.Route, in model.HTTPRoute) {
 	field := fmt.Sprintf("http[%d]", in.Index)
 	action := &routev3.RouteAction{Timeout: durationpb.New(0)}
 	if in.Timeout != nil {
@@ -102,7 +102,7 @@ func changeHeaders(out *routev3.Route, in *networking.Headers) {
 
 // httpDestination is like destination, for routes of requests. If the destination uses dynamic DNS,
 // it restricts the route to hosts with the listener's port (see resolvesHost).
-func (r *Router) httpDestination(out *routev3.Route, from *object.Object,
+func (r *RouteTranslator) httpDestination(out *routev3.Route, from *object.Object,
 	to *networking.Destination, field string) (string, []*routev3.RouteAction_HashPolicy) {
 	r.dynamicPort = 0
 	name, hash := r.destination(from, to, field)
@@ -120,9 +120,10 @@ func (r *Router) httpDestination(out *routev3.Route, from *object.Object,
 
 // destination returns the cluster name of a destination, and reports a problem if the destination
 // does not exist.
-func (r *Router) destination(from *object.Object, to *networking.Destination, field string) (string,
+func (r *RouteTranslator) destination(from *object.Object, to *networking.Destination,
+	field string) (string,
 	[]*routev3.RouteAction_HashPolicy) {
-	host := model.FullName(to.GetHost(), from.Namespace, r.World.Domain())
+	host := model.FullName(to.GetHost(), from.Namespace, r.Mesh.Domain())
 	service := r.service(host)
 	port := r.portOf(service, to)
 	switch {
@@ -134,12 +135,12 @@ func (r *Router) destination(from *object.Object, to *networking.Destination, fi
 		r.problems = append(r.problems, from.Warning(field+".port",
 			fmt.Sprintf("service %s has no port %d", host, port),
 			"requests get 503; name one of its ports"))
-	case to.Subset != "" && r.World.Rule(service, r.Node).Subset(to.Subset) == nil:
+	case to.Subset != "" && r.Mesh.DestinationRule(service, r.Node).Subset(to.Subset) == nil:
 		r.problems = append(r.problems, from.Warning(field+".subset",
 			fmt.Sprintf("no DestinationRule for %s has a subset %s", host, to.Subset),
 			"requests get 503; add the subset or correct its name"))
 	}
-	if service != nil && to.GetSubset() == "" && service.Port(port).IsDynamic() {
+	if service != nil && to.GetSubset() == "" && service.Port(port).IsDynamicDNS() {
 		r.dynamicPort = port
 	}
 	return ClusterName(port, to.GetSubset(), host), r.hashPolicy(service, port, to.GetSubset())
@@ -148,7 +149,7 @@ func (r *Router) destination(from *object.Object, to *networking.Destination, fi
 // portOf returns the service port of a destination: the one that the destination names, else the
 // only port of the service, else the listener's. service is nil if the
 // destination's service is unknown.
-func (r *Router) portOf(service *model.Service, to *networking.Destination) uint32 {
+func (r *RouteTranslator) portOf(service *model.Service, to *networking.Destination) uint32 {
 	switch {
 	case to.GetPort().GetNumber() != 0:
 		return to.Port.Number
@@ -161,9 +162,9 @@ func (r *Router) portOf(service *model.Service, to *networking.Destination) uint
 // retryPolicy returns the retry policy of a route, else of the mesh, else Istio's default. Requests
 // with a hash policy are retried on the endpoint of their hash, unless the route has other
 // settings.
-func (r *Router) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
+func (r *RouteTranslator) retryPolicy(in *networking.HTTPRetry, hashed bool) *routev3.RetryPolicy {
 	if in == nil {
-		in = r.World.Mesh().Retry
+		in = r.Mesh.MeshConfig().Retry
 	}
 	if in != nil && in.Attempts <= 0 {
 		return nil
@@ -236,7 +237,7 @@ func rewrite(action *routev3.RouteAction, in *networking.HTTPRewrite, host strin
 	}
 }
 
-func (r *Router) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
+func (r *RouteTranslator) redirect(in *networking.HTTPRedirect) *routev3.Route_Redirect {
 	out := &routev3.RedirectAction{HostRedirect: in.Authority}
 	if in.PrefixRewrite != "" {
 		out.PathRewriteSpecifier = &routev3.RedirectAction_PrefixRewrite{

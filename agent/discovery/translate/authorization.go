@@ -29,14 +29,14 @@ const (
 	dryRunDeny  = "istio_dry_run_deny_"
 )
 
-// Authorization holds the filters for the AuthorizationPolicies of a proxy. The filters precede
-// those for routing and forwarding: first external authorizers, then AUDIT, DENY and ALLOW.
-type Authorization struct {
-	External []*hcmv3.HttpFilter // filters that precede the verification of tokens
-	Requests []*hcmv3.HttpFilter // filters that follow the verification of tokens
+// AuthorizationFilters holds the filters for the AuthorizationPolicies of a proxy. The filters
+// precede those for routing and forwarding: first external authorizers, then AUDIT, DENY and ALLOW.
+type AuthorizationFilters struct {
+	ExtAuthzHTTP []*hcmv3.HttpFilter // filters that precede the verification of tokens
+	RBACHTTP     []*hcmv3.HttpFilter // filters that follow the verification of tokens
 	// network filters for connections that are not parsed as HTTP: external authorizers, and all
 	// others
-	ExternalConnections, Connections []*listenerv3.Filter
+	ExtAuthzNetwork, RBACNetwork []*listenerv3.Filter
 
 	Origins     []resource.Origin
 	Problems    []object.Problem
@@ -60,31 +60,31 @@ var actions = []struct {
 	{security.AuthorizationPolicy_ALLOW, rbacv3.RBAC_ALLOW},
 }
 
-// Authorize translates the AuthorizationPolicies of a proxy. If Envoy would refuse the result,
-// which validation should prevent, the filters deny everything.
-func Authorize(w *model.World, node model.Node) *Authorization {
+// AuthorizationPolicies translates the AuthorizationPolicies of a proxy. If Envoy would refuse the
+// result, which validation should prevent, the filters deny everything.
+func AuthorizationPolicies(w *model.Mesh, node model.Node) *AuthorizationFilters {
 	policies := w.SecurityPolicies(object.AuthorizationPolicy, node)
 	out, err := authorize(w, policies)
 	if err == nil {
 		return out
 	}
 	deny := DenyAll(out.Origins...)
-	problem := policies[0].Problem(object.Finding{Severity: condition.Error,
+	problem := policies[0].NewProblem(object.Finding{Severity: condition.Error,
 		Message: "everything is denied, as Envoy would refuse the policies: " + err.Error(),
 		Fix:     "correct the value it names"})
-	return &Authorization{Requests: deny.Requests, Connections: deny.Connections,
+	return &AuthorizationFilters{RBACHTTP: deny.RBACHTTP, RBACNetwork: deny.RBACNetwork,
 		Origins: deny.Origins, Problems: []object.Problem{problem}}
 }
 
-func authorize(w *model.World, policies []*object.Object) (*Authorization, error) {
-	out := &Authorization{}
+func authorize(w *model.Mesh, policies []*object.Object) (*AuthorizationFilters, error) {
+	out := &AuthorizationFilters{}
 	byAction := map[security.AuthorizationPolicy_Action][]*object.Object{}
 	for _, o := range policies {
 		action := o.Spec.(*security.AuthorizationPolicy).Action
 		byAction[action] = append(byAction[action], o)
 		out.Origins = append(out.Origins, o.Origin())
 	}
-	m := w.Mesh()
+	m := w.MeshConfig()
 	if err := out.authorizers(w, byAction[security.AuthorizationPolicy_CUSTOM]); err != nil {
 		return out, err
 	}
@@ -95,7 +95,7 @@ func authorize(w *model.World, policies []*object.Object) (*Authorization, error
 		}
 		var enforced, shadow []*object.Object
 		for _, o := range policies {
-			if DryRun(o) {
+			if IsDryRunPolicy(o) {
 				shadow = append(shadow, o)
 			} else {
 				enforced = append(enforced, o)
@@ -117,7 +117,7 @@ func authorize(w *model.World, policies []*object.Object) (*Authorization, error
 
 // add appends the filters of one action, for requests and for connections. Any of the rules may be
 // nil.
-func (a *Authorization) add(requests, requestShadow, connections,
+func (a *AuthorizationFilters) add(requests, requestShadow, connections,
 	connectionShadow *rbacv3.RBAC) error {
 	forRequests, err := guard(rbac.RequestFilter, &httprbacv3.RBAC{Rules: requests,
 		ShadowRules: requestShadow, ShadowRulesStatPrefix: shadowPrefix(requestShadow)})
@@ -127,8 +127,8 @@ func (a *Authorization) add(requests, requestShadow, connections,
 	forConnections, err := networkFilter(rbac.ConnectionFilter, &networkrbacv3.RBAC{Rules: connections,
 		ShadowRules: connectionShadow, ShadowRulesStatPrefix: shadowPrefix(connectionShadow),
 		StatPrefix: networkStatPrefix})
-	a.Requests = append(a.Requests, forRequests)
-	a.Connections = append(a.Connections, forConnections)
+	a.RBACHTTP = append(a.RBACHTTP, forRequests)
+	a.RBACNetwork = append(a.RBACNetwork, forConnections)
 	return err
 }
 
@@ -152,8 +152,8 @@ func shadowPrefix(rules *rbacv3.RBAC) string {
 	return ""
 }
 
-// DryRun reports whether an AuthorizationPolicy is evaluated but not enforced.
-func DryRun(o *object.Object) bool {
+// IsDryRunPolicy reports whether an AuthorizationPolicy is evaluated but not enforced.
+func IsDryRunPolicy(o *object.Object) bool {
 	dry, _ := strconv.ParseBool(o.Annotations[object.DryRunAnnotation])
 	return dry
 }
@@ -164,7 +164,8 @@ func rulesOf(policies []*object.Object, action rbacv3.RBAC_Action, m *mesh.Confi
 	connections bool) *rbacv3.RBAC {
 	rules := &rbacv3.RBAC{Action: action, Policies: map[string]*rbacv3.Policy{}}
 	for _, o := range policies {
-		addRules(rules, o, "", rbac.Translator{Namespace: o.Namespace, TrustDomains: m.Domains(),
+		addRules(rules, o, "", rbac.Translator{Namespace: o.Namespace,
+			TrustDomains:    m.TrustDomainWithAliases(),
 			IsNetworkFilter: connections, IsAllow: action == rbacv3.RBAC_ALLOW})
 	}
 	return rules
@@ -190,7 +191,7 @@ func ruleName(o *object.Object, prefix string, rule int) string {
 // authorizers adds the filters of policies with the action CUSTOM. A policy whose authorizer cannot
 // be used denies what its rules match. As in Istio, no authorizer can be used if the policies name
 // several.
-func (a *Authorization) authorizers(w *model.World, policies []*object.Object) error {
+func (a *AuthorizationFilters) authorizers(w *model.Mesh, policies []*object.Object) error {
 	byProvider := map[string][]*object.Object{}
 	for _, o := range policies {
 		name := o.Spec.(*security.AuthorizationPolicy).GetProvider().GetName()
@@ -200,7 +201,8 @@ func (a *Authorization) authorizers(w *model.World, policies []*object.Object) e
 		prefix := fmt.Sprintf("%s-%s-", authorizerPrefix, name)
 		requests, connections := newDenial(), newDenial()
 		for _, o := range byProvider[name] {
-			t := rbac.Translator{Namespace: o.Namespace, TrustDomains: w.Mesh().Domains()}
+			t := rbac.Translator{Namespace: o.Namespace,
+				TrustDomains: w.MeshConfig().TrustDomainWithAliases()}
 			addRules(requests, o, prefix, t)
 			t.IsNetworkFilter = true
 			addRules(connections, o, prefix, t)
@@ -208,7 +210,7 @@ func (a *Authorization) authorizers(w *model.World, policies []*object.Object) e
 		cluster, host, why := a.authorizer(w, name, len(byProvider))
 		if why != "" {
 			for _, o := range byProvider[name] {
-				a.Problems = append(a.Problems, o.Problem(object.Finding{Field: "provider.name",
+				a.Problems = append(a.Problems, o.NewProblem(object.Finding{Field: "provider.name",
 					Severity: condition.Error, Message: why + ": everything that the rules match is denied",
 					Fix: authorizerFix}))
 			}
@@ -220,7 +222,8 @@ func (a *Authorization) authorizers(w *model.World, policies []*object.Object) e
 		for _, o := range byProvider[name] {
 			a.Authorizers = append(a.Authorizers, ExternalAuthorizer{o, host})
 		}
-		if err := a.external(w.Mesh().Authorizers[name], name, cluster, host, requests,
+		if err := a.external(w.MeshConfig().ExternalAuthorizers[name], name, cluster, host,
+			requests,
 			connections); err != nil {
 			return err
 		}
@@ -234,7 +237,7 @@ func newDenial() *rbacv3.RBAC {
 }
 
 // deny adds filters that deny what rules of CUSTOM policies match.
-func (a *Authorization) deny(requests, connections *rbacv3.RBAC) error {
+func (a *AuthorizationFilters) deny(requests, connections *rbacv3.RBAC) error {
 	const reason = "-deny-due-to-bad-CUSTOM-action"
 	renamed := func(rules *rbacv3.RBAC) *rbacv3.RBAC {
 		out := newDenial()
@@ -249,7 +252,7 @@ func (a *Authorization) deny(requests, connections *rbacv3.RBAC) error {
 	}
 	forConnections, err := networkFilter(rbac.ConnectionFilter, &networkrbacv3.RBAC{
 		Rules: renamed(connections), StatPrefix: networkStatPrefix})
-	a.External = append(a.External, forRequests)
-	a.ExternalConnections = append(a.ExternalConnections, forConnections)
+	a.ExtAuthzHTTP = append(a.ExtAuthzHTTP, forRequests)
+	a.ExtAuthzNetwork = append(a.ExtAuthzNetwork, forConnections)
 	return err
 }

@@ -39,7 +39,7 @@ func FuzzAuthorize(f *testing.F) {
 			return
 		}
 		node := model.Node{Namespace: "shop", Labels: spec.GetSelector().GetMatchLabels()}
-		for _, p := range translate.Authorize(w, node).Problems {
+		for _, p := range translate.AuthorizationPolicies(w, node).Problems {
 			if strings.Contains(p.Message, "Envoy would refuse") {
 				t.Errorf("%s\n%s", p, text)
 			}
@@ -49,7 +49,7 @@ func FuzzAuthorize(f *testing.F) {
 
 // worldOf returns a world with one object in the namespace shop, whose spec is decoded from text;
 // nil if the spec is invalid.
-func worldOf(kind object.Kind, spec proto.Message, text string) *model.World {
+func worldOf(kind object.Kind, spec proto.Message, text string) *model.Mesh {
 	encoded, err := yaml.YAMLToJSON([]byte(text))
 	if err != nil || protojson.Unmarshal(encoded, spec) != nil {
 		return nil
@@ -60,7 +60,7 @@ func worldOf(kind object.Kind, spec proto.Message, text string) *model.World {
 			return nil
 		}
 	}
-	w := model.NewWorld("cluster.local", mesh.Default())
+	w := model.NewMesh("cluster.local", mesh.Default())
 	w.Apply([]object.Change{{New: o}})
 	return w
 }

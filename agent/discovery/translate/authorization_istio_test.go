@@ -113,9 +113,9 @@ func TestAuthorize_EqualsIstio(t *testing.T) {
 			if config == nil {
 				t.Fatal(problems)
 			}
-			m.Replace(string(in) + "\n" + authorizerEntry)
-			m.SetMesh(config)
-			got := translate.Authorize(m.World, model.Node{Namespace: "foo",
+			m.SetAllowingWarnings(string(in) + "\n" + authorizerEntry)
+			m.SetMeshConfig(config)
+			got := translate.AuthorizationPolicies(m.Mesh, model.Node{Namespace: "foo",
 				Labels: map[string]string{"app": "httpbin", "version": "v1"}})
 			tcp := strings.HasPrefix(test.in, "tcp/")
 			out := filepath.Join(folder, test.in)
@@ -123,12 +123,12 @@ func TestAuthorize_EqualsIstio(t *testing.T) {
 				out = filepath.Join(filepath.Dir(out), test.out)
 			}
 			var all []proto.Message
-			for _, f := range append(got.External, got.Requests...) {
+			for _, f := range append(got.ExtAuthzHTTP, got.RBACHTTP...) {
 				if !tcp {
 					all = append(all, f)
 				}
 			}
-			for _, f := range append(got.ExternalConnections, got.Connections...) {
+			for _, f := range append(got.ExtAuthzNetwork, got.RBACNetwork...) {
 				if tcp {
 					all = append(all, f)
 				}

@@ -41,12 +41,12 @@ const (
 
 // authorizer returns the cluster and the host of an external authorizer. The error says why the
 // authorizer cannot be used.
-func (a *Authorization) authorizer(w *model.World, name string,
+func (a *AuthorizationFilters) authorizer(w *model.Mesh, name string,
 	providers int) (cluster, host, why string) {
 	if providers > 1 {
 		return "", "", "the policies of one workload name several providers"
 	}
-	provider := w.Mesh().Authorizers[name]
+	provider := w.MeshConfig().ExternalAuthorizers[name]
 	service, port := provider.GetEnvoyExtAuthzHttp().GetService(),
 		provider.GetEnvoyExtAuthzHttp().GetPort()
 	if grpc := provider.GetEnvoyExtAuthzGrpc(); grpc != nil {
@@ -64,7 +64,8 @@ func (a *Authorization) authorizer(w *model.World, name string,
 
 // external adds the filters of an external authorizer. An authorizer over HTTP has no filter for
 // connections.
-func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider, name, cluster,
+func (a *AuthorizationFilters) external(provider *meshapi.MeshConfig_ExtensionProvider, name,
+	cluster,
 	host string, requests, connections *rbacv3.RBAC) error {
 	rules, err := guard(rbac.RequestFilter, &httprbacv3.RBAC{ShadowRules: requests,
 		ShadowRulesStatPrefix: authorizerShadow})
@@ -81,7 +82,7 @@ func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider,
 	if err != nil {
 		return err
 	}
-	a.External = append(a.External, rules, filter)
+	a.ExtAuthzHTTP = append(a.ExtAuthzHTTP, rules, filter)
 	if grpc == nil {
 		return nil
 	}
@@ -100,7 +101,7 @@ func (a *Authorization) external(provider *meshapi.MeshConfig_ExtensionProvider,
 		if err != nil {
 			return err
 		}
-		a.ExternalConnections = append(a.ExternalConnections, filter)
+		a.ExtAuthzNetwork = append(a.ExtAuthzNetwork, filter)
 	}
 	return nil
 }

@@ -33,12 +33,13 @@ spec: {action: CUSTOM, provider: {name: a}, rules: [{}]}
 	if config == nil {
 		t.Fatal(problems)
 	}
-	m.SetMesh(config)
-	got := translate.Authorize(m.World, model.Node{Namespace: "foo"})
+	m.SetMeshConfig(config)
+	got := translate.AuthorizationPolicies(m.Mesh, model.Node{Namespace: "foo"})
 	if len(got.Problems) != 1 || !strings.Contains(got.Problems[0].Message, "has no port 9999") {
 		t.Errorf("problems: %v", got.Problems)
 	}
-	if len(got.External) != 1 || !strings.Contains(got.External[0].Name, "rbac") {
-		t.Errorf("the authorizer that cannot be asked is not replaced by a denial: %v", got.External)
+	if len(got.ExtAuthzHTTP) != 1 || !strings.Contains(got.ExtAuthzHTTP[0].Name, "rbac") {
+		t.Errorf("the authorizer that cannot be asked is not replaced by a denial: %v",
+			got.ExtAuthzHTTP)
 	}
 }

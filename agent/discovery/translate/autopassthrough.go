@@ -13,7 +13,7 @@ import (
 // PassthroughClusters returns the clusters of a service for gateways with AUTO_PASSTHROUGH: one for
 // each port and subset, named like the SNI that proxies of the mesh use for it. They contain only
 // endpoints that accept mutual TLS, because the gateway does not terminate TLS and cannot check it.
-func PassthroughClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
+func PassthroughClusters(m *mesh.Config, service *model.Service, rule *model.MergedDestinationRule,
 	node model.Node) []*resource.Resource {
 	out := Clusters{mesh: m, node: node}
 	eachPassed(service, rule, func(port *model.Port, subset *model.Subset) {
@@ -22,11 +22,12 @@ func PassthroughClusters(m *mesh.Config, service *model.Service, rule *model.Rul
 	return out.Resources
 }
 
-// PassedConnections returns the routes, by SNI, of connections to a service through a gateway with
-// AUTO_PASSTHROUGH; none for an external service or a wildcard host.
-func (r *Router) PassedConnections(service *model.Service) []ConnectionRoute {
+// AutoPassthroughRoutes returns the routes, by SNI, of connections to a service through a gateway
+// with AUTO_PASSTHROUGH; none for an external service or a wildcard host.
+func (r *RouteTranslator) AutoPassthroughRoutes(service *model.Service) []ConnectionRoute {
 	var out []ConnectionRoute
-	eachPassed(service, r.World.Rule(service, r.Node), func(port *model.Port, subset *model.Subset) {
+	eachPassed(service, r.Mesh.DestinationRule(service, r.Node), func(port *model.Port,
+		subset *model.Subset) {
 		name := ""
 		if subset != nil {
 			name = subset.Name
@@ -42,7 +43,7 @@ func (r *Router) PassedConnections(service *model.Service) []ConnectionRoute {
 
 // eachPassed calls a function for each port and subset (nil: none) of a service that a gateway with
 // AUTO_PASSTHROUGH serves.
-func eachPassed(service *model.Service, rule *model.Rule,
+func eachPassed(service *model.Service, rule *model.MergedDestinationRule,
 	do func(port *model.Port, subset *model.Subset)) {
 	if model.IsWildcard(service.Host) {
 		return
@@ -61,7 +62,8 @@ func eachPassed(service *model.Service, rule *model.Rule,
 	}
 }
 
-func (out *Clusters) addPassed(service *model.Service, port *model.Port, rule *model.Rule,
+func (out *Clusters) addPassed(service *model.Service, port *model.Port,
+	rule *model.MergedDestinationRule,
 	subset *model.Subset) {
 	name, origins := "", []resource.Origin{port.Object.Origin()}
 	var labels map[string]string

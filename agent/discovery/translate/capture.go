@@ -35,9 +35,9 @@ const (
 // address, so that policy routing returns the replies to Envoy. The value is Istio's.
 const originalSourceMark = 1337
 
-// CaptureClusters returns the clusters for connections to unknown destinations: one forwards to the
-// original destination, one is a black hole.
-func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, error) {
+// UnknownDestinationClusters returns the clusters for connections to unknown destinations: one
+// forwards to the original destination, one is a black hole.
+func UnknownDestinationClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, error) {
 	outbound := &clusterv3.Cluster{Name: PassthroughCluster,
 		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: clusterv3.Cluster_ORIGINAL_DST},
 		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED}
@@ -49,7 +49,7 @@ func CaptureClusters(m *mesh.Config, node model.Node) ([]*resource.Resource, err
 	for _, c := range []*clusterv3.Cluster{outbound, inbound, nowhere} {
 		c.ConnectTimeout = durationpb.New(m.ConnectTimeout)
 		c.AltStatName = mesh.StatName(c.Name)
-		if node.Metrics && c != inbound {
+		if node.RecordsMetrics && c != inbound {
 			c.Metadata = serviceLabels("", c.Name)
 		}
 		if c != nowhere {
@@ -109,8 +109,9 @@ func VirtualOutbound(m *mesh.Config, node model.Node, fallback string,
 // VirtualInbound returns the listener that receives captured inbound connections. ports are the
 // ports that services declare. policy and guards have the modes of mutual TLS and the filters of
 // all undeclared ports.
-func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy model.PeerPolicy,
-	guards Guards, metrics *Metrics, t *Telemetry, origins ...resource.Origin) (*resource.Resource, error) {
+func VirtualInbound(m *mesh.Config, node model.Node, ports []InboundListener,
+	policy model.EffectivePeerAuthentication,
+	guards SecurityFilters, metrics *Metrics, t *Telemetry, origins ...resource.Origin) (*resource.Resource, error) {
 	loop, err := blackHole(&Telemetry{}, virtualInbound+"-blackhole", m.InboundPort)
 	if err != nil {
 		return nil, err
@@ -143,12 +144,13 @@ func VirtualInbound(m *mesh.Config, node model.Node, ports []Inbound, policy mod
 
 // undeclared returns the inbound ports for all undeclared ports: one for each that has its own mode
 // of mutual TLS, and one for the rest.
-func undeclared(node model.Node, ports []Inbound, policy model.PeerPolicy,
-	guards Guards, t *Telemetry) []Inbound {
-	all := []Inbound{{Passthrough: true, Protocol: model.AutoProtocol, Identity: node.Identity,
-		MutualTLSMode: policy.Default.Mode, Guards: guards, Telemetry: *t}}
+func undeclared(node model.Node, ports []InboundListener, policy model.EffectivePeerAuthentication,
+	guards SecurityFilters, t *Telemetry) []InboundListener {
+	all := []InboundListener{{Passthrough: true, Protocol: model.AutoProtocol,
+		Identity:      node.Identity,
+		MutualTLSMode: policy.Default.Mode, SecurityFilters: guards, Telemetry: *t}}
 	for _, port := range slices.Sorted(maps.Keys(policy.Ports)) {
-		if !slices.ContainsFunc(ports, func(in Inbound) bool { return in.Port == port }) {
+		if !slices.ContainsFunc(ports, func(in InboundListener) bool { return in.Port == port }) {
 			in := all[0]
 			in.Port, in.MutualTLSMode = port, policy.Ports[port].Mode
 			all = append(all, in)
@@ -170,7 +172,7 @@ func transparent(node model.Node) *wrapperspb.BoolValue {
 // port itself, to which connections would loop. The closed connections are not logged as backend
 // failures.
 func blackHole(t *Telemetry, name string, port uint32) (*listenerv3.FilterChain, error) {
-	filter, err := passOn(&Telemetry{Logs: t.Logs}, BlackHoleCluster)
+	filter, err := passOn(&Telemetry{AccessLogs: t.AccessLogs}, BlackHoleCluster)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +221,7 @@ func inspect(l *listenerv3.Listener, m *mesh.Config) {
 			})
 		})
 	if len(l.ListenerFilters) > 0 {
-		detection(l, m.ProtocolDetection)
+		detection(l, m.ProtocolDetectionTimeout)
 	}
 }
 

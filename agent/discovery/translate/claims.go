@@ -7,9 +7,9 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// ChainMatches assigns filter chain matches of one listener to the routes of several hosts. Envoy
-// refuses a listener with two equal matches, so the first route with a match gets it.
-type ChainMatches struct {
+// FilterChainMatches assigns filter chain matches of one listener to the routes of several hosts.
+// Envoy refuses a listener with two equal matches, so the first route with a match gets it.
+type FilterChainMatches struct {
 	Routes  []ConnectionRoute
 	claimed map[claim]ConnectionRoute
 }
@@ -22,7 +22,7 @@ type claim struct {
 
 // Add adds the routes of a host. It returns a problem for each match that an earlier route has, and
 // for each match that Envoy cannot express.
-func (c *ChainMatches) Add(routes []ConnectionRoute) []object.Problem {
+func (c *FilterChainMatches) Add(routes []ConnectionRoute) []object.Problem {
 	if c.claimed == nil {
 		c.claimed = map[claim]ConnectionRoute{}
 	}
@@ -74,7 +74,7 @@ func (c *ChainMatches) Add(routes []ConnectionRoute) []object.Problem {
 	return problems
 }
 
-func (c *ChainMatches) add(route ConnectionRoute) {
+func (c *FilterChainMatches) add(route ConnectionRoute) {
 	if len(route.ServerNames) == 1 && route.ServerNames[0] == "*" {
 		route.ServerNames = nil
 	}

@@ -15,7 +15,7 @@ func TestClaims(t *testing.T) {
 	older, younger := &object.Object{File: "a.yaml", Line: 1}, &object.Object{File: "b.yaml",
 		Line: 1}
 	wide, narrow := netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("10.1.0.0/16")
-	var claims ChainMatches
+	var claims FilterChainMatches
 	var count int
 	for _, route := range []ConnectionRoute{
 		{Object: older, ServerNames: []string{"a.test", "b.test"}},

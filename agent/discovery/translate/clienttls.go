@@ -55,7 +55,7 @@ func (d *draft) peers(service *model.Service, port *model.Port) []string {
 	for _, account := range service.IdentitySANs() {
 		names = append(names, d.mesh.ServiceAccountID(service.Namespace, account))
 	}
-	return d.mesh.TrustedIdentities(names)
+	return d.mesh.AcceptedSANs(names)
 }
 
 func tlsSocket(context proto.Message) *corev3.TransportSocket {
@@ -90,8 +90,8 @@ func (d *draft) originTLS(in *networking.ClientTLSSettings,
 	names []string) *tlsv3.UpstreamTlsContext {
 	out := d.newTLS(in.Sni)
 	common := out.CommonTlsContext
-	common.TlsParams.CipherSuites, common.TlsParams.EcdhCurves = model.CipherSuites(
-		d.mesh.TLS.GetCipherSuites()), model.Curves(d.mesh.TLS.GetEcdhCurves())
+	common.TlsParams.CipherSuites, common.TlsParams.EcdhCurves = model.SupportedCipherSuites(
+		d.mesh.TLSDefaults.GetCipherSuites()), model.SupportedECDHCurves(d.mesh.TLSDefaults.GetEcdhCurves())
 	verify := !in.GetInsecureSkipVerify().GetValue()
 	if in.Sni == "" {
 		options := &corev3.UpstreamHttpProtocolOptions{AutoSni: true, AutoSanValidation: verify &&

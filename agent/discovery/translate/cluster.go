@@ -36,12 +36,12 @@ type Clusters struct {
 
 // ServiceClusters translates a service with its DestinationRule (nil: none) for a proxy. Proxies
 // with equal ReaderKeys get equal clusters.
-func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
+func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.MergedDestinationRule,
 	node model.Node) Clusters {
 	out := Clusters{mesh: m, node: node}
 	for i := range service.Ports {
 		port := &service.Ports[i]
-		if port.Entry.Resolution == networking.ServiceEntry_NONE && !node.Captured() {
+		if port.Entry.Resolution == networking.ServiceEntry_NONE && !node.IsIntercepted() {
 			// reported by validation: without interception the original destination is unknown
 			continue
 		}
@@ -59,7 +59,7 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.Rule,
 
 // reportShadowed reports subsets, policies and ports that have no effect because an older object
 // has precedence.
-func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
+func (out *Clusters) reportShadowed(service *model.Service, rule *model.MergedDestinationRule) {
 	for _, s := range service.Shadowed {
 		oldest := service.Oldest()
 		message := fmt.Sprintf(
@@ -83,17 +83,17 @@ func (out *Clusters) reportShadowed(service *model.Service, rule *model.Rule) {
 	}
 	if rule.Policy.GetTunnel() != nil && !slices.ContainsFunc(service.Ports,
 		func(p model.Port) bool { return !p.Protocol.IsHTTP() }) {
-		out.Problems = append(out.Problems, rule.PolicyOf.Warning("trafficPolicy.tunnel",
+		out.Problems = append(out.Problems, rule.PolicyObject.Warning("trafficPolicy.tunnel",
 			fmt.Sprintf("%s has only HTTP ports, and requests are not tunnelled", service.Host),
 			"give the service a port of protocol TCP or TLS"))
 	}
 	for _, o := range rule.ShadowedPolicies {
 		out.Problems = append(out.Problems, o.Warning("trafficPolicy",
 			fmt.Sprintf("%s has a policy from %s too, which is %s and takes precedence",
-				rule.Host, rule.PolicyOf.Position(), precedence(rule.PolicyOf, o)),
+				rule.Host, rule.PolicyObject.Position(), precedence(rule.PolicyObject, o)),
 			"put what is wanted into one DestinationRule"))
 	}
-	for _, o := range rule.ShadowedChoices {
+	for _, o := range rule.ShadowedSelections {
 		out.Problems = append(out.Problems, o.Warning("workloadSelector",
 			fmt.Sprintf("%s chooses this proxy too, is older and takes precedence for %s",
 				rule.Objects[0].Position(), rule.Host),
@@ -117,7 +117,8 @@ func precedence(first, second *object.Object) string {
 	return "for this workload"
 }
 
-func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.Rule,
+func (out *Clusters) add(service *model.Service, port *model.Port,
+	rule *model.MergedDestinationRule,
 	subset *model.Subset) {
 	subsetName := ""
 	var labels map[string]string
@@ -133,7 +134,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	c := &draft{Cluster: &clusterv3.Cluster{Name: ClusterName(port.Number, subsetName,
 		service.Host)}, mesh: out.mesh, protocol: port.Protocol,
 		policy: policyFor(rule, port.Number, subsetName)}
-	if out.node.Metrics {
+	if out.node.RecordsMetrics {
 		c.Metadata = serviceLabels(service.Host, service.Host)
 	}
 	endpoints := service.Endpoints(port, labels)
@@ -146,8 +147,8 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 			"give endpoints these labels or correct them"))
 	}
 	if c.policy.loadBalancer.GetSimple() == networking.LoadBalancerSettings_PASSTHROUGH {
-		toOriginal, endpoints = out.node.Captured(), nil
-		if !out.node.Captured() {
+		toOriginal, endpoints = out.node.IsIntercepted(), nil
+		if !out.node.IsIntercepted() {
 			out.Problems = append(out.Problems,
 				rule.Objects[0].Warning("trafficPolicy.loadBalancer.simple",
 					fmt.Sprintf("PASSTHROUGH sends connections where they were addressed to, "+
@@ -166,7 +167,7 @@ func (out *Clusters) add(service *model.Service, port *model.Port, rule *model.R
 	c.applyBalancer()
 	serverName := meshServerName(port.Number, subsetName, service.Host)
 	// subsets have no endpoints with dynamic DNS, because resolved hosts have no labels
-	dynamic := port.IsDynamic() && subset == nil
+	dynamic := port.IsDynamicDNS() && subset == nil
 	switch {
 	case dynamic && c.policy.tls.GetMode() == networking.ClientTLSSettings_ISTIO_MUTUAL:
 		c.applyTLS(c.peers(service, port), "")
@@ -232,15 +233,15 @@ func (d *draft) resolveNames(how networking.ServiceEntry_Resolution) {
 	d.ClusterDiscoveryType = &clusterv3.Cluster_ClusterType{
 		ClusterType: &clusterv3.Cluster_CustomClusterType{
 			Name: "envoy.cluster.dns", TypedConfig: typed(&dnsv3.DnsCluster{
-				DnsRefreshRate: durationpb.New(d.mesh.DNSRefresh),
-				DnsJitter:      durationpb.New(d.mesh.DNSRefresh), RespectDnsTtl: true,
+				DnsRefreshRate: durationpb.New(d.mesh.DNSRefreshRate),
+				DnsJitter:      durationpb.New(d.mesh.DNSRefreshRate), RespectDnsTtl: true,
 				DnsLookupFamily:              commondnsv3.DnsLookupFamily_V4_PREFERRED,
 				AllAddressesInSingleEndpoint: how == networking.ServiceEntry_DNS_ROUND_ROBIN,
 			})}}
 }
 
 // need records that a DestinationRule requires a secret.
-func (out *Clusters) need(secret FileSecret, rule *model.Rule) {
+func (out *Clusters) need(secret FileSecret, rule *model.MergedDestinationRule) {
 	if _, known := out.Secrets[secret]; known {
 		return
 	}
@@ -264,8 +265,9 @@ func (out *Clusters) publish(name string, message validated, from *object.Object
 
 // noIdentity returns the problem that a DestinationRule requires a certificate of the mesh, which
 // the proxy does not have.
-func noIdentity(rule *model.Rule, subset *model.Subset, port uint32, host string) object.Problem {
-	o, field, says := rule.PolicyOf, "trafficPolicy", rule.Policy
+func noIdentity(rule *model.MergedDestinationRule, subset *model.Subset, port uint32,
+	host string) object.Problem {
+	o, field, says := rule.PolicyObject, "trafficPolicy", rule.Policy
 	if subset != nil && (policy{}).override(subset.TrafficPolicy, port).tls != nil {
 		o, field, says = subset.Object, fmt.Sprintf("subsets[%d].trafficPolicy", subset.Index),
 			subset.TrafficPolicy

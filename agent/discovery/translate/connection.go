@@ -50,8 +50,8 @@ func (c ConnectionRoute) Filters(t *Telemetry) ([]*listenerv3.Filter, error) {
 	return append(filters, forward), err
 }
 
-// Chain returns a filter chain that matches and forwards the connection.
-func (c ConnectionRoute) Chain(name string, t *Telemetry) (*listenerv3.FilterChain, error) {
+// FilterChain returns a filter chain that matches and forwards the connection.
+func (c ConnectionRoute) FilterChain(name string, t *Telemetry) (*listenerv3.FilterChain, error) {
 	filters, err := c.Filters(t)
 	if err != nil {
 		return nil, err
@@ -98,11 +98,11 @@ func (c *ConnectionRoutes) Origins() []resource.Origin {
 	return compact(origins)
 }
 
-// ServiceConnections returns the routes of a sidecar for connections to a service port: those of
-// VirtualServices that name the host, by precedence (tls routes for a TLS port, else tcp routes),
-// then one to the service itself.
-func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
-	routings []*model.Routing) *ConnectionRoutes {
+// ServiceConnectionRoutes returns the routes of a sidecar for connections to a service port: those
+// of VirtualServices that name the host, by precedence (tls routes for a TLS port, else tcp
+// routes), then one to the service itself.
+func (r *RouteTranslator) ServiceConnectionRoutes(service *model.Service, port *model.Port,
+	routings []*model.MergedVirtualService) *ConnectionRoutes {
 	r.begin()
 	out := &ConnectionRoutes{}
 	var everything *ConnectionRoute // first route that matches all connections, if any
@@ -131,7 +131,7 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 		if port.Protocol == model.TLS && service.Host != "*" {
 			route.ServerNames = []string{service.Host}
 		}
-		if port.IsDynamic() {
+		if port.IsDynamicDNS() {
 			route.dynamicPort = port.Number
 		}
 		out.Routes = append(out.Routes, route)
@@ -142,7 +142,7 @@ func (r *Router) ServiceConnections(service *model.Service, port *model.Port,
 
 // TLSRoutes returns the tls routes of a VirtualService that apply to the listener, one for each
 // match, in order.
-func (r *Router) TLSRoutes(routing *model.Routing) []ConnectionRoute {
+func (r *RouteTranslator) TLSRoutes(routing *model.MergedVirtualService) []ConnectionRoute {
 	var out []ConnectionRoute
 	for i, in := range routing.Spec.Tls {
 		for j, match := range in.Match {
@@ -172,7 +172,7 @@ func (r *Router) TLSRoutes(routing *model.Routing) []ConnectionRoute {
 
 // TCPRoutes returns the tcp routes of a VirtualService that apply to the listener, in order. It
 // omits routes after one that matches all subnets, because they are unreachable.
-func (r *Router) TCPRoutes(routing *model.Routing) []ConnectionRoute {
+func (r *RouteTranslator) TCPRoutes(routing *model.MergedVirtualService) []ConnectionRoute {
 	var out []ConnectionRoute
 	for i, in := range routing.Spec.Tcp {
 		c := ConnectionRoute{Object: routing.Object, Field: fmt.Sprintf("tcp[%d]", i)}
@@ -212,12 +212,13 @@ type connectionMatch interface {
 	GetDestinationSubnets() []string
 }
 
-func (r *Router) inMesh() bool { return slices.Contains(r.Gateways, model.MeshGateway) }
+func (r *RouteTranslator) inMesh() bool { return slices.Contains(r.Gateways, model.MeshGateway) }
 
 // appliesTo reports whether connections of the listener can satisfy a match. As in Istio, a gateway
 // ignores source labels, source namespaces and destination subnets, and appliesTo reports them as
 // problems.
-func (r *Router) appliesTo(routing *model.Routing, field string, match connectionMatch) bool {
+func (r *RouteTranslator) appliesTo(routing *model.MergedVirtualService, field string,
+	match connectionMatch) bool {
 	if match.GetPort() != 0 && match.GetPort() != r.Port || !r.gatewaysMeet(match.GetGateways(),
 		routing) {
 		return false
@@ -240,7 +241,8 @@ func (r *Router) appliesTo(routing *model.Routing, field string, match connectio
 }
 
 // destinations returns a TCP proxy that forwards to one destination, or to several by weight.
-func (r *Router) destinations(routing *model.Routing, routes []*networking.RouteDestination,
+func (r *RouteTranslator) destinations(routing *model.MergedVirtualService,
+	routes []*networking.RouteDestination,
 	field string) *tcpproxyv3.TcpProxy {
 	var names []string
 	var clusters []*tcpproxyv3.TcpProxy_WeightedCluster_ClusterWeight
@@ -257,7 +259,7 @@ func (r *Router) destinations(routing *model.Routing, routes []*networking.Route
 	// as in Istio, the first destination's DestinationRule defines the idle timeout
 	first := routes[0].Destination
 	service := r.service(model.FullName(first.GetHost(), routing.Object.Namespace,
-		r.World.Domain()))
+		r.Mesh.Domain()))
 	if len(routes) == 1 {
 		return r.proxy(service, r.portOf(service, first), first.GetSubset(), names[0])
 	}
@@ -270,14 +272,14 @@ func (r *Router) destinations(routing *model.Routing, routes []*networking.Route
 
 // proxy returns a TCP proxy that forwards to a cluster of a service (nil: unknown), with the
 // settings of the service's DestinationRule.
-func (r *Router) proxy(service *model.Service, port uint32, subset,
+func (r *RouteTranslator) proxy(service *model.Service, port uint32, subset,
 	cluster string) *tcpproxyv3.TcpProxy {
 	out := &tcpproxyv3.TcpProxy{StatPrefix: cluster, ClusterSpecifier: &tcpproxyv3.TcpProxy_Cluster{
 		Cluster: cluster}}
 	if service == nil {
 		return out
 	}
-	rule := r.World.Rule(service, r.Node)
+	rule := r.Mesh.DestinationRule(service, r.Node)
 	p := policyFor(rule, port, subset)
 	out.IdleTimeout, out.MaxDownstreamConnectionDuration = p.pool.GetTcp().GetIdleTimeout(),
 		p.pool.GetTcp().GetMaxConnectionDuration()

@@ -101,7 +101,7 @@ func detectRequests(l *listenerv3.Listener, m *mesh.Config) {
 	l.ListenerFilters = append(l.ListenerFilters,
 		listenerFilter("original_dst", &originaldstv3.OriginalDst{}),
 		listenerFilter("http_inspector", &httpinspectorv3.HttpInspector{}))
-	detection(l, cmp.Or(m.ProtocolDetection, firstBytes))
+	detection(l, cmp.Or(m.ProtocolDetectionTimeout, firstBytes))
 }
 
 // firstBytes is how long a captured connection waits for the client's first bytes.

@@ -72,7 +72,7 @@ type validated interface {
 // refused returns the problem that Envoy would refuse the translation of an object, because of a
 // bug or a missing check.
 func refused(o *object.Object, err error) object.Problem {
-	return o.Problem(object.Finding{Severity: condition.Error,
+	return o.NewProblem(object.Finding{Severity: condition.Error,
 		Message: "Envoy would refuse the result: " + err.Error(),
 		Fix:     "correct the value it names"})
 }

@@ -27,7 +27,7 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Extensions are a proxy's extensions, in the order of model.World.Extensions. Filters of listeners
+// Extensions are a proxy's extensions, in the order of model.Mesh.Extensions. Filters of listeners
 // refer to configurations that are resources of their own (ECDS), so that a fetched module changes
 // no listener.
 type Extensions []model.Extension
@@ -87,9 +87,11 @@ func script(e model.Extension) proto.Message {
 		Specifier: &corev3.DataSource_InlineString{InlineString: e.GetLua().GetInlineCode()}}}
 }
 
-// Script returns the resource of an extension with Lua code. Unlike istiod, which puts the code
-// into the listener, an error in the code affects only this resource.
-func Script(e model.Extension) (*resource.Resource, error) { return extensionResource(e, script(e)) }
+// LuaExtension returns the resource of an extension with Lua code. Unlike istiod, which puts the
+// code into the listener, an error in the code affects only this resource.
+func LuaExtension(e model.Extension) (*resource.Resource, error) {
+	return extensionResource(e, script(e))
+}
 
 func typeOf(m proto.Message) string {
 	return resource.TypePrefix + string(m.ProtoReflect().Descriptor().FullName())

@@ -54,7 +54,7 @@ func FuzzExtensions(f *testing.F) {
 func resourcesOf(e model.Extension) map[string]error {
 	errs := map[string]error{}
 	if e.GetLua() != nil {
-		_, errs["script"] = translate.Script(e)
+		_, errs["script"] = translate.LuaExtension(e)
 		return errs
 	}
 	_, errs["inline"] = translate.InlineExtension(e, []byte("\x00asm"))

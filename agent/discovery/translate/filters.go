@@ -106,7 +106,7 @@ func cors(in *networking.CorsPolicy) *corsv3.CorsPolicy {
 
 // mirrors adds request mirroring to a route. Mirrored requests retain their host, without Envoy's
 // suffix "-shadow".
-func (r *Router) mirrors(action *routev3.RouteAction, in model.HTTPRoute, field string) {
+func (r *RouteTranslator) mirrors(action *routev3.RouteAction, in model.HTTPRoute, field string) {
 	mirror := func(to *networking.Destination, percent *networking.Percent, field string) {
 		share := fraction(100)
 		if percent != nil {

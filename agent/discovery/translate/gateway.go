@@ -11,9 +11,9 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// GatewayChain is a filter chain of a gateway's listener. It either routes requests (RouteName) or
-// forwards connections (Filters).
-type GatewayChain struct {
+// GatewayFilterChain is a filter chain of a gateway's listener. It either routes requests
+// (RouteName) or forwards connections (Filters).
+type GatewayFilterChain struct {
 	Name        string
 	ServerNames []string // server names (SNI); nil or "*" matches all
 	// settings of TLS that the server terminates; nil: plain text or TLS passthrough
@@ -47,8 +47,8 @@ func bound(bind string) string {
 
 // GatewayListener returns the listener for all servers with the same address ("": 0.0.0.0) and
 // port. It has either one filter chain without TLS, or any number of chains that differ in SNI.
-func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh.Config,
-	guards Guards, metrics *Metrics, t *Telemetry,
+func GatewayListener(address string, port uint32, chains []GatewayFilterChain, m *mesh.Config,
+	guards SecurityFilters, metrics *Metrics, t *Telemetry,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	if address == "" {
 		address = anyIPv4
@@ -74,7 +74,7 @@ func GatewayListener(address string, port uint32, chains []GatewayChain, m *mesh
 		compact(slices.Concat(origins, guards.AllOrigins(), t.Origins))...)
 }
 
-func (c GatewayChain) translate(statPrefix string, m *mesh.Config, guards Guards,
+func (c GatewayFilterChain) translate(statPrefix string, m *mesh.Config, guards SecurityFilters,
 	t *Telemetry, port uint32) (*listenerv3.FilterChain, error) {
 	out := &listenerv3.FilterChain{Name: c.Name, Filters: guards.before(outbound(port), c.Filters...)}
 	if c.DetectHTTP {

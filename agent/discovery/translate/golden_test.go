@@ -37,7 +37,7 @@ func TestRules(t *testing.T) {
 			for _, host := range m.ServiceHosts() {
 				service := m.Service(host, proxy.Namespace)
 				for _, r := range translate.ServiceClusters(mesh.Default(), service,
-					withoutPolicies(m.Rule(service, proxy)), sidecar).Resources {
+					withoutPolicies(m.DestinationRule(service, proxy)), sidecar).Resources {
 					unchanged[r.Type+r.Name] = meshtest.Message(t, r)
 				}
 			}
@@ -47,11 +47,11 @@ func TestRules(t *testing.T) {
 		})
 }
 
-func withoutPolicies(rule *model.Rule) *model.Rule {
+func withoutPolicies(rule *model.MergedDestinationRule) *model.MergedDestinationRule {
 	if rule == nil {
 		return nil
 	}
-	bare := &model.Rule{Host: rule.Host, Objects: rule.Objects}
+	bare := &model.MergedDestinationRule{Host: rule.Host, Objects: rule.Objects}
 	for _, s := range rule.Subsets {
 		bare.Subsets = append(bare.Subsets, model.Subset{Object: s.Object,
 			Subset: &networking.Subset{Name: s.Name, Labels: s.Labels}})
@@ -66,8 +66,8 @@ func TestRuleProblems(t *testing.T) {
 			text := ""
 			for _, host := range m.ServiceHosts() {
 				service := m.Service(host, proxy.Namespace)
-				text += meshtest.Problems(translate.ServiceClusters(m.Mesh(), service,
-					m.Rule(service, proxy), proxy).Problems)
+				text += meshtest.Problems(translate.ServiceClusters(m.MeshConfig(), service,
+					m.DestinationRule(service, proxy), proxy).Problems)
 			}
 			return text
 		})
@@ -81,7 +81,8 @@ func clusters(t *testing.T, m *meshtest.Mesh, proxy model.Node,
 	var text strings.Builder
 	for _, host := range m.ServiceHosts() {
 		service := m.Service(host, proxy.Namespace)
-		out := translate.ServiceClusters(m.Mesh(), service, m.Rule(service, proxy), proxy)
+		out := translate.ServiceClusters(m.MeshConfig(), service, m.DestinationRule(service, proxy),
+			proxy)
 		for _, r := range out.Resources {
 			if yaml := meshtest.YAML(t, meshtest.Message(t, r), unchanged(r)); yaml != "" {
 				text.WriteString(meshtest.ResourceTitle(r) + yaml)
@@ -101,14 +102,14 @@ func clusters(t *testing.T, m *meshtest.Mesh, proxy model.Node,
 func TestVirtualHosts(t *testing.T) {
 	meshtest.Golden(t, "testdata/routes/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
-			r := &translate.Router{World: m.World, Node: proxy, Port: 80,
-				Gateways:     []string{model.MeshGateway},
-				OtherService: func(string) *model.Service { return nil },
-				IsNamed:      func(string) bool { return false }}
+			r := &translate.RouteTranslator{Mesh: m.Mesh, Node: proxy, Port: 80,
+				Gateways:              []string{model.MeshGateway},
+				ServiceOnSameListener: func(string) *model.Service { return nil },
+				HasOwnVirtualService:  func(string) bool { return false }}
 			var text strings.Builder
 			for _, host := range hosts(m) {
 				out, by := r.ServiceVirtualHost(host, m.Service(host, proxy.Namespace),
-					m.RequestRoutings(host, proxy.Namespace))
+					m.HTTPVirtualServices(host, proxy.Namespace))
 				if by != nil {
 					text.WriteString("# by " + by.Object.String() + "\n")
 				}
@@ -142,8 +143,8 @@ func virtualHost(t *testing.T, v *translate.VirtualHost) string {
 		t.Fatal(err)
 	}
 	text := "# " + v.Host + meshtest.Origins(v.Origins) + "\n"
-	if v.Routes != nil {
-		text += "# routes" + meshtest.Origins(v.Routes) + "\n"
+	if v.RouteOrigins != nil {
+		text += "# routes" + meshtest.Origins(v.RouteOrigins) + "\n"
 	}
 	return text + "# reads " + strings.Join(v.HostsRead, ", ") + "\n" + meshtest.YAML(t, &message, nil) +
 		meshtest.Problems(v.Problems)
@@ -159,9 +160,10 @@ func TestServiceConnections(t *testing.T) {
 				service := m.Service(host, proxy.Namespace)
 				for i := range service.Ports {
 					port := &service.Ports[i]
-					r := &translate.Router{World: m.World, Node: proxy, Port: port.Number,
+					r := &translate.RouteTranslator{Mesh: m.Mesh, Node: proxy, Port: port.Number,
 						Gateways: []string{model.MeshGateway}}
-					out := r.ServiceConnections(service, port, m.ConnectionRoutings(host, proxy.Namespace))
+					out := r.ServiceConnectionRoutes(service, port, m.TCPVirtualServices(host,
+						proxy.Namespace))
 					text.WriteString("# " + host + meshtest.Origins(out.Origins()) + "\n# reads " +
 						strings.Join(out.HostsRead, ", ") + "\n")
 					text.WriteString(chains(t, out.Routes))
@@ -176,7 +178,7 @@ func chains(t *testing.T, routes []translate.ConnectionRoute) string {
 	t.Helper()
 	var text strings.Builder
 	for _, route := range routes {
-		chain, err := route.Chain(route.Field, &translate.Telemetry{})
+		chain, err := route.FilterChain(route.Field, &translate.Telemetry{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -195,9 +197,10 @@ func TestGateways(t *testing.T) {
 			gateway := m.AllGateways()[0]
 			servers := gateway.Spec.(*networking.Gateway).Servers
 			var text strings.Builder
-			var filters []translate.GatewayChain
+			var filters []translate.GatewayFilterChain
 			for _, s := range servers {
-				chain := translate.GatewayChain{Name: s.Port.Name, ServerNames: s.Hosts, TLS: s.Tls,
+				chain := translate.GatewayFilterChain{Name: s.Port.Name, ServerNames: s.Hosts,
+					TLS:        s.Tls,
 					StatPrefix: s.Name}
 				switch {
 				case s.Port.Protocol == "TLS" &&
@@ -210,20 +213,21 @@ func TestGateways(t *testing.T) {
 						gateway.Name, gateway.Namespace, s.Bind)
 				}
 				filters = append(filters, chain)
-				for _, secret := range translate.ServerSecrets(s.Tls, m.Mesh()) {
+				for _, secret := range translate.ServerSecrets(s.Tls, m.MeshConfig()) {
 					text.WriteString("# " + s.Port.Name + " needs " + secret.Name() + "\n")
 				}
 			}
 			r, err := translate.GatewayListener(servers[0].Bind, servers[0].Port.Number, filters,
-				m.Mesh(), translate.Guards{}, nil, &translate.Telemetry{},
+				m.MeshConfig(), translate.SecurityFilters{}, nil, &translate.Telemetry{},
 				gateway.Origin(), gateway.Origin())
 			if err != nil {
 				t.Fatal(err)
 			}
 			text.WriteString(meshtest.ResourceTitle(r) + meshtest.YAML(t, meshtest.Message(t, r), nil))
-			router := &translate.Router{World: m.World, Node: proxy, Port: servers[0].Port.Number,
+			router := &translate.RouteTranslator{Mesh: m.Mesh, Node: proxy,
+				Port:     servers[0].Port.Number,
 				Gateways: []string{model.GatewayName(gateway.Name, gateway.Namespace)}}
-			routings := m.GatewayRoutings(router.Gateways[0], "")
+			routings := m.GatewayVirtualServices(router.Gateways[0], "")
 			for _, host := range hosts(m) {
 				text.WriteString(virtualHost(t, router.GatewayVirtualHost(host, routings,
 					servers[0].Tls.GetHttpsRedirect())))

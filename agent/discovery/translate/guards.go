@@ -15,42 +15,43 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Guards holds the filters of a proxy that allow or deny incoming requests and connections, their
-// origins, and the proxy's extensions. The zero value allows everything.
-type Guards struct {
-	// Filters of requests precede those for routing: External, Tokens, Requests.
-	External []*hcmv3.HttpFilter // external authorizers
-	Tokens   []*hcmv3.HttpFilter // verification of tokens
-	Requests []*hcmv3.HttpFilter // AuthorizationPolicies
+// SecurityFilters holds the filters of a proxy that allow or deny incoming requests and
+// connections, their origins, and the proxy's extensions. The zero value allows everything.
+type SecurityFilters struct {
+	// Filters of requests precede those for routing: External, JWTFilters, Requests.
+	ExtAuthzHTTP []*hcmv3.HttpFilter // external authorizers
+	JWTAuthn     []*hcmv3.HttpFilter // verification of tokens
+	RBACHTTP     []*hcmv3.HttpFilter // AuthorizationPolicies
 	// Network filters precede the filter that forwards connections not parsed as HTTP.
-	ExternalConnections, Connections []*listenerv3.Filter
+	ExtAuthzNetwork, RBACNetwork []*listenerv3.Filter
 
 	Extensions Extensions
 	Origins    []resource.Origin
 }
 
 // DenyAll returns filters that deny everything: they have the action ALLOW and no rules.
-func DenyAll(origins ...resource.Origin) Guards {
+func DenyAll(origins ...resource.Origin) SecurityFilters {
 	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW}
-	return Guards{Origins: origins,
-		Requests: []*hcmv3.HttpFilter{httpFilter(rbac.RequestFilter, &httprbacv3.RBAC{Rules: rules})},
-		Connections: []*listenerv3.Filter{{Name: rbac.ConnectionFilter,
+	return SecurityFilters{Origins: origins,
+		RBACHTTP: []*hcmv3.HttpFilter{httpFilter(rbac.RequestFilter,
+			&httprbacv3.RBAC{Rules: rules})},
+		RBACNetwork: []*listenerv3.Filter{{Name: rbac.ConnectionFilter,
 			ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: typed(&networkrbacv3.RBAC{
 				Rules: rules, StatPrefix: networkStatPrefix})}}}}
 }
 
-// IsGuard reports whether the filter with a name can deny access.
-func IsGuard(name string) bool {
+// IsSecurityFilter reports whether the filter with a name can deny access.
+func IsSecurityFilter(name string) bool {
 	return slices.Contains([]string{rbac.RequestFilter, rbac.ConnectionFilter, extAuthzFilter,
 		networkExtAuthzFilter, rbac.TokenFilter}, name)
 }
 
-// IsDryRun reports whether the shadow rules of an RBAC filter with a prefix are those of dry-run
-// policies. Otherwise they determine whether an external authorizer is called.
-func IsDryRun(prefix string) bool { return prefix != authorizerShadow }
+// IsDryRunPrefix reports whether the shadow rules of an RBAC filter with a prefix are those of
+// dry-run policies. Otherwise they determine whether an external authorizer is called.
+func IsDryRunPrefix(prefix string) bool { return prefix != authorizerShadow }
 
 // AllOrigins returns the origins of the filters and of the extensions.
-func (g Guards) AllOrigins() []resource.Origin {
+func (g SecurityFilters) AllOrigins() []resource.Origin {
 	return slices.Concat(g.Origins, g.Extensions.origins())
 }
 
@@ -67,26 +68,27 @@ func outbound(port uint32) at { return at{types.WorkloadMode_CLIENT, port} }
 func inbound(port uint32) at  { return at{types.WorkloadMode_SERVER, port} }
 
 // addTo prepends the HTTP filters to those of a connection manager.
-func (g Guards) addTo(manager *hcmv3.HttpConnectionManager, to at) {
+func (g SecurityFilters) addTo(manager *hcmv3.HttpConnectionManager, to at) {
 	of := func(phase extensions.TrafficExtension_ExecutionPhase) []*hcmv3.HttpFilter {
 		return g.Extensions.requests(phase, to.mode, to.port)
 	}
-	manager.HttpFilters = slices.Concat(g.External, of(extensions.TrafficExtension_AUTHN), g.Tokens,
-		of(extensions.TrafficExtension_AUTHZ), g.Requests, of(extensions.TrafficExtension_STATS),
+	manager.HttpFilters = slices.Concat(g.ExtAuthzHTTP, of(extensions.TrafficExtension_AUTHN),
+		g.JWTAuthn,
+		of(extensions.TrafficExtension_AUTHZ), g.RBACHTTP, of(extensions.TrafficExtension_STATS),
 		of(extensions.TrafficExtension_UNSPECIFIED), manager.HttpFilters)
 }
 
 // before returns the network filters of g, followed by filters.
-func (g Guards) before(to at, filters ...*listenerv3.Filter) []*listenerv3.Filter {
+func (g SecurityFilters) before(to at, filters ...*listenerv3.Filter) []*listenerv3.Filter {
 	of := func(phase extensions.TrafficExtension_ExecutionPhase) []*listenerv3.Filter {
 		return g.Extensions.connections(phase, to.mode, to.port)
 	}
-	return slices.Concat(g.ExternalConnections, of(extensions.TrafficExtension_AUTHN),
-		of(extensions.TrafficExtension_AUTHZ), g.Connections, of(extensions.TrafficExtension_STATS),
+	return slices.Concat(g.ExtAuthzNetwork, of(extensions.TrafficExtension_AUTHN),
+		of(extensions.TrafficExtension_AUTHZ), g.RBACNetwork, of(extensions.TrafficExtension_STATS),
 		of(extensions.TrafficExtension_UNSPECIFIED), filters)
 }
 
 // beforeRequests returns the extensions' network filters, followed by a filter that parses HTTP.
 func (e Extensions) beforeRequests(to at, manager *listenerv3.Filter) []*listenerv3.Filter {
-	return Guards{Extensions: e}.before(to, manager)
+	return SecurityFilters{Extensions: e}.before(to, manager)
 }

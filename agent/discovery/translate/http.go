@@ -35,7 +35,7 @@ type managerOptions struct {
 // connectionManager returns an HTTP connection manager that gets the named route configuration over
 // RDS.
 func connectionManager(routeName, statPrefix string, o managerOptions, m *mesh.Config,
-	guards Guards, t *Telemetry) (*listenerv3.Filter, error) {
+	guards SecurityFilters, t *Telemetry) (*listenerv3.Filter, error) {
 	manager := newManager(statPrefix, m, t)
 	if o.resolve {
 		resolveRequests(manager)
@@ -44,7 +44,7 @@ func connectionManager(routeName, statPrefix string, o managerOptions, m *mesh.C
 	manager.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{
 		Rds: &hcmv3.Rds{ConfigSource: adsSource(0), RouteConfigName: routeName}}
 	if o.gateway {
-		manager.XffNumTrustedHops = m.TrustedProxies
+		manager.XffNumTrustedHops = m.NumTrustedProxies
 		manager.UseRemoteAddress = wrapperspb.Bool(true)
 		manager.ServerName = serverName
 		manager.ForwardClientCertDetails = hcmv3.HttpConnectionManager_SANITIZE_SET

@@ -22,8 +22,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Inbound is a port of this machine for which the proxy accepts connections.
-type Inbound struct {
+// InboundListener is a port of this machine for which the proxy accepts connections.
+type InboundListener struct {
 	Port     uint32 // destination port of the connections
 	Name     string
 	Protocol model.Protocol
@@ -34,9 +34,9 @@ type Inbound struct {
 	// TLS settings of a Sidecar's ingress listener, by which the proxy terminates TLS; nil: none
 	TLS *networking.ServerTLSSettings
 	// mode of mutual TLS of the mesh; without effect if TLS is set
-	MutualTLSMode model.MutualTLS
-	Identity      bool // the proxy has a certificate of the mesh
-	Guards        Guards
+	MutualTLSMode   model.MutualTLS
+	Identity        bool // the proxy has a certificate of the mesh
+	SecurityFilters SecurityFilters
 	// logs and traces of the port's filters
 	Telemetry Telemetry
 	// Passthrough reports whether no service declares the port. If Port is 0, the value stands for
@@ -61,7 +61,7 @@ const passthroughSource = "127.0.0.6"
 const passthroughSource6 = "::1"
 
 // Cluster returns the cluster that forwards to the application.
-func (in Inbound) Cluster(m *mesh.Config, node model.Node,
+func (in InboundListener) Cluster(m *mesh.Config, node model.Node,
 	origins ...resource.Origin) (*resource.Resource, error) {
 	d := &draft{Cluster: &clusterv3.Cluster{Name: InboundClusterName(in.Port)}, mesh: m,
 		protocol: in.PlainProtocol(), policy: policy{pool: in.ConnectionPool}}
@@ -117,7 +117,7 @@ func parseEndpoint(text string) (*corev3.Address, error) {
 }
 
 // PlainProtocol returns the protocol of the connection inside of TLS.
-func (in Inbound) PlainProtocol() model.Protocol {
+func (in InboundListener) PlainProtocol() model.Protocol {
 	if in.TLS != nil && in.Protocol == model.TLS {
 		return model.HTTP
 	}
@@ -125,7 +125,7 @@ func (in Inbound) PlainProtocol() model.Protocol {
 }
 
 // chainName returns Istio's name of a filter chain, which is the name of the port's listener.
-func (in Inbound) chainName(http bool) string {
+func (in InboundListener) chainName(http bool) string {
 	switch {
 	case in.Passthrough && http:
 		return virtualInbound + "-catchall-http"
@@ -136,7 +136,8 @@ func (in Inbound) chainName(http bool) string {
 }
 
 // Listener returns the listener that is bound to the port.
-func (in Inbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
+func (in InboundListener) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource,
+	error) {
 	chains, err := in.chains(m, false)
 	if err != nil {
 		return nil, err
@@ -148,15 +149,15 @@ func (in Inbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 	return resource.New(l.Name, l, append(origins, in.Telemetry.Origins...)...)
 }
 
-// Check returns an error if Envoy would refuse the port's listener.
-func (in Inbound) Check(m *mesh.Config) error {
+// CheckListener returns an error if Envoy would refuse the port's listener.
+func (in InboundListener) CheckListener(m *mesh.Config) error {
 	_, err := in.chains(m, true)
 	return err
 }
 
 // chains returns the filter chains of the port. If captured is set, they also match the destination
 // port.
-func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterChain, error) {
+func (in InboundListener) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterChain, error) {
 	port := in.Port
 	if !captured {
 		port = 0
@@ -192,7 +193,7 @@ func (in Inbound) chains(m *mesh.Config, captured bool) ([]*listenerv3.FilterCha
 }
 
 // stream describes one kind of the port's connections for labels of metrics.
-func (in Inbound) stream(a accepted) stream {
+func (in InboundListener) stream(a accepted) stream {
 	at := stream{service: in.Service}
 	switch {
 	case a.ends && in.TLS != nil:
@@ -204,22 +205,22 @@ func (in Inbound) stream(a accepted) stream {
 }
 
 // filters returns the network filters of a filter chain. The last one forwards.
-func (in Inbound) filters(m *mesh.Config, http bool) ([]*listenerv3.Filter, error) {
+func (in InboundListener) filters(m *mesh.Config, http bool) ([]*listenerv3.Filter, error) {
 	cluster := InboundClusterName(in.Port)
 	if in.Passthrough {
 		cluster = InboundPassthroughCluster
 	}
 	if http {
 		manager, err := in.manager(m, cluster)
-		return in.Guards.Extensions.beforeRequests(inbound(in.Port), manager), err
+		return in.SecurityFilters.Extensions.beforeRequests(inbound(in.Port), manager), err
 	}
 	forward, err := passOn(&in.Telemetry, cluster)
-	return in.Guards.before(inbound(in.Port), forward), err
+	return in.SecurityFilters.before(inbound(in.Port), forward), err
 }
 
 // manager returns an HTTP connection manager that sends every request to one cluster. As in Istio,
 // it retries requests that failed because the application had just closed the connection.
-func (in Inbound) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
+func (in InboundListener) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, error) {
 	port, portName, statPrefix := in.Port, in.Name, "inbound_"+in.chainName(true)
 	if in.Passthrough {
 		port, portName, statPrefix = 0, "http", cluster
@@ -227,7 +228,7 @@ func (in Inbound) manager(m *mesh.Config, cluster string) (*listenerv3.Filter, e
 	manager := newManager(statPrefix, m, &in.Telemetry)
 	// inbound managers have no HTTP filter but the router
 	manager.HttpFilters = manager.HttpFilters[len(manager.HttpFilters)-1:]
-	in.Guards.addTo(manager, inbound(in.Port))
+	in.SecurityFilters.addTo(manager, inbound(in.Port))
 	asServer(manager)
 	route := &routev3.Route{Name: "default", Match: everything(),
 		Decorator: &routev3.Decorator{Operation: cmp.Or(in.SpanName, SpanName("", 0))}, Action: &routev3.Route_Route{

@@ -36,8 +36,8 @@ func dualStack(l *listenerv3.Listener, port uint32) {
 	l.AdditionalAddresses = []*listenerv3.AdditionalAddress{{Address: socketAddress(anyIPv6, port)}}
 }
 
-// Outbound is a listener of a sidecar for outbound traffic.
-type Outbound struct {
+// OutboundListener is a listener of a sidecar for outbound traffic.
+type OutboundListener struct {
 	Address string
 	Port    uint32
 	// the listener is not bound, and gets captured connections to its address and port
@@ -57,11 +57,13 @@ type Outbound struct {
 }
 
 // Listener returns the Envoy listener for the outbound traffic.
-func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource, error) {
+func (o OutboundListener) Listener(m *mesh.Config, origins ...resource.Origin) (*resource.Resource,
+	error) {
 	l := newListener(o.Address, o.Port)
 	if o.RouteConfig != "" {
 		manager, err := connectionManager(o.RouteConfig, "outbound_"+l.Name,
-			managerOptions{port: o.Port, resolve: o.ResolveHosts}, m, Guards{Extensions: o.Extensions},
+			managerOptions{port: o.Port,
+				resolve: o.ResolveHosts}, m, SecurityFilters{Extensions: o.Extensions},
 			&o.Telemetry)
 		if err != nil {
 			return nil, err
@@ -74,11 +76,12 @@ func (o Outbound) Listener(m *mesh.Config, origins ...resource.Origin) (*resourc
 		l.FilterChains = append(l.FilterChains, chain)
 	}
 	for _, route := range o.Connections {
-		chain, err := route.Chain(strings.Join(route.ServerNames, ","), &o.Telemetry)
+		chain, err := route.FilterChain(strings.Join(route.ServerNames, ","), &o.Telemetry)
 		if err != nil {
 			return nil, err
 		}
-		chain.Filters = Guards{Extensions: o.Extensions}.before(outbound(o.Port), chain.Filters...)
+		chain.Filters = SecurityFilters{Extensions: o.Extensions}.before(outbound(o.Port),
+			chain.Filters...)
 		l.FilterChains = append(l.FilterChains, chain)
 	}
 	inspect(l, m)

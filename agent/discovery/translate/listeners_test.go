@@ -62,34 +62,36 @@ func TestInbound(t *testing.T) {
 		Tcp: &networking.ConnectionPoolSettings_TCPSettings{MaxConnections: 7}}
 	all := []struct {
 		name string
-		in   translate.Inbound
+		in   translate.InboundListener
 	}{
-		{"http", translate.Inbound{Port: 80, Name: "http", Protocol: model.HTTP,
+		{"http", translate.InboundListener{Port: 80, Name: "http", Protocol: model.HTTP,
 			Bind: "10.0.0.1", Endpoint: "127.0.0.1:8080", ConnectionPool: limits}},
-		{"tcp to a socket", translate.Inbound{Port: 81, Name: "tcp", Protocol: model.TCP,
+		{"tcp to a socket", translate.InboundListener{Port: 81, Name: "tcp", Protocol: model.TCP,
 			Bind: "10.0.0.1", Endpoint: "unix:///run/app.sock"}},
-		{"any protocol", translate.Inbound{Port: 82, Name: "any", Protocol: model.AutoProtocol,
-			Bind: "10.0.0.1"}},
-		{"TLS of its own", translate.Inbound{Port: 83, Name: "https", Protocol: model.TLS,
+		{"any protocol", translate.InboundListener{Port: 82, Name: "any",
+			Protocol: model.AutoProtocol,
+			Bind:     "10.0.0.1"}},
+		{"TLS of its own", translate.InboundListener{Port: 83, Name: "https", Protocol: model.TLS,
 			Bind: "10.0.0.1", TLS: plainServer, MutualTLSMode: model.Strict, Identity: true}},
-		{"strict http", translate.Inbound{Port: 84, Name: "http", Protocol: model.HTTP,
+		{"strict http", translate.InboundListener{Port: 84, Name: "http", Protocol: model.HTTP,
 			Bind: "10.0.0.1", MutualTLSMode: model.Strict, Identity: true}},
-		{"strict, any protocol", translate.Inbound{Port: 85, Protocol: model.AutoProtocol,
+		{"strict, any protocol", translate.InboundListener{Port: 85, Protocol: model.AutoProtocol,
 			Bind: "10.0.0.1", MutualTLSMode: model.Strict, Identity: true}},
-		{"strict without identity", translate.Inbound{Port: 86, Protocol: model.HTTP,
+		{"strict without identity", translate.InboundListener{Port: 86, Protocol: model.HTTP,
 			Bind: "10.0.0.1", MutualTLSMode: model.Strict}},
-		{"permissive http", translate.Inbound{Port: 87, Name: "http", Protocol: model.HTTP,
+		{"permissive http", translate.InboundListener{Port: 87, Name: "http", Protocol: model.HTTP,
 			Bind: "10.0.0.1", MutualTLSMode: model.Permissive, Identity: true}},
-		{"permissive tcp", translate.Inbound{Port: 88, Protocol: model.TCP,
+		{"permissive tcp", translate.InboundListener{Port: 88, Protocol: model.TCP,
 			Bind: "10.0.0.1", MutualTLSMode: model.Permissive, Identity: true}},
-		{"unset, any protocol", translate.Inbound{Port: 89, Protocol: model.AutoProtocol,
+		{"unset, any protocol", translate.InboundListener{Port: 89, Protocol: model.AutoProtocol,
 			Bind: "10.0.0.1", Identity: true}},
-		{"permissive without identity", translate.Inbound{Port: 90, Protocol: model.HTTP,
+		{"permissive without identity", translate.InboundListener{Port: 90, Protocol: model.HTTP,
 			Bind: "10.0.0.1", MutualTLSMode: model.Permissive}},
-		{"disabled", translate.Inbound{Port: 91, Protocol: model.HTTP,
+		{"disabled", translate.InboundListener{Port: 91, Protocol: model.HTTP,
 			Bind: "10.0.0.1", MutualTLSMode: model.Disable, Identity: true}},
-		{"endpoint without port", translate.Inbound{Port: 92, Endpoint: "127.0.0.1"}},
-		{"endpoint with a name for a port", translate.Inbound{Port: 93, Endpoint: "127.0.0.1:http"}},
+		{"endpoint without port", translate.InboundListener{Port: 92, Endpoint: "127.0.0.1"}},
+		{"endpoint with a name for a port", translate.InboundListener{Port: 93,
+			Endpoint: "127.0.0.1:http"}},
 	}
 	var got []txtar.File
 	for _, test := range all {
@@ -101,7 +103,7 @@ func TestInbound(t *testing.T) {
 			r, err := test.in.Cluster(mesh, redirected, origin)
 			got = append(got, text(t, test.name+": cluster", r, err))
 		}
-		if err := test.in.Check(mesh); err != nil {
+		if err := test.in.CheckListener(mesh); err != nil {
 			t.Errorf("%s: %v", test.name, err)
 		}
 	}
@@ -111,10 +113,11 @@ func TestInbound(t *testing.T) {
 var origin = resource.Origin{Kind: "Kind", Name: "name", Line: 1}
 
 func TestInbound_CheckRefusesInvalidTLS(t *testing.T) {
-	in := translate.Inbound{Port: 80, TLS: &networking.ServerTLSSettings{
+	in := translate.InboundListener{Port: 80, TLS: &networking.ServerTLSSettings{
 		Mode: networking.ServerTLSSettings_MUTUAL, SubjectAltNames: []string{""},
 		VerifyCertificateSpki: []string{"short"}}}
-	if err := in.Check(mesh.Default()); err == nil || !strings.Contains(err.Error(), "TLS of port 80") {
+	if err := in.CheckListener(mesh.Default()); err == nil || !strings.Contains(err.Error(),
+		"TLS of port 80") {
 		t.Errorf("%v", err)
 	}
 }
@@ -123,22 +126,24 @@ func TestCapture(t *testing.T) {
 	m := mesh.Default()
 	m.AccessLog = translate.AccessLog{File: "/dev/stdout", Format: "%PROTOCOL%\n",
 		FailureLogCluster: "failures"}
-	observed := translate.Observe(model.NewWorld("cluster.local", m), redirected, model.ClientMode)
-	strict := model.PeerPolicy{Default: model.PeerMode{Mode: model.Permissive},
-		Ports: map[uint32]model.PeerMode{80: {Mode: model.Strict}, 9000: {Mode: model.Strict},
+	observed := translate.Telemetries(model.NewMesh("cluster.local", m), redirected,
+		model.ClientMode)
+	strict := model.EffectivePeerAuthentication{Default: model.MutualTLSSetting{Mode: model.Permissive},
+		Ports: map[uint32]model.MutualTLSSetting{80: {Mode: model.Strict},
+			9000: {Mode: model.Strict},
 			9001: {Mode: model.Disable}}}
 	var got []txtar.File
 	for _, proxy := range []struct {
 		name  string
 		node  model.Node
-		ports []translate.Inbound
+		ports []translate.InboundListener
 	}{
 		{"REDIRECT", redirected, nil},
-		{"TPROXY", tproxy, []translate.Inbound{
+		{"TPROXY", tproxy, []translate.InboundListener{
 			{Port: 80, Name: "http", Protocol: model.HTTP, MutualTLSMode: model.Strict, Identity: true},
 			{Port: 81, Name: "any", Protocol: model.AutoProtocol, MutualTLSMode: model.Disable}}},
 	} {
-		all, err := translate.CaptureClusters(m, proxy.node)
+		all, err := translate.UnknownDestinationClusters(m, proxy.node)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -151,7 +156,8 @@ func TestCapture(t *testing.T) {
 		for i := range proxy.ports {
 			proxy.ports[i].Telemetry = observed
 		}
-		r, err = translate.VirtualInbound(m, proxy.node, proxy.ports, strict, translate.Guards{},
+		r, err = translate.VirtualInbound(m, proxy.node, proxy.ports, strict,
+			translate.SecurityFilters{},
 			nil, &observed, origin)
 		got = append(got, text(t, proxy.name+": inbound", r, err))
 	}
@@ -160,26 +166,29 @@ func TestCapture(t *testing.T) {
 
 func TestOutbound(t *testing.T) {
 	m := mesh.Default()
-	m.ProtocolDetection = 0
+	m.ProtocolDetectionTimeout = 0
 	o := &object.Object{Key: object.Key{Kind: object.ServiceEntry, Name: "db"}}
 	services, _ := meshtest.New(t, strings.ReplaceAll(strings.ReplaceAll(static, "http", "tls"),
 		"HTTP", "TLS"))
 	service := services.Service("web.test", meshtest.Namespace)
-	r := &translate.Router{World: services.World, Node: sidecar, Port: 80}
-	connections := r.ServiceConnections(service, &service.Ports[0], nil).Routes
+	r := &translate.RouteTranslator{Mesh: services.Mesh, Node: sidecar, Port: 80}
+	connections := r.ServiceConnectionRoutes(service, &service.Ports[0], nil).Routes
 	var got []txtar.File
 	for _, test := range []struct {
 		name string
-		out  translate.Outbound
+		out  translate.OutboundListener
 	}{
-		{"http", translate.Outbound{Address: "127.0.0.1", Port: 80, RouteConfig: "80"}},
-		{"any protocol", translate.Outbound{Address: "127.0.0.1", Port: 81, RouteConfig: "81", DetectHTTP: true,
+		{"http", translate.OutboundListener{Address: "127.0.0.1", Port: 80, RouteConfig: "80"}},
+		{"any protocol", translate.OutboundListener{Address: "127.0.0.1", Port: 81,
+			RouteConfig: "81", DetectHTTP: true,
 			Connections: connections}},
-		{"captured", translate.Outbound{Address: "0.0.0.0", Port: 82, RouteConfig: "82", DetectHTTP: true,
-			Captured: true, IPv6: true, FallbackCluster: translate.PassthroughCluster}},
-		{"captured by address", translate.Outbound{Address: "10.0.0.1", Port: 83, RouteConfig: "83",
-			Captured: true, IPv6: true, FallbackCluster: translate.BlackHoleCluster}},
-		{"captured TLS", translate.Outbound{Address: "0.0.0.0", Port: 84, Captured: true,
+		{"captured", translate.OutboundListener{Address: "0.0.0.0", Port: 82, RouteConfig: "82",
+			DetectHTTP: true,
+			Captured:   true, IPv6: true, FallbackCluster: translate.PassthroughCluster}},
+		{"captured by address", translate.OutboundListener{Address: "10.0.0.1", Port: 83,
+			RouteConfig: "83",
+			Captured:    true, IPv6: true, FallbackCluster: translate.BlackHoleCluster}},
+		{"captured TLS", translate.OutboundListener{Address: "0.0.0.0", Port: 84, Captured: true,
 			Connections: connections, FallbackCluster: translate.BlackHoleCluster}},
 	} {
 		r, err := test.out.Listener(m, o.Origin(), o.Origin())
@@ -199,7 +208,8 @@ func TestPathNormalization(t *testing.T) {
 	} {
 		m := mesh.Default()
 		m.PathNormalization = how
-		r, err := translate.Outbound{Address: "127.0.0.1", Port: 80, RouteConfig: "80"}.Listener(m)
+		r, err := translate.OutboundListener{Address: "127.0.0.1", Port: 80,
+			RouteConfig: "80"}.Listener(m)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -202,12 +202,12 @@ func withoutGaps(groups []group) []group {
 	return groups
 }
 
-// ReaderKey returns a key for a proxy: proxies with equal keys get equal clusters of a service with
-// a DestinationRule (nil: none).
-func ReaderKey(m *mesh.Config, service *model.Service, rule *model.Rule,
+// ClusterVariantKey returns a key for a proxy: proxies with equal keys get equal clusters of a
+// service with a DestinationRule (nil: none).
+func ClusterVariantKey(m *mesh.Config, service *model.Service, rule *model.MergedDestinationRule,
 	node model.Node) string {
-	key := fmt.Sprintf("%s captured=%t identity=%t", node.Type, node.Captured(), node.Identity)
-	if node.Metrics {
+	key := fmt.Sprintf("%s captured=%t identity=%t", node.Type, node.IsIntercepted(), node.Identity)
+	if node.RecordsMetrics {
 		key += fmt.Sprintf(" metrics in cluster %q", node.Metadata[clusterKey])
 	}
 	near, labels := false, map[string]bool{}

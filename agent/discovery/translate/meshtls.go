@@ -32,7 +32,8 @@ var mutualEndpoint = &corev3.Metadata{FilterMetadata: map[string]*structpb.Struc
 // automatic reports whether connections to a port use mutual TLS unless a DestinationRule
 // configures TLS. Client and server must be workloads of the mesh with identities.
 func (out *Clusters) automatic(service *model.Service, port *model.Port) bool {
-	return out.node.Identity && out.mesh.AutoMutualTLS && port.IsMeshInternal() && !service.PlainText()
+	return out.node.Identity && out.mesh.AutoMutualTLS && port.IsMeshInternal() &&
+		!service.DisablesMutualTLS()
 }
 
 // mutualByEndpoint uses mutual TLS for connections to endpoints with a mesh identity. If a

@@ -191,7 +191,7 @@ func metricsMetadata(values map[string]string) *structpb.Struct {
 // labels returns a function that returns an endpoint's metadata for labels of metrics; nil if the
 // proxy records no metrics of its requests.
 func (out *Clusters) labels(service *model.Service) func(*model.Endpoint) *structpb.Struct {
-	if !out.node.Metrics {
+	if !out.node.RecordsMetrics {
 		return nil
 	}
 	return func(e *model.Endpoint) *structpb.Struct {

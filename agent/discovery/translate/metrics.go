@@ -25,11 +25,11 @@ import (
 type Metrics struct {
 	of   *model.Metrics
 	node model.Node
-	mode model.Mode
+	mode model.TelemetryMode
 }
 
 // NewMetrics returns the metrics of a proxy's listeners of one mode; nil for none.
-func NewMetrics(of *model.Metrics, node model.Node, mode model.Mode) *Metrics {
+func NewMetrics(of *model.Metrics, node model.Node, mode model.TelemetryMode) *Metrics {
 	if of == nil {
 		return nil
 	}

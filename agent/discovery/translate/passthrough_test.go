@@ -50,7 +50,7 @@ func TestPassThrough(t *testing.T) {
 			entry.Endpoints = []*networking.WorkloadEntry{{Address: "10.0.0.1"}}
 		}
 		m := mesh.Default()
-		world := model.NewWorld("cluster.local", m)
+		world := model.NewMesh("cluster.local", m)
 		changes := []object.Change{
 			{New: &object.Object{Key: object.Key{Kind: object.ServiceEntry, Name: "a"},
 				Spec: entry}}}
@@ -62,7 +62,7 @@ func TestPassThrough(t *testing.T) {
 		}
 		world.Apply(changes)
 		service := world.Service("a.test", "")
-		out := ServiceClusters(m, service, world.Rule(service, test.node), test.node)
+		out := ServiceClusters(m, service, world.DestinationRule(service, test.node), test.node)
 		at := slices.IndexFunc(out.Resources, func(r *resource.Resource) bool {
 			return r.Type == resource.ClusterType
 		})

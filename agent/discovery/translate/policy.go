@@ -18,7 +18,7 @@ type policy struct {
 
 // policyFor returns the settings of a DestinationRule (nil: none) for a port of a subset ("": the
 // service itself).
-func policyFor(rule *model.Rule, port uint32, subset string) policy {
+func policyFor(rule *model.MergedDestinationRule, port uint32, subset string) policy {
 	if rule == nil {
 		return policy{}
 	}
@@ -66,7 +66,8 @@ func (p policy) override(by *networking.TrafficPolicy, port uint32) policy {
 
 // tlsMode returns the TLS mode that a DestinationRule sets for endpoints of a port; nil: none. As
 // in Istio, and unlike override, port settings without TLS do not hide the rule's TLS settings.
-func tlsMode(rule *model.Rule, port uint32, subset string) *networking.ClientTLSSettings_TLSmode {
+func tlsMode(rule *model.MergedDestinationRule, port uint32,
+	subset string) *networking.ClientTLSSettings_TLSmode {
 	if rule == nil {
 		return nil
 	}
@@ -90,7 +91,8 @@ func tlsMode(rule *model.Rule, port uint32, subset string) *networking.ClientTLS
 
 // tunnelOf returns the tunnel settings of a subset ("": the service itself), nil if it has none. As
 // in Istio, a subset does not inherit them, and there are none for ports.
-func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelSettings {
+func tunnelOf(rule *model.MergedDestinationRule,
+	subset string) *networking.TrafficPolicy_TunnelSettings {
 	switch {
 	case rule == nil:
 		return nil
@@ -105,6 +107,7 @@ func tunnelOf(rule *model.Rule, subset string) *networking.TrafficPolicy_TunnelS
 
 // ConnectionPool returns the connection pool settings of a DestinationRule (nil: none) for a port
 // of the service.
-func ConnectionPool(rule *model.Rule, port uint32) *networking.ConnectionPoolSettings {
+func ConnectionPool(rule *model.MergedDestinationRule,
+	port uint32) *networking.ConnectionPoolSettings {
 	return policyFor(rule, port, "").pool
 }

@@ -14,28 +14,28 @@ import (
 	"outrider.org/outrider/agent/discovery/object"
 )
 
-// Router translates VirtualServices for one port of a listener. It records the hosts that
+// RouteTranslator translates VirtualServices for one port of a listener. It records the hosts that
 // it looks up.
-type Router struct {
-	World *model.World
-	Node  model.Node
+type RouteTranslator struct {
+	Mesh *model.Mesh
+	Node model.Node
 	// gateways of the listener: model.MeshGateway, or the "namespace/name" of each Gateway
 	Gateways []string
 	Port     uint32 // port of the listener for which routes are translated
 	TLS      bool   // requests arrive over TLS on this listener
 	// the listener routes requests to several ports, so domains contain the port; for port 80,
 	// there is also a domain without it
-	WithPorts bool
+	DomainsWithPorts bool
 
 	// VisibleService returns the visible service of a destination's host; nil: World.Service is
 	// used
 	VisibleService func(host string) *model.Service
-	// OtherService returns the service of another host with routes on the same listener; nil for
-	// gateways
-	OtherService func(host string) *model.Service
-	// IsNamed reports whether a VirtualService for the listener's requests names the host itself,
-	// not only a pattern; nil for gateways
-	IsNamed func(host string) bool
+	// ServiceOnSameListener returns the service of another host with routes on the same listener;
+	// nil for gateways
+	ServiceOnSameListener func(host string) *model.Service
+	// HasOwnVirtualService reports whether a VirtualService for the listener's requests names the
+	// host itself, not only a pattern; nil for gateways
+	HasOwnVirtualService func(host string) bool
 
 	reads    map[string]struct{}
 	problems []object.Problem
@@ -43,18 +43,18 @@ type Router struct {
 	dynamicPort uint32
 }
 
-func (r *Router) begin() { r.reads, r.problems = map[string]struct{}{}, nil }
+func (r *RouteTranslator) begin() { r.reads, r.problems = map[string]struct{}{}, nil }
 
 // TakeFindings returns the problems that translation found, and the sorted hosts whose service or
 // DestinationRule was read. It clears both.
-func (r *Router) TakeFindings() ([]object.Problem, []string) {
+func (r *RouteTranslator) TakeFindings() ([]object.Problem, []string) {
 	problems, reads := r.problems, slices.Sorted(maps.Keys(r.reads))
 	r.begin()
 	return problems, reads
 }
 
 // service returns the service of a host, and records that the host was read.
-func (r *Router) service(host string) *model.Service {
+func (r *RouteTranslator) service(host string) *model.Service {
 	if r.reads == nil {
 		r.reads = map[string]struct{}{}
 	}
@@ -62,11 +62,11 @@ func (r *Router) service(host string) *model.Service {
 	if r.VisibleService != nil {
 		return r.VisibleService(host)
 	}
-	return r.World.Service(host, r.Node.Namespace)
+	return r.Mesh.Service(host, r.Node.Namespace)
 }
 
 // routes translates the routes of a VirtualService that apply to the listener, in order.
-func (r *Router) routes(routing *model.Routing) []ownRoute {
+func (r *RouteTranslator) routes(routing *model.MergedVirtualService) []ownRoute {
 	r.problems = append(r.problems, routing.Problems...)
 	var out []ownRoute
 	for _, in := range routing.HTTP {
@@ -94,7 +94,8 @@ func (r *Router) routes(routing *model.Routing) []ownRoute {
 
 // applies reports whether requests of the listener can satisfy a match. As in Istio, a match with
 // gateways ignores labels and namespace of the client.
-func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Routing) bool {
+func (r *RouteTranslator) applies(match *networking.HTTPMatchRequest,
+	routing *model.MergedVirtualService) bool {
 	switch {
 	case match.Port != 0 && match.Port != r.Port:
 		return false
@@ -107,13 +108,13 @@ func (r *Router) applies(match *networking.HTTPMatchRequest, routing *model.Rout
 
 // gatewaysMeet reports whether a match with the given gateways applies to the listener. A match
 // without gateways applies to all listeners.
-func (r *Router) gatewaysMeet(names []string, routing *model.Routing) bool {
+func (r *RouteTranslator) gatewaysMeet(names []string, routing *model.MergedVirtualService) bool {
 	return len(names) == 0 || slices.ContainsFunc(names, func(name string) bool {
 		return slices.Contains(r.Gateways, model.GatewayName(name, routing.Object.Namespace))
 	})
 }
 
-func (r *Router) route(of *model.Routing, in model.HTTPRoute,
+func (r *RouteTranslator) route(of *model.MergedVirtualService, in model.HTTPRoute,
 	match *networking.HTTPMatchRequest) *routev3.Route {
 	out := &routev3.Route{Name: in.Name, Match: requestMatch(match),
 		StatPrefix: match.GetStatPrefix()}
@@ -137,7 +138,7 @@ func (r *Router) route(of *model.Routing, in model.HTTPRoute,
 // operation returns Istio's name of the spans of a route: the host and port of the only
 // destination, or the name of the VirtualService if there are several, followed by the path of the
 // match.
-func (r *Router) operation(of *model.Routing, route *routev3.Route) string {
+func (r *RouteTranslator) operation(of *model.MergedVirtualService, route *routev3.Route) string {
 	path := route.Match.GetPrefix() + "*"
 	switch specifier := route.Match.PathSpecifier.(type) {
 	case *routev3.RouteMatch_Path:
@@ -152,7 +153,7 @@ func (r *Router) operation(of *model.Routing, route *routev3.Route) string {
 }
 
 // defaultRoute returns a route of all requests to the service of a host.
-func (r *Router) defaultRoute(host string,
+func (r *RouteTranslator) defaultRoute(host string,
 	hash []*routev3.RouteAction_HashPolicy) *routev3.Route {
 	return &routev3.Route{Name: "default", Match: everything(),
 		Decorator: &routev3.Decorator{Operation: SpanName(host, r.Port)}, Action: &routev3.Route_Route{
@@ -164,12 +165,13 @@ func (r *Router) defaultRoute(host string,
 
 // hashPolicy returns the hash policy of requests to a destination, nil if its load balancing uses
 // no hash.
-func (r *Router) hashPolicy(service *model.Service, port uint32,
+func (r *RouteTranslator) hashPolicy(service *model.Service, port uint32,
 	subset string) []*routev3.RouteAction_HashPolicy {
 	if service == nil {
 		return nil
 	}
-	hash := policyFor(r.World.Rule(service, r.Node), port, subset).loadBalancer.GetConsistentHash()
+	hash := policyFor(r.Mesh.DestinationRule(service, r.Node), port,
+		subset).loadBalancer.GetConsistentHash()
 	switch key := hash.GetHashKey().(type) {
 	case *networking.LoadBalancerSettings_ConsistentHashLB_HttpHeaderName:
 		return []*routev3.RouteAction_HashPolicy{

@@ -28,7 +28,7 @@ type FileSecret struct {
 // pairOf and rootsOf return the secrets of a credential: its certificate with key, and its CA
 // certificates.
 func pairOf(name string, m *mesh.Config) FileSecret {
-	return FileSecret{Credential: credential.PairSecretName(name), Location: m.Credentials}
+	return FileSecret{Credential: credential.KeyPairSecretName(name), Location: m.Credentials}
 }
 
 func rootsOf(name string, m *mesh.Config) FileSecret {
@@ -49,8 +49,8 @@ func (s FileSecret) Name() string {
 	return "file-root:" + s.Authorities + "~" + s.RevocationList
 }
 
-// OfHost reports whether an SDS server of the host has the secret.
-func (s FileSecret) OfHost() bool { return credential.IsHostSecret(s.Credential) }
+// IsHostSecret reports whether an SDS server of the host has the secret.
+func (s FileSecret) IsHostSecret() bool { return credential.IsHostSecret(s.Credential) }
 
 // CredentialFiles returns the files of a credential; ok is false if the secret is not from a
 // credential, or its files are unknown.
@@ -67,7 +67,7 @@ func (s FileSecret) CredentialFiles() (files credential.Files, ok bool) {
 // host's SDS server it returns the server's socket.
 func (s FileSecret) Files() []string {
 	switch {
-	case s.OfHost():
+	case s.IsHostSecret():
 		if s.Location.Socket == "" {
 			return nil
 		}
@@ -77,8 +77,8 @@ func (s FileSecret) Files() []string {
 		if !ok {
 			return nil
 		}
-		paths := slices.Concat(files.Required()...)
-		if folder := files.OwnFolder(); folder != "" {
+		paths := slices.Concat(files.RequiredAlternatives()...)
+		if folder := files.AuthoritiesFolder(); folder != "" {
 			paths = append(paths, folder)
 		}
 		return paths
@@ -151,8 +151,8 @@ func secretSource(s FileSecret) *tlsv3.SdsSecretConfig {
 	if s.Credential != "" {
 		out := secret(s.Credential)
 		api := out.SdsConfig.GetApiConfigSource()
-		if s.OfHost() && s.Location.Socket != "" {
-			api.GrpcServices[0].GetEnvoyGrpc().ClusterName = credential.HostClusterName
+		if s.IsHostSecret() && s.Location.Socket != "" {
+			api.GrpcServices[0].GetEnvoyGrpc().ClusterName = credential.HostSDSClusterName
 			return out
 		}
 		api.ApiType = corev3.ApiConfigSource_DELTA_GRPC

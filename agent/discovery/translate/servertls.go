@@ -17,8 +17,8 @@ import (
 // value is Envoy's default.
 const secretWait = 15 * time.Second
 
-// ForwardsTLS reports whether a gateway's server forwards TLS without terminating it.
-func ForwardsTLS(in *networking.ServerTLSSettings) bool {
+// IsTLSPassthrough reports whether a gateway's server forwards TLS without terminating it.
+func IsTLSPassthrough(in *networking.ServerTLSSettings) bool {
 	return in.GetMode() == networking.ServerTLSSettings_PASSTHROUGH ||
 		in.GetMode() == networking.ServerTLSSettings_AUTO_PASSTHROUGH
 }
@@ -26,7 +26,7 @@ func ForwardsTLS(in *networking.ServerTLSSettings) bool {
 // ServerSecrets returns the secrets of a gateway's server; none for modes that forward TLS, and for
 // ISTIO_MUTUAL.
 func ServerSecrets(in *networking.ServerTLSSettings, m *mesh.Config) []FileSecret {
-	if ForwardsTLS(in) || UsesMeshIdentity(in) {
+	if IsTLSPassthrough(in) || UsesMeshIdentity(in) {
 		return nil
 	}
 	secrets := serverCertificates(in, m)
@@ -108,13 +108,14 @@ func gatewayMutualTLS(in *networking.ServerTLSSettings, http bool) *tlsv3.Downst
 func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.DownstreamTlsContext {
 	suites := in.CipherSuites
 	if len(suites) == 0 {
-		suites = m.TLS.GetCipherSuites()
+		suites = m.TLSDefaults.GetCipherSuites()
 	}
 	common := &tlsv3.CommonTlsContext{
 		AlpnProtocols: []string{"h2", "http/1.1"},
-		TlsParams: &tlsv3.TlsParameters{CipherSuites: model.CipherSuites(suites),
-			EcdhCurves:                model.Curves(m.TLS.GetEcdhCurves()),
-			TlsMinimumProtocolVersion: tlsVersion(in.MinProtocolVersion, lowestVersion(m.TLS)),
+		TlsParams: &tlsv3.TlsParameters{CipherSuites: model.SupportedCipherSuites(suites),
+			EcdhCurves: model.SupportedECDHCurves(m.TLSDefaults.GetEcdhCurves()),
+			TlsMinimumProtocolVersion: tlsVersion(in.MinProtocolVersion,
+				lowestVersion(m.TLSDefaults)),
 			TlsMaximumProtocolVersion: tlsVersion(in.MaxProtocolVersion,
 				tlsv3.TlsParameters_TLS_AUTO)},
 	}
@@ -145,7 +146,7 @@ func downstreamTLS(in *networking.ServerTLSSettings, m *mesh.Config) *tlsv3.Down
 func HasTLSVersion(in *networking.ServerTLSSettings, m *mesh.Config) bool {
 	return UsesMeshIdentity(in) ||
 		in.GetMinProtocolVersion() != networking.ServerTLSSettings_TLS_AUTO ||
-		lowestVersion(m.TLS) == tlsv3.TlsParameters_TLSv1_2 ||
+		lowestVersion(m.TLSDefaults) == tlsv3.TlsParameters_TLSv1_2 ||
 		tlsVersion(in.GetMaxProtocolVersion(),
 			tlsv3.TlsParameters_TLSv1_3) == tlsv3.TlsParameters_TLSv1_3
 }

@@ -25,13 +25,13 @@ type shadow struct {
 	host string
 	// first VirtualService with a route for a match, by the match's key and by its prefix (see
 	// prefixKey)
-	claimed  map[string]*model.Routing
+	claimed  map[string]*model.MergedVirtualService
 	problems []object.Problem
 }
 
 // add adds the routes of a VirtualService. It is called in order of precedence. Package validate
 // compares the routes of one VirtualService with each other.
-func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
+func (s *shadow) add(routing *model.MergedVirtualService, routes []ownRoute) {
 	var found []object.Problem
 	hidden := 0
 	for _, route := range routes {
@@ -49,7 +49,7 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 	}
 	s.problems = append(s.problems, found...)
 	if s.claimed == nil {
-		s.claimed = map[string]*model.Routing{}
+		s.claimed = map[string]*model.MergedVirtualService{}
 	}
 	for _, route := range routes {
 		keys := []string{matchKey(route.Match)}
@@ -67,14 +67,14 @@ func (s *shadow) add(routing *model.Routing, routes []ownRoute) {
 // fallsBack reports whether routing matches the host only by a pattern, while by, which has
 // precedence, names the host. The pattern is then meant for other hosts, so unreachable routes for
 // this host are no problem.
-func (s *shadow) fallsBack(routing, by *model.Routing) bool {
+func (s *shadow) fallsBack(routing, by *model.MergedVirtualService) bool {
 	return !slices.Contains(routing.Hosts, s.host) && slices.Contains(by.Hosts, s.host)
 }
 
 // claimedBy returns the VirtualService that has precedence and matches every request of a match, or
 // nil. Routes for all requests come last (see GatewayVirtualHost), so they can only shadow each
 // other.
-func (s *shadow) claimedBy(m *routev3.RouteMatch) *model.Routing {
+func (s *shadow) claimedBy(m *routev3.RouteMatch) *model.MergedVirtualService {
 	if by := s.claimed[matchKey(m)]; by != nil || isEverything(m) || m.CaseSensitive != nil {
 		return by
 	}
@@ -90,7 +90,8 @@ func (s *shadow) claimedBy(m *routev3.RouteMatch) *model.Routing {
 	return nil
 }
 
-func (s *shadow) problem(o *object.Object, field string, by *model.Routing) object.Problem {
+func (s *shadow) problem(o *object.Object, field string,
+	by *model.MergedVirtualService) object.Problem {
 	return o.Warning(field,
 		fmt.Sprintf("is never reached for host %s: %s at %s is older and counts", s.host,
 			by.Object.Key, by.Object.Position()),
@@ -102,14 +103,14 @@ func matchKey(m *routev3.RouteMatch) string {
 	if isEverything(m) {
 		m = everything()
 	}
-	return object.Wire(m)
+	return object.EncodeDeterministic(m)
 }
 
 // beside returns a key for all conditions of a request match except its path.
 func beside(m *routev3.RouteMatch) string {
 	other := proto.CloneOf(m)
 	other.PathSpecifier = nil
-	return object.Wire(other)
+	return object.EncodeDeterministic(other)
 }
 
 func prefixKey(beside, prefix string) string { return beside + "\x00" + prefix }

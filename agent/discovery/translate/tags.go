@@ -32,7 +32,7 @@ func (o *observer) tags(spec *model.Tracing) []*tracingv3.CustomTag {
 		all = append(all, tagOf(name, tag, tag.GetFormatter().GetValue()))
 	}
 	if len(spec.Tags) == 0 {
-		for name, tag := range o.world.Mesh().Tracing.GetCustomTags() {
+		for name, tag := range o.world.MeshConfig().Tracing.GetCustomTags() {
 			all = append(all, tagOf(name, tag, ""))
 		}
 	}

@@ -20,8 +20,8 @@ import (
 // Telemetry configures what the filters of listeners in one direction log and trace. The zero value
 // logs and traces nothing.
 type Telemetry struct {
-	// Logs are the access loggers of filters for requests and for connections.
-	Logs []*accesslogv3.AccessLog
+	// AccessLogs are the access loggers of filters for requests and for connections.
+	AccessLogs []*accesslogv3.AccessLog
 	// FailureLogCluster is the cluster of the service that receives log entries of failed requests;
 	// "": none
 	FailureLogCluster string
@@ -34,16 +34,16 @@ type Telemetry struct {
 
 // observer translates the Telemetries for the listeners of a proxy in one direction.
 type observer struct {
-	world *model.World
+	world *model.Mesh
 	node  model.Node
 	Telemetry
 }
 
-// Observe translates the Telemetries that apply to the listeners of a proxy in one direction. A
+// Telemetries translates the Telemetries that apply to the listeners of a proxy in one direction. A
 // provider that cannot be used is left out and reported.
-func Observe(w *model.World, node model.Node, mode model.Mode) Telemetry {
+func Telemetries(w *model.Mesh, node model.Node, mode model.TelemetryMode) Telemetry {
 	o := &observer{world: w, node: node}
-	o.FailureLogCluster = w.Mesh().AccessLog.FailureLogCluster
+	o.FailureLogCluster = w.MeshConfig().AccessLog.FailureLogCluster
 	o.logs(mode)
 	o.trace(mode)
 	if m := w.Metrics(node, mode); m != nil && m.Object != nil {
@@ -54,41 +54,42 @@ func Observe(w *model.World, node model.Node, mode model.Mode) Telemetry {
 	return o.Telemetry
 }
 
-// Same reports whether two values result in equal listeners.
-func (t *Telemetry) Same(other *Telemetry) bool {
-	return t.FailureLogCluster == other.FailureLogCluster && slices.EqualFunc(t.Logs, other.Logs,
+// Equal reports whether two values result in equal listeners.
+func (t *Telemetry) Equal(other *Telemetry) bool {
+	return t.FailureLogCluster == other.FailureLogCluster && slices.EqualFunc(t.AccessLogs,
+		other.AccessLogs,
 		func(a, b *accesslogv3.AccessLog) bool { return proto.Equal(a, b) }) &&
 		t.tracing.same(other.tracing) && slices.Equal(t.Origins, other.Origins)
 }
 
 // logs adds the access loggers. As in Istio, the log of MeshConfig is written only if no Telemetry
 // or default provider sets one. The log of [telemetry] is always written.
-func (o *observer) logs(mode model.Mode) {
+func (o *observer) logs(mode model.TelemetryMode) {
 	configured := false
 	for _, l := range o.world.AccessLogging(o.node, mode) {
 		logger, ok := o.logger(l)
 		configured = configured || ok
 		if logger != nil && !l.Disabled {
-			o.Logs = append(o.Logs, logger)
+			o.AccessLogs = append(o.AccessLogs, logger)
 		}
 		if ok && l.Object != nil {
 			o.Origins = append(o.Origins, l.Object.Origin())
 		}
 	}
-	m := o.world.Mesh()
-	if m.AccessLog.File == "" || configured && !m.AccessLog.Local {
+	m := o.world.MeshConfig()
+	if m.AccessLog.File == "" || configured && !m.AccessLog.SetOnHost {
 		return
 	}
 	// the format was validated with the configuration
 	if logger, err := fileLogger(m.AccessLog); err == nil {
-		o.Logs = append([]*accesslogv3.AccessLog{logger}, o.Logs...)
+		o.AccessLogs = append([]*accesslogv3.AccessLog{logger}, o.AccessLogs...)
 	}
 }
 
 // logger returns the access logger of a provider. It reports false, and a problem, if the provider
 // cannot be used.
 func (o *observer) logger(l model.AccessLogging) (*accesslogv3.AccessLog, bool) {
-	provider := o.world.Mesh().FindProvider(l.Provider)
+	provider := o.world.MeshConfig().FindProvider(l.Provider)
 	logger, why := o.accessLogger(provider)
 	if provider == nil {
 		why = fmt.Sprintf("MeshConfig has no provider %q", l.Provider)
@@ -138,7 +139,7 @@ func (o *observer) cluster(service string, port uint32) (cluster, host, why stri
 // loggers returns the access loggers of a filter. The logger of failures is the last one, because
 // EnvoyFilters may refer to the others by index.
 func (t *Telemetry) loggers(what logged) []*accesslogv3.AccessLog {
-	all := slices.Clip(t.Logs)
+	all := slices.Clip(t.AccessLogs)
 	if t.FailureLogCluster != "" {
 		all = append(all, failures(t.FailureLogCluster, what))
 	}
@@ -153,7 +154,7 @@ func (t *Telemetry) addTo(manager *hcmv3.HttpConnectionManager) {
 
 // unmatched makes a listener log the connections that no filter chain matches, as istiod does.
 func (t *Telemetry) unmatched(l *listenerv3.Listener) {
-	for _, log := range t.Logs {
+	for _, log := range t.AccessLogs {
 		l.AccessLog = append(l.AccessLog, &accesslogv3.AccessLog{Name: log.Name,
 			ConfigType: log.ConfigType, Filter: both(noRoute(), log.Filter)})
 	}

@@ -35,11 +35,11 @@ func FuzzObserve(f *testing.F) {
 		if w == nil || m == nil {
 			return
 		}
-		w.SetMesh(m)
+		w.SetMeshConfig(m)
 		node := model.Node{Type: model.Sidecar, Namespace: "shop",
 			Labels: spec.GetSelector().GetMatchLabels()}
-		for _, mode := range []model.Mode{model.ClientMode, model.ServerMode} {
-			for _, p := range translate.Observe(w, node, mode).Problems {
+		for _, mode := range []model.TelemetryMode{model.ClientMode, model.ServerMode} {
+			for _, p := range translate.Telemetries(w, node, mode).Problems {
 				if strings.Contains(p.Message, "would refuse") {
 					t.Errorf("%s\n%s\n%s", p, text, config)
 				}

@@ -20,23 +20,23 @@ import (
 // spacedClaims are claims whose text contains a list separated by spaces, as in Istio.
 var spacedClaims = []string{"permission", "scope"}
 
-// Tokens holds the filter for the RequestAuthentications of a proxy. The filter follows external
-// authorizers and precedes the other AuthorizationPolicies.
-type Tokens struct {
+// JWTFilters holds the filter for the RequestAuthentications of a proxy. The filter follows
+// external authorizers and precedes the other AuthorizationPolicies.
+type JWTFilters struct {
 	// HTTP filters; empty if no RequestAuthentication of the proxy has rules
-	Requests []*hcmv3.HttpFilter
+	Filters  []*hcmv3.HttpFilter
 	Origins  []resource.Origin
 	Problems []object.Problem
 }
 
-// Authenticate translates the RequestAuthentications of a proxy. If Envoy would refuse the result,
-// every request is refused.
-func Authenticate(w *model.World, node model.Node) Tokens {
+// RequestAuthentications translates the RequestAuthentications of a proxy. If Envoy would refuse
+// the result, every request is refused.
+func RequestAuthentications(w *model.Mesh, node model.Node) JWTFilters {
 	rules := w.JWTRules(node)
 	if len(rules) == 0 {
-		return Tokens{}
+		return JWTFilters{}
 	}
-	var out Tokens
+	var out JWTFilters
 	for _, rule := range rules {
 		out.Origins = append(out.Origins, rule.Object.Origin())
 	}
@@ -44,14 +44,14 @@ func Authenticate(w *model.World, node model.Node) Tokens {
 	config := verifyTokens(rules, w.KeySet, node.Type == model.Router)
 	if err := config.Validate(); err != nil {
 		for _, rule := range rules {
-			out.Problems = append(out.Problems, rule.Object.Problem(object.Finding{
+			out.Problems = append(out.Problems, rule.Object.NewProblem(object.Finding{
 				Field: rule.Field, Severity: condition.Error,
 				Message: "the proxy denies all requests, as Envoy would refuse the rules: " +
 					err.Error(), Fix: "correct the value it names"}))
 		}
 		config = refuseRequests()
 	}
-	out.Requests = []*hcmv3.HttpFilter{httpFilter(rbac.TokenFilter, config)}
+	out.Filters = []*hcmv3.HttpFilter{httpFilter(rbac.TokenFilter, config)}
 	return out
 }
 
@@ -89,7 +89,7 @@ func refuseRequests() *jwtv3.JwtAuthentication {
 	const name = "none"
 	return &jwtv3.JwtAuthentication{
 		Providers: map[string]*jwtv3.JwtProvider{name: provider(model.JWTRule{
-			JWTRule: &security.JWTRule{}}, jwks.NoKeys(), false)},
+			JWTRule: &security.JWTRule{}}, jwks.UnusableKeySet(), false)},
 		Rules: []*jwtv3.RequirementRule{{Match: everything(),
 			RequirementType: &jwtv3.RequirementRule_Requires{Requires: &jwtv3.JwtRequirement{
 				RequiresType: &jwtv3.JwtRequirement_ProviderName{ProviderName: name}}}}}}

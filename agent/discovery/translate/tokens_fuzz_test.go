@@ -31,7 +31,7 @@ func FuzzAuthenticate(f *testing.F) {
 		}
 		w.KeySetSources()
 		node := model.Node{Namespace: "shop", Labels: spec.GetSelector().GetMatchLabels()}
-		for _, p := range translate.Authenticate(w, node).Problems {
+		for _, p := range translate.RequestAuthentications(w, node).Problems {
 			t.Errorf("%s\n%s", p, text)
 		}
 	})

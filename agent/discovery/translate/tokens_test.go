@@ -15,17 +15,17 @@ import (
 func TestAuthenticate(t *testing.T) {
 	meshtest.Golden(t, "testdata/tokens/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
-			tokens := translate.Authenticate(m.World, proxy)
-			if len(tokens.Problems) > 0 || len(tokens.Requests) != 1 {
-				t.Fatalf("%d filters, %v", len(tokens.Requests), tokens.Problems)
+			tokens := translate.RequestAuthentications(m.Mesh, proxy)
+			if len(tokens.Problems) > 0 || len(tokens.Filters) != 1 {
+				t.Fatalf("%d filters, %v", len(tokens.Filters), tokens.Problems)
 			}
 			config := &jwtv3.JwtAuthentication{}
-			if err := tokens.Requests[0].GetTypedConfig().UnmarshalTo(config); err != nil {
+			if err := tokens.Filters[0].GetTypedConfig().UnmarshalTo(config); err != nil {
 				t.Fatal(err)
 			}
 			for _, provider := range config.Providers {
 				keys := provider.GetLocalJwks().GetSpecifier().(*corev3.DataSource_InlineString)
-				if keys.InlineString == jwks.NoKeys() {
+				if keys.InlineString == jwks.UnusableKeySet() {
 					keys.InlineString = "no keys"
 				}
 			}

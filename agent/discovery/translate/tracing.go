@@ -54,8 +54,8 @@ func (t *tracing) same(other *tracing) bool {
 
 // trace adds the tracing. As in Istio, enableTracing of MeshConfig makes spans for the bootstrap's
 // tracer only where neither a Telemetry nor a default provider sets tracing.
-func (o *observer) trace(mode model.Mode) {
-	m, spec := o.world.Mesh(), o.world.Tracing(o.node, mode)
+func (o *observer) trace(mode model.TelemetryMode) {
+	m, spec := o.world.MeshConfig(), o.world.Tracing(o.node, mode)
 	if spec == nil {
 		if m.EnableTracing {
 			istioTags := m.Tracing.GetEnableIstioTags()
@@ -93,7 +93,7 @@ func (o *observer) trace(mode model.Mode) {
 // which requests get spans, and Envoy does not.
 func (o *observer) traced(spec *model.Tracing, manager *hcmv3.HttpConnectionManager_Tracing,
 	sampler bool) *tracing {
-	settings := o.world.Mesh().Tracing
+	settings := o.world.MeshConfig().Tracing
 	share := defaultSampling
 	switch {
 	case sampler:

@@ -105,7 +105,8 @@ transportSocket:
 		t.Run(name, func(t *testing.T) {
 			m, _ := meshtest.New(t, test.mesh)
 			s := m.Service("web.test", meshtest.Namespace)
-			out := translate.ServiceClusters(m.Mesh(), s, m.Rule(s, sidecar), sidecar)
+			out := translate.ServiceClusters(m.MeshConfig(), s, m.DestinationRule(s, sidecar),
+				sidecar)
 			if len(out.Problems) > 0 {
 				t.Errorf("%v", out.Problems)
 			}
@@ -210,12 +211,12 @@ routes:
 	} {
 		t.Run(name, func(t *testing.T) {
 			m, _ := meshtest.New(t, test.mesh)
-			r := &translate.Router{World: m.World, Node: sidecar, Port: 80,
-				Gateways:     []string{model.MeshGateway},
-				OtherService: func(string) *model.Service { return nil },
-				IsNamed:      func(string) bool { return false }}
+			r := &translate.RouteTranslator{Mesh: m.Mesh, Node: sidecar, Port: 80,
+				Gateways:              []string{model.MeshGateway},
+				ServiceOnSameListener: func(string) *model.Service { return nil },
+				HasOwnVirtualService:  func(string) bool { return false }}
 			host, _ := r.ServiceVirtualHost("web.test", m.Service("web.test", meshtest.Namespace),
-				m.RequestRoutings("web.test", meshtest.Namespace))
+				m.HTTPVirtualServices("web.test", meshtest.Namespace))
 			if len(host.Problems) > 0 {
 				t.Errorf("%v", host.Problems)
 			}

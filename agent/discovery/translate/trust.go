@@ -14,5 +14,5 @@ const proxyConfigName = "mesh"
 // own, in the form in which istiod serves it to agents. The resource exists even without
 // certificates, so that the last one can be removed.
 func ProxyConfig(m *mesh.Config) (*resource.Resource, error) {
-	return resource.New(proxyConfigName, &meshapi.ProxyConfig{CaCertificatesPem: m.Authorities})
+	return resource.New(proxyConfigName, &meshapi.ProxyConfig{CaCertificatesPem: m.TrustedCAs})
 }

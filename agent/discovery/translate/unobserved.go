@@ -14,18 +14,18 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// Unobserved returns a listener without the effects of Telemetries and default providers: it only
-// logs to the files of the host and of MeshConfig. If there are none, it returns r itself.
-func Unobserved(w *model.World, r *resource.Resource) *resource.Resource {
+// WithoutTelemetry returns a listener without the effects of Telemetries and default providers: it
+// only logs to the files of the host and of MeshConfig. If there are none, it returns r itself.
+func WithoutTelemetry(w *model.Mesh, r *resource.Resource) *resource.Resource {
 	l := &listenerv3.Listener{}
 	if proto.Unmarshal(r.EncodedMessage(), l) != nil {
 		return r
 	}
-	m := w.Mesh()
+	m := w.MeshConfig()
 	base := &Telemetry{FailureLogCluster: m.AccessLog.FailureLogCluster}
 	if m.AccessLog.File != "" {
 		if log, err := fileLogger(m.AccessLog); err == nil {
-			base.Logs = []*accesslogv3.AccessLog{log}
+			base.AccessLogs = []*accesslogv3.AccessLog{log}
 		}
 	}
 	if len(l.AccessLog) > 0 {

@@ -13,11 +13,11 @@ import (
 // reportUnused reports settings of a DestinationRule for ports that the service does not have, or
 // that have no effect. It skips rules for wildcard hosts, which may match services with different
 // ports.
-func (out *Clusters) reportUnused(service *model.Service, rule *model.Rule) {
+func (out *Clusters) reportUnused(service *model.Service, rule *model.MergedDestinationRule) {
 	if rule == nil || model.IsWildcard(rule.Host) {
 		return
 	}
-	out.reportUnusedPolicy(service, rule.PolicyOf, "trafficPolicy", rule.Policy)
+	out.reportUnusedPolicy(service, rule.PolicyObject, "trafficPolicy", rule.Policy)
 	for _, s := range rule.Subsets {
 		out.reportUnusedPolicy(service, s.Object, fmt.Sprintf("subsets[%d].trafficPolicy", s.Index),
 			s.TrafficPolicy)

@@ -20,12 +20,12 @@ import (
 // VirtualHost is one encoded virtual host. Route configurations with thousands of virtual hosts are
 // assembled from these, most of which have not changed.
 type VirtualHost struct {
-	Host      string // domain, or pattern of domains
-	Encoded   []byte // encoded envoy.config.route.v3.VirtualHost; nil if it is invalid
-	Origins   []resource.Origin
-	Routes    []resource.Origin // origins of its routes, in order; nil: those in Origins
-	Problems  []object.Problem
-	HostsRead []string // sorted hosts whose service or DestinationRule was read
+	Host         string // domain, or pattern of domains
+	Encoded      []byte // encoded envoy.config.route.v3.VirtualHost; nil if it is invalid
+	Origins      []resource.Origin
+	RouteOrigins []resource.Origin // origins of its routes, in order; nil: those in Origins
+	Problems     []object.Problem
+	HostsRead    []string // sorted hosts whose service or DestinationRule was read
 }
 
 // virtualHostName returns Istio's name of a virtual host: host:port.
@@ -34,8 +34,8 @@ func virtualHostName(host string, port uint32) string { return fmt.Sprintf("%s:%
 // ServiceVirtualHost returns the virtual host of sidecars for a host and port. Its routes are those
 // of the first VirtualService with a route for both, which it also returns, else one to the
 // service. It returns nil if there is neither.
-func (r *Router) ServiceVirtualHost(host string, service *model.Service,
-	routings []*model.Routing) (*VirtualHost, *model.Routing) {
+func (r *RouteTranslator) ServiceVirtualHost(host string, service *model.Service,
+	routings []*model.MergedVirtualService) (*VirtualHost, *model.MergedVirtualService) {
 	r.begin()
 	for _, routing := range routings {
 		if routes := r.routes(routing); len(routes) > 0 {
@@ -53,7 +53,7 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 		return nil, nil
 	}
 	route := r.defaultRoute(host, r.hashPolicy(r.service(host), r.Port, ""))
-	if service.Port(r.Port).IsDynamic() {
+	if service.Port(r.Port).IsDynamicDNS() {
 		resolvesHost(route, r.Port)
 	}
 	return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service),
@@ -62,11 +62,12 @@ func (r *Router) ServiceVirtualHost(host string, service *model.Service,
 
 // addresses returns the addresses of a service (nil: none) that are domains of its virtual host in
 // addition to its host.
-func (r *Router) addresses(service *model.Service) []string {
+func (r *RouteTranslator) addresses(service *model.Service) []string {
 	if service == nil {
 		return nil
 	}
-	domains := r.World.Addresses(service, r.Port, r.IsNamed, r.OtherService)
+	domains := r.Mesh.ServiceAddresses(service, r.Port, r.HasOwnVirtualService,
+		r.ServiceOnSameListener)
 	for i, address := range domains {
 		if strings.Contains(address, ":") {
 			domains[i] = "[" + address + "]"
@@ -78,7 +79,7 @@ func (r *Router) addresses(service *model.Service) []string {
 // GatewayVirtualHost returns how a gateway routes requests to a host: by the routes of all
 // VirtualServices, oldest first, with routes for all requests last. If redirect is set, every
 // request is redirected to https.
-func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
+func (r *RouteTranslator) GatewayVirtualHost(host string, routings []*model.MergedVirtualService,
 	redirect bool) *VirtualHost {
 	r.begin()
 	out := &routev3.VirtualHost{}
@@ -113,15 +114,16 @@ func (r *Router) GatewayVirtualHost(host string, routings []*model.Routing,
 	return r.finish(host, out, routeOrigins, objects...)
 }
 
-func (r *Router) finish(host string, message *routev3.VirtualHost, routes []resource.Origin,
+func (r *RouteTranslator) finish(host string, message *routev3.VirtualHost,
+	routes []resource.Origin,
 	from ...*object.Object) *VirtualHost {
 	message.Name = virtualHostName(host, r.Port)
 	message.Domains = append([]string{host}, message.Domains...)
-	if r.WithPorts {
+	if r.DomainsWithPorts {
 		message.Domains = withPort(message.Domains, r.Port)
 	}
 	message.IncludeRequestAttemptCount = true
-	out := &VirtualHost{Host: host, Routes: routes}
+	out := &VirtualHost{Host: host, RouteOrigins: routes}
 	for _, o := range from {
 		out.Origins = append(out.Origins, o.Origin())
 	}

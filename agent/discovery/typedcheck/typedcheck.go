@@ -37,7 +37,7 @@ func check(config typedconfig.Config) []typedconfig.Finding {
 	var findings []typedconfig.Finding
 	for _, p := range problems {
 		findings = append(findings, typedconfig.Finding{Field: p.Field, Severity: p.Severity,
-			Message: p.Message, Fix: p.Fix, Unknown: p.UnknownField})
+			Message: p.Message, Fix: p.Fix, UnknownField: p.UnknownField})
 	}
 	for _, f := range unlinked {
 		findings = append(findings, unknownType(f.Field, f.Type))

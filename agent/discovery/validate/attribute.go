@@ -66,7 +66,7 @@ const longestTemplate = 256 // Envoy's limit for the length of a path template, 
 // segments. Envoy 1.40 crashes on a template that does not begin with a slash or has an empty
 // segment.
 func (c *checker) pathTemplate(field, text string) {
-	if !rbac.IsTemplate(text) && !strings.ContainsAny(text, "{}") {
+	if !rbac.IsPathTemplate(text) && !strings.ContainsAny(text, "{}") {
 		return
 	}
 	const fix = "write {*} for one segment, {**} for any number of segments, once and after all {*}"

@@ -191,11 +191,11 @@ func (c *checker) condition(field string, when *security.Condition, custom bool)
 	case key == "":
 		c.fail(field+".key", "is missing", "write an attribute such as source.ip")
 		return
-	case !rbac.SupportsKey(key):
+	case !rbac.IsConditionKey(key):
 		c.fail(field+".key", fmt.Sprintf("there is no attribute %q", key),
 			"write one of Istio's reference of authorization policy conditions")
 		return
-	case rbac.IsNamedKey(key):
+	case rbac.KeyHasName(key):
 		c.named(field+".key", key)
 	}
 	if custom && (whichCustomLacks[strings.TrimPrefix(key, "source.")+"s"] ||

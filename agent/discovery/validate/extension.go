@@ -47,7 +47,7 @@ func (c *checker) wasmPlugin(p *extensions.WasmPlugin) {
 
 // openGuard notes that an extension that restricts access lets requests pass when it fails.
 func (c *checker) openGuard(at string, spec proto.Message, on extensions.FailStrategy) {
-	if on == extensions.FailStrategy_FAIL_OPEN && object.SpecRestricts(spec) {
+	if on == extensions.FailStrategy_FAIL_OPEN && object.SpecRestrictsAccess(spec) {
 		c.findings = append(c.findings, object.Finding{Field: at + "failStrategy",
 			Severity: condition.Info, Message: "what the extension is for passes unchecked when " +
 				"its code fails; without its code everything is denied", Fix: "write FAIL_CLOSE to " +

@@ -28,7 +28,7 @@ func readOne(t *testing.T, kind, spec string, check func(*object.Object) []objec
 	switch {
 	case object.Kind(kind).IsExtension():
 		group, version = "extensions", "v1alpha1"
-	case object.Kind(kind).Restricts():
+	case object.Kind(kind).CanRestrictAccess():
 		group = "security"
 	case object.Kind(kind) == object.Telemetry:
 		group = "telemetry"

@@ -113,13 +113,13 @@ func (c *checker) keySetURI(field, text string) {
 }
 
 func (c *checker) inlineKeys(field, text string) {
-	found, err := jwks.ParseInline(text)
+	found, err := jwks.ParseInlineKeySet(text)
 	switch {
 	case err != nil:
 		c.fail(field, err.Error(), "write the JSON Web Key Set of the issuer")
-	case found.Single:
+	case found.IsSingleKey:
 		c.warn(field, `is one key and no set: all tokens are refused`, `write {"keys": [KEY]}`)
-	case found.Private:
+	case found.HasPrivateKeys:
 		c.warn(field, "has a private or symmetric key, with which others can sign tokens",
 			"write the public key")
 	}

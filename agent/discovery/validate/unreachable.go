@@ -56,7 +56,7 @@ func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
 	}
 	for i, match := range matches {
 		path := fmt.Sprintf("%s.match[%d]", field, i)
-		by := r.same[object.Wire(match)]
+		by := r.same[object.EncodeDeterministic(match)]
 		if request, ok := proto.Message(match).(*networking.HTTPMatchRequest); ok && by == "" {
 			by = r.request(path, request)
 		}
@@ -64,7 +64,7 @@ func reach[M proto.Message](c *checker, r *reached, field string, matches []M) {
 			c.warn(path, fmt.Sprintf("cannot be met: %s takes all that it takes", by),
 				"move it up or remove it")
 		}
-		r.same[object.Wire(match)] = path
+		r.same[object.EncodeDeterministic(match)] = path
 	}
 }
 
@@ -87,7 +87,7 @@ func (r *reached) request(field string, m *networking.HTTPMatchRequest) string {
 		return ""
 	}
 	keys := []string{""}
-	if key := object.Wire(beside); key != "" {
+	if key := object.EncodeDeterministic(beside); key != "" {
 		keys = append(keys, key)
 	}
 	for _, key := range keys {

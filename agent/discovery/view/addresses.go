@@ -10,7 +10,7 @@ import (
 
 // addressUser returns what uses an address and port: the HTTP proxy of MeshConfig, or a user that
 // otherUser returns; "" if it is free. Services get no listener on an address in use.
-func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
+func (s *sidecar) addressUser(v *ProxyView, at bindAddress, number uint32) string {
 	for _, p := range s.proxies {
 		if p.OfMesh && p.Port == number && mesh.SameAddress(at.address, loopback) {
 			return "the HTTP proxy of MeshConfig (proxyHttpPort)"
@@ -21,16 +21,17 @@ func (s *sidecar) addressUser(v *View, at bindAddress, number uint32) string {
 
 // otherUser returns what uses an address and port: a Sidecar's ingress listener, a capture port, a
 // listener of the agent, or one of Envoy's bootstrap.
-func (s *sidecar) otherUser(v *View, at bindAddress, number uint32) string {
+func (s *sidecar) otherUser(v *ProxyView, at bindAddress, number uint32) string {
 	address := at.address
 	if d, ok := s.inbound.own[number]; ok && mesh.SameAddress(d.Bind, address) {
 		return fmt.Sprintf("%s of %s at %s", d.field, d.object.Key, d.object.Position())
 	}
-	if v.node.Captured() && (mesh.IsUnspecified(address) || !at.captured) &&
-		slices.Contains([]uint32{v.world.Mesh().OutboundPort, v.world.Mesh().InboundPort}, number) {
+	if v.node.IsIntercepted() && (mesh.IsUnspecified(address) || !at.captured) &&
+		slices.Contains([]uint32{v.world.MeshConfig().OutboundPort,
+			v.world.MeshConfig().InboundPort}, number) {
 		return "the proxy itself, which takes captured connections there"
 	}
-	return v.world.Mesh().ReservedBy(address, number, at.captured)
+	return v.world.MeshConfig().ReservedBy(address, number, at.captured)
 }
 
 // addressInUse returns a problem for every service of the group: the address of its listener is in
@@ -47,9 +48,9 @@ func (l listenerGroup) addressInUse(number uint32, by string) []object.Problem {
 }
 
 // reserved returns a problem if a capture port, the agent or Envoy's bootstrap uses the port.
-func (d inboundPort) reserved(v *View) *object.Problem {
-	m, message := v.world.Mesh(), ""
-	if v.node.Captured() && (d.Port == m.InboundPort || d.Port == m.OutboundPort &&
+func (d inboundPort) reserved(v *ProxyView) *object.Problem {
+	m, message := v.world.MeshConfig(), ""
+	if v.node.IsIntercepted() && (d.Port == m.InboundPort || d.Port == m.OutboundPort &&
 		mesh.IsUnspecified(d.Bind)) {
 		message = fmt.Sprintf(
 			"port %d is the proxy's own, which takes captured connections there: nothing else "+

@@ -7,11 +7,11 @@ import (
 )
 
 // authorities publishes the mesh's trusted CA certificates if the mesh config has changed.
-func (v *View) authorities() {
-	if v.published == v.world.Mesh() {
+func (v *ProxyView) authorities() {
+	if v.published == v.world.MeshConfig() {
 		return
 	}
-	v.published = v.world.Mesh()
+	v.published = v.world.MeshConfig()
 	config, err := translate.ProxyConfig(v.published)
 	if err != nil { // never happens, because meshfile has validated the certificates
 		v.report("authorities",

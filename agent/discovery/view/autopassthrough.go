@@ -17,7 +17,7 @@ type autoPassthrough struct {
 }
 
 // update determines the routes of hosts, and reports whether some changed.
-func (a *autoPassthrough) update(v *View, hosts map[string]struct{}) (changed bool) {
+func (a *autoPassthrough) update(v *ProxyView, hosts map[string]struct{}) (changed bool) {
 	for host := range hosts {
 		now := a.route(v, host)
 		changed = changed || !slices.EqualFunc(a.routes[host], now, translate.ConnectionRoute.Equal)
@@ -30,15 +30,15 @@ func (a *autoPassthrough) update(v *View, hosts map[string]struct{}) (changed bo
 	return changed
 }
 
-func (a *autoPassthrough) route(v *View, host string) []translate.ConnectionRoute {
+func (a *autoPassthrough) route(v *ProxyView, host string) []translate.ConnectionRoute {
 	service := v.world.Service(host, v.node.Namespace)
 	if service == nil || !slices.ContainsFunc(a.servers, func(s server) bool {
 		return s.serves(service)
 	}) {
 		return nil
 	}
-	router := &translate.Router{World: v.world, Node: v.node}
-	return router.PassedConnections(service)
+	router := &translate.RouteTranslator{Mesh: v.world, Node: v.node}
+	return router.AutoPassthroughRoutes(service)
 }
 
 // serves reports whether a server with AUTO_PASSTHROUGH has the host and namespace of a service.
@@ -54,7 +54,7 @@ func (s server) serves(service *model.Service) bool {
 
 // addAuto adds a filter chain for each route of the listener's servers with AUTO_PASSTHROUGH.
 func (c *connections) addAuto(a *autoPassthrough) error {
-	if len(c.view.guards.Connections) > 0 && len(a.routes) > 0 {
+	if len(c.view.guards.RBACNetwork) > 0 && len(a.routes) > 0 {
 		c.problems = append(c.problems, a.servers[0].problem("tls.mode",
 			"no AuthorizationPolicy applies to connections that AUTO_PASSTHROUGH passes on, as in Istio",
 			"have the proxies of the services apply the policies"))
@@ -70,7 +70,7 @@ func (c *connections) addAuto(a *autoPassthrough) error {
 			if err != nil {
 				return err
 			}
-			c.chains = append(c.chains, translate.GatewayChain{Name: route.ServerNames[0],
+			c.chains = append(c.chains, translate.GatewayFilterChain{Name: route.ServerNames[0],
 				Filters: filters, ServerNames: route.ServerNames, DetectHTTP: true})
 			c.origin(route)
 		}
@@ -79,14 +79,14 @@ func (c *connections) addAuto(a *autoPassthrough) error {
 }
 
 // passed publishes the clusters that the router's servers with AUTO_PASSTHROUGH forward to.
-func (r *router) passed(v *View, hosts map[string]struct{}) {
+func (r *router) passed(v *ProxyView, hosts map[string]struct{}) {
 	for host := range hosts {
 		unit, service := "passed/"+host, v.world.Service(host, v.node.Namespace)
 		if service == nil || !r.auto {
 			v.put(unit)
 			continue
 		}
-		v.put(unit, translate.PassthroughClusters(v.world.Mesh(), service,
-			v.world.Rule(service, v.node), v.node)...)
+		v.put(unit, translate.PassthroughClusters(v.world.MeshConfig(), service,
+			v.world.DestinationRule(service, v.node), v.node)...)
 	}
 }

@@ -16,8 +16,8 @@ type publishedExtension struct {
 }
 
 // extend publishes the configurations of extensions that a change affects.
-func (v *View) extend(touched model.Touched) {
-	if !v.guards.extended && !touched.Modules {
+func (v *ProxyView) extend(touched model.ChangeSummary) {
+	if !v.guards.extended && !touched.ModulesChanged {
 		return
 	}
 	before := v.extensions
@@ -52,11 +52,11 @@ func (v *View) extend(touched model.Touched) {
 
 // extension returns the configuration of an extension to publish. It returns nil if the published
 // one stays in force: it is equal, or the module of the changed extension is still missing.
-func (v *View) extension(e model.Extension, before publishedExtension) (*resource.Resource,
+func (v *ProxyView) extension(e model.Extension, before publishedExtension) (*resource.Resource,
 	publishedExtension, []object.Problem) {
 	now := publishedExtension{object: e.Object, connections: e.IsNetworkFilter()}
 	problem := func(severity condition.Severity, field, message, fix string) []object.Problem {
-		return []object.Problem{e.Object.Problem(object.Finding{Field: field, Severity: severity,
+		return []object.Problem{e.Object.NewProblem(object.Finding{Field: field, Severity: severity,
 			Message: message, Fix: fix})}
 	}
 	refused := func(err error) []object.Problem {
@@ -67,7 +67,7 @@ func (v *View) extension(e model.Extension, before publishedExtension) (*resourc
 		if now == before {
 			return nil, now, nil
 		}
-		r, err := translate.Script(e)
+		r, err := translate.LuaExtension(e)
 		if err != nil {
 			return nil, before, refused(err)
 		}

@@ -13,9 +13,9 @@ import (
 // connections collects how a gateway's listener routes connections that are not parsed as HTTP.
 type connections struct {
 	listener *gatewayListener
-	view     *View
-	passed   translate.ChainMatches // routes of TLS that the servers do not terminate
-	chains   []translate.GatewayChain
+	view     *ProxyView
+	passed   translate.FilterChainMatches // routes of TLS that the servers do not terminate
+	chains   []translate.GatewayFilterChain
 	origins  []resource.Origin
 	problems []object.Problem
 	reads    map[string]struct{}
@@ -23,11 +23,12 @@ type connections struct {
 
 // add adds the routes of a server.
 func (c *connections) add(s server) error {
-	router := &translate.Router{World: c.view.world, Node: c.view.node,
+	router := &translate.RouteTranslator{Mesh: c.view.world, Node: c.view.node,
 		Gateways: []string{s.gateway()}, Port: s.spec.Port.Number, TLS: s.class() == model.TLS}
-	own := translate.ChainMatches{}
+	own := translate.FilterChainMatches{}
 	before, said := len(c.passed.Routes), false
-	for _, routing := range c.view.world.GatewayRoutings(s.gateway(), c.view.node.Namespace) {
+	for _, routing := range c.view.world.GatewayVirtualServices(s.gateway(),
+		c.view.node.Namespace) {
 		if len(s.meet(routing)) == 0 {
 			continue
 		}
@@ -97,7 +98,7 @@ func (c *connections) chain(s server, route translate.ConnectionRoute) error {
 	if err != nil {
 		return err
 	}
-	chain := translate.GatewayChain{Filters: filters}
+	chain := translate.GatewayFilterChain{Filters: filters}
 	switch {
 	case s.isPassthrough():
 		chain.ServerNames = route.ServerNames

@@ -59,19 +59,19 @@ func (l *gatewayListener) join(s server) *object.Problem {
 }
 
 // reconcile publishes the listener again if a change affects it.
-func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched) {
+func (l *gatewayListener) reconcile(v *ProxyView, name string, touched model.ChangeSummary) {
 	stale := l.dirty || v.guards.changed || slices.ContainsFunc(l.servers, func(s server) bool {
 		_, ok := touched.RoutedGateways[s.gateway()]
 		return ok && !s.routesRequests()
 	})
 	for host := range l.reads {
-		_, ok := touched.Hosts[host]
+		_, ok := touched.ChangedHosts[host]
 		stale = stale || ok
 	}
 	if len(l.auto.servers) > 0 {
-		hosts := touched.Hosts
+		hosts := touched.ChangedHosts
 		if l.dirty {
-			hosts = v.world.AllTouched().Hosts
+			hosts = v.world.EverythingChanged().ChangedHosts
 		}
 		changed := l.auto.update(v, hosts)
 		stale = stale || changed
@@ -82,9 +82,9 @@ func (l *gatewayListener) reconcile(v *View, name string, touched model.Touched)
 }
 
 // publish translates and publishes the listener.
-func (l *gatewayListener) publish(v *View, name string) {
+func (l *gatewayListener) publish(v *ProxyView, name string) {
 	l.dirty = false
-	if by := v.world.Mesh().ReservedBy(l.bind, l.port, false); by != "" {
+	if by := v.world.MeshConfig().ReservedBy(l.bind, l.port, false); by != "" {
 		l.addressInUse(v, name, by)
 		return
 	}
@@ -92,7 +92,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 	var origins []resource.Origin
 	for _, s := range l.servers {
 		origins = append(origins, s.origin())
-		if !s.isPassthrough() && !translate.HasTLSVersion(s.spec.Tls, v.world.Mesh()) {
+		if !s.isPassthrough() && !translate.HasTLSVersion(s.spec.Tls, v.world.MeshConfig()) {
 			c.problems = append(c.problems, s.problem("tls.maxProtocolVersion",
 				fmt.Sprintf("%s is below the minimum of the mesh (tlsDefaults): no client can "+
 					"connect", s.spec.Tls.MaxProtocolVersion),
@@ -107,12 +107,12 @@ func (l *gatewayListener) publish(v *View, name string) {
 			c.problems = append(c.problems, problem)
 		case s.isAuto(): // addAuto adds chains for all servers with AUTO_PASSTHROUGH
 		case s.class() == model.HTTP:
-			c.chains = []translate.GatewayChain{{RouteName: s.routeName()}}
+			c.chains = []translate.GatewayFilterChain{{RouteName: s.routeName()}}
 		case s.routesRequests():
 			names, problems := s.serverNames()
 			c.problems = append(c.problems, problems...)
 			if len(names) > 0 {
-				c.chains = append(c.chains, translate.GatewayChain{Name: s.routeName(),
+				c.chains = append(c.chains, translate.GatewayFilterChain{Name: s.routeName(),
 					RouteName: s.routeName(), StatPrefix: s.spec.Name, ServerNames: names,
 					TLS: s.spec.Tls})
 			}
@@ -135,8 +135,8 @@ func (l *gatewayListener) publish(v *View, name string) {
 	var listener *resource.Resource
 	if len(c.chains) > 0 {
 		var err error
-		if listener, err = translate.GatewayListener(l.bind, l.port, c.chains, v.world.Mesh(),
-			v.guards.Guards, v.metrics(model.ClientMode), &v.telemetry.client,
+		if listener, err = translate.GatewayListener(l.bind, l.port, c.chains, v.world.MeshConfig(),
+			v.guards.SecurityFilters, v.metrics(model.ClientMode), &v.telemetry.client,
 			append(origins, c.origins...)...); err != nil {
 			c.problems = append(c.problems, l.servers[0].problem("port",
 				"Envoy would refuse the listener: "+err.Error(), ""))
@@ -147,7 +147,7 @@ func (l *gatewayListener) publish(v *View, name string) {
 }
 
 // addressInUse reports for every server of the listener that its address is in use.
-func (l *gatewayListener) addressInUse(v *View, name, by string) {
+func (l *gatewayListener) addressInUse(v *ProxyView, name, by string) {
 	var problems []object.Problem
 	for _, s := range l.servers {
 		problems = append(problems,

@@ -28,7 +28,7 @@ type gatewayHost struct {
 }
 
 type gatewayInputs struct {
-	routings []*model.Routing
+	routings []*model.MergedVirtualService
 	redirect bool // requests are redirected to https
 }
 
@@ -37,7 +37,7 @@ func (g gatewayInputs) equal(h gatewayInputs) bool {
 }
 
 // reconcile updates and publishes the route configuration if a change affects it.
-func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
+func (g *gatewayRoutes) reconcile(v *ProxyView, name string, touched model.ChangeSummary) {
 	bindings := g.dirty || slices.ContainsFunc(g.servers, func(s server) bool {
 		_, ok := touched.RoutedGateways[s.gateway()]
 		return ok
@@ -45,7 +45,7 @@ func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
 	stale := map[string]bool{}
 	for host, h := range g.hosts {
 		if slices.ContainsFunc(h.virtualHost.HostsRead, func(read string) bool {
-			_, ok := touched.Hosts[read]
+			_, ok := touched.ChangedHosts[read]
 			return ok
 		}) {
 			stale[host] = true
@@ -55,8 +55,9 @@ func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
 		return
 	}
 	inputs, problems := g.inputs(v)
-	router := &translate.Router{World: v.world, Node: v.node, Gateways: g.gateways(), Port: g.port,
-		TLS: g.servers[0].class() == model.TLS}
+	router := &translate.RouteTranslator{Mesh: v.world, Node: v.node, Gateways: g.gateways(),
+		Port: g.port,
+		TLS:  g.servers[0].class() == model.TLS}
 	changed := g.dirty
 	var origins []resource.Origin
 	for host, in := range inputs {
@@ -89,7 +90,7 @@ func (g *gatewayRoutes) reconcile(v *View, name string, touched model.Touched) {
 	}
 }
 
-func (g *gatewayRoutes) publish(v *View, name string, changed []resource.Origin) {
+func (g *gatewayRoutes) publish(v *ProxyView, name string, changed []resource.Origin) {
 	hosts := make([]*translate.VirtualHost, 0, len(g.hosts))
 	for _, host := range slices.Sorted(maps.Keys(g.hosts)) {
 		hosts = append(hosts, g.hosts[host].virtualHost)
@@ -116,13 +117,13 @@ func (g *gatewayRoutes) gateways() []string {
 
 // inputs returns the VirtualServices by host, oldest first, and problems of those that have no
 // effect.
-func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Problem) {
+func (g *gatewayRoutes) inputs(v *ProxyView) (map[string]gatewayInputs, []object.Problem) {
 	inputs := map[string]gatewayInputs{}
 	var problems []object.Problem
-	reached := map[*model.Routing]bool{}
+	reached := map[*model.MergedVirtualService]bool{}
 	for _, s := range g.servers {
 		redirect := s.spec.GetTls().GetHttpsRedirect()
-		for _, routing := range v.world.GatewayRoutings(s.gateway(), v.node.Namespace) {
+		for _, routing := range v.world.GatewayVirtualServices(s.gateway(), v.node.Namespace) {
 			if !routesHTTP(routing) {
 				continue
 			}
@@ -151,7 +152,7 @@ func (g *gatewayRoutes) inputs(v *View) (map[string]gatewayInputs, []object.Prob
 		}
 	}
 	for host := range inputs {
-		slices.SortFunc(inputs[host].routings, v.world.CompareRoutings(v.node.Namespace))
+		slices.SortFunc(inputs[host].routings, v.world.CompareVirtualServices(v.node.Namespace))
 	}
 	for routing, ok := range reached {
 		if !ok && !g.reachedElsewhere(v, routing) {
@@ -175,7 +176,7 @@ func (g *gatewayRoutes) redirects(host string) (server, bool) {
 
 // reachedElsewhere reports whether a VirtualService has an effect through another server: one of
 // its gateways has a server with one of its hosts.
-func (g *gatewayRoutes) reachedElsewhere(v *View, routing *model.Routing) bool {
+func (g *gatewayRoutes) reachedElsewhere(v *ProxyView, routing *model.MergedVirtualService) bool {
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		if !slices.Contains(routing.Gateways, o.Namespace+"/"+o.Name) {
 			continue

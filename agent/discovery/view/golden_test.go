@@ -34,14 +34,14 @@ func TestView_Content(t *testing.T) {
 	meshtest.Golden(t, "testdata/*.txtar", *update,
 		func(t *testing.T, m *meshtest.Mesh, proxy model.Node) string {
 			v := newView(t, m, proxy)
-			v.Update(m.AllTouched())
+			v.Update(m.EverythingChanged())
 			return content(t, v, true)
 		})
 }
 
 // content returns what a view publishes and reports. Listeners, routes and inbound clusters are
 // detailed.
-func content(t *testing.T, v *view.View, detailed bool) string {
+func content(t *testing.T, v *view.ProxyView, detailed bool) string {
 	t.Helper()
 	var text strings.Builder
 	snapshot, _ := v.Feed().Current()
@@ -76,7 +76,7 @@ func content(t *testing.T, v *view.View, detailed bool) string {
 	slices.Sort(secrets)
 	text.WriteString(strings.Join(secrets, ""))
 	var hosts []string
-	for _, h := range v.Hosts() {
+	for _, h := range v.AllVirtualHostOrigins() {
 		hosts = append(hosts, "# virtual host "+h.Routes+" "+h.VirtualHost+
 			meshtest.Origins(h.Origins)+"; routes"+meshtest.Origins(h.RouteOrigins)+"\n")
 	}
@@ -98,13 +98,13 @@ func TestView_ChangesEqualNewView(t *testing.T) {
 	meshtest.EachCase(t, "testdata/*.txtar", func(t *testing.T, m *meshtest.Mesh, proxy model.Node) {
 		cache := view.NewCache()
 		v := viewOf(t, m, proxy, cache)
-		v.Update(m.AllTouched())
-		for i, text := range m.History() {
-			touched := m.Replace(text)
+		v.Update(m.EverythingChanged())
+		for i, text := range m.ChangeSequence() {
+			touched := m.SetAllowingWarnings(text)
 			cache.Drop(touched)
 			v.Update(touched)
 			fresh := newView(t, m, proxy)
-			fresh.Update(m.AllTouched())
+			fresh.Update(m.EverythingChanged())
 			if diff := cmp.Diff(content(t, fresh, false), content(t, v, false)); diff != "" {
 				t.Fatalf("step %d: -new +changed\n%s\n%s", i, diff, text)
 			}
@@ -112,12 +112,12 @@ func TestView_ChangesEqualNewView(t *testing.T) {
 	})
 }
 
-func viewOf(t *testing.T, m *meshtest.Mesh, proxy model.Node, cache *view.Cache) *view.View {
+func viewOf(t *testing.T, m *meshtest.Mesh, proxy model.Node, cache *view.Cache) *view.ProxyView {
 	t.Helper()
 	look := func(secrets []translate.FileSecret) []view.SecretFiles {
 		return make([]view.SecretFiles, len(secrets))
 	}
-	v, err := view.New(m.World, proxy, cache, look)
+	v, err := view.New(m.Mesh, proxy, cache, look)
 	if err != nil {
 		t.Fatal(err)
 	}

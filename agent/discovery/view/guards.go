@@ -12,7 +12,7 @@ import (
 
 // guards holds the filters that allow or deny what a proxy receives.
 type guards struct {
-	translate.Guards
+	translate.SecurityFilters
 	reads       []string // hosts on which the filters depend
 	authorizers []translate.ExternalAuthorizer
 	made        bool
@@ -23,11 +23,11 @@ type guards struct {
 }
 
 // update translates the filters again if a change affects them.
-func (g *guards) update(v *View, touched model.Touched) {
+func (g *guards) update(v *ProxyView, touched model.ChangeSummary) {
 	g.changed = !g.made || v.world.AffectsSecurity(touched, v.node) ||
-		touched.Modules && len(g.pending) > 0 ||
+		touched.ModulesChanged && len(g.pending) > 0 ||
 		slices.ContainsFunc(g.reads, func(host string) bool {
-			_, ok := touched.Hosts[host]
+			_, ok := touched.ChangedHosts[host]
 			return ok
 		})
 	g.extended = false
@@ -37,15 +37,16 @@ func (g *guards) update(v *View, touched model.Touched) {
 	v.extend(touched)
 }
 
-func (g *guards) make(v *View) {
-	policies := translate.Authorize(v.world, v.node)
-	tokens := translate.Authenticate(v.world, v.node)
+func (g *guards) make(v *ProxyView) {
+	policies := translate.AuthorizationPolicies(v.world, v.node)
+	tokens := translate.RequestAuthentications(v.world, v.node)
 	before, pending := g.Extensions, g.pending
 	extensions := g.withModules(v.world, v.world.Extensions(v.node))
 	g.made = true
-	g.Guards = translate.Guards{External: policies.External, Tokens: tokens.Requests,
-		Requests: policies.Requests, ExternalConnections: policies.ExternalConnections,
-		Connections: policies.Connections, Extensions: extensions,
+	g.SecurityFilters = translate.SecurityFilters{ExtAuthzHTTP: policies.ExtAuthzHTTP,
+		JWTAuthn: tokens.Filters,
+		RBACHTTP: policies.RBACHTTP, ExtAuthzNetwork: policies.ExtAuthzNetwork,
+		RBACNetwork: policies.RBACNetwork, Extensions: extensions,
 		Origins: slices.Concat(tokens.Origins, policies.Origins)}
 	g.extended = g.extended || !g.Extensions.Equal(before) || len(pending)+len(g.pending) > 0
 	g.reads, g.authorizers = policies.HostsRead, policies.Authorizers
@@ -59,7 +60,7 @@ func (g *guards) make(v *View) {
 // is one. An extension that restricts access is not pending if an extension that restricted access
 // was removed, or no longer restricts it: the new one may replace that one, so its restrictions
 // must begin at once.
-func (g *guards) withModules(w *model.World, all []model.Extension) (named []model.Extension) {
+func (g *guards) withModules(w *model.Mesh, all []model.Extension) (named []model.Extension) {
 	g.pending = nil
 	find := func(list []model.Extension, e model.Extension) int {
 		return slices.IndexFunc(list, func(b model.Extension) bool {
@@ -68,12 +69,12 @@ func (g *guards) withModules(w *model.World, all []model.Extension) (named []mod
 	}
 	opens := slices.ContainsFunc(g.Extensions, func(e model.Extension) bool {
 		now := find(all, e)
-		return e.Object.Restricts() && (now < 0 || !all[now].Object.Restricts())
+		return e.Object.RestrictsAccess() && (now < 0 || !all[now].Object.RestrictsAccess())
 	})
 	for _, e := range all {
 		former := find(g.Extensions, e)
 		isNew := g.made && (former < 0 || g.Extensions[former].Name() != e.Name())
-		waits := isNew && (!opens || !e.Object.Restricts())
+		waits := isNew && (!opens || !e.Object.RestrictsAccess())
 		if waits && e.GetWasm() != nil && !w.ClientsFetchModules() {
 			if code, err := w.Module(e); code == nil && err == nil {
 				g.pending = append(g.pending, e)
@@ -109,7 +110,7 @@ func (g *guards) withoutInbound() []object.Problem {
 
 // hiddenAuthorizers reports policies whose external authorizer has no cluster, because the Sidecar
 // does not import its host.
-func (g *guards) hiddenAuthorizers(w *model.World, scope *model.Scope) []object.Problem {
+func (g *guards) hiddenAuthorizers(w *model.Mesh, scope *model.SidecarScope) []object.Problem {
 	var problems []object.Problem
 	for _, a := range g.authorizers {
 		if scope.ImportedService(w, a.Host) != nil {

@@ -11,7 +11,7 @@ import (
 )
 
 // host updates the routing of requests and connections to a host, on each of its ports.
-func (s *sidecar) host(v *View, host string) {
+func (s *sidecar) host(v *ProxyView, host string) {
 	reads := map[string]struct{}{}
 	problems := append(s.requests(v, host, reads), s.connections(v, host, reads)...)
 	for _, p := range s.proxies {
@@ -38,28 +38,30 @@ func (s *sidecar) read(host string, reads map[string]struct{}) {
 }
 
 // outbound returns a Router for an outbound port of the sidecar.
-func (s *sidecar) outbound(v *View, port uint32) *translate.Router {
-	return &translate.Router{World: v.world, Node: v.node, Gateways: []string{model.MeshGateway},
-		Port: port, WithPorts: s.withPorts,
-		VisibleService: func(host string) *model.Service { return s.means(v, host) },
-		OtherService:   func(host string) *model.Service { return s.port(port).members[host].service },
-		IsNamed:        func(host string) bool { return s.named(v, host, port) }}
+func (s *sidecar) outbound(v *ProxyView, port uint32) *translate.RouteTranslator {
+	return &translate.RouteTranslator{Mesh: v.world, Node: v.node,
+		Gateways: []string{model.MeshGateway},
+		Port:     port, DomainsWithPorts: s.withPorts,
+		VisibleService:        func(host string) *model.Service { return s.means(v, host) },
+		ServiceOnSameListener: func(host string) *model.Service { return s.port(port).members[host].service },
+		HasOwnVirtualService:  func(host string) bool { return s.named(v, host, port) }}
 }
 
 // named reports whether a VirtualService for requests to a port has the host itself in its hosts,
 // not only a pattern.
-func (s *sidecar) named(v *View, host string, port uint32) bool {
-	e := s.scope.Egress(port)
-	return e != nil && slices.ContainsFunc(e.RequestRoutings(v.world, host), func(r *model.Routing) bool {
-		return routesHTTP(r) && slices.Contains(r.Hosts, host)
-	})
+func (s *sidecar) named(v *ProxyView, host string, port uint32) bool {
+	e := s.scope.EgressListener(port)
+	return e != nil && slices.ContainsFunc(e.HTTPVirtualServices(v.world, host),
+		func(r *model.MergedVirtualService) bool {
+			return routesHTTP(r) && slices.Contains(r.Hosts, host)
+		})
 }
 
 // requests updates the host's virtual hosts, and returns the problems found.
-func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []object.Problem {
+func (s *sidecar) requests(v *ProxyView, host string, reads map[string]struct{}) []object.Problem {
 	var problems []object.Problem
 	var now []uint32
-	counts := map[*model.Routing]bool{}
+	counts := map[*model.MergedVirtualService]bool{}
 	wanted, routings := s.wanted(v, host, reads)
 	for _, number := range slices.Sorted(maps.Keys(wanted)) {
 		vh, routing := s.outbound(v, number).ServiceVirtualHost(host,
@@ -100,17 +102,18 @@ func (s *sidecar) requests(v *View, host string, reads map[string]struct{}) []ob
 // wanted returns the ports on which a host has a virtual host, with the VirtualServices that may
 // apply on each, and the VirtualServices of all listeners. The ports are the HTTP ports of the
 // host's service; without a service, they are those that beside returns.
-func (s *sidecar) wanted(v *View, host string,
-	reads map[string]struct{}) (map[uint32][]*model.Routing, []*model.Routing) {
-	ports := map[uint32][]*model.Routing{}
-	known := map[*model.Egress][]*model.Routing{}
-	var all []*model.Routing
-	routings := func(e *model.Egress) []*model.Routing {
+func (s *sidecar) wanted(v *ProxyView, host string,
+	reads map[string]struct{}) (map[uint32][]*model.MergedVirtualService, []*model.MergedVirtualService) {
+	ports := map[uint32][]*model.MergedVirtualService{}
+	known := map[*model.EgressListener][]*model.MergedVirtualService{}
+	var all []*model.MergedVirtualService
+	routings := func(e *model.EgressListener) []*model.MergedVirtualService {
 		found, ok := known[e]
 		if !ok {
-			found = slices.DeleteFunc(e.RequestRoutings(v.world, host), func(r *model.Routing) bool {
-				return !routesHTTP(r)
-			})
+			found = slices.DeleteFunc(e.HTTPVirtualServices(v.world, host),
+				func(r *model.MergedVirtualService) bool {
+					return !routesHTTP(r)
+				})
 			known[e] = found
 			for _, r := range found {
 				if !slices.Contains(all, r) {
@@ -123,7 +126,7 @@ func (s *sidecar) wanted(v *View, host string,
 	if numbers := s.members[host]; len(numbers) > 0 {
 		for _, number := range numbers {
 			if s.port(number).members[host].port.Protocol.MayBeHTTP() {
-				ports[number] = routings(s.scope.Egress(number))
+				ports[number] = routings(s.scope.EgressListener(number))
 			}
 		}
 		return ports, all
@@ -142,7 +145,7 @@ func (s *sidecar) wanted(v *View, host string,
 	}
 	// Without a service, the host gets no virtual host for VirtualServices that match it only by a
 	// pattern.
-	return ports, slices.DeleteFunc(all, func(r *model.Routing) bool {
+	return ports, slices.DeleteFunc(all, func(r *model.MergedVirtualService) bool {
 		return !slices.Contains(r.Hosts, host)
 	})
 }
@@ -150,13 +153,13 @@ func (s *sidecar) wanted(v *View, host string,
 // beside returns the ports on which an egress listener routes requests to a host without a service:
 // the HTTP ports of services for other hosts of the same VirtualService. If there are none, it
 // returns the port of the egress listener, or httpPort.
-func (s *sidecar) beside(routing *model.Routing, e *model.Egress,
+func (s *sidecar) beside(routing *model.MergedVirtualService, e *model.EgressListener,
 	reads map[string]struct{}) map[uint32]struct{} {
 	numbers := map[uint32]struct{}{}
 	for _, host := range routing.Hosts {
 		reads[host] = struct{}{}
 		for _, number := range s.members[host] {
-			if s.scope.Egress(number) == e &&
+			if s.scope.EgressListener(number) == e &&
 				s.port(number).members[host].port.Protocol.MayBeHTTP() {
 				numbers[number] = struct{}{}
 			}
@@ -164,18 +167,19 @@ func (s *sidecar) beside(routing *model.Routing, e *model.Egress,
 	}
 	if own := e.Spec.GetPort().GetNumber(); len(numbers) == 0 && own != 0 {
 		numbers[own] = struct{}{}
-	} else if len(numbers) == 0 && s.scope.Egress(httpPort) == e {
+	} else if len(numbers) == 0 && s.scope.EgressListener(httpPort) == e {
 		numbers[httpPort] = struct{}{}
 	}
 	return numbers
 }
 
 // connections updates the routing of connections to the host's ports that are not parsed as HTTP.
-func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) []object.Problem {
+func (s *sidecar) connections(v *ProxyView, host string,
+	reads map[string]struct{}) []object.Problem {
 	var problems []object.Problem
 	if len(s.members[host]) == 0 {
-		if !v.world.HasServiceAt(host) && v.world.Service(host, v.node.Namespace) == nil {
-			for _, r := range v.world.ConnectionRoutings(host, v.node.Namespace) {
+		if !v.world.HasOverlappingService(host) && v.world.Service(host, v.node.Namespace) == nil {
+			for _, r := range v.world.TCPVirtualServices(host, v.node.Namespace) {
 				if field := connectionField(r); field != "" && slices.Contains(r.Hosts, host) {
 					problems = append(problems, r.Object.Warning(field, fmt.Sprintf(
 						"no service has the host %s: nothing listens for connections to it", host),
@@ -187,7 +191,7 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 	}
 	// fields of a VirtualService, tls or tcp, that apply to the service's ports
 	speaks := map[string]bool{}
-	var routings []*model.Routing // VirtualServices of all egress listeners
+	var routings []*model.MergedVirtualService // VirtualServices of all egress listeners
 	for _, number := range s.members[host] {
 		p := s.port(number)
 		sp := p.members[host].port
@@ -201,7 +205,7 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 		default:
 			speaks["tcp"] = true
 		}
-		deciding := s.scope.Egress(number).ConnectionRoutings(v.world, host)
+		deciding := s.scope.EgressListener(number).TCPVirtualServices(v.world, host)
 		for _, r := range deciding {
 			if !slices.Contains(routings, r) {
 				routings = append(routings, r)
@@ -211,7 +215,8 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 			delete(p.connections, host)
 			continue
 		}
-		made := s.outbound(v, sp.Number).ServiceConnections(p.members[host].service, sp, deciding)
+		made := s.outbound(v, sp.Number).ServiceConnectionRoutes(p.members[host].service, sp,
+			deciding)
 		p.listenerDirty = p.listenerDirty || !p.connections[host].Equal(made)
 		p.connections[host] = made
 		problems = append(problems, made.Problems...)
@@ -236,7 +241,7 @@ func (s *sidecar) connections(v *View, host string, reads map[string]struct{}) [
 
 // connectionField returns the field, tls or tcp, in which a VirtualService routes connections; ""
 // if it routes none.
-func connectionField(r *model.Routing) string {
+func connectionField(r *model.MergedVirtualService) string {
 	switch {
 	case len(r.Spec.Tls) > 0:
 		return "tls"

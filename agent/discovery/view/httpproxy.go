@@ -25,7 +25,7 @@ func (p *httpProxy) unit() string { return "httpproxy/" + p.Routes }
 
 // replaceProxies replaces the HTTP proxies by those of the scope. The next update adds their
 // virtual hosts.
-func (s *sidecar) replaceProxies(v *View) {
+func (s *sidecar) replaceProxies(v *ProxyView) {
 	before := s.proxies
 	s.proxies, s.proxyPort = nil, v.world.HTTPProxyPort(v.node)
 	for _, proxy := range s.scope.HTTPProxies(v.world, v.node) {
@@ -43,8 +43,8 @@ func (s *sidecar) replaceProxies(v *View) {
 
 // reconcile publishes the listener and the routes if they may have changed. s is the proxy's
 // sidecar.
-func (p *httpProxy) reconcile(v *View, s *sidecar) {
-	dirty, resolve := p.dirty, s.scope.Policy(v.world).DynamicDNS
+func (p *httpProxy) reconcile(v *ProxyView, s *sidecar) {
+	dirty, resolve := p.dirty, s.scope.OutboundPolicy(v.world).DynamicDNS
 	var hosts []*translate.VirtualHost
 	var changed []resource.Origin
 	at, _ := p.sidecar.bindAddress(v, p.Port)
@@ -59,7 +59,7 @@ func (p *httpProxy) reconcile(v *View, s *sidecar) {
 			continue
 		}
 		for _, m := range of.members {
-			resolve = resolve || m.port.IsDynamic()
+			resolve = resolve || m.port.IsDynamicDNS()
 		}
 		for _, host := range slices.Sorted(maps.Keys(of.hosts)) {
 			hosts = append(hosts, of.hosts[host])
@@ -97,14 +97,15 @@ func (p *httpProxy) routes(port uint32, host string) bool {
 
 // displaced returns a problem if a host's service has no listener because a proxy of the Sidecar has
 // its port, and the proxy does not route to the service.
-func (p *httpProxy) displaced(v *View, s *sidecar, host string) []object.Problem {
+func (p *httpProxy) displaced(v *ProxyView, s *sidecar, host string) []object.Problem {
 	service := s.scope.ImportedService(v.world, host)
 	if p.OfMesh || service == nil { // a service reports the proxy of MeshConfig as an address in use
 		return nil
 	}
 	port := service.Port(p.Port)
 	routed := slices.Contains(p.sidecar.members[host], p.Port)
-	if port == nil || port.Protocol.MayBeHTTP() && routed || resolutionNone(port) && !v.node.Captured() {
+	if port == nil || port.Protocol.MayBeHTTP() && routed || resolutionNone(port) &&
+		!v.node.IsIntercepted() {
 		return nil
 	}
 	by := s.scope.Object
@@ -114,7 +115,7 @@ func (p *httpProxy) displaced(v *View, s *sidecar, host string) []object.Problem
 }
 
 // listener returns the listener of the proxy; nil if it has none.
-func (p *httpProxy) listener(v *View, s *sidecar, resolve bool) (*resource.Resource,
+func (p *httpProxy) listener(v *ProxyView, s *sidecar, resolve bool) (*resource.Resource,
 	[]object.Problem) {
 	at, problems := p.sidecar.bindAddress(v, p.Port)
 	if at.address == "" {
@@ -134,7 +135,7 @@ func (p *httpProxy) listener(v *View, s *sidecar, resolve bool) (*resource.Resou
 		problems = append(problems, p.problem("bind", fmt.Sprintf("whoever reaches %s:%d sends "+
 			"requests with the identity of this host", at.address, p.Port), "write bind: 127.0.0.1"))
 	}
-	out := translate.Outbound{Address: at.address, Port: p.Port, Captured: at.captured,
+	out := translate.OutboundListener{Address: at.address, Port: p.Port, Captured: at.captured,
 		IPv6: v.node.IPv6, RouteConfig: p.Routes, ResolveHosts: resolve,
 		FallbackCluster: s.fallback(v), Metrics: v.metrics(model.ClientMode),
 		Extensions: v.guards.Extensions, Telemetry: v.telemetry.client}
@@ -142,7 +143,7 @@ func (p *httpProxy) listener(v *View, s *sidecar, resolve bool) (*resource.Resou
 	if o := p.Scope.Object; o != nil && !p.OfMesh {
 		origins = append(origins, o.Origin())
 	}
-	listener, err := out.Listener(v.world.Mesh(), origins...)
+	listener, err := out.Listener(v.world.MeshConfig(), origins...)
 	if err != nil {
 		problems = append(problems, p.problem("port",
 			"Envoy would refuse the listener: "+err.Error(), ""))

@@ -20,29 +20,30 @@ import (
 // listeners, else to the ports of services that have an endpoint on this host.
 type inbound struct {
 	// ports of services with an endpoint on this machine, by the service's host
-	served map[string][]ServedPort
+	served map[string][]EndpointPort
 	own    map[uint32]inboundPort // ports that have a listener of their own
 }
 
 // inboundPort is a port that accepts inbound connections.
 type inboundPort struct {
-	translate.Inbound
+	translate.InboundListener
 	object *object.Object
 	field  string
 	// host of the service; "" if metrics do not need it, or the Sidecar defines the port
 	host string
-	peer model.PeerMode
+	peer model.MutualTLSSetting
 }
 
 func newInbound() inbound {
-	return inbound{served: map[string][]ServedPort{}, own: map[uint32]inboundPort{}}
+	return inbound{served: map[string][]EndpointPort{}, own: map[uint32]inboundPort{}}
 }
 
 // update determines the served ports of changed services, and publishes the resources that differ.
-func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
-	dirty := touched.Sidecars || touched.Peers || v.guards.changed || v.ownChanged
+func (in inbound) update(v *ProxyView, scope *model.SidecarScope, touched model.ChangeSummary) {
+	dirty := touched.SidecarsChanged || touched.PeerAuthenticationsChanged || v.guards.changed ||
+		v.ownChanged
 	v.ownChanged = false
-	for host := range touched.Hosts {
+	for host := range touched.ChangedHosts {
 		before := in.served[host]
 		now := servedBy(v.world, v.node, host)
 		if len(now) == 0 {
@@ -58,14 +59,14 @@ func (in inbound) update(v *View, scope *model.Scope, touched model.Touched) {
 }
 
 // ports returns the inbound ports, sorted by number.
-func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Problem) {
+func (in inbound) ports(v *ProxyView, scope *model.SidecarScope) ([]inboundPort, []object.Problem) {
 	switch {
 	case len(scope.Spec.GetIngress()) > 0:
 		return ingressPorts(v, scope)
 	case v.own != nil:
 		return v.own.ports, nil
 	}
-	var all []ServedPort
+	var all []EndpointPort
 	for _, services := range in.served {
 		all = append(all, services...)
 	}
@@ -73,7 +74,7 @@ func (in inbound) ports(v *View, scope *model.Scope) ([]inboundPort, []object.Pr
 }
 
 // ingressPorts returns the ports of a Sidecar's ingress listeners.
-func ingressPorts(v *View, scope *model.Scope) ([]inboundPort, []object.Problem) {
+func ingressPorts(v *ProxyView, scope *model.SidecarScope) ([]inboundPort, []object.Problem) {
 	var ports []inboundPort
 	var problems []object.Problem
 	warn := func(i int, field, message, fix string) {
@@ -83,14 +84,14 @@ func ingressPorts(v *View, scope *model.Scope) ([]inboundPort, []object.Problem)
 	for i, l := range scope.Spec.Ingress {
 		protocol, _ := model.ParseProtocol(l.Port.Protocol, l.Port.Name)
 		d := inboundPort{object: scope.Object, field: fmt.Sprintf("ingress[%d]", i),
-			Inbound: translate.Inbound{Port: l.Port.Number, Name: l.Port.Name,
+			InboundListener: translate.InboundListener{Port: l.Port.Number, Name: l.Port.Name,
 				Protocol: protocol, TLS: l.Tls, ConnectionPool: l.ConnectionPool,
 				SpanName: translate.SpanName(scope.Object.Name+"."+scope.Object.Namespace, l.Port.Number),
 				Endpoint: ownEndpoint(l.DefaultEndpoint, v.node)}}
 		if d.ConnectionPool == nil {
 			d.ConnectionPool = scope.Spec.InboundConnectionPool
 		}
-		bound := !v.node.Captured()
+		bound := !v.node.IsIntercepted()
 		switch l.CaptureMode {
 		case networking.CaptureMode_IPTABLES:
 			if bound {
@@ -158,29 +159,29 @@ func loops(bind, endpoint string, port uint32) bool {
 }
 
 // make publishes the inbound listeners and clusters of a sidecar.
-func (in inbound) make(v *View, scope *model.Scope) {
+func (in inbound) make(v *ProxyView, scope *model.SidecarScope) {
 	const unit = "inbound"
 	clear(in.own)
 	v.closed = map[resource.Key]bool{}
 	var resources []*resource.Resource
 	// As in Istio, without interception the application itself listens on its ports.
-	if !v.node.Captured() && len(scope.Spec.GetIngress()) == 0 {
+	if !v.node.IsIntercepted() && len(scope.Spec.GetIngress()) == 0 {
 		v.put(unit)
 		v.report(unit, v.guards.withoutInbound())
 		v.secrets.need(unit, nil)
 		return
 	}
 	ports, problems := in.ports(v, scope)
-	peers := v.world.PeerPolicy(v.node)
+	peers := v.world.EffectivePeerAuthentication(v.node)
 	problems = append(problems, shadowedPeers(peers)...)
 	metrics := v.metrics(model.ServerMode)
-	var captured []translate.Inbound
+	var captured []translate.InboundListener
 	var origins []resource.Origin
 	wanted := map[translate.FileSecret][]resource.Origin{}
 	publish := func(d inboundPort, r *resource.Resource, err error) bool {
 		if err != nil {
 			problems = append(problems,
-				d.object.Problem(object.Finding{Field: d.field, Severity: condition.Error,
+				d.object.NewProblem(object.Finding{Field: d.field, Severity: condition.Error,
 					Message: "Envoy would refuse the result: " + err.Error(),
 					Fix:     "correct the value it names"}))
 			return false
@@ -195,7 +196,7 @@ func (in inbound) make(v *View, scope *model.Scope) {
 		}
 		origin := d.object.Origin()
 		mode, found := d.authenticate(peers, v.node)
-		d.Guards, d.Metrics, d.Service = v.guards.Guards, metrics, d.host
+		d.SecurityFilters, d.Metrics, d.Service = v.guards.SecurityFilters, metrics, d.host
 		d.Telemetry = v.telemetry.server
 		problems = append(problems, found...)
 		if d.RefusesAll() && d.Bind != "" {
@@ -203,32 +204,33 @@ func (in inbound) make(v *View, scope *model.Scope) {
 				Name: translate.ListenerName(d.Bind, d.Port)}] = true
 			continue // the port has no listener
 		}
-		r, err := d.Cluster(v.world.Mesh(), v.node, origin)
+		r, err := d.Cluster(v.world.MeshConfig(), v.node, origin)
 		if err == nil {
-			err = d.Check(v.world.Mesh())
+			err = d.CheckListener(v.world.MeshConfig())
 		}
 		if !publish(d, r, err) {
 			continue
 		}
 		if d.TLS != nil {
-			for _, secret := range translate.ServerSecrets(d.TLS, v.world.Mesh()) {
+			for _, secret := range translate.ServerSecrets(d.TLS, v.world.MeshConfig()) {
 				wanted[secret] = append(wanted[secret], origin)
 			}
 		}
 		if d.Bind == "" {
-			captured = append(captured, d.Inbound)
+			captured = append(captured, d.InboundListener)
 			origins = append(origins, origin)
 			continue
 		}
-		r, err = d.Listener(v.world.Mesh(), slices.Concat([]resource.Origin{origin}, mode.Origins(),
-			d.Guards.AllOrigins())...)
+		r, err = d.Listener(v.world.MeshConfig(), slices.Concat([]resource.Origin{origin},
+			mode.Origins(),
+			d.SecurityFilters.AllOrigins())...)
 		if publish(d, r, err) {
 			in.own[d.Port] = d
 		}
 	}
-	if v.node.Captured() {
-		r, err := translate.VirtualInbound(v.world.Mesh(), v.node, captured, peers,
-			v.guards.Guards, metrics, &v.telemetry.server,
+	if v.node.IsIntercepted() {
+		r, err := translate.VirtualInbound(v.world.MeshConfig(), v.node, captured, peers,
+			v.guards.SecurityFilters, metrics, &v.telemetry.server,
 			slices.Concat(origins, peers.Origins(), v.guards.AllOrigins())...)
 		if err == nil {
 			resources = append(resources, r)

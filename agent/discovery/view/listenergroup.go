@@ -27,12 +27,12 @@ func (at bindAddress) isReachable() bool {
 
 // bindAddress returns the address of a port's listener: that in the Sidecar, else the loopback, or
 // with interception every address.
-func (s *sidecar) bindAddress(v *View, number uint32) (bindAddress, []object.Problem) {
-	e := s.scope.Egress(number)
+func (s *sidecar) bindAddress(v *ProxyView, number uint32) (bindAddress, []object.Problem) {
+	e := s.scope.EgressListener(number)
 	if e == nil {
 		return bindAddress{}, nil
 	}
-	at := bindAddress{captured: v.node.Captured()}
+	at := bindAddress{captured: v.node.IsIntercepted()}
 	switch e.Spec.GetCaptureMode() {
 	case networking.CaptureMode_NONE:
 		at.captured = false
@@ -56,9 +56,9 @@ func (s *sidecar) bindAddress(v *View, number uint32) (bindAddress, []object.Pro
 // unresolved returns a problem if a listener blocks requests to unknown hosts, against the policy to
 // forward them to the addresses in DNS: remote hosts that reach it would reach local ports through
 // it, as local clients, to which inbound policies do not apply.
-func (s *sidecar) unresolved(v *View, at bindAddress, number uint32) []object.Problem {
-	e := s.scope.Egress(number)
-	if e == nil || !s.scope.Policy(v.world).DynamicDNS || !at.isReachable() {
+func (s *sidecar) unresolved(v *ProxyView, at bindAddress, number uint32) []object.Problem {
+	e := s.scope.EgressListener(number)
+	if e == nil || !s.scope.OutboundPolicy(v.world).DynamicDNS || !at.isReachable() {
 		return nil
 	}
 	return []object.Problem{s.scope.Object.Warning(fmt.Sprintf("egress[%d].bind", e.Index), fmt.Sprintf(

@@ -8,20 +8,20 @@ import (
 )
 
 // metrics returns Istio's metrics of the listeners of one mode.
-func (v *View) metrics(mode model.Mode) *translate.Metrics {
+func (v *ProxyView) metrics(mode model.TelemetryMode) *translate.Metrics {
 	return translate.NewMetrics(v.world.Metrics(v.node, mode), v.node, mode)
 }
 
 // relabel makes clusters have labels for metrics, if the proxy records metrics of its requests. If
 // clusters must be translated again for this, it returns touched with all hosts.
-func (v *View) relabel(touched model.Touched) model.Touched {
+func (v *ProxyView) relabel(touched model.ChangeSummary) model.ChangeSummary {
 	counts := v.world.Metrics(v.node, model.ClientMode) != nil
-	if counts == v.node.Metrics {
+	if counts == v.node.RecordsMetrics {
 		return touched
 	}
-	v.node.Metrics = counts
-	hosts := v.world.AllTouched().Hosts
-	maps.Copy(hosts, touched.Hosts)
-	touched.Hosts = hosts
+	v.node.RecordsMetrics = counts
+	hosts := v.world.EverythingChanged().ChangedHosts
+	maps.Copy(hosts, touched.ChangedHosts)
+	touched.ChangedHosts = hosts
 	return touched
 }

@@ -14,18 +14,19 @@ type tableKey struct {
 }
 
 // names publishes the table of names for DNS of the proxy's agent, if the proxy requests one.
-func (s *sidecar) names(v *View, touched model.Touched) {
+func (s *sidecar) names(v *ProxyView, touched model.ChangeSummary) {
 	const unit = "names"
-	if v.node.NameTable && (len(touched.Hosts) > 0 || v.units[unit] == nil) {
+	if v.node.WantsNameTable && (len(touched.ChangedHosts) > 0 || v.units[unit] == nil) {
 		v.put(unit, v.cache.nameTable(v.world, s.scope, v.node.Namespace))
 	}
 }
 
-// DropTables removes the tables of names.
-func (c *Cache) DropTables() { clear(c.tables) }
+// DropNameTables removes the tables of names.
+func (c *Cache) DropNameTables() { clear(c.tables) }
 
 // nameTable returns the table of names for a scope. Proxies with equal tableKeys share it.
-func (c *Cache) nameTable(w *model.World, scope *model.Scope, namespace string) *resource.Resource {
+func (c *Cache) nameTable(w *model.Mesh, scope *model.SidecarScope,
+	namespace string) *resource.Resource {
 	key := tableKey{namespace, scope.Object}
 	table := c.tables[key]
 	if table == nil {

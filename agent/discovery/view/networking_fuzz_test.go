@@ -44,7 +44,7 @@ func FuzzNetworking(f *testing.F) {
 		m := mesh.Default()
 		m.HTTPProxyPort = uint32(len(rule)) % 100
 		m.DynamicDNS, m.Credentials.Socket = len(entry)%2 == 0, "/run/sds.sock"
-		w := model.NewWorld("cluster.local", m)
+		w := model.NewMesh("cluster.local", m)
 		for _, in := range []struct {
 			kind object.Kind
 			spec proto.Message
@@ -60,7 +60,7 @@ func FuzzNetworking(f *testing.F) {
 		}
 		for _, node := range []model.Node{{Type: model.Router, Namespace: "shop", Identity: true},
 			{Type: model.Sidecar, Namespace: "shop", Identity: true, Interception: model.Redirect}} {
-			viewOf(t, &meshtest.Mesh{World: w}, node, view.NewCache()).Update(w.AllTouched())
+			viewOf(t, &meshtest.Mesh{Mesh: w}, node, view.NewCache()).Update(w.EverythingChanged())
 		}
 	})
 }

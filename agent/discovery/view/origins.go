@@ -12,12 +12,12 @@ import (
 )
 
 // Node returns the node of the proxies that the view is for.
-func (v *View) Node() model.Node { return v.node }
+func (v *ProxyView) Node() model.Node { return v.node }
 
-// HostOrigins returns the objects that define the virtual host of a domain, the main one first,
-// then the EnvoyFilters that changed the route configuration; nil if the domain has no virtual host
-// of its own.
-func (v *View) HostOrigins(routes, domain string) []resource.Origin {
+// VirtualHostOrigins returns the objects that define the virtual host of a domain, the main one
+// first, then the EnvoyFilters that changed the route configuration; nil if the domain has no
+// virtual host of its own.
+func (v *ProxyView) VirtualHostOrigins(routes, domain string) []resource.Origin {
 	host := v.kind.virtualHost(routes, domain)
 	if host == nil || host.Origins == nil {
 		return nil
@@ -35,36 +35,37 @@ func (v *View) HostOrigins(routes, domain string) []resource.Origin {
 
 // FilterOrigins returns the EnvoyFilters that added or changed a filter of a listener, the last one
 // first.
-func (v *View) FilterOrigins(listener, filter string) []resource.Origin {
+func (v *ProxyView) FilterOrigins(listener, filter string) []resource.Origin {
 	var origins []resource.Origin
 	key := resource.Key{Type: resource.ListenerType, Name: listener}
 	for _, entry := range slices.Backward(v.patches.used[key]) {
-		if o := entry.Object.Origin(); entry.Filter() == filter && !slices.Contains(origins, o) {
+		if o := entry.Object.Origin(); entry.FilterName() == filter && !slices.Contains(origins,
+			o) {
 			origins = append(origins, o)
 		}
 	}
 	return origins
 }
 
-// HostOrigin names a virtual host and the objects that define it.
-type HostOrigin struct {
+// VirtualHostOrigins names a virtual host and the objects that define it.
+type VirtualHostOrigins struct {
 	Routes, VirtualHost string // names of the route configuration and of the virtual host
 	Origins             []resource.Origin
 	// origins of its routes in order, without EnvoyFilters; nil: none
 	RouteOrigins []resource.Origin
 }
 
-// Hosts returns all virtual hosts that are defined by objects.
-func (v *View) Hosts() []HostOrigin {
-	var all []HostOrigin
+// AllVirtualHostOrigins returns all virtual hosts that are defined by objects.
+func (v *ProxyView) AllVirtualHostOrigins() []VirtualHostOrigins {
+	var all []VirtualHostOrigins
 	v.kind.eachHost(func(routes string, port uint32, host, domain string) {
-		all = append(all, HostOrigin{routes, fmt.Sprintf("%s:%d", host, port),
-			v.HostOrigins(routes, domain), v.kind.virtualHost(routes, domain).Routes})
+		all = append(all, VirtualHostOrigins{routes, fmt.Sprintf("%s:%d", host, port),
+			v.VirtualHostOrigins(routes, domain), v.kind.virtualHost(routes, domain).RouteOrigins})
 	})
 	return all
 }
 
-func (v *View) current(key resource.Key) *resource.Resource {
+func (v *ProxyView) current(key resource.Key) *resource.Resource {
 	snapshot, _ := v.feed.Current()
 	return snapshot.Get(key)
 }

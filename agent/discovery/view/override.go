@@ -12,7 +12,7 @@ import (
 
 // A refused EnvoyFilter must not delay changes of other objects. If a client refuses a resource
 // that EnvoyFilters changed, the view publishes it with the EnvoyFilters of its last accepted
-// version. This override ends when the proxy's EnvoyFilters change, or with RetryOverrides.
+// version. This override ends when the proxy's EnvoyFilters change, or with RetryFilterOverrides.
 
 // FilterOverride replaces the newest EnvoyFilters for one resource.
 type FilterOverride struct {
@@ -40,7 +40,7 @@ type era struct {
 const maxEras = 16
 
 // beginEra applies a set of patches to all resources from now on, and ends all overrides.
-func (v *View) beginEra(set *patch.Set) {
+func (v *ProxyView) beginEra(set *patch.Set) {
 	current, _ := v.feed.Current()
 	for key, o := range v.patches.overrides {
 		v.patches.former[key] = era{current.Sequence, o.set}
@@ -55,7 +55,7 @@ func (v *View) beginEra(set *patch.Set) {
 
 // earlier returns the set of patches of a refused resource's last accepted version, nil if it is
 // not known.
-func (v *View) earlier(key resource.Key, of *resource.RefusedVersion) *patch.Set {
+func (v *ProxyView) earlier(key resource.Key, of *resource.RefusedVersion) *patch.Set {
 	if of.Sequence == 0 {
 		return nil
 	}
@@ -71,7 +71,7 @@ func (v *View) earlier(key resource.Key, of *resource.RefusedVersion) *patch.Set
 }
 
 // setOf returns the set of patches that applies to a resource.
-func (v *View) setOf(r *resource.Resource) *patch.Set {
+func (v *ProxyView) setOf(r *resource.Resource) *patch.Set {
 	key := r.Key()
 	if o := v.patches.overrides[key]; o != nil {
 		return o.set
@@ -103,9 +103,9 @@ func differing(objects, others []*object.Object) (found []*object.Object) {
 
 // OverrideFilters translates refused resources again, with the EnvoyFilters of their last accepted
 // versions, and publishes them. It returns the overrides that have begun.
-func (v *View) OverrideFilters(refused map[resource.Key]*resource.RefusedVersion) (all []FilterOverride) {
+func (v *ProxyView) OverrideFilters(refused map[resource.Key]*resource.RefusedVersion) (all []FilterOverride) {
 	for key, of := range refused {
-		if of.Offered || of.InUse() == nil || v.patches.overrides[key] != nil ||
+		if of.OfferToNewClients || of.InUse() == nil || v.patches.overrides[key] != nil ||
 			v.patches.added[key] != nil {
 			continue
 		}
@@ -136,7 +136,7 @@ func (v *View) OverrideFilters(refused map[resource.Key]*resource.RefusedVersion
 // Suspects returns the EnvoyFilters that may have caused a refusal: the refused ones that had an
 // effect on the resource; if there are none, all refused ones; if none was refused, the applied
 // ones that were removed since.
-func (v *View) Suspects(o FilterOverride) []*object.Object {
+func (v *ProxyView) Suspects(o FilterOverride) []*object.Object {
 	var used []*object.Object
 	if in := v.patches.overrides[o.Key]; in != nil {
 		for _, entry := range in.used {
@@ -154,8 +154,8 @@ func (v *View) Suspects(o FilterOverride) []*object.Object {
 	return differing(o.Filters, v.patches.set.Objects())
 }
 
-// Overrides returns all overrides, sorted by key.
-func (v *View) Overrides() (all []FilterOverride) {
+// FilterOverrides returns all overrides, sorted by key.
+func (v *ProxyView) FilterOverrides() (all []FilterOverride) {
 	for _, o := range v.patches.overrides {
 		all = append(all, o.FilterOverride)
 	}
@@ -164,16 +164,16 @@ func (v *View) Overrides() (all []FilterOverride) {
 	return all
 }
 
-// RestoreOverrides passes the overrides of an earlier view to v. An override is applied if the
-// current EnvoyFilters are those that were refused. Call it before the first Update.
-func (v *View) RestoreOverrides(all []FilterOverride) {
+// RestoreFilterOverrides passes the overrides of an earlier view to v. An override is applied if
+// the current EnvoyFilters are those that were refused. Call it before the first Update.
+func (v *ProxyView) RestoreFilterOverrides(all []FilterOverride) {
 	for _, o := range all {
 		v.patches.stored[o.Key] = o
 	}
 }
 
-// RetryOverrides ends all overrides, and sends refused resources to clients again.
-func (v *View) RetryOverrides() {
+// RetryFilterOverrides ends all overrides, and sends refused resources to clients again.
+func (v *ProxyView) RetryFilterOverrides() {
 	if len(v.patches.overrides) > 0 {
 		originals := map[resource.Key]*resource.Resource{}
 		for key := range v.patches.overrides {
@@ -195,7 +195,7 @@ func (v *View) RetryOverrides() {
 }
 
 // original returns a translated resource before patches are applied, nil if there is none.
-func (v *View) original(key resource.Key) *resource.Resource {
+func (v *ProxyView) original(key resource.Key) *resource.Resource {
 	if r := v.patches.originals[key]; r != nil {
 		return r
 	}

@@ -15,25 +15,26 @@ import (
 	"outrider.org/outrider/agent/discovery/translate"
 )
 
-// OwnPorts are the service ports that the host of a captured proxy serves. If the proxy's Sidecar
-// has no ingress, its resources depend on its addresses only through these ports.
-type OwnPorts struct {
-	// Key is equal for hosts whose proxies get equal resources, provided the proxies are otherwise
-	// of one kind.
-	Key      string
-	Problems []object.Problem
-	ports    []inboundPort
+// HostServicePorts are the service ports that the host of a captured proxy serves. If the proxy's
+// Sidecar has no ingress, its resources depend on its addresses only through these ports.
+type HostServicePorts struct {
+	// EquivalenceKey is equal for hosts whose proxies get equal resources, provided the proxies are
+	// otherwise of one kind.
+	EquivalenceKey string
+	Problems       []object.Problem
+	ports          []inboundPort
 }
 
-// FindOwnPorts selects, from the service ports at the addresses of a proxy's host, those that the
-// proxy serves.
-func FindOwnPorts(w *model.World, node model.Node, scope *model.Scope, at []ServedPort) OwnPorts {
-	at = slices.DeleteFunc(at, func(s ServedPort) bool {
+// SelectHostServicePorts selects, from the service ports at the addresses of a proxy's host, those
+// that the proxy serves.
+func SelectHostServicePorts(w *model.Mesh, node model.Node, scope *model.SidecarScope,
+	candidates []EndpointPort) HostServicePorts {
+	candidates = slices.DeleteFunc(candidates, func(s EndpointPort) bool {
 		return s.service.Namespace != node.Namespace ||
 			w.Service(s.service.Host, node.Namespace) != s.service
 	})
-	ports, problems := servicePorts(w, node, scope, at)
-	return OwnPorts{Key: keyOf(ports), Problems: dedupe(problems), ports: ports}
+	ports, problems := servicePorts(w, node, scope, candidates)
+	return HostServicePorts{EquivalenceKey: keyOf(ports), Problems: dedupe(problems), ports: ports}
 }
 
 func keyOf(ports []inboundPort) string {
@@ -50,26 +51,27 @@ func keyOf(ports []inboundPort) string {
 }
 
 // SameObjects reports whether the ports come from the same versions of objects.
-func (o OwnPorts) SameObjects(other OwnPorts) bool {
+func (o HostServicePorts) SameObjects(other HostServicePorts) bool {
 	return slices.EqualFunc(o.ports, other.ports, func(a, b inboundPort) bool {
 		return a.object == b.object && a.field == b.field
 	})
 }
 
-// SetOwnPorts sets the ports that the hosts of all proxies of the view serve. They replace the
-// ports found by the node's addresses. The next Update publishes them.
-func (v *View) SetOwnPorts(own OwnPorts) { v.own, v.ownChanged = &own, true }
+// SetHostServicePorts sets the ports that the hosts of all proxies of the view serve. They replace
+// the ports found by the node's addresses. The next Update publishes them.
+func (v *ProxyView) SetHostServicePorts(own HostServicePorts) { v.own, v.ownChanged = &own, true }
 
-// OwnPorts returns the ports set by SetOwnPorts; the zero value if it was not called.
-func (v *View) OwnPorts() (own OwnPorts) {
+// HostServicePorts returns the ports set by SetHostServicePorts; the zero value if it was not
+// called.
+func (v *ProxyView) HostServicePorts() (own HostServicePorts) {
 	if v.own != nil {
 		own = *v.own
 	}
 	return own
 }
 
-// ServedPort is a port that a service has at the address of an endpoint.
-type ServedPort struct {
+// EndpointPort is a port that a service has at the address of an endpoint.
+type EndpointPort struct {
 	service *model.Service
 	port    *model.Port
 	order   int    // index of port in the service
@@ -77,13 +79,13 @@ type ServedPort struct {
 }
 
 // Host returns the host of the service.
-func (s ServedPort) Host() string { return s.service.Host }
+func (s EndpointPort) Host() string { return s.service.Host }
 
-// ServedPorts returns the ports of all services of a host, by address. It ignores visibility.
-func ServedPorts(w *model.World, host string) map[string][]ServedPort {
-	all := map[string][]ServedPort{}
+// EndpointPorts returns the ports of all services of a host, by address. It ignores visibility.
+func EndpointPorts(w *model.Mesh, host string) map[string][]EndpointPort {
+	all := map[string][]EndpointPort{}
 	for _, service := range w.Services(host) {
-		eachServedPort(service, func(address string, s ServedPort) {
+		eachServedPort(service, func(address string, s EndpointPort) {
 			all[address] = append(all[address], s)
 		})
 	}
@@ -92,7 +94,7 @@ func ServedPorts(w *model.World, host string) map[string][]ServedPort {
 
 // eachServedPort calls do for each port of a service and each address that may be an address of a
 // host.
-func eachServedPort(service *model.Service, do func(address string, s ServedPort)) {
+func eachServedPort(service *model.Service, do func(address string, s EndpointPort)) {
 	for i := range service.Ports {
 		port := &service.Ports[i]
 		if port.Entry.Resolution != networking.ServiceEntry_STATIC {
@@ -100,7 +102,7 @@ func eachServedPort(service *model.Service, do func(address string, s ServedPort
 		}
 		for _, e := range service.Endpoints(port, nil) {
 			if parsed, err := netip.ParseAddr(e.Address); err == nil {
-				do(parsed.String(), ServedPort{service, port, i, e.Port})
+				do(parsed.String(), EndpointPort{service, port, i, e.Port})
 			}
 		}
 	}
@@ -108,12 +110,12 @@ func eachServedPort(service *model.Service, do func(address string, s ServedPort
 
 // servedBy returns the ports of a host's service, in the proxy's namespace, that have an endpoint
 // on this machine.
-func servedBy(w *model.World, node model.Node, host string) (found []ServedPort) {
+func servedBy(w *model.Mesh, node model.Node, host string) (found []EndpointPort) {
 	service := w.Service(host, node.Namespace)
 	if service == nil || service.Namespace != node.Namespace || len(node.Addresses) == 0 {
 		return nil
 	}
-	eachServedPort(service, func(address string, s ServedPort) {
+	eachServedPort(service, func(address string, s EndpointPort) {
 		if slices.Contains(node.Addresses, address) {
 			found = append(found, s)
 		}
@@ -123,16 +125,16 @@ func servedBy(w *model.World, node model.Node, host string) (found []ServedPort)
 
 // servicePorts returns the ports of the services that a machine serves, sorted by number. Of two
 // with the same number, the older one applies.
-func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []ServedPort) (
+func servicePorts(w *model.Mesh, node model.Node, scope *model.SidecarScope, all []EndpointPort) (
 	[]inboundPort, []object.Problem) {
 	var problems []object.Problem
 	byPort := map[uint32]inboundPort{}
-	slices.SortFunc(all, func(a, b ServedPort) int {
+	slices.SortFunc(all, func(a, b EndpointPort) int {
 		return cmp.Or(object.CompareAge(a.service.Oldest(), b.service.Oldest()),
 			cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.target, b.target),
 			cmp.Compare(a.order, b.order))
 	})
-	all = slices.CompactFunc(all, func(a, b ServedPort) bool {
+	all = slices.CompactFunc(all, func(a, b EndpointPort) bool {
 		// of several ports of a service with the same target port, the first one applies
 		return a.service == b.service && a.target == b.target
 	})
@@ -149,10 +151,11 @@ func servicePorts(w *model.World, node model.Node, scope *model.Scope, all []Ser
 		}
 		pool := scope.Spec.GetInboundConnectionPool()
 		if pool == nil {
-			pool = translate.ConnectionPool(w.Rule(s.service, node), s.port.Number)
+			pool = translate.ConnectionPool(w.DestinationRule(s.service, node), s.port.Number)
 		}
 		byPort[s.target] = inboundPort{object: s.port.Object, field: field, host: s.service.Host,
-			Inbound: translate.Inbound{Port: s.target, Name: s.port.Name, Protocol: s.port.Protocol,
+			InboundListener: translate.InboundListener{Port: s.target, Name: s.port.Name,
+				Protocol: s.port.Protocol,
 				SpanName: translate.SpanName(s.service.Host, s.port.Number), ConnectionPool: pool}}
 	}
 	ports := make([]inboundPort, 0, len(byPort))

@@ -36,7 +36,7 @@ func newPatches() patches {
 func patchUnit(key resource.Key) string { return "patch/" + key.Type + "/" + key.Name }
 
 // emit patches a resource and publishes the result.
-func (v *View) emit(r *resource.Resource) {
+func (v *ProxyView) emit(r *resource.Resource) {
 	key, out := r.Key(), v.observed(r)
 	delete(v.patches.used, key)
 	if set := v.setOf(r); !set.Empty() {
@@ -55,7 +55,7 @@ func (v *View) emit(r *resource.Resource) {
 }
 
 // retract withdraws a published resource, and forgets its patches.
-func (v *View) retract(key resource.Key) {
+func (v *ProxyView) retract(key resource.Key) {
 	if !v.patches.set.Empty() {
 		v.report(patchUnit(key), nil)
 	}
@@ -69,7 +69,7 @@ func (v *View) retract(key resource.Key) {
 
 // repatch determines which patches apply to the proxy. If they changed, it patches all resources
 // again.
-func (v *View) repatch() {
+func (v *ProxyView) repatch() {
 	set := patch.NewSet(v.cache.filters(v.world.EnvoyFilters(v.node)), v.node)
 	if set.Equal(v.patches.set) {
 		return
@@ -97,7 +97,7 @@ func (v *View) repatch() {
 
 // reconcileAdded publishes the resources that patches add. A translated resource of the same name
 // has precedence.
-func (v *View) reconcileAdded() {
+func (v *ProxyView) reconcileAdded() {
 	if len(v.patches.added)+len(v.patches.published) == 0 {
 		v.report("patches/taken", nil)
 		return
@@ -132,7 +132,7 @@ func (v *View) reconcileAdded() {
 }
 
 // unused reports patches that had no effect on any resource.
-func (v *View) unused() {
+func (v *ProxyView) unused() {
 	used := map[patch.Patch]bool{}
 	for _, entries := range v.patches.used {
 		for _, entry := range entries {

@@ -15,8 +15,8 @@ import (
 
 // authenticate applies the PeerAuthentications to the port, and returns the mode of mutual TLS in
 // effect.
-func (d *inboundPort) authenticate(peers model.PeerPolicy,
-	node model.Node) (model.PeerMode, []object.Problem) {
+func (d *inboundPort) authenticate(peers model.EffectivePeerAuthentication,
+	node model.Node) (model.MutualTLSSetting, []object.Problem) {
 	mode := peers.PortMode(d.Port)
 	d.peer, d.MutualTLSMode, d.Identity = mode, mode.Mode, node.Identity
 	var problems []object.Problem
@@ -28,7 +28,7 @@ func (d *inboundPort) authenticate(peers model.PeerPolicy,
 		d.Protocol, d.TLS = d.PlainProtocol(), nil
 	}
 	if d.RefusesAll() {
-		problems = append(problems, mode.Object.Problem(object.Finding{Field: mode.Field,
+		problems = append(problems, mode.Object.NewProblem(object.Finding{Field: mode.Field,
 			Severity: condition.Error,
 			Message: fmt.Sprintf("port %d accepts no connections: STRICT needs a certificate of "+
 				"the mesh, and this proxy has no identity", d.Port),
@@ -40,9 +40,9 @@ func (d *inboundPort) authenticate(peers model.PeerPolicy,
 // ExposedPorts returns a problem for each application that clients can reach in spite of required
 // mutual TLS, because it listens on an address other than the loopback (as in listening) and
 // connections to it are not redirected to Envoy.
-func (v *View) ExposedPorts(listening []netip.AddrPort) []object.Problem {
+func (v *ProxyView) ExposedPorts(listening []netip.AddrPort) []object.Problem {
 	s, ok := v.kind.(*sidecar)
-	if !ok || v.node.Captured() {
+	if !ok || v.node.IsIntercepted() {
 		return nil
 	}
 	var problems []object.Problem
@@ -54,7 +54,7 @@ func (v *View) ExposedPorts(listening []netip.AddrPort) []object.Problem {
 		for _, at := range listening {
 			if at.Port() == endpoint.Port() && !at.Addr().IsLoopback() &&
 				!(uint32(at.Port()) == d.Port && mesh.SameAddress(at.Addr().String(), d.Bind)) {
-				problems = append(problems, d.object.Problem(object.Finding{
+				problems = append(problems, d.object.NewProblem(object.Finding{
 					Field: d.field + ".defaultEndpoint", Severity: condition.Error,
 					Message: fmt.Sprintf("the application listens on %s, where clients reach it "+
 						"without the mutual TLS that %s at %s requires", at, d.peer.Object.Key,
@@ -68,16 +68,16 @@ func (v *View) ExposedPorts(listening []netip.AddrPort) []object.Problem {
 }
 
 // StrictPorts returns a function that, for a TCP port of the proxy's host, reports whether mutual
-// TLS is required (strict), by which object (by), and whether the port is one of the proxy (own):
-// of its Sidecar's ingress, or of a service with an endpoint on the host. It returns nil if no port
-// requires mutual TLS.
-func (v *View) StrictPorts() func(port uint16) (by resource.Origin, strict, own bool) {
+// TLS is required (strict), by which object (policy), and whether the port is one of the proxy
+// (ownPort): of its Sidecar's ingress, or of a service with an endpoint on the host. It returns nil
+// if no port requires mutual TLS.
+func (v *ProxyView) StrictPorts() func(port uint16) (policy resource.Origin, strict, ownPort bool) {
 	s, ok := v.kind.(*sidecar)
 	if !ok || s.scope == nil {
 		return nil
 	}
-	policy := v.world.PeerPolicy(v.node)
-	own := map[uint16]model.PeerMode{}
+	policy := v.world.EffectivePeerAuthentication(v.node)
+	own := map[uint16]model.MutualTLSSetting{}
 	ports, _ := s.inbound.ports(v, s.scope)
 	for _, d := range ports {
 		mode := policy.PortMode(d.Port)
@@ -88,7 +88,8 @@ func (v *View) StrictPorts() func(port uint16) (by resource.Origin, strict, own 
 		}
 	}
 	strict := policy.Default.Mode == model.Strict
-	for _, modes := range []iter.Seq[model.PeerMode]{maps.Values(policy.Ports), maps.Values(own)} {
+	for _, modes := range []iter.Seq[model.MutualTLSSetting]{maps.Values(policy.Ports),
+		maps.Values(own)} {
 		for mode := range modes {
 			strict = strict || mode.Mode == model.Strict
 		}
@@ -109,7 +110,7 @@ func (v *View) StrictPorts() func(port uint16) (by resource.Origin, strict, own 
 }
 
 // shadowedPeers reports PeerAuthentications that have no effect.
-func shadowedPeers(peers model.PeerPolicy) []object.Problem {
+func shadowedPeers(peers model.EffectivePeerAuthentication) []object.Problem {
 	var problems []object.Problem
 	for _, s := range peers.Shadowed {
 		problems = append(problems, s.Object.Warning("",

@@ -158,11 +158,11 @@ func TestTakenAddresses(t *testing.T) {
 		m, _ := meshtest.New(t, test.text)
 		c := mesh.Default()
 		if test.taken.Owner != "" {
-			c.Reserved = []mesh.ReservedAddress{test.taken}
+			c.ReservedAddresses = []mesh.ReservedAddress{test.taken}
 		}
-		m.SetMesh(c)
+		m.SetMeshConfig(c)
 		v := newView(t, m, test.node)
-		v.Update(m.AllTouched())
+		v.Update(m.EverythingChanged())
 		var problems []object.Problem
 		for _, of := range v.Problems() {
 			problems = append(problems, of...)
@@ -176,7 +176,7 @@ func TestTakenAddresses(t *testing.T) {
 			t.Errorf("%s: %s is there", name, test.gone)
 		}
 		c = mesh.Default()
-		v.Reconfigure(m.SetMesh(c))
+		v.Reconfigure(m.SetMeshConfig(c))
 		if got := strings.Join(names(v), "\n"); !strings.Contains(got, "Listener "+test.gone) {
 			t.Errorf("%s: %s is not there after the program has left: %s", name, test.gone, got)
 		}

@@ -61,7 +61,7 @@ func (m member) listensLike(other member) bool {
 	return m.port.Protocol == other.port.Protocol && slices.Equal(m.port.Entry.Addresses,
 		other.port.Entry.Addresses) && object.CompareAge(m.port.Object, other.port.Object) == 0 &&
 		m.port.Object.Key == other.port.Object.Key &&
-		m.port.IsDynamic() == other.port.IsDynamic() &&
+		m.port.IsDynamicDNS() == other.port.IsDynamicDNS() &&
 		m.index() == other.index()
 }
 
@@ -73,7 +73,7 @@ func (m member) index() int {
 }
 
 // reconcile publishes listeners and routes that must change.
-func (p *port) reconcile(v *View, s *sidecar) {
+func (p *port) reconcile(v *ProxyView, s *sidecar) {
 	if p.listenerDirty {
 		p.listenerDirty = false
 		listened := p.listens
@@ -88,7 +88,7 @@ func (p *port) reconcile(v *View, s *sidecar) {
 
 // listen publishes the listeners of the port: a common one, and, with interception, one for each
 // address of a member that requests cannot identify by their host.
-func (p *port) listen(v *View, s *sidecar) {
+func (p *port) listen(v *ProxyView, s *sidecar) {
 	unit := fmt.Sprintf("listener/%d", p.number)
 	p.listens = false
 	var problems []object.Problem
@@ -117,16 +117,16 @@ func (p *port) listen(v *View, s *sidecar) {
 
 // listener returns the listener of a group, with the members that share it. The oldest member
 // determines the protocol; members that are not compatible with it are left out and reported.
-func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resource,
+func (p *port) listener(v *ProxyView, s *sidecar, l listenerGroup) (*resource.Resource,
 	[]object.Problem) {
 	oldest := l.members[0]
 	class := oldest.class()
-	out := translate.Outbound{Address: l.address, Port: p.number, Captured: l.captured,
+	out := translate.OutboundListener{Address: l.address, Port: p.number, Captured: l.captured,
 		IPv6: v.node.IPv6, FallbackCluster: s.fallback(v), Metrics: v.metrics(model.ClientMode),
 		Extensions: v.guards.Extensions, Telemetry: v.telemetry.client,
-		ResolveHosts: s.scope.Policy(v.world).DynamicDNS}
+		ResolveHosts: s.scope.OutboundPolicy(v.world).DynamicDNS}
 	var problems []object.Problem
-	var claims translate.ChainMatches
+	var claims translate.FilterChainMatches
 	var connected *member // the oldest member whose routes match all connections
 	origins := []resource.Origin{oldest.port.Object.Origin()}
 	for i, m := range l.members {
@@ -137,7 +137,7 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 			continue
 		case class == model.HTTP:
 			out.RouteConfig = fmt.Sprint(p.number)
-			out.ResolveHosts = out.ResolveHosts || m.port.IsDynamic()
+			out.ResolveHosts = out.ResolveHosts || m.port.IsDynamicDNS()
 			if m.port.Protocol != model.AutoProtocol || connected != nil {
 				continue
 			}
@@ -156,7 +156,7 @@ func (p *port) listener(v *View, s *sidecar, l listenerGroup) (*resource.Resourc
 	if out.RouteConfig == "" && len(out.Connections) == 0 {
 		return nil, problems
 	}
-	listener, err := out.Listener(v.world.Mesh(), origins...)
+	listener, err := out.Listener(v.world.MeshConfig(), origins...)
 	if err != nil {
 		return nil, append(problems, portProblem(oldest,
 			"Envoy would refuse the listener: "+err.Error(), ""))
@@ -178,8 +178,8 @@ func (p *port) conflict(l listenerGroup, m, oldest member) object.Problem {
 }
 
 // otherProtocol reports a Sidecar whose protocol for the port differs from that of the services.
-func (p *port) otherProtocol(scope *model.Scope) []object.Problem {
-	e := scope.Egress(p.number)
+func (p *port) otherProtocol(scope *model.SidecarScope) []object.Problem {
+	e := scope.EgressListener(p.number)
 	says, ok := model.ParseProtocol(e.GetProtocol(), "")
 	if !ok || says == model.AutoProtocol {
 		return nil
@@ -206,7 +206,7 @@ func portProblem(m member, message, fix string) object.Problem {
 }
 
 // route publishes the route configuration of the port.
-func (p *port) route(v *View, s *sidecar) {
+func (p *port) route(v *ProxyView, s *sidecar) {
 	unit := fmt.Sprintf("route/%d", p.number)
 	if !p.listens {
 		v.put(unit)

@@ -16,16 +16,16 @@ const manyHosts = 64
 // prepare translates services that are not cached while the caller does something else, on the
 // other processors. The caller must call wait before it uses the cache, and may call it again. A
 // service with which a translation panics is left to the caller.
-func (c *Cache) prepare(w *model.World, node model.Node, services []*model.Service) (wait func()) {
+func (c *Cache) prepare(w *model.Mesh, node model.Node, services []*model.Service) (wait func()) {
 	workers := runtime.GOMAXPROCS(0) - 1
 	if workers < 1 || len(services) < manyHosts {
 		return func() {}
 	}
-	m := w.Mesh()
+	m := w.MeshConfig()
 	missing := make([]translated, 0, len(services))
 	for _, service := range services {
-		t := translated{service: service, rule: w.Rule(service, node)}
-		t.reader = translate.ReaderKey(m, service, t.rule, node)
+		t := translated{service: service, rule: w.DestinationRule(service, node)}
+		t.reader = translate.ClusterVariantKey(m, service, t.rule, node)
 		if c.find(t) == nil {
 			missing = append(missing, t)
 		}

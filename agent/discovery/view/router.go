@@ -22,23 +22,24 @@ func newRouter() *router {
 	return &router{listeners: map[string]*gatewayListener{}, routes: map[string]*gatewayRoutes{}}
 }
 
-func (r *router) update(v *View, touched model.Touched) {
-	for host := range touched.Hosts {
+func (r *router) update(v *ProxyView, touched model.ChangeSummary) {
+	for host := range touched.ChangedHosts {
 		v.clusters(host, v.world.Service(host, v.node.Namespace))
 	}
-	hosts := touched.Hosts
-	if touched.Gateways {
+	hosts := touched.ChangedHosts
+	if touched.GatewaysChanged {
 		before := r.auto
 		r.regroup(v)
 		if r.auto != before {
-			hosts = v.world.AllTouched().Hosts
-			maps.Copy(hosts, touched.Hosts) // hosts that do not exist any more are touched as well
+			hosts = v.world.EverythingChanged().ChangedHosts
+			maps.Copy(hosts,
+				touched.ChangedHosts) // hosts that do not exist any more are touched as well
 		}
 	}
-	if r.auto || touched.Gateways {
+	if r.auto || touched.GatewaysChanged {
 		r.passed(v, hosts)
 	}
-	if touched.Gateways || len(touched.RoutedGateways) > 0 {
+	if touched.GatewaysChanged || len(touched.RoutedGateways) > 0 {
 		r.unmet(v)
 	}
 	for name, l := range r.listeners {
@@ -49,14 +50,14 @@ func (r *router) update(v *View, touched model.Touched) {
 	}
 }
 
-func (r *router) relisten(v *View) {
+func (r *router) relisten(v *ProxyView) {
 	for name, l := range r.listeners {
 		l.publish(v, name)
 	}
 }
 
 // regroup distributes the servers of all Gateways among listeners and route configurations.
-func (r *router) regroup(v *View) {
+func (r *router) regroup(v *ProxyView) {
 	before, routesBefore := r.listeners, r.routes
 	r.listeners, r.routes = map[string]*gatewayListener{}, map[string]*gatewayRoutes{}
 	r.auto = false
@@ -95,7 +96,7 @@ func (r *router) regroup(v *View) {
 			v.report("route/"+name, nil)
 		}
 	}
-	v.secrets.need("gateways", r.fileSecrets(v.world.Mesh()))
+	v.secrets.need("gateways", r.fileSecrets(v.world.MeshConfig()))
 }
 
 // route adds a server to its route configuration.

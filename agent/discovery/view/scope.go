@@ -14,13 +14,13 @@ import (
 
 // rescope determines which Sidecar applies, if that may have changed. If another one applies, it
 // returns a Touched for everything.
-func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
-	if s.scope != nil && !touched.Sidecars {
+func (s *sidecar) rescope(v *ProxyView, touched model.ChangeSummary) model.ChangeSummary {
+	if s.scope != nil && !touched.SidecarsChanged {
 		return touched
 	}
-	scope := v.world.Scope(v.node)
+	scope := v.world.SidecarScope(v.node)
 	if scope.Equal(s.scope) {
-		touched.Sidecars = false
+		touched.SidecarsChanged = false
 		return touched
 	}
 	s.scope = scope
@@ -31,15 +31,15 @@ func (s *sidecar) rescope(v *View, touched model.Touched) model.Touched {
 	for _, p := range s.ports {
 		p.listenerDirty, p.routesDirty = true, true
 	}
-	everything := v.world.AllTouched()
-	for host := range touched.Hosts { // hosts that do not exist any more are touched as well
-		everything.Hosts[host] = struct{}{}
+	everything := v.world.EverythingChanged()
+	for host := range touched.ChangedHosts { // hosts that do not exist any more are touched as well
+		everything.ChangedHosts[host] = struct{}{}
 	}
 	return everything
 }
 
 // reportShadowed reports Sidecars that have no effect because an older one applies.
-func (s *sidecar) reportShadowed(v *View) {
+func (s *sidecar) reportShadowed(v *ProxyView) {
 	var problems []object.Problem
 	for _, o := range s.scope.Shadowed {
 		by := s.scope.Object
@@ -52,23 +52,23 @@ func (s *sidecar) reportShadowed(v *View) {
 
 // capture publishes the cluster for requests to unknown hosts, and the listeners and clusters for
 // captured connections.
-func (s *sidecar) capture(v *View) {
+func (s *sidecar) capture(v *ProxyView) {
 	var unknown translate.Clusters
-	policy := s.scope.Policy(v.world)
+	policy := s.scope.OutboundPolicy(v.world)
 	if policy.DynamicDNS {
-		unknown = translate.DynamicDNSClusters(v.world.Mesh(), v.node)
+		unknown = translate.DynamicDNSClusters(v.world.MeshConfig(), v.node)
 	}
 	v.put("unknown", unknown.Resources...)
 	v.report("unknown", unknown.Problems)
 	v.secrets.need("unknown", unknown.Secrets)
 	const unit = "capture"
-	if !v.node.Captured() {
+	if !v.node.IsIntercepted() {
 		return
 	}
-	clusters, err := translate.CaptureClusters(v.world.Mesh(), v.node)
+	clusters, err := translate.UnknownDestinationClusters(v.world.MeshConfig(), v.node)
 	if err == nil {
 		var listener *resource.Resource
-		if listener, err = translate.VirtualOutbound(v.world.Mesh(), v.node,
+		if listener, err = translate.VirtualOutbound(v.world.MeshConfig(), v.node,
 			s.fallback(v), v.metrics(model.ClientMode), &v.telemetry.client,
 			policy.DynamicDNS); err == nil {
 			v.put(unit, append(clusters, listener)...)
@@ -83,12 +83,12 @@ func (s *sidecar) capture(v *View) {
 }
 
 // fallback returns the cluster for captured connections to unknown destinations.
-func (s *sidecar) fallback(v *View) string {
-	policy := s.scope.Policy(v.world)
+func (s *sidecar) fallback(v *ProxyView) string {
+	policy := s.scope.OutboundPolicy(v.world)
 	switch {
 	case !policy.AllowAny:
 		return translate.BlackHoleCluster
-	case policy.Proxy != nil:
+	case policy.EgressProxy != nil:
 		return proxyCluster(policy)
 	}
 	return translate.PassthroughCluster
@@ -97,23 +97,24 @@ func (s *sidecar) fallback(v *View) string {
 // unknown returns the virtual host for requests to unknown hosts. Without interception the original
 // destination is not known, so requests can only be forwarded to a proxy, or to the addresses in
 // DNS, unless remote hosts may reach the listener at the address.
-func (s *sidecar) unknown(v *View, at bindAddress) *routev3.VirtualHost {
-	switch policy := s.scope.Policy(v.world); {
+func (s *sidecar) unknown(v *ProxyView, at bindAddress) *routev3.VirtualHost {
+	switch policy := s.scope.OutboundPolicy(v.world); {
 	case policy.DynamicDNS && at.isReachable():
 		return translate.BlockAllHost()
 	case policy.DynamicDNS:
 		return translate.DynamicDNSHost()
-	case policy.AllowAny && policy.Proxy != nil:
+	case policy.AllowAny && policy.EgressProxy != nil:
 		return translate.AllowAnyHost(proxyCluster(policy))
-	case policy.AllowAny && v.node.Captured():
+	case policy.AllowAny && v.node.IsIntercepted():
 		return translate.AllowAnyHost(translate.PassthroughCluster)
 	}
 	return translate.BlockAllHost()
 }
 
 func proxyCluster(policy model.OutboundPolicy) string {
-	return translate.ClusterName(policy.Proxy.GetPort().GetNumber(), policy.Proxy.Subset,
-		policy.Proxy.Host)
+	return translate.ClusterName(policy.EgressProxy.GetPort().GetNumber(),
+		policy.EgressProxy.Subset,
+		policy.EgressProxy.Host)
 }
 
 // egressProxy is the scope's egress proxy in the records of readers.
@@ -121,9 +122,9 @@ const egressProxy = "\x00egressProxy"
 
 // readProxy records the egress proxy for unknown traffic as a reader of its host, so that the host
 // gets clusters.
-func (s *sidecar) readProxy(v *View) {
+func (s *sidecar) readProxy(v *ProxyView) {
 	reads := map[string]struct{}{}
-	if proxy := s.scope.Policy(v.world).Proxy; proxy != nil {
+	if proxy := s.scope.OutboundPolicy(v.world).EgressProxy; proxy != nil {
 		reads[proxy.Host] = struct{}{}
 	}
 	s.read(egressProxy, reads)

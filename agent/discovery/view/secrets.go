@@ -74,7 +74,7 @@ func (s *secrets) reread(files map[string]bool) {
 
 // publish publishes changed secrets that a unit needs, and withdraws those that no unit needs any
 // more.
-func (s *secrets) publish(v *View) {
+func (s *secrets) publish(v *ProxyView) {
 	var needed []translate.FileSecret
 	for secret := range s.dirty {
 		if len(s.users[secret]) > 0 {
@@ -108,13 +108,13 @@ func (s *secrets) publish(v *View) {
 		if err != nil {
 			report("Envoy would refuse the certificate: "+err.Error(), "correct the value it names")
 		}
-		if secret.OfHost() && secret.Location.Socket == "" {
+		if secret.IsHostSecret() && secret.Location.Socket == "" {
 			report(secret.Credential+" is of an SDS server of the host, and none is configured: "+
 				"connections fail", "set [identity] credentials_sds of the agent to the server's socket; "+
 				"outrider-discoveryd has no such credentials")
 		}
 		for _, path := range found[i].Missing {
-			if secret.OfHost() {
+			if secret.IsHostSecret() {
 				report(path+" does not exist: Envoy keeps the credentials that it has from there; "+
 					"without them, connections fail",
 					"start the SDS server, or correct [identity] credentials_sds")

@@ -21,11 +21,11 @@ func TestSecrets_FilesOfASecret(t *testing.T) {
 		}
 		return []view.SecretFiles{held}
 	}
-	v, err := view.New(m.World, router, view.NewCache(), look)
+	v, err := view.New(m.Mesh, router, view.NewCache(), look)
 	if err != nil {
 		t.Fatal(err)
 	}
-	v.Update(m.AllTouched())
+	v.Update(m.EverythingChanged())
 	key := resource.Key{Type: resource.SecretType, Name: "file-cert:/etc/cert.pem~/etc/key.pem"}
 	secret := func() *resource.Resource {
 		snapshot, _ := v.Feed().Current()
@@ -77,7 +77,7 @@ func TestView_OfUnknownKindOfProxy(t *testing.T) {
 	m, _ := meshtest.New(t, web)
 	node := router
 	node.Type = "waypoint"
-	if _, err := view.New(m.World, node, view.NewCache(), nil); err == nil ||
+	if _, err := view.New(m.Mesh, node, view.NewCache(), nil); err == nil ||
 		!strings.Contains(err.Error(), "waypoint") {
 		t.Errorf("a waypoint: %v", err)
 	}

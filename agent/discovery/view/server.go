@@ -51,7 +51,7 @@ func (s server) class() model.Protocol {
 
 // isPassthrough reports whether the server forwards TLS without terminating it.
 func (s server) isPassthrough() bool {
-	return s.class() == model.TLS && translate.ForwardsTLS(s.spec.Tls)
+	return s.class() == model.TLS && translate.IsTLSPassthrough(s.spec.Tls)
 }
 
 // isAuto reports whether the server forwards TLS to the service that the SNI names
@@ -98,7 +98,7 @@ func (s server) hostNames() []string {
 
 // meet returns the hosts common to a server and a VirtualService; of two patterns, the narrower
 // one.
-func (s server) meet(routing *model.Routing) []string {
+func (s server) meet(routing *model.MergedVirtualService) []string {
 	var hosts []string
 	for _, written := range s.spec.Hosts {
 		namespace, own, _ := model.SplitHost(strings.ToLower(written))

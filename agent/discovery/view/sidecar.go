@@ -19,7 +19,7 @@ type sidecar struct {
 	hosts   map[string][]uint32 // ports that have a virtual host for a host
 	members map[string][]uint32 // ports that have a service for a host
 	readers readers
-	scope   *model.Scope
+	scope   *model.SidecarScope
 	inbound inbound
 	proxies []*httpProxy
 
@@ -46,7 +46,7 @@ func (s *sidecar) port(number uint32) *port {
 	return p
 }
 
-func (s *sidecar) update(v *View, touched model.Touched) {
+func (s *sidecar) update(v *ProxyView, touched model.ChangeSummary) {
 	touched = s.rescope(v, touched)
 	s.read(telemetryReader, v.telemetry.reads())
 	s.inbound.update(v, s.scope, touched)
@@ -56,8 +56,8 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 	for _, p := range s.proxies {
 		p.dirty = p.dirty || v.guards.extended
 	}
-	hosts := make(map[string]struct{}, len(touched.Hosts))
-	for host := range touched.Hosts {
+	hosts := make(map[string]struct{}, len(touched.ChangedHosts))
+	for host := range touched.ChangedHosts {
 		s.join(v, host)
 		for _, p := range s.proxies {
 			p.sidecar.join(v, host)
@@ -70,7 +70,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 		}
 	}
 	var services []*model.Service
-	for host := range touched.Hosts {
+	for host := range touched.ChangedHosts {
 		if service := s.scope.ImportedService(v.world, host); service != nil {
 			services = append(services, service)
 		}
@@ -91,7 +91,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 		}
 	}
 	wait()
-	for host := range touched.Hosts {
+	for host := range touched.ChangedHosts {
 		v.clusters(host, s.service(v, host))
 		delete(s.reclustered, host)
 	}
@@ -103,7 +103,7 @@ func (s *sidecar) update(v *View, touched model.Touched) {
 	v.report("authorizers", v.guards.hiddenAuthorizers(v.world, s.scope))
 }
 
-func (s *sidecar) relisten(v *View) {
+func (s *sidecar) relisten(v *ProxyView) {
 	s.inbound.make(v, s.scope) // inbound listeners come first, because they reserve their addresses
 	if s.proxyPort != v.world.HTTPProxyPort(v.node) {
 		s.replaceProxies(v) // adds no hosts: the caller then updates everything
@@ -120,11 +120,11 @@ func (s *sidecar) relisten(v *View) {
 }
 
 // join updates the ports on which the scope imports a host's services.
-func (s *sidecar) join(v *View, host string) {
+func (s *sidecar) join(v *ProxyView, host string) {
 	var now []uint32
-	for number, service := range s.scope.Ports(v.world, host) {
+	for number, service := range s.scope.ImportedPorts(v.world, host) {
 		sp := service.Port(number)
-		if resolutionNone(sp) && !v.node.Captured() {
+		if resolutionNone(sp) && !v.node.IsIntercepted() {
 			continue
 		}
 		now = append(now, number)
@@ -148,7 +148,7 @@ func (s *sidecar) join(v *View, host string) {
 
 // service returns the service for which a host has clusters: the imported one, else the one to
 // which an imported VirtualService routes.
-func (s *sidecar) service(v *View, host string) *model.Service {
+func (s *sidecar) service(v *ProxyView, host string) *model.Service {
 	if found := s.scope.ImportedService(v.world, host); found != nil || len(s.readers.of(host)) == 0 {
 		return found
 	}
@@ -157,7 +157,7 @@ func (s *sidecar) service(v *View, host string) *model.Service {
 
 // means returns the service of a destination's host: the imported one, else the one visible to the
 // proxy's namespace.
-func (s *sidecar) means(v *View, host string) *model.Service {
+func (s *sidecar) means(v *ProxyView, host string) *model.Service {
 	if found := s.scope.ImportedService(v.world, host); found != nil {
 		return found
 	}

@@ -20,10 +20,10 @@ type telemetry struct {
 
 // update translates the Telemetries again if a change affects them, and then all listeners if the
 // result differs.
-func (t *telemetry) update(v *View, touched model.Touched) {
-	stale := !t.made || touched.Telemetries || touched.Sidecars
+func (t *telemetry) update(v *ProxyView, touched model.ChangeSummary) {
+	stale := !t.made || touched.TelemetriesChanged || touched.SidecarsChanged
 	for _, host := range slices.Concat(t.client.HostsRead, t.server.HostsRead) {
-		_, ok := touched.Hosts[host]
+		_, ok := touched.ChangedHosts[host]
 		stale = stale || ok
 	}
 	if !stale {
@@ -31,18 +31,18 @@ func (t *telemetry) update(v *View, touched model.Touched) {
 	}
 	first, before := !t.made, *t
 	t.make(v)
-	if !first && !(t.client.Same(&before.client) && t.server.Same(&before.server)) {
+	if !first && !(t.client.Equal(&before.client) && t.server.Equal(&before.server)) {
 		v.observeAgain()
 		v.kind.relisten(v)
 	}
 }
 
-func (t *telemetry) make(v *View) {
+func (t *telemetry) make(v *ProxyView) {
 	t.made = true
-	t.client = translate.Observe(v.world, v.node, model.ClientMode)
+	t.client = translate.Telemetries(v.world, v.node, model.ClientMode)
 	t.server = translate.Telemetry{}
 	if v.node.Type == model.Sidecar {
-		t.server = translate.Observe(v.world, v.node, model.ServerMode)
+		t.server = translate.Telemetries(v.world, v.node, model.ServerMode)
 	}
 	problems := slices.Concat(t.client.Problems, t.server.Problems)
 	for o, by := range v.world.ShadowedTelemetries(v.node) {

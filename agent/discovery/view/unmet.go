@@ -10,14 +10,14 @@ import (
 
 // unmet reports VirtualServices with tcp or tls routes that no server of this proxy's Gateways can
 // use.
-func (r *router) unmet(v *View) {
+func (r *router) unmet(v *ProxyView) {
 	servers := map[string][]server{} // servers by the name of their Gateway
 	for _, o := range v.world.Gateways(v.node.Labels) {
 		servers[o.Namespace+"/"+o.Name] = serversOf(o)
 	}
 	var problems []object.Problem
 	for _, gateway := range v.world.RoutedGateways() {
-		for _, routing := range v.world.GatewayRoutings(gateway, v.node.Namespace) {
+		for _, routing := range v.world.GatewayVirtualServices(gateway, v.node.Namespace) {
 			takes := func(wanted func(server) bool) bool {
 				return slices.ContainsFunc(routing.Gateways, func(name string) bool {
 					return name == model.MeshGateway || v.world.HasGateway(name) &&
@@ -40,7 +40,7 @@ func (r *router) unmet(v *View) {
 	v.report("unmet", dedupe(problems))
 }
 
-func unmet(routing *model.Routing, field, server string) object.Problem {
+func unmet(routing *model.MergedVirtualService, field, server string) object.Problem {
 	return routing.Object.Warning(field,
 		fmt.Sprintf("no server of its gateways speaks %s for any of the hosts %v", server,
 			routing.Hosts), "add such a server to the gateway, or write http")

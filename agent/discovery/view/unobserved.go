@@ -9,8 +9,8 @@ import (
 
 // A refused Telemetry must not delay changes of other objects. If a client refuses a listener, even
 // with earlier EnvoyFilters, the view publishes it without Telemetries. The listener gets its
-// Telemetries again when a Telemetry or MeshConfig changes, by RetryOverrides, or if the client
-// refuses the version without them, too.
+// Telemetries again when a Telemetry or MeshConfig changes, by RetryFilterOverrides, or if the
+// client refuses the version without them, too.
 
 // OmittedTelemetry is a listener that is published without Telemetries.
 type OmittedTelemetry struct {
@@ -23,11 +23,12 @@ type OmittedTelemetry struct {
 
 // OmitTelemetry publishes refused listeners without Telemetries. It returns the listeners whose
 // Telemetries it has omitted only now.
-func (v *View) OmitTelemetry(refused map[resource.Key]*resource.RefusedVersion) (all []OmittedTelemetry) {
+func (v *ProxyView) OmitTelemetry(refused map[resource.Key]*resource.RefusedVersion) (all []OmittedTelemetry) {
 	changed := false
 	for key, of := range refused {
 		original := v.original(key)
-		if key.Type != resource.ListenerType || of.Unbound || of.Offered || of.Retrying ||
+		if key.Type != resource.ListenerType || of.BindFailed || of.OfferToNewClients ||
+			of.Retrying ||
 			v.patches.added[key] != nil || original == nil || original.Key() != key {
 			continue
 		}
@@ -36,7 +37,7 @@ func (v *View) OmitTelemetry(refused map[resource.Key]*resource.RefusedVersion) 
 		case u != nil && !u.failed:
 			u.failed, u.refused = true, original.Version
 		case u != nil && u.refused == original.Version,
-			translate.Unobserved(v.world, original) == original:
+			translate.WithoutTelemetry(v.world, original) == original:
 			continue
 		default:
 			u = &OmittedTelemetry{Key: key, Reason: of.Reason, refused: original.Version}
@@ -53,7 +54,7 @@ func (v *View) OmitTelemetry(refused map[resource.Key]*resource.RefusedVersion) 
 }
 
 // OmittedTelemetry returns the listeners that are published without Telemetries, sorted by key.
-func (v *View) OmittedTelemetry() (all []OmittedTelemetry) {
+func (v *ProxyView) OmittedTelemetry() (all []OmittedTelemetry) {
 	for _, u := range v.unobserved {
 		if !u.failed {
 			all = append(all, *u)
@@ -64,20 +65,20 @@ func (v *View) OmittedTelemetry() (all []OmittedTelemetry) {
 }
 
 // TelemetryOrigins returns the Telemetries that set what the proxy logs, traces or counts.
-func (v *View) TelemetryOrigins() []resource.Origin {
+func (v *ProxyView) TelemetryOrigins() []resource.Origin {
 	return slices.Concat(v.telemetry.client.Origins, v.telemetry.server.Origins)
 }
 
 // observed returns a translated resource as it is published.
-func (v *View) observed(r *resource.Resource) *resource.Resource {
+func (v *ProxyView) observed(r *resource.Resource) *resource.Resource {
 	if u := v.unobserved[r.Key()]; u == nil || u.failed {
 		return r
 	}
-	return translate.Unobserved(v.world, r)
+	return translate.WithoutTelemetry(v.world, r)
 }
 
 // observeAgain publishes all listeners with what Telemetries add.
-func (v *View) observeAgain() {
+func (v *ProxyView) observeAgain() {
 	for key := range v.unobserved {
 		original := v.original(key)
 		delete(v.unobserved, key)

@@ -19,9 +19,10 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// View holds the resources of one kind of proxy. It is not safe for concurrent use; its feed is.
-type View struct {
-	world *model.World
+// ProxyView holds the resources of one kind of proxy. It is not safe for concurrent use; its feed
+// is.
+type ProxyView struct {
+	world *model.Mesh
 	node  model.Node
 	cache *Cache
 	feed  *resource.Feed
@@ -43,14 +44,14 @@ type View struct {
 
 	extensions map[string]publishedExtension // by unit: "extension/" and the extension's name
 
-	own        *OwnPorts // ports set by SetOwnPorts; nil: those at the addresses of node
-	ownChanged bool      // SetOwnPorts was called since the last update
+	own        *HostServicePorts // ports set by SetHostServicePorts; nil: those at the addresses of node
+	ownChanged bool              // SetHostServicePorts was called since the last update
 }
 
 // kind is the part of a view that depends on the type of proxy: sidecar or router.
 type kind interface {
-	update(v *View, touched model.Touched)
-	relisten(v *View) // relisten marks all listeners to be translated again
+	update(v *ProxyView, touched model.ChangeSummary)
+	relisten(v *ProxyView) // relisten marks all listeners to be translated again
 	// virtualHost returns the virtual host of a domain, nil if there is none
 	virtualHost(routes, domain string) *translate.VirtualHost
 	// eachHost calls visit for every virtual host, with the domain by which virtualHost finds it
@@ -58,8 +59,9 @@ type kind interface {
 }
 
 // New returns a view of a world for the proxies of a node. The first Update publishes.
-func New(world *model.World, node model.Node, cache *Cache, inspect InspectSecrets) (*View, error) {
-	v := &View{world: world, node: node, cache: cache, feed: resource.NewFeed(),
+func New(world *model.Mesh, node model.Node, cache *Cache, inspect InspectSecrets) (*ProxyView,
+	error) {
+	v := &ProxyView{world: world, node: node, cache: cache, feed: resource.NewFeed(),
 		units: map[string][]resource.Key{}, owners: map[resource.Key]string{},
 		problems: map[string][]object.Problem{},
 		change:   map[resource.Key]*resource.Resource{}, secrets: newSecrets(inspect),
@@ -75,12 +77,12 @@ func New(world *model.World, node model.Node, cache *Cache, inspect InspectSecre
 	return v, nil
 }
 
-// SetWorld makes v a view of another world. It returns the argument for the next Update, which
+// SetMesh makes v a view of another world. It returns the argument for the next Update, which
 // publishes only what differs.
-func (v *View) SetWorld(world *model.World, cache *Cache) model.Touched {
-	touched := world.AllTouched()
-	maps.Copy(touched.Hosts, v.world.AllTouched().Hosts)
-	maps.Copy(touched.RoutedGateways, v.world.AllTouched().RoutedGateways)
+func (v *ProxyView) SetMesh(world *model.Mesh, cache *Cache) model.ChangeSummary {
+	touched := world.EverythingChanged()
+	maps.Copy(touched.ChangedHosts, v.world.EverythingChanged().ChangedHosts)
+	maps.Copy(touched.RoutedGateways, v.world.EverythingChanged().RoutedGateways)
 	v.world, v.cache = world, cache
 	if len(v.units) > 0 {
 		v.observeAgain()
@@ -91,21 +93,21 @@ func (v *View) SetWorld(world *model.World, cache *Cache) model.Touched {
 	return touched
 }
 
-// World returns the world from which v is translated.
-func (v *View) World() *model.World { return v.world }
+// Mesh returns the world from which v is translated.
+func (v *ProxyView) Mesh() *model.Mesh { return v.world }
 
 // Feed returns the feed of the view's resources.
-func (v *View) Feed() *resource.Feed { return v.feed }
+func (v *ProxyView) Feed() *resource.Feed { return v.feed }
 
 // Problems returns the problems that translation found, by unit.
-func (v *View) Problems() map[string][]object.Problem { return v.problems }
+func (v *ProxyView) Problems() map[string][]object.Problem { return v.problems }
 
 // RereadSecrets makes the next Update publish again each secret that is read from one of the files.
-func (v *View) RereadSecrets(files map[string]bool) { v.secrets.reread(files) }
+func (v *ProxyView) RereadSecrets(files map[string]bool) { v.secrets.reread(files) }
 
 // FileSecrets calls each once for every secret of the view, with the objects that need the secret
 // (at least one).
-func (v *View) FileSecrets(each func(translate.FileSecret, []resource.Origin)) {
+func (v *ProxyView) FileSecrets(each func(translate.FileSecret, []resource.Origin)) {
 	for secret := range v.secrets.users {
 		if origins := v.secrets.origins(secret); len(origins) > 0 {
 			each(secret, origins)
@@ -114,17 +116,17 @@ func (v *View) FileSecrets(each func(translate.FileSecret, []resource.Origin)) {
 }
 
 // Update translates everything that a change touches, and publishes the result.
-func (v *View) Update(touched model.Touched) {
-	if touched.Filters {
+func (v *ProxyView) Update(touched model.ChangeSummary) {
+	if touched.EnvoyFiltersChanged {
 		v.repatch()
 	}
-	for host := range touched.Hosts {
+	for host := range touched.ChangedHosts {
 		v.orphanedRules(host)
 	}
-	if touched.Gateways || len(touched.RoutedGateways) > 0 {
+	if touched.GatewaysChanged || len(touched.RoutedGateways) > 0 {
 		v.orphanedBindings()
 	}
-	if touched.Telemetries {
+	if touched.TelemetriesChanged {
 		v.observeAgain()
 		touched = v.relabel(touched)
 		if len(v.units) > 0 {
@@ -141,7 +143,7 @@ func (v *View) Update(touched model.Touched) {
 }
 
 // Reconfigure translates everything again after a change of the mesh config.
-func (v *View) Reconfigure(everything model.Touched) {
+func (v *ProxyView) Reconfigure(everything model.ChangeSummary) {
 	if current, _ := v.feed.Current(); current.Sequence == 0 {
 		return // nothing was translated yet; the first Update will do it
 	}
@@ -152,9 +154,9 @@ func (v *View) Reconfigure(everything model.Touched) {
 	v.Update(everything)
 }
 
-func (v *View) publish() {
+func (v *ProxyView) publish() {
 	v.secrets.publish(v)
-	change := resource.Change{Closed: v.closed}
+	change := resource.Change{ClosedListeners: v.closed}
 	for key, r := range v.change {
 		if r == nil {
 			change.Remove = append(change.Remove, key)
@@ -171,7 +173,7 @@ func (v *View) publish() {
 
 // put sets the resources of a unit. Resources that the unit had before and that are not among them
 // are removed.
-func (v *View) put(unit string, resources ...*resource.Resource) {
+func (v *ProxyView) put(unit string, resources ...*resource.Resource) {
 	before := v.units[unit]
 	var keys []resource.Key
 	for _, r := range resources {
@@ -196,7 +198,7 @@ func (v *View) put(unit string, resources ...*resource.Resource) {
 }
 
 // report replaces the problems of a unit.
-func (v *View) report(unit string, problems []object.Problem) {
+func (v *ProxyView) report(unit string, problems []object.Problem) {
 	if len(problems) == 0 {
 		delete(v.problems, unit)
 	} else {
@@ -205,7 +207,7 @@ func (v *View) report(unit string, problems []object.Problem) {
 }
 
 // clusters updates the clusters of a host's service; nil removes them.
-func (v *View) clusters(host string, service *model.Service) {
+func (v *ProxyView) clusters(host string, service *model.Service) {
 	unit := "clusters/" + host
 	if service == nil {
 		v.put(unit)
@@ -213,16 +215,18 @@ func (v *View) clusters(host string, service *model.Service) {
 		v.secrets.need(unit, nil)
 		return
 	}
-	out := v.cache.clusters(v.world.Mesh(), service, v.world.Rule(service, v.node), v.node)
+	out := v.cache.clusters(v.world.MeshConfig(), service, v.world.DestinationRule(service, v.node),
+		v.node)
 	v.put(unit, out.Resources...)
 	v.report(unit, out.Problems)
 	v.secrets.need(unit, out.Secrets)
 }
 
 // orphanedRules reports DestinationRules for hosts without a service.
-func (v *View) orphanedRules(host string) {
+func (v *ProxyView) orphanedRules(host string) {
 	var problems []object.Problem
-	if rules := v.world.RuleObjects(host); len(rules) > 0 && !v.world.HasMatchingService(host) {
+	if rules := v.world.DestinationRuleObjects(host); len(rules) > 0 &&
+		!v.world.HasMatchingService(host) {
 		for _, o := range rules {
 			problems = append(problems, o.Warning("host", fmt.Sprintf("no service has the host %s",
 				host), "the rule has no effect until a ServiceEntry with this host is there"))
@@ -232,13 +236,13 @@ func (v *View) orphanedRules(host string) {
 }
 
 // orphanedBindings reports VirtualServices for gateways that do not exist.
-func (v *View) orphanedBindings() {
+func (v *ProxyView) orphanedBindings() {
 	var problems []object.Problem
 	for _, name := range v.world.RoutedGateways() {
 		if v.world.HasGateway(name) {
 			continue
 		}
-		for _, r := range v.world.GatewayRoutings(name, v.node.Namespace) {
+		for _, r := range v.world.GatewayVirtualServices(name, v.node.Namespace) {
 			at := slices.IndexFunc(r.Spec.Gateways, func(g string) bool {
 				return model.GatewayName(g, r.Object.Namespace) == name
 			})
@@ -259,7 +263,7 @@ type Cache struct {
 
 type translated struct {
 	service *model.Service
-	rule    *model.Rule
+	rule    *model.MergedDestinationRule
 	reader  string
 	out     translate.Clusters
 }
@@ -271,11 +275,11 @@ func NewCache() *Cache {
 }
 
 // Drop removes the translated services of changed hosts.
-func (c *Cache) Drop(touched model.Touched) {
-	for host := range touched.Hosts {
+func (c *Cache) Drop(touched model.ChangeSummary) {
+	for host := range touched.ChangedHosts {
 		delete(c.byHost, host)
 	}
-	if touched.Filters {
+	if touched.EnvoyFiltersChanged {
 		clear(c.byFilter)
 	}
 }
@@ -286,10 +290,10 @@ func (c *Cache) Clear() {
 	clear(c.tables)
 }
 
-func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.Rule,
+func (c *Cache) clusters(m *mesh.Config, service *model.Service, rule *model.MergedDestinationRule,
 	node model.Node) translate.Clusters {
 	t := translated{service: service, rule: rule,
-		reader: translate.ReaderKey(m, service, rule, node)}
+		reader: translate.ClusterVariantKey(m, service, rule, node)}
 	if found := c.find(t); found != nil {
 		return found.out
 	}
@@ -311,7 +315,9 @@ func (c *Cache) find(like translated) *translated {
 
 // routesHTTP reports whether a VirtualService has HTTP routes, or would have some without its
 // problems.
-func routesHTTP(r *model.Routing) bool { return r != nil && len(r.HTTP)+len(r.Problems) > 0 }
+func routesHTTP(r *model.MergedVirtualService) bool {
+	return r != nil && len(r.HTTP)+len(r.Problems) > 0
+}
 
 func resolutionNone(p *model.Port) bool {
 	return p.Entry.Resolution == networking.ServiceEntry_NONE

@@ -65,13 +65,13 @@ var (
 		Labels: map[string]string{"app": "edge"}}
 )
 
-func newView(t *testing.T, m *meshtest.Mesh, node model.Node) *view.View {
+func newView(t *testing.T, m *meshtest.Mesh, node model.Node) *view.ProxyView {
 	t.Helper()
 	return viewOf(t, m, node, view.NewCache())
 }
 
 // names returns the resources of a view as texts "Type name".
-func names(v *view.View) []string {
+func names(v *view.ProxyView) []string {
 	snapshot, _ := v.Feed().Current()
 	var all []string
 	for _, typeURL := range snapshot.Types() {

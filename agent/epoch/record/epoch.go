@@ -56,7 +56,7 @@ type Epoch struct {
 	Reason        string    `json:"reason,omitempty"` // why the epoch was started
 	BootstrapPath string    `json:"bootstrap_path,omitempty"`
 	Started       time.Time `json:"started,omitzero"`
-	Live          time.Time `json:"live,omitzero"`        // zero: never became live
+	LiveSince     time.Time `json:"live,omitzero"`        // zero: never became live
 	Exited        time.Time `json:"exited,omitzero"`      // zero: still runs
 	ExitCause     string    `json:"exit_cause,omitempty"` // how the process ended, for people
 	ExitStatus    int       `json:"exit_status,omitempty"`
@@ -65,32 +65,32 @@ type Epoch struct {
 	Connections uint64 `json:"connections"`  // of clients; 0 if not measured
 	MemoryBytes uint64 `json:"memory_bytes"` // 0 if not measured
 
-	RestartEpoch int       `json:"-"`
-	Lineage      int       `json:"-"`
-	Hash         string    `json:"-"` // of the epoch's Spec
-	Namespace    string    `json:"-"` // of the epoch's Spec
-	AdminAddress string    `json:"-"`
-	Ends         time.Time `json:"-"` // end of the drain at the latest; zero: unknown
-	AdminLost    bool      `json:"-"` // the epoch serves without an admin interface
-	Silent       bool      `json:"-"` // the admin interface does not answer
+	RestartEpoch      int       `json:"-"`
+	Lineage           int       `json:"-"`
+	SpecDigest        string    `json:"-"` // of the epoch's Spec
+	MeshNamespace     string    `json:"-"` // of the epoch's Spec
+	AdminAddress      string    `json:"-"`
+	LatestEnd         time.Time `json:"-"` // end of the drain at the latest; zero: unknown
+	AdminLost         bool      `json:"-"` // the epoch serves without an admin interface
+	AdminUnresponsive bool      `json:"-"` // the admin interface does not answer
 	// A hot restart from this epoch failed, so Envoy may have closed its listeners.
-	MayRefuse bool          `json:"-"`
-	Drained   bool          `json:"-"` // a drain was requested
-	DrainTime time.Duration `json:"-"` // from the drain request until the listeners close
-	DrainEnds time.Time     `json:"-"` // time at which the listeners close; zero: not confirmed
+	MayRefuseConnections bool          `json:"-"`
+	DrainRequested       bool          `json:"-"` // a drain was requested
+	DrainTime            time.Duration `json:"-"` // from the drain request until the listeners close
+	ListenersCloseAt     time.Time     `json:"-"` // time at which the listeners close; zero: not confirmed
 	// why a requested epoch cannot start yet; "": none is waiting
-	Awaits string `json:"-"`
+	NextEpochWaitReason string `json:"-"`
 }
 
-// HalfDrained returns when half of a requested drain is over; zero if none was requested.
-func (e Epoch) HalfDrained(now time.Time) time.Time {
+// HalfDrainTime returns when half of a requested drain is over; zero if none was requested.
+func (e Epoch) HalfDrainTime(now time.Time) time.Time {
 	switch {
-	case !e.Drained:
+	case !e.DrainRequested:
 		return time.Time{}
-	case e.DrainEnds.IsZero(): // not confirmed
+	case e.ListenersCloseAt.IsZero(): // not confirmed
 		return now.Add(e.DrainTime / 2)
 	}
-	return e.DrainEnds.Add(-e.DrainTime / 2)
+	return e.ListenersCloseAt.Add(-e.DrainTime / 2)
 }
 
 // Age returns how long the process has run, or ran until its exit.

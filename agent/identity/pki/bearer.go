@@ -8,16 +8,16 @@ import (
 	"outrider.org/outrider/agent/readfile"
 )
 
-// Bearer sends the token in a file with each gRPC call. It reads the file for each attempt of a
-// call. It implements credentials.PerRPCCredentials.
-type Bearer struct {
+// BearerToken sends the token in a file with each gRPC call. It reads the file for each attempt of
+// a call. It implements credentials.PerRPCCredentials.
+type BearerToken struct {
 	File      string
 	Plaintext bool // send the token also over connections without TLS
 }
 
 // Token reads the file. It returns an error if the token has expired, because the server would only
 // report that authentication failed.
-func (b Bearer) Token() (Token, error) {
+func (b BearerToken) Token() (Token, error) {
 	text, err := readfile.Read(b.File, MaxToken)
 	if err != nil {
 		return Token{}, fmt.Errorf("cannot read token: %w", err)
@@ -30,7 +30,7 @@ func (b Bearer) Token() (Token, error) {
 }
 
 // GetRequestMetadata implements credentials.PerRPCCredentials.
-func (b Bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+func (b BearerToken) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	token, err := b.Token()
 	if err != nil {
 		return nil, err
@@ -39,4 +39,4 @@ func (b Bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 }
 
 // RequireTransportSecurity implements credentials.PerRPCCredentials.
-func (b Bearer) RequireTransportSecurity() bool { return !b.Plaintext }
+func (b BearerToken) RequireTransportSecurity() bool { return !b.Plaintext }

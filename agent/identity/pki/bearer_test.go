@@ -11,7 +11,7 @@ import (
 
 func TestBearer_ReadsTokenForEachCall(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
-	bearer := pki.Bearer{File: file}
+	bearer := pki.BearerToken{File: file}
 	for _, test := range []struct {
 		payload string
 		want    error

@@ -12,6 +12,6 @@ const (
 
 // EndsSoon reports whether a certificate valid from one time until another has expired at now, or
 // ends soon: less than a tenth of its lifetime and less than 14 days are left.
-func EndsSoon(from, until, now time.Time) bool {
-	return until.Sub(now) < min(until.Sub(from)/soonShare, soonMost)
+func EndsSoon(notBefore, notAfter, now time.Time) bool {
+	return notAfter.Sub(now) < min(notAfter.Sub(notBefore)/soonShare, soonMost)
 }

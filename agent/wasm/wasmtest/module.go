@@ -10,9 +10,9 @@ const (
 	downstream = 2 // stream type of the client's connection
 )
 
-// Tagger returns a Wasm HTTP filter that adds a header to each request or response; headers is
-// RequestHeaders or ResponseHeaders.
-func Tagger(headers byte, name, value string) []byte {
+// HeaderModule returns a Wasm HTTP filter that adds a header to each request or response; headers
+// is RequestHeaders or ResponseHeaders.
+func HeaderModule(headers byte, name, value string) []byte {
 	const valueAt = 256 // memory address of value; that of name is 0
 	callback := "proxy_on_request_headers"
 	if headers == ResponseHeaders {
@@ -28,15 +28,15 @@ func Tagger(headers byte, name, value string) []byte {
 		segment(0, name), segment(valueAt, value))
 }
 
-// Closer returns a Wasm network filter that closes each new connection.
-func Closer() []byte {
+// ClosingModule returns a Wasm network filter that closes each new connection.
+func ClosingModule() []byte {
 	// The callback calls proxy_close_stream and returns 1 (stop iteration).
 	return assemble("proxy_close_stream", 1, "proxy_on_new_connection", 1,
 		[]byte{0, 0x41, downstream, 0x10, 0, 0x1a, 0x41, 1, 0x0b})
 }
 
-// Failing returns a Wasm HTTP filter that traps at each request.
-func Failing() []byte {
+// FailingModule returns a Wasm HTTP filter that traps at each request.
+func FailingModule() []byte {
 	return assemble("proxy_close_stream", 1, "proxy_on_request_headers", 3, []byte{0, 0x00, 0x0b})
 }
 

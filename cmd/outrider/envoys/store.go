@@ -31,7 +31,7 @@ func (s Store) Path(version string) string {
 
 // Installed returns the installed versions, newest first.
 func (s Store) Installed() ([]string, error) {
-	return envoy.Installed(s.Folder)
+	return envoy.InstalledVersions(s.Folder)
 }
 
 // Selected returns the version that the link points to, "" if there is none.

@@ -49,7 +49,7 @@ func (d *document) note(sentence string) { d.notes = append(d.notes, sentence) }
 func (d *document) result() (*Result, error) {
 	lines := d.lines()
 	for {
-		refused := config.CheckText("istio.toml", strings.Join(lines, "\n")+"\n")
+		refused := config.CheckTOML("istio.toml", strings.Join(lines, "\n")+"\n")
 		if len(refused) == 0 {
 			break
 		}

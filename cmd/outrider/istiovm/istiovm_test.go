@@ -45,7 +45,7 @@ func TestConvert_Istioctl(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if errs := config.CheckText(name, result.Config); len(errs) > 0 {
+		if errs := config.CheckTOML(name, result.Config); len(errs) > 0 {
 			t.Errorf("%s: %v", name, errs)
 		}
 	}
@@ -130,7 +130,7 @@ func FuzzConvert(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if errs := config.CheckText("fuzz", result.Config); len(errs) > 0 {
+		if errs := config.CheckTOML("fuzz", result.Config); len(errs) > 0 {
 			t.Errorf("%v\n%s", errs, result.Config)
 		}
 	})

@@ -61,12 +61,12 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 	}
 	h := NewHost(t, filepath.Dir(program)+":/opt/test")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	running := h.StartLoad(standard())
 	h.Eventually(time.Minute, "the load has its connections", func() bool {
-		return h.Live().Connections >= 36
+		return h.LiveEpoch().Connections >= 36
 	})
-	agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
+	agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.LiveEpoch().PID
 	before := h.memory("outrider-envoy", "VmRSS")
 	agentBefore := h.memory("outrider", "RssAnon")
 
@@ -87,7 +87,7 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	peak <<= 10
-	if h.MainPID("outrider-envoy") != keeper || h.Live().PID != envoy {
+	if h.MainPID("outrider-envoy") != keeper || h.LiveEpoch().PID != envoy {
 		t.Error("the keeper or Envoy is another one")
 	}
 	report := running.Stop()
@@ -101,7 +101,7 @@ func TestRestart_AfterAbandonedStatusCallsOfAnyUser(t *testing.T) {
 	if peak-before > mostKeeperGrowth {
 		t.Errorf("the keeper grew by %d kB", (peak-before)>>10)
 	}
-	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
 }

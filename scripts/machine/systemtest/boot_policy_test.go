@@ -68,10 +68,10 @@ systemctl enable ask-closed`
 // the boot, Envoy denies what it denied before.
 func (h *Host) staysClosed() {
 	h.t.Helper()
-	h.Write("/etc/outrider/conf.d/60-labels.toml", "[node]\nlabels = {app = \"web\"}\n")
-	h.Write("/etc/outrider/mesh.d/ingress.yaml", ingress)
+	h.WriteText("/etc/outrider/conf.d/60-labels.toml", "[node]\nlabels = {app = \"web\"}\n")
+	h.WriteText("/etc/outrider/mesh.d/ingress.yaml", ingress)
 	for name, text := range policies {
-		h.Write("/etc/outrider/mesh.d/"+name+".yaml", text)
+		h.WriteText("/etc/outrider/mesh.d/"+name+".yaml", text)
 	}
 	h.Script(askClosed)
 	h.MustRun(h.t, "systemctl", "start", "outrider.service")
@@ -95,7 +95,7 @@ func (h *Host) staysClosed() {
 	h.MustRun(h.t, "systemctl", "start", "ask-closed")
 	closed("before the edit")
 	for name, text := range policies {
-		h.Write("/etc/outrider/mesh.d/"+name+".yaml", strings.Replace(text, "spec: {",
+		h.WriteText("/etc/outrider/mesh.d/"+name+".yaml", strings.Replace(text, "spec: {",
 			"spec: {unknown: true, ", 1))
 	}
 	reported := func() bool {

@@ -39,8 +39,8 @@ const mostLater = time.Second
 // before the boot.
 func TestBoot(t *testing.T) {
 	h := NewHost(t)
-	h.Write("/etc/alone.json", alone)
-	h.Write("/etc/systemd/system/alone.service", aloneUnit)
+	h.WriteText("/etc/alone.json", alone)
+	h.WriteText("/etc/systemd/system/alone.service", aloneUnit)
 	h.MustRun(t, "systemctl", "daemon-reload")
 	rounds := 1
 	if full() {
@@ -60,7 +60,7 @@ func TestBoot(t *testing.T) {
 			times[unit] = append(times[unit], h.sinceBoot(unit, "ActiveEnterTimestampMonotonic"))
 			if unit == "outrider.service" {
 				h.startBackend()
-				h.Serves()
+				h.MustServe()
 			}
 			if failed := h.MustRun(t, "systemctl", "list-units", "--failed",
 				"--no-legend"); failed != "" {

@@ -58,7 +58,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 	t.Parallel()
 	h := NewBusHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
-	live := h.Live()
+	live := h.LiveEpoch()
 	epoch := fmt.Sprintf("%s/epoch/%d", busObject, live.Number)
 	for user := range strings.FieldsSeq(users) {
 		for property, want := range map[string]string{"State": `s "running"`, "Ready": "b true",
@@ -97,7 +97,7 @@ func TestBus_EveryoneMayRead(t *testing.T) {
 		}
 	}
 	// An agent instance has its own bus name with the same objects.
-	h.Write("/etc/outrider/web-1.toml", fmt.Sprintf(instanceConfiguration, 16000, 16001, 16002,
+	h.WriteText("/etc/outrider/web-1.toml", fmt.Sprintf(instanceConfiguration, 16000, 16001, 16002,
 		16003, "web-1"))
 	h.Script("mkdir -p /etc/outrider/web-1.mesh.d")
 	h.MustRun(t, "systemctl", "start", "outrider@web-1.service")
@@ -169,17 +169,17 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 			}
 		}
 	}
-	before := h.Live()
+	before := h.LiveEpoch()
 	for _, user := range []string{"nobody", "outrider-envoy"} {
 		denied(user, map[string]string{"no": "ACTION needs a password",
 			"yes": "polkit does not allow ACTION"})
 	}
-	if now := h.Live(); now.PID != before.PID || h.Status().State != "running" {
+	if now := h.LiveEpoch(); now.PID != before.PID || h.Status().State != "running" {
 		t.Errorf("denied calls did something: %+v", h.Status())
 	}
 
 	// An administrator permits a single action with a polkit rule.
-	h.Write("/etc/polkit-1/rules.d/10-test.rules", `polkit.addRule(function (action, subject) {
+	h.WriteText("/etc/polkit-1/rules.d/10-test.rules", `polkit.addRule(function (action, subject) {
 	if (action.id == "org.outrider.agent1.drain" && subject.user == "nobody") return polkit.Result.YES;
 });`)
 	h.Script("chmod 755 /etc/polkit-1/rules.d; systemctl restart polkit.service")
@@ -190,7 +190,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 	}
 	// Undrain has restored the service, which must also work after the drain time.
 	for end := time.Now().Add(2 * drainTime); time.Now().Before(end); {
-		if got := h.Get(); got != "200" || !h.Status().Ready {
+		if got := h.GetStatus(); got != "200" || !h.Status().Ready {
 			t.Fatalf("after Undrain: %s, %+v", got, h.Status())
 		}
 	}
@@ -203,7 +203,8 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 	denied("nobody", map[string]string{"no": "not authorised"})
 	for _, c := range changing {
 		if c.action == "abort" {
-			c.arguments = append([]string{fmt.Sprintf("%s/epoch/%d", busObject, h.Live().Number)},
+			c.arguments = append([]string{fmt.Sprintf("%s/epoch/%d", busObject,
+				h.LiveEpoch().Number)},
 				c.arguments[1:]...)
 		}
 		if out, err := call("root", "no", c.arguments); err != nil {
@@ -211,7 +212,7 @@ func TestBus_AdministratorsMayChange(t *testing.T) {
 		}
 	}
 	h.Eventually(time.Minute, "another Envoy stands in for the aborted one",
-		func() bool { return h.Get() == "200" && h.Status().Ready })
+		func() bool { return h.GetStatus() == "200" && h.Status().Ready })
 	if log := h.Journal("-o", "cat", "OUTRIDER_COMPONENT=bus"); !strings.Contains(log,
 		"refused a request over D-Bus method=Abort") ||
 		!strings.Contains(log, "request over D-Bus method=Abort") {
@@ -225,7 +226,7 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	h := NewBusHost(t)
 	agent := h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "stop", "dbus.socket", "dbus.service")
-	h.Serves()
+	h.MustServe()
 	h.MustRun(t, "outrider", "reload")
 	h.Eventually(time.Minute, "its absence is a condition",
 		func() bool {
@@ -246,9 +247,9 @@ func TestBus_ReturnsAfterRestart(t *testing.T) {
 	}
 	// At a restart, the agent queries the type of systemd's job over the bus, so that Envoy
 	// continues. The notification of systemd needs no bus.
-	before := h.Live().PID
+	before := h.LiveEpoch().PID
 	h.MustRun(t, "systemctl", "restart", "outrider.service")
-	if now := h.Live().PID; now != before {
+	if now := h.LiveEpoch().PID; now != before {
 		t.Errorf("after the bus was restarted a restart of the agent made Envoy %d out of %d", now,
 			before)
 	}
@@ -317,7 +318,7 @@ func TestBus_WithDbusBroker(t *testing.T) {
 	if out, err := h.As("nobody", read...); err == nil || !strings.Contains(out, "Access denied") {
 		t.Errorf("without a rule: %v %s", err, out)
 	}
-	h.Write("/etc/dbus-1/system.d/outrider-web-1.conf",
+	h.WriteText("/etc/dbus-1/system.d/outrider-web-1.conf",
 		`<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-BUS Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><policy context="default"><allow send_destination="`+instance+`"/></policy></busconfig>

@@ -40,9 +40,9 @@ func TestCanary_FoundNowhere(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.Script("getent group nobody >/dev/null || groupadd nobody")
-	h.Write("/opt/patterns", canaryText+"\n"+canaryNumber+"\n")
+	h.WriteText("/opt/patterns", canaryText+"\n"+canaryNumber+"\n")
 	plant := func(name, text string) {
-		h.Write("/etc/outrider/conf.d/"+name, text)
+		h.WriteText("/etc/outrider/conf.d/"+name, text)
 		h.Script("chgrp outrider /etc/outrider/conf.d/" + name +
 			"; chmod 0640 /etc/outrider/conf.d/" + name)
 	}
@@ -61,7 +61,7 @@ func TestCanary_FoundNowhere(t *testing.T) {
 		"busctl", "monitor", busName)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.OnBus(busName)
-	h.Serves()
+	h.MustServe()
 	h.collect("valid")
 	for n, probe := range probes[1:] {
 		plant("probe.toml", probe)

@@ -34,7 +34,7 @@ func TestCapture_Boot(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.Script(atBoot)
-	h.Write("/etc/outrider/conf.d/capture.toml", interception+"fail = \"closed\"\n")
+	h.WriteText("/etc/outrider/conf.d/capture.toml", interception+"fail = \"closed\"\n")
 	boot := func(wantCalled string) {
 		t.Helper()
 		if err := h.Reboot(t.Context()); err != nil {
@@ -98,7 +98,7 @@ func TestCapture_Boot(t *testing.T) {
 	nothingLeft("with a disabled agent")
 
 	h.Script("systemctl enable outrider")
-	h.Write("/etc/outrider/conf.d/broken.toml", "[capture\n")
+	h.WriteText("/etc/outrider/conf.d/broken.toml", "[capture\n")
 	boot("200")
 	for _, unit := range []string{"outrider.service", "outrider-capture-early.service"} {
 		if state := h.Property(unit, "ActiveState"); strings.TrimSpace(state) != "failed" {

@@ -49,7 +49,7 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 	h := NewHost(t, debs(t)+":"+debPlace)
 	h.installPackage(oldVersion)
 	h.Script(outside)
-	h.Write("/etc/outrider/conf.d/capture.toml", interception)
+	h.WriteText("/etc/outrider/conf.d/capture.toml", interception)
 	h.Script("systemctl start outrider")
 	h.captureIs("on")
 	var loads []*Load
@@ -91,7 +91,7 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 	for _, l := range loads {
 		report := l.Stop()
 		t.Logf("%d requests, %d lost", report.Total, report.Lost)
-		if lost := rig.Losses(report, nil); len(lost) > 0 ||
+		if lost := rig.CountLosses(report, nil); len(lost) > 0 ||
 			report.Classes[load.ClassNewConnections].Requests == 0 {
 			t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 		}
@@ -107,7 +107,7 @@ func TestCapture_LosesNoRequest(t *testing.T) {
 func TestCapture_EnvoyKilled(t *testing.T) {
 	h := NewHost(t)
 	h.Script(outside)
-	h.Write("/etc/outrider/conf.d/capture.toml", interception+
+	h.WriteText("/etc/outrider/conf.d/capture.toml", interception+
 		"[envoy]\nrestart_backoff_max = \"1s\"\nrestart_limit = 100\n")
 	h.Script("systemctl start outrider")
 	call := func() bool {

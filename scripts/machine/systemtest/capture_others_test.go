@@ -109,7 +109,7 @@ func TestCapture_BesideOtherFirewalls(t *testing.T) {
 		SystemCalls: []string{"@keyring", "bpf"}}) // system calls that containers need
 	h.Script(outside)
 	h.Script(installOthers)
-	h.Write("/etc/outrider/conf.d/capture.toml", "[capture]\nmode = \"redirect\"\n"+
+	h.WriteText("/etc/outrider/conf.d/capture.toml", "[capture]\nmode = \"redirect\"\n"+
 		"inbound_ports = [\"*\"]\nfail = \"closed\"\n")
 	h.Script("systemctl start outrider")
 	h.captureIs("on")
@@ -166,7 +166,7 @@ func TestCapture_BesideOtherFirewalls(t *testing.T) {
 
 	report := load.Stop()
 	t.Logf("%d requests, %d lost", report.Total, report.Lost)
-	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
 	h.Script("systemctl kill -s STOP outrider.service; systemctl kill -s KILL outrider-envoy.service")

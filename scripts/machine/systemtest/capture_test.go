@@ -31,7 +31,7 @@ func TestCapture(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.Script(outside)
-	h.Write("/etc/outrider/conf.d/capture.toml", interception)
+	h.WriteText("/etc/outrider/conf.d/capture.toml", interception)
 	const call = "curl -s -o /dev/null -m 2 -w '%{http_code}' http://198.51.100.9/"
 	works := func(when string) {
 		t.Helper()
@@ -80,7 +80,7 @@ func TestCapture(t *testing.T) {
 		state("on")
 	})
 	t.Run("connections over the limit are closed", func(t *testing.T) {
-		h.Write("/etc/outrider/conf.d/limit.toml",
+		h.WriteText("/etc/outrider/conf.d/limit.toml",
 			"[capture]\nmax_connections = 2\ninbound_ports = [9101]\n")
 		// `outrider reload` returns when the epoch with max_connections is live.
 		h.Script("systemd-run --quiet --unit=near /opt/programs/backend -tcp 198.51.100.1:9101; " +
@@ -163,7 +163,7 @@ END
 		}
 	})
 	t.Run("a broken configuration captures nothing", func(t *testing.T) {
-		h.Write("/etc/outrider/conf.d/broken.toml", "[capture\n")
+		h.WriteText("/etc/outrider/conf.d/broken.toml", "[capture\n")
 		h.Script("if systemctl start outrider; then exit 1; fi; systemctl stop outrider; " +
 			"rm /etc/outrider/conf.d/broken.toml; systemctl reset-failed outrider")
 		if left := h.Script("nft list ruleset"); left != "" {
@@ -172,7 +172,7 @@ END
 		works("not started")
 	})
 	t.Run("closed", func(t *testing.T) {
-		h.Write("/etc/outrider/conf.d/closed.toml", "[capture]\nfail = \"closed\"\n")
+		h.WriteText("/etc/outrider/conf.d/closed.toml", "[capture]\nfail = \"closed\"\n")
 		h.Script("systemctl start outrider")
 		state("on")
 		works("closed, while Envoy serves")
@@ -186,7 +186,7 @@ END
 			return h.Script(call+" || true") == "200"
 		})
 		state("on")
-		h.Write("/etc/outrider/conf.d/broken.toml", "[capture\n")
+		h.WriteText("/etc/outrider/conf.d/broken.toml", "[capture\n")
 		h.Script("! systemctl restart outrider")
 		works("closed, after a restart that failed")
 		if log := h.Journal("-u", "outrider.service"); !strings.Contains(log,
@@ -200,7 +200,7 @@ END
 		}
 	})
 	t.Run("a first start is a trial", func(t *testing.T) {
-		h.Write("/etc/outrider/conf.d/closed.toml", "[capture]\ntrial = \"5s\"\n")
+		h.WriteText("/etc/outrider/conf.d/closed.toml", "[capture]\ntrial = \"5s\"\n")
 		h.Script("systemctl start outrider")
 		state("trial until ")
 		state("withdrawn: the trial ended")
@@ -215,7 +215,7 @@ END
 	})
 	t.Run("units", func(t *testing.T) {
 		h.Script("rm /etc/outrider/conf.d/closed.toml")
-		h.Write("/etc/outrider/conf.d/units.toml", "[capture]\nunits = [\"client.service\"]\n")
+		h.WriteText("/etc/outrider/conf.d/units.toml", "[capture]\nunits = [\"client.service\"]\n")
 		h.Script("systemctl start outrider")
 		state("on")
 		captured := func() string {
@@ -239,7 +239,7 @@ END
 	})
 	t.Run("tproxy keeps the client's address", func(t *testing.T) {
 		h.Script("systemctl stop outrider outrider-envoy.service; rm /etc/outrider/conf.d/units.toml")
-		h.Write("/etc/outrider/conf.d/tproxy.toml", "[capture]\nmode = \"tproxy\"\n"+
+		h.WriteText("/etc/outrider/conf.d/tproxy.toml", "[capture]\nmode = \"tproxy\"\n"+
 			"inbound_ports = [9100]\n")
 		h.Script(`install -D -m 0644 /opt/packaging/systemd/tproxy.conf \
 	/etc/systemd/system/outrider-envoy.service.d/tproxy.conf

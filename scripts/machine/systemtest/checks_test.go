@@ -52,7 +52,7 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 			t.Errorf("it was removed: %v %s", err, out)
 		}
 	}
-	h.Write("/etc/outrider/mesh.d/edge.yaml", gatewayMesh)
+	h.WriteText("/etc/outrider/mesh.d/edge.yaml", gatewayMesh)
 	const warning = "warning: /etc/outrider/mesh.d/edge.yaml:"
 	for _, command := range []string{"outrider mesh check",
 		"outrider mesh check /etc/outrider/mesh.d"} {
@@ -65,7 +65,7 @@ func TestMeshCheck_IsAboutWhatIsSavedAndWhatEnvoyCanRead(t *testing.T) {
 			}
 		}
 	}
-	h.Write("/etc/outrider/conf.d/node.toml",
+	h.WriteText("/etc/outrider/conf.d/node.toml",
 		"[node]\ntype = \"router\"\nlabels = { app = \"edge\" }\n")
 	h.Script("openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=edge -days 2 -keyout " +
 		"/etc/outrider/no.key -out /etc/outrider/no.crt 2>/dev/null; chmod 644 " +
@@ -109,7 +109,7 @@ func (h *Host) keepsCertificate() {
 	_, fix, _ := strings.Cut(unreadable, ": ")
 	h.Script(fix)
 	h.Eventually(time.Minute, "Envoy shows its certificate after the cure", shown)
-	before := h.Live().PID
+	before := h.LiveEpoch().PID
 	h.Script("chown root /etc/outrider/no.key; chmod 600 /etc/outrider/no.key")
 	out, err := h.Run(h.t.Context(), "outrider", "reload")
 	if err == nil ||
@@ -120,7 +120,7 @@ func (h *Host) keepsCertificate() {
 	if out, err := h.Run(h.t.Context(), "systemctl", "reload", "outrider.service"); err == nil {
 		h.t.Errorf("systemctl reload: %s", out)
 	}
-	if now := h.Live().PID; now != before || !shown() {
+	if now := h.LiveEpoch().PID; now != before || !shown() {
 		h.t.Errorf("process %d serves, before it was %d; certificate shown: %v", now, before, shown())
 	}
 	h.Script(fix + "; outrider reload")

@@ -13,7 +13,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	at := func(name string, port, prometheus int) {
-		h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1,
+		h.WriteText("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1,
 			port+2, prometheus, name))
 		h.Script("chgrp outrider /etc/outrider/" + name + ".toml; chmod 0640 /etc/outrider/" +
 			name + ".toml; mkdir -p /etc/outrider/" + name + ".mesh.d")
@@ -55,7 +55,7 @@ func TestInstances_PortConflict(t *testing.T) {
 	h.MustRun(t, "outriderd", "--instance", "a", "--check")
 
 	// An instance also conflicts if only its Envoy runs, because its agent has failed.
-	h.Write("/etc/outrider/a.conf.d/x.toml", "nonsense = 1\n")
+	h.WriteText("/etc/outrider/a.conf.d/x.toml", "nonsense = 1\n")
 	if out, err := h.Run(t.Context(), "systemctl", "restart", "outrider@a.service"); err == nil {
 		t.Errorf("a broken instance starts: %s", out)
 	}
@@ -77,13 +77,14 @@ func TestInstances_PortConflict(t *testing.T) {
 
 	// If mesh listeners conflict, the instance started later reports that until it is resolved.
 	for _, name := range []string{"a", "b"} {
-		h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", mesh)
+		h.WriteText("/etc/outrider/"+name+".mesh.d/web.yaml", mesh)
 		shared := func() bool {
 			return strings.Contains(h.MustRun(t, "outrider", "-i", name, "--json", "status"),
 				"port-shared")
 		}
 		if name == "a" {
-			h.Eventually(time.Minute, "Envoy listens", func() bool { return h.Get() == "200" })
+			h.Eventually(time.Minute, "Envoy listens",
+				func() bool { return h.GetStatus() == "200" })
 			if shared() {
 				t.Error("the first one shares its port")
 			}
@@ -94,7 +95,7 @@ func TestInstances_PortConflict(t *testing.T) {
 			`instance "a" (outrider@a.service), which runs`) {
 			t.Errorf("status: %s", got)
 		}
-		h.Write("/etc/outrider/b.mesh.d/web.yaml", strings.NewReplacer("number: 80,",
+		h.WriteText("/etc/outrider/b.mesh.d/web.yaml", strings.NewReplacer("number: 80,",
 			"number: 800,", "number: 81,", "number: 801,").Replace(mesh))
 		h.Eventually(time.Minute, "it is cured", func() bool { return !shared() })
 	}

@@ -85,7 +85,7 @@ func TestSecrecy_KeysOfDiscoverydAreNowhere(t *testing.T) {
 	h.Script(installDiscoveryd)
 	// The agent authenticates with the token for its first certificate, and with that for xDS.
 	h.Script("outrider join localhost --token /srv/web.token --ca /etc/outrider/ca/root.pem")
-	h.Serves()
+	h.MustServe()
 	h.Eventually(time.Minute, "the page knows the host, its agent and the end of its certificate",
 		func() bool {
 			page := h.MustRun(t, "bash", "-c", `exec 3<>/dev/tcp/127.0.0.1/15014

@@ -24,10 +24,10 @@ func TestDNS_IsCaptured(t *testing.T) {
 	h := NewHost(t)
 	h.Script(outside)
 	h.Script("umount /etc/resolv.conf 2>/dev/null; rm -f /etc/resolv.conf")
-	h.Write("/etc/resolv.conf", "nameserver 198.51.100.9\noptions timeout:1 attempts:1\n")
-	h.Write("/etc/outrider/conf.d/dns.toml", interception+"dns = true\n"+
+	h.WriteText("/etc/resolv.conf", "nameserver 198.51.100.9\noptions timeout:1 attempts:1\n")
+	h.WriteText("/etc/outrider/conf.d/dns.toml", interception+"dns = true\n"+
 		"[dns]\nlisten = \"127.0.0.1:15053\"\n")
-	h.Write("/etc/outrider/mesh.d/shop.yaml", shop)
+	h.WriteText("/etc/outrider/mesh.d/shop.yaml", shop)
 	resolves := func() bool {
 		return strings.HasPrefix(h.Script("getent ahostsv4 shop.test || true"), "240.240.0.1 ")
 	}

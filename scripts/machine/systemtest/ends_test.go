@@ -12,7 +12,7 @@ import (
 func TestSlice_StopEndsEverything(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nRestartSec=1h\n")
+	h.WriteText("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nRestartSec=1h\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	kill := func() {
 		h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL",
@@ -37,7 +37,7 @@ func TestSlice_StopEndsEverything(t *testing.T) {
 		{"failed", func() {
 			kill()
 			reached("activating auto-restart")
-			h.Write("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
+			h.WriteText("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
 			if out, err := h.Run(t.Context(), "systemctl", "restart",
 				"outrider.service"); err == nil {
 				t.Errorf("a broken configuration starts: %s", out)
@@ -48,9 +48,9 @@ func TestSlice_StopEndsEverything(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			h.MustRun(t, "rm", "-f", "/etc/outrider/conf.d/50-broken.toml")
 			h.MustRun(t, "systemctl", "start", "outrider.service")
-			h.Serves()
+			h.MustServe()
 			c.damage()
-			h.Serves() // Envoy continues without its agent
+			h.MustServe() // Envoy continues without its agent
 			h.MustRun(t, "systemctl", "stop", "outrider.slice")
 			for _, program := range []string{"outriderd", "outrider-keeper", "envoy"} {
 				if left := h.Processes(program); len(left) > 0 {
@@ -74,10 +74,10 @@ func TestPhasesThatLast(t *testing.T) {
 		timeout, await, overlap = 20*time.Second, 2*time.Minute, time.Minute
 	}
 	h := NewHost(t)
-	h.Write("/etc/systemd/system/outrider.service.d/test.conf",
+	h.WriteText("/etc/systemd/system/outrider.service.d/test.conf",
 		fmt.Sprintf("[Service]\nTimeoutStartSec=%v\nTimeoutStopSec=4s\n", timeout))
 	h.MustRun(t, "systemctl", "daemon-reload")
-	h.Write("/etc/outrider/conf.d/50-slow.toml", fmt.Sprintf(`
+	h.WriteText("/etc/outrider/conf.d/50-slow.toml", fmt.Sprintf(`
 [identity]
 wait = "1h"
 [reload]
@@ -100,10 +100,10 @@ termination_drain_duration = "8s"
 		h.Property("outrider", "NRestarts") != "0" {
 		t.Fatalf("the agent is %s, restarted %s times", state, h.Property("outrider", "NRestarts"))
 	}
-	h.Write("/etc/outrider/awaited.pem", "x")
+	h.WriteText("/etc/outrider/awaited.pem", "x")
 	h.Eventually(time.Minute, "the agent has started",
 		func() bool { return h.Property("outrider", "ActiveState") == "active" })
-	h.Serves()
+	h.MustServe()
 	t.Logf("started after %v", time.Since(began))
 
 	// A client that stays connected, because a reload waits only for older epochs with clients.
@@ -135,8 +135,8 @@ termination_drain_duration = "8s"
 		"waiting for an older epoch to finish draining epoch=0 ") {
 		t.Errorf("the journal does not say what was waited for:\n%s", log)
 	}
-	h.Serves()
-	if live := h.Live(); live.Number != 2 {
+	h.MustServe()
+	if live := h.LiveEpoch(); live.Number != 2 {
 		t.Errorf("after two reloads epoch %d is live", live.Number)
 	}
 	t.Logf("reloaded after %v", time.Since(began))

@@ -78,7 +78,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 	refuses("only root",
 		"setpriv --reuid=nobody --regid=nogroup --clear-groups outrider envoy use 1.40.9")
 	h.Script("systemctl start outrider")
-	h.Serves()
+	h.MustServe()
 	runs := func(version string, number int) {
 		t.Helper()
 		status := h.Status()
@@ -98,13 +98,13 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 	runs("1.40.9", 1)
 	does("epoch 1 → 2 (side-by-side", "outrider envoy use 1.41.0")
 	runs("1.41.0", 2)
-	pid := h.Live().PID
+	pid := h.LiveEpoch().PID
 	refuses("unknown field", "outrider envoy use 1.42.0")
 	runs("1.41.0", 2)
 	refuses("Envoy 1.42.0 is not used: Envoy 1.41.0 is selected, as before",
 		"outrider envoy use 1.42.0")
 	runs("1.41.0", 2)
-	if now := h.Live().PID; now != pid {
+	if now := h.LiveEpoch().PID; now != pid {
 		t.Errorf("the refusal changed Envoy: pid %d, was %d", now, pid)
 	}
 	if report := load.Stop(); report.Lost > 0 {

@@ -88,7 +88,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 		})
 	}
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	// systemd unloads an inactive unit that nothing references, and its STATUS=.
 	h.MustRun(t, "systemctl", "enable", "outrider.service")
 	h.MustRun(t, "systemctl", "stop", "outrider.service")

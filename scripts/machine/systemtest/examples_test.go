@@ -91,10 +91,10 @@ func TestAgentExamples(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	for _, name := range []string{"shop", "orders"} {
 		chain, key := root.Issue(t, pkitest.Leaf(name, 24*time.Hour))
-		h.Write("/root/"+name+".crt", string(chain))
-		h.Write("/root/"+name+".key", string(key))
+		h.WriteText("/root/"+name+".crt", string(chain))
+		h.WriteText("/root/"+name+".key", string(key))
 	}
-	h.Write("/root/roots.crt", string(pkitest.PEM(root.Certificate)))
+	h.WriteText("/root/roots.crt", string(pkitest.PEM(root.Certificate)))
 
 	run := func(name string, test func(t *testing.T, h exampleHost)) {
 		t.Run(name, func(t *testing.T) { test(t, exampleHost{&Host{Machine: h.Machine, t: t}}) })
@@ -138,7 +138,7 @@ func TestAgentExamples(t *testing.T) {
 
 	run("capture-unit", func(t *testing.T, h exampleHost) {
 		h.Script("umount /etc/resolv.conf 2>/dev/null; rm -f /etc/resolv.conf")
-		h.Write("/etc/resolv.conf", "nameserver 198.51.100.9\noptions timeout:1 attempts:1\n")
+		h.WriteText("/etc/resolv.conf", "nameserver 198.51.100.9\noptions timeout:1 attempts:1\n")
 		h.install("capture-unit", "s/192.0.2.30/198.51.100.9/")
 		h.captureIs("on")
 		const call = "curl -s -i -m 10 http://stock.internal/"

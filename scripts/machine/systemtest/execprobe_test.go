@@ -156,7 +156,7 @@ func TestExecProbe_RefusesProgramsOfOthers(t *testing.T) {
 		h.Script("chmod 755 " + folder)
 	}
 	h.Script("chown nobody " + folder + "/good")
-	h.Write("/etc/outrider/conf.d/70-health.toml",
+	h.WriteText("/etc/outrider/conf.d/70-health.toml",
 		"[discovery]\naddress = \"127.0.0.1:15110\"\n[health]\nexec = [\""+folder+"/good\"]\n")
 	for _, command := range []string{"outrider reload", "outrider config check"} {
 		said := h.Script(command + " 2>&1 && echo accepted || true")

@@ -40,13 +40,13 @@ func TestFaults_AreNamedAndClear(t *testing.T) {
 		"expired": pkitest.Leaf("past", -time.Minute), "soon": pkitest.Leaf("soon", 24*time.Hour)} {
 		leaf.NotBefore = time.Now().Add(-30 * 24 * time.Hour)
 		chain, key := root.Issue(t, leaf)
-		h.Write("/root/"+name+".crt", string(chain))
-		h.Write("/root/"+name+".key", string(key))
+		h.WriteText("/root/"+name+".crt", string(chain))
+		h.WriteText("/root/"+name+".key", string(key))
 	}
-	h.Write("/etc/outrider/conf.d/10-router.toml", "[node]\ntype = \"router\"\n")
-	h.Write("/etc/outrider/mesh.d/web.yaml", faultMesh)
+	h.WriteText("/etc/outrider/conf.d/10-router.toml", "[node]\ntype = \"router\"\n")
+	h.WriteText("/etc/outrider/mesh.d/web.yaml", faultMesh)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	for _, f := range faults {
 		t.Run(f.name, func(t *testing.T) { h.tries(t, f) })
 	}
@@ -84,12 +84,13 @@ func (h *Host) tries(t *testing.T, f fault) {
 		out, err := h.Run(t.Context(), "outrider", "--json", "status")
 		check, wrong := h.Run(t.Context(), "outrider", "mesh", "check")
 		said = out + check
-		return err == nil && wrong == nil && strings.HasSuffix(check, "valid") && h.Get() == "200" &&
+		return err == nil && wrong == nil && strings.HasSuffix(check,
+			"valid") && h.GetStatus() == "200" &&
 			h.healthz(t) == "200" && len(h.Status().Conditions) == 0
 	})
 	if last := h.Status().LastReload; f.heals && last != nil && (last.Epoch == nil ||
-		*last.Epoch != h.Live().Number) {
-		t.Errorf("epoch %d serves, the last reload is of %v", h.Live().Number, last.Epoch)
+		*last.Epoch != h.LiveEpoch().Number) {
+		t.Errorf("epoch %d serves, the last reload is of %v", h.LiveEpoch().Number, last.Epoch)
 	}
 	h.Script("rm -f " + dropIn + " " + meshIn)
 	eventually(t, "its files are gone", func() bool { return h.Status().State == api.StateRunning })
@@ -108,7 +109,7 @@ func (h *Host) tells(t *testing.T, f fault) {
 		want := map[bool]string{true: "503", false: "200"}[f.unready]
 		eventually(t, "/healthz/ready answers "+want, func() bool { return h.healthz(t) == want })
 	}
-	if got := h.Get(); (got != "200") != f.silent {
+	if got := h.GetStatus(); (got != "200") != f.silent {
 		t.Errorf("a request gets %s", got)
 	}
 	if f.check == "" {

@@ -35,7 +35,7 @@ func TestUndrain_RestoresService(t *testing.T) {
 		t.Errorf("with closed listeners readiness is %s", code)
 	}
 	h.MustRun(t, "outrider", "undrain")
-	if code := h.Get(); code != "200" {
+	if code := h.GetStatus(); code != "200" {
 		t.Errorf("after undrain the service answers %s", code)
 	}
 	for _, url := range append(served[1:], "http://127.0.0.1:15020/healthz/ready") {
@@ -56,9 +56,9 @@ const ownBootstrap = `{"admin": {"address": {"socket_address": {"address": "127.
 func TestAdminView_YieldsToOwnBootstrap(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Write("/etc/outrider/own.json", ownBootstrap)
+	h.WriteText("/etc/outrider/own.json", ownBootstrap)
 	const key = "/etc/outrider/conf.d/50-own.toml"
-	h.Write(key, "[envoy]\ncustom_config_file = \"/etc/outrider/own.json\"\n")
+	h.WriteText(key, "[envoy]\ncustom_config_file = \"/etc/outrider/own.json\"\n")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	if code := h.answer("http://127.0.0.1:15000/ready"); code != "200" {
 		t.Errorf("Envoy's own admin interface answers %s", code)
@@ -100,7 +100,7 @@ func TestJournal_NamesProblemsAndChanges(t *testing.T) {
 	h.MustRun(t, "systemctl", "stop", "stranger.service")
 	h.Eventually(time.Minute, "the journal says that it is free", says("6", "no longer: "))
 	const file = "/etc/outrider/mesh.d/more.yaml"
-	h.Write(file, brokenMesh)
+	h.WriteText(file, brokenMesh)
 	lines := func(match ...string) int {
 		return len(h.journal(append(match, "CONFIG_FILE="+file)...))
 	}
@@ -112,7 +112,8 @@ func TestJournal_NamesProblemsAndChanges(t *testing.T) {
 		return strings.Contains(h.Journal("-o", "cat", "-u", "outrider.service"),
 			"outrider: the mesh configuration has 1 error")
 	})
-	h.Write(file, strings.Replace(brokenMesh, "htpp: []", "http: [{directResponse: {status: 204}}]",
+	h.WriteText(file, strings.Replace(brokenMesh, "htpp: []", "http: [{directResponse: {status: "+
+		"204}}]",
 		1))
 	h.Eventually(time.Minute, "the journal names the change", func() bool {
 		return lines("CONFIG_LINE=1", "PRIORITY=6") == 1
@@ -144,7 +145,7 @@ func TestProxySecrets_ShowsCertificates(t *testing.T) {
 	h.Script("openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj " +
 		"/CN=far-root " +
 		"-keyout /dev/null -out /etc/outrider/ca.pem 2>/dev/null; chmod 0644 /etc/outrider/ca.pem")
-	h.Write("/etc/outrider/mesh.d/far.yaml", tlsUpstream)
+	h.WriteText("/etc/outrider/mesh.d/far.yaml", tlsUpstream)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.Eventually(time.Minute, "the certificate is listed", func() bool {
 		out := h.MustRun(t, "outrider", "proxy", "secrets")

@@ -164,14 +164,15 @@ func (m *member) files(istiod string) {
 		if err != nil {
 			m.t.Fatal(err)
 		}
-		m.Write("/root/vm/"+name, strings.NewReplacer("bare", m.name, "'default'", "'"+m.name+"'",
+		m.WriteText("/root/vm/"+name, strings.NewReplacer("bare", m.name, "'default'",
+			"'"+m.name+"'",
 			": default\n", ": "+m.name+"\n", "'{", `'{"app":"`+m.name+`",`, "POD_NAMESPACE: vm\n",
 			"POD_NAMESPACE: vm\n    ISTIO_META_AUTO_REGISTER_GROUP: "+m.name+"\n").
 			Replace(string(text))+end)
 	}
-	m.Write("/root/vm/root-cert.pem", m.f.cluster.Root("vm"))
-	m.Write("/root/vm/istio-token", m.f.cluster.Token("vm", m.name))
-	m.Write("/root/vm/hosts", istiod+" "+cluster.IstiodServerName+"\n")
+	m.WriteText("/root/vm/root-cert.pem", m.f.cluster.IstiodRootCertificates("vm"))
+	m.WriteText("/root/vm/istio-token", m.f.cluster.Token("vm", m.name))
+	m.WriteText("/root/vm/hosts", istiod+" "+cluster.IstiodServerName+"\n")
 }
 
 // installSidecar installs pilot-agent and Istio's scripts, from Istio's source, as the package

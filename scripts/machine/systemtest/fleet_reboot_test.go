@@ -13,9 +13,9 @@ func TestFleet_ServesAfterARebootWithoutIstiod(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)
 	server := &certified{Host: f.server}
-	server.Write("/etc/alone.json", alone)
-	server.Write("/etc/systemd/system/alone.service", aloneUnit)
-	server.Write("/etc/outrider/conf.d/70-output.toml",
+	server.WriteText("/etc/alone.json", alone)
+	server.WriteText("/etc/systemd/system/alone.service", aloneUnit)
+	server.WriteText("/etc/outrider/conf.d/70-output.toml",
 		"[identity]\noutput_dir = \"/var/lib/outrider/outrider/certificates\"\n")
 	server.MustRun(t, "systemctl", "enable", "outrider.service")
 	f.start()
@@ -28,7 +28,7 @@ func TestFleet_ServesAfterARebootWithoutIstiod(t *testing.T) {
 
 	server.Script(`cp -r /var/lib/outrider/outrider/certificates /etc/outrider/certificates
 chgrp -R outrider /etc/outrider/certificates; chmod -R g+rX /etc/outrider/certificates`)
-	server.Write("/etc/outrider/conf.d/70-output.toml", `[discovery]
+	server.WriteText("/etc/outrider/conf.d/70-output.toml", `[discovery]
 auth = "mtls"
 [identity]
 provider = "files"

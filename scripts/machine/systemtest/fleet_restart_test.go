@@ -71,7 +71,7 @@ func (f *fleet) restart(times int, from *Host, service, address string, machines
 	}
 	report := load.Stop()
 	f.t.Logf("%s: %d requests in %v, %d lost", service, report.Total, report.Duration, report.Lost)
-	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		f.t.Errorf("lost of %d requests: %v\n%v", report.Total, lost, report)
 	}
 	if got, want := seen(), []string{now.Metadata.UID + " True"}; !slices.Equal(got, want) {
@@ -104,7 +104,7 @@ func TestFleet_SteadyLoadStaysCaptured(t *testing.T) {
 		"-http2", "", "-tcp", "", "-duration", duration.String())
 	report := load.Stop()
 	t.Logf("%d requests in %v, %d lost", report.Total, report.Duration, report.Lost)
-	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v\n%v", report.Total, lost, report)
 	}
 	journal := f.server.Script("journalctl -q -o cat -u outrider-capture.service")

@@ -79,7 +79,7 @@ func newFleet(t *testing.T, environment ...string) *fleet {
 	f.create(fleetMesh...)
 	f.istiod, _ = f.cluster.Istiod(environment...)
 	f.networks[0] = parts.NewOtherHost(t)
-	f.networks[0].Do(t, func() { f.networks[1] = parts.NewOtherHost(t) })
+	f.networks[0].RunOn(t, func() { f.networks[1] = parts.NewOtherHost(t) })
 	f.address = f.networks[1].Peer
 	f.connect()
 	f.server = f.boot(0, "web", "workload_group = \"web\"\n", `[envoy]
@@ -100,7 +100,7 @@ period = "200ms"
 // startApplication enables and starts web.service, an application that responds with name.
 func (h *Host) startApplication(name string) {
 	h.t.Helper()
-	h.Write("/etc/systemd/system/web.service", `[Service]
+	h.WriteText("/etc/systemd/system/web.service", `[Service]
 Type=exec
 ExecStart=/opt/programs/backend -name `+name+` -http 0.0.0.0:8080 -tcp 0.0.0.0:8081
 [Install]
@@ -123,9 +123,9 @@ func (f *fleet) create(objects ...meshObject) {
 func (f *fleet) boot(n int, account, node, more string) *Host {
 	f.t.Helper()
 	h := newHost(f.t, machine.Options{Network: f.networks[n].Namespace()})
-	h.Write("/etc/outrider/root.pem", f.cluster.Root("vm"))
-	h.Write("/etc/outrider/token", f.cluster.Token("vm", account))
-	h.Write("/etc/outrider/conf.d/60-fleet.toml", `[node]
+	h.WriteText("/etc/outrider/root.pem", f.cluster.IstiodRootCertificates("vm"))
+	h.WriteText("/etc/outrider/token", f.cluster.Token("vm", account))
+	h.WriteText("/etc/outrider/conf.d/60-fleet.toml", `[node]
 ip = "`+[]string{f.address, f.networks[1].Address}[n]+`"
 namespace = "vm"
 service_account = "`+account+`"
@@ -154,7 +154,7 @@ func (f *fleet) connect() {
 		}
 	}
 	listen(0)()
-	f.networks[0].Do(f.t, listen(1))
+	f.networks[0].RunOn(f.t, listen(1))
 }
 
 // start starts the agents and waits until the server is registered and a request of the client to

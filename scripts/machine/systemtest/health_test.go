@@ -14,7 +14,8 @@ func TestHealth_UnitAndCommand(t *testing.T) {
 	c := newCertified(t)
 	c.startIstiod()
 	configure := func(probe string) {
-		c.Write("/etc/outrider/conf.d/70-health.toml", "[discovery]\naddress = \"127.0.0.1:15110\"\n"+
+		c.WriteText("/etc/outrider/conf.d/70-health.toml", "[discovery]\naddress = "+
+			"\"127.0.0.1:15110\"\n"+
 			"auth = \"none\"\n[health]\n"+probe+"\nperiod = \"200ms\"\ntimeout = \"5s\"\n")
 	}
 	expect := func(state, reason string) {

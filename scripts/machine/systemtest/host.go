@@ -119,8 +119,8 @@ func newHost(t testing.TB, options machine.Options) *Host {
 	h := &Host{t: t, Machine: machine.BootForTest(t, options)}
 	h.Script(installScript)
 	h.startBackend()
-	h.Write("/etc/outrider/outrider.toml", configuration)
-	h.Write("/etc/outrider/mesh.d/web.yaml", mesh)
+	h.WriteText("/etc/outrider/outrider.toml", configuration)
+	h.WriteText("/etc/outrider/mesh.d/web.yaml", mesh)
 	h.Script("chgrp outrider /etc/outrider/outrider.toml; chmod 0640 /etc/outrider/outrider.toml")
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -164,8 +164,8 @@ func (h *Host) Script(text string) string {
 	return h.MustRun(h.t, "sh", "-c", text)
 }
 
-// Write writes a file in the machine.
-func (h *Host) Write(path, text string) {
+// WriteText writes a file in the machine.
+func (h *Host) WriteText(path, text string) {
 	h.t.Helper()
 	if err := h.WriteFile(h.t.Context(), path, []byte(text), 0o644); err != nil {
 		h.t.Fatal(err)
@@ -199,8 +199,8 @@ func (h *Host) Status() api.Status {
 	return status
 }
 
-// Live returns the live epoch, and fails the test if there is none.
-func (h *Host) Live() api.Epoch {
+// LiveEpoch returns the live epoch, and fails the test if there is none.
+func (h *Host) LiveEpoch() api.Epoch {
 	h.t.Helper()
 	status := h.Status()
 	for _, epoch := range status.Epochs {
@@ -212,8 +212,9 @@ func (h *Host) Live() api.Epoch {
 	return api.Epoch{}
 }
 
-// Get sends a request for web.test to Envoy's port 80 and returns the status code or the error.
-func (h *Host) Get() string {
+// GetStatus sends a request for web.test to Envoy's port 80 and returns the status code or the
+// error.
+func (h *Host) GetStatus() string {
 	h.t.Helper()
 	out, err := h.Run(h.t.Context(), "curl", "-s", "-m", "5", "-o", "/dev/null", "-w",
 		"%{http_code}", "-H", "Host: web.test", "http://127.0.0.1:80/")
@@ -223,10 +224,10 @@ func (h *Host) Get() string {
 	return out
 }
 
-// Serves fails the test unless Get returns status code 200.
-func (h *Host) Serves() {
+// MustServe fails the test unless Get returns status code 200.
+func (h *Host) MustServe() {
 	h.t.Helper()
-	if got := h.Get(); got != "200" {
+	if got := h.GetStatus(); got != "200" {
 		h.t.Fatalf("GET through Envoy on port 80: %s", got)
 	}
 }

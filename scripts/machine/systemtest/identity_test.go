@@ -18,10 +18,10 @@ func TestIdentity_FilesTheAgentMayNotUse(t *testing.T) {
 	root := pkitest.NewAuthority(t, "root", nil)
 	chain, key := root.Issue(t, pkitest.Leaf("web", 24*time.Hour))
 	const keyFile = "/etc/outrider/web.key"
-	h.Write("/etc/outrider/web.crt", string(chain))
-	h.Write(keyFile, string(key))
-	h.Write("/etc/outrider/root.crt", string(pkitest.PEM(root.Certificate)))
-	h.Write("/etc/outrider/conf.d/60-identity.toml", `[node]
+	h.WriteText("/etc/outrider/web.crt", string(chain))
+	h.WriteText(keyFile, string(key))
+	h.WriteText("/etc/outrider/root.crt", string(pkitest.PEM(root.Certificate)))
+	h.WriteText("/etc/outrider/conf.d/60-identity.toml", `[node]
 type = "router"
 [identity]
 provider = "files"
@@ -65,7 +65,7 @@ output_dir = "/var/lib/elsewhere"
 	const folder = "/etc/outrider/edge"
 	h.Script("install -d -m 710 -g outrider-envoy " + folder + "; cd /etc/outrider; " +
 		"install -m 400 -o outrider-envoy web.crt web.key " + folder)
-	h.Write("/etc/outrider/mesh.d/edge.yaml", `apiVersion: networking.istio.io/v1
+	h.WriteText("/etc/outrider/mesh.d/edge.yaml", `apiVersion: networking.istio.io/v1
 kind: Gateway
 metadata: {name: edge, namespace: default}
 spec:
@@ -92,7 +92,7 @@ spec:
 		"install -m 644 web.key shut.key; setfacl -m u:outrider-envoy:- shut.key")
 	gateway := h.MustRun(t, "cat", "/etc/outrider/mesh.d/edge.yaml")
 	for port, name := range map[string]string{"8444": "open", "8445": "shut"} {
-		h.Write("/etc/outrider/mesh.d/"+name+".yaml", strings.NewReplacer("8443", port,
+		h.WriteText("/etc/outrider/mesh.d/"+name+".yaml", strings.NewReplacer("8443", port,
 			"name: edge,", "name: "+name+",", "web.key", name+".key").Replace(gateway))
 	}
 	const shut = "user outrider-envoy cannot read " + folder + "/shut.key: "

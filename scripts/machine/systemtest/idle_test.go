@@ -27,7 +27,8 @@ func TestIdle_FewContextSwitches(t *testing.T) {
 	h := NewHost(t, packages(t, "systemd-resolved")+":/opt/resolved")
 	h.Script(installResolved)
 	startUpstreamDNS(t, h)
-	h.Write("/etc/outrider/conf.d/idle.toml", interception+"dns = true\n"+fmt.Sprintf(routed, 15053))
+	h.WriteText("/etc/outrider/conf.d/idle.toml", interception+"dns = true\n"+fmt.Sprintf(routed,
+		15053))
 	h.Script("systemctl start outrider")
 	h.captureIs("on")
 	h.Eventually(time.Minute, "queries are redirected", func() bool {

@@ -25,14 +25,15 @@ func TestImport_AgentJoinsWithIstioctlsFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.Write("/root/vm/"+name, strings.NewReplacer("'vm'", "'default'", ": vm\n", ": default\n").
+		c.WriteText("/root/vm/"+name, strings.NewReplacer("'vm'", "'default'", ": vm\n",
+			": default\n").
 			Replace(string(text)))
 	}
 	c.Script("cp /etc/ca/root-cert.pem /root/vm; echo 127.0.0.1 istiod.istio-system.svc " +
 		">/root/vm/hosts")
 	chain, key := c.root.Issue(t, pkitest.Leaf("default", time.Hour))
-	c.Write("/etc/certs/cert-chain.pem", string(chain))
-	c.Write("/etc/certs/key.pem", string(key))
+	c.WriteText("/etc/certs/cert-chain.pem", string(chain))
+	c.WriteText("/etc/certs/key.pem", string(key))
 	c.Script(`install -d -m 0700 -o outrider /run/istio-certs
 install -m 0400 -o outrider /etc/certs/cert-chain.pem /etc/certs/key.pem /run/istio-certs
 printf '[identity]\nprov_cert_dir = "/run/istio-certs"\n' >/etc/outrider/conf.d/51-first.toml

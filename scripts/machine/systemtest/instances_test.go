@@ -28,9 +28,10 @@ files = ["/etc/outrider/%s.mesh.d"]
 func (h *Host) Instance(name string, i int) {
 	h.t.Helper()
 	port := 16000 + 10*i
-	h.Write("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1, port+2,
+	h.WriteText("/etc/outrider/"+name+".toml", fmt.Sprintf(instanceConfiguration, port, port+1,
+		port+2,
 		port+3, name))
-	h.Write("/etc/outrider/"+name+".mesh.d/web.yaml", strings.NewReplacer("number: 80,",
+	h.WriteText("/etc/outrider/"+name+".mesh.d/web.yaml", strings.NewReplacer("number: 80,",
 		fmt.Sprintf("number: %d,", 800+i),
 		"number: 81,", fmt.Sprintf("number: %d,", 900+i)).Replace(mesh))
 }
@@ -46,7 +47,7 @@ func TestInstances(t *testing.T) {
 	}
 	h.MustRun(t, "systemctl", "start", "outrider.service", "outrider@a.service",
 		"outrider@web-1.service")
-	h.Serves()
+	h.MustServe()
 	for _, name := range []string{busName, busName + ".Instance._a",
 		busName + ".Instance._web_2d1"} {
 		h.OnBus(name)
@@ -83,7 +84,7 @@ func TestInstances(t *testing.T) {
 		}
 		h.MustRun(t, "systemctl", "reload", "outrider@"+name)
 	}
-	pid := h.Live().PID
+	pid := h.LiveEpoch().PID
 
 	// Stopping one instance leaves none of its files except for the sockets that systemd keeps
 	// open, and the other agents' Envoys continue.
@@ -92,10 +93,10 @@ func TestInstances(t *testing.T) {
 		"/run/outrider/a/capture.sock\n/run/outrider/a/keeper.sock" {
 		t.Errorf("left behind: %s", left)
 	}
-	if got := get(801); got != "200" || h.Live().PID != pid {
+	if got := get(801); got != "200" || h.LiveEpoch().PID != pid {
 		t.Errorf("the stop of one instance ended another: %s", got)
 	}
-	h.Serves()
+	h.MustServe()
 
 	// Restarting the agent of the other instance keeps its Envoy.
 	before := h.Property("outrider-envoy@web-1", "MainPID")
@@ -117,7 +118,7 @@ func TestInstances(t *testing.T) {
 func TestOnlineTarget(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
-	h.Write("/etc/systemd/system/needy.service", `
+	h.WriteText("/etc/systemd/system/needy.service", `
 [Unit]
 Requires=outrider-online.target
 After=outrider-online.target
@@ -146,7 +147,7 @@ func TestPowerOff(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	began := time.Now()
 	if err := h.PowerOff(t.Context()); err != nil {
 		t.Fatal(err)

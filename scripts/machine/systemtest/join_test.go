@@ -14,7 +14,7 @@ import (
 // token of service account web in namespace shop to /root/web.token.
 func (h *Host) startDiscoveryd(name, port, auth string) {
 	h.t.Helper()
-	h.Write("/root/"+name+".toml", `[paths]
+	h.WriteText("/root/"+name+".toml", `[paths]
 state_dir = "/root/`+name+`.state"
 [listen]
 plaintext = ""
@@ -95,7 +95,7 @@ func TestJoin_FirstStartAndLeave(t *testing.T) {
 	out = h.Script("umask 077; outrider join localhost" + join)
 	t.Log(out)
 	unit("active", "enabled")
-	h.Serves()
+	h.MustServe()
 	if s := h.Status(); !s.Ready || s.Discovery.State != "connected" {
 		t.Errorf("%+v", s)
 	}
@@ -111,7 +111,7 @@ func TestJoin_FirstStartAndLeave(t *testing.T) {
 	})
 	out = h.Script("outrider leave")
 	t.Log(out)
-	h.Serves()
+	h.MustServe()
 	if s := h.Status(); !s.Ready || s.Discovery.State != "embedded" || len(s.Identities) > 0 {
 		t.Errorf("%+v", s)
 	}

@@ -145,7 +145,7 @@ func newJoinedFleet(t *testing.T) *joinedFleet {
 	t.Helper()
 	f := &joinedFleet{t: t, middle: parts.NewOtherHost(t)}
 	var networks [2]*parts.OtherHost
-	f.middle.Do(t, func() {
+	f.middle.RunOn(t, func() {
 		for i := range networks {
 			networks[i] = parts.NewOtherHost(t)
 		}
@@ -158,15 +158,16 @@ func newJoinedFleet(t *testing.T) *joinedFleet {
 			address: network.Address, gateway: network.Peer}
 		h.Script("ip route add default via " + h.gateway)
 		// It starts before the agent, so it stops after the agent has left the mesh.
-		h.Write("/etc/systemd/system/web.service", `[Unit]
+		h.WriteText("/etc/systemd/system/web.service", `[Unit]
 Before=outrider.service
 [Service]
 ExecStart=/opt/programs/backend -name `+h.name+` -http 127.0.0.1:8080
 [Install]
 WantedBy=multi-user.target
 `)
-		h.Write("/etc/systemd/system/gate.service", "[Service]\nExecStart=/bin/sleep infinity\n"+
-			"[Install]\nWantedBy=multi-user.target\n")
+		h.WriteText("/etc/systemd/system/gate.service",
+			"[Service]\nExecStart=/bin/sleep infinity\n"+
+				"[Install]\nWantedBy=multi-user.target\n")
 		h.Script("systemctl daemon-reload; systemctl enable --now web.service gate.service")
 		f.hosts[i] = h
 	}
@@ -205,8 +206,8 @@ func (f *joinedFleet) route(destination string) {
 func (f *joinedFleet) invite(h *joinedHost) {
 	f.t.Helper()
 	token, roots := f.server.invite()
-	h.Write("/root/token", token)
-	h.Write("/root/root.pem", roots)
+	h.WriteText("/root/token", token)
+	h.WriteText("/root/root.pem", roots)
 }
 
 // join installs the package and Envoy and joins the mesh, as a user does, and returns the number of

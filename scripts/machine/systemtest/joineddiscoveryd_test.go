@@ -63,19 +63,19 @@ func (f *joinedFleet) startDiscoveryd() {
 	}
 	s := joinedDiscoveryd{f.boot(f.middle,
 		filepath.Dir(strings.TrimSpace(string(program)))+":/opt/consul")}
-	s.Write("/etc/consul/consul.hcl", consulConfig)
-	s.Write("/etc/systemd/system/consul.service", consulUnit)
+	s.WriteText("/etc/consul/consul.hcl", consulConfig)
+	s.WriteText("/etc/systemd/system/consul.service", consulUnit)
 	s.Script("systemctl daemon-reload; systemctl enable --now consul.service")
 	s.installDiscoveryd()
 	said := s.Script("outrider-discoveryd ca init /etc/outrider/ca " + f.hosts[0].gateway + " " +
 		f.hosts[1].gateway)
 	_, config, _ := strings.Cut(said, "/etc/outrider/discoveryd.d/ca.toml:\n")
 	config, _, _ = strings.Cut(config, "\nThen:")
-	s.Write("/etc/outrider/discoveryd.d/10-ca.toml", config)
-	s.Write("/etc/outrider/discoveryd.d/20-fleet.toml", fmt.Sprintf(joinedServer,
+	s.WriteText("/etc/outrider/discoveryd.d/10-ca.toml", config)
+	s.WriteText("/etc/outrider/discoveryd.d/20-fleet.toml", fmt.Sprintf(joinedServer,
 		joinedGrace.String()))
-	s.Write("/etc/outrider/mesh.d/mesh.yaml", joinedMesh)
-	s.Write("/etc/outrider/meshconfig.yaml", joinedMeshConfig)
+	s.WriteText("/etc/outrider/mesh.d/mesh.yaml", joinedMesh)
+	s.WriteText("/etc/outrider/meshconfig.yaml", joinedMeshConfig)
 	f.server = s
 	f.route("host: web.test")
 	s.Script(`set -eu
@@ -110,7 +110,7 @@ func (s joinedDiscoveryd) entries() (all []string, err error) {
 
 func (s joinedDiscoveryd) route(object string) {
 	s.t.Helper()
-	s.Write("/etc/outrider/mesh.d/routing.yaml", object)
+	s.WriteText("/etc/outrider/mesh.d/routing.yaml", object)
 }
 
 // kill also waits until the lease of the killed process has expired. Workloads that belong to it by
@@ -160,7 +160,7 @@ cat /etc/outrider/ca/root.pem /etc/outrider/ca2/root.pem >/etc/outrider/roots.pe
 		{next + "ca.pem", next + "ca.key", "/etc/outrider/roots.pem"},
 		{next + "ca.pem", next + "ca.key", next + "root.pem"}} {
 		steps = append(steps, func() {
-			s.Write("/etc/outrider/discoveryd.d/30-rotated.toml", fmt.Sprintf(
+			s.WriteText("/etc/outrider/discoveryd.d/30-rotated.toml", fmt.Sprintf(
 				"[ca]\ncert_file = %q\nkey_file = %q\nroot_file = %q\n",
 				files[0], files[1], files[2]))
 			s.Script("systemctl reload outrider-discoveryd.service")

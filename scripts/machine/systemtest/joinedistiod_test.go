@@ -49,7 +49,7 @@ func (s *joinedIstiod) start() {
 		"ISTIOD_CUSTOM_HOST="+hosts[0].gateway+","+hosts[1].gateway,
 		"PILOT_WORKLOAD_ENTRY_GRACE_PERIOD="+joinedGrace.String())
 	ends := []func(){kill}
-	s.f.middle.Do(s.t, func() {
+	s.f.middle.RunOn(s.t, func() {
 		for _, h := range hosts {
 			listener, err := net.Listen("tcp", h.gateway+":15012")
 			if err != nil {
@@ -115,7 +115,7 @@ func (s *joinedIstiod) restart(meanwhile func(string)) {
 	s.cluster.Apply("apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\n" +
 		"metadata: {name: " + name + ", namespace: default}\nspec: {address: 192.0.2.1}")
 	parts.Eventually(s.t, joinedLimit, "istiod sees changes", func() bool {
-		return strings.Contains(string(s.cluster.Debug("/debug/configz")), name)
+		return strings.Contains(string(s.cluster.IstiodDebugPage("/debug/configz")), name)
 	})
 	s.t.Logf("istiod sees changes %v after the API server is ready",
 		time.Since(begun).Round(100*time.Millisecond))

@@ -44,7 +44,7 @@ func TestJoined_LifeOfAFleetWithIstiod(t *testing.T) {
 	// istiod decides at a workload's first registration whether it reports its health, so it must
 	// do so from the start
 	for _, h := range f.hosts {
-		h.Write("/etc/outrider/conf.d/40-health.toml", joinedHealth)
+		h.WriteText("/etc/outrider/conf.d/40-health.toml", joinedHealth)
 	}
 	f.live()
 }
@@ -74,7 +74,7 @@ func (f *joinedFleet) live() {
 		settings += "[identity]\nttl = \"1m\"\n"
 	}
 	for _, h := range f.hosts {
-		h.Write("/etc/outrider/conf.d/50-life.toml", settings)
+		h.WriteText("/etc/outrider/conf.d/50-life.toml", settings)
 		h.reload()
 	}
 	f.entries("the health is reported", 2, func(text string) bool {
@@ -287,7 +287,7 @@ func (l *joinedLoad) stop(t *testing.T) {
 		for second := at[dying] - 5; running == l.mutual && second <= at[dead]+1; second++ {
 			permitted[second] = true
 		}
-		if lost := rig.Losses(report, permitted); len(lost) > 0 || report.Total == 0 {
+		if lost := rig.CountLosses(report, permitted); len(lost) > 0 || report.Total == 0 {
 			t.Errorf("%s: lost of %d requests: %v\n%v\n%s", what, report.Total, lost, report,
 				running.h.Script(failedRequests))
 		}

@@ -79,7 +79,7 @@ func TestFloodOfLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := NewHost(t, filepath.Dir(program)+":/opt/test")
-	h.Write("/etc/systemd/journald.conf.d/test.conf",
+	h.WriteText("/etc/systemd/journald.conf.d/test.conf",
 		"[Journal]\nSystemMaxUse=1G\nRuntimeMaxUse=1G\n")
 	h.MustRun(t, "systemctl", "restart", "systemd-journald.service")
 	h.MustRun(t, "systemd-run", "--quiet", "--unit=flood", "--remain-after-exit", "-E",
@@ -128,10 +128,10 @@ func TestJournalFields(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	// At this level Envoy logs some lines, which the test needs.
-	h.Write("/etc/outrider/conf.d/40-log.toml", "[envoy]\nlog_level = \"info\"\n")
+	h.WriteText("/etc/outrider/conf.d/40-log.toml", "[envoy]\nlog_level = \"info\"\n")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
-	h.Write("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
+	h.WriteText("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
 	if out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service"); err == nil {
 		t.Errorf("a broken configuration is taken: %s", out)
 	}

@@ -36,7 +36,7 @@ func TestBoot_NoOrderingCycle(t *testing.T) {
 			return h.Property("outrider", "ActiveState") == "active" &&
 				h.Property("outrider@a", "ActiveState") == "active"
 		})
-		h.Serves()
+		h.MustServe()
 		if said := h.Script(
 			"journalctl -q -b --no-pager | grep -i 'ordering cycle' || true"); said != "" {
 			t.Error(said)
@@ -88,14 +88,14 @@ i=0; while : >/run/outrider-envoy/a/f$i; do i=$((i+1)); [ $i -lt 20000 ] || brea
 	}
 	t.Logf("free in /run before %s, now %s", before,
 		h.Script("df --output=avail,iavail /run | tail -n 1"))
-	h.Serves()
+	h.MustServe()
 	for _, unit := range []string{"outrider.service", "outrider@a.service"} {
 		h.MustRun(t, "systemctl", "restart", unit) // adopts the Envoy that runs
 	}
-	h.Serves()
+	h.MustServe()
 	h.Script("rm -f /run/outrider-envoy/fill; find /run/outrider-envoy/a -name 'f*' -delete")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
-	h.Serves()
+	h.MustServe()
 }
 
 // If /run or /run/outrider-envoy has no free space or no free inode, the start fails and the
@@ -135,7 +135,7 @@ func TestStart_RecoversFromFullRun(t *testing.T) {
 			h.Script("rm -r " + c.folder + "/fill")
 			h.Eventually(time.Minute, "the agent is ready",
 				func() bool { return h.Property("outrider", "ActiveState") == "active" })
-			h.Serves()
+			h.MustServe()
 		})
 	}
 }

@@ -125,10 +125,10 @@ func TestNoRequestIsLost(t *testing.T) {
 	h.installPackage(oldVersion)
 	// The agent must respond within half of this time, which takes a second or two on a busy
 	// machine.
-	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
+	h.WriteText("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	running := h.StartLoad(standard())
 	step := func(name string, do func()) {
 		running.Mark(name)
@@ -141,18 +141,23 @@ func TestNoRequestIsLost(t *testing.T) {
 	systemctl := func(command string) func() {
 		return func() { h.MustRun(t, "systemctl", command, "outrider.service") }
 	}
-	crash := func(signal string) func() { return func() { adopted(t, h, signal, h.Live().PID) } }
+	crash := func(signal string) func() {
+		return func() {
+			adopted(t, h, signal,
+				h.LiveEpoch().PID)
+		}
+	}
 	step("reload", systemctl("reload"))
 	step("restart", systemctl("restart"))
 	step("try-restart", systemctl("try-restart"))
 	step("package upgrade", func() {
-		agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
+		agent, keeper, envoy := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.LiveEpoch().PID
 		h.installPackage(newVersion)
 		if h.MainPID("outrider") == agent || h.MainPID("outrider-envoy") != keeper ||
-			h.Live().PID != envoy {
+			h.LiveEpoch().PID != envoy {
 			t.Errorf("agent %d became %d; keeper %d became %d; Envoy %d became %d", agent,
 				h.MainPID("outrider"), keeper,
-				h.MainPID("outrider-envoy"), envoy, h.Live().PID)
+				h.MainPID("outrider-envoy"), envoy, h.LiveEpoch().PID)
 		}
 	})
 	step("kill -9", crash("KILL"))
@@ -166,8 +171,8 @@ func TestNoRequestIsLost(t *testing.T) {
 	})
 	report := running.Stop()
 	t.Logf("%d requests, %d lost, %d idle connections closed under a request", report.Total,
-		report.Lost, report.Reuse)
-	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+		report.Lost, report.ReuseEOFs)
+	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
 }
@@ -177,10 +182,10 @@ func TestNoRequestIsLost(t *testing.T) {
 func TestStopUnderLoad(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	running := h.StartLoad(standard(), "-tcp", "") // a TCP connection would last as long as the load
 	h.Eventually(time.Minute, "the load runs, and has its 36 connections",
-		func() bool { return h.Live().Connections >= 36 && h.Get() == "200" })
+		func() bool { return h.LiveEpoch().Connections >= 36 && h.GetStatus() == "200" })
 	running.Mark("stop")
 	began := time.Now()
 	h.MustRun(t, "systemctl", "stop", "outrider.service")
@@ -211,7 +216,7 @@ func TestStopUnderLoad(t *testing.T) {
 // the agent's memory hardly grows.
 func TestEnvoyLogFlood(t *testing.T) {
 	h := NewHost(t)
-	h.Write("/etc/systemd/journald.conf.d/test.conf",
+	h.WriteText("/etc/systemd/journald.conf.d/test.conf",
 		"[Journal]\nSystemMaxUse=1G\nRuntimeMaxUse=1G\n")
 	h.MustRun(t, "systemctl", "restart", "systemd-journald.service")
 	h.MustRun(t, "systemctl", "start", "outrider.service")

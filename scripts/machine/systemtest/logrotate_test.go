@@ -13,11 +13,11 @@ func TestLogrotate(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.Script("install -D -m 0644 -t /etc/logrotate.d /opt/packaging/logrotate/outrider")
-	h.Write("/etc/outrider/conf.d/50-log.toml",
+	h.WriteText("/etc/outrider/conf.d/50-log.toml",
 		"[telemetry]\naccess_log_file = \"/var/log/outrider/access.log\"\naccess_log_format = "+
 			"\"%REQ(X-MARK)%\\n\"\n")
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	live := h.Live()
+	live := h.LiveEpoch()
 	ask := func(mark string) {
 		t.Helper()
 		h.MustRun(t, "curl", "-sf", "-m", "5", "-o", "/dev/null", "-H", "Host: web.test", "-H",
@@ -52,7 +52,7 @@ func TestLogrotate(t *testing.T) {
 		"outrider-envoy outrider-envoy") != 4 {
 		t.Errorf("owners: %s", got)
 	}
-	if now := h.Live(); now.PID != live.PID || now.Number != live.Number ||
+	if now := h.LiveEpoch(); now.PID != live.PID || now.Number != live.Number ||
 		h.Status().Ready != true {
 		t.Errorf("epoch %d, pid %d became epoch %d, pid %d", live.Number, live.PID, now.Number,
 			now.PID)

@@ -130,8 +130,8 @@ func hostPID(t *testing.T, m *machine.Machine, pid int) int {
 func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
-	before := h.Live()
+	h.MustServe()
+	before := h.LiveEpoch()
 	agent := h.MainPID("outrider.service")
 	load := h.StartLoad(standard() / 5)
 	group := newLimitGroup(t, "memory")
@@ -145,7 +145,7 @@ func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 			"  ports: [{number: 90, name: http, protocol: HTTP}]\n"+
 			"  endpoints: [{address: 127.0.0.1, ports: {http: 9000}}]\n---\n", i, i)
 	}
-	h.Write("/etc/outrider/mesh.d/more.yaml", more.String())
+	h.WriteText("/etc/outrider/mesh.d/more.yaml", more.String())
 	h.Eventually(time.Minute, "the agent is killed and comes back", func() bool {
 		now := h.MainPID("outrider.service")
 		return now != 0 && now != agent
@@ -154,7 +154,7 @@ func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 	if journal := h.Journal("-u", "outrider.service"); !strings.Contains(journal, "status=9/KILL") {
 		t.Errorf("nobody killed the agent: %s", journal)
 	}
-	if now := h.Live(); now.PID != before.PID {
+	if now := h.LiveEpoch(); now.PID != before.PID {
 		t.Errorf("another Envoy: %+v after %+v", now, before)
 	}
 	h.Eventually(time.Minute, "Envoy has the new services", func() bool {
@@ -166,7 +166,7 @@ func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 		return err == nil
 	})
 	report := load.Stop()
-	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("%d of %d requests are lost: %v", report.Lost, report.Total, lost)
 	}
 }
@@ -176,26 +176,26 @@ func TestMemory_AgentBeyondItsLimitComesBack(t *testing.T) {
 func TestTasks_AgentAtItsLimitRecovers(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	agent := h.MainPID("outrider.service")
 	load := h.StartLoad(standard() / 5)
 	group := newLimitGroup(t, "pids")
 	group.write("cgroup.procs", strconv.Itoa(hostPID(t, h.Machine, agent)))
 	group.write("pids.max", group.read("pids.current"))
-	h.Write("/etc/outrider/conf.d/70-drain.toml", "[envoy]\ndrain_duration = \"3s\"\n")
+	h.WriteText("/etc/outrider/conf.d/70-drain.toml", "[envoy]\ndrain_duration = \"3s\"\n")
 	if out, err := h.Run(t.Context(), "outrider", "reload"); err == nil {
 		t.Errorf("reloaded without a process for the bootstrap: %s", out)
 	} else {
 		t.Log(out)
 	}
-	h.Serves()
+	h.MustServe()
 	group.write("pids.max", "max")
 	h.Eventually(time.Minute, "the agent reloads", func() bool {
 		_, err := h.Run(t.Context(), "outrider", "reload")
 		return err == nil
 	})
 	report := load.Stop()
-	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("%d of %d requests are lost: %v", report.Lost, report.Total, lost)
 	}
 }

@@ -42,8 +42,8 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.certificate(9)
-	h.Write("/etc/outrider/conf.d/10-router.toml", "[node]\ntype = \"router\"\n")
-	h.Write("/etc/outrider/mesh.d/web.yaml", parts.GatewayYAML("edge", "web.test", httpsServer,
+	h.WriteText("/etc/outrider/conf.d/10-router.toml", "[node]\ntype = \"router\"\n")
+	h.WriteText("/etc/outrider/mesh.d/web.yaml", parts.GatewayYAML("edge", "web.test", httpsServer,
 		"- directResponse: {status: 204}"))
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	serves := func() bool {
@@ -55,7 +55,7 @@ func TestMeshCheck_ReportsWhatEnvoyRefused(t *testing.T) {
 	h.MustRun(t, "outrider", "mesh", "check")
 
 	const file = "/etc/outrider/mesh.d/script.yaml"
-	h.Write(file, refusedFilter)
+	h.WriteText(file, refusedFilter)
 	refused := func(text string) bool {
 		return strings.Contains(text, file+":1: ") && strings.Contains(text, "script load error")
 	}
@@ -154,7 +154,7 @@ func TestMeshCheck_ComparesWithWhatEnvoyHas(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	h.Script("sed s/9000/9002/ /etc/outrider/mesh.d/web.yaml >/root/web.yaml; mkdir -m 755 /srv/new; " +
 		"sed s/web/news/ /etc/outrider/mesh.d/web.yaml >/srv/new/news.yaml")
 	out := h.MustRun(t, "sh", "-c", "cd /root && outrider mesh check web.yaml")
@@ -184,5 +184,5 @@ func TestMeshCheck_ComparesWithWhatEnvoyHas(t *testing.T) {
 		!strings.Contains(out, "not compared with what the agent serves: not authorised: ") {
 		t.Errorf("as another user: %s", out)
 	}
-	h.Serves()
+	h.MustServe()
 }

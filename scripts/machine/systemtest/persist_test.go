@@ -46,9 +46,9 @@ func newCertified(t *testing.T) *certified {
 		"/etc/outrider/prov/key.pem":        key,
 		"/etc/outrider/root.pem":            pkitest.PEM(root.Certificate),
 	} {
-		c.Write(name, string(text))
+		c.WriteText(name, string(text))
 	}
-	c.Write("/etc/outrider/conf.d/60-identity.toml", `[node]
+	c.WriteText("/etc/outrider/conf.d/60-identity.toml", `[node]
 service_account = "web"
 [identity]
 provider = "istiod"
@@ -62,7 +62,7 @@ prov_cert_dir = "/etc/outrider/prov"
 // startIstiod starts istiod, which runs until the machine reboots.
 func (c *certified) startIstiod() {
 	c.t.Helper()
-	c.Write("/etc/ca/mesh.yaml", "trustDomain: cluster.local\n")
+	c.WriteText("/etc/ca/mesh.yaml", "trustDomain: cluster.local\n")
 	arguments := []string{"--quiet", "--unit=istiod", "--working-directory=/etc/ca"}
 	for _, variable := range c.istiod.Environment() {
 		arguments = append(arguments, "--setenv="+variable)
@@ -124,7 +124,7 @@ func TestPersist_SealedOverAReboot(t *testing.T) {
 		}
 		c.startBackend()
 		c.MustRun(t, "systemctl", "start", "outrider.service")
-		c.Serves()
+		c.MustServe()
 	}
 	reboot() // istiod does not run after it
 	if now := c.workload(); now.Source != "cache" || now.Serial != first.Serial {
@@ -134,7 +134,7 @@ func TestPersist_SealedOverAReboot(t *testing.T) {
 	// During one boot the TPM is in lockout: the agent has no certificate. After the next boot it
 	// has the stored one again.
 	const creds = "/usr/local/bin/systemd-creds"
-	c.Write(creds, `#!/bin/sh
+	c.WriteText(creds, `#!/bin/sh
 [ "$1" = decrypt ] && { echo "the TPM is in lockout" >&2; exit 1; }
 exec /usr/bin/systemd-creds "$@"
 `)
@@ -174,7 +174,7 @@ exec /usr/bin/systemd-creds "$@"
 	c.Script("systemctl stop outrider.service outrider-seal.service; " +
 		"systemctl mask --runtime outrider-seal.service; rm -rf /etc/credstore.encrypted")
 	c.MustRun(t, "systemctl", "start", "outrider.service")
-	c.Serves()
+	c.MustServe()
 	if log := c.Journal("-u", "outrider.service", "-o", "cat"); !strings.Contains(log,
 		"certificates are not stored across reboots: no key to encrypt them") {
 		t.Error("the missing credential is not reported")

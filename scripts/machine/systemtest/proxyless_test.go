@@ -15,9 +15,9 @@ func TestProxyless_ApplicationHasWhatGRPCNeeds(t *testing.T) {
 	c.startIstiod()
 	c.Script("useradd --system --groups outrider-xds shop")
 	c.Script("useradd --system --groups outrider-envoy before") // as earlier releases required it
-	c.Write("/etc/tmpfiles.d/shop.conf", "d /run/outrider/certificates 2750 outrider shop\n")
+	c.WriteText("/etc/tmpfiles.d/shop.conf", "d /run/outrider/certificates 2750 outrider shop\n")
 	c.Script("systemd-tmpfiles --create shop.conf")
-	c.Write("/etc/outrider/conf.d/70-grpc.toml", `[envoy]
+	c.WriteText("/etc/outrider/conf.d/70-grpc.toml", `[envoy]
 enabled = false
 [discovery]
 address = "localhost:15112"
@@ -62,7 +62,7 @@ grpc_bootstrap_file = "/run/outrider/grpc-bootstrap.json"
 		"/run/outrider/certificates/key.pem"); err == nil {
 		t.Error("everyone can read the key")
 	}
-	c.Write("/etc/outrider/conf.d/80-elsewhere.toml",
+	c.WriteText("/etc/outrider/conf.d/80-elsewhere.toml",
 		"[xds]\ngrpc_bootstrap_file = \"/srv/grpc.json\"\n")
 	if _, err := c.Run(t.Context(), "systemctl", "restart", "outrider.service"); err == nil {
 		t.Error("a file that the unit may not write is accepted")

@@ -15,7 +15,7 @@ import (
 func TestReloadsInARow(t *testing.T) {
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	running := h.StartLoad(0.25)
 	times := 10
 	if full() {
@@ -28,13 +28,13 @@ func TestReloadsInARow(t *testing.T) {
 		{"\n[envoy]\nconcurrency = 2\nconcurrency = 3\n", "4", "concurrency"},
 		{"[telemetry]\nprometheus_address = \"nowhere\"\n", "2", "prometheus_address"},
 	}
-	epoch := h.Live()
+	epoch := h.LiveEpoch()
 	for i := range times {
 		began := time.Now()
 		if i%2 == 0 {
 			running.Mark(fmt.Sprintf("reload %d", i))
 			h.MustRun(t, "systemctl", "reload", "outrider.service")
-			live := h.Live()
+			live := h.LiveEpoch()
 			if live.Number != epoch.Number+1 || live.PID == epoch.PID {
 				t.Errorf("reload %d: epoch %d (pid %d) became %d (pid %d)", i, epoch.Number,
 					epoch.PID, live.Number, live.PID)
@@ -47,7 +47,7 @@ func TestReloadsInARow(t *testing.T) {
 		fault := broken[i/2%len(broken)]
 		path := fmt.Sprintf("/etc/outrider/conf.d/50-broken-%d.toml", i)
 		running.Mark(fmt.Sprintf("broken reload %d", i))
-		h.Write(path, fault.text)
+		h.WriteText(path, fault.text)
 		if out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service"); err == nil {
 			t.Errorf("reload %d: %q is taken: %s", i, fault.text, out)
 		}
@@ -71,10 +71,10 @@ func TestReloadsInARow(t *testing.T) {
 				})
 		}
 		h.MustRun(t, "rm", path)
-		if live := h.Live(); live.PID != epoch.PID {
+		if live := h.LiveEpoch(); live.PID != epoch.PID {
 			t.Errorf("reload %d was refused, and Envoy %d became %d", i, epoch.PID, live.PID)
 		}
-		h.Serves()
+		h.MustServe()
 	}
 	// The agent notices by itself that the last broken file was removed.
 	h.Eventually(time.Minute, "the agent has come to rest",
@@ -83,7 +83,7 @@ func TestReloadsInARow(t *testing.T) {
 		t.Errorf("the agent was restarted %s times", restarts)
 	}
 	report := running.Stop()
-	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
 	t.Logf("%d reloads; %d requests, %d lost", times, report.Total, report.Lost)

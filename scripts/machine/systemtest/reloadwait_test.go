@@ -28,7 +28,7 @@ func onBoth(t *testing.T, test func(t *testing.T, h *Host)) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newHost(t, machine.Options{SystemCalls: calls})
-			h.Write("/etc/outrider/conf.d/50-drain.toml", longDrain)
+			h.WriteText("/etc/outrider/conf.d/50-drain.toml", longDrain)
 			h.MustRun(t, "systemctl", "start", "outrider.service")
 			test(t, h)
 		})
@@ -79,7 +79,7 @@ func TestReload_WaitsForClientsOnly(t *testing.T) {
 		h.connect(15090)
 		for number := range 3 {
 			for range 3 {
-				h.Serves()
+				h.MustServe()
 			}
 			if idle := h.Script("ss -Htn state established dport = :9000"); idle == "" {
 				t.Error("Envoy has no connection to the backend")
@@ -103,7 +103,7 @@ func TestReload_WaitsForClientsOnly(t *testing.T) {
 			reloaded <- err
 		}()
 		h.Eventually(soon, "the reload says that it waits for the client", func() bool {
-			return strings.Contains(h.Status().Doing,
+			return strings.Contains(h.Status().ReloadPhase,
 				"waiting for epoch 3 to finish draining, 1 client connection left, until ")
 		})
 		select {
@@ -115,7 +115,7 @@ func TestReload_WaitsForClientsOnly(t *testing.T) {
 		if err := <-reloaded; err != nil {
 			t.Error(err)
 		}
-		h.Eventually(soon, "epoch 5 is live", func() bool { return h.Live().Number == 5 })
+		h.Eventually(soon, "epoch 5 is live", func() bool { return h.LiveEpoch().Number == 5 })
 
 		h.connect(81)
 		h.connect(15090)
@@ -137,7 +137,7 @@ func TestReload_WaitsForClientsOnly(t *testing.T) {
 func TestReload_Now(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, machine.Options{})
-	h.Write("/etc/outrider/conf.d/50-drain.toml", longDrain)
+	h.WriteText("/etc/outrider/conf.d/50-drain.toml", longDrain)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
 	h.connect(81)
 	h.Eventually(soon, "the client is counted", func() bool { return h.connections(0) == 1 })
@@ -146,22 +146,23 @@ func TestReload_Now(t *testing.T) {
 		out, err := h.Run(t.Context(), "timeout", "--signal=INT", "3", "outrider", "reload")
 		return err != nil && strings.Contains(out, "interrupted; the agent continues")
 	})
-	if doing := h.Status().Doing; !strings.Contains(doing, "waiting for epoch 0") {
+	if doing := h.Status().ReloadPhase; !strings.Contains(doing, "waiting for epoch 0") {
 		t.Errorf("after the interruption: %q", doing)
 	}
 	out, err := h.Run(t.Context(), "outrider", "reload", "--now")
 	if err == nil || !strings.Contains(out, "add --yes") || h.connections(0) != 1 {
 		t.Errorf("without --yes: %v: %s; %d connections", err, out, h.connections(0))
 	}
-	h.Write("/etc/outrider/conf.d/60-broken.toml", "[envoy]\nnonsense = 1\n")
+	h.WriteText("/etc/outrider/conf.d/60-broken.toml", "[envoy]\nnonsense = 1\n")
 	if out, err := h.Run(t.Context(), "outrider", "reload", "--now", "--yes"); err == nil ||
 		h.connections(0) != 1 {
 		t.Errorf("a broken configuration: %v: %s; %d connections", err, out, h.connections(0))
 	}
 	// A reload whose bootstrap only Envoy refuses closes no connections either.
-	h.Write("/etc/outrider/override.yaml", "static_resources: {clusters: [{name: none, type: EDS, "+
+	h.WriteText("/etc/outrider/override.yaml", "static_resources: {clusters: [{name: none, type: "+
+		"EDS, "+
 		"connect_timeout: 1s}]}\n")
-	h.Write("/etc/outrider/conf.d/60-broken.toml",
+	h.WriteText("/etc/outrider/conf.d/60-broken.toml",
 		"[envoy]\nbootstrap_override = \"/etc/outrider/override.yaml\"\n")
 	if out, err := h.Run(t.Context(), "outrider", "reload", "--now", "--yes"); err == nil ||
 		!strings.Contains(out, "Envoy does not accept") || h.connections(0) != 1 {
@@ -177,8 +178,8 @@ func TestReload_Now(t *testing.T) {
 	if left := h.connections(0); left != -1 {
 		t.Errorf("epoch 0 still has %d connections", left)
 	}
-	h.Serves()
+	h.MustServe()
 	// A hot restart from the live epoch works although its own parent was killed.
 	h.MustRun(t, "outrider", "reload")
-	h.Serves()
+	h.MustServe()
 }

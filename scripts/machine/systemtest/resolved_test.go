@@ -86,11 +86,12 @@ func TestResolved_RoutesNames(t *testing.T) {
 	h.Script(installResolved)
 	upstream := startUpstreamDNS(t, h)
 	before := h.Script("readlink /etc/resolv.conf; cat /etc/resolv.conf")
-	h.Write("/etc/outrider/conf.d/dns.toml", fmt.Sprintf(routed, 15053))
-	h.Write("/etc/outrider/mesh.d/shop.yaml", shop)
-	h.Write("/run/systemd/system/outrider.service.d/once.conf", "[Service]\nRestart=no\n")
+	h.WriteText("/etc/outrider/conf.d/dns.toml", fmt.Sprintf(routed, 15053))
+	h.WriteText("/etc/outrider/mesh.d/shop.yaml", shop)
+	h.WriteText("/run/systemd/system/outrider.service.d/once.conf", "[Service]\nRestart=no\n")
 	h.Instance("web", 1)
-	h.Write("/etc/outrider/web.mesh.d/shop.yaml", strings.ReplaceAll(strings.ReplaceAll(shop, "shop",
+	h.WriteText("/etc/outrider/web.mesh.d/shop.yaml", strings.ReplaceAll(strings.ReplaceAll(shop,
+		"shop",
 		"other"), "240.240.0.1", "240.240.0.2"))
 	h.Script("echo '" + fmt.Sprintf(routed, 15054) + "' >>/etc/outrider/web.toml; systemctl " +
 		"daemon-reload")
@@ -149,7 +150,7 @@ func TestResolved_RoutesNames(t *testing.T) {
 	h.Script("kill -KILL $(systemctl show -P MainPID 'outrider-resolved@*.service')")
 	h.Eventually(time.Minute, "the name is routed after a kill of the helper",
 		resolves("shop.test", mesh))
-	h.Write("/etc/outrider/mesh.d/more.yaml", strings.ReplaceAll(shop, "shop", "more"))
+	h.WriteText("/etc/outrider/mesh.d/more.yaml", strings.ReplaceAll(shop, "shop", "more"))
 	h.Eventually(time.Minute, "a new name is routed", resolves("more.test", mesh))
 	h.Script("systemctl stop outrider")
 	undone("a stop")

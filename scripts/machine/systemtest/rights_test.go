@@ -50,5 +50,5 @@ func TestRights_OneRuleForSocketAndBus(t *testing.T) {
 			}
 		}
 	}
-	h.Serves()
+	h.MustServe()
 }

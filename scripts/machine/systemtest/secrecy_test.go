@@ -17,9 +17,9 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	agent, keeper := h.MainPID("outrider.service"), h.MainPID("outrider-envoy.service")
-	envoy := h.Live().PID
+	envoy := h.LiveEpoch().PID
 	for name, pid := range map[string]int{"agent": agent, "keeper": keeper, "Envoy": envoy} {
 		limits := h.MustRun(t, "cat", fmt.Sprintf("/proc/%d/limits", pid))
 		core := "" // soft and hard limit
@@ -48,11 +48,11 @@ func TestSecrecy_NoCoreAndNoTracing(t *testing.T) {
 		}
 	}
 	// During a reload the keeper must access the listeners of the old epoch's Envoy.
-	h.Write("/etc/outrider/conf.d/50-more.toml", "[envoy]\nconcurrency = 1\n")
+	h.WriteText("/etc/outrider/conf.d/50-more.toml", "[envoy]\nconcurrency = 1\n")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	h.MustRun(t, "systemctl", "reload", "outrider-envoy.service") // re-executes the keeper
-	h.Serves()
+	h.MustServe()
 	// Between its exec and its call of prctl other processes can read /proc/PID of the keeper.
 	h.Eventually(time.Minute, "after its upgrade the keeper is not readable", func() bool {
 		_, err := h.Run(t.Context(), "runuser", "-u", "outrider-envoy", "--", "ls",
@@ -75,7 +75,7 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	const output = "/var/lib/outrider/outrider/output"
 	c.Script("install -d -m 0700 -o outrider -g outrider " + output)
 	identity := "[identity]\noutput_dir = \"" + output + "\"\n"
-	c.Write("/etc/outrider/conf.d/70-output.toml", identity)
+	c.WriteText("/etc/outrider/conf.d/70-output.toml", identity)
 	c.MustRun(t, "systemctl", "start", "outrider.service")
 	c.OnBus(busName)
 	const object = busObject + "/secret/default"
@@ -101,17 +101,17 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 		_, err := c.Run(t.Context(), "test", "-s", "/run/monitor.log")
 		return err == nil
 	})
-	c.Write("/etc/outrider/conf.d/70-output.toml", identity+"ttl = \"1h\"\n")
+	c.WriteText("/etc/outrider/conf.d/70-output.toml", identity+"ttl = \"1h\"\n")
 	c.Eventually(time.Minute, "the renewal is on the bus", func() bool {
 		_, err := c.Run(t.Context(), "grep", "-q", "member=SecretRotated", "/run/monitor.log")
 		return err == nil && property("Serial") != serial
 	})
-	if live := c.Live(); live.Number != 0 {
+	if live := c.LiveEpoch(); live.Number != 0 {
 		t.Errorf("a renewal started epoch %d", live.Number)
 	}
 
 	// Crashes must leave no core files, which would contain the key.
-	crashed := c.Live().PID
+	crashed := c.LiveEpoch().PID
 	c.MustRun(t, "kill", "-s", "SEGV", fmt.Sprint(crashed))
 	c.Eventually(time.Minute, "another Envoy is live", func() bool {
 		return slices.ContainsFunc(c.Status().Epochs, func(e api.Epoch) bool {
@@ -120,7 +120,7 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 	})
 	c.MustRun(t, "kill", "-s", "ABRT", fmt.Sprint(c.MainPID("outrider.service")))
 	c.OnBus(busName)
-	c.Serves()
+	c.MustServe()
 
 	key := c.Script("sed -n 2p " + output + "/key.pem")
 	if len(key) != 64 {
@@ -130,7 +130,7 @@ func TestSecrecy_KeysAreNowhere(t *testing.T) {
 		" >/run/bus.log; busctl call " + busName + " / org.freedesktop.DBus.ObjectManager" +
 		" GetManagedObjects >>/run/bus.log; outrider bug-report -o /run/report.tar.gz;" +
 		" mkdir /run/report; tar -C /run/report -xzf /run/report.tar.gz")
-	c.Write("/run/key", key)
+	c.WriteText("/run/key", key)
 	found := c.Script("grep -rlF -D skip -f /run/key /etc /var /run /tmp /dev/shm 2>/dev/null " +
 		"| grep -v -e ^/run/key$ || true")
 	if seen := c.Script("chmod 644 /run/key; runuser -u nobody -- sh -c 'grep -alF -D skip " +

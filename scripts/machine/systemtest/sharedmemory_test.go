@@ -24,12 +24,12 @@ func TestSharedMemory_OfEnvoyIsBounded(t *testing.T) {
 	if left := h.Script("ls /dev/shm"); strings.Contains(left, "fill") {
 		t.Errorf("it is the host's: %s", left)
 	}
-	before := h.Live()
-	h.Write("/etc/outrider/conf.d/70-drain.toml", "[envoy]\ndrain_duration = \"44s\"\n")
+	before := h.LiveEpoch()
+	h.WriteText("/etc/outrider/conf.d/70-drain.toml", "[envoy]\ndrain_duration = \"44s\"\n")
 	h.MustRun(t, "outrider", "reload")
-	if now := h.Live(); now.Number != before.Number+1 || now.Mode != "hot-restart" ||
+	if now := h.LiveEpoch(); now.Number != before.Number+1 || now.Mode != "hot-restart" ||
 		now.State != api.EpochLive {
 		t.Errorf("%+v after %+v", now, before)
 	}
-	h.Serves()
+	h.MustServe()
 }

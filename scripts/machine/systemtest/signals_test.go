@@ -58,7 +58,7 @@ func TestBus_SendsSignals(t *testing.T) {
 		`"member":"EpochLive".*\[1,`, `"member":"ReloadFinished".*"restarted",1,`)
 	told("a reload, to everyone", "/run/nobody.txt", "member=PropertiesChanged", "member=EpochLive",
 		"member=ReloadFinished")
-	h.Write("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
+	h.WriteText("/etc/outrider/conf.d/50-broken.toml", "nonsense = 1\n")
 	if out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service"); err == nil {
 		t.Errorf("a broken configuration is taken: %s", out)
 	}

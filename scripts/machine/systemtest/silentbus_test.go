@@ -12,8 +12,8 @@ func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 	t.Parallel()
 	h := NewHost(t)
 	h.MustRun(t, "systemctl", "start", "outrider.service")
-	h.Serves()
-	before, agent := h.Live(), h.MainPID("outrider")
+	h.MustServe()
+	before, agent := h.LiveEpoch(), h.MainPID("outrider")
 	h.MustRun(t, "systemctl", "kill", "-s", "STOP", "dbus.service")
 	restarted := make(chan error, 1)
 	go func() {
@@ -26,13 +26,13 @@ func TestRestart_KeepsEnvoyWhileTheBusIsSilent(t *testing.T) {
 				"waiting for systemd to report")
 			return waits || h.MainPID("outrider") != agent
 		})
-	h.Serves()
+	h.MustServe()
 	h.MustRun(t, "systemctl", "kill", "-s", "CONT", "dbus.service")
 	if err := <-restarted; err != nil {
 		t.Error(err)
 	}
-	h.Serves()
-	if after := h.Live(); after.PID != before.PID || h.MainPID("outrider") == agent {
+	h.MustServe()
+	if after := h.LiveEpoch(); after.PID != before.PID || h.MainPID("outrider") == agent {
 		t.Errorf("agent %d became %d; Envoy %d became %d",
 			agent, h.MainPID("outrider"), before.PID, after.PID)
 	}

@@ -49,12 +49,12 @@ func newStrict(t *testing.T) strict {
 	root := pkitest.NewAuthority(t, "root", nil)
 	for _, name := range []string{"web", "client"} {
 		chain, key := root.Issue(t, pkitest.Leaf(name, 24*time.Hour))
-		h.Write("/etc/outrider/"+name+".crt", string(chain))
-		h.Write("/etc/outrider/"+name+".key", string(key))
+		h.WriteText("/etc/outrider/"+name+".crt", string(chain))
+		h.WriteText("/etc/outrider/"+name+".key", string(key))
 	}
-	h.Write("/etc/outrider/root.crt", string(pkitest.PEM(root.Certificate)))
+	h.WriteText("/etc/outrider/root.crt", string(pkitest.PEM(root.Certificate)))
 	h.Script("chown outrider /etc/outrider/web.key; chmod 400 /etc/outrider/web.key")
-	h.Write("/etc/outrider/conf.d/60-strict.toml", `[identity]
+	h.WriteText("/etc/outrider/conf.d/60-strict.toml", `[identity]
 provider = "files"
 cert_file = "/etc/outrider/web.crt"
 key_file = "/etc/outrider/web.key"
@@ -62,7 +62,7 @@ root_ca_file = "/etc/outrider/root.crt"
 [capture]
 mode = "redirect"
 `)
-	h.Write("/etc/outrider/mesh.d/peers.yaml", `apiVersion: security.istio.io/v1
+	h.WriteText("/etc/outrider/mesh.d/peers.yaml", `apiVersion: security.istio.io/v1
 kind: PeerAuthentication
 metadata: {name: default, namespace: istio-system}
 spec: {mtls: {mode: STRICT}}
@@ -174,7 +174,7 @@ func TestStrict_NeverPlainText(t *testing.T) {
 
 	// The agent has given up (exit code 75). The ports are open only after a command of an
 	// administrator.
-	h.Write("/etc/outrider/conf.d/70-limit.toml", "[envoy]\nrestart_limit = 1\n")
+	h.WriteText("/etc/outrider/conf.d/70-limit.toml", "[envoy]\nrestart_limit = 1\n")
 	h.Script("outrider reload")
 	h.Eventually(time.Minute, "the agent gives up", func() bool {
 		return strings.TrimSpace(h.Script("pkill -KILL -x envoy; systemctl show -P ExecMainStatus "+
@@ -219,7 +219,7 @@ func TestStrict_IsNeverSilent(t *testing.T) {
 	// name the port, and that the agent is not ready.
 	opens := func(capture, why string) {
 		t.Helper()
-		h.Write("/etc/outrider/conf.d/70-open.toml", "[capture]\n"+capture)
+		h.WriteText("/etc/outrider/conf.d/70-open.toml", "[capture]\n"+capture)
 		h.Script("systemctl start --no-block outrider")
 		h.status("not ready")
 		h.status("mutual-tls-bypassed")
@@ -236,7 +236,8 @@ func TestStrict_IsNeverSilent(t *testing.T) {
 		}
 		h.Script("systemctl stop outrider")
 	}
-	h.Write("/etc/outrider/conf.d/70-open.toml", "[capture]\nexclude_inbound_ports = [22, 9100, 9101]\n")
+	h.WriteText("/etc/outrider/conf.d/70-open.toml", "[capture]\nexclude_inbound_ports = [22, "+
+		"9100, 9101]\n")
 	h.Script("systemctl start outrider")
 	h.captureIs("on")
 	h.plain("200 200 200")
@@ -246,8 +247,8 @@ func TestStrict_IsNeverSilent(t *testing.T) {
 	h.Script("systemctl stop outrider")
 
 	// With this endpoint the port is one of the workload's service ports.
-	h.Write("/etc/outrider/conf.d/65-ip.toml", "[node]\nip = \"198.51.100.1\"\n")
-	h.Write("/etc/outrider/mesh.d/shop.yaml", `apiVersion: networking.istio.io/v1
+	h.WriteText("/etc/outrider/conf.d/65-ip.toml", "[node]\nip = \"198.51.100.1\"\n")
+	h.WriteText("/etc/outrider/mesh.d/shop.yaml", `apiVersion: networking.istio.io/v1
 kind: ServiceEntry
 metadata: {name: shop, namespace: default}
 spec:
@@ -268,14 +269,14 @@ spec:
 	h.Eventually(time.Minute, "a connection is older than the rules", func() bool {
 		return h.Script("ss -Htn state established 'sport = :9101'") != ""
 	})
-	h.Write("/etc/outrider/conf.d/70-open.toml", "")
+	h.WriteText("/etc/outrider/conf.d/70-open.toml", "")
 	h.Script("systemctl start outrider")
 	h.captureIs("on")
 	h.status("past mutual TLS port 9101: 1 connection from 198.51.100.9")
 	h.Script("systemctl stop outrider")
 
 	// A path of the mesh configuration does not exist, as before it is mounted.
-	h.Write("/etc/outrider/conf.d/70-open.toml",
+	h.WriteText("/etc/outrider/conf.d/70-open.toml",
 		"[discovery]\nfiles = [\"/etc/outrider/mesh.d\", \"/srv/mesh\"]\n")
 	h.Script("systemctl start --no-block outrider")
 	h.status("/srv/mesh:1: does not exist")
@@ -304,7 +305,7 @@ func TestStrict_Boot(t *testing.T) {
 	h.captureIs("on")
 	for _, broken := range []bool{false, true} {
 		if broken {
-			h.Write("/etc/outrider/conf.d/80-broken.toml", "[capture\n")
+			h.WriteText("/etc/outrider/conf.d/80-broken.toml", "[capture\n")
 		}
 		if err := h.Reboot(t.Context()); err != nil {
 			t.Fatal(err)

@@ -43,7 +43,7 @@ func TestLife(t *testing.T) {
 		t.Errorf("after the installation outrider.service is %s", out)
 	}
 	h.MustRun(t, "systemctl", "enable", "--now", "outrider.service")
-	h.Serves()
+	h.MustServe()
 	h.Eventually(time.Minute, "active, and epoch 0 serves", func() bool {
 		return h.Property("outrider", "ActiveState") == "active" &&
 			strings.HasPrefix(h.Property("outrider", "StatusText"), "epoch 0 serves")
@@ -55,10 +55,10 @@ func TestLife(t *testing.T) {
 	t.Run("reload", func(t *testing.T) { reload(t, h) })
 	t.Run("restart keeps Envoy", func(t *testing.T) {
 		for _, command := range []string{"restart", "try-restart"} {
-			before, agent := h.Live(), h.MainPID("outrider")
+			before, agent := h.LiveEpoch(), h.MainPID("outrider")
 			h.MustRun(t, "systemctl", command, "outrider.service")
-			h.Serves()
-			if after := h.Live(); after.PID != before.PID || after.Number != before.Number {
+			h.MustServe()
+			if after := h.LiveEpoch(); after.PID != before.PID || after.Number != before.Number {
 				t.Errorf("%s: epoch %d, pid %d became epoch %d, pid %d", command, before.Number,
 					before.PID, after.Number, after.PID)
 			}
@@ -68,15 +68,16 @@ func TestLife(t *testing.T) {
 		}
 	})
 	t.Run("a killed agent's Envoy is adopted", func(t *testing.T) {
-		before := h.Live()
+		before := h.LiveEpoch()
 		adopted(t, h, "KILL", before.PID)
 	})
 	t.Run("a hung agent is ended by the watchdog", func(t *testing.T) {
 		// The timeout must tolerate that the agent is not scheduled for a second or two.
-		h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
+		h.WriteText("/etc/systemd/system/outrider.service.d/test.conf",
+			"[Service]\nWatchdogSec=8s\n")
 		h.MustRun(t, "systemctl", "daemon-reload")
 		h.MustRun(t, "systemctl", "restart", "outrider.service")
-		before := h.Live()
+		before := h.LiveEpoch()
 		// A reload extends the timeout of the unit. When it has ended, it must not delay the
 		// watchdog.
 		h.MustRun(t, "outrider", "reload", "--if-changed")
@@ -86,12 +87,12 @@ func TestLife(t *testing.T) {
 		}
 	})
 	t.Run("the keeper is replaced in place", func(t *testing.T) {
-		keeper, before := h.MainPID("outrider-envoy"), h.Live()
+		keeper, before := h.MainPID("outrider-envoy"), h.LiveEpoch()
 		h.replaceKeeper()
 		h.MustRun(t, "systemctl", "reload", "outrider.service")
-		if h.MainPID("outrider-envoy") != keeper || h.Live().PID == before.PID {
+		if h.MainPID("outrider-envoy") != keeper || h.LiveEpoch().PID == before.PID {
 			t.Errorf("keeper %d became %d; Envoy %d became %d", keeper, h.MainPID("outrider-envoy"),
-				before.PID, h.Live().PID)
+				before.PID, h.LiveEpoch().PID)
 		}
 	})
 	t.Run("a killed keeper comes back", func(t *testing.T) {
@@ -100,7 +101,7 @@ func TestLife(t *testing.T) {
 			"outrider-envoy.service")
 		h.Eventually(time.Minute, "another keeper's Envoy serves", func() bool {
 			now := h.MainPID("outrider-envoy")
-			return now != 0 && now != keeper && h.Get() == "200"
+			return now != 0 && now != keeper && h.GetStatus() == "200"
 		})
 	})
 	t.Run("a keeper that stays away is an error", func(t *testing.T) { keeperStaysAway(t, h) })
@@ -111,7 +112,7 @@ func TestLife(t *testing.T) {
 // the agent has reported its loss. Then Envoy must serve again and the report must end.
 func keeperStaysAway(t *testing.T, h *Host) {
 	const dropIn = "/etc/systemd/system/outrider-envoy.service.d/test.conf"
-	h.Write(dropIn,
+	h.WriteText(dropIn,
 		"[Service]\nExecStartPre=/bin/sh -c 'until [ -e /run/go ]; do sleep 0.05; done'\n")
 	h.MustRun(t, "systemctl", "daemon-reload")
 	h.MustRun(t, "systemctl", "kill", "--kill-whom=main", "-s", "KILL", "outrider-envoy.service")
@@ -122,9 +123,9 @@ func keeperStaysAway(t *testing.T, h *Host) {
 				return c.Code == "keeper-lost" && c.Severity == condition.Error
 			})
 	})
-	h.Write("/run/go", "")
+	h.WriteText("/run/go", "")
 	h.Eventually(time.Minute, "Envoy serves again", func() bool {
-		return h.Get() == "200" &&
+		return h.GetStatus() == "200" &&
 			h.Status().Ready
 	})
 	for _, standing := range h.Status().Conditions {
@@ -137,7 +138,7 @@ func keeperStaysAway(t *testing.T, h *Host) {
 // privileges checks the users, capabilities and other privileges of the agent, the keeper and
 // Envoy, and the modes of their directories and sockets.
 func privileges(t *testing.T, h *Host) {
-	agent, keeper, live := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.Live().PID
+	agent, keeper, live := h.MainPID("outrider"), h.MainPID("outrider-envoy"), h.LiveEpoch().PID
 	user := func(name string) string { return h.MustRun(t, "id", "-u", name) }
 	for _, c := range []struct {
 		what string
@@ -209,14 +210,14 @@ func privileges(t *testing.T, h *Host) {
 // reload checks that systemctl reload waits for the result and returns it, and that a refused
 // reload changes nothing.
 func reload(t *testing.T, h *Host) {
-	before := h.Live()
+	before := h.LiveEpoch()
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
-	after := h.Live()
+	after := h.LiveEpoch()
 	if after.Number != before.Number+1 {
 		t.Errorf("after systemctl reload epoch %d is live, before it was %d", after.Number,
 			before.Number)
 	}
-	h.Write("/etc/outrider/conf.d/50-broken.toml", "[envoy]\nconcurrency = \"many\"\n")
+	h.WriteText("/etc/outrider/conf.d/50-broken.toml", "[envoy]\nconcurrency = \"many\"\n")
 	out, err := h.Run(t.Context(), "systemctl", "reload", "outrider.service")
 	if err == nil {
 		t.Errorf("the reload of a broken configuration succeeded: %s", out)
@@ -232,16 +233,16 @@ func reload(t *testing.T, h *Host) {
 	})
 	h.Eventually(time.Minute, "the agent has come to rest",
 		func() bool { return h.Property("outrider", "ActiveState") == "active" })
-	if h.Live().PID != after.PID {
+	if h.LiveEpoch().PID != after.PID {
 		t.Error("a refused reload changed something")
 	}
-	h.Serves()
+	h.MustServe()
 	h.MustRun(t, "rm", "/etc/outrider/conf.d/50-broken.toml")
 	h.MustRun(t, "systemctl", "reload", "outrider.service")
-	if live := h.Live(); live.PID == after.PID {
+	if live := h.LiveEpoch(); live.PID == after.PID {
 		t.Error("the reload after a refused one did nothing")
 	}
-	h.Serves()
+	h.MustServe()
 }
 
 // adopted sends a signal to the agent, which ends it at once or through the watchdog, and checks
@@ -254,8 +255,8 @@ func adopted(t *testing.T, h *Host, signal string, pid int) {
 		now := h.MainPID("outrider")
 		return now != 0 && now != agent && h.Property("outrider", "ActiveState") == "active"
 	})
-	h.Serves()
-	if live := h.Live(); live.PID != pid {
+	h.MustServe()
+	if live := h.LiveEpoch(); live.PID != pid {
 		t.Errorf("Envoy %d became %d", pid, live.PID)
 	}
 }

@@ -38,15 +38,15 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	h.installPackage(earlierVersion)
 	// The agent must respond within half of this time, which takes a second or two on a busy
 	// machine.
-	h.Write("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
+	h.WriteText("/etc/systemd/system/outrider.service.d/test.conf", "[Service]\nWatchdogSec=8s\n")
 	h.Script("systemctl daemon-reload; systemctl start outrider.service")
-	h.Serves()
+	h.MustServe()
 	ready := func(after string) {
 		h.Eventually(time.Minute, "after "+after+" the agent is ready", func() bool {
 			out, err := h.Run(t.Context(), "outrider", "wait", "--timeout", "10s")
 			return err == nil && out == "ready"
 		})
-		h.Serves()
+		h.MustServe()
 	}
 	h.Script("sed -i '/^ *hosts:/s/hosts/hots/' /etc/outrider/mesh.d/web.yaml")
 	h.Eventually(time.Minute, "the invalid file is reported", func() bool {
@@ -56,10 +56,10 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	for range 2 {
 		for _, version := range []string{newVersion, earlierVersion} {
 			running.Mark(version)
-			before := h.Live()
+			before := h.LiveEpoch()
 			h.installPackage(version)
 			ready(version)
-			if live := h.Live(); live.PID != before.PID {
+			if live := h.LiveEpoch(); live.PID != before.PID {
 				t.Errorf("%s: Envoy %d became %d", version, before.PID, live.PID)
 			}
 			h.MustRun(t, "systemctl", "reload", "outrider.service")
@@ -68,7 +68,7 @@ func TestUpgrade_FromAnEarlierVersion(t *testing.T) {
 	}
 	report := running.Stop()
 	t.Logf("%d requests, %d lost", report.Total, report.Lost)
-	if lost := rig.Losses(report, nil); len(lost) > 0 || report.Total == 0 {
+	if lost := rig.CountLosses(report, nil); len(lost) > 0 || report.Total == 0 {
 		t.Errorf("lost of %d requests: %v; marks %v", report.Total, lost, report.Marks)
 	}
 }

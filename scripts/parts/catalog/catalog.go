@@ -59,13 +59,13 @@ type Options struct {
 // ends.
 func Start(t testing.TB, o Options) *Consul {
 	t.Helper()
-	c := Launch(t, o)
+	c := StartWithoutLeader(t, o)
 	parts.Eventually(t, startTimeout, "Consul has a leader", c.leads)
 	return c
 }
 
-// Launch starts a Consul server like Start, but does not wait for the leader.
-func Launch(t testing.TB, o Options) *Consul {
+// StartWithoutLeader starts a Consul server like Start, but does not wait for the leader.
+func StartWithoutLeader(t testing.TB, o Options) *Consul {
 	t.Helper()
 	program, err := find()
 	if err != nil {

@@ -81,13 +81,13 @@ func Start(t testing.TB) *Cluster {
 	c.write("tokens.csv", "secret,admin,admin,system:masters\n")
 	c.write("kubeconfig", fmt.Sprintf(kubeconfig, c.api))
 	c.startServer()
-	c.Define()
+	c.CreateCRDs()
 	c.Create("/api/v1/namespaces", "metadata: {name: istio-system}")
 	return c
 }
 
-// Define creates Istio's CRDs.
-func (c *Cluster) Define() {
+// CreateCRDs creates Istio's CRDs.
+func (c *Cluster) CreateCRDs() {
 	c.t.Helper()
 	source, err := parts.IstioSource()
 	if err != nil {
@@ -133,8 +133,8 @@ func (c *Cluster) Istiod(environment ...string) (address string, kill func()) {
 	return ports[1], kill
 }
 
-// Plaintext returns the plaintext xDS address of the istiod started last.
-func (c *Cluster) Plaintext() string { return c.plain }
+// PlaintextAddress returns the plaintext xDS address of the istiod started last.
+func (c *Cluster) PlaintextAddress() string { return c.plain }
 
 // Pid returns the PID of the program started last.
 func (c *Cluster) Pid() int { return c.pid }
@@ -266,8 +266,9 @@ func (c *Cluster) Get(path string, into any) bool {
 	return code == http.StatusOK
 }
 
-// Root returns the root certificates that istiod publishes for proxies in a namespace.
-func (c *Cluster) Root(namespace string) string {
+// IstiodRootCertificates returns the root certificates that istiod publishes for proxies in a
+// namespace.
+func (c *Cluster) IstiodRootCertificates(namespace string) string {
 	c.t.Helper()
 	var roots struct{ Data map[string]string }
 	parts.Eventually(c.t, startTime, "istiod publishes its roots", func() bool {

@@ -115,8 +115,8 @@ func (c *Cluster) Compact() {
 	post("/v3/kv/compaction", `{"revision": `+revision+`, "physical": true}`)
 }
 
-// Debug returns a debug page of the istiod started last.
-func (c *Cluster) Debug(path string) []byte {
+// IstiodDebugPage returns a debug page of the istiod started last.
+func (c *Cluster) IstiodDebugPage(path string) []byte {
 	c.t.Helper()
 	response, err := c.client.Get("http://" + c.debug + path)
 	if err != nil {
@@ -130,8 +130,8 @@ func (c *Cluster) Debug(path string) []byte {
 	return text
 }
 
-// Merge applies a JSON merge patch to an object.
-func (c *Cluster) Merge(path, patch string) {
+// MergePatch applies a JSON merge patch to an object.
+func (c *Cluster) MergePatch(path, patch string) {
 	c.t.Helper()
 	code, text := c.request(http.MethodPatch, path, patch)
 	if code != http.StatusOK {

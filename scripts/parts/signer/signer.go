@@ -33,9 +33,9 @@ const issuerName = "https://tokens.test"
 
 // Signer is a running istiod that signs certificates.
 type Signer struct {
-	Root    *pkitest.Authority // root passed to Start
-	Address string             // localhost:PORT with TLS
-	Plain   string             // localhost:PORT without TLS
+	Root             *pkitest.Authority // root passed to Start
+	Address          string             // localhost:PORT with TLS
+	PlaintextAddress string             // localhost:PORT without TLS
 
 	folder string
 	key    *rsa.PrivateKey // signs the tokens
@@ -52,7 +52,7 @@ type Signer struct {
 func Start(t testing.TB, root *pkitest.Authority, environment ...string) *Signer {
 	t.Helper()
 	s := &Signer{Root: root, folder: t.TempDir(), work: t.TempDir()}
-	s.Sign(t, root)
+	s.ReplaceAuthority(t, root)
 	var err error
 	if s.key, err = rsa.GenerateKey(rand.Reader, 2048); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func Start(t testing.TB, root *pkitest.Authority, environment ...string) *Signer
 	for i := range s.ca.Ports {
 		s.ca.Ports[i] = parts.FreePort(t)
 	}
-	s.Plain = fmt.Sprintf("localhost:%d", s.ca.Ports[0])
+	s.PlaintextAddress = fmt.Sprintf("localhost:%d", s.ca.Ports[0])
 	s.Address = fmt.Sprintf("localhost:%d", s.ca.Ports[1])
 	s.Restart(t)
 	t.Cleanup(func() { s.Stop() })
@@ -116,9 +116,10 @@ func (s *Signer) Write(p []byte) (int, error) {
 	return s.log.Write(p)
 }
 
-// Sign replaces istiod's signing certificate by that of an authority. istiod publishes that
-// authority and more as roots.
-func (s *Signer) Sign(t testing.TB, with *pkitest.Authority, more ...*pkitest.Authority) {
+// ReplaceAuthority replaces istiod's signing certificate by that of an authority. istiod publishes
+// that authority and more as roots.
+func (s *Signer) ReplaceAuthority(t testing.TB, with *pkitest.Authority,
+	more ...*pkitest.Authority) {
 	t.Helper()
 	WriteAuthority(t, s.folder, with, append(more, with)...)
 }

@@ -15,8 +15,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-func keeperKilled(s *Scene) {
-	before := s.Live()
+func keeperKilled(s *Execution) {
+	before := s.LiveEpoch()
 	s.MarkFault()
 	s.killKeeper()
 	s.recovers(before)
@@ -25,7 +25,7 @@ func keeperKilled(s *Scene) {
 	}
 }
 
-func (s *Scene) killKeeper() {
+func (s *Execution) killKeeper() {
 	s.Helper()
 	keepers := s.ProcessIDs("outrider-keeper")
 	if len(keepers) != 1 {
@@ -35,23 +35,23 @@ func (s *Scene) killKeeper() {
 }
 
 // adopted starts the agent and checks that it adopts an epoch that was live before.
-func (s *Scene) adopted(before api.Epoch) {
+func (s *Execution) adopted(before api.Epoch) {
 	s.Helper()
 	s.StartReady()
-	if now := s.Live(); now.PID != before.PID || now.Number != before.Number {
+	if now := s.LiveEpoch(); now.PID != before.PID || now.Number != before.Number {
 		s.Errorf("adopted %+v, not %+v", now, before)
 	}
 }
 
-func agentKilled(s *Scene) {
-	before := s.Live()
+func agentKilled(s *Execution) {
+	before := s.LiveEpoch()
 	s.KillAgent()
 	time.Sleep(quiet)
 	s.adopted(before)
 }
 
-func agentKilledAtStart(s *Scene) {
-	before := s.Live()
+func agentKilledAtStart(s *Execution) {
+	before := s.LiveEpoch()
 	_, outcome := s.initialising()
 	s.KillAgent()
 	s.awaitAny(outcome)
@@ -68,19 +68,19 @@ func agentKilledAtStart(s *Scene) {
 	})
 }
 
-func agentThenEnvoyKilled(s *Scene) {
-	before := s.Live()
+func agentThenEnvoyKilled(s *Execution) {
+	before := s.LiveEpoch()
 	s.KillAgent()
 	s.MarkFault()
 	s.Signal(before.PID, syscall.SIGKILL)
 	s.StartReady()
-	if now := s.Live(); now.PID == before.PID {
+	if now := s.LiveEpoch(); now.PID == before.PID {
 		s.Errorf("a dead epoch was adopted: %+v", now)
 	}
 }
 
-func agentAndKeeperKilled(s *Scene) {
-	before := s.Live()
+func agentAndKeeperKilled(s *Execution) {
+	before := s.LiveEpoch()
 	s.KillAgent()
 	s.MarkFault()
 	s.killKeeper()
@@ -99,7 +99,7 @@ func validates(pid int) bool {
 
 // agentKilledAtRandom repeatedly kills the agent, which is restarted each time, while reloads
 // replace epochs. The next agent must adopt every Envoy that runs.
-func agentKilledAtRandom(s *Scene) {
+func agentKilledAtRandom(s *Execution) {
 	stop := s.KeepRunning()
 	defer stop()
 	reloads, reloaded := make(chan struct{}), make(chan struct{})
@@ -156,11 +156,11 @@ var lostLines = regexp.MustCompile(`lines of Envoy's log were lost.*"lines":(\d+
 
 // flood makes Envoy log while no agent reads the log. Envoy must not block, and the next agent must
 // report the number of lost lines.
-func flood(s *Scene) {
-	before := s.Live()
+func flood(s *Execution) {
+	before := s.LiveEpoch()
 	s.KillAgent()
 	// The agent must not repeat Envoy's lines in its own log.
-	s.Write("conf.d/60-log.toml", "[log]\nenvoy = false\n")
+	s.WriteFile("conf.d/60-log.toml", "[log]\nenvoy = false\n")
 	time.Sleep(s.Options.Flood)
 	s.adopted(before)
 	reported := 0

@@ -16,8 +16,8 @@ import (
 // initializes.
 const initializingFlag = 96
 
-func flagLeftSet(s *Scene) {
-	before := s.Live()
+func flagLeftSet(s *Execution) {
+	before := s.LiveEpoch()
 	memory, err := os.OpenFile(rig.SharedMemoryPath(before.PID), os.O_RDWR, 0)
 	if err != nil {
 		s.Fatal(err)
@@ -32,8 +32,8 @@ func flagLeftSet(s *Scene) {
 	}
 }
 
-func sharedMemoryGone(s *Scene) {
-	before := s.Live()
+func sharedMemoryGone(s *Execution) {
+	before := s.LiveEpoch()
 	if err := os.Remove(rig.SharedMemoryPath(before.PID)); err != nil {
 		s.Fatal(err)
 	}
@@ -48,71 +48,71 @@ const afterLive = time.Second
 
 // overlap reloads, and returns the old epoch and the new one when the latter has been live for
 // afterLive.
-func (s *Scene) overlap() (parent, child api.Epoch) {
+func (s *Execution) overlap() (parent, child api.Epoch) {
 	s.Helper()
 	parent, child = s.reloaded()
-	time.Sleep(time.Until(child.Live.Add(afterLive)))
+	time.Sleep(time.Until(child.LiveSince.Add(afterLive)))
 	return parent, child
 }
 
 // recovers waits until an epoch other than from is live.
-func (s *Scene) recovers(from api.Epoch) {
+func (s *Execution) recovers(from api.Epoch) {
 	s.Helper()
 	rig.Eventually(s.TB, time.Minute, "another Envoy is live",
-		func() bool { return s.Live().PID != from.PID })
+		func() bool { return s.LiveEpoch().PID != from.PID })
 }
 
 // strikeAt sends a signal that ends an epoch, and waits until another epoch is live.
-func (s *Scene) strikeAt(victim api.Epoch, signal syscall.Signal) {
+func (s *Execution) strikeAt(victim api.Epoch, signal syscall.Signal) {
 	s.Helper()
 	s.MarkFault()
 	s.Signal(victim.PID, signal)
 	s.recovers(victim)
 }
 
-func newKilled(s *Scene) {
+func newKilled(s *Execution) {
 	_, child := s.overlap()
 	s.strikeAt(child, syscall.SIGKILL)
 }
 
-func newTerminated(s *Scene) {
+func newTerminated(s *Execution) {
 	_, child := s.overlap()
 	s.strikeAt(child, syscall.SIGTERM)
 }
 
-func envoyKilled(s *Scene) { s.strikeAt(s.Live(), syscall.SIGKILL) }
+func envoyKilled(s *Execution) { s.strikeAt(s.LiveEpoch(), syscall.SIGKILL) }
 
-func envoyTerminated(s *Scene) { s.strikeAt(s.Live(), syscall.SIGTERM) }
+func envoyTerminated(s *Execution) { s.strikeAt(s.LiveEpoch(), syscall.SIGTERM) }
 
-func parentKilled(s *Scene) { s.parentEnds(syscall.SIGKILL) }
+func parentKilled(s *Execution) { s.parentEnds(syscall.SIGKILL) }
 
-func parentTerminated(s *Scene) { s.parentEnds(syscall.SIGTERM) }
+func parentTerminated(s *Execution) { s.parentEnds(syscall.SIGTERM) }
 
 // parentEnds ends the parent of the live epoch by a signal, and waits until the child has requested
 // the termination of its parent, over their socket. In place of the parent, the keeper must
 // respond: otherwise the child would block its main thread and abort ten seconds later.
-func (s *Scene) parentEnds(signal syscall.Signal) {
+func (s *Execution) parentEnds(signal syscall.Signal) {
 	s.Helper()
 	parent, child := s.overlap()
 	s.MarkFault()
 	s.Signal(parent.PID, signal)
-	time.Sleep(time.Until(child.Live.Add(s.Options.ParentShutdown + time.Second)))
-	if err := s.AdminAnswers(); err != nil {
+	time.Sleep(time.Until(child.LiveSince.Add(s.Options.ParentShutdown + time.Second)))
+	if err := s.CheckAdmin(); err != nil {
 		s.Errorf("after the child told its parent to terminate: %v", err)
 	}
-	if now := s.Live(); now.PID != child.PID {
+	if now := s.LiveEpoch(); now.PID != child.PID {
 		s.Errorf("the child did not survive its parent: %+v, before %+v", now, child)
 	}
 }
 
-func parentKilledAtStart(s *Scene) {
-	before := s.Live()
+func parentKilledAtStart(s *Execution) {
+	before := s.LiveEpoch()
 	child, outcome := s.initialising()
 	s.sound()
 	s.MarkFault()
 	s.Signal(before.PID, syscall.SIGKILL)
 	rig.Eventually(s.TB, time.Minute, "an Envoy that works is live", func() bool {
-		now := s.Live()
+		now := s.LiveEpoch()
 		return now.PID != before.PID && now.PID != child.PID
 	})
 	// The reload in progress continues. It may be refused, or wait for live_timeout.
@@ -120,7 +120,7 @@ func parentKilledAtStart(s *Scene) {
 }
 
 // awaitAny waits until a reload ends, whatever its result.
-func (s *Scene) awaitAny(outcome <-chan rig.Result) {
+func (s *Execution) awaitAny(outcome <-chan rig.Result) {
 	s.Helper()
 	select {
 	case <-outcome:
@@ -129,14 +129,14 @@ func (s *Scene) awaitAny(outcome <-chan rig.Result) {
 	}
 }
 
-func parentStopped(s *Scene) {
+func parentStopped(s *Execution) {
 	parent, child := s.reloaded()
 	// When its drain has ended, the parent has no HTTP connections.
-	time.Sleep(time.Until(child.Live.Add(s.Options.Drain + quiet)))
+	time.Sleep(time.Until(child.LiveSince.Add(s.Options.Drain + quiet)))
 	parts.PauseProcess(s, parent.PID)
-	end := child.Live.Add(s.Options.ParentShutdown + 10*time.Second)
+	end := child.LiveSince.Add(s.Options.ParentShutdown + 10*time.Second)
 	for rig.ProcessExists(parent.PID) {
-		if err := s.AdminAnswers(); err != nil {
+		if err := s.CheckAdmin(); err != nil {
 			s.Errorf("the child's admin while its parent hangs: %v", err)
 		}
 		if time.Now().After(end) {
@@ -145,40 +145,41 @@ func parentStopped(s *Scene) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	if now := s.Live(); now.PID != child.PID {
+	if now := s.LiveEpoch(); now.PID != child.PID {
 		s.Errorf("the child did not survive its hung parent: %+v, before %+v", now, child)
 	}
 }
 
-func parentStoppedBefore(s *Scene) {
-	before := s.Live()
+func parentStoppedBefore(s *Execution) {
+	before := s.LiveEpoch()
 	s.MarkFault()
 	parts.PauseProcess(s, before.PID)
 	// s.reloaded would request the status first, which would wait for the stopped epoch.
-	if result := s.Outrider("reload"); result.Exit != 0 {
-		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	if result := s.Outrider("reload"); result.ExitCode != 0 {
+		s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
 	}
 }
 
 // storm requests a reload every second, quickStorm more often than epochs can be replaced.
-func storm(s *Scene)      { s.reloadEvery(time.Second) }
-func quickStorm(s *Scene) { s.reloadEvery(200 * time.Millisecond) }
+func storm(s *Execution)      { s.reloadEvery(time.Second) }
+func quickStorm(s *Execution) { s.reloadEvery(200 * time.Millisecond) }
 
 // reloadEvery requests reloads with a gap between their starts. It does not wait for the result of
 // one before the next.
-func (s *Scene) reloadEvery(gap time.Duration) {
+func (s *Execution) reloadEvery(gap time.Duration) {
 	s.Helper()
-	before := s.Live()
+	before := s.LiveEpoch()
 	requested := s.Options.Reloads * int(time.Second/gap)
 	var reloads sync.WaitGroup
 	for range requested {
 		reloads.Go(func() {
-			if result := s.Outrider("reload"); result.Exit != 0 {
-				s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+			if result := s.Outrider("reload"); result.ExitCode != 0 {
+				s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
 			}
 		})
 		time.Sleep(gap)
 	}
 	reloads.Wait()
-	s.figure = fmt.Sprintf("%d reloads made %d epochs", requested, s.Live().Number-before.Number)
+	s.figure = fmt.Sprintf("%d reloads made %d epochs", requested,
+		s.LiveEpoch().Number-before.Number)
 }

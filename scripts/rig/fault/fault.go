@@ -22,7 +22,7 @@ type Fault struct {
 	Envoy        string // TOML with additional keys of [envoy]
 	NoValidation bool   // disable validation of the bootstrap (envoy --mode validate)
 	Harm         Harm
-	Inject       func(*Scene)
+	Inject       func(*Execution)
 }
 
 // Harm is the worst effect on clients that a fault may have.
@@ -32,9 +32,9 @@ type Harm int
 const (
 	// HarmNone: an Envoy serves all the time, and no request may be lost.
 	HarmNone Harm = iota
-	// HarmCut: an Envoy serves all the time, but one that still has connections is killed. Requests
-	// on these connections may be lost; new connections must not fail.
-	HarmCut
+	// HarmConnectionsCut: an Envoy serves all the time, but one that still has connections is
+	// killed. Requests on these connections may be lost; new connections must not fail.
+	HarmConnectionsCut
 	// HarmOutage: for a moment no Envoy runs. Service must be restored within a second.
 	HarmOutage
 )
@@ -55,8 +55,8 @@ type Options struct {
 	Strict         bool          // do not permit later recoveries on a busy machine
 }
 
-// Scene is a run of one fault.
-type Scene struct {
+// Execution is a run of one fault.
+type Execution struct {
 	*rig.Rig
 	testing.TB
 	Options Options
@@ -74,17 +74,17 @@ type Scene struct {
 }
 
 // Errorf records an error. It does not end the run.
-func (s *Scene) Errorf(format string, arguments ...any) {
+func (s *Execution) Errorf(format string, arguments ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.wrong = append(s.wrong, fmt.Sprintf(format, arguments...))
 }
 
 // Error is like Errorf without a format.
-func (s *Scene) Error(arguments ...any) { s.Errorf("%s", fmt.Sprint(arguments...)) }
+func (s *Execution) Error(arguments ...any) { s.Errorf("%s", fmt.Sprint(arguments...)) }
 
 // MarkFault records that the fault is injected now. It must be called just before the injection.
-func (s *Scene) MarkFault() {
+func (s *Execution) MarkFault() {
 	s.strike = time.Now()
 	s.Load.Mark(strikeMark)
 }
@@ -99,18 +99,18 @@ type Outcome struct {
 	AllowedLosses int                  `json:"pardoned"`
 	Reuse         int                  `json:"reuse"`
 	Recovered     time.Duration        `json:"recovered"` // time until recovery, see rig.Probe
-	// Start is the maximum time from the start of an epoch until it was live, apart from the fault.
-	// It shows how busy the machine was.
-	Start   time.Duration `json:"start"`
-	Slowest time.Duration `json:"slowest"` // duration of the slowest request in the load
-	Figure  string        `json:"figure,omitempty"`
-	// Wrong contains errors other than lost requests.
-	Wrong  []string    `json:"wrong,omitempty"`
+	// MaxStartTime is the maximum time from the start of an epoch until it was live, apart from the
+	// fault. It shows how busy the machine was.
+	MaxStartTime   time.Duration `json:"start"`
+	Slowest        time.Duration `json:"slowest"` // duration of the slowest request in the load
+	MeasuredFigure string        `json:"figure,omitempty"`
+	// Errors contains errors other than lost requests.
+	Errors []string    `json:"wrong,omitempty"`
 	Report load.Report `json:"-"`
 }
 
 // OK reports whether the run passed.
-func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Wrong) == 0 }
+func (o Outcome) OK() bool { return len(o.Lost) == 0 && len(o.Errors) == 0 }
 
 // Busy reports whether the machine was too busy to judge the run: requests took longer than a
 // recovery may take.
@@ -147,16 +147,16 @@ func (o Options) dropIn(fault Fault, more string) string {
 }
 
 // sound restores a valid configuration.
-func (s *Scene) sound() { s.SetTOML(s.Options.dropIn(s.fault, "")) }
+func (s *Execution) sound() { s.SetTOML(s.Options.dropIn(s.fault, "")) }
 
 // Run runs a fault once under load: it injects the fault, waits until service has recovered, and
 // checks that the next reload succeeds.
 func Run(t testing.TB, fault Fault, options Options) Outcome {
 	t.Helper()
-	s := &Scene{TB: t, Options: options, fault: fault,
+	s := &Execution{TB: t, Options: options, fault: fault,
 		Rig: rig.New(t, rig.Options{Race: options.Race, TOML: options.dropIn(fault, "")})}
 	s.StartReady()
-	s.notice(s.Live())
+	s.notice(s.LiveEpoch())
 	s.Load, s.Probe = s.StartLoad(options.Rate), s.StartProbe()
 	time.Sleep(warmUp)
 	fault.Inject(s)
@@ -164,25 +164,26 @@ func Run(t testing.TB, fault Fault, options Options) Outcome {
 	s.worksAgain()
 	time.Sleep(quiet)
 	s.Probe.Stop()
-	outcome := Outcome{Start: s.start, Report: s.Load.Stop()}
+	outcome := Outcome{MaxStartTime: s.start, Report: s.Load.Stop()}
 	s.evaluate(&outcome)
 	s.End()
-	outcome.Figure, outcome.Wrong = s.figure, s.wrong
+	outcome.MeasuredFigure, outcome.Errors = s.figure, s.wrong
 	return outcome
 }
 
 // evaluate determines which losses the fault allows, and when service had recovered.
-func (s *Scene) evaluate(outcome *Outcome) {
+func (s *Execution) evaluate(outcome *Outcome) {
 	s.Helper()
 	report := outcome.Report
-	outcome.Requests, outcome.Reuse = report.Total, report.Reuse
+	outcome.Requests, outcome.Reuse = report.Total, report.ReuseEOFs
 	for _, class := range report.Classes {
 		outcome.Slowest = max(outcome.Slowest, class.Max)
 	}
 	limit := recoverWithin
 	if !s.Options.Strict {
 		limit = max(limit,
-			time.Duration(float64(limit)*min(float64(outcome.Start)/float64(quickStart), busiest)))
+			time.Duration(float64(limit)*min(float64(outcome.MaxStartTime)/float64(quickStart),
+				busiest)))
 	}
 	excused := map[int]bool{}
 	for _, mark := range report.Marks {
@@ -195,14 +196,14 @@ func (s *Scene) evaluate(outcome *Outcome) {
 			excused[int(max(at, 0)/time.Second)] = true
 		}
 	}
-	all := rig.Losses(report, nil)
+	all := rig.CountLosses(report, nil)
 	switch s.fault.Harm {
 	case HarmNone:
 		outcome.Lost = all
-	case HarmCut:
-		outcome.Lost = rig.Losses(report, excused, load.OutcomeHardReset)
+	case HarmConnectionsCut:
+		outcome.Lost = rig.CountLosses(report, excused, load.OutcomeHardReset)
 	case HarmOutage:
-		outcome.Lost = rig.Losses(report, excused)
+		outcome.Lost = rig.CountLosses(report, excused)
 	}
 	for _, n := range all {
 		outcome.AllowedLosses += n
@@ -222,19 +223,19 @@ func (s *Scene) evaluate(outcome *Outcome) {
 }
 
 // notice updates s.start with the time that an epoch needed to become live.
-func (s *Scene) notice(one api.Epoch) { s.start = max(s.start, one.Live.Sub(one.Started)) }
+func (s *Execution) notice(one api.Epoch) { s.start = max(s.start, one.LiveSince.Sub(one.Started)) }
 
 // worksAgain checks that the fault has no lasting effect: a reload starts a new epoch, the proxy is
 // ready, the admin interface responds, and no condition is active.
-func (s *Scene) worksAgain() {
+func (s *Execution) worksAgain() {
 	s.Helper()
-	before := s.Live()
+	before := s.LiveEpoch()
 	s.notice(before)
 	s.sound()
-	if result := s.Outrider("reload"); result.Exit != 0 {
-		s.Errorf("the next reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	if result := s.Outrider("reload"); result.ExitCode != 0 {
+		s.Errorf("the next reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
 	}
-	now := s.Live()
+	now := s.LiveEpoch()
 	if now.PID == before.PID {
 		s.Errorf("the next reload started no epoch: %+v", now)
 	}
@@ -242,7 +243,7 @@ func (s *Scene) worksAgain() {
 }
 
 // healthy waits until the proxy is ready, the admin interface responds, and no condition is active.
-func (s *Scene) healthy() {
+func (s *Execution) healthy() {
 	s.Helper()
 	var why string
 	rig.Eventually(s.TB, time.Minute, "all is well", func() bool {
@@ -250,11 +251,11 @@ func (s *Scene) healthy() {
 		if ready, reason := s.Ready(); !ready {
 			wrong = append(wrong, "not ready: "+reason)
 		}
-		if err := s.AdminAnswers(); err != nil {
+		if err := s.CheckAdmin(); err != nil {
 			wrong = append(wrong, "admin view: "+err.Error())
 		}
 		var status api.Status
-		s.JSON(&status, "status")
+		s.OutriderJSON(&status, "status")
 		for _, c := range status.Conditions {
 			wrong = append(wrong, c.Code+": "+c.Sentence)
 		}
@@ -267,21 +268,21 @@ func (s *Scene) healthy() {
 }
 
 // refused requests a reload, which must be refused with a reason that contains says.
-func (s *Scene) refused(says string) {
+func (s *Execution) refused(says string) {
 	s.Helper()
 	result := s.Outrider("reload")
-	if result.Exit != 1 || !strings.Contains(result.Err, says) {
-		s.Errorf("reload: exit %d, expected a refusal that says %q: %s%s", result.Exit, says,
+	if result.ExitCode != 1 || !strings.Contains(result.Err, says) {
+		s.Errorf("reload: exit %d, expected a refusal that says %q: %s%s", result.ExitCode, says,
 			result.Out, result.Err)
 	}
 }
 
 // reloaded requests a reload, and returns the live epochs before and after it.
-func (s *Scene) reloaded() (before, now api.Epoch) {
+func (s *Execution) reloaded() (before, now api.Epoch) {
 	s.Helper()
-	before = s.Live()
-	if result := s.Outrider("reload"); result.Exit != 0 {
-		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	before = s.LiveEpoch()
+	if result := s.Outrider("reload"); result.ExitCode != 0 {
+		s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
 	}
-	return before, s.Live()
+	return before, s.LiveEpoch()
 }

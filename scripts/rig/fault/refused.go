@@ -15,24 +15,24 @@ import (
 )
 
 // override configures a bootstrap_override with this content for the next epoch.
-func (s *Scene) override(content string) {
+func (s *Execution) override(content string) {
 	s.Helper()
-	s.Write("override.json", content)
+	s.WriteFile("override.json", content)
 	s.SetTOML(s.Options.dropIn(s.fault, fmt.Sprintf("bootstrap_override = %q\n",
 		filepath.Join(s.Dir, "override.json"))))
 }
 
 // stillServes checks that the epoch before a refused reload is live, the proxy is ready, and the
 // admin interface responds.
-func (s *Scene) stillServes(before api.Epoch) {
+func (s *Execution) stillServes(before api.Epoch) {
 	s.Helper()
-	if now := s.Live(); now.PID != before.PID {
+	if now := s.LiveEpoch(); now.PID != before.PID {
 		s.Errorf("another epoch is live: %+v, before %+v", now, before)
 	}
 	if ready, reason := s.Ready(); !ready {
 		s.Errorf("not ready: %s", reason)
 	}
-	if err := s.AdminAnswers(); err != nil {
+	if err := s.CheckAdmin(); err != nil {
 		s.Errorf("the refusal cost the admin interface: %v", err)
 	}
 }
@@ -40,15 +40,15 @@ func (s *Scene) stillServes(before api.Epoch) {
 // continues checks the state after a reload whose epoch failed to start. The previous epoch must be
 // ready, although it has closed its admin interface for the failed epoch. Then a new epoch with the
 // previous configuration must restore the admin interface by a hot restart.
-func (s *Scene) continues(before api.Epoch) {
+func (s *Execution) continues(before api.Epoch) {
 	s.Helper()
 	if ready, reason := s.Ready(); !ready {
 		s.Errorf("not ready: %s", reason)
 	}
 	var now api.Epoch
 	rig.Eventually(s.TB, time.Minute, "an epoch brings back the admin interface", func() bool {
-		now = s.Live()
-		return now.PID != before.PID && s.AdminAnswers() == nil
+		now = s.LiveEpoch()
+		return now.PID != before.PID && s.CheckAdmin() == nil
 	})
 	if !strings.Contains(now.Reason, "brings back the admin interface") ||
 		now.Mode != "hot-restart" {
@@ -60,16 +60,16 @@ func (s *Scene) continues(before api.Epoch) {
 	}
 }
 
-func unparsableOverride(s *Scene) {
-	before := s.Live()
+func unparsableOverride(s *Execution) {
+	before := s.LiveEpoch()
 	s.override(`{"static_resources": {`)
 	s.refused("override.json")
 	s.stillServes(before)
 }
 
-func unparsableForEnvoy(s *Scene) {
-	before := s.Live()
-	s.Write("custom.json",
+func unparsableForEnvoy(s *Execution) {
+	before := s.LiveEpoch()
+	s.WriteFile("custom.json",
 		`{"admin": {"address": {"socket_address": {"address": "127.0.0.1", "port_value": 1}}},
   "no_such_field": 1}`)
 	s.SetTOML(s.Options.dropIn(s.fault, fmt.Sprintf("custom_config_file = %q\n",
@@ -93,22 +93,22 @@ func listener(port int, cluster string) string {
       "routes": [{"match": {"prefix": "/"}, "route": {"cluster": %q}}]}]}}}]}]}]}}`, port, cluster)
 }
 
-func unknownClusterValidated(s *Scene) {
-	before := s.Live()
+func unknownClusterValidated(s *Execution) {
+	before := s.LiveEpoch()
 	s.override(listener(parts.FreePort(s.TB), "not-there"))
 	s.refused("not-there")
 	s.stillServes(before)
 }
 
-func unknownCluster(s *Scene) {
-	before := s.Live()
+func unknownCluster(s *Execution) {
+	before := s.LiveEpoch()
 	s.override(listener(parts.FreePort(s.TB), "not-there"))
 	s.refused("not-there")
 	s.continues(before)
 }
 
-func portInUse(s *Scene) {
-	before := s.Live()
+func portInUse(s *Execution) {
+	before := s.LiveEpoch()
 	occupied, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		s.Fatal(err)
@@ -117,7 +117,7 @@ func portInUse(s *Scene) {
 	s.override(listener(occupied.Addr().(*net.TCPAddr).Port, "agent"))
 	s.refused("")
 	s.continues(before)
-	before = s.Live()
+	before = s.LiveEpoch()
 	// A second time, because the failed start has left initializingFlag set. This reload waits
 	// until the replaced epoch has ended.
 	s.refused("")
@@ -126,7 +126,7 @@ func portInUse(s *Scene) {
 
 // blackHole returns a port on which connections are accepted but nothing is sent, until the test
 // ends.
-func (s *Scene) blackHole() int {
+func (s *Execution) blackHole() int {
 	s.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -167,14 +167,14 @@ func NeverLiveConfig(blackHole int) string {
 }
 
 // neverInitialises configures the next epoch so that it never becomes live.
-func (s *Scene) neverInitialises() {
+func (s *Execution) neverInitialises() {
 	s.Helper()
 	s.override(NeverLiveConfig(s.blackHole()))
 }
 
 // initialising requests a reload whose epoch never becomes live, and returns that epoch when it
 // only waits for its endpoints. outcome receives the result of the reload.
-func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
+func (s *Execution) initialising() (child api.Epoch, outcome <-chan rig.Result) {
 	s.Helper()
 	s.neverInitialises()
 	answer := make(chan rig.Result, 1)
@@ -185,22 +185,22 @@ func (s *Scene) initialising() (child api.Epoch, outcome <-chan rig.Result) {
 	return child, answer
 }
 
-func killedWhileInitialising(s *Scene) {
-	before := s.Live()
+func killedWhileInitialising(s *Execution) {
+	before := s.LiveEpoch()
 	child, outcome := s.initialising()
 	s.Signal(child.PID, syscall.SIGKILL)
-	if result := <-outcome; result.Exit != 1 {
-		s.Errorf("reload: exit %d: %s%s", result.Exit, result.Out, result.Err)
+	if result := <-outcome; result.ExitCode != 1 {
+		s.Errorf("reload: exit %d: %s%s", result.ExitCode, result.Out, result.Err)
 	}
 	// The live epoch may be another one than before, if a replacement was necessary. Its process
 	// must exist.
-	if now := s.Live(); !rig.ProcessExists(now.PID) {
+	if now := s.LiveEpoch(); !rig.ProcessExists(now.PID) {
 		s.Errorf("the epoch that is said to be live is gone: %+v, before %+v", now, before)
 	}
 }
 
-func neverLive(s *Scene) {
-	before := s.Live()
+func neverLive(s *Execution) {
+	before := s.LiveEpoch()
 	s.neverInitialises()
 	s.refused("live_timeout")
 	s.continues(before)

@@ -32,9 +32,9 @@ func All() []Fault {
 		{Name: "new terminated", What: "SIGTERM to the newest 1 s after LIVE ends both",
 			Harm: HarmOutage, Inject: newTerminated},
 		// Faults of the old epoch (the parent) during a reload.
-		{Name: "parent killed", What: "SIGKILL 1 s after LIVE", Harm: HarmCut,
+		{Name: "parent killed", What: "SIGKILL 1 s after LIVE", Harm: HarmConnectionsCut,
 			Inject: parentKilled},
-		{Name: "parent terminated", What: "SIGTERM 1 s after LIVE", Harm: HarmCut,
+		{Name: "parent terminated", What: "SIGTERM 1 s after LIVE", Harm: HarmConnectionsCut,
 			Inject: parentTerminated},
 		{Name: "parent killed at start", What: "SIGKILL while the next one initialises",
 			Envoy: "live_timeout = \"4s\"\n", Harm: HarmOutage, Inject: parentKilledAtStart},

@@ -62,8 +62,8 @@ type Answer struct {
 	Location string `json:"location,omitempty"` // target URL of a redirect
 	Body     string `json:"body,omitempty"`     // body of a direct response
 	// Clusters are the clusters that may receive the request, in the order of the configuration.
-	Clusters []Target `json:"clusters,omitempty"`
-	Mirrors  []Target `json:"mirrors,omitempty"` // clusters that get a copy of the request
+	Clusters []WeightedCluster `json:"clusters,omitempty"`
+	Mirrors  []WeightedCluster `json:"mirrors,omitempty"` // clusters that get a copy of the request
 	// decisions about the request, in the order in which Envoy makes them
 	Steps  []Step `json:"steps"`
 	Reason string `json:"reason,omitempty"` // why the request fails; "" if it does not fail
@@ -72,8 +72,8 @@ type Answer struct {
 	UnknownFacts []string `json:"unknown,omitempty"`
 }
 
-// Target is a cluster that gets requests, with its share.
-type Target struct {
+// WeightedCluster is a cluster that gets requests, with its share.
+type WeightedCluster struct {
 	Cluster string  `json:"cluster"`
 	Percent float64 `json:"percent"`
 }

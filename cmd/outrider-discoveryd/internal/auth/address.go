@@ -23,7 +23,7 @@ const (
 // a user of this host.
 type addresses struct {
 	mu    sync.Mutex
-	known map[admission.Key]*address
+	known map[admission.ClientKey]*address
 	other *address  // shared state of all addresses beyond maxAddresses
 	swept time.Time // time of the last removal of idle addresses
 }
@@ -35,7 +35,7 @@ type address struct {
 }
 
 func newAddresses() addresses {
-	return addresses{known: map[admission.Key]*address{}, other: newAddress()}
+	return addresses{known: map[admission.ClientKey]*address{}, other: newAddress()}
 }
 
 func newAddress() *address {
@@ -44,7 +44,7 @@ func newAddress() *address {
 }
 
 // of returns the state of the clients of an address.
-func (a *addresses) of(key admission.Key) *address {
+func (a *addresses) of(key admission.ClientKey) *address {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if found := a.known[key]; found != nil {
@@ -52,7 +52,7 @@ func (a *addresses) of(key admission.Key) *address {
 	}
 	if now := time.Now(); len(a.known) >= maxAddresses && now.Sub(a.swept) >= time.Second {
 		a.swept = now
-		maps.DeleteFunc(a.known, func(_ admission.Key, of *address) bool { return of.idle() })
+		maps.DeleteFunc(a.known, func(_ admission.ClientKey, of *address) bool { return of.idle() })
 	}
 	if len(a.known) >= maxAddresses {
 		return a.other

@@ -102,12 +102,12 @@ func (a *Authenticator) Admit(client *xds.Peer, node *corev3.Node) (*corev3.Node
 	return confined, nil
 }
 
-// MayHaveSecrets reports whether a client may receive secrets. It implements
-// xds.Options.MayHaveSecrets.
-func (a *Authenticator) MayHaveSecrets(client xds.Peer) bool { return client.Identity != "" }
+// MayReceiveSecrets reports whether a client may receive secrets. It implements
+// xds.Options.MayReceiveSecrets.
+func (a *Authenticator) MayReceiveSecrets(client xds.Peer) bool { return client.Identity != "" }
 
-// MayDebug returns a gRPC status if a client may not request debug information.
-func (a *Authenticator) MayDebug(client xds.Peer) error {
+// AuthorizeDebug returns a gRPC status if a client may not request debug information.
+func (a *Authenticator) AuthorizeDebug(client xds.Peer) error {
 	if client.Identity == "" {
 		return status.Error(codes.Unauthenticated,
 			"debug information is for clients with a certificate or token")
@@ -115,9 +115,9 @@ func (a *Authenticator) MayDebug(client xds.Peer) error {
 	return a.mayDebug(client.Identity)
 }
 
-// MayView returns a gRPC status if the owner of a verified certificate may not see the debug pages.
-// Settings.Require does not apply, because a browser can present only a certificate.
-func (a *Authenticator) MayView(certificate *x509.Certificate) error {
+// AuthorizePage returns a gRPC status if the owner of a verified certificate may not see the debug
+// pages. Settings.Require does not apply, because a browser can present only a certificate.
+func (a *Authenticator) AuthorizePage(certificate *x509.Certificate) error {
 	id, err := ofCertificate(certificate, a.domains(), time.Now())
 	if err != nil {
 		return status.Errorf(codes.Unauthenticated, "certificate: %v", err)
@@ -209,7 +209,7 @@ func (a *Authenticator) identify(client *xds.Peer) (id Identity, credential stri
 }
 
 // reportLimits bounds the number of log lines about refused clients, per reason and in total.
-var reportLimits = repeat.Limits{Class: 3, All: 10}
+var reportLimits = repeat.Limits{PerClass: 3, PerSubject: 10}
 
 // refuse counts and logs a refused client, and returns the gRPC status.
 func (a *Authenticator) refuse(code codes.Code, client *xds.Peer, node *corev3.Node,

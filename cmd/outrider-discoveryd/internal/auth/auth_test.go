@@ -206,8 +206,8 @@ func TestAdmit_Identities(t *testing.T) {
 				}
 				return
 			}
-			if client.Identity != test.id || a.MayHaveSecrets(client) != (test.id != "") {
-				t.Errorf("identity %q, secrets %v", client.Identity, a.MayHaveSecrets(client))
+			if client.Identity != test.id || a.MayReceiveSecrets(client) != (test.id != "") {
+				t.Errorf("identity %q, secrets %v", client.Identity, a.MayReceiveSecrets(client))
 			}
 			if got := node.Metadata.Fields["NAMESPACE"].GetStringValue(); test.id != "" && got != "a" {
 				t.Errorf("namespace %q", got)
@@ -237,17 +237,17 @@ func TestMayDebug(t *testing.T) {
 	a := New(Settings{DebugIdentities: []string{web}}, domains, slog.New(slog.DiscardHandler))
 	for id, code := range map[string]codes.Code{"": codes.Unauthenticated, web: codes.OK,
 		web + "2": codes.PermissionDenied} {
-		if err := a.MayDebug(xds.Peer{Identity: id}); status.Code(err) != code {
+		if err := a.AuthorizeDebug(xds.Peer{Identity: id}); status.Code(err) != code {
 			t.Errorf("%q: %v", id, err)
 		}
 	}
 	a.Configure(Settings{})
-	if err := a.MayDebug(xds.Peer{Identity: web}); err == nil {
+	if err := a.AuthorizeDebug(xds.Peer{Identity: web}); err == nil {
 		t.Error("allowed after the change")
 	}
 }
 
-// MayView accepts a certificate that is valid now, even if Settings.Require demands a token.
+// AuthorizePage accepts a certificate that is valid now, even if Settings.Require demands a token.
 func TestMayView(t *testing.T) {
 	a := New(Settings{Require: RequireToken, DebugIdentities: []string{web}}, domains,
 		slog.New(slog.DiscardHandler))
@@ -263,7 +263,7 @@ func TestMayView(t *testing.T) {
 		"without ID": {certificate(t), codes.Unauthenticated},
 		"expired":    {expired, codes.Unauthenticated},
 	} {
-		if err := a.MayView(c.shown); status.Code(err) != c.code {
+		if err := a.AuthorizePage(c.shown); status.Code(err) != c.code {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

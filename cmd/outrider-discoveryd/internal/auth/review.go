@@ -40,7 +40,8 @@ func newReviews() *reviews {
 
 // review returns the subject of a token, from the cache or from the given TokenReviewer. from is
 // the address of the client, and expiry the expiry of the token.
-func (r *reviews) review(review TokenReviewer, from admission.Key, token string, expiry time.Time) (
+func (r *reviews) review(review TokenReviewer, from admission.ClientKey, token string,
+	expiry time.Time) (
 	string, error) {
 	key := sha256.Sum256([]byte(token))
 	r.mu.Lock()

@@ -112,7 +112,7 @@ func TestReview_CacheIsBounded(t *testing.T) {
 		r := newReviews()
 		review := func(context.Context, string) (string, error) { return "x", nil }
 		for i := range 2 * maxReviewed {
-			if _, err := r.review(review, admission.Key{}, fmt.Sprint(i),
+			if _, err := r.review(review, admission.ClientKey{}, fmt.Sprint(i),
 				time.Now().Add(time.Hour)); err != nil {
 				t.Fatal(err)
 			}
@@ -121,7 +121,8 @@ func TestReview_CacheIsBounded(t *testing.T) {
 			t.Errorf("%d results", len(r.cached))
 		}
 		time.Sleep(reviewedFor)
-		if _, err := r.review(review, admission.Key{}, "new", time.Now().Add(time.Hour)); err != nil ||
+		if _, err := r.review(review, admission.ClientKey{}, "new",
+			time.Now().Add(time.Hour)); err != nil ||
 			len(r.cached) != 1 {
 			t.Errorf("%d results, %v", len(r.cached), err)
 		}

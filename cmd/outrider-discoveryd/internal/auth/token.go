@@ -83,7 +83,7 @@ func (s *Settings) joinKeys() (jwt.Keys, error) {
 }
 
 // joinLimits bounds the log lines about accepted join tokens, for each token.
-var joinLimits = repeat.Limits{Class: 60, All: 60}
+var joinLimits = repeat.Limits{PerClass: 60, PerSubject: 60}
 
 // ofJoinToken verifies a join token, logs its use and returns the identity in it.
 func (a *Authenticator) ofJoinToken(settings *Settings, client *xds.Peer, token *jwt.Token) (

@@ -58,7 +58,7 @@ type Options struct {
 	// authority.
 	TrustClientRoots func(roots []*x509.Certificate)
 	Watcher          *watch.Notifier
-	Board            *condition.Board
+	Conditions       *condition.Registry
 	Logger           *slog.Logger
 }
 
@@ -125,11 +125,11 @@ func (s *Server) reread() {
 	defer s.mu.Unlock()
 	next, err := readAuthority(s.settings, time.Now())
 	if err != nil {
-		s.options.Board.Raise(conditionRefused, condition.Error,
+		s.options.Conditions.Raise(conditionRefused, condition.Error,
 			"the files of [ca] are not usable, those read before stay: "+err.Error())
 		return
 	}
-	s.options.Board.Clear(conditionRefused)
+	s.options.Conditions.Clear(conditionRefused)
 	before := s.current.Load()
 	if before.equal(next) {
 		return
@@ -178,7 +178,7 @@ func (s *Server) admit(ctx context.Context, client xds.Peer) (auth.Caller, error
 	}
 	if err == nil && !s.rates.Allow(caller.String(), time.Now()) {
 		err = status.Errorf(codes.ResourceExhausted,
-			"%s makes more than %d requests a second: try again", caller, rates.IdentityPerSecond)
+			"%s makes more than %d requests a second: try again", caller, rates.RequestsPerIdentity)
 	}
 	return caller, err
 }
@@ -218,7 +218,7 @@ func (s *Server) ttl(seconds int64) time.Duration {
 // unknownLimits limits the log lines about callers without an identity, per address (IPv6: /64), or
 // per user of this host. All refusals of callers with an identity are logged, because their rate is
 // limited.
-var unknownLimits = repeat.Limits{Class: 10, All: 30}
+var unknownLimits = repeat.Limits{PerClass: 10, PerSubject: 30}
 
 // refuse counts and logs a refused request, and returns the gRPC status.
 func (s *Server) refuse(client xds.Peer, caller auth.Caller, err error) error {

@@ -47,9 +47,9 @@ func (s *Server) CheckExpiry(now time.Time) {
 	current := s.current.Load()
 	set := func(code, sentence string) {
 		if sentence == "" {
-			s.options.Board.Clear(code)
+			s.options.Conditions.Clear(code)
 		} else {
-			s.options.Board.Raise(code, condition.Warning, sentence)
+			s.options.Conditions.Raise(code, condition.Warning, sentence)
 		}
 	}
 	expires := ""

@@ -20,9 +20,9 @@ func TestObserve(t *testing.T) {
 	old, next := pkitest.NewAuthority(t, "old", nil), pkitest.NewAuthority(t, "next", nil)
 	settings := files(t, pkitest.PEM(old.Certificate), pkitest.KeyPEM(t, old.Key),
 		pkitest.PEM(old.Certificate))
-	board := condition.NewBoard()
+	board := condition.NewRegistry()
 	trusted := 0
-	s, err := New(settings, Options{Board: board, Logger: slog.New(slog.DiscardHandler),
+	s, err := New(settings, Options{Conditions: board, Logger: slog.New(slog.DiscardHandler),
 		TrustClientRoots: func(roots []*x509.Certificate) { trusted = len(roots) },
 		Watcher:          watch.NewNotifier(watch.Delays{}, nil)})
 	if err != nil {

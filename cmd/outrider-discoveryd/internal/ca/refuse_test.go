@@ -34,7 +34,8 @@ func logging(t *testing.T, log *bytes.Buffer, caller auth.Caller, refusal error)
 	t.Helper()
 	root := pkitest.NewAuthority(t, "root", nil)
 	s, err := New(files(t, pkitest.PEM(root.Certificate), pkitest.KeyPEM(t, root.Key), nil),
-		Options{Board: condition.NewBoard(), Logger: slog.New(slog.NewJSONHandler(log, nil)),
+		Options{Conditions: condition.NewRegistry(), Logger: slog.New(slog.NewJSONHandler(log,
+			nil)),
 			Authenticate:     func(xds.Peer) (auth.Caller, error) { return caller, refusal },
 			WaitForTurn:      func(context.Context, xds.Peer, bool) error { return nil },
 			TrustClientRoots: func([]*x509.Certificate) {},
@@ -100,7 +101,7 @@ func (c call) Context() context.Context { return c.ctx }
 func TestRefuse_BoundsTheLinesOfANetwork(t *testing.T) {
 	var log bytes.Buffer
 	s := logging(t, &log, auth.Caller{}, status.Error(codes.Unauthenticated, "no credential"))
-	for i := range 2 * unknownLimits.Class {
+	for i := range 2 * unknownLimits.PerClass {
 		listener := xds.LimitTCP(arriving{from: fmt.Sprintf("[2001:db8::%d]:1", i+1)})
 		connection, err := listener.Accept()
 		if err != nil {
@@ -112,7 +113,7 @@ func TestRefuse_BoundsTheLinesOfANetwork(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if lines := strings.Count(log.String(), "no credential"); lines != unknownLimits.Class {
+	if lines := strings.Count(log.String(), "no credential"); lines != unknownLimits.PerClass {
 		t.Errorf("%d lines", lines)
 	}
 }

@@ -36,7 +36,7 @@ const maxListed = 10
 
 // Detector observes the xDS streams of a server. It implements xds.Observer.
 type Detector struct {
-	board *condition.Board
+	board *condition.Registry
 
 	mu   sync.Mutex
 	used map[string]map[client]int // number of streams, by certificate or name and by client
@@ -59,7 +59,7 @@ func (c client) differs(from client) bool {
 }
 
 // New returns a Detector without streams.
-func New(board *condition.Board) *Detector {
+func New(board *condition.Registry) *Detector {
 	return &Detector{board: board, used: map[string]map[client]int{}, since: map[string]time.Time{}}
 }
 
@@ -82,8 +82,8 @@ func uses(s xds.Stream) (what []string, from client) {
 		client{address.Unmap().WithZone(""), node[1]}
 }
 
-// Connected records a stream.
-func (d *Detector) Connected(s xds.Stream) {
+// OnConnect records a stream.
+func (d *Detector) OnConnect(s xds.Stream) {
 	what, from := uses(s)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -96,8 +96,8 @@ func (d *Detector) Connected(s xds.Stream) {
 	}
 }
 
-// Disconnected removes a stream.
-func (d *Detector) Disconnected(s xds.Stream, _ error) {
+// OnDisconnect removes a stream.
+func (d *Detector) OnDisconnect(s xds.Stream, _ error) {
 	what, from := uses(s)
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,14 +200,14 @@ func (d *Detector) publish() {
 		"\"outrider join\" with a token of its own")
 }
 
-// Pushed implements xds.Observer.
-func (*Detector) Pushed(xds.Stream, xds.Push) {}
+// OnPush implements xds.Observer.
+func (*Detector) OnPush(xds.Stream, xds.Push) {}
 
-// Accepted implements xds.Observer.
-func (*Detector) Accepted(xds.Stream, string, string) {}
+// OnAck implements xds.Observer.
+func (*Detector) OnAck(xds.Stream, string, string) {}
 
-// Refused implements xds.Observer.
-func (*Detector) Refused(xds.Stream, xds.Refusal) {}
+// OnNack implements xds.Observer.
+func (*Detector) OnNack(xds.Stream, xds.Refusal) {}
 
-// Recovered implements xds.Observer.
-func (*Detector) Recovered(xds.Stream, string, []string) {}
+// OnRecovery implements xds.Observer.
+func (*Detector) OnRecovery(xds.Stream, string, []string) {}

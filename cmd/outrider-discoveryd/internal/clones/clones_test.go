@@ -50,14 +50,14 @@ func TestDetector_ReportsClones(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				board := condition.NewBoard()
+				board := condition.NewRegistry()
 				d := New(board)
 				said := func() string {
 					synctest.Wait()
 					return fmt.Sprint(board.Conditions())
 				}
-				d.Connected(one)
-				d.Connected(test.other)
+				d.OnConnect(one)
+				d.OnConnect(test.other)
 				time.Sleep(ReconnectGrace - time.Second)
 				if got := said(); got != "[]" {
 					t.Errorf("too early: %s", got)
@@ -72,11 +72,11 @@ func TestDetector_ReportsClones(t *testing.T) {
 				if test.want == nil && got != "[]" {
 					t.Errorf("reported: %s", got)
 				}
-				d.Disconnected(test.other, nil)
+				d.OnDisconnect(test.other, nil)
 				if got := said(); got != "[]" {
 					t.Errorf("one host is left: %s", got)
 				}
-				d.Disconnected(one, nil)
+				d.OnDisconnect(one, nil)
 				if len(d.used)+len(d.since) > 0 {
 					t.Errorf("left: %v %v", d.used, d.since)
 				}
@@ -89,13 +89,14 @@ func TestDetector_ReportsClones(t *testing.T) {
 // not reported. A second host with the same certificate is reported, even after such changes.
 func TestDetector_MovesAreNoClones(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		board := condition.NewBoard()
+		board := condition.NewRegistry()
 		d := New(board)
 		for i := range 5 {
-			d.Connected(streamOf(fmt.Sprintf("10.0.0.%d:1", i), "10.0.0.1", "a.shop", 17))
+			d.OnConnect(streamOf(fmt.Sprintf("10.0.0.%d:1", i), "10.0.0.1", "a.shop", 17))
 			time.Sleep(10 * time.Second)
 			if i > 0 {
-				d.Disconnected(streamOf(fmt.Sprintf("10.0.0.%d:1", i-1), "10.0.0.1", "a.shop", 17), nil)
+				d.OnDisconnect(streamOf(fmt.Sprintf("10.0.0.%d:1", i-1), "10.0.0.1", "a.shop", 17),
+					nil)
 			}
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -103,7 +104,7 @@ func TestDetector_MovesAreNoClones(t *testing.T) {
 				t.Fatalf("move %d: %s", i, got)
 			}
 		}
-		d.Connected(streamOf("10.0.1.1:1", "10.0.1.1", "b.shop", 17))
+		d.OnConnect(streamOf("10.0.1.1:1", "10.0.1.1", "b.shop", 17))
 		time.Sleep(ReconnectGrace + time.Second)
 		synctest.Wait()
 		if got := fmt.Sprint(board.Conditions()); !strings.Contains(got, "10.0.0.4 and 10.0.1.1") {
@@ -115,11 +116,11 @@ func TestDetector_MovesAreNoClones(t *testing.T) {
 // For many clones, the condition's sentence has a bounded length.
 func TestDetector_IsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		board := condition.NewBoard()
+		board := condition.NewRegistry()
 		d := New(board)
 		for i := range 100 {
 			for _, host := range []string{"1", "2", "3"} {
-				d.Connected(streamOf(fmt.Sprintf("10.0.%d.%s:1", i, host), "10.0.0."+host,
+				d.OnConnect(streamOf(fmt.Sprintf("10.0.%d.%s:1", i, host), "10.0.0."+host,
 					strings.Repeat("a", 1000)+fmt.Sprint(i), int64(i+1)))
 			}
 		}
@@ -135,15 +136,15 @@ func TestDetector_IsBounded(t *testing.T) {
 // If a host claims another node address on each of its streams, these are not compared with each
 // other, which would take too long.
 func TestDetector_ManyStreamsOfOneHost(t *testing.T) {
-	d := New(condition.NewBoard())
+	d := New(condition.NewRegistry())
 	started := time.Now()
 	for i := range 3000 {
-		d.Connected(streamOf("10.0.0.1:1", fmt.Sprint(i), "a.shop", 17))
+		d.OnConnect(streamOf("10.0.0.1:1", fmt.Sprint(i), "a.shop", 17))
 	}
 	if len(d.since) > 0 {
 		t.Errorf("one address is taken for two hosts: %v", d.since)
 	}
-	d.Connected(streamOf("[fd00::1]:1", "1", "a.shop", 17))
+	d.OnConnect(streamOf("[fd00::1]:1", "1", "a.shop", 17))
 	if len(d.since) != 2 {
 		t.Errorf("the second host is not noticed: %v", d.since)
 	}

@@ -35,7 +35,7 @@ func BenchmarkHealth(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	registry, err := New(Options{Name: "consul", Address: consul.Address, Sink: server.Accept,
+	registry, err := New(Options{Name: "consul", Address: consul.Address, Sink: server.AcceptUpdate,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		b.Fatal(err)

@@ -16,10 +16,10 @@ import (
 func TestRegistry_FirstBatchHasAllDatacenters(t *testing.T) {
 	t.Parallel()
 	for range 2000 {
-		var first []store.Input
+		var first []store.SourceInput
 		r, err := New(Options{Name: "consul", Address: "http://127.0.0.1:8500",
 			Datacenters: []string{"dc1", "dc2"}, Logger: slog.New(slog.DiscardHandler),
-			Sink: func(b discovery.Batch) {
+			Sink: func(b discovery.SourceUpdate) {
 				if b.Complete {
 					first = b.Inputs
 				}
@@ -31,7 +31,7 @@ func TestRegistry_FirstBatchHasAllDatacenters(t *testing.T) {
 		for _, w := range r.watchers {
 			w.listed, w.workloads.read = true, true
 			finishing.Go(func() {
-				w.finish(time.Now(), []store.Input{{Path: w.path("web"),
+				w.finish(time.Now(), []store.SourceInput{{Path: w.path("web"),
 					Objects: []*object.Object{{}}}})
 			})
 		}

@@ -132,7 +132,7 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 		{"half a list", "", "Consul has lost 2 of 3 services",
 			func() { f.names.Store(services("web")) }},
 	} {
-		batches := s.Batches()
+		batches := s.UpdateCount()
 		// The fault follows an error, because only then a list that lacks most services counts as a
 		// loss of data, not as their removal.
 		f.code.Store(http.StatusServiceUnavailable)
@@ -153,7 +153,7 @@ func TestRegistry_KeepsStateOverFaults(t *testing.T) {
 			})
 		}
 		unchanged(test.fault)
-		if n := s.Batches() - batches; n != 0 {
+		if n := s.UpdateCount() - batches; n != 0 {
 			t.Errorf("%s: %d batches", test.fault, n)
 		}
 		f.fault.Store("")

@@ -39,7 +39,7 @@ func (w *watcher) refresh(ctx context.Context, names []string) {
 	if ctx.Err() != nil {
 		return
 	}
-	var changed []store.Input
+	var changed []store.SourceInput
 	var failure error
 	for i, name := range names {
 		urgent := w.urgent[name]
@@ -88,7 +88,7 @@ func (w *watcher) reportHidden() {
 
 // finish delivers changed inputs, and marks the datacentre as complete once all of its services and
 // the list of registered workloads have been read.
-func (w *watcher) finish(now time.Time, changed []store.Input) {
+func (w *watcher) finish(now time.Time, changed []store.SourceInput) {
 	var completed *watcher
 	_, workloads := w.workloads.all()
 	if !w.complete && w.listed && workloads && len(w.urgent) == 0 && !w.failed() {
@@ -105,8 +105,8 @@ func (w *watcher) finish(now time.Time, changed []store.Input) {
 
 // input returns an input of the discovery server with the ServiceEntry of the service. If the
 // service has none, the input is empty, which removes an earlier ServiceEntry.
-func (s *service) input(path string) store.Input {
-	input := store.Input{Path: path}
+func (s *service) input(path string) store.SourceInput {
+	input := store.SourceInput{Path: path}
 	if s.object != nil {
 		input.Objects = []*object.Object{s.object}
 	}

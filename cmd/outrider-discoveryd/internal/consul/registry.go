@@ -59,7 +59,7 @@ type Registry struct {
 	late     time.Duration // partialWait, except in tests
 
 	mu         sync.Mutex // guards all fields below
-	inputs     map[string]store.Input
+	inputs     map[string]store.SourceInput
 	incomplete map[*watcher]bool // watchers of datacentres that are not complete yet
 	synced     bool
 	// partialWait has passed, so changes are delivered even before all datacentres are complete
@@ -85,7 +85,7 @@ func New(options Options) (*Registry, error) {
 		return nil, err
 	}
 	r := &Registry{options: options, client: client, late: partialWait,
-		inputs: map[string]store.Input{}, incomplete: map[*watcher]bool{}}
+		inputs: map[string]store.SourceInput{}, incomplete: map[*watcher]bool{}}
 	datacenters := options.Datacenters
 	if len(datacenters) == 0 {
 		datacenters = []string{""}
@@ -127,7 +127,7 @@ func (r *Registry) Reload() {
 // deliver stores changed inputs and sends them to the sink. completed is a watcher whose datacentre
 // has just become complete, or nil. The first batch contains all inputs, and is sent when all
 // datacentres are complete.
-func (r *Registry) deliver(changed []store.Input, completed *watcher) {
+func (r *Registry) deliver(changed []store.SourceInput, completed *watcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, input := range changed {
@@ -158,14 +158,14 @@ func (r *Registry) deliverPart() {
 }
 
 // all returns all inputs, sorted by path. Callers hold mu.
-func (r *Registry) all() []store.Input {
-	return slices.SortedFunc(maps.Values(r.inputs), func(a, b store.Input) int {
+func (r *Registry) all() []store.SourceInput {
+	return slices.SortedFunc(maps.Values(r.inputs), func(a, b store.SourceInput) int {
 		return strings.Compare(a.Path, b.Path)
 	})
 }
 
-func (r *Registry) send(inputs []store.Input, all bool) {
-	r.options.Sink(discovery.Batch{Source: r.options.Name, Inputs: inputs, Complete: all})
+func (r *Registry) send(inputs []store.SourceInput, all bool) {
+	r.options.Sink(discovery.SourceUpdate{Source: r.options.Name, Inputs: inputs, Complete: all})
 }
 
 // Status returns the state of the registry, with the errors of all datacentres. Since is the time

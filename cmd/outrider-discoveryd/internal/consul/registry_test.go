@@ -107,7 +107,7 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 	if got := s.entry("consul:http-new").Ports[0].Protocol; got != "HTTP" {
 		t.Errorf("protocol of the name http-new: %s", got)
 	}
-	if n := s.CompleteBatches(); n != 1 {
+	if n := s.CompleteUpdateCount(); n != 1 {
 		t.Errorf("%d complete batches", n)
 	}
 }

@@ -32,7 +32,8 @@ type sink struct {
 func start(t testing.TB, o Options, adjust ...func(*Registry)) *sink {
 	t.Helper()
 	s := &sink{t: t}
-	o.Name, o.Sink, o.Logger = cmp.Or(o.Name, "consul"), s.Accept, slog.New(slog.DiscardHandler)
+	o.Name, o.Sink, o.Logger = cmp.Or(o.Name,
+		"consul"), s.AcceptUpdate, slog.New(slog.DiscardHandler)
 	registry, err := New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -215,15 +215,15 @@ func TestStore_SurvivesLossOfData(t *testing.T) {
 	if err := store.Renew(t.Context(), "a", time.Second); err == nil {
 		t.Error("a lease is renewed without Consul")
 	}
-	batches := s.Batches()
+	batches := s.UpdateCount()
 	consul.Restart(t)
 	parts.Eventually(t, limit, "the entries are known to be lost", func() bool {
 		entries, err := store.Entries()
 		return err == nil && len(entries) == 0
 	})
 	s.awaitError("")
-	if s.paths() != all || s.Batches() != batches {
-		t.Errorf("%d batches, %s", s.Batches()-batches, s.paths())
+	if s.paths() != all || s.UpdateCount() != batches {
+		t.Errorf("%d batches, %s", s.UpdateCount()-batches, s.paths())
 	}
 	register()
 	s.await("problem", "", s.problem)
@@ -292,7 +292,8 @@ func TestStore_NeedsRights(t *testing.T) {
 // not from its value.
 func TestWatcher_RemovesWorkloads(t *testing.T) {
 	s := &sink{t: t}
-	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Accept,
+	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1",
+		Sink:   s.AcceptUpdate,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

@@ -249,10 +249,10 @@ func (w *watcher) reportMissing() {
 
 // removeAll removes services from the registry.
 func (w *watcher) removeAll(names map[string]bool) {
-	var changed []store.Input
+	var changed []store.SourceInput
 	for name := range names {
 		if w.services[name].object != nil {
-			changed = append(changed, store.Input{Path: w.path(name)})
+			changed = append(changed, store.SourceInput{Path: w.path(name)})
 		}
 		delete(w.services, name)
 		delete(w.urgent, name)

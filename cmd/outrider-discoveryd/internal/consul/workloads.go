@@ -71,7 +71,7 @@ func (w *watcher) listWorkloads(o *api.QueryOptions) (api.KVPairs, *api.QueryMet
 // interruption or a loss of data are removed after lostWait. Workloads that the token may no longer
 // read remain until the token may read them.
 func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
-	var changed []store.Input
+	var changed []store.SourceInput
 	entries := make([]*registration.Entry, 0, len(found.value))
 	gone := maps.Clone(w.workloads.known)
 	problem := ""
@@ -86,7 +86,7 @@ func (w *watcher) setWorkloads(found answer[api.KVPairs], now time.Time) {
 			before := next.text
 			next = readRegistered(pair, before)
 			if w.workloads.known[key] = next; next.text != before {
-				changed = append(changed, store.Input{Path: w.workloadPath(key),
+				changed = append(changed, store.SourceInput{Path: w.workloadPath(key),
 					Text: []byte(next.text)})
 			}
 		}
@@ -155,7 +155,7 @@ func (w *watcher) removeLost(now time.Time) time.Duration {
 	if w.workloads.filtered {
 		return wait
 	}
-	var changed []store.Input
+	var changed []store.SourceInput
 	for _, key := range slices.Sorted(maps.Keys(w.workloads.lost)) {
 		switch left := w.workloads.lost[key].Sub(now); {
 		case left <= 0:
@@ -171,9 +171,9 @@ func (w *watcher) removeLost(now time.Time) time.Duration {
 	return wait
 }
 
-func (w *watcher) removeWorkload(key string) store.Input {
+func (w *watcher) removeWorkload(key string) store.SourceInput {
 	delete(w.workloads.known, key)
-	return store.Input{Path: w.workloadPath(key)}
+	return store.SourceInput{Path: w.workloadPath(key)}
 }
 
 // workloadPath returns the path of the input with a workload's WorkloadEntry.

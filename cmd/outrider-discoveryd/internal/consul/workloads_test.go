@@ -18,7 +18,8 @@ import (
 // remains in force. The registry reports a problem until the value is valid again.
 func TestWatcher_KeepsTheLastVersionOfABrokenValue(t *testing.T) {
 	s := &sink{}
-	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1", Sink: s.Accept,
+	registry, err := New(Options{Name: "consul", Address: "http://127.0.0.1:1",
+		Sink:   s.AcceptUpdate,
 		Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)

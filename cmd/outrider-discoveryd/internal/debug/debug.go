@@ -1,7 +1,7 @@
 // Package debug answers requests for information about the discovery server: for istiod's debug
-// types over xDS (Debugger.Answer), and for the same information as pages over HTTP
-// (Debugger.Page). Credentials are redacted. It generates one answer at a time, because an answer
-// about 10,000 clients has megabytes.
+// types over xDS (Debugger.AnswerRequest), and for the same information as pages over HTTP
+// (Debugger.ServePage). Credentials are redacted. It generates one answer at a time, because an
+// answer about 10,000 clients has megabytes.
 package debug
 
 import (
@@ -71,8 +71,9 @@ var topics = map[string]struct {
 	"registry": {"hosts with their addresses and ports", (*Debugger).registry},
 }
 
-// Answer implements xds.Options.Debug.
-func (d *Debugger) Answer(ctx context.Context, client xds.Peer, typeURL string, names []string) (
+// AnswerRequest implements xds.Options.Debug.
+func (d *Debugger) AnswerRequest(ctx context.Context, client xds.Peer, typeURL string,
+	names []string) (
 	[]*resource.Resource, error) {
 	if err := d.options.Authorize(client); err != nil {
 		return nil, err
@@ -103,9 +104,9 @@ func (d *Debugger) Answer(ctx context.Context, client xds.Peer, typeURL string, 
 	return []*resource.Resource{resource.FromEncoded(xds.DebugType, names[0], text)}, nil
 }
 
-// Page serves the answer at a path below /debug/ over HTTP. The caller must check the client's
+// ServePage serves the answer at a path below /debug/ over HTTP. The caller must check the client's
 // permission.
-func (d *Debugger) Page(w http.ResponseWriter, r *http.Request) {
+func (d *Debugger) ServePage(w http.ResponseWriter, r *http.Request) {
 	done, err := d.begin(r.Context())
 	if err == nil {
 		defer done()

@@ -95,10 +95,10 @@ func start(t *testing.T) world {
 	clients := auth.New(auth.Settings{Require: auth.RequireMTLS,
 		DebugIdentities: []string{"spiffe://cluster.local/ns/default/sa/operator"}},
 		func() []string { return []string{"cluster.local"} }, slog.New(slog.DiscardHandler))
-	w.debugger = New(Options{Discovery: server, Authorize: clients.MayDebug,
+	w.debugger = New(Options{Discovery: server, Authorize: clients.AuthorizeDebug,
 		Sources: func() any { return []string{"files"} }})
-	streams, err := xds.NewServer(xds.ForFleet(xds.Options{Source: server, Admit: clients.Admit,
-		MayHaveSecrets: clients.MayHaveSecrets, Debug: w.debugger.Answer}))
+	streams, err := xds.NewServer(xds.FleetOptions(xds.Options{Source: server, Admit: clients.Admit,
+		MayReceiveSecrets: clients.MayReceiveSecrets, Debug: w.debugger.AnswerRequest}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func (w world) stream(t *testing.T,
 // "outrider proxy status --upstream".
 func (w world) fetch(t *testing.T, account, name string) (string, error) {
 	t.Helper()
-	agent := relay.New(relay.Options{Board: condition.NewBoard(), Logger: slog.New(
+	agent := relay.New(relay.Options{Conditions: condition.NewRegistry(), Logger: slog.New(
 		slog.DiscardHandler), Upstream: relay.Upstream{
 		Addresses: []string{w.address}, TLS: true,
 		ServerName: "server.test", RootFile: w.path("root.pem"), Namespace: "default",
@@ -287,7 +287,7 @@ func TestPage(t *testing.T) {
 		"/debug/": http.StatusOK, "/debug/x": http.StatusNotFound,
 		"/debug/edsz?proxyID=x": http.StatusNotFound, "/debug/syncz?%zz": http.StatusBadRequest} {
 		recorder := httptest.NewRecorder()
-		w.debugger.Page(recorder, httptest.NewRequest(http.MethodGet, path, nil))
+		w.debugger.ServePage(recorder, httptest.NewRequest(http.MethodGet, path, nil))
 		if recorder.Code != code || code == http.StatusOK && !json.Valid(recorder.Body.Bytes()) {
 			t.Errorf("%s: %d %s", path, recorder.Code, recorder.Body)
 		}
@@ -315,11 +315,11 @@ func (u *unread) Write([]byte) (int, error) {
 func TestPage_OfSlowReaderHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := New(Options{})
-		go d.Page(&unread{ResponseWriter: httptest.NewRecorder()},
+		go d.ServePage(&unread{ResponseWriter: httptest.NewRecorder()},
 			httptest.NewRequest(http.MethodGet, "/debug/list", nil))
 		synctest.Wait()
 		begun, recorder := time.Now(), httptest.NewRecorder()
-		d.Page(recorder, httptest.NewRequest(http.MethodGet, "/debug/list", nil))
+		d.ServePage(recorder, httptest.NewRequest(http.MethodGet, "/debug/list", nil))
 		if took := time.Since(begun); recorder.Code != http.StatusOK || took != readTime {
 			t.Errorf("%d after %v", recorder.Code, took)
 		}

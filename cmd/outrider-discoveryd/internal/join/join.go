@@ -49,8 +49,8 @@ type claims struct {
 	ID        string `json:"jti"`
 }
 
-// Signed is a new join token.
-type Signed struct {
+// SignedToken is a new join token.
+type SignedToken struct {
 	Text    string
 	ID      string // identifies the token in logs
 	KeyID   string
@@ -58,7 +58,7 @@ type Signed struct {
 }
 
 // Sign signs a token for a service account, NAMESPACE/NAME, with the private key in text (PEM).
-func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*Signed, error) {
+func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*SignedToken, error) {
 	namespace, name, ok := strings.Cut(account, "/")
 	if !ok || !isName(namespace) || !isName(name) {
 		return nil, fmt.Errorf("%q is not a service account, NAMESPACE/NAME", account)
@@ -83,7 +83,7 @@ func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*Signe
 	if err != nil {
 		return nil, err
 	}
-	s := &Signed{ID: rand.Text(), KeyID: keyID, Expires: now.Add(ttl)}
+	s := &SignedToken{ID: rand.Text(), KeyID: keyID, Expires: now.Add(ttl)}
 	body, err := json.Marshal(claims{Issuer, Audience,
 		"system:serviceaccount:" + namespace + ":" + name, now.Unix(), s.Expires.Unix(), s.ID})
 	if err != nil {

@@ -105,7 +105,7 @@ func (c *collection) ListWithContext(ctx context.Context,
 func (c *collection) takesCached() bool {
 	c.feed.mu.Lock()
 	defer c.feed.mu.Unlock()
-	return !c.listed && !object.Kind(c.kind).Restricts()
+	return !c.listed && !object.Kind(c.kind).CanRestrictAccess()
 }
 
 // request returns a request for the objects of the collection.

@@ -24,10 +24,10 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// Entries stores registered workloads as WorkloadEntries in an API server. It implements
+// EntryStore stores registered workloads as WorkloadEntries in an API server. It implements
 // registration.Store. The version of an entry is its resourceVersion, which the API server compares
 // in each write.
-type Entries struct {
+type EntryStore struct {
 	feed
 	namespaces []string // namespaces of the workloads; empty: all
 	entries    map[string]*registration.Entry
@@ -36,15 +36,15 @@ type Entries struct {
 	leaseNamespace string // namespace of the servers' Leases; "": not determined yet
 }
 
-// NewEntries returns a store in the API server of a source. Its only error is a failure to register
-// the Kubernetes types.
-func NewEntries(options Options) (*Entries, error) {
+// NewEntryStore returns a store in the API server of a source. Its only error is a failure to
+// register the Kubernetes types.
+func NewEntryStore(options Options) (*EntryStore, error) {
 	at, err := newConnection(options.Kubeconfig)
 	if err != nil {
 		return nil, err
 	}
-	s := &Entries{namespaces: options.Namespaces, entries: map[string]*registration.Entry{}}
-	s.feed = newFeed(options.Name, at, s, func(discovery.Batch) {})
+	s := &EntryStore{namespaces: options.Namespaces, entries: map[string]*registration.Entry{}}
+	s.feed = newFeed(options.Name, at, s, func(discovery.SourceUpdate) {})
 	for _, namespace := range orAll(options.Namespaces) {
 		c := newCollection(&s.feed, string(object.WorkloadEntry), namespace)
 		c.istio = true
@@ -53,22 +53,23 @@ func NewEntries(options Options) (*Entries, error) {
 	return s, nil
 }
 
-func (s *Entries) set(_ *collection, key string, o runtime.Object) {
+func (s *EntryStore) set(_ *collection, key string, o runtime.Object) {
 	delete(s.entries, key)
 	if e := entryOf(o.(*istioObject)); e.Group != "" {
 		s.entries[key] = e
 	}
 }
 
-func (s *Entries) remove(_ *collection, key string) { delete(s.entries, key) }
+func (s *EntryStore) remove(_ *collection, key string) { delete(s.entries, key) }
 
-func (s *Entries) input(string) (store.Input, bool) { return store.Input{}, false }
+func (s *EntryStore) input(string) (store.SourceInput, bool) { return store.SourceInput{}, false }
 
-func (s *Entries) count() int { return len(s.entries) }
+func (s *EntryStore) count() int { return len(s.entries) }
 
-// Entries implements registration.Store. It omits known objects that are missing in an empty list,
-// because the API server has lost them: servers must register their connected workloads again.
-func (s *Entries) Entries() ([]*registration.Entry, error) {
+// EntryStore implements registration.Store. It omits known objects that are missing in an empty
+// list, because the API server has lost them: servers must register their connected workloads
+// again.
+func (s *EntryStore) Entries() ([]*registration.Entry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, c := range s.collections {
@@ -92,7 +93,7 @@ func (s *Entries) Entries() ([]*registration.Entry, error) {
 }
 
 // Group implements registration.Store.
-func (s *Entries) Group(ctx context.Context, key registration.Key) (*registration.Group, error) {
+func (s *EntryStore) Group(ctx context.Context, key registration.Key) (*registration.Group, error) {
 	o, err := s.get(ctx, object.WorkloadGroup, key)
 	if o == nil || err != nil {
 		return nil, err
@@ -107,7 +108,7 @@ func (s *Entries) Group(ctx context.Context, key registration.Key) (*registratio
 }
 
 // Get implements registration.Store.
-func (s *Entries) Get(ctx context.Context, key registration.Key) (*registration.Entry, error) {
+func (s *EntryStore) Get(ctx context.Context, key registration.Key) (*registration.Entry, error) {
 	o, err := s.get(ctx, object.WorkloadEntry, key)
 	if o == nil || err != nil {
 		return nil, err
@@ -116,7 +117,7 @@ func (s *Entries) Get(ctx context.Context, key registration.Key) (*registration.
 }
 
 // get reads an object from the API server; nil: it does not exist.
-func (s *Entries) get(ctx context.Context, kind object.Kind,
+func (s *EntryStore) get(ctx context.Context, kind object.Kind,
 	key registration.Key) (*istioObject, error) {
 	if len(s.namespaces) > 0 && !slices.Contains(s.namespaces, key.Namespace) {
 		return nil, fmt.Errorf("%w: namespace %s is not one of those of source %s",
@@ -137,7 +138,7 @@ func (s *Entries) get(ctx context.Context, kind object.Kind,
 }
 
 // client returns the client for a kind.
-func (s *Entries) client(ctx context.Context, kind object.Kind) (rest.Interface,
+func (s *EntryStore) client(ctx context.Context, kind object.Kind) (rest.Interface,
 	schema.GroupVersionResource, error) {
 	resource, ok, err := s.connection.served(ctx, string(kind))
 	if err == nil && !ok {
@@ -155,7 +156,7 @@ func at(r *rest.Request, of schema.GroupVersionResource, key registration.Key) *
 }
 
 // failure converts an error of a request to an error that registration.Store specifies.
-func (s *Entries) failure(err error) error {
+func (s *EntryStore) failure(err error) error {
 	status := apierrors.APIStatus(nil)
 	switch {
 	case err == nil:
@@ -171,7 +172,7 @@ func (s *Entries) failure(err error) error {
 }
 
 // Create implements registration.Store.
-func (s *Entries) Create(ctx context.Context, w *registration.Workload,
+func (s *EntryStore) Create(ctx context.Context, w *registration.Workload,
 	c registration.Connection) error {
 	client, resource, err := s.client(ctx, object.WorkloadEntry)
 	if err != nil {
@@ -220,14 +221,14 @@ func annotations(c registration.Connection) map[string]any {
 }
 
 // Connect implements registration.Store.
-func (s *Entries) Connect(ctx context.Context, e *registration.Entry,
+func (s *EntryStore) Connect(ctx context.Context, e *registration.Entry,
 	c registration.Connection) error {
 	return s.patch(ctx, e.Key, map[string]any{"metadata": map[string]any{
 		"resourceVersion": e.Version, "annotations": annotations(c)}})
 }
 
 // patch applies a merge patch to an entry, or to one of its subresources.
-func (s *Entries) patch(ctx context.Context, key registration.Key, change any,
+func (s *EntryStore) patch(ctx context.Context, key registration.Key, change any,
 	subresource ...string) error {
 	client, resource, err := s.client(ctx, object.WorkloadEntry)
 	if err != nil {
@@ -242,7 +243,7 @@ func (s *Entries) patch(ctx context.Context, key registration.Key, change any,
 }
 
 // SetHealth implements registration.Store.
-func (s *Entries) SetHealth(ctx context.Context, e *registration.Entry,
+func (s *EntryStore) SetHealth(ctx context.Context, e *registration.Entry,
 	h registration.Health) error {
 	o, err := s.get(ctx, object.WorkloadEntry, e.Key)
 	if err != nil {
@@ -271,7 +272,7 @@ func (s *Entries) SetHealth(ctx context.Context, e *registration.Entry,
 func isHealth(c istioCondition) bool { return c.Type == model.HealthCondition }
 
 // Delete implements registration.Store.
-func (s *Entries) Delete(ctx context.Context, e *registration.Entry) error {
+func (s *EntryStore) Delete(ctx context.Context, e *registration.Entry) error {
 	client, resource, err := s.client(ctx, object.WorkloadEntry)
 	if err != nil {
 		return err

@@ -8,10 +8,10 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/registration"
 )
 
-// After an API server has lost its data, Entries returns none of the lost WorkloadEntries, so that
-// connected workloads are registered again.
+// After an API server has lost its data, EntryStore returns none of the lost WorkloadEntries, so
+// that connected workloads are registered again.
 func TestEntries_HaveNothingThatAnEmptyListLacks(t *testing.T) {
-	s, err := NewEntries(Options{Kubeconfig: "none"})
+	s, err := NewEntryStore(Options{Kubeconfig: "none"})
 	if err != nil {
 		t.Fatal(err)
 	}

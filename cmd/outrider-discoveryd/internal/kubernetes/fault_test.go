@@ -29,7 +29,7 @@ func testRestart(t *testing.T, c *cluster.Cluster) {
 		parts.Eventually(t, limit, "the failure is reported", func() bool {
 			return s.Status().Err != nil
 		})
-		if !slices.Equal(r.Paths(), before) || r.Batches() != 1 {
+		if !slices.Equal(r.Paths(), before) || r.UpdateCount() != 1 {
 			t.Errorf("without API server: %q", r.Paths())
 		}
 	})
@@ -39,8 +39,8 @@ func testRestart(t *testing.T, c *cluster.Cluster) {
 	c.Send(http.MethodDelete, at+"/one", "")
 	c.Create(at, serviceEntry("three", "three.example"))
 	r.await(t, "kubernetes:ServiceEntry/restart/three", "three.example")
-	if _, ok := r.Input("kubernetes:ServiceEntry/restart/one"); ok || r.CompleteBatches() != 1 {
-		t.Errorf("%d batches with all: %q", r.CompleteBatches(), r.Paths())
+	if _, ok := r.Input("kubernetes:ServiceEntry/restart/one"); ok || r.CompleteUpdateCount() != 1 {
+		t.Errorf("%d batches with all: %q", r.CompleteUpdateCount(), r.Paths())
 	}
 	c.Send(http.MethodDelete, at+"/two", "")
 	c.Send(http.MethodDelete, at+"/three", "")
@@ -118,13 +118,13 @@ func testCutLists(t *testing.T, c *cluster.Cluster) {
 	parts.Eventually(t, limit, "lists were cut", func() bool {
 		return p.cuts.Load() >= 3 && s.Status().Err != nil
 	})
-	if s.Status().Synced || r.Batches() != 0 {
+	if s.Status().Synced || r.UpdateCount() != 0 {
 		t.Errorf("synchronised with %d objects", len(r.Paths()))
 	}
 	p.cutAfter.Store(0)
 	awaitSynced(t, s)
-	if n := len(r.Paths()); n != many || r.Batches() != 1 {
-		t.Errorf("%d objects in %d batches, want %d in one", n, r.Batches(), many)
+	if n := len(r.Paths()); n != many || r.UpdateCount() != 1 {
+		t.Errorf("%d objects in %d batches, want %d in one", n, r.UpdateCount(), many)
 	}
 	c.Send(http.MethodDelete, at, "")
 	parts.Eventually(t, limit, "a watch that reports all removals is believed", func() bool {
@@ -169,7 +169,7 @@ func testOlderData(t *testing.T, c *cluster.Cluster) {
 	s, r := startSource(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"),
 		Namespaces: []string{ns}})
 	awaitSynced(t, s)
-	c.Merge(at+"/one", `{"metadata": {"labels": {"new": "yes"}}}`)
+	c.MergePatch(at+"/one", `{"metadata": {"labels": {"new": "yes"}}}`)
 	// increases the distance between the versions in the backup and the current ones
 	for i := range 20 {
 		c.Create(at, serviceEntry(fmt.Sprintf("later%d", i), "later.example"))
@@ -218,7 +218,7 @@ func testEmpty(t *testing.T, c *cluster.Cluster) {
 		!strings.Contains(problem, "ServiceEntry") || len(found.Paths()) > 0 {
 		t.Errorf("a start without definitions: %q", problem)
 	}
-	c.Define()
+	c.CreateCRDs()
 	parts.Eventually(t, limit, "the empty list is reported", func() bool {
 		status := s.Status()
 		return status.Err == nil && strings.Contains(status.Problem, fmt.Sprintf(

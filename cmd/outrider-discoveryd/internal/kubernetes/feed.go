@@ -25,7 +25,7 @@ type handler interface {
 	remove(c *collection, key string)
 	// input returns the input of a path that was passed to feed.change. ok is false if the input
 	// need not be sent, because it has not changed.
-	input(path string) (in store.Input, ok bool)
+	input(path string) (in store.SourceInput, ok bool)
 	// count returns the number of inputs.
 	count() int
 }
@@ -96,7 +96,7 @@ func (f *feed) send() {
 		f.mu.Unlock()
 		return
 	}
-	batch := discovery.Batch{Source: f.name, Complete: !f.complete}
+	batch := discovery.SourceUpdate{Source: f.name, Complete: !f.complete}
 	for path := range f.changed {
 		if in, ok := f.handler.input(path); ok {
 			batch.Inputs = append(batch.Inputs, in)
@@ -108,7 +108,7 @@ func (f *feed) send() {
 	if !batch.Complete && len(batch.Inputs) == 0 {
 		return
 	}
-	slices.SortFunc(batch.Inputs, func(a, b store.Input) int {
+	slices.SortFunc(batch.Inputs, func(a, b store.SourceInput) int {
 		return cmp.Compare(a.Path, b.Path)
 	})
 	f.sink(batch)

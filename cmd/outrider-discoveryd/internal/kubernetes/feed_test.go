@@ -9,7 +9,7 @@ import (
 func TestFeed_IsSyncedOnceTheSinkHasTheFirstBatch(t *testing.T) {
 	var r *Registry
 	var early bool
-	r, err := NewRegistry(Options{Name: "kubernetes"}, func(b discovery.Batch) {
+	r, err := NewRegistry(Options{Name: "kubernetes"}, func(b discovery.SourceUpdate) {
 		early = early || b.Complete && r.Status().Synced
 	})
 	if err != nil {

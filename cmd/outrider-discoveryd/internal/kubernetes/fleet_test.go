@@ -58,8 +58,8 @@ func serve(kubeconfig, address string) error {
 	}
 	var complete sync.WaitGroup
 	complete.Add(2)
-	sink := func(b discovery.Batch) {
-		server.Accept(b)
+	sink := func(b discovery.SourceUpdate) {
+		server.AcceptUpdate(b)
 		if b.Complete {
 			complete.Done()
 		}
@@ -171,7 +171,7 @@ func ownServer(t *testing.T, c *cluster.Cluster) fleetServer {
 
 func istiodServer(c *cluster.Cluster) fleetServer {
 	_, kill := c.Istiod("PILOT_MAX_REQUESTS_PER_SECOND=10000")
-	return fleetServer{c.Plaintext(), c.Pid(), kill}
+	return fleetServer{c.PlaintextAddress(), c.Pid(), kill}
 }
 
 // fleet is a number of xDS clients that have received all resources.
@@ -199,7 +199,7 @@ func connect(t *testing.T, s fleetServer, clients int) fleet {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := load.WaitFull(ctx); err != nil {
+	if _, err := load.WaitInitialResources(ctx); err != nil {
 		t.Fatal(err)
 	}
 	return fleet{load, cancel}
@@ -222,7 +222,7 @@ func measureChanges(t *testing.T, c *cluster.Cluster, name string, s fleetServer
 		address := fmt.Sprintf("10.%d.0.%d", 200+len(name), i)
 		mark := f.WatchBytes(adsload.EndpointType, []byte(address))
 		begun := time.Now()
-		c.Merge(slicePath+"default/endpointslices/s7-x",
+		c.MergePatch(slicePath+"default/endpointslices/s7-x",
 			`{"endpoints": [{"addresses": ["10.9.0.1"]}, {"addresses": ["`+address+`"]}]}`)
 		written = append(written, time.Since(begun))
 		at, err := mark.Wait(context.Background())

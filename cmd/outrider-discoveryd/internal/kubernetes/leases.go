@@ -26,7 +26,7 @@ const (
 const podNamespace = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 
 // Renew implements registration.Store. It renews a Lease, or creates it if it does not exist.
-func (s *Entries) Renew(ctx context.Context, instance string, duration time.Duration) error {
+func (s *EntryStore) Renew(ctx context.Context, instance string, duration time.Duration) error {
 	client, err := s.leases()
 	if err != nil {
 		return err
@@ -54,7 +54,7 @@ func (s *Entries) Renew(ctx context.Context, instance string, duration time.Dura
 }
 
 // Leases implements registration.Store. Its values are the resourceVersions of the Leases.
-func (s *Entries) Leases(ctx context.Context) (map[string]string, error) {
+func (s *EntryStore) Leases(ctx context.Context) (map[string]string, error) {
 	client, err := s.leases()
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (s *Entries) Leases(ctx context.Context) (map[string]string, error) {
 }
 
 // Release implements registration.Store.
-func (s *Entries) Release(ctx context.Context, instance string) error {
+func (s *EntryStore) Release(ctx context.Context, instance string) error {
 	client, err := s.leases()
 	if err != nil {
 		return err
@@ -81,7 +81,7 @@ func (s *Entries) Release(ctx context.Context, instance string) error {
 	return ignoreGone(s.failure(s.leaseRequest(client.Delete()).Name(instance).Do(ctx).Error()))
 }
 
-func (s *Entries) leaseRequest(r *rest.Request) *rest.Request {
+func (s *EntryStore) leaseRequest(r *rest.Request) *rest.Request {
 	s.lease.Lock()
 	defer s.lease.Unlock()
 	return r.Namespace(s.leaseNamespace).Resource("leases")
@@ -89,7 +89,7 @@ func (s *Entries) leaseRequest(r *rest.Request) *rest.Request {
 
 // leases returns the client for Leases. They are in the namespace of the pod, or of the
 // kubeconfig's context, which must be the same for all servers.
-func (s *Entries) leases() (rest.Interface, error) {
+func (s *EntryStore) leases() (rest.Interface, error) {
 	client, err := s.connection.client(coordinationv1.SchemeGroupVersion)
 	if err != nil {
 		return nil, err

@@ -24,7 +24,7 @@ func testLease(t *testing.T, c *cluster.Cluster) {
 			"user: u, namespace: "+name+"}", 1)), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		s, err := NewEntries(Options{Kubeconfig: kubeconfig})
+		s, err := NewEntryStore(Options{Kubeconfig: kubeconfig})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -183,10 +183,10 @@ func (s *service) has(meets func(*endpoint) bool) bool {
 	return false
 }
 
-func (r *Registry) input(key string) (store.Input, bool) {
+func (r *Registry) input(key string) (store.SourceInput, bool) {
 	s := r.services[key]
 	if s == nil {
-		return store.Input{}, false
+		return store.SourceInput{}, false
 	}
 	path := r.path(key)
 	var next []*object.Object
@@ -199,7 +199,7 @@ func (r *Registry) input(key string) (store.Input, bool) {
 	if s.spec == nil && len(s.slices) == 0 {
 		delete(r.services, key)
 	}
-	return store.Input{Path: path, Objects: next}, !same
+	return store.SourceInput{Path: path, Objects: next}, !same
 }
 
 func (r *Registry) count() int { return r.sent }

@@ -36,7 +36,7 @@ func startSource(t *testing.T, options Options) (*Source, *receiver) {
 	t.Helper()
 	options.Name = "kubernetes"
 	var r receiver
-	s, err := NewSource(options, r.Accept)
+	s, err := NewSource(options, r.AcceptUpdate)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func startRegistry(t *testing.T, options Options) (*Registry, *receiver) {
 	t.Helper()
 	options.Name, options.Domain = "kubernetes", "cluster.local"
 	var r receiver
-	s, err := NewRegistry(options, r.Accept)
+	s, err := NewRegistry(options, r.AcceptUpdate)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -81,8 +81,8 @@ func testServices(t *testing.T, c *cluster.Cluster) {
 	r, got := startRegistry(t, Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"),
 		Namespaces: []string{ns}})
 	awaitSynced(t, r)
-	if got.CompleteBatches() != 1 || got.Batches() != 1 {
-		t.Errorf("%d batches, %d with all", got.Batches(), got.CompleteBatches())
+	if got.CompleteUpdateCount() != 1 || got.UpdateCount() != 1 {
+		t.Errorf("%d batches, %d with all", got.UpdateCount(), got.CompleteUpdateCount())
 	}
 	_, kill := c.Istiod()
 	defer kill()
@@ -145,7 +145,7 @@ func debugEndpoints(t *testing.T, c *cluster.Cluster) map[string][]string {
 			Locality        struct{ Label string }
 		}
 	}
-	if err := json.Unmarshal(c.Debug("/debug/endpointShardz"), &shards); err != nil {
+	if err := json.Unmarshal(c.IstiodDebugPage("/debug/endpointShardz"), &shards); err != nil {
 		t.Fatal(err)
 	}
 	found := map[string][]string{}
@@ -183,7 +183,7 @@ func testServiceChanges(t *testing.T, c *cluster.Cluster) {
 	await := func(what, name string, want ...string) {
 		t.Helper()
 		parts.Eventually(t, limit, what, func() bool { return slices.Equal(shown(name), want) })
-		if last := got.Last(); len(last.Inputs) != 1 || last.Complete {
+		if last := got.LastUpdate(); len(last.Inputs) != 1 || last.Complete {
 			t.Errorf("%s: %d inputs, all %t", what, len(last.Inputs), last.Complete)
 		}
 	}
@@ -192,11 +192,12 @@ func testServiceChanges(t *testing.T, c *cluster.Cluster) {
 	createPod(c, ns, "absent", "far", "late", "app: late")
 	await("the pod of an endpoint appears", "states", entry, five,
 		"  10.0.0.6 map[grpc-api:80] r2 late disabled")
-	c.Merge(corePath+ns+"/pods/absent",
+	c.MergePatch(corePath+ns+"/pods/absent",
 		`{"metadata": {"labels": {"security.istio.io/tlsMode": "istio"}}}`)
 	await("the pod's labels change", "states", entry, five,
 		"  10.0.0.6 map[grpc-api:80] r2 late istio")
-	c.Merge(slicePath+ns+"/endpointslices/states-0", `{"endpoints": [{"addresses": ["10.0.0.5"]}]}`)
+	c.MergePatch(slicePath+ns+"/endpointslices/states-0",
+		`{"endpoints": [{"addresses": ["10.0.0.5"]}]}`)
 	await("an endpoint leaves", "states", entry, five)
 	c.Send(http.MethodDelete, corePath+ns+"/services/states", "")
 	await("the Service is gone", "states")

@@ -98,17 +98,17 @@ func (s *Source) remove(c *collection, key string) {
 	s.change(path)
 }
 
-func (s *Source) input(path string) (store.Input, bool) {
+func (s *Source) input(path string) (store.SourceInput, bool) {
 	text := s.pending[path]
 	delete(s.pending, path)
 	before, had := s.sums[path]
 	if text == nil {
 		delete(s.sums, path)
-		return store.Input{Path: path}, had
+		return store.SourceInput{Path: path}, had
 	}
 	sum := sha256.Sum256(text)
 	s.sums[path] = sum
-	return store.Input{Path: path, Text: text}, !had || before != sum
+	return store.SourceInput{Path: path, Text: text}, !had || before != sum
 }
 
 func (s *Source) count() int { return len(s.sums) }

@@ -32,8 +32,10 @@ func testSource(t *testing.T, c *cluster.Cluster) {
 	awaitSynced(t, s)
 	want := []string{"kubernetes:EnvoyFilter/source/f", "kubernetes:PeerAuthentication/source/p",
 		"kubernetes:ServiceEntry/source/web", "kubernetes:VirtualService/source/web"}
-	if got := r.Paths(); !slices.Equal(got, want) || r.CompleteBatches() != 1 || r.Batches() != 1 {
-		t.Fatalf("%d batches, %d with all: %q, want %q", r.Batches(), r.CompleteBatches(), got, want)
+	if got := r.Paths(); !slices.Equal(got, want) || r.CompleteUpdateCount() != 1 ||
+		r.UpdateCount() != 1 {
+		t.Fatalf("%d batches, %d with all: %q, want %q", r.UpdateCount(), r.CompleteUpdateCount(),
+			got, want)
 	}
 	in, _ := r.Input("kubernetes:VirtualService/source/web")
 	var got struct {
@@ -83,12 +85,12 @@ func testNamespaces(t *testing.T, c *cluster.Cluster) {
 		t.Errorf("got %q", got)
 	}
 	object := networkingPath + one + "/serviceentries/web"
-	c.Merge(object+"/status", `{"status": {"conditions": [{"type": "X", "status": "True"}]}}`)
-	c.Merge(object, `{"metadata": {"labels": {"last": "yes"}}}`)
+	c.MergePatch(object+"/status", `{"status": {"conditions": [{"type": "X", "status": "True"}]}}`)
+	c.MergePatch(object, `{"metadata": {"labels": {"last": "yes"}}}`)
 	r.await(t, "kubernetes:ServiceEntry/one/web", `"last":"yes"`)
-	if r.Batches() != 2 {
+	if r.UpdateCount() != 2 {
 		in, _ := r.Input("kubernetes:ServiceEntry/one/web")
-		t.Errorf("%d batches, want 2: the status is a change: %s", r.Batches(), in.Text)
+		t.Errorf("%d batches, want 2: the status is a change: %s", r.UpdateCount(), in.Text)
 	}
 	c.Send(http.MethodDelete, object, "")
 	c.Send(http.MethodDelete, networkingPath+two+"/serviceentries/web", "")
@@ -112,7 +114,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 	ns := namespace(c, "status")
 	path := networkingPath + ns + "/serviceentries/web"
 	c.Create(networkingPath+ns+"/serviceentries", serviceEntry("web", "web.example"))
-	c.Merge(path+"/status", `{"status": {"conditions": [{"type": "X", "status": "True"}]}}`)
+	c.MergePatch(path+"/status", `{"status": {"conditions": [{"type": "X", "status": "True"}]}}`)
 	options := Options{Kubeconfig: c.Kubeconfig(t, c.Address(), "secret"), WriteStatus: true}
 	var servers [2]*Source
 	for i := range servers {
@@ -149,7 +151,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 
 	// A server of another version writes another condition. It is overwritten only after a new
 	// problem.
-	c.Merge(path+"/status", `{"status": {"conditions": [{"type": "PassedAnalysis", `+
+	c.MergePatch(path+"/status", `{"status": {"conditions": [{"type": "PassedAnalysis", `+
 		`"status": "False", "message": "other"}]}}`)
 	haveRead := func(message string) {
 		t.Helper()
@@ -200,7 +202,7 @@ func testStatus(t *testing.T, c *cluster.Cluster) {
 		return strings.Contains(s.Status().Problem, "cannot write the status of 1 objects") &&
 			strings.Contains(s.Status().Problem, "forbidden")
 	})
-	c.Merge(path, `{"metadata": {"labels": {"new": "yes"}}}`)
+	c.MergePatch(path, `{"metadata": {"labels": {"new": "yes"}}}`)
 	r.await(t, "kubernetes:ServiceEntry/status/web", `"new":"yes"`)
 	c.Send(http.MethodDelete, path, "")
 }

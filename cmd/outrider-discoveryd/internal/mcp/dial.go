@@ -57,7 +57,7 @@ func (s *Source) dial() (*grpc.ClientConn, error) {
 		secure = credentials.NewTLS(config)
 	}
 	if s.options.TokenFile != "" {
-		token := pki.Bearer{File: s.options.TokenFile}
+		token := pki.BearerToken{File: s.options.TokenFile}
 		if _, err := token.Token(); err != nil {
 			return nil, err
 		}

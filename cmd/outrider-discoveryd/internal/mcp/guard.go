@@ -15,11 +15,11 @@ import (
 type Admit func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error)
 
 // Guard returns an Admit that calls admit. It also refuses clients without an identity that request
-// objects (see discovery.WantsObjects), except clients on the loopback interface.
+// objects (see discovery.RequestsIstioObjects), except clients on the loopback interface.
 func Guard(admit Admit) Admit {
 	return func(client *xds.Peer, node *corev3.Node) (*corev3.Node, error) {
 		admitted, err := admit(client, node)
-		if err == nil && discovery.WantsObjects(admitted) && client.Identity == "" &&
+		if err == nil && discovery.RequestsIstioObjects(admitted) && client.Identity == "" &&
 			!isLoopback(client.Address) {
 			return nil, status.Error(codes.PermissionDenied, "the objects of the configuration "+
 				"(GENERATOR=api) are for clients with a certificate or token")

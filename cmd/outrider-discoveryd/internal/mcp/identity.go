@@ -39,7 +39,7 @@ func namespaceOfCertificate(o Options) string {
 }
 
 func namespaceOfToken(tokenFile string) string {
-	token, err := pki.Bearer{File: tokenFile}.Token()
+	token, err := pki.BearerToken{File: tokenFile}.Token()
 	parts := strings.Split(token.Raw, ".")
 	if err != nil || len(parts) != 3 {
 		return rootNamespace

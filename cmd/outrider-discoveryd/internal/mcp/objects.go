@@ -17,7 +17,7 @@ import (
 // objects holds an input for each object of the server, by type URL and name (NAMESPACE/NAME).
 type objects struct {
 	options Options
-	known   map[string]map[string]store.Input
+	known   map[string]map[string]store.SourceInput
 	// types with an empty list, whose objects are retained
 	empty map[string]bool
 }
@@ -27,17 +27,17 @@ type lists struct {
 	*objects
 	missing map[string]bool // types whose list has not arrived yet
 	// lists that have arrived; they are applied together once all have arrived
-	pending map[string]map[string]store.Input
+	pending map[string]map[string]store.SourceInput
 }
 
 func newObjects(o Options) *objects {
-	return &objects{options: o, known: map[string]map[string]store.Input{},
+	return &objects{options: o, known: map[string]map[string]store.SourceInput{},
 		empty: map[string]bool{}}
 }
 
 // types returns the type URLs to request.
 func (o *objects) types() []string {
-	if o.options.Services {
+	if o.options.ServicesOnly {
 		return []string{typeURL(object.NetworkingGroup, object.ServiceEntry)}
 	}
 	var found []string
@@ -65,7 +65,8 @@ func typeURL(group string, kind object.Kind) string {
 
 // begin returns empty lists for a new stream.
 func (o *objects) begin() *lists {
-	l := &lists{objects: o, missing: map[string]bool{}, pending: map[string]map[string]store.Input{}}
+	l := &lists{objects: o, missing: map[string]bool{},
+		pending: map[string]map[string]store.SourceInput{}}
 	for _, of := range o.types() {
 		l.missing[of] = true
 	}
@@ -80,7 +81,7 @@ func (l *lists) outstanding() string {
 
 // take processes a response. It returns a batch with the complete state when the last missing list
 // has arrived, and after that a batch with the changes in each response.
-func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
+func (l *lists) take(r response) (batch discovery.SourceUpdate, changed bool) {
 	if !slices.Contains(l.types(), r.typeURL) {
 		return batch, false
 	}
@@ -103,15 +104,17 @@ func (l *lists) take(r response) (batch discovery.Batch, changed bool) {
 		base = nil
 	}
 	l.known[r.typeURL] = l.apply(base, r)
-	batch = discovery.Batch{Source: l.options.Name, Inputs: difference(before, l.known[r.typeURL])}
+	batch = discovery.SourceUpdate{Source: l.options.Name, Inputs: difference(before,
+		l.known[r.typeURL])}
 	return batch, len(batch.Inputs) > 0
 }
 
 // apply returns the inputs of a type after a response. before are the inputs before it.
-func (l *lists) apply(before map[string]store.Input, r response) map[string]store.Input {
+func (l *lists) apply(before map[string]store.SourceInput,
+	r response) map[string]store.SourceInput {
 	after := maps.Clone(before)
 	if after == nil || r.full {
-		after = map[string]store.Input{}
+		after = map[string]store.SourceInput{}
 	}
 	for _, name := range r.removed {
 		delete(after, name)
@@ -126,7 +129,7 @@ func (l *lists) apply(before map[string]store.Input, r response) map[string]stor
 
 // reconcile replaces the known objects by the lists that have arrived. It retains the known objects
 // of a type whose list is empty.
-func (l *lists) reconcile() discovery.Batch {
+func (l *lists) reconcile() discovery.SourceUpdate {
 	for of, list := range l.pending {
 		if l.empty[of] = len(list) == 0 && len(l.known[of]) > 0; !l.empty[of] {
 			delete(l.empty, of)
@@ -134,7 +137,7 @@ func (l *lists) reconcile() discovery.Batch {
 		}
 	}
 	l.pending = nil
-	batch := discovery.Batch{Source: l.options.Name, Complete: true}
+	batch := discovery.SourceUpdate{Source: l.options.Name, Complete: true}
 	for _, of := range l.types() {
 		batch.Inputs = append(batch.Inputs, difference(nil, l.known[of])...)
 	}
@@ -142,7 +145,7 @@ func (l *lists) reconcile() discovery.Batch {
 }
 
 // acceptEmpty removes the retained objects of types whose list is empty.
-func (l *lists) acceptEmpty() (batch discovery.Batch, changed bool) {
+func (l *lists) acceptEmpty() (batch discovery.SourceUpdate, changed bool) {
 	batch.Source = l.options.Name
 	for of := range l.empty {
 		batch.Inputs = append(batch.Inputs, difference(l.known[of], nil)...)
@@ -154,8 +157,8 @@ func (l *lists) acceptEmpty() (batch discovery.Batch, changed bool) {
 
 // difference returns the inputs of after that are new or changed, and an empty input, which removes
 // its objects, for each input that is only in before.
-func difference(before, after map[string]store.Input) []store.Input {
-	var found []store.Input
+func difference(before, after map[string]store.SourceInput) []store.SourceInput {
+	var found []store.SourceInput
 	for _, name := range slices.Sorted(maps.Keys(after)) {
 		if now := after[name]; !same(before[name], now) {
 			found = append(found, now)
@@ -163,13 +166,13 @@ func difference(before, after map[string]store.Input) []store.Input {
 	}
 	for _, name := range slices.Sorted(maps.Keys(before)) {
 		if _, ok := after[name]; !ok {
-			found = append(found, store.Input{Path: before[name].Path})
+			found = append(found, store.SourceInput{Path: before[name].Path})
 		}
 	}
 	return found
 }
 
-func same(a, b store.Input) bool {
+func same(a, b store.SourceInput) bool {
 	return a.Path == b.Path && bytes.Equal(a.Text, b.Text) &&
 		slices.EqualFunc(a.Objects, b.Objects, object.Equal)
 }
@@ -194,22 +197,24 @@ func (o *objects) problem() string {
 
 // input returns the name and the input for a resource. ok is false if the source omits the
 // resource: a registry omits configuration, other sources omit the services of registries.
-func (o *objects) input(typeURL string, resource *anypb.Any) (name string, _ store.Input, ok bool) {
+func (o *objects) input(typeURL string, resource *anypb.Any) (name string, _ store.SourceInput,
+	ok bool) {
 	d, err := decode(typeURL, resource)
 	if err != nil {
-		return "", store.Input{}, false // without a name there is no object to report a problem for
+		return "", store.SourceInput{}, false // without a name there is no object to report a problem for
 	}
 	entry := d.kind == object.ServiceEntry
-	if (entry && strings.Contains(d.name, ":")) != o.options.Services ||
+	if (entry && strings.Contains(d.name, ":")) != o.options.ServicesOnly ||
 		entry && strings.HasPrefix(d.name, synthetic) {
-		return "", store.Input{}, false
+		return "", store.SourceInput{}, false
 	}
 	path := fmt.Sprintf("%s:%s/%s/%s", o.options.Name, d.kind, d.namespace, d.name)
-	if o.options.Services {
+	if o.options.ServicesOnly {
 		if d.broken != nil {
-			return "", store.Input{}, false
+			return "", store.SourceInput{}, false
 		}
-		return d.qualified(), store.Input{Path: path, Objects: []*object.Object{d.object(path)}}, true
+		return d.qualified(), store.SourceInput{Path: path,
+			Objects: []*object.Object{d.object(path)}}, true
 	}
-	return d.qualified(), store.Input{Path: path, Text: d.text()}, true
+	return d.qualified(), store.SourceInput{Path: path, Text: d.text()}, true
 }

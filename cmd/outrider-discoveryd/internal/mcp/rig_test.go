@@ -37,7 +37,7 @@ type sink struct {
 func start(t testing.TB, o Options) *sink {
 	t.Helper()
 	s := &sink{t: t}
-	o.Name, o.Sink, o.Logger, o.Plaintext = "mcp", s.Accept, slog.New(slog.DiscardHandler), true
+	o.Name, o.Sink, o.Logger, o.Plaintext = "mcp", s.AcceptUpdate, slog.New(slog.DiscardHandler), true
 	source, err := New(o)
 	if err != nil {
 		t.Fatal(err)

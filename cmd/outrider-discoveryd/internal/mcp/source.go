@@ -34,15 +34,15 @@ type Options struct {
 	KeyFile   string
 	// Plaintext makes the source connect without TLS. It is for servers on the loopback interface.
 	Plaintext bool
-	// Services makes the source deliver only the services in the server's registries, instead of
-	// the server's configuration.
-	Services bool
-	Sink     source.Sink
-	Logger   *slog.Logger
+	// ServicesOnly makes the source deliver only the services in the server's registries, instead
+	// of the server's configuration.
+	ServicesOnly bool
+	Sink         source.Sink
+	Logger       *slog.Logger
 }
 
-// Source delivers the configuration of an xDS server or, with Options.Services, the services of its
-// registries. It implements source.Source.
+// Source delivers the configuration of an xDS server or, with Options.ServicesOnly, the services of
+// its registries. It implements source.Source.
 type Source struct {
 	options Options
 	accept  chan struct{} // a signal from Reload

@@ -72,14 +72,14 @@ func folder(t testing.TB) string {
 }
 
 // service returns an input with a service as a registry delivers it.
-func service(path string, addresses ...string) store.Input {
+func service(path string, addresses ...string) store.SourceInput {
 	spec := &networking.ServiceEntry{Hosts: []string{"db.service.consul"},
 		Resolution: networking.ServiceEntry_STATIC,
 		Ports:      []*networking.ServicePort{{Number: 5432, Name: "tcp", Protocol: "TCP"}}}
 	for _, address := range addresses {
 		spec.Endpoints = append(spec.Endpoints, &networking.WorkloadEntry{Address: address})
 	}
-	return store.Input{Path: path, Objects: []*object.Object{{
+	return store.SourceInput{Path: path, Objects: []*object.Object{{
 		Key:        object.Key{Kind: object.ServiceEntry, Namespace: "consul", Name: "service:db"},
 		APIVersion: "networking.istio.io/v1", File: path, Spec: spec}}}
 }
@@ -90,10 +90,10 @@ func service(path string, addresses ...string) store.Input {
 func TestSource_FromDiscoveryd(t *testing.T) {
 	t.Parallel()
 	own, end := serve(t, "", folder(t))
-	own.Accept(discovery.Batch{Source: "memory", Complete: true,
-		Inputs: []store.Input{service("memory:db", "10.0.0.9")}})
+	own.AcceptUpdate(discovery.SourceUpdate{Source: "memory", Complete: true,
+		Inputs: []store.SourceInput{service("memory:db", "10.0.0.9")}})
 	config := start(t, Options{Address: own.address})
-	services := start(t, Options{Address: own.address, Services: true})
+	services := start(t, Options{Address: own.address, ServicesOnly: true})
 
 	config.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 	services.awaitPaths("mcp:ServiceEntry/consul/service:db")
@@ -111,7 +111,7 @@ func TestSource_FromDiscoveryd(t *testing.T) {
 	own.write(t, "gateway.yaml", "")
 	config.awaitPaths(strings.Join([]string{policyPath, rulePath, entryPath}, " "))
 	next := service("memory:db", "10.0.0.9", "10.0.0.10")
-	own.Accept(discovery.Batch{Source: "memory", Inputs: []store.Input{next}})
+	own.AcceptUpdate(discovery.SourceUpdate{Source: "memory", Inputs: []store.SourceInput{next}})
 	parts.Eventually(t, limit, "the new endpoint", func() bool {
 		in, _ := services.Input("mcp:ServiceEntry/consul/service:db")
 		return len(in.Objects) == 1 && cmp.Diff(in.Objects[0].Spec, next.Objects[0].Spec,

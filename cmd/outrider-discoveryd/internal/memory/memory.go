@@ -34,8 +34,8 @@ const (
 
 var limits = admission.Limits{Total: 64, PerKey: 32}
 
-// Memory is a configuration source, or a service registry whose objects are ServiceEntries.
-type Memory struct {
+// Source is a configuration source, or a service registry whose objects are ServiceEntries.
+type Source struct {
 	config   *config.Source
 	registry bool
 	sink     source.Sink
@@ -50,30 +50,30 @@ type Memory struct {
 }
 
 // New returns a source that delivers to sink. If registry is true, it accepts only ServiceEntries.
-func New(c *config.Source, registry bool, sink source.Sink, log *slog.Logger) *Memory {
-	return &Memory{config: c, registry: registry, sink: sink, log: log, texts: map[string][]byte{}}
+func New(c *config.Source, registry bool, sink source.Sink, log *slog.Logger) *Source {
+	return &Source{config: c, registry: registry, sink: sink, log: log, texts: map[string][]byte{}}
 }
 
 // Name returns the name of the source.
-func (m *Memory) Name() string { return m.config.Name }
+func (m *Source) Name() string { return m.config.Name }
 
 // Status returns the state of the source.
-func (m *Memory) Status() source.Status {
+func (m *Source) Status() source.Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return source.Status{Synced: m.synced, Since: m.since, Err: m.err, Inputs: len(m.texts)}
 }
 
-// Reload does nothing. Its presence makes record.Recorder treat Memory as a source that may have
+// Reload does nothing. Its presence makes record.Recorder treat Source as a source that may have
 // lost its objects: it serves the stored ones until clients write or delete them, or until a
 // reload.
-func (m *Memory) Reload() {}
+func (m *Source) Reload() {}
 
 // Run serves the write API until ctx ends. While the address cannot be bound, it retries every
 // second.
-func (m *Memory) Run(ctx context.Context) error {
+func (m *Source) Run(ctx context.Context) error {
 	m.mu.Lock()
-	m.sink(discovery.Batch{Source: m.Name(), Complete: true})
+	m.sink(discovery.SourceUpdate{Source: m.Name(), Complete: true})
 	m.synced, m.since = true, time.Now()
 	m.mu.Unlock()
 	listener, err := admission.Bind(ctx, m.config.Listen, m.bound)
@@ -89,7 +89,7 @@ func (m *Memory) Run(ctx context.Context) error {
 }
 
 // bound records the result of an attempt to bind the address.
-func (m *Memory) bound(err error) {
+func (m *Source) bound(err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if err != nil && m.err == nil {
@@ -98,7 +98,7 @@ func (m *Memory) bound(err error) {
 	m.err = err
 }
 
-func (m *Memory) handler() http.Handler {
+func (m *Source) handler() http.Handler {
 	mux := http.NewServeMux()
 	const object = " /objects/{kind}/{namespace}/{name}"
 	mux.HandleFunc("GET"+object, m.get)
@@ -115,7 +115,7 @@ func (m *Memory) handler() http.Handler {
 }
 
 // unauthorized returns why a request may not use the write API, "" if it may.
-func (m *Memory) unauthorized(r *http.Request) string {
+func (m *Source) unauthorized(r *http.Request) string {
 	text, err := readfile.Read(m.config.TokenFile, pki.MaxToken)
 	token := strings.TrimSpace(string(text))
 	if err != nil || token == "" {
@@ -131,12 +131,12 @@ func (m *Memory) unauthorized(r *http.Request) string {
 }
 
 // path returns the path of the input for the object that a request identifies.
-func (m *Memory) path(r *http.Request) string {
+func (m *Source) path(r *http.Request) string {
 	return fmt.Sprintf("%s:%s/%s/%s", m.Name(), r.PathValue("kind"), r.PathValue("namespace"),
 		r.PathValue("name"))
 }
 
-func (m *Memory) get(w http.ResponseWriter, r *http.Request) {
+func (m *Source) get(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	text, ok := m.texts[m.path(r)]
 	m.mu.Unlock()
@@ -148,7 +148,7 @@ func (m *Memory) get(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(text)
 }
 
-func (m *Memory) delete(w http.ResponseWriter, r *http.Request) {
+func (m *Source) delete(w http.ResponseWriter, r *http.Request) {
 	path := m.path(r)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -156,13 +156,13 @@ func (m *Memory) delete(w http.ResponseWriter, r *http.Request) {
 	delete(m.texts, path)
 	// Deliver the removal even of an unknown path: record.Recorder may serve a stored object of an
 	// earlier run for it.
-	m.deliver(store.Input{Path: path})
+	m.deliver(store.SourceInput{Path: path})
 	w.WriteHeader(http.StatusNoContent)
 }
 
 // deliver passes an input to the sink. Callers hold mu, so that inputs of one path are delivered in
 // order.
-func (m *Memory) deliver(in store.Input) {
+func (m *Source) deliver(in store.SourceInput) {
 	m.since = time.Now()
-	m.sink(discovery.Batch{Source: m.Name(), Inputs: []store.Input{in}})
+	m.sink(discovery.SourceUpdate{Source: m.Name(), Inputs: []store.SourceInput{in}})
 }

@@ -64,7 +64,7 @@ func configure(t *testing.T) *config.Source {
 }
 
 // send waits until a source listens, sends a request and returns the response.
-func send(t *testing.T, m *Memory, method, path, token, body string) (status int, text string) {
+func send(t *testing.T, m *Source, method, path, token, body string) (status int, text string) {
 	t.Helper()
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	parts.EventuallySees(t, time.Minute, "the write API answers", func() (bool, string) {
@@ -102,7 +102,7 @@ func TestMemory_WriteAPI(t *testing.T) {
 			"memory:ServiceEntry/shop/web service:web"},
 	} {
 		now := &served{}
-		m := New(configure(t), kind.registry, now.Accept, slog.New(slog.DiscardHandler))
+		m := New(configure(t), kind.registry, now.AcceptUpdate, slog.New(slog.DiscardHandler))
 		sourcetest.Run(t, m.Run)
 		for _, test := range []struct {
 			method, path, token, body string
@@ -146,7 +146,7 @@ func TestMemory_WriteAPI(t *testing.T) {
 // TestMemory_BoundsTimeOfBodies sends the header of a request without a token, and no body. The
 // server must close the connection.
 func TestMemory_BoundsTimeOfBodies(t *testing.T) {
-	m := New(configure(t), false, (&served{}).Accept, slog.New(slog.DiscardHandler))
+	m := New(configure(t), false, (&served{}).AcceptUpdate, slog.New(slog.DiscardHandler))
 	sourcetest.Run(t, m.Run)
 	send(t, m, http.MethodGet, "/", "", "") // returns once the source listens
 	connection, err := net.Dial("tcp", m.config.Listen)
@@ -164,7 +164,7 @@ func TestMemory_BoundsTimeOfBodies(t *testing.T) {
 // TestMemory_RefusesTokenFileThatIsNoFile replaces the token file by one that is too large, and by
 // a FIFO without a writer. Requests must be refused without waiting.
 func TestMemory_RefusesTokenFileThatIsNoFile(t *testing.T) {
-	m := New(configure(t), false, (&served{}).Accept, slog.New(slog.DiscardHandler))
+	m := New(configure(t), false, (&served{}).AcceptUpdate, slog.New(slog.DiscardHandler))
 	sourcetest.Run(t, m.Run)
 	refused := func(what string) {
 		t.Helper()
@@ -189,16 +189,16 @@ func TestMemory_RefusesTokenFileThatIsNoFile(t *testing.T) {
 // its objects, they must be served until a client writes or deletes them, or until a reload.
 func TestMemory_ServesWhatItHadAfterRestart(t *testing.T) {
 	directory := t.TempDir()
-	begin := func() (m *Memory, r *record.Recorder, now *served, board *condition.Board,
+	begin := func() (m *Source, r *record.Recorder, now *served, board *condition.Registry,
 		end func()) {
-		now, board = &served{}, condition.NewBoard()
-		r = record.New(directory, now.Accept, board, slog.New(slog.DiscardHandler))
-		m = New(configure(t), false, r.Accept, slog.New(slog.DiscardHandler))
+		now, board = &served{}, condition.NewRegistry()
+		r = record.New(directory, now.AcceptUpdate, board, slog.New(slog.DiscardHandler))
+		m = New(configure(t), false, r.AcceptUpdate, slog.New(slog.DiscardHandler))
 		r.SetSources([]source.Source{m})
 		first, second := sourcetest.Run(t, m.Run), sourcetest.Run(t, r.Run)
 		return m, r, now, board, func() { first(); second() }
 	}
-	change := func(m *Memory, method, name string) {
+	change := func(m *Source, method, name string) {
 		t.Helper()
 		if status, says := send(t, m, method, "/objects/ServiceEntry/shop/"+name, "secret",
 			strings.ReplaceAll(entry, "web", name)); status != http.StatusNoContent {

@@ -14,7 +14,7 @@ import (
 
 // put processes a request to write an object. It refuses an invalid object; the response then lists
 // one problem per line.
-func (m *Memory) put(w http.ResponseWriter, r *http.Request) {
+func (m *Source) put(w http.ResponseWriter, r *http.Request) {
 	text, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
 		http.Error(w, fmt.Sprintf("cannot read the object (at most %d bytes): %v", maxBody, err),
@@ -49,20 +49,20 @@ func (m *Memory) put(w http.ResponseWriter, r *http.Request) {
 	}
 	m.texts[path] = text
 	m.bytes += len(text) - len(before)
-	in := store.Input{Path: path, Text: text}
+	in := store.SourceInput{Path: path, Text: text}
 	if m.registry {
-		in = store.Input{Path: path, Objects: []*object.Object{service(o, path)}}
+		in = store.SourceInput{Path: path, Objects: []*object.Object{service(o, path)}}
 	}
 	m.deliver(in)
 	w.WriteHeader(http.StatusNoContent)
 }
 
 // parse returns the object in a text, nil if there is none, and the errors in it as texts.
-func (m *Memory) parse(path string, text []byte) (o *object.Object, problems []string) {
+func (m *Source) parse(path string, text []byte) (o *object.Object, problems []string) {
 	scratch := store.New(store.Options{Namespace: "default", Validate: validate.Object,
 		Sources: []string{m.Name()}})
-	changes := scratch.ApplyBatches([]store.Batch{{Source: m.Name(),
-		Inputs: []store.Input{{Path: path, Text: text}}}})
+	changes := scratch.ApplyUpdates([]store.SourceUpdate{{Source: m.Name(),
+		Inputs: []store.SourceInput{{Path: path, Text: text}}}})
 	for _, p := range scratch.Problems() {
 		if p.Severity == condition.Error {
 			problems = append(problems, p.String())

@@ -23,10 +23,10 @@ import (
 type Options struct {
 	Ready   func() error // returns why the server does not serve proxies yet; nil if it does
 	Metrics prometheus.Gatherer
-	// Pages registers the handlers of the pages, each wrapped in guard, which refuses clients
-	// without permission; nil: there are no pages.
-	Pages func(routes *http.ServeMux, guard func(http.Handler) http.Handler)
-	Debug http.HandlerFunc // serves the pages below /debug/
+	// RegisterPages registers the handlers of the pages, each wrapped in guard, which refuses
+	// clients without permission; nil: there are no pages.
+	RegisterPages func(routes *http.ServeMux, guard func(http.Handler) http.Handler)
+	Debug         http.HandlerFunc // serves the pages below /debug/
 	// TLS returns the configuration for new TLS connections, which verifies client certificates. If
 	// TLS is nil or returns nil, TLS connections are closed.
 	TLS func() *tls.Config
@@ -52,7 +52,7 @@ const (
 func Serve(ctx context.Context, listener net.Listener, o Options) error {
 	local, remote := admission.NewPool(localLimits), admission.NewPool(remoteLimits)
 	bounded := admission.NewListener(listener, admission.Options{
-		Refusal: []byte("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n" +
+		RefusalResponse: []byte("HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n" +
 			"Content-Length: 0\r\n\r\n"),
 		Admit: admission.AdmitTCP(local, remote)})
 	server := admission.NewServer(handler(o), o.Logger)
@@ -76,8 +76,8 @@ func handler(o Options) http.Handler {
 		}
 	})
 	routes.Handle("GET /debug/", o.guard(o.Debug))
-	if o.Pages != nil {
-		o.Pages(routes, o.guard)
+	if o.RegisterPages != nil {
+		o.RegisterPages(routes, o.guard)
 	}
 	return admission.LimitBody(routes)
 }

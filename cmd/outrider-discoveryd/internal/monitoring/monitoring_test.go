@@ -49,7 +49,7 @@ func serve(t *testing.T, bound net.Listener, ready *atomic.Bool, secure *tls.Con
 				}
 				return nil
 			},
-			Pages: func(routes *http.ServeMux, guard func(http.Handler) http.Handler) {
+			RegisterPages: func(routes *http.ServeMux, guard func(http.Handler) http.Handler) {
 				routes.Handle("GET /{$}", guard(http.HandlerFunc(
 					func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "page") })))
 			},
@@ -194,7 +194,7 @@ func TestServe_OtherHosts(t *testing.T) {
 		"page as operator":    {"/", true, operator, http.StatusOK},
 	} {
 		var connection net.Conn
-		other.Do(t, func() { connection, err = net.Dial("tcp", bound.Addr().String()) })
+		other.RunOn(t, func() { connection, err = net.Dial("tcp", bound.Addr().String()) })
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -10,21 +10,21 @@ import (
 // Limits of the requests of one identity. All hosts of a service account have the same identity, so
 // the burst must suffice when a whole fleet starts.
 const (
-	IdentityPerSecond = 100
-	IdentityBurst     = 1000
+	RequestsPerIdentity     = 100
+	RequestBurstPerIdentity = 1000
 	// number of identities with a limit of their own; further identities share one limit
 	maxIdentities = 16_384
 
-	interval = time.Second / IdentityPerSecond
+	interval = time.Second / RequestsPerIdentity
 	// after this time without requests, a burst is allowed again
-	idleTime = IdentityBurst * interval
+	idleTime = RequestBurstPerIdentity * interval
 )
 
 // Limiter limits the requests of each identity. Its zero value is ready for use. It is safe for
 // concurrent use.
 type Limiter struct {
 	mu sync.Mutex
-	// time from which an identity's next request does not exceed IdentityPerSecond
+	// time from which an identity's next request does not exceed RequestsPerIdentity
 	next  map[string]time.Time
 	swept time.Time // last removal of identities without recent requests
 }

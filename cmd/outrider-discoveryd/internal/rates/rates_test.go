@@ -9,7 +9,7 @@ func TestLimiter_BoundEachIdentity(t *testing.T) {
 	var l Limiter
 	now := time.Now()
 	count := func(identity string, at time.Time) (allowed int) {
-		for range 3 * IdentityBurst {
+		for range 3 * RequestBurstPerIdentity {
 			if l.Allow(identity, at) {
 				allowed++
 			}
@@ -17,11 +17,11 @@ func TestLimiter_BoundEachIdentity(t *testing.T) {
 		return allowed
 	}
 	for _, identity := range []string{"a", "b"} {
-		if got := count(identity, now); got != IdentityBurst {
+		if got := count(identity, now); got != RequestBurstPerIdentity {
 			t.Errorf("%s: %d at once", identity, got)
 		}
 	}
-	if got := count("a", now.Add(time.Second)); got != IdentityPerSecond {
+	if got := count("a", now.Add(time.Second)); got != RequestsPerIdentity {
 		t.Errorf("%d after a second", got)
 	}
 	for i := range 2 * maxIdentities {

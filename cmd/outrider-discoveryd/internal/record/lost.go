@@ -28,7 +28,7 @@ func (r *Recorder) isCautious(name string) bool {
 
 // isRegistered reports whether an input is the WorkloadEntry of a registered workload. If the
 // source loses it, the server to which the workload is connected writes it again.
-func isRegistered(in store.Input) bool {
+func isRegistered(in store.SourceInput) bool {
 	return strings.HasSuffix(kindOf(in.Path), ":"+string(object.WorkloadEntry)) &&
 		bytes.Contains(in.Text, []byte(registration.GroupAnnotation))
 }
@@ -38,12 +38,15 @@ func isRegistered(in store.Input) bool {
 // They stay in use until a complete list contains their kind again, the source changes them, or
 // Reload is called. WorkloadEntries of registered workloads are not added, because their workloads
 // may have left. Callers hold mu.
-func (r *Recorder) withLost(b discovery.Batch, s *state) discovery.Batch {
+func (r *Recorder) withLost(b discovery.SourceUpdate, s *state) discovery.SourceUpdate {
 	present := map[string]bool{}
 	for _, in := range b.Inputs {
 		present[kindOf(in.Path)] = true
 	}
-	maps.DeleteFunc(s.lost, func(path string, _ store.Input) bool { return present[kindOf(path)] })
+	maps.DeleteFunc(s.lost, func(path string,
+		_ store.SourceInput) bool {
+		return present[kindOf(path)]
+	})
 	if len(s.lost) == 0 {
 		return b
 	}
@@ -75,9 +78,9 @@ func (r *Recorder) Reload() {
 		if len(s.lost) == 0 {
 			continue
 		}
-		b := discovery.Batch{Source: name}
+		b := discovery.SourceUpdate{Source: name}
 		for path := range s.lost {
-			b.Inputs = append(b.Inputs, store.Input{Path: path})
+			b.Inputs = append(b.Inputs, store.SourceInput{Path: path})
 			delete(s.inputs, path)
 		}
 		clear(s.lost)

@@ -22,10 +22,10 @@ type careful struct{ fake }
 
 func (*careful) Reload() {}
 
-func listOf(all bool, paths ...string) discovery.Batch {
-	b := discovery.Batch{Source: "consul", Complete: all}
+func listOf(all bool, paths ...string) discovery.SourceUpdate {
+	b := discovery.SourceUpdate{Source: "consul", Complete: all}
 	for _, path := range paths {
-		b.Inputs = append(b.Inputs, store.Input{Path: path, Text: []byte("{}")})
+		b.Inputs = append(b.Inputs, store.SourceInput{Path: path, Text: []byte("{}")})
 	}
 	return b
 }
@@ -39,7 +39,7 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
 			served := map[string]bool{}
-			r := New(directory, func(b discovery.Batch) {
+			r := New(directory, func(b discovery.SourceUpdate) {
 				if b.Complete {
 					clear(served)
 				}
@@ -48,7 +48,7 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 						delete(served, in.Path)
 					}
 				}
-			}, condition.NewBoard(), slog.New(slog.DiscardHandler))
+			}, condition.NewRegistry(), slog.New(slog.DiscardHandler))
 			r.SetSources([]source.Source{&careful{}})
 			done := make(chan error, 1)
 			go func() { done <- r.Run(t.Context()) }()
@@ -60,33 +60,34 @@ func TestRecorder_ListsThatLackAKindAfterAStart(t *testing.T) {
 		})
 	}
 	all := []string{"consul:a/1", "consul:a/2", "consul:b/1", "consul:b/2"}
-	run(func(r *Recorder) { r.Accept(listOf(true, all...)) }, all...)
-	run(func(r *Recorder) { r.Accept(listOf(true, "consul:a/1")) },
+	run(func(r *Recorder) { r.AcceptUpdate(listOf(true, all...)) }, all...)
+	run(func(r *Recorder) { r.AcceptUpdate(listOf(true, "consul:a/1")) },
 		"consul:a/1", "consul:b/1", "consul:b/2")
 	run(func(r *Recorder) {
-		r.Accept(listOf(true))
+		r.AcceptUpdate(listOf(true))
 		if len(r.board.Conditions()) != 1 {
 			t.Errorf("conditions: %v", r.board.Conditions())
 		}
-		r.Accept(listOf(true, "consul:a/2")) // as after the source has reconnected
+		r.AcceptUpdate(listOf(true, "consul:a/2")) // as after the source has reconnected
 	}, "consul:a/2", "consul:b/1", "consul:b/2")
 	run(func(r *Recorder) {
-		r.Accept(listOf(true))
-		r.Accept(discovery.Batch{Source: "consul", Inputs: []store.Input{{Path: "consul:a/2"}}})
-		r.Accept(listOf(false, "consul:b/1"))
+		r.AcceptUpdate(listOf(true))
+		r.AcceptUpdate(discovery.SourceUpdate{Source: "consul",
+			Inputs: []store.SourceInput{{Path: "consul:a/2"}}})
+		r.AcceptUpdate(listOf(false, "consul:b/1"))
 		r.Reload()
 		if len(r.board.Conditions()) > 0 {
 			t.Errorf("conditions after a reload: %v", r.board.Conditions())
 		}
 	}, "consul:b/1")
-	run(func(r *Recorder) { r.Accept(listOf(true, "consul:b/3")) }, "consul:b/3")
+	run(func(r *Recorder) { r.AcceptUpdate(listOf(true, "consul:b/3")) }, "consul:b/3")
 }
 
 // TestRecorder_OnlyWholeStates reads a missing state, a state with a record that cannot be decoded,
 // and an empty state. Only the last one may be used.
 func TestRecorder_OnlyWholeStates(t *testing.T) {
 	directory := t.TempDir()
-	r := New(directory, nil, condition.NewBoard(), slog.New(slog.DiscardHandler))
+	r := New(directory, nil, condition.NewRegistry(), slog.New(slog.DiscardHandler))
 	if _, known := r.stored("consul"); known {
 		t.Error("without a file, there is a state")
 	}
@@ -99,7 +100,7 @@ func TestRecorder_OnlyWholeStates(t *testing.T) {
 			t.Errorf("a record of kind %c: %t", text, known)
 		}
 	}
-	empty := discovery.Batch{Source: "consul", Complete: true}
+	empty := discovery.SourceUpdate{Source: "consul", Complete: true}
 	cycle(t, directory, &empty)
 	if inputs, known := r.stored("consul"); !known || len(inputs) > 0 {
 		t.Errorf("an empty state: %v, %t", inputs, known)
@@ -111,23 +112,23 @@ func TestRecorder_OnlyWholeStates(t *testing.T) {
 func TestRecorder_RegisteredWorkloadsDoNotStay(t *testing.T) {
 	directory := t.TempDir()
 	const registered = `{"metadata":{"annotations":{"istio.io/autoRegistrationGroup":"web"}}}`
-	before := discovery.Batch{Source: "consul", Complete: true}
+	before := discovery.SourceUpdate{Source: "consul", Complete: true}
 	for path, text := range map[string]string{"consul:WorkloadEntry/vm/web-10.0.0.1": registered,
 		"consul:WorkloadEntry/vm/db": "{}", "consul:AuthorizationPolicy/vm/db": registered} {
-		before.Inputs = append(before.Inputs, store.Input{Path: path, Text: []byte(text)})
+		before.Inputs = append(before.Inputs, store.SourceInput{Path: path, Text: []byte(text)})
 	}
-	for i, b := range []discovery.Batch{before, {Source: "consul", Complete: true}} {
+	for i, b := range []discovery.SourceUpdate{before, {Source: "consul", Complete: true}} {
 		synctest.Test(t, func(t *testing.T) {
 			var served []string
-			r := New(directory, func(b discovery.Batch) {
+			r := New(directory, func(b discovery.SourceUpdate) {
 				for _, in := range b.Inputs {
 					served = append(served, in.Path)
 				}
-			}, condition.NewBoard(), slog.New(slog.DiscardHandler))
+			}, condition.NewRegistry(), slog.New(slog.DiscardHandler))
 			r.SetSources([]source.Source{&careful{}})
 			done := make(chan error, 1)
 			go func() { done <- r.Run(t.Context()) }()
-			r.Accept(b)
+			r.AcceptUpdate(b)
 			time.Sleep(time.Minute)
 			want := []string{"consul:AuthorizationPolicy/vm/db", "consul:WorkloadEntry/vm/db"}
 			if slices.Sort(served); i == 1 && !slices.Equal(served, want) {

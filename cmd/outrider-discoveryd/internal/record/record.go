@@ -1,7 +1,7 @@
 // Package record stores the last complete state of each configuration source. If a source cannot be
 // contacted at the start, package record delivers the stored state instead.
 //
-//	source → Recorder.Accept → discovery.Server
+//	source → Recorder.AcceptUpdate → discovery.Server
 //	            ↓    ↑ at the end of startWait
 //	         state_dir/source-NAME
 package record
@@ -25,7 +25,7 @@ import (
 	"outrider.org/outrider/agent/discovery"
 	"outrider.org/outrider/agent/discovery/lastgood"
 	"outrider.org/outrider/agent/discovery/store"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/recordfile"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
@@ -51,10 +51,10 @@ const (
 // is ready once every source has synchronised, or once startWait is over and the stored states are
 // delivered.
 type Recorder struct {
-	part.Readiness
+	lifecycle.Readiness
 	directory string
 	next      source.Sink
-	board     *condition.Board
+	board     *condition.Registry
 	log       *slog.Logger
 	sources   []source.Source
 	changed   chan struct{} // receives a value after a change of a state
@@ -67,13 +67,14 @@ type Recorder struct {
 type state struct {
 	complete bool // the source has delivered its complete state
 	dirty    bool
-	inputs   map[string]store.Input
+	inputs   map[string]store.SourceInput
 	// stored inputs that the source has not delivered again; see withLost
-	lost map[string]store.Input
+	lost map[string]store.SourceInput
 }
 
 // New returns a recorder that stores states below a directory and passes batches to next.
-func New(directory string, next source.Sink, board *condition.Board, log *slog.Logger) *Recorder {
+func New(directory string, next source.Sink, board *condition.Registry,
+	log *slog.Logger) *Recorder {
 	return &Recorder{directory: directory, next: next, board: board, log: log,
 		changed: make(chan struct{}, 1), states: map[string]*state{}}
 }
@@ -81,9 +82,9 @@ func New(directory string, next source.Sink, board *condition.Board, log *slog.L
 // SetSources sets the sources. It must be called before Run.
 func (r *Recorder) SetSources(sources []source.Source) { r.sources = sources }
 
-// Accept updates the state of a source by a batch, and passes the batch to the next sink.
-func (r *Recorder) Accept(b discovery.Batch) {
-	var stored []store.Input
+// AcceptUpdate updates the state of a source by a batch, and passes the batch to the next sink.
+func (r *Recorder) AcceptUpdate(b discovery.SourceUpdate) {
+	var stored []store.SourceInput
 	if b.Complete && r.isCautious(b.Source) && !r.has(b.Source) {
 		stored, _ = r.stored(b.Source)
 		stored = slices.DeleteFunc(stored, isRegistered)
@@ -92,11 +93,11 @@ func (r *Recorder) Accept(b discovery.Batch) {
 	defer r.mu.Unlock()
 	s := r.states[b.Source]
 	if s == nil {
-		s = &state{lost: map[string]store.Input{}}
+		s = &state{lost: map[string]store.SourceInput{}}
 		r.states[b.Source] = s
 	}
 	if b.Complete || s.inputs == nil {
-		s.complete, s.inputs = b.Complete, map[string]store.Input{}
+		s.complete, s.inputs = b.Complete, map[string]store.SourceInput{}
 	}
 	if b.Complete {
 		r.board.Clear(conditionOf(b.Source))
@@ -213,7 +214,7 @@ func (r *Recorder) restore(s source.Source) {
 	served := "and no state of it is stored"
 	if known {
 		served = fmt.Sprintf("its %d stored inputs are served", len(inputs))
-		r.next(discovery.Batch{Source: s.Name(), Complete: true, Inputs: inputs})
+		r.next(discovery.SourceUpdate{Source: s.Name(), Complete: true, Inputs: inputs})
 	}
 	r.board.Raise(conditionOf(s.Name()), condition.Warning, fmt.Sprintf(
 		"source %s has not synchronised since the start (%v): %s", s.Name(), err, served))
@@ -221,7 +222,7 @@ func (r *Recorder) restore(s source.Source) {
 
 // stored returns the stored state of a source. known is false if there is none, or if any part of
 // it cannot be read.
-func (r *Recorder) stored(name string) (inputs []store.Input, known bool) {
+func (r *Recorder) stored(name string) (inputs []store.SourceInput, known bool) {
 	if _, err := os.Lstat(r.path(name)); errors.Is(err, fs.ErrNotExist) {
 		return nil, false
 	}
@@ -268,10 +269,10 @@ func (r *Recorder) write() (ok bool) {
 }
 
 // takeDirty returns the inputs of the changed states, by source, and marks the states as unchanged.
-func (r *Recorder) takeDirty() map[string]map[string]store.Input {
+func (r *Recorder) takeDirty() map[string]map[string]store.SourceInput {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all := map[string]map[string]store.Input{}
+	all := map[string]map[string]store.SourceInput{}
 	for name, s := range r.states {
 		if s.dirty && s.complete {
 			// a copy, because encoding takes too long to hold mu during it
@@ -281,7 +282,7 @@ func (r *Recorder) takeDirty() map[string]map[string]store.Input {
 	return all
 }
 
-func encode(in store.Input) (recordfile.Record, error) {
+func encode(in store.SourceInput) (recordfile.Record, error) {
 	one := recordfile.Record{Kind: textRecord, Text: in.Text}
 	if in.Text == nil {
 		text, err := lastgood.Objects(in.Objects).MarshalJSON()
@@ -295,9 +296,9 @@ func encode(in store.Input) (recordfile.Record, error) {
 }
 
 // decode decodes a record that encode has created.
-func decode(one recordfile.Record) (store.Input, error) {
+func decode(one recordfile.Record) (store.SourceInput, error) {
 	path, text, ok := bytes.Cut(one.Text, []byte{0})
-	in := store.Input{Path: string(path)}
+	in := store.SourceInput{Path: string(path)}
 	switch {
 	case ok && one.Kind == textRecord:
 		in.Text = text

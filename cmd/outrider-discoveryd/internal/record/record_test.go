@@ -23,7 +23,7 @@ import (
 
 // fake is a source that delivers a batch, if any, and never connects.
 type fake struct {
-	deliver *discovery.Batch
+	deliver *discovery.SourceUpdate
 	sink    source.Sink
 }
 
@@ -40,16 +40,16 @@ func (f *fake) Run(ctx context.Context) error {
 // cycle runs a Recorder with a source for more than a minute, so that its file is written. It
 // returns the paths of the inputs that reach the next sink, and the time until the Recorder was
 // ready.
-func cycle(t *testing.T, directory string, deliver *discovery.Batch) (paths []string,
+func cycle(t *testing.T, directory string, deliver *discovery.SourceUpdate) (paths []string,
 	waited time.Duration) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		r := New(directory, func(b discovery.Batch) {
+		r := New(directory, func(b discovery.SourceUpdate) {
 			for _, in := range b.Inputs {
 				paths = append(paths, in.Path)
 			}
-		}, condition.NewBoard(), slog.New(slog.DiscardHandler))
-		s := &fake{deliver, r.Accept}
+		}, condition.NewRegistry(), slog.New(slog.DiscardHandler))
+		s := &fake{deliver, r.AcceptUpdate}
 		r.SetSources([]source.Source{s})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 2)
@@ -75,8 +75,8 @@ func TestRecorder_RestoresTheLastState(t *testing.T) {
 			Ports:      []*networking.ServicePort{{Number: 80, Name: "http", Protocol: "HTTP"}},
 			Endpoints:  []*networking.WorkloadEntry{{Address: "10.0.0.1"}}}}
 	want := []string{"consul:text", "consul:web"}
-	paths, waited := cycle(t, directory, &discovery.Batch{Source: "consul", Complete: true,
-		Inputs: []store.Input{{Path: "consul:text", Text: []byte("{}")},
+	paths, waited := cycle(t, directory, &discovery.SourceUpdate{Source: "consul", Complete: true,
+		Inputs: []store.SourceInput{{Path: "consul:text", Text: []byte("{}")},
 			{Path: "consul:web", Objects: []*object.Object{entry}}}})
 	if diff := cmp.Diff(want, paths); diff != "" || waited >= startWait {
 		t.Errorf("after %v: %s", waited, diff)
@@ -104,11 +104,11 @@ func TestRecorder_RestoresTheLastState(t *testing.T) {
 func TestRecorder_WritesAgainAfterFailure(t *testing.T) {
 	directory := filepath.Join(t.TempDir(), "removed")
 	synctest.Test(t, func(t *testing.T) {
-		r := New(directory, func(discovery.Batch) {}, condition.NewBoard(),
+		r := New(directory, func(discovery.SourceUpdate) {}, condition.NewRegistry(),
 			slog.New(slog.DiscardHandler))
 		sourcetest.Run(t, r.Run)
-		r.Accept(discovery.Batch{Source: "consul", Complete: true,
-			Inputs: []store.Input{{Path: "consul:text", Text: []byte("{}")}}})
+		r.AcceptUpdate(discovery.SourceUpdate{Source: "consul", Complete: true,
+			Inputs: []store.SourceInput{{Path: "consul:text", Text: []byte("{}")}}})
 		time.Sleep(time.Hour)
 		if err := os.Mkdir(directory, 0o700); err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func (d *delivering) Status() source.Status {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		d.sink(discovery.Batch{Source: d.Name()})
+		d.sink(discovery.SourceUpdate{Source: d.Name()})
 	}()
 	select {
 	case <-done:
@@ -142,7 +142,7 @@ func (d *delivering) Status() source.Status {
 }
 
 func TestRecorder_ReadsStatusesWithoutItsLock(t *testing.T) {
-	r := New(t.TempDir(), func(discovery.Batch) {}, condition.NewBoard(),
+	r := New(t.TempDir(), func(discovery.SourceUpdate) {}, condition.NewRegistry(),
 		slog.New(slog.DiscardHandler))
-	r.restore(&delivering{fake{sink: r.Accept}, t})
+	r.restore(&delivering{fake{sink: r.AcceptUpdate}, t})
 }

@@ -57,7 +57,7 @@ func (s *Server) reportStore(err error, now time.Time) {
 	if err == nil {
 		s.down = time.Time{}
 		s.counters.failing.Store(false)
-		s.options.Board.Clear(conditionStore)
+		s.options.Conditions.Clear(conditionStore)
 		return
 	}
 	if s.down.IsZero() {
@@ -65,7 +65,8 @@ func (s *Server) reportStore(err error, now time.Time) {
 	}
 	if now.Sub(s.down) >= reportDown {
 		s.counters.failing.Store(true)
-		s.options.Board.Raise(conditionStore, condition.Error, "workloads are not registered, and "+
-			"those that are gone stay in the mesh: the store cannot be used: "+err.Error())
+		s.options.Conditions.Raise(conditionStore, condition.Error,
+			"workloads are not registered, and "+
+				"those that are gone stay in the mesh: the store cannot be used: "+err.Error())
 	}
 }

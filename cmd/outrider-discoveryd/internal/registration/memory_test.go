@@ -224,7 +224,7 @@ type instance struct {
 func launch(t *testing.T, store Store) *instance {
 	t.Helper()
 	c := &cuttable{Store: store}
-	s := New(Options{Store: c, GracePeriod: grace, Board: condition.NewBoard(),
+	s := New(Options{Store: c, GracePeriod: grace, Conditions: condition.NewRegistry(),
 		Logger: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"outrider.org/outrider/agent/condition"
-	"outrider.org/outrider/agent/part"
+	"outrider.org/outrider/agent/lifecycle"
 	"outrider.org/outrider/agent/repeat"
 	"outrider.org/outrider/agent/xds"
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/auth"
@@ -39,7 +39,7 @@ type Options struct {
 	Store Store
 	// GracePeriod is how long the entry of a workload without a stream is retained.
 	GracePeriod time.Duration
-	Board       *condition.Board
+	Conditions  *condition.Registry
 	Logger      *slog.Logger
 }
 
@@ -54,7 +54,7 @@ type Options struct {
 // its controller has expired. Otherwise two servers with streams of one workload would overwrite
 // each other's claims endlessly.
 type Server struct {
-	part.Readiness
+	lifecycle.Readiness
 	options  Options
 	instance string
 	rates    rates.Limiter
@@ -178,7 +178,7 @@ func (s *Server) enter(applied *applicant, client xds.Peer) (*session, error) {
 	}
 	if !s.rates.Allow(id.String(), time.Now()) {
 		return nil, status.Errorf(codes.ResourceExhausted,
-			"%s registers more than %d workloads a second: try again", id, rates.IdentityPerSecond)
+			"%s registers more than %d workloads a second: try again", id, rates.RequestsPerIdentity)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,16 +232,16 @@ func (s *Server) retry(one *session, err error) {
 func (s *Server) logRefusal(fields []any, err error) {
 	reason := status.Convert(err).Message()
 	omitted, ok := s.limiter.Allow(time.Now(), "", repeat.ErrorClass(reason),
-		repeat.Limits{Class: 3, All: 10})
+		repeat.Limits{PerClass: 3, PerSubject: 10})
 	if ok {
 		s.options.Logger.Warn("refused registration", append(fields, "error", reason, "omitted",
 			omitted)...)
 	}
 }
 
-// Report records the health of the workload, which reconcile writes to its entry. It implements
-// xds.Registration.
-func (one *session) Report(healthy bool, problem string) {
+// ReportHealth records the health of the workload, which reconcile writes to its entry. It
+// implements xds.Registration.
+func (one *session) ReportHealth(healthy bool, problem string) {
 	if len(problem) > maxMessage {
 		problem = strings.ToValidUTF8(problem[:maxMessage], "") + "…"
 	}

@@ -58,12 +58,12 @@ func life(t *testing.T, name string, test func(*testing.T, *memory, *instance, *
 func TestServer_Life(t *testing.T) {
 	life(t, "health and end", func(t *testing.T, m *memory, a, _ *instance) {
 		r := a.open()
-		r.Report(false, strings.Repeat("x", 2*maxMessage))
+		r.ReportHealth(false, strings.Repeat("x", 2*maxMessage))
 		time.Sleep(time.Second)
 		if h := m.entry().Health; h == nil || h.Healthy || len(h.Message) > maxMessage+3 {
 			t.Errorf("%+v", h)
 		}
-		r.Report(true, "")
+		r.ReportHealth(true, "")
 		time.Sleep(2 * healthPause)
 		if h := m.entry().Health; !h.Healthy || h.Message != "" {
 			t.Errorf("%+v", h)
@@ -81,7 +81,7 @@ func TestServer_Life(t *testing.T) {
 		r := a.open()
 		before := m.writes()
 		for i := range 1000 {
-			r.Report(i%2 == 0, "")
+			r.ReportHealth(i%2 == 0, "")
 			time.Sleep(10 * time.Millisecond)
 		}
 		// each of the two servers also renews its lease twice a second
@@ -147,8 +147,8 @@ func TestServer_Life(t *testing.T) {
 		r.End()
 		b.open()
 		time.Sleep(time.Minute)
-		if len(a.options.Board.Conditions()) != 1 {
-			t.Errorf("%+v", a.options.Board.Conditions())
+		if len(a.options.Conditions.Conditions()) != 1 {
+			t.Errorf("%+v", a.options.Conditions.Conditions())
 		}
 		m.setDown(nil)
 		time.Sleep(later)
@@ -156,8 +156,8 @@ func TestServer_Life(t *testing.T) {
 			all[len(all)-1] != "connected to "+b.instance {
 			t.Errorf("states: %q", all)
 		}
-		if len(a.options.Board.Conditions()) != 0 {
-			t.Errorf("%+v", a.options.Board.Conditions())
+		if len(a.options.Conditions.Conditions()) != 0 {
+			t.Errorf("%+v", a.options.Conditions.Conditions())
 		}
 	})
 	life(t, "forbidden removal", func(t *testing.T, m *memory, a, b *instance) {
@@ -171,7 +171,7 @@ func TestServer_Life(t *testing.T) {
 		if m.deletes < 2 || m.deletes > 2*12 {
 			t.Errorf("%d attempts of two servers", m.deletes)
 		}
-		if len(b.options.Board.Conditions()) != 1 {
+		if len(b.options.Conditions.Conditions()) != 1 {
 			t.Error("no condition")
 		}
 		m.denied = nil
@@ -245,7 +245,7 @@ func TestServer_AfterItWasStopped(t *testing.T) {
 		time.Sleep(time.Second)
 		a.open()
 		time.Sleep(time.Second)
-		s := New(Options{Store: m, GracePeriod: grace, Board: condition.NewBoard(),
+		s := New(Options{Store: m, GracePeriod: grace, Conditions: condition.NewRegistry(),
 			Logger: slog.New(slog.DiscardHandler)})
 		s.StartServing()
 		read := func(now time.Time) {

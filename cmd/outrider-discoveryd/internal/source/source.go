@@ -11,7 +11,7 @@ import (
 )
 
 // Sink is a function that receives the batches of a source. It must not block.
-type Sink func(discovery.Batch)
+type Sink func(discovery.SourceUpdate)
 
 // Source is a configuration source or a service registry. It delivers batches of changed inputs to
 // a Sink. The first one has Complete set and contains the complete state.

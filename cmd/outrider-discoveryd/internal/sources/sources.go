@@ -82,6 +82,6 @@ func overXDS(s *config.Source, services bool, sink source.Sink, log *slog.Logger
 	host, port, _ := net.SplitHostPort(s.Address)
 	ip, _ := netip.ParseAddr(host)
 	return mcp.Options{Name: s.Name, Address: s.Address, CAFile: s.CAFile, TokenFile: s.TokenFile,
-		CertFile: s.CertFile, KeyFile: s.KeyFile, Services: services, Sink: sink, Logger: log,
+		CertFile: s.CertFile, KeyFile: s.KeyFile, ServicesOnly: services, Sink: sink, Logger: log,
 		Plaintext: port == "15010" || ip.IsLoopback() && s.CAFile+s.CertFile == ""}
 }

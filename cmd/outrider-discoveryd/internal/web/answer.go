@@ -114,7 +114,7 @@ func (s *Server) answer(ctx context.Context, r request) (*answer, error) {
 		a.Ready, a.Reason = false, err.Error()
 	}
 	for _, c := range s.options.Conditions() {
-		if c.Code != discovery.ConditionProblems { // the answer contains these problems as a list
+		if c.Code != discovery.ConditionMeshProblems { // the answer contains these problems as a list
 			a.Conditions = append(a.Conditions, c)
 		}
 	}
@@ -145,8 +145,9 @@ func (s *Server) answer(ctx context.Context, r request) (*answer, error) {
 }
 
 func (s *snapshot) counts() counts {
-	c := counts{Hosts: map[string]int{}, Services: len(s.services), Unhealthy: len(s.of.Unhealthy),
-		Problems: map[string]int{}}
+	c := counts{Hosts: map[string]int{}, Services: len(s.services),
+		Unhealthy: len(s.of.UnhealthyWorkloads),
+		Problems:  map[string]int{}}
 	for _, state := range states {
 		c.Hosts[state] = 0
 	}

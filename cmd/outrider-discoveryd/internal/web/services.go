@@ -19,15 +19,15 @@ type Service struct {
 	// oldest ServiceEntry of the service, as "ServiceEntry NAMESPACE/NAME"
 	Object string `json:"object"`
 	// file and line of Object, or the source that delivered it
-	From string `json:"from"`
+	Source string `json:"from"`
 	// number of endpoints that receive requests, and of unhealthy ones, which receive none
 	Healthy   int        `json:"healthy"`
 	Unhealthy int        `json:"unhealthy"`
 	Endpoints []Endpoint `json:"endpoints"` // at most shownEndpoints, unhealthy ones first
 }
 
-// Hidden returns the number of endpoints that Endpoints omits.
-func (s Service) Hidden() int { return s.Healthy + s.Unhealthy - len(s.Endpoints) }
+// HiddenEndpoints returns the number of endpoints that Endpoints omits.
+func (s Service) HiddenEndpoints() int { return s.Healthy + s.Unhealthy - len(s.Endpoints) }
 
 // Endpoint is an endpoint of a service.
 type Endpoint struct {
@@ -50,11 +50,11 @@ func sortServices(services []*model.Service) []*model.Service {
 func (s *snapshot) service(of *model.Service) Service {
 	oldest := of.Oldest()
 	shown := Service{Host: of.Host, Namespace: of.Namespace, Object: oldest.String(),
-		From: oldest.Position(), Healthy: of.EndpointCount(), Ports: []string{}, Endpoints: []Endpoint{}}
+		Source: oldest.Position(), Healthy: of.EndpointCount(), Ports: []string{}, Endpoints: []Endpoint{}}
 	for _, p := range of.Ports {
 		shown.Ports = append(shown.Ports, strconv.Itoa(int(p.Number))+" "+p.Name)
 	}
-	for _, w := range s.of.Unhealthy {
+	for _, w := range s.of.UnhealthyWorkloads {
 		if !of.SelectsWorkload(w.Namespace, model.WorkloadLabels(w)) {
 			continue
 		}

@@ -116,7 +116,7 @@ func workload(app, name, healthy string) object.Change {
 func serving(t *testing.T, streams []xds.StreamStatus, changes ...object.Change) (*Server,
 	http.Handler) {
 	t.Helper()
-	world := model.NewWorld("cluster.local", mesh.Default())
+	world := model.NewMesh("cluster.local", mesh.Default())
 	world.Apply(changes)
 	s := New(Options{Version: "1.2.3", Ready: func() error { return nil },
 		Streams:   func(context.Context) []xds.StreamStatus { return streams },
@@ -126,8 +126,9 @@ func serving(t *testing.T, streams []xds.StreamStatus, changes ...object.Change)
 				Message: "<script>document.title='pwned'</script>"}}
 		},
 		Conditions: func() []condition.Condition {
-			return []condition.Condition{{Code: discovery.ConditionProblems}, {Code: "ca-expires",
-				Severity: condition.Warning, Sentence: "the authority ends soon"}}
+			return []condition.Condition{{Code: discovery.ConditionMeshProblems},
+				{Code: "ca-expires",
+					Severity: condition.Warning, Sentence: "the authority ends soon"}}
 		},
 		Sources: func() []Source {
 			return []Source{{Name: "consul", Error: "connection refused"}}
@@ -163,7 +164,7 @@ func TestPages_ShowServicesWithHealth(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []Service{{Host: "web.test", Namespace: "shop", Ports: []string{"80 http"},
-		Object: "ServiceEntry shop/web", From: "/etc/mesh/web.yaml:3", Healthy: 1, Unhealthy: 1,
+		Object: "ServiceEntry shop/web", Source: "/etc/mesh/web.yaml:3", Healthy: 1, Unhealthy: 1,
 		Endpoints: []Endpoint{{Address: "10.0.0.1 8080", Object: "WorkloadEntry shop/bad"},
 			{Address: "10.0.0.1 8080", Healthy: true}}}}
 	if diff := cmp.Diff(want, got.Services.Rows); diff != "" {
@@ -251,7 +252,7 @@ func TestPages_SayWhatIsWrong(t *testing.T) {
 			t.Errorf("the page has not %q: %s", text, page)
 		}
 	}
-	if strings.Contains(page, discovery.ConditionProblems) {
+	if strings.Contains(page, discovery.ConditionMeshProblems) {
 		t.Errorf("problems are a condition as well: %s", page)
 	}
 }

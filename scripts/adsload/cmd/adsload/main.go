@@ -51,7 +51,7 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	full, err := within(ctx, wait, load.WaitFull)
+	full, err := within(ctx, wait, load.WaitInitialResources)
 	if err != nil {
 		return fmt.Errorf("%w; %w", err, load.Stop())
 	}

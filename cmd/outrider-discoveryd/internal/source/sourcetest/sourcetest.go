@@ -15,14 +15,14 @@ import (
 // Receiver is a sink that collects the inputs of a source. The zero value is ready for use.
 type Receiver struct {
 	mu       sync.Mutex
-	inputs   map[string]store.Input
+	inputs   map[string]store.SourceInput
 	batches  int
 	complete int
-	last     discovery.Batch
+	last     discovery.SourceUpdate
 }
 
-// Accept is the source.Sink.
-func (r *Receiver) Accept(b discovery.Batch) {
+// AcceptUpdate is the source.Sink.
+func (r *Receiver) AcceptUpdate(b discovery.SourceUpdate) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.batches++
@@ -32,7 +32,7 @@ func (r *Receiver) Accept(b discovery.Batch) {
 		r.inputs = nil
 	}
 	if r.inputs == nil {
-		r.inputs = map[string]store.Input{}
+		r.inputs = map[string]store.SourceInput{}
 	}
 	for _, in := range b.Inputs {
 		if in.Text == nil && len(in.Objects) == 0 {
@@ -43,22 +43,22 @@ func (r *Receiver) Accept(b discovery.Batch) {
 	}
 }
 
-// Batches returns the number of batches delivered so far.
-func (r *Receiver) Batches() int {
+// UpdateCount returns the number of batches delivered so far.
+func (r *Receiver) UpdateCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.batches
 }
 
-// CompleteBatches returns the number of delivered batches that had Complete set.
-func (r *Receiver) CompleteBatches() int {
+// CompleteUpdateCount returns the number of delivered batches that had Complete set.
+func (r *Receiver) CompleteUpdateCount() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.complete
 }
 
-// Last returns the batch that was delivered last.
-func (r *Receiver) Last() discovery.Batch {
+// LastUpdate returns the batch that was delivered last.
+func (r *Receiver) LastUpdate() discovery.SourceUpdate {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last
@@ -71,8 +71,8 @@ func (r *Receiver) Paths() []string {
 	return slices.Sorted(maps.Keys(r.inputs))
 }
 
-// Input returns the current input of a path.
-func (r *Receiver) Input(path string) (in store.Input, ok bool) {
+// SourceInput returns the current input of a path.
+func (r *Receiver) Input(path string) (in store.SourceInput, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	in, ok = r.inputs[path]

@@ -1,7 +1,7 @@
-// Package part runs the parts of a program: its long-running components. It starts them in order
-// and stops them in reverse order, so that a part may use the parts that were started before it
-// until it has stopped.
-package part
+// Package lifecycle runs the parts of a program: its long-running components. It starts them in
+// order and stops them in reverse order, so that a part may use the parts that were started before
+// it until it has stopped.
+package lifecycle
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// Part is a long-running part of a program.
-type Part interface {
+// Component is a long-running part of a program.
+type Component interface {
 	Name() string
 	// Run runs the part until ctx ends, then returns nil. If it returns earlier, the program stops.
 	Run(ctx context.Context) error
@@ -19,7 +19,7 @@ type Part interface {
 	Ready() <-chan struct{}
 }
 
-// Readiness implements Part.Ready. Its zero value is not ready. Its methods may be called
+// Readiness implements Component.Ready. Its zero value is not ready. Its methods may be called
 // concurrently.
 type Readiness struct {
 	make, close sync.Once
@@ -64,7 +64,7 @@ func NewGroup(ctx context.Context) *Group {
 func (g *Group) Context() context.Context { return g.ctx }
 
 // Start starts parts in order. It does not wait until they are ready.
-func (g *Group) Start(parts ...Part) {
+func (g *Group) Start(parts ...Component) {
 	for _, p := range parts {
 		// This context does not end with g.ctx, because Wait stops the parts one after the other.
 		ctx, stop := context.WithCancel(context.WithoutCancel(g.ctx))
@@ -82,7 +82,7 @@ func (g *Group) Start(parts ...Part) {
 
 // Await waits until parts are ready. If the group has to stop first, it returns the error of
 // Context.
-func (g *Group) Await(parts ...Part) error {
+func (g *Group) Await(parts ...Component) error {
 	for _, p := range parts {
 		select {
 		case <-p.Ready():
