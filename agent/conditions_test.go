@@ -104,7 +104,7 @@ func perMinute(all []time.Time) (most int) {
 // A condition that changes constantly causes at most three log lines and events a minute. Its state
 // is current at once, and its end is always reported.
 func TestConditions_RepeatNothingWithoutBound(t *testing.T) {
-	const failures, limit = 10_000, 3
+	const failures, limit = 1_000, 3
 	errors := []string{"connection refused", "i/o timeout", "no route to host", "reset"}
 	text := func(kind string, i int) string {
 		return fmt.Sprintf("query to 10.0.0.1:53: read udp 10.0.0.9:%d->10.0.0.1:53: %s after %dms",
