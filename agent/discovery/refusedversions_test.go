@@ -14,7 +14,8 @@ import (
 	"outrider.org/outrider/agent/resource"
 )
 
-// refusedEdits are edits whose resources of some types an old version of Envoy refuses.
+// refusedEdits are edits of mesh files. An old version of Envoy refuses their resources of some
+// types.
 var refusedEdits = []struct {
 	name, file, text string
 	types            string // types of the refused resources

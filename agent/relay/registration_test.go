@@ -47,7 +47,8 @@ func TestRegistration_IsRenewedAfterAFailedReload(t *testing.T) {
 	}
 
 	third, above := subscribe()
-	old.end(nil) // the session that opened its stream last continues, so no session reconnects
+	// third opened its stream last: it remains the registered session, and old must not reconnect
+	old.end(nil)
 	<-renewed.ended
 	third.send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdsresource.ListenerType})
 	above.expect(xdsresource.ListenerType)

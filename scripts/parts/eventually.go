@@ -5,8 +5,12 @@ import (
 	"time"
 )
 
-// pollPause is the pause between two calls of a condition.
-const pollPause = 5 * time.Millisecond
+// The pause between two calls of a condition is twice as long as the call, so that conditions that
+// run programs leave the processor to what they wait for, and between these limits.
+const (
+	leastPause = 5 * time.Millisecond
+	mostPause  = 500 * time.Millisecond
+)
 
 // Eventually polls until holds returns true, and fails the test if that takes longer than limit.
 func Eventually(t testing.TB, limit time.Duration, what string, holds func() bool) {
@@ -29,12 +33,18 @@ func EventuallySees(t testing.TB, limit time.Duration, what string,
 
 // Poll polls until holds returns true, for at most limit, and reports whether it has returned true.
 func Poll(limit time.Duration, holds func() bool) bool {
-	for deadline := time.Now().Add(limit); !holds(); time.Sleep(pollPause) {
-		if time.Now().After(deadline) {
+	deadline := time.Now().Add(limit)
+	for {
+		start := time.Now()
+		if holds() {
+			return true
+		}
+		end := time.Now()
+		if end.After(deadline) {
 			return false
 		}
+		time.Sleep(min(max(2*end.Sub(start), leastPause), mostPause))
 	}
-	return true
 }
 
 // RepeatFor calls look periodically for a duration. Use it to check that an event does not happen
