@@ -211,7 +211,8 @@ func (s *Supervisor) ReplaceSpec(ctx context.Context, spec *Spec) (differs bool,
 	return a.differs, a.err
 }
 
-// RecordAdjustedSpec records that an epoch was adjusted to the command line of a spec.
+// RecordAdjustedSpec records that the log levels of a running epoch were set to those in the command
+// line of a spec.
 func (s *Supervisor) RecordAdjustedSpec(ctx context.Context, id string, spec *Spec) error {
 	return s.call(ctx, func(c call) trigger { return tuned{c, id, spec} }).err
 }

@@ -118,9 +118,10 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 	return []object.Key{key}
 }
 
-// withoutMentioned removes the policies that unreadable documents mention from the last good
-// versions. A mention without a name removes any remaining policy of its kind. ok is false if an
-// unreadable document mentions a policy that is neither last good nor read from the same document.
+// withoutMentioned returns the last good versions without the policies that unreadable documents
+// mention. A mention without a name removes one of the policies of its kind that are left. ok is
+// false if a document mentions a policy that is not in lastGood, and that is not among the objects
+// which were read from this document.
 func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Object, ok bool) {
 	rest = slices.Clone(lastGood)
 	var unnamed []object.Key
