@@ -17,7 +17,7 @@ type Request struct {
 	Template *File  // a user's text/template of a bootstrap; nil = none
 	Upstream []byte // the upstream server's bootstrap (protobuf); nil = none
 	Override *File  // merged into the result; nil = none
-	// Secret reports that the result is secret: it is not written to a Cache.
+	// Secret reports that the result is secret: it is not written to a CachePath.
 	Secret bool `json:"-"`
 }
 

@@ -38,8 +38,8 @@ type Builder struct {
 	ProcessSettings func(ctx context.Context, c *config.Config, node config.Node) ProcessSettings
 	// FetchUpstreamBootstrap fetches, for a node (JSON), the bootstrap (protobuf) that the upstream
 	// server provides. If the server is unreachable, it may return the bootstrap of an earlier
-	// request. accepted must be called once Envoy uses the bootstrap. Upstream is nil in a process
-	// without a connection to the server.
+	// request. accepted must be called once Envoy uses the bootstrap. FetchUpstreamBootstrap is nil
+	// in a process without a connection to the server.
 	FetchUpstreamBootstrap func(ctx context.Context, c *config.Config, node []byte,
 		use func(content []byte) error) (accepted func(), err error)
 }
@@ -63,7 +63,7 @@ func BuilderForThisHost() Builder {
 }
 
 // Blueprint describes the Envoy of a configuration, without the values that differ between epochs.
-// Make has read all its sources, so later changes of the files do not change it.
+// Build has read all its sources, so later changes of the files do not change it.
 type Blueprint struct {
 	Command envoy.CommandLine
 	// Environment has variables ("KEY=value", sorted) that the mesh configuration adds to Envoy's.

@@ -21,8 +21,8 @@ type CheckOptions struct {
 	Runner        envoy.Runner // runs Envoy as the user and in the sandbox of a real start
 	ValidationDir string       // directory shared with Envoy; only with a Runner
 
-	// AgentUser and Envoy are the users of these processes in a real start; nil: their access to
-	// files is not checked.
+	// AgentUser and EnvoyUser are the users of these processes in a real start; nil: their access
+	// to files is not checked.
 	AgentUser, EnvoyUser *UserAccess
 }
 

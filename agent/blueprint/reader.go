@@ -115,8 +115,8 @@ func (r *UserAccess) ReadDenialReason(path string) string {
 	return r.explain(path, found, false)
 }
 
-// OpenFileDenialReason is like Denied for a file that the agent has opened. It also refuses if the
-// access is unknown, or if the path now leads to another file.
+// OpenFileDenialReason is like ReadDenialReason for a file that the agent has opened. It also
+// refuses if the access is unknown, or if the path now leads to another file.
 func (r *UserAccess) OpenFileDenialReason(file *os.File) string {
 	if r.uid == 0 {
 		return ""

@@ -46,16 +46,16 @@ type ControllerOptions struct {
 // A Controller sends the agent's settings to outrider-capture: once Envoy is live, and again after
 // each loss of the connection. It sends them before Envoy is live if they close inbound
 // connections, or if outrider-capture still rejects connections because of earlier settings. During
-// a requested drain, and after Leave, it withdraws the rules. Only Stop ends the rejection of
-// inbound connections.
+// a requested drain, and after EndInterception, it withdraws the rules. Only Stop ends the
+// rejection of inbound connections.
 type Controller struct {
 	ControllerOptions
 	lifecycle.Readiness
-	wake chan struct{} // receives after Leave
+	wake chan struct{} // receives after EndInterception
 
 	mu      sync.Mutex
 	drain   time.Time // inbound connections are captured until then; zero: Envoy does not drain
-	stop    time.Time // inbound connections are captured until then after Leave
+	stop    time.Time // inbound connections are captured until then after EndInterception
 	client  *Client   // nil: not connected
 	status  Status
 	known   bool // status came from outrider-capture, or it certainly does not run

@@ -112,7 +112,7 @@ xds.socket = "/s"`)
 	}
 }
 
-// Load accepts the output of Show and returns the same configuration.
+// Load accepts the output of TOMLWithSources and returns the same configuration.
 func TestShowLoadsAgain(t *testing.T) {
 	loaded := of(t, `
 [node]

@@ -125,8 +125,8 @@ const (
 )
 
 // LoadDiscoveryd reads and checks a configuration of outrider-discoveryd. Options.Path defaults to
-// Directory/discoveryd.toml. Drop-ins of NAME.toml are in NAME.d beside it. An error is of type
-// Errors and lists all problems.
+// ConfigDirectory/discoveryd.toml. Drop-ins of NAME.toml are in NAME.d beside it. An error is of
+// type Errors and lists all problems.
 func LoadDiscoveryd(options Options) (*DiscoverydLoaded, error) {
 	layout, p := options.discoverydLayout()
 	if p != nil {

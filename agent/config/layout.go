@@ -63,7 +63,7 @@ func checkInstance(name string) *Error {
 }
 
 // ForFile returns options that load another main file. If the file belongs to an instance in
-// Directory, the options select that instance with its drop-ins and directories.
+// ConfigDirectory, the options select that instance with its drop-ins and directories.
 func (o Options) ForFile(file string) Options {
 	o.Path = file
 	absolute, err := filepath.Abs(file)

@@ -17,10 +17,10 @@ import (
 // Options select the configuration to load and describe where it will run.
 type Options struct {
 	// Path is the main file; its drop-ins are in conf.d beside it. If Path is empty, Instance
-	// selects the file, or Directory/outrider.toml is used.
+	// selects the file, or ConfigDirectory/outrider.toml is used.
 	Path string
-	// Instance selects Directory/NAME.toml and Directory/NAME.conf.d, and directories of its own
-	// for runtime, state and mesh files. If Path is set, only the name is validated.
+	// Instance selects ConfigDirectory/NAME.toml and ConfigDirectory/NAME.conf.d, and directories
+	// of its own for runtime, state and mesh files. If Path is set, only the name is validated.
 	Instance string
 	// ConfigDirectory holds the configuration; "" = /etc/outrider.
 	ConfigDirectory string

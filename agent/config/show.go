@@ -17,7 +17,7 @@ func (k key) text() string {
 // defaultText returns the default in its preferred spelling.
 func (k key) defaultText() string { return cmp.Or(k.spelled, render(k.value)) }
 
-// originColumn is the column at which Show writes the origin of a value.
+// originColumn is the column at which TOMLWithSources writes the origin of a value.
 const originColumn = 48
 
 // TOMLWithSources returns the effective configuration as TOML, each value with its origin: file and
@@ -25,7 +25,7 @@ const originColumn = 48
 // readers of the configuration files may see it.
 func (l *Loaded) TOMLWithSources() string { return l.show(false) }
 
-// RedactedTOMLWithSources is like Show but redacts secrets.
+// RedactedTOMLWithSources is like TOMLWithSources but redacts secrets.
 func (l *Loaded) RedactedTOMLWithSources() string { return l.show(true) }
 
 func (l *Loaded) show(everyone bool) string {

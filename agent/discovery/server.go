@@ -50,7 +50,7 @@ type Server struct {
 	// the proxies' Envoy is newer than the linked API; see filterCheck
 	newer    atomic.Bool
 	nacked   chan struct{} // receives after a change of a feed's refusals
-	accepted accepted      // batches that Accept received and no push has applied yet
+	accepted accepted      // updates that AcceptUpdate received and no push has applied yet
 	received chan struct{} // receives after a change of accepted
 
 	newestStream atomic.Uint64 // newest stream that accepted resources

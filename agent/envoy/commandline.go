@@ -13,7 +13,7 @@ type CommandLine struct {
 	ConfigFile   string // -c; the file's extension selects JSON or YAML
 	RestartEpoch int    // --restart-epoch
 	// EpochNumber is Outrider's epoch number, which is in every log line. It is independent of
-	// Epoch.
+	// RestartEpoch.
 	EpochNumber int
 
 	// HotRestart makes the epoch take over the sockets of its parent and pass them to its child.

@@ -34,7 +34,7 @@ type KeeperLinkOptions struct {
 	Dialer     keeper.Dialer
 	Logger     *slog.Logger
 	EnvoyLog   *slog.Logger // for Envoy's log lines
-	ForwardLog bool         // argument of Configure
+	ForwardLog bool         // argument of SetLogForwarding
 }
 
 // NewKeeperLink returns a KeeperLink that is not connected yet.
@@ -61,7 +61,7 @@ const (
 const figuresAge = time.Second
 
 // Connect connects for the first time. While the keeper serves another agent, which may be ending,
-// Open retries for keeperPatience.
+// Connect retries for keeperPatience.
 func (l *KeeperLink) Connect(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()

@@ -10,7 +10,7 @@ import (
 	"outrider.org/outrider/agent/config"
 )
 
-// Options configures a Supervisor. Admin, Board and Config are required. The functions may be
+// Options configures a Supervisor. Admin, Conditions and Config are required. The functions may be
 // called concurrently.
 type Options struct {
 	// Admin returns a client for an address that Spec.AdminAddress returned. It must not connect

@@ -62,7 +62,7 @@ type Request struct {
 	IfChanged bool   // do nothing if a live epoch has the same hash
 	// AbortEpochs names draining epochs that may be killed, which cuts the connections of their
 	// clients, so that the request need not wait. They are killed after Envoy has accepted the
-	// configuration (Validation), and only if Abort names all draining epochs.
+	// configuration (ValidateCommand), and only if AbortEpochs names all draining epochs.
 	AbortEpochs []int
 
 	// OnWait, if not nil, is called when the request starts to wait, and whenever the reason or the

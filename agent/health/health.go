@@ -3,7 +3,7 @@
 //
 // Envoy is part of the workload: before it is ready for the first time, probes do not run and
 // nothing is reported; later, each check fails unless it is ready. A drain makes the workload
-// unhealthy at once, and so does Leave.
+// unhealthy at once, and so does MarkLeaving.
 package health
 
 import (
@@ -76,7 +76,7 @@ type Checker struct {
 	mu       sync.Mutex
 	settings Settings
 	status   Status
-	leaving  string // argument of Leave; "": Leave was not called
+	leaving  string // argument of MarkLeaving; "": MarkLeaving was not called
 }
 
 // conditionUnhealthy is active while the workload is unhealthy for a reason other than a request,
@@ -123,14 +123,14 @@ func (c *Checker) Configure(s Settings) {
 	c.again()
 }
 
-// Reasons of Leave.
+// Reasons of MarkLeaving.
 const (
 	ReasonStopping    = "the proxy is stopping"
 	ReasonLeavingMesh = "the host leaves the mesh"
 )
 
-// MarkLeaving makes the workload unhealthy: for ReasonLeavingMesh until Return is called, for
-// ReasonStopping permanently.
+// MarkLeaving makes the workload unhealthy: for ReasonLeavingMesh until CancelLeaving is called,
+// for ReasonStopping permanently.
 func (c *Checker) MarkLeaving(reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -144,7 +144,7 @@ func (c *Checker) MarkLeaving(reason string) {
 	c.again()
 }
 
-// CancelLeaving reverts Leave(ReasonLeavingMesh): checks determine the state again.
+// CancelLeaving reverts MarkLeaving(ReasonLeavingMesh): checks determine the state again.
 func (c *Checker) CancelLeaving() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -248,8 +248,8 @@ func TestHealth_TimeoutAndConfigure(t *testing.T) {
 	})
 }
 
-// Leave lasts until Return. New settings in between report nothing, because the control plane would
-// send traffic to the workload again.
+// MarkLeaving lasts until CancelLeaving. New settings in between report nothing, because the
+// control plane would send traffic to the workload again.
 func TestHealth_LeaveLastsUntilReturn(t *testing.T) {
 	s := unit()
 	s.InitialDelay, s.SuccessThreshold = 0, 1

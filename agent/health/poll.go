@@ -75,7 +75,7 @@ func (c *Checker) reached(ctx context.Context, state State, why error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	// the settings have changed since the check, or Leave was called
+	// the settings have changed since the check, or MarkLeaving was called
 	case ctx.Err() != nil || c.leaving != "":
 	case state == StateHealthy:
 		c.set(StateHealthy, "")

@@ -75,8 +75,9 @@ func (i Istiod) roots(trusted []*x509.Certificate) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// clientCertificate returns the certificate and key in ProvCertDir or, with Workload, current. It
-// returns an error if they are not valid, and nil without an error if neither is configured.
+// clientCertificate returns the certificate and key in ProvCertDir or, with UseWorkloadCertificate,
+// current. It returns an error if they are not valid, and nil without an error if neither is
+// configured.
 func (i Istiod) clientCertificate(current *pki.Pair) (*tls.Certificate, error) {
 	switch {
 	case i.Plaintext, i.ProvCertDir == "" && (!i.UseWorkloadCertificate || current == nil):

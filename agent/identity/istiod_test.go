@@ -69,7 +69,8 @@ func TestIstiod_Issues(t *testing.T) {
 		if _, err := issue(i); err != nil {
 			t.Errorf("%s, mutual TLS: %v", kind, err)
 		}
-		// The token has expired: the current certificate authenticates instead, with Workload only.
+		// The token has expired: the current certificate authenticates instead, with
+		// UseWorkloadCertificate only.
 		i = clientOf(t, a, t.TempDir(), -time.Hour)
 		for _, i.UseWorkloadCertificate = range []bool{false, true} {
 			ctx, cancel := context.WithTimeout(t.Context(), deadline)

@@ -25,7 +25,7 @@ const recheckInterval = time.Minute
 // names are paths.
 const maxRequested = 1000
 
-// Options of a Manager. Now, Logger and Denied may be nil.
+// Options of a Manager. Now, Logger and EnvoyDenialReason may be nil.
 type Options struct {
 	Settings   Settings
 	Watcher    Watcher // watches the files of all secrets; Manager.Run runs it

@@ -1,5 +1,5 @@
 // Package jwks fetches the key sets (JWKS) with which proxies verify tokens. Run fetches them in
-// the background, and Keys returns the last valid version. Each key set is fetched again every 20
+// the background, and KeySet returns the last valid version. Each key set is fetched again every 20
 // minutes. If that fails, the last valid version stays in use, also after a restart (Options.File).
 package jwks
 
@@ -80,12 +80,12 @@ type Options struct {
 	Logger     *slog.Logger        // nil: nothing is logged
 }
 
-// Fetcher fetches the key sets that Require names. Its methods may be called concurrently.
+// Fetcher fetches the key sets that SetSources names. Its methods may be called concurrently.
 type Fetcher struct {
 	lifecycle.Readiness
 	options  Options
 	client   func() *http.Client
-	required chan struct{} // signals that Require was called
+	required chan struct{} // signals that SetSources was called
 	changed  chan struct{}
 
 	// The following fields are used by Run only.
@@ -98,7 +98,7 @@ type Fetcher struct {
 	mu      sync.Mutex // guards the following fields
 	entries map[Source]*entry
 	omitted []Source // sources beyond maxSources, which are not fetched
-	known   bool     // Require was called
+	known   bool     // SetSources was called
 }
 
 // entry is the key set of a source. Only Run writes it, except required, timeout and due.
@@ -144,7 +144,7 @@ func New(options Options) *Fetcher {
 // Name returns the name of this component.
 func (f *Fetcher) Name() string { return "jwks" }
 
-// Changed returns a channel that receives a value after a result of Keys has changed.
+// Changed returns a channel that receives a value after a result of KeySet has changed.
 func (f *Fetcher) Changed() <-chan struct{} { return f.changed }
 
 // KeySet returns the last good key set of a source, "" if there is none.

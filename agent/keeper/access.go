@@ -17,8 +17,8 @@ const (
 	// maxChecks bounds the concurrent checks, including those that wait for an unresponsive file
 	// system.
 	maxChecks = 16
-	// maxRequests bounds the concurrent Access calls of a client, so that MaxCalls has room for
-	// other calls.
+	// maxRequests bounds the concurrent CheckAccess calls of a client, so that MaxCalls has room
+	// for other calls.
 	maxRequests = 8
 )
 

@@ -11,7 +11,7 @@ import (
 
 // child is an Envoy. The lock of the server guards its fields.
 type child struct {
-	process Process // without the fields that view and Measure set
+	process Process // without the fields that view and MeasureProcesses set
 	pipe    *logPipe
 	standIn *standIn // answers for the dead parent of process; nil = none
 }

@@ -24,7 +24,7 @@ type Client struct {
 	out      chan Event
 	wait     sync.WaitGroup
 	measured measurement
-	checks   chan struct{} // holds one element per Access in progress
+	checks   chan struct{} // holds one element per CheckAccess in progress
 }
 
 // Dial connects the agent to the keeper that listens on a socket. One agent may be connected at a
@@ -145,7 +145,7 @@ func (c *Client) Processes(ctx context.Context) ([]Process, error) {
 	return c.list(ctx, operationList)
 }
 
-// measureTimeout bounds one measurement, which concurrent callers of Measure share.
+// measureTimeout bounds one measurement, which concurrent callers of MeasureProcesses share.
 const measureTimeout = 10 * time.Second
 
 // MeasureProcesses is like Processes, and adds memory and connections of the living Envoys.

@@ -100,13 +100,13 @@ type Process struct {
 	ParentedByKeeper bool             `json:"rescued,omitempty"`
 	OwnListeners     []netip.AddrPort `json:"own,omitempty"` // as in StartSpec
 
-	// MemoryBytes is the resident size. Like the following fields, it is set by Measure only, and
-	// only while the process lives.
+	// MemoryBytes is the resident size. Like the following fields, it is set by MeasureProcesses
+	// only, and only while the process lives.
 	MemoryBytes uint64 `json:"memory_bytes,omitempty"`
 	// TCPConnections counts established TCP connections, including upstream and admin ones.
 	TCPConnections uint64 `json:"connections,omitempty"`
-	// ClientConnections counts connections of clients, TCP or Unix, without those of Own. It is the
-	// number that users see and that a reload or a stop waits for.
+	// ClientConnections counts connections of clients, TCP or Unix, without those of OwnListeners.
+	// It is the number that users see and that a reload or a stop waits for.
 	ClientConnections uint64 `json:"downstream,omitempty"`
 	// HasListeners reports whether the process has an open socket of a TCP or UDP listener.
 	HasListeners bool `json:"listening,omitempty"`

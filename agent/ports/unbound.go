@@ -42,7 +42,7 @@ type UnboundOptions struct {
 	// them.
 	ResendListeners func(ctx context.Context, stream uint64, names []string)
 	// LiveEnvoy returns the PID of the live Envoy. Epochs returns a channel that is closed when the
-	// result of Live may have changed.
+	// result of LiveEnvoy may have changed.
 	LiveEnvoy     func() (pid int, live bool)
 	EpochsChanged func() <-chan struct{}
 	Conditions    *condition.Registry

@@ -105,7 +105,7 @@ type Server struct {
 	latest   *session // session that opened its upstream stream last; nil after its end
 	// EndOlderStreams was called, so only the session latest may reconnect
 	leaving   bool
-	announced map[string]*rpcstatus.Status // errors in announced requests, by type; see Announce
+	announced map[string]*rpcstatus.Status // errors in announced requests, by type; see AnnounceToUpstream
 	shown     Status
 	away      away // current text of conditionAway
 	unused    map[string]UnusedAddress

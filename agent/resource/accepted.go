@@ -36,8 +36,8 @@ type RefusedVersion struct {
 	// number of retries, in which the refused version is sent to the refusing clients again
 	Retries int `json:"-"`
 	// OfferToNewClients reports whether new clients receive the refused version rather than the
-	// last accepted one: another client has accepted it, Local is set, or RetryRefused sends it
-	// again.
+	// last accepted one: another client has accepted it, LocalCause is set, or RetryRefused sends
+	// it again.
 	OfferToNewClients bool `json:"-"`
 	// Retrying reports whether RetryRefused has sent the version again and no client has answered
 	// it yet.
@@ -271,7 +271,7 @@ func (f *Feed) reconcile(e *edit, key Key) {
 
 // Refuse records that a client refused resources, and returns the resulting snapshot. A refusal has
 // no effect unless it is about the newest version of a resource. If the client's Envoy drains,
-// refused listeners count as Local.
+// refused listeners count as LocalCause.
 func (f *Feed) Refuse(client Client, nacks ...Nack) *Snapshot {
 	f.mu.Lock()
 	e := f.edit()

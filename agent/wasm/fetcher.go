@@ -75,7 +75,7 @@ type Fetcher struct {
 	// its context.
 	fetches  singleflight.Group
 	files    *watch.Notifier // watches the files that are modules
-	required chan struct{}   // Require or Reread has changed the entries
+	required chan struct{}   // SetSources or RereadFiles has changed the entries
 	changed  chan struct{}
 
 	// Used only by Run's goroutine.
@@ -267,7 +267,7 @@ func (f *Fetcher) finish(r result) {
 	defer f.mu.Unlock()
 	e := f.entries[r.from]
 	if e == nil || !e.busy {
-		return // Require has dropped the source meanwhile
+		return // SetSources has dropped the source meanwhile
 	}
 	total := len(r.code)
 	for _, other := range f.entries {

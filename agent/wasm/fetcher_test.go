@@ -236,7 +236,8 @@ func TestFetcher_RestartNeedsNoServer(t *testing.T) {
 }
 
 // TestFetcher_ChangedFileCounts: a module file that is rewritten or replaced is read again without
-// a call of Reread. While the file is incomplete, invalid or missing, its previous module is used.
+// a call of RereadFiles. While the file is incomplete, invalid or missing, its previous module is
+// used.
 func TestFetcher_ChangedFileCounts(t *testing.T) {
 	r := newRig(t)
 	folder := t.TempDir()

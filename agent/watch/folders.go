@@ -141,8 +141,8 @@ func (f *folders) warn(path string, err error) {
 	}
 }
 
-// warnIncomplete logs, once for each path of Set, that a scan did not examine everything below the
-// path.
+// warnIncomplete logs, once for each path of SetPaths, that a scan did not examine everything below
+// the path.
 func (f *folders) warnIncomplete(path string) {
 	if f.first(path + "/...") {
 		f.logger.Warn("too many files, folders or links below watched path, missing some changes",

@@ -2,9 +2,9 @@ package watch
 
 import "os"
 
-// job is one examination of a root, a path of Set. It scans the root, or only reads the files that
-// were written. It runs in a goroutine of its own without holding the Watcher's lock, because a
-// file system may not respond.
+// job is one examination of a root, a path of SetPaths. It scans the root, or only reads the files
+// that were written. It runs in a goroutine of its own without holding the Watcher's lock, because
+// a file system may not respond.
 type job struct {
 	root    *root
 	scan    bool
@@ -31,7 +31,7 @@ type reading struct {
 	polled bool // inotify cannot watch the file
 }
 
-// begin creates the next job of a root, a path of Set. The caller must hold the lock of the
+// begin creates the next job of a root, a path of SetPaths. The caller must hold the lock of the
 // Watcher.
 func (r *root) begin() *job {
 	j := &job{root: r, scan: r.stale, access: r.access, done: make(chan struct{})}
@@ -139,7 +139,7 @@ func (t *tree) apply(j *job, found result) {
 			r.polled = r.polled || at.polled
 		}
 		if t.roots[r.key] != r {
-			continue // Set has removed the path since the job began
+			continue // SetPaths has removed the path since the job began
 		}
 		if t.compare(e); e.path == "" && e.name != r.name && e.current == e.reported {
 			delete(r.entries, e.name)

@@ -15,7 +15,7 @@ func TestReplacedFolder_IsMetOnAnotherPathFirst(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		put  bool // another folder takes the place of the watched one immediately
-		// what makes the watcher examine the other path: a call of Set, or the event of a link
+		// what makes the watcher examine the other path: a call of SetPaths, or the event of a link
 		via string
 	}{
 		{"put, Set", true, "set"},

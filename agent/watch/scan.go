@@ -18,12 +18,13 @@ import (
 // ELOOP.
 const maxLinks = 40
 
-// maxSteps bounds the work of one scan of a path of Set: the number of entries in its directories,
-// including ignored ones, plus the number of components in the paths to which links lead.
+// maxSteps bounds the work of one scan of a path of SetPaths: the number of entries in its
+// directories, including ignored ones, plus the number of components in the paths to which links
+// lead.
 const maxSteps = 200_000
 
-// scan is the result of scanning a root, a path of Set: what is on the path and below it. All paths
-// in it are free of symbolic links.
+// scan is the result of scanning a root, a path of SetPaths: what is on the path and below it. All
+// paths in it are free of symbolic links.
 type scan struct {
 	end string // path to which the root leads; "": the root does not exist
 	// a folder on the root's path cannot be searched, so it is unknown whether the root exists
@@ -40,9 +41,9 @@ type node struct {
 	listed  bool // a folder whose files are selected
 }
 
-// scanner scans a root, a path of Set. It watches each folder before it lists the folder, so that
-// every later change causes an event. It lists each folder once; folders that are reached without a
-// link come first.
+// scanner scans a root, a path of SetPaths. It watches each folder before it lists the folder, so
+// that every later change causes an event. It lists each folder once; folders that are reached
+// without a link come first.
 type scanner struct {
 	scan
 	root    *root

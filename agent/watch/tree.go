@@ -17,16 +17,16 @@ type tree struct {
 	suffixes []string
 	unread   bool // see Options.ReportWithoutReading
 	folders  *folders
-	roots    map[string]*root    // by path, in the form passed to Set
+	roots    map[string]*root    // by path, in the form passed to SetPaths
 	pending  map[*entry]struct{} // entries that have changed and were not delivered yet
 	changed  bool                // a file's content has changed since the flag was reset
 	reads    int                 // number of files read so far, for tests
 }
 
-// root is one path of Set, with everything that was found below it. Only its job changes entries,
-// and may therefore read them without holding the lock.
+// root is one path of SetPaths, with everything that was found below it. Only its job changes
+// entries, and may therefore read them without holding the lock.
 type root struct {
-	key        string // the path in the form passed to Set
+	key        string // the path in the form passed to SetPaths
 	name, path string // name under which the path is reported, and its absolute path
 	recursive  bool
 	suffixes   []string
@@ -49,7 +49,7 @@ type entry struct {
 	name  string // name under which Changes reports it
 	path  string // path without symbolic links; "": the name leads to no file
 	stamp stamp
-	// content that was read last; content that was delivered last, or read by Set
+	// content that was read last; content that was delivered last, or read by SetPaths
 	current, reported content
 }
 
@@ -163,7 +163,7 @@ func (t *tree) mounted(points []string) (concerns bool) {
 	return concerns
 }
 
-// due reports whether a path of Set must be scanned.
+// due reports whether a path of SetPaths must be scanned.
 func (t *tree) due() bool {
 	for _, r := range t.roots {
 		if r.due() {
@@ -175,8 +175,8 @@ func (t *tree) due() bool {
 
 func (r *root) due() bool { return r.job == nil && (r.stale || len(r.written) > 0) }
 
-// polled reports whether a path of Set must be polled. If due is set, the next scan includes all
-// paths that must be polled.
+// polled reports whether a path of SetPaths must be polled. If due is set, the next scan includes
+// all paths that must be polled.
 func (t *tree) polled(due bool) (polled bool) {
 	for _, r := range t.roots {
 		if r.polled && r.job == nil {
@@ -196,7 +196,7 @@ func (t *tree) compare(e *entry) {
 	}
 }
 
-// sweep ends the watches that are not needed for any path of Set, unless a job is running.
+// sweep ends the watches that are not needed for any path of SetPaths, unless a job is running.
 func (t *tree) sweep() {
 	needed := map[string]bool{}
 	for _, r := range t.roots {
@@ -225,7 +225,7 @@ func (t *tree) batch() batch {
 		b.names = append(b.names, e.name)
 	}
 	slices.Sort(b.names)
-	b.names = slices.Compact(b.names) // two paths of Set may contain the same file
+	b.names = slices.Compact(b.names) // two paths of SetPaths may contain the same file
 	return b
 }
 
@@ -233,7 +233,7 @@ func (t *tree) batch() batch {
 func (t *tree) delivered(b batch) {
 	for e, state := range b.state {
 		e.reported = state
-		if _, pending := t.pending[e]; pending { // Set may have removed e since
+		if _, pending := t.pending[e]; pending { // SetPaths may have removed e since
 			t.compare(e)
 		}
 	}

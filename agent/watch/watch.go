@@ -46,8 +46,8 @@ const (
 	pollFactor   = 100
 )
 
-// scanWait is the maximum time for which Set and the loop wait for a scan. If the first scan of a
-// path takes longer, all files that it finds are reported as changed.
+// scanWait is the maximum time for which SetPaths and the loop wait for a scan. If the first scan
+// of a path takes longer, all files that it finds are reported as changed.
 const scanWait = time.Second
 
 // restFactor bounds the share of time spent on scans while many files change: each scan is followed
@@ -115,17 +115,17 @@ func (w *Watcher) SetDelays(delays Delays) { w.delays.Store(&delays) }
 
 // SetPaths replaces the watched paths. A path is a file or a directory and need not exist. A
 // directory stands for the files in it; with "/..." appended, also for those in its
-// sub-directories. Later changes are differences from the content during Set, or, for a path that
-// was watched before, from the content then. A caller that reads the files after Set misses no
-// change, unless a change is undone before it is delivered. Set waits at most a second for slow
-// file systems.
+// sub-directories. Later changes are differences from the content during SetPaths, or, for a path
+// that was watched before, from the content then. A caller that reads the files after SetPaths
+// misses no change, unless a change is undone before it is delivered. SetPaths waits at most a
+// second for slow file systems.
 func (w *Watcher) SetPaths(paths []string) error {
 	w.mu.Lock()
 	roots, err := w.tree.set(paths)
 	jobs := w.begin(roots)
 	for _, r := range roots {
 		if r.job != nil && !r.baseline && !r.job.late && !slices.Contains(jobs, r.job) {
-			jobs = append(jobs, r.job) // a concurrent call of Set began this job
+			jobs = append(jobs, r.job) // a concurrent call of SetPaths began this job
 		}
 	}
 	w.mu.Unlock()
@@ -134,7 +134,7 @@ func (w *Watcher) SetPaths(paths []string) error {
 	return err
 }
 
-// begin starts the jobs of those paths of Set that must be examined. The caller must hold mu.
+// begin starts the jobs of those paths of SetPaths that must be examined. The caller must hold mu.
 func (w *Watcher) begin(roots []*root) (jobs []*job) {
 	for _, r := range roots {
 		if r.due() {
@@ -184,16 +184,18 @@ func (w *Watcher) signal() {
 	}
 }
 
-// Changes delivers the names of changed files, sorted. The name of a file that was passed to Set is
-// the name that was passed; the name of a file in a directory begins with the directory's path. If
-// a directory passed to Set appears or disappears, its path is delivered. Changes that are not
-// received are merged with later ones. A change that is undone before it is received is dropped.
+// Changes delivers the names of changed files, sorted. The name of a file that was passed to
+// SetPaths is the name that was passed; the name of a file in a directory begins with the
+// directory's path. If a directory passed to SetPaths appears or disappears, its path is delivered.
+// Changes that are not received are merged with later ones. A change that is undone before it is
+// received is dropped.
 func (w *Watcher) Changes() <-chan []string { return w.changes }
 
 // Name returns the name of this component in logs and errors.
 func (w *Watcher) Name() string { return "watch" }
 
-// Run watches until ctx ends, and then returns nil. It also reports changes between Set and Run.
+// Run watches until ctx ends, and then returns nil. It also reports changes between SetPaths and
+// Run.
 func (w *Watcher) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var reading sync.WaitGroup

@@ -40,8 +40,8 @@ func soakResource(typeURL string, i int, version string) *resource.Resource {
 }
 
 // TestStreams_Soak changes, removes and adds resources, while clients subscribe, unsubscribe,
-// refuse, read slowly, disconnect and reconnect, and while Status and Retry are called. At the end
-// each client must have the last version of all resources to which it subscribes.
+// refuse, read slowly, disconnect and reconnect, and while Status and ResendResources are called.
+// At the end each client must have the last version of all resources to which it subscribes.
 func TestStreams_Soak(t *testing.T) {
 	t.Parallel()
 	feed, socket := resource.NewFeed(), socketPath(t)

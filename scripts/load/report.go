@@ -11,11 +11,11 @@ import (
 	"time"
 )
 
-// Report is the result of a run. Total, Lost, Reuse and Seconds are about HTTP; tcp appears in
+// Report is the result of a run. Total, Lost, ReuseEOFs and Seconds are about HTTP; tcp appears in
 // Classes only. Times are nanoseconds in JSON.
 type Report struct {
 	Total     int           `json:"total"`
-	Lost      int           `json:"lost"`  // not answered correctly, without Reuse
+	Lost      int           `json:"lost"`  // not answered correctly, without ReuseEOFs
 	ReuseEOFs int           `json:"reuse"` // see OutcomeReuseEOF
 	Duration  time.Duration `json:"duration"`
 	// Stall is the maximum delay that the generator itself caused: the noise of the latencies.

@@ -282,8 +282,8 @@ func (r Record) Object(namespace string,
 	if err := protojson.Unmarshal(r.Spec, spec); err != nil {
 		return nil, fmt.Errorf("decode the spec: %w", err)
 	}
-	// Records of older agents do not contain Named. Their objects probably have no namespace of
-	// their own if they are in the default one.
+	// Records of older agents do not contain NamesNamespace. Their objects probably have no
+	// namespace of their own if they are in the default one.
 	defaulted := r.Namespace == namespace
 	if r.NamesNamespace != nil {
 		defaulted = !*r.NamesNamespace

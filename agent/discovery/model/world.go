@@ -1,5 +1,5 @@
 // Package model indexes the objects of the mesh and combines them to services, DestinationRules,
-// routing and gateways. World.Apply reports which hosts and gateways a change of objects affects.
+// routing and gateways. Mesh.Apply reports which hosts and gateways a change of objects affects.
 package model
 
 import (

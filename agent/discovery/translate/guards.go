@@ -18,7 +18,7 @@ import (
 // SecurityFilters holds the filters of a proxy that allow or deny incoming requests and
 // connections, their origins, and the proxy's extensions. The zero value allows everything.
 type SecurityFilters struct {
-	// Filters of requests precede those for routing: External, JWTFilters, Requests.
+	// Filters of requests precede those for routing: ExtAuthzHTTP, JWTAuthn, RBACHTTP.
 	ExtAuthzHTTP []*hcmv3.HttpFilter // external authorizers
 	JWTAuthn     []*hcmv3.HttpFilter // verification of tokens
 	RBACHTTP     []*hcmv3.HttpFilter // AuthorizationPolicies

@@ -224,7 +224,7 @@ func (h *Host) GetStatus() string {
 	return out
 }
 
-// MustServe fails the test unless Get returns status code 200.
+// MustServe fails the test unless GetStatus returns status code 200.
 func (h *Host) MustServe() {
 	h.t.Helper()
 	if got := h.GetStatus(); got != "200" {

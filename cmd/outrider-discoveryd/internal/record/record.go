@@ -199,7 +199,7 @@ func (r *Recorder) path(name string) string { return filepath.Join(r.directory, 
 func (r *Recorder) restore(s source.Source) {
 	inputs, known := r.stored(s.Name())
 	// mu must not be held during the call of Status: Status needs the source's lock, which the
-	// source holds while it calls Accept, and Accept needs mu.
+	// source holds while it calls AcceptUpdate, and AcceptUpdate needs mu.
 	err := cmp.Or(s.Status().Err, errors.New("the source has not delivered its state yet"))
 	r.mu.Lock()
 	defer r.mu.Unlock()
