@@ -28,15 +28,15 @@ func hostOf(options config.Options) hostconflict.Host {
 
 // queryAgent requests the status of the agent in a runtime directory from its socket, which every
 // user may read. It returns false if no agent runs there.
-func queryAgent(ctx context.Context, runtimeDir string) (hostconflict.Agent, bool) {
+func queryAgent(ctx context.Context, runtimeDir string) (hostconflict.OtherAgent, bool) {
 	client := api.NewClient(filepath.Join(runtimeDir, api.SocketName))
 	defer client.Close()
 	status, err := client.Status(ctx)
 	if err != nil {
 		_, absent := errors.AsType[*api.NotRunningError](err)
-		return hostconflict.Agent{}, !absent
+		return hostconflict.OtherAgent{}, !absent
 	}
-	agent := hostconflict.Agent{Started: status.ReachableSince, Claims: status.Claims}
+	agent := hostconflict.OtherAgent{Started: status.ReachableSince, Claims: status.Claims}
 	for _, e := range status.Epochs {
 		agent.Serves = agent.Serves || e.State != api.EpochExited
 	}
@@ -86,7 +86,7 @@ func (h *hostClaims) self(loaded *config.Loaded, live bool) hostconflict.Checked
 	wants := *loaded
 	wants.Config = config.RetainRestartKeys(h.state.started, loaded.Config)
 	return hostconflict.CheckedAgent{
-		Agent: hostconflict.Agent{Started: h.presence.Since(), Serves: live,
+		OtherAgent: hostconflict.OtherAgent{Started: h.presence.Since(), Serves: live,
 			Claims: h.state.InForce().Config.Claims()},
 		Name: h.options.Instance, Config: &wants, EnvoyUID: h.link.Connection().Info().UID,
 	}
@@ -112,7 +112,7 @@ func checkConflicts(ctx context.Context, options config.Options) (hostconflict.R
 	}
 	self := hostconflict.CheckedAgent{Name: options.Instance, Config: loaded,
 		EnvoyUID: os.Geteuid()}
-	self.Agent, _ = queryAgent(ctx, loaded.Config.Paths.RuntimeDir)
+	self.OtherAgent, _ = queryAgent(ctx, loaded.Config.Paths.RuntimeDir)
 	if envoys, err := user.Lookup(loaded.Config.Envoy.User); err == nil {
 		if uid, err := strconv.Atoi(envoys.Uid); err == nil {
 			self.EnvoyUID = uid

@@ -55,7 +55,7 @@ func (b *bootstraps) request(ctx context.Context, c *config.Config, node []byte,
 	if upstream.UseWorkloadCertificate {
 		b.awaitCertificate(ctx)
 	}
-	return b.relay.Bootstrap(ctx, upstream, &parsed, start, use)
+	return b.relay.FetchBootstrap(ctx, upstream, &parsed, start, use)
 }
 
 // firstBootstrap is the bootstrap requested at the start to learn which files Envoy reads. The

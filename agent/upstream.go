@@ -87,7 +87,7 @@ func newRelay(b *base, c *config.Config, own func(uid uint32) bool, w *workloadI
 // that an earlier run received from the upstream server.
 func applyCached(server *relay.Server, node config.Node) {
 	for _, typeURL := range []string{resource.ProxyConfigType, resource.NameTableType} {
-		server.ApplyCached(node.ServiceNode(), typeURL)
+		server.ApplyCachedResources(node.ServiceNode(), typeURL)
 	}
 }
 

@@ -58,7 +58,7 @@ func annotated(t *testing.T) string {
 // ask.
 func TestConffile_FromTheAnnotatedFileToTheStub(t *testing.T) {
 	t.Parallel()
-	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{Bind: []string{
+	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{BindMounts: []string{
 		annotated(t) + ":" + annotatedPlace, shared.old(t) + ":" + oldPlace,
 		shared.new(t) + ":" + newPlace}})}
 	stub, err := os.ReadFile(filepath.Join(parts.Root(), "packaging", "outrider.toml"))

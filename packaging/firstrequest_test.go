@@ -15,7 +15,7 @@ import (
 // response, on a machine without Envoy. Purging then leaves nothing.
 func TestFirstRequest_WithThePackageAlone(t *testing.T) {
 	t.Parallel()
-	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{Bind: []string{
+	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{BindMounts: []string{
 		shared.old(t) + ":" + oldPlace, filepath.Dir(parts.Envoy(t)) + ":/opt/envoy"}})}
 	h.script("rm -f /usr/sbin/policy-rc.d /usr/local/bin/envoy /usr/bin/envoy")
 	h.saysFirstSteps(h.script(installDeb + deb(oldPlace, oldVersion)))

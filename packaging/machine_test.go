@@ -68,7 +68,7 @@ var ports = map[string]int{"outrider": 80, "outrider@edge": 8080}
 func newHost(t *testing.T, more ...string) *host {
 	t.Helper()
 	oldFolder, newFolder := shared.old(t), shared.new(t)
-	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{Bind: append(more,
+	h := &host{t: t, Machine: machine.BootForTest(t, machine.Options{BindMounts: append(more,
 		oldFolder+":"+oldPlace, newFolder+":"+newPlace, filepath.Dir(parts.Envoy(t))+
 			":/opt/envoy")})}
 	h.script(prepare)

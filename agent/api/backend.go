@@ -51,11 +51,11 @@ type Backend interface {
 	MeshOrigins(ctx context.Context) ([]MeshResourceOrigins, error)
 
 	Capture(ctx context.Context) (Capture, error)
-	CaptureExplain(ctx context.Context, request CaptureRequest) (CaptureExplanation, error)
-	// CaptureTry applies the capture rules for a limited time. CaptureConfirm applies them
-	// permanently.
-	CaptureTry(ctx context.Context, request CaptureTrial) (Capture, error)
-	CaptureConfirm(ctx context.Context) (Capture, error)
+	ExplainCapture(ctx context.Context, request CaptureRequest) (CaptureExplanation, error)
+	// StartCaptureTrial applies the capture rules for a limited time. ConfirmCaptureTrial applies
+	// them permanently.
+	StartCaptureTrial(ctx context.Context, request CaptureTrial) (Capture, error)
+	ConfirmCaptureTrial(ctx context.Context) (Capture, error)
 }
 
 // AdminResponse is a response of Envoy's admin interface.

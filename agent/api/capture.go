@@ -61,19 +61,19 @@ func (c *Client) Capture(ctx context.Context) (Capture, error) {
 	return get[Capture](ctx, c, "/capture")
 }
 
-// CaptureExplain explains a connection.
-func (c *Client) CaptureExplain(
+// ExplainCapture explains a connection.
+func (c *Client) ExplainCapture(
 	ctx context.Context, request CaptureRequest,
 ) (CaptureExplanation, error) {
 	return call[CaptureExplanation](ctx, c, http.MethodPost, "/capture/explain", request)
 }
 
-// CaptureTry starts a trial.
-func (c *Client) CaptureTry(ctx context.Context, trial CaptureTrial) (Capture, error) {
+// StartCaptureTrial starts a trial.
+func (c *Client) StartCaptureTrial(ctx context.Context, trial CaptureTrial) (Capture, error) {
 	return call[Capture](ctx, c, http.MethodPost, "/capture/try", trial)
 }
 
-// CaptureConfirm ends a trial: the rules stay in force.
-func (c *Client) CaptureConfirm(ctx context.Context) (Capture, error) {
+// ConfirmCaptureTrial ends a trial: the rules stay in force.
+func (c *Client) ConfirmCaptureTrial(ctx context.Context) (Capture, error) {
 	return call[Capture](ctx, c, http.MethodPost, "/capture/confirm", struct{}{})
 }

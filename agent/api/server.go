@@ -106,11 +106,11 @@ func (s *Server) routes() http.Handler {
 	mux.Handle("POST "+PathPrefix+"/undrain", s.change(s.undrain))
 	mux.Handle("POST "+PathPrefix+"/log-level", s.change(handle(backend.SetLogLevels)))
 	mux.Handle("GET "+PathPrefix+"/capture", read(backend.Capture))
-	mux.HandleFunc("POST "+PathPrefix+"/capture/explain", handle(backend.CaptureExplain))
-	mux.Handle("POST "+PathPrefix+"/capture/try", s.change(handle(backend.CaptureTry)))
+	mux.HandleFunc("POST "+PathPrefix+"/capture/explain", handle(backend.ExplainCapture))
+	mux.Handle("POST "+PathPrefix+"/capture/try", s.change(handle(backend.StartCaptureTrial)))
 	mux.Handle("POST "+PathPrefix+"/capture/confirm", s.change(handle(
 		func(ctx context.Context, _ struct{}) (Capture, error) {
-			return backend.CaptureConfirm(ctx)
+			return backend.ConfirmCaptureTrial(ctx)
 		})))
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
 		fail(w, &Error{Status: http.StatusNotFound,

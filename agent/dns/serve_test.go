@@ -86,11 +86,11 @@ func TestServe_CountsNoChecksOfTheHelperAsFailed(t *testing.T) {
 	r.query(".", dns.TypeTXT, check) // SERVFAIL
 	r.SetNames(meshNames())
 	r.query(".", dns.TypeTXT, check) // REFUSED
-	if got := r.Stats().Failed; got != 0 {
+	if got := r.Stats().FailedQueries; got != 0 {
 		t.Errorf("%d failed queries", got)
 	}
 	r.query("reviews.", dns.TypeAXFR)
-	if got := r.Stats().Failed; got != 1 {
+	if got := r.Stats().FailedQueries; got != 1 {
 		t.Errorf("%d failed queries after one", got)
 	}
 }
@@ -126,8 +126,8 @@ func TestServe_RefusesRemoteQueriers(t *testing.T) {
 	if m, err := exchange("tcp"); err == nil { // the connection is closed
 		t.Errorf("over TCP: %v", m)
 	}
-	if r.Stats().Refused < 2 {
-		t.Errorf("%d queries refused", r.Stats().Refused)
+	if r.Stats().RefusedQueries < 2 {
+		t.Errorf("%d queries refused", r.Stats().RefusedQueries)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 		}
 		if sent%50 == 0 { // wait, so that the small receive buffers do not overflow
 			parts.Eventually(t, time.Minute, "all are refused or forwarded", func() bool {
-				return int(r.Stats().Failed)+int(upstream.queries.Load()) >= sent
+				return int(r.Stats().FailedQueries)+int(upstream.queries.Load()) >= sent
 			})
 		}
 	}
@@ -168,7 +168,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	for range most + refused {
 		send(flooding)
 	}
-	if got := r.Stats().Failed; got != refused {
+	if got := r.Stats().FailedQueries; got != refused {
 		t.Errorf("%d of %d queries are refused, want %d", got, sent, refused)
 	}
 	for range 400 { // of closed sockets, whose user is unknown

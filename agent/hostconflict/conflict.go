@@ -16,8 +16,8 @@ import (
 
 // CheckedAgent describes the agent whose configuration is checked.
 type CheckedAgent struct {
-	Agent // with the claims (ports, sockets, base ID) of the configuration in force
-	Name  string
+	OtherAgent // with the claims (ports, sockets, base ID) of the configuration in force
+	Name       string
 
 	Config   *config.Loaded // the configuration to check
 	EnvoyUID int            // user of the Envoys; -1: unknown

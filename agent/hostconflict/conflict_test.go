@@ -20,16 +20,16 @@ const envoyUID = 990
 type street struct {
 	Host
 	t       *testing.T
-	running map[string]Agent // responses by runtime directory
+	running map[string]OtherAgent // responses by runtime directory
 	envoys  []string
 	sockets []sockdiag.Socket
 }
 
 func newStreet(t *testing.T, files map[string]string) *street {
-	s := &street{t: t, running: map[string]Agent{}}
+	s := &street{t: t, running: map[string]OtherAgent{}}
 	s.Host = Host{
 		Directory: t.TempDir(),
-		Query: func(_ context.Context, runtimeDir string) (Agent, bool) {
+		Query: func(_ context.Context, runtimeDir string) (OtherAgent, bool) {
 			a, ok := s.running[runtimeDir]
 			return a, ok
 		},
@@ -61,7 +61,7 @@ func (s *street) load(name string) *config.Loaded {
 // runs makes an instance respond with its configuration.
 func (s *street) runs(name string, serves bool, started int64) {
 	s.t.Helper()
-	s.running[config.RuntimeDir(name)] = Agent{Started: time.Unix(started, 0), Serves: serves,
+	s.running[config.RuntimeDir(name)] = OtherAgent{Started: time.Unix(started, 0), Serves: serves,
 		Claims: s.load(name).Config.Claims()}
 }
 
@@ -105,7 +105,7 @@ func TestCheck(t *testing.T) {
 					`(outrider@a.service), whose agent does not run, but whose Envoy does`},
 			nil},
 		{"it does not answer, and its file is old enough", "envoy.admin_port = 16000",
-			func(s *street, _ *CheckedAgent) { s.running["/run/outrider/a"] = Agent{} },
+			func(s *street, _ *CheckedAgent) { s.running["/run/outrider/a"] = OtherAgent{} },
 			[]string{"envoy.admin_port"}, nil},
 		{"a folder", "paths.state_dir = \"/var/lib/outrider/b\"",
 			func(s *street, _ *CheckedAgent) { s.runs("a", true, 1) },
@@ -150,7 +150,10 @@ func TestCheck(t *testing.T) {
 			func(s *street, self *CheckedAgent) { s.runs("a", false, 9); self.Serves = true },
 			[]string{"envoy.admin_port"}, nil},
 		{"broken", "nonsense = 1",
-			func(s *street, _ *CheckedAgent) { s.running["/run/outrider/a"] = Agent{} }, nil, nil},
+			func(s *street,
+				_ *CheckedAgent) {
+				s.running["/run/outrider/a"] = OtherAgent{}
+			}, nil, nil},
 		{"a stranger", "", func(s *street, _ *CheckedAgent) {
 			s.sockets = []sockdiag.Socket{stranger,
 				stranger}
@@ -191,7 +194,7 @@ func TestCheck(t *testing.T) {
 			s := newStreet(t, map[string]string{"a": c.a, "b": apart,
 				"discoveryd": "reserved = true"})
 			self := CheckedAgent{Name: "b", Config: s.load("b"), EnvoyUID: envoyUID,
-				Agent: Agent{Started: time.Unix(5, 0)}}
+				OtherAgent: OtherAgent{Started: time.Unix(5, 0)}}
 			c.setup(s, &self)
 			report := s.Check(t.Context(), self)
 			for _, list := range []struct {
@@ -224,7 +227,7 @@ func TestOneOfTwoGoesFirst(t *testing.T) {
 		refused := 0
 		for name, at := range map[string]int64{"a": started.a, "b": started.b} {
 			self := CheckedAgent{Name: name, Config: s.load(name), EnvoyUID: envoyUID,
-				Agent: Agent{Started: time.Unix(at, 0)}}
+				OtherAgent: OtherAgent{Started: time.Unix(at, 0)}}
 			refused += min(1, len(s.Check(t.Context(), self).Conflicts))
 		}
 		if refused != 1 {

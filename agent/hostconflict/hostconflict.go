@@ -17,8 +17,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// Agent is the state of a running agent.
-type Agent struct {
+// OtherAgent is the state of a running agent.
+type OtherAgent struct {
 	Started time.Time          // when it began to respond (ReachableTime); zero: unknown
 	Serves  bool               // the agent has a live Envoy
 	Claims  []config.HostClaim // ports, sockets and base ID of the configuration in force
@@ -30,7 +30,7 @@ type Host struct {
 	Directory string
 	// Query requests the state of the agent with a runtime directory. running reports whether there
 	// is such an agent, even if it does not respond.
-	Query func(ctx context.Context, runtimeDir string) (agent Agent, running bool)
+	Query func(ctx context.Context, runtimeDir string) (agent OtherAgent, running bool)
 	// EnvoyLives reports whether an Envoy with a runtime directory runs, with or without its agent.
 	EnvoyLives func(runtimeDir string) bool
 	// Sockets returns the listening TCP sockets of the host (sockdiag.ListeningSockets).
@@ -41,7 +41,7 @@ type Host struct {
 
 // otherAgent is another agent of the host.
 type otherAgent struct {
-	Agent
+	OtherAgent
 	name    string // name of the instance; "": outrider.service
 	running bool
 }
@@ -87,7 +87,7 @@ func (h Host) otherAgents(ctx context.Context, runtimeDir string) []otherAgent {
 		}
 		queries.Go(func() {
 			configured := found[i].Claims
-			found[i].Agent, found[i].running = h.Query(ctx, folder)
+			found[i].OtherAgent, found[i].running = h.Query(ctx, folder)
 			if found[i].Claims == nil { // the agent does not run, or is too old to report claims
 				found[i].Claims = configured
 			}

@@ -39,7 +39,7 @@ func TestOneOfTwoGoesFirstInAnyOrder(t *testing.T) {
 					}
 				}
 				self := CheckedAgent{Name: name, Config: s.load(name), EnvoyUID: envoyUID,
-					Agent: Agent{Started: presences[name].Since()}}
+					OtherAgent: OtherAgent{Started: presences[name].Since()}}
 				refused += min(1, len(s.Check(t.Context(), self).Conflicts))
 			}
 			if refused != 1 {

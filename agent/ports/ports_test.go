@@ -50,8 +50,8 @@ func TestTracker_SharedPort(t *testing.T) {
 		m := &PortTracker{
 			host: hostconflict.Host{Directory: directory, EnvoyLives: func(string) bool {
 				return true
-			}, Query: func(context.Context, string) (hostconflict.Agent, bool) {
-				return hostconflict.Agent{Claims: []config.HostClaim{{Key: "listener x",
+			}, Query: func(context.Context, string) (hostconflict.OtherAgent, bool) {
+				return hostconflict.OtherAgent{Claims: []config.HostClaim{{Key: "listener x",
 					Host: "0.0.0.0",
 					Port: int(theirs.Load())}}}, true
 			}},

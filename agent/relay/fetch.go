@@ -67,15 +67,16 @@ func (u Upstream) fetch(ctx context.Context, address string, options Options,
 
 const maxBootstrapBytes = 16 << 20
 
-// ErrNoBootstrap is the error of Server.Bootstrap if the upstream server sends no usable bootstrap.
-// A later request may succeed.
+// ErrNoBootstrap is the error of Server.FetchBootstrap if the upstream server sends no usable
+// bootstrap. A later request may succeed.
 var ErrNoBootstrap = errors.New("the upstream server sends no usable bootstrap")
 
-// Bootstrap fetches a node's bootstrap (protobuf) from an upstream server and passes it to use. If
-// the fetch fails, or, with start set, if use returns an error, it passes the last accepted
+// FetchBootstrap fetches a node's bootstrap (protobuf) from an upstream server and passes it to
+// use. If the fetch fails, or, with start set, if use returns an error, it passes the last accepted
 // bootstrap. The caller must call accepted once Envoy uses the bootstrap. Errors wrap
 // ErrNoBootstrap.
-func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.Node, start bool,
+func (s *Server) FetchBootstrap(ctx context.Context, upstream Upstream, node *corev3.Node,
+	atStart bool,
 	use func(content []byte) error,
 ) (accepted func(), err error) {
 	cache := s.options.Cache
@@ -96,7 +97,7 @@ func (s *Server) Bootstrap(ctx context.Context, upstream Upstream, node *corev3.
 		}
 	}
 	err = fmt.Errorf("%w: %w", ErrNoBootstrap, err)
-	if cache == nil || fetched && !start {
+	if cache == nil || fetched && !atStart {
 		return nil, err
 	}
 	for _, cached := range cache.newest(upstream.name(), node.Id, xdsresource.BootstrapType) {

@@ -29,7 +29,7 @@ func TestBootstrap_CachedForTheNodeWithAnotherAddress(t *testing.T) {
 	cache.put(identityOf(now, address), clusterType, "", held("a"))
 	s := New(Options{Cache: cache, Logger: slog.New(slog.DiscardHandler)})
 	var used string
-	accepted, err := s.Bootstrap(t.Context(), serverAt(address), now, true,
+	accepted, err := s.FetchBootstrap(t.Context(), serverAt(address), now, true,
 		func(content []byte) error { used = string(content); return nil })
 	if err != nil || used != "last" {
 		t.Fatalf("%q, %v", used, err)

@@ -129,10 +129,10 @@ func (s *session) applyCached() {
 	}
 }
 
-// ApplyCached passes the cached resources of a type to the agent's subscription before an Envoy has
-// connected. It uses the resources that a node with this ID accepted last, even if the node's
-// metadata has changed since.
-func (s *Server) ApplyCached(nodeID, typeURL string) {
+// ApplyCachedResources passes the cached resources of a type to the agent's subscription before an
+// Envoy has connected. It uses the resources that a node with this ID accepted last, even if the
+// node's metadata has changed since.
+func (s *Server) ApplyCachedResources(nodeID, typeURL string) {
 	if s.options.Cache == nil {
 		return
 	}

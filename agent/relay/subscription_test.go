@@ -84,13 +84,13 @@ func TestSubscription_ResponsesReachTheAgent(t *testing.T) {
 	up.server.Stop()
 	r.stop()
 	r = start()
-	r.ApplyCached(strings.ReplaceAll(testNode(t).Id, "default", "other"), tableType)
+	r.ApplyCachedResources(strings.ReplaceAll(testNode(t).Id, "default", "other"), tableType)
 	select {
 	case got := <-applied:
 		t.Errorf("applied %v of another node", got)
 	default:
 	}
-	r.ApplyCached(strings.Replace(testNode(t).Id, "10.255.0.1", "127.0.0.1", 1), tableType)
+	r.ApplyCachedResources(strings.Replace(testNode(t).Id, "10.255.0.1", "127.0.0.1", 1), tableType)
 	if got := <-applied; string(got[0].Value) != "good" {
 		t.Errorf("applied %v before an Envoy", got)
 	}

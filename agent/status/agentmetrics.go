@@ -119,9 +119,9 @@ func (m Metrics) Gatherer() prometheus.Gatherer {
 	if m.DNS != nil {
 		for result, value := range map[string]func(dns.Stats) uint64{
 			"table":     func(s dns.Stats) uint64 { return s.FromNameTable },
-			"cached":    func(s dns.Stats) uint64 { return s.Cached },
-			"forwarded": func(s dns.Stats) uint64 { return s.Forwarded },
-			"failed":    func(s dns.Stats) uint64 { return s.Failed },
+			"cached":    func(s dns.Stats) uint64 { return s.CachedAnswers },
+			"forwarded": func(s dns.Stats) uint64 { return s.ForwardedQueries },
+			"failed":    func(s dns.Stats) uint64 { return s.FailedQueries },
 		} {
 			registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{
 				Namespace: "outrider", Name: "dns_queries_total",

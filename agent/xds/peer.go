@@ -42,7 +42,7 @@ const maxUserAgent = 128 // bytes
 
 // ClientKey returns the key by which limits count a client. A client that is not connected through
 // LimitTCP counts as root.
-func (p Peer) Key() admission.ClientKey {
+func (p Peer) ClientKey() admission.ClientKey {
 	if p.connection == nil {
 		return admission.ClientKey{}
 	}

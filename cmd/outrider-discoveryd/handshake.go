@@ -42,7 +42,7 @@ func (l loggedHandshakes) ServerHandshake(from net.Conn) (net.Conn, credentials.
 	}
 	client := xds.PeerOfAddress(from.RemoteAddr())
 	reason := auth.Shorten(unverified.Err.Error())
-	omitted, ok := l.identity.refusals.Allow(time.Now(), client.Key().String(),
+	omitted, ok := l.identity.refusals.Allow(time.Now(), client.ClientKey().String(),
 		repeat.ErrorClass(reason), handshakeLimits)
 	if ok {
 		identity := ""

@@ -48,7 +48,7 @@ func limitHandshakes(c credentials.TransportCredentials, limit int,
 
 // ServerHandshake implements credentials.TransportCredentials.
 func (h *handshakes) ServerHandshake(c net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	key := xds.PeerOfAddress(c.RemoteAddr()).Key()
+	key := xds.PeerOfAddress(c.RemoteAddr()).ClientKey()
 	t := h.enter(key)
 	defer h.leave(key)
 	timer := time.NewTimer(h.timeout)

@@ -117,7 +117,7 @@ func (a *app) captureExplainCommand() *cobra.Command {
 				}
 				request.UID = uid
 			}
-			found, err := client.CaptureExplain(ctx, request)
+			found, err := client.ExplainCapture(ctx, request)
 			if err != nil {
 				return err
 			}
@@ -177,7 +177,7 @@ func (a *app) captureTryCommand() *cobra.Command {
 			if trial.Duration <= 0 {
 				return usagef("--for: the time must be positive")
 			}
-			shown, err := client.CaptureTry(ctx, trial)
+			shown, err := client.StartCaptureTrial(ctx, trial)
 			if err != nil {
 				return err
 			}
@@ -194,7 +194,7 @@ func (a *app) captureConfirmCommand() *cobra.Command {
 		Short: "End a trial: the rules stay in force",
 		Args:  cobra.NoArgs,
 		RunE: a.asking(func(ctx context.Context, client *api.Client, _ []string) error {
-			shown, err := client.CaptureConfirm(ctx)
+			shown, err := client.ConfirmCaptureTrial(ctx)
 			if err != nil {
 				return err
 			}

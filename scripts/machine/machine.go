@@ -50,11 +50,11 @@ type Options struct {
 	// Root is the root directory of the system to boot, which is not changed; "": that of this
 	// machine.
 	Root string
-	// Bind lists directories of this machine to mount read-only in the booted one: FOLDER, or
+	// BindMounts lists directories of this machine to mount read-only in the booted one: FOLDER, or
 	// FOLDER:WHERE. Other directories of this machine must not change while the booted one runs.
-	Bind []string
-	// BindWritable is like Bind, but the mounts are writable.
-	BindWritable []string
+	BindMounts []string
+	// WritableBindMounts is like Bind, but the mounts are writable.
+	WritableBindMounts []string
 	// Network is the file of the network namespace to use, which must exist until Close; "": a new
 	// one with loopback only.
 	Network string
@@ -102,10 +102,10 @@ func Boot(ctx context.Context, options Options) (*Machine, error) {
 
 	arguments := []string{"-c", bootScript, "boot.sh", m.name, dir, m.cgroup,
 		cmp.Or(options.Root, "/"), options.Network}
-	for _, folder := range options.Bind {
+	for _, folder := range options.BindMounts {
 		arguments = append(arguments, "--bind-ro="+folder)
 	}
-	for _, folder := range options.BindWritable {
+	for _, folder := range options.WritableBindMounts {
 		arguments = append(arguments, "--bind="+folder)
 	}
 	for _, call := range options.SystemCalls {

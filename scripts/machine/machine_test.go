@@ -68,7 +68,7 @@ func TestMachine_BootAndPowerOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := time.Now()
-	m := BootForTest(t, Options{Bind: []string{shared + ":/opt/build"}})
+	m := BootForTest(t, Options{BindMounts: []string{shared + ":/opt/build"}})
 	t.Logf("booted in %v", time.Since(start))
 	if state := m.MustRun(t, "systemctl", "is-system-running", "--wait"); state != "running" {
 		t.Errorf("the system is %s:\n%s", state, m.MustRun(t, "systemctl", "--failed"))
@@ -222,7 +222,7 @@ func TestMachine_EndsWithItsOwner(t *testing.T) {
 }
 
 func TestBoot_FailureHasReason(t *testing.T) {
-	_, err := Boot(t.Context(), Options{Bind: []string{"/nonexistent"}})
+	_, err := Boot(t.Context(), Options{BindMounts: []string{"/nonexistent"}})
 	if err == nil || !strings.Contains(err.Error(), "/nonexistent") {
 		t.Errorf("%v", err)
 	}

@@ -9,8 +9,8 @@ import (
 // Capture implements api.Backend.
 func (b *Backend) Capture(context.Context) (api.Capture, error) { return b.CaptureValue, b.Err }
 
-// CaptureExplain implements api.Backend.
-func (b *Backend) CaptureExplain(
+// ExplainCapture implements api.Backend.
+func (b *Backend) ExplainCapture(
 	_ context.Context, r api.CaptureRequest,
 ) (api.CaptureExplanation, error) {
 	b.mu.Lock()
@@ -26,12 +26,12 @@ func (b *Backend) CaptureExplainRequests() []api.CaptureRequest {
 	return append([]api.CaptureRequest(nil), b.connections...)
 }
 
-// CaptureTry implements api.Backend.
-func (b *Backend) CaptureTry(context.Context, api.CaptureTrial) (api.Capture, error) {
+// StartCaptureTrial implements api.Backend.
+func (b *Backend) StartCaptureTrial(context.Context, api.CaptureTrial) (api.Capture, error) {
 	return api.Capture{State: "trial"}, b.Err
 }
 
-// CaptureConfirm implements api.Backend.
-func (b *Backend) CaptureConfirm(context.Context) (api.Capture, error) {
+// ConfirmCaptureTrial implements api.Backend.
+func (b *Backend) ConfirmCaptureTrial(context.Context) (api.Capture, error) {
 	return api.Capture{State: "on"}, b.Err
 }

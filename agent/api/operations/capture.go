@@ -38,8 +38,8 @@ func (o CaptureOperations) captureForAPI(s capture.Status) api.Capture {
 	return shown
 }
 
-// CaptureExplain evaluates the rules of the configuration for a connection.
-func (o CaptureOperations) CaptureExplain(
+// ExplainCapture evaluates the rules of the configuration for a connection.
+func (o CaptureOperations) ExplainCapture(
 	_ context.Context, r api.CaptureRequest,
 ) (api.CaptureExplanation, error) {
 	to, err := netip.ParseAddrPort(r.To)
@@ -72,16 +72,17 @@ func (o CaptureOperations) CaptureExplain(
 	return explained, nil
 }
 
-// CaptureTry puts the rules in force for a limited time.
-func (o CaptureOperations) CaptureTry(ctx context.Context, trial api.CaptureTrial) (api.Capture,
+// StartCaptureTrial puts the rules in force for a limited time.
+func (o CaptureOperations) StartCaptureTrial(ctx context.Context,
+	trial api.CaptureTrial) (api.Capture,
 	error) {
 	return o.changeCapture(ctx, func(c *capture.Client, ctx context.Context) (capture.Status, error) {
 		return c.StartTrial(ctx, trial.Duration)
 	})
 }
 
-// CaptureConfirm ends a trial: the rules stay in force.
-func (o CaptureOperations) CaptureConfirm(ctx context.Context) (api.Capture, error) {
+// ConfirmCaptureTrial ends a trial: the rules stay in force.
+func (o CaptureOperations) ConfirmCaptureTrial(ctx context.Context) (api.Capture, error) {
 	return o.changeCapture(ctx, (*capture.Client).ConfirmTrial)
 }
 

@@ -38,7 +38,7 @@ func TestCaptureExplain_ClosedRefuses(t *testing.T) {
 			return follower.State().State == capture.StateWithdrawn
 		})
 		o := CaptureOperations{Client: follower}
-		got, err := o.CaptureExplain(ctx, api.CaptureRequest{To: "192.0.2.1:80"})
+		got, err := o.ExplainCapture(ctx, api.CaptureRequest{To: "192.0.2.1:80"})
 		got.Rule, got.Chain = "", ""
 		if err != nil || got != want {
 			t.Errorf("closed %t: %+v, %v; want %+v", closed, got, err, want)

@@ -12,7 +12,7 @@ const hostnameLabel = "kubernetes.io/hostname"
 // PreferredLabels returns the labels whose values an endpoint should share with the proxy, the most
 // important one first; nil: no preference. The service's oldest ServiceEntry defines them.
 func (s *Service) PreferredLabels() []string {
-	switch strings.ToLower(s.Oldest().Annotations[TrafficDistributionAnnotation]) {
+	switch strings.ToLower(s.OldestServiceEntry().Annotations[TrafficDistributionAnnotation]) {
 	case "preferclose", "prefersamezone":
 		return []string{NetworkLabel, TopologyLabels[0], TopologyLabels[1]}
 	case "prefersamenode":

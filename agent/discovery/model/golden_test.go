@@ -147,7 +147,7 @@ func names(routings []*model.MergedVirtualService) string {
 func service(w *model.Mesh, s *model.Service) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "service of %s:%s, oldest %s, accounts %v, addresses %v, plain text %t\n",
-		s.Namespace, list(s.Entries), name(s.Oldest()), s.IdentitySANs(), s.Addresses(), s.DisablesMutualTLS())
+		s.Namespace, list(s.Entries), name(s.OldestServiceEntry()), s.IdentitySANs(), s.Addresses(), s.DisablesMutualTLS())
 	for i := range s.Ports {
 		p := &s.Ports[i]
 		fmt.Fprintf(&text, "port %d %s protocol %d of %s, target %d, internal %t, names %t\n",

@@ -60,8 +60,9 @@ func (p *Port) TargetPort() uint32 {
 	return 0
 }
 
-// Oldest returns the oldest ServiceEntry of the service. Its age is the age of the service.
-func (s *Service) Oldest() *object.Object { return s.Entries[0] }
+// OldestServiceEntry returns the oldest ServiceEntry of the service. Its age is the age of the
+// service.
+func (s *Service) OldestServiceEntry() *object.Object { return s.Entries[0] }
 
 // newServices merges the ServiceEntries of one host by namespace, as Istio does. entries are
 // ordered by age. The oldest one has precedence. The others add their endpoints, and, if their
@@ -90,7 +91,7 @@ func (s *Service) add(o *object.Object, chosen []listed) {
 			len(s.Entries)-1-len(s.chosen))...), chosen)
 	}
 	entry := o.Spec.(*networking.ServiceEntry)
-	why := conflict(s.Oldest(), o)
+	why := conflict(s.OldestServiceEntry(), o)
 	for i, port := range entry.Ports {
 		known := s.Port(port.Number)
 		switch {
@@ -166,5 +167,5 @@ func (w *Mesh) Services(host string) []*Service { return w.services[host] }
 
 // oldestSpec returns the spec of the oldest ServiceEntry, whose exportTo applies to the service.
 func (s *Service) oldestSpec() *networking.ServiceEntry {
-	return s.Oldest().Spec.(*networking.ServiceEntry)
+	return s.OldestServiceEntry().Spec.(*networking.ServiceEntry)
 }

@@ -61,7 +61,7 @@ func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.MergedD
 // has precedence.
 func (out *Clusters) reportShadowed(service *model.Service, rule *model.MergedDestinationRule) {
 	for _, s := range service.Shadowed {
-		oldest := service.Oldest()
+		oldest := service.OldestServiceEntry()
 		message := fmt.Sprintf(
 			"host %s has this port from %s too, which is older and takes precedence",
 			service.Host, oldest.Position())

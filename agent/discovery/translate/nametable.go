@@ -55,7 +55,7 @@ func appendText(message []byte, field protowire.Number, text string) []byte {
 // from a registry, whose objects have a colon in their names, and its host is in the domain.
 func kubernetesName(n model.DNSName, domain string) (short, namespace string, ok bool) {
 	rest, inDomain := strings.CutSuffix(n.Host, ".svc."+domain)
-	if !inDomain || !strings.Contains(n.Service.Oldest().Name, ":") {
+	if !inDomain || !strings.Contains(n.Service.OldestServiceEntry().Name, ":") {
 		return "", "", false
 	}
 	return strings.Cut(rest, ".")

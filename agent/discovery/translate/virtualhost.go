@@ -57,7 +57,7 @@ func (r *RouteTranslator) ServiceVirtualHost(host string, service *model.Service
 		resolvesHost(route, r.Port)
 	}
 	return r.finish(host, &routev3.VirtualHost{Domains: r.addresses(service),
-		Routes: []*routev3.Route{route}}, nil, service.Oldest()), nil
+		Routes: []*routev3.Route{route}}, nil, service.OldestServiceEntry()), nil
 }
 
 // addresses returns the addresses of a service (nil: none) that are domains of its virtual host in

@@ -130,7 +130,8 @@ func servicePorts(w *model.Mesh, node model.Node, scope *model.SidecarScope, all
 	var problems []object.Problem
 	byPort := map[uint32]inboundPort{}
 	slices.SortFunc(all, func(a, b EndpointPort) int {
-		return cmp.Or(object.CompareAge(a.service.Oldest(), b.service.Oldest()),
+		return cmp.Or(object.CompareAge(a.service.OldestServiceEntry(),
+			b.service.OldestServiceEntry()),
 			cmp.Compare(a.service.Host, b.service.Host), cmp.Compare(a.target, b.target),
 			cmp.Compare(a.order, b.order))
 	})

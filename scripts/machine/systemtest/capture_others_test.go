@@ -105,7 +105,8 @@ func (h *Host) reaches(servers ...string) {
 // The nftables rules of Outrider and those of other programs do not affect each other when either
 // are restarted. No request is lost.
 func TestCapture_BesideOtherFirewalls(t *testing.T) {
-	h := newHost(t, machine.Options{Bind: []string{packages(t, "firewalls") + ":/opt/firewalls"},
+	h := newHost(t, machine.Options{BindMounts: []string{packages(t,
+		"firewalls") + ":/opt/firewalls"},
 		SystemCalls: []string{"@keyring", "bpf"}}) // system calls that containers need
 	h.Script(outside)
 	h.Script(installOthers)

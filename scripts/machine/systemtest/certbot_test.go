@@ -61,7 +61,7 @@ const (
 // real certbot.
 func TestCertbot_ObtainsAndRenewsThroughTheProxy(t *testing.T) {
 	t.Parallel()
-	h := newHost(t, machine.Options{Bind: []string{acmeServer(t) + ":/opt/acme"}})
+	h := newHost(t, machine.Options{BindMounts: []string{acmeServer(t) + ":/opt/acme"}})
 	example, err := os.ReadFile(filepath.Join(parts.Root(),
 		"packaging/examples/certbot/mesh.d/certbot.yaml"))
 	if err != nil {

@@ -103,17 +103,17 @@ spec:
 `
 
 // NewHost boots a machine and installs Outrider without starting it. more lists more directories of
-// this host to mount in the machine, in the format of machine.Options.Bind.
+// this host to mount in the machine, in the format of machine.Options.BindMounts.
 func NewHost(t testing.TB, more ...string) *Host {
 	t.Helper()
-	return newHost(t, machine.Options{Bind: more})
+	return newHost(t, machine.Options{BindMounts: more})
 }
 
 func newHost(t testing.TB, options machine.Options) *Host {
 	t.Helper()
 	root := parts.Root()
 	options.Root = os.Getenv(rootEnvironment)
-	options.Bind = append(options.Bind, rig.Build(t, false).Dir+":"+programs,
+	options.BindMounts = append(options.BindMounts, rig.Build(t, false).Dir+":"+programs,
 		filepath.Join(root, "units")+":"+units, filepath.Join(root, "packaging")+":"+packaging,
 		filepath.Dir(parts.Envoy(t))+":"+envoy)
 	h := &Host{t: t, Machine: machine.BootForTest(t, options)}

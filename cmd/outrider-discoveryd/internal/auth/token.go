@@ -52,7 +52,8 @@ func (a *Authenticator) ofToken(settings *Settings, client *xds.Peer) (Identity,
 	}
 	switch {
 	case settings.TokenReviewer != nil && !known:
-		subject, err := settings.reviews.review(settings.TokenReviewer, client.Key(), client.Token,
+		subject, err := settings.reviews.review(settings.TokenReviewer, client.ClientKey(),
+			client.Token,
 			expiry)
 		if err != nil {
 			return Identity{}, "", err

@@ -227,7 +227,7 @@ func (s *Server) refuse(client xds.Peer, caller auth.Caller, err error) error {
 	identity, omitted := "", 0
 	if caller == (auth.Caller{}) || refusal.Code() == codes.ResourceExhausted {
 		var ok bool
-		omitted, ok = s.limiter.Allow(time.Now(), client.Key().String(),
+		omitted, ok = s.limiter.Allow(time.Now(), client.ClientKey().String(),
 			repeat.ErrorClass(refusal.Message()), unknownLimits)
 		if !ok {
 			return refusal.Err()

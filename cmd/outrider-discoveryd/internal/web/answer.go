@@ -130,7 +130,7 @@ func (s *Server) answer(ctx context.Context, r request) (*answer, error) {
 	}
 	if r.has(serviceList) {
 		a.Services = paginate(r, now.services, func(one *model.Service) bool {
-			if r.in(one.Host, one.Namespace, one.Oldest().Position()) {
+			if r.in(one.Host, one.Namespace, one.OldestServiceEntry().Position()) {
 				return true
 			}
 			for e := range one.EachEndpoint {

@@ -48,7 +48,7 @@ func sortServices(services []*model.Service) []*model.Service {
 
 // service returns the description of a service with its endpoints.
 func (s *snapshot) service(of *model.Service) Service {
-	oldest := of.Oldest()
+	oldest := of.OldestServiceEntry()
 	shown := Service{Host: of.Host, Namespace: of.Namespace, Object: oldest.String(),
 		Source: oldest.Position(), Healthy: of.EndpointCount(), Ports: []string{}, Endpoints: []Endpoint{}}
 	for _, p := range of.Ports {

@@ -24,7 +24,7 @@ func main() {
 	flag.Func("bind",
 		"a `folder` to be seen in the machine, read-only (FOLDER or FOLDER:WHERE; may be repeated)",
 		func(folder string) error {
-			options.Bind = append(options.Bind, folder)
+			options.BindMounts = append(options.BindMounts, folder)
 			return nil
 		})
 	flag.Parse()
