@@ -96,7 +96,7 @@ func (m isNew) exprs() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)}}
 }
 
-func (isNew) holds(*Connection) bool { return false } // Explain assumes no earlier connections
+func (isNew) holds(*Connection) bool { return false } // Explain ignores connections of before the rules
 
 // forget schedules the deletion of unanswered connections.
 type forget struct {

@@ -73,19 +73,19 @@ type Source struct {
 	// after the sources: kubernetes may be a source and kubernetes-2 a registry.
 	Name        string
 	Type        string   // "files", "kubernetes", "mcp" or "memory"; of a registry also consul
-	Paths       []string // of type files
-	Kubeconfig  string   // of type kubernetes; "": discoveryd runs in the cluster
-	Namespaces  []string // of type kubernetes; none: all
-	WriteStatus bool     // of a source of type kubernetes
-	Address     string   // of types mcp and consul
-	CAFile      string   // of types mcp and consul
-	CertFile    string   // of type mcp, with KeyFile
+	Paths       []string // only for type files
+	Kubeconfig  string   // only for type kubernetes; "": discoveryd runs in the cluster
+	Namespaces  []string // only for type kubernetes; none: all
+	WriteStatus bool     // only for type kubernetes
+	Address     string   // only for types mcp and consul
+	CAFile      string   // only for types mcp and consul
+	CertFile    string   // only for type mcp, with KeyFile
 	KeyFile     string
-	TokenFile   string   // of types mcp, memory and consul
-	Listen      string   // of type memory
-	Datacenters []string // of type consul; none: the datacenter of the Consul agent
-	Namespace   string   // of type consul: namespace of the services in the mesh
-	Domain      string   // of type consul: suffix of the services' host names
+	TokenFile   string   // only for types mcp, memory and consul
+	Listen      string   // only for type memory
+	Datacenters []string // only for type consul; none: the datacenter of the Consul agent
+	Namespace   string   // only for type consul: namespace of the services in the mesh
+	Domain      string   // only for type consul: suffix of the services' host names
 }
 
 // Registration holds the keys of [registration].

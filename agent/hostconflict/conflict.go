@@ -94,12 +94,12 @@ func (s CheckedAgent) precedes(other otherAgent, want config.HostClaim) bool {
 	}
 }
 
-// has reports whether self's configuration in force already has a claim.
+// has reports whether a claim of the agent's current configuration conflicts with want.
 func (s CheckedAgent) has(want config.HostClaim) bool {
 	return slices.ContainsFunc(s.Claims, want.ConflictsWith)
 }
 
-// envoyHas reports whether a listener of self's Envoy already holds the claim.
+// envoyHas reports whether a listener of the agent's Envoy conflicts with want.
 func (s CheckedAgent) envoyHas(want config.HostClaim) bool {
 	return slices.ContainsFunc(s.Claims, func(claim config.HostClaim) bool {
 		return claim.Envoy && claim.ConflictsWith(want)

@@ -292,7 +292,7 @@ func (e envoy) live() envoy {
 	return e
 }
 
-// get requests the lab's listener on a new connection.
+// get sends a request to the lab's listener on a new connection.
 func get(port int) (string, error) {
 	connection, err := net.DialTimeout("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)),
 		20*time.Second)

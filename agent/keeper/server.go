@@ -217,7 +217,9 @@ func (s *server) releaseAgent(c *connection) {
 	if s.agent == c {
 		s.agent = nil
 		close(s.released)
-		s.lines.wake() // the writer of the lost connection may have received the lines' token
+		// The notification of new lines may have gone to the lost connection's writer: notify the
+		// next one.
+		s.lines.wake()
 		s.updateIdleTimer()
 	}
 }

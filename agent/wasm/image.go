@@ -35,9 +35,9 @@ const (
 )
 
 // fetchImage fetches the Wasm module of an OCI or Docker image, HOST/PATH[:TAG][@DIGEST]. The
-// module is a layer of its own, or a file in the last layer if that is an archive. Its sums are the
-// digests of the manifest and, if there is one, of the index. secret is a Docker configuration
-// (JSON) with credentials, or "".
+// module is a layer of its own, or a file in the last layer if that is an archive. The sums of the
+// returned Module are the digests of the image's manifest and, if there is one, of the image index.
+// secret is a Docker configuration (JSON) with credentials, or "".
 func (c *Client) fetchImage(
 	ctx context.Context, from, secret string,
 ) (found Module, err error) {

@@ -114,7 +114,8 @@ func (p *joinPlan) checkUnit(ctx context.Context) error {
 }
 
 // mayJoin returns an error if the host has already joined a mesh. It permits another join if the
-// running agent uses the drop-in and its certificate has expired.
+// running agent has loaded the configuration of the earlier join, and the agent's certificate has
+// expired.
 func (h *meshHost) mayJoin(now time.Time) error {
 	if !h.joined() {
 		return nil

@@ -32,7 +32,7 @@ func TestAvailable_ListsWhatTheIndexHas(t *testing.T) {
 func TestAvailable_SaysWhyNot(t *testing.T) {
 	gone := pages(t, http.NotFound)
 	for name, c := range map[string]struct {
-		serve http.HandlerFunc // nil: there is no page of the project
+		serve http.HandlerFunc // nil: the package index has no page of Envoy's package
 		limit time.Duration
 		want  string
 	}{
