@@ -240,7 +240,7 @@ func TestModules_BoundsAllModulesOfAResponse(t *testing.T) {
 	for range 4 {
 		r.resources = append(r.resources, resource{name: "x", body: body})
 	}
-	if _, err := (&modules{}).inline(t.Context(), r); err == nil ||
+	if _, _, err := (&modules{}).inline(t.Context(), r); err == nil ||
 		!strings.Contains(err.Error(), "more than 240 MB") {
 		t.Errorf("%v", err)
 	}

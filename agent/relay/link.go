@@ -37,8 +37,10 @@ type event struct {
 	message  []byte // a response; nil if err is set or the link has just connected
 	response *response
 	refused  error // why the response cannot be passed to Envoy
-	closing  bool  // the server has announced that it closes the connection
-	err      error // why the link has ended
+	// extensions of a refused response whose modules are missing; see modules.inline
+	failed  map[string][]byte
+	closing bool  // the server has announced that it closes the connection
+	err     error // why the link has ended
 }
 
 // open starts a link. Its first event reports that it is connected, its last one has the error that
@@ -151,8 +153,9 @@ func (l *link) extensions(ctx context.Context, received <-chan event, delta bool
 	for {
 		select {
 		case e := <-received:
-			changed, err := l.modules.inline(ctx, e.response)
-			if e.refused = err; changed {
+			changed, failed, err := l.modules.inline(ctx, e.response)
+			e.failed, e.refused = failed, err
+			if changed && err == nil {
 				e.message = e.response.encode(delta)
 			}
 			l.report(ctx, e)

@@ -81,6 +81,12 @@ func (s *session) serve(w *watch) error {
 	if r == nil {
 		return nil
 	}
+	return s.sendOwn(w, r)
+}
+
+// sendOwn sends a response that the upstream server has not sent in this form, and does not see the
+// answer to.
+func (s *session) sendOwn(w *watch, r *response) error {
 	s.cached++
 	r.nonce = "outrider-cache-" + strconv.Itoa(s.cached)
 	message := r.encode(s.delta)

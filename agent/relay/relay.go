@@ -122,7 +122,7 @@ func New(options Options) *Server {
 			refusedPrefix),
 		announced: map[string]*rpcstatus.Status{}, unused: map[string]UnusedAddress{},
 		inUse: options.InUse, seed: maphash.MakeSeed(),
-		modules: &modules{log: options.Logger, cache: options.Cache, pause: firstModulePause,
+		modules: &modules{log: options.Logger, cache: options.Cache, pause: firstModulePause, refetch: firstRefetch,
 			known: map[[sha256.Size]byte][]byte{}}}
 	if s.inUse == nil {
 		s.inUse = &AddressInUse{}

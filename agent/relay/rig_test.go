@@ -107,6 +107,7 @@ func startRelayWith(t testing.TB, options Options) *running {
 		slog.NewTextHandler(&r.log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	r.Server = New(options)
 	r.modules.client, r.modules.pause = localClient, time.Millisecond
+	r.modules.refetch = 100 * time.Millisecond
 	listener, err := net.Listen("unix", r.socket)
 	if err != nil {
 		t.Fatal(err)

@@ -43,8 +43,9 @@ type session struct {
 	// patience fires when the time for the upstream server's response is over. After that the cache
 	// serves the session.
 	patience *time.Timer
-	offline  bool // the cache serves the session
-	lost     bool // the disconnection from upstream was logged; reset by the next response
+	offline  bool    // the cache serves the session
+	missing  missing // extensions whose modules could not be fetched
+	lost     bool    // the disconnection from upstream was logged; reset by the next response
 
 	// receives a value when Server.Configure has changed the upstream server
 	reconfigured chan struct{}
@@ -75,6 +76,8 @@ func (s *Server) relay(stream grpc.ServerStream, delta bool) error {
 	session.targets = s.newTargets(session.upstream)
 	defer session.retry.Stop()
 	defer session.patience.Stop()
+	session.missing = newMissing(s.modules.refetch)
+	defer session.missing.timer.Stop()
 	session.share = s.shareOf(session)
 	if !session.share.streams.take(1) {
 		return status.Errorf(codes.ResourceExhausted, "%d streams are open",
@@ -120,6 +123,8 @@ func (s *session) run(ctx context.Context) error {
 			err = s.sendAnnouncements()
 		case reply := <-s.query:
 			reply <- s.types()
+		case <-s.missing.timer.C:
+			s.fetchAgain()
 		case <-s.renewed:
 			s.renew()
 		case err := <-ended:
@@ -189,6 +194,7 @@ func (s *session) request(message []byte) (err error) {
 		}
 	}
 	changed := w.subscribe(r)
+	s.forgetMissing(w)
 	if changed || w.counted.names == 0 {
 		if err := s.countNames(w); err != nil {
 			return err
@@ -235,7 +241,7 @@ func (s *session) acknowledge(w *watch, r *request) error {
 		cache.put(identityOf(s.node, answered.from.upstream.name()), w.typeURL,
 			w.version, w.held)
 	}
-	s.server.refusals.RemoveAccepted(s.id, w.typeURL, nil)
+	s.acceptRefused(w)
 	return nil
 }
 
@@ -296,8 +302,13 @@ func (s *session) resubscribe() error {
 func (s *session) respond(e event) error {
 	r := e.response
 	if e.refused != nil {
-		if w := s.watches[r.typeURL]; w != nil && !w.served {
-			if err := s.serve(w); err != nil {
+		if w := s.watches[r.typeURL]; w != nil {
+			if !w.served {
+				if err := s.serve(w); err != nil {
+					return err
+				}
+			}
+			if err := s.sendRest(w, r, e.failed); err != nil {
 				return err
 			}
 		}
@@ -311,6 +322,7 @@ func (s *session) respond(e event) error {
 	}
 	if w := s.watches[r.typeURL]; w != nil {
 		w.sent(r, len(e.message), s.link)
+		s.missing.received(r)
 		s.countPending(w)
 	}
 	s.lost, s.offline = false, false

@@ -10,12 +10,17 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	rbacv3 "github.com/envoyproxy/go-control-plane/envoy/config/rbac/v3"
+	httprbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/rbac/v3"
 	httpwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/wasm/v3"
+	netrbacv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/rbac/v3"
 	netwasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/wasm/v3"
 	wasmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/wasm/v3"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -31,6 +36,7 @@ type modules struct {
 	log     *slog.Logger
 	client  wasm.Client
 	pause   time.Duration      // pause between the first and the second attempt to fetch a module
+	refetch time.Duration      // pause before missing modules are requested again
 	cache   *Cache             // cache, which may contain modules from before a restart; nil: none
 	fetches singleflight.Group // running fetches by URL and pull secret
 
@@ -44,6 +50,7 @@ type modules struct {
 // Limits for fetching Wasm modules.
 const (
 	maxModules    = 16
+	maxFetches    = 4 // concurrent fetches for a response
 	maxKnownBytes = 128 << 20
 	// maximum size of all modules in a response; smaller than maxResponseBytes
 	maxExtensionBytes = 240 << 20
@@ -51,33 +58,54 @@ const (
 	moduleTime       = 30 * time.Second
 	moduleAttempts   = 5
 	firstModulePause = 500 * time.Millisecond
+	// pauses before the upstream server is asked again for extensions whose modules are missing
+	firstRefetch = time.Minute
+	lastRefetch  = 10 * time.Minute
 	// prefix of environment variables that istiod adds for the agent
 	internalVariables = "ISTIO_META_"
 	pullSecret        = internalVariables + "WASM_IMAGE_PULL_SECRET"
 )
 
 // inline replaces the remote modules in a response by their content. It reports whether the
-// response had remote modules.
-func (m *modules) inline(ctx context.Context, r *response) (changed bool, err error) {
-	total := 0
+// response had remote modules. failed has the names of extensions whose modules are missing, each
+// with an encoded configuration that denies everything; nil if the extension fails open.
+func (m *modules) inline(ctx context.Context, r *response) (changed bool,
+	failed map[string][]byte, err error) {
+	bodies, errs := make([][]byte, len(r.resources)), make([]error, len(r.resources))
+	var total atomic.Int64
+	var all errgroup.Group
+	all.SetLimit(maxFetches)
 	for i, one := range r.resources {
-		body, err := m.resource(ctx, one.body)
-		if err != nil {
-			return false, fmt.Errorf("extension %s: %w", one.name, err)
-		}
-		if total += len(body); total > maxExtensionBytes {
-			return false, fmt.Errorf("the extensions of a response have more than %d MB with "+
-				"their Wasm modules", maxExtensionBytes>>20)
-		}
-		if !bytes.Equal(body, one.body) {
+		all.Go(func() error {
+			bodies[i], errs[i] = m.resource(ctx, one.body)
+			if errs[i] == nil && total.Add(int64(len(bodies[i]))) > maxExtensionBytes {
+				bodies[i], errs[i] = nil, fmt.Errorf("the extensions of a response have more than %d "+
+					"MB with their Wasm modules", maxExtensionBytes>>20)
+			}
+			return nil
+		})
+	}
+	_ = all.Wait() // always nil
+	failed = map[string][]byte{}
+	for i, one := range r.resources {
+		switch {
+		case errs[i] != nil:
+			failed[one.name] = bodies[i]
+			failure := fmt.Errorf("extension %s: %w", one.name, errs[i])
+			if err != nil {
+				failure = fmt.Errorf("%w; %w", err, failure)
+			}
+			err = failure
+		case !bytes.Equal(bodies[i], one.body):
 			sum := sha256.Sum256(one.body)
-			r.resources[i].body, r.resources[i].source, changed = body, sum[:], true
+			r.resources[i].body, r.resources[i].source, changed = bodies[i], sum[:], true
 		}
 	}
-	return changed, nil
+	return changed, failed, err
 }
 
-// resource returns an encoded extension configuration in which the module is included.
+// resource returns an encoded extension configuration in which the module is included. With an
+// error, it returns one that denies everything, or nil if the extension fails open.
 func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	key := sha256.Sum256(body)
 	m.mu.Lock()
@@ -99,30 +127,56 @@ func (m *modules) resource(ctx context.Context, body []byte) ([]byte, error) {
 	if err != nil {
 		return body, nil //nolint:nilerr // not a type of the agent
 	}
-	vm := vmOf(filter)
+	plugin := pluginOf(filter)
+	vm := plugin.GetVmConfig()
 	if vm.GetCode().GetRemote() == nil {
 		return body, nil
 	}
 	code, err := m.module(ctx, vm)
 	if err != nil {
-		return nil, errors.New(wasm.RedactURL(err.Error()))
+		err = errors.New(wasm.RedactURL(err.Error()))
+		//nolint:staticcheck // older istiods send the deprecated field
+		if plugin.GetFailOpen() || plugin.GetFailurePolicy() == wasmv3.FailurePolicy_FAIL_OPEN {
+			return nil, err
+		}
+		denying, failed := encodeExtension(&extension, denialOf(filter))
+		return denying, errors.Join(err, failed)
 	}
 	vm.Code = &corev3.AsyncDataSource{Specifier: &corev3.AsyncDataSource_Local{
 		Local: &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: code}}}}
 	maps.DeleteFunc(vm.GetEnvironmentVariables().GetKeyValues(), func(name, _ string) bool {
 		return strings.HasPrefix(name, internalVariables)
 	})
-	if err := extension.TypedConfig.MarshalFrom(filter); err != nil {
-		return nil, fmt.Errorf("encode the filter: %w", err)
-	}
-	if err := packed.MarshalFrom(&extension); err != nil {
-		return nil, fmt.Errorf("encode the extension: %w", err)
-	}
-	if body, err = proto.Marshal(&packed); err != nil {
-		return nil, fmt.Errorf("encode the extension: %w", err)
+	if body, err = encodeExtension(&extension, filter); err != nil {
+		return nil, err
 	}
 	m.add(key, body)
 	return body, nil
+}
+
+// encodeExtension returns the encoded Any of an extension whose filter is replaced.
+func encodeExtension(extension *corev3.TypedExtensionConfig, filter proto.Message) ([]byte, error) {
+	var packed anypb.Any
+	if err := extension.TypedConfig.MarshalFrom(filter); err != nil {
+		return nil, fmt.Errorf("encode the filter: %w", err)
+	}
+	if err := packed.MarshalFrom(extension); err != nil {
+		return nil, fmt.Errorf("encode the extension: %w", err)
+	}
+	body, err := proto.Marshal(&packed)
+	if err != nil {
+		return nil, fmt.Errorf("encode the extension: %w", err)
+	}
+	return body, nil
+}
+
+// denialOf returns a filter that denies everything in place of a Wasm filter.
+func denialOf(filter proto.Message) proto.Message {
+	rules := &rbacv3.RBAC{Action: rbacv3.RBAC_ALLOW}
+	if _, ok := filter.(*netwasmv3.Wasm); ok {
+		return &netrbacv3.RBAC{Rules: rules, StatPrefix: "missing_module"}
+	}
+	return &httprbacv3.RBAC{Rules: rules}
 }
 
 func (m *modules) add(key [sha256.Size]byte, body []byte) {
@@ -136,13 +190,13 @@ func (m *modules) add(key [sha256.Size]byte, body []byte) {
 	m.known[key] = body
 }
 
-// vmOf returns the VM configuration of a Wasm filter, nil for other filters.
-func vmOf(filter proto.Message) *wasmv3.VmConfig {
+// pluginOf returns the configuration of a Wasm filter, nil for other filters.
+func pluginOf(filter proto.Message) *wasmv3.PluginConfig {
 	switch f := filter.(type) {
 	case *httpwasmv3.Wasm:
-		return f.GetConfig().GetVmConfig()
+		return f.GetConfig()
 	case *netwasmv3.Wasm:
-		return f.GetConfig().GetVmConfig()
+		return f.GetConfig()
 	}
 	return nil
 }

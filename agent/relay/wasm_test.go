@@ -132,6 +132,81 @@ spec: {wasm: {url: %q, sha256: %q}}
 	})
 }
 
+// TestModules_NewExtensionDeniesWithoutItsModule: while the module of a new extension cannot be
+// fetched, requests are denied, unless the extension fails open. The module takes effect once its
+// server has recovered, without a change upstream. A former version remains in force.
+func TestModules_NewExtensionDeniesWithoutItsModule(t *testing.T) {
+	var away atomic.Bool
+	modules := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if away.Load() && r.URL.Path == "/away" {
+			http.NotFound(w, r)
+			return
+		}
+		_, _ = w.Write([]byte(wasmtest.EmptyModule))
+	}))
+	defer modules.Close()
+	test := func(t *testing.T, delta bool, i *istiod) {
+		port := parts.FreePort(t)
+		i.service("a", port, startBackend(t, "first"))
+		r := startRelayWith(t, Options{Upstream: serverAt(i.address)})
+		e := startEnvoy(t, r.socket, delta)
+		answers(t, time.Minute, port, "a.test", "first answers")
+		plugin := func(name, path, more string) {
+			t.Helper()
+			text := fmt.Sprintf(`apiVersion: extensions.istio.io/v1alpha1
+kind: TrafficExtension
+metadata: {name: %s, namespace: shop}
+spec: {wasm: {url: %q%s}}
+`, name, modules.URL+path, more)
+			if err := os.WriteFile(filepath.Join(i.folder, name+".yaml"), []byte(text),
+				0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		reported := func(want bool) {
+			t.Helper()
+			parts.Eventually(t, time.Minute, fmt.Sprintf("a refusal is reported: %t", want), func() bool {
+				return (r.condition(conditionRefusals) != "") == want
+			})
+		}
+		// outrider-discoveryd sends the former version again, after which no refusal is reported
+		refused := func(change func()) {
+			t.Helper()
+			count := func() int { return strings.Count(r.log.String(), "refused (NACK)") }
+			before := count()
+			change()
+			parts.Eventually(t, time.Minute, "a refusal", func() bool { return count() > before })
+		}
+		away.Store(true)
+		refused(func() { plugin("open", "/away", ", failStrategy: FAIL_OPEN") })
+		answers(t, time.Minute, port, "a.test", "first answers")
+		i.remove("open")
+		plugin("good", "/good", "")
+		plugin("guard", "/away", "")
+		answers(t, time.Minute, port, "a.test", "403 RBAC: access denied")
+		reported(true)
+		parts.Eventually(t, time.Minute, "no listener waits for an extension", func() bool {
+			return e.Stat("listener_manager.total_listeners_warming") == 0
+		})
+		away.Store(false)
+		answers(t, time.Minute, port, "a.test", "first answers")
+		reported(false)
+		away.Store(true)
+		refused(func() { plugin("guard", "/away", ", pluginName: changed") })
+		answers(t, time.Minute, port, "a.test", "first answers")
+	}
+	t.Run("istiod", func(t *testing.T) {
+		modes(t, func(t *testing.T, delta bool) { test(t, delta, startIstiod(t)) })
+	})
+	t.Run("discoveryd", func(t *testing.T) {
+		modes(t, func(t *testing.T, delta bool) {
+			i := &istiod{t: t, folder: t.TempDir(), address: fmt.Sprintf("127.0.0.1:%d", parts.FreePort(t))}
+			startDiscovery(t, i.folder, i.address)
+			test(t, delta, i)
+		})
+	})
+}
+
 // waitingForModule returns the number of goroutines that wait in modules.module.
 func waitingForModule() (waiting int) {
 	stacks := make([]byte, 1<<20)

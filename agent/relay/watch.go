@@ -51,6 +51,9 @@ func newWatch(first *request, delta bool, known map[string]resource) *watch {
 		all:     len(first.names) == 0 || slices.Contains(first.names, "*"),
 		version: first.version}
 	for name, version := range first.initial {
+		if version == withoutModule {
+			continue
+		}
 		w.initial += len(name) + len(version) + 2*nameOverhead
 		w.held[name] = resource{name: name, version: version}
 		if cached, ok := known[name]; ok && cached.version == version {
@@ -116,6 +119,17 @@ func (w *watch) sent(r *response, bytes int, from *link) {
 // forget removes the oldest unanswered response.
 func (w *watch) forget() { w.pending = slices.Delete(w.pending, 0, 1) }
 
+// has reports whether Envoy has accepted a version of an extension that has its module, or received
+// one that it has not answered.
+func (w *watch) has(name string) bool {
+	_, held := w.held[name]
+	return held || slices.ContainsFunc(w.pending, func(p pending) bool {
+		return slices.ContainsFunc(p.resources, func(one resource) bool {
+			return one.name == name && one.version != withoutModule
+		})
+	})
+}
+
 // acknowledge returns the response that a request answers; ok is false if it answers none. If the
 // request accepts the response, acknowledge updates held.
 func (w *watch) acknowledge(r *request) (answered pending, ok bool) {
@@ -147,7 +161,9 @@ func (w *watch) accept(r *response) {
 		w.held = make(map[string]resource, len(r.resources))
 	}
 	for _, one := range r.resources {
-		w.held[one.name] = one
+		if one.version != withoutModule {
+			w.held[one.name] = one
+		}
 	}
 	for _, name := range r.removed {
 		delete(w.held, name)
