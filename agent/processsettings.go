@@ -23,8 +23,9 @@ type processSettings struct {
 	state     *reloadState
 	pushed    <-chan struct{} // receives after the mesh configuration may have changed
 
-	mu   sync.Mutex
-	used map[string]string // ProcessInputs at the last spec or call of changed; nil: no spec yet
+	mu sync.Mutex
+	// result of ProxySettingsInputs at the last spec or call of changed; nil: no spec yet
+	used map[string]string
 }
 
 // currentTime bounds reading the mesh configuration for a spec, because its file system may hang.
@@ -75,7 +76,7 @@ func (p *processSettings) changed() (files []string) {
 	return files
 }
 
-// Name implements part.Component.
+// Name implements lifecycle.Component.
 func (p *processSettings) Name() string { return "process settings" }
 
 // settingsReloads requests a reload when the process settings in the mesh configuration change.

@@ -112,7 +112,8 @@ func TestListener_BusyConnectionsStay(t *testing.T) {
 			t.Fatal(got)
 		}
 	}
-	// Closing a connection with an unread request resets it, so no request is sent.
+	// The listener refuses this connection before it reads a request. An unread request would make
+	// the kernel reset the connection, so the client sends none.
 	if got := answer(t, dialAs(t, parts.NobodyUID, address, "")); got != "HTTP/1.1 503" {
 		t.Errorf("one more: %s", got)
 	}

@@ -15,9 +15,9 @@ import (
 // Root is trusted, and so is the user of this process unless it runs in a systemd unit (inUnit). A
 // missing program is no error, because it may be installed later.
 //
-// before is the command in force, nil in a check without an agent. An unchanged command never
-// causes an error here; its probe fails instead. Otherwise the owner of an application's files
-// could prevent starts and reloads of Envoy.
+// currentCommand is the command of the configuration in force; nil: no agent runs. CheckExecProbe
+// returns no error for an unchanged command, whose probes fail instead. Otherwise the owner of an
+// application's files could prevent starts and reloads of Envoy.
 func CheckExecProbe(loaded *config.Loaded, currentCommand []string, inUnit bool) *config.Error {
 	command := loaded.Config.Health.Exec
 	if len(command) == 0 || slices.Equal(command, currentCommand) {

@@ -17,8 +17,8 @@ type Backend interface {
 	State(ctx context.Context) api.Status
 	// MeasuredEpochs returns the epochs with their current resource usage.
 	MeasuredEpochs(ctx context.Context) []Epoch
-	// Changed returns a channel that is closed after State has changed for a reason that the
-	// agent's event board does not report. Call Changed before State.
+	// Changed returns a channel that is closed after State has changed for a reason of which the
+	// condition.Registry has no event. Call Changed before State.
 	Changed() <-chan struct{}
 
 	// BeginReload starts a reload and returns its ID as soon as it is accepted. An event of kind

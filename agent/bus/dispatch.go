@@ -36,7 +36,7 @@ func (s *session) admit(c *call) {
 		// root has its own queue, so that other users cannot block root
 		s.rootQueue <- c // does not block: capacity is mostRootCalls
 	case c.uid != 0 && s.calls.enter(c.uid):
-		s.queue <- c // does not block: capacity is mostCalls
+		s.queue <- c // does not block: the queue has room for mostCalls, the limit of calls
 	default:
 		s.turnAway(c)
 	}

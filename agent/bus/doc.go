@@ -10,6 +10,7 @@
 //     beyond limits are refused.
 //   - Reads are answered from a snapshot of the state that one goroutine refreshes.
 //   - Writes to a bus that does not read have a deadline.
-//   - Signals are read from the board's bounded list of events. Changed properties are found by
-//     comparing snapshots, so a slow bus loses intermediate values instead of queueing them.
+//   - Signals are read from the bounded list of events in condition.Registry. Changed properties
+//     are found by comparing snapshots, so a slow bus loses intermediate values instead of queueing
+//     them.
 package bus

@@ -65,8 +65,8 @@ func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object
 		value, ok := o.values[property.Name]
 		known := old.values[property.Name]
 		if property.Name == conditionsProperty {
-			// The board limits how often an event repeats; a condition whose text changes often
-			// must not cause a signal each time.
+			// The condition.Registry limits how often an event repeats; a condition whose text
+			// changes often must not cause a signal each time.
 			ok = reported
 			known = e.conditions
 		}
@@ -80,8 +80,8 @@ func (e *emitter) object(path dbus.ObjectPath, before map[dbus.ObjectPath]object
 	return e.conn.Emit(path, propertiesName+".PropertiesChanged", o.kind, changed, []string{})
 }
 
-// events sends signals for new events. missed is the number of events that the bounded board had
-// already dropped.
+// events sends signals for new events. missed is the number of events that the registry, which
+// retains a limited number, had already dropped.
 func (e *emitter) events(board *condition.Registry) (missed uint64, err error) {
 	for _, event := range board.Events(e.sequence) {
 		missed += event.Sequence - e.sequence - 1

@@ -43,8 +43,8 @@ type session struct {
 	owned     chan bool // true when the bus name is gained, false when it is lost
 
 	state *shown[*snapshot]
-	// reported is the sequence number of the last event about a condition. Only run's goroutine
-	// uses it.
+	// reported is the sequence number of the newest event that raised or cleared a condition. Only
+	// run's goroutine uses it.
 	reported uint64
 	figures  *shown[[]Epoch]
 

@@ -190,7 +190,8 @@ func TestHelper_RedirectsDNSWhileTheAgentRestarts(t *testing.T) {
 	}
 	resume()
 	gets("proxy")
-	if _, err := r.client.Status(t.Context()); err != nil { // causes a check of the proxy
+	// makes outrider-capture check the DNS proxy
+	if _, err := r.client.Status(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	resume = parts.PauseProcess(t, proxy.Process.Pid)

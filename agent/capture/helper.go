@@ -35,8 +35,9 @@ type helper struct {
 	options
 	check envoyCheck
 	memory
-	rules *ownerSocket   // owns the table of rules; nil: no rules are in force
-	nat   *ownerSocket   // owns the table that continues address translation; nil: there is none
+	rules *ownerSocket // owns the table of rules; nil: no rules are in force
+	// owns the table that keepNAT creates for established connections; nil: there is none
+	nat   *ownerSocket
 	plain *ownerSocket   // for tables without owner
 	store *fdstore.Store // holds a duplicate of nat's socket, so that the table remains
 
@@ -60,7 +61,8 @@ type helper struct {
 // installed records from which helper.generation, families and rules the installed tables were
 // made.
 type installed struct {
-	generation, nat int // of the table of rules, of the nat table; 0: not installed
+	// generation from which the table of rules, or the nat table, was made; 0: not installed
+	generation, nat int
 	closed          int // of the table that rejects connections, or one of the constants below
 	families        Families
 	table           *Table
@@ -205,7 +207,8 @@ func (h *helper) do(r request) error {
 				r.Settings.Instance, h.instance)
 		}
 		same := *r.Settings
-		if h.Settings != nil { // a change of these two fields, not from [capture], starts no trial
+		// AgentPorts and InboundOnly are not keys of [capture]: a change starts no trial
+		if h.Settings != nil {
 			same.AgentPorts, same.InboundOnly = h.Settings.AgentPorts, h.Settings.InboundOnly
 		}
 		if same.TrialDuration > 0 && !reflect.DeepEqual(&same, h.Settings) {

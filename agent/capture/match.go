@@ -229,7 +229,8 @@ func (redirected) exprs() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)}}
 }
 
-// holds returns false: Explain stops at the rule that redirects the connection.
+// holds returns false: a rule with this match comes after the rule that redirects the connection,
+// at which Explain stops.
 func (redirected) holds(*Connection) bool { return false }
 
 // probe matches the connections by which outrider-capture checks whether Envoy accepts.

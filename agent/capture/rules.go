@@ -60,7 +60,8 @@ func BuildTable(s *Settings, users Users, families Families, running []Unit) *Ta
 		}},
 		b.untranslated(s, users, families),
 	}
-	if s.Transparent { // TPROXY decides about each SYN, so none remains unredirected
+	// TPROXY does not depend on conntrack, which makes the kernel skip the redirection of some SYNs
+	if s.Transparent {
 		b.table.Chains[1] = transparentChain(b.table.Chains[1].Rules)
 	} else {
 		b.table.Chains = append(b.table.Chains, b.unredirected(s, families))

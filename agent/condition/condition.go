@@ -80,7 +80,7 @@ type Registry struct {
 	now        func() time.Time
 }
 
-// NewRegistry returns an empty board.
+// NewRegistry returns an empty Registry.
 func NewRegistry() *Registry {
 	return &Registry{
 		conditions: map[string]*entry{},
@@ -166,7 +166,7 @@ func (b *Registry) publish(event Event) {
 	for watcher := range b.watchers {
 		select {
 		case watcher <- event:
-		default: // drop it: a slow watcher sees the gap in Sequence
+		default: // drop the event: a slow watcher sees the gap in Sequence
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 // change of its class and its end.
 const most = 3
 
-// entry is a condition with the state of its events. The board's lock guards it.
+// entry is a condition with the state of its events. The Registry's lock guards it.
 type entry struct {
 	now   *Condition // current state; nil: cleared
 	said  *Condition // the condition as last published; nil: never, or published as cleared

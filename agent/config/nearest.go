@@ -167,7 +167,7 @@ func (v *vocabulary) elsewhere(name string, own []string) []string {
 			near = append(near, t+"."+k)
 		}
 	}
-	const most = 3 // longer lists do not help
+	const most = 3 // maximum number of suggestions; longer lists do not help the user
 	if len(same) > 0 {
 		near = same
 	}

@@ -130,7 +130,8 @@ func (f Files) AllPaths() []string {
 	return slices.Concat(f.Roots, f.CRL)
 }
 
-// AuthoritiesPath returns the first candidate for the authorities' file, "" for a pair.
+// AuthoritiesPath returns the first candidate for the file of CA certificates; "" if f is a
+// certificate with its key.
 func (f Files) AuthoritiesPath() string {
 	if len(f.Roots) == 0 {
 		return ""
@@ -147,8 +148,9 @@ func (f Files) RequiredAlternatives() [][]string {
 	return [][]string{f.Roots}
 }
 
-// AuthoritiesFolder returns the folder of the first candidate for the authorities, "" for a pair.
-// If this folder exists, the other candidates are ignored, whatever it contains.
+// AuthoritiesFolder returns the folder of the first candidate for the CA certificates; "" if f is a
+// certificate with its key. If this folder exists, the other candidates are ignored, whatever it
+// contains.
 func (f Files) AuthoritiesFolder() string {
 	if len(f.Roots) == 0 {
 		return ""
@@ -169,7 +171,7 @@ func (f Files) ExistingFiles() (Files, error) {
 	}
 	i := 0
 	if _, err := os.Lstat(f.AuthoritiesFolder()); errors.Is(err, fs.ErrNotExist) {
-		i = 1 // use the folder of the credential itself
+		i = 1 // NAME-cacert does not exist: use the folder of the credential NAME
 	}
 	if _, err := os.Stat(f.Roots[i]); err != nil {
 		return Files{}, err

@@ -56,8 +56,8 @@ func (a *accepted) take() []SourceUpdate {
 }
 
 // AcceptUpdate adds a batch to the next push, which is debounced like a push of changed files. It
-// never blocks. Batches accepted before Run are part of the first push. Accept ignores a batch
-// whose source is not in Options.Sources.
+// never blocks. Batches accepted before Run are part of the first push. AcceptUpdate ignores a
+// batch whose source is not in Options.Sources.
 func (s *Server) AcceptUpdate(b SourceUpdate) {
 	s.accepted.add(b)
 	select {

@@ -22,8 +22,8 @@ func (p peer) explain(t *testing.T, request explain.Request) discovery.Explanati
 	return said
 }
 
-// explainPlain checks that an explanation of a plain text request says that it is accepted exactly
-// if the mode accepts plain text.
+// explainPlain checks the explanation of a plain text request: it must be accepted unless the mode
+// of mutual TLS is STRICT.
 func (p peer) explainPlain(t *testing.T, address string, port int, mode string) {
 	t.Helper()
 	if p.server == nil {

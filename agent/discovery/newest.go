@@ -16,8 +16,8 @@ func (s *Server) RecordAck(stream uint64, node *corev3.Node) {
 	}
 	v, err := s.viewOf(node)
 	if err != nil {
-		// the view existed when the proxy accepted its first resources, and that recorded the
-		// stream
+		// nothing is to be recorded: when the proxy accepted its first resources of this stream,
+		// the view existed and the stream was recorded
 		return
 	}
 	s.mu.Lock()

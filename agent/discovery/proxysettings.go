@@ -41,7 +41,8 @@ func (s *Server) ProxySettingsInputs() map[string]string {
 
 const remoteFix = "set [envoy] concurrency in outrider.toml of the hosts"
 
-// proxyProblems returns warnings of settings of processes that have no effect. Callers hold mu.
+// proxyProblems returns warnings about settings of Envoy's process that have no effect. Callers
+// hold mu.
 func (s *Server) proxyProblems() []Problem {
 	if m := s.mesh; !s.options.FilesAreLocal {
 		if m.Concurrency == nil && len(m.ProxyEnvironment) == 0 {

@@ -132,8 +132,8 @@ func unselected(w *model.Mesh, views map[string]*served) []Problem {
 	if len(views) == 0 || len(views) > mostNodes {
 		return nil
 	}
-	// the message is about the last node: a gateway if there is one, because a Gateway is meant for
-	// it
+	// the message is about the last node; sort gateway proxies behind sidecars, because a Gateway
+	// object is meant for them
 	var nodes []model.Node
 	for _, key := range slices.Sorted(maps.Keys(views)) {
 		nodes = append(nodes, views[key].Node())

@@ -174,8 +174,8 @@ func refusedFilter(o view.FilterOverride, filter *object.Object) Problem {
 		Fix:      fix + " until it changes, or a reload tries it again"}
 }
 
-// refusedTelemetry returns the problem of listeners that are in use without Telemetries. Callers
-// hold mu.
+// refusedTelemetry returns the problem that Envoy refused listeners and uses them without the
+// effects of Telemetries. Callers hold mu.
 func (s *Server) refusedTelemetry(v *view.ProxyView, all []view.OmittedTelemetry) Problem {
 	message := fmt.Sprintf("Envoy refused the Listener %s", all[0].Name)
 	if len(all) > 1 {

@@ -22,7 +22,7 @@ type FleetServer struct {
 	// Guarded by the server's mu.
 	subscriptions map[*subscription]struct{} // subscriptions of captured proxies
 	index         *addressIndex              // nil until the first captured proxy subscribes
-	indexed       *model.Mesh                // World from which index was built
+	indexed       *model.Mesh                // Mesh from which index was built
 }
 
 // NewFleetServer returns the FleetServer of a server without Options.ViewPerAddresses. It must be

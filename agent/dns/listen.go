@@ -61,7 +61,7 @@ func (r retained) take(network, address string) io.Closer {
 	host, port, _ := net.SplitHostPort(address)
 	hosts := []string{host}
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
-		hosts = []string{"::", "0.0.0.0"} // Go binds one of these, depending on IPv6
+		hosts = []string{"::", "0.0.0.0"} // Go binds one of these: :: if the host supports IPv6
 	} else if err == nil {
 		hosts = []string{ip.Unmap().String()}
 	}

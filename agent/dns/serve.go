@@ -143,7 +143,9 @@ func (s *Server) answer(b, raw []byte, from netip.Addr, tcp bool) ([]byte, *quer
 	if raw[2]&0x80 != 0 { // a response
 		return nil, nil
 	}
-	cache := s.forwards.cache.Load() // read before the table, because a new table empties the cache
+	// Load the cache before the table: a change stores the new table, then a new cache. An answer
+	// found with an old table can thus only enter an old cache.
+	cache := s.forwards.cache.Load()
 	t := s.table.Load()
 	allowed := s.local.has(from)
 	if allowed && !tcp && t != nil {

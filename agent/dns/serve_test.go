@@ -171,7 +171,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	if got := r.Stats().FailedQueries; got != refused {
 		t.Errorf("%d of %d queries are refused, want %d", got, sent, refused)
 	}
-	for range 400 { // of closed sockets, whose user is unknown
+	for range 400 { // queries of closed sockets: the server cannot determine their user
 		c := dial()
 		send(c)
 		_ = c.Close()

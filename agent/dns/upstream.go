@@ -30,7 +30,7 @@ type connection struct {
 }
 
 const (
-	maxIdle = 64  // connections of a network
+	maxIdle = 64  // maximum number of idle connections for each of udp and tcp
 	maxUses = 256 // queries over one UDP socket, which is then replaced to change its port
 	// idle time after which a connection is not reused; servers close theirs after some seconds
 	maxRest = 5 * time.Second

@@ -11,8 +11,8 @@ import (
 )
 
 // Run reads Envoy's counters to find failures and successes. It looks for successes while an
-// endpoint fails, and for failures while Envoy has no log of them or MeshConfig has providers.
-// Otherwise Run sleeps. It ends with ctx.
+// endpoint fails. It looks for failures while Envoy has no log of failures, or while MeshConfig has
+// extension providers, whose failures are not in the log. Otherwise Run sleeps. It ends with ctx.
 func (t *Tracker) Run(ctx context.Context) error {
 	t.MarkReady()
 	timer := time.NewTimer(0)
@@ -192,8 +192,8 @@ func (t *Tracker) end(p *failing, message string) {
 }
 
 // compare records the failures since the previous check, which was at looked, as the difference of
-// the counters. With all it does so for all endpoints, otherwise only for those of providers,
-// because Envoy's log reports the others. Callers hold mu.
+// the counters. With all set, it does so for all endpoints, otherwise only for those of extension
+// providers, because Envoy's log reports the failures of the other endpoints. Callers hold mu.
 func (t *Tracker) compare(seen Snapshot, all bool, looked, now time.Time) {
 	before := t.before
 	t.before = seen.failed()

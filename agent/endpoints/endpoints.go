@@ -52,8 +52,8 @@ const (
 	maxFailing = 100
 )
 
-// logLimits are the maximum numbers of journal lines in a minute: Class for one endpoint and cause,
-// All for everything.
+// logLimits are the maximum numbers of journal lines in a minute: PerClass for one endpoint and
+// cause, PerSubject for everything.
 var logLimits = repeat.Limits{PerClass: 1, PerSubject: 10}
 
 // Key identifies an endpoint. Address is "" if a cluster had no healthy endpoint.
@@ -159,7 +159,8 @@ type Tracker struct {
 	total   uint64 // all failures since the start
 	limiter repeat.Limiter
 	before  *Snapshot // previous counters of endpoints with failures
-	// a cluster without a healthy endpoint failed, and Envoy does not name the cluster
+	// a request failed because no endpoint of its cluster was healthy, and Envoy did not name the
+	// cluster
 	nowhere bool
 	empty   map[string]uint64
 	looked  time.Time // time of the last read of the counters
@@ -173,7 +174,7 @@ type Tracker struct {
 type failing struct {
 	Problem
 	confirmed bool
-	latest    uint64    // requests of the last failure
+	latest    uint64    // number of requests in the last reported failure
 	base      *Snapshot // counters after the failure; nil: not read yet
 	worked    bool      // there was a success before base, perhaps after the failure
 	connected time.Time // when a connection that has not failed was first seen; zero: none
@@ -188,7 +189,8 @@ func (p *failing) undecided() bool {
 	return !p.confirmed && (p.base == nil || !p.worked || p.again())
 }
 
-// restart counts only the last failure from now on, because there was a success before or after it.
+// restart makes the last failure count as the first one, because there was a success between them
+// or after the last one.
 func (p *failing) restart(seen Snapshot) {
 	p.Since, p.Requests = p.LastFailure, p.latest
 	p.base, p.worked = seen.only(p.Key), true

@@ -18,7 +18,7 @@ const (
 	// (source/server/server.cc), which is empty, because Outrider passes a file.
 	beforeNothing = "initializing config '"
 
-	// notShown replaces a quote at the end of a message.
+	// notShown replaces a quotation of the configuration at the end of a message.
 	notShown = "(not shown)"
 
 	// quoteTime bounds the duration of a quote from its first line. Envoy writes a quote at once,

@@ -102,8 +102,9 @@ func TestLogRedactor_KeepsStateBetweenBatches(t *testing.T) {
 	}
 }
 
-// Other output on Envoy's pipe is removed with a quote for a bounded time only. The number of
-// removed lines is reported.
+// After the beginning of a quotation of the configuration, lines that may belong to the quotation
+// are removed, but only for a bounded time, because they may be other output of Envoy. The number
+// of removed lines is reported.
 func TestAQuoteIsBounded(t *testing.T) {
 	const prefix = "[Envoy (Epoch 1)] [2026-11-21 15:41:49.385][1][critical][main] "
 	access := []string{`"GET / HTTP/1.1" 200`, "word: GET", " GET"}

@@ -70,7 +70,8 @@ func TestRepair_BringsBackTheAdminInterface(t *testing.T) {
 						raised++
 					}
 				}
-				// at least once; the board, which publishes events, limits them to three a minute
+				// at least once; the condition.Registry, which publishes events, limits them to
+				// three a minute
 				if raised == 0 {
 					t.Error("no event that the admin interface was lost")
 				}

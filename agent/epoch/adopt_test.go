@@ -113,8 +113,8 @@ func TestAdoptedStartThatFails(t *testing.T) {
 					t.Errorf("%+v", got)
 				}
 				h.wait(20 * time.Second)
-				// the old epoch was replaced again, because the failed epoch took over its admin
-				// interface
+				// the old epoch was replaced again, because the failed epoch had taken over the old
+				// epoch's admin interface
 				h.expect("1 live")
 				h.adminIsBack()
 				h.must(specOf("b"))

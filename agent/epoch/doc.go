@@ -6,7 +6,7 @@
 // All decisions are made by one pure function: next(state, event) returns the next state and the
 // actions to carry out. The goroutine of Supervisor.Run applies it to one event after the other.
 // The executor carries out actions asynchronously (keeper, admin interface, files, timers, answers,
-// board, log) and reports results as events. So the goroutine of Run never waits for them.
+// conditions, log) and reports results as events. So the goroutine of Run never waits for them.
 //
 // An epoch (record.State) may exit in every state:
 //

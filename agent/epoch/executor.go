@@ -20,7 +20,7 @@ type executor struct {
 	inbox   *mailbox[event]
 	ledger  worker // queue of requests to the keeper
 	files   worker
-	notices worker          // queue for the board (conditions and events), the log and callers
+	notices worker          // queue of conditions, events, log lines and replies to callers
 	life    context.Context // parent context of all jobs; set by Run, which may be called only once
 	jobs    sync.WaitGroup
 

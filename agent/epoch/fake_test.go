@@ -25,10 +25,11 @@ type world struct {
 	behaviour map[string]behaviour
 	// if a parent exits before its child is live, the keeper sends the parent's part of the
 	// handshake
-	rescue     bool
-	ending     bool          // the keeper is stopping: its Envoys exit, and it starts no others
-	unsteered  bool          // the keeper cannot steer connections
-	unclear    bool          // the flag in shared memory cannot be cleared
+	rescue    bool
+	ending    bool // the keeper is stopping: its Envoys exit, and it starts no others
+	unsteered bool // the keeper cannot steer connections
+	// the keeper cannot clear the flag "initializing" in Envoy's shared memory
+	unclear    bool
 	allowed    bool          // killing an old epoch early is no fault, because the test calls Abort
 	unmeasured bool          // the keeper cannot count connections
 	hungKeeper chan struct{} // not nil: the keeper answers no request until this channel is closed

@@ -109,7 +109,7 @@ func (l *KeeperLink) set(client *keeper.Client) *KeeperConnection {
 	return c
 }
 
-// KeeperConnection returns the current connection, which may be lost.
+// Connection returns the current connection, which may be lost.
 func (l *KeeperLink) Connection() *KeeperConnection {
 	l.mu.Lock()
 	defer l.mu.Unlock()

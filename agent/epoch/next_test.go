@@ -103,7 +103,8 @@ func drains(s *state) {
 	s.drain.wanted, s.live().DrainRequested, s.live().ListenersCloseAt = true, true, noon.Add(time.Second)
 }
 
-// shown returns the epochs of a state in the form that host accepts, newest first.
+// shown returns the epochs of a state as text, newest first, in the format of the parameter of
+// host.
 func shown(s state) string {
 	var all []string
 	for i := range s.processes {

@@ -67,7 +67,8 @@ const (
 	keeperPatience = 5 * time.Second // maximum duration of a keeper's re-execution
 	// maximum time for which a restart of the last good spec delays requests
 	provenFirst = 2 * time.Second
-	// interval between checks for an obstacle; longer than provenFirst
+	// interval between checks whether something, such as a port in use, prevents a restart of
+	// Envoy; longer than provenFirst
 	obstaclePause = 3 * time.Second
 	// exits that are further apart than this do not belong to the same streak
 	forgetExits = time.Minute

@@ -169,7 +169,8 @@ func waitsFor(old *process) string {
 
 // logWait logs, once for each older epoch, that a request waits for that epoch to exit.
 func (m *machine) logWait(old *process) {
-	// false: the first count may show that the old epoch is idle, so that no request waits
+	// counted is false until the connections of old were counted: if there are none, the request
+	// does not wait
 	counted := old.busy || m.endedByLive() != old
 	if old.logged || !counted {
 		return

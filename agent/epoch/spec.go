@@ -29,7 +29,7 @@ type Command struct {
 // Spec describes a requested Envoy process. Its functions may be called concurrently and must be
 // pure.
 type Spec struct {
-	// Digest identifies the configuration: specs with equal hashes differ only in settings that
+	// Digest identifies the configuration: specs with equal digests differ only in settings that
 	// need no new epoch, see ReplaceSpec.
 	Digest string
 

@@ -2,9 +2,9 @@
 // mesh requires. It compares the listening sockets of this host with the policy of the mesh and
 // with the interception rules in force.
 //
-//	MutualTLSPolicy   which ports need mutual TLS -+
-//	sockets  who listens where           -+-> Checker.look -> Report: condition, readiness, status
-//	Rules    what is captured or closed  -+
+//	MutualTLSPolicy   ports with mutual TLS         -+
+//	sockets           programs that listen          -+-> Checker.look -> Report: condition,
+//	Rules             what is captured or rejected  -+                   readiness, status
 package exposure
 
 import (

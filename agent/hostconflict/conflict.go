@@ -187,7 +187,7 @@ func userName(uid uint32) string {
 }
 
 // SharedClaims describes the claims that a running agent has as well. It calls claims only if
-// another agent runs or its Envoy does.
+// another agent, or an Envoy of another agent, runs.
 func (h Host) SharedClaims(
 	ctx context.Context, runtimeDir string, claims func() []config.HostClaim,
 ) []string {

@@ -9,7 +9,7 @@ import (
 // guards it. Its methods are the transitions between its states.
 type entry struct {
 	configured  bool
-	provisional bool // the version may come from settings of a reload that may still be refused
+	provisional bool // the version may come from the settings of a reload that is still in progress
 	subscribers int
 	definition  definition // what worker obtains
 	worker      *worker    // nil: none runs

@@ -96,7 +96,7 @@ func (m *Manager) readFiles(ctx context.Context, from source, report report) {
 // revocations is the state of the revocation lists of a secret.
 type revocations struct {
 	exist   bool      // the last accepted version has revocation lists
-	missing time.Time // when their absence was first found; zero: they are present
+	missing time.Time // when the absence of the lists was first found; zero: they exist
 }
 
 // check returns an error while revocation lists have been missing for less than failureGrace:

@@ -12,10 +12,10 @@
 //	SPIRE  ── observe ─┘ shown, not published: Envoy has it from SPIRE
 //
 // Invariants:
-// - A published pair matches: a certificate is never published with the key of another one. - A
-// published version remains until a newer valid one exists. An error never removes it. If new
-// settings are refused, the secrets that only they provide are removed. - No lock is held during
-// I/O: a mount that hangs delays only the secrets in its files.
+//   - A published pair matches: a certificate is never published with the key of another one.
+//   - A published version remains until a newer valid one exists. An error never removes it. If new
+//     settings are refused, the secrets that only they provide are removed.
+//   - No lock is held during I/O: a mount that hangs delays only the secrets in its files.
 //   - Renewal is due by the wall clock or the monotonic clock, whichever is earlier; timers are
 //     checked at least every minute, so that suspended machines and clock jumps are noticed.
 package identity
@@ -88,14 +88,14 @@ const (
 	FromFiles  SecretSource = "files"
 	FromIstiod SecretSource = "istiod"
 	FromCache  SecretSource = "cache" // SealedStore, written by an earlier run
-	FromSpire  SecretSource = "spire" // Envoy has it from SPIRE; not served by the agent
+	FromSpire  SecretSource = "spire" // Envoy receives the secret from SPIRE, not from the agent
 )
 
 // IssuedCertificate is a certificate from an authority.
 type IssuedCertificate struct {
 	Pair     *pki.Pair
 	Roots    []*x509.Certificate // that the authority sent
-	Obtained time.Time           // when it was received, by this machine's wall clock
+	Obtained time.Time           // when the agent received it, by this machine's wall clock
 	Source   SecretSource
 }
 
@@ -180,7 +180,7 @@ type material struct {
 	revoked  []byte              // revocation lists of roots, PEM; nil: none
 	source   SecretSource
 	obtained time.Time
-	renewal  time.Time // when the agent renews it; zero: never
+	renewal  time.Time // when the agent renews the certificate; zero: never
 	issuer   Issuer    // nil: the version is from files or SPIRE
 }
 

@@ -30,7 +30,7 @@ type world struct {
 	watcher fakeWatcher
 
 	mu     sync.Mutex
-	jump   time.Duration // by which the wall clock is ahead of the monotonic clock
+	jump   time.Duration // time by which the wall clock is ahead of the monotonic clock
 	skew   time.Duration // by which the authority's clock is ahead of the monotonic clock
 	root   *pkitest.Authority
 	err    error

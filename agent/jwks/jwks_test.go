@@ -53,7 +53,7 @@ func set(kids ...string) string {
 	return `{"keys":[` + strings.Join(keys, ",") + `]}`
 }
 
-// rig is a running Fetcher with its condition board.
+// rig is a running Fetcher with its condition.Registry.
 type rig struct {
 	*jwks.Fetcher
 	board *condition.Registry

@@ -145,7 +145,7 @@ func TestLogPipe_IsReadWithoutAgent(t *testing.T) {
 	t.Parallel()
 	l, port := newLab(t), parts.FreePort(t)
 	e := l.startEnvoy(0, envoyOptions{port: port, level: "trace"}).live()
-	l.client.Close() // nobody is connected
+	l.client.Close() // from now on, no agent is connected to the keeper
 	asked := 0
 	for started := time.Now(); time.Since(started) < 4*time.Second; asked++ {
 		if body, err := get(port); err != nil || body != "hello from "+e.ID {

@@ -56,7 +56,7 @@ type request struct {
 	ID        string     `json:"id,omitempty"` // of a process
 	// To is the ID of the process that gets the connections (operation steer).
 	To string `json:"to,omitempty"`
-	// Closes is the time until the process ID closes its listeners (operation steer).
+	// Closes is the time until the process with this ID closes its listeners (operation steer).
 	Closes time.Duration   `json:"closes,omitempty"`
 	Signal int             `json:"signal,omitempty"` // signal number
 	Note   json.RawMessage `json:"note,omitempty"`

@@ -92,7 +92,7 @@ func (t *PortTracker) Claims() []config.HostClaim {
 	}
 	feed, err := t.source.Feed(t.node)
 	if err != nil {
-		return nil // Envoy does not receive listeners either
+		return nil // without a feed, Envoy receives no listeners, so none binds an address
 	}
 	snapshot, _ := feed.Current()
 	if change := snapshot.LastChange(resource.ListenerType); feed != t.at || change != t.change {

@@ -50,8 +50,8 @@ type frame struct {
 	value  bool   // in an object: the next token is a value
 	key    string // name of the current member; an array has that of its parent
 	label  string // value of the object's "key" or "name"
-	hide   bool   // members in holders are credentials
-	public bool   // but certificates are not
+	hide   bool   // the values of members that holders lists are credentials
+	public bool   // hide does not apply to certificates
 	secret bool   // all values in this container are credentials
 }
 

@@ -133,9 +133,9 @@ func (l *link) run(ctx context.Context, delta bool) error {
 	}
 }
 
-// closingPause delays the event that the server closes the connection. If the connection was lost,
-// its stream ends within this time, which is reported instead. If the server only announced the end
-// (GOAWAY), the stream continues.
+// closingPause delays the event that the server announced the end of the connection (GOAWAY). gRPC
+// reports the announcement and the loss of a connection in the same way: only after a loss does the
+// stream end within closingPause, and then the end of the stream is reported instead.
 const closingPause = 50 * time.Millisecond
 
 // awaitClosing sends an event when the server has announced that it closes the connection.

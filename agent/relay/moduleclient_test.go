@@ -107,7 +107,8 @@ func TestModules_LocalAddressesAreRefused(t *testing.T) {
 		"http://192.0.0.192", "oci://127.0.0.1:" + port + "/p/m", "oci://localhost:" + port + "/p/m",
 		"oci://169.254.169.254/p/m", "http://" + away} {
 		vm := remoteVM(from, "", "")
-		// the address of the other host is permitted, but connecting to it may be slow
+		// the address of the other host, which redirects to a local address, is permitted, and the
+		// connection to it may be slow
 		if strings.HasSuffix(from, away) {
 			vm.Code.GetRemote().HttpUri.Timeout = durationpb.New(moduleTime)
 		}

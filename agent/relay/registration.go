@@ -20,8 +20,8 @@ func (s *Server) EndOlderStreams() {
 	s.notifyOthers()
 }
 
-// left makes the other sessions reconnect if the session that opened its stream last has ended. The
-// caller must hold mu.
+// left makes the other sessions reconnect if the session that opened its stream last has ended,
+// because istiod then has unregistered the Envoy. The caller must hold mu.
 func (s *Server) left(ended *session) {
 	if s.latest != ended || s.leaving {
 		return

@@ -24,7 +24,7 @@ type AdminViewConfig struct {
 	Full bool // admin_access = "full"
 }
 
-// AdminViewOptions configures a AdminView.
+// AdminViewOptions configures an AdminView.
 type AdminViewOptions struct {
 	Config      AdminViewConfig
 	Proxy       Proxy

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// GoogleExchanger exchanges a JWT for a federated token of GoogleExchanger's Security Token
-// Service. If an account is configured, it then exchanges the federated token for an access token
-// of that service account.
+// GoogleExchanger exchanges a JWT for a federated token of Google's Security Token Service. If an
+// account is configured, it then exchanges the federated token for an access token of that service
+// account.
 type GoogleExchanger struct {
 	audience, account string
 	federation        string // URLs of the two services
@@ -26,8 +26,7 @@ type GoogleExchanger struct {
 
 const (
 	cloudPlatform = "https://www.googleapis.com/auth/cloud-platform"
-	// requested lifetime of a service account's token; also assumed if GoogleExchanger's response
-	// has none
+	// requested lifetime of a service account's token; also assumed if Google's response has none
 	lifetime      = time.Hour
 	maximumAnswer = 64 << 10
 )
@@ -104,8 +103,8 @@ func (g *GoogleExchanger) impersonate(ctx context.Context, federated, scope stri
 	return Token{access.Token, access.Expiry}, nil
 }
 
-// post sends a request and decodes the JSON response. If GoogleExchanger refuses the request, the
-// error is an *Error with GoogleExchanger's description, from which secret is removed.
+// post sends a request and decodes the JSON response. If Google refuses the request, the error is
+// an *Error with Google's description, from which secret is removed.
 func (g *GoogleExchanger) post(
 	ctx context.Context, address, bearer, contentType, body, secret string, into any,
 ) error {

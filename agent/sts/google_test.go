@@ -20,7 +20,7 @@ const (
 	accessToken = "access-token-of-the-account"
 )
 
-// fakeGoogle is a fake of both of GoogleExchanger's services, which records the requests.
+// fakeGoogle is a fake of the two services of Google, which records the requests.
 type fakeGoogle struct {
 	mu       sync.Mutex
 	forms    []url.Values

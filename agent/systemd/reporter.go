@@ -21,8 +21,8 @@ type Reporter struct {
 type AgentState interface {
 	// Summary returns the state and a status sentence. announced reports whether READY=1 was sent.
 	Summary(announced bool) (state State, sentence string)
-	// Changed returns a channel that is closed when the epochs change. Events of the board report
-	// all other changes.
+	// Changed returns a channel that is closed when the epochs change. The events of the
+	// condition.Registry report all other changes.
 	Changed() <-chan struct{}
 	ReportedReloads() uint64 // number of reloads whose start was published
 }

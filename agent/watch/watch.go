@@ -77,8 +77,8 @@ type Options struct {
 	Logger               *slog.Logger // nil: no log
 }
 
-// Watcher reports which files have changed. Set may be called at any time by any goroutine; Run may
-// be called once.
+// Watcher reports which files have changed. SetPaths may be called at any time by any goroutine;
+// Run may be called once.
 type Watcher struct {
 	lifecycle.Readiness
 	options  Options

@@ -84,7 +84,7 @@ func stopping(ctx context.Context, unit string) bool {
 	return err == nil && slices.Contains(strings.Fields(string(out)), "stop")
 }
 
-// reader returns a FileReader with the unit's user, groups and hidden folders; nil if the user is
+// reader returns a UserAccess with the unit's user, groups and hidden folders; nil if the user is
 // unknown.
 func (u unitState) reader() *blueprint.UserAccess {
 	if u.User == "" {

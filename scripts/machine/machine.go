@@ -53,7 +53,7 @@ type Options struct {
 	// BindMounts lists directories of this machine to mount read-only in the booted one: FOLDER, or
 	// FOLDER:WHERE. Other directories of this machine must not change while the booted one runs.
 	BindMounts []string
-	// WritableBindMounts is like Bind, but the mounts are writable.
+	// WritableBindMounts is like BindMounts, but the mounts are writable.
 	WritableBindMounts []string
 	// Network is the file of the network namespace to use, which must exist until Close; "": a new
 	// one with loopback only.

@@ -123,7 +123,7 @@ func (m *maker) add(from, kind, policies string) *testCase {
 		"ECHO", fmt.Sprint(m.backend.tcp), "ISSUER", fmt.Sprint(m.keys.port))
 	c.objects = objectsOf(m.t, names.Replace(workloadOf[kind]))
 	for _, object := range objectsOf(m.t, policies) {
-		// a VirtualService of the policies replaces that in workloadOf
+		// a VirtualService in policies replaces the VirtualService in workloadOf
 		if object["kind"] == "VirtualService" {
 			c.objects = slices.DeleteFunc(c.objects, func(o map[string]any) bool {
 				return o["kind"] == "VirtualService"

@@ -166,7 +166,8 @@ type workload struct {
 	predicted, authorizer, codec int
 	// access policies in the file of the case, by kind, namespace and name; nil with istiod
 	places map[string]resource.Origin
-	// number of refusals whose explanation names the position of the only policy of its kind
+	// number of checked positions: requests refused by a kind of policy of which the case has only
+	// one object, whose position the explanation must state
 	placed int
 }
 

@@ -63,9 +63,9 @@ func (w *Mesh) addHostsOf(address string, hosts map[string]struct{}) {
 }
 
 // ServiceAddresses returns the addresses by which requests on an HTTP port may name a service
-// instead of its host. It omits addresses for which named returns true (a VirtualService names
-// them), and those of an older service on the same port. sees returns the visible service of a
-// host.
+// instead of its host. It omits addresses for which named returns true, because a VirtualService
+// names them, and addresses that an older service has on the same port. sees returns the visible
+// service of a host.
 func (w *Mesh) ServiceAddresses(service *Service, port uint32, named func(address string) bool,
 	sees func(host string) *Service) []string {
 	var found []string

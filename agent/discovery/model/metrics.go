@@ -15,7 +15,7 @@ type Metrics struct {
 	Overrides map[string]MetricOverride // by name of the metric without its prefix istio_
 	// last Telemetry that configures metrics; nil: defaultProviders
 	Object *object.Object
-	Field  string // path of its entry for metrics, below spec
+	Field  string // path of the entry in the Telemetry's spec: metrics[N]
 }
 
 // MetricOverride changes one of Istio's metrics.

@@ -36,11 +36,11 @@ type EffectivePeerAuthentication struct {
 // MutualTLSSetting is a mode of mutual TLS, with the object that sets it.
 type MutualTLSSetting struct {
 	Mode   MutualTLS
-	Object *object.Object // PeerAuthentication that sets the mode; nil if TelemetryMode is UNSET
+	Object *object.Object // PeerAuthentication that sets the mode; nil if Mode is UNSET
 	Field  string         // field of Object that sets the mode
 }
 
-// Origins returns the origin of the object that sets the mode, none if TelemetryMode is UNSET.
+// Origins returns the origin of the object that sets the mode, none if Mode is UNSET.
 func (m MutualTLSSetting) Origins() []resource.Origin {
 	if m.Object == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 type ProxySettings struct {
 	Concurrency *int32            // worker threads; 0: one for each core; nil: not set
 	Environment map[string]string // variables of the environment by name
-	Objects     []*object.Object  // the ProxyConfigTexts that apply, in ascending precedence
+	Objects     []*object.Object  // the ProxyConfigs that apply, in ascending precedence
 }
 
 // ProxySettings returns the settings of a proxy, merged as in Istio: each field and each
@@ -34,8 +34,8 @@ func (w *Mesh) ProxySettings(node Node) ProxySettings {
 	return s
 }
 
-// ProxyConfigTexts returns a text for each file with ProxyConfigTexts, by path. The text differs
-// after each change of a ProxyConfig in the file.
+// ProxyConfigTexts returns a text for each file with ProxyConfigs, by path. The text differs after
+// each change of a ProxyConfig in the file.
 func (w *Mesh) ProxyConfigTexts() map[string]string {
 	texts := map[string]string{}
 	for _, namespace := range slices.Sorted(maps.Keys(w.proxyConfigs)) {
@@ -47,9 +47,9 @@ func (w *Mesh) ProxyConfigTexts() map[string]string {
 	return texts
 }
 
-// appliedProxyConfigs returns the ProxyConfigTexts of a proxy in ascending precedence: the oldest
-// one without a selector in the root namespace, the oldest one without a selector in the proxy's
-// namespace, and the oldest one in the proxy's namespace that selects the proxy.
+// appliedProxyConfigs returns the ProxyConfigs that apply to a proxy, in ascending precedence: the
+// oldest one without a selector in the root namespace, the oldest one without a selector in the
+// proxy's namespace, and the oldest one in the proxy's namespace that selects the proxy.
 func (w *Mesh) appliedProxyConfigs(node Node) (applied []*object.Object) {
 	oldest := func(namespace string, is func(*object.Object) bool) {
 		if i := slices.IndexFunc(w.proxyConfigs[namespace], is); i >= 0 {
@@ -64,7 +64,7 @@ func (w *Mesh) appliedProxyConfigs(node Node) (applied []*object.Object) {
 	return applied
 }
 
-// ShadowedProxyConfigs returns the ProxyConfigTexts for a proxy that have no effect, each with the
+// ShadowedProxyConfigs returns the ProxyConfigs for a proxy that have no effect, each with the
 // older ProxyConfig of the same scope that has precedence.
 func (w *Mesh) ShadowedProxyConfigs(node Node) map[*object.Object]*object.Object {
 	shadowed, applied := map[*object.Object]*object.Object{}, w.appliedProxyConfigs(node)

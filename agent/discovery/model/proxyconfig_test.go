@@ -21,9 +21,8 @@ func proxyConfig(name, spec string) string {
 		"metadata: {name: %s, namespace: %s}\nspec: {%s}\n---\n", name, namespace, spec)
 }
 
-// TestProxySettings_HaveIstiosPrecedence merges ProxyConfigTexts with the default of MeshConfig.
-// want has the concurrency ("-" if none is set), the environment and the ProxyConfigTexts that
-// apply.
+// TestProxySettings_HaveIstiosPrecedence merges ProxyConfigs with the default of MeshConfig. want
+// has the concurrency ("-" if none is set), the environment and the ProxyConfigs that apply.
 func TestProxySettings_HaveIstiosPrecedence(t *testing.T) {
 	const root, every, one = "istio-system/r", "shop/every", "shop/one"
 	const app = "selector: {matchLabels: {app: a}}, "

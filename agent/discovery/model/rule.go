@@ -76,8 +76,9 @@ func ruleSpec(o *object.Object) *networking.DestinationRule {
 // the proxy; each combination is merged once, and its MergedDestinationRule is shared.
 type ruleSet struct {
 	host, namespace string
-	objects         []*object.Object                  // DestinationRules of the set, the oldest first
-	merged          map[string]*MergedDestinationRule // merged Rules, by the indices of the objects that apply
+	objects         []*object.Object // DestinationRules of the set, the oldest first
+	// merged DestinationRules, by the indices of the objects that apply
+	merged map[string]*MergedDestinationRule
 }
 
 func newRules(host string, objects []*object.Object) []*ruleSet {
@@ -140,11 +141,11 @@ func sameSelector(a, b *object.Object) bool {
 	return len(x) == len(y) && SelectorMatches(x, y)
 }
 
-// MergedDestinationRule returns the merged DestinationRules that apply to a service for a proxy, or
-// nil. Rules in the proxy's namespace have precedence over rules in the service's namespace, and
-// these over rules in the root namespace. Within a namespace, the rule with the most specific host
-// has precedence. For a proxy in the root namespace, rules of that namespace that are exported to
-// other namespaces have the lowest precedence.
+// DestinationRule returns the merged DestinationRules that apply to a service for a proxy, or nil.
+// Rules in the proxy's namespace have precedence over rules in the service's namespace, and these
+// over rules in the root namespace. Within a namespace, the rule with the most specific host has
+// precedence. For a proxy in the root namespace, rules of that namespace that are exported to other
+// namespaces have the lowest precedence.
 func (w *Mesh) DestinationRule(service *Service, reader Node) *MergedDestinationRule {
 	if r := w.ruleOf(service.Host, reader.Namespace, reader,
 		reader.Namespace == w.mesh.RootNamespace); r != nil {

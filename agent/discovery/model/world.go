@@ -51,11 +51,11 @@ type Mesh struct {
 	gateways []*object.Object // all Gateways, the oldest first
 	sidecars []*object.Object // all Sidecars, the oldest first
 	filters  []*object.Object // all EnvoyFilters, the oldest first
-	// Telemetries and ProxyConfigTexts by namespace, oldest first
+	// Telemetries and ProxyConfigs by namespace, oldest first
 	telemetries, proxyConfigs map[string][]*object.Object
 }
 
-// NewMesh returns an empty world. domain is appended to short names, for example cluster.local.
+// NewMesh returns an empty Mesh. domain is appended to short names, for example cluster.local.
 func NewMesh(domain string, m *mesh.Config) *Mesh {
 	return &Mesh{domain: domain, mesh: m, entries: map[string][]*object.Object{},
 		workloads: newWorkloads(), peers: &peerPolicies{root: m.RootNamespace},

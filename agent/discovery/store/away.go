@@ -87,8 +87,8 @@ func (s *Store) lost(folder string) string {
 	return ""
 }
 
-// retainAway retains missing files at and below a path if their directories are away. It returns
-// the missing files that it does not retain.
+// retainAway retains missing files at and below a path if their directories are away (probably not
+// mounted). It returns the missing files that it does not retain.
 func (s *Store) retainAway(path string, missing []string) (others []string) {
 	maps.DeleteFunc(s.away, func(folder string, _ object.Problem) bool { return within(path, folder) })
 	type loss struct{ folder, how string }

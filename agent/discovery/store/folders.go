@@ -55,7 +55,8 @@ func (s *Store) PoliciesIncomplete() bool { return s.options.PoliciesIncomplete 
 func (s *Store) countPolicies(path string, before, next *file) {
 	folder := filepath.Dir(path)
 	if s.rootOf(folder) == "" {
-		folder = path // a configured file: it counts by itself, because it may be a mount point
+		// a file named in the configuration may be a mount point, so it counts like a directory
+		folder = path
 	}
 	if had, has := before.restricts(), next.restricts(); had && !has {
 		if s.policyFolders[folder]--; s.policyFolders[folder] == 0 {

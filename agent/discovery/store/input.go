@@ -12,7 +12,7 @@ import (
 const FilesSource = "files"
 
 // SourceInput is what a source other than the files delivers under one path: a text with objects,
-// or decoded objects. An SourceInput without either removes the path. The caller must not modify an
+// or decoded objects. A SourceInput without either removes the path. The caller must not modify an
 // SourceInput after passing it.
 type SourceInput struct {
 	// Path begins with the source's name and a colon, and replaces FILE in messages:

@@ -120,8 +120,8 @@ func (r *reader) mentionedIn(text []byte) []object.Key {
 
 // withoutMentioned returns the last good versions without the policies that unreadable documents
 // mention. A mention without a name removes one of the policies of its kind that are left. ok is
-// false if a document mentions a policy that is not in lastGood, and that is not among the objects
-// which were read from this document.
+// false if a document mentions a policy that is neither in lastGood nor among the objects read from
+// that document.
 func (f *file) withoutMentioned(lastGood []*object.Object) (rest []*object.Object, ok bool) {
 	rest = slices.Clone(lastGood)
 	var unnamed []object.Key

@@ -94,7 +94,8 @@ type directory struct {
 
 type scanner struct {
 	found func(path string, info fs.FileInfo)
-	// number of further entries up to maxEntries; negative: there are more
+	// number of directory entries that may still be read (maxEntries at first); negative: there are
+	// more
 	left    int
 	visited map[[2]uint64]bool // directories by device and inode
 	// directories to be visited: linked ones after all others

@@ -309,7 +309,7 @@ func TestReload_KeepsObjectsOfVanishedFolder(t *testing.T) {
 			"file " + f.path("empty.yaml") + " if nothing of it is to be in force")
 	f.expect("looked through again", f.store.Load())
 
-	// the mount point that remains after an unmount
+	// an empty directory at the path may be a mount point whose file system was unmounted
 	if err := os.Mkdir(f.directory, 0o755); err != nil {
 		t.Fatal(err)
 	}

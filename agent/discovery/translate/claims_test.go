@@ -40,7 +40,7 @@ func TestClaims(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q,\nwant %q", got, want)
 	}
-	if count != 4 { // routes for b.test, *.x.test, c.test in the wide block, and everything
+	if count != 4 { // routes for b.test, *.x.test, c.test in 10.0.0.0/8, and everything
 		t.Errorf("%d problems, want 4", count)
 	}
 }

@@ -35,7 +35,7 @@ type Clusters struct {
 }
 
 // ServiceClusters translates a service with its DestinationRule (nil: none) for a proxy. Proxies
-// with equal ReaderKeys get equal clusters.
+// with equal ClusterVariantKeys get equal clusters.
 func ServiceClusters(m *mesh.Config, service *model.Service, rule *model.MergedDestinationRule,
 	node model.Node) Clusters {
 	out := Clusters{mesh: m, node: node}

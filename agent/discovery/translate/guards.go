@@ -62,8 +62,8 @@ type at struct {
 	port uint32
 }
 
-// outbound returns the at for a port of outbound listeners and of gateways, inbound for a port of
-// inbound listeners.
+// outbound identifies the outbound listeners, or the listeners of a gateway, on a port; inbound
+// identifies the inbound ones.
 func outbound(port uint32) at { return at{types.WorkloadMode_CLIENT, port} }
 func inbound(port uint32) at  { return at{types.WorkloadMode_SERVER, port} }
 

@@ -12,7 +12,7 @@ import (
 type publishedExtension struct {
 	object      *object.Object
 	module      *byte // first byte of the module; nil: the module is missing
-	connections bool  // it is a network filter
+	connections bool  // the extension is a network filter
 }
 
 // extend publishes the configurations of extensions that a change affects.

@@ -84,8 +84,8 @@ func content(t *testing.T, v *view.ProxyView, detailed bool) string {
 	return text.String() + strings.Join(hosts, "")
 }
 
-// byPosition sorts origins by position. In a route configuration those of the last change come
-// first.
+// byPosition sorts origins by position. In a route configuration, the origins of the last change
+// come first, so their order depends on earlier changes.
 func byPosition(origins []resource.Origin) []resource.Origin {
 	return slices.SortedFunc(slices.Values(origins), func(a, b resource.Origin) int {
 		return a.Line - b.Line

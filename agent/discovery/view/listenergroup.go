@@ -53,9 +53,10 @@ func (s *sidecar) bindAddress(v *ProxyView, number uint32) (bindAddress, []objec
 	return at, nil
 }
 
-// unresolved returns a problem if a listener blocks requests to unknown hosts, against the policy to
-// forward them to the addresses in DNS: remote hosts that reach it would reach local ports through
-// it, as local clients, to which inbound policies do not apply.
+// unresolved returns a problem if a listener blocks requests to unknown hosts although the outbound
+// policy is ALLOW_ANY_DYNAMIC_DNS, which resolves them with DNS. The listener blocks them because
+// remote hosts can reach it: with the policy, they could reach local ports through it, and inbound
+// policies would not apply to these connections.
 func (s *sidecar) unresolved(v *ProxyView, at bindAddress, number uint32) []object.Problem {
 	e := s.scope.EgressListener(number)
 	if e == nil || !s.scope.OutboundPolicy(v.world).DynamicDNS || !at.isReachable() {

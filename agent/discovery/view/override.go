@@ -85,7 +85,7 @@ func (v *ProxyView) setOf(r *resource.Resource) *patch.Set {
 	if len(differing(refused, stored.Refused))+len(differing(stored.Refused, refused)) > 0 {
 		return v.patches.set // the EnvoyFilters have changed, so the newest ones are tried
 	}
-	stored.Refused = refused // equal objects, with the current positions
+	stored.Refused = refused // refused has equal objects, with their current positions in the files
 	set := patch.NewSet(v.cache.filters(stored.Filters), v.node)
 	v.patches.overrides[key] = &override{stored, set, v.patches.set.Apply(r).UsedPatches}
 	return set

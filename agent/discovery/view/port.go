@@ -20,7 +20,7 @@ type port struct {
 	members map[string]member // services on the port, by host
 	// routing of connections for members without HTTP
 	connections map[string]*translate.ConnectionRoutes
-	// hosts has the virtual hosts of members with HTTP, and of hosts without a service.
+	// hosts has the virtual hosts of services (members) with HTTP, and of hosts without a service.
 	hosts map[string]*translate.VirtualHost
 	order []string // sorted keys of hosts; nil: must be built again
 

@@ -80,7 +80,8 @@ func (s *sidecar) update(v *ProxyView, touched model.ChangeSummary) {
 	for host := range hosts {
 		s.host(v, host)
 	}
-	// HTTP proxies precede the ports, because a port reports hosts that no proxy routes
+	// HTTP proxies are updated before the ports, because a port reports the hosts that no HTTP
+	// proxy routes
 	for _, p := range s.proxies {
 		p.reconcile(v, s)
 	}

@@ -93,7 +93,7 @@ func (v *ProxyView) SetMesh(world *model.Mesh, cache *Cache) model.ChangeSummary
 	return touched
 }
 
-// Mesh returns the world from which v is translated.
+// Mesh returns the model.Mesh from which v is translated.
 func (v *ProxyView) Mesh() *model.Mesh { return v.world }
 
 // Feed returns the feed of the view's resources.
@@ -171,8 +171,8 @@ func (v *ProxyView) publish() {
 	v.change = map[resource.Key]*resource.Resource{}
 }
 
-// put sets the resources of a unit. Resources that the unit had before and that are not among them
-// are removed.
+// put sets the resources of a unit, a named part of the view. It removes other resources that the
+// unit had before.
 func (v *ProxyView) put(unit string, resources ...*resource.Resource) {
 	before := v.units[unit]
 	var keys []resource.Key

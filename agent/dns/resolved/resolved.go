@@ -119,7 +119,7 @@ func apply(link string, route DNSRoute) error {
 		domains = append(domains, "~"+domain)
 	}
 	if len(route.Domains) == 0 {
-		domains = append(domains, "") // no domains
+		domains = append(domains, "") // "" stands for an empty list of domains
 	}
 	for _, arguments := range [][]string{{"default-route", link, "no"}, {"dnssec", link, "no"},
 		{"dnsovertls", link, "no"}, {"dns", link, route.Server.String()}, domains} {

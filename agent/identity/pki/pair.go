@@ -12,7 +12,8 @@ import (
 	"time"
 )
 
-// Limits of accepted RSA keys and of the number of certificates, because signatures are verified.
+// Limits of the size of RSA keys and of the number of certificates. The maxima bound the time to
+// verify signatures.
 const (
 	minRSABits = 2048
 	maxRSABits = 8192

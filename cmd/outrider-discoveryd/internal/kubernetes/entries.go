@@ -66,9 +66,8 @@ func (s *EntryStore) input(string) (store.SourceInput, bool) { return store.Sour
 
 func (s *EntryStore) count() int { return len(s.entries) }
 
-// EntryStore implements registration.Store. It omits known objects that are missing in an empty
-// list, because the API server has lost them: servers must register their connected workloads
-// again.
+// Entries implements registration.Store. It omits known objects that are missing in an empty list,
+// because the API server has lost them: servers must register their connected workloads again.
 func (s *EntryStore) Entries() ([]*registration.Entry, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

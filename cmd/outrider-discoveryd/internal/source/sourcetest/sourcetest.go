@@ -71,7 +71,7 @@ func (r *Receiver) Paths() []string {
 	return slices.Sorted(maps.Keys(r.inputs))
 }
 
-// SourceInput returns the current input of a path.
+// Input returns the current input of a path.
 func (r *Receiver) Input(path string) (in store.SourceInput, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
