@@ -80,9 +80,11 @@ type effects interface {
 	// Hold provides the sockets and ports of the agent that the epoch of a reload needs, until
 	// Release is called for the reload.
 	Hold(id uint64, read *prepared) error
-	// Enact applies the keys with effect live of the configuration that is now in force.
+	// Enact applies the keys that need no new epoch (effect live) of the configuration that is now
+	// in force.
 	Enact(ctx context.Context, old *config.Loaded, won *prepared, step func(name string))
-	// AdjustEpoch applies the keys with effect live to an epoch that became live without a reload.
+	// AdjustEpoch applies the keys that need no new epoch (effect live) to an epoch that became
+	// live without a reload.
 	AdjustEpoch(ctx context.Context, step func(name string))
 	// Release ends the watches and frees the sockets and ports of Expect and Hold.
 	Release(id uint64, refused bool)

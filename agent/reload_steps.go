@@ -79,7 +79,8 @@ func (r *reloader) prepare(ctx context.Context, request *reload) (*prepared, err
 		read.pending = pendingKeys(r.started, loaded.Config)
 		loaded.Config = config.RetainRestartKeys(r.started, loaded.Config)
 	}
-	// Watch the files before they are read, so that no change is missed while the epoch waits.
+	// Watch the files before they are read, so that a change is noticed even if the supervisor
+	// delays the new epoch.
 	r.effects.Expect(ctx, request.id, loaded, nil)
 	read.wanted, err = r.source.Make(ctx, loaded, listener{
 		phase: func(phase string) { request.progress(api.Progress{Phase: phase}) },
@@ -221,7 +222,8 @@ func (r *reloader) applied(
 func (r *reloader) winner(read *prepared) *prepared {
 	hash, _, live := r.serves()
 	if !live {
-		return read // the epoch of read was live when the supervisor answered, and has ended since
+		// the epoch started for read was live when the supervisor answered, and has ended since
+		return read
 	}
 	var won *prepared
 	for _, candidate := range append(slices.Clone(r.requested), r.committed) {

@@ -41,8 +41,8 @@ type File struct {
 // AdminSocketPlaceholder is the placeholder for the admin socket in a Rendered.
 const AdminSocketPlaceholder = "/path/of/the/admin/socket/of/an/epoch"
 
-// Rendered is the bootstrap of all epochs of a configuration. They differ only in the path of the
-// admin socket, so that restarting a crashed Envoy renders nothing.
+// Rendered is the bootstrap of all epochs of a configuration. The bootstraps of these epochs differ
+// only in the path of the admin socket, so that a restart of a crashed Envoy needs no rendering.
 type Rendered struct {
 	Text []byte // JSON, with AdminSocketPlaceholder
 	// Admin is the admin interface of a user's bootstrap: a path or host:port; "" = the epoch's

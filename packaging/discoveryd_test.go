@@ -116,7 +116,8 @@ func (h *host) hasClient() {
 	})
 }
 
-// discoverydDebRuns installs the deb without that of the agent, starts the server and reloads it.
+// discoverydDebRuns installs the deb of outrider-discoveryd without the agent's deb, starts
+// outrider-discoveryd and reloads it.
 func discoverydDebRuns(h *host) {
 	h.script("rm -rf /etc/outrider /var/lib/outrider")
 	out := h.script(installDeb + discoverydDeb(oldPlace, oldVersion) + " 2>&1")

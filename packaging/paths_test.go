@@ -43,7 +43,7 @@ const (
 	restrict = "chmod 0440 /etc/outrider/outrider.toml"
 )
 
-// pathHost is a machine on which package managers run paths.
+// pathHost is a machine on which package managers run sequences of maintainer scripts (paths).
 type pathHost struct {
 	*host
 	state string            // shell script that prints the state of the package

@@ -179,7 +179,7 @@ func TestFeed_ForgetsSecrets(t *testing.T) {
 }
 
 // TestFeed_RetriesNoSecret checks that RetryRefused does not send a secret again, because Envoy
-// accepts a secret without checking it if it equals the one that it refused.
+// would accept it unchecked: Envoy does not check a secret that equals the one it has refused.
 func TestFeed_RetriesNoSecret(t *testing.T) {
 	for typeURL, want := range map[string]int{ClusterType: 1, SecretType: 0} {
 		f := NewFeed()

@@ -78,7 +78,7 @@ func (s *Server) read(w http.ResponseWriter, r *http.Request) (Request, error) {
 	if err != nil {
 		return Request{}, &Error{InvalidRequest, "cannot read the request: " + err.Error()}
 	}
-	// When the deadline expires, net/http cancels the context of r.
+	// Remove the deadline: when it expires, net/http cancels the context of r.
 	_ = control.SetReadDeadline(time.Time{})
 	request, err := parse(r.Header.Get("Content-Type"), string(body))
 	if err != nil || request.SubjectToken != "" {

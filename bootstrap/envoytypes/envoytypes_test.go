@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "write the lists of imports")
 
 const (
 	api = "github.com/envoyproxy/go-control-plane/envoy/"
-	// imports from this one on are in m_z.go, earlier ones in a_l.go
+	// m_z.go has the imports from this path on in alphabetical order, a_l.go those before it
 	half = api + "extensions/filters/m"
 )
 

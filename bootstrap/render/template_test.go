@@ -181,7 +181,8 @@ func TestCertificateFiles(t *testing.T) {
 	}
 }
 
-// Envoy serves with a user's complete bootstrap, in YAML with an extension that is not linked here.
+// Envoy serves with a user's complete bootstrap, in YAML with an extension that this program does
+// not link.
 func TestCustom_IsAcceptedByEnvoy(t *testing.T) {
 	dir := parts.ShortDir(t)
 	text := `

@@ -44,7 +44,8 @@ func TestCA_RateBesideIstiod(t *testing.T) {
 	roots.AddCert(root.Certificate)
 	var ours, theirs time.Duration
 	const rounds = 4
-	for i := range rounds { // alternately, because the load of the machine changes over time
+	// measure both in turn, because the load of the machine changes over time
+	for i := range rounds {
 		theirs += issueMany(t, istiod.Address, istiod.Token(t, time.Hour), "web", roots, istiod.PID())
 		account := fmt.Sprintf("web-%d", i) // an identity may send a burst of 1,000 requests
 		ours += issueMany(t, s.address, s.token(tokens, map[string]any{

@@ -169,7 +169,8 @@ func (c *cleaner) lock(keepers *folder) (*os.File, error) {
 		return nil, nil
 	case errors.Is(err, errNotRegular):
 		c.report("%v: no keeper holds it", err)
-		return nil, c.remove(keepers, lockName) // a keeper could not lock it
+		// remove the entry: it is no regular file, so no keeper can hold a lock on it
+		return nil, c.remove(keepers, lockName)
 	case errors.Is(err, unix.EWOULDBLOCK): // another process has a file lease (fcntl F_SETLEASE)
 		return nil, errAlive
 	case err != nil:

@@ -19,8 +19,9 @@ type listedEnvoy struct {
 	Installed bool   `json:"installed"`
 	Selected  bool   `json:"selected"` // selected by `outrider envoy use`
 	Running   bool   `json:"running"`  // run by the agent of this host or of --instance
-	Known     bool   `json:"known"`    // Outrider contains its hash, so its installation needs none
-	Index     bool   `json:"index"`    // the index of Python packages offers it
+	// Outrider contains its hash, so it can be installed without --sha256
+	Known bool `json:"known"`
+	Index bool `json:"index"` // the index of Python packages offers it
 	// Patch reports whether this is a newer patch release of the running version or, if none runs,
 	// of the selected version.
 	Patch bool `json:"newer_patch"`

@@ -79,11 +79,13 @@ func (a *app) agentUser(ctx context.Context, pid int, unit string) (int, error) 
 	return int(status(info).Uid), nil
 }
 
-// joined reports whether the host has joined a mesh: the drop-in exists, or the agent still uses it
-// after a leave that was killed before the reload.
+// joined reports whether the host has joined a mesh: the configuration file that `outrider join`
+// writes exists, or the agent still uses the file after an `outrider leave` that was killed before
+// the reload.
 func (h *meshHost) joined() bool { return exists(h.DropIn) || h.loaded() }
 
-// loaded reports whether the agent's current configuration includes the drop-in.
+// loaded reports whether the agent's current configuration includes the file that `outrider join`
+// writes.
 func (h *meshHost) loaded() bool { return slices.Contains(h.status.ConfigFiles, h.DropIn) }
 
 func exists(path string) bool {

@@ -171,7 +171,7 @@ func authorities(bundle []loadedCertificate, files map[string]string) htmlCertif
 // origin returns the file of a certificate, or a note that Outrider sent it to Envoy. files are the
 // files of certificates sent over xDS, by serial number without leading zeros.
 func (c loadedCertificate) origin(files map[string]string) string {
-	if c.Path == "<inline>" { // Envoy received it over xDS
+	if c.Path == "<inline>" { // Envoy received the certificate over xDS
 		return cmp.Or(files[strings.TrimLeft(c.Serial, "0")], "sent by Outrider")
 	}
 	return c.Path

@@ -48,16 +48,18 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		toml += fmt.Sprintf("%s = %q\n", name, path)
 	}
 	d := newDenials(t, toml)
-	onRBAC := func(edit int) string { // has an effect only together with an AuthorizationPolicy
+	// EnvoyFilter without effect unless an AuthorizationPolicy is in force
+	onRBAC := func(edit int) string {
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
 			fmt.Sprintf(managed, ", subFilter: {name: envoy.filters.http.rbac}"), "INSERT_BEFORE", edit)
 	}
-	onJWT := func(edit int) string { // has an effect only together with a RequestAuthentication
+	// EnvoyFilter without effect unless a RequestAuthentication is in force
+	onJWT := func(edit int) string {
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,
 			fmt.Sprintf(managed, ", subFilter: {name: envoy.filters.http.jwt_authn}"),
 			"INSERT_BEFORE", edit)
 	}
-	onTLS := func(edit int) string { // has an effect only together with mutual TLS
+	onTLS := func(edit int) string { // EnvoyFilter without effect unless mutual TLS is required
 		return fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.strict, ", filterChain: {transportProtocol: "+
 			"tls, filter: {name: envoy.filters.network.http_connection_manager}}", "INSERT_FIRST", edit)
 	}
@@ -71,7 +73,8 @@ func TestDenials_RefusedByEnvoy(t *testing.T) {
 		name          string
 		first, second string // EnvoyFilter before and after the edit
 		policy        string // file of the policy that the edit puts into force
-		before, after string // result of answers without and with the policy
+		// results of the requests (status codes or "closed") without and with the policy
+		before, after string
 		inForce       bool
 	}{
 		{"AuthorizationPolicy, harmless before", "", fmt.Sprintf(unknownFilter, "HTTP_FILTER", d.web,

@@ -48,7 +48,8 @@ func TestStop_UnderLoadCutsNoExchange(t *testing.T) {
 // stop ends the starting epoch, and still cuts off no request of the live one.
 func TestStop_WithoutAdminCutsNoRequest(t *testing.T) {
 	t.Parallel()
-	// Envoy keeps its idle connection to the backend for longer, which must not delay the stop.
+	// Envoy keeps its idle connection to the backend for longer than longest, the maximum drain
+	// duration. The idle connection must not delay the stop.
 	const longest = 40 * time.Second
 	// The slow request begins during this minimum drain time, and ends after it.
 	const drain = 4 * time.Second

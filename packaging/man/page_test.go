@@ -56,7 +56,8 @@ a
 	}
 }
 
-// outriderd(8) is not generated. It must list exactly the exit codes and signals of the agent.
+// The page outriderd(8) is not generated from the program. It must list exactly the exit codes and
+// signals of the agent.
 func TestManPage_HasExitCodesAndSignals(t *testing.T) {
 	page, err := os.ReadFile("outriderd.8")
 	if err != nil {
@@ -79,8 +80,8 @@ func TestManPage_HasExitCodesAndSignals(t *testing.T) {
 	}
 }
 
-// outrider-discoveryd(8) is not generated either. It must list exactly the exit codes and options
-// of the program.
+// The page outrider-discoveryd(8) is not generated from the program. It must list exactly the exit
+// codes and options of the program.
 func TestManPage_HasExitCodesAndOptionsOfDiscoveryd(t *testing.T) {
 	page, err := os.ReadFile("outrider-discoveryd.8")
 	if err != nil {

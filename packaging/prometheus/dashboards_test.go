@@ -153,7 +153,8 @@ func awaitData(t *testing.T, p server, all []query, exercise func()) {
 	var exercised time.Time
 	parts.Poll(5*time.Minute, func() bool {
 		all = slices.DeleteFunc(all, func(q query) bool {
-			// also during a pass over the queries, which is slow on a slow machine
+			// send requests between the queries, too: on a slow machine, a pass over all queries
+			// takes long
 			if time.Since(exercised) > time.Second {
 				exercise()
 				exercised = time.Now()

@@ -148,8 +148,8 @@ func (i imports) depth(from string) int {
 	return deepest
 }
 
-// Imports must follow layers. With -v the test prints the layers, each room on a line below those
-// of the rooms that it imports.
+// Imports must follow layers. With -v the test prints the layers, with each directory (room) on a
+// line below the directories that it imports.
 func TestImports_FormLayersWithoutCircles(t *testing.T) {
 	found := imports{}
 	for _, p := range list(t, "./...") {

@@ -98,9 +98,9 @@ func parseTests(t *testing.T) map[string]*testFiles {
 	return all
 }
 
-// realSleeps returns FILE:LINE of each time.Sleep that may run outside a bubble. It assumes that a
-// function runs only in bubbles if only bubbles, or functions that run only in bubbles, refer to
-// it. It identifies methods by their name alone.
+// realSleeps returns FILE:LINE of each time.Sleep that may run outside a synctest bubble. A
+// function counts as running only in bubbles if only code in bubbles, or functions of this kind,
+// refer to the function. Methods are identified by their name alone.
 func realSleeps(files *token.FileSet, parsed []*ast.File) []string {
 	excused, bubblers := excuses(files, parsed), bubblersOf(parsed)
 	uses := map[string][]string{}      // functions that refer to a function outside of bubbles

@@ -52,9 +52,9 @@ var variables = []struct {
 	{"ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE", "capture.exclude_outbound_ports", ports},
 }
 
-// elsewhere lists variables that need no conversion by variables: other functions convert them, or
-// they repeat another variable.
-// contained in ISTIO_METAJSON_LABELS
+// elsewhere lists variables that the table variables need not contain: other functions convert
+// them, or they repeat another variable (CANONICAL_SERVICE and CANONICAL_REVISION are labels in
+// ISTIO_METAJSON_LABELS).
 var elsewhere = []string{"CANONICAL_SERVICE", "CANONICAL_REVISION",
 	"PILOT_ADDRESS", "ISTIO_PILOT_PORT", "ISTIO_SYSTEM_NAMESPACE", "ISTIO_META_DNS_CAPTURE",
 	"ISTIO_CUSTOM_IP_TABLES", "ISTIO_INBOUND_INTERCEPTION_MODE",

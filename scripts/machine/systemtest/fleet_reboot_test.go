@@ -7,8 +7,8 @@ import (
 )
 
 // The server reboots while istiod does not run. With its sealed certificate, and with a certificate
-// from files, it serves its last configuration with mutual TLS. The time until that is compared
-// with an Envoy without an agent; in the full test, the difference is limited.
+// from files, it serves its last configuration with mutual TLS. The time until it serves is
+// compared with the time of an Envoy without an agent; in the full test, the difference is limited.
 func TestFleet_ServesAfterARebootWithoutIstiod(t *testing.T) {
 	t.Parallel()
 	f := newFleet(t)

@@ -109,7 +109,8 @@ func TestLife(t *testing.T) {
 }
 
 // keeperStaysAway kills the keeper, which also ends Envoy, and delays the keeper's restart until
-// the agent has reported its loss. Then Envoy must serve again and the report must end.
+// the agent has reported that the keeper is lost. Then Envoy must serve again and the agent must
+// stop reporting this.
 func keeperStaysAway(t *testing.T, h *Host) {
 	const dropIn = "/etc/systemd/system/outrider-envoy.service.d/test.conf"
 	h.WriteText(dropIn,
@@ -222,8 +223,8 @@ func reload(t *testing.T, h *Host) {
 	if err == nil {
 		t.Errorf("the reload of a broken configuration succeeded: %s", out)
 	}
-	// Both messages are datagrams, which journald and systemd may read after systemctl has
-	// returned.
+	// The log line and the status (STATUS=) are datagrams, which journald and systemd may read
+	// after systemctl has returned.
 	h.Eventually(time.Minute, "the journal tells file and line", func() bool {
 		return strings.Contains(h.Journal("-u", "outrider.service", "-p", "err"),
 			"50-broken.toml:2")
@@ -265,7 +266,7 @@ func adopted(t *testing.T, h *Host, signal string, pid int) {
 // connected again.
 func (h *Host) replaceKeeper() {
 	h.t.Helper()
-	image := func() string { // auxv has random addresses, which differ after each exec
+	image := func() string { // auxv has random addresses, so it changes with each exec
 		return h.MustRun(h.t, "od", "-An", "-tx8", fmt.Sprintf("/proc/%d/auxv",
 			h.MainPID("outrider-envoy")))
 	}

@@ -28,7 +28,7 @@ type Fault struct {
 // Harm is the worst effect on clients that a fault may have.
 type Harm int
 
-// Harms.
+// The values of Harm.
 const (
 	// HarmNone: an Envoy serves all the time, and no request may be lost.
 	HarmNone Harm = iota

@@ -113,8 +113,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	return nil
 }
 
-// Reload removes the services that are missing since Consul has lost data: it accepts the current
-// list of services as complete.
+// Reload accepts Consul's current list of services as complete: it removes services that the
+// registry retained because Consul had lost data.
 func (r *Registry) Reload() {
 	for _, w := range r.watchers {
 		select {

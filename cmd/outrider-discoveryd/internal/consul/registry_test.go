@@ -91,7 +91,7 @@ func TestRegistry_ServesCatalogue(t *testing.T) {
 		t.Errorf("a service without healthy instances: %v, which resolves its own host", got)
 	}
 
-	// Changes that affect no check: Consul does not report which service has changed.
+	// For changes that affect no health check, Consul does not report which service has changed.
 	mail.Address = "10.0.0.5"
 	consul.Register(t, mail)
 	s.awaitAddresses("consul:mail", "10.0.0.5")

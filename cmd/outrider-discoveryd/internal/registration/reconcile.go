@@ -271,7 +271,7 @@ func (s *Server) departed(e *Entry, quiet silence, expired map[string]time.Time,
 		return nil
 	}
 	grace := s.options.GracePeriod
-	if !own { // give its controller, another server, time to remove the entry first
+	if !own { // give the entry's controller, another server, time to remove the entry first
 		grace += interval
 	}
 	if now.Sub(quiet.since) < grace {
