@@ -63,7 +63,8 @@ func envoyLives(runtimeDir string) bool {
 	return false
 }
 
-// hostClaims checks the claims of a configuration against those of other programs on this host.
+// hostClaims checks whether other programs on this host use a port, socket or base ID that a
+// configuration claims.
 type hostClaims struct {
 	options  config.Options
 	state    *reloadState

@@ -16,8 +16,9 @@ import (
 	"outrider.org/outrider/agent/systemd"
 )
 
-// base holds the arguments of all constructors of parts: the options of the run, its log, its
-// conditions, and the sockets that systemd's file descriptor store held during a restart.
+// base holds the arguments that the constructors of all components receive: the options of the run,
+// its log, its conditions, and the sockets that systemd's file descriptor store held during a
+// restart.
 type base struct {
 	options Options
 	started time.Time
@@ -28,12 +29,12 @@ type base struct {
 	store   *fdstore.Store
 }
 
-// logOf returns the logger of a part, which adds the field component (OUTRIDER_COMPONENT= in the
-// journal). Package agent itself logs as "agent".
+// logOf returns the logger of a component, which adds the field component (OUTRIDER_COMPONENT= in
+// the journal). Package agent itself logs as "agent".
 func (b *base) logOf(part string) *slog.Logger { return b.log.With("component", part) }
 
-// compose creates all parts, each from those created before it, and runs none. It also binds the
-// sockets; the lock of the runtime directory and xds.Listen protect them from another agent.
+// compose creates all components, each from those created before it, and runs none. It also binds
+// the sockets; the lock of the runtime directory and xds.Listen protect them from another agent.
 func compose(ctx context.Context, b *base, life *agentEnd, loaded *config.Loaded,
 	received signals, notifier *systemd.Notifier,
 ) (*run, error) {

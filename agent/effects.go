@@ -32,7 +32,8 @@ type reloadSource struct {
 func (s reloadSource) Load() (*config.Loaded, error) { return config.Load(s.options) }
 
 func (s reloadSource) Check(ctx context.Context, loaded *config.Loaded) error {
-	before := s.state.InForce().Config.Health.Exec // at the agent's start, equal to that of loaded
+	// At the agent's start, the configuration in force is loaded itself.
+	before := s.state.InForce().Config.Health.Exec
 	if err := blueprint.CheckExecProbe(loaded, before, s.options.RunsInUnit); err != nil {
 		return config.Errors{err}
 	}

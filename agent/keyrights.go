@@ -26,7 +26,7 @@ type keyRights struct {
 	board *condition.Registry
 }
 
-// Name is the part's name.
+// Name returns the component's name.
 func (*keyRights) Name() string { return "key rights" }
 
 // Run implements lifecycle.Component. It does not wait for a file system that does not answer.

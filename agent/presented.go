@@ -31,7 +31,7 @@ type presented struct {
 	log          *slog.Logger
 }
 
-// Name is the part's name.
+// Name returns the component's name.
 func (*presented) Name() string { return "presented certificates" }
 
 // Run implements lifecycle.Component.

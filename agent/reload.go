@@ -131,7 +131,7 @@ func newReloader(
 	}
 }
 
-// Name returns the name of the part.
+// Name returns the component's name.
 func (r *reloader) Name() string { return "reload" }
 
 // Run serves requests until ctx ends. It does not wait for helper goroutines, which may be blocked
@@ -141,7 +141,7 @@ func (r *reloader) Run(ctx context.Context) error {
 	r.MarkReady()
 	for {
 		changed := r.supervisor.Changed() // before adjustEpoch calls Live, to miss no change
-		if len(r.requested) == 0 {        // otherwise a reload may have made the epoch live
+		if len(r.requested) == 0 {        // with a reload in progress, the reload adjusts the epoch
 			r.adjustEpoch(ctx)
 		}
 		select {

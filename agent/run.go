@@ -71,8 +71,8 @@ func (r *run) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// end is called after all parts have ended. Depending on the reason, it ends the keeper with Envoy,
-// and the capture. It returns the error of the program.
+// end is called after all components have ended. Depending on the reason, it terminates the keeper
+// with Envoy, and outrider-capture. It returns the error of the program.
 func (r *run) end(err error) error {
 	switch {
 	case errors.Is(err, epoch.ErrRestartsExhausted):

@@ -38,7 +38,7 @@ type signalHandler struct {
 	log        *slog.Logger
 }
 
-// Name returns the name of the part.
+// Name returns the component's name.
 func (*signalHandler) Name() string { return "signals" }
 
 // Run handles signals until ctx ends. Each signal has a goroutine of its own, so that a stop does

@@ -18,7 +18,7 @@ import (
 // specMaker makes the spec of an epoch from a configuration.
 type specMaker struct {
 	blueprint.Builder
-	link  *epoch.KeeperLink // to the keeper, which runs Envoy with --version and --mode validate
+	link  *epoch.KeeperLink // the keeper runs Envoy with --version and --mode validate
 	cache string            // file in which inspect caches its result
 	log   *slog.Logger
 	// process returns what the mesh configuration sets for Envoy's process.

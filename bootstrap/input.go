@@ -123,7 +123,7 @@ const (
 type TLS struct {
 	Mode              TLSMode
 	CAFile            string // "" = Input.SystemRoots
-	CertFile, KeyFile string // TLSMutual
+	CertFile, KeyFile string // client certificate, for TLSMutual
 	// SDS, with TLSMutual: certificate and roots come from SDSSocket instead of the files.
 	SDS bool
 	// ServerName is the SNI and must be a name in the server's certificate; "" = the host of the

@@ -11,9 +11,9 @@ import (
 // RetryPause is the pause after a failed accept.
 const RetryPause = 100 * time.Millisecond
 
-// NextConn calls accept until it returns a connection. It returns net.ErrClosed once the listener
-// is closed, and no other error: after another one it calls failed, if that is not nil, and pauses.
-// An error may repeat without end, so failed must limit what it reports.
+// NextConn calls accept until accept returns a connection or, because the listener is closed,
+// net.ErrClosed. After any other error, NextConn calls failed (unless nil), pauses and retries. An
+// error may repeat without end, so failed must limit what it reports.
 func NextConn[C any](accept func() (C, error), failed func(error)) (C, error) {
 	for {
 		connection, err := accept()

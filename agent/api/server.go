@@ -17,11 +17,11 @@ import (
 
 // Time limits of one request.
 const (
-	bodyTime = 5 * time.Second // to receive the body
+	bodyTime = 5 * time.Second // limit of receiving the body
 	// answerTime limits sending a response that is not a stream.
 	answerTime  = 30 * time.Second
-	lineTime    = 10 * time.Second // to send one line of a stream
-	adminTime   = 2 * time.Minute  // to send a response of Envoy's admin interface
+	lineTime    = 10 * time.Second // limit of sending one line of a stream
+	adminTime   = 2 * time.Minute  // limit of sending a response of Envoy's admin interface
 	maximumBody = 64 << 10
 	// maximumFiles limits the body of a request with files, which are in base64.
 	maximumFiles = MaxMeshFiles*4/3 + 1<<20

@@ -247,8 +247,8 @@ func TestCheck_NeedsAnEnvoy(t *testing.T) {
 	}
 }
 
-// A check reports a file that the units' users cannot read, at its key, as a start does, even if
-// root runs the check.
+// A check by root reports a file that the agent's user cannot read, as a start of the unit does.
+// The error has the position of the key that names the file.
 func TestCheck_RefusesWhatTheUnitsUsersCannotRead(t *testing.T) {
 	h := newHost(t)
 	if err := os.Chmod(h.dir, 0o755); err != nil {

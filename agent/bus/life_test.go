@@ -89,7 +89,7 @@ func TestABusThatDoesNotReadEndsTheSessionOnly(t *testing.T) {
 	d, a := running(t)
 	resume := parts.PauseProcess(t, d.command.Process.Pid)
 	for range 100 {
-		// the text exceeds the socket buffer
+		// the signal exceeds the socket buffer, so the agent cannot send it to the paused bus
 		a.change(func(s *api.Status) { s.LastReload = &api.LastReload{Reasons: []string{strings.Repeat("x", 1<<20)}} })
 		a.board.Publish(condition.Event{Kind: condition.KindDraining})
 	}

@@ -17,9 +17,9 @@ const (
 	mostUnknown     = 1024
 	mostEarly       = 8    // queued calls per connection to look up
 	mostKnown       = 4096 // cached users of connections
-	mostChanges     = 24   // changing calls in progress of all users except root
-	mostOfUser      = 8    // changing calls in progress of one user except root
-	mostRootChanges = 32   // changing calls in progress of root
+	mostChanges     = 24   // calls in progress that change something, of all users except root
+	mostOfUser      = 8    // calls in progress that change something, of one user except root
+	mostRootChanges = 32   // calls in progress that change something, of root
 )
 
 // limiter limits concurrent work in total and per key.

@@ -190,7 +190,7 @@ func (s *session) serveChanges(
 	}
 }
 
-// look reads the state and stores a new snapshot.
+// look reads the state of the agent and stores it as a new snapshot.
 func (s *session) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, stateTime)
 	defer cancel()

@@ -14,7 +14,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Limits of the wire.
+// Limits of the connection to the bus.
 const (
 	// largestMessage is the maximum size of a message. Longer ones are skipped and get no reply.
 	// Calls of the interfaces contain a path at most (4 KB), replies of polkit and the bus a few

@@ -22,7 +22,8 @@ func encode(to io.Writer, message *dbus.Message) error {
 	return err
 }
 
-// readAllFrames passes data through a wire and returns the resulting calls.
+// readAllFrames reads data as the bytes that a connection receives from the bus, and returns the
+// method calls in them.
 func readAllFrames(t testing.TB, data []byte) []*dbus.Message {
 	t.Helper()
 	var nameChanged []*dbus.Message

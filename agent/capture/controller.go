@@ -26,8 +26,8 @@ const (
 
 // Envoy is the live epoch as seen by a Controller; the supervisor implements it.
 type Envoy interface {
-	// Serves reports whether an epoch is live. half is the time when half of its requested drain
-	// has passed; zero: it does not drain.
+	// Serves reports whether an epoch is live. halfDrainTime is the time when half of the epoch's
+	// requested drain has passed; zero: the epoch does not drain.
 	Serves() (live bool, halfDrainTime time.Time)
 	Changed() <-chan struct{} // closed at the next change
 }

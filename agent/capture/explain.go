@@ -25,8 +25,8 @@ type Explanation struct {
 	Chain     string   `json:"chain,omitempty"`
 }
 
-// keyRoute is the key that Explain returns for ruleLoopback if the destination belongs to another
-// host.
+// keyRoute is the Explanation.ConfigKey if ruleLoopback matches although the destination belongs to
+// another host: a route sends the packets to lo.
 const keyRoute = "routed over lo"
 
 // Explain evaluates the chains of tables in the order in which the first packet of a connection

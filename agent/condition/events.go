@@ -17,7 +17,8 @@ type entry struct {
 	said  *Condition // the condition as last published; nil: never, or published as cleared
 	times repeat.ReportTimes
 	late  *time.Timer // publishes a delayed event; nil: no event is delayed
-	// omitted is the number of changes since the last event that no event mentions.
+	// omitted is the number of changes since the last event. The next event reports how many of
+	// them had no event of their own.
 	omitted int
 }
 

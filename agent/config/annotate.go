@@ -96,8 +96,8 @@ func annotated(b *strings.Builder, line, doc, role, effect string) {
 	b.WriteString(strings.TrimRight(marked, " ") + "\n")
 }
 
-// withMarks appends role and effect to a line, in their columns if the line is short enough. A long
-// role begins further left.
+// withMarks appends to a line the role and the effect of a key, in roleColumn and effectColumn if
+// the line is short enough. A long role begins further left.
 func withMarks(line, role, effect string) string {
 	if role != "" {
 		line = padded(line, min(roleColumn, effectColumn-1-columns(role)), 2) + role

@@ -14,7 +14,7 @@ import (
 type contractKey struct {
 	text    string // default as spelled in the file
 	comment string // comment without the mark of the effect
-	effect  string // live, epoch, start; "" if only the table states it
+	effect  string // live, epoch, start; "": the line has none, the table's effect applies
 }
 
 var (
@@ -59,7 +59,7 @@ func differences() map[string]bool {
 	return map[string]bool{
 		"status.probe.NAME.http": true, "status.probe.NAME.tcp": true,
 		"status.probe.NAME.grpc":    true,
-		"status.probe.NAME.headers": true, // only the definition's text names its kinds of probes
+		"status.probe.NAME.headers": true, // only the definition says which kinds of probes have it
 		"health.http":               true, "health.tcp": true, "health.grpc": true,
 		"health.exec": true, "health.unit": true,
 	}

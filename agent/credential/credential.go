@@ -52,8 +52,8 @@ func CheckName(name string) error {
 	return nil
 }
 
-// IsHostSecret reports whether a credential, or a secret of one, is served by the SDS server of the
-// host.
+// IsHostSecret reports whether the SDS server of the host, and not the agent, serves the credential
+// or secret with this name.
 func IsHostSecret(name string) bool { return strings.HasPrefix(name, hostPrefix) }
 
 // CheckHostSecretName returns an error for a name sds://NAME that no SDS server could have.

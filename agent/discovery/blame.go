@@ -17,7 +17,7 @@ import (
 // maxEdits bounds the number of published changes of files that a server remembers.
 const maxEdits = 64
 
-// edit is a published change of the files.
+// edit is a change of the mesh files after which resources were published.
 type edit struct {
 	at      time.Time
 	objects map[object.Key]bool

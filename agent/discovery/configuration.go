@@ -35,8 +35,8 @@ type configuration struct {
 	withheld model.ChangeSummary
 }
 
-// reset replaces the world by an empty one, which apply fills. Callers of reset and apply hold the
-// server's mu.
+// reset replaces the model.Mesh by an empty one, which apply fills. Callers of reset and apply hold
+// the server's mu.
 func (c *configuration) reset(world *model.Mesh) {
 	c.world, c.cache = world, view.NewCache()
 	c.objects, c.refs = map[object.Kind]int{}, references{}

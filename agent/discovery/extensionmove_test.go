@@ -107,8 +107,8 @@ func TestExtensions_Move(t *testing.T) {
 			}
 		}
 	}
-	// pairs of steps with code that Envoy refuses: the first one lets traffic pass, and the second
-	// one must deny it
+	// pairs of versions whose code Envoy refuses: under the first, traffic passes without the code;
+	// the second restricts access, so traffic must be denied
 	for _, from := range all {
 		for _, to := range all {
 			if from.passes() && !from.good && to.restricts && !to.good {

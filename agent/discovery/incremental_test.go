@@ -33,7 +33,7 @@ func versions(feed *resource.Feed) map[string]string {
 	return all
 }
 
-// feedOf returns the feed of kindNode.
+// feedOf returns the feed of resources for the node kindNode(kind).
 func feedOf(t *testing.T, server *discovery.Server, kind string) *resource.Feed {
 	t.Helper()
 	feed, err := server.Feed(kindNode(kind))
@@ -349,8 +349,8 @@ func connectKind(t *testing.T, server *discovery.FleetServer, kind string) *prox
 	return p
 }
 
-// change writes files ("": removes them) in one change, and compares every view and the problems
-// with those of a new server.
+// change writes files ("": removes them) in one change. It then compares the resources for every
+// kind of proxy, and the problems, with those of a new server.
 func (i *incremental) change(t *testing.T, when string, files map[string]string) {
 	t.Helper()
 	var reported []string

@@ -35,7 +35,7 @@ func lookForModule(from wasm.Source, local bool) ([]byte, error) {
 	return anyModule, nil
 }
 
-// setModules makes a world use the fetched modules.
+// setModules makes a model.Mesh use the fetched modules.
 func (s *Server) setModules(world *model.Mesh) {
 	if s.modules != nil {
 		world.SetModules(s.modules.Module)

@@ -197,7 +197,8 @@ func (a *istioAPI) without(t *testing.T, key, objects string) (string, int) {
 	return text.String(), stripped
 }
 
-// withoutInMesh removes a field from MeshConfig, and returns how many were removed.
+// withoutInMesh removes a field or an enum value from MeshConfig and all messages in it. It returns
+// the rest as JSON, and how many occurrences were removed.
 func (a *istioAPI) withoutInMesh(t *testing.T, key, text string) (string, int) {
 	t.Helper()
 	var m meshapi.MeshConfig

@@ -11,8 +11,8 @@ import (
 // Objects without metadata.namespace are in Settings.Namespace. While [node] namespace changes, the
 // old and the new epoch have different namespaces, and Options.Namespaces returns both. For a proxy
 // whose namespace differs from Settings.Namespace, objects without a namespace are in the proxy's
-// namespace. Its view has a model.Mesh of its own, which is rebuilt after each change of the
-// files. The other views share the World of the configuration, and are called current.
+// namespace. Its view has a model.Mesh of its own, which is rebuilt after each change of the files.
+// The other views share the model.Mesh of the configuration, and are called current.
 
 // ownDefault returns the namespace of objects that name none, for a proxy in the given namespace;
 // "" stands for the namespace of the settings. Callers of ownDefault and isCurrent hold mu.
@@ -24,7 +24,7 @@ func (s *Server) ownDefault(namespace string) string {
 	return ""
 }
 
-// isCurrent reports whether a view uses the World of the configuration.
+// isCurrent reports whether a view uses the model.Mesh of the configuration.
 func (s *Server) isCurrent(v *served) bool {
 	return v.namespace == "" || v.namespace == s.config.namespace
 }
@@ -36,8 +36,8 @@ func (s *Server) newWorld() *model.Mesh {
 	return world
 }
 
-// updateOthers builds new Worlds for the views that are not current, and updates these views. Only
-// Run may call it.
+// updateOthers builds a new model.Mesh for each namespace whose views are not current (isCurrent),
+// and updates these views. Only Run may call it.
 func (s *Server) updateOthers() {
 	if s.outdated = !s.config.loaded; s.outdated {
 		return

@@ -170,7 +170,7 @@ func TestRefusals_FileThatCannotBeWritten(t *testing.T) {
 				t.Errorf("%s: the file of before has %q", name, got)
 			}
 			failed := make(chan error)
-			// a new goroutine has the file permissions of root, unlike that of asUser
+			// run as root: asUser changes the user of the current goroutine's thread only
 			go func() { failed <- test.restores(folder) }()
 			if err := cmp.Or(<-failed, s.persistRefusals()); err != nil {
 				t.Errorf("%s: once it is possible: %v", name, err)

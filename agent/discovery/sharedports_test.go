@@ -207,8 +207,8 @@ func TestShared_ViewsOfOneIdentity(t *testing.T) {
 	if refused != 96 {
 		t.Errorf("%d of 100 were refused", refused)
 	}
-	// five kinds of nodes: the first client uses one of them, too, and the other four reach the
-	// limit of this identity
+	// The second identity subscribes with five kinds of nodes. The first identity also uses one of
+	// these kinds, so only the other four count against the second identity's limit of four.
 	for i := range 5 {
 		p, end, err := subscribe(t, server, "spiffe://b", labelled(i*i*i+3))
 		if err != nil {

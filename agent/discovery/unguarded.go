@@ -25,7 +25,8 @@ type guard struct {
 }
 
 // admitsWithoutGuards reports whether the accepted version of a listener may admit a request that
-// the newest version denies: a guard is missing, or its rules may admit more.
+// the newest version denies: a filter that allows or denies access is missing, or its rules may
+// admit more.
 func admitsWithoutGuards(accepted, newest *resource.Resource) bool {
 	return len(missingGuards(accepted, newest)) > 0
 }

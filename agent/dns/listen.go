@@ -105,7 +105,8 @@ func (s *Server) bind(ctx context.Context) (bound []sockets, again bool, err err
 
 // store stores the sockets with systemd, which keeps them open while the agent restarts. It waits
 // until the names of the mesh are known, at most for firstTable. An agent that crashes before it
-// can answer must not store them: queries would wait in the sockets until the next crash.
+// can answer must not store them: while it crashes again and again, queries would wait in the open
+// sockets instead of failing immediately.
 func (s *Server) store(ctx context.Context, bound []sockets) {
 	select {
 	case <-s.first:

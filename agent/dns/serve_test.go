@@ -192,7 +192,7 @@ func TestServe_QueriesArePerUser(t *testing.T) {
 	}
 	defer func() { _ = four.Close() }()
 	fourPort := uint16(four.LocalAddr().(*net.UDPAddr).Port)
-	parts.RunAs(t, 65534, func() { // IPv6 only
+	parts.RunAs(t, 65534, func() { // an IPv6-only socket of another user on the port of four
 		six, err := net.ListenPacket("udp6", fmt.Sprintf("[::]:%d", fourPort))
 		if err != nil {
 			t.Fatal(err)

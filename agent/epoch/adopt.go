@@ -102,8 +102,8 @@ type listed struct {
 // foundProcess is a process in the keeper's list.
 type foundProcess struct {
 	processExited          // exit is nil if the process is alive
-	adopted       *process // the process according to its note; nil: it has no valid note
-	problem       error    // error of the note
+	adopted       *process // the process according to its note in the keeper; nil: no valid note
+	problem       error    // why the note in the keeper is not valid
 }
 
 func (e listed) apply(m *machine) {

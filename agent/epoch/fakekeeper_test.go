@@ -312,7 +312,7 @@ func (a fakeAdmin) OKHealthcheck(ctx context.Context) error {
 	return a.change(ctx, func(e *fakeEnvoy) { e.unhealthy = false })
 }
 
-// pause delays a request that changes the health check by the Envoy's slowAdmin.
+// pause delays a request that changes the health check. The fake Envoy's slowAdmin is the delay.
 func (a fakeAdmin) pause() {
 	a.w.mu.Lock()
 	var slow time.Duration

@@ -49,9 +49,10 @@ type ProcessTools interface {
 	// ClearInitializingFlag clears the flag that a failed start leaves in a lineage's shared
 	// memory, and reports whether it was set.
 	ClearInitializingFlag(ctx context.Context, lineage int) (bool, error)
-	// SteerConnections directs new connections of the ports that two processes share to the process
-	// to, until the process from exits. The process from closes its listeners after the time
-	// closes.
+	// SteerConnections directs new connections on the ports that two processes share to one of
+	// them. The parameters from and to are the IDs of the process that receives no more connections
+	// and of the one that receives them all. The effect lasts until process from exits. closesIn is
+	// the time until process from closes its listeners.
 	SteerConnections(ctx context.Context, from, to string, closesIn time.Duration) error
 	// CleanUpEnvoys removes sockets and shared memory of ended Envoys.
 	CleanUpEnvoys(ctx context.Context) error

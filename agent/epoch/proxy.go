@@ -16,14 +16,14 @@ const readyTime = time.Second
 // Proxy provides the live epoch's readiness, admin interface and statistics to other components.
 type Proxy struct {
 	supervisor *Supervisor
-	closed     func() string // parameter of NewProxy
+	closed     func() string // parameter notServing of NewProxy
 	waiting    atomic.Pointer[string]
 	without    func() (ready bool, reason string)
 }
 
-// NewProxy returns the Proxy of a supervisor's epochs. closed returns the reason why the proxy is
-// not ready although Envoy is live, or "". Such reasons are a mesh configuration without anything
-// to serve, and one that restricts access but is not applied yet.
+// NewProxy returns the Proxy of a supervisor's epochs. notServing returns the reason why the proxy
+// is not ready although Envoy is live, or "". Such reasons are a mesh configuration without
+// anything to serve, and one that restricts access but is not applied yet.
 func NewProxy(supervisor *Supervisor, notServing func() string) *Proxy {
 	return &Proxy{supervisor: supervisor, closed: notServing}
 }

@@ -37,8 +37,8 @@ func (h *harness) differs(spec *Spec, want bool) {
 	}
 }
 
-// renew does the same as differs. If the live epoch must be adjusted, it then records the
-// adjustment.
+// renew passes a spec to ReplaceSpec, and checks the result: whether the live epoch must be
+// adjusted to the spec. If so, it records the adjustment.
 func (h *harness) renew(spec *Spec, differs bool) {
 	h.t.Helper()
 	h.differs(spec, differs)

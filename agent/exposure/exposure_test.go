@@ -14,7 +14,8 @@ import (
 	"outrider.org/outrider/agent/sockdiag"
 )
 
-// rules are InterceptionRules that let other hosts reach the addresses and address families in it.
+// rules are InterceptionRules that let other hosts reach the addresses and address families that
+// the map contains.
 type rules map[string]bool
 
 func (r rules) ReachableDirectly() func(to netip.AddrPort) (direct bool, why, fix string) {

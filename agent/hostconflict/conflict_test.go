@@ -74,7 +74,7 @@ func TestCheck(t *testing.T) {
 	stranger := sockdiag.Socket{Address: netip.MustParseAddrPort("127.0.0.1:16090"), UID: 65534}
 	for _, c := range []struct {
 		name      string
-		a         string // configuration of the other agent; the checked agent has apart
+		a         string // configuration of the other agent; the checked agent's is const apart
 		setup     func(*street, *CheckedAgent)
 		conflicts []string // one for each line of the error
 		warnings  []string

@@ -23,7 +23,7 @@ const CodeBundleUnavailable = "trust-bundle-unavailable"
 // A bundle is fetched again after its spiffe_refresh_hint, at least minBundleRefresh and at most
 // maxBundleRefresh. After a failure, pauses double from firstBundleRetry to bundleRefresh.
 const (
-	bundleRefresh    = 5 * time.Minute // without spiffe_refresh_hint
+	bundleRefresh    = 5 * time.Minute // interval for a bundle without spiffe_refresh_hint
 	minBundleRefresh = time.Minute
 	maxBundleRefresh = time.Hour
 	firstBundleRetry = time.Second

@@ -119,7 +119,7 @@ type Watcher interface {
 // Settings are the parts of the configuration that may change while the Manager runs.
 type Settings struct {
 	config.Identity
-	Issuer         Issuer       // of provider "istiod"; nil: another provider. Compared by ==
+	Issuer         Issuer       // for provider "istiod"; nil: another provider; compared by ==
 	Sealed         *SealedStore // nil: the certificate is not stored across reboots
 	StaleStoreFile string       // file of a SealedStore that is no longer configured, to remove; "": none
 }

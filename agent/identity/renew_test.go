@@ -104,7 +104,7 @@ func (f *fakeWatcher) Run(ctx context.Context) error {
 	return nil
 }
 
-// inWorld runs a test with a new world in a synctest bubble.
+// inWorld runs a test with a new Manager and its fake environment (world) in a synctest bubble.
 func inWorld(t *testing.T, test func(*world)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

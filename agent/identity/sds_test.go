@@ -130,7 +130,7 @@ func TestSDS_EnvoyFetchesAndRotates(t *testing.T) {
 	for _, api := range []string{"GRPC", "DELTA_GRPC"} {
 		t.Run(api, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, nil) // its certificate files do not exist yet
+			r := newRig(t, nil) // nil: the certificate files do not exist yet
 			e := startSDSEnvoy(t, serveSDS(t, r), api, identity.DefaultSecret,
 				identity.RootCASecret)
 			e.until("Envoy waits for its secrets", func() bool {

@@ -13,7 +13,8 @@ import (
 
 // Callers of the following methods hold mu.
 
-// start starts the worker of a secret, unless one runs or the secret arrives with another one.
+// start starts the worker of a secret, unless one runs, or the secret is the roots that an
+// authority sends with the certificate.
 func (m *Manager) start(name string) {
 	e := m.entries[name]
 	if state := e.state(); m.running == nil || state != idle && state != superseded {

@@ -209,10 +209,10 @@ func (c *Client) StopAccepting(ctx context.Context) error {
 	return err
 }
 
-// SteerConnections directs new connections to one of two Envoys that listen on the same ports. from
-// is the ID of the Envoy that gets no more connections, to that of the other one. The effect lasts
-// until from exits. closes is the time until from closes its listeners. Ports that the error names
-// are unchanged.
+// SteerConnections directs new connections to one of two Envoys that listen on the same ports. The
+// parameters from and to are the IDs of the Envoy that receives no more connections and of the one
+// that receives them all. The effect lasts until Envoy from exits. closesIn is the time until Envoy
+// from closes its listeners. Ports that the error names are unchanged.
 func (c *Client) SteerConnections(ctx context.Context, from, to string,
 	closesIn time.Duration) error {
 	_, err := c.call(ctx, request{Operation: operationSteer, ID: from, To: to, Closes: closesIn})

@@ -18,7 +18,8 @@ import (
 // a message changes, not when an optional field is added.
 const ProtocolVersion = 1
 
-// Bounds of messages and queues, so that neither an agent nor an Envoy can make the keeper grow.
+// Bounds of messages and queues. They limit the memory that an agent or Envoy can make the keeper
+// use.
 const (
 	MaxNote        = 64 << 10  // bytes of an agent's note on a process
 	MaxLine        = 4 << 10   // bytes of one log line; the rest is cut

@@ -21,7 +21,7 @@ type LaunchOptions struct {
 	Binary      string
 	BaseID      uint32        // Envoy's --base-id; 0 = a free one
 	User        *User         // user of the keeper; nil = the agent's; another one requires root
-	IdleTimeout time.Duration // the keeper exits after it without agent and Envoy; 0 = a minute
+	IdleTimeout time.Duration // the keeper exits after this time without agent and Envoy; 0 = 1 min
 	Stderr      *os.File      // receives the messages of the keeper; nil = discarded
 	Env         []string      // environment of the keeper, not of Envoy; nil = the agent's
 }

@@ -21,16 +21,17 @@ import (
 // steering directs new connections away from an Envoy.
 type steering struct {
 	from    string
-	closing *time.Timer // fires closingLead before the Envoy from closes its listeners
+	closing *time.Timer // fires closingLead before the Envoy with ID from closes its listeners
 }
 
 // closingLead is the time before an Envoy closes its listeners at which the keeper replaces the BPF
 // programs by variants for that phase (parameter closing of program).
 const closingLead = 200 * time.Millisecond
 
-// steer directs new connections to one of two Envoys that listen on the same ports. from is the ID
-// of the Envoy that gets no more connections, to that of the other one. closes is the time until
-// from closes its listeners. Ports that the error names are unchanged.
+// steer directs new connections to one of two Envoys that listen on the same ports. The parameters
+// from and to are the IDs of the Envoy that receives no more connections and of the one that
+// receives them all. closes is the time until Envoy from closes its listeners. Ports that the error
+// names are unchanged.
 func (s *server) steer(from, to string, closes time.Duration) error {
 	s.mu.Lock()
 	if s.steered != nil {

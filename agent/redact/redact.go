@@ -59,8 +59,8 @@ type frame struct {
 // agent/envoy/log_redactor.go).
 var marks = []string{"goo.gle/debug", "Unable to parse JSON as proto"}
 
-// lastAtMost bounds the end of a string in which marks are searched, in bytes. Half of it is longer
-// than each mark.
+// lastAtMost is the maximum size in bytes of Redactor.last, the end of a string that is compared
+// with marks. When it is full, its first half is dropped; the other half is longer than each mark.
 const lastAtMost = 128
 
 // nameAtMost bounds the part of a string that is compared with names, in bytes.

@@ -80,8 +80,8 @@ func (d *dumps) roundTrip(
 	if err := d.enter(request.Context(), body); err != nil {
 		return nil, err
 	}
-	// Envoy completes the answer even if the client disconnects. Hold the slot until the answer is
-	// complete.
+	// Envoy completes the answer even if the client disconnects. Until then the request must count
+	// against the limit of concurrent requests, so it is not cancelled with the client's request.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(request.Context()), dumpFetch)
 	defer cancel()
 	response, err := d.live.RoundTrip(request.WithContext(ctx))

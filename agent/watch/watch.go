@@ -116,9 +116,9 @@ func (w *Watcher) SetDelays(delays Delays) { w.delays.Store(&delays) }
 // SetPaths replaces the watched paths. A path is a file or a directory and need not exist. A
 // directory stands for the files in it; with "/..." appended, also for those in its
 // sub-directories. Later changes are differences from the content during SetPaths, or, for a path
-// that was watched before, from the content then. A caller that reads the files after SetPaths
-// misses no change, unless a change is undone before it is delivered. SetPaths waits at most a
-// second for slow file systems.
+// that was already watched, from the content that the Watcher has read last. A caller that reads
+// the files after SetPaths misses no change, unless a change is undone before it is delivered.
+// SetPaths waits at most a second for slow file systems.
 func (w *Watcher) SetPaths(paths []string) error {
 	w.mu.Lock()
 	roots, err := w.tree.set(paths)

@@ -68,9 +68,9 @@ func (s *session) accept(r *response) {
 	}
 }
 
-// handleRestoring processes the refusal of a response that does not count as a refusal of new
-// resources, and reports whether it is one. Such a response has the accepted version of an
-// extension, or listeners while an extension is being restored.
+// handleRestoring processes the client's refusal of a response, and returns true, if the refusal
+// says nothing about new resources: the response has the accepted version of an extension, or has
+// listeners while an extension is being restored. For other responses it returns false.
 func (s *session) handleRestoring(w *watch, r *response) bool {
 	switch {
 	case w.typeURL == resource.ListenerType && s.restoring():

@@ -93,9 +93,10 @@ func (t *trial) has(name string) bool {
 	return on
 }
 
-// pass removes the last group of suspects, because the client answered it or because it need not be
-// sent any more. If no group is left, the trial ends. Then, if no refused resource was found, pass
-// returns the refusal of the whole response.
+// pass removes the last group of suspects, the resources that the client may have refused, because
+// the client answered the group or because the group need not be sent any more. If no group is
+// left, the trial ends. Then, if no refused resource was found, pass returns the refusal of the
+// whole response.
 func (t *trial) pass(w *watch) *Refusal {
 	t.groups = t.groups[:len(t.groups)-1]
 	if len(t.groups) > 0 {

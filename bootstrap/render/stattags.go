@@ -37,8 +37,8 @@ var statTags = []struct{ name, expression string }{
 // delimitedTag matches a name up to a semicolon, else to the first dot.
 const delimitedTag = `(([^;]+(?=;\.)|[^.]+);?\.)`
 
-// clusterCertificate is another expression of envoy.tls_certificate. It doubles the cost of each
-// cluster and is not needed for the default statistics.
+// clusterCertificate is the expression of the tag envoy.tls_certificate for statistics of clusters.
+// It doubles the cost of each cluster and is not needed for the default statistics.
 const clusterCertificate = `^cluster\.[^;]+;\.ssl\.certificate\.((.+)\.)expiration_\w+$`
 
 // envoyTags are tags with Envoy's own expressions. Their values contain no dots.

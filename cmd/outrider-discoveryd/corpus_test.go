@@ -41,7 +41,8 @@ type corpusObject struct {
 
 func (o corpusObject) path() string { return o.Kind + "/" + o.Namespace + "/" + o.Name }
 
-// groups reads the corpus and returns its groups.
+// groups reads the corpus of test cases, and returns the groups of objects that one proxy receives
+// together.
 func groups(t *testing.T) (all []group) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(corpus, "*", "*.txtar"))

@@ -60,7 +60,7 @@ type reloader struct {
 	pings     chan struct{}
 	serving   atomic.Bool
 	stopping  atomic.Bool   // the program stops, and asks its clients to reconnect elsewhere
-	announced chan struct{} // signal of ready
+	announced chan struct{} // receives a value when ready is called
 }
 
 func newReloader(b *base, loaded *config.DiscoverydLoaded, server *discovery.Server,

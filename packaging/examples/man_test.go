@@ -69,7 +69,8 @@ var addedHeaders = []struct{ name, text string }{
 	{"x-envoy-expected-rq-timeout-ms", "In requests of routes with a timeout: that timeout."},
 }
 
-// TestManPage compares outrider-mesh(5) with these texts, those in kinds and the examples.
+// TestManPage compares outrider-mesh(5) with the page that meshPage generates from the texts in
+// this package and the examples.
 func TestManPage(t *testing.T) {
 	file := filepath.Join(parts.Root(), "packaging", "man", "outrider-mesh.5")
 	want := meshPage()

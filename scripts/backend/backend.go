@@ -31,7 +31,7 @@ import (
 type Config struct {
 	Name string // name in the responses
 	HTTP string // address of HTTP; "": no HTTP
-	TCP  string // address of the echo; "": no echo
+	TCP  string // address of the TCP echo server; "": none
 }
 
 // Backend is a running server.

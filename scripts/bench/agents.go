@@ -40,9 +40,9 @@ type agentsResult struct {
 
 // moveResult is the result of killing one of two servers, which all agents use.
 type moveResult struct {
-	// Took is the time from kill -9 until the last agent has a response of the other server.
+	// Took is the time from kill -9 until the last agent has a response of the remaining server.
 	Took      time.Duration `json:"moved_ns"`
-	Processor time.Duration `json:"processor_ns"` // processor time of the other server
+	Processor time.Duration `json:"processor_ns"` // processor time of the remaining server
 	Clients   time.Duration `json:"clients_processor_ns"`
 	Resent    int           `json:"resources_resent"`
 	Requests  int           `json:"requests"` // through the Envoys of two agents

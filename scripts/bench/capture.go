@@ -20,12 +20,12 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// captureResult has median times from connecting until the response was received and the connection
+// captureResult has, by kind of connection, median times from connecting until the response was received and the connection
 // closed.
 type captureResult struct {
 	Connections int           `json:"connections"` // number of connections of each kind
-	Direct      time.Duration `json:"direct_ns"`   // to a port of Envoy
-	Captured    time.Duration `json:"captured_ns"` // to another host, redirected to Envoy
+	Direct      time.Duration `json:"direct_ns"`   // connections to a port of Envoy
+	Captured    time.Duration `json:"captured_ns"` // to another host, so Envoy receives them
 	// Excluded is like Captured, with 1,000 excluded ports and networks in the rules.
 	Excluded time.Duration `json:"excluded_ns"`
 }

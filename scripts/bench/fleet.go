@@ -40,7 +40,7 @@ type fleetResult struct {
 	PilotRSS     int `json:"pilot_agent_rss_bytes"`
 }
 
-// Targets of an agent on a VM with an istiod.
+// Performance targets of an agent on a VM with an istiod.
 const (
 	// cachedCost is the most time that a start from the cache may take beyond Envoy's own time
 	cachedCost   = time.Second

@@ -17,9 +17,10 @@ type layer struct {
 	rooms string
 }
 
-// layers contains the layers of the source tree, the lowest first. A room may import rooms of the
-// same layer and of lower ones, without circles. The layer "server" is below all rooms that depend
-// on an agent, so that outrider-discoveryd can import it.
+// layers contains the layers of the source tree, the lowest first. A room, which is a directory
+// with its subdirectories, may import rooms of the same layer and of lower ones, without circles.
+// The layer "server" is below all rooms that depend on an agent, so that outrider-discoveryd can
+// import it.
 var layers = []layer{
 	{"leaves", `agent/accept agent/access agent/admission agent/backoff agent/condition agent/credential
 		agent/fdstore agent/fetch agent/histogram agent/jwt agent/lifecycle

@@ -21,10 +21,11 @@ import (
 
 // Config configures a run. Zero values, except for the addresses, mean the standard load.
 type Config struct {
-	// HTTP is the address of ka and nc: host:port, or the path of a Unix socket; "": neither.
+	// HTTP is the address for the classes ka and nc: host:port, or the path of a Unix socket; "":
+	// neither.
 	HTTP  string `json:"http"`
-	HTTP2 string `json:"http2"` // address of h2; "": none
-	TCP   string `json:"tcp"`   // address of tcp; "": none
+	HTTP2 string `json:"http2"` // address for class h2; "": no such requests
+	TCP   string `json:"tcp"`   // address for class tcp; "": no such connections
 	Path  string `json:"path"`  // of each request; "": /
 	Host  string `json:"host"`  // of each request; "": the address
 	// Rate is a factor on the standard rate; 0: 1.

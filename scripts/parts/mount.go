@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// HangingMount mounts a file system on a folder that does not respond to any request. When release
-// is called or the test ends, the file system is unmounted. It requires root.
+// HangingMount mounts, on a folder, a file system that does not respond to any request. When
+// release is called or the test ends, the file system is unmounted. HangingMount requires root.
 func HangingMount(t testing.TB, folder string) (release func()) {
 	t.Helper()
 	if os.Geteuid() != 0 {

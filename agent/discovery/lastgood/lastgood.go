@@ -146,7 +146,8 @@ func Read(path, namespace string, validate func(*object.Object) []object.Finding
 }
 
 // doubt records that the policies of a file are only partly known, because a stored policy is not
-// usable. It therefore removes the path that contains the file from MissingPaths.
+// usable. If the file is below one of MissingPaths, whose stored objects would stay in force, doubt
+// moves the path to PolicyFolderInodes, so that the next store waits for its files instead.
 func (s *State) doubt(file string) {
 	if s.PolicyCounts == nil {
 		s.PolicyCounts = map[string]int{}

@@ -152,7 +152,7 @@ func (m *Mesh) ChangeSequence() []string {
 	return append(steps, objects[0], m.Text)
 }
 
-// NewModel returns a new world with the objects of the mesh.
+// NewModel returns a new model.Mesh with the objects of the mesh.
 func (m *Mesh) NewModel() *model.Mesh {
 	fresh := model.NewMesh(m.Domain(), m.MeshConfig())
 	fresh.Apply(store.New(store.Options{Paths: []string{m.path}, Namespace: Namespace,

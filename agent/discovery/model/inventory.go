@@ -16,7 +16,7 @@ type Inventory struct {
 	UnhealthyWorkloads []*object.Object
 }
 
-// Inventory returns the services and unhealthy WorkloadEntries of the world.
+// Inventory returns the services and unhealthy WorkloadEntries of the mesh.
 func (w *Mesh) Inventory() Inventory {
 	i := Inventory{Services: make([]*Service, 0, len(w.services)),
 		UnhealthyWorkloads: slices.Collect(maps.Keys(w.workloads.unhealthy))}

@@ -150,7 +150,7 @@ func tracing(t *model.Tracing) string {
 	return text
 }
 
-// observed returns a world with objects and default providers.
+// observed returns a mesh with objects and default providers.
 func observed(t *testing.T, objects string,
 	defaults *meshapi.MeshConfig_DefaultProviders) *meshtest.Mesh {
 	t.Helper()

@@ -37,8 +37,8 @@ type patch struct {
 
 // EnvoyFilter is a parsed EnvoyFilter.
 type EnvoyFilter struct {
-	// UnlinkedMessages has the messages that remain TypedStructs, with their paths below the
-	// object's spec.
+	// UnlinkedMessages has the messages whose protobuf type is not linked into this program, so
+	// that they remain TypedStructs, with their paths below the object's spec.
 	UnlinkedMessages []store.UnlinkedMessage
 
 	object  *object.Object
@@ -64,7 +64,7 @@ func Read(o *object.Object) (*EnvoyFilter, []object.Finding) {
 			case networking.EnvoyFilter_Patch_INSERT_AFTER,
 				networking.EnvoyFilter_Patch_INSERT_BEFORE,
 				networking.EnvoyFilter_Patch_INSERT_FIRST:
-				// the order of other lists has no effect, so an insertion is an addition
+				// the order of this list has no effect, so an insertion is an addition
 				p.operation = networking.EnvoyFilter_Patch_ADD
 			}
 		}

@@ -87,7 +87,8 @@ func (n denial) kinds() []object.Kind {
 	return all
 }
 
-// isDenial reports whether an object is a denial. Only denials have names of that form.
+// isDenial reports whether an object is a denial, which replaces an unreadable policy. Only denials
+// have names that are not DNS subdomains.
 func isDenial(o *object.Object) bool {
 	return o.Kind == object.AuthorizationPolicy && !isSubdomain(o.Name)
 }

@@ -27,7 +27,7 @@ func TestLoggers_FailuresAreLast(t *testing.T) {
 	}
 }
 
-// observed returns the telemetry of a world without objects.
+// observed returns the telemetry of a mesh without objects.
 func observed(log AccessLog) *Telemetry {
 	m := mesh.Default()
 	m.AccessLog = log

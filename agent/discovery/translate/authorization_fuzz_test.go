@@ -47,7 +47,7 @@ func FuzzAuthorize(f *testing.F) {
 	})
 }
 
-// worldOf returns a world with one object in the namespace shop, whose spec is decoded from text;
+// worldOf returns a mesh with one object in the namespace shop, whose spec is decoded from text;
 // nil if the spec is invalid.
 func worldOf(kind object.Kind, spec proto.Message, text string) *model.Mesh {
 	encoded, err := yaml.YAMLToJSON([]byte(text))

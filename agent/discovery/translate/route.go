@@ -27,8 +27,8 @@ type RouteTranslator struct {
 	// there is also a domain without it
 	DomainsWithPorts bool
 
-	// VisibleService returns the visible service of a destination's host; nil: World.Service is
-	// used
+	// VisibleService returns the visible service of a destination's host; nil: model.Mesh.Service
+	// is used
 	VisibleService func(host string) *model.Service
 	// ServiceOnSameListener returns the service of another host with routes on the same listener;
 	// nil for gateways
@@ -39,7 +39,8 @@ type RouteTranslator struct {
 
 	reads    map[string]struct{}
 	problems []object.Problem
-	// port of the last destination with dynamic DNS; callers set it to 0 before
+	// port of the last destination with dynamic DNS; callers set it to 0 before they translate
+	// destinations
 	dynamicPort uint32
 }
 

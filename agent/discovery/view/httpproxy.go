@@ -95,8 +95,8 @@ func (p *httpProxy) routes(port uint32, host string) bool {
 	return p.listens && of != nil && of.hosts[host] != nil
 }
 
-// displaced returns a problem if a host's service has no listener because a proxy of the Sidecar has
-// its port, and the proxy does not route to the service.
+// displaced returns a problem if a host's service has no listener because an HTTP proxy of the
+// Sidecar listens on the service's port, and the HTTP proxy does not route to the service.
 func (p *httpProxy) displaced(v *ProxyView, s *sidecar, host string) []object.Problem {
 	service := s.scope.ImportedService(v.world, host)
 	if p.OfMesh || service == nil { // a service reports the proxy of MeshConfig as an address in use

@@ -12,7 +12,7 @@ import (
 )
 
 // secrets publishes the file secrets of a view. It publishes a secret as long as at least one unit
-// needs it.
+// of the view, such as a host or a port, needs the secret.
 type secrets struct {
 	inspect InspectSecrets
 	// origins by secret and by the unit that needs it

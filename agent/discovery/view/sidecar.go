@@ -23,7 +23,7 @@ type sidecar struct {
 	inbound inbound
 	proxies []*httpProxy
 
-	proxyPort uint32 // HTTPProxyPort of the world
+	proxyPort uint32 // result of model.Mesh.HTTPProxyPort
 	withPorts bool   // ports share one route configuration, whose domains have the port
 
 	reclustered map[string]struct{} // hosts whose clusters may have to be added or removed

@@ -58,7 +58,7 @@ type kind interface {
 	eachHost(visit func(routes string, port uint32, host, domain string))
 }
 
-// New returns a view of a world for the proxies of a node. The first Update publishes.
+// New returns a view of a mesh for the proxies of a node. The first Update publishes.
 func New(world *model.Mesh, node model.Node, cache *Cache, inspect InspectSecrets) (*ProxyView,
 	error) {
 	v := &ProxyView{world: world, node: node, cache: cache, feed: resource.NewFeed(),
@@ -77,7 +77,7 @@ func New(world *model.Mesh, node model.Node, cache *Cache, inspect InspectSecret
 	return v, nil
 }
 
-// SetMesh makes v a view of another world. It returns the argument for the next Update, which
+// SetMesh makes v a view of another mesh. It returns the argument for the next Update, which
 // publishes only what differs.
 func (v *ProxyView) SetMesh(world *model.Mesh, cache *Cache) model.ChangeSummary {
 	touched := world.EverythingChanged()
@@ -99,7 +99,8 @@ func (v *ProxyView) Mesh() *model.Mesh { return v.world }
 // Feed returns the feed of the view's resources.
 func (v *ProxyView) Feed() *resource.Feed { return v.feed }
 
-// Problems returns the problems that translation found, by unit.
+// Problems returns the problems that translation found, by unit (a named part of the view, such as
+// a host or a port).
 func (v *ProxyView) Problems() map[string][]object.Problem { return v.problems }
 
 // RereadSecrets makes the next Update publish again each secret that is read from one of the files.
@@ -184,7 +185,7 @@ func (v *ProxyView) put(unit string, resources ...*resource.Resource) {
 		}
 	}
 	for _, key := range before {
-		// a resource may have moved to another unit, which now publishes it
+		// a resource may have moved to another unit of the view, which now publishes it
 		if !slices.Contains(keys, key) && v.owners[key] == unit {
 			delete(v.owners, key)
 			v.retract(key)

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// IndexTimeout bounds the time of Available for users who wait: querying the index of Python
-	// packages.
+	// IndexTimeout bounds the query of the index of Python packages by Available while a user waits
+	// for the result.
 	IndexTimeout = 3 * time.Second
 
 	// limit of pip's address space, because pip reads a whole response of the index

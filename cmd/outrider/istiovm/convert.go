@@ -179,7 +179,7 @@ func plain(value protoreflect.Value) any {
 	case *wrapperspb.Int32Value:
 		return message.Value
 	default:
-		return fmt.Sprint(message) // not the type that the key requires, so result will refuse it
+		return fmt.Sprint(message) // wrong type for the key: result comments the setting out
 	}
 }
 

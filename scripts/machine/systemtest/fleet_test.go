@@ -118,7 +118,7 @@ func (f *fleet) create(objects ...meshObject) {
 	}
 }
 
-// boot boots machine n of the fleet and installs Outrider in it, with a token of service account
+// boot boots machine n of the fleet and installs Outrider in it, with a token of the given service
 // account. node has more keys of [node], and more has more sections of the configuration.
 func (f *fleet) boot(n int, account, node, more string) *Host {
 	f.t.Helper()

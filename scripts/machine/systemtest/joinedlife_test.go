@@ -70,7 +70,7 @@ func (f *joinedFleet) live() {
 	one.awaitAnswering("both")
 
 	settings := configuration + joinedHealth
-	if full() { // so that certificates are renewed during the test
+	if full() { // a short lifetime, so that certificates are renewed during the test
 		settings += "[identity]\nttl = \"1m\"\n"
 	}
 	for _, h := range f.hosts {

@@ -78,8 +78,8 @@ func TestLife(t *testing.T) {
 		h.MustRun(t, "systemctl", "daemon-reload")
 		h.MustRun(t, "systemctl", "restart", "outrider.service")
 		before := h.LiveEpoch()
-		// A reload extends the timeout of the unit. When it has ended, it must not delay the
-		// watchdog.
+		// A reload extends the timeout of the unit. After the reload, the extension must not delay
+		// the watchdog.
 		h.MustRun(t, "outrider", "reload", "--if-changed")
 		adopted(t, h, "STOP", before.PID)
 		if log := h.Journal("-u", "outrider.service"); !strings.Contains(log, "Watchdog timeout") {

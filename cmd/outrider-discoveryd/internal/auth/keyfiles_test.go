@@ -59,7 +59,7 @@ func TestKeyFiles(t *testing.T) {
 	}
 	write("keys", "one", time.Hour)
 	_, _ = get(), get()
-	expect("just written", 2, "one") // its status change time is recent, so nothing was cached
+	expect("just written", 2, "one") // the file changed too recently for its keys to be cached
 	// Cache the version of the file as if it had not changed for restTime.
 	info, err := os.Stat(path)
 	if err != nil {

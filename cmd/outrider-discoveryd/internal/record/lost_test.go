@@ -17,7 +17,8 @@ import (
 	"outrider.org/outrider/cmd/outrider-discoveryd/internal/source"
 )
 
-// careful implements cautious.
+// careful is a fake source that implements the interface cautious: its stored objects stay in use
+// although its list is empty.
 type careful struct{ fake }
 
 func (*careful) Reload() {}

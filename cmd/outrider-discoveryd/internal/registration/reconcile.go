@@ -165,7 +165,8 @@ func (s *Server) reconcile(ctx context.Context, now time.Time) int {
 	return len(jobs)
 }
 
-// finish processes the result of a claim that reconcile has made. A refusal ends the stream.
+// finish processes the result of a call of claim, by which reconcile registers a session's
+// workload. A refusal ends the stream.
 func (s *Server) finish(one *session, err error) {
 	s.retry(one, err)
 	s.mu.Lock()
