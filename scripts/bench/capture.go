@@ -20,8 +20,8 @@ import (
 	"outrider.org/outrider/scripts/rig"
 )
 
-// captureResult has, by kind of connection, median times from connecting until the response was received and the connection
-// closed.
+// captureResult has, by kind of connection, median times from connecting until the response was
+// received and the connection closed.
 type captureResult struct {
 	Connections int           `json:"connections"` // number of connections of each kind
 	Direct      time.Duration `json:"direct_ns"`   // connections to a port of Envoy
