@@ -93,10 +93,9 @@ func (t *trial) has(name string) bool {
 	return on
 }
 
-// pass removes the last group of suspects, the resources that the client may have refused, because
-// the client answered the group or because the group need not be sent any more. If no group is
-// left, the trial ends. Then, if no refused resource was found, pass returns the refusal of the
-// whole response.
+// pass removes the last group of suspects (resources that may have been refused), which the client
+// answered or which need not be sent. If no group is left, the trial ends. Then, if no refused
+// resource was found, pass returns the refusal of the whole response.
 func (t *trial) pass(w *watch) *Refusal {
 	t.groups = t.groups[:len(t.groups)-1]
 	if len(t.groups) > 0 {

@@ -126,7 +126,7 @@ func TestBugReport_HostileAgentFillsNoDisk(t *testing.T) {
 		if err := os.Chown(m.write("run/envoy/envoy-rev0.json", "{}"), nobody, nobody); err != nil {
 			t.Fatal(err)
 		}
-		m.write("run/envoy/envoy-rev1.json", shadow) // owned by root, like root's file in a hard link
+		m.write("run/envoy/envoy-rev1.json", shadow) // owned by root, like a hard link to it
 		var names []string
 		for i := range 1200 {
 			path := m.write(fmt.Sprintf("run/envoy/envoy-rev9%d.json", i), "{}")
