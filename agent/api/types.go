@@ -46,7 +46,7 @@ type Status struct {
 	Ready          bool        `json:"ready"`
 	ReadyReason    string      `json:"ready_reason,omitempty"` // why Ready is false
 	Envoy          EnvoyStatus `json:"envoy"`
-	// CurrentEpoch is nil before the first epoch and without Envoy.
+	// CurrentEpoch is nil before the first epoch, and if Envoy is disabled.
 	CurrentEpoch *int      `json:"current_epoch,omitempty"`
 	Epochs       []Epoch   `json:"epochs"`
 	Discovery    Discovery `json:"discovery"`

@@ -49,8 +49,8 @@ func (s *Server) StrictPorts(
 }
 
 // writtenIn returns the object in which a cluster's problem can be fixed: the DestinationRule if
-// rule is set and there is one, else the cluster's first origin. ok is false if the cluster has no
-// origin.
+// rule is set and there is one, else the cluster's first origin. The second result is false if the
+// cluster has no origin.
 func writtenIn(r *resource.Resource, rule bool) (resource.Origin, bool) {
 	for _, o := range r.Origins {
 		if !rule || o.Kind == string(object.DestinationRule) {

@@ -264,7 +264,8 @@ func normalText(text string) string {
 	).Replace(volatileText.ReplaceAllString(text, "X"))
 }
 
-// normalLine returns a line of a log file without what differs between two equal requests.
+// normalLine returns a line of a log file without the values that differ between two equal
+// requests, such as times.
 func normalLine(line string) string {
 	if strings.HasPrefix(line, "{") {
 		return normalJSON([]byte(line))

@@ -135,7 +135,8 @@ func withoutEnd(lines []string, cut bool) []string {
 	return append(lines, notShown)
 }
 
-// look reports whether a line belongs to a quote, or continues a message after its quote.
+// look reports whether a line belongs to a quotation of the configuration, or continues a message
+// after the quotation.
 func (r *LogRedactor) look(line string) (quoted, continues bool) {
 	_, begins := ParseLogLine(line)
 	switch {

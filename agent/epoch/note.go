@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// note has the state of an epoch that the keeper stores for the agent after a restart.
+// note is the state of an epoch that the keeper stores, so that the agent can restore it after a
+// restart of the agent.
 type note struct {
 	Epoch
 	RestartEpoch      int           `json:"restart_epoch"`

@@ -98,7 +98,8 @@ func (m *machine) replaceOlder(newest *process) {
 			p.endedBy, p.LatestEnd = endedBySupervisor, m.now.Add(p.spec.ParentShutdownTime)
 			m.drainSideBySide(p, m.now)
 		case p.idle && p.endedBy == endedByChild:
-			// p's child ended p when newest, the child's own child, started its handshake.
+			// p's child ended p when newest, the child of that child, started its hot-restart
+			// handshake.
 			if newest.Mode == HotRestart && newest.Lineage == p.Lineage {
 				p.LatestEnd = newest.LiveSince
 			}

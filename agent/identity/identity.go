@@ -159,7 +159,7 @@ type SecretInfo struct {
 	File              string      // file of the certificate or the roots; "": none
 	Users             []string    // objects of the mesh configuration that use the secret, with FILE:LINE
 	Condition         string      // code of the condition that lists the secret; "": none
-	ConditionSentence string      // what the condition says about the secret
+	ConditionSentence string      // part of the condition's sentence that is about the secret
 	Stored            StoredState // of the workload's certificate; "" for other secrets
 }
 

@@ -119,7 +119,7 @@ func (o *openMetricsReader) sample(line string) {
 		}
 	}
 	end := labelsEnd(line)
-	value, _, _ := strings.Cut(line[end:], " # ") // an exemplar follows
+	value, _, _ := strings.Cut(line[end:], " # ") // an exemplar may follow " # "
 	fields := strings.Fields(value)
 	if len(fields) == 2 { // convert seconds to milliseconds
 		seconds, err := strconv.ParseFloat(fields[1], 64)

@@ -18,7 +18,8 @@ type Report struct {
 	Lost      int           `json:"lost"`  // not answered correctly, without ReuseEOFs
 	ReuseEOFs int           `json:"reuse"` // see OutcomeReuseEOF
 	Duration  time.Duration `json:"duration"`
-	// Stall is the maximum delay that the generator itself caused: the noise of the latencies.
+	// Stall is the maximum delay with which the generator itself sent a request. The latencies
+	// include such delays.
 	Stall   time.Duration    `json:"stall"`
 	Classes map[string]Class `json:"classes"`
 	Seconds []Second         `json:"seconds"`

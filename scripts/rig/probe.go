@@ -27,8 +27,9 @@ type probed struct {
 
 // Pause between two requests, and time limit of each.
 const (
-	probePause   = 5 * time.Millisecond
-	probeTimeout = 5 * time.Second // as in the load, where a later response counts as lost
+	probePause = 5 * time.Millisecond
+	// as in package load, which counts a request without a response after this time as lost
+	probeTimeout = 5 * time.Second
 )
 
 // StartProbe starts a Probe. It ends when Stop is called or the test ends.

@@ -14,9 +14,9 @@ import (
 // drainPoll is the polling interval of Drain with request.Wait.
 const drainPoll = 500 * time.Millisecond
 
-// listenersClose is the time between the end of a drain and the first connection count that is
-// final. Envoy's workers close their listeners shortly after the end of the drain, and a count may
-// be 250 ms old.
+// listenersClose is how long after the end of a drain a connection count of zero is not final yet:
+// Envoy's workers close their listeners shortly after the end of the drain, and a count may be 250
+// ms old.
 const listenersClose = 500 * time.Millisecond
 
 // drainBlind bounds how long the connections of the draining epoch may stay uncountable before the

@@ -9,9 +9,10 @@ import (
 	networking "istio.io/api/networking/v1alpha3"
 )
 
-// mergeMatches returns the matches that satisfy both a root's match, whose gateways have full
-// names, and a delegate's. ok is false if a match of the delegate is not contained in any of the
-// root's. It stops once it has found more than most matches.
+// mergeMatches returns the matches that satisfy both a match of the root VirtualService, whose
+// gateways have full names, and a match of the delegate. The second result is false if a match of
+// the delegate contradicts every match of the root. mergeMatches stops once it has found more than
+// most matches.
 func mergeMatches(root, delegate []*networking.HTTPMatchRequest, namespace string,
 	most int) ([]*networking.HTTPMatchRequest, bool) {
 	delegate = withGateways(delegate, namespace)

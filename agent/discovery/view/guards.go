@@ -58,8 +58,8 @@ func (g *guards) make(v *ProxyView) {
 // already has listeners is pending until the first attempt to fetch its module has ended. Until
 // then, the listeners do not refer to it; they continue to refer to its previous version, if there
 // is one. An extension that restricts access is not pending if an extension that restricted access
-// was removed, or no longer restricts it: the new one may replace that one, so its restrictions
-// must begin at once.
+// was removed, or no longer restricts it: the new extension may replace the earlier one, so its
+// restrictions must begin at once.
 func (g *guards) withModules(w *model.Mesh, all []model.Extension) (named []model.Extension) {
 	g.pending = nil
 	find := func(list []model.Extension, e model.Extension) int {

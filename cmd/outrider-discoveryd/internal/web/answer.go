@@ -46,7 +46,7 @@ type list[T any] struct {
 	Query    string `json:"query,omitempty"`
 }
 
-// Rows per page, if all lists are on the page and if only one list is.
+// Maximum number of rows of a list, if the page shows all lists and if it shows only one.
 const (
 	rowsOfAll = 25
 	rowsOfOne = 100
