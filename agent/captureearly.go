@@ -86,7 +86,7 @@ func refuseEarly(
 	case err != nil:
 		return err
 	case !status.OutboundRejected && !status.InboundRejected:
-		return fmt.Errorf("outrider-capture rejects no connections: %s", status.Reason)
+		return fmt.Errorf("outrider-capture does not reject connections: %s", status.Reason)
 	case !status.OutboundRejected:
 		what = "inbound connections"
 	case !status.InboundRejected:

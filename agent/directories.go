@@ -97,7 +97,7 @@ func tidy(c *config.Config, log *slog.Logger) {
 	}
 	for _, path := range append(old, filepath.Join(c.Paths.RuntimeDir, lockName)) {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			log.Warn("cannot remove file of the stopped agent", "error", err)
+			log.Warn("cannot remove file of a previous agent", "error", err)
 		}
 	}
 }

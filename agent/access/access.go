@@ -97,7 +97,8 @@ func closedDirectory(path string) (Result, error) {
 		}
 		names = append(split(target), names...)
 	}
-	return Result{}, fmt.Errorf("access to %s changed while it was checked", path)
+	return Result{}, fmt.Errorf("%s: a directory or link in the path was replaced during the "+
+		"check", path)
 }
 
 // split returns the names of a path, without empty ones.

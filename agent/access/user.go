@@ -47,7 +47,7 @@ func CheckAs(user User, path string) (Result, error) {
 	case a := <-answers:
 		return a.Result, a.err
 	case <-time.After(answerWait):
-		return Result{}, fmt.Errorf("%s: its file system does not answer", path)
+		return Result{}, fmt.Errorf("%s: the file system does not answer", path)
 	}
 }
 

@@ -26,7 +26,7 @@ type listener struct {
 func listen(path string) (*listener, error) {
 	if probe, err := net.DialTimeout("unix", path, time.Second); err == nil {
 		_ = probe.Close()
-		return nil, fmt.Errorf("listen on %s: another agent answers there", path)
+		return nil, fmt.Errorf("listen on %s: another agent already uses this socket", path)
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("remove the socket of an earlier agent: %w", err)
@@ -40,7 +40,7 @@ func listen(path string) (*listener, error) {
 	unixListener.SetUnlinkOnClose(false) // at close the path may belong to another agent
 	if err := os.Chmod(path, 0o666); err != nil {
 		_ = made.Close()
-		return nil, fmt.Errorf("open the private socket to all users: %w", err)
+		return nil, fmt.Errorf("make the private socket accessible to all users: %w", err)
 	}
 	file, err := os.Lstat(path)
 	if err != nil {

@@ -61,7 +61,7 @@ func lookupGroup(name string) (uint32, error) {
 	}
 	number, err := strconv.ParseUint(group.Gid, 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("group %s has the invalid number %q: %w", name, group.Gid, err)
+		return 0, fmt.Errorf("group %s has an invalid GID %q: %w", name, group.Gid, err)
 	}
 	return uint32(number), nil
 }

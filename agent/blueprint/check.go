@@ -155,7 +155,8 @@ func (c CheckOptions) environment(loaded *config.Loaded) (*environment, error) {
 	}
 	folder, err := os.MkdirTemp("", "outrider-check-")
 	if err != nil {
-		return nil, fmt.Errorf("create a directory for the bootstrap to validate: %w", err)
+		return nil, fmt.Errorf("create a directory for Envoy's validation of the bootstrap: %w",
+			err)
 	}
 	p := &environment{runner: envoy.LocalRunner{}, folder: folder, remove: func() { _ = os.RemoveAll(folder) }}
 	if other != nil {
@@ -164,7 +165,8 @@ func (c CheckOptions) environment(loaded *config.Loaded) (*environment, error) {
 	}
 	if err != nil {
 		p.remove()
-		return nil, fmt.Errorf("make the bootstrap to validate readable for Envoy's user: %w", err)
+		return nil, fmt.Errorf("cannot make the bootstrap file readable for Envoy's validation: %w",
+			err)
 	}
 	return p, nil
 }

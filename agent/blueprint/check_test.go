@@ -242,7 +242,7 @@ func TestCheck_NeedsAnEnvoy(t *testing.T) {
 	}
 	report := newHost(t).check("")
 	if got := report.Errors.Error(); !report.MissingProgram || len(report.Errors) != 1 ||
-		!strings.Contains(got, "envoy.binary: no Envoy that can be run") {
+		!strings.Contains(got, "envoy.binary: no executable Envoy found") {
 		t.Errorf("%t %s", report.MissingProgram, got)
 	}
 }

@@ -24,7 +24,7 @@ func ResolveAddress(ctx context.Context, address string) (netip.AddrPort, error)
 	}
 	number, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
-		return netip.AddrPort{}, fmt.Errorf("port of %q: %w", address, err)
+		return netip.AddrPort{}, fmt.Errorf("invalid port in %q: %w", address, err)
 	}
 	ctx, cancel := context.WithTimeout(ctx, resolveTime)
 	defer cancel()

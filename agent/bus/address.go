@@ -36,13 +36,14 @@ func dial(ctx context.Context, addresses string) (net.Conn, error) {
 func socketOf(address string) (string, error) {
 	keys, ok := strings.CutPrefix(address, "unix:")
 	if !ok {
-		return "", fmt.Errorf("the bus's address %q cannot be used: only unix: is known", address)
+		return "", fmt.Errorf("D-Bus address %q: unsupported transport; only unix: is supported",
+			address)
 	}
 	for pair := range strings.SplitSeq(keys, ",") {
 		key, value, _ := strings.Cut(pair, "=")
 		value, err := dbus.UnescapeBusAddressValue(value)
 		if err != nil {
-			return "", fmt.Errorf("the bus's address %q cannot be read: %w", address, err)
+			return "", fmt.Errorf("D-Bus address %q is invalid: %w", address, err)
 		}
 		switch {
 		case key == "path" && value != "":
@@ -52,5 +53,5 @@ func socketOf(address string) (string, error) {
 		}
 	}
 	return "",
-		fmt.Errorf("the bus's address %q names neither a path nor an abstract socket", address)
+		fmt.Errorf("D-Bus address %q has neither path= nor abstract=", address)
 }

@@ -50,8 +50,8 @@ func Cleanup(instance string, folder *os.Root) ([]string, error) {
 	}
 	if held != nil {
 		return done, fmt.Errorf("table inet %s belongs to an outrider-capture that does not answer; "+
-			"run \"systemctl kill -s KILL %s\", and clean up again", strings.Join(held, ", "),
-			unitOf(instance))
+			"run \"systemctl kill -s KILL %s\", then \"outrider cleanup\" again",
+			strings.Join(held, ", "), unitOf(instance))
 	}
 	// Another running instance may need the policy routes.
 	if !slices.ContainsFunc(names, func(name string) bool {

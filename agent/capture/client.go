@@ -84,7 +84,8 @@ func (c *Client) call(ctx context.Context, r request) (Status, error) {
 		return r
 	})
 	if errors.Is(err, rpc.ErrUnframed) {
-		return Status{}, errors.New("outrider-capture is of an earlier version; " + reload)
+		return Status{}, errors.New("outrider-capture has an older version than the agent; " +
+			reload)
 	}
 	if err != nil {
 		return Status{}, err

@@ -64,7 +64,7 @@ func TestClient_NamesHelperOfEarlierVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	const want = "outrider-capture is of an earlier version; " + reload
+	const want = "outrider-capture has an older version than the agent; " + reload
 	if _, err := client.Status(t.Context()); err == nil || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}

@@ -151,7 +151,7 @@ func inherit(fds map[string]*int, path string) (in inheritance, err error) {
 	}
 	var ok bool
 	if in.listener, ok = listener.(*net.UnixListener); !ok {
-		return in, errors.New("the inherited socket is no Unix socket")
+		return in, errors.New("the inherited socket is not a Unix socket")
 	}
 	return in, nil
 }

@@ -31,7 +31,7 @@ func reexecute(h *helper, listener *net.UnixListener) error {
 	ctx, cancel := context.WithTimeout(context.Background(), versionTime)
 	defer cancel()
 	if out, err := exec.CommandContext(ctx, program, "-version").CombinedOutput(); err != nil {
-		return fmt.Errorf("%s does not run: %w: %s", program, err, out)
+		return fmt.Errorf("cannot run %s: %w: %s", program, err, out)
 	}
 	passed := map[string]syscall.Conn{flagListen: listener}
 	for name, owner := range map[string]*ownerSocket{flagRules: h.rules, flagNAT: h.nat,

@@ -8,7 +8,7 @@ import (
 // A Table is a table of family inet.
 type Table struct {
 	Name          string
-	OwnedByHelper bool
+	OwnedByHelper bool   // the kernel removes the table when outrider-capture ends
 	Counter       string // name of a counter that rules share; "": none
 	Sets          []Set
 	Chains        []Chain

@@ -121,7 +121,7 @@ func systemInterfaces() ([]Interface, error) {
 		i := Interface{Name: s.Name, Up: s.Flags&net.FlagUp != 0}
 		addresses, err := s.Addrs()
 		if err != nil {
-			return nil, fmt.Errorf("addresses of %s: %w", s.Name, err)
+			return nil, fmt.Errorf("list the addresses of network interface %s: %w", s.Name, err)
 		}
 		for _, a := range addresses {
 			if network, ok := a.(*net.IPNet); ok {

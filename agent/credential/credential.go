@@ -46,8 +46,8 @@ var validName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$`)
 // path element.
 func CheckName(name string) error {
 	if len(name) > maxName || !validName.MatchString(name) {
-		return fmt.Errorf("%.60q is no name of a credential: it has other characters than a-z, 0-9, "+
-			"- and ., or is too long", name)
+		return fmt.Errorf("%.60q is not a valid credential name: it must have at most %d "+
+			"characters, only a-z, 0-9, - and ., and no - or . at its ends", name, maxName)
 	}
 	return nil
 }
@@ -62,8 +62,8 @@ func CheckHostSecretName(name string) error {
 	if short == "" || len(short) > maxName || strings.ContainsFunc(short, func(r rune) bool {
 		return r <= ' ' || r > '~'
 	}) {
-		return fmt.Errorf("%.60q is no name of a credential: it is empty, has other characters than "+
-			"printable ASCII, or is too long", name)
+		return fmt.Errorf("%.60q is not a valid credential name: after sds:// it must have 1 "+
+			"to %d printable ASCII characters and no space", name, maxName)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ import (
 // CheckOptions describes the proxy for which files are checked.
 type CheckOptions struct {
 	NodeType string // type of the proxy, sidecar or router; "": sidecar
-	// namespace of the proxy, and of objects that name none; "": default
+	// Namespace is the namespace of the proxy, and of objects that name none; "": default.
 	Namespace string
 	Labels    map[string]string // labels of the proxy, by which Gateways select it
 	Domain    string            // suffix of short host names; "": cluster.local

@@ -54,11 +54,11 @@ func (s *Server) restoreMesh(text []byte) {
 func (s *Server) logRestored() {
 	now, waiting := s.lastGood(), s.config.store.CountMissing()
 	if objects := len(now.Objects) - waiting; objects+len(now.MeshConfig) > 0 {
-		s.options.Logger.Info("last-good objects of previous run in force",
+		s.options.Logger.Info("restored last-good objects of previous run",
 			"objects", objects, "mesh_config", len(now.MeshConfig) > 0)
 	}
 	if waiting > 0 {
-		s.options.Logger.Warn("last-good objects not in force: their files are missing",
+		s.options.Logger.Warn("last-good objects not applied: their files are missing",
 			"objects", waiting)
 	}
 }

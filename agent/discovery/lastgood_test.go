@@ -283,12 +283,12 @@ func TestLastGood_MissingFolder(t *testing.T) {
 	if err := os.Rename(l.objects, away); err != nil {
 		t.Fatal(err)
 	}
-	const inForce = "last-good objects of previous run in force"
+	const inForce = "restored last-good objects of previous run"
 	for range 2 {
 		l.next()
 		l.expect("without the folder", "", true, "does not exist")
 		if text := l.log.String(); strings.Contains(text, inForce) || !strings.Contains(text,
-			"last-good objects not in force") {
+			"last-good objects not applied") {
 			t.Error(text)
 		}
 	}
@@ -300,7 +300,7 @@ func TestLastGood_MissingFolder(t *testing.T) {
 	l.next()
 	l.expect("with the folder", "a 2s b 2s", true, "not valid YAML")
 	if text := l.log.String(); !strings.Contains(text, inForce) || strings.Contains(text,
-		"last-good objects not in force") {
+		"last-good objects not applied") {
 		t.Error(text)
 	}
 }

@@ -27,8 +27,8 @@ func TestAccessLogs(t *testing.T) {
 		log   discovery.AccessLog
 		wrong string
 	}{
-		{discovery.AccessLog{File: "relative.log"}, "no absolute path"},
-		{discovery.AccessLog{File: "/dev/stdout", Format: `{"a": `}, "no JSON object"},
+		{discovery.AccessLog{File: "relative.log"}, "not an absolute path"},
+		{discovery.AccessLog{File: "/dev/stdout", Format: `{"a": `}, "not a JSON object"},
 		{discovery.AccessLog{File: "/dev/stdout", Format: `{"path": "%REQ(:PATH)%"}`}, ""},
 		{discovery.AccessLog{File: "/dev/stdout", Format: "%REQ(:PATH)%"}, ""},
 	} {

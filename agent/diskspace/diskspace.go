@@ -116,7 +116,7 @@ func (c *Checker) report(code, sentence string) {
 func (c *Checker) checkLogs(ctx context.Context) {
 	now, err := c.options.Failures(ctx)
 	if err != nil {
-		c.options.Logger.Debug("cannot read how many writes of Envoy failed", "error", err)
+		c.options.Logger.Debug("cannot read number of failed writes from Envoy", "error", err)
 		return
 	}
 	before := c.before

@@ -112,7 +112,7 @@ func (f *forwarder) candidates() (all []*upstream, parallel bool) {
 }
 
 // errLoop reports that an upstream forwards to this proxy.
-var errLoop = errors.New("the query is one of this proxy's own, sent back by an upstream")
+var errLoop = errors.New("DNS loop: an upstream DNS server sent a query of this proxy back to it")
 
 // forward returns the response of an upstream. Equal queries must have the same key. The query is
 // not modified.

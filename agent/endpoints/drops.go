@@ -54,7 +54,8 @@ func (t *Tracker) checkDrops(ctx context.Context, now time.Time) {
 	}
 	seen, err := t.options.ReadDrops(ctx)
 	if err != nil {
-		t.options.Logger.Debug("cannot read from Envoy what it dropped", "error", err)
+		t.options.Logger.Debug("cannot read counters of dropped log entries and spans from Envoy",
+			"error", err)
 		return
 	}
 	before := dropState{before: d.before, failures: d.failures, at: d.at}

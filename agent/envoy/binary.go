@@ -60,10 +60,10 @@ func Identify(path string) (FileIdentity, error) {
 }
 
 // ErrNotFound is wrapped by errors about a missing executable Envoy.
-var ErrNotFound = errors.New("no Envoy that can be run")
+var ErrNotFound = errors.New("no executable Envoy found")
 
 // ErrKilled is wrapped by errors of an Envoy run that another process killed. A retry may succeed.
-var ErrKilled = errors.New("the process was killed by another one")
+var ErrKilled = errors.New("another process killed it")
 
 // SelectedPath is the symbolic link to the Envoy that "outrider envoy use" selects.
 const SelectedPath = "/usr/lib/outrider/envoy"
@@ -176,7 +176,7 @@ func Inspect(ctx context.Context, runner Runner, path string) (*Binary, error) {
 		}
 		match := versionPattern.FindSubmatch(output)
 		if match == nil {
-			return fmt.Errorf("%s --version does not answer as an Envoy does: %q", path,
+			return fmt.Errorf("%s --version does not print an Envoy version: %q", path,
 				abbreviate(output))
 		}
 		binary.Build, binary.Version = string(match[1]), string(match[2])

@@ -61,7 +61,7 @@ func TestInspectOfWhatIsNoEnvoy(t *testing.T) {
 		want    string
 	}{
 		"something else": {version: "bash 5.2",
-			want: `--version does not answer as an Envoy does: "bash 5.2`},
+			want: `--version does not print an Envoy version: "bash 5.2`},
 		"a failure":        {exit: 127, want: `--version exits with 127: "it said why"`},
 		"cannot be run":    {err: os.ErrPermission, want: "permission denied"},
 		"without an epoch": {version: "envoy  version: abc/1.30.2/Clean/RELEASE/BoringSSL"},

@@ -56,7 +56,7 @@ func (a *Admin) SetLogLevels(ctx context.Context, level, components string) erro
 	for pair := range strings.SplitSeq(components, ",") {
 		component, level, ok := strings.Cut(pair, ":")
 		if !ok {
-			return fmt.Errorf("component log level %q: is not COMPONENT:LEVEL", pair)
+			return fmt.Errorf("component log level %q is not of the form COMPONENT:LEVEL", pair)
 		}
 		if err := a.SetLogLevel(ctx, component, level); err != nil {
 			return err

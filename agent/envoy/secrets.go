@@ -73,7 +73,8 @@ func certificatesOf(dump []byte) (map[string][]*x509.Certificate, error) {
 			for block, after := pem.Decode(rest); block != nil; block, after = pem.Decode(after) {
 				certificate, err := x509.ParseCertificate(block.Bytes)
 				if err != nil {
-					return nil, fmt.Errorf("parse a certificate of Envoy's: %w", err)
+					return nil, fmt.Errorf("parse a certificate in the dump of Envoy's secrets: %w",
+						err)
 				}
 				all[config.Name] = append(all[config.Name], certificate)
 			}

@@ -27,8 +27,8 @@ func (x *executor) foundProcess(p keeper.Process) foundProcess {
 	found := foundProcess{processExited: x.exitOf(p)}
 	var n note
 	if err := json.Unmarshal(p.Note, &n); err != nil || n.BootstrapPath == "" {
-		found.problem = fmt.Errorf("the process has no valid note of an agent: %q (%w)", p.Note,
-			err)
+		found.problem = fmt.Errorf("the note that an agent stored in the keeper for the process "+
+			"is invalid: %q (%w)", p.Note, err)
 		return found
 	}
 	found.adopted = processOf(n)

@@ -44,7 +44,8 @@ func runCommand(
 		return nil, nil, 0, err
 	}
 	if result.TimedOut {
-		return nil, nil, 0, fmt.Errorf("%s did not end in time: %w", path, context.DeadlineExceeded)
+		return nil, nil, 0, fmt.Errorf("%s did not exit in time: %w", path,
+			context.DeadlineExceeded)
 	}
 	return result.Stdout, result.Stderr, exitStatus(result.Exit), nil
 }

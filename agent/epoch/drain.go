@@ -17,7 +17,7 @@ var (
 	errDrainedAgain = errors.New("a later request to drain ended the undrain")
 	// errUnconfirmed is the error of a drain request that failed although Envoy may still execute
 	// it.
-	errUnconfirmed = errors.New("it is not known whether Envoy drains")
+	errUnconfirmed = errors.New("it is unknown whether Envoy drains")
 )
 
 // draining is the state of a requested drain, and of the calls of Drain and Undrain that wait.

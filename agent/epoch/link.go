@@ -92,7 +92,7 @@ func (l *KeeperLink) dial(ctx context.Context, replaced *bool) (*keeper.Client, 
 		return client, err
 	}
 	l.log.Info(
-		"upgrading the keeper, which has an older protocol, to the installed program",
+		"the keeper has an older protocol: upgrading it to the installed program",
 		"why", err.Error())
 	if failed := l.dialer.Upgrade(ctx); failed != nil {
 		return nil, fmt.Errorf("%w; the upgrade of the keeper failed: %w", err, failed)
@@ -171,7 +171,7 @@ func (l *KeeperLink) logReconnected(before, now keeper.Info) {
 	switch {
 	case now.PID != before.PID:
 		l.log.Error(
-			"the keeper exited, and its Envoys with it; connected to another one",
+			"the keeper and its Envoys exited; connected to a new keeper",
 			"before", before.PID, "pid", now.PID)
 	case now.Reexecuted != before.Reexecuted:
 		l.log.Info("the keeper re-executed itself; its Envoys continue serving",

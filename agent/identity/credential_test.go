@@ -118,7 +118,7 @@ func TestCredential_IsRefused(t *testing.T) {
 	secret := credential.KeyPairSecretName("web")
 	r.Subscribe([]string{secret, credential.KeyPairSecretName("../web")})
 	r.awaitCondition(identity.CodeUnavailable, "chmod go-w")
-	r.awaitCondition(identity.CodeUnavailable, "is no name of a credential")
+	r.awaitCondition(identity.CodeUnavailable, "is not a valid credential name")
 	if r.secret(secret) != nil {
 		t.Error("a folder that everybody may write to is trusted")
 	}

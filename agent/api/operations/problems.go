@@ -78,7 +78,7 @@ type ProblemReport struct {
 }
 
 // ProblemReport returns the problems of the mesh configuration. Those that only the statistics of a
-// running Envoy show are current if now is set, else at most countPeriod old.
+// running Envoy show are current if fresh is set; otherwise they are at most countPeriod old.
 func (o *MeshOperations) ProblemReport(ctx context.Context, fresh bool) ProblemReport {
 	failing := o.Endpoints.Problems()
 	found := slices.Concat(o.Discovery.Problems(), o.exposed(), o.Unbound.Problems(),

@@ -43,7 +43,7 @@ const (
 // Proxy holds the resources of an Envoy and the properties of its host.
 type Proxy struct {
 	Resources *resource.Snapshot
-	// the proxy is a gateway, whose listeners are neither inbound nor outbound
+	// IsGateway means that the proxy is a gateway. Its listeners are neither inbound nor outbound.
 	IsGateway    bool
 	Captured     bool         // connections of the host are captured
 	OwnAddresses []netip.Addr // addresses of the host; captured connections to them are inbound

@@ -81,7 +81,7 @@ func (in written) readReverted(state *State, namespace string,
 		}
 		if err != nil {
 			wrong = append(wrong,
-				fmt.Errorf("a version that Envoy refused is not valid any more: %w", err))
+				fmt.Errorf("a stored reverted version is not valid any more: %w", err))
 			continue
 		}
 		all.versions[version] = r.Message

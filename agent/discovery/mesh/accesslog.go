@@ -36,7 +36,7 @@ type AccessLog struct {
 func (l AccessLog) Validate() error {
 	if l.File != "" && !filepath.IsAbs(l.File) {
 		return fmt.Errorf(
-			"access_log_file %q is no absolute path; write /dev/stdout or a path in "+
+			"access_log_file %q is not an absolute path; use /dev/stdout or a path in "+
 				"/var/log/outrider", l.File)
 	}
 	_, err := l.Substitution()
@@ -81,7 +81,7 @@ func (l AccessLog) Substitution() (*corev3.SubstitutionFormatString, error) {
 func parseFields(text string) (*structpb.Struct, error) {
 	var values map[string]any
 	if err := json.Unmarshal([]byte(text), &values); err != nil {
-		return nil, fmt.Errorf("access_log_format is no JSON object: %w", err)
+		return nil, fmt.Errorf("access_log_format is not a JSON object: %w", err)
 	}
 	fields, err := structpb.NewStruct(values)
 	if err != nil {

@@ -191,7 +191,7 @@ func (c *checker) accessLog(m *meshapi.MeshConfig) {
 	log := mesh.AccessLog{File: m.AccessLogFile, Format: m.AccessLogFormat,
 		JSON: m.AccessLogEncoding == meshapi.MeshConfig_JSON}
 	if log.File != "" && !filepath.IsAbs(log.File) {
-		c.fail("accessLogFile", fmt.Sprintf("%q is no absolute path", log.File),
+		c.fail("accessLogFile", fmt.Sprintf("%q is not an absolute path", log.File),
 			"write /dev/stdout or a path in /var/log/outrider")
 		return
 	}

@@ -86,7 +86,7 @@ func (c *checker) server(field string, p interface {
 func (c *checker) fileLog(field string,
 	p *meshapi.MeshConfig_ExtensionProvider_EnvoyFileAccessLogProvider) {
 	if path := p.GetPath(); path != "" && !filepath.IsAbs(path) {
-		c.fail(field+".path", fmt.Sprintf("%q is no absolute path", path),
+		c.fail(field+".path", fmt.Sprintf("%q is not an absolute path", path),
 			"write /dev/stdout or a path in /var/log/outrider")
 	}
 	format := p.GetLogFormat()

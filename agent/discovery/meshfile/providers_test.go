@@ -14,7 +14,7 @@ func TestProviders(t *testing.T) {
 	const at = "service: otel.test, port: 4317"
 	for _, test := range []struct{ yaml, want string }{
 		{"envoyFileAccessLog: {path: /dev/stdout, logFormat: {text: a}}", ""},
-		{"envoyFileAccessLog: {path: log}", "!envoyFileAccessLog.path: no absolute path"},
+		{"envoyFileAccessLog: {path: log}", "!envoyFileAccessLog.path: not an absolute path"},
 		{"envoyFileAccessLog: {logFormat: {labels: {a: '%PROTOCOL%'}}, omitEmptyValues: true}", ""},
 		{"envoyFileAccessLog: {logFormat: {text: '%REQUEST%'}}",
 			"!envoyFileAccessLog.logFormat.text: REQUEST"},

@@ -86,7 +86,7 @@ func (c *checker) authority(field string, data *meshapi.MeshConfig_CertificateDa
 		bundle, err := url.Parse(bundleURL(text))
 		switch {
 		case err != nil || bundle.Scheme != "https" || bundle.Host == "":
-			c.fail(field+".spiffeBundleUrl", "is no https URL",
+			c.fail(field+".spiffeBundleUrl", "is not an https URL",
 				"write one such as https://spire.example.com:8443/bundle")
 		case bundle.User != nil:
 			c.fail(field+".spiffeBundleUrl", "has credentials, which conditions would show",
@@ -109,19 +109,19 @@ func checkAuthority(text string) error {
 		block, after := pem.Decode(rest)
 		if block == nil {
 			if count == 0 {
-				return errors.New("holds no PEM")
+				return errors.New("contains no PEM block")
 			}
 			return nil
 		}
 		if block.Type != "CERTIFICATE" {
-			return fmt.Errorf("holds a %s, and should hold certificates alone", block.Type)
+			return fmt.Errorf("contains a PEM block %s; only CERTIFICATE is allowed", block.Type)
 		}
 		certificate, err := x509.ParseCertificate(block.Bytes)
 		if err != nil {
-			return fmt.Errorf("holds no certificate that can be read: %w", err)
+			return fmt.Errorf("contains an invalid certificate: %w", err)
 		}
 		if !certificate.IsCA {
-			return fmt.Errorf("holds the certificate of %q, which is no authority's",
+			return fmt.Errorf("contains the certificate of %q, which is not a CA certificate",
 				certificate.Subject)
 		}
 		rest = after

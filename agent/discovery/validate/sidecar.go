@@ -158,7 +158,8 @@ func (c *checker) defaultEndpoint(field, endpoint string) {
 // socket checks the path of a Unix socket. A socket whose path begins with @ is abstract.
 func (c *checker) socket(field, socket string) {
 	if !strings.HasPrefix(socket, "@") && (!path.IsAbs(socket) || strings.HasSuffix(socket, "/")) {
-		c.fail(field, fmt.Sprintf("%q is no absolute path", socket), "write unix:///run/app.sock")
+		c.fail(field, fmt.Sprintf("%q is not an absolute path", socket),
+			"write unix:///run/app.sock")
 	}
 	if len(socket) > 107 {
 		c.fail(field, "the path of the socket is longer than 107 bytes", "")

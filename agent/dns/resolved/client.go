@@ -64,7 +64,7 @@ func (c *Client) Apply(ctx context.Context, route DNSRoute) error {
 		return request{Protocol: protocolVersion, Number: number, Route: route}
 	})
 	if errors.Is(err, rpc.ErrUnframed) {
-		return errors.New("outrider-resolved@.service is of an earlier version")
+		return errors.New("outrider-resolved@.service has an older version than the agent")
 	}
 	if err != nil {
 		return err

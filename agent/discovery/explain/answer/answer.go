@@ -64,7 +64,7 @@ type Answer struct {
 	// Clusters are the clusters that may receive the request, in the order of the configuration.
 	Clusters []WeightedCluster `json:"clusters,omitempty"`
 	Mirrors  []WeightedCluster `json:"mirrors,omitempty"` // clusters that get a copy of the request
-	// decisions about the request, in the order in which Envoy makes them
+	// Steps are the decisions about the request, in the order in which Envoy makes them.
 	Steps  []Step `json:"steps"`
 	Reason string `json:"reason,omitempty"` // why the request fails; "" if it does not fail
 	Fix    string `json:"cure,omitempty"`
@@ -86,6 +86,6 @@ type Step struct {
 	Kind  string   `json:"what"`
 	Name  string   `json:"name,omitempty"`  // name of the resource or of a part of it
 	Facts []string `json:"facts,omitempty"` // sentences for people
-	// origins of the decision, the most important one first
+	// Origins are the source objects of the decision, the most important one first.
 	Origins []resource.Origin `json:"origins,omitempty"`
 }
