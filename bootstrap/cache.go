@@ -17,7 +17,7 @@ const maxCached = 8 << 20
 
 // cached is the content of the cache file (JSON).
 type cached struct {
-	Question string // see identify
+	Question string // hash of the input and the program; see identify
 	Sum      string // SHA-256 of Rendered, hexadecimal, to detect a damaged file
 	Rendered json.RawMessage
 }

@@ -50,7 +50,8 @@ func (c *Controller) settings(now phase) *Settings {
 	return &settings
 }
 
-// request returns the call to outrider-capture that puts a phase into effect.
+// request returns the call to outrider-capture that puts a phase into effect: it applies settings,
+// or withdraws the rules.
 func (c *Controller) request(now phase) func(*Client, context.Context) (Status, error) {
 	if now == left {
 		return (*Client).Withdraw

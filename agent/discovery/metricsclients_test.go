@@ -20,10 +20,10 @@ import (
 
 // Ports of the services through which requests are counted.
 const (
-	metricsHTTP  = 7501 // mutual TLS to peerHTTP
-	metricsPlain = 7502 // plain text to peerHTTP
-	metricsTCP   = 7503 // mutual TLS to peerTCP
-	metricsGRPC  = 7504 // mutual TLS to peerOwn
+	metricsHTTP  = 7501 // mutual TLS to port peerHTTP
+	metricsPlain = 7502 // plain text to port peerHTTP
+	metricsTCP   = 7503 // mutual TLS to port peerTCP
+	metricsGRPC  = 7504 // mutual TLS to port peerOwn
 	metricsDead  = 7505 // an endpoint that refuses connections
 	metricsEmpty = 7506 // no endpoint
 	metricsRaw   = 7507 // plain text to an echo server

@@ -42,7 +42,8 @@ func TestRoute_Domains(t *testing.T) {
 	}
 }
 
-// The helper receives each change of the domains once. Its errors and its end raise a condition.
+// The DNS proxy sends each change of the domains once to the helper process that configures
+// systemd-resolved. Errors and the end of the helper raise a condition.
 func TestRoute_SendsChangedDomains(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "resolved.sock")
 	listener, err := net.Listen("unix", socket)

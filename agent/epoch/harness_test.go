@@ -45,8 +45,8 @@ func defaults(folder string) config.Envoy {
 		MaximumDrainDuration: time.Minute}
 }
 
-// onHost runs a test in a synctest bubble with a running agent. At the end it checks that the world
-// recorded no fault.
+// onHost runs a test in a synctest bubble with a running agent. At the end it checks that the fake
+// host (world) recorded no fault.
 func onHost(t *testing.T, test func(h *harness)) {
 	t.Helper()
 	dir := t.TempDir()

@@ -143,7 +143,7 @@ func (e *explanation) mismatch(c *clusterv3.Cluster, ep *endpointv3.LbEndpoint) 
 }
 
 // identified reports whether the filter chain accepts the client's certificate, or a client without
-// one. If it does not, it ends the request.
+// one. If not, the explanation ends with OutcomeConnectionClosed.
 func (e *explanation) identified(chain *listenerv3.FilterChain) bool {
 	context, ok := unpack(chain.GetTransportSocket().GetTypedConfig(), &tlsv3.DownstreamTlsContext{})
 	if !ok || !context.GetRequireClientCertificate().GetValue() {

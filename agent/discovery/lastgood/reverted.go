@@ -29,7 +29,8 @@ type reverted struct {
 	Message string  `json:"message"`
 }
 
-// revertedMesh is the JSON form of a reverted mesh config.
+// revertedMesh is the JSON form of a MeshConfig that was replaced by an earlier one because Envoy
+// refused it, with Envoy's error message.
 type revertedMesh struct {
 	Text    []byte `json:"text"`
 	Message string `json:"message"`

@@ -291,8 +291,8 @@ func isHost(name string) bool {
 	return strings.EqualFold(name, "host") || strings.EqualFold(name, ":authority")
 }
 
-// hostOf returns the new host of a request according to its header operations, "" if it does not
-// change. set has precedence over add.
+// hostOf returns the new host of a request according to its header operations, "" if the host does
+// not change. The operation set has precedence over add.
 func hostOf(in *networking.Headers_HeaderOperations) string {
 	for _, headers := range []map[string]string{in.GetSet(), in.GetAdd()} {
 		for _, name := range slices.Sorted(maps.Keys(headers)) {

@@ -20,8 +20,8 @@ type patches struct {
 
 	eras      []era // current and earlier sets of patches, the newest last
 	overrides map[resource.Key]*override
-	// patches of the last override of each resource, with the sequence of the last snapshot
-	// translated with them
+	// for each resource whose override has ended: the override's patches, with the sequence of the
+	// last snapshot translated with them
 	former map[resource.Key]era
 	stored map[resource.Key]FilterOverride
 }

@@ -107,7 +107,7 @@ func (s *sidecar) update(v *ProxyView, touched model.ChangeSummary) {
 func (s *sidecar) relisten(v *ProxyView) {
 	s.inbound.make(v, s.scope) // inbound listeners come first, because they reserve their addresses
 	if s.proxyPort != v.world.HTTPProxyPort(v.node) {
-		s.replaceProxies(v) // adds no hosts: the caller then updates everything
+		s.replaceProxies(v) // adds no hosts: the caller updates all hosts afterwards
 	}
 	for _, p := range s.proxies {
 		p.dirty = true
