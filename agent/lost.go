@@ -86,7 +86,7 @@ func lost(
 			}
 		}
 	}
-	if known { // otherwise the Envoy has no stream at the moment, and what it has is not known
+	if known { // known is false while Envoy has no xDS stream: its resources are then unknown
 		maps.DeleteFunc(all, func(name string, _ discovery.Problem) bool { return !held[name] })
 	}
 	return all, refused

@@ -30,8 +30,9 @@ type run struct {
 // stage is a list of parts that start in order, after the previous stage has finished starting.
 type stage struct {
 	parts []lifecycle.Component
-	await lifecycle.Component             // then waits until this part is ready; nil: no wait
-	then  func(ctx context.Context) error // then called; an error ends the agent; may be nil
+	await lifecycle.Component // part to wait for after the start of parts; nil: no wait
+	// called after the wait; an error ends the agent; may be nil
+	then func(ctx context.Context) error
 }
 
 // pinger checks a goroutine without which the agent counts as hanging.

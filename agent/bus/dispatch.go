@@ -19,7 +19,7 @@ type handler func(ctx context.Context, c *call) ([]any, error)
 func (s *session) take(message *dbus.Message) {
 	c := newCall(message)
 	if !s.signatures[c.signature] {
-		c.args = nil // its signature matches no method; drop the arguments to bound memory
+		c.args = nil // the call's signature matches no method; drop the arguments to bound memory
 	}
 	switch known, queued := s.callers.identify(c); {
 	case known:

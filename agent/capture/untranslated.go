@@ -96,7 +96,8 @@ func (m isNew) exprs() []expr.Any {
 		&expr.Cmp{Op: expr.CmpOpNeq, Register: register, Data: make([]byte, 4)}}
 }
 
-func (isNew) holds(*Connection) bool { return false } // Explain ignores connections of before the rules
+// holds returns false: Explain assumes that a connection began after the rules came into force.
+func (isNew) holds(*Connection) bool { return false }
 
 // forget schedules the deletion of unanswered connections.
 type forget struct {

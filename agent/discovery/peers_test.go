@@ -213,7 +213,8 @@ func TestPeerAuthentication_AnswersAsWithIstiod(t *testing.T) {
 		run(t, &http.Server{Handler: &backend{name: "here"}}, listener)
 	}
 	a, echo := (&backend{name: "a"}).serve(t, false), echoTCP(t, "step")
-	// otherwise the proxy's own connections to an unknown destination would be captured again
+	// With ALLOW_ANY, the proxy's own connections to an unknown destination would be captured
+	// again.
 	meshConfig := fmt.Sprintf("trustDomainAliases: [alias.example]\n"+
 		"caCertificates: [{pem: %q, trustDomains: [partner.example]}]\n"+
 		"outboundTrafficPolicy: {mode: REGISTRY_ONLY}", pkitest.PEM(pki.mesh.Certificate))

@@ -223,7 +223,7 @@ func (c *Checker) look(policy MutualTLSPolicy, sockets []sockdiag.Socket,
 	}
 	var r Report
 	for _, e := range ports {
-		// so that equal reports have equal sentences
+		// sort, so that equal reports have equal sentences
 		slices.SortFunc(e.Addresses, netip.AddrPort.Compare)
 		slices.Sort(e.Families)
 		r.Exposed = append(r.Exposed, *e)

@@ -30,7 +30,7 @@ func TestUnanswered_LateRefusalAfterUnsubscribe(t *testing.T) {
 			p.events = nil
 			p.ask(&request{typeURL: cds, nonce: first, refusal: &statusv3.Status{Message: bIsBad}})
 			p.nack(cds, bIsBad)
-			// the same responses contained a, which the message does not name
+			// the refused responses also contained a, but Envoy's message names only b
 			p.saw("refused CDS [b]", "refused CDS [b]")
 			// the client did not accept a=3, because the response was refused; the session sends it
 			// again

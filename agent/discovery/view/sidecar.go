@@ -76,7 +76,7 @@ func (s *sidecar) update(v *ProxyView, touched model.ChangeSummary) {
 		}
 	}
 	wait := v.cache.prepare(v.world, v.node, services)
-	defer wait() // also if the following panics
+	defer wait() // also if the code below panics
 	for host := range hosts {
 		s.host(v, host)
 	}

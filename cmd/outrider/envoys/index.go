@@ -45,7 +45,7 @@ func (i *Installer) Available(ctx context.Context, limit time.Duration) ([]strin
 	err := command.Start()
 	if err == nil {
 		_ = unix.Prlimit(command.Process.Pid, unix.RLIMIT_AS,
-			// it only fails if pip has already exited
+			// Prlimit fails only if pip has already exited
 			&unix.Rlimit{Cur: pipMemory, Max: pipMemory}, nil)
 		err = command.Wait()
 	}
