@@ -26,7 +26,7 @@ type Input struct {
 	// path of the SDS socket for credentials; "" = SDSSocket
 	CredentialSocket string
 	// HostSecrets is the socket of an SDS server of the host for credentials sds://NAME; "" = none.
-	HostSecrets string
+	HostSecrets string `json:"HostSecrets"`
 	// SystemRoots is the path of the system's root certificates (see SystemRootCandidates); "" =
 	// none.
 	SystemRoots string
@@ -37,7 +37,7 @@ type Input struct {
 	MaxConnections uint64 // from clients, at the same time; 0 = no limit
 	// MaxCaptured is the limit for each listener of captured connections. It does not count
 	// connections that the listener passes to another one, such as that of an outbound service.
-	MaxCaptured uint64
+	MaxCaptured uint64 `json:"MaxCaptured"`
 
 	Prometheus string // host:port of the metrics listener; "" = none
 	Ready      ReadyListener
@@ -69,14 +69,14 @@ type Node struct {
 	WorkloadGroup  string // "" = no registration
 	Labels         map[string]string
 
-	Identity         bool   // SDSSocket has a certificate of the mesh
+	Identity         bool   // SDSSocket serves a certificate of the mesh
 	IPv6             bool   // captured connections may be IPv6
 	InterceptionMode string // REDIRECT, TPROXY, NONE or "" (unspecified)
 	DNSCapture       bool   // a DNS proxy answers for mesh hosts
 	// ProxyConfig is Istio's ProxyConfig as JSON, for an istiod; nil = none.
 	ProxyConfig map[string]any
 	// DisableInternal is the metadata DISABLE_INTERNAL_TELEMETRY, for templates and servers.
-	DisableInternal bool
+	DisableInternal bool `json:"DisableInternal"`
 	// Metadata overrides the metadata made from the other fields.
 	Metadata map[string]any
 }
@@ -125,7 +125,7 @@ type TLS struct {
 	CAFile            string // "" = Input.SystemRoots
 	CertFile, KeyFile string // client certificate, for TLSMutual
 	// SDS, with TLSMutual: certificate and roots come from SDSSocket instead of the files.
-	SDS bool
+	SDS bool `json:"SDS"`
 	// ServerName is the SNI and must be a name in the server's certificate; "" = the host of the
 	// address.
 	ServerName string

@@ -26,9 +26,9 @@ import (
 const installedProgram = "/usr/libexec/outrider/outrider-bootstrap"
 
 // Program renders bootstraps by running outrider-bootstrap (see the package comment). It caches the
-// last result in memory, because a reload often requests the same bootstrap again, and with a Cache
-// also in a file, for the next start. The zero value searches for the program in the directory of
-// the running program, then in that of the packages.
+// last result in memory, because a reload often requests the same bootstrap again, and with a
+// CachePath also in a file, for the next start. The zero value searches for the program in the
+// directory of the running program, then in that of the packages.
 type Program struct {
 	Path        string        // "" = found automatically
 	CPULimit    time.Duration // maximum CPU time; 0 = 20 s

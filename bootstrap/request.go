@@ -47,9 +47,9 @@ type Rendered struct {
 	Text []byte // JSON, with AdminSocketPlaceholder
 	// Admin is the admin interface of a user's bootstrap: a path or host:port; "" = the epoch's
 	// socket.
-	Admin string
+	Admin string `json:"Admin"`
 	// Files has the certificates, keys and secrets that Envoy reads at its start.
-	Files []string
+	Files []string `json:"Files"`
 }
 
 // WithAdminSocket returns the bootstrap (JSON) of an epoch with an admin socket.

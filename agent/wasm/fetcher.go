@@ -47,7 +47,7 @@ type Source struct {
 	// file with the credentials of registries, a Docker configuration (JSON); "": none
 	SecretFile string
 	// a changed text makes the Fetcher fetch the module again; "": it is fetched once
-	Version string
+	Version string `json:"Version"`
 }
 
 func compareSources(a, b Source) int {

@@ -37,7 +37,7 @@ func serve() error {
 	defer func() { _ = connection.Close() }()
 	unix, ok := connection.(*net.UnixConn)
 	if !ok {
-		return errors.New("standard input is no Unix socket")
+		return errors.New("standard input is not a Unix socket")
 	}
 	return execprobe.Serve(unix, id)
 }

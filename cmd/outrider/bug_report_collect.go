@@ -55,7 +55,7 @@ func (a *app) collectAgent(ctx context.Context, r *report, client *api.Client) a
 	if err := client.Events(ctx, 0, false,
 		func(event condition.Event) error {
 			if events.Len() > reportFileAtMost {
-				return fmt.Errorf("more than %d bytes", reportFileAtMost)
+				return fmt.Errorf("the events have more than %d bytes", reportFileAtMost)
 			}
 			return encoder.Encode(event)
 		}); err != nil {

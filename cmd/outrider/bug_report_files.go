@@ -35,7 +35,8 @@ func (a *app) collectFiles(ctx context.Context, r *report, status api.Status) {
 		r.missing("files", err)
 	}
 	if more := len(paths) - reportFiles; more > 0 {
-		r.missing(fmt.Sprintf("%d files", more), fmt.Errorf("only %d files are read", reportFiles))
+		r.missing(fmt.Sprintf("%d files", more),
+			fmt.Errorf("a report contains at most %d files", reportFiles))
 		paths = paths[:reportFiles]
 	}
 	for left := reportAtMost; len(paths) > 0; paths = paths[1:] {
@@ -115,7 +116,7 @@ func (a *app) readReported(path string) (string, error) {
 		relative, found = below(directory, path)
 	}
 	if !found || !slices.Contains(suffixes, filepath.Ext(path)) {
-		return "", fmt.Errorf("neither configuration below %s nor a bootstrap below %s",
+		return "", fmt.Errorf("the file is neither configuration below %s nor a bootstrap below %s",
 			a.paths.configuration, a.runtimeDir())
 	}
 	above, err := openFolder(directory)

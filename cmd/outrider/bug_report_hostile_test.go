@@ -139,7 +139,7 @@ func TestBugReport_HostileAgentFillsNoDisk(t *testing.T) {
 	})
 	path := filepath.Join(m.dir, "r.tar.gz")
 	code, out, problems := m.outrider("bug-report", "-o", path)
-	if code != 0 || !strings.Contains(problems, " files: only 1000 files are read") ||
+	if code != 0 || !strings.Contains(problems, " files: a report contains at most 1000 files") ||
 		!strings.Contains(problems, "envoy-rev1.json belongs to root, but its directory does not") {
 		t.Errorf("exit %d: %s%s", code, out, problems)
 	}

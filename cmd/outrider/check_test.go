@@ -145,7 +145,7 @@ func TestMeshCheck(t *testing.T) {
 	}
 	m.write("etc/outrider.toml", "nonsense = 1\n")
 	if code, _, errors := m.outrider("mesh", "check"); code != 1 ||
-		!strings.Contains(errors, "name the files to check") {
+		!strings.Contains(errors, "specify mesh files as arguments") {
 		t.Errorf("%d %s", code, errors)
 	}
 }

@@ -47,7 +47,7 @@ func (c *cleaner) endCapture(ctx context.Context, agents *folder) error {
 	if errors.Is(failed, fs.ErrNotExist) || errors.Is(failed, unix.ECONNREFUSED) {
 		failed = nil // outrider-capture does not run
 	} else if failed != nil {
-		failed = fmt.Errorf("outrider-capture does not end: %w", failed)
+		failed = fmt.Errorf("cannot stop outrider-capture: %w", failed)
 	}
 	var state *os.Root
 	if folder != nil {

@@ -89,9 +89,8 @@ func (a *app) useEnvoy(ctx context.Context, version string, flags nowFlags) erro
 			continue // no agent listens on this socket
 		}
 		if err != nil {
-			return fmt.Errorf("envoy %s is selected, but whether the agent at %s runs it is not "+
-				"known "+
-				"(see \"outrider status\"): %w", version, socket, err)
+			return fmt.Errorf("envoy %s is selected, but it is unknown whether the agent at %s "+
+				"runs it (see \"outrider status\"): %w", version, socket, err)
 		}
 		result.Agents = append(result.Agents, agent)
 		if refused = agent.Reload.Outcome == api.OutcomeRefused; refused {

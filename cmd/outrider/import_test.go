@@ -125,7 +125,7 @@ func TestImport_Apply(t *testing.T) {
 		}
 		write(hostsFile, "192.0.2.1 istiod.istio-system.svc\n")
 		if code, _, errors := run("--replace"); code != api.ExitRefused ||
-			!strings.Contains(errors, "is 192.0.2.1 there and 203.0.113.10 in hosts") {
+			!strings.Contains(errors, "is 192.0.2.1 in this file, but 203.0.113.10 in") {
 			t.Errorf("another address: exit %d: %s", code, errors)
 		}
 	}

@@ -98,7 +98,8 @@ func (p *targets) addHosts(path string, more []byte) {
 			continue
 		}
 		if _, err := netip.ParseAddr(fields[0]); err != nil || len(fields) != 2 {
-			p.errs = append(p.errs, fmt.Errorf("hosts: %q is not ADDRESS NAME", line))
+			p.errs = append(p.errs,
+				fmt.Errorf("hosts: line %q is not of the form ADDRESS NAME", line))
 			continue
 		}
 		switch known[fields[1]] {
@@ -116,8 +117,9 @@ func (p *targets) addHosts(path string, more []byte) {
 			text = append(text, added+"\n"...)
 			file.Result, file.Lines = "names added", append(file.Lines, added)
 		default:
-			p.errs = append(p.errs, fmt.Errorf("%s: %s is %s there and %s in hosts; remove the line "+
-				"that is wrong", path, fields[1], known[fields[1]], fields[0]))
+			p.errs = append(p.errs, fmt.Errorf("%s: the address of %s is %s in this file, but %s "+
+				"in the VM's file hosts; remove the wrong line", path, fields[1],
+				known[fields[1]], fields[0]))
 		}
 	}
 	file.text = text
@@ -135,7 +137,7 @@ func groupOf(info fs.FileInfo) int { return int(status(info).Gid) }
 func lookUp(name string) (int, error) {
 	found, err := user.Lookup(name)
 	if err != nil {
-		return -1, fmt.Errorf("%w; install Outrider, which creates it", err)
+		return -1, fmt.Errorf("%w; install Outrider, which creates the user", err)
 	}
 	return strconv.Atoi(found.Uid)
 }

@@ -113,7 +113,8 @@ func lockFolder(path string) (unlock func(), err error) {
 	if err := syscall.Flock(int(folder.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		_ = folder.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return unlock, errors.New("another \"outrider join\" or \"outrider leave\" runs; wait for it")
+			return unlock, errors.New("another \"outrider join\" or \"outrider leave\" is " +
+				"running; wait until it has ended")
 		}
 		return unlock, fmt.Errorf("lock %s: %w", path, err)
 	}

@@ -100,10 +100,11 @@ func (p *joinPlan) checkUnit(ctx context.Context) error {
 		p.notes = append(p.notes, p.unit+" does not start at boot: systemctl enable "+p.unit)
 	case p.running:
 	case state.Masked:
-		return fmt.Errorf("the agent does not run, and %s is masked; permit it first: systemctl "+
+		return fmt.Errorf("the agent does not run, and %s is masked; unmask it first: systemctl "+
 			"unmask %[1]s", p.unit)
 	case state.Active == "":
-		return fmt.Errorf("the agent does not run, and systemd has no %s; start the agent", p.unit)
+		return fmt.Errorf("the agent does not run, and systemd has no unit %s; start the agent",
+			p.unit)
 	case state.Active != "inactive" && state.Active != "failed":
 		return fmt.Errorf("%s is %s; wait until the agent answers", p.unit, state.Active)
 	case p.a.serves(unitOf("outrider-envoy", p.a.instance) + ".service"):

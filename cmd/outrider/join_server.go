@@ -112,13 +112,13 @@ func (p *joinPlan) explain(address string, err error) error {
 		return nil
 	}
 	if unknown, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return fmt.Errorf("%s: the server's certificate is issued by %q, which no certificate of %s "+
-			"is; name the root certificates of this server with --ca", address,
+		return fmt.Errorf("%s: the issuer of the server's certificate, %q, is not among the "+
+			"certificates in %s; specify the root certificates of this server with --ca", address,
 			unknown.Cert.Issuer.String(), p.request.roots)
 	}
 	if other, ok := errors.AsType[x509.HostnameError](err); ok {
 		return fmt.Errorf("%s: the server's certificate is for %s, not for %s; use one of these as "+
-			"ADDRESS, or name it with --server-name", address,
+			"ADDRESS, or specify one with --server-name", address,
 			strings.Join(names(other.Certificate), ", "), other.Host)
 	}
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok &&
@@ -128,7 +128,8 @@ func (p *joinPlan) explain(address string, err error) error {
 			address, utc(invalid.Cert.NotBefore), utc(invalid.Cert.NotAfter), utc(time.Now()))
 	}
 	if _, ok := errors.AsType[tls.RecordHeaderError](err); ok {
-		return fmt.Errorf("%s answers without TLS; name its port with TLS (%s)", address, meshPort)
+		return fmt.Errorf("%s answers without TLS; specify the server's port with TLS (%s)",
+			address, meshPort)
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return &unreachableError{address, err}

@@ -48,7 +48,7 @@ func TestJoin_StateOfTheUnit(t *testing.T) {
 	for _, test := range []struct {
 		active, group, want string
 	}{
-		{"", "", "systemd has no outrider.service; start the agent"},
+		{"", "", "systemd has no unit outrider.service; start the agent"},
 		{"activating", "", "outrider.service is activating; wait until the agent answers"},
 		{"failed", "0::/outrider.slice/outrider-envoy.service\n",
 			"while Envoy serves; start it first: systemctl start outrider.service"},

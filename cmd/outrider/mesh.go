@@ -78,8 +78,9 @@ func (a *app) meshCheckCommand(use, short string) *cobra.Command {
 				options = discovery.CheckOptions{MeshConfigFile: meshConfig,
 					TypedConfigs: bootstrap.TypedChecker()}
 			case err != nil:
-				return fmt.Errorf("the configuration is not valid, so that [discovery] files are "+
-					"not known; name the files to check:\n%w", err)
+				return fmt.Errorf("cannot determine [discovery] files, because the "+
+					"configuration is not valid:\n%w\n"+
+					"correct it, or specify mesh files as arguments", err)
 			case len(paths) == 0:
 				paths = files
 			}

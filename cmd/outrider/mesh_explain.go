@@ -182,7 +182,7 @@ func readClient(from []string, token string, into *api.MeshExplainRequest) error
 	}
 	value := strings.TrimSpace(string(text))
 	if value == "" || strings.ContainsFunc(value, unicode.IsControl) {
-		return fmt.Errorf("%s is not a file with one token", token)
+		return fmt.Errorf("the content of %s is not a single token", token)
 	}
 	into.Headers = append(into.Headers, api.MeshExplainHeader{Name: "authorization",
 		Value: "Bearer " + value})

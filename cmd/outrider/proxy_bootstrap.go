@@ -17,7 +17,7 @@ func (a *app) showBootstrap(ctx context.Context, client *api.Client, _ []string)
 		Bootstrap json.RawMessage `json:"bootstrap"`
 	}
 	if err := json.Unmarshal(part, &dumped); err != nil || len(dumped.Bootstrap) == 0 {
-		return fmt.Errorf("Envoy's dump has no bootstrap") //nolint:staticcheck // a name
+		return fmt.Errorf("Envoy's dump contains no bootstrap") //nolint:staticcheck // a name
 	}
 	return a.printJSON(dumped.Bootstrap)
 }

@@ -51,9 +51,9 @@ func TestJoin_RefusesWithoutAChange(t *testing.T) {
 		{"silent", "", nil, []string{silent, good, root},
 			silent + " does not answer: dial tcp " + silent + ": connect: connection refused; check"},
 		{"no TLS", "", nil, []string{fmt.Sprintf("127.0.0.1:%d", j.Ports.Backend), good, root},
-			"answers without TLS; name its port with TLS (15012)"},
+			"answers without TLS; specify the server's port with TLS (15012)"},
 		{"other name", "", nil, []string{j.address, good, root, "--server-name", "other.test"},
-			"not for other.test; use one of these as ADDRESS, or name it with --server-name"},
+			"not for other.test; use one of these as ADDRESS, or specify one with --server-name"},
 		{"other group", "", nil, []string{j.address, good, root, "--group", "other/web"},
 			"--group other/web is not in the namespace of the token, shop; "},
 		{"identity", "[identity]\nprovider = \"spire\"\n", nil, nil, set + ":2:1: identity.provider: " +

@@ -134,8 +134,8 @@ func (l *Load) WaitInitialResources(ctx context.Context) ([]time.Duration, error
 	case <-ctx.Done():
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		return nil, fmt.Errorf("%d of %d clients have everything: %w", l.full, l.options.Clients,
-			ctx.Err())
+		return nil, fmt.Errorf("only %d of %d clients have received all resources: %w", l.full,
+			l.options.Clients, ctx.Err())
 	}
 }
 
@@ -240,7 +240,7 @@ func (m *BytesWatch) Wait(ctx context.Context) ([]time.Time, error) {
 		m.load.mu.Lock()
 		defer m.load.mu.Unlock()
 		delete(m.load.marks, m)
-		return nil, fmt.Errorf("the change came to %d of %d clients: %w", m.seen, len(m.at),
-			ctx.Err())
+		return nil, fmt.Errorf("only %d of %d clients have received the change: %w", m.seen,
+			len(m.at), ctx.Err())
 	}
 }

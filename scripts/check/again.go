@@ -64,7 +64,7 @@ func (f failure) name() string { return strings.TrimSpace(f.pack + " " + f.test)
 func flakyRecord() (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("record of flaky tests: %w", err)
+		return "", fmt.Errorf("find the record of flaky tests: %w", err)
 	}
 	return filepath.Join(cache, "outrider", "flaky-tests"), nil
 }
@@ -76,7 +76,7 @@ func readFlaky(path string) ([]string, error) {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("record of flaky tests: %w", err)
+		return nil, fmt.Errorf("read the record of flaky tests: %w", err)
 	}
 	var names []string
 	for line := range strings.Lines(string(text)) {
@@ -91,10 +91,10 @@ func writeFlaky(path string, names []string) error {
 		fmt.Fprintln(&text, name)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("record of flaky tests: %w", err)
+		return fmt.Errorf("write the record of flaky tests: %w", err)
 	}
 	if err := os.WriteFile(path, []byte(text.String()), 0o644); err != nil {
-		return fmt.Errorf("record of flaky tests: %w", err)
+		return fmt.Errorf("write the record of flaky tests: %w", err)
 	}
 	return nil
 }

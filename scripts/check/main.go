@@ -129,7 +129,8 @@ func main() {
 func setTags() error {
 	tags, err := os.ReadFile("scripts/tags")
 	if err != nil {
-		return fmt.Errorf("build tags (run it in the root of the repository): %w", err)
+		return fmt.Errorf("read build tags (run the command in the root of the repository): %w",
+			err)
 	}
 	return os.Setenv("GOFLAGS", withTags(os.Getenv("GOFLAGS"), strings.TrimSpace(string(tags))))
 }
@@ -147,7 +148,7 @@ func buildPrograms() error {
 	}
 	folder, err := parts.Build(nil, "programs", packages...)
 	if err != nil {
-		return fmt.Errorf("programs for tests: %w", err)
+		return fmt.Errorf("build programs for tests: %w", err)
 	}
 	for _, name := range packages {
 		if err := parts.SetProgram(filepath.Join(folder, filepath.Base(name))); err != nil {

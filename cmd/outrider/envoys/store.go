@@ -50,7 +50,7 @@ func (s Store) Selected() (string, error) {
 func (s Store) Select(version string) error {
 	if version == "" {
 		if err := os.Remove(s.Link); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("select no Envoy: %w", err)
+			return fmt.Errorf("cannot remove the link to the selected Envoy: %w", err)
 		}
 		return nil
 	}

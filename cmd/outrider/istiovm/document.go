@@ -55,7 +55,8 @@ func (d *document) result() (*Result, error) {
 		}
 		for _, e := range refused {
 			if e.Line == 0 || strings.HasPrefix(lines[e.Line-1], "#") {
-				return nil, fmt.Errorf("the files give no valid configuration: %w", e)
+				return nil, fmt.Errorf("the configuration converted from the files is not "+
+					"valid: %w", e)
 			}
 			d.note(fmt.Sprintf("%s: %s (the key is a comment in the file)", e.Key, e.Message))
 			lines[e.Line-1] = "# " + lines[e.Line-1]

@@ -84,10 +84,11 @@ func TestParseEnvironment(t *testing.T) {
 		{"quotes", "A='it'\"'\"'s'\nexport B=\"a \\\"b\\\" \\n\"\nC=x\\ y; D=", map[string]string{
 			"A": "it's", "B": `a "b" \n`, "C": "x y", "D": ""}, ""},
 		{"lines", "# A=1\n\nA='1\n2' # more\nB=2", map[string]string{"A": "1\n2", "B": "2"}, ""},
-		{"expansion", "A=1\nB=$A\n", nil, "cluster.env:2: B: the value needs a shell"},
-		{"command", "A=`id`", nil, "cluster.env:1: A: the value needs a shell"},
-		{"open quote", "A='1", nil, "cluster.env:1: A: the value needs a shell"},
-		{"statement", "A=1\n\nif true; then\n", nil, "cluster.env:3: this is no assignment"},
+		{"expansion", "A=1\nB=$A\n", nil, "cluster.env:2: B: the value has shell syntax"},
+		{"command", "A=`id`", nil, "cluster.env:1: A: the value has shell syntax"},
+		{"open quote", "A='1", nil, "cluster.env:1: A: the value has shell syntax"},
+		{"statement", "A=1\n\nif true; then\n", nil,
+			"cluster.env:3: the line is not an assignment"},
 	}
 	for _, test := range tests {
 		got := map[string]string{}

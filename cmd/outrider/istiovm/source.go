@@ -49,8 +49,8 @@ func Read(directory string) (*Source, error) {
 		contents[name] = text
 	}
 	if contents["cluster.env"] == nil && contents["mesh.yaml"] == nil {
-		return nil, fmt.Errorf("%s: neither cluster.env nor mesh.yaml is there; "+
-			"name the output directory of istioctl x workload entry configure", directory)
+		return nil, fmt.Errorf("%s contains neither cluster.env nor mesh.yaml; specify the "+
+			"output directory of \"istioctl x workload entry configure\"", directory)
 	}
 	return parse(contents)
 }
@@ -77,7 +77,8 @@ func readFile(path string) ([]byte, error) {
 }
 
 func notRegular(path string) error {
-	return fmt.Errorf("%s is not a regular file; copy its content there", path)
+	return fmt.Errorf("%s is not a regular file; replace it with a regular file of the same "+
+		"content", path)
 }
 
 // parse parses files, whose contents are given by name.
@@ -141,7 +142,8 @@ func parseEnvironment(name, text string, variables map[string]string) error {
 		line := 1 + strings.Count(text[:len(text)-len(rest)], "\n")
 		match := assignment.FindStringSubmatch(rest)
 		if match == nil {
-			return fmt.Errorf("%s:%d: this is no assignment; write NAME='value'", name, line)
+			return fmt.Errorf("%s:%d: the line is not an assignment; write NAME='value'", name,
+				line)
 		}
 		rest = rest[len(match[0]):]
 		value := ""
@@ -150,8 +152,8 @@ func parseEnvironment(name, text string, variables map[string]string) error {
 			rest = rest[len(part[0]):]
 		}
 		if rest != "" && !strings.ContainsRune(" \t\r\n;", rune(rest[0])) {
-			return fmt.Errorf("%s:%d: %s: the value needs a shell; write it in single quotes", name,
-				line, match[1])
+			return fmt.Errorf("%s:%d: %s: the value has shell syntax that is not supported; "+
+				"write the literal value in single quotes", name, line, match[1])
 		}
 		variables[match[1]] = value
 	}

@@ -69,7 +69,7 @@ func TestEnvoyUse_ChangesTheRunningEnvoy(t *testing.T) {
 	// The file is recognised as Envoy 1.40.0. It is selected, because no Envoy is selected yet.
 	does("installed Envoy 1.40.0 as /usr/lib/outrider/envoy-1.40.0/envoy\n",
 		"outrider envoy install --file /opt/envoy/envoy")
-	refuses("is not that of a known Envoy", "outrider envoy install --file "+otherEnvoys+
+	refuses("no known Envoy for this architecture", "outrider envoy install --file "+otherEnvoys+
 		"/not-listed")
 	for _, name := range []string{"next", "sideways", "broken"} {
 		does("installed", "f="+otherEnvoys+"/"+name+"; outrider envoy install --file $f "+

@@ -75,7 +75,7 @@ func TestJoin_FirstStartAndLeave(t *testing.T) {
 	h.Script("systemctl mask outrider")
 	out := h.Script("outrider join localhost" + join + " 2>&1; echo exit $?; outrider status 2>&1; true")
 	const permit = "systemctl unmask outrider"
-	if !strings.Contains(out, "outrider.service is masked; permit it first: "+permit) ||
+	if !strings.Contains(out, "outrider.service is masked; unmask it first: "+permit) ||
 		!strings.Contains(out, "exit 1") || strings.Count(out, permit) != 2 {
 		t.Errorf("with a masked unit: %s", out)
 	}

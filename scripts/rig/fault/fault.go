@@ -49,10 +49,10 @@ type Options struct {
 	Rate           float64 // rate of the load, relative to the standard load
 	Drain          time.Duration
 	ParentShutdown time.Duration
-	Reloads        int           // duration of a storm of reloads, in seconds
+	Reloads        int           // duration of a series of reloads, in seconds
 	Kills          int           // number of kills of the agent at random moments
 	Flood          time.Duration // for how long Envoy logs while no agent reads the log
-	Strict         bool          // do not permit later recoveries on a busy machine
+	Strict         bool          // allow no longer recovery time on a busy machine
 }
 
 // Execution is a run of one fault.

@@ -39,7 +39,7 @@ const (
 
 // Settings are the settings of an Authenticator that can change while the server runs.
 type Settings struct {
-	Require string // what clients with TLS must present: Any, MTLS, Token or None
+	Require string // what clients with TLS must present: one of the Require constants
 	Issuers []Issuer
 	// JoinKeyFile is the path of a PEM file with the public keys that verify join tokens; "": join
 	// tokens are refused. The file may be replaced at any time.

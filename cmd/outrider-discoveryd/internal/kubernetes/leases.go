@@ -47,7 +47,8 @@ func (s *EntryStore) Renew(ctx context.Context, instance string, duration time.D
 			Spec: coordinationv1.LeaseSpec{HolderIdentity: &instance, AcquireTime: &now,
 				RenewTime: &now, LeaseDurationSeconds: &seconds}}).Do(ctx).Error()
 		if apierrors.IsNotFound(err) {
-			return fmt.Errorf("create a Lease in the namespace of the pod or kubeconfig: %w", err)
+			return fmt.Errorf("cannot create a Lease: the namespace of the pod or kubeconfig "+
+				"does not exist: %w", err)
 		}
 	}
 	return s.failure(err)

@@ -39,7 +39,8 @@ func decode(typeURL string, resource *anypb.Any) (*decoded, error) {
 	}
 	namespace, name, ok := strings.Cut(r.GetMetadata().GetName(), "/")
 	if !ok || name == "" {
-		return nil, fmt.Errorf("%q is not NAMESPACE/NAME", r.GetMetadata().GetName())
+		return nil, fmt.Errorf("resource name %q is not of the form NAMESPACE/NAME",
+			r.GetMetadata().GetName())
 	}
 	at := strings.LastIndexByte(typeURL, '/')
 	d := &decoded{apiVersion: typeURL[:at], kind: object.Kind(typeURL[at+1:]), namespace: namespace,
@@ -48,7 +49,8 @@ func decode(typeURL string, resource *anypb.Any) (*decoded, error) {
 	if err := r.Body.UnmarshalTo(d.spec); err != nil {
 		d.broken = err
 	} else if hasUnknown(d.spec.ProtoReflect()) {
-		d.broken = errors.New("it has fields that this version of Outrider does not know")
+		d.broken = errors.New("the object has fields that this version of Outrider does " +
+			"not support")
 	}
 	return d, nil
 }

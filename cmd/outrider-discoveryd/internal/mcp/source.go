@@ -57,10 +57,10 @@ type Source struct {
 // New returns a source. Run connects to the server.
 func New(options Options) (*Source, error) {
 	if options.Address == "" {
-		return nil, errors.New("mcp: no address of an xDS server")
+		return nil, errors.New("mcp: the address of the xDS server is missing")
 	}
 	if options.Plaintext && options.TokenFile+options.CertFile != "" {
-		return nil, errors.New("mcp: a token or certificate is sent over TLS only")
+		return nil, errors.New("mcp: a token or client certificate requires TLS")
 	}
 	return &Source{options: options, accept: make(chan struct{}, 1),
 		objects: newObjects(options)}, nil
@@ -169,7 +169,7 @@ func (s *Source) connected(synced bool) {
 	defer s.mu.Unlock()
 	if synced {
 		if s.failed {
-			s.options.Logger.Info("reading configuration from xDS server again",
+			s.options.Logger.Info("resumed reading configuration from xDS server",
 				"source", s.options.Name)
 			s.failed = false
 		}

@@ -222,7 +222,7 @@ func TestDecode_RefusesWhatItDoesNotKnow(t *testing.T) {
 	l := newObjects(Options{Name: "mcp"}).begin()
 	name, input, ok := l.input(r.Type, anyOf(t, r.EncodedAny()))
 	if !ok || name != "a/b" || !strings.Contains(string(input.Text),
-		`"spec":{"unreadable":"it has fields`) {
+		`"spec":{"unreadable":"the object has fields`) {
 		t.Errorf("%s %v %s", name, ok, input.Text)
 	}
 }

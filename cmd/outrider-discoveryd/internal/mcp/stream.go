@@ -65,7 +65,7 @@ func node(o Options) (*corev3.Node, error) {
 	namespace := namespaceOf(o)
 	metadata, err := structpb.NewStruct(map[string]any{"GENERATOR": "api", "NAMESPACE": namespace})
 	if err != nil {
-		return nil, fmt.Errorf("metadata of the node: %w", err)
+		return nil, fmt.Errorf("encode metadata of the node: %w", err)
 	}
 	return &corev3.Node{Metadata: metadata,
 		Id: fmt.Sprintf("router~127.0.0.1~%s.%s~%s.svc.cluster.local", host, namespace,

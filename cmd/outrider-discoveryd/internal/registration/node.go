@@ -52,10 +52,11 @@ func newApplicant(node *corev3.Node) (*applicant, error) {
 	}
 	namespace := fields["NAMESPACE"].GetStringValue()
 	if len(validation.IsDNS1123Label(namespace)) > 0 {
-		return nil, fmt.Errorf("NAMESPACE %.80q is not the name of a namespace", namespace)
+		return nil, fmt.Errorf("NAMESPACE %.80q is not a valid name of a namespace", namespace)
 	}
 	if len(validation.IsDNS1123Subdomain(group)) > 0 {
-		return nil, fmt.Errorf("AUTO_REGISTER_GROUP %.80q is not the name of a WorkloadGroup", group)
+		return nil, fmt.Errorf("AUTO_REGISTER_GROUP %.80q is not a valid name of a WorkloadGroup",
+			group)
 	}
 	a := &applicant{group: Key{namespace, group}, network: fields["NETWORK"].GetStringValue()}
 	if a.address = firstAddress(node); a.address == "" {
@@ -68,8 +69,8 @@ func newApplicant(node *corev3.Node) (*applicant, error) {
 	}
 	a.key = Key{namespace, name[max(0, len(name)-maxName):]}
 	if len(validation.IsDNS1123Subdomain(a.key.Name)) > 0 {
-		return nil, fmt.Errorf("%.80q, of AUTO_REGISTER_GROUP, address and NETWORK, is not a valid "+
-			"name of a WorkloadEntry", a.key.Name)
+		return nil, fmt.Errorf("%.80q (from AUTO_REGISTER_GROUP, the IP address and NETWORK) is "+
+			"not a valid name of a WorkloadEntry", a.key.Name)
 	}
 	if len(a.network) > 0 && len(validation.IsValidLabelValue(a.network)) > 0 {
 		return nil, fmt.Errorf("NETWORK %.80q is not a valid value of a label", a.network)

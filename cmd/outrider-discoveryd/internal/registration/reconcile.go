@@ -61,7 +61,8 @@ func (s *Server) Run(ctx context.Context) error {
 	running.Go(func() { s.keepLease(working) })
 	defer running.Wait()
 	defer end()
-	s.options.Logger.Info("registration of workloads is on", "instance", s.instance, "grace_period",
+	s.options.Logger.Info("registration of workloads is enabled", "instance", s.instance,
+		"grace_period",
 		s.options.GracePeriod)
 	s.MarkReady()
 	tick := time.NewTicker(interval)

@@ -39,7 +39,7 @@ func New(c *config.Discoveryd, sink source.Sink,
 			}
 			all = append(all, one)
 		default:
-			return nil, fmt.Errorf("a source of type %s is not yet in this version", s.Type)
+			return nil, fmt.Errorf("this version does not support sources of type %s", s.Type)
 		}
 	}
 	for _, s := range c.Registries {
@@ -68,7 +68,7 @@ func New(c *config.Discoveryd, sink source.Sink,
 			}
 			all = append(all, one)
 		default:
-			return nil, fmt.Errorf("a registry of type %s is not yet in this version", s.Type)
+			return nil, fmt.Errorf("this version does not support registries of type %s", s.Type)
 		}
 	}
 	return all, nil

@@ -90,7 +90,7 @@ func judge(crds *crd.Validator, document []byte) Verdict {
 	schema, exists := collections.Pilot.FindByGroupVersionAliasesKind(resource.FromKubernetesGVK(
 		&gvk))
 	if !exists {
-		return refuse("kind", fmt.Errorf("no kind %s", gvk))
+		return refuse("kind", fmt.Errorf("unknown kind %s", gvk))
 	}
 	if err := checkMetadata(u.Object); err != nil {
 		return refuse("metadata", err)
