@@ -56,7 +56,7 @@ func (s *starter) begin(ctx context.Context) error {
 	select {
 	case <-time.After(idleAfter):
 		if err := returnMemory(); err != nil {
-			s.log.Debug("cannot return memory of the start", "error", err)
+			s.log.Debug("cannot return unused memory to the kernel after the start", "error", err)
 		}
 	case <-ctx.Done():
 	}

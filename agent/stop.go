@@ -21,13 +21,13 @@ const jobPatience = 500 * time.Millisecond
 // read, restarted logs a warning and returns false: the agent treats the job as a stop.
 func restarted(ctx context.Context, log *slog.Logger) bool {
 	late := time.AfterFunc(jobPatience, func() {
-		log.Warn("waiting for systemd to report whether this is a stop or a restart; " +
+		log.Warn("waiting for systemd to report whether it stops or restarts the agent; " +
 			"Envoy serves meanwhile")
 	})
 	defer late.Stop()
 	job, err := systemd.Manager{}.CurrentJob(ctx)
 	if err != nil && ctx.Err() == nil {
-		log.Warn("cannot determine whether this is a stop or a restart: stopping, Envoy included",
+		log.Warn("cannot determine whether systemd stops or restarts the agent, stopping Envoy too",
 			"error", err)
 	}
 	return job == systemd.JobRestart

@@ -145,7 +145,7 @@ func (w *workloadIdentity) certificate() (*tls.Certificate, error) {
 	}
 	certificate, err := tls.X509KeyPair(pair.ChainPEM, pair.KeyPEM)
 	if err != nil {
-		return nil, fmt.Errorf("workload certificate: %w", err)
+		return nil, fmt.Errorf("cannot use the workload certificate: %w", err)
 	}
 	return &certificate, nil
 }

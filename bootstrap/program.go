@@ -53,7 +53,7 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	request.Input.AdminSocket = AdminSocketPlaceholder
 	question, err := json.Marshal(p.question(request))
 	if err != nil {
-		return nil, fmt.Errorf("bootstrap: %w", err)
+		return nil, fmt.Errorf("encode the request to outrider-bootstrap: %w", err)
 	}
 	sum := sha256.Sum256(question)
 	p.once.Do(func() { p.rendering = make(chan struct{}, 1) })
@@ -61,8 +61,8 @@ func (p *Program) Render(ctx context.Context, request Request) (*Rendered, error
 	case p.rendering <- struct{}{}:
 		defer func() { <-p.rendering }()
 	case <-ctx.Done():
-		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: another one is still "+
-			"being rendered: %w", context.Cause(ctx))}
+		return nil, &ProgramError{Err: fmt.Errorf("render the bootstrap: another bootstrap is "+
+			"still being rendered: %w", context.Cause(ctx))}
 	}
 	if p.result != nil && p.lastQuestion == sum {
 		return p.result, nil
@@ -191,8 +191,8 @@ func (p *Program) exchange(
 	command.WaitDelay = time.Second
 	out, err := command.Output()
 	if err != nil && ctx.Err() != nil {
-		return answer, &ProgramError{Err: fmt.Errorf("%s: %s was ended before it answered: %w", purpose,
-			path, context.Cause(ctx))}
+		return answer, &ProgramError{Err: fmt.Errorf("%s: %s was killed before it answered: %w",
+			purpose, path, context.Cause(ctx))}
 	}
 	if err != nil {
 		if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -203,7 +203,8 @@ func (p *Program) exchange(
 		return answer, runError(fmt.Errorf("%s: %w", purpose, err))
 	}
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return answer, &ProgramError{Err: fmt.Errorf("%s: the answer of %s: %w", purpose, path, err)}
+		return answer, &ProgramError{Err: fmt.Errorf("%s: cannot decode the answer of %s: %w",
+			purpose, path, err)}
 	}
 	if answer.Unable != "" {
 		return answer, &ProgramError{Err: errors.New(answer.Unable)}
@@ -227,7 +228,8 @@ func (p *Program) find() (string, error) {
 	}
 	return "", &ProgramError{Missing: true,
 		Err: fmt.Errorf("outrider-bootstrap, which renders Envoy's bootstrap, is missing: "+
-			"neither %s nor %s can be executed; install it there", tried[0], tried[1])}
+			"neither %s nor %s can be executed; install it at one of these paths",
+			tried[0], tried[1])}
 }
 
 // runError converts an error of running the program to a *ProgramError.

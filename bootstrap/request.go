@@ -55,12 +55,12 @@ type Rendered struct {
 // WithAdminSocket returns the bootstrap (JSON) of an epoch with an admin socket.
 func (r *Rendered) WithAdminSocket(adminSocket string) ([]byte, error) {
 	if len(adminSocket) > MaxSocketPath {
-		return nil, fmt.Errorf("the socket's path %s is longer than %d bytes; choose a shorter "+
-			"[paths] runtime_dir", adminSocket, MaxSocketPath)
+		return nil, fmt.Errorf("the path %s of Envoy's admin socket is longer than %d bytes; "+
+			"choose a shorter [paths] runtime_dir", adminSocket, MaxSocketPath)
 	}
 	quoted, err := json.Marshal(adminSocket)
 	if err != nil {
-		return nil, fmt.Errorf("the path of the admin socket: %w", err)
+		return nil, fmt.Errorf("encode the path of Envoy's admin socket: %w", err)
 	}
 	return bytes.ReplaceAll(r.Text, []byte(AdminSocketPlaceholder), quoted[1:len(quoted)-1]), nil
 }

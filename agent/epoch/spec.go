@@ -59,7 +59,7 @@ type Spec struct {
 type Request struct {
 	Spec      *Spec
 	Reason    string // text for people: "reload", "file changed: /etc/…"
-	IfChanged bool   // do nothing if a live epoch has the same hash
+	IfChanged bool   // do nothing if a live epoch has the same digest
 	// AbortEpochs names draining epochs that may be killed, which cuts the connections of their
 	// clients, so that the request need not wait. They are killed after Envoy has accepted the
 	// configuration (ValidateCommand), and only if AbortEpochs names all draining epochs.

@@ -201,7 +201,7 @@ func (s *Supervisor) Abort(ctx context.Context, number int) error {
 	return s.call(ctx, func(c call) trigger { return abortRequested{c, number} }).err
 }
 
-// ReplaceSpec passes the spec of a new configuration whose hash has not changed, so that no epoch
+// ReplaceSpec passes the spec of a new configuration whose digest has not changed, so that no epoch
 // is started for it. Later starts use the new spec, because it may differ in settings that need no
 // new epoch (log levels in the command line, LiveTimeout). ReplaceSpec reports whether the live
 // epoch runs with another command line; in this case the caller adjusts the epoch and calls
@@ -226,9 +226,9 @@ func (s *Supervisor) SetKeeper(ctx context.Context, keeper Keeper) error {
 }
 
 // Stop drains and ends all epochs, removes their sockets and files, and returns when Run has
-// returned. c determines how long it drains (termination_drain_duration and others); if now is
-// true, it does not drain. A second call waits for the first one to complete; if now is true, it
-// ends the drain of the first one.
+// returned. c determines how long it drains (termination_drain_duration and others); if skipDrain
+// is true, it does not drain. A second call waits for the first one to complete; if skipDrain is
+// true, it ends the drain of the first one.
 func (s *Supervisor) Stop(ctx context.Context, c config.Envoy, skipDrain bool) error {
 	s.executor.post(stopRequested{c, skipDrain})
 	select {

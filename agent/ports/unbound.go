@@ -41,8 +41,8 @@ type UnboundOptions struct {
 	// ResendListeners resends the named listeners to the Envoy of an xDS stream that has refused
 	// them.
 	ResendListeners func(ctx context.Context, stream uint64, names []string)
-	// LiveEnvoy returns the PID of the live Envoy. Epochs returns a channel that is closed when the
-	// result of LiveEnvoy may have changed.
+	// LiveEnvoy returns the PID of the live Envoy. EpochsChanged returns a channel that is closed
+	// when the result of LiveEnvoy may have changed.
 	LiveEnvoy     func() (pid int, live bool)
 	EpochsChanged func() <-chan struct{}
 	Conditions    *condition.Registry

@@ -44,7 +44,7 @@ func ReceiverUID(protocol Protocol, address netip.AddrPort) (uid uint32, err err
 	}
 	uid, err = user(exactRequest(protocol, socket, peer), state)
 	if err != nil {
-		return 0, fmt.Errorf("find the receiver at %s: %w", address, err)
+		return 0, fmt.Errorf("find the socket that receives at %s: %w", address, err)
 	}
 	return uid, nil
 }

@@ -34,7 +34,8 @@ const (
 	dumpSlow   = 2 * time.Second // a client that reads longer can be evicted by another one
 )
 
-var errDumpTooLarge = fmt.Errorf("the answer has more than %d bytes, compressed", dumpAtMost)
+var errDumpTooLarge = fmt.Errorf(
+	"the answer is larger than %d bytes even after compression", dumpAtMost)
 
 // dumps is an HTTP transport to the live epoch's admin interface that bounds the number of
 // concurrent large answers. It reads such an answer from Envoy completely, and holds it compressed
@@ -127,7 +128,8 @@ type dumpBody struct {
 	text    io.ReadCloser
 }
 
-var errEvicted = errors.New("the answer was read so slowly that another reader took its place")
+var errEvicted = errors.New(
+	"transfer aborted: the client read too slowly while another client was waiting")
 
 // fill reads the whole body of a response into b, compressed, and makes b the body of the response.
 func (b *dumpBody) fill(response *http.Response) error {

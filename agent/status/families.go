@@ -118,7 +118,7 @@ type familyParser struct{ parser *expfmt.TextParser }
 func (p *familyParser) parse(text []byte) (families map[string]*dto.MetricFamily, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
-			families, err = nil, fmt.Errorf("the parser failed: %v", cause)
+			families, err = nil, fmt.Errorf("the metrics parser panicked: %v", cause)
 		}
 		if err != nil {
 			p.parser = nil

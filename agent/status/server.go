@@ -96,7 +96,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.MarkReady()
 	server := newHTTPServer(admission.LimitBody(s.routes()), s.options.Logger)
 	if err := admission.Serve(ctx, server, s.gate.listen(listener)); err != nil {
-		return fmt.Errorf("serve the status address: %w", err)
+		return fmt.Errorf("serve HTTP on the status address: %w", err)
 	}
 	return nil
 }

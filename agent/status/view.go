@@ -154,7 +154,7 @@ func (v *AdminView) open(port int) error {
 		if errors.Is(err, http.ErrServerClosed) || errors.Is(err, net.ErrClosed) {
 			return
 		}
-		v.options.Logger.Error("admin view ended unexpectedly", "error", err)
+		v.options.Logger.Error("proxy of Envoy's admin interface ended unexpectedly", "error", err)
 		v.mu.Lock()
 		defer v.mu.Unlock()
 		if v.listener == listener {

@@ -77,7 +77,7 @@ func (v *AdminView) Get(ctx context.Context, path, query string) (*http.Response
 	target := url.URL{Scheme: "http", Host: "admin", Path: path, RawQuery: query}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), nil)
 	if err != nil {
-		return nil, 0, fmt.Errorf("request %s from Envoy's admin: %w", path, err)
+		return nil, 0, fmt.Errorf("request %s from Envoy's admin interface: %w", path, err)
 	}
 	response, err := redactedDumps{v.dumps}.RoundTrip(request)
 	if err != nil {
@@ -124,7 +124,8 @@ func (v *AdminView) reverseProxy(transport http.RoundTripper) *httputil.ReverseP
 				return
 			}
 			if r.Context().Err() == nil {
-				v.options.Logger.Debug("cannot forward request to Envoy's admin", "path", r.URL.Path,
+				v.options.Logger.Debug("cannot forward request to Envoy's admin interface",
+					"path", r.URL.Path,
 					"error", err)
 			}
 			say(w, http.StatusBadGateway, err.Error())

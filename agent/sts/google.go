@@ -67,10 +67,10 @@ func (g *GoogleExchanger) Exchange(ctx context.Context, request Request) (Token,
 	}
 	err := g.post(ctx, g.federation, "", formType, form.Encode(), request.SubjectToken, &federated)
 	if err != nil {
-		return Token{}, fmt.Errorf("federated token: %w", err)
+		return Token{}, fmt.Errorf("cannot get a federated token: %w", err)
 	}
 	if federated.Access == "" {
-		return Token{}, errors.New("federated token: Google's response has none")
+		return Token{}, errors.New("cannot get a federated token: Google's response has none")
 	}
 	if g.account == "" {
 		valid := cmp.Or(time.Duration(federated.Expires)*time.Second, lifetime)
@@ -94,9 +94,10 @@ func (g *GoogleExchanger) impersonate(ctx context.Context, federated, scope stri
 	err = g.post(ctx, address, federated, "application/json", string(body), federated, &access)
 	switch {
 	case err != nil:
-		return Token{}, fmt.Errorf("access token of %s: %w", g.account, err)
+		return Token{}, fmt.Errorf("cannot get an access token of %s: %w", g.account, err)
 	case access.Token == "":
-		return Token{}, fmt.Errorf("access token of %s: Google's response has none", g.account)
+		return Token{}, fmt.Errorf("cannot get an access token of %s: Google's response has none",
+			g.account)
 	case access.Expiry.IsZero():
 		access.Expiry = time.Now().Add(lifetime)
 	}

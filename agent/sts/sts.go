@@ -134,7 +134,8 @@ func (s *Server) exchange(ctx context.Context, request Request) (Token, error) {
 	// Waiting exchanges would accumulate, because an exchange continues when its client
 	// disconnects.
 	default:
-		return Token{}, fmt.Errorf("%d other tokens are being exchanged", maximumExchanges)
+		return Token{}, fmt.Errorf("too many concurrent token exchanges: the limit is %d",
+			maximumExchanges)
 	}
 	ctx, cancel := context.WithTimeout(ctx, exchangeTime)
 	defer cancel()

@@ -80,9 +80,9 @@ func unitOf(content string) (string, error) {
 			}
 		}
 		return "",
-			fmt.Errorf("find the agent's unit: the control group %s is not of a service", group)
+			fmt.Errorf("find the agent's unit: control group %s belongs to no service", group)
 	}
-	return "", errors.New("find the agent's unit: there is no control group of version 2")
+	return "", errors.New("find the agent's unit: the agent is in no control group of version 2")
 }
 
 // CurrentJob returns the current systemd job of the agent's unit. If systemd does not reply, it
@@ -117,7 +117,7 @@ func (m Manager) jobWithin(ctx context.Context, limit time.Duration) (UnitJob, e
 			unit)
 	default:
 		return JobStop, fmt.Errorf(
-			"get the systemd job of %s: it has one of type %s, which stops nothing", unit, kind)
+			"get the systemd job of %s: its type %s is neither a stop nor a restart", unit, kind)
 	}
 }
 
@@ -174,7 +174,7 @@ func (m Manager) connect(ctx context.Context) (*dbus.Conn, error) {
 	bus, err := dbus.Connect("unix:path="+dbus.EscapeBusAddressValue(path), dbus.WithContext(ctx))
 	// err only says that the connection is closed, because ctx has ended
 	if err != nil && ctx.Err() != nil {
-		err = fmt.Errorf("no reply: %w; check systemctl status dbus", ctx.Err())
+		err = fmt.Errorf("no reply: %w; run \"systemctl status dbus\"", ctx.Err())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("connect to D-Bus: %w", err)
@@ -188,7 +188,7 @@ func property(ctx context.Context, bus *dbus.Conn, path dbus.ObjectPath, of, nam
 	call := bus.Object(managerName, path).CallWithContext(ctx,
 		"org.freedesktop.DBus.Properties.Get", dbus.FlagNoAutoStart, of, name)
 	if err := call.Store(&found); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("get the property %s: %w", name, err)
 	}
 	return found.Store(value)
 }

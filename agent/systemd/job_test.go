@@ -27,7 +27,7 @@ func TestUnitOf(t *testing.T) {
 			"outrider@a.service", ""},
 		{"0::/outrider.slice/outrider.service/agent\n", "outrider.service", ""},
 		{"0::/../../outrider.slice/outrider.service", "outrider.service", ""},
-		{"0::/user.slice/session-1.scope\n", "", "not of a service"},
+		{"0::/user.slice/session-1.scope\n", "", "belongs to no service"},
 		{"1:name=systemd:/x.service\n", "", "version 2"},
 		{"", "", "version 2"},
 	} {
@@ -136,7 +136,7 @@ func TestJob(t *testing.T) {
 		{"stop", "stop", ours, JobStop, ""},
 		{"start", "start", ours, JobStop, "type start"},
 		{"none", "", ours, JobStop, "has no systemd job"},
-		{"no unit", "restart", "0::/init.scope\n", JobStop, "not of a service"},
+		{"no unit", "restart", "0::/init.scope\n", JobStop, "belongs to no service"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			socket := startBus(t)

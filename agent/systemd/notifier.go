@@ -80,7 +80,7 @@ func NewNotifier(options Options) *Notifier {
 		return n
 	}
 	if n.address[0] != '/' && n.address[0] != '@' {
-		n.log.Warn("systemd cannot be notified: NOTIFY_SOCKET is no Unix socket",
+		n.log.Warn("cannot notify systemd: NOTIFY_SOCKET is not the address of a Unix socket",
 			"socket", n.address)
 		n.address = ""
 		return n
@@ -88,7 +88,7 @@ func NewNotifier(options Options) *Notifier {
 	socket, err := unix.Socket(unix.AF_UNIX,
 		unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		n.log.Warn("systemd cannot be notified", "error", fmt.Errorf("create a socket: %w", err))
+		n.log.Warn("cannot notify systemd", "error", fmt.Errorf("create a socket: %w", err))
 		n.address = ""
 		return n
 	}

@@ -105,7 +105,7 @@ func (c *Checker) Check(configs []Config) []CheckResult {
 	for i, q := range questions {
 		if size += len(q.Value); size > maxBytes {
 			for _, q := range questions[i:] {
-				q.answer.Err = fmt.Errorf("the typed_configs to check have more than %d bytes",
+				q.answer.Err = fmt.Errorf("all typed_configs together have more than %d bytes",
 					maxBytes)
 			}
 			questions = questions[:i]

@@ -42,11 +42,11 @@ func OfConn(socket *net.UnixConn) (Peer, error) {
 func peerOf(fd int) (Peer, error) {
 	credentials, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	if err != nil {
-		return Peer{}, fmt.Errorf("SO_PEERCRED: %w", err)
+		return Peer{}, fmt.Errorf("get SO_PEERCRED: %w", err)
 	}
 	groups, err := groupsOf(fd)
 	if err != nil {
-		return Peer{}, fmt.Errorf("SO_PEERGROUPS: %w", err)
+		return Peer{}, fmt.Errorf("get SO_PEERGROUPS: %w", err)
 	}
 	return Peer{int(credentials.Pid), credentials.Uid, credentials.Gid, groups}, nil
 }

@@ -127,7 +127,7 @@ func (f *Fetcher) Module(from Source) ([]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.omitted[from] {
-		return nil, fmt.Errorf("there are more than %d modules", maxSources)
+		return nil, fmt.Errorf("not fetched: there are more than %d modules", maxSources)
 	}
 	e := f.entries[from]
 	if e == nil {
@@ -276,7 +276,8 @@ func (f *Fetcher) finish(r result) {
 		}
 	}
 	if r.err == nil && total > maxTotal {
-		r.err = fmt.Errorf("all modules together have more than %d MB", maxTotal>>20)
+		r.err = fmt.Errorf("not stored: all modules together would have more than %d MB",
+			maxTotal>>20)
 	}
 	e.busy = false
 	defer func() {

@@ -47,7 +47,7 @@ func (c *Client) fetchImage(
 	}
 	store, err := credentials.NewMemoryStoreFromDockerConfig([]byte(cmp.Or(secret, "{}")))
 	if err != nil {
-		return found, fmt.Errorf("image pull secret: %w", err)
+		return found, fmt.Errorf("cannot parse the image pull secret: %w", err)
 	}
 	client := &auth.Client{Client: c.http(), Cache: auth.NewCache(),
 		Credential: func(ctx context.Context, host string) (auth.Credential, error) {
@@ -82,7 +82,7 @@ func (c *Client) fetchImage(
 		found.Code, err = extract(found.Code)
 	}
 	if err != nil {
-		return found, fmt.Errorf("layer of %s: %w", from, err)
+		return found, fmt.Errorf("cannot read the Wasm module of image %s: %w", from, err)
 	}
 	return found, nil
 }
@@ -100,12 +100,12 @@ func manifest(
 		}
 		text, err := readAll(body, of, maxManifestBytes)
 		if err != nil {
-			return nil, fmt.Errorf("manifest of %s: %w", repository.Reference, err)
+			return nil, fmt.Errorf("cannot read the manifest of %s: %w", repository.Reference, err)
 		}
 		m.SHA256Sums = append(m.SHA256Sums, of.Digest.Encoded())
 		var parsed struct{ Layers, Manifests []image.Descriptor }
 		if err := json.Unmarshal(text, &parsed); err != nil {
-			return nil, fmt.Errorf("manifest of %s: %w", repository.Reference, err)
+			return nil, fmt.Errorf("cannot parse the manifest of %s: %w", repository.Reference, err)
 		}
 		i := slices.IndexFunc(parsed.Manifests, func(of image.Descriptor) bool {
 			// images of platform "unknown" are attestations
@@ -148,8 +148,8 @@ func extract(compressed []byte) ([]byte, error) {
 			code, err = io.ReadAll(archive)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("no whole %s in the first %d MB of the archive: %w", moduleName,
-				MaxBytes>>20, err)
+			return nil, fmt.Errorf("no complete %s in the first %d MB of the archive: %w",
+				moduleName, MaxBytes>>20, err)
 		}
 		return code, nil
 	}

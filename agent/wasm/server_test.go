@@ -58,7 +58,7 @@ func endless(w http.ResponseWriter, q *http.Request, pause time.Duration, chunk 
 // TestFetcher_SlowServers: a fetch from a server that does not answer, or answers too slowly, fails
 // after the timeout of one attempt. An endless response is cut off at the size limit.
 func TestFetcher_SlowServers(t *testing.T) {
-	const late = "no module within 30s"
+	const late = "no module received within 30s"
 	for name, c := range map[string]struct {
 		from, err string
 		handler   http.HandlerFunc

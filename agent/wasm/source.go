@@ -56,7 +56,7 @@ func (f *Fetcher) fetch(ctx context.Context, from Source) result {
 		r.err = ctx.Err()
 	}
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) && r.err != nil {
-		r.err = fmt.Errorf("no module within %v", fetchTime)
+		r.err = fmt.Errorf("no module received within %v", fetchTime)
 	}
 	if r.err != nil {
 		r.err = shorten(r.err)
@@ -75,7 +75,7 @@ func (f *Fetcher) get(ctx context.Context, from Source) (found Module, err error
 		}
 	case from.SecretFile != "":
 		if secret, err = readfile.Read(from.SecretFile, maxSecretBytes); err != nil {
-			return found, fmt.Errorf("image pull secret: %w", err)
+			return found, fmt.Errorf("cannot read the image pull secret: %w", err)
 		}
 		fallthrough
 	default:

@@ -24,7 +24,8 @@ func DigestFiles(paths []string, suffixes ...string) (string, error) {
 	var failed []error
 	for _, e := range all {
 		if e.current.kind == unreadable {
-			err := fmt.Errorf("digest of %s: unreadable or not a regular file", e.name)
+			err := fmt.Errorf("cannot compute the digest of %s: unreadable or not a regular file",
+				e.name)
 			failed = append(failed, err)
 		}
 		_, _ = fmt.Fprintf(hash, "%d:%s %d %x\n", len(e.name), e.name, e.current.kind, e.current.sum)

@@ -145,8 +145,9 @@ func (f *folders) warn(path string, err error) {
 // the path.
 func (f *folders) warnIncomplete(path string) {
 	if f.first(path + "/...") {
-		f.logger.Warn("too many files, folders or links below watched path, missing some changes",
-			"path", path, "limit", maxSteps, "fix", "remove some")
+		f.logger.Warn(
+			"too many files, folders or links below watched path, some changes stay undetected",
+			"path", path, "limit", maxSteps, "fix", "remove some of them")
 	}
 }
 

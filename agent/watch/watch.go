@@ -234,7 +234,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	points := make(chan []string)
 	if table, err := openMounts(); err != nil {
-		w.options.Logger.Warn("cannot watch mounts", "error", err)
+		w.options.Logger.Warn("cannot detect changes of mounts", "error", err)
 	} else {
 		reading.Go(func() {
 			table.await(func(changed []string) {

@@ -32,7 +32,7 @@ func letGroup(path string, group int) error {
 		acl = binary.LittleEndian.AppendUint32(acl, entry.id)
 	}
 	if err := unix.Setxattr(path, aclAttribute, acl, 0); err != nil {
-		return fmt.Errorf("let group %d connect to the socket by an access control list: %w", group,
+		return fmt.Errorf("set an access control list that permits group %d: %w", group,
 			err)
 	}
 	return nil

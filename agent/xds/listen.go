@@ -119,17 +119,17 @@ func replaceable(path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return errors.New("there is something else than a socket at that path: remove it")
+		return errors.New("the path exists but is not a socket: remove it")
 	}
 	connection, err := net.DialTimeout("unix", path, time.Second)
 	if err == nil {
 		_ = connection.Close()
-		return errors.New("another process serves on that socket: stop it first")
+		return errors.New("another process serves this socket: stop that process")
 	}
 	if errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	return fmt.Errorf("check whether another process serves on that socket: %w", err)
+	return fmt.Errorf("check whether another process serves this socket: %w", err)
 }
 
 func ignoreMissing(err error) error {

@@ -81,7 +81,7 @@ func TestListen_ReplacesOnlyStaleSockets(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Listen(ListenOptions{Path: file}); err == nil || !strings.Contains(err.Error(),
-		"something else than a socket") {
+		"is not a socket") {
 		t.Errorf("on a file: %v", err)
 	}
 	if _, err := Listen(ListenOptions{Path: filepath.Join(dir, strings.Repeat("x",

@@ -179,7 +179,7 @@ type hub struct {
 // ServerOptions and calls Register with it.
 func NewServer(options Options) (*Server, error) {
 	if options.Source == nil {
-		return nil, errors.New("xds server: no source of resources")
+		return nil, errors.New("xds server: Options.Source is nil")
 	}
 	if options.EpochNumber == nil {
 		options.EpochNumber = func(Peer) int { return 0 }

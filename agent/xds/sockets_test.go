@@ -162,7 +162,7 @@ func TestSockets_OtherSpellingOfThePath(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.BindSocket(7, s.at("c")); err == nil ||
-		!strings.Contains(err.Error(), "something else than a socket") {
+		!strings.Contains(err.Error(), "is not a socket") {
 		t.Errorf("a link in the socket's place, where none could be made at the next start: %v",
 			err)
 	}

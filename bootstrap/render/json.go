@@ -106,7 +106,7 @@ func (r *jsonReader) object(v *value, depth int) (*value, error) {
 		}
 		name, ok := token.(string)
 		if !ok {
-			return nil, fmt.Errorf("%v is not the name of a field", token)
+			return nil, fmt.Errorf("a field name is expected instead of %v", token)
 		}
 		line := r.at()
 		if seen[name] {

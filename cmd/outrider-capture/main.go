@@ -31,7 +31,7 @@ func main() {
 func serveResolved() error {
 	connection, err := net.FileConn(os.Stdin)
 	if err != nil {
-		return fmt.Errorf("standard input is no socket: %w", err)
+		return fmt.Errorf("standard input is not a socket: %w", err)
 	}
 	return resolved.ServeHelper(connection)
 }

@@ -111,7 +111,7 @@ func requestReload(ctx context.Context, socket string) error {
 		return fmt.Errorf("cannot read the result of the reload: %w", err)
 	}
 	if response.StatusCode != http.StatusNoContent {
-		return fmt.Errorf("reload refused, the configuration in force stays:\n%s",
+		return fmt.Errorf("reload refused; the previous configuration remains in force:\n%s",
 			bytes.TrimSpace(text))
 	}
 	return nil

@@ -105,7 +105,7 @@ func TestJoin_IsUndone(t *testing.T) {
 	got := j.Outrider(append(arguments, "--timeout", "20s")...)
 	if got.ExitCode != api.ExitRefused || !strings.Contains(got.Err,
 		"not in the mesh after 20s\n") ||
-		!strings.Contains(got.Err, "authentication required: show a token") ||
+		!strings.Contains(got.Err, "authentication required: present a token") ||
 		!strings.Contains(got.Err, "the join was undone: files and agent are as before") {
 		t.Errorf("exit %d: %s", got.ExitCode, got.Err)
 	}

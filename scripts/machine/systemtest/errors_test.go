@@ -28,7 +28,7 @@ func TestStart_PermanentErrorsAreNotRetried(t *testing.T) {
 		{"no outrider-bootstrap", "mv /usr/libexec/outrider/outrider-bootstrap /root",
 			"mv /root/outrider-bootstrap /usr/libexec/outrider", "69", "0",
 			"neither /usr/sbin/outrider-bootstrap nor /usr/libexec/outrider/outrider-bootstrap can be " +
-				"executed; install it there"},
+				"executed; install it at one of these paths"},
 		{"another agent on the same configuration",
 			"systemd-run --quiet --unit=another -p Type=notify -p User=outrider " +
 				"-p SupplementaryGroups=outrider-envoy /usr/sbin/outriderd", "systemctl stop another.service",

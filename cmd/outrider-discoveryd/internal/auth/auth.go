@@ -167,7 +167,8 @@ func refusal(code codes.Code, err error) *Refusal {
 func (a *Authenticator) Authenticate(client xds.Peer) (Caller, error) {
 	id, credential, err := a.identify(&client)
 	if err == nil && id == (Identity{}) {
-		err = errors.New("authentication required: connect with TLS, and show a certificate or token")
+		err = errors.New("authentication required: connect with TLS and present a certificate or " +
+			"token")
 	}
 	if err != nil {
 		return Caller{}, refusal(codes.Unauthenticated, err)
@@ -188,14 +189,14 @@ func (a *Authenticator) identify(client *xds.Peer) (id Identity, credential stri
 		if err == nil {
 			return id, "certificate " + client.Certificate.SerialNumber.Text(16), nil
 		}
-		failures = append(failures, fmt.Errorf("certificate: %w", err))
+		failures = append(failures, fmt.Errorf("certificate refused: %w", err))
 	}
 	if client.Token != "" && settings.Require != RequireMTLS {
 		id, credential, err := a.ofToken(settings, client)
 		if err == nil {
 			return id, credential, nil
 		}
-		failures = append(failures, fmt.Errorf("token: %w", err))
+		failures = append(failures, fmt.Errorf("token refused: %w", err))
 	}
 	if len(failures) > 0 {
 		return Identity{}, "", errors.Join(failures...)
@@ -203,7 +204,7 @@ func (a *Authenticator) identify(client *xds.Peer) (id Identity, credential stri
 	needed := map[string]string{RequireMTLS: "a certificate of [tls] client_ca_file", RequireToken: "a token",
 		RequireAny: "a certificate of [tls] client_ca_file, or a token"}[settings.Require]
 	if settings.Require != RequireNone {
-		return Identity{}, "", fmt.Errorf("authentication required: show %s", needed)
+		return Identity{}, "", fmt.Errorf("authentication required: present %s", needed)
 	}
 	return Identity{}, "", nil
 }

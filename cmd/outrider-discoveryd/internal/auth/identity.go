@@ -71,7 +71,7 @@ func ofSubject(subject string, domains []string) (Identity, error) {
 	}
 	id := Identity{domains[0], parts[2], parts[3]}
 	if !isName(id.Namespace) || !isName(id.Account) {
-		return Identity{}, fmt.Errorf("subject %q has a namespace or account that is no name",
+		return Identity{}, fmt.Errorf("subject %q has an invalid namespace or account name",
 			Shorten(subject))
 	}
 	return id, nil
@@ -84,13 +84,14 @@ func (id Identity) confine(node *corev3.Node) (*corev3.Node, error) {
 	namespace := fields["NAMESPACE"].GetStringValue()
 	for _, claimed := range []string{namespace, domainNamespace(node.GetId())} {
 		if claimed != "" && claimed != id.Namespace {
-			return nil, fmt.Errorf("the node's namespace %q is not that of %s", Shorten(claimed), id)
+			return nil, fmt.Errorf("the node's namespace %q is not the namespace of %s",
+				Shorten(claimed), id)
 		}
 	}
 	account := fields["SERVICE_ACCOUNT"].GetStringValue()
 	if account != "" && account != id.Account {
-		return nil, fmt.Errorf("the node's service account %q is not that of %s", Shorten(account),
-			id)
+		return nil, fmt.Errorf("the node's service account %q is not the account of %s",
+			Shorten(account), id)
 	}
 	if namespace != "" {
 		return node, nil

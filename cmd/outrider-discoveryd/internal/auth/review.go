@@ -82,7 +82,7 @@ func enter(ctx context.Context, turns chan struct{}) error {
 	case turns <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return &unavailable{errors.New("too many reviews of tokens are in progress")}
+		return &unavailable{errors.New("too many TokenReviews are in progress")}
 	}
 }
 

@@ -76,7 +76,7 @@ func readAuthority(s Settings, now time.Time) (*authority, error) {
 		}
 	}
 	if len(roots) == 0 {
-		return nil, fmt.Errorf("%s is an intermediate; set [ca] root_file", s.CertFile)
+		return nil, fmt.Errorf("%s is an intermediate certificate; set [ca] root_file", s.CertFile)
 	}
 	loaded, err := tls.X509KeyPair(pair.ChainPEM, pair.KeyPEM)
 	if err != nil {
@@ -93,7 +93,7 @@ func readAuthority(s Settings, now time.Time) (*authority, error) {
 		}
 	}
 	if len(issuers) == 0 {
-		return nil, fmt.Errorf("%s was not issued by a root in %s; add its root", s.CertFile,
+		return nil, fmt.Errorf("%s was not issued by a root in %s; add its root there", s.CertFile,
 			s.RootFile)
 	}
 	return &authority{certificate: pair.Leaf(), key: signer, notAfter: pair.NotAfter(),

@@ -136,7 +136,7 @@ func (s *Server) reread() {
 	}
 	s.use(next)
 	s.retire(before, time.Now())
-	s.options.Logger.Info("new signing certificate of the CA in use",
+	s.options.Logger.Info("CA uses new signing certificate",
 		"serial", next.certificate.SerialNumber.Text(16),
 		"subject", next.certificate.Subject.String(), "not_after", next.notAfter,
 		"roots", len(next.roots))

@@ -49,7 +49,8 @@ func publicKey(text, identity string) (crypto.PublicKey, error) {
 	}
 	switch request.SignatureAlgorithm {
 	case x509.SHA1WithRSA, x509.ECDSAWithSHA1:
-		return nil, fmt.Errorf("the request is signed by %s", request.SignatureAlgorithm)
+		return nil, fmt.Errorf("the request is signed with %s, which is too weak",
+			request.SignatureAlgorithm)
 	}
 	if err := request.CheckSignature(); err != nil {
 		return nil, fmt.Errorf("the signature of the request is wrong: %w", err)
@@ -65,7 +66,7 @@ func checkKey(public crypto.PublicKey) error {
 	switch key := public.(type) {
 	case *rsa.PublicKey:
 		if bits := key.N.BitLen(); bits < minRSABits || bits > maxRSABits {
-			return fmt.Errorf("an RSA key of %d bits; it must have %d to %d", bits, minRSABits,
+			return fmt.Errorf("the RSA key has %d bits; it must have %d to %d", bits, minRSABits,
 				maxRSABits)
 		}
 		return nil
@@ -74,10 +75,10 @@ func checkKey(public crypto.PublicKey) error {
 			key.Curve) {
 			return nil
 		}
-		return fmt.Errorf("a key on curve %s; it must be P-256, P-384 or P-521",
+		return fmt.Errorf("the key is on curve %s; it must be on P-256, P-384 or P-521",
 			key.Curve.Params().Name)
 	}
-	return fmt.Errorf("a key of type %T; it must be RSA or ECDSA", public)
+	return fmt.Errorf("the key has type %T; it must be RSA or ECDSA", public)
 }
 
 // checkNames returns an error unless the request contains identity as its only name and no other
@@ -86,7 +87,8 @@ func checkNames(request *x509.CertificateRequest, identity string) error {
 	var names []asn1.RawValue
 	for _, extension := range request.Extensions {
 		if !extension.Id.Equal(subjectAltName) {
-			return fmt.Errorf("extension %s is requested; only a SPIFFE ID may be", extension.Id)
+			return fmt.Errorf("the request has extension %s; only a SPIFFE ID is allowed",
+				extension.Id)
 		}
 		var more []asn1.RawValue
 		if _, err := asn1.Unmarshal(extension.Value, &more); err != nil {
@@ -96,8 +98,8 @@ func checkNames(request *x509.CertificateRequest, identity string) error {
 	}
 	const uri = 6 // tag of uniformResourceIdentifier in an X.509 GeneralName
 	if len(names) != 1 || names[0].Class != asn1.ClassContextSpecific || names[0].Tag != uri {
-		return fmt.Errorf("%d names are requested, not one SPIFFE ID alone: %s", len(names),
-			describe(request))
+		return fmt.Errorf("the request has %d names instead of exactly one SPIFFE ID: %s",
+			len(names), describe(request))
 	}
 	if requested := string(names[0].Bytes); requested != identity {
 		return fmt.Errorf("%w: %q", errOtherIdentity, requested)

@@ -57,7 +57,7 @@ func newClient(o Options) (*client, error) {
 			return dialer.DialContext(ctx, "unix", path)
 		}
 	case !ok || scheme != "http" && scheme != "https":
-		return nil, fmt.Errorf("%q is no address of Consul; write http://HOST:PORT, "+
+		return nil, fmt.Errorf("%q is not an address of Consul; write http://HOST:PORT, "+
 			"https://HOST:PORT or unix:///PATH", address)
 	}
 	transport.DialTLSContext = dialTLS(&dialer, o.CAFile)

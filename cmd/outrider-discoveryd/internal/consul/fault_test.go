@@ -199,8 +199,8 @@ func TestRegistry_RefusesOutdatedAnswers(t *testing.T) {
 
 func TestNew_Refuses(t *testing.T) {
 	for _, test := range []struct{ address, variable, want string }{
-		{"127.0.0.1:8500", "", "is no address of Consul"},
-		{"ftp://127.0.0.1", "", "is no address of Consul"},
+		{"127.0.0.1:8500", "", "is not an address of Consul"},
+		{"ftp://127.0.0.1", "", "is not an address of Consul"},
 		{"http://127.0.0.1:8500", "CONSUL_NAMESPACE", "CONSUL_NAMESPACE=x: namespaces and"},
 		{"http://127.0.0.1:8500", "CONSUL_PARTITION", "are not supported"},
 	} {

@@ -186,7 +186,8 @@ func TestRegistry_TokenFromFile(t *testing.T) {
 	parts.Eventually(t, limit, "the token's rights are reported", func() bool {
 		// The report depends on which query is the first one with the new token.
 		status := s.registry.Status()
-		return status.Err != nil && strings.Contains(status.Err.Error(), "may read no service") ||
+		return status.Err != nil &&
+			strings.Contains(status.Err.Error(), "may not read any service") ||
 			status.Problem == "the token may not read the instances of service api"
 	})
 	s.awaitAddresses("consul:web", "10.0.0.1")

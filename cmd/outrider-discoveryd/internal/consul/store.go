@@ -58,8 +58,8 @@ func (s *Store) Entries() ([]*registration.Entry, error) {
 	}
 	entries, _ := s.watcher().workloads.all()
 	if entries == nil {
-		return nil, errors.New("the registered workloads were not read yet, or the token may not " +
-			"read all of them")
+		return nil, errors.New("cannot list the workloads in Consul: they were not read yet, or " +
+			"the token may not read all of them")
 	}
 	return entries, nil
 }
@@ -114,7 +114,7 @@ func (s *Store) change(ctx context.Context, key registration.Key,
 func (s *Store) Delete(ctx context.Context, e *registration.Entry) error {
 	index, err := strconv.ParseUint(e.Version, 10, 64)
 	if err != nil {
-		return fmt.Errorf("version %q of %s: %w", e.Version, e.Key, err)
+		return fmt.Errorf("parse version %q of %s: %w", e.Version, e.Key, err)
 	}
 	w := &workload{}
 	w.name(e.Key)

@@ -323,7 +323,8 @@ func TestWatcher_RemovesWorkloads(t *testing.T) {
 	}
 	list(true, false, "vm/a", "vm/b", "x", "vm/../y", "VM/c")
 	expect("first list", "vm/a", "vm/b")
-	if !strings.Contains(registry.Status().Problem, "x: the key names no WorkloadEntry") {
+	if !strings.Contains(registry.Status().Problem,
+		"x: the key does not end in NAMESPACE/NAME of a WorkloadEntry") {
 		t.Errorf("problem %q", registry.Status().Problem)
 	}
 	if got := s.Text("consul:WorkloadEntry/vm/a"); !strings.Contains(got, `"WorkloadEntry"`) ||

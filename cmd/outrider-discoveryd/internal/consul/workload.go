@@ -72,7 +72,7 @@ func newWorkload(of *registration.Workload, c registration.Connection) *workload
 func parseWorkload(pair *api.KVPair) (*workload, error) {
 	namespace, name, _ := strings.Cut(strings.TrimPrefix(pair.Key, workloadKeys), "/")
 	if len(validation.IsDNS1123Label(namespace)) > 0 || len(validation.IsDNS1123Subdomain(name)) > 0 {
-		return nil, errors.New("the key names no WorkloadEntry")
+		return nil, errors.New("the key does not end in NAMESPACE/NAME of a WorkloadEntry")
 	}
 	w := &workload{}
 	if err := json.Unmarshal(pair.Value, w); err != nil {

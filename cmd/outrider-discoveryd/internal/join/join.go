@@ -61,10 +61,10 @@ type SignedToken struct {
 func Sign(text []byte, account string, now time.Time, ttl time.Duration) (*SignedToken, error) {
 	namespace, name, ok := strings.Cut(account, "/")
 	if !ok || !isName(namespace) || !isName(name) {
-		return nil, fmt.Errorf("%q is not a service account, NAMESPACE/NAME", account)
+		return nil, fmt.Errorf("%q is not a service account; write NAMESPACE/NAME", account)
 	}
 	if ttl < time.Second || ttl > MaxTTL {
-		return nil, fmt.Errorf("a lifetime of %v is not between 1s and %v", ttl, MaxTTL)
+		return nil, fmt.Errorf("the lifetime %v is not between 1s and %v", ttl, MaxTTL)
 	}
 	key, err := privateKey(text)
 	if err != nil {
@@ -104,7 +104,7 @@ func Verify(token *jwt.Token, keys jwt.Keys, notBefore, now time.Time) error {
 		return fmt.Errorf("no key of [auth] join_key_file has signed the token: %w", fault)
 	}
 	if !slices.Equal(token.Audiences(), []string{Audience}) {
-		return fmt.Errorf("the token is not for audience %q alone", Audience)
+		return fmt.Errorf("the token is not for audience %q exclusively", Audience)
 	}
 	issued, hasIssued := token.Claims["iat"].(float64)
 	expires, _ := token.Claims["exp"].(float64)
@@ -138,7 +138,7 @@ func ParseKeys(text []byte) (jwt.Keys, error) {
 		}
 		public, err := x509.ParsePKIXPublicKey(block.Bytes)
 		if err != nil {
-			return jwt.Keys{}, fmt.Errorf("a %s cannot be parsed: %w", block.Type, err)
+			return jwt.Keys{}, fmt.Errorf("a block %s cannot be parsed: %w", block.Type, err)
 		}
 		if _, err := algorithmOf(public); err != nil {
 			return jwt.Keys{}, err
@@ -173,7 +173,7 @@ func privateKey(text []byte) (crypto.Signer, error) {
 	}
 	key, err := x509.ParsePKCS8PrivateKey(block.Bytes)
 	if err != nil {
-		return nil, errors.New("the private key cannot be parsed; write one without passphrase")
+		return nil, errors.New("the private key cannot be parsed; store it without passphrase")
 	}
 	signer, ok := key.(crypto.Signer)
 	if !ok {

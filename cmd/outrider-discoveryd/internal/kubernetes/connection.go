@@ -123,7 +123,7 @@ func (c *connection) served(ctx context.Context, kind string) (found schema.Grou
 		kinds := map[string]schema.GroupVersionResource{}
 		for _, gv := range versions() {
 			if err := c.addServed(ctx, gv, kinds); err != nil {
-				return found, false, fmt.Errorf("find the version of %s: %w", kind, err)
+				return found, false, fmt.Errorf("find the API version of %s: %w", kind, err)
 			}
 		}
 		c.kinds, c.expires = kinds, time.Now().Add(servedFor)
@@ -149,7 +149,7 @@ func (c *connection) addServed(ctx context.Context, gv schema.GroupVersion,
 	}
 	var list metav1.APIResourceList
 	if err := json.Unmarshal(text, &list); err != nil {
-		return fmt.Errorf("read the resources of %s: %w", gv, err)
+		return fmt.Errorf("decode the list of API resources of %s: %w", gv, err)
 	}
 	for _, r := range list.APIResources {
 		if _, known := kinds[r.Kind]; !known && !strings.Contains(r.Name, "/") {

@@ -76,7 +76,7 @@ func (s *EntryStore) Entries() ([]*registration.Entry, error) {
 			return nil, c.err
 		}
 		if !c.listed {
-			return nil, errors.New("WorkloadEntries are not listed yet")
+			return nil, errors.New("the WorkloadEntries of the API server were not read yet")
 		}
 	}
 	all := make([]*registration.Entry, 0, len(s.entries))
@@ -119,8 +119,8 @@ func (s *EntryStore) Get(ctx context.Context, key registration.Key) (*registrati
 func (s *EntryStore) get(ctx context.Context, kind object.Kind,
 	key registration.Key) (*istioObject, error) {
 	if len(s.namespaces) > 0 && !slices.Contains(s.namespaces, key.Namespace) {
-		return nil, fmt.Errorf("%w: namespace %s is not one of those of source %s",
-			registration.ErrInvalid, key.Namespace, s.name)
+		return nil, fmt.Errorf("%w: source %s does not read namespace %s",
+			registration.ErrInvalid, s.name, key.Namespace)
 	}
 	client, resource, err := s.client(ctx, kind)
 	if err != nil {
