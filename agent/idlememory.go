@@ -27,7 +27,7 @@ func returnMemory() error {
 	for _, m := range mappings {
 		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, m.start, m.end-m.start,
 			unix.MADV_DONTNEED); errno != 0 {
-			return fmt.Errorf("madvise: %w", errno)
+			return fmt.Errorf("release the memory of the program's file (madvise): %w", errno)
 		}
 	}
 	return nil

@@ -63,7 +63,7 @@ func (r *reloader) prepareInTime(ctx context.Context, request *reload) (*prepare
 		return o.read, o.err
 	case <-time.After(time.Second):
 		return nil, &ExitError{Code: ExitInternal, Err: fmt.Errorf(
-			"%s: no answer within %v; is a file system of its files hanging?",
+			"%s: no answer within %v; does the file system of a configuration file hang?",
 			r.phaseOf(request), prepareTime)}
 	}
 }

@@ -14,7 +14,7 @@ import (
 // ReadCheck returns why a process cannot read a file, and the fix: "user envoy cannot read /x:
 // chmod 644 /x". It returns "" if the process can read the file, or if that is unknown. It may
 // block.
-type ReadCheck func(path string) string
+type ReadCheck func(path string) (problem string)
 
 // of calls d. It returns "" if d is nil.
 func (d ReadCheck) of(path string) string {

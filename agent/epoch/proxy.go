@@ -71,8 +71,8 @@ func (p *Proxy) LiveAdmin() (http.RoundTripper, int, error) {
 		return nil, 0, fmt.Errorf("no epoch is live: %s", reason)
 	}
 	if e.AdminLost {
-		return nil, 0, fmt.Errorf("epoch %d serves, but it closed its admin interface for an epoch "+
-			"that then failed; the agent starts one that brings it back", e.Number)
+		return nil, 0, fmt.Errorf("epoch %d serves without an admin interface: it closed it for "+
+			"a newer epoch that then failed; the agent starts an epoch that has one", e.Number)
 	}
 	return envoy.NewAdmin(e.AdminAddress), e.Number, nil
 }

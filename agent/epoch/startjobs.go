@@ -198,10 +198,11 @@ func (a awaitLive) poll(ctx context.Context, x *executor) error {
 				x.post(answered{a.id})
 			}
 		case !hasAnswered && a.hot && now.Sub(begun) > a.handshake:
-			return fmt.Errorf("%w (%s)", errHandshake, a.handshake)
+			return fmt.Errorf("%w for more than %s", errHandshake, a.handshake)
 		}
 		if now.After(a.liveBy) {
-			return fmt.Errorf("not live within %s (live_timeout): %s", a.liveTimeout, said)
+			return fmt.Errorf("Envoy was not live within %s (live_timeout): %s", a.liveTimeout,
+				said)
 		}
 		pause := pollFast
 		if now.Sub(begun) > pollFastFor {

@@ -20,7 +20,7 @@ func NewClient(transport http.RoundTripper) *http.Client {
 	return &http.Client{Transport: transport,
 		CheckRedirect: func(next *http.Request, via []*http.Request) error {
 			if next.URL.Scheme != "https" || len(via) > maxRedirects {
-				return errors.New("the server redirects to http, or too often")
+				return errors.New("the server redirects to a URL without https, or too often")
 			}
 			return nil
 		}}

@@ -106,8 +106,8 @@ func TestGet_BoundsWhatServersSend(t *testing.T) {
 	defer server.Close()
 	client := fetch.NewClient(server.Client().Transport)
 	for path, want := range map[string]string{"/large": "the response is larger than 1 KiB",
-		"/plain":  "the server redirects to http, or too often",
-		"/circle": "the server redirects to http, or too often",
+		"/plain":  "the server redirects to a URL without https, or too often",
+		"/circle": "the server redirects to a URL without https, or too often",
 		"/absent": "the server answers 404 Not Found", "/once": "", "/": ""} {
 		body, err := fetch.Get(t.Context(), client, server.URL+path, 1<<10)
 		got := ""

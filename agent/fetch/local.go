@@ -126,7 +126,8 @@ func (g guard) RoundTrip(request *http.Request) (*http.Response, error) {
 	}
 	if host := request.URL.Hostname(); !g.allowed(normalize(host)) &&
 		ResolvesToLocal(request.Context(), host) {
-		return nil, fmt.Errorf("%s is a local address", request.URL.Host)
+		return nil, fmt.Errorf("no connection is made, because %s is a local address",
+			request.URL.Host)
 	}
 	return g.proxy.RoundTrip(request)
 }
@@ -153,7 +154,7 @@ func refuseLocal(_, address string, _ syscall.RawConn) error {
 		return err
 	}
 	if isLocalOrOwn(to.Addr()) {
-		return fmt.Errorf("%s is a local address", to.Addr())
+		return fmt.Errorf("no connection is made, because %s is a local address", to.Addr())
 	}
 	return nil
 }

@@ -232,16 +232,16 @@ func TestHealth_TimeoutAndConfigure(t *testing.T) {
 	during(t, s, func(w *world) {
 		w.state.Store("hangs")
 		w.after(15) // the check at 10 s times out
-		w.expect(t, "0 true", "11 false the probe has no answer within 1s")
+		w.expect(t, "0 true", "11 false the health probe got no answer within 1s")
 		s.Unit = ""
 		w.Configure(s) // without a probe, only the proxy's readiness is checked
 		w.after(15)
-		w.expect(t, "0 true", "11 false the probe has no answer within 1s", "15 true")
+		w.expect(t, "0 true", "11 false the health probe got no answer within 1s", "15 true")
 		w.Configure(s) // equal settings have no effect
 		w.after(20)
 		w.Configure(Settings{})
 		w.after(50)
-		w.expect(t, "0 true", "11 false the probe has no answer within 1s", "15 true")
+		w.expect(t, "0 true", "11 false the health probe got no answer within 1s", "15 true")
 		if w.Status().State != StateOff {
 			t.Errorf("%+v", w.Status())
 		}

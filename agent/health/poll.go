@@ -119,7 +119,7 @@ func (c *Checker) check(ctx context.Context, s Settings) error {
 	defer cancel()
 	err := c.probe(ctx, s.Health)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
-		return fmt.Errorf("the probe has no answer within %s", s.Timeout)
+		return fmt.Errorf("the health probe got no answer within %s", s.Timeout)
 	}
 	return err
 }

@@ -142,7 +142,8 @@ func fetchBundle(
 		for _, der := range key.Certificates {
 			root, err := x509.ParseCertificate(der)
 			if err != nil {
-				return nil, 0, fmt.Errorf("an authority cannot be parsed: %w", err)
+				return nil, 0, fmt.Errorf("cannot parse a CA certificate of the SPIFFE bundle: %w",
+					err)
 			}
 			roots = append(roots, root)
 		}

@@ -110,7 +110,8 @@ func (r *revocations) check(version *material) error {
 		r.missing = time.Now()
 	}
 	if time.Since(r.missing) < failureGrace {
-		return errors.New("the revocation lists (ca.crl) have just been removed")
+		return errors.New("the revocation lists (ca.crl) were removed just now; the previous " +
+			"ones stay in force for a moment")
 	}
 	*r = revocations{}
 	return nil

@@ -69,13 +69,15 @@ func parseName(name string) (SecretFiles, error) {
 		if filepath.IsAbs(cert) && filepath.IsAbs(key) {
 			return SecretFiles{Cert: cert, Key: key}, nil
 		}
-		return SecretFiles{}, fmt.Errorf("the name is not of the form %s/CERT~/KEY", fileCertPrefix)
+		return SecretFiles{}, fmt.Errorf("the secret's name is not of the form %s/CERT~/KEY",
+			fileCertPrefix)
 	}
 	if root, ok := strings.CutPrefix(name, fileRootPrefix); ok {
 		if filepath.IsAbs(root) {
 			return SecretFiles{Root: root}, nil
 		}
-		return SecretFiles{}, fmt.Errorf("the name is not of the form %s/ROOTS", fileRootPrefix)
+		return SecretFiles{}, fmt.Errorf("the secret's name is not of the form %s/ROOTS",
+			fileRootPrefix)
 	}
 	return SecretFiles{}, errNoProvider
 }

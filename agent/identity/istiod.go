@@ -106,7 +106,7 @@ func (i Istiod) Issue(
 		case failed == nil:
 			failed = err
 		default:
-			failed = fmt.Errorf("%w; %w", failed, err)
+			failed = fmt.Errorf("%w; and %w", failed, err)
 		}
 	}
 	return nil, failed
@@ -132,20 +132,20 @@ func (i Istiod) issueAt(
 		return issued, nil
 	}
 	if i.FromJoin && needsToken(tokenErr) {
-		const fix = `run "outrider join" with a new token`
 		// "outrider join" has removed the token, so the error with the client certificate matters.
 		if err != nil && errors.Is(tokenErr, fs.ErrNotExist) {
 			if errors.Is(err, pki.ErrExpired) {
-				err = fmt.Errorf("%w, or %s", err, fix)
+				err = fmt.Errorf(`%w; or run "outrider join" with a new token`, err)
 			}
 			return nil, err
 		}
-		tokenErr = fmt.Errorf("%w; or %s", tokenErr, fix)
+		tokenErr = fmt.Errorf(`%w; or run "outrider join" with a new token`, tokenErr)
 	}
 	if err == nil || err.Error() == tokenErr.Error() {
 		return nil, tokenErr
 	}
-	return nil, fmt.Errorf("%w; with the client certificate: %w", tokenErr, err)
+	return nil, fmt.Errorf("%w; the attempt with the client certificate failed, too: %w", tokenErr,
+		err)
 }
 
 // needsToken reports whether an attempt failed because there is no valid token.
@@ -207,8 +207,8 @@ func (i Istiod) fix(err error) string {
 // chain. The chain must certify the requested identity and be issued by one of the roots.
 func (i Istiod) accept(chain []string, key []byte) (*IssuedCertificate, error) {
 	if len(chain) < 2 {
-		return nil, fmt.Errorf("%s answered with %d certificates; it must send chain and root",
-			i, len(chain))
+		return nil, fmt.Errorf("%s answered with %d elements; it must send a certificate chain "+
+			"and its root", i, len(chain))
 	}
 	last := len(chain) - 1
 	source := "answer of " + i.String()

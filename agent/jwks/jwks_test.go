@@ -136,10 +136,10 @@ func TestFetcher_RetainsLastGoodKeys(t *testing.T) {
 		`the key set has no list "keys"`: func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = w.Write([]byte("{}"))
 		},
-		"the server redirects to http": func(w http.ResponseWriter, r *http.Request) {
+		"the server redirects to a URL without": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "http://127.0.0.1/", http.StatusFound)
 		},
-		"the server redirects to http, or too often": func(w http.ResponseWriter, r *http.Request) {
+		"without https, or too often": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, "/again", http.StatusFound)
 		},
 		"169.254.169.254 is a local address": func(w http.ResponseWriter, r *http.Request) {

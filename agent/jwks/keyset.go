@@ -39,7 +39,7 @@ func checkFetched(text []byte) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("the key set has no valid key; its last key %w", err)
+	return fmt.Errorf("the key set has no valid key; the error of its last key: %w", err)
 }
 
 // split returns the keys of a key set, or nil if the set maps key IDs to certificates.
@@ -143,7 +143,7 @@ func isObject(text []byte) bool { return bytes.HasPrefix(bytes.TrimSpace(text), 
 func parseKey(text []byte) (private bool, err error) {
 	var key map[string]any
 	if err := json.Unmarshal(text, &key); err != nil || !isObject(text) {
-		return false, errors.New("is not an object")
+		return false, errors.New("the key is not a JSON object")
 	}
 	for _, name := range []string{"kty", "alg", "kid", "use", "x5t", "x5t#S256", "x5u"} {
 		if _, ok := key[name].(string); key[name] != nil && !ok {
@@ -203,7 +203,7 @@ func checkChain(chain any) error {
 			_, err = x509.ParseCertificate(der)
 		}
 		if err != nil {
-			return errors.New("x5c has something other than certificates")
+			return errors.New("x5c contains something other than base64 certificates")
 		}
 	}
 	return nil

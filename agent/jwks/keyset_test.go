@@ -22,9 +22,9 @@ func TestParseInline(t *testing.T) {
 		`{"keys":[{"kty":"RSA","n":"!","e":"AQ"}]}`:                      "n is not in base64url",
 		`{"keys":[{"kty":"none"}]}`:                                      "kty is not RSA",
 		`{"keys":[{"kty":"RSA","n":"AQ","e":"AQ","kid":1}]}`:             "kid is not a string",
-		`{"keys":[{"kty":"RSA","n":"AQ","e":"AQ","x5c":["AQ=="]}]}`:      "x5c has",
+		`{"keys":[{"kty":"RSA","n":"AQ","e":"AQ","x5c":["AQ=="]}]}`:      "x5c contains",
 		`{"keys":{}}`:  "is not a JSON object",
-		`{"keys":[1]}`: "key 1: is not an object",
+		`{"keys":[1]}`: "key 1: the key is not a JSON object",
 		`[]`:           "is not a JSON object", `null`: "is not a JSON object", ``: "is not a JSON",
 	} {
 		got, err := ParseInlineKeySet(text)

@@ -46,7 +46,8 @@ func (s *server) stopAccepting() error {
 		}
 		listeners[l.Inode] = l.Address.Port()
 		if err := open.with(l.Inode, unplug); err != nil {
-			failures = append(failures, fmt.Errorf("refuse connections to %s: %w", l.Address, err))
+			failures = append(failures, fmt.Errorf("stop new connections to %s: %w",
+				l.Address, err))
 		}
 	}
 	began := time.Now()
@@ -70,7 +71,7 @@ func unplug(socket int) error {
 	if err != nil {
 		// Binding fails if Envoy's configuration has bound the socket to an interface. Limit the
 		// queue to one connection instead.
-		err = fmt.Errorf("unbind the listener from its network interface: %w", err)
+		err = fmt.Errorf("bind the listener to an interface that does not exist: %w", err)
 		return errors.Join(err, unix.Listen(socket, 0))
 	}
 	return nil

@@ -34,8 +34,8 @@ func (c *Client) CheckAccess(ctx context.Context, path string) (access.Result, e
 	}
 	r, err := c.call(ctx, request{Operation: operationAccess, Path: path})
 	if HasCode(err, CodeInvalid) && checkable(path) == nil {
-		return access.Result{}, fmt.Errorf("the keeper is older than the agent; "+
-			"reload outrider-envoy: %w", err)
+		return access.Result{}, fmt.Errorf("the keeper is older than the agent and "+
+			"cannot check access to files (%w); systemctl reload outrider-envoy", err)
 	}
 	if err != nil {
 		return access.Result{}, err

@@ -60,7 +60,7 @@ func dial(ctx context.Context, path string, as role) (*Client, error) {
 	_ = connection.Send(ctx, hello{Protocol: ProtocolVersion, Role: as})
 	if err = connection.Receive(time.Time{}, &theirs); err != nil {
 		// The keeper is exiting, or could not start.
-		err = fmt.Errorf("the keeper closed the connection: %w: %w", ErrNotRunning, err)
+		err = fmt.Errorf("%w: the keeper closed the connection: %w", ErrNotRunning, err)
 	}
 	if !stop() && ctx.Err() != nil {
 		err = ctx.Err()

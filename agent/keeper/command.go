@@ -61,14 +61,14 @@ func Main(arguments []string, version string, stdout, stderr io.Writer) int {
 	case flags.NArg() > 0:
 		return fail(stderr, exitUsage, fmt.Errorf("unexpected argument %q", flags.Arg(0)))
 	case baseID > maxBaseID:
-		return fail(stderr, exitUsage, fmt.Errorf("-base-id %d: the largest is %d", baseID,
+		return fail(stderr, exitUsage, fmt.Errorf("-base-id %d is too large: at most %d", baseID,
 			maxBaseID))
 	case showVersion:
 		_, _ = fmt.Fprintf(stdout, "outrider-keeper %s (protocol %d)\n", version, ProtocolVersion)
 		return 0
 	case takes > stateFormat:
 		return fail(stderr, exitFailed,
-			fmt.Errorf("this program supports states of the keeper up to format %d, not %d",
+			fmt.Errorf("this program reads the keeper's state up to format %d, not format %d",
 				stateFormat,
 				takes))
 	case takes > 0:

@@ -95,7 +95,7 @@ func bindStandIn(path string) (*net.UnixConn, error) {
 	if err != nil {
 		_ = socket.Close()
 		_ = os.Remove(temporary)
-		return nil, fmt.Errorf("replace the socket of a dead parent: %w", err)
+		return nil, fmt.Errorf("replace the hot-restart socket of a dead parent epoch: %w", err)
 	}
 	return socket, nil
 }

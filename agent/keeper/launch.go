@@ -146,7 +146,7 @@ func findProgram() (string, error) {
 		}
 	}
 	return "", fmt.Errorf("find outrider-keeper: neither %s nor %s can be executed; install it "+
-		"there", beside, installed)
+		"at one of these paths", beside, installed)
 }
 
 // makeFolderOf creates the keeper's folder for its user. It changes the owner by descriptor and not

@@ -76,7 +76,8 @@ func (s *server) divert(from, to string, closing bool) error {
 	failures := []error{err}
 	for key, group := range groups {
 		if err := group.steer(open, closing); err != nil {
-			failures = append(failures, fmt.Errorf("steer connections to %s: %w", key.address, err))
+			failures = append(failures, fmt.Errorf(
+				"steer connections that clients open to %s: %w", key.address, err))
 		}
 	}
 	return errors.Join(failures...)
@@ -159,12 +160,12 @@ func sharedGroups(open *openSockets, target int) (map[groupKey]group, error) {
 func (g group) steer(open *openSockets, closing bool) error {
 	for _, inode := range g.old {
 		if open.owner(inode) == 0 {
-			return errors.New("another process listens there too")
+			return errors.New("a process other than the Envoys listens on the same address")
 		}
 	}
 	for _, inode := range g.members[len(g.old):] {
 		if !slices.Contains(g.fresh, inode) {
-			return errors.New("a listener of another Envoy is younger than the new ones")
+			return errors.New("another Envoy opened a listener later than the new Envoy did")
 		}
 	}
 	err := open.with(g.fresh[0], func(socket int) error {

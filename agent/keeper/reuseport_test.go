@@ -211,7 +211,8 @@ func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 	first := l.listens("first", address, 2)
 	second := l.listens("second", address, 2)
 	for _, test := range []struct{ from, to, says string }{
-		{second.ID, first.ID, "is younger"}, {first.ID, "none", "not two living Envoys"},
+		{second.ID, first.ID, "opened a listener later"},
+		{first.ID, "none", "not two living Envoys"},
 		{first.ID, first.ID, "not two living Envoys"},
 	} {
 		if err := l.client.SteerConnections(l.context(), test.from, test.to,
@@ -227,7 +228,7 @@ func TestSteer_RefusesUnexpectedSockets(t *testing.T) {
 	defer func() { _ = foreign.Close() }()
 	go answer(foreign, "foreign")
 	if err := l.client.SteerConnections(l.context(), first.ID, second.ID, time.Hour); err == nil ||
-		!strings.Contains(err.Error(), "another process") {
+		!strings.Contains(err.Error(), "other than the Envoys") {
 		t.Errorf("with a process that is not the keeper's: %v", err)
 	}
 	if counts := l.answers(address, 300); counts["first"] == 0 || counts["second"] == 0 ||

@@ -82,7 +82,7 @@ func (s *server) prepare() error {
 	}
 	groups, err := os.Getgroups()
 	if err != nil {
-		return fmt.Errorf("read the keeper's groups: %w", err)
+		return fmt.Errorf("read the group IDs of the keeper's process: %w", err)
 	}
 	s.info = Info{
 		Protocol: ProtocolVersion, Version: o.Version, PID: os.Getpid(), UID: os.Geteuid(),

@@ -90,7 +90,7 @@ func (m sharedMemory) own(baseID uint32) (exists, ours bool) {
 // choose returns the wanted base ID or, if it is 0, the base ID stored in the folder or a free one.
 func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 	if wanted > maxBaseID {
-		return 0, fmt.Errorf("base id %d: the largest is %d", wanted, maxBaseID)
+		return 0, fmt.Errorf("base id %d is too large: at most %d", wanted, maxBaseID)
 	}
 	if wanted != 0 {
 		if exists, ours := m.own(wanted); exists && !ours {
@@ -129,7 +129,7 @@ func (m sharedMemory) choose(wanted uint32, folder string) (uint32, error) {
 		}
 		return candidate, nil
 	}
-	return 0, fmt.Errorf("no free base id among %d: remove stale files "+
+	return 0, fmt.Errorf("found no free base id in %d attempts; remove stale files "+
 		"%s/envoy_shared_memory_*", attempts, m.folder)
 }
 

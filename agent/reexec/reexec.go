@@ -28,7 +28,7 @@ const maxState = 1 << 30
 func InstalledProgram() (string, error) {
 	path, err := os.Executable()
 	if err != nil {
-		return "", fmt.Errorf("cannot find the program: %w", err)
+		return "", fmt.Errorf("cannot find the path of this program: %w", err)
 	}
 	return strings.TrimSuffix(path, " (deleted)"), nil
 }
@@ -58,17 +58,17 @@ func (i *NextImage) Add(file syscall.Conn) (int, error) {
 func (i *NextImage) AddState(name string, state any) (int, error) {
 	content, err := json.Marshal(state)
 	if err != nil {
-		return -1, fmt.Errorf("cannot encode the state: %w", err)
+		return -1, fmt.Errorf("cannot encode the state for the next program: %w", err)
 	}
 	number, err := unix.MemfdCreate(name, 0)
 	if err != nil {
-		return -1, fmt.Errorf("cannot create a memory file: %w", err)
+		return -1, fmt.Errorf("cannot create a memory file for the state: %w", err)
 	}
 	i.numbers = append(i.numbers, number)
 	for offset := 0; offset < len(content); {
 		n, err := unix.Pwrite(number, content[offset:], int64(offset))
 		if err != nil {
-			return -1, fmt.Errorf("cannot write the state: %w", err)
+			return -1, fmt.Errorf("cannot write the state for the next program: %w", err)
 		}
 		offset += n
 	}
@@ -115,10 +115,10 @@ func ReadState(file *os.File, state any) error {
 	content, err := io.ReadAll(io.NewSectionReader(file, 0, maxState))
 	_ = file.Close()
 	if err != nil {
-		return fmt.Errorf("cannot read the state: %w", err)
+		return fmt.Errorf("cannot read the state of the previous program: %w", err)
 	}
 	if err := json.Unmarshal(content, state); err != nil {
-		return fmt.Errorf("cannot decode the state: %w", err)
+		return fmt.Errorf("cannot decode the state of the previous program: %w", err)
 	}
 	return nil
 }

@@ -275,7 +275,8 @@ func (c *Cache) write() error {
 	}
 	c.board.Clear(conditionRefused)
 	if without > 0 {
-		c.unwritten(fmt.Errorf("%d extensions (Wasm) do not fit into %d MB", without, c.most>>20))
+		c.unwritten(fmt.Errorf("%d Wasm extensions are not stored, because the file may have at "+
+			"most %d MB", without, c.most>>20))
 		return nil
 	}
 	c.board.Clear(conditionUnwritten)

@@ -32,7 +32,7 @@ func (s *Server) fetch(
 		case failed == nil:
 			failed = err
 		default:
-			failed = fmt.Errorf("%w; %w", failed, err)
+			failed = fmt.Errorf("%w; and %w", failed, err)
 		}
 	}
 	return nil, failed

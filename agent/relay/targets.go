@@ -231,7 +231,7 @@ func (t *targets) problem() error {
 		case failed == nil:
 			failed = err
 		default:
-			failed = fmt.Errorf("%w; %w", failed, err)
+			failed = fmt.Errorf("%w; and %w", failed, err)
 		}
 	}
 	return failed

@@ -34,7 +34,7 @@ type State struct {
 	// PolicyFolderInodes are the inodes of the directories that contained policies, by path; see
 	// store.Options.
 	PolicyFolderInodes map[string]uint64
-	// PolicyCounts are the numbers of policies in each file; see store.Options.
+	// PolicyCounts has the number of policies in each file, by path; see store.Options.
 	PolicyCounts map[string]int
 	// PoliciesIncomplete reports that PolicyFolderInodes and PolicyCounts may be incomplete: the
 	// state file could not be read, the state was too large to be stored, or PoliciesIncomplete was
@@ -47,7 +47,8 @@ type State struct {
 	// default, is in force.
 	MeshConfig []byte
 
-	Reverted *RevertedVersions // reverted versions of an older agent; nil: none
+	// versions that Envoy refused and that an older agent therefore reverted; nil: none
+	Reverted *RevertedVersions
 }
 
 // IsEmpty reports whether there is nothing to persist, because everything in force is in the files.

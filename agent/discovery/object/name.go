@@ -2,8 +2,8 @@ package object
 
 import "strings"
 
-// IsIdentifier reports whether text consists of 1 to longest ASCII letters and digits. The
-// characters in between are allowed as well, but not as its first or last one.
+// IsIdentifier reports whether text consists of 1 to maxLength ASCII letters and digits.
+// The characters in inner are allowed as well, but not as its first or last one.
 func IsIdentifier(text, inner string, maxLength int) bool {
 	if text == "" || len(text) > maxLength || !isLetterOrDigit(text[0]) ||
 		!isLetterOrDigit(text[len(text)-1]) {

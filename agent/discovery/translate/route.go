@@ -48,10 +48,10 @@ func (r *RouteTranslator) begin() { r.reads, r.problems = map[string]struct{}{},
 
 // TakeFindings returns the problems that translation found, and the sorted hosts whose service or
 // DestinationRule was read. It clears both.
-func (r *RouteTranslator) TakeFindings() ([]object.Problem, []string) {
-	problems, reads := r.problems, slices.Sorted(maps.Keys(r.reads))
+func (r *RouteTranslator) TakeFindings() (problems []object.Problem, hostsRead []string) {
+	problems, hostsRead = r.problems, slices.Sorted(maps.Keys(r.reads))
 	r.begin()
-	return problems, reads
+	return problems, hostsRead
 }
 
 // service returns the service of a host, and records that the host was read.

@@ -88,7 +88,7 @@ func SpiffeID(trustDomain, namespace, serviceAccount string) string {
 func NewCertificateRequest(key crypto.Signer, spiffeID string) ([]byte, error) {
 	id, err := url.Parse(spiffeID)
 	if err != nil {
-		return nil, fmt.Errorf("SPIFFE ID: %w", err)
+		return nil, fmt.Errorf("invalid SPIFFE ID: %w", err)
 	}
 	template := &x509.CertificateRequest{URIs: []*url.URL{id}}
 	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)

@@ -4,15 +4,15 @@ import "errors"
 
 // The kinds of Problem.
 var (
-	ErrNotPEM      = errors.New("not PEM")
-	ErrNoKey       = errors.New("no private key")
+	ErrNotPEM      = errors.New("the text is not PEM")
+	ErrNoKey       = errors.New("there is no private key")
 	ErrMismatch    = errors.New("key and certificate do not match")
-	ErrExpired     = errors.New("expired")
-	ErrNotYetValid = errors.New("not yet valid")
-	ErrKeyUsage    = errors.New("wrong key usage")
-	ErrWeakKey     = errors.New("too weak")
-	ErrChainOrder  = errors.New("chain in the wrong order")
-	ErrNotJWT      = errors.New("not a JSON Web Token")
+	ErrExpired     = errors.New("the certificate or token has expired")
+	ErrNotYetValid = errors.New("the certificate or token is not yet valid")
+	ErrKeyUsage    = errors.New("the certificate has the wrong key usage")
+	ErrWeakKey     = errors.New("the key is too weak")
+	ErrChainOrder  = errors.New("the certificate chain is in the wrong order")
+	ErrNotJWT      = errors.New("the token is not a JSON Web Token")
 )
 
 // Problem is a problem of a file or of a response of an authority.
